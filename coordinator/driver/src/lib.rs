@@ -2,19 +2,19 @@
 //! people.
 
 pub mod access;
+pub mod campaign;
 pub mod clock;
 pub mod demand;
+pub mod desired_publisher;
 pub mod driver;
+pub mod exposure_record;
 pub mod freshness;
 pub mod gate;
 pub mod health;
-pub mod herald;
 pub mod history;
-pub mod leading;
 pub mod metrics;
 pub mod platform;
 pub mod port;
 pub mod trust;
 pub mod view;
 pub mod watcher;
-pub mod written;

@@ -12,14 +12,15 @@ use leasehold_coordinator_core::campaign::Change;
 use leasehold_coordinator_core::effect::Order;
 use leasehold_coordinator_core::event::{Elected, Event};
 use leasehold_coordinator_core::exposure::{Entry, Exposure, Life, Sets, SetsVersion};
+use leasehold_driver::campaign::EPOCH_MAX;
 use leasehold_driver::clock;
 use leasehold_driver::platform::{Command, Platform};
 use leasehold_types::{ClusterName, Epoch, Incarnation, TimeBounds, WorkerKey, WorkerName};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use super::register::Register;
-use super::terms::{Claim, Standing, Terms};
+use super::epochs::{Claim, Epochs, RenewOutcome};
+use super::exposure_log::{self, ExposureLog};
 use super::{Settings, start};
 
 /// Long enough that only a hang reaches it.
@@ -170,9 +171,9 @@ async fn a_leader_that_resigns_is_followed_at_once_and_one_that_steps_down_goes_
 async fn a_hung_leader_is_replaced_and_waited_for() {
     let folder = tempfile::tempdir().unwrap();
     let settings = settings(folder.path(), "b");
-    let terms = Terms::open(&settings.state_dir).unwrap();
+    let terms = Epochs::open(&settings.state_dir).unwrap();
     let mut hung = terms.take(Epoch(7), &claim("hung")).unwrap().unwrap();
-    assert_eq!(terms.renew(&mut hung).unwrap(), Standing::Leads);
+    assert_eq!(terms.renew(&mut hung).unwrap(), RenewOutcome::Leads);
     let last_renewal = clock::now();
 
     let mut b = start(settings.clone()).await.unwrap();
@@ -182,10 +183,10 @@ async fn a_hung_leader_is_replaced_and_waited_for() {
     // It may grant until its last renewal runs out by its own clock.
     let bounds = settings.bounds;
     assert!(elected.predecessor_end >= last_renewal + bounds.outlast(Duration::from_secs(30)));
-    assert_eq!(terms.renew(&mut hung).unwrap(), Standing::Deposed(Epoch(8)));
+    assert_eq!(terms.renew(&mut hung).unwrap(), RenewOutcome::Deposed(Epoch(8)));
 
     // The next one waits for it too, for as long as its process lives.
-    let third = terms.lingering(Epoch(9)).unwrap();
+    let third = terms.unfinished_before(Epoch(9)).unwrap();
     assert_eq!(third.iter().map(|(epoch, _)| *epoch).collect::<Vec<_>>(), [Epoch(7), Epoch(8)]);
     drop(hung);
     assert!(terms.is_over(Epoch(7)));
@@ -197,7 +198,7 @@ async fn a_deposed_leader_registers_nobody_and_names_its_successor() {
     let settings = settings(folder.path(), "a");
     let mut a = start(settings.clone()).await.unwrap();
     let first = elected(&mut a).await;
-    let terms = Terms::open(&settings.state_dir).unwrap();
+    let terms = Epochs::open(&settings.state_dir).unwrap();
     let mut usurper = terms.take(first.epoch.next(), &claim("b")).unwrap().unwrap();
     a.commands.send(order(1, Order::Register(vec![entry("late", 1, 1)]))).await.unwrap();
     loop {
@@ -210,7 +211,7 @@ async fn a_deposed_leader_registers_nobody_and_names_its_successor() {
             _ => {}
         }
     }
-    assert_eq!(terms.renew(&mut usurper).unwrap(), Standing::Leads);
+    assert_eq!(terms.renew(&mut usurper).unwrap(), RenewOutcome::Leads);
     // Its driver may grant until the end of its term: whoever leads next waits for that.
     drop(usurper);
     let third = elected(&mut a).await;
@@ -273,7 +274,7 @@ async fn a_running_leader_keeps_its_epoch_when_somebody_removes_the_files() {
             Event::Renewed(renewed) => assert_eq!(renewed.epoch, Epoch(7)),
             other => panic!("{other:?}"),
         }
-        let terms = Terms::open(&settings.state_dir).unwrap();
+        let terms = Epochs::open(&settings.state_dir).unwrap();
         if terms.highest().unwrap() == Some(Epoch(7)) {
             break terms;
         }
@@ -293,7 +294,7 @@ async fn a_running_leader_keeps_its_epoch_when_somebody_removes_the_files() {
     a.commands.send(order(7, Order::Register(vec![entry("x", 2, 1)]))).await.unwrap();
     while !matches!(next(&mut a).await, Event::Registered(_)) {}
     let _a = drain(a);
-    let register = Register::open(&settings.state_dir, Epoch(8)).unwrap();
+    let register = ExposureLog::open(&settings.state_dir, Epoch(8)).unwrap();
     let workers: BTreeSet<_> = register.entries().keys().cloned().collect();
     assert_eq!(workers, BTreeSet::from([worker("w"), worker("x")]));
 }
@@ -348,7 +349,7 @@ async fn without_readable_manifests_nobody_leads() {
     while a.commands.capacity() < a.commands.max_capacity() {
         tokio::task::yield_now().await;
     }
-    assert_eq!(Terms::open(&settings.state_dir).unwrap().highest().unwrap(), None);
+    assert_eq!(Epochs::open(&settings.state_dir).unwrap().highest().unwrap(), None);
     fs::create_dir(&settings.manifests).unwrap();
     assert!(matches!(next(&mut a).await, Event::Desired(_)));
     assert!(matches!(next(&mut a).await, Event::Elected(_)));
@@ -380,7 +381,7 @@ async fn what_was_last_good_is_enough_to_lead() {
 #[test]
 fn of_many_that_take_one_epoch_exactly_one_has_it() {
     let folder = tempfile::tempdir().unwrap();
-    let terms = Terms::open(folder.path()).unwrap();
+    let terms = Epochs::open(folder.path()).unwrap();
     const RACERS: usize = 8;
     for round in 1..=200 {
         let barrier = Barrier::new(RACERS);
@@ -402,9 +403,32 @@ fn of_many_that_take_one_epoch_exactly_one_has_it() {
 }
 
 #[test]
+fn an_epoch_that_leaves_no_room_for_later_ones_is_refused_and_the_leader_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let epochs = Epochs::open(folder.path()).unwrap();
+    let mut held = epochs.take(Epoch(7), &claim("a")).unwrap().unwrap();
+    for epoch in [u64::MAX, EPOCH_MAX.0 + 1] {
+        let file = folder.path().join("epochs").join(format!("{epoch:020}.json"));
+        fs::write(&file, "{}").unwrap();
+        let error = epochs.highest().unwrap_err().to_string();
+        let path = file.to_str().unwrap();
+        assert!(error.contains(path) && error.contains("move it out of the folder"), "{error}");
+        // It is not deposed: the renewal is tried again until somebody has removed the file.
+        epochs.renew(&mut held).unwrap_err();
+        fs::remove_file(&file).unwrap();
+        assert_eq!(epochs.renew(&mut held).unwrap(), RenewOutcome::Leads);
+    }
+    let logs = folder.path().join("register");
+    fs::create_dir_all(&logs).unwrap();
+    fs::write(logs.join(format!("{:020}.log", u64::MAX)), "").unwrap();
+    let error = exposure_log::highest(folder.path()).unwrap_err().to_string();
+    assert!(error.contains(".log: the number is above the highest epoch"), "{error}");
+}
+
+#[test]
 fn what_was_registered_is_read_back_and_a_torn_line_is_not() {
     let folder = tempfile::tempdir().unwrap();
-    let mut first = Register::open(folder.path(), Epoch(1)).unwrap();
+    let mut first = ExposureLog::open(folder.path(), Epoch(1)).unwrap();
     let enter = |name: &str, jobs| Change::Enter(worker(name), Life(1), exposure(jobs));
     first.write(&[enter("a", 1), enter("b", 2)]).unwrap();
     first.write(&[Change::Strike(worker("a")), enter("b", 3), enter("c", 4)]).unwrap();
@@ -412,11 +436,11 @@ fn what_was_registered_is_read_back_and_a_torn_line_is_not() {
     let mut file = fs::OpenOptions::new().append(true).open(&log).unwrap();
     file.write_all(br#"{"enter":{"cluster":"swarm","worker":"to"#).unwrap();
 
-    let mut second = Register::open(folder.path(), Epoch(5)).unwrap();
+    let mut second = ExposureLog::open(folder.path(), Epoch(5)).unwrap();
     let wanted = BTreeMap::from([(worker("b"), exposure(3)), (worker("c"), exposure(4))]);
     assert_eq!(*second.entries(), wanted);
     second.write(&[]).unwrap();
-    let mut third = Register::open(folder.path(), Epoch(6)).unwrap();
+    let mut third = ExposureLog::open(folder.path(), Epoch(6)).unwrap();
     assert_eq!(*third.entries(), wanted);
     third.write(&[]).unwrap();
     assert!(!log.exists(), "an old log stays");
@@ -425,21 +449,21 @@ fn what_was_registered_is_read_back_and_a_torn_line_is_not() {
     let newest = folder.path().join("register/00000000000000000006.log");
     let text = fs::read_to_string(&newest).unwrap();
     fs::write(&newest, text.replacen("jobsMax", "most", 1)).unwrap();
-    let entries = Register::open(folder.path(), Epoch(7)).unwrap();
+    let entries = ExposureLog::open(folder.path(), Epoch(7)).unwrap();
     let unreadable =
         BTreeMap::from([(worker("b"), Exposure::anything()), (worker("c"), exposure(4))]);
     assert_eq!(*entries.entries(), unreadable);
 
     // A line in the middle may be any worker's: nobody may lead without it.
     fs::write(&newest, text.replacen("enter", "entre", 1)).unwrap();
-    let error = Register::open(folder.path(), Epoch(7)).unwrap_err().to_string();
+    let error = ExposureLog::open(folder.path(), Epoch(7)).unwrap_err().to_string();
     assert!(error.contains("00000000000000000006.log:1 cannot be read"), "{error}");
 }
 
 #[test]
 fn a_log_does_not_grow_without_end() {
     let folder = tempfile::tempdir().unwrap();
-    let mut register = Register::open(folder.path(), Epoch(1)).unwrap();
+    let mut register = ExposureLog::open(folder.path(), Epoch(1)).unwrap();
     let changes: Vec<_> =
         (0..5_000).map(|n| Change::Enter(worker("w"), Life(1), exposure(n))).collect();
     for _ in 0..5 {
@@ -448,6 +472,6 @@ fn a_log_does_not_grow_without_end() {
     let log = folder.path().join("register/00000000000000000001.log");
     let lines = fs::read_to_string(log).unwrap().lines().count();
     assert!(lines <= 15_000, "{lines} lines for one worker");
-    let entries = Register::open(folder.path(), Epoch(2)).unwrap();
+    let entries = ExposureLog::open(folder.path(), Epoch(2)).unwrap();
     assert_eq!(*entries.entries(), BTreeMap::from([(worker("w"), exposure(4_999))]));
 }

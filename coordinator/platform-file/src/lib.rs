@@ -1,22 +1,21 @@
 //! The standalone platform: manifests in a folder that it watches, and a state folder on a local
-//! file system where replicas elect a leader and write down who may hold leases, and what was last
-//! good of the manifests. A replica takes no term before it knows what is wanted, from the
-//! manifests or from what was last good: a leader that wants nothing would take everything from
-//! everyone.
+//! file system where replicas elect a leader and keep the exposures of workers and the last valid
+//! manifests. A replica takes no term before it has a desired state, from the manifests or from the
+//! last valid ones: a leader with an empty desired state would revoke every lease.
 
-mod campaign;
-mod folder;
-mod good;
-mod manifests;
-mod register;
-mod terms;
+mod candidate;
+mod epochs;
+mod exposure_log;
+mod last_good_file;
+mod manifest_watcher;
+mod state_folder;
 
 #[cfg(test)]
 mod election_tests;
 #[cfg(test)]
-mod good_tests;
+mod last_good_file_tests;
 #[cfg(test)]
-mod manifests_tests;
+mod manifest_watcher_tests;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,18 +24,19 @@ use std::{fs, io};
 
 use anyhow::{Context as _, bail};
 use leasehold_driver::access::Access;
+use leasehold_driver::campaign::{self, Replica, StoreErrors};
+use leasehold_driver::desired_publisher::DesiredPublisher;
 use leasehold_driver::health::Progress;
-use leasehold_driver::herald::Herald;
 use leasehold_driver::platform::{COMMANDS_MAX, EVENTS_MAX, Freshness, Platform};
 use leasehold_manifest::last_good;
 use leasehold_types::TimeBounds;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use self::campaign::{Campaign, Disk};
-use self::folder::Folder;
-use self::good::Good;
-use self::manifests::Manifests;
-use self::terms::Terms;
+use self::candidate::{Disk, FileCandidate};
+use self::epochs::Epochs;
+use self::last_good_file::LastGoodFile;
+use self::manifest_watcher::ManifestWatcher;
+use self::state_folder::StateFolder;
 
 /// How a replica runs on files.
 #[derive(Clone, Debug)]
@@ -65,8 +65,8 @@ pub struct Settings {
 pub async fn start(settings: Settings) -> anyhow::Result<Platform> {
     let state_dir = settings.state_dir.clone();
     let opened = blocking(move || {
-        let folder = Folder::open(&state_dir)?;
-        Ok::<_, io::Error>((Terms::open(&state_dir)?, folder))
+        let folder = StateFolder::open(&state_dir)?;
+        Ok::<_, io::Error>((Epochs::open(&state_dir)?, folder))
     });
     let (terms, folder) = opened.await.with_context(|| {
         format!("the state folder {} cannot be used", settings.state_dir.display())
@@ -79,19 +79,20 @@ pub async fn start(settings: Settings) -> anyhow::Result<Platform> {
     let (problem_sender, problems) = watch::channel(Arc::default());
     let (ready, is_ready) = oneshot::channel();
     let (freshness_sender, freshness) = watch::channel(Freshness::default());
-    let good = Good::new(settings.state_dir.clone());
-    let herald = Herald::new(event_sender.clone(), problem_sender, ready);
-    tokio::spawn(Manifests::new(manifests, good, herald, freshness_sender).run());
+    let good = LastGoodFile::new(settings.state_dir.clone());
+    let desired_publisher = DesiredPublisher::new(event_sender.clone(), problem_sender, ready);
+    tokio::spawn(ManifestWatcher::new(manifests, good, desired_publisher, freshness_sender).run());
     let (access, progress) = (Access::Open, Arc::<Progress>::default());
     let driver = Arc::clone(&progress);
     let disk = Disk { folder, terms };
-    let campaign = Campaign::new(settings, disk, event_sender, command_receiver, driver);
-    tokio::spawn(campaign.run(is_ready));
+    let errors = StoreErrors::new(true, "the state folder works again");
+    let replica = Replica::new(event_sender, command_receiver, driver, is_ready, errors);
+    tokio::spawn(campaign::run(FileCandidate::new(settings, disk), replica));
     Ok(Platform { events, commands, problems, freshness, access, progress, attend: None })
 }
 
 /// Where nothing was ever read, a folder that cannot be read is most often a wrong path. Later it
-/// may be back soon, and what was last good is in force meanwhile.
+/// may come back soon, and the last valid manifests stay in force meanwhile.
 async fn check_first_start(manifests: &Path, state_dir: &Path) -> anyhow::Result<()> {
     let (folder, last_good) = (manifests.to_owned(), state_dir.join(last_good::FILE));
     let wrong = blocking(move || match last_good.exists() {
@@ -108,7 +109,7 @@ async fn check_first_start(manifests: &Path, state_dir: &Path) -> anyhow::Result
     }
 }
 
-/// Runs what waits for the disk where it holds nobody up.
+/// Runs disk IO on a blocking thread.
 async fn blocking<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> R {
     match tokio::task::spawn_blocking(work).await {
         Ok(result) => result,

@@ -4,7 +4,7 @@
 mod identity;
 #[cfg(test)]
 mod identity_tests;
-mod reviews;
+mod token_cache;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -23,23 +23,23 @@ use leasehold_types::WorkerKey;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::timeout;
 
-use self::identity::{Identity, admit, end_of, reviewed};
-use self::reviews::{Known, Reviews, TokenHash};
+use self::identity::{Identity, check_pod, expiry_of, identity_of};
+use self::token_cache::{CachedReview, TokenCache, TokenHash};
 use super::pods::Pods;
 
 /// How long a pod that proved itself may take to be seen by the watch.
-const SEEN_WITHIN: Duration = Duration::from_secs(2);
+const POD_WITHIN: Duration = Duration::from_secs(2);
 /// How long the API server may take to answer one question.
 const ANSWER_WITHIN: Duration = Duration::from_secs(3);
 /// Questions to the API server at once, so that a flood of tokens does not reach it as one.
-const ASKED_AT_ONCE_MAX: usize = 32;
+const REQUESTS_MAX: usize = 32;
 /// Bytes of a token.
 const TOKEN_BYTES_MAX: usize = 12 * 1024;
-/// How long a person's token counts as good without another look: people are given tokens that
-/// can be revoked.
-const PERSON_GOOD_FOR: Duration = Duration::from_secs(30);
-/// How long an agent's does: the pod behind it is looked at each time.
-const AGENT_GOOD_FOR: Duration = Duration::from_secs(300);
+/// How long a review of a person's token is reused. It is short, since people have tokens that can
+/// be revoked.
+const PERSON_FRESH_FOR: Duration = Duration::from_secs(30);
+/// How long a review of an agent's token is reused. The agent's pod is checked each time.
+const AGENT_FRESH_FOR: Duration = Duration::from_secs(300);
 
 const CLUSTERS: &str = "workerclusters";
 const SETS: &str = "streamsets";
@@ -47,27 +47,27 @@ const PIPELINES: &str = "pipelines";
 
 /// Answers questions of access.
 #[derive(Clone)]
-pub(crate) struct Guard(Arc<Shared>);
+pub(crate) struct AccessReviewer(Arc<Shared>);
 
 struct Shared {
     client: Client,
     audience: String,
     pods: Pods,
-    reviews: Mutex<Reviews>,
-    places: Semaphore,
+    token_cache: Mutex<TokenCache>,
+    permits: Semaphore,
 }
 
-impl fmt::Debug for Guard {
+impl fmt::Debug for AccessReviewer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Guard").field("audience", &self.0.audience).finish_non_exhaustive()
     }
 }
 
-impl Guard {
+impl AccessReviewer {
     /// A guard that takes tokens for `audience`.
     pub(crate) fn new(client: Client, audience: String, pods: Pods) -> Self {
-        let places = Semaphore::new(ASKED_AT_ONCE_MAX);
-        Self(Arc::new(Shared { client, audience, pods, reviews: Mutex::default(), places }))
+        let permits = Semaphore::new(REQUESTS_MAX);
+        Self(Arc::new(Shared { client, audience, pods, token_cache: Mutex::default(), permits }))
     }
 
     /// Answers on the present runtime whatever is sent to what it returns.
@@ -75,8 +75,8 @@ impl Guard {
         let (requests, mut waiting) = mpsc::channel::<AccessRequest>(ACCESS_MAX);
         tokio::spawn(async move {
             while let Some(request) = waiting.recv().await {
-                let guard = self.clone();
-                tokio::spawn(async move { guard.answer(request).await });
+                let reviewer = self.clone();
+                tokio::spawn(async move { reviewer.answer(request).await });
             }
         });
         requests
@@ -97,7 +97,7 @@ impl Guard {
                 tracing::warn!(?peer, ?wants, %why, "access cannot be decided");
             }
         }
-        // Whoever asked may have gone.
+        // The caller may have gone.
         let _ = answer.send(decided);
     }
 
@@ -113,25 +113,30 @@ impl Guard {
             return Err(Denied::Unproven(why));
         }
         match wants {
-            Wants::Speak(key) => self.may_speak(token, key).await,
-            Wants::Read(subject) => self.may(token, Verb::Read, subject).await,
-            Wants::Change(subject) => self.may(token, Verb::Change, subject).await,
+            Wants::Speak(key) => self.authorize_agent(token, key).await,
+            Wants::Read(subject) => self.authorize_person(token, Verb::Read, subject).await,
+            Wants::Change(subject) => self.authorize_person(token, Verb::Change, subject).await,
         }
     }
 
-    async fn may_speak(&self, token: &str, key: &WorkerKey) -> Result<(), Denied> {
-        let identity = self.identify(token, AGENT_GOOD_FOR).await?;
+    async fn authorize_agent(&self, token: &str, key: &WorkerKey) -> Result<(), Denied> {
+        let identity = self.identify(token, AGENT_FRESH_FOR).await?;
         let bound = identity.pod_for(key)?;
-        let found = self.0.pods.await_uid(&bound.name, &bound.uid, SEEN_WITHIN).await;
+        let found = self.0.pods.await_uid(&bound.name, &bound.uid, POD_WITHIN).await;
         if found.is_err() && !self.0.pods.is_synced() {
-            let why = "the coordinator has not seen all pods yet".into();
+            let why = "the coordinator has not listed all pods yet".into();
             return Err(Denied::Unavailable(why));
         }
-        admit(found.as_deref().map_err(|why| *why), &bound, key)
+        check_pod(found.as_deref().map_err(|why| *why), &bound, key)
     }
 
-    async fn may(&self, token: &str, verb: Verb, subject: &Subject) -> Result<(), Denied> {
-        let identity = self.identify(token, PERSON_GOOD_FOR).await?;
+    async fn authorize_person(
+        &self,
+        token: &str,
+        verb: Verb,
+        subject: &Subject,
+    ) -> Result<(), Denied> {
+        let identity = self.identify(token, PERSON_FRESH_FOR).await?;
         for attributes in verb.on(subject)? {
             self.authorize(&identity, attributes).await?;
         }
@@ -139,13 +144,13 @@ impl Guard {
     }
 
     /// Who bears the token, from what is remembered or from the API server.
-    async fn identify(&self, token: &str, good_for: Duration) -> Result<Identity, Denied> {
+    async fn identify(&self, token: &str, fresh_for: Duration) -> Result<Identity, Denied> {
         let hash = TokenHash::of(token);
-        let stale = match self.reviews().get(&hash, good_for, clock::now()) {
-            Known::Good(identity) => return Ok(identity),
-            Known::Bad(why) => return Err(Denied::Unproven(why)),
-            Known::Stale(identity) => Some(identity),
-            Known::Nothing => None,
+        let stale = match self.token_cache().get(&hash, fresh_for, clock::now()) {
+            CachedReview::Accepted(identity) => return Ok(identity),
+            CachedReview::Rejected(why) => return Err(Denied::Unproven(why)),
+            CachedReview::Stale(identity) => Some(identity),
+            CachedReview::Unknown => None,
         };
         let status = match self.review(token).await {
             Ok(status) => status,
@@ -156,17 +161,17 @@ impl Guard {
             }
         };
         let now = clock::now();
-        match reviewed(status, &self.0.audience) {
+        match identity_of(status, &self.0.audience) {
             Ok(identity) => {
                 let today = clock::time_of_day().as_secs();
-                let end = end_of(token).map(|end| u64::try_from(end).unwrap_or(0));
+                let end = expiry_of(token).map(|end| u64::try_from(end).unwrap_or(0));
                 let left = end.map(|end| Duration::from_secs(end.saturating_sub(today)));
-                let ends_at = left.map(|left| now + left);
-                self.reviews().vouched(hash, identity.clone(), ends_at, now);
+                let expires_at = left.map(|left| now + left);
+                self.token_cache().accept(hash, identity.clone(), expires_at, now);
                 Ok(identity)
             }
             Err(why) => {
-                self.reviews().refused(hash, why.clone(), now);
+                self.token_cache().reject(hash, why.clone(), now);
                 Err(Denied::Unproven(why))
             }
         }
@@ -190,7 +195,7 @@ impl Guard {
         identity: &Identity,
         attributes: ResourceAttributes,
     ) -> Result<(), Denied> {
-        let what = described(&attributes);
+        let what = describe_permission(&attributes);
         let review = SubjectAccessReview {
             spec: SubjectAccessReviewSpec {
                 user: Some(identity.username.clone()),
@@ -217,7 +222,7 @@ impl Guard {
         &self,
         question: impl Future<Output = Result<T, kube::Error>>,
     ) -> Result<T, String> {
-        let _place = self.0.places.acquire().await.expect("never closed");
+        let _permit = self.0.permits.acquire().await.expect("never closed");
         match timeout(ANSWER_WITHIN, question).await {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(error)) => Err(error.to_string()),
@@ -225,12 +230,12 @@ impl Guard {
         }
     }
 
-    fn reviews(&self) -> MutexGuard<'_, Reviews> {
-        self.0.reviews.lock().expect("no panic while it is held")
+    fn token_cache(&self) -> MutexGuard<'_, TokenCache> {
+        self.0.token_cache.lock().expect("no panic while it is held")
     }
 }
 
-/// What a person wants to do.
+/// The operation that a person asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verb {
     Read,
@@ -277,7 +282,7 @@ impl Verb {
 }
 
 /// The permission in the words of a role.
-fn described(attributes: &ResourceAttributes) -> String {
+fn describe_permission(attributes: &ResourceAttributes) -> String {
     let text = |field: &Option<String>| field.clone().unwrap_or_default();
     let mut resource = text(&attributes.resource);
     if let Some(subresource) = &attributes.subresource {

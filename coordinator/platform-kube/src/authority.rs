@@ -4,24 +4,25 @@
 //! changes nothing: what was read before stays in force. The API server's clock decides when keys
 //! follow one another, so that one replica whose clock is wrong changes nothing.
 
-mod ca_bundle;
+mod bundle_publisher;
+mod ca_injector;
 mod certificate;
 mod keyring;
 #[cfg(test)]
 mod keyring_tests;
-mod publication;
 
 use std::collections::BTreeSet;
 use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use futures_util::StreamExt;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::PostParams;
-use kube::runtime::WatchStreamExt as _;
-use kube::runtime::watcher::{Config, Event, watcher};
+use kube::runtime::watcher::Event;
 use kube::{Api, Client, ResourceExt as _};
 use leasehold_driver::clock::time_of_day;
 use leasehold_driver::platform::{ServingCertificate, ServingCertificates};
@@ -30,10 +31,11 @@ use rustls_pki_types::{CertificateDer, UnixTime};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
-pub use self::ca_bundle::{CaBundle, Configuration};
+pub use self::bundle_publisher::BundlePublisher;
+pub use self::ca_injector::{CaInjector, Configuration};
 use self::certificate::{Names, Signer, after};
 use self::keyring::Keyring;
-pub use self::publication::Publication;
+use crate::watch_cache::{events, named};
 
 /// The name of the Secret, and of the ConfigMaps.
 const NAME: &str = "leasehold-ca";
@@ -42,15 +44,15 @@ const FIELD_MANAGER: &str = "leasehold";
 /// The Secret's type.
 const SECRET_TYPE: &str = "kubernetes.io/tls";
 /// How long the API server may take for an answer.
-const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// After how long what failed is tried again.
 const RETRY: Duration = Duration::from_secs(1);
 /// How long a replica that has never read the keys leaves it to the others to bring them back.
-const OTHERS_FIRST: Duration = Duration::from_secs(3);
-/// Complaints that are told apart until the Secret is good again.
-const COMPLAINTS_MAX: usize = 16;
+const CREATE_AFTER: Duration = Duration::from_secs(3);
+/// Different warnings that are logged until the Secret is valid again.
+const WARNINGS_MAX: usize = 16;
 /// Steps of the keys that are taken at once: each brings them to a state where fewer are due.
-const STEPS_MAX: usize = 4;
+const ROTATION_STEPS_MAX: usize = 4;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
@@ -68,7 +70,7 @@ pub struct Settings {
     pub serving_lifetime: Duration,
     /// How much older than they are keys claim to be, for clients whose clocks are late.
     pub backdate: Duration,
-    /// How often to look whether anything is due.
+    /// How often to check whether a rotation step is due.
     pub look_every: Duration,
 }
 
@@ -115,24 +117,24 @@ pub struct Authority {
 }
 
 impl Authority {
-    /// Follows the authority on the present runtime, for as long as somebody looks at it. Whatever
-    /// goes wrong is logged and tried again.
+    /// Follows the authority on the present runtime, until every receiver is dropped. Errors are
+    /// logged and the call is tried again.
     #[must_use]
     pub fn start(client: Client, settings: Settings) -> Self {
         let (serving, certificates) = watch::channel(None);
         let (bundles, bundle) = watch::channel(None);
         let trust = Trust::in_bundle(bundle.clone(), settings.server_name.clone());
-        let keeper = Keeper {
+        let controller = AuthorityController {
             secrets: Api::namespaced(client, &settings.namespace),
             settings,
-            seen: Seen::Nothing,
+            secret: SecretState::Unknown,
             keyring: None,
             served: None,
             serving,
             bundles,
-            complaints: BTreeSet::new(),
+            warnings: BTreeSet::new(),
         };
-        tokio::spawn(keeper.run());
+        tokio::spawn(controller.run());
         Self { certificates, trust, bundle }
     }
 
@@ -146,15 +148,15 @@ impl Authority {
 }
 
 /// The Secret as it is known to be.
-enum Seen {
+enum SecretState {
     /// Nothing is known yet.
-    Nothing,
-    /// There is none, since then; it was there before, or not.
+    Unknown,
+    /// The Secret has not existed since `since`; `was_there` says whether it existed before.
     Absent { since: Instant, was_there: bool },
     /// It holds what cannot be read.
-    Broken(Secret),
+    Invalid(Secret),
     /// It holds the keys.
-    Good(Secret),
+    Valid(Secret),
 }
 
 /// The certificate that is served.
@@ -164,51 +166,50 @@ struct Served {
 }
 
 /// Keeps the Secret, and what follows from it.
-struct Keeper {
+struct AuthorityController {
     secrets: Api<Secret>,
     settings: Settings,
-    seen: Seen,
+    secret: SecretState,
     /// The keys as they were last read whole.
     keyring: Option<Keyring>,
     served: Option<Served>,
     serving: watch::Sender<Option<Arc<ServingCertificate>>>,
     bundles: watch::Sender<Option<Arc<str>>>,
-    /// What went wrong since the Secret was last read; each is said once.
-    complaints: BTreeSet<String>,
+    /// Warnings since the Secret was last valid. Each is logged once.
+    warnings: BTreeSet<String>,
 }
 
-impl Keeper {
+impl AuthorityController {
     async fn run(mut self) {
-        let config = Config::default().fields(&format!("metadata.name={NAME}"));
-        let watched = watcher(self.secrets.clone(), config).default_backoff();
-        let mut watched = std::pin::pin!(watched);
+        let mut watched = pin!(events("Secret", self.secrets.clone(), named(NAME), |_| ()));
         let mut is_listed = false;
-        let mut retry = RETRY;
+        let mut delays = self.backoff();
         loop {
-            let pause = match self.tend().await {
+            let pause = match self.reconcile().await {
                 Ok(()) => {
-                    retry = RETRY;
+                    delays = self.backoff();
                     self.settings.look_every
                 }
                 Err(problem) => {
-                    self.complain(&problem);
-                    let pause = retry.min(self.settings.look_every);
-                    retry = 2 * pause;
-                    pause
+                    self.warn_once(&problem);
+                    delays.next().unwrap_or(self.settings.look_every)
                 }
             };
             tokio::select! {
                 () = self.unused() => return,
                 event = watched.next() => match event {
-                    Some(Ok(event)) => self.observe(event, &mut is_listed),
-                    Some(Err(error)) => {
-                        self.complain(&format!("it cannot be watched: {}", says_watch(&error)));
-                    }
+                    Some(event) => self.observe(event, &mut is_listed),
                     None => return,
                 },
                 () = sleep(pause) => {}
             }
         }
+    }
+
+    fn backoff(&self) -> ExponentialBackoff {
+        let longest = self.settings.look_every;
+        let builder = ExponentialBuilder::new().with_min_delay(RETRY.min(longest));
+        builder.with_max_delay(longest).without_max_times().build()
     }
 
     async fn unused(&self) {
@@ -220,34 +221,35 @@ impl Keeper {
             Event::Init => *is_listed = false,
             Event::InitApply(secret) => {
                 *is_listed = true;
-                self.adopt(secret);
+                self.observe_secret(secret);
             }
-            Event::InitDone if !*is_listed => self.lose(),
+            Event::InitDone if !*is_listed => self.observe_deleted(),
             Event::InitDone => {}
-            Event::Apply(secret) => self.adopt(secret),
-            Event::Delete(secret) => match &self.seen {
+            Event::Apply(secret) => self.observe_secret(secret),
+            Event::Delete(secret) => match &self.secret {
                 // It is known already that another one has come after it.
-                Seen::Good(known) | Seen::Broken(known) if known.uid() != secret.uid() => {}
-                _ => self.lose(),
+                SecretState::Valid(known) | SecretState::Invalid(known)
+                    if known.uid() != secret.uid() => {}
+                _ => self.observe_deleted(),
             },
         }
     }
 
-    fn lose(&mut self) {
-        let was_there = match &self.seen {
-            Seen::Absent { .. } => return,
-            Seen::Nothing => false,
-            Seen::Good(_) | Seen::Broken(_) => true,
+    fn observe_deleted(&mut self) {
+        let was_there = match &self.secret {
+            SecretState::Absent { .. } => return,
+            SecretState::Unknown => false,
+            SecretState::Valid(_) | SecretState::Invalid(_) => true,
         };
         if was_there {
-            tracing::warn!("the Secret {NAME} was deleted: it will be written again");
+            tracing::warn!("the Secret {NAME} was deleted: it will be created again");
         }
-        self.seen = Seen::Absent { since: Instant::now(), was_there };
+        self.secret = SecretState::Absent { since: Instant::now(), was_there };
     }
 
     /// Takes the Secret as it is, unless a newer one is known.
-    fn adopt(&mut self, secret: Secret) {
-        if let Seen::Good(known) | Seen::Broken(known) = &self.seen
+    fn observe_secret(&mut self, secret: Secret) {
+        if let SecretState::Valid(known) | SecretState::Invalid(known) = &self.secret
             && known.uid() == secret.uid()
             && version(known).zip(version(&secret)).is_some_and(|(known, new)| known >= new)
         {
@@ -256,7 +258,7 @@ impl Keeper {
         let empty = Default::default();
         match Keyring::read(secret.data.as_ref().unwrap_or(&empty)) {
             Ok(keyring) => {
-                self.recover();
+                self.clear_warnings();
                 let bundle: Arc<str> = keyring.bundle().into();
                 self.bundles.send_if_modified(|known| {
                     let is_new = known.as_ref() != Some(&bundle);
@@ -264,34 +266,34 @@ impl Keeper {
                     is_new
                 });
                 self.keyring = Some(keyring);
-                self.seen = Seen::Good(secret);
+                self.secret = SecretState::Valid(secret);
             }
             Err(problem) => {
-                self.seen = Seen::Broken(secret);
-                self.complain(&broken(&problem, self.keyring.is_some()));
+                self.secret = SecretState::Invalid(secret);
+                self.warn_once(&invalid_secret(&problem, self.keyring.is_some()));
             }
         }
     }
 
     /// Does what is due.
-    async fn tend(&mut self) -> Result<(), String> {
-        let tended = match &self.seen {
-            Seen::Nothing | Seen::Broken(_) => Ok(()),
-            Seen::Absent { since, was_there } => {
+    async fn reconcile(&mut self) -> Result<(), String> {
+        let reconciled = match &self.secret {
+            SecretState::Unknown | SecretState::Invalid(_) => Ok(()),
+            SecretState::Absent { since, was_there } => {
                 let is_for_others = *was_there && self.keyring.is_none();
-                if is_for_others && since.elapsed() < OTHERS_FIRST {
-                    Err("a replica that has read it before may still write it again".to_owned())
+                if is_for_others && since.elapsed() < CREATE_AFTER {
+                    Err("waiting for a replica that has the keys to create it again".to_owned())
                 } else {
                     self.create().await
                 }
             }
-            Seen::Good(secret) => {
+            SecretState::Valid(secret) => {
                 let secret = secret.clone();
                 self.rotate(secret).await
             }
         };
         self.serve()?;
-        tended
+        reconciled
     }
 
     async fn create(&mut self) -> Result<(), String> {
@@ -307,52 +309,53 @@ impl Keeper {
             ..Secret::default()
         };
         keyring.write(secret.data.get_or_insert_default());
-        match answer(self.secrets.create(&self.params(), &secret)).await {
+        match call_api(self.secrets.create(&self.params(), &secret)).await {
             Ok(created) => {
                 tracing::info!("the Secret {NAME} was created");
-                self.adopt(created);
+                self.observe_secret(created);
                 Ok(())
             }
-            Err(Failure::Status(409, _)) => self.read().await,
-            Err(failure) => Err(format!("it cannot be created: {failure}")),
+            Err(CallError::Status(409, _)) => self.read().await,
+            Err(error) => Err(format!("cannot create it: {error}")),
         }
     }
 
     /// Takes the steps that are due by this host's clock, if the API server's agrees.
     async fn rotate(&mut self, mut secret: Secret) -> Result<(), String> {
         let Some(mut keyring) = self.keyring.clone() else { return Ok(()) };
-        if keyring.due(time_of_day()).is_none() {
+        if keyring.next_step(time_of_day()).is_none() {
             return Ok(());
         }
         let now = self.server_time().await?;
-        if keyring.due(now).is_none() {
+        if keyring.next_step(now).is_none() {
             return Err(
-                "this host's clock is ahead of the API server's, by which nothing is due".into()
+                "this host's clock is ahead of the API server's clock: no rotation is due yet"
+                    .into(),
             );
         }
-        for _ in 0..STEPS_MAX {
-            let Some(step) = keyring.due(now) else { break };
+        for _ in 0..ROTATION_STEPS_MAX {
+            let Some(step) = keyring.next_step(now) else { break };
             let made = || self.make(now);
             keyring = keyring.after(step, now, made).map_err(|error| error.to_string())?;
-            tracing::info!(?step, "a step of the certificate authority");
+            tracing::info!(?step, "certificate authority rotation step");
         }
         keyring.write(secret.data.get_or_insert_default());
-        // The Secret carries its resourceVersion: whoever is first wins.
-        match answer(self.secrets.replace(NAME, &self.params(), &secret)).await {
+        // The write carries the resourceVersion: only the first of two writers succeeds.
+        match call_api(self.secrets.replace(NAME, &self.params(), &secret)).await {
             Ok(written) => {
-                self.adopt(written);
+                self.observe_secret(written);
                 Ok(())
             }
-            Err(Failure::Status(404 | 409, _)) => self.read().await,
-            Err(failure) => Err(format!("it cannot be written: {failure}")),
+            Err(CallError::Status(404 | 409, _)) => self.read().await,
+            Err(error) => Err(format!("cannot write it: {error}")),
         }
     }
 
     async fn read(&mut self) -> Result<(), String> {
-        match answer(self.secrets.get_opt(NAME)).await {
-            Ok(Some(secret)) => self.adopt(secret),
-            Ok(None) => self.lose(),
-            Err(failure) => return Err(format!("it cannot be read: {failure}")),
+        match call_api(self.secrets.get_opt(NAME)).await {
+            Ok(Some(secret)) => self.observe_secret(secret),
+            Ok(None) => self.observe_deleted(),
+            Err(error) => return Err(format!("cannot read it: {error}")),
         }
         Ok(())
     }
@@ -363,12 +366,11 @@ impl Keeper {
             ObjectMeta { generate_name: Some(format!("{NAME}-")), ..ObjectMeta::default() };
         let probe = Secret { metadata, ..Secret::default() };
         let params = PostParams { dry_run: true, ..self.params() };
-        let made = answer(self.secrets.create(&params, &probe)).await;
-        let made =
-            made.map_err(|failure| format!("the API server's time is not known: {failure}"))?;
+        let made = call_api(self.secrets.create(&params, &probe)).await;
+        let made = made.map_err(|error| format!("cannot read the API server's time: {error}"))?;
         let time = made.metadata.creation_timestamp.map(|time| time.0.as_second());
         let seconds = time.and_then(|seconds| u64::try_from(seconds).ok());
-        let seconds = seconds.ok_or("the API server does not say when it made an object")?;
+        let seconds = seconds.ok_or("the API server's answer has no creationTimestamp")?;
         Ok(UnixTime::since_unix_epoch(Duration::from_secs(seconds)))
     }
 
@@ -376,7 +378,7 @@ impl Keeper {
         let backdate = self.settings.backdate.as_secs();
         let from = now.as_secs().saturating_sub(backdate);
         let from = UnixTime::since_unix_epoch(Duration::from_secs(from));
-        Signer::make(from, self.settings.lifetime.as_secs().saturating_add(backdate))
+        Signer::generate(from, self.settings.lifetime.as_secs().saturating_add(backdate))
     }
 
     /// Signs a serving certificate where one is due: at two thirds of the last one's time, and at
@@ -409,23 +411,23 @@ impl Keeper {
         PostParams { field_manager: Some(FIELD_MANAGER.into()), ..PostParams::default() }
     }
 
-    fn complain(&mut self, problem: &str) {
-        let is_news = !self.complaints.contains(problem);
-        if is_news && self.complaints.len() < COMPLAINTS_MAX {
+    fn warn_once(&mut self, problem: &str) {
+        let is_news = !self.warnings.contains(problem);
+        if is_news && self.warnings.len() < WARNINGS_MAX {
             tracing::warn!(problem, namespace = self.settings.namespace, "the Secret {NAME}");
-            self.complaints.insert(problem.to_owned());
+            self.warnings.insert(problem.to_owned());
         }
     }
 
-    fn recover(&mut self) {
-        if !std::mem::take(&mut self.complaints).is_empty() {
-            tracing::info!("the Secret {NAME} is good again");
+    fn clear_warnings(&mut self) {
+        if !std::mem::take(&mut self.warnings).is_empty() {
+            tracing::info!("the Secret {NAME} is valid again");
         }
     }
 }
 
-/// What is wrong with a Secret, and how to mend it.
-fn broken(problem: &str, is_in_force: bool) -> String {
+/// Says what is wrong with a Secret and how to fix it.
+fn invalid_secret(problem: &str, is_in_force: bool) -> String {
     match is_in_force {
         true => format!(
             "{problem}. What was read before stays in force. Delete the Secret, and it will be \
@@ -445,29 +447,18 @@ fn version(secret: &Secret) -> Option<u64> {
 
 /// Why the API server did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
-enum Failure {
+enum CallError {
     #[error("{1} ({0})")]
     Status(u16, String),
     #[error("{0}")]
     Other(String),
 }
 
-async fn answer<T>(call: impl Future<Output = kube::Result<T>>) -> Result<T, Failure> {
-    match timeout(ANSWER_WITHIN, call).await {
+async fn call_api<T>(call: impl Future<Output = kube::Result<T>>) -> Result<T, CallError> {
+    match timeout(CALL_TIMEOUT, call).await {
         Ok(Ok(done)) => Ok(done),
-        Ok(Err(kube::Error::Api(status))) => Err(Failure::Status(status.code, status.message)),
-        Ok(Err(error)) => Err(Failure::Other(format!("{:#}", anyhow::Error::from(error)))),
-        Err(_) => Err(Failure::Other(format!("no answer within {ANSWER_WITHIN:?}"))),
-    }
-}
-
-fn says_watch(error: &kube::runtime::watcher::Error) -> String {
-    use kube::runtime::watcher::Error;
-    match error {
-        Error::InitialListFailed(kube::Error::Api(status))
-        | Error::WatchStartFailed(kube::Error::Api(status))
-        | Error::WatchFailed(kube::Error::Api(status)) => status.message.clone(),
-        Error::WatchError(status) => status.message.clone(),
-        other => other.to_string(),
+        Ok(Err(kube::Error::Api(status))) => Err(CallError::Status(status.code, status.message)),
+        Ok(Err(error)) => Err(CallError::Other(format!("{:#}", anyhow::Error::from(error)))),
+        Err(_) => Err(CallError::Other(format!("no answer within {CALL_TIMEOUT:?}"))),
     }
 }

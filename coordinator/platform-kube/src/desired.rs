@@ -1,12 +1,12 @@
-//! What is wanted, from the API server: it follows all kinds that people write, and the ConfigMaps
-//! that sets name, tells the driver what is different, and shows the operator the objects
-//! themselves. Nothing is told before all of them were listed once, so that a part is never taken
-//! for the whole; while the API server does not answer, the last state stays.
+//! The desired state from the API server. The reflector watches all kinds that users write and the
+//! ConfigMaps that sets name, publishes changes to the driver, and gives the operator the objects
+//! themselves. It publishes nothing before every kind was listed once, so that a part is never
+//! taken for the whole. While the API server does not answer, the last state stays.
 
-mod feed;
 mod objects;
-mod pulse;
 mod source;
+mod source_watch;
+mod watch_health;
 
 #[cfg(test)]
 mod tests;
@@ -20,34 +20,34 @@ use kube::Client;
 use kube::api::DynamicObject;
 use leasehold_coordinator_core::desired::Desired;
 use leasehold_coordinator_core::event::Event;
-use leasehold_driver::herald::Herald;
+use leasehold_driver::desired_publisher::DesiredPublisher;
 use leasehold_driver::platform::Freshness;
 use leasehold_kube_api::resources::{Pipeline, StreamSet, WorkerClass, WorkerCluster};
 use leasehold_manifest::collection::{Collection, ConfigMapName};
-use leasehold_manifest::{ObjectId, Problem};
+use leasehold_manifest::{ObjectId, Problem, Reading};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
-use self::feed::{Change, Feed, api};
-pub use self::objects::{Objects, Seen};
-use self::pulse::Pulse;
+pub use self::objects::{CachedObject, Objects};
 use self::source::Source;
+use self::source_watch::{SourceWatch, WatchChange, api};
+use self::watch_health::WatchHealth;
 
-/// The kinds that people write.
+/// The kinds that users write.
 const KINDS: [&str; 4] = [WorkerCluster::KIND, StreamSet::KIND, WorkerClass::KIND, Pipeline::KIND];
-/// Changes are gathered until nothing has changed for so long.
+/// Changes are collected into one batch until none arrives for this long.
 const QUIET: Duration = Duration::from_millis(5);
-/// Changes that are gathered before they are told, whether or not more follow.
+/// The most changes in one batch.
 const GATHERED_MAX: usize = 10_000;
-/// Changes that wait; the feeds wait when there are so many.
+/// The most changes in the queue; when it is full, the watches wait.
 const CHANGES_MAX: usize = 256;
 
-/// What follows the desired state.
+/// The channels of the running reflector.
 #[derive(Debug)]
-pub struct Following {
+pub struct DesiredWatch {
     /// What is wrong with the objects at present.
     pub(super) problems: watch::Receiver<Arc<Vec<Problem>>>,
-    /// Told when the driver has the first desired state.
+    /// Resolves when the driver has the first desired state.
     pub(super) ready: oneshot::Receiver<()>,
     /// How current that is.
     pub(super) freshness: watch::Receiver<Freshness>,
@@ -58,22 +58,22 @@ pub struct Following {
 }
 
 /// Follows the objects of these namespaces, all where none is given, until the driver is gone.
-pub fn start(client: Client, watched: &[String], events: mpsc::Sender<Event>) -> Following {
+pub fn start(client: Client, watched: &[String], events: mpsc::Sender<Event>) -> DesiredWatch {
     let (problem_sender, problems) = watch::channel(Arc::default());
     let (object_sender, objects) = watch::channel(Arc::default());
     let (in_force_sender, in_force) = watch::channel(None);
     let (ready_sender, ready) = oneshot::channel();
     let (change_sender, changes) = mpsc::channel(CHANGES_MAX);
     let (freshness_sender, freshness) = watch::channel(Freshness::default());
-    let pulse = Pulse::default();
-    let mut follower = Follower {
+    let health = WatchHealth::default();
+    let mut reflector = DesiredReflector {
         client: client.clone(),
         state: State::default(),
-        feeds: BTreeMap::new(),
-        pulse: pulse.clone(),
+        watches: BTreeMap::new(),
+        health: health.clone(),
         change_sender,
         changes,
-        herald: Herald::new(events, problem_sender, ready_sender),
+        desired_publisher: DesiredPublisher::new(events, problem_sender, ready_sender),
         objects: object_sender,
         in_force: in_force_sender,
     };
@@ -82,146 +82,156 @@ pub fn start(client: Client, watched: &[String], events: mpsc::Sender<Event>) ->
         names => names.iter().map(|name| Some(name.as_str())).collect(),
     };
     let asked = api(client, WorkerCluster::KIND, scopes[0]);
-    tokio::spawn(pulse.run(asked, freshness_sender));
+    tokio::spawn(health.run(asked, freshness_sender));
     for namespace in scopes {
         for kind in KINDS {
             let namespace = namespace.map(str::to_owned);
-            follower.feed(Source::Objects { kind, namespace }, BTreeSet::new());
+            reflector.start_watch(Source::Objects { kind, namespace }, BTreeSet::new());
         }
     }
-    tokio::spawn(follower.run());
-    Following { problems, ready, freshness, objects, in_force }
+    tokio::spawn(reflector.run());
+    DesiredWatch { problems, ready, freshness, objects, in_force }
 }
 
-/// What was seen so far.
+/// Everything that the watches have reported.
 #[derive(Debug, Default)]
 struct State {
     collection: Collection,
     objects: Objects,
-    /// What each source has given since its list began; what it gave before and does not list
-    /// again is gone.
-    given: BTreeMap<Source, Given>,
+    /// UID and generation of each object as its spec was last parsed: an update with the same ones
+    /// changes only metadata or status.
+    parsed: BTreeMap<ObjectId, (Option<String>, i64)>,
+    /// A spec or a list has changed since the last reading.
+    is_spec_changed: bool,
+    /// An object has changed since the objects were last published.
+    is_object_changed: bool,
+    /// Readings so far, each over every object.
+    readings: u64,
+    /// What each source has reported since its list began. An object that it reported before and
+    /// does not list again is deleted.
+    sources: BTreeMap<Source, SourceState>,
 }
 
 #[derive(Debug, Default)]
-struct Given {
+struct SourceState {
     objects: BTreeSet<ObjectId>,
     listed: BTreeSet<ObjectId>,
-    /// The keys of a ConfigMap that are looked at.
+    /// The keys of a ConfigMap that are read.
     keys: BTreeSet<String>,
     /// A ConfigMap was there since its list began.
-    there: bool,
+    present: bool,
     /// It was listed whole once.
-    complete: bool,
+    synced: bool,
 }
 
-struct Follower {
+struct DesiredReflector {
     client: Client,
     state: State,
-    feeds: BTreeMap<Source, Feed>,
-    pulse: Pulse,
-    change_sender: mpsc::Sender<(Source, u64, Change)>,
-    changes: mpsc::Receiver<(Source, u64, Change)>,
-    herald: Herald,
+    watches: BTreeMap<Source, SourceWatch>,
+    health: WatchHealth,
+    change_sender: mpsc::Sender<(Source, u64, WatchChange)>,
+    changes: mpsc::Receiver<(Source, u64, WatchChange)>,
+    desired_publisher: DesiredPublisher,
     objects: watch::Sender<Arc<Objects>>,
     in_force: watch::Sender<Option<Arc<Desired>>>,
 }
 
-impl Follower {
+impl DesiredReflector {
     async fn run(mut self) {
         loop {
             let first = tokio::select! {
-                () = self.herald.closed() => return,
+                () = self.desired_publisher.closed() => return,
                 change = self.changes.recv() => change,
             };
             // This task has a sender of its own, so that there always is a next change.
-            let Some((source, life, change)) = first else { return };
-            self.take(&source, life, change);
+            let Some((source, watch_id, change)) = first else { return };
+            self.apply(&source, watch_id, change);
             for _ in 0..GATHERED_MAX {
                 match timeout(QUIET, self.changes.recv()).await {
-                    Ok(Some((source, life, change))) => self.take(&source, life, change),
+                    Ok(Some((source, watch_id, change))) => self.apply(&source, watch_id, change),
                     Ok(None) | Err(_) => break,
                 }
             }
-            self.follow_maps();
-            if self.tell().await.is_err() {
+            self.watch_named_maps();
+            if self.publish().await.is_err() {
                 return;
             }
         }
     }
 
-    fn feed(&mut self, source: Source, keys: BTreeSet<String>) {
-        let (changes, pulse) = (self.change_sender.clone(), self.pulse.clone());
-        let feed = Feed::start(&self.client, source.clone(), changes, pulse);
-        self.state.given.insert(source.clone(), Given { keys, ..Given::default() });
-        self.feeds.insert(source, feed);
+    fn start_watch(&mut self, source: Source, keys: BTreeSet<String>) {
+        let (changes, health) = (self.change_sender.clone(), self.health.clone());
+        let watch_handle = SourceWatch::start(&self.client, source.clone(), changes, health);
+        self.state.sources.insert(source.clone(), SourceState { keys, ..SourceState::default() });
+        self.watches.insert(source, watch_handle);
     }
 
-    fn take(&mut self, source: &Source, life: u64, change: Change) {
-        // What a feed that was stopped had left to say is of no interest.
-        if self.feeds.get(source).is_some_and(|feed| feed.life() == life) {
-            self.state.take(source, change);
+    fn apply(&mut self, source: &Source, watch_id: u64, change: WatchChange) {
+        // A stopped watch may have left changes in the queue: they are dropped.
+        if self.watches.get(source).is_some_and(|watch_handle| watch_handle.watch_id() == watch_id)
+        {
+            self.state.apply(source, change);
         }
     }
 
-    /// Follows just the ConfigMaps and keys that sets name now.
-    fn follow_maps(&mut self) {
+    /// Watches exactly the ConfigMaps and keys that sets name now.
+    fn watch_named_maps(&mut self) {
         let named = self.state.collection.named();
-        let stale = |(source, given): (&Source, &Given)| match source {
-            Source::Map(map) if named.get(map) != Some(&given.keys) => Some(map.clone()),
+        let stale = |(source, state): (&Source, &SourceState)| match source {
+            Source::Map(map) if named.get(map) != Some(&state.keys) => Some(map.clone()),
             Source::Map(_) | Source::Objects { .. } => None,
         };
-        let stale: Vec<ConfigMapName> = self.state.given.iter().filter_map(stale).collect();
+        let stale: Vec<ConfigMapName> = self.state.sources.iter().filter_map(stale).collect();
         for map in stale {
             let source = Source::Map(map.clone());
-            self.feeds.remove(&source);
-            self.state.given.remove(&source);
+            self.watches.remove(&source);
+            self.state.sources.remove(&source);
             self.state.collection.forget_map(&map);
+            self.state.is_spec_changed = true;
         }
         for (map, keys) in named {
             let source = Source::Map(map);
-            if !self.feeds.contains_key(&source) {
-                self.feed(source, keys);
+            if !self.watches.contains_key(&source) {
+                self.start_watch(source, keys);
             }
         }
     }
 
-    async fn tell(&mut self) -> Result<(), ()> {
-        if !self.herald.has_told() && !self.state.given.values().all(|given| given.complete) {
+    async fn publish(&mut self) -> Result<(), ()> {
+        if !self.desired_publisher.has_published()
+            && !self.state.sources.values().all(|state| state.synced)
+        {
             return Ok(());
         }
-        let reading = self.state.collection.read();
-        self.state.blame(&reading.problems);
+        self.state.is_object_changed |= !self.state.objects.is_whole;
         self.state.objects.is_whole = true;
-        self.objects.send_if_modified(|shown| {
-            let differs = **shown != self.state.objects;
-            if differs {
-                *shown = Arc::new(self.state.objects.clone());
-            }
-            differs
-        });
-        // Also where nothing is different: whoever waits for a change has seen this one.
+        let reading = self.state.read();
+        if std::mem::take(&mut self.state.is_object_changed) {
+            self.objects.send_replace(Arc::new(self.state.objects.clone()));
+        }
+        let Some(reading) = reading else { return Ok(()) };
+        // Also without a difference: the validator waits for the next batch, whatever it brings.
         self.in_force.send_replace(reading.desired.clone());
-        self.herald.tell(reading).await
+        self.desired_publisher.publish(reading).await
     }
 }
 
 impl State {
-    fn take(&mut self, source: &Source, change: Change) {
+    fn apply(&mut self, source: &Source, change: WatchChange) {
         match change {
-            Change::Begin => {
-                let Some(given) = self.given.get_mut(source) else { return };
-                given.listed.clear();
-                given.there = false;
+            WatchChange::ListStarted => {
+                let Some(state) = self.sources.get_mut(source) else { return };
+                state.listed.clear();
+                state.present = false;
             }
-            Change::Object(object) => self.put(source, *object),
-            Change::ObjectGone(object) => {
+            WatchChange::Applied(object) => self.put(source, *object),
+            WatchChange::Deleted(object) => {
                 let id = id_of(source, &object);
                 id.into_iter().for_each(|id| self.remove(source, &id));
             }
-            Change::Map(map) => self.put_map(source, &map),
-            Change::MapGone => self.put_map(source, &ConfigMap::default()),
-            Change::End => self.end_list(source),
+            WatchChange::ConfigMapApplied(map) => self.put_map(source, &map),
+            WatchChange::ConfigMapDeleted => self.put_map(source, &ConfigMap::default()),
+            WatchChange::ListCompleted => self.end_list(source),
         }
     }
 
@@ -233,41 +243,53 @@ impl State {
         let spec = data["spec"].take();
         let status = data["status"].take();
         let Some(id) = Collection::id(kind, &namespace, &name) else { return };
-        if let Some(given) = self.given.get_mut(source) {
-            given.listed.insert(id.clone());
-            given.objects.insert(id.clone());
+        if let Some(state) = self.sources.get_mut(source) {
+            state.listed.insert(id.clone());
+            state.objects.insert(id.clone());
         }
-        if self.objects.has_generation(&id, &metadata) {
-            // Only metadata or the status are different: what is wanted was looked at before.
-            return self.objects.refresh(&id, metadata, status);
+        let version = metadata.generation.map(|generation| (metadata.uid.clone(), generation));
+        if version.is_some() && self.parsed.get(&id) == version.as_ref() {
+            // Only metadata or status differ: the spec of this generation was parsed before.
+            self.is_object_changed |= self.objects.refresh(&id, metadata, status);
+            return;
         }
         let spec = self.collection.put(&id, spec);
-        self.objects.put(&id, metadata, spec, status);
+        self.is_spec_changed = true;
+        self.is_object_changed |= self.objects.put(&id, metadata, spec, status);
+        if let Some(version) = version {
+            self.parsed.insert(id, version);
+        }
     }
 
     fn remove(&mut self, source: &Source, id: &ObjectId) {
         self.collection.remove(id);
         self.objects.remove(id);
-        if let Some(given) = self.given.get_mut(source) {
-            given.objects.remove(id);
-            given.listed.remove(id);
+        self.parsed.remove(id);
+        self.is_spec_changed = true;
+        self.is_object_changed = true;
+        if let Some(state) = self.sources.get_mut(source) {
+            state.objects.remove(id);
+            state.listed.remove(id);
         }
     }
 
     fn put_map(&mut self, source: &Source, map: &ConfigMap) {
-        let (Source::Map(name), Some(given)) = (source, self.given.get_mut(source)) else { return };
-        given.there = true;
+        let (Source::Map(name), Some(state)) = (source, self.sources.get_mut(source)) else {
+            return;
+        };
+        state.present = true;
         let nothing = BTreeMap::new();
         let data = map.data.as_ref().unwrap_or(&nothing);
-        self.collection.put_map(name, &given.keys, data);
+        self.collection.put_map(name, &state.keys, data);
+        self.is_spec_changed = true;
     }
 
     fn end_list(&mut self, source: &Source) {
-        let Some(given) = self.given.get_mut(source) else { return };
-        given.complete = true;
-        let gone: Vec<ObjectId> = given.objects.difference(&given.listed).cloned().collect();
+        let Some(state) = self.sources.get_mut(source) else { return };
+        state.synced = true;
+        let gone: Vec<ObjectId> = state.objects.difference(&state.listed).cloned().collect();
         if let Source::Map(_) = source
-            && !given.there
+            && !state.present
         {
             self.put_map(source, &ConfigMap::default());
         }
@@ -276,19 +298,31 @@ impl State {
         }
     }
 
+    /// The desired state over all objects, if a spec or a list has changed since the last call.
+    fn read(&mut self) -> Option<Reading> {
+        let is_first = self.readings == 0;
+        if !std::mem::take(&mut self.is_spec_changed) && !is_first {
+            return None;
+        }
+        self.readings += 1;
+        let reading = self.collection.read();
+        self.is_object_changed |= self.set_problems(&reading.problems);
+        Some(reading)
+    }
+
     /// Gives each object the problems that are its own, or of a list that it names.
-    fn blame(&mut self, problems: &[Problem]) {
+    fn set_problems(&mut self, problems: &[Problem]) -> bool {
         let mut by_place: BTreeMap<&str, Vec<&Problem>> = BTreeMap::new();
         for problem in problems {
             by_place.entry(&problem.file).or_default().push(problem);
         }
         let collection = &self.collection;
-        self.objects.blame(|id| {
+        self.objects.set_problems(|id| {
             let own = leasehold_manifest::collection::called(id);
             let places = std::iter::once(own).chain(collection.lists_of(id));
             let found = places.filter_map(|place| by_place.get(place.as_str()));
             found.flatten().map(|problem| (*problem).clone()).collect()
-        });
+        })
     }
 }
 

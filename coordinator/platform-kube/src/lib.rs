@@ -1,17 +1,18 @@
 //! The Kubernetes platform: desired state from custom resources, leadership from a Lease, workers
 //! known from their pods, agents proven by their service-account tokens. It decides nothing about
-//! leases: it says what is wanted and what is, and shows what the core has decided.
+//! leases: it reports the desired and the observed state, and shows what the core has decided.
 
 mod access;
 pub mod authority;
-mod campaign;
+mod candidate;
 pub mod desired;
-mod election;
-mod exposure;
-mod leads;
-mod peer;
+mod leader_connection;
+mod leader_failure_detector;
+mod leadership;
+mod lease_lock;
 pub mod pods;
-mod vigil;
+mod term_stores;
+pub mod watch_cache;
 pub mod webhook;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,6 +26,7 @@ use k8s_openapi::api::admissionregistration::v1::{
 };
 use kube::Client;
 use leasehold_driver::access::Access;
+use leasehold_driver::campaign::{self, Replica, StoreErrors};
 use leasehold_driver::platform::{COMMANDS_MAX, EVENTS_MAX, Platform, ServingCertificates};
 use leasehold_driver::port::Handle;
 use leasehold_driver::trust::Trust;
@@ -33,16 +35,16 @@ use leasehold_kube_api::names;
 use leasehold_types::TimeBounds;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use self::access::Guard;
-use self::authority::{Authority, CaBundle, Publication};
-use self::campaign::{Campaign, CampaignSettings};
-use self::desired::{Following, Objects};
-use self::election::Election;
-use self::leads::leads;
+use self::access::AccessReviewer;
+use self::authority::{Authority, BundlePublisher, CaInjector};
+use self::candidate::{CandidateSettings, LeaseCandidate};
+use self::desired::{DesiredWatch, Objects};
+use self::leadership::watch_leadership;
+use self::lease_lock::LeaseLock;
 use self::pods::{Pods, PodsSettings};
 use crate::webhook::{Clusters, Injector, Validator};
 
-/// How often what is published of the authority is looked at without a reason.
+/// How often the published bundle is checked without a change.
 const PUBLISH_EVERY: Duration = Duration::from_secs(60);
 
 /// How a replica runs on Kubernetes.
@@ -56,7 +58,7 @@ pub struct Settings {
     pub service: String,
     /// The audience that tokens must be made for.
     pub audience: String,
-    /// This replica's name; a word of this process's own is added, so that each start has another.
+    /// This replica's name; a random suffix is added, so that each start has another one.
     pub identity: String,
     /// Where agents and people reach this replica: HOST:PORT.
     pub address: String,
@@ -145,8 +147,9 @@ pub async fn start(settings: Settings) -> anyhow::Result<Started> {
         },
         event_sender.clone(),
     );
-    let guard = Guard::new(client.clone(), settings.audience.clone(), pods.clone());
-    let Following { problems, ready, freshness, objects, in_force } =
+    let access_reviewer =
+        AccessReviewer::new(client.clone(), settings.audience.clone(), pods.clone());
+    let DesiredWatch { problems, ready, freshness, objects, in_force } =
         desired::start(client.clone(), &settings.watched, event_sender.clone());
     let authority = settings.certificate.is_none().then(|| {
         let own =
@@ -159,14 +162,13 @@ pub async fn start(settings: Settings) -> anyhow::Result<Started> {
         (None, None) => None,
     };
     let certificates = authority.as_ref().map(|authority| authority.certificates.clone());
-    // A word of this process's own, so that each start is another holder.
+    // A random suffix, so that each start is another holder.
     let holder = format!("{}_{:012x}", settings.identity, fastrand::u64(..1 << 48));
     let (namespace, address) = (&settings.namespace, settings.address.clone());
-    let election =
-        Election::new(client.clone(), namespace, holder.clone(), address, settings.leadership);
-    let campaign = CampaignSettings {
+    let lock =
+        LeaseLock::new(client.clone(), namespace, holder.clone(), address, settings.leadership);
+    let candidate = CandidateSettings {
         identity: settings.identity.clone(),
-        address: settings.address.clone(),
         takeover_after: settings.takeover_after,
         leadership: settings.leadership,
         bounds: settings.bounds,
@@ -174,8 +176,7 @@ pub async fn start(settings: Settings) -> anyhow::Result<Started> {
     };
     let progress = Arc::default();
     let driver = Arc::clone(&progress);
-    let campaign =
-        Campaign::new(campaign, election, pods.clone(), event_sender, command_receiver, driver);
+    let candidate = LeaseCandidate::new(candidate, lock, pods.clone());
     let injector = Injector {
         installation: settings.installation(),
         served: settings.watched.clone(),
@@ -183,7 +184,9 @@ pub async fn start(settings: Settings) -> anyhow::Result<Started> {
     };
     let validator = Validator { served: settings.watched.clone(), in_force };
     let is_ready = when_ready(ready, authority.clone());
-    tokio::spawn(campaign.run(is_ready));
+    let errors = StoreErrors::new(false, "the API server answers again");
+    let replica = Replica::new(event_sender, command_receiver, driver, is_ready, errors);
+    tokio::spawn(campaign::run(candidate, replica));
     let settings = Arc::new(settings);
     let observed = Observed {
         client: client.clone(),
@@ -201,16 +204,18 @@ pub async fn start(settings: Settings) -> anyhow::Result<Started> {
         if let Some(authority) = authority {
             let namespaces = namespaces(objects);
             let InjectionSettings { configuration, validator, .. } = &settings.injection;
-            let injecting = ca_bundle(&client, configuration, &authority, &handle);
+            let injecting = ca_injector(&client, configuration, &authority, &handle);
             tokio::spawn(injecting.run::<MutatingWebhookConfiguration>());
-            let validating = ca_bundle(&client, validator, &authority, &handle);
+            let validating = ca_injector(&client, validator, &authority, &handle);
             tokio::spawn(validating.run::<ValidatingWebhookConfiguration>());
-            tokio::spawn(publication(&client, &settings, authority, namespaces, &handle).run());
+            tokio::spawn(
+                bundle_publisher(&client, &settings, authority, namespaces, &handle).run(),
+            );
         }
-        // Whoever waits for the handle must never find its sender gone while the driver lives.
+        // The sender must live as long as the driver: tasks wait on the receiver.
         handle_sender.closed().await;
     });
-    let access = Access::Asked(guard.start());
+    let access = Access::Asked(access_reviewer.start());
     let attend = Some(attend);
     let platform = Platform { events, commands, problems, freshness, access, progress, attend };
     Ok(Started { platform, certificates, trust, injector, validator, observed })
@@ -238,7 +243,7 @@ impl Settings {
     }
 }
 
-/// Told when a replica may lead: it knows what is wanted, and agents can trust it.
+/// Resolves when a replica may lead: it has a desired state and a certificate.
 fn when_ready(
     desired: oneshot::Receiver<()>,
     authority: Option<Authority>,
@@ -251,40 +256,40 @@ fn when_ready(
         if let Some(mut authority) = authority {
             authority.ready().await;
         }
-        // Nobody waits any more where the process is about to end.
+        // The receiver is gone when the process is about to end.
         let _ = ready.send(());
     });
     is_ready
 }
 
-fn ca_bundle(
+fn ca_injector(
     client: &Client,
     configuration: &str,
     authority: &Authority,
     handle: &Handle,
-) -> CaBundle {
-    CaBundle {
+) -> CaInjector {
+    CaInjector {
         client: client.clone(),
         configuration: configuration.to_owned(),
         bundle: authority.bundle.clone(),
-        leads: leads(handle.clone()),
+        leads: watch_leadership(handle.clone()),
         every: PUBLISH_EVERY,
     }
 }
 
-fn publication(
+fn bundle_publisher(
     client: &Client,
     settings: &Settings,
     authority: Authority,
     namespaces: watch::Receiver<BTreeSet<String>>,
     handle: &Handle,
-) -> Publication {
-    Publication {
+) -> BundlePublisher {
+    BundlePublisher {
         client: client.clone(),
         namespace: settings.namespace.clone(),
         namespaces,
         bundle: authority.bundle,
-        leads: leads(handle.clone()),
+        leads: watch_leadership(handle.clone()),
         every: PUBLISH_EVERY,
     }
 }

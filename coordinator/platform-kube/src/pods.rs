@@ -1,16 +1,17 @@
 //! The pods that are workers: watched, and known by name and UID. It says of a worker that it is
 //! gone when nothing of its pod runs any more, and never once a later pod of that name was let in.
 
-mod change;
+mod exposure_annotation;
 mod facts;
-mod mourner;
-mod roll;
+mod patch;
+mod pod_watch;
+mod store;
 #[cfg(test)]
-mod roll_tests;
-mod watching;
-mod writing;
+mod store_tests;
+mod tombstone_reaper;
+mod writer;
 #[cfg(test)]
-mod writing_tests;
+mod writer_tests;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -26,8 +27,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
 pub use self::facts::{Owner, Phase, PodFacts, PodName, version};
-use self::mourner::Mourner;
-use self::roll::Roll;
+use self::store::PodStore;
+use self::tombstone_reaper::TombstoneReaper;
 
 /// What the watch of pods needs.
 #[derive(Clone)]
@@ -48,7 +49,7 @@ pub struct Pods(Arc<Shared>);
 
 struct Shared {
     settings: PodsSettings,
-    roll: Mutex<Roll>,
+    store: Mutex<PodStore>,
     /// The scopes that have been seen whole once.
     seen: Mutex<BTreeSet<Option<String>>>,
     changed: watch::Sender<u64>,
@@ -66,36 +67,36 @@ impl Pods {
     pub fn start(settings: PodsSettings, events: mpsc::Sender<Event>) -> Self {
         let shared = Arc::new(Shared {
             settings,
-            roll: Mutex::default(),
+            store: Mutex::default(),
             seen: Mutex::default(),
             changed: watch::Sender::new(0),
             events: events.clone(),
         });
         for scope in shared.scopes() {
-            tokio::spawn(watching::watch(Arc::clone(&shared), scope, events.clone()));
+            tokio::spawn(pod_watch::watch_pods(Arc::clone(&shared), scope, events.clone()));
         }
-        tokio::spawn(Mourner::new(Arc::clone(&shared), events).run());
+        tokio::spawn(TombstoneReaper::new(Arc::clone(&shared), events).run());
         Self(shared)
     }
 
     /// The pod that bears this name, as last seen.
     pub fn find(&self, namespace: &str, name: &str) -> Option<Arc<PodFacts>> {
         let name = PodName { namespace: namespace.to_owned(), name: name.to_owned() };
-        self.0.roll().find(&name).cloned()
+        self.0.store().find(&name).cloned()
     }
 
-    /// The pod of this name once it is the one with this UID, and all has been said of earlier
-    /// ones of its name; otherwise why not, after `within`.
+    /// The pod of this name once it has this UID and no tombstone of an earlier pod of its name is
+    /// left; after `within`, the reason.
     pub async fn await_uid(
         &self,
         name: &PodName,
         uid: &str,
         within: Duration,
-    ) -> Result<Arc<PodFacts>, NotHere> {
+    ) -> Result<Arc<PodFacts>, PodLookupError> {
         let mut changed = self.changed();
         let found = async {
             loop {
-                let found = self.0.roll().settled(name).cloned();
+                let found = self.0.store().settled(name).cloned();
                 if let Some(facts) = found.filter(|facts| facts.uid == uid) {
                     return facts;
                 }
@@ -107,18 +108,18 @@ impl Pods {
         if let Ok(facts) = timeout(within, found).await {
             return Ok(facts);
         }
-        let roll = self.0.roll();
-        Err(match roll.find(name) {
-            Some(facts) if facts.uid != uid => NotHere::Other,
-            Some(_) => NotHere::Haunted,
-            None if roll.is_haunted(name) => NotHere::Vanished,
-            None => NotHere::Unseen,
+        let store = self.0.store();
+        Err(match store.find(name) {
+            Some(facts) if facts.uid != uid => PodLookupError::UidMismatch,
+            Some(_) => PodLookupError::PredecessorMayRun,
+            None if store.has_tombstone(name) => PodLookupError::Deleted,
+            None => PodLookupError::NotFound,
         })
     }
 
     /// Every pod, as last seen, by namespace and name.
     pub fn all(&self) -> Vec<Arc<PodFacts>> {
-        self.0.roll().all().cloned().collect()
+        self.0.store().all().cloned().collect()
     }
 
     /// Whether every pod has been seen once: before that, a pod that is missing here may exist.
@@ -134,24 +135,24 @@ impl Pods {
 
 /// Why a pod is not known under a UID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NotHere {
+pub enum PodLookupError {
     /// No pod of this name with the label has been seen.
-    Unseen,
+    NotFound,
     /// The pod of this name was deleted, or lost its label.
-    Vanished,
+    Deleted,
     /// The pod of this name has another UID.
-    Other,
+    UidMismatch,
     /// An earlier pod of this name was deleted by force, and may still run.
-    Haunted,
+    PredecessorMayRun,
 }
 
 impl Shared {
-    fn roll(&self) -> MutexGuard<'_, Roll> {
-        self.roll.lock().expect("no panic while it is held")
+    fn store(&self) -> MutexGuard<'_, PodStore> {
+        self.store.lock().expect("no panic while it is held")
     }
 
-    fn is_haunted(&self) -> bool {
-        self.roll().ghosts().next().is_some()
+    fn has_tombstone(&self) -> bool {
+        self.store().tombstones().next().is_some()
     }
 
     fn has_changed(&self) {

@@ -13,7 +13,7 @@ use leasehold_coordinator::run::{Options, Sockets, serve};
 use leasehold_coordinator_core::event::Event;
 use leasehold_driver::access::Access;
 use leasehold_driver::platform::{Freshness, Platform};
-use leasehold_platform_kube::authority::{Authority, Publication, Settings};
+use leasehold_platform_kube::authority::{Authority, BundlePublisher, Settings};
 use leasehold_server::tls::{client_tls, from_platform};
 use leasehold_types::Moment;
 use serde_json::json;
@@ -117,7 +117,7 @@ struct Sources {
 fn publish(client: &Client, namespace: &str, more: &str, from: &Replica) -> Sources {
     let (leads, is_leader) = watch::channel(true);
     let (_namespaces, namespaces) = watch::channel(BTreeSet::from([more.to_owned()]));
-    let publication = Publication {
+    let publication = BundlePublisher {
         client: client.clone(),
         namespace: namespace.to_owned(),
         namespaces,

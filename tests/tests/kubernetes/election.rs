@@ -282,7 +282,7 @@ fn a_standby_that_cannot_reach_the_leader_lets_it_lead() {
     election.start();
     let (leader, first) = election.leads_above(0);
     let standby = election.start();
-    let cannot = "the leader cannot be followed";
+    let cannot = "cannot connect to the leader";
     eventually("a dial in vain", || says(&election.replicas.running[standby], cannot));
     let still = election.renews(5);
     assert_eq!((still.epoch, &still.holder), (first.epoch, &first.holder));
@@ -303,11 +303,11 @@ fn a_leader_leads_on_while_the_api_server_is_away() {
     }
     let (leader, first) = election.leads_above(0);
     plane.kill_component(Component::ApiServer);
-    let cannot = "leadership cannot be renewed";
+    let cannot = "cannot renew leadership";
     eventually("a renewal in vain", || says(&election.replicas.running[leader], cannot));
     for at in (0..3).filter(|at| *at != leader) {
         let standby = &election.replicas.running[at];
-        eventually("a watch in vain", || says(standby, "the Lease cannot be watched"));
+        eventually("a watch in vain", || says(standby, "cannot watch the Lease"));
     }
     // For longer than a standby would wait for a leader that it cannot hear.
     std::thread::sleep(Duration::from_secs(10));

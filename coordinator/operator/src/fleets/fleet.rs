@@ -141,19 +141,19 @@ mod tests {
 
     use super::*;
     use crate::fleets::fixtures;
-    use leasehold_platform_kube::desired::Seen;
+    use leasehold_platform_kube::desired::CachedObject;
 
     #[test]
     fn of_two_of_one_name_the_cluster_has_it() {
         let mut objects = Objects::default();
         let class = fixtures::class(json!({ "capacity": 15, "maxReplicas": 5 }));
-        let seen = Seen { object: class, generation: 1, problems: Vec::new() };
+        let seen = CachedObject { object: class, generation: 1, problems: Vec::new() };
         let other = ClusterName::in_namespace("ns", "green").expect("a name");
         objects.classes.insert(fixtures::name(), seen.clone());
         objects.classes.insert(other.clone(), seen);
         let spec = json!({ "maxJobs": 1, "maxJobsPerWorker": 1 });
         let cluster = Arc::new(fixtures::cluster_object(spec));
-        let seen = Seen { object: cluster, generation: 1, problems: Vec::new() };
+        let seen = CachedObject { object: cluster, generation: 1, problems: Vec::new() };
         objects.clusters.insert(fixtures::name(), seen);
         let kinds: Vec<_> = Fleet::all(&objects).map(|(name, it)| (name, it.kind())).collect();
         assert_eq!(kinds, [(&fixtures::name(), "WorkerCluster"), (&other, "WorkerClass")]);

@@ -19,7 +19,7 @@ use leasehold_driver::clock;
 use leasehold_driver::port::Stopped;
 use leasehold_kube_api::resources::{StreamSet, WorkerClass, WorkerCluster};
 use leasehold_kube_api::status::{StreamSetStatus, WorkerClassStatus, WorkerClusterStatus};
-use leasehold_platform_kube::desired::Seen;
+use leasehold_platform_kube::desired::CachedObject;
 use leasehold_platform_kube::pods::PodFacts;
 use leasehold_types::{ClusterName, Epoch, Moment, SetName};
 use tokio::sync::watch;
@@ -290,7 +290,7 @@ impl Scene {
     fn facts<K: Resource, V>(
         &mut self,
         name: &ClusterName,
-        seen: &Seen<K>,
+        seen: &CachedObject<K>,
         view: Option<V>,
     ) -> FleetFacts<V> {
         let (meta, problem) = (seen.object.meta(), seen.problem());

@@ -15,7 +15,7 @@ use leasehold_kube_api::names::FIELD_MANAGER;
 use leasehold_kube_api::resources::Pipeline;
 use leasehold_kube_api::status::{PipelineBindingStatus, PipelineStatus};
 use leasehold_manifest::manifest::API_VERSION;
-use leasehold_platform_kube::desired::Seen;
+use leasehold_platform_kube::desired::CachedObject;
 use leasehold_platform_kube::pods::{PodFacts, PodName, version};
 use leasehold_types::PipelineName;
 use serde_json::json;
@@ -49,7 +49,7 @@ pub(super) struct Pass {
     pub(super) scene: Scene,
     pub(super) name: PipelineName,
     /// The object; none where it is gone, or going.
-    pub(super) object: Option<Seen<Pipeline>>,
+    pub(super) object: Option<CachedObject<Pipeline>>,
     /// What the core says; none where it does not know the pipeline.
     pub(super) view: Option<PipelineView>,
     /// The states that it has gone through since it was shown.
@@ -227,7 +227,7 @@ impl Pass {
     /// Writes the pipeline's status: each state that it went through, and the one that it is in.
     async fn show(
         &mut self,
-        seen: &Seen<Pipeline>,
+        seen: &CachedObject<Pipeline>,
         uid: &str,
         wanted: &[WantedBinding],
     ) -> Vec<Came> {

@@ -9,7 +9,7 @@ use leasehold_driver::access::Denied;
 use leasehold_types::WorkerKey;
 use serde::Deserialize;
 
-use super::super::pods::{NotHere, PodFacts, PodName};
+use super::super::pods::{PodFacts, PodLookupError, PodName};
 
 /// What the names of service accounts begin with.
 const SERVICE_ACCOUNT: &str = "system:serviceaccount:";
@@ -37,11 +37,11 @@ pub(super) struct BoundPod {
 ///
 /// # Errors
 /// What it says against it.
-pub(super) fn reviewed(status: TokenReviewStatus, audience: &str) -> Result<Identity, String> {
+pub(super) fn identity_of(status: TokenReviewStatus, audience: &str) -> Result<Identity, String> {
     if status.authenticated != Some(true) {
         let error = status.error.filter(|error| !error.is_empty());
         let error = error.unwrap_or_else(|| "it is not valid".into());
-        return Err(format!("the API server refuses the token: {error}"));
+        return Err(format!("the API server rejects the token: {error}"));
     }
     // An authenticator that knows no audiences names none: its tokens are good for everything.
     if !status.audiences.iter().flatten().any(|it| it == audience) {
@@ -109,25 +109,25 @@ impl Identity {
 ///
 /// # Errors
 /// Why not.
-pub(super) fn admit(
-    found: Result<&PodFacts, NotHere>,
+pub(super) fn check_pod(
+    found: Result<&PodFacts, PodLookupError>,
     bound: &BoundPod,
     key: &WorkerKey,
 ) -> Result<(), Denied> {
     let BoundPod { name: PodName { namespace, name }, uid } = bound;
     let (_, cluster) = key.cluster.parts();
     let facts = found.map_err(|why| match why {
-        NotHere::Unseen => Denied::Forbidden(format!(
+        PodLookupError::NotFound => Denied::Forbidden(format!(
             "pod {namespace}/{name} is not known as a worker: it needs the label \
              leasehold.dev/cluster={cluster}, in a namespace that the coordinator watches"
         )),
-        NotHere::Vanished => Denied::Forbidden(format!(
+        PodLookupError::Deleted => Denied::Forbidden(format!(
             "pod {namespace}/{name} was deleted, or has lost its label leasehold.dev/cluster"
         )),
-        NotHere::Other => Denied::Forbidden(format!(
+        PodLookupError::UidMismatch => Denied::Forbidden(format!(
             "the token is of an earlier pod {namespace}/{name} (UID {uid}), which was deleted"
         )),
-        NotHere::Haunted => Denied::Unavailable(format!(
+        PodLookupError::PredecessorMayRun => Denied::Unavailable(format!(
             "an earlier pod {namespace}/{name} was deleted by force, and its agent is not \
              silent yet"
         )),
@@ -151,8 +151,8 @@ pub(super) fn admit(
 }
 
 /// When a token ends by what it says of itself, in seconds since 1970; none where it says nothing.
-/// Only of use after somebody has vouched for the token.
-pub(super) fn end_of(token: &str) -> Option<i64> {
+/// Only valid for a token that the API server has accepted.
+pub(super) fn expiry_of(token: &str) -> Option<i64> {
     #[derive(Deserialize)]
     struct Claims {
         exp: i64,

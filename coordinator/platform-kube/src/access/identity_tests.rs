@@ -5,7 +5,7 @@ use leasehold_types::{ClusterName, WorkerName};
 use serde_json::{Value, json};
 
 use super::identity::*;
-use crate::pods::{NotHere, PodFacts};
+use crate::pods::{PodFacts, PodLookupError};
 
 const AUDIENCE: &str = "leasehold.dev";
 
@@ -55,7 +55,7 @@ fn pod(patch: Value) -> PodFacts {
 }
 
 fn bound(patch: Value, key: &leasehold_types::WorkerKey) -> Result<BoundPod, Denied> {
-    reviewed(status(patch), AUDIENCE).map_err(Denied::Unproven)?.pod_for(key)
+    identity_of(status(patch), AUDIENCE).map_err(Denied::Unproven)?.pod_for(key)
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn a_token_of_the_pod_itself_is_taken() {
     let key = worker("ci/builds", "w-0");
     let bound = bound(json!({}), &key).expect("it is the pod's");
     assert_eq!(bound.uid, "uid-1");
-    assert_eq!(admit(Ok(&pod(json!({}))), &bound, &key), Ok(()));
+    assert_eq!(check_pod(Ok(&pod(json!({}))), &bound, &key), Ok(()));
 }
 
 #[test]
@@ -126,24 +126,24 @@ fn a_pod_that_is_no_worker_of_the_cluster_is_refused() {
         (Ok(&other), "nightly"),
         (Ok(&bare), "needs the label leasehold.dev/cluster=builds"),
         (Ok(&over), "over"),
-        (Err(NotHere::Unseen), "leasehold.dev/cluster=builds"),
-        (Err(NotHere::Vanished), "deleted"),
-        (Err(NotHere::Other), "uid-1"),
+        (Err(PodLookupError::NotFound), "leasehold.dev/cluster=builds"),
+        (Err(PodLookupError::Deleted), "deleted"),
+        (Err(PodLookupError::UidMismatch), "uid-1"),
     ] {
-        match admit(found, &bound, &key) {
+        match check_pod(found, &bound, &key) {
             Err(Denied::Forbidden(why)) => assert!(why.contains(word), "{why}"),
             other => panic!("{word}: {other:?}"),
         }
     }
-    let haunted = admit(Err(NotHere::Haunted), &bound, &key);
+    let haunted = check_pod(Err(PodLookupError::PredecessorMayRun), &bound, &key);
     assert!(matches!(haunted, Err(Denied::Unavailable(_))), "it may dial again: {haunted:?}");
 }
 
 #[test]
 fn a_token_says_when_it_ends() {
     // {"exp":1700000000}
-    assert_eq!(end_of("e30.eyJleHAiOjE3MDAwMDAwMDB9.c2ln"), Some(1_700_000_000));
+    assert_eq!(expiry_of("e30.eyJleHAiOjE3MDAwMDAwMDB9.c2ln"), Some(1_700_000_000));
     for none in ["", "opaque", "a.b.c", "e30.e30.c2ln", "e30.!!.c2ln"] {
-        assert_eq!(end_of(none), None, "{none:?}");
+        assert_eq!(expiry_of(none), None, "{none:?}");
     }
 }

@@ -5,21 +5,19 @@ use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use pem::{EncodeConfig, LineEnding, Pem};
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
     Issuer, KeyPair, KeyUsagePurpose, SanType,
 };
 use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, UnixTime};
 use x509_parser::parse_x509_certificate;
-
-const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
-const END: &str = "-----END CERTIFICATE-----";
 
 /// The beginning of the year 9999, the last that a certificate can name.
 const LAST_SECOND: u64 = 253_370_764_800;
 
-/// A time so many seconds later.
+/// A time `seconds` later.
 pub(super) fn after(time: UnixTime, seconds: u64) -> UnixTime {
     UnixTime::since_unix_epoch(Duration::from_secs(time.as_secs().saturating_add(seconds)))
 }
@@ -27,7 +25,7 @@ pub(super) fn after(time: UnixTime, seconds: u64) -> UnixTime {
 /// A certificate of an authority.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Certificate {
-    /// Its PEM, without anything around it.
+    /// Its PEM alone, in lines of 64 characters.
     pub(super) pem: String,
     pub(super) der: CertificateDer<'static>,
     /// From when it is valid.
@@ -41,31 +39,26 @@ impl Certificate {
     ///
     /// # Errors
     /// Says which of them is wrong, and how.
-    pub(super) fn all(text: &str) -> Result<Vec<Self>, String> {
-        let mut found = Vec::new();
-        let mut rest = text;
-        while let Some((_, after)) = rest.split_once(BEGIN) {
-            let number = found.len() + 1;
-            let (body, after) =
-                after.split_once(END).ok_or(format!("certificate {number} has no end"))?;
-            let pem = format!("{BEGIN}{body}{END}\n");
-            let one = Self::one(pem).map_err(|why| format!("certificate {number} {why}"))?;
-            found.push(one);
-            rest = after;
-        }
-        Ok(found)
+    pub(super) fn parse_all(text: &str) -> Result<Vec<Self>, String> {
+        let sections = (1..).zip(CertificateDer::pem_slice_iter(text.as_bytes()));
+        let parse = |(number, section): (usize, Result<CertificateDer<'static>, _>)| {
+            let der = section.map_err(|error| format!("certificate {number} is not PEM: {error}"));
+            Self::parse(der?).map_err(|why| format!("certificate {number} {why}"))
+        };
+        sections.map(parse).collect()
     }
 
-    fn one(pem: String) -> Result<Self, String> {
-        let der = CertificateDer::from_pem_slice(pem.as_bytes());
-        let der = der.map_err(|_| "is no PEM")?;
-        let (_, parsed) = parse_x509_certificate(&der).map_err(|_| "is no X.509 certificate")?;
+    fn parse(der: CertificateDer<'static>) -> Result<Self, String> {
+        let lines = EncodeConfig::new().set_line_ending(LineEnding::LF);
+        let pem = pem::encode_config(&Pem::new("CERTIFICATE", der.as_ref()), lines);
+        let (_, parsed) =
+            parse_x509_certificate(&der).map_err(|_| "is not an X.509 certificate")?;
         if !parsed.is_ca() {
-            return Err("is none of an authority (no CA:TRUE)".into());
+            return Err("is not a CA certificate: basicConstraints has no CA:TRUE".into());
         }
-        // The certificate's maker wants names of one attribute a part.
+        // rcgen takes only names with one attribute in each part.
         if parsed.subject().iter().any(|part| part.iter().count() != 1) {
-            return Err("has a name that is no list of attributes".into());
+            return Err("has an unsupported subject: each RDN must have one attribute".into());
         }
         let time = |seconds: i64| {
             let seconds = u64::try_from(seconds).unwrap_or_default();
@@ -100,15 +93,15 @@ impl fmt::Debug for Signer {
 
 impl Signer {
     /// A new authority, valid from `from` for `seconds`.
-    pub(super) fn make(from: UnixTime, seconds: u64) -> anyhow::Result<Self> {
+    pub(super) fn generate(from: UnixTime, seconds: u64) -> anyhow::Result<Self> {
         let key = KeyPair::generate()?;
         let mut params = CertificateParams::new(Vec::new())?;
-        // Each has a name of its own, by which clients tell them apart.
+        // Each authority has its own name, so that clients can tell them apart.
         let name = format!("Leasehold {:08x}", fastrand::u32(..));
-        params.distinguished_name = named(&name);
+        params.distinguished_name = distinguished_name(&name);
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        limit(&mut params, from, after(from, seconds));
+        set_validity(&mut params, from, after(from, seconds));
         let pem = params.self_signed(&key)?.pem();
         Self::read(&pem, &key.serialize_pem()).map_err(anyhow::Error::msg)
     }
@@ -118,20 +111,22 @@ impl Signer {
     /// # Errors
     /// Says what is wrong with which of the two.
     pub(super) fn read(certificate: &str, key: &str) -> Result<Self, String> {
-        let all = Certificate::all(certificate).map_err(|why| format!("its {why}"))?;
+        let all = Certificate::parse_all(certificate)?;
         let Some(certificate) = all.into_iter().next() else {
-            return Err("there is no certificate (PEM) in it".into());
+            return Err("no PEM certificate found".into());
         };
-        let pair = KeyPair::from_pem(key);
-        let pair = pair.map_err(|error| format!("its key is none in PKCS#8 (PEM): {error}"))?;
+        let pkcs8 = PrivatePkcs8KeyDer::from_pem_slice(key.as_bytes());
+        let pkcs8 = pkcs8.map_err(|error| format!("the key is not PKCS#8 PEM: {error}"))?;
+        let pair = KeyPair::try_from(&pkcs8);
+        let pair = pair.map_err(|error| format!("cannot read the PKCS#8 key: {error}"))?;
         let signer = Self { certificate, key: key.to_owned() };
         let (_, parsed) = parse_x509_certificate(&signer.certificate.der)
-            .map_err(|_| "its certificate cannot be read")?;
+            .map_err(|_| "cannot parse the certificate")?;
         if parsed.public_key().subject_public_key.data.as_ref() != pair.public_key_raw() {
-            return Err("its key belongs to another certificate".into());
+            return Err("the key does not match the certificate".into());
         }
         let issuer = Issuer::from_ca_cert_der(&signer.certificate.der, pair);
-        issuer.map_err(|error| format!("its certificate cannot sign: {error}"))?;
+        issuer.map_err(|error| format!("the certificate cannot sign: {error}"))?;
         Ok(signer)
     }
 
@@ -143,12 +138,12 @@ impl Signer {
         let mut params = CertificateParams::new(names.hosts.clone())?;
         let addresses = names.addresses.iter().copied().map(SanType::IpAddress);
         params.subject_alt_names.extend(addresses);
-        params.distinguished_name = named("leasehold-coordinator");
+        params.distinguished_name = distinguished_name("leasehold-coordinator");
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         params.use_authority_key_identifier_extension = true;
         // As old as its authority, so that clients whose clocks are late take it, too.
-        limit(&mut params, self.certificate.from, to);
+        set_validity(&mut params, self.certificate.from, to);
         let certificate = params.signed_by(&key, &issuer)?;
         let key = PrivateKeyDer::try_from(key.serialize_der()).map_err(anyhow::Error::msg)?;
         Ok(Signed { certificate: certificate.der().clone(), key })
@@ -168,13 +163,13 @@ pub(super) struct Signed {
     pub(super) key: PrivateKeyDer<'static>,
 }
 
-fn named(name: &str) -> DistinguishedName {
+fn distinguished_name(name: &str) -> DistinguishedName {
     let mut all = DistinguishedName::new();
     all.push(DnType::CommonName, name);
     all
 }
 
-fn limit(params: &mut CertificateParams, from: UnixTime, to: UnixTime) {
+fn set_validity(params: &mut CertificateParams, from: UnixTime, to: UnixTime) {
     let date = |time: UnixTime| {
         let seconds = time.as_secs().min(LAST_SECOND);
         rcgen::date_time_ymd(1970, 1, 1) + Duration::from_secs(seconds)

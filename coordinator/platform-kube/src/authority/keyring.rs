@@ -1,6 +1,6 @@
-//! The authority's keys and how they follow one another, as a pure function of them and the time:
-//! a successor is announced in the bundle long before it signs, and who has signed stays in it
-//! until its time is over. So whoever knows a bundle of the last months trusts what is served.
+//! The authority's keys and how they follow one another, as a pure function of them and the time: a
+//! successor is announced in the bundle long before it signs, and who has signed stays in it until
+//! its time is over. So a client with a bundle of the last months trusts the served certificate.
 
 use std::collections::BTreeMap;
 
@@ -26,15 +26,15 @@ pub(super) struct Keyring {
 
 /// What is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
-    /// The signer's time is over, and nobody follows: a new one, at once.
+pub(super) enum RotationStep {
+    /// The signer has expired and has no successor: make a new one at once.
     Replace,
     /// A successor is made, and trusted from now on.
     Announce,
     /// The successor signs from now on.
     Promote,
-    /// Only the bundle changes: what is over leaves, what is missing comes back.
-    Tidy,
+    /// Only the bundle changes: expired certificates leave, missing ones come back.
+    PruneBundle,
 }
 
 impl Keyring {
@@ -52,7 +52,7 @@ impl Keyring {
         let text = |key: &str| match data.get(key).map(|bytes| std::str::from_utf8(&bytes.0)) {
             None => Ok(None),
             Some(Ok(text)) => Ok(Some(text)),
-            Some(Err(_)) => Err(format!("{key} is no text")),
+            Some(Err(_)) => Err(format!("{key} is not UTF-8 text")),
         };
         let signer = |(certificate, key)| match (text(certificate)?, text(key)?) {
             (None, None) => Ok(None),
@@ -65,7 +65,7 @@ impl Keyring {
         };
         let signing =
             signer(SIGNING)?.ok_or(format!("{} and {} are missing", SIGNING.0, SIGNING.1))?;
-        let bundle = Certificate::all(text(BUNDLE)?.unwrap_or_default());
+        let bundle = Certificate::parse_all(text(BUNDLE)?.unwrap_or_default());
         let bundle = bundle.map_err(|why| format!("{BUNDLE}: {why}"))?;
         Ok(Self { signing, next: signer(NEXT)?, bundle })
     }
@@ -92,7 +92,7 @@ impl Keyring {
 
     /// What is due at `now`, first things first. At a time before the signer's nothing is: the
     /// clock is wrong, or was.
-    pub(super) fn due(&self, now: UnixTime) -> Option<Step> {
+    pub(super) fn next_step(&self, now: UnixTime) -> Option<RotationStep> {
         let signing = &self.signing.certificate;
         if now < signing.from {
             return None;
@@ -100,37 +100,37 @@ impl Keyring {
         let successor = self.next.as_ref().map(|next| &next.certificate);
         let able = successor.filter(|next| next.from <= now && now < next.to);
         match able {
-            Some(next) if now >= promotion(signing, next) => return Some(Step::Promote),
-            None if now >= signing.to => return Some(Step::Replace),
+            Some(next) if now >= promotion(signing, next) => return Some(RotationStep::Promote),
+            None if now >= signing.to => return Some(RotationStep::Replace),
             None if successor.is_none_or(|next| now >= next.to) && now >= announcement(signing) => {
-                return Some(Step::Announce);
+                return Some(RotationStep::Announce);
             }
             Some(_) | None => {}
         }
-        (self.bundle != self.trusted(now)).then_some(Step::Tidy)
+        (self.bundle != self.trusted_certificates(now)).then_some(RotationStep::PruneBundle)
     }
 
     /// The keys after a step; `made` is a new signer for the steps that want one.
     pub(super) fn after(
         mut self,
-        step: Step,
+        step: RotationStep,
         now: UnixTime,
         made: impl FnOnce() -> anyhow::Result<Signer>,
     ) -> anyhow::Result<Self> {
         match step {
-            Step::Replace => {
+            RotationStep::Replace => {
                 self.signing = made()?;
                 self.next = None;
             }
-            Step::Announce => self.next = Some(made()?),
-            Step::Promote => {
+            RotationStep::Announce => self.next = Some(made()?),
+            RotationStep::Promote => {
                 if let Some(next) = self.next.take() {
                     self.signing = next;
                 }
             }
-            Step::Tidy => {}
+            RotationStep::PruneBundle => {}
         }
-        self.bundle = self.trusted(now);
+        self.bundle = self.trusted_certificates(now);
         Ok(self)
     }
 
@@ -140,7 +140,7 @@ impl Keyring {
         signing.from <= now && now < signing.to
     }
 
-    fn trusted(&self, now: UnixTime) -> Vec<Certificate> {
+    fn trusted_certificates(&self, now: UnixTime) -> Vec<Certificate> {
         let mut trusted: Vec<Certificate> = vec![self.signing.certificate.clone()];
         let next = self.next.iter().map(|next| &next.certificate);
         for one in next.chain(&self.bundle).filter(|one| now < one.to) {

@@ -10,7 +10,7 @@ use rustls::client::danger::ServerCertVerifier;
 use rustls_pki_types::{ServerName, UnixTime};
 
 use super::certificate::{Certificate, Names, Signer};
-use super::keyring::{Keyring, Step};
+use super::keyring::{Keyring, RotationStep};
 
 const DAY: u64 = 24 * 3600;
 /// Any time will do; the keys count from here.
@@ -23,7 +23,7 @@ fn day(day: u64) -> UnixTime {
 }
 
 fn signer(from: u64) -> Signer {
-    Signer::make(day(from), LIFE * DAY).expect("a signer")
+    Signer::generate(day(from), LIFE * DAY).expect("a signer")
 }
 
 fn fresh() -> Keyring {
@@ -31,9 +31,9 @@ fn fresh() -> Keyring {
 }
 
 /// Takes the steps that are due at a day, and says which they were.
-fn pass(keyring: &mut Keyring, on: u64) -> Vec<Step> {
+fn pass(keyring: &mut Keyring, on: u64) -> Vec<RotationStep> {
     let mut steps = Vec::new();
-    while let Some(step) = keyring.due(day(on)) {
+    while let Some(step) = keyring.next_step(day(on)) {
         steps.push(step);
         assert!(steps.len() < 5, "no end of steps: {steps:?}");
         let after = keyring.clone().after(step, day(on), || Ok(signer(on)));
@@ -42,8 +42,8 @@ fn pass(keyring: &mut Keyring, on: u64) -> Vec<Step> {
     steps
 }
 
-fn trusted(keyring: &Keyring) -> usize {
-    Certificate::all(&keyring.bundle()).expect("a bundle").len()
+fn trusted_certificates(keyring: &Keyring) -> usize {
+    Certificate::parse_all(&keyring.bundle()).expect("a bundle").len()
 }
 
 /// Whether who knows `bundle` takes what `keyring` signs on this day.
@@ -53,7 +53,7 @@ fn is_taken(keyring: &Keyring, bundle: &str, on: u64) -> bool {
     let to = to.min(keyring.signing.certificate.to);
     let signed = keyring.signing.sign(&names, to).expect("a certificate");
     let mut roots = RootCertStore::empty();
-    for certificate in Certificate::all(bundle).expect("a bundle") {
+    for certificate in Certificate::parse_all(bundle).expect("a bundle") {
         roots.add(certificate.der).expect("an authority");
     }
     let provider = rustls::crypto::ring::default_provider().into();
@@ -75,11 +75,11 @@ fn keys_follow_one_another_and_a_bundle_of_the_last_weeks_is_always_enough() {
         for bundle in [&bundles[oldest], bundles.last().expect("today's")] {
             assert!(is_taken(&keyring, bundle, on), "on day {on}");
         }
-        assert!((1..=2).contains(&trusted(&keyring)), "on day {on}");
+        assert!((1..=2).contains(&trusted_certificates(&keyring)), "on day {on}");
     }
-    use Step::{Announce, Promote, Tidy};
-    let first = [(240, Announce), (300, Promote), (360, Tidy)];
-    let second = [(480, Announce), (540, Promote), (600, Tidy)];
+    use RotationStep::{Announce, Promote, PruneBundle};
+    let first = [(240, Announce), (300, Promote), (360, PruneBundle)];
+    let second = [(480, Announce), (540, Promote), (600, PruneBundle)];
     assert_eq!(seen[..6], [first, second].concat(), "{seen:?}");
 }
 
@@ -96,23 +96,23 @@ fn nothing_is_due_for_fresh_keys_nor_by_a_clock_before_them() {
 #[test]
 fn a_successor_that_was_announced_late_still_waits_until_it_is_known() {
     let mut keyring = fresh();
-    assert_eq!(pass(&mut keyring, 310), [Step::Announce]);
+    assert_eq!(pass(&mut keyring, 310), [RotationStep::Announce]);
     assert_eq!(pass(&mut keyring, 344), []);
     // Its predecessor's time is nearly over.
-    assert_eq!(pass(&mut keyring, 345), [Step::Promote]);
+    assert_eq!(pass(&mut keyring, 345), [RotationStep::Promote]);
 }
 
 #[test]
 fn keys_whose_time_is_over_are_replaced_at_once() {
     let mut keyring = fresh();
-    assert_eq!(pass(&mut keyring, LIFE), [Step::Replace]);
-    assert_eq!(trusted(&keyring), 1);
+    assert_eq!(pass(&mut keyring, LIFE), [RotationStep::Replace]);
+    assert_eq!(trusted_certificates(&keyring), 1);
     assert!(is_taken(&keyring, &keyring.bundle(), LIFE));
     // With a successor at hand, that one signs.
     let mut keyring = fresh();
-    assert_eq!(pass(&mut keyring, 240), [Step::Announce]);
+    assert_eq!(pass(&mut keyring, 240), [RotationStep::Announce]);
     let announced = keyring.bundle();
-    assert_eq!(pass(&mut keyring, LIFE + 10), [Step::Promote]);
+    assert_eq!(pass(&mut keyring, LIFE + 10), [RotationStep::Promote]);
     assert!(is_taken(&keyring, &announced, LIFE + 10));
 }
 
@@ -123,12 +123,12 @@ fn what_a_secret_holds_comes_back_as_it_was_and_others_stay_in_the_bundle() {
     let mut data = BTreeMap::from([("other".to_owned(), ByteString(b"kept".into()))]);
     keyring.write(&mut data);
     let again = Keyring::read(&data).expect("good data");
-    assert_eq!((again.bundle(), again.due(day(241))), (keyring.bundle(), None));
+    assert_eq!((again.bundle(), again.next_step(day(241))), (keyring.bundle(), None));
     // Somebody adds an authority of their own, and takes ours out.
     let theirs = signer(0).certificate.pem;
     data.insert("ca.crt".into(), ByteString(theirs.clone().into()));
     let mut mended = Keyring::read(&data).expect("good data");
-    assert_eq!(pass(&mut mended, 241), [Step::Tidy]);
+    assert_eq!(pass(&mut mended, 241), [RotationStep::PruneBundle]);
     assert!(mended.bundle().contains(&theirs) && mended.bundle().starts_with(&keyring.bundle()));
     pass(&mut mended, 300);
     mended.write(&mut data);
@@ -146,16 +146,16 @@ fn what_is_broken_is_named_with_its_key() {
     for (key, value, named) in [
         ("tls.key", None, "tls.key is missing"),
         ("tls.crt", None, "tls.crt is missing"),
-        ("tls.crt", Some(String::new()), "no certificate"),
-        ("tls.crt", Some("garbage".into()), "no certificate"),
+        ("tls.crt", Some(String::new()), "no PEM certificate"),
+        ("tls.crt", Some("garbage".into()), "no PEM certificate"),
         ("tls.crt", Some(made.cert.pem()), "CA:TRUE"),
-        ("tls.key", Some(other.key), "belongs to another"),
+        ("tls.key", Some(other.key), "does not match"),
         ("tls.key", Some("garbage".into()), "PKCS#8"),
         ("next.key", None, "next.key is missing"),
         (
             "ca.crt",
             Some("-----BEGIN CERTIFICATE-----\n".into()),
-            "ca.crt: certificate 1 has no end",
+            "ca.crt: certificate 1 is not PEM",
         ),
     ] {
         let mut data = whole.clone();

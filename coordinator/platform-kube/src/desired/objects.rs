@@ -20,18 +20,18 @@ pub struct Objects {
     /// Whether all of them were listed once.
     pub is_whole: bool,
     /// The WorkerClusters, by namespace and name.
-    pub clusters: BTreeMap<ClusterName, Seen<WorkerCluster>>,
+    pub clusters: BTreeMap<ClusterName, CachedObject<WorkerCluster>>,
     /// The StreamSets, by namespace and name.
-    pub sets: BTreeMap<SetName, Seen<StreamSet>>,
+    pub sets: BTreeMap<SetName, CachedObject<StreamSet>>,
     /// The WorkerClasses, by namespace and name.
-    pub classes: BTreeMap<ClusterName, Seen<WorkerClass>>,
+    pub classes: BTreeMap<ClusterName, CachedObject<WorkerClass>>,
     /// The Pipelines, by namespace and name.
-    pub pipelines: BTreeMap<PipelineName, Seen<Pipeline>>,
+    pub pipelines: BTreeMap<PipelineName, CachedObject<Pipeline>>,
 }
 
 /// One object.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Seen<K> {
+pub struct CachedObject<K> {
     /// The object. Its specification is an older one where the newest is not valid.
     pub object: Arc<K>,
     /// The generation of that specification.
@@ -40,7 +40,7 @@ pub struct Seen<K> {
     pub problems: Vec<Problem>,
 }
 
-impl<K> Seen<K> {
+impl<K> CachedObject<K> {
     /// What keeps the newest specification from being in force, in one line.
     pub fn problem(&self) -> Option<String> {
         let problems: Vec<String> = self.problems.iter().map(ToString::to_string).collect();
@@ -78,25 +78,28 @@ kind!(StreamSet, StreamSetSpec);
 kind!(WorkerClass, WorkerClassSpec);
 kind!(Pipeline, PipelineSpec);
 
-fn seen<K: Kind>(metadata: ObjectMeta, spec: K::Spec, status: Value) -> Seen<K> {
+fn seen<K: Kind>(metadata: ObjectMeta, spec: K::Spec, status: Value) -> CachedObject<K> {
     let generation = metadata.generation.unwrap_or_default();
     let mut object = K::make(metadata, spec);
     object.set_status(status);
-    Seen { object: Arc::new(object), generation, problems: Vec::new() }
+    CachedObject { object: Arc::new(object), generation, problems: Vec::new() }
 }
 
-fn refresh<K: Kind>(seen: Option<&mut Seen<K>>, metadata: ObjectMeta, status: Value) {
-    let Some(seen) = seen else { return };
-    let object = Arc::make_mut(&mut seen.object);
+/// Returns whether the object has changed by that.
+fn refresh<K: Kind + PartialEq>(
+    cached: Option<&mut CachedObject<K>>,
+    metadata: ObjectMeta,
+    status: Value,
+) -> bool {
+    let Some(cached) = cached else { return false };
+    let mut object = K::clone(&cached.object);
     *object.meta_mut() = metadata;
     object.set_status(status);
-}
-
-fn has_generation<K: Kind>(seen: Option<&Seen<K>>, metadata: &ObjectMeta) -> bool {
-    seen.is_some_and(|seen| {
-        let is_same = seen.object.meta().uid == metadata.uid;
-        is_same && Some(seen.generation) == metadata.generation
-    })
+    let is_changed = object != *cached.object;
+    if is_changed {
+        cached.object = Arc::new(object);
+    }
+    is_changed
 }
 
 impl Objects {
@@ -106,24 +109,14 @@ impl Objects {
         names.filter_map(|name| name.parts().0).map(str::to_owned).collect()
     }
 
-    /// Whether the object was seen with this generation, and all of it is the same object still.
-    pub(super) fn has_generation(&self, id: &ObjectId, metadata: &ObjectMeta) -> bool {
-        match id {
-            ObjectId::Cluster(name) => has_generation(self.clusters.get(name), metadata),
-            ObjectId::Set(name) => has_generation(self.sets.get(name), metadata),
-            ObjectId::Class(name) => has_generation(self.classes.get(name), metadata),
-            ObjectId::Pipeline(name) => has_generation(self.pipelines.get(name), metadata),
-        }
-    }
-
-    /// Takes in an object; `spec` is none where it is not valid.
+    /// Takes in an object; `spec` is `None` if it is not valid. Returns whether that is a change.
     pub(super) fn put(
         &mut self,
         id: &ObjectId,
         metadata: ObjectMeta,
         spec: Option<Spec>,
         status: Value,
-    ) {
+    ) -> bool {
         match (id, spec) {
             (ObjectId::Cluster(name), Some(Spec::Cluster(spec))) => {
                 self.clusters.insert(name.clone(), seen(metadata, spec, status));
@@ -137,12 +130,14 @@ impl Objects {
             (ObjectId::Pipeline(name), Some(Spec::Pipeline(spec))) => {
                 self.pipelines.insert(name.clone(), seen(metadata, spec, status));
             }
-            (id, _) => self.refresh(id, metadata, status),
+            (id, _) => return self.refresh(id, metadata, status),
         }
+        true
     }
 
-    /// Takes in the metadata and status of an object whose specification stays as it was.
-    pub(super) fn refresh(&mut self, id: &ObjectId, metadata: ObjectMeta, status: Value) {
+    /// Takes in the metadata and status of an object whose spec is the same. Returns whether that
+    /// is a change.
+    pub(super) fn refresh(&mut self, id: &ObjectId, metadata: ObjectMeta, status: Value) -> bool {
         match id {
             ObjectId::Cluster(name) => refresh(self.clusters.get_mut(name), metadata, status),
             ObjectId::Set(name) => refresh(self.sets.get_mut(name), metadata, status),
@@ -160,19 +155,27 @@ impl Objects {
         }
     }
 
-    /// Sets each object's problems.
-    pub(super) fn blame(&mut self, problems_of: impl Fn(&ObjectId) -> Vec<Problem>) {
-        for (name, seen) in &mut self.clusters {
-            seen.problems = problems_of(&ObjectId::Cluster(name.clone()));
+    /// Sets each object's problems. Returns whether any has changed.
+    pub(super) fn set_problems(&mut self, problems_of: impl Fn(&ObjectId) -> Vec<Problem>) -> bool {
+        fn set<N: Clone, K>(
+            objects: &mut BTreeMap<N, CachedObject<K>>,
+            id: impl Fn(N) -> ObjectId,
+            problems_of: &impl Fn(&ObjectId) -> Vec<Problem>,
+        ) -> bool {
+            let mut is_changed = false;
+            for (name, cached) in objects {
+                let problems = problems_of(&id(name.clone()));
+                is_changed |= problems != cached.problems;
+                cached.problems = problems;
+            }
+            is_changed
         }
-        for (name, seen) in &mut self.sets {
-            seen.problems = problems_of(&ObjectId::Set(name.clone()));
-        }
-        for (name, seen) in &mut self.classes {
-            seen.problems = problems_of(&ObjectId::Class(name.clone()));
-        }
-        for (name, seen) in &mut self.pipelines {
-            seen.problems = problems_of(&ObjectId::Pipeline(name.clone()));
-        }
+        let changed = [
+            set(&mut self.clusters, ObjectId::Cluster, &problems_of),
+            set(&mut self.sets, ObjectId::Set, &problems_of),
+            set(&mut self.classes, ObjectId::Class, &problems_of),
+            set(&mut self.pipelines, ObjectId::Pipeline, &problems_of),
+        ];
+        changed.contains(&true)
     }
 }

@@ -11,7 +11,7 @@ fn source(kind: &'static str) -> Source {
 fn state() -> State {
     let mut state = State::default();
     for kind in KINDS {
-        state.given.insert(source(kind), Given::default());
+        state.sources.insert(source(kind), SourceState::default());
     }
     state
 }
@@ -33,7 +33,7 @@ fn cluster(name: &str, generation: i64, jobs_max: i64) -> Box<DynamicObject> {
 /// The budgets in force.
 fn budgets(state: &mut State) -> Vec<(String, u32)> {
     let reading = state.collection.read();
-    state.blame(&reading.problems);
+    state.set_problems(&reading.problems);
     let desired = reading.desired.unwrap();
     desired.clusters.iter().map(|(name, it)| (name.to_string(), it.jobs_max)).collect()
 }
@@ -46,20 +46,20 @@ fn named(name: &str) -> leasehold_types::ClusterName {
 fn what_a_new_list_does_not_have_is_gone_and_nothing_before_its_end() {
     let mut state = state();
     let clusters = source(WorkerCluster::KIND);
-    state.take(&clusters, Change::Begin);
-    state.take(&clusters, Change::Object(cluster("a/one", 1, 1)));
-    state.take(&clusters, Change::Object(cluster("a/two", 1, 2)));
-    state.take(&clusters, Change::End);
-    assert!(state.given[&clusters].complete);
+    state.apply(&clusters, WatchChange::ListStarted);
+    state.apply(&clusters, WatchChange::Applied(cluster("a/one", 1, 1)));
+    state.apply(&clusters, WatchChange::Applied(cluster("a/two", 1, 2)));
+    state.apply(&clusters, WatchChange::ListCompleted);
+    assert!(state.sources[&clusters].synced);
     let both = [("a/one".to_owned(), 1), ("a/two".to_owned(), 2)];
     assert_eq!(budgets(&mut state), both);
 
-    state.take(&clusters, Change::Begin);
-    state.take(&clusters, Change::Object(cluster("a/two", 1, 2)));
+    state.apply(&clusters, WatchChange::ListStarted);
+    state.apply(&clusters, WatchChange::Applied(cluster("a/two", 1, 2)));
     assert_eq!(budgets(&mut state), both);
-    state.take(&clusters, Change::End);
+    state.apply(&clusters, WatchChange::ListCompleted);
     assert_eq!(budgets(&mut state), both[1..]);
-    state.take(&clusters, Change::ObjectGone(cluster("a/two", 1, 2)));
+    state.apply(&clusters, WatchChange::Deleted(cluster("a/two", 1, 2)));
     assert_eq!(budgets(&mut state), []);
     assert_eq!(state.objects, Objects::default());
 }
@@ -68,23 +68,23 @@ fn what_a_new_list_does_not_have_is_gone_and_nothing_before_its_end() {
 fn an_object_shows_its_newest_status_beside_its_newest_valid_spec() {
     let mut state = state();
     let clusters = source(WorkerCluster::KIND);
-    state.take(&clusters, Change::Object(cluster("a/one", 1, 8)));
+    state.apply(&clusters, WatchChange::Applied(cluster("a/one", 1, 8)));
     let spec = json!({ "maxJobs": 8, "maxJobsPerWorker": 3 });
     let status = json!({ "maxJobs": 8, "jobs": { "running": 5 } });
-    state.take(&clusters, Change::Object(object("a/one", 1, spec, status)));
+    state.apply(&clusters, WatchChange::Applied(object("a/one", 1, spec, status)));
     budgets(&mut state);
     let seen = state.objects.clusters[&named("a/one")].clone();
     assert_eq!(seen.object.status.as_ref().unwrap().jobs.running, 5);
     assert_eq!((seen.generation, seen.problems.len()), (1, 0));
 
-    state.take(&clusters, Change::Object(cluster("a/one", 2, -1)));
+    state.apply(&clusters, WatchChange::Applied(cluster("a/one", 2, -1)));
     assert_eq!(budgets(&mut state), [("a/one".to_owned(), 8)]);
     let seen = &state.objects.clusters[&named("a/one")];
     assert_eq!((seen.object.spec.max_jobs, seen.generation), (8, 1));
     assert_eq!(seen.object.metadata.generation, Some(2));
     assert!(!seen.problems.is_empty());
 
-    state.take(&clusters, Change::Object(cluster("a/one", 3, 9)));
+    state.apply(&clusters, WatchChange::Applied(cluster("a/one", 3, 9)));
     assert_eq!(budgets(&mut state), [("a/one".to_owned(), 9)]);
     let seen = &state.objects.clusters[&named("a/one")];
     assert_eq!((seen.object.spec.max_jobs, seen.generation, seen.problems.len()), (9, 3, 0));
@@ -93,35 +93,76 @@ fn an_object_shows_its_newest_status_beside_its_newest_valid_spec() {
 #[test]
 fn a_list_that_is_wrong_is_a_problem_of_the_sets_that_name_it() {
     let mut state = state();
-    state.take(&source(WorkerCluster::KIND), Change::Object(cluster("a/one", 1, 8)));
+    state.apply(&source(WorkerCluster::KIND), WatchChange::Applied(cluster("a/one", 1, 8)));
     let key = json!({ "name": "list", "key": "k" });
     let spec = json!({ "cluster": "one", "streamsFrom": [{ "configMapKeyRef": key }] });
     let sets = source(StreamSet::KIND);
-    state.take(&sets, Change::Object(object("a/cars", 1, spec, Value::Null)));
+    state.apply(&sets, WatchChange::Applied(object("a/cars", 1, spec, Value::Null)));
     let map = Source::Map(("a".into(), "list".into()));
     let keys = BTreeSet::from(["k".to_owned()]);
-    state.given.insert(map.clone(), Given { keys, ..Given::default() });
+    state.sources.insert(map.clone(), SourceState { keys, ..SourceState::default() });
     let streams = |state: &mut State| {
         let reading = state.collection.read();
-        state.blame(&reading.problems);
+        state.set_problems(&reading.problems);
         let (name, seen) = state.objects.sets.first_key_value().unwrap();
         let set = reading.desired.unwrap().sets.get(name).cloned();
         (set.map(|set| set.streams.len()), seen.problems.len())
     };
     assert_eq!(streams(&mut state), (None, 0));
-    state.take(&map, Change::Begin);
-    state.take(&map, Change::End);
+    state.apply(&map, WatchChange::ListStarted);
+    state.apply(&map, WatchChange::ListCompleted);
     assert_eq!(streams(&mut state), (None, 1));
     let data = |text: &str| BTreeMap::from([("k".to_owned(), text.to_owned())]);
     let there = |text: &str| {
-        Change::Map(Box::new(ConfigMap { data: Some(data(text)), ..ConfigMap::default() }))
+        WatchChange::ConfigMapApplied(Box::new(ConfigMap {
+            data: Some(data(text)),
+            ..ConfigMap::default()
+        }))
     };
-    state.take(&map, there("x\ny"));
+    state.apply(&map, there("x\ny"));
     assert_eq!(streams(&mut state), (Some(2), 0));
-    state.take(&map, there("x\nx"));
+    state.apply(&map, there("x\nx"));
     assert_eq!(streams(&mut state), (Some(2), 1));
-    state.take(&map, Change::MapGone);
+    state.apply(&map, WatchChange::ConfigMapDeleted);
     assert_eq!(streams(&mut state), (Some(2), 1));
-    state.take(&map, there("x\ny\nz"));
+    state.apply(&map, there("x\ny\nz"));
     assert_eq!(streams(&mut state), (Some(3), 0));
+}
+
+#[test]
+fn a_change_of_status_reads_no_spec_again_and_a_repeated_one_publishes_nothing() {
+    let mut state = state();
+    let clusters = source(WorkerCluster::KIND);
+    state.apply(&clusters, WatchChange::Applied(cluster("a/one", 1, 8)));
+    state.apply(&clusters, WatchChange::Applied(cluster("a/two", 1, 8)));
+    assert!(state.read().is_some());
+    assert!(std::mem::take(&mut state.is_object_changed));
+    let other = Arc::clone(&state.objects.clusters[&named("a/two")].object);
+
+    let spec = json!({ "maxJobs": 8, "maxJobsPerWorker": 3 });
+    for running in [5, 5, 6, 6] {
+        let status = json!({ "maxJobs": 8, "jobs": { "running": running } });
+        let is_new = state.objects.clusters[&named("a/one")]
+            .object
+            .status
+            .as_ref()
+            .is_none_or(|status| status.jobs.running != running);
+        let object = object("a/one", 1, spec.clone(), status);
+        state.apply(&clusters, WatchChange::Applied(object));
+        assert_eq!(state.read().map(|reading| reading.problems), None);
+        assert_eq!(std::mem::take(&mut state.is_object_changed), is_new, "{running} running");
+    }
+    assert_eq!(state.readings, 1);
+    let kept = &state.objects.clusters[&named("a/two")].object;
+    assert!(Arc::ptr_eq(&other, kept), "the other object is shared");
+
+    // A spec that is not valid is parsed once, too.
+    let invalid = || cluster("a/one", 2, -1);
+    state.apply(&clusters, WatchChange::Applied(invalid()));
+    assert!(state.read().is_some());
+    state.apply(&clusters, WatchChange::Applied(invalid()));
+    assert!(state.read().is_none());
+    state.apply(&clusters, WatchChange::Applied(cluster("a/one", 3, 9)));
+    assert!(state.read().is_some());
+    assert_eq!(state.readings, 3);
 }

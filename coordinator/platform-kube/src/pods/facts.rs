@@ -16,7 +16,7 @@ use leasehold_kube_api::names::{
 };
 use leasehold_types::{ClusterName, WorkerKey, WorkerName};
 
-use super::super::exposure;
+use super::exposure_annotation;
 
 /// Annotation of a pod: the image that its agent is to have, with the prefix of all that configure
 /// one.
@@ -42,7 +42,7 @@ pub struct PodFacts {
     pub uid: String,
     /// When it was written last, in the API server's count.
     pub version: u64,
-    /// The cluster that its label names; none where there is no label, or no name of a cluster.
+    /// The cluster in its label, if the label is there and a valid name.
     pub cluster: Option<ClusterName>,
     /// Whether it bears the busy label.
     pub busy: bool,
@@ -124,8 +124,8 @@ impl PodName {
         Some(Self { namespace: namespace?.to_owned(), name: key.worker.as_str().to_owned() })
     }
 
-    /// The worker that this pod is in a cluster of its own namespace. It is none of others: what
-    /// is written on a pod is its author's word, who may speak for one namespace only.
+    /// The worker that this pod is in a cluster of its own namespace. It belongs to no other
+    /// cluster, since the pod's author has rights in one namespace only.
     pub fn key_in(&self, cluster: &ClusterName) -> Option<WorkerKey> {
         if cluster.parts().0 != Some(&self.namespace) {
             return None;
@@ -152,11 +152,11 @@ impl PodFacts {
         let grace = spec.and_then(|spec| spec.termination_grace_period_seconds);
         let grace = grace.and_then(|seconds| u64::try_from(seconds).ok());
         Some(Self {
-            cluster: exposure::cluster(pod),
+            cluster: exposure_annotation::cluster(pod),
             busy: labels.get(BUSY_LABEL).is_some_and(|busy| busy == TRUE),
             drain: annotations.get(DRAIN_ANNOTATION).cloned(),
             streams: annotations.get(STREAMS_ANNOTATION).cloned(),
-            exposures: exposure::read(pod),
+            exposures: exposure_annotation::read(pod),
             generation: annotations.get(GENERATION_ANNOTATION).and_then(|text| text.parse().ok()),
             deletion_cost: annotations
                 .get(DELETION_COST_ANNOTATION)
@@ -214,7 +214,7 @@ impl PodFacts {
 }
 
 /// A resource version as a number: the store's revision. They are compared only where a list and a
-/// watch may be apart by a moment; what is no number counts as the oldest.
+/// watch may be apart by a moment; a text that is not a number counts as the oldest.
 pub fn version(text: Option<&str>) -> u64 {
     text.and_then(|text| text.parse().ok()).unwrap_or(0)
 }

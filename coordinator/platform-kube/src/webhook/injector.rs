@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use leasehold_driver::metrics::Injection;
 use leasehold_injection::{Edit, Resources, Sidecar, inject, names};
 use leasehold_manifest::manifest::{AgentResources, AgentSpec, WorkerClassSpec, WorkerClusterSpec};
 use serde_json::Value;
@@ -40,9 +41,9 @@ pub struct Injector {
     pub clusters: watch::Receiver<Option<Arc<Clusters>>>,
 }
 
-/// What becomes of a pod.
+/// The decision on a pod.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Verdict {
+pub(super) enum InjectionDecision {
     /// It stays as it is.
     Unchanged,
     /// It is changed so; no edit where it has its agent already.
@@ -53,7 +54,19 @@ pub(super) enum Verdict {
         warnings: Vec<String>,
     },
     /// It is not let in, for this reason.
-    Refused(String),
+    Denied(String),
+}
+
+impl InjectionDecision {
+    /// The label of the metric that counts it.
+    pub(super) fn kind(&self) -> Injection {
+        match self {
+            Self::Unchanged => Injection::Unchanged,
+            Self::Injected { edits, .. } if edits.is_empty() => Injection::Unchanged,
+            Self::Injected { .. } => Injection::Injected,
+            Self::Denied(_) => Injection::Refused,
+        }
+    }
 }
 
 impl From<&WorkerClusterSpec> for Cluster {
@@ -131,20 +144,25 @@ impl Injector {
         image.unwrap_or(&self.installation.image).clone()
     }
 
-    /// What becomes of a new pod in this namespace.
-    pub(super) fn judge(&self, clusters: &Clusters, namespace: &str, pod: &Value) -> Verdict {
+    /// The decision on a new pod in this namespace.
+    pub(super) fn decide(
+        &self,
+        clusters: &Clusters,
+        namespace: &str,
+        pod: &Value,
+    ) -> InjectionDecision {
         let labels = &pod["metadata"]["labels"];
         if labels[names::INJECT] != "true" {
-            return Verdict::Unchanged;
+            return InjectionDecision::Unchanged;
         }
         let named = labels[names::CLUSTER].as_str();
         let mut warnings = Vec::new();
         let Some(name) = named.or(clusters.only(namespace)) else {
-            return Verdict::Refused(self.nameless(clusters, namespace));
+            return InjectionDecision::Denied(self.cluster_missing(clusters, namespace));
         };
         let found = clusters.get(namespace, name);
         if found.is_none() {
-            warnings.push(self.stranger(clusters, namespace, name));
+            warnings.push(self.cluster_unknown(clusters, namespace, name));
         }
         // Also where the pod has the label: an earlier round of the same admission may have put it
         // there.
@@ -152,17 +170,17 @@ impl Injector {
         match inject(pod, &sidecar) {
             Ok(injection) => {
                 warnings.extend(injection.warnings);
-                Verdict::Injected { edits: injection.edits, warnings }
+                InjectionDecision::Injected { edits: injection.edits, warnings }
             }
-            Err(refusal) => Verdict::Refused(refusal.to_string()),
+            Err(refusal) => InjectionDecision::Denied(refusal.to_string()),
         }
     }
 
-    /// Why nobody can say whose a pod without the label is, and what to do.
-    fn nameless(&self, clusters: &Clusters, namespace: &str) -> String {
+    /// The denial for a pod without the label whose cluster is ambiguous.
+    fn cluster_missing(&self, clusters: &Clusters, namespace: &str) -> String {
         let label = names::CLUSTER;
-        if self.is_foreign(namespace) {
-            return self.foreign(namespace);
+        if self.is_unserved(namespace) {
+            return self.unserved(namespace);
         }
         match listed(clusters, namespace) {
             None => format!(
@@ -177,9 +195,9 @@ impl Injector {
     }
 
     /// That a pod's label names nothing that there is.
-    fn stranger(&self, clusters: &Clusters, namespace: &str, name: &str) -> String {
-        if self.is_foreign(namespace) {
-            return self.foreign(namespace);
+    fn cluster_unknown(&self, clusters: &Clusters, namespace: &str, name: &str) -> String {
+        if self.is_unserved(namespace) {
+            return self.unserved(namespace);
         }
         let there = match listed(clusters, namespace) {
             Some(names) => format!("there is {names}"),
@@ -191,17 +209,17 @@ impl Injector {
         )
     }
 
-    fn is_foreign(&self, namespace: &str) -> bool {
+    fn is_unserved(&self, namespace: &str) -> bool {
         !self.served.is_empty() && !self.served.iter().any(|served| served == namespace)
     }
 
-    fn foreign(&self, namespace: &str) -> String {
+    fn unserved(&self, namespace: &str) -> String {
         let served = self.served.join(", ");
         format!("the coordinator serves {served} and not namespace {namespace}")
     }
 }
 
-/// The names of those in a namespace, as a list for people; none where there is none.
+/// The names in a namespace as a text list, if there are any.
 fn listed(clusters: &Clusters, namespace: &str) -> Option<String> {
     let all: Vec<&str> = clusters.of(namespace).map(String::as_str).collect();
     let (named, rest) = all.split_at(all.len().min(NAMED_MAX));
@@ -209,7 +227,7 @@ fn listed(clusters: &Clusters, namespace: &str) -> Option<String> {
     (!all.is_empty()).then(|| named.join(", ") + more)
 }
 
-/// What is said of the agents' resources.
+/// The agents' resources.
 fn resources(agent: &AgentSpec) -> Resources {
     let AgentResources { requests, limits } = &agent.resources;
     Resources {

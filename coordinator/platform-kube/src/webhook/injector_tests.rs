@@ -1,11 +1,11 @@
-//! What pods get, and what people are told, without a socket.
+//! Injection and its messages, without a socket.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use leasehold_injection::apply;
 use serde_json::json;
 
-use super::super::review::Review;
+use super::super::admission::Admission;
 use super::*;
 
 fn injector(served: &[&str]) -> Injector {
@@ -69,13 +69,13 @@ fn answer(injector: &Injector, namespace: &str, pod: &Value, change: impl Fn(&mu
             "uid": "u-1", "operation": "CREATE", "namespace": namespace, "dryRun": true,
             "kind": { "group": "", "version": "v1", "kind": "Pod" },
             "resource": { "group": "", "version": "v1", "resource": "pods" },
-            "object": pod, "options": { "kind": "CreateOptions" },
+            "object": pod, "options": { "kind": "CreateOptions" }, "userInfo": {},
         },
     });
     change(&mut asked);
-    let review = Review::read(asked.to_string().as_bytes()).expect("a review");
-    let verdict = review.judge(injector, &clusters());
-    let answer: Value = serde_json::from_str(&review.answer(verdict)).expect("JSON");
+    let admission = Admission::read(asked.to_string().as_bytes()).expect("a review");
+    let decision = admission.inject(injector, &clusters());
+    let answer: Value = serde_json::from_str(&admission.pod_response(decision)).expect("JSON");
     assert_eq!(
         (&answer["kind"], &answer["response"]["uid"]),
         (&json!("AdmissionReview"), &json!("u-1"))
@@ -84,8 +84,8 @@ fn answer(injector: &Injector, namespace: &str, pod: &Value, change: impl Fn(&mu
 }
 
 fn edits(injector: &Injector, namespace: &str, pod: &Value) -> Vec<Edit> {
-    match injector.judge(&clusters(), namespace, pod) {
-        Verdict::Injected { edits, .. } => edits,
+    match injector.decide(&clusters(), namespace, pod) {
+        InjectionDecision::Injected { edits, .. } => edits,
         other => panic!("{other:?}"),
     }
 }
@@ -151,7 +151,7 @@ fn a_mistake_in_a_worker_cluster_is_told_as_its_own() {
     let agent = json!({ "flags": { "file-paht": "/it.yml" } });
     let agent = serde_json::from_value(agent).expect("settings");
     wrong.insert("one", "builds", Cluster { agent, ..Cluster::default() });
-    let Verdict::Refused(why) = injector(&[]).judge(&wrong, "one", &opted_in()) else {
+    let InjectionDecision::Denied(why) = injector(&[]).decide(&wrong, "one", &opted_in()) else {
         panic!("it is let in");
     };
     let place = "its cluster's or class's spec.agent.flags.file-";
@@ -173,7 +173,7 @@ fn what_is_asked_about_by_mistake_is_left_as_it_is() {
         asked["request"]["resource"]["resource"] = json!("nodes");
     }));
     for garbage in ["", "{}", r#"{"apiVersion":"v1","kind":"Pod"}"#] {
-        assert!(Review::read(garbage.as_bytes()).is_err(), "{garbage}");
+        assert!(Admission::read(garbage.as_bytes()).is_err(), "{garbage}");
     }
 }
 
@@ -231,7 +231,7 @@ fn a_worker_of_a_class_says_where_it_is_reached() {
 #[test]
 fn a_namespace_s_only_one_is_a_cluster_or_a_class() {
     let injector = injector(&[]);
-    let Verdict::Refused(why) = injector.judge(&clusters(), "both", &opted_in()) else {
+    let InjectionDecision::Denied(why) = injector.decide(&clusters(), "both", &opted_in()) else {
         panic!("it is let in");
     };
     assert!(why.contains("NAME with one of builds, green"), "{why}");

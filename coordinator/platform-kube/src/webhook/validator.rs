@@ -1,20 +1,20 @@
 //! Whether a class or a pipeline is right, before it is stored: by the very rules by which it would
-//! come into force, held against what is in force here. What somebody has changed a moment ago may
-//! not be seen here yet, so that a complaint is looked at once more before it is made.
+//! come into force, held against what is in force here. A change of a moment ago may not have
+//! arrived here yet, so a denial is checked again after a short wait.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use kube::core::dynamic::DynamicObject;
 use leasehold_coordinator_core::desired::Desired;
 use leasehold_driver::metrics::Validation;
 use leasehold_manifest::admission::{opinion, users};
 use leasehold_manifest::collection::Collection;
 use leasehold_types::ClusterName;
-use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
-use super::review::{Answer, Change, Refusal};
+use super::admission::{Decision, Denial, ValidationRequest};
 
 /// How long a change that others have just made may take to be seen here.
 const SEEN_WITHIN: Duration = Duration::from_millis(500);
@@ -35,24 +35,27 @@ pub struct Validator {
     pub in_force: watch::Receiver<Option<Arc<Desired>>>,
 }
 
-/// What becomes of an object.
+/// The decision on an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Judgement {
-    /// It is stored, and people are told this.
+pub(super) enum ValidationDecision {
+    /// It is stored, with these warnings.
     Allowed(Vec<String>),
     /// It is not.
-    Refused(Refusal),
+    Denied(Denial),
 }
 
 impl Validator {
-    /// What becomes of an object; none before what is in force was read once.
-    pub(super) async fn judge(&self, change: Change<'_>) -> Option<Judgement> {
+    /// The decision on an object; `None` before the state in force was read once.
+    pub(super) async fn decide(
+        &self,
+        request: ValidationRequest<'_>,
+    ) -> Option<ValidationDecision> {
         let mut in_force = self.in_force.clone();
-        if let Change::Stored { namespace, .. } = change
-            && self.is_foreign(namespace)
+        if let ValidationRequest::Stored { namespace, .. } = request
+            && self.is_unserved(namespace)
         {
             let served = self.served.join(", ");
-            return Some(Judgement::Allowed(vec![format!(
+            return Some(ValidationDecision::Allowed(vec![format!(
                 "the coordinator serves {served} and not namespace {namespace}: nobody looks at \
                  this object"
             )]));
@@ -60,30 +63,30 @@ impl Validator {
         let deadline = Instant::now() + SEEN_WITHIN;
         loop {
             let seen = in_force.borrow_and_update().clone()?;
-            let judgement = judge_by(&seen, change);
-            if judgement == Judgement::plain() {
-                return Some(judgement);
+            let decision = decide_by(&seen, request);
+            if decision == ValidationDecision::allowed() {
+                return Some(decision);
             }
             match timeout_at(deadline, in_force.changed()).await {
                 Ok(Ok(())) => {}
-                Ok(Err(_)) | Err(_) => return Some(judgement),
+                Ok(Err(_)) | Err(_) => return Some(decision),
             }
         }
     }
 
-    fn is_foreign(&self, namespace: &str) -> bool {
+    fn is_unserved(&self, namespace: &str) -> bool {
         !self.served.is_empty() && !self.served.iter().any(|served| served == namespace)
     }
 }
 
-impl Judgement {
+impl ValidationDecision {
     /// There is nothing to say.
-    fn plain() -> Self {
+    fn allowed() -> Self {
         Self::Allowed(Vec::new())
     }
 
-    fn refused(code: u16, reason: &'static str, message: String) -> Self {
-        Self::Refused(Refusal { code, reason, message })
+    fn denied(code: u16, reason: &'static str, message: String) -> Self {
+        Self::Denied(Denial { code, reason, message })
     }
 
     /// How it is counted.
@@ -91,45 +94,54 @@ impl Judgement {
         match self {
             Self::Allowed(warnings) if warnings.is_empty() => Validation::Allowed,
             Self::Allowed(_) => Validation::Warned,
-            Self::Refused(_) => Validation::Refused,
+            Self::Denied(_) => Validation::Refused,
         }
     }
 }
 
-impl From<Judgement> for Answer {
-    fn from(judgement: Judgement) -> Self {
-        match judgement {
-            Judgement::Allowed(warnings) => Self { warnings, ..Self::default() },
-            Judgement::Refused(refusal) => Self { refusal: Some(refusal), ..Self::default() },
+impl From<ValidationDecision> for Decision {
+    fn from(decision: ValidationDecision) -> Self {
+        match decision {
+            ValidationDecision::Allowed(warnings) => Self { warnings, ..Self::default() },
+            ValidationDecision::Denied(denial) => Self { denial: Some(denial), ..Self::default() },
         }
     }
 }
 
-fn judge_by(in_force: &Desired, change: Change<'_>) -> Judgement {
-    match change {
-        Change::Stored { kind, namespace, object, old } => {
-            // What is about to go, or stays as it is, was looked at when it came.
-            let goes = object["metadata"]["deletionTimestamp"].is_string();
-            if goes || (!old.is_null() && object["spec"] == old["spec"]) {
-                return Judgement::plain();
+fn decide_by(in_force: &Desired, request: ValidationRequest<'_>) -> ValidationDecision {
+    match request {
+        ValidationRequest::Stored { kind, namespace, object, old } => {
+            // An object that is being deleted, or keeps its spec, was checked when it was created.
+            let goes = object.metadata.deletion_timestamp.is_some();
+            if goes || old.is_some_and(|old| object.data["spec"] == old.data["spec"]) {
+                return ValidationDecision::allowed();
             }
             stored(in_force, kind, namespace, object)
         }
-        Change::ClassDeleted { by, .. } if NAMESPACE_DELETERS.contains(&by) => Judgement::plain(),
-        Change::ClassDeleted { namespace, name, .. } => deleted(in_force, namespace, name),
-        Change::Other => Judgement::plain(),
+        ValidationRequest::ClassDeleted { by, .. } if NAMESPACE_DELETERS.contains(&by) => {
+            ValidationDecision::allowed()
+        }
+        ValidationRequest::ClassDeleted { namespace, name, .. } => {
+            deleted(in_force, namespace, name)
+        }
+        ValidationRequest::Other => ValidationDecision::allowed(),
     }
 }
 
-fn stored(in_force: &Desired, kind: &'static str, namespace: &str, object: &Value) -> Judgement {
-    let name = object["metadata"]["name"].as_str().unwrap_or_default();
+fn stored(
+    in_force: &Desired,
+    kind: &'static str,
+    namespace: &str,
+    object: &DynamicObject,
+) -> ValidationDecision {
+    let name = object.metadata.name.as_deref().unwrap_or_default();
     let Some(id) = Collection::id(kind, namespace, name) else {
         let message = format!("{kind} {name:?}: metadata.name is no DNS label: choose another");
-        return Judgement::refused(422, "Invalid", message);
+        return ValidationDecision::denied(422, "Invalid", message);
     };
-    let opinion = opinion(in_force, &id, object["spec"].clone());
+    let opinion = opinion(in_force, &id, object.data["spec"].clone());
     if opinion.problems.is_empty() {
-        return Judgement::Allowed(opinion.warnings);
+        return ValidationDecision::Allowed(opinion.warnings);
     }
     let shown = opinion.problems.iter().take(PROBLEMS_MAX);
     let mut told: Vec<String> =
@@ -138,14 +150,16 @@ fn stored(in_force: &Desired, kind: &'static str, namespace: &str, object: &Valu
         told.push(format!("{more} more problems"));
     }
     let message = format!("{kind} {name}: {}", told.join("; "));
-    Judgement::refused(422, "Invalid", message)
+    ValidationDecision::denied(422, "Invalid", message)
 }
 
-fn deleted(in_force: &Desired, namespace: &str, name: &str) -> Judgement {
-    let Ok(class) = ClusterName::in_namespace(namespace, name) else { return Judgement::plain() };
+fn deleted(in_force: &Desired, namespace: &str, name: &str) -> ValidationDecision {
+    let Ok(class) = ClusterName::in_namespace(namespace, name) else {
+        return ValidationDecision::allowed();
+    };
     let users: Vec<&str> = users(in_force, &class).map(|pipeline| pipeline.parts().1).collect();
     if users.is_empty() {
-        return Judgement::plain();
+        return ValidationDecision::allowed();
     }
     let (named, rest) = users.split_at(users.len().min(NAMED_MAX));
     let more = if rest.is_empty() { "" } else { ", …" };
@@ -158,7 +172,7 @@ fn deleted(in_force: &Desired, namespace: &str, name: &str) -> Judgement {
          class",
         named.join(", ")
     );
-    Judgement::refused(403, "Forbidden", message)
+    ValidationDecision::denied(403, "Forbidden", message)
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! What people are told of classes and pipelines, without a socket.
+//! Validation messages for classes and pipelines, without a socket.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::super::review::Review;
+use super::super::admission::Admission;
 use super::*;
 
 fn class(capacity: u32, most: u32) -> Value {
@@ -65,7 +65,9 @@ fn asked(operation: &str, kind: &str, namespace: &str, name: &str, spec: &Value)
         "apiVersion": "admission.k8s.io/v1",
         "kind": "AdmissionReview",
         "request": {
-            "uid": "u-1", "operation": operation, "namespace": namespace, "name": name,
+            "uid": "u-1", "operation": operation,
+            "kind": { "group": "leasehold.dev", "version": "v1alpha1", "kind": kind },
+            "namespace": namespace, "name": name,
             "resource": {
                 "group": "leasehold.dev", "version": "v1alpha1", "resource": plural(kind),
             },
@@ -76,9 +78,10 @@ fn asked(operation: &str, kind: &str, namespace: &str, name: &str, spec: &Value)
 
 /// What it is answered.
 async fn answer(validator: &Validator, asked: &Value) -> Value {
-    let review = Review::read(asked.to_string().as_bytes()).expect("a review");
-    let judgement = validator.judge(review.change()).await.expect("it was read");
-    let answer: Value = serde_json::from_str(&review.write(Answer::from(judgement))).expect("JSON");
+    let admission = Admission::read(asked.to_string().as_bytes()).expect("a review");
+    let decision = validator.decide(admission.validation()).await.expect("it was read");
+    let answer: Value =
+        serde_json::from_str(&admission.response(Decision::from(decision))).expect("JSON");
     assert_eq!(answer["response"]["uid"], "u-1");
     answer["response"].clone()
 }
@@ -187,7 +190,7 @@ async fn what_is_not_there_yet_is_waited_for_with_a_warning() {
     let warning = "spec.workers.a.class: there is no WorkerClass \"grey\" yet: the pipeline waits";
     let new = || asked("CREATE", "Pipeline", "ci", "new", &spec);
     allowed(&validator(&[]), new(), &[warning]).await;
-    // The class that somebody waits for is too small for it.
+    // The class that a pipeline waits for is too small.
     let warning = "Pipeline ci/waits: spec.documentsPerSecond: can never be served: class ci/later";
     let later = asked("CREATE", "WorkerClass", "ci", "later", &class(1, 1));
     allowed(&validator(&[]), later, &[warning]).await;
@@ -214,11 +217,11 @@ async fn a_change_of_a_moment_ago_counts_and_nothing_is_said_before_all_was_read
     let validator = Validator { served: Vec::new(), in_force: in_force_seen };
     let spec = pipeline(1, json!({ "a": { "class": "blue" } }));
     let new = asked("CREATE", "Pipeline", "ci", "new", &spec);
-    let review = Review::read(new.to_string().as_bytes()).expect("a review");
-    assert_eq!(validator.judge(review.change()).await, None);
+    let admission = Admission::read(new.to_string().as_bytes()).expect("a review");
+    assert_eq!(validator.decide(admission.validation()).await, None);
     sender.send_replace(Some(Arc::default()));
-    let judged = validator.judge(review.change());
+    let decided = validator.decide(admission.validation());
     let seen = async { sender.send_replace(Some(in_force())) };
-    let (judgement, _) = tokio::join!(judged, seen);
-    assert_eq!(judgement, Some(Judgement::plain()));
+    let (decision, _) = tokio::join!(decided, seen);
+    assert_eq!(decision, Some(ValidationDecision::allowed()));
 }

@@ -14,7 +14,7 @@ use leasehold_coordinator_core::event::Event;
 use leasehold_driver::access::Access;
 use leasehold_driver::platform::{Freshness, Platform};
 use leasehold_injection::{Resources, Sidecar};
-use leasehold_platform_kube::authority::{Authority, CaBundle, Settings};
+use leasehold_platform_kube::authority::{Authority, CaInjector, Settings};
 use leasehold_platform_kube::webhook::{Cluster as Known, Clusters, Injector, Validator, router};
 use leasehold_server::https::Https;
 use leasehold_server::tls::from_platform;
@@ -127,7 +127,7 @@ async fn serving(client: &Client, namespace: &str, configuration: &str, seconds:
     };
     tokio::spawn(serve(options, sockets, platform, std::future::pending()));
     let (_leads, leads) = watch::channel(true);
-    let ca_bundle = CaBundle {
+    let ca_bundle = CaInjector {
         client: client.clone(),
         configuration: configuration.to_owned(),
         bundle: authority.bundle,

@@ -1,0 +1,278 @@
+//! The election campaign of one replica, the same on every platform: it stands by, takes a term
+//! when there is no leader, leads, and stands by again. A platform brings a store of terms, a store
+//! of exposures, and a [`Candidate`] that detects a failed leader and takes the term. A term begins
+//! only with a write to the term store that succeeded, and lasts from when the last such write was
+//! sent.
+
+mod leading;
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use leasehold_coordinator_core::campaign::{
+    Attempt, Change, LeadSettings, Standing, Taken, Written,
+};
+use leasehold_coordinator_core::event::Event;
+use leasehold_coordinator_core::exposure::Entry;
+use leasehold_types::{Epoch, Moment, WorkerKey};
+use tokio::sync::{mpsc, oneshot};
+
+use self::leading::{Ended, Leading};
+use crate::health::Progress;
+use crate::platform::Command;
+
+/// The highest epoch that a store may hold. Stores count from 1 or from their own revision, and an
+/// agent can raise the epoch by 2^40 at a time, so a higher number was written by hand. A store
+/// refuses it, since nothing above it could be handed out for long.
+pub const EPOCH_MAX: Epoch = Epoch(1 << 62);
+
+/// The answer of a store.
+pub type Answer<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// The store of terms, as the leader of one term uses it.
+pub trait TermStore: Send {
+    /// Renews the term; returns when the renewal was sent, too. At most one is in flight.
+    fn renew(&mut self) -> Answer<(Moment, Result<Standing, String>)>;
+
+    /// The term is over without a release. The driver may grant until `until`.
+    fn lost(self, loss: Loss, until: Moment) -> impl Future<Output = Successor> + Send;
+
+    /// Releases the term, so that another replica takes the next one at once, above `above`.
+    ///
+    /// # Errors
+    /// Why it could not: the term expires by itself.
+    fn release(self, above: Epoch) -> impl Future<Output = Result<(), String>> + Send;
+}
+
+/// The store of exposures, as the leader of one term uses it. It waits for nothing that the term
+/// store does.
+pub trait ExposureStore: Send {
+    /// Every entry, not older than the call.
+    fn list(&mut self) -> Answer<Result<BTreeMap<WorkerKey, Entry>, String>>;
+
+    /// Tries changes; returns the outcome of each.
+    fn write(&mut self, attempts: Vec<Attempt>) -> Answer<Vec<(Change, Written)>>;
+}
+
+/// A platform's part while the replica stands by.
+pub trait Candidate: Send + 'static {
+    /// The store of the terms that it takes.
+    type Terms: TermStore;
+    /// The store of exposures beside it.
+    type Exposures: ExposureStore;
+
+    /// How a leader uses the stores.
+    fn lead_settings(&self) -> LeadSettings;
+
+    /// Stands by until it has taken a term, the driver is gone or the replica resigns. It takes no
+    /// term before the replica is ready.
+    fn stand_by(
+        &mut self,
+        replica: &mut Replica,
+    ) -> impl Future<Output = Result<Won<Self::Terms, Self::Exposures>, Stopped>> + Send;
+}
+
+/// A term that was taken, and its stores.
+pub struct Won<T, E> {
+    /// The term.
+    pub taken: Taken,
+    /// The store that renews it.
+    pub terms: T,
+    /// The store of exposures.
+    pub exposures: E,
+}
+
+/// The campaign is over: the driver is gone, or the replica has resigned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stopped;
+
+/// How a term was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// Another replica has taken a later one.
+    Deposed,
+    /// It could not be renewed in time.
+    Expired,
+}
+
+/// The leader after this one, as far as it is known.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Successor {
+    /// Its address.
+    pub address: Option<String>,
+    /// Its epoch.
+    pub epoch: Option<Epoch>,
+}
+
+/// What a replica's campaign shares between standing by and leading.
+#[derive(Debug)]
+pub struct Replica {
+    /// Events for the driver.
+    pub events: mpsc::Sender<Event>,
+    /// What the driver asks.
+    pub commands: mpsc::Receiver<Command>,
+    /// Whether the driver makes progress.
+    pub progress: Arc<Progress>,
+    /// Resolves when the replica may lead; `None` after that.
+    pub ready: Option<oneshot::Receiver<()>>,
+    /// Errors of the stores.
+    pub errors: StoreErrors,
+    /// The highest epoch that this process has seen or heard of: the next must be above it.
+    above: Epoch,
+    /// The leader that was last sent to the driver in this time of standing by.
+    notified: Option<Option<String>>,
+}
+
+/// Logs the errors of stores, each once until it changes.
+#[derive(Debug)]
+pub struct StoreErrors {
+    is_severe: bool,
+    recovered: &'static str,
+    last: Option<String>,
+}
+
+impl Replica {
+    /// A replica with these channels; it may lead once `ready` resolves.
+    pub fn new(
+        events: mpsc::Sender<Event>,
+        commands: mpsc::Receiver<Command>,
+        progress: Arc<Progress>,
+        ready: oneshot::Receiver<()>,
+        errors: StoreErrors,
+    ) -> Self {
+        let above = Epoch::default();
+        Self { events, commands, progress, ready: Some(ready), errors, above, notified: None }
+    }
+
+    /// The next epoch must be above this one.
+    pub fn above(&self) -> Epoch {
+        self.above
+    }
+
+    /// Notes an epoch that the next one must be above.
+    pub fn raise_above(&mut self, epoch: Option<Epoch>) {
+        self.above = self.above.max(epoch.unwrap_or_default());
+    }
+
+    /// Notifies the driver of the leader when it has changed.
+    ///
+    /// # Errors
+    /// If the driver is gone.
+    pub async fn notify_leader(
+        &mut self,
+        leader: Option<String>,
+        holder: Option<&str>,
+        epoch: Option<Epoch>,
+    ) -> Result<(), Stopped> {
+        if self.notified.as_ref() == Some(&leader) {
+            return Ok(());
+        }
+        self.notified = Some(leader.clone());
+        let epoch = epoch.map(|epoch| epoch.0);
+        tracing::info!(leader, holder, epoch, "another replica leads");
+        self.depose(leader).await
+    }
+
+    async fn depose(&self, leader: Option<String>) -> Result<(), Stopped> {
+        self.events.send(Event::Deposed { leader }).await.map_err(|_| Stopped)
+    }
+}
+
+impl StoreErrors {
+    /// Logs errors at level ERROR if they are severe, else at WARN; `recovered` when they are over.
+    pub fn new(is_severe: bool, recovered: &'static str) -> Self {
+        Self { is_severe, recovered, last: None }
+    }
+
+    /// Logs that something failed, unless that is the last thing that it has logged.
+    pub fn report(&mut self, what: &'static str, why: &dyn std::fmt::Display) {
+        let text = format!("{what}: {why}");
+        if self.last.as_ref() != Some(&text) {
+            match self.is_severe {
+                true => tracing::error!(error = %why, "{what}"),
+                false => tracing::warn!(error = %why, "{what}"),
+            }
+            self.last = Some(text);
+        }
+    }
+
+    /// Logs that the stores work again, if they did not.
+    pub fn recover(&mut self) {
+        if self.last.take().is_some() {
+            tracing::info!("{}", self.recovered);
+        }
+    }
+}
+
+/// Runs the campaign until the driver is gone or the replica has resigned.
+pub async fn run<C: Candidate>(mut candidate: C, mut replica: Replica) {
+    loop {
+        replica.notified = None;
+        let Ok(won) = candidate.stand_by(&mut replica).await else { return };
+        if lead(candidate.lead_settings(), won, &mut replica).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Leads until the term has ended.
+async fn lead<T: TermStore, E: ExposureStore>(
+    settings: LeadSettings,
+    won: Won<T, E>,
+    replica: &mut Replica,
+) -> Result<(), Stopped> {
+    let Won { taken, mut terms, mut exposures } = won;
+    let epoch = taken.epoch.0;
+    replica.raise_above(Some(taken.epoch));
+    let mut leading = Leading::new(settings, taken, &mut terms, &mut exposures, replica);
+    let ended = leading.run().await;
+    let until = leading.until();
+    drop(leading);
+    drop(exposures);
+    let loss = match ended {
+        Ended::DriverGone => return Err(Stopped),
+        Ended::Deposed => Loss::Deposed,
+        Ended::Expired => Loss::Expired,
+        Ended::GivenUp { above } => {
+            replica.raise_above(above);
+            release(terms, replica).await;
+            return replica.depose(None).await;
+        }
+        Ended::Resign(done) => {
+            release(terms, replica).await;
+            tracing::info!(epoch, "resigned");
+            let _ = done.send(());
+            return Err(Stopped);
+        }
+    };
+    let successor = terms.lost(loss, until).await;
+    replica.raise_above(successor.epoch);
+    replica.depose(successor.address).await
+}
+
+/// Releases a term; if that fails, it expires by itself.
+pub async fn release(terms: impl TermStore, replica: &mut Replica) {
+    if let Err(why) = terms.release(replica.above).await {
+        replica.errors.report("cannot release leadership: it expires by itself", &why);
+    }
+}
+
+/// Waits until the replica may lead; never resolves after that.
+///
+/// # Errors
+/// If the replica can never be ready, since the process is about to end.
+pub async fn wait_ready(ready: &mut Option<oneshot::Receiver<()>>) -> Result<(), Stopped> {
+    match ready {
+        Some(ready) => ready.await.map_err(|_| Stopped),
+        None => std::future::pending().await,
+    }
+}
+
+/// The output of a future that may be absent; never resolves without one.
+pub async fn if_some<F: Future + Unpin>(future: &mut Option<F>) -> F::Output {
+    match future {
+        Some(future) => future.await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,213 @@
+//! A leader's task, the same on every platform: it carries what the campaign asks to the stores of
+//! the term, their answers back, and events to the driver. It waits for none of them: a store or a
+//! driver that is slow delays only what it was asked itself.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use leasehold_coordinator_core::campaign::{
+    Change, Lead, LeadSettings, Over, Request, Standing, Taken, Written,
+};
+use leasehold_coordinator_core::event::Event;
+use leasehold_coordinator_core::exposure::Entry;
+use leasehold_types::{Epoch, Moment, WorkerKey};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::sleep;
+
+use super::{Answer, ExposureStore, Replica, StoreErrors, TermStore, if_some};
+use crate::clock;
+use crate::health::Progress;
+use crate::platform::Command;
+
+/// The longest time between two checks of the clock and of the driver.
+const LOOK_MAX: Duration = Duration::from_millis(250);
+
+/// How a term has ended.
+#[derive(Debug)]
+pub(super) enum Ended {
+    /// The driver no longer takes events.
+    DriverGone,
+    /// Another replica has the term.
+    Deposed,
+    /// It could not be renewed in its time.
+    Expired,
+    /// The core gives it up.
+    GivenUp {
+        /// The next epoch is to be above this.
+        above: Option<Epoch>,
+    },
+    /// The process ends; the sender confirms that the term was released.
+    Resign(oneshot::Sender<()>),
+}
+
+/// A leader at work.
+pub(super) struct Leading<'a, T, E> {
+    lead: Lead,
+    terms: &'a mut T,
+    exposures: &'a mut E,
+    errors: &'a mut StoreErrors,
+    events: &'a mpsc::Sender<Event>,
+    commands: &'a mut mpsc::Receiver<Command>,
+    renewing: Option<Answer<(Moment, Result<Standing, String>)>>,
+    listing: Option<Answer<Result<BTreeMap<WorkerKey, Entry>, String>>>,
+    writing: FuturesUnordered<Answer<Vec<(Change, Written)>>>,
+    /// Events for which the driver has no room yet.
+    unsaid: VecDeque<Event>,
+    /// Whether the driver goes on: one that hangs must not go on leading.
+    progress: &'a Progress,
+}
+
+enum Woken {
+    Command(Option<Command>),
+    DriverGone,
+    Said,
+    Renewed(Moment, Result<Standing, String>),
+    Listed(Result<BTreeMap<WorkerKey, Entry>, String>),
+    Wrote(Vec<(Change, Written)>),
+    Time,
+}
+
+impl<'a, T: TermStore, E: ExposureStore> Leading<'a, T, E> {
+    /// A leader of the term that was taken.
+    pub(super) fn new(
+        settings: LeadSettings,
+        taken: Taken,
+        terms: &'a mut T,
+        exposures: &'a mut E,
+        replica: &'a mut Replica,
+    ) -> Self {
+        let now = clock::now();
+        Self {
+            lead: Lead::new(settings, taken, now),
+            terms,
+            exposures,
+            errors: &mut replica.errors,
+            events: &replica.events,
+            commands: &mut replica.commands,
+            renewing: None,
+            listing: None,
+            writing: FuturesUnordered::new(),
+            unsaid: VecDeque::new(),
+            progress: &replica.progress,
+        }
+    }
+
+    /// When leadership ends, unless it is renewed.
+    pub(super) fn until(&self) -> Moment {
+        self.lead.until()
+    }
+
+    /// Leads until the term has ended.
+    pub(super) async fn run(&mut self) -> Ended {
+        loop {
+            self.carry_out();
+            match self.lead.over() {
+                Some(Over::Deposed) => return Ended::Deposed,
+                Some(Over::Expired) => return Ended::Expired,
+                Some(Over::GivenUp { above }) => {
+                    let epoch = self.lead.epoch().0;
+                    tracing::info!(epoch, above = above.map(|it| it.0), "leadership released");
+                    return Ended::GivenUp { above };
+                }
+                None => {}
+            }
+            let nap = self.lead.poll_timeout().since(clock::now()).min(LOOK_MAX);
+            let woken = tokio::select! {
+                biased;
+                command = self.commands.recv() => Woken::Command(command),
+                () = self.events.closed() => Woken::DriverGone,
+                (sent_at, standing) = if_some(&mut self.renewing) => {
+                    Woken::Renewed(sent_at, standing)
+                }
+                listed = if_some(&mut self.listing) => Woken::Listed(listed),
+                Some(outcomes) = self.writing.next() => Woken::Wrote(outcomes),
+                room = self.events.reserve(), if !self.unsaid.is_empty() => match room {
+                    Ok(room) => {
+                        if let Some(event) = self.unsaid.pop_front() {
+                            room.send(event);
+                        }
+                        Woken::Said
+                    }
+                    Err(_) => Woken::DriverGone,
+                },
+                () = sleep(nap) => Woken::Time,
+            };
+            let now = clock::now();
+            match woken {
+                Woken::Command(None) | Woken::DriverGone => return Ended::DriverGone,
+                Woken::Command(Some(command)) => {
+                    if let Some(ended) = self.obey(command, now) {
+                        return ended;
+                    }
+                }
+                Woken::Renewed(sent_at, standing) => {
+                    self.renewing = None;
+                    let standing = standing.unwrap_or_else(|why| {
+                        self.errors.report("cannot renew leadership", &why);
+                        Standing::Unknown
+                    });
+                    if standing == Standing::Leads && !self.lead.has_failed_writes() {
+                        self.errors.recover();
+                    }
+                    self.lead.renewed(standing, sent_at, now);
+                }
+                Woken::Listed(listed) => {
+                    self.listing = None;
+                    if let Err(why) = &listed {
+                        self.errors.report("cannot list the workers", &why);
+                    }
+                    self.lead.listed(listed.ok(), now);
+                }
+                Woken::Wrote(outcomes) => self.wrote(outcomes, now),
+                Woken::Said | Woken::Time => {}
+            }
+            self.lead.tick(!self.progress.is_stalled(), now);
+        }
+    }
+
+    fn obey(&mut self, command: Command, now: Moment) -> Option<Ended> {
+        match command {
+            Command::Order { epoch, order } => self.lead.order(epoch, order, now),
+            Command::Resign(done) => return Some(Ended::Resign(done)),
+        }
+        None
+    }
+
+    fn wrote(&mut self, outcomes: Vec<(Change, Written)>, now: Moment) {
+        let failed = outcomes.iter().filter(|(_, written)| *written == Written::Failed);
+        if let Some((change, _)) = failed.clone().next() {
+            let why = format!("{} and {} more", change.key(), failed.count() - 1);
+            self.errors.report("cannot register some workers", &why);
+        }
+        let superseded = outcomes.iter().find(|(_, written)| *written == Written::Superseded);
+        if let Some((change, _)) = superseded {
+            let why = format!("the entry of {} is of a later term", change.key());
+            self.errors.report("cannot write the exposure of a worker", &why);
+        }
+        self.lead.wrote(outcomes, now);
+    }
+
+    /// Runs the campaign's requests.
+    fn carry_out(&mut self) {
+        while let Some(request) = self.lead.poll_request() {
+            match request {
+                Request::Renew => self.renewing = Some(self.terms.renew()),
+                Request::List => self.listing = Some(self.exposures.list()),
+                Request::Write(attempts) => self.writing.push(self.exposures.write(attempts)),
+            }
+        }
+        while let Some(event) = self.lead.poll_event() {
+            if let Event::Elected(elected) = &event {
+                let (epoch, exposed) = (elected.epoch.0, elected.exposed.len());
+                tracing::info!(epoch, exposed, "elected");
+            }
+            // A driver that is behind needs only the newest renewal.
+            match (&event, self.unsaid.back_mut()) {
+                (Event::Renewed(_), Some(last @ Event::Renewed(_))) => *last = event,
+                _ => self.unsaid.push_back(event),
+            }
+        }
+    }
+}

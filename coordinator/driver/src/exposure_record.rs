@@ -1,0 +1,94 @@
+//! An exposure as platforms write it down, as JSON. It is never taken for less than was written:
+//! what cannot be read counts as [`Exposure::anything`].
+
+use std::time::Duration;
+
+use leasehold_coordinator_core::exposure::{Exposure, Sets, SetsVersion};
+use leasehold_types::Incarnation;
+use leasehold_types::limits::{JOBS_PER_WORKER_MAX, TTL_MAX};
+use serde::{Deserialize, Serialize};
+
+/// The text of an exposure.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ExposureRecord {
+    incarnation: Incarnation,
+    ttl_ms: u64,
+    jobs_max: u32,
+    sets: SetsRecord,
+    /// Absent where names are not kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    identity: Option<String>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+enum SetsRecord {
+    None,
+    Listed { version: String, timeless: bool },
+    Any,
+}
+
+impl From<&Exposure> for ExposureRecord {
+    fn from(exposure: &Exposure) -> Self {
+        // A part of a millisecond counts as a whole one.
+        let ttl_ms = exposure.ttl.as_nanos().div_ceil(1_000_000);
+        Self {
+            incarnation: exposure.incarnation,
+            ttl_ms: u64::try_from(ttl_ms).unwrap_or(u64::MAX),
+            jobs_max: exposure.jobs_max,
+            sets: match exposure.sets {
+                Sets::None => SetsRecord::None,
+                Sets::Any => SetsRecord::Any,
+                Sets::Listed { version, timeless } => {
+                    SetsRecord::Listed { version: format!("{:016x}", version.0), timeless }
+                }
+            },
+            identity: exposure.identity.map(|it| it.to_string()),
+        }
+    }
+}
+
+impl From<ExposureRecord> for Exposure {
+    /// Numbers beyond what a worker may ever hold were not written here.
+    fn from(written: ExposureRecord) -> Self {
+        let ExposureRecord { incarnation, ttl_ms, jobs_max, sets, identity } = written;
+        let sets = match sets {
+            SetsRecord::None => Sets::None,
+            SetsRecord::Any => Sets::Any,
+            SetsRecord::Listed { version, timeless } => match u64::from_str_radix(&version, 16) {
+                Ok(version) => Sets::Listed { version: SetsVersion(version), timeless },
+                Err(_) => Sets::Any,
+            },
+        };
+        Self {
+            incarnation,
+            ttl: Duration::from_millis(ttl_ms).min(TTL_MAX),
+            jobs_max: jobs_max.min(JOBS_PER_WORKER_MAX),
+            sets,
+            identity: identity.and_then(|it| it.parse().ok()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold_types::AgentId;
+
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_again_and_what_is_unknown_is_not() {
+        let listed = Sets::Listed { version: SetsVersion(u64::MAX), timeless: true };
+        let identity = Some(AgentId(7));
+        for (sets, identity) in [(Sets::None, None), (listed, identity), (Sets::Any, identity)] {
+            let (incarnation, ttl) = (Incarnation(3), Duration::from_secs(9));
+            let exposure = Exposure { incarnation, ttl, jobs_max: 4, sets, identity };
+            let text = serde_json::to_string(&ExposureRecord::from(&exposure)).unwrap();
+            let read: ExposureRecord = serde_json::from_str(&text).unwrap();
+            assert_eq!(Exposure::from(read), exposure, "{text}");
+        }
+        let names = r#"{"incarnation":1,"ttlMs":1,"jobsMax":1,"sets":{"ci/feeds":true}}"#;
+        assert!(serde_json::from_str::<ExposureRecord>(names).is_err());
+    }
+}

@@ -1,0 +1,206 @@
+//! Keeps the desired state in step with the manifests' folder: it reads all of it after every
+//! change, publishes the result to the driver, and logs each problem once when it appears and once
+//! when it is gone. It starts from the last valid manifests on disk, and keeps that file up to
+//! date.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use leasehold_driver::clock;
+use leasehold_driver::desired_publisher::DesiredPublisher;
+use leasehold_driver::platform::Freshness;
+use leasehold_driver::watcher::Watcher;
+use leasehold_manifest::folder::{self, Stamp};
+use leasehold_manifest::{Catalog, Reading};
+use leasehold_types::Moment;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+use super::blocking;
+use super::last_good_file::LastGoodFile;
+
+/// Changes are gathered until nothing has changed for so long, since a save is several.
+const QUIET: Duration = Duration::from_millis(25);
+/// Rounds of gathering: a folder that never comes to rest is read all the same.
+const ROUNDS_MAX: usize = 10;
+/// How often every file's stamp is compared.
+const RESCAN: Duration = Duration::from_secs(5);
+
+/// Reads one folder for one driver.
+pub(crate) struct ManifestWatcher {
+    state: Box<State>,
+    wakes: mpsc::Receiver<()>,
+    desired_publisher: DesiredPublisher,
+    freshness: watch::Sender<Freshness>,
+}
+
+/// What is read and watched on the threads for blocking work.
+struct State {
+    root: PathBuf,
+    catalog: Catalog,
+    good: LastGoodFile,
+    watcher: Watcher,
+    stamps: Vec<(PathBuf, Stamp)>,
+    /// What of the folder could not be read at the last reading.
+    unread: Option<String>,
+}
+
+impl ManifestWatcher {
+    pub(crate) fn new(
+        root: PathBuf,
+        good: LastGoodFile,
+        desired_publisher: DesiredPublisher,
+        freshness: watch::Sender<Freshness>,
+    ) -> Self {
+        let (watcher, wakes) = Watcher::new();
+        let catalog = Catalog::new(&root);
+        let (stamps, unread) = (Vec::new(), None);
+        let state = Box::new(State { root, catalog, good, watcher, stamps, unread });
+        Self { state, wakes, desired_publisher, freshness }
+    }
+
+    /// Runs until the driver is gone.
+    pub(crate) async fn run(mut self) {
+        let mut rescans = interval(RESCAN);
+        rescans.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut woken = true;
+        self = self.with_state(State::restore).await;
+        loop {
+            let mut state = self.state;
+            let looked_at = clock::now();
+            let (state, reading) = blocking(move || {
+                let reading = (woken || state.has_changed()).then(|| state.read());
+                (state, reading)
+            })
+            .await;
+            self.state = state;
+            if let Some(reading) = reading
+                && self.desired_publisher.publish(reading).await.is_err()
+            {
+                return;
+            }
+            self.confirm(looked_at);
+            self = self.with_state(State::keep).await;
+            tokio::select! {
+                () = self.desired_publisher.closed() => return,
+                _ = rescans.tick() => woken = false,
+                wake = self.wakes.recv() => {
+                    woken = true;
+                    if wake.is_some() {
+                        self.settle().await;
+                    } else {
+                        // Without notifications the rescans remain.
+                        rescans.tick().await;
+                    }
+                }
+            }
+        }
+    }
+
+    /// A complete read at that moment confirms the desired state; an incomplete one does not.
+    fn confirm(&self, looked_at: Moment) {
+        self.freshness.send_modify(|freshness| {
+            *freshness = match &self.state.unread {
+                None => Freshness::confirmed(looked_at),
+                Some(why) => freshness.troubled(why.clone()),
+            };
+        });
+    }
+
+    async fn with_state(mut self, work: fn(&mut State)) -> Self {
+        let mut state = self.state;
+        self.state = blocking(move || {
+            work(&mut state);
+            state
+        })
+        .await;
+        self
+    }
+
+    async fn settle(&mut self) {
+        for _ in 0..ROUNDS_MAX {
+            if timeout(QUIET, self.wakes.recv()).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+impl State {
+    fn restore(&mut self) {
+        if let Some(last_good) = self.good.load() {
+            self.catalog.restore(last_good);
+        }
+    }
+
+    fn keep(&mut self) {
+        if let Some(last_good) = self.catalog.last_good() {
+            self.good.save(last_good);
+        }
+    }
+
+    fn has_changed(&self) -> bool {
+        self.stamps != self.look()
+    }
+
+    /// Reads until everything that was read was watched before.
+    fn read(&mut self) -> Reading {
+        // A change during the reading must differ from what is remembered.
+        let before: BTreeMap<PathBuf, Stamp> = self.look().into_iter().collect();
+        let mut reading = self.catalog.read();
+        for _ in 0..ROUNDS_MAX {
+            let (folders, files) = self.paths();
+            if !self.watcher.watch(&folders, &files) {
+                break;
+            }
+            reading = self.catalog.read();
+        }
+        self.unread = unread(&self.root);
+        self.stamps = self.look();
+        for (path, stamp) in &mut self.stamps {
+            *stamp = before.get(path).copied().unwrap_or(*stamp);
+        }
+        reading
+    }
+
+    fn look(&self) -> Vec<(PathBuf, Stamp)> {
+        let (folders, files) = self.paths();
+        let paths = folders.into_iter().chain(files);
+        paths.map(|path| (path.clone(), Stamp::of(&path))).collect()
+    }
+
+    fn paths(&self) -> (Vec<PathBuf>, Vec<PathBuf>) {
+        let seen = self.catalog.seen();
+        let below =
+            |path: &String| if path.is_empty() { self.root.clone() } else { self.root.join(path) };
+        let mut folders: Vec<PathBuf> = seen.folders.iter().map(below).collect();
+        if !seen.folders.contains("") {
+            folders.push(self.root.clone());
+        }
+        (folders, seen.files.iter().map(below).collect())
+    }
+}
+
+/// The first thing in and below `root` that cannot be read at present. Its last content is still in
+/// force, and may be out of date.
+fn unread(root: &Path) -> Option<String> {
+    let listing = folder::list(root);
+    if let Some((_, problem)) = listing.unknown.first() {
+        return Some(format!("{}: {}", problem.file, problem.message));
+    }
+    listing.files.iter().find_map(|file| {
+        let error = readable(&root.join(file)).err()?;
+        Some(format!("{file}: it cannot be read ({error})"))
+    })
+}
+
+/// Fails if the file cannot be read. Only regular files are opened, since opening a pipe may block.
+fn readable(path: &Path) -> io::Result<()> {
+    if fs::metadata(path)?.is_file() {
+        File::open(path)?;
+    }
+    Ok(())
+}

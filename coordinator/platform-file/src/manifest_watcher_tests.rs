@@ -1,0 +1,223 @@
+//! A folder that changes under a running platform in every way that folders do.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_coordinator_core::desired::Desired;
+use leasehold_coordinator_core::event::Event;
+use leasehold_driver::desired_publisher::DesiredPublisher;
+use leasehold_driver::platform::Freshness;
+use leasehold_manifest::Problem;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::timeout;
+
+use super::last_good_file::LastGoodFile;
+use super::manifest_watcher::ManifestWatcher;
+
+/// Shorter than the rescan that would hide a missing notification.
+const PROMPT: Duration = Duration::from_secs(4);
+
+struct Watched {
+    _dir: tempfile::TempDir,
+    base: PathBuf,
+    root: PathBuf,
+    events: mpsc::Receiver<Event>,
+    problems: watch::Receiver<Arc<Vec<Problem>>>,
+    freshness: watch::Receiver<Freshness>,
+}
+
+fn manifest(jobs: u32) -> String {
+    format!(
+        "apiVersion: leasehold.dev/v1alpha1\nkind: WorkerCluster\nmetadata: {{name: a}}\n\
+         spec: {{maxJobs: {jobs}, maxJobsPerWorker: 3}}\n"
+    )
+}
+
+impl Watched {
+    /// A platform's folder, once `fill` has put something into it.
+    async fn new(fill: impl FnOnce(&Path, &Path)) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let base = dir.path().to_path_buf();
+        let root = base.join("manifests");
+        fs::create_dir(&root).unwrap();
+        fill(&base, &root);
+        let (event_sender, events) = mpsc::channel(16);
+        let (problem_sender, problems) = watch::channel(Arc::default());
+        let (ready, is_ready) = oneshot::channel();
+        let good = LastGoodFile::new(base.join("state"));
+        let (freshness_sender, freshness) = watch::channel(Freshness::default());
+        let desired_publisher = DesiredPublisher::new(event_sender, problem_sender, ready);
+        let manifests =
+            ManifestWatcher::new(root.clone(), good, desired_publisher, freshness_sender);
+        tokio::spawn(manifests.run());
+        is_ready.await.unwrap();
+        Self { _dir: dir, base, root, events, problems, freshness }
+    }
+
+    async fn desired(&mut self) -> Arc<Desired> {
+        match timeout(PROMPT, self.events.recv()).await {
+            Ok(Some(Event::Desired(desired))) => desired,
+            other => panic!("no desired state: {other:?}"),
+        }
+    }
+
+    /// The budget of the only cluster.
+    async fn jobs(&mut self) -> u32 {
+        let desired = self.desired().await;
+        assert_eq!(desired.clusters.len(), 1);
+        desired.clusters.values().next().unwrap().jobs_max
+    }
+
+    async fn problems(&mut self, count: usize) -> Arc<Vec<Problem>> {
+        let wanted = self.problems.wait_for(|problems| problems.len() == count);
+        timeout(PROMPT, wanted).await.expect("problems in time").unwrap().clone()
+    }
+
+    fn write(&self, jobs: u32) {
+        fs::write(self.root.join("a.yaml"), manifest(jobs)).unwrap();
+    }
+}
+
+fn one(_: &Path, root: &Path) {
+    fs::write(root.join("a.yaml"), manifest(1)).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn edits_replacements_and_removals_are_seen() {
+    let mut folder = Watched::new(one).await;
+    assert_eq!(folder.jobs().await, 1);
+    folder.write(2);
+    assert_eq!(folder.jobs().await, 2);
+    fs::write(folder.base.join("next"), manifest(3)).unwrap();
+    fs::rename(folder.base.join("next"), folder.root.join("a.yaml")).unwrap();
+    assert_eq!(folder.jobs().await, 3);
+    fs::remove_file(folder.root.join("a.yaml")).unwrap();
+    assert!(folder.desired().await.clusters.is_empty());
+    fs::create_dir(folder.root.join("sub")).unwrap();
+    fs::write(folder.root.join("sub/b.yaml"), manifest(4)).unwrap();
+    assert_eq!(folder.jobs().await, 4);
+    fs::write(folder.root.join("sub/b.yaml"), manifest(5)).unwrap();
+    assert_eq!(folder.jobs().await, 5);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_half_written_file_changes_nothing_until_it_is_whole() {
+    let mut folder = Watched::new(one).await;
+    assert_eq!(folder.jobs().await, 1);
+    let whole = manifest(2);
+    fs::write(folder.root.join("a.yaml"), &whole[..whole.len() - 20]).unwrap();
+    // The moment at which it was empty may be seen too, and changes nothing either.
+    let broken = folder.problems.wait_for(|all| all.iter().any(|problem| problem.line > 0));
+    assert_eq!(timeout(PROMPT, broken).await.unwrap().unwrap()[0].file, "a.yaml");
+    fs::write(folder.root.join("a.yaml"), whole).unwrap();
+    assert_eq!(folder.jobs().await, 2, "something was in force in between");
+    folder.problems(0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_config_map_that_is_swapped_is_seen() {
+    let version = |root: &Path, name: &str, jobs: u32| {
+        fs::create_dir(root.join(name)).unwrap();
+        fs::write(root.join(name).join("a.yaml"), manifest(jobs)).unwrap();
+    };
+    let mut folder = Watched::new(|_, root| {
+        version(root, "..1", 1);
+        symlink("..1", root.join("..data")).unwrap();
+        symlink("..data/a.yaml", root.join("a.yaml")).unwrap();
+    })
+    .await;
+    assert_eq!(folder.jobs().await, 1);
+    for jobs in 2..5 {
+        let name = format!("..{jobs}");
+        version(&folder.root, &name, jobs);
+        symlink(&name, folder.root.join("..data_tmp")).unwrap();
+        fs::rename(folder.root.join("..data_tmp"), folder.root.join("..data")).unwrap();
+        fs::remove_dir_all(folder.root.join(format!("..{}", jobs - 1))).unwrap();
+        assert_eq!(folder.jobs().await, jobs);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_link_out_of_the_folder_and_a_linked_folder_are_followed() {
+    let mut folder = Watched::new(|base, root| {
+        fs::create_dir(base.join("elsewhere")).unwrap();
+        fs::write(base.join("elsewhere/real.yaml"), manifest(1)).unwrap();
+        symlink("../elsewhere/real.yaml", root.join("a.yaml")).unwrap();
+    })
+    .await;
+    assert_eq!(folder.jobs().await, 1);
+    fs::write(folder.base.join("elsewhere/real.yaml"), manifest(2)).unwrap();
+    assert_eq!(folder.jobs().await, 2);
+
+    // The folder's own name becomes a link, as a deployment by symlink does it.
+    for jobs in 3..5 {
+        let real = folder.base.join(format!("release-{jobs}"));
+        fs::create_dir(&real).unwrap();
+        fs::write(real.join("a.yaml"), manifest(jobs)).unwrap();
+        if jobs == 3 {
+            fs::rename(&folder.root, folder.base.join("old")).unwrap();
+        }
+        symlink(&real, folder.base.join("link")).unwrap();
+        fs::rename(folder.base.join("link"), &folder.root).unwrap();
+        assert_eq!(folder.jobs().await, jobs);
+    }
+    fs::write(folder.base.join("release-4/a.yaml"), manifest(9)).unwrap();
+    assert_eq!(folder.jobs().await, 9);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deleted_folder_leaves_all_in_force_until_it_is_back() {
+    let mut folder = Watched::new(one).await;
+    assert_eq!(folder.jobs().await, 1);
+    for jobs in 2..4 {
+        fs::rename(&folder.root, folder.base.join(format!("gone-{jobs}"))).unwrap();
+        let named = folder.problems(1).await[0].file.clone();
+        assert_eq!(Path::new(&named), folder.root);
+        let fresh = folder.base.join("fresh");
+        fs::create_dir(&fresh).unwrap();
+        fs::write(fresh.join("a.yaml"), manifest(jobs)).unwrap();
+        fs::rename(&fresh, &folder.root).unwrap();
+        assert_eq!(folder.jobs().await, jobs, "something was in force in between");
+        folder.problems(0).await;
+    }
+    folder.write(7);
+    assert_eq!(folder.jobs().await, 7);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_of_streams_is_watched_wherever_it_lies() {
+    let set = "---\napiVersion: leasehold.dev/v1alpha1\nkind: StreamSet\nmetadata: {name: s}\n\
+               spec: {cluster: a, streamsFrom: [{file: .lists/all.txt}]}\n";
+    let mut folder = Watched::new(|_, root| {
+        fs::write(root.join("a.yaml"), manifest(1) + set).unwrap();
+    })
+    .await;
+    assert!(folder.desired().await.sets.is_empty());
+    fs::create_dir(folder.root.join(".lists")).unwrap();
+    fs::write(folder.root.join(".lists/all.txt"), "x\n").unwrap();
+    let streams = |desired: Arc<Desired>| desired.sets.values().next().unwrap().streams.len();
+    assert_eq!(streams(folder.desired().await), 1);
+    fs::write(folder.root.join(".lists/all.txt"), "x\ny\n").unwrap();
+    assert_eq!(streams(folder.desired().await), 2);
+}
+
+#[tokio::test]
+async fn a_folder_that_cannot_be_read_confirms_nothing() {
+    let mut watched =
+        Watched::new(|_, root| fs::write(root.join("a.yaml"), manifest(1)).unwrap()).await;
+    let is_confirmed = |it: &Freshness| it.confirmed_at.is_some() && it.trouble.is_none();
+    let first = watched.freshness.wait_for(is_confirmed).await.unwrap().clone();
+    let away = watched.base.join("away");
+    fs::rename(&watched.root, &away).unwrap();
+    let troubled = watched.freshness.wait_for(|it| it.trouble.is_some()).await.unwrap().clone();
+    assert!(troubled.trouble.is_some_and(|why| why.contains("cannot be read")));
+    fs::rename(&away, &watched.root).unwrap();
+    let later = watched.freshness.wait_for(is_confirmed).await.unwrap().clone();
+    assert!(later.confirmed_at > first.confirmed_at);
+    symlink(watched.base.join("nowhere"), watched.root.join("b.yaml")).unwrap();
+    let troubled = watched.freshness.wait_for(|it| it.trouble.is_some()).await.unwrap().clone();
+    assert!(troubled.trouble.is_some_and(|why| why.starts_with("b.yaml: ")));
+}

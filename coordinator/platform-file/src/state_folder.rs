@@ -1,0 +1,152 @@
+//! The state folder itself: whether it is still the one that this replica began with. An
+//! administrator may delete it, replace it or restore it from a copy while replicas run. Its
+//! content then misses epochs that were led and workers that hold leases.
+//!
+//! The folder is known by its device and inode, and by a random id in a file of it, which an inode
+//! that is used again does not have.
+
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use leasehold_types::Epoch;
+
+use super::epochs::{numbered, sync_folder, write_durably};
+
+/// The file with the folder's id.
+const ID_FILE: &str = "folder.id";
+
+/// The state folder as it was when this replica began.
+#[derive(Clone, Debug)]
+pub(crate) struct StateFolder {
+    path: PathBuf,
+    identity: FolderIdentity,
+    lost: Arc<Mutex<Option<String>>>,
+}
+
+/// What a folder is known by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct FolderIdentity {
+    device: u64,
+    inode: u64,
+    id_inode: u64,
+    id: Vec<u8>,
+}
+
+impl StateFolder {
+    /// Makes the folder where it is missing, and gives it an id where it has none.
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        fs::create_dir_all(path)?;
+        let file = path.join(ID_FILE);
+        if !file.try_exists()? {
+            let id = fastrand::u128(..);
+            let temporary = path.join(format!("{ID_FILE}.{id:032x}.tmp"));
+            write_durably(&temporary, format!("{id:032x}\n").as_bytes())?;
+            // Of replicas that start together, one gives it.
+            let linked = fs::hard_link(&temporary, &file);
+            let _ = fs::remove_file(&temporary);
+            linked.or_else(|error| match error.kind() {
+                io::ErrorKind::AlreadyExists => Ok(()),
+                _ => Err(error),
+            })?;
+            sync_folder(path)?;
+        }
+        Ok(Self {
+            path: path.to_owned(),
+            identity: FolderIdentity::of(path)?,
+            lost: Arc::default(),
+        })
+    }
+
+    /// Checks whether it is still the same folder.
+    ///
+    /// # Errors
+    /// Says what is wrong and what to do if it is not. A disk error does not count as another
+    /// folder.
+    pub(crate) fn check(&self) -> io::Result<()> {
+        let what = match FolderIdentity::of(&self.path) {
+            Ok(identity) if identity == self.identity => None,
+            Ok(_) => Some("was deleted and created again, or replaced by another one"),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Some("was deleted"),
+            Err(error) => return Err(error),
+        };
+        let text = what.map(|what| self.instructions(what));
+        let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        match (&*lost, &text) {
+            (None, Some(text)) => tracing::error!("{text}"),
+            (Some(_), None) => tracing::warn!("the state folder is back: this replica goes on"),
+            (None, None) | (Some(_), Some(_)) => {}
+        }
+        lost.clone_from(&text);
+        text.map_or(Ok(()), |text| Err(io::Error::other(text)))
+    }
+
+    /// Why no replica leads, if the last check found another folder.
+    pub(crate) fn lost(&self) -> Option<String> {
+        self.lost.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Sees to it that no epoch up to this one is led again by those who find another folder here:
+    /// a claim of its number that says nothing else.
+    pub(crate) fn mark_led(&self, epoch: Epoch) -> io::Result<()> {
+        let epochs = self.path.join("epochs");
+        fs::create_dir_all(&epochs)?;
+        if numbered(&epochs, "json")?.pop() >= Some(epoch) {
+            return Ok(());
+        }
+        let mut options = OpenOptions::new();
+        let claim = epochs.join(format!("{:020}.json", epoch.0));
+        match options.write(true).create_new(true).mode(0o644).open(claim) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+            Ok(_) => sync_folder(&epochs),
+            Err(_) => Ok(()),
+        }
+    }
+
+    fn instructions(&self, what: &str) -> String {
+        format!(
+            "the state folder {} {what} under this running replica: it no longer leads and grants \
+             nothing. Put the same folder back, or else find out who did that and restart every \
+             coordinator that uses it: see \"The state folder was deleted beside running \
+             coordinators\" in docs/OPERATIONS.md",
+            self.path.display()
+        )
+    }
+}
+
+impl FolderIdentity {
+    fn of(path: &Path) -> io::Result<Self> {
+        let (folder, file) = (fs::metadata(path)?, path.join(ID_FILE));
+        let (id_inode, id) = (fs::metadata(&file)?.ino(), fs::read(&file)?);
+        Ok(Self { device: folder.dev(), inode: folder.ino(), id_inode, id })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_that_is_deleted_emptied_or_replaced_is_another_one_until_it_is_back() {
+        let parent = tempfile::tempdir().unwrap();
+        let (path, aside) = (parent.path().join("state"), parent.path().join("aside"));
+        let folder = StateFolder::open(&path).unwrap();
+        assert_eq!(StateFolder::open(&path).unwrap().identity, folder.identity, "a second replica");
+        folder.check().unwrap();
+        fs::rename(&path, &aside).unwrap();
+        let error = folder.check().unwrap_err().to_string();
+        assert!(error.contains("was deleted") && error.contains("OPERATIONS"), "{error}");
+        StateFolder::open(&path).unwrap();
+        let error = folder.check().unwrap_err().to_string();
+        assert!(error.contains("created again"), "{error}");
+        assert_eq!(folder.lost(), Some(error));
+        fs::remove_dir_all(&path).unwrap();
+        fs::rename(&aside, &path).unwrap();
+        folder.check().unwrap();
+        assert_eq!(folder.lost(), None);
+        fs::remove_file(path.join(ID_FILE)).unwrap();
+        folder.check().unwrap_err();
+    }
+}

@@ -1,0 +1,119 @@
+//! Publishes whom agents must trust: a ConfigMap in each namespace that has workers, written by the
+//! leader when anything changes, and again at intervals, so that a deleted or changed ConfigMap is
+//! restored. Applying what is there already writes nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Client};
+use leasehold_driver::trust::Bundle;
+use serde_json::json;
+use tokio::sync::watch;
+use tokio::time::sleep;
+
+use super::{FIELD_MANAGER, NAME, call_api};
+
+/// The ConfigMap's key.
+const KEY: &str = "ca.crt";
+/// Namespaces that are written to at once.
+const WRITES_MAX: usize = 8;
+/// After how long what failed is tried again.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// What is published, and where.
+pub struct BundlePublisher {
+    /// The client that writes.
+    pub client: Client,
+    /// The coordinator's own namespace.
+    pub namespace: String,
+    /// The namespaces that have workers.
+    pub namespaces: watch::Receiver<BTreeSet<String>>,
+    /// What is to be trusted.
+    pub bundle: Bundle,
+    /// Whether this replica leads.
+    pub leads: watch::Receiver<bool>,
+    /// How often everything is written again.
+    pub every: Duration,
+}
+
+impl BundlePublisher {
+    /// Publishes until one of its sources ends.
+    pub async fn run(mut self) {
+        let mut warnings = BTreeMap::new();
+        loop {
+            let is_done = self.publish(&mut warnings).await;
+            let pause = if is_done { self.every } else { self.every.min(RETRY) };
+            let goes_on = tokio::select! {
+                changed = self.namespaces.changed() => changed.is_ok(),
+                changed = self.bundle.changed() => changed.is_ok(),
+                changed = self.leads.changed() => changed.is_ok(),
+                () = sleep(pause) => true,
+            };
+            if !goes_on {
+                return;
+            }
+        }
+    }
+
+    /// Whether everything is as it should be, as far as it is this replica's business.
+    async fn publish(&mut self, warnings: &mut BTreeMap<String, String>) -> bool {
+        let is_leader = *self.leads.borrow_and_update();
+        let bundle = self.bundle.borrow_and_update().clone();
+        let mut namespaces = self.namespaces.borrow_and_update().clone();
+        let Some(bundle) = bundle.filter(|_| is_leader) else {
+            warnings.clear();
+            return true;
+        };
+        namespaces.insert(self.namespace.clone());
+        warnings.retain(|namespace, _| namespaces.contains(namespace));
+        let mut written = futures_util::stream::iter(namespaces)
+            .map(|namespace| {
+                let (client, bundle) = (self.client.clone(), Arc::clone(&bundle));
+                async move {
+                    let outcome = write(client, &namespace, &bundle).await;
+                    (namespace, outcome)
+                }
+            })
+            .buffer_unordered(WRITES_MAX);
+        let mut is_done = true;
+        while let Some((namespace, outcome)) = written.next().await {
+            match outcome {
+                Ok(()) => {
+                    if warnings.remove(&namespace).is_some() {
+                        tracing::info!(namespace, "the ConfigMap {NAME} is written again");
+                    }
+                }
+                Err(problem) => {
+                    is_done = false;
+                    if warnings.get(&namespace) != Some(&problem) {
+                        tracing::warn!(namespace, problem, "cannot write the ConfigMap {NAME}");
+                        warnings.insert(namespace, problem);
+                    }
+                }
+            }
+        }
+        is_done
+    }
+}
+
+async fn write(client: Client, namespace: &str, bundle: &str) -> Result<(), String> {
+    let maps: Api<ConfigMap> = Api::namespaced(client, namespace);
+    let wanted = json!({
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": NAME,
+            "labels": { "app.kubernetes.io/managed-by": FIELD_MANAGER },
+        },
+        "data": { KEY: bundle },
+    });
+    let params = PatchParams::apply(FIELD_MANAGER).force();
+    call_api(maps.patch(NAME, &params, &Patch::Apply(&wanted)))
+        .await
+        .map(drop)
+        .map_err(|e| e.to_string())
+}

@@ -1,0 +1,192 @@
+//! Keeps the API server's trust in the webhook current: the leader writes the bundle of authorities
+//! into the configuration of webhooks, whenever either changes. It writes no other field, creates
+//! no configuration, and leaves one alone that cert-manager manages.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::ByteString;
+use k8s_openapi::api::admissionregistration::v1::{
+    MutatingWebhookConfiguration, ValidatingWebhookConfiguration, WebhookClientConfig,
+};
+use kube::api::{Patch, PatchParams};
+use kube::core::ClusterResourceScope;
+use kube::{Api, Client, Resource, ResourceExt as _};
+use leasehold_driver::trust::Bundle;
+use serde::de::DeserializeOwned;
+use serde_json::json;
+use tokio::sync::watch;
+use tokio::time::sleep;
+
+use super::{FIELD_MANAGER, call_api};
+use crate::watch_cache::{WatchCache, named};
+
+/// After how long what failed is tried again.
+const RETRY: Duration = Duration::from_secs(5);
+/// By this annotation cert-manager knows whose bundles are its own to write.
+const CERT_MANAGER: &str = "cert-manager.io/inject-ca-from";
+
+/// What is written, and where.
+pub struct CaInjector {
+    /// The client that writes.
+    pub client: Client,
+    /// The configuration's name.
+    pub configuration: String,
+    /// Who is to be trusted.
+    pub bundle: Bundle,
+    /// Whether this replica leads.
+    pub leads: watch::Receiver<bool>,
+    /// How often the bundle is checked without a change.
+    pub every: Duration,
+}
+
+/// A kind of configuration of webhooks.
+pub trait Configuration:
+    Resource<DynamicType = (), Scope = ClusterResourceScope>
+    + Clone
+    + Debug
+    + PartialEq
+    + DeserializeOwned
+    + Send
+    + Sync
+    + 'static
+{
+    /// Each webhook's name, and whom it asks.
+    fn webhooks(&self) -> impl Iterator<Item = (&str, &WebhookClientConfig)>;
+}
+
+impl Configuration for MutatingWebhookConfiguration {
+    fn webhooks(&self) -> impl Iterator<Item = (&str, &WebhookClientConfig)> {
+        let webhooks = self.webhooks.iter().flatten();
+        webhooks.map(|webhook| (webhook.name.as_str(), &webhook.client_config))
+    }
+}
+
+impl Configuration for ValidatingWebhookConfiguration {
+    fn webhooks(&self) -> impl Iterator<Item = (&str, &WebhookClientConfig)> {
+        let webhooks = self.webhooks.iter().flatten();
+        webhooks.map(|webhook| (webhook.name.as_str(), &webhook.client_config))
+    }
+}
+
+impl CaInjector {
+    /// Writes until one of its sources ends.
+    pub async fn run<K: Configuration>(mut self) {
+        let api: Api<K> = Api::all(self.client.clone());
+        let name = "webhook configuration";
+        let config = named(&self.configuration);
+        let cache =
+            WatchCache::start(name, vec![api.clone()], &config, |found: &K| Some(found.clone()));
+        let mut changed = cache.changed();
+        let mut last_warning = LastWarning::default();
+        loop {
+            let pause = match self.write(&api, cache.only().as_deref()).await {
+                Ok(()) => self.every,
+                Err(problem) => {
+                    last_warning.say(problem);
+                    self.every.min(RETRY)
+                }
+            };
+            let goes_on = tokio::select! {
+                changed = self.bundle.changed() => changed.is_ok(),
+                changed = self.leads.changed() => changed.is_ok(),
+                changed = changed.changed() => {
+                    last_warning.forget();
+                    changed.is_ok()
+                }
+                () = sleep(pause) => true,
+            };
+            if !goes_on {
+                return;
+            }
+        }
+    }
+
+    /// Writes the bundle where it is this replica's business and not there yet.
+    async fn write<K: Configuration>(
+        &mut self,
+        api: &Api<K>,
+        seen: Option<&K>,
+    ) -> Result<(), String> {
+        let is_leader = *self.leads.borrow_and_update();
+        let bundle = self.bundle.borrow_and_update().clone();
+        let (Some(bundle), Some(seen), true) = (bundle, seen, is_leader) else { return Ok(()) };
+        let stale = stale(seen, &bundle);
+        if stale.is_empty() {
+            return Ok(());
+        }
+        // The patch merges by webhook name. The API server rejects it if the webhook no longer
+        // exists, since the entry would be incomplete.
+        let encoded = ByteString(bundle.as_bytes().to_vec());
+        let webhook = |name| json!({ "name": name, "clientConfig": { "caBundle": encoded } });
+        let webhooks: Vec<_> = stale.into_iter().map(webhook).collect();
+        let patch = Patch::Strategic(json!({ "webhooks": webhooks }));
+        let field_manager = Some(FIELD_MANAGER.to_owned());
+        let params = PatchParams { field_manager, ..PatchParams::default() };
+        let written = call_api(api.patch_metadata(&self.configuration, &params, &patch)).await;
+        written.map_err(|error| format!("cannot write its caBundle: {error}"))?;
+        tracing::info!(configuration = self.configuration, "caBundle written");
+        Ok(())
+    }
+}
+
+/// The webhooks that do not have the bundle.
+fn stale<'a, K: Configuration>(seen: &'a K, bundle: &Arc<str>) -> Vec<&'a str> {
+    if seen.annotations().contains_key(CERT_MANAGER) {
+        return Vec::new();
+    }
+    let has = |given: &ByteString| given.0 == bundle.as_bytes();
+    seen.webhooks()
+        .filter(|(_, asks)| !asks.ca_bundle.as_ref().is_some_and(has))
+        .map(|(name, _)| name)
+        .collect()
+}
+
+/// The last warning; it is logged once until something changes.
+#[derive(Default)]
+struct LastWarning(Option<String>);
+
+impl LastWarning {
+    fn say(&mut self, problem: String) {
+        if self.0.as_ref() != Some(&problem) {
+            tracing::warn!(problem, "the API server may not trust the webhook");
+            self.0 = Some(problem);
+        }
+    }
+
+    fn forget(&mut self) {
+        self.0 = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn configuration(annotation: &str) -> MutatingWebhookConfiguration {
+        let webhook = |name: &str, bundle: serde_json::Value| {
+            json!({
+                "name": name,
+                "admissionReviewVersions": ["v1"],
+                "sideEffects": "None",
+                "clientConfig": { "caBundle": bundle },
+            })
+        };
+        let old = json!(ByteString(b"old".to_vec()));
+        let new = json!(ByteString(b"new".to_vec()));
+        let none = serde_json::Value::Null;
+        serde_json::from_value(json!({
+            "metadata": { "name": "it", "annotations": { annotation: "a/b" } },
+            "webhooks": [webhook("a", none), webhook("b", old), webhook("c", new)],
+        }))
+        .expect("a configuration")
+    }
+
+    #[test]
+    fn what_trusts_another_is_written_and_what_cert_manager_keeps_is_not() {
+        let bundle: Arc<str> = "new".into();
+        assert_eq!(stale(&configuration("x.dev/y"), &bundle), ["a", "b"]);
+        assert_eq!(stale(&configuration(CERT_MANAGER), &bundle), [""; 0]);
+    }
+}

@@ -1,0 +1,312 @@
+//! The candidate on Kubernetes: it watches the Lease and the leader, and takes the next term when
+//! there is no leader. It reads the Lease before each attempt, and takes only what it has read.
+
+use std::pin::{Pin, pin};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use kube::runtime::watcher::watch_object;
+use leasehold_coordinator_core::campaign::{LeadSettings, Taken};
+use leasehold_driver::campaign::{Candidate, Replica, Stopped, Won, if_some, release, wait_ready};
+use leasehold_driver::clock;
+use leasehold_driver::platform::Command;
+use leasehold_driver::trust::Trust;
+use leasehold_kube_api::names::LEASE;
+use leasehold_types::{Epoch, Moment, TimeBounds};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use crate::leader_connection::LeaderConnection;
+use crate::leader_failure_detector::{
+    LeaderFailureDetector, LeaderSignal, LeaderStatus, Vacancy, renewal_interval,
+};
+use crate::lease_lock::{HeldLease, LeaseError, LeaseLock, LeaseRead, LeaseRecord};
+use crate::pods::Pods;
+use crate::term_stores::{PodExposures, RELEASE_TIMEOUT, TermLease};
+
+/// Candidates wait for a random part of this, so that one is first.
+const JITTER_MAX: Duration = Duration::from_millis(10);
+/// The pause after a call to the API server that failed.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Changes of the Lease that may wait.
+const CHANGES_MAX: usize = 4;
+
+/// Pods that are written at once.
+const WRITES_MAX: usize = 16;
+
+/// How a replica takes part.
+#[derive(Clone, Debug)]
+pub(crate) struct CandidateSettings {
+    /// This replica's name.
+    pub(crate) identity: String,
+    /// How long a leader may be silent.
+    pub(crate) takeover_after: Duration,
+    /// How long leadership lasts.
+    pub(crate) leadership: Duration,
+    /// How far clocks may be apart.
+    pub(crate) bounds: TimeBounds,
+    /// How a leader's certificate is checked; `None` for connections without TLS.
+    pub(crate) trust: Option<Trust>,
+}
+
+/// A replica that stands for election on the Lease.
+pub(crate) struct LeaseCandidate {
+    settings: CandidateSettings,
+    lock: LeaseLock,
+    pods: Pods,
+}
+
+/// The state of a standby.
+struct Watch {
+    detector: LeaderFailureDetector,
+    changes: mpsc::Receiver<Result<Option<LeaseRecord>, String>>,
+    _watcher: JoinSet<()>,
+    /// The leader that it connects to: holder and epoch.
+    followed: Option<(String, Option<Epoch>)>,
+    connection: Option<LeaderConnection>,
+    call: Option<Call>,
+    /// After a failure nothing is tried before.
+    not_before: Moment,
+    why: Vacancy,
+}
+
+type Call = Pin<Box<dyn Future<Output = Found> + Send>>;
+
+/// The result of a call to the API server.
+enum Found {
+    Read(Result<LeaseRead, LeaseError>),
+    Taken(Result<Option<(HeldLease, Moment)>, LeaseError>),
+}
+
+/// Why a standby woke up.
+enum Woken {
+    Command(Option<Command>),
+    DriverGone,
+    Ready(Result<(), Stopped>),
+    Found(Found),
+    Changed(Result<Option<LeaseRecord>, String>),
+    LeaderSignal(LeaderSignal),
+    Time,
+}
+
+impl LeaseCandidate {
+    pub(crate) fn new(settings: CandidateSettings, lock: LeaseLock, pods: Pods) -> Self {
+        Self { settings, lock, pods }
+    }
+}
+
+impl Candidate for LeaseCandidate {
+    type Terms = TermLease;
+    type Exposures = PodExposures;
+
+    fn lead_settings(&self) -> LeadSettings {
+        let leadership = self.settings.leadership;
+        LeadSettings {
+            leadership,
+            renew_every: renewal_interval(leadership),
+            batch_max: 1,
+            batches_max: WRITES_MAX,
+        }
+    }
+
+    async fn stand_by(
+        &mut self,
+        replica: &mut Replica,
+    ) -> Result<Won<TermLease, PodExposures>, Stopped> {
+        let mut watch = self.watch();
+        loop {
+            let nap = self.evaluate(&mut watch, replica).await?;
+            let woken = tokio::select! {
+                biased;
+                command = replica.commands.recv() => Woken::Command(command),
+                () = replica.events.closed() => Woken::DriverGone,
+                known = wait_ready(&mut replica.ready) => Woken::Ready(known),
+                found = if_some(&mut watch.call) => Woken::Found(found),
+                Some(change) = watch.changes.recv() => Woken::Changed(change),
+                signal = next_signal(&mut watch.connection) => Woken::LeaderSignal(signal),
+                () = sleep(nap) => Woken::Time,
+            };
+            let now = clock::now();
+            match woken {
+                Woken::Command(None) | Woken::DriverGone => return Err(Stopped),
+                Woken::Command(Some(Command::Resign(done))) => {
+                    self.resign(watch, replica).await;
+                    let _ = done.send(());
+                    return Err(Stopped);
+                }
+                // Meant for a term that is over.
+                Woken::Command(Some(Command::Order { order, .. })) => {
+                    replica.raise_above(order.above());
+                }
+                Woken::Ready(ready) => {
+                    ready?;
+                    replica.ready = None;
+                }
+                Woken::Found(found) => {
+                    watch.call = None;
+                    if let Some(won) = self.found(&mut watch, found, replica, now) {
+                        return Ok(won);
+                    }
+                }
+                Woken::Changed(Ok(record)) => watch.detector.on_watch_event(record, now),
+                Woken::Changed(Err(why)) => {
+                    watch.detector.api_failed();
+                    replica.errors.report("cannot watch the Lease", &why);
+                }
+                Woken::LeaderSignal(signal) => watch.detector.on_signal(signal, now),
+                Woken::Time => {}
+            }
+            replica.raise_above(Some(watch.detector.highest_epoch()));
+        }
+    }
+}
+
+impl LeaseCandidate {
+    fn watch(&self) -> Watch {
+        let now = clock::now();
+        let holder = self.lock.holder().to_owned();
+        let (takeover_after, bounds) = (self.settings.takeover_after, self.settings.bounds);
+        let (sender, changes) = mpsc::channel(CHANGES_MAX);
+        let mut watcher = JoinSet::new();
+        watcher.spawn(watch_lease(self.lock.clone(), sender));
+        Watch {
+            detector: LeaderFailureDetector::new(holder, takeover_after, bounds, now),
+            changes,
+            _watcher: watcher,
+            followed: None,
+            connection: None,
+            call: None,
+            not_before: now,
+            why: Vacancy::NoLease,
+        }
+    }
+
+    /// Connects to the leader, notifies the driver, or starts to take the Lease. Returns how long
+    /// to wait.
+    async fn evaluate(
+        &self,
+        watch: &mut Watch,
+        replica: &mut Replica,
+    ) -> Result<Duration, Stopped> {
+        let now = clock::now();
+        let status = watch.detector.evaluate(now);
+        if let Some(record) = watch.detector.leader() {
+            let leader = (record.holder.clone().unwrap_or_default(), record.epoch);
+            if watch.followed.as_ref() != Some(&leader) {
+                let (identity, trust) = (&self.settings.identity, &self.settings.trust);
+                watch.connection = record.address.clone().map(|address| {
+                    LeaderConnection::start(address, identity.clone(), trust.clone())
+                });
+                watch.followed = Some(leader);
+            }
+        }
+        match status {
+            LeaderStatus::Unknown => Ok(PAUSE),
+            LeaderStatus::Alive(nap) => {
+                if let Some(record) = watch.detector.leader().cloned() {
+                    let leader = self.lock.other_address(&record);
+                    let holder = record.holder.as_deref();
+                    replica.notify_leader(leader, holder, record.epoch).await?;
+                }
+                Ok(nap)
+            }
+            LeaderStatus::Vacant(why) => {
+                if replica.ready.is_some() || watch.call.is_some() {
+                    return Ok(PAUSE);
+                }
+                if now < watch.not_before {
+                    return Ok(watch.not_before.since(now));
+                }
+                watch.why = why;
+                let lock = self.lock.clone();
+                watch.call = Some(Box::pin(async move {
+                    sleep(JITTER_MAX.mul_f64(fastrand::f64())).await;
+                    Found::Read(lock.read().await)
+                }));
+                Ok(PAUSE)
+            }
+        }
+    }
+
+    fn found(
+        &self,
+        watch: &mut Watch,
+        found: Found,
+        replica: &mut Replica,
+        now: Moment,
+    ) -> Option<Won<TermLease, PodExposures>> {
+        match found {
+            Found::Read(Ok(read)) => {
+                replica.errors.recover();
+                watch.detector.on_read(&read, now);
+                replica.raise_above(Some(watch.detector.highest_epoch()));
+                if let LeaderStatus::Vacant(why) = watch.detector.evaluate(now)
+                    && replica.ready.is_none()
+                {
+                    watch.why = why;
+                    watch.call =
+                        Some(self.take(read, replica.above(), watch.detector.longest_duration()));
+                }
+                None
+            }
+            Found::Taken(Ok(Some((held, sent_at)))) => {
+                let (epoch, why) = (held.epoch, watch.why);
+                tracing::info!(epoch = epoch.0, ?why, "the Lease was taken");
+                replica.errors.recover();
+                let taken = Taken { epoch, sent_at, predecessor_end: held.predecessor_end };
+                let exposures = PodExposures::new(epoch, self.pods.clone());
+                Some(Won { taken, terms: TermLease::new(self.lock.clone(), held), exposures })
+            }
+            // Another replica was faster: the next event shows the new leader.
+            Found::Taken(Ok(None)) => None,
+            Found::Read(Err(error)) | Found::Taken(Err(error)) => {
+                watch.detector.api_failed();
+                watch.not_before = now + PAUSE;
+                replica.errors.report("cannot take a term", &error);
+                None
+            }
+        }
+    }
+
+    fn take(&self, read: LeaseRead, above: Epoch, unseen: Duration) -> Call {
+        let (lock, bounds) = (self.lock.clone(), self.settings.bounds);
+        Box::pin(async move { Found::Taken(lock.take(&read, above, bounds, unseen).await) })
+    }
+
+    /// Releases a term that is being taken this moment.
+    async fn resign(&self, mut watch: Watch, replica: &mut Replica) {
+        if let Ok(Found::Taken(Ok(Some((held, _))))) =
+            timeout(RELEASE_TIMEOUT / 2, if_some(&mut watch.call)).await
+        {
+            release(TermLease::new(self.lock.clone(), held), replica).await;
+        }
+    }
+}
+
+/// Sends each change of the Lease, until the receiver is dropped.
+async fn watch_lease(lock: LeaseLock, changes: mpsc::Sender<Result<Option<LeaseRecord>, String>>) {
+    let mut lease = pin!(watch_object(lock.api(), LEASE));
+    while let Some(change) = lease.next().await {
+        let change = match change {
+            Ok(lease) => {
+                lease.map(LeaseRecord::of).transpose().map_err(|trouble| trouble.to_string())
+            }
+            Err(error) => Err(format!("{:#}", anyhow::Error::from(error))),
+        };
+        let failed = change.is_err();
+        if changes.send(change).await.is_err() {
+            return;
+        }
+        if failed {
+            sleep(PAUSE).await;
+        }
+    }
+}
+
+async fn next_signal(connection: &mut Option<LeaderConnection>) -> LeaderSignal {
+    match connection {
+        Some(connection) => connection.next().await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,492 @@
+//! The election's Lease object: read, taken, renewed and released, each write a compare-and-swap on
+//! what was read. No epoch is handed out twice: each is above the revision of the API server's
+//! store that was read just before it was taken, and its own write has a higher revision.
+
+use std::time::Duration;
+
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{ListParams, PostParams};
+use kube::{Api, Client};
+use leasehold_driver::campaign::EPOCH_MAX;
+use leasehold_driver::clock;
+use leasehold_kube_api::names::{ADDRESS_ANNOTATION, EPOCH_ANNOTATION, FIELD_MANAGER, LEASE};
+use leasehold_types::{Epoch, Moment, TimeBounds};
+use tokio::time::timeout;
+
+/// Annotation of the Lease: for how many milliseconds from this write on a leader before the
+/// holder may still believe that it leads. Missing where none may.
+const EARLIER_ANNOTATION: &str = "leasehold.dev/earlier-leader-ms";
+/// The timeout of one call, so that a hanging API server does not block the replica.
+const CALL_TIMEOUT: Duration = Duration::from_secs(5);
+/// The most attempts of one renewal after a conflict or a lost answer.
+const TRIES_MAX: u32 = 3;
+
+/// One replica's hand on the Lease; cheap to clone.
+#[derive(Clone)]
+pub(crate) struct LeaseLock {
+    api: Api<Lease>,
+    /// The replica's name and a random suffix of this process.
+    holder: String,
+    address: String,
+    leadership: Duration,
+}
+
+/// What a read found. It was the newest at some moment between the call and its answer.
+#[derive(Clone, Debug)]
+pub(crate) struct LeaseRead {
+    /// The store's revision: every epoch that was ever taken is not above it, unless agents of an
+    /// earlier store had raised it.
+    pub(crate) revision: u64,
+    /// The Lease, where there is one.
+    pub(crate) record: Option<LeaseRecord>,
+}
+
+/// The Lease as someone sees it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct LeaseRecord {
+    /// Orders what is seen of one object.
+    pub(crate) version: u64,
+    /// Who holds it; nobody once it was released.
+    pub(crate) holder: Option<String>,
+    /// Where that one is reached.
+    pub(crate) address: Option<String>,
+    /// The highest epoch that must not be taken any more; none where it was spoiled by hand.
+    pub(crate) epoch: Option<Epoch>,
+    /// How long the holder leads after a renewal.
+    pub(crate) duration: Duration,
+    /// For how long after this write one before the holder may believe that it leads.
+    pub(crate) earlier: Duration,
+    /// Differs after every renewal; says nothing else.
+    pub(crate) renewed: Option<MicroTime>,
+    lease: Box<Lease>,
+}
+
+/// The place of a leader.
+#[derive(Clone, Debug)]
+pub(crate) struct HeldLease {
+    /// The term.
+    pub(crate) epoch: Epoch,
+    /// When everyone before has stopped.
+    pub(crate) predecessor_end: Moment,
+    lease: Box<Lease>,
+}
+
+/// What a renewal found.
+#[derive(Debug)]
+pub(crate) enum RenewOutcome {
+    /// When the renewal that succeeded was sent, this epoch was the newest.
+    Renewed {
+        /// When that was.
+        sent_at: Moment,
+    },
+    /// The Lease is another's, or gone.
+    Lost(LeaseRead),
+}
+
+/// Why a call failed. A write may have happened all the same.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LeaseError {
+    /// The API server was not reached, or refuses.
+    #[error("{}", describe_error(.0))]
+    Api(#[from] kube::Error),
+    /// No answer came.
+    #[error("no answer within {} s", CALL_TIMEOUT.as_secs())]
+    Timeout,
+    /// The answer has no resource version that is a number.
+    #[error("invalid resource version from the API server: expected a number")]
+    Unversioned,
+    /// The epoch was written by hand: no term is taken or renewed over it.
+    #[error(
+        "annotation {EPOCH_ANNOTATION} of Lease {lease} is {found}, and at most {EPOCH_MAX} is \
+         allowed: no coordinator wrote it; remove the annotation (kubectl annotate lease {lease} \
+         {EPOCH_ANNOTATION}-), and the next epoch follows from the API server's revision"
+    )]
+    EpochTooHigh {
+        /// The Lease, with the flag for its namespace.
+        lease: String,
+        found: Epoch,
+    },
+    /// Another client changes the Lease all the time.
+    #[error("the Lease changes faster than it can be renewed")]
+    Contended,
+}
+
+impl LeaseLock {
+    pub(crate) fn new(
+        client: Client,
+        namespace: &str,
+        holder: String,
+        address: String,
+        leadership: Duration,
+    ) -> Self {
+        Self { api: Api::namespaced(client, namespace), holder, address, leadership }
+    }
+
+    /// Whom this replica's writes name.
+    pub(crate) fn holder(&self) -> &str {
+        &self.holder
+    }
+
+    /// The client of the Lease, for a watch.
+    pub(crate) fn api(&self) -> Api<Lease> {
+        self.api.clone()
+    }
+
+    /// The Lease as it is now.
+    pub(crate) async fn read(&self) -> Result<LeaseRead, LeaseError> {
+        // A list, for its revision; without a resource version of its own it is never a stale one.
+        let wanted = ListParams::default().fields(&format!("metadata.name={LEASE}"));
+        let list = call_api(self.api.list(&wanted)).await?;
+        let revision = revision_of(list.metadata.resource_version.as_deref())?;
+        let record = list.items.into_iter().next().map(LeaseRecord::of).transpose()?;
+        Ok(LeaseRead { revision, record })
+    }
+
+    /// Takes the next epoch over what was read, above `above`; `None` if another replica was
+    /// faster. Returns when it was sent, too. `unseen` is how long a leader may lead that this read
+    /// does not show.
+    pub(crate) async fn take(
+        &self,
+        read: &LeaseRead,
+        above: Epoch,
+        bounds: TimeBounds,
+        unseen: Duration,
+    ) -> Result<Option<(HeldLease, Moment)>, LeaseError> {
+        let epoch = next_epoch(read, above);
+        let earlier = self.earlier(read.record.as_ref(), unseen);
+        let transitions = read.record.as_ref().map_or(0, |record| record.transitions() + 1);
+        let mut lease = read.record.as_ref().map(|record| record.lease.clone()).unwrap_or_default();
+        let now = MicroTime(Timestamp::now());
+        lease.metadata.name = Some(LEASE.to_owned());
+        lease.spec = Some(LeaseSpec {
+            holder_identity: Some(self.holder.clone()),
+            acquire_time: Some(now.clone()),
+            renew_time: Some(now),
+            lease_duration_seconds: Some(whole_seconds(self.leadership)),
+            lease_transitions: Some(transitions),
+            ..LeaseSpec::default()
+        });
+        annotate(&mut lease, epoch, Some(&self.address), earlier);
+        let sent_at = clock::now();
+        let taken = match &read.record {
+            Some(_) => call_api(self.api.replace(LEASE, &post_params(), &lease)).await,
+            None => call_api(self.api.create(&post_params(), &lease)).await,
+        };
+        match taken {
+            Ok(lease) => {
+                let end = match earlier {
+                    Duration::ZERO => sent_at,
+                    earlier => clock::now() + bounds.outlast(earlier),
+                };
+                Ok(Some((
+                    HeldLease { epoch, predecessor_end: end, lease: Box::new(lease) },
+                    sent_at,
+                )))
+            }
+            Err(error) if error.is_conflict() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Renews. After a conflict it reads who wrote: that may be this process, by a renewal whose
+    /// answer was lost. Then it sends one more, since only an answered renewal counts.
+    pub(crate) async fn renew(&self, held: &mut HeldLease) -> Result<RenewOutcome, LeaseError> {
+        for _ in 0..TRIES_MAX {
+            let sent_at = clock::now();
+            let mut lease = held.lease.clone();
+            let spec = lease.spec.get_or_insert_default();
+            spec.renew_time = Some(MicroTime(Timestamp::now()));
+            spec.lease_duration_seconds = Some(whole_seconds(self.leadership));
+            let earlier = held.predecessor_end.since(sent_at);
+            annotate(&mut lease, held.epoch, Some(&self.address), earlier);
+            match call_api(self.api.replace(LEASE, &post_params(), &lease)).await {
+                Ok(lease) => {
+                    *held.lease = lease;
+                    return Ok(RenewOutcome::Renewed { sent_at });
+                }
+                Err(error) if error.is_conflict() || error.is_not_found() => {}
+                Err(error) => return Err(error),
+            }
+            let read = self.read().await?;
+            match read.record {
+                Some(record) if self.is_mine(&record, held.epoch) => held.lease = record.lease,
+                record => return Ok(RenewOutcome::Lost(LeaseRead { record, ..read })),
+            }
+        }
+        Err(LeaseError::Contended)
+    }
+
+    /// Gives the place up, so that another takes it at once, with an epoch above `above`. What
+    /// another has taken already is left alone.
+    pub(crate) async fn release(
+        &self,
+        mut held: HeldLease,
+        above: Epoch,
+    ) -> Result<(), LeaseError> {
+        for _ in 0..TRIES_MAX {
+            let mut lease = held.lease.clone();
+            let earlier = held.predecessor_end.since(clock::now());
+            annotate(&mut lease, held.epoch.max(above), None, earlier);
+            lease.spec.get_or_insert_default().holder_identity = Some(String::new());
+            match call_api(self.api.replace(LEASE, &post_params(), &lease)).await {
+                Ok(_) => return Ok(()),
+                Err(error) if error.is_conflict() || error.is_not_found() => {}
+                Err(error) => return Err(error),
+            }
+            match self.read().await?.record {
+                Some(record) if self.is_mine(&record, held.epoch) => held.lease = record.lease,
+                _ => return Ok(()),
+            }
+        }
+        Err(LeaseError::Contended)
+    }
+
+    /// Whether this process holds what it sees, under whatever epoch.
+    pub(crate) fn holds(&self, record: &LeaseRecord) -> bool {
+        record.holder.as_ref() == Some(&self.holder)
+    }
+
+    /// The address of the holder, unless it is this replica's.
+    pub(crate) fn other_address(&self, record: &LeaseRecord) -> Option<String> {
+        record.address.clone().filter(|address| *address != self.address)
+    }
+
+    fn is_mine(&self, record: &LeaseRecord, epoch: Epoch) -> bool {
+        self.holds(record) && record.epoch == Some(epoch)
+    }
+
+    /// For how long from now on anyone before may believe that it leads. One that released the
+    /// Lease does not, nor does this process, which leads nothing while it takes.
+    fn earlier(&self, record: Option<&LeaseRecord>, unseen: Duration) -> Duration {
+        match record {
+            None => unseen.max(self.leadership),
+            Some(record) if record.holder.is_none() || self.holds(record) => record.earlier,
+            Some(record) => record.earlier.max(record.duration),
+        }
+    }
+}
+
+impl LeaseRecord {
+    /// What the Lease says.
+    pub(crate) fn of(lease: Lease) -> Result<Self, LeaseError> {
+        let version = revision_of(lease.metadata.resource_version.as_deref())?;
+        let annotations = lease.metadata.annotations.as_ref();
+        let annotation = |name| annotations.and_then(|all| all.get(name));
+        let milliseconds = |text: &String| text.parse().ok().map(Duration::from_millis);
+        let spec = lease.spec.as_ref();
+        let holder = spec.and_then(|spec| spec.holder_identity.clone());
+        let seconds = spec.and_then(|spec| spec.lease_duration_seconds).unwrap_or_default();
+        let epoch = annotation(EPOCH_ANNOTATION).and_then(|text| text.parse().ok()).map(Epoch);
+        if let Some(found) = epoch.filter(|epoch| *epoch > EPOCH_MAX) {
+            let namespace = lease.metadata.namespace.as_deref().unwrap_or("default");
+            let lease = format!("{LEASE} -n {namespace}");
+            return Err(LeaseError::EpochTooHigh { lease, found });
+        }
+        Ok(Self {
+            version,
+            holder: holder.filter(|holder| !holder.is_empty()),
+            address: annotation(ADDRESS_ANNOTATION).cloned(),
+            epoch,
+            duration: Duration::from_secs(u64::try_from(seconds).unwrap_or_default()),
+            earlier: annotation(EARLIER_ANNOTATION).and_then(milliseconds).unwrap_or_default(),
+            renewed: spec.and_then(|spec| spec.renew_time.clone()),
+            lease: Box::new(lease),
+        })
+    }
+
+    fn transitions(&self) -> i32 {
+        let spec = self.lease.spec.as_ref();
+        // The API server refuses a negative one; it starts again at the end of the range.
+        spec.and_then(|spec| spec.lease_transitions).filter(|count| *count < i32::MAX).unwrap_or(0)
+    }
+}
+
+impl LeaseError {
+    /// Whether the write did not happen because the object has changed, or is there already.
+    fn is_conflict(&self) -> bool {
+        matches!(self, Self::Api(kube::Error::Api(status)) if status.code == 409)
+    }
+
+    /// Whether the object is not there any more.
+    fn is_not_found(&self) -> bool {
+        matches!(self, Self::Api(kube::Error::Api(status)) if status.code == 404)
+    }
+}
+
+/// The epoch after what was read. The store's revision is in it even where the Lease has an epoch:
+/// a Lease that was deleted, put back from a copy or edited then resets nothing.
+fn next_epoch(read: &LeaseRead, above: Epoch) -> Epoch {
+    let annotated = read.record.as_ref().and_then(|record| record.epoch).unwrap_or_default();
+    annotated.max(above).max(Epoch(read.revision)).next()
+}
+
+fn annotate(lease: &mut Lease, epoch: Epoch, address: Option<&str>, earlier: Duration) {
+    let annotations = lease.metadata.annotations.get_or_insert_default();
+    annotations.insert(EPOCH_ANNOTATION.to_owned(), epoch.0.to_string());
+    match address {
+        Some(address) => annotations.insert(ADDRESS_ANNOTATION.to_owned(), address.to_owned()),
+        None => annotations.remove(ADDRESS_ANNOTATION),
+    };
+    match earlier.as_nanos().div_ceil(1_000_000) {
+        0 => annotations.remove(EARLIER_ANNOTATION),
+        earlier => annotations.insert(EARLIER_ANNOTATION.to_owned(), earlier.to_string()),
+    };
+}
+
+fn post_params() -> PostParams {
+    PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() }
+}
+
+fn whole_seconds(duration: Duration) -> i32 {
+    i32::try_from(duration.as_nanos().div_ceil(1_000_000_000)).unwrap_or(i32::MAX).max(1)
+}
+
+fn revision_of(version: Option<&str>) -> Result<u64, LeaseError> {
+    version.and_then(|text| text.parse().ok()).ok_or(LeaseError::Unversioned)
+}
+
+async fn call_api<T>(call: impl Future<Output = kube::Result<T>>) -> Result<T, LeaseError> {
+    timeout(CALL_TIMEOUT, call).await.map_err(|_| LeaseError::Timeout)?.map_err(LeaseError::Api)
+}
+
+/// An error and its causes in a line for people.
+pub(crate) fn describe_error(error: &kube::Error) -> String {
+    if let kube::Error::Api(status) = error {
+        return format!("{} ({} {})", status.message, status.code, status.reason);
+    }
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+impl LeaseRecord {
+    /// A Lease as a leader writes it; `renewal` tells its renewals apart.
+    pub(crate) fn example(
+        version: u64,
+        holder: &str,
+        epoch: Epoch,
+        leadership: Duration,
+        renewal: i64,
+    ) -> Self {
+        let mut lease = Lease::default();
+        lease.metadata.resource_version = Some(version.to_string());
+        lease.spec = Some(LeaseSpec {
+            holder_identity: Some(holder.to_owned()),
+            lease_duration_seconds: Some(whole_seconds(leadership)),
+            renew_time: Some(MicroTime(Timestamp::from_second(renewal).expect("a time"))),
+            ..LeaseSpec::default()
+        });
+        annotate(&mut lease, epoch, Some("10.0.0.1:7400"), Duration::ZERO);
+        Self::of(lease).expect("a Lease")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    fn record(holder: &str, epoch: u64) -> LeaseRecord {
+        LeaseRecord::example(40, holder, Epoch(epoch), MINUTE, 1)
+    }
+
+    fn lock() -> LeaseLock {
+        let config = kube::Config::new("http://127.0.0.1:1".parse().expect("a URL"));
+        let client = Client::try_from(config).expect("a client");
+        LeaseLock::new(client, "ns", "me_1".into(), "10.0.0.2:7400".into(), 2 * MINUTE)
+    }
+
+    #[test]
+    fn an_epoch_is_above_everything_that_may_have_been_one() {
+        let read = |revision, epoch: Option<u64>| LeaseRead {
+            revision,
+            record: epoch.map(|epoch| record("other_1", epoch)),
+        };
+        // No Lease: it may have been deleted. What it said is not above the store's revision.
+        assert_eq!(next_epoch(&read(41, None), Epoch(0)), Epoch(42));
+        assert_eq!(next_epoch(&read(41, Some(12)), Epoch(0)), Epoch(42));
+        // Agents, or a Lease, remember more than the store: it was restored from a backup.
+        assert_eq!(next_epoch(&read(41, Some(99)), Epoch(0)), Epoch(100));
+        assert_eq!(next_epoch(&read(41, Some(12)), Epoch(99)), Epoch(100));
+        // The annotation is not a number.
+        let mut spoiled = read(41, Some(12));
+        spoiled.record.as_mut().expect("a Lease").epoch = None;
+        assert_eq!(next_epoch(&spoiled, Epoch(0)), Epoch(42));
+    }
+
+    #[tokio::test]
+    async fn a_leader_before_may_lead_for_as_long_as_it_could_have_renewed() {
+        let lock = lock();
+        let earlier = |record: Option<LeaseRecord>| lock.earlier(record.as_ref(), Duration::ZERO);
+        assert_eq!(earlier(Some(record("other_1", 7))), MINUTE);
+        assert_eq!(earlier(Some(record("", 7))), Duration::ZERO, "it released");
+        assert_eq!(earlier(Some(record("me_1", 7))), Duration::ZERO, "it is this process");
+        assert_eq!(earlier(None), 2 * MINUTE, "a deleted Lease may have been anybody's");
+        assert_eq!(lock.earlier(None, 5 * MINUTE), 5 * MINUTE);
+        // One that took over from a leader that hung, and released, leaves that one behind.
+        let mut behind = record("", 8);
+        behind.earlier = MINUTE / 2;
+        assert_eq!(earlier(Some(behind)), MINUTE / 2);
+        let mut behind = record("other_1", 8);
+        behind.earlier = 3 * MINUTE;
+        assert_eq!(earlier(Some(behind)), 3 * MINUTE);
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let mut lease = Lease::default();
+        lease.metadata.resource_version = Some("7".into());
+        annotate(&mut lease, Epoch(9), Some("a:1"), Duration::from_micros(1_500));
+        let record = LeaseRecord::of(lease.clone()).expect("a Lease");
+        assert_eq!((record.version, record.epoch, record.holder), (7, Some(Epoch(9)), None));
+        assert_eq!(record.address.as_deref(), Some("a:1"));
+        assert_eq!(record.earlier, Duration::from_millis(2), "rounded up");
+        annotate(&mut lease, Epoch(9), None, Duration::ZERO);
+        let record = LeaseRecord::of(lease.clone()).expect("a Lease");
+        assert_eq!((record.address, record.earlier), (None, Duration::ZERO));
+        lease.metadata.resource_version = Some("seven".into());
+        assert!(LeaseRecord::of(lease).is_err());
+    }
+
+    #[test]
+    fn an_epoch_that_leaves_no_room_for_later_ones_is_refused() {
+        let lease = |epoch: &str| {
+            let mut lease = Lease::default();
+            lease.metadata.namespace = Some("ns".into());
+            lease.metadata.resource_version = Some("7".into());
+            annotate(&mut lease, Epoch(9), None, Duration::ZERO);
+            let annotations = lease.metadata.annotations.as_mut().expect("annotations");
+            annotations.insert(EPOCH_ANNOTATION.to_owned(), epoch.to_owned());
+            lease
+        };
+        let highest = LeaseRecord::of(lease(&EPOCH_MAX.0.to_string())).expect("a Lease");
+        let read = LeaseRead { revision: 7, record: Some(highest) };
+        assert_eq!(next_epoch(&read, Epoch(0)), EPOCH_MAX.next());
+        for epoch in [u64::MAX, EPOCH_MAX.0 + 1] {
+            let error = LeaseRecord::of(lease(&epoch.to_string())).expect_err("it is too high");
+            let text = error.to_string();
+            assert!(text.contains(&format!("is {epoch}, and at most {EPOCH_MAX}")), "{text}");
+            let command = format!("kubectl annotate lease {LEASE} -n ns {EPOCH_ANNOTATION}-");
+            assert!(text.contains(&command), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_duration_is_written_in_whole_seconds_and_never_shortened() {
+        assert_eq!(whole_seconds(Duration::from_millis(1)), 1);
+        assert_eq!(whole_seconds(Duration::from_millis(4_001)), 5);
+        assert_eq!(whole_seconds(Duration::ZERO), 1);
+        assert_eq!(whole_seconds(Duration::MAX), i32::MAX);
+    }
+}

@@ -1,0 +1,81 @@
+//! The most that a pod may hold, as an annotation of it, cluster by cluster: written before it is
+//! granted anything beyond, and read by every new leader. It is never taken for less than was
+//! written: what cannot be read counts as the most that any worker may hold.
+
+use std::collections::BTreeMap;
+
+use kube::ResourceExt;
+use leasehold_coordinator_core::exposure::{Entry, Exposure};
+use leasehold_driver::exposure_record::ExposureRecord;
+use leasehold_kube_api::names::{CLUSTER_LABEL, EXPOSED_LABEL, EXPOSURE_ANNOTATION};
+use leasehold_types::{ClusterName, Epoch};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// One cluster's part of the annotation.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct EntryRecord {
+    /// The term of the leader that wrote it.
+    epoch: Epoch,
+    #[serde(flatten)]
+    exposure: ExposureRecord,
+}
+
+/// The cluster in a pod's label, if the label is there and a valid name.
+pub(super) fn cluster(pod: &impl ResourceExt) -> Option<ClusterName> {
+    let label = pod.labels().get(CLUSTER_LABEL)?;
+    ClusterName::in_namespace(&pod.namespace()?, label).ok()
+}
+
+/// The entries of a pod's annotation for clusters in the pod's own namespace; others are ignored,
+/// since the pod's author has rights only there. If the annotation cannot be decoded, or is missing
+/// though the label says that it was written, the pod counts as if it may hold anything.
+pub(super) fn read(pod: &impl ResourceExt) -> BTreeMap<ClusterName, Entry> {
+    let unreadable =
+        || cluster(pod).map(|cluster| (cluster, Entry::unreadable())).into_iter().collect();
+    let Some(text) = pod.annotations().get(EXPOSURE_ANNOTATION) else {
+        return match pod.labels().contains_key(EXPOSED_LABEL) {
+            true => unreadable(),
+            false => BTreeMap::new(),
+        };
+    };
+    let written = match serde_json::from_str::<BTreeMap<ClusterName, Value>>(text) {
+        Ok(written) => written,
+        Err(error) => {
+            warn(pod, &error);
+            return unreadable();
+        }
+    };
+    let namespace = pod.namespace();
+    let own = written.into_iter().filter(|(name, _)| name.parts().0 == namespace.as_deref());
+    let entries = own.map(|(name, text)| match serde_json::from_value::<EntryRecord>(text) {
+        Ok(EntryRecord { epoch, exposure }) => {
+            (name, Entry { epoch, exposure: Exposure::from(exposure) })
+        }
+        Err(error) => {
+            warn(pod, &error);
+            (name, Entry::unreadable())
+        }
+    });
+    entries.collect()
+}
+
+fn warn(pod: &impl ResourceExt, error: &serde_json::Error) {
+    let (namespace, pod) = (pod.namespace(), pod.name_any());
+    tracing::debug!(
+        %error, namespace, pod,
+        "annotation {EXPOSURE_ANNOTATION} cannot be read: the pod counts as if it may hold anything"
+    );
+}
+
+/// The annotation's text for `entries`, or none if there is no entry.
+pub(super) fn text(entries: &BTreeMap<ClusterName, Entry>) -> Option<String> {
+    let written = entries.iter().map(|(name, entry)| {
+        let exposure = ExposureRecord::from(&entry.exposure);
+        (name, EntryRecord { epoch: entry.epoch, exposure })
+    });
+    let written: BTreeMap<_, _> = written.collect();
+    let text = (!written.is_empty()).then(|| serde_json::to_string(&written));
+    text.map(|text| text.expect("names and numbers are JSON"))
+}

@@ -1,0 +1,107 @@
+//! A change of a pod's metadata, pure. What it writes rests on what the pod was seen with, and the
+//! write is bound to that: one that is late changes nothing that was written since.
+
+use std::collections::BTreeMap;
+
+use leasehold_coordinator_core::campaign::{self, EntryVersion, Write};
+use leasehold_coordinator_core::exposure::Entry;
+use leasehold_kube_api::names::{
+    BUSY_LABEL, DO_NOT_DISRUPT_ANNOTATION, EXPOSED_LABEL, EXPOSURE_ANNOTATION,
+    SAFE_TO_EVICT_ANNOTATION, TRUE,
+};
+use leasehold_types::{ClusterName, Epoch};
+use serde_json::{Value, json};
+
+use super::exposure_annotation;
+
+/// What autoscalers of nodes heed beside the label: cluster-autoscaler and Karpenter.
+const KEEP_ANNOTATIONS: [(&str, &str); 2] =
+    [(SAFE_TO_EVICT_ANNOTATION, "false"), (DO_NOT_DISRUPT_ANNOTATION, TRUE)];
+
+/// A pod as it was seen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ObservedPod {
+    pub(super) uid: String,
+    pub(super) version: u64,
+    pub(super) exposures: BTreeMap<ClusterName, Entry>,
+}
+
+/// What is to become of a pod.
+#[derive(Clone, Debug)]
+pub(super) enum PodPatch {
+    /// The entry of this cluster becomes what a leader of this term wants.
+    Entry(ClusterName, Epoch, campaign::Attempt),
+    /// It is marked as busy.
+    Busy,
+    /// It is marked as idle, unless anything has happened to it since it was seen.
+    Idle,
+}
+
+/// What there is to write.
+#[derive(Clone, Debug)]
+pub(super) enum PatchDecision {
+    /// This metadata; what is written down by that.
+    Patch(Value, BTreeMap<ClusterName, Entry>),
+    /// It is as it should be.
+    Nothing,
+    /// A later leader has written the entry: it is left alone.
+    Superseded,
+    /// The entry in this version of the pod cannot be read: a later leader may have written it.
+    Unreadable(EntryVersion),
+}
+
+impl PodPatch {
+    /// What to write over a pod as it was seen.
+    pub(super) fn decide(&self, base: &ObservedPod) -> PatchDecision {
+        let mut exposures = base.exposures.clone();
+        let mut metadata = match self {
+            Self::Entry(cluster, epoch, attempt) => {
+                let version = EntryVersion(base.version);
+                match campaign::resolve(exposures.get(cluster), version, attempt, *epoch) {
+                    Write::Nothing => return PatchDecision::Nothing,
+                    Write::Superseded => return PatchDecision::Superseded,
+                    Write::Unreadable => return PatchDecision::Unreadable(version),
+                    Write::Put(Some(entry)) => {
+                        let jobs = entry.exposure.jobs_max > 0;
+                        exposures.insert(cluster.clone(), entry);
+                        if jobs { busy(true) } else { json!({}) }
+                    }
+                    Write::Put(None) => {
+                        exposures.remove(cluster);
+                        if exposures.is_empty() { busy(false) } else { json!({}) }
+                    }
+                }
+            }
+            Self::Busy => busy(true),
+            Self::Idle => busy(false),
+        };
+        if let Self::Entry(..) = self {
+            let exposed = (!exposures.is_empty()).then_some(TRUE);
+            metadata["labels"][EXPOSED_LABEL] = json!(exposed);
+            metadata["annotations"][EXPOSURE_ANNOTATION] =
+                json!(exposure_annotation::text(&exposures));
+        }
+        // The API server refuses what would change these: it is another pod then, or the same
+        // after another write.
+        metadata["uid"] = json!(base.uid);
+        metadata["resourceVersion"] = json!(base.version.to_string());
+        PatchDecision::Patch(metadata, exposures)
+    }
+
+    /// Whether it still holds of a pod that was written to since it was seen.
+    pub(super) fn is_retried(&self) -> bool {
+        match self {
+            Self::Entry(..) | Self::Busy => true,
+            Self::Idle => false,
+        }
+    }
+}
+
+fn busy(busy: bool) -> Value {
+    let label = busy.then_some(TRUE);
+    let annotations: serde_json::Map<_, _> = KEEP_ANNOTATIONS
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), json!(busy.then_some(*value))))
+        .collect();
+    json!({ "labels": { BUSY_LABEL: label }, "annotations": annotations })
+}

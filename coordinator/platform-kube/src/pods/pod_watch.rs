@@ -1,0 +1,64 @@
+//! The watch of pods. What it says of a pod is sent before it shows a later pod of that name.
+
+use std::collections::BTreeSet;
+use std::pin::pin;
+use std::sync::Arc;
+
+use futures_util::StreamExt;
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::runtime::watcher;
+use leasehold_coordinator_core::event::Event;
+use leasehold_driver::clock;
+use leasehold_kube_api::names::CLUSTER_LABEL;
+use tokio::sync::mpsc;
+
+use super::Shared;
+use super::facts::{PodFacts, PodName};
+use crate::watch_cache::events as watch_events;
+
+/// Watches one namespace, or all, until the receiver of the events is dropped.
+pub(super) async fn watch_pods(
+    shared: Arc<Shared>,
+    namespace: Option<String>,
+    events: mpsc::Sender<Event>,
+) {
+    let api: Api<Pod> = shared.api(namespace.as_deref());
+    let config = watcher::Config::default().labels(CLUSTER_LABEL);
+    let stops = events.closed();
+    let mut changes = pin!(watch_events("Pod", api, config, |_| ()).take_until(stops));
+    let mut seen = BTreeSet::new();
+    while let Some(change) = changes.next().await {
+        let now = clock::now();
+        let gone = match change {
+            watcher::Event::Init => {
+                seen.clear();
+                continue;
+            }
+            watcher::Event::InitApply(pod) => {
+                let Some(facts) = PodFacts::new(&pod) else { continue };
+                seen.insert(facts.pod.clone());
+                shared.store().apply(facts, now)
+            }
+            watcher::Event::InitDone => {
+                let namespace = namespace.as_deref();
+                let within = |pod: &PodName| namespace.is_none_or(|it| it == pod.namespace);
+                shared.store().retain(within, &std::mem::take(&mut seen), now);
+                shared.scope_seen(namespace);
+                Vec::new()
+            }
+            watcher::Event::Apply(pod) => {
+                let Some(facts) = PodFacts::new(&pod) else { continue };
+                shared.store().apply(facts, now)
+            }
+            watcher::Event::Delete(pod) => {
+                let Some(facts) = PodFacts::new(&pod) else { continue };
+                shared.store().delete(facts, now)
+            }
+        };
+        if !gone.is_empty() && events.send(Event::Gone(gone)).await.is_err() {
+            return;
+        }
+        shared.has_changed();
+    }
+}

@@ -1,0 +1,398 @@
+//! The store of pods, pure: watch events go in, and workers that are gone come out. A pod that
+//! vanished while it may have run leaves a tombstone until its workers are reported gone, and no
+//! later pod of its name is admitted before.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_coordinator_core::exposure::Entry as ExposureEntry;
+use leasehold_coordinator_core::view::Presence;
+use leasehold_types::{ClusterName, Epoch, Moment, TimeBounds, WorkerKey};
+
+use super::facts::{PodFacts, PodName};
+use super::patch::ObservedPod;
+
+/// How long a standby keeps a tombstone.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(300);
+/// How long an agent may go on beside a later pod of its name, once its grace period is over. A
+/// user who deletes a StatefulSet's pod by force promises that it has stopped. A running node
+/// notices within seconds, and then gives its containers the pod's full grace period.
+const REPLACED_WITHIN: Duration = Duration::from_secs(30);
+
+/// What is known of the pods.
+#[derive(Debug, Default)]
+pub(super) struct PodStore {
+    pods: BTreeMap<PodName, Entry>,
+    tombstones: BTreeMap<PodName, Vec<Tombstone>>,
+    /// Pods that a list has shown and the watch not yet.
+    listed: BTreeMap<PodName, Listed>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    facts: Arc<PodFacts>,
+    /// What it was before its label was changed.
+    former: BTreeSet<WorkerKey>,
+}
+
+/// A pod that vanished while it may have run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Tombstone {
+    /// Its UID; empty where none was ever seen.
+    pub(super) uid: String,
+    /// The workers that it was.
+    pub(super) keys: Vec<WorkerKey>,
+    /// What they may hold.
+    pub(super) exposures: BTreeMap<ClusterName, ExposureEntry>,
+    /// When it vanished.
+    pub(super) since: Moment,
+    /// How long its containers may take to end; zero where that was never seen.
+    pub(super) grace: Duration,
+    /// What the API server says when asked for it.
+    pub(super) api_check: ApiCheck,
+}
+
+/// What the API server answered about a tombstone's pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ApiCheck {
+    /// It was not asked yet.
+    NotAsked,
+    /// The pod exists; it only lost its label.
+    Exists(Moment),
+    /// It does not exist.
+    Deleted,
+}
+
+/// A pod as a list of metadata shows it.
+#[derive(Clone, Debug)]
+pub(super) struct Listed {
+    pub(super) uid: String,
+    pub(super) version: u64,
+    pub(super) exposures: BTreeMap<ClusterName, ExposureEntry>,
+}
+
+/// What the core knows about a tombstone's workers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct CoreView {
+    /// The term that this replica leads, and when that was first seen.
+    pub(super) term: Option<(Epoch, Moment)>,
+    /// The presence of its agent, if the core knows the worker; the most of several.
+    pub(super) presence: Option<Presence>,
+}
+
+/// What to do with a tombstone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TombstoneAction {
+    /// It may still run.
+    Keep,
+    /// Its workers are gone.
+    ReportGone,
+    /// Another replica leads and has reported them.
+    Forget,
+}
+
+impl PodStore {
+    /// Takes a pod as the watch shows it; returns the workers that are gone by that.
+    pub(super) fn apply(&mut self, facts: PodFacts, now: Moment) -> Vec<WorkerKey> {
+        let name = facts.pod.clone();
+        if let Some(listed) = self.listed.get(&name) {
+            if listed.uid != facts.uid && facts.version < listed.version {
+                return Vec::new();
+            }
+            self.listed.remove(&name);
+        }
+        let newer = |entry: &Entry| entry.facts.version > facts.version;
+        if self.pods.get(&name).is_some_and(|entry| entry.facts.uid == facts.uid && newer(entry)) {
+            // From before what was written here: the watch shows the state after it, too.
+            return Vec::new();
+        }
+        let mut former = self.restore(&name, &facts.uid);
+        let mut was_over = false;
+        match self.pods.remove(&name) {
+            Some(entry) if entry.facts.uid == facts.uid => {
+                was_over = entry.facts.over;
+                former.extend(entry.former);
+                former.extend(entry.facts.workers());
+            }
+            Some(entry) => self.add_tombstone(entry, now),
+            None => {}
+        }
+        let entry = Entry { facts: Arc::new(facts), former };
+        let gone = match entry.facts.over && !was_over {
+            true => entry.keys(),
+            false => Vec::new(),
+        };
+        self.pods.insert(name, entry);
+        gone
+    }
+
+    /// Takes the last state of a pod that vanished; returns the workers that are gone by that.
+    pub(super) fn delete(&mut self, last: PodFacts, now: Moment) -> Vec<WorkerKey> {
+        let known = self.pods.get(&last.pod).is_some_and(|entry| entry.facts.uid == last.uid);
+        let listed = self.listed.get(&last.pod).is_some_and(|listed| listed.uid == last.uid);
+        if !known && !listed {
+            return Vec::new();
+        }
+        let name = last.pod.clone();
+        let mut gone = self.apply(last, now);
+        let Some(entry) = self.pods.remove(&name) else { return gone };
+        if entry.facts.over {
+            return gone;
+        }
+        if entry.facts.node.is_none() {
+            // It was never placed on a node: nothing of it has ever run.
+            gone.extend(entry.keys());
+            return gone;
+        }
+        self.add_tombstone(entry, now);
+        gone
+    }
+
+    /// The watch has started anew and shown `seen`: whatever else `within` knows has vanished.
+    pub(super) fn retain(
+        &mut self,
+        within: impl Fn(&PodName) -> bool,
+        seen: &BTreeSet<PodName>,
+        now: Moment,
+    ) {
+        let lost = |(name, _): &(&PodName, &Entry)| within(name) && !seen.contains(*name);
+        let lost: Vec<_> = self.pods.iter().filter(lost).map(|(name, _)| name.clone()).collect();
+        for name in lost {
+            match self.pods.remove(&name) {
+                Some(entry) if !entry.facts.over => self.add_tombstone(entry, now),
+                Some(_) | None => {}
+            }
+        }
+    }
+
+    /// Takes a list that is newer than the watch may be, and returns what may be held: by pods on
+    /// the list that are not known to be over, by pods that vanished before the watch could show
+    /// it, and by pods with a tombstone.
+    pub(super) fn list(
+        &mut self,
+        listed: BTreeMap<PodName, Listed>,
+        now: Moment,
+    ) -> BTreeMap<WorkerKey, ExposureEntry> {
+        let mut exposed = BTreeMap::new();
+        for (name, entry) in &self.pods {
+            if !entry.facts.over && !listed.contains_key(name) {
+                join(&mut exposed, name, &entry.facts.exposures);
+            }
+        }
+        for (name, pod) in listed {
+            let known = self.pods.get(&name).is_some_and(|entry| entry.facts.uid == pod.uid);
+            if known {
+                let over = self.pods.get(&name).is_some_and(|entry| entry.facts.over);
+                if !over {
+                    join(&mut exposed, &name, &pod.exposures);
+                }
+                continue;
+            }
+            if self.pods.get(&name).is_some_and(|entry| entry.facts.version > pod.version) {
+                // The watch is ahead of the list: it has shown a later pod of this name.
+                continue;
+            }
+            self.restore(&name, &pod.uid);
+            let earlier = self.pods.remove(&name);
+            if pod.exposures.is_empty() {
+                earlier.into_iter().for_each(|entry| self.add_tombstone(entry, now));
+            } else {
+                // A predecessor reported earlier pods of this name as gone before it admitted this
+                // one: their tombstones must not report it again.
+                self.tombstones.remove(&name);
+            }
+            join(&mut exposed, &name, &pod.exposures);
+            self.listed.insert(name, pod);
+        }
+        for (name, tombstone) in self.tombstones() {
+            join(&mut exposed, name, &tombstone.exposures);
+        }
+        exposed
+    }
+
+    /// The core knows a worker that has no pod in the store. Returns whether it has certainly
+    /// ended; otherwise adds a tombstone.
+    pub(super) fn confirm_gone(&mut self, key: &WorkerKey, now: Moment) -> bool {
+        let Some(name) = PodName::of(key) else { return false };
+        if let Some(entry) = self.pods.get(&name) {
+            return entry.facts.over;
+        }
+        if self.has_tombstone(&name) {
+            return false;
+        }
+        let (uid, exposures) = match self.listed.remove(&name) {
+            Some(listed) => (listed.uid, listed.exposures),
+            None => (String::new(), BTreeMap::new()),
+        };
+        let written = exposures.keys().filter_map(|cluster| name.key_in(cluster));
+        let keys = written.chain([key.clone()]).collect::<BTreeSet<_>>().into_iter().collect();
+        let grace = Duration::ZERO;
+        let tombstone =
+            Tombstone { uid, keys, exposures, since: now, grace, api_check: ApiCheck::NotAsked };
+        self.tombstones.insert(name, vec![tombstone]);
+        false
+    }
+
+    /// The pod of this name.
+    pub(super) fn find(&self, name: &PodName) -> Option<&Arc<PodFacts>> {
+        self.pods.get(name).map(|entry| &entry.facts)
+    }
+
+    /// The pod of this name, if no earlier one has a tombstone.
+    pub(super) fn settled(&self, name: &PodName) -> Option<&Arc<PodFacts>> {
+        let has_tombstone = self.tombstones.contains_key(name);
+        self.find(name).filter(|_| !has_tombstone)
+    }
+
+    /// Whether an earlier pod of this name may still run.
+    pub(super) fn has_tombstone(&self, name: &PodName) -> bool {
+        self.tombstones.contains_key(name)
+    }
+
+    /// Every pod.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Arc<PodFacts>> {
+        self.pods.values().map(|entry| &entry.facts)
+    }
+
+    /// Every tombstone.
+    pub(super) fn tombstones(&self) -> impl Iterator<Item = (&PodName, &Tombstone)> {
+        self.tombstones
+            .iter()
+            .flat_map(|(name, tombstones)| tombstones.iter().map(move |it| (name, it)))
+    }
+
+    /// Takes the API server's answer for the name of the tombstone with this UID: a pod, or `None`.
+    /// Returns the workers that are gone by that.
+    pub(super) fn api_check(
+        &mut self,
+        name: &PodName,
+        uid: &str,
+        found: Option<&PodFacts>,
+        now: Moment,
+    ) -> Vec<WorkerKey> {
+        let mut tombstones = self.tombstones.get_mut(name).into_iter().flatten();
+        let Some(tombstone) = tombstones.find(|tombstone| tombstone.uid == uid) else {
+            return Vec::new();
+        };
+        match found {
+            Some(facts) if tombstone.uid.is_empty() || tombstone.uid == facts.uid => {
+                tombstone.uid.clone_from(&facts.uid);
+                tombstone.grace = facts.grace;
+                tombstone.api_check = ApiCheck::Exists(now);
+                if facts.over { tombstone.keys.clone() } else { Vec::new() }
+            }
+            Some(_) | None => {
+                if matches!(tombstone.api_check, ApiCheck::Exists(_)) {
+                    tombstone.since = now;
+                }
+                tombstone.api_check = ApiCheck::Deleted;
+                Vec::new()
+            }
+        }
+    }
+
+    /// Removes a tombstone.
+    pub(super) fn remove_tombstone(&mut self, name: &PodName, uid: &str) {
+        if let Some(tombstones) = self.tombstones.get_mut(name) {
+            tombstones.retain(|tombstone| tombstone.uid != uid);
+            if tombstones.is_empty() {
+                self.tombstones.remove(name);
+            }
+        }
+    }
+
+    /// What to do with a tombstone, given what the core knows of its agent.
+    pub(super) fn action_for(
+        &self,
+        name: &PodName,
+        tombstone: &Tombstone,
+        core_view: CoreView,
+        bounds: &TimeBounds,
+        now: Moment,
+    ) -> TombstoneAction {
+        if tombstone.api_check != ApiCheck::Deleted {
+            return TombstoneAction::Keep;
+        }
+        let age = now.since(tombstone.since);
+        let Some((_, leads_since)) = core_view.term else {
+            return if age >= FORGOTTEN_AFTER {
+                TombstoneAction::Forget
+            } else {
+                TombstoneAction::Keep
+            };
+        };
+        let ttl =
+            tombstone.exposures.values().map(|entry| entry.exposure.ttl).max().unwrap_or_default();
+        let outlasted = age >= bounds.outlast(ttl);
+        let is_gone = match core_view.presence {
+            Some(Presence::Connected) => self
+                .find(name)
+                .is_some_and(|later| age >= REPLACED_WITHIN + tombstone.grace.max(later.grace)),
+            // It may run cut off from here, and obey its leases to their end.
+            Some(Presence::Silent | Presence::Unreported) => outlasted,
+            // Nothing is left of it; but it may have been a predecessor's.
+            Some(Presence::Lost) | None => outlasted || tombstone.since >= leads_since,
+        };
+        if is_gone { TombstoneAction::ReportGone } else { TombstoneAction::Keep }
+    }
+
+    /// A pod as a write has left it, before the watch shows it.
+    pub(super) fn wrote(&mut self, name: &PodName, now: ObservedPod) {
+        let Some(entry) = self.pods.get_mut(name) else { return };
+        if entry.facts.uid != now.uid || entry.facts.version >= now.version {
+            // Another pod, or the watch was faster.
+            return;
+        }
+        let facts = Arc::make_mut(&mut entry.facts);
+        facts.version = now.version;
+        facts.exposures = now.exposures;
+    }
+
+    /// Removes the tombstone of a pod that exists; returns the workers that it was.
+    fn restore(&mut self, name: &PodName, uid: &str) -> BTreeSet<WorkerKey> {
+        let tombstones = self.tombstones.get(name).into_iter().flatten();
+        let same = tombstones.filter(|tombstone| tombstone.uid == uid);
+        let keys = same.flat_map(|tombstone| tombstone.keys.iter().cloned()).collect();
+        self.remove_tombstone(name, uid);
+        keys
+    }
+
+    fn add_tombstone(&mut self, entry: Entry, now: Moment) {
+        if entry.facts.over {
+            return;
+        }
+        let tombstone = Tombstone {
+            uid: entry.facts.uid.clone(),
+            keys: entry.keys(),
+            exposures: entry.facts.exposures.clone(),
+            since: now,
+            grace: entry.facts.grace,
+            api_check: ApiCheck::NotAsked,
+        };
+        if tombstone.keys.is_empty() {
+            return;
+        }
+        self.tombstones.entry(entry.facts.pod.clone()).or_default().push(tombstone);
+    }
+}
+
+impl Entry {
+    fn keys(&self) -> Vec<WorkerKey> {
+        let mut keys = self.former.clone();
+        keys.extend(self.facts.workers());
+        keys.into_iter().collect()
+    }
+}
+
+fn join(
+    exposed: &mut BTreeMap<WorkerKey, ExposureEntry>,
+    name: &PodName,
+    exposures: &BTreeMap<ClusterName, ExposureEntry>,
+) {
+    for (cluster, exposure) in exposures {
+        let Some(key) = name.key_in(cluster) else { continue };
+        let joined = exposed.get(&key).map(|have| have.join(exposure));
+        exposed.insert(key, joined.unwrap_or_else(|| exposure.clone()));
+    }
+}

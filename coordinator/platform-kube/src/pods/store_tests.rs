@@ -1,0 +1,452 @@
+//! Who is gone and when, by what a watch shows in which order.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use leasehold_coordinator_core::exposure::{Entry, Exposure};
+use leasehold_coordinator_core::view::Presence;
+use leasehold_types::{ClusterName, Epoch, Moment, TimeBounds, WorkerKey};
+use serde_json::{Value, json};
+
+use super::exposure_annotation;
+use super::facts::{PodFacts, PodName};
+use super::patch::ObservedPod;
+use super::store::*;
+
+const UID: &str = "uid-1";
+const NEXT: &str = "uid-2";
+const TTL: Duration = Duration::from_secs(10);
+
+/// A pod object as the API server sends it, with `patch` merged over.
+fn pod(uid: &str, version: u64, patch: Value) -> PodFacts {
+    let mut pod = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {
+            "namespace": "ci", "name": "w-0", "uid": uid,
+            "resourceVersion": version.to_string(),
+            "labels": { "leasehold.dev/cluster": "builds" },
+        },
+        "spec": { "nodeName": "n1", "containers": [] },
+        "status": {
+            "phase": "Running",
+            "containerStatuses": [container(json!({ "running": {} }), 0)],
+        },
+    });
+    merge(&mut pod, patch);
+    PodFacts::new(&serde_json::from_value(pod).expect("a pod")).expect("a whole pod")
+}
+
+fn container(state: Value, restarts: u32) -> Value {
+    json!({
+        "name": "c", "image": "i", "imageID": "i", "ready": true,
+        "restartCount": restarts, "state": state,
+    })
+}
+
+fn merge(onto: &mut Value, patch: Value) {
+    match patch {
+        Value::Object(fields) if onto.is_object() => {
+            for (name, value) in fields {
+                merge(&mut onto[name], value);
+            }
+        }
+        other => *onto = other,
+    }
+}
+
+fn ended(phase: &str) -> Value {
+    let terminated = container(json!({ "terminated": { "exitCode": 0 } }), 0);
+    json!({ "status": { "phase": phase, "containerStatuses": [terminated] } })
+}
+
+fn exposed(jobs: u32) -> (Value, BTreeMap<ClusterName, Entry>) {
+    let exposure = Exposure { ttl: TTL, jobs_max: jobs, ..Exposure::default() };
+    let entry = Entry { epoch: Epoch(6), exposure };
+    let exposures = BTreeMap::from([(cluster("builds"), entry)]);
+    let text = exposure_annotation::text(&exposures);
+    (json!({ "metadata": { "annotations": { "leasehold.dev/exposure": text } } }), exposures)
+}
+
+fn cluster(name: &str) -> ClusterName {
+    ClusterName::in_namespace("ci", name).expect("a name")
+}
+
+fn key(name: &str) -> WorkerKey {
+    this().key_in(&cluster(name)).expect("a worker")
+}
+
+fn this() -> PodName {
+    PodName { namespace: "ci".into(), name: "w-0".into() }
+}
+
+fn at(secs: u64) -> Moment {
+    Moment(0) + Duration::from_secs(secs)
+}
+
+fn bounds() -> TimeBounds {
+    TimeBounds::default()
+}
+
+fn core_view(led_since: u64, presence: Option<Presence>) -> CoreView {
+    CoreView { term: Some((Epoch(7), at(led_since))), presence }
+}
+
+/// The tombstone of the one pod.
+fn tombstone(store: &PodStore) -> Tombstone {
+    let mut tombstones = store.tombstones();
+    let tombstone = tombstones.next().expect("a ghost").1.clone();
+    assert!(tombstones.next().is_none(), "two ghosts");
+    tombstone
+}
+
+fn action_for(store: &PodStore, core_view: CoreView, secs: u64) -> TombstoneAction {
+    store.action_for(&this(), &tombstone(store), core_view, &bounds(), at(secs))
+}
+
+/// A store whose one pod was deleted by force at second 100, as the API server confirms.
+fn deleted_by_force() -> PodStore {
+    let mut store = PodStore::default();
+    let (patch, _) = exposed(2);
+    assert_eq!(store.apply(pod(UID, 1, patch.clone()), at(0)), []);
+    assert_eq!(store.delete(pod(UID, 2, patch), at(100)), []);
+    assert_eq!(tombstone(&store).api_check, ApiCheck::NotAsked);
+    assert_eq!(store.api_check(&this(), UID, None, at(100)), []);
+    store
+}
+
+#[test]
+fn a_pod_that_ends_is_gone_once_and_its_deletion_says_nothing_more() {
+    for phase in ["Succeeded", "Failed"] {
+        let mut store = PodStore::default();
+        assert_eq!(store.apply(pod(UID, 1, json!({})), at(0)), []);
+        let terminating = json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z" } });
+        assert_eq!(store.apply(pod(UID, 2, terminating), at(1)), []);
+        assert_eq!(store.apply(pod(UID, 3, ended(phase)), at(2)), [key("builds")]);
+        assert_eq!(store.apply(pod(UID, 4, ended(phase)), at(3)), []);
+        assert_eq!(store.delete(pod(UID, 5, ended(phase)), at(4)), []);
+        assert_eq!(store.tombstones().count(), 0);
+        assert!(store.find(&this()).is_none());
+    }
+}
+
+#[test]
+fn a_pod_speaks_for_no_worker_of_another_namespace() {
+    let victim = ClusterName::in_namespace("victim", "prod").expect("a name");
+    let exposures =
+        BTreeMap::from([(victim, Entry { epoch: Epoch(6), exposure: Exposure::default() })]);
+    let text = exposure_annotation::text(&exposures);
+    let mut patch = ended("Failed");
+    merge(&mut patch, json!({ "metadata": { "annotations": { "leasehold.dev/exposure": text } } }));
+    let mut store = PodStore::default();
+    assert_eq!(store.apply(pod(UID, 1, patch), at(0)), [key("builds")]);
+    assert!(store.find(&this()).expect("a pod").exposures.is_empty());
+    let listed = Listed { uid: UID.into(), version: 1, exposures };
+    assert_eq!(
+        PodStore::default().list(BTreeMap::from([(this(), listed)]), at(0)),
+        BTreeMap::new()
+    );
+}
+
+#[test]
+fn a_pod_whose_end_comes_with_its_deletion_is_gone() {
+    let mut store = PodStore::default();
+    store.apply(pod(UID, 1, json!({})), at(0));
+    assert_eq!(store.delete(pod(UID, 2, ended("Succeeded")), at(1)), [key("builds")]);
+    assert_eq!(store.tombstones().count(), 0);
+}
+
+#[test]
+fn a_pod_that_is_called_failed_while_its_containers_run_is_not_gone() {
+    // The collector of lost nodes' pods, and an eviction that has only begun.
+    let mut store = PodStore::default();
+    store.apply(pod(UID, 1, json!({})), at(0));
+    let failed = json!({ "status": { "phase": "Failed", "reason": "NodeLost" } });
+    assert_eq!(store.apply(pod(UID, 2, failed.clone()), at(1)), []);
+    assert_eq!(store.apply(pod(UID, 3, ended("Failed")), at(2)), [key("builds")]);
+    let mut store = PodStore::default();
+    store.apply(pod(UID, 1, json!({})), at(0));
+    assert_eq!(store.delete(pod(UID, 2, failed), at(1)), []);
+    assert_eq!(tombstone(&store).keys, [key("builds")]);
+}
+
+#[test]
+fn a_native_sidecar_that_runs_counts_like_any_container() {
+    let mut store = PodStore::default();
+    let running = json!({ "status": {
+        "initContainerStatuses": [container(json!({ "running": {} }), 2)]
+    } });
+    let mut patch = ended("Failed");
+    merge(&mut patch, running);
+    let facts = pod(UID, 1, patch);
+    assert_eq!((facts.over, facts.restarts), (false, 2));
+    assert_eq!(store.apply(facts, at(0)), []);
+}
+
+#[test]
+fn a_pod_that_was_never_placed_is_gone_when_it_is_deleted() {
+    let pending = json!({
+        "spec": { "nodeName": null },
+        "status": { "phase": "Pending", "containerStatuses": null },
+    });
+    let mut store = PodStore::default();
+    assert_eq!(store.apply(pod(UID, 1, pending.clone()), at(0)), []);
+    assert_eq!(store.delete(pod(UID, 2, pending), at(1)), [key("builds")]);
+}
+
+#[test]
+fn a_pod_that_was_placed_may_have_started_whatever_its_status_says() {
+    let pending = json!({ "status": { "phase": "Pending", "containerStatuses": null } });
+    let mut store = PodStore::default();
+    assert_eq!(store.apply(pod(UID, 1, pending.clone()), at(0)), []);
+    assert_eq!(store.delete(pod(UID, 2, pending), at(1)), []);
+    assert_eq!(tombstone(&store).uid, UID);
+}
+
+#[test]
+fn a_node_that_is_lost_ends_nothing() {
+    let mut store = PodStore::default();
+    store.apply(pod(UID, 1, json!({})), at(0));
+    let lost = json!({
+        "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z" },
+        "status": { "phase": "Unknown" },
+    });
+    assert_eq!(store.apply(pod(UID, 2, lost), at(1)), []);
+    assert!(store.find(&this()).is_some_and(|facts| facts.is_terminating()));
+    assert_eq!(store.tombstones().count(), 0);
+}
+
+#[test]
+fn a_pod_deleted_by_force_is_gone_when_its_agent_is_silent() {
+    let store = deleted_by_force();
+    let connected = core_view(50, Some(Presence::Connected));
+    assert_eq!(action_for(&store, connected, 100), TombstoneAction::Keep);
+    assert_eq!(action_for(&store, connected, 10_000), TombstoneAction::Keep);
+    for presence in [None, Some(Presence::Lost)] {
+        assert_eq!(
+            action_for(&store, core_view(50, presence), 100),
+            TombstoneAction::ReportGone,
+            "{presence:?}"
+        );
+    }
+}
+
+#[test]
+fn a_pod_deleted_by_force_that_may_be_cut_off_has_its_leases_to_their_end() {
+    let store = deleted_by_force();
+    for presence in [Presence::Silent, Presence::Unreported] {
+        let core_view = core_view(50, Some(presence));
+        // 10 s, 1 % and half a second after second 100.
+        assert_eq!(action_for(&store, core_view, 110), TombstoneAction::Keep, "{presence:?}");
+        assert_eq!(action_for(&store, core_view, 111), TombstoneAction::ReportGone, "{presence:?}");
+    }
+}
+
+#[test]
+fn a_pod_deleted_under_a_predecessor_is_gone_when_its_leases_are_over() {
+    let store = deleted_by_force();
+    // 10 s, 1 % and half a second after second 100.
+    assert_eq!(
+        action_for(&store, core_view(101, Some(Presence::Unreported)), 110),
+        TombstoneAction::Keep
+    );
+    assert_eq!(
+        action_for(&store, core_view(101, Some(Presence::Unreported)), 111),
+        TombstoneAction::ReportGone
+    );
+}
+
+#[test]
+fn a_replica_that_stands_by_says_nothing_and_forgets_in_the_end() {
+    let store = deleted_by_force();
+    let nobody = CoreView { term: None, presence: None };
+    assert_eq!(action_for(&store, nobody, 399), TombstoneAction::Keep);
+    assert_eq!(action_for(&store, nobody, 400), TombstoneAction::Forget);
+}
+
+#[test]
+fn nothing_is_said_before_the_api_server_was_asked() {
+    let mut store = PodStore::default();
+    store.apply(pod(UID, 1, json!({})), at(0));
+    store.delete(pod(UID, 2, json!({})), at(1));
+    assert_eq!(action_for(&store, core_view(0, None), 2), TombstoneAction::Keep);
+}
+
+#[test]
+fn a_later_pod_of_the_name_is_let_in_after_the_last_word_on_the_earlier() {
+    let mut store = deleted_by_force();
+    assert_eq!(store.apply(pod(NEXT, 3, json!({})), at(101)), []);
+    assert_eq!(store.find(&this()).expect("the new one").uid, NEXT);
+    assert!(store.settled(&this()).is_none(), "let in beside a ghost");
+    let connected = core_view(0, Some(Presence::Connected));
+    // 30 s of grace, which the node gives it once it has noticed.
+    assert_eq!(action_for(&store, connected, 159), TombstoneAction::Keep);
+    assert_eq!(action_for(&store, connected, 160), TombstoneAction::ReportGone);
+    store.remove_tombstone(&this(), UID);
+    assert_eq!(store.settled(&this()).expect("let in").uid, NEXT);
+}
+
+#[test]
+fn a_pod_deleted_by_force_beside_a_later_one_has_its_own_grace_period() {
+    let mut store = PodStore::default();
+    let patient = json!({ "spec": { "terminationGracePeriodSeconds": 3_600 } });
+    store.apply(pod(UID, 1, patient.clone()), at(0));
+    store.delete(pod(UID, 2, patient), at(100));
+    store.api_check(&this(), UID, None, at(100));
+    store.apply(pod(NEXT, 3, json!({})), at(101));
+    let connected = core_view(0, Some(Presence::Connected));
+    assert_eq!(action_for(&store, connected, 3_700), TombstoneAction::Keep);
+    assert_eq!(action_for(&store, connected, 3_730), TombstoneAction::ReportGone);
+}
+
+#[test]
+fn a_late_deletion_of_an_earlier_pod_says_nothing_of_the_later_one() {
+    let mut store = PodStore::default();
+    store.apply(pod(NEXT, 5, json!({})), at(0));
+    assert_eq!(store.delete(pod(UID, 4, ended("Succeeded")), at(1)), []);
+    assert_eq!(store.delete(pod(UID, 4, json!({})), at(1)), []);
+    assert_eq!(store.tombstones().count(), 0);
+    assert_eq!(store.settled(&this()).expect("it is there").uid, NEXT);
+}
+
+#[test]
+fn a_replacement_whose_deletion_was_missed_leaves_a_ghost() {
+    let mut store = PodStore::default();
+    store.apply(pod(UID, 1, json!({})), at(0));
+    assert_eq!(store.apply(pod(NEXT, 9, json!({})), at(1)), []);
+    assert_eq!(tombstone(&store).uid, UID);
+    assert!(store.settled(&this()).is_none());
+}
+
+#[test]
+fn a_watch_that_starts_anew_buries_what_it_does_not_show_in_its_own_scope() {
+    let mut store = PodStore::default();
+    store.apply(pod(UID, 1, json!({})), at(0));
+    store.retain(|name| name.namespace == "other", &BTreeSet::new(), at(1));
+    store.retain(|_| true, &BTreeSet::from([this()]), at(1));
+    assert_eq!(store.tombstones().count(), 0);
+    store.retain(|_| true, &BTreeSet::new(), at(2));
+    assert_eq!((tombstone(&store).uid.as_str(), tombstone(&store).since), (UID, at(2)));
+}
+
+#[test]
+fn a_pod_that_loses_its_label_is_a_worker_until_it_is_over() {
+    let mut store = PodStore::default();
+    store.apply(pod(UID, 1, json!({})), at(0));
+    // A watch by label says of such a pod that it was deleted.
+    assert_eq!(store.delete(pod(UID, 2, json!({})), at(1)), []);
+    let bare = json!({ "metadata": { "labels": null } });
+    assert_eq!(store.api_check(&this(), UID, Some(&pod(UID, 2, bare.clone())), at(1)), []);
+    assert_eq!(
+        action_for(&store, core_view(0, Some(Presence::Lost)), 10_000),
+        TombstoneAction::Keep
+    );
+    let mut over = ended("Succeeded");
+    merge(&mut over, bare);
+    assert_eq!(store.api_check(&this(), UID, Some(&pod(UID, 3, over)), at(9)), [key("builds")]);
+}
+
+#[test]
+fn a_label_that_comes_back_ends_the_haunting_and_keeps_what_the_pod_was() {
+    let mut store = PodStore::default();
+    store.apply(pod(UID, 1, json!({})), at(0));
+    store.delete(pod(UID, 2, json!({})), at(1));
+    let label = |name: &str| json!({ "metadata": { "labels": { "leasehold.dev/cluster": name } } });
+    assert_eq!(store.apply(pod(UID, 3, label("nightly")), at(2)), []);
+    assert!(store.settled(&this()).is_some());
+    let mut over = ended("Failed");
+    merge(&mut over, label("nightly"));
+    assert_eq!(store.apply(pod(UID, 4, over), at(3)), [key("builds"), key("nightly")]);
+}
+
+#[test]
+fn a_list_shows_what_may_be_held_by_pods_and_ghosts_but_not_by_those_that_are_over() {
+    let (patch, exposures) = exposed(3);
+    let listed = |uid: &str, version, exposures: &BTreeMap<_, _>| {
+        let listed = Listed { uid: uid.into(), version, exposures: exposures.clone() };
+        BTreeMap::from([(this(), listed)])
+    };
+    let held = BTreeMap::from([(key("builds"), exposures[&cluster("builds")].clone())]);
+    // The watch has shown no pod yet.
+    assert_eq!(PodStore::default().list(listed(UID, 1, &exposures), at(0)), held);
+    // It is known to be over.
+    let mut store = PodStore::default();
+    let mut over = ended("Failed");
+    merge(&mut over, patch.clone());
+    store.apply(pod(UID, 1, over), at(0));
+    assert_eq!(store.list(listed(UID, 1, &exposures), at(1)), BTreeMap::new());
+    // It vanished, which the watch has not shown yet.
+    let mut store = PodStore::default();
+    store.apply(pod(UID, 1, patch.clone()), at(0));
+    assert_eq!(store.list(BTreeMap::new(), at(1)), held);
+    // It vanished, and may still run.
+    let mut store = deleted_by_force();
+    let jobs = |exposed: &BTreeMap<WorkerKey, Entry>| exposed[&key("builds")].exposure.jobs_max;
+    assert_eq!(jobs(&store.list(BTreeMap::new(), at(101))), 2);
+}
+
+#[test]
+fn a_list_that_shows_a_later_pod_ends_all_talk_of_the_earlier() {
+    let (patch, exposures) = exposed(3);
+    let mut store = PodStore::default();
+    store.apply(pod(UID, 1, patch.clone()), at(0));
+    let later = Listed { uid: NEXT.into(), version: 9, exposures };
+    let held = store.list(BTreeMap::from([(this(), later)]), at(1));
+    assert_eq!(held.len(), 1);
+    // The watch is behind: what it says of the earlier pod is old news.
+    assert_eq!(store.apply(pod(UID, 5, ended("Succeeded")), at(2)), []);
+    assert_eq!(store.delete(pod(UID, 6, ended("Succeeded")), at(3)), []);
+    assert_eq!(store.tombstones().count(), 0);
+    assert!(store.settled(&this()).is_none(), "not seen by the watch yet");
+    assert_eq!(store.apply(pod(NEXT, 8, patch), at(4)), []);
+    assert_eq!(store.settled(&this()).expect("seen").uid, NEXT);
+}
+
+#[test]
+fn a_pod_that_only_a_list_has_shown_and_that_is_no_more_is_missed() {
+    let (_, exposures) = exposed(3);
+    let mut store = PodStore::default();
+    let later = Listed { uid: NEXT.into(), version: 9, exposures };
+    store.list(BTreeMap::from([(this(), later)]), at(1));
+    assert!(!store.confirm_gone(&key("builds"), at(2)));
+    assert_eq!(tombstone(&store).uid, NEXT);
+    store.api_check(&this(), NEXT, None, at(3));
+    assert_eq!(
+        action_for(&store, core_view(0, Some(Presence::Unreported)), 20),
+        TombstoneAction::ReportGone
+    );
+}
+
+#[test]
+fn a_worker_that_the_core_knows_and_no_pod_is_haunts_until_it_is_asked_for() {
+    let mut store = PodStore::default();
+    assert!(!store.confirm_gone(&key("builds"), at(0)));
+    assert!(!store.confirm_gone(&key("builds"), at(1)), "a second ghost");
+    // It exists after all, the watch is only behind.
+    store.api_check(&this(), "", Some(&pod(UID, 3, json!({}))), at(2));
+    assert_eq!(store.apply(pod(UID, 3, json!({})), at(3)), []);
+    assert!(store.settled(&this()).is_some());
+    assert!(!store.confirm_gone(&key("builds"), at(4)));
+    store.apply(pod(UID, 4, ended("Failed")), at(5));
+    assert!(store.confirm_gone(&key("builds"), at(6)), "over, and known to the core again");
+}
+
+#[test]
+fn what_was_just_written_is_known_before_the_watch_shows_it() {
+    let (_, exposures) = exposed(3);
+    let mut store = PodStore::default();
+    store.apply(pod(UID, 1, json!({})), at(0));
+    let written =
+        |uid: &str| ObservedPod { uid: uid.into(), version: 5, exposures: exposures.clone() };
+    store.wrote(&this(), written(NEXT));
+    assert!(store.find(&this()).expect("a pod").exposures.is_empty(), "written to another pod");
+    store.wrote(&this(), written(UID));
+    // The watch is behind: this is the pod as it was before.
+    store.apply(pod(UID, 4, json!({})), at(1));
+    store.retain(|_| true, &BTreeSet::new(), at(2));
+    assert_eq!(tombstone(&store).exposures, exposures);
+    // And here it is ahead: another client has written since.
+    let mut store = PodStore::default();
+    store.apply(pod(UID, 6, json!({})), at(0));
+    store.wrote(&this(), written(UID));
+    assert!(store.find(&this()).expect("a pod").exposures.is_empty());
+}

@@ -1,0 +1,196 @@
+//! Reads and writes the exposures on pods. Each write carries the UID and resourceVersion of the
+//! pod that it was computed from, so that it cannot hit a later pod of that name or overwrite a
+//! later change.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::Context;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{ListParams, PartialObjectMeta, Patch, PatchParams};
+use kube::{Api, ResourceExt};
+use leasehold_coordinator_core::campaign::{self, Written};
+use leasehold_coordinator_core::event::Event;
+use leasehold_coordinator_core::exposure::{Entry, Sets};
+use leasehold_driver::clock;
+use leasehold_kube_api::names::{CLUSTER_LABEL, EXPOSED_LABEL, FIELD_MANAGER};
+use leasehold_types::{Epoch, WorkerKey};
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use super::exposure_annotation;
+use super::facts::{PodName, version};
+use super::patch::{ObservedPod, PatchDecision, PodPatch};
+use super::store::Listed;
+use super::{PodFacts, Pods};
+
+/// How long a write may take.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often a write is tried on a pod that others write to.
+const TRIES_MAX: usize = 3;
+/// How long a list may take.
+const LIST_TIMEOUT: Duration = Duration::from_secs(10);
+
+impl Pods {
+    /// Every worker that may hold anything: of pods that are there as the API server has them now
+    /// and are not over, and of pods that vanished while they may have run. A leader calls it
+    /// after it has taken its epoch.
+    ///
+    /// # Errors
+    /// Where the API server does not answer: try again.
+    pub async fn list_exposed(&self) -> anyhow::Result<BTreeMap<WorkerKey, Entry>> {
+        let mut listed = BTreeMap::new();
+        for scope in self.0.scopes() {
+            // A pod that lost its cluster's label still bears the other where it may hold
+            // anything; and one that has both may lose either between the lists.
+            for label in [CLUSTER_LABEL, EXPOSED_LABEL] {
+                for (name, pod) in self.list(scope.as_deref(), label).await? {
+                    let known = listed.get(&name).map_or(0, |known: &Listed| known.version);
+                    if known <= pod.version {
+                        listed.insert(name, pod);
+                    }
+                }
+            }
+        }
+        let exposed = self.0.store().list(listed, clock::now());
+        self.0.has_changed();
+        for (key, _) in exposed.iter().filter(|(_, entry)| entry.exposure.sets == Sets::Any) {
+            tracing::warn!(
+                cluster = %key.cluster, worker = %key.worker,
+                "it counts as if it may hold anything: the exposure annotation of its pod cannot \
+                 be read, or says so"
+            );
+        }
+        Ok(exposed)
+    }
+
+    /// The pods of one namespace, or of all, that bear a label, as the API server has them now.
+    async fn list(
+        &self,
+        namespace: Option<&str>,
+        label: &str,
+    ) -> anyhow::Result<Vec<(PodName, Listed)>> {
+        // Without a resource version the API server reads from etcd, so the list has every earlier
+        // write.
+        let params = ListParams::default().labels(label);
+        let api = self.0.api(namespace);
+        let whose = || match namespace {
+            Some(namespace) => format!("pods of namespace {namespace} (--watch-namespace)"),
+            None => "pods of all namespaces".to_owned(),
+        };
+        let pods = timeout(LIST_TIMEOUT, api.list_metadata(&params)).await.with_context(whose)?;
+        let pods = pods.with_context(whose)?.items.into_iter().filter_map(|pod| {
+            let ObservedPod { uid, version, exposures } = observed(&pod)?;
+            let name = PodName { namespace: pod.namespace()?, name: pod.name_any() };
+            Some((name, Listed { uid, version, exposures }))
+        });
+        Ok(pods.collect())
+    }
+
+    /// Changes a worker's entry as a leader of this term. If the pod no longer exists, the write
+    /// succeeds after the worker is reported gone; it fails if the pod vanished and may still run.
+    /// A remove that fails leaves more in the entry than the worker holds.
+    pub async fn write_entry(&self, epoch: Epoch, attempt: campaign::Attempt) -> Written {
+        let key = attempt.change.key().clone();
+        let Some(name) = PodName::of(&key) else { return Written::Failed };
+        let (facts, has_tombstone) = {
+            let store = self.0.store();
+            (store.find(&name).cloned(), store.has_tombstone(&name))
+        };
+        let facts = facts.filter(|facts| !facts.over);
+        match (facts, &attempt.change) {
+            (Some(facts), _) => {
+                self.write(&facts, &PodPatch::Entry(key.cluster, epoch, attempt)).await
+            }
+            (None, campaign::Change::Strike(_)) => Written::Done,
+            (None, campaign::Change::Enter(..)) if has_tombstone => Written::Failed,
+            (None, campaign::Change::Enter(..)) => {
+                // The pod was gone before the worker appeared: report it again before it could be
+                // granted anything.
+                match self.0.events.send(Event::Gone(vec![key])).await {
+                    Ok(()) => Written::Done,
+                    Err(_) => Written::Failed,
+                }
+            }
+        }
+    }
+
+    /// Marks a pod as busy, or as idle; false where it has changed meanwhile.
+    ///
+    /// # Errors
+    /// What the API server says against it.
+    pub async fn mark_busy(&self, facts: &PodFacts, busy: bool) -> kube::Result<bool> {
+        let change = if busy { &PodPatch::Busy } else { &PodPatch::Idle };
+        Ok(self.try_write(facts, change).await? == Written::Done)
+    }
+
+    async fn write(&self, facts: &PodFacts, change: &PodPatch) -> Written {
+        let PodName { namespace, name } = &facts.pod;
+        match timeout(WRITE_TIMEOUT, self.try_write(facts, change)).await {
+            Ok(Ok(written)) => written,
+            Ok(Err(error)) => {
+                tracing::warn!(%error, namespace, pod = name, "cannot write a pod");
+                Written::Failed
+            }
+            Err(_) => {
+                tracing::warn!(namespace, pod = name, "cannot write a pod: no answer");
+                Written::Failed
+            }
+        }
+    }
+
+    /// Tries a change on the pod as it was seen, then on the pod as it is. What it finds then is
+    /// judged anew: a successor may have written it.
+    async fn try_write(&self, facts: &PodFacts, change: &PodPatch) -> kube::Result<Written> {
+        let api: Api<Pod> = self.0.api(Some(&facts.pod.namespace));
+        let name = &facts.pod.name;
+        let (uid, exposures) = (facts.uid.clone(), facts.exposures.clone());
+        let mut base = ObservedPod { uid, version: facts.version, exposures };
+        let mut tries = 0;
+        loop {
+            let (metadata, exposures) = match change.decide(&base) {
+                PatchDecision::Patch(metadata, exposures) => (metadata, exposures),
+                PatchDecision::Nothing => return Ok(Written::Done),
+                PatchDecision::Superseded => return Ok(Written::Superseded),
+                PatchDecision::Unreadable(version) => return Ok(Written::Unreadable(version)),
+            };
+            let error = match patch(&api, name, metadata).await {
+                Ok(pod) => {
+                    let version = version(pod.resource_version().as_deref());
+                    self.0.store().wrote(&facts.pod, ObservedPod { version, exposures, ..base });
+                    return Ok(Written::Done);
+                }
+                Err(error) => error,
+            };
+            tries += 1;
+            let conflict = matches!(&error, kube::Error::Api(status) if status.code == 409);
+            if conflict && !change.is_retried() {
+                return Ok(Written::Failed);
+            }
+            if !conflict || tries == TRIES_MAX {
+                return Err(error);
+            }
+            let found = api.get_metadata_opt(name).await?;
+            match found.as_ref().and_then(observed).filter(|found| found.uid == facts.uid) {
+                Some(found) => base = found,
+                // It no longer exists.
+                None => return Ok(Written::Failed),
+            }
+        }
+    }
+}
+
+/// A pod's metadata, as far as a change rests on it.
+fn observed(pod: &PartialObjectMeta<Pod>) -> Option<ObservedPod> {
+    let version = version(pod.resource_version().as_deref());
+    Some(ObservedPod { uid: pod.uid()?, version, exposures: exposure_annotation::read(pod) })
+}
+
+async fn patch(
+    api: &Api<Pod>,
+    name: &str,
+    metadata: Value,
+) -> kube::Result<PartialObjectMeta<Pod>> {
+    let params = PatchParams { field_manager: Some(FIELD_MANAGER.into()), ..Default::default() };
+    api.patch_metadata(name, &params, &Patch::Merge(json!({ "metadata": metadata }))).await
+}

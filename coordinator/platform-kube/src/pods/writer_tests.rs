@@ -1,0 +1,302 @@
+//! What is written to a pod that others write to, and what a new leader finds, by an API server of
+//! a few lines.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::http::{Method, Request, Response};
+use kube::Client;
+use kube::client::Body;
+use leasehold_coordinator_core::campaign::{Attempt, Change, EntryVersion, Written};
+use leasehold_coordinator_core::exposure::{Entry, Exposure, Life};
+use leasehold_driver::clock;
+use leasehold_kube_api::names::{
+    BUSY_LABEL, CLUSTER_LABEL, EXPOSED_LABEL, EXPOSURE_ANNOTATION, TRUE,
+};
+use leasehold_types::{ClusterName, Epoch, TimeBounds, WorkerKey};
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, watch};
+
+use super::exposure_annotation;
+use super::facts::{PodFacts, PodName};
+use super::{Pods, PodsSettings, Shared};
+
+/// The one pod, and what another client writes to it before each write of this replica.
+#[derive(Default)]
+struct Server {
+    pod: Value,
+    others: Vec<Value>,
+    writes: usize,
+}
+
+type Shop = Arc<Mutex<Server>>;
+
+impl Server {
+    fn put(&mut self, patch: Value) {
+        merge(&mut self.pod, patch);
+        let version = self.version() + 1;
+        self.pod["metadata"]["resourceVersion"] = json!(version.to_string());
+    }
+
+    fn version(&self) -> u64 {
+        let version = self.pod["metadata"]["resourceVersion"].as_str().expect("a version");
+        version.parse().expect("a number")
+    }
+
+    fn answer(&mut self, method: &Method, address: &str, body: &[u8]) -> (u16, Value) {
+        if *method == Method::PATCH {
+            return self.write(serde_json::from_slice(body).expect("JSON"));
+        }
+        if !address.contains("labelSelector=") {
+            return (200, self.pod.clone());
+        }
+        let labels = self.pod["metadata"]["labels"].as_object().expect("labels");
+        let wanted = |label: &&String| address.contains(&label.replace('/', "%2F"));
+        let found = labels.keys().find(wanted).map(|_| self.pod.clone());
+        (200, json!({ "metadata": {}, "items": Vec::from_iter(found) }))
+    }
+
+    fn write(&mut self, patch: Value) -> (u16, Value) {
+        self.writes += 1;
+        if let Some(other) = self.others.pop() {
+            self.put(other);
+        }
+        let is_this = |name: &str| match &patch["metadata"][name] {
+            Value::Null => true,
+            bound => *bound == self.pod["metadata"][name],
+        };
+        if !is_this("uid") || !is_this("resourceVersion") {
+            let status = json!({ "kind": "Status", "status": "Failure", "code": 409 });
+            return (409, status);
+        }
+        self.put(patch);
+        (200, self.pod.clone())
+    }
+}
+
+fn merge(onto: &mut Value, patch: Value) {
+    match patch {
+        Value::Object(fields) => {
+            if !onto.is_object() {
+                *onto = json!({});
+            }
+            for (name, value) in fields {
+                merge(&mut onto[name], value);
+            }
+            let fields = onto.as_object_mut().expect("just made");
+            fields.retain(|_, value| !value.is_null());
+        }
+        other => *onto = other,
+    }
+}
+
+/// A server with one pod, and the pods of a replica that has seen it.
+fn shop() -> (Shop, Pods) {
+    let (shop, pods) = unseen();
+    let pod = shop.lock().expect("whole").pod.clone();
+    pods.0.store().apply(facts(pod), clock::now());
+    (shop, pods)
+}
+
+/// A server with one pod, and the pods of a replica that has seen none.
+fn unseen() -> (Shop, Pods) {
+    let pod = json!({
+        "metadata": {
+            "namespace": "ci", "name": "w-0", "uid": "uid-1", "resourceVersion": "7",
+            "labels": { CLUSTER_LABEL: "builds" },
+        },
+        "spec": { "nodeName": "n1", "containers": [] },
+    });
+    let shop = Arc::new(Mutex::new(Server { pod, ..Server::default() }));
+    let server = Arc::clone(&shop);
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let server = Arc::clone(&server);
+        async move {
+            let (head, body) = request.into_parts();
+            let body = body.collect_bytes().await?;
+            let address = head.uri.to_string();
+            let answer = server.lock().expect("whole").answer(&head.method, &address, &body);
+            let answer = (answer.0, Body::from(answer.1.to_string().into_bytes()));
+            let response = Response::builder().status(answer.0).body(answer.1);
+            Ok::<_, kube::Error>(response.expect("a response"))
+        }
+    });
+    let (_, handle) = watch::channel(None);
+    let settings = PodsSettings {
+        client: Client::new(service, "ci"),
+        watched: Vec::new(),
+        bounds: TimeBounds::default(),
+        handle,
+    };
+    let pods = Pods(Arc::new(Shared {
+        settings,
+        store: Mutex::default(),
+        seen: Mutex::default(),
+        changed: watch::Sender::new(0),
+        events: mpsc::channel(1).0,
+    }));
+    (shop, pods)
+}
+
+fn facts(pod: Value) -> PodFacts {
+    PodFacts::new(&serde_json::from_value(pod).expect("a pod")).expect("a whole pod")
+}
+
+fn key() -> WorkerKey {
+    let name = PodName { namespace: "ci".into(), name: "w-0".into() };
+    let cluster = ClusterName::in_namespace("ci", "builds").expect("a name");
+    name.key_in(&cluster).expect("a worker")
+}
+
+fn exposure(jobs_max: u32) -> Exposure {
+    Exposure { ttl: Duration::from_secs(10), jobs_max, ..Exposure::default() }
+}
+
+fn entry(epoch: u64, jobs_max: u32) -> Entry {
+    Entry { epoch: Epoch(epoch), exposure: exposure(jobs_max) }
+}
+
+/// The leader of term 2 enters the worker.
+async fn enter(pods: &Pods, jobs_max: u32) -> Written {
+    enter_over(pods, jobs_max, EntryVersion(0)).await
+}
+
+/// The same, where leadership was renewed after this version of the pod was read.
+async fn enter_over(pods: &Pods, jobs_max: u32, confirmed: EntryVersion) -> Written {
+    let change = Change::Enter(key(), Life(1), exposure(jobs_max));
+    pods.write_entry(Epoch(2), Attempt { change, confirmed }).await
+}
+
+/// The leader of term 2 removes the worker's entry.
+async fn strike(pods: &Pods) -> Written {
+    let attempt = Attempt { change: Change::Strike(key()), confirmed: EntryVersion(0) };
+    pods.write_entry(Epoch(2), attempt).await
+}
+
+/// What the leader of a term writes.
+fn annotation(epoch: u64, jobs_max: u32) -> Value {
+    let exposures = BTreeMap::from([(key().cluster, entry(epoch, jobs_max))]);
+    json!({ "metadata": {
+        "labels": { EXPOSED_LABEL: TRUE, BUSY_LABEL: TRUE },
+        "annotations": { EXPOSURE_ANNOTATION: exposure_annotation::text(&exposures) },
+    } })
+}
+
+/// What the server's pod says that its worker may run.
+fn written(shop: &Shop) -> Option<u32> {
+    let pod = shop.lock().expect("whole").pod.clone();
+    facts(pod).exposures.get(&key().cluster).map(|entry| entry.exposure.jobs_max)
+}
+
+fn label(shop: &Shop, label: &str) -> Value {
+    shop.lock().expect("whole").pod["metadata"]["labels"][label].clone()
+}
+
+#[tokio::test]
+async fn what_is_entered_is_marked_and_what_is_struck_leaves_no_mark() {
+    let (shop, pods) = shop();
+    assert_eq!(enter(&pods, 3).await, Written::Done);
+    assert_eq!((written(&shop), label(&shop, EXPOSED_LABEL)), (Some(3), json!(TRUE)));
+    assert_eq!(label(&shop, BUSY_LABEL), json!(TRUE));
+    assert_eq!(strike(&pods).await, Written::Done);
+    assert_eq!((written(&shop), label(&shop, EXPOSED_LABEL)), (None, Value::Null));
+    assert_eq!(label(&shop, BUSY_LABEL), Value::Null);
+    assert_eq!(shop.lock().expect("whole").writes, 2, "on what was written, without a look");
+}
+
+#[tokio::test]
+async fn a_leader_replaces_what_an_earlier_one_wrote_meanwhile() {
+    let (shop, pods) = shop();
+    shop.lock().expect("whole").others = vec![annotation(1, 5)];
+    assert_eq!(enter(&pods, 3).await, Written::Done);
+    assert_eq!(written(&shop), Some(3));
+}
+
+#[tokio::test]
+async fn a_deposed_leader_changes_nothing_that_its_successor_wrote() {
+    let (shop, pods) = shop();
+    assert_eq!(enter(&pods, 3).await, Written::Done);
+    // The write of the successor comes between the first attempt and the second.
+    shop.lock().expect("whole").others = vec![annotation(3, 4)];
+    assert_eq!(strike(&pods).await, Written::Superseded);
+    assert_eq!(written(&shop), Some(4));
+    shop.lock().expect("whole").others = vec![annotation(3, 5)];
+    assert_eq!(enter(&pods, 9).await, Written::Superseded);
+    assert_eq!(written(&shop), Some(5));
+}
+
+#[tokio::test]
+async fn a_pod_that_changes_without_end_is_given_up_for_now() {
+    let (shop, pods) = shop();
+    let change = json!({ "metadata": { "labels": { "app": "x" } } });
+    shop.lock().expect("whole").others = vec![change; 9];
+    assert_eq!(enter(&pods, 3).await, Written::Failed);
+    assert_eq!((written(&shop), shop.lock().expect("whole").writes), (None, 3));
+}
+
+#[tokio::test]
+async fn a_change_of_something_else_is_no_hindrance() {
+    let (shop, pods) = shop();
+    enter(&pods, 3).await;
+    shop.lock().expect("whole").others = vec![json!({ "status": { "phase": "Running" } })];
+    assert_eq!(strike(&pods).await, Written::Done);
+    assert_eq!(written(&shop), None);
+}
+
+#[tokio::test]
+async fn a_pod_is_not_called_idle_over_what_was_written_since() {
+    let (shop, pods) = shop();
+    let seen = pods.find("ci", "w-0").expect("a pod");
+    enter(&pods, 3).await;
+    assert!(!pods.mark_busy(&seen, false).await.expect("an answer"));
+    assert_eq!(label(&shop, BUSY_LABEL), json!(TRUE));
+    let seen = pods.find("ci", "w-0").expect("a pod");
+    assert!(pods.mark_busy(&seen, false).await.expect("an answer"));
+    assert_eq!(label(&shop, BUSY_LABEL), Value::Null);
+}
+
+#[tokio::test]
+async fn nothing_is_written_to_a_later_pod_of_the_name() {
+    let (shop, pods) = shop();
+    shop.lock().expect("whole").others = vec![json!({ "metadata": { "uid": "uid-2" } })];
+    assert_eq!(enter(&pods, 3).await, Written::Failed);
+    assert_eq!(written(&shop), None);
+}
+
+#[tokio::test]
+async fn a_leader_finds_a_pod_that_holds_something_by_either_label() {
+    for lost in [CLUSTER_LABEL, EXPOSED_LABEL] {
+        let (shop, pods) = unseen();
+        shop.lock().expect("whole").put(annotation(1, 3));
+        shop.lock().expect("whole").put(json!({ "metadata": { "labels": { lost: null } } }));
+        let exposed = pods.list_exposed().await.expect("an answer");
+        assert_eq!(exposed, BTreeMap::from([(key(), entry(1, 3))]), "without {lost}");
+    }
+}
+
+#[tokio::test]
+async fn an_unreadable_entry_may_be_anything_and_only_a_confirmed_leader_replaces_it() {
+    let names = r#"{"ci/builds":{"incarnation":1,"ttlMs":1,"jobsMax":1,"sets":{"ci/feeds":true}}}"#;
+    for spoiled in [json!("spoiled"), Value::Null, json!(names)] {
+        let (shop, pods) = unseen();
+        shop.lock().expect("whole").put(annotation(1, 3));
+        let spoil = json!({ "metadata": { "annotations": { EXPOSURE_ANNOTATION: spoiled } } });
+        shop.lock().expect("whole").put(spoil);
+        let exposed = pods.list_exposed().await.expect("an answer");
+        assert_eq!(exposed, BTreeMap::from([(key(), Entry::unreadable())]));
+        let pod = shop.lock().expect("whole").pod.clone();
+        pods.0.store().apply(facts(pod), clock::now());
+        let Written::Unreadable(version) = enter(&pods, 3).await else {
+            panic!("a successor may have written it")
+        };
+        // Another client writes between the renewal and the second attempt.
+        shop.lock().expect("whole").others = vec![json!({ "status": { "phase": "Running" } })];
+        let Written::Unreadable(later) = enter_over(&pods, 3, version).await else {
+            panic!("a successor may have been that somebody")
+        };
+        assert!(version < later);
+        assert_eq!(enter_over(&pods, 3, later).await, Written::Done);
+        assert_eq!(written(&shop), Some(3));
+    }
+}

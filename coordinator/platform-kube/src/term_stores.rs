@@ -1,0 +1,118 @@
+//! The Lease and the pods as the stores of a term.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use leasehold_coordinator_core::campaign::{Attempt, Change, Standing, Written};
+use leasehold_coordinator_core::exposure::Entry;
+use leasehold_driver::campaign::{Answer, ExposureStore, Loss, Successor, TermStore};
+use leasehold_driver::clock;
+use leasehold_types::{Epoch, Moment, WorkerKey};
+use tokio::time::timeout;
+
+use crate::lease_lock::{HeldLease, LeaseLock, LeaseRead, RenewOutcome};
+use crate::pods::Pods;
+
+/// How long a release may take: the process that ends waits for it.
+pub(crate) const RELEASE_TIMEOUT: Duration = Duration::from_millis(900);
+/// How long the list of workers may take.
+const LIST_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The Lease of one term. A renewal works on a copy of it and puts that back.
+pub(crate) struct TermLease {
+    lock: LeaseLock,
+    held: Arc<Mutex<HeldLease>>,
+    /// The Lease as it was when it was another's.
+    lost_to: Arc<Mutex<Option<LeaseRead>>>,
+}
+
+/// The exposures on pods, written under one term.
+pub(crate) struct PodExposures {
+    epoch: Epoch,
+    pods: Pods,
+}
+
+impl TermLease {
+    pub(crate) fn new(lock: LeaseLock, held: HeldLease) -> Self {
+        Self { lock, held: Arc::new(Mutex::new(held)), lost_to: Arc::default() }
+    }
+
+    fn held(&self) -> HeldLease {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl PodExposures {
+    pub(crate) fn new(epoch: Epoch, pods: Pods) -> Self {
+        Self { epoch, pods }
+    }
+}
+
+impl TermStore for TermLease {
+    fn renew(&mut self) -> Answer<(Moment, Result<Standing, String>)> {
+        let (lock, shared) = (self.lock.clone(), Arc::clone(&self.held));
+        let lost_to = Arc::clone(&self.lost_to);
+        let mut held = self.held();
+        Box::pin(async move {
+            let renewed = lock.renew(&mut held).await;
+            *shared.lock().unwrap_or_else(PoisonError::into_inner) = held;
+            match renewed {
+                Ok(RenewOutcome::Renewed { sent_at }) => (sent_at, Ok(Standing::Leads)),
+                Ok(RenewOutcome::Lost(read)) => {
+                    *lost_to.lock().unwrap_or_else(PoisonError::into_inner) = Some(read);
+                    (clock::now(), Ok(Standing::Deposed))
+                }
+                Err(error) => (clock::now(), Err(error.to_string())),
+            }
+        })
+    }
+
+    async fn lost(self, loss: Loss, _until: Moment) -> Successor {
+        let epoch = self.held().epoch.0;
+        if loss == Loss::Expired {
+            tracing::warn!(epoch, "leadership has expired: it could not be renewed");
+            return Successor::default();
+        }
+        let found = self.lost_to.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let record = found.and_then(|found| found.record);
+        let by = record.as_ref().and_then(|record| record.holder.clone());
+        let newest = record.as_ref().and_then(|record| record.epoch);
+        tracing::info!(epoch, by, newest = newest.map(|it| it.0), "deposed");
+        let theirs = record.filter(|record| !self.lock.holds(record));
+        let address = theirs.and_then(|record| self.lock.other_address(&record));
+        Successor { address, epoch: newest }
+    }
+
+    async fn release(self, above: Epoch) -> Result<(), String> {
+        match timeout(RELEASE_TIMEOUT, self.lock.release(self.held(), above)).await {
+            Ok(released) => released.map_err(|error| error.to_string()),
+            Err(_) => Err("no answer".to_owned()),
+        }
+    }
+}
+
+impl ExposureStore for PodExposures {
+    fn list(&mut self) -> Answer<Result<BTreeMap<WorkerKey, Entry>, String>> {
+        let pods = self.pods.clone();
+        Box::pin(async move {
+            match timeout(LIST_TIMEOUT, pods.list_exposed()).await {
+                Ok(listed) => listed.map_err(|error| format!("{error:#}")),
+                Err(_) => Err(format!("no answer within {} s", LIST_TIMEOUT.as_secs())),
+            }
+        })
+    }
+
+    fn write(&mut self, attempts: Vec<Attempt>) -> Answer<Vec<(Change, Written)>> {
+        let (pods, epoch) = (self.pods.clone(), self.epoch);
+        Box::pin(async move {
+            let mut outcomes = Vec::new();
+            for attempt in attempts {
+                let change = attempt.change.clone();
+                let written = pods.write_entry(epoch, attempt).await;
+                outcomes.push((change, written));
+            }
+            outcomes
+        })
+    }
+}
