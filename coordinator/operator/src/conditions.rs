@@ -23,14 +23,14 @@ pub(super) const CONVERGED: &str = "Converged";
 
 /// Why something is as it is, as a word and for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Why {
+pub(crate) struct ConditionReason {
     /// One word in CamelCase.
     pub(crate) reason: &'static str,
     /// What is the case, and what to do about it.
     pub(crate) message: String,
 }
 
-impl Why {
+impl ConditionReason {
     /// A reason and its message.
     pub(crate) fn new(reason: &'static str, message: impl Into<String>) -> Self {
         Self { reason, message: message.into() }
@@ -39,14 +39,14 @@ impl Why {
 
 /// One condition to be.
 #[derive(Debug)]
-pub(crate) struct Aspect {
+pub(crate) struct DesiredCondition {
     type_: &'static str,
     holds: bool,
-    why: Why,
+    why: ConditionReason,
 }
 
-impl Aspect {
-    pub(crate) fn new(type_: &'static str, holds: bool, why: Why) -> Self {
+impl DesiredCondition {
+    pub(crate) fn new(type_: &'static str, holds: bool, why: ConditionReason) -> Self {
         Self { type_, holds, why }
     }
 }
@@ -54,12 +54,12 @@ impl Aspect {
 /// The conditions of these aspects at `now`, where `before` are those that were written last;
 /// judged from the spec of this generation.
 pub(crate) fn conditions(
-    aspects: Vec<Aspect>,
+    desired: Vec<DesiredCondition>,
     before: &[Condition],
     generation: Option<i64>,
     now: Timestamp,
 ) -> Vec<Condition> {
-    let of = |aspect: Aspect| {
+    let of = |aspect: DesiredCondition| {
         let status = if aspect.holds { "True" } else { "False" };
         let same = before.iter().find(|it| it.type_ == aspect.type_ && it.status == status);
         let message = match aspect.why.message.char_indices().nth(MESSAGE_CHARS_MAX) {
@@ -73,28 +73,28 @@ pub(crate) fn conditions(
             message,
             last_transition_time: match same {
                 Some(same) => same.last_transition_time.clone(),
-                None => Time(whole_second(now)),
+                None => Time(truncate_to_second(now)),
             },
             observed_generation: generation,
         }
     };
-    aspects.into_iter().map(of).collect()
+    desired.into_iter().map(of).collect()
 }
 
 /// A time as the API server keeps it.
-fn whole_second(time: Timestamp) -> Timestamp {
+fn truncate_to_second(time: Timestamp) -> Timestamp {
     Timestamp::from_second(time.as_second()).unwrap_or(time)
 }
 
 /// The conditions without their words, which may change all the time.
-pub(super) fn outline(conditions: &[Condition]) -> Vec<Condition> {
+pub(super) fn without_messages(conditions: &[Condition]) -> Vec<Condition> {
     let bare = |condition: &Condition| Condition { message: String::new(), ..condition.clone() };
     conditions.iter().map(bare).collect()
 }
 
 /// The generation in force: what the object tells, or else what was written last, as long as the
 /// core has the object at all.
-pub(crate) fn still_in_force(
+pub(crate) fn observed_generation(
     told: Option<i64>,
     is_there: bool,
     before: Option<i64>,
@@ -103,12 +103,12 @@ pub(crate) fn still_in_force(
 }
 
 /// What the newest spec's refusal means.
-pub(crate) fn refused(problem: &str, in_force: Option<i64>) -> Why {
+pub(crate) fn invalid_spec(problem: &str, in_force: Option<i64>) -> ConditionReason {
     let rest = match in_force {
         Some(generation) => format!("generation {generation} stays in force until it is mended"),
         None => "nothing is done until it is mended".into(),
     };
-    Why::new("InvalidSpec", format!("{problem}; {rest}"))
+    ConditionReason::new("InvalidSpec", format!("{problem}; {rest}"))
 }
 
 #[cfg(test)]
@@ -119,8 +119,12 @@ mod tests {
         Timestamp::new(second, 5).expect("a time")
     }
 
-    fn ready(holds: bool, reason: &'static str) -> Vec<Aspect> {
-        vec![Aspect::new(READY, holds, Why::new(reason, "m".repeat(2 * MESSAGE_CHARS_MAX)))]
+    fn ready(holds: bool, reason: &'static str) -> Vec<DesiredCondition> {
+        vec![DesiredCondition::new(
+            READY,
+            holds,
+            ConditionReason::new(reason, "m".repeat(2 * MESSAGE_CHARS_MAX)),
+        )]
     }
 
     #[test]

@@ -10,7 +10,7 @@ use leasehold_platform_kube::pods::Pods;
 use leasehold_platform_kube::webhook::Injector;
 use tokio::sync::watch;
 
-use crate::events::Recorder;
+use crate::events::EventRecorder;
 
 /// What every part of the operator needs; cheap to clone.
 #[derive(Clone)]
@@ -24,7 +24,7 @@ pub(crate) struct Context {
     /// The pods that are workers.
     pub(crate) pods: Pods,
     /// Tells people what happens.
-    pub(crate) events: Recorder,
+    pub(crate) events: EventRecorder,
     /// What opted-in pods get.
     pub(crate) injector: Injector,
     /// How this replica runs.

@@ -12,12 +12,12 @@ mod pipelines;
 use leasehold_platform_kube::Observed;
 
 use self::context::Context;
-use self::events::Recorder;
+use self::events::EventRecorder;
 
 /// Runs every reconciler until the driver ends. They do something only while this replica leads.
 pub async fn run(observed: Observed) {
     let Observed { client, mut handle, objects, pods, injector, settings, holder } = observed;
-    let events = Recorder::start(client.clone(), &holder);
+    let events = EventRecorder::start(client.clone(), &holder);
     // Without a driver the process is about to end.
     let Ok(handle) = handle.wait_for(Option::is_some).await.map(|handle| handle.clone()) else {
         return;

@@ -10,11 +10,11 @@ use leasehold_coordinator_core::view::{ClassView, Presence};
 use leasehold_manifest::manifest::WorkerClassSpec;
 use leasehold_types::{Moment, WorkerName};
 
-use super::standing::{Mark, Standing};
+use super::worker_pod::{DrainReason, WorkerPod};
 
 /// How many workers a fleet is to have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Scale {
+pub(super) struct DesiredScale {
     /// So many replicas.
     pub(super) replicas: u32,
     /// The arithmetic, for people; none where it is nobody's news.
@@ -22,10 +22,10 @@ pub(super) struct Scale {
     /// What keeps it from what was asked for: a reason in one word, and a sentence.
     pub(super) limited: Option<(&'static str, String)>,
     /// The only workers that may be taken away, in this order; none where any may be.
-    pub(super) spare: Option<Vec<WorkerName>>,
+    pub(super) removable: Option<Vec<WorkerName>>,
 }
 
-impl Scale {
+impl DesiredScale {
     /// So many replicas, and nothing more to say of it.
     pub(super) fn of(replicas: u32) -> Self {
         Self { replicas, ..Self::default() }
@@ -34,9 +34,9 @@ impl Scale {
 
 /// The recommendations of the last while: those that are the highest from their time on.
 #[derive(Debug, Default)]
-pub(super) struct Window(VecDeque<(Moment, u32)>);
+pub(super) struct StabilizationWindow(VecDeque<(Moment, u32)>);
 
-impl Window {
+impl StabilizationWindow {
     /// The highest recommendation within `span`, this one included. What there is counts as
     /// recommended when the window begins.
     fn highest(&mut self, wanted: u32, current: u32, span: Duration, now: Moment) -> u32 {
@@ -58,7 +58,7 @@ impl Window {
 
 /// What is asked of a class.
 #[derive(Clone, Debug)]
-pub(super) struct Demand {
+pub(super) struct ClassDemand {
     /// What the core says of it.
     pub(super) view: ClassView,
     /// Pods that no pipeline can be given to, and whose shares may be waiting for room elsewhere:
@@ -70,25 +70,26 @@ pub(super) struct Demand {
     pub(super) leaving: u32,
 }
 
-impl Demand {
+impl ClassDemand {
     /// What the core says of a class, and its pods, as one look at both shows them.
-    pub(super) fn of(view: ClassView, team: &[Standing]) -> Self {
-        let holds = |it: &&Standing| it.pod.is_active() && !it.is_empty();
-        let is_lost = |it: &Standing| {
+    pub(super) fn of(view: ClassView, worker_pods: &[WorkerPod]) -> Self {
+        let holds = |it: &&WorkerPod| it.pod.is_active() && !it.is_empty();
+        let is_lost = |it: &WorkerPod| {
             it.view.as_ref().is_some_and(|view| view.presence == Presence::Lost) && !it.pod.ready
         };
-        let is_away = |it: &&Standing| match it.mark {
-            Some(Mark::ScaleIn) => false,
-            Some(Mark::Node | Mark::Restart) => true,
+        let is_away = |it: &&WorkerPod| match it.drain_reason {
+            Some(DrainReason::ScaleIn) => false,
+            Some(DrainReason::Node | DrainReason::Restart) => true,
             None => is_lost(it),
         };
         let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-        let goes = |it: &&Standing| it.mark == Some(Mark::ScaleIn) && it.pod.is_active();
+        let goes =
+            |it: &&WorkerPod| it.drain_reason == Some(DrainReason::ScaleIn) && it.pod.is_active();
         Self {
             view,
-            away: count(team.iter().filter(holds).filter(is_away).count()),
-            marked: count(team.iter().filter(goes).count()),
-            leaving: count(team.iter().filter(holds).filter(goes).count()),
+            away: count(worker_pods.iter().filter(holds).filter(is_away).count()),
+            marked: count(worker_pods.iter().filter(goes).count()),
+            leaving: count(worker_pods.iter().filter(holds).filter(goes).count()),
         }
     }
 }
@@ -97,22 +98,22 @@ impl Demand {
 /// Nobody may be taken away before it is known who can be spared.
 pub(super) fn decide(
     spec: &WorkerClassSpec,
-    demand: &Demand,
+    demand: &ClassDemand,
     current: Option<u32>,
-    window: &mut Window,
+    window: &mut StabilizationWindow,
     now: Moment,
-) -> Scale {
+) -> DesiredScale {
     let (least, most) = (spec.min_replicas.min(spec.max_replicas), spec.max_replicas);
     let (asked, mut why) = match spec.replicas {
         Some(replicas) => (replicas, format!("spec.replicas is {replicas}")),
-        None => by_load(spec, demand),
+        None => replicas_for_load(spec, demand),
     };
     let there = current.map(|current| current.saturating_sub(demand.away));
     // A new leader goes on with a scale-in that its predecessor began.
     let stays = there.map(|there| there.saturating_sub(demand.marked));
     let held = match spec.replicas {
         Some(_) => {
-            *window = Window::default();
+            *window = StabilizationWindow::default();
             asked
         }
         None => {
@@ -139,11 +140,11 @@ pub(super) fn decide(
         limited = spec.replicas.map(|_| ("TooFewReplicas", why.clone()));
     }
     let replicas = wanted.saturating_add(on_top).min(most);
-    Scale { replicas, why: Some(why), limited, spare: Some(Vec::new()) }
+    DesiredScale { replicas, why: Some(why), limited, removable: Some(Vec::new()) }
 }
 
 /// What the load of a class asks for, whatever the limits are, and how that comes.
-fn by_load(spec: &WorkerClassSpec, demand: &Demand) -> (u32, String) {
+fn replicas_for_load(spec: &WorkerClassSpec, demand: &ClassDemand) -> (u32, String) {
     let ClassView { capacity, request, workers_needed, workers_wanted, workers, short, .. } =
         &demand.view;
     let target = spec.scaling.target_utilization;

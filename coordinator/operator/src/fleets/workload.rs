@@ -14,7 +14,7 @@ use leasehold_manifest::manifest::{WorkerClusterSpec, WorkloadKind};
 use leasehold_platform_kube::pods::PodFacts;
 
 use super::fleet::Fleet;
-use super::scaling::Scale;
+use super::scaling::DesiredScale;
 
 /// How a fleet's workload stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,21 +54,21 @@ pub(crate) enum Rollout {
 
 /// Whose a workload is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Role {
+pub(super) enum WorkloadRole {
     /// It is made from the fleet's template.
-    Made,
+    Created,
     /// It was there, and its replicas follow the fleet.
     Scaled,
     /// It was there, and is left as it is.
-    Watched,
+    Observed,
 }
 
 /// Names the workload of a fleet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Wanted {
+pub(super) struct WorkloadTarget {
     pub(super) kind: WorkloadKind,
     pub(super) name: String,
-    pub(super) role: Role,
+    pub(super) role: WorkloadRole,
 }
 
 /// What is known of a Deployment or a StatefulSet.
@@ -81,7 +81,7 @@ pub(super) struct WorkloadFacts {
     /// The UID of what controls it.
     pub(super) controller: Option<String>,
     /// The fleet that it was made for, as its labels say.
-    pub(super) made_for: Option<String>,
+    pub(super) created_for: Option<String>,
     pub(super) is_deleted: bool,
     pub(super) generation: i64,
     pub(super) observed_generation: i64,
@@ -110,14 +110,18 @@ pub(super) fn replicas(spec: &WorkerClusterSpec) -> u32 {
 }
 
 /// The workload that a fleet has; none where its pods come from elsewhere.
-pub(super) fn wanted(fleet: &Fleet) -> Option<Wanted> {
+pub(super) fn target(fleet: &Fleet) -> Option<WorkloadTarget> {
     if fleet.template().is_some() {
         let kind = fleet.workload().map(|workload| workload.kind).unwrap_or_default();
-        return Some(Wanted { kind, name: fleet.name().into(), role: Role::Made });
+        return Some(WorkloadTarget {
+            kind,
+            name: fleet.name().into(),
+            role: WorkloadRole::Created,
+        });
     }
     let found = fleet.workload_ref()?;
-    let role = if found.scale { Role::Scaled } else { Role::Watched };
-    Some(Wanted { kind: found.kind, name: found.name.clone(), role })
+    let role = if found.scale { WorkloadRole::Scaled } else { WorkloadRole::Observed };
+    Some(WorkloadTarget { kind: found.kind, name: found.name.clone(), role })
 }
 
 impl WorkloadFacts {
@@ -184,7 +188,7 @@ impl WorkloadFacts {
                 .into_iter()
                 .find(|owner| owner.controller == Some(true))
                 .map(|owner| owner.uid.clone()),
-            made_for: labels.get(CLUSTER_LABEL).filter(|_| made).cloned(),
+            created_for: labels.get(CLUSTER_LABEL).filter(|_| made).cloned(),
             is_deleted: meta.deletion_timestamp.is_some(),
             generation: meta.generation.unwrap_or(0),
             pods_cluster: label(CLUSTER_LABEL).cloned(),
@@ -197,10 +201,10 @@ impl WorkloadFacts {
 
     /// Whether the fleet may write it: it has made it, or made one of its name was left behind
     /// by one that is there no more.
-    pub(super) fn is_made_by(&self, fleet: &Fleet) -> bool {
+    pub(super) fn is_owned_by(&self, fleet: &Fleet) -> bool {
         match &self.controller {
             Some(controller) => Some(controller) == fleet.metadata().uid.as_ref(),
-            None => self.made_for.as_ref() == fleet.metadata().name.as_ref(),
+            None => self.created_for.as_ref() == fleet.metadata().name.as_ref(),
         }
     }
 
@@ -232,7 +236,7 @@ impl WorkloadFacts {
     }
 
     /// Whether pods of different templates are there, or may be.
-    pub(super) fn is_mixed(&self) -> bool {
+    pub(super) fn has_mixed_templates(&self) -> bool {
         self.observed_generation < self.generation || self.updated < self.pods
     }
 }
@@ -241,19 +245,19 @@ impl WorkloadFacts {
 /// wanted.
 pub(super) fn state(
     fleet: &Fleet,
-    wanted: &Wanted,
+    target: &WorkloadTarget,
     facts: Option<&WorkloadFacts>,
     refused: Option<&str>,
-    scale: &Scale,
+    scale: &DesiredScale,
     kept: u32,
 ) -> WorkloadState {
     let none = WorkloadFacts::default();
     let seen = facts.unwrap_or(&none);
-    let problem = problem(fleet, wanted, facts)
+    let problem = problem(fleet, target, facts)
         .or_else(|| refused.map(|why| ("WorkloadRefused", why.to_owned())));
     WorkloadState {
-        kind: wanted.kind,
-        name: wanted.name.clone(),
+        kind: target.kind,
+        name: target.name.clone(),
         desired: scale.replicas,
         replicas: seen.replicas,
         updated: seen.updated,
@@ -268,13 +272,13 @@ pub(super) fn state(
 /// What keeps a workload from being as it should, as far as it shows.
 pub(super) fn problem(
     fleet: &Fleet,
-    wanted: &Wanted,
+    target: &WorkloadTarget,
     facts: Option<&WorkloadFacts>,
 ) -> Option<(&'static str, String)> {
-    let (kind, name) = (wanted.kind, &wanted.name);
-    match (wanted.role, facts) {
-        (Role::Made, None) => None,
-        (Role::Made, Some(facts)) => (!facts.is_made_by(fleet)).then(|| {
+    let (kind, name) = (target.kind, &target.name);
+    match (target.role, facts) {
+        (WorkloadRole::Created, None) => None,
+        (WorkloadRole::Created, Some(facts)) => (!facts.is_owned_by(fleet)).then(|| {
             let text = format!(
                 "{kind:?} {name} exists and was not made for this {}: it is left as it is; rename \
                  or delete one of the two, or name it in workloadRef",
@@ -282,10 +286,10 @@ pub(super) fn problem(
             );
             ("WorkloadNotOwned", text)
         }),
-        (Role::Scaled | Role::Watched, None) => {
+        (WorkloadRole::Scaled | WorkloadRole::Observed, None) => {
             Some(("WorkloadNotFound", format!("there is no {kind:?} {name} in this namespace")))
         }
-        (Role::Scaled | Role::Watched, Some(facts)) => {
+        (WorkloadRole::Scaled | WorkloadRole::Observed, Some(facts)) => {
             let own = fleet.name();
             let are_its_workers = match &facts.pods_cluster {
                 Some(cluster) => cluster == own,

@@ -11,7 +11,7 @@ use leasehold_types::{ClusterName, Load, WorkerKey, WorkerName};
 use serde_json::json;
 
 use super::*;
-use crate::fleets::Census;
+use crate::fleets::InjectionCounts;
 use crate::fleets::workload::{Rollout, WorkloadState};
 
 fn name() -> ClusterName {
@@ -67,7 +67,7 @@ fn facts() -> ClassFacts {
         generation: Some(3),
         in_force: Some(3),
         problem: None,
-        view: Some(ClassWord { class, held: None }),
+        view: Some(ClassSnapshot { class, held: None }),
         workers: ["a", "b", "c"].map(worker).into(),
         pods: ["a", "b", "c"].map(pod).into(),
         workload: Some(WorkloadState {
@@ -82,7 +82,7 @@ fn facts() -> ClassFacts {
             limited: None,
             kept: 0,
         }),
-        agents: Census::default(),
+        agents: InjectionCounts::default(),
     }
 }
 
@@ -185,10 +185,10 @@ fn workers_that_are_kept_for_what_they_serve_are_told_as_such() {
 
 #[test]
 fn a_mistake_and_a_lost_worker_degrade() {
-    let wrong = changed(|it, _| {
+    let degraded_by = changed(|it, _| {
         (it.problem, it.in_force) = (Some("spec.capacity: must be above 0".into()), Some(2));
     });
-    let (conditions, message) = words(&wrong);
+    let (conditions, message) = words(&degraded_by);
     let wanted = "-Ready InvalidSpec, -Progressing InvalidSpec, +Degraded InvalidSpec, \
                   +Stalled InvalidSpec";
     assert_eq!(conditions, wanted);
@@ -209,7 +209,7 @@ fn figures_alone_leave_the_outline_as_it_was() {
         it.view.as_mut().expect("one").class.placed = load(20);
     }));
     assert_ne!(before, after);
-    assert_eq!(outlined(&before), outlined(&after));
+    assert_eq!(without_figures(&before), without_figures(&after));
     let waits = written(&changed(|it, _| it.view.as_mut().expect("one").class.waiting = 1));
-    assert_ne!(outlined(&before), outlined(&waits));
+    assert_ne!(without_figures(&before), without_figures(&waits));
 }

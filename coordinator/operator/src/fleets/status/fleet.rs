@@ -10,10 +10,11 @@ use leasehold_kube_api::status::{WORKERS_LISTED_MAX, WorkerCounts, WorkerPhase, 
 use leasehold_platform_kube::pods::PodFacts;
 use leasehold_types::message::DrainPhase;
 
-use super::super::Census;
+use super::super::InjectionCounts;
 use super::super::workload::{Rollout, WorkloadState};
 use crate::conditions::{
-    AGENTS_OUTDATED, Aspect, DEGRADED, PROGRESSING, READY, SCALING_LIMITED, STALLED, Why, refused,
+    AGENTS_OUTDATED, ConditionReason, DEGRADED, DesiredCondition, PROGRESSING, READY,
+    SCALING_LIMITED, STALLED, invalid_spec,
 };
 
 /// Workers that a message names.
@@ -39,70 +40,79 @@ pub(super) struct FleetFacts<V> {
     /// Its workload, where it makes or has adopted one.
     pub(super) workload: Option<WorkloadState>,
     /// The agents of its pods that asked for one.
-    pub(super) agents: Census,
+    pub(super) agents: InjectionCounts,
 }
 
 /// What only one of the kinds can say.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Outlook {
+pub(super) struct KindDetails {
     /// The new leader waits for its workers, of which it knows so many.
     pub(super) held: Option<usize>,
     /// What becomes of what a lost worker has, until when.
-    pub(super) of_lost: &'static str,
+    pub(super) lost_effect: &'static str,
     /// What is under way beside pods.
-    pub(super) under_way: Option<Why>,
+    pub(super) progressing_by: Option<ConditionReason>,
     /// What is wrong beside workers.
-    pub(super) wrong: Option<Why>,
+    pub(super) degraded_by: Option<ConditionReason>,
     /// That all is well.
-    pub(super) well: String,
+    pub(super) ready_message: String,
 }
 
 /// Every aspect of how a fleet stands.
-pub(super) fn aspects<V>(
+pub(super) fn desired_conditions<V>(
     facts: &FleetFacts<V>,
     in_force: Option<i64>,
-    workers: &Workers,
-    outlook: Outlook,
-) -> Vec<Aspect> {
+    workers: &WorkerSummary,
+    details: KindDetails,
+) -> Vec<DesiredCondition> {
     let stalled = stalled(facts, in_force);
-    let Outlook { held, of_lost, under_way: more, wrong, well } = outlook;
-    let under_way = under_way(facts, workers, held).or(more);
+    let KindDetails { held, lost_effect, progressing_by: more, degraded_by, ready_message } =
+        details;
+    let progressing_by = progressing_by(facts, workers, held).or(more);
     let degraded = stalled.clone().or_else(|| without_agent(facts));
-    let degraded = degraded.or_else(|| lost(workers, of_lost)).or(wrong);
-    let ready = match (&stalled, &under_way, &degraded) {
+    let degraded = degraded.or_else(|| lost(workers, lost_effect)).or(degraded_by);
+    let ready = match (&stalled, &progressing_by, &degraded) {
         (Some(why), ..) | (None, Some(why), _) | (None, None, Some(why)) => {
-            Aspect::new(READY, false, why.clone())
+            DesiredCondition::new(READY, false, why.clone())
         }
-        (None, None, None) => Aspect::new(READY, true, Why::new("Ready", well)),
+        (None, None, None) => {
+            DesiredCondition::new(READY, true, ConditionReason::new("Ready", ready_message))
+        }
     };
-    let progressing = match (under_way, &stalled) {
-        (Some(why), _) => Aspect::new(PROGRESSING, true, why),
-        (None, Some(why)) => Aspect::new(PROGRESSING, false, why.clone()),
-        (None, None) => {
-            Aspect::new(PROGRESSING, false, Why::new("Complete", "nothing is under way"))
-        }
+    let progressing = match (progressing_by, &stalled) {
+        (Some(why), _) => DesiredCondition::new(PROGRESSING, true, why),
+        (None, Some(why)) => DesiredCondition::new(PROGRESSING, false, why.clone()),
+        (None, None) => DesiredCondition::new(
+            PROGRESSING,
+            false,
+            ConditionReason::new("Complete", "nothing is under way"),
+        ),
     };
     let degraded = match degraded {
-        Some(why) => Aspect::new(DEGRADED, true, why),
-        None => Aspect::new(DEGRADED, false, Why::new("AsExpected", "nothing is wrong")),
+        Some(why) => DesiredCondition::new(DEGRADED, true, why),
+        None => DesiredCondition::new(
+            DEGRADED,
+            false,
+            ConditionReason::new("AsExpected", "nothing is wrong"),
+        ),
     };
-    let mut aspects = vec![ready, progressing, degraded];
-    aspects.extend(stalled.map(|why| Aspect::new(STALLED, true, why)));
-    aspects.extend(outdated(facts).map(|why| Aspect::new(AGENTS_OUTDATED, true, why)));
+    let mut conditions = vec![ready, progressing, degraded];
+    conditions.extend(stalled.map(|why| DesiredCondition::new(STALLED, true, why)));
+    conditions.extend(outdated(facts).map(|why| DesiredCondition::new(AGENTS_OUTDATED, true, why)));
     let limited = facts.workload.as_ref().and_then(|workload| workload.limited.clone());
-    let limited = limited.map(|(reason, message)| Why::new(reason, message));
-    aspects.extend(limited.map(|why| Aspect::new(SCALING_LIMITED, true, why)));
-    aspects
+    let limited = limited.map(|(reason, message)| ConditionReason::new(reason, message));
+    conditions.extend(limited.map(|why| DesiredCondition::new(SCALING_LIMITED, true, why)));
+    conditions
 }
 
 /// What goes no further until somebody does something.
-fn stalled<V>(facts: &FleetFacts<V>, in_force: Option<i64>) -> Option<Why> {
+fn stalled<V>(facts: &FleetFacts<V>, in_force: Option<i64>) -> Option<ConditionReason> {
     if let Some(problem) = &facts.problem {
-        return Some(refused(problem, in_force));
+        return Some(invalid_spec(problem, in_force));
     }
     let workload = facts.workload.as_ref()?;
     if let Some((reason, message)) = &workload.problem {
-        return Some(Why::new(reason, message.clone()));
+        return Some(ConditionReason::new(reason, message.clone()));
     }
     match &workload.rollout {
         Rollout::Stuck(why) => {
@@ -111,17 +121,21 @@ fn stalled<V>(facts: &FleetFacts<V>, in_force: Option<i64>) -> Option<Why> {
                 "the rollout of {kind:?} {name} makes no progress: {why}; look at its newest pods, \
                  and change the template or undo the change"
             );
-            Some(Why::new("RolloutBlocked", message))
+            Some(ConditionReason::new("RolloutBlocked", message))
         }
         Rollout::Complete | Rollout::Progressing => None,
     }
 }
 
 /// What is not as it should be, and gets there by itself.
-fn under_way<V>(facts: &FleetFacts<V>, workers: &Workers, held: Option<usize>) -> Option<Why> {
+fn progressing_by<V>(
+    facts: &FleetFacts<V>,
+    workers: &WorkerSummary,
+    held: Option<usize>,
+) -> Option<ConditionReason> {
     if facts.view.is_none() {
         let message = "the coordinator has not taken this object up yet";
-        return facts.problem.is_none().then(|| Why::new("NotInForce", message));
+        return facts.problem.is_none().then(|| ConditionReason::new("NotInForce", message));
     }
     let counts = &workers.counts;
     if let Some(known) = held {
@@ -130,7 +144,7 @@ fn under_way<V>(facts: &FleetFacts<V>, workers: &Workers, held: Option<usize>) -
              before; {} of {known} have not",
             counts.unreported
         );
-        return Some(Why::new("LeaderHolds", message));
+        return Some(ConditionReason::new("LeaderHolds", message));
     }
     if let Some(workload) = &facts.workload {
         let WorkloadState { desired, replicas, updated, .. } = workload;
@@ -140,21 +154,21 @@ fn under_way<V>(facts: &FleetFacts<V>, workers: &Workers, held: Option<usize>) -
                 "from {replicas} to {desired} replicas once the {} workers that drain are idle",
                 counts.draining
             );
-            return Some(Why::new("ScalingIn", message));
+            return Some(ConditionReason::new("ScalingIn", message));
         }
         if workload.rollout == Rollout::Progressing {
             let message = format!(
                 "{updated} of {replicas} pods are of the newest template, {} workers drain",
                 counts.draining
             );
-            return Some(Why::new("RollingOut", message));
+            return Some(ConditionReason::new("RollingOut", message));
         }
     }
     (counts.ready < counts.desired).then(|| missing(facts, workers))
 }
 
 /// Workers are wanted and not there: where to look.
-fn missing<V>(facts: &FleetFacts<V>, workers: &Workers) -> Why {
+fn missing<V>(facts: &FleetFacts<V>, workers: &WorkerSummary) -> ConditionReason {
     let counts = &workers.counts;
     let mut message = format!("{} of {} workers are ready", counts.ready, counts.desired);
     if counts.draining > 0 {
@@ -178,25 +192,25 @@ fn missing<V>(facts: &FleetFacts<V>, workers: &Workers) -> Why {
             ),
         };
     }
-    Why::new("WorkersMissing", message)
+    ConditionReason::new("WorkersMissing", message)
 }
 
 /// Pods whose workers have nobody to ask for leases.
-fn without_agent<V>(facts: &FleetFacts<V>) -> Option<Why> {
-    let Census { missing, missing_pods, .. } = &facts.agents;
+fn without_agent<V>(facts: &FleetFacts<V>) -> Option<ConditionReason> {
+    let InjectionCounts { missing, missing_pods, .. } = &facts.agents;
     (*missing > 0).then(|| {
         let message = format!(
             "{missing} pods ask for an agent and have none, so their workers get no leases: {}; \
              see their events InjectionSkipped, and delete them when the webhook is there again",
             named(missing_pods, *missing)
         );
-        Why::new("AgentMissing", message)
+        ConditionReason::new("AgentMissing", message)
     })
 }
 
 /// Pods whose agent is not the one that they would get now.
-fn outdated<V>(facts: &FleetFacts<V>) -> Option<Why> {
-    let Census { injected, outdated, outdated_pods, .. } = &facts.agents;
+fn outdated<V>(facts: &FleetFacts<V>) -> Option<ConditionReason> {
+    let InjectionCounts { injected, outdated, outdated_pods, .. } = &facts.agents;
     let (_, has, wanted) = outdated_pods.first()?;
     let names: Vec<String> = outdated_pods.iter().map(|(name, ..)| name.clone()).collect();
     let message = format!(
@@ -205,7 +219,7 @@ fn outdated<V>(facts: &FleetFacts<V>) -> Option<Why> {
          suits",
         named(&names, *outdated)
     );
-    Some(Why::new("ImageDiffers", message))
+    Some(ConditionReason::new("ImageDiffers", message))
 }
 
 /// Names for a message, of so many that there are.
@@ -214,19 +228,19 @@ fn named(names: &[String], all: u32) -> String {
     names.join(", ") + more
 }
 
-fn lost(workers: &Workers, of_lost: &str) -> Option<Why> {
+fn lost(workers: &WorkerSummary, lost_effect: &str) -> Option<ConditionReason> {
     let lost = workers.counts.lost;
     (lost > 0).then(|| {
         let names = workers.list.iter().filter(|it| it.phase == WorkerPhase::Lost);
         let names: Vec<&str> = names.take(NAMED_MAX).map(|it| it.name.as_str()).collect();
-        let message = format!("{lost} workers are silent, and {of_lost}: {}", names.join(", "));
-        Why::new("WorkersLost", message)
+        let message = format!("{lost} workers are silent, and {lost_effect}: {}", names.join(", "));
+        ConditionReason::new("WorkersLost", message)
     })
 }
 
 /// The workers of a fleet.
 #[derive(Debug)]
-pub(super) struct Workers {
+pub(super) struct WorkerSummary {
     pub(super) counts: WorkerCounts,
     /// Pods whose agent has not connected.
     pub(super) pending: u32,
@@ -236,7 +250,7 @@ pub(super) struct Workers {
     pub(super) omitted: u32,
 }
 
-impl Workers {
+impl WorkerSummary {
     /// Those of a fleet that should have so many.
     pub(super) fn of<V>(facts: &FleetFacts<V>, desired: u32) -> Self {
         let mut counts = WorkerCounts { desired, ..WorkerCounts::default() };

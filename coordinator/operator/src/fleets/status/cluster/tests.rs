@@ -11,7 +11,7 @@ use leasehold_types::message::DrainPhase;
 use leasehold_types::{ClusterName, WorkerKey, WorkerName};
 use serde_json::json;
 
-use super::super::super::Census;
+use super::super::super::InjectionCounts;
 use super::super::super::workload::{Rollout, WorkloadState};
 use super::*;
 
@@ -84,7 +84,7 @@ fn facts() -> ClusterFacts {
             limited: None,
             kept: 0,
         }),
-        agents: Census::default(),
+        agents: InjectionCounts::default(),
     }
 }
 
@@ -229,15 +229,15 @@ fn figures_alone_leave_the_outline_as_it_was() {
     changed.view.as_mut().expect("one").running = 3;
     let after = written(&changed);
     assert_ne!(before, after);
-    assert_eq!(outlined(&before), outlined(&after));
+    assert_eq!(without_figures(&before), without_figures(&after));
     changed.workers[0].drain_ordered = true;
-    assert_ne!(outlined(&before), outlined(&written(&changed)));
+    assert_ne!(without_figures(&before), without_figures(&written(&changed)));
 }
 
 #[test]
 fn agents_that_are_missing_are_wrong_and_old_ones_are_only_told() {
     let mut facts = facts();
-    facts.agents = Census { injected: 2, ..Census::default() };
+    facts.agents = InjectionCounts { injected: 2, ..InjectionCounts::default() };
     assert_eq!(words(&facts).0, ["+Ready Ready", "-Progressing Complete", "-Degraded AsExpected"]);
     facts.agents.outdated = 1;
     facts.agents.outdated_pods = vec![("a".into(), "agent:1".into(), "agent:2".into())];

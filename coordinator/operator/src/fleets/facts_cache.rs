@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 
 /// The facts of each object, by namespace and name; the watches end with it.
 #[derive(Debug)]
-pub(super) struct Seen<F> {
+pub(super) struct FactsCache<F> {
     /// One for each watch; none before its first list is whole.
     scopes: Arc<Mutex<Vec<Option<Facts<F>>>>>,
     _watches: JoinSet<()>,
@@ -23,7 +23,7 @@ pub(super) struct Seen<F> {
 type Facts<F> = BTreeMap<Name, Arc<F>>;
 type Name = (String, String);
 
-impl<F: Send + Sync + 'static> Seen<F> {
+impl<F: Send + Sync + 'static> FactsCache<F> {
     /// Watches what is in `apis`; objects without facts are not kept.
     pub(super) fn start<K>(
         apis: Vec<Api<K>>,

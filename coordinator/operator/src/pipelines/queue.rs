@@ -7,24 +7,24 @@ use leasehold_coordinator_core::view::PipelinePhase;
 use leasehold_types::{Moment, PipelineName};
 
 /// States of one pipeline that are remembered until they are shown.
-const STEPS_MAX: usize = 8;
+const PHASES_MAX: usize = 8;
 /// With more pipelines than this to be looked at, only the newest state of each is shown.
-const CROWD: usize = 64;
+const QUEUED_WITH_PHASES_MAX: usize = 64;
 
 /// From one state to the next.
-type Step = (Option<PipelinePhase>, PipelinePhase);
+type PhaseChange = (Option<PipelinePhase>, PipelinePhase);
 
 /// The agenda.
 #[derive(Debug, Default)]
-pub(super) struct Agenda {
+pub(super) struct ReconcileQueue {
     at: BTreeMap<PipelineName, Moment>,
     by_time: BTreeSet<(Moment, PipelineName)>,
-    steps: BTreeMap<PipelineName, Vec<Step>>,
+    phases: BTreeMap<PipelineName, Vec<PhaseChange>>,
     busy: BTreeSet<PipelineName>,
     rests: BTreeMap<PipelineName, Moment>,
 }
 
-impl Agenda {
+impl ReconcileQueue {
     /// Has a pipeline looked at, no later than at `at`, or when it has rested.
     pub(super) fn put(&mut self, name: PipelineName, at: Moment) {
         let at = self.rests.get(&name).map_or(at, |until| at.max(*until));
@@ -49,19 +49,19 @@ impl Agenda {
 
     /// A pipeline is there no more.
     pub(super) fn end(&mut self, name: &PipelineName) {
-        self.steps.remove(name);
+        self.phases.remove(name);
     }
 
     /// A pipeline has gone from one state to another.
-    pub(super) fn step(&mut self, name: &PipelineName, step: Step) {
-        let steps = self.steps.entry(name.clone()).or_default();
-        if steps.len() == STEPS_MAX {
-            steps.remove(0);
+    pub(super) fn phase_change(&mut self, name: &PipelineName, phase_change: PhaseChange) {
+        let phases = self.phases.entry(name.clone()).or_default();
+        if phases.len() == PHASES_MAX {
+            phases.remove(0);
         }
-        steps.push(step);
+        phases.push(phase_change);
     }
 
-    /// Takes up to `most` pipelines that are due; each is busy until [`Agenda::done`].
+    /// Takes up to `most` pipelines that are due; each is busy until [`ReconcileQueue::done`].
     pub(super) fn take(&mut self, most: usize, now: Moment) -> Vec<PipelineName> {
         let due = self.by_time.iter().take_while(|(at, _)| *at <= now);
         let free = due.map(|(_, name)| name).filter(|name| !self.busy.contains(*name));
@@ -86,19 +86,19 @@ impl Agenda {
 
     /// The states that a pipeline went through on its way from the one that is shown to the one
     /// that it is in, both left out.
-    pub(super) fn steps(
+    pub(super) fn phases(
         &mut self,
         name: &PipelineName,
         shown: Option<PipelinePhase>,
         is: PipelinePhase,
     ) -> Vec<PipelinePhase> {
-        let is_crowded = self.at.len() > CROWD;
-        let Some(steps) = self.steps.get_mut(name) else { return Vec::new() };
+        let is_crowded = self.at.len() > QUEUED_WITH_PHASES_MAX;
+        let Some(phases) = self.phases.get_mut(name) else { return Vec::new() };
         // What comes after the state that was seen is said by the next look.
-        let Some(end) = steps.iter().rposition(|(_, to)| *to == is) else { return Vec::new() };
-        let passed: Vec<Step> = steps.drain(..=end).collect();
-        if steps.is_empty() {
-            self.steps.remove(name);
+        let Some(end) = phases.iter().rposition(|(_, to)| *to == is) else { return Vec::new() };
+        let passed: Vec<PhaseChange> = phases.drain(..=end).collect();
+        if phases.is_empty() {
+            self.phases.remove(name);
         }
         // What was told late, after it was seen, begins elsewhere.
         let start = passed.iter().position(|(from, _)| *from == shown).filter(|_| !is_crowded);
@@ -135,51 +135,52 @@ mod tests {
 
     #[test]
     fn the_longest_due_come_first_and_each_is_looked_at_by_one() {
-        let mut agenda = Agenda::default();
-        agenda.put(name("b"), Moment(5));
-        agenda.put(name("a"), Moment(9));
-        agenda.put(name("a"), Moment(7));
-        agenda.put(name("b"), Moment(6));
-        assert_eq!(agenda.next(), Some(Moment(5)));
-        assert_eq!(agenda.take(9, Moment(6)), [name("b")]);
-        agenda.put(name("b"), Moment(1));
-        assert_eq!(agenda.take(9, Moment(8)), [name("a")]);
-        assert_eq!(agenda.next(), None, "both are looked at");
-        agenda.done(&name("b"));
-        assert_eq!(agenda.take(9, Moment(8)), [name("b")], "it changed meanwhile");
-        agenda.done(&name("b"));
-        agenda.put(name("b"), Moment(8));
-        agenda.rest(&name("b"), Moment(20));
-        agenda.put(name("b"), Moment(9));
-        assert_eq!(agenda.next(), Some(Moment(20)), "it rests");
-        assert_eq!(agenda.take(9, Moment(20)), [name("b")]);
-        agenda.clear();
-        assert!(!agenda.is_busy(&name("b")), "whoever looked at it was ended");
-        agenda.put(name("b"), Moment(21));
-        assert_eq!(agenda.take(9, Moment(21)), [name("b")]);
+        let mut queue = ReconcileQueue::default();
+        queue.put(name("b"), Moment(5));
+        queue.put(name("a"), Moment(9));
+        queue.put(name("a"), Moment(7));
+        queue.put(name("b"), Moment(6));
+        assert_eq!(queue.next(), Some(Moment(5)));
+        assert_eq!(queue.take(9, Moment(6)), [name("b")]);
+        queue.put(name("b"), Moment(1));
+        assert_eq!(queue.take(9, Moment(8)), [name("a")]);
+        assert_eq!(queue.next(), None, "both are looked at");
+        queue.done(&name("b"));
+        assert_eq!(queue.take(9, Moment(8)), [name("b")], "it changed meanwhile");
+        queue.done(&name("b"));
+        queue.put(name("b"), Moment(8));
+        queue.rest(&name("b"), Moment(20));
+        queue.put(name("b"), Moment(9));
+        assert_eq!(queue.next(), Some(Moment(20)), "it rests");
+        assert_eq!(queue.take(9, Moment(20)), [name("b")]);
+        queue.clear();
+        assert!(!queue.is_busy(&name("b")), "whoever looked at it was ended");
+        queue.put(name("b"), Moment(21));
+        assert_eq!(queue.take(9, Moment(21)), [name("b")]);
     }
 
-    fn go(agenda: &mut Agenda, path: &[PipelinePhase]) {
-        for step in path.windows(2) {
-            agenda.step(&name("a"), (Some(step[0]), step[1]));
+    fn go(queue: &mut ReconcileQueue, path: &[PipelinePhase]) {
+        for phase_change in path.windows(2) {
+            queue.phase_change(&name("a"), (Some(phase_change[0]), phase_change[1]));
         }
     }
 
     #[test]
     fn what_was_gone_through_is_shown_once_and_in_order() {
-        let mut agenda = Agenda::default();
+        let mut queue = ReconcileQueue::default();
         let it = name("a");
-        agenda.step(&it, (None, Pending));
-        go(&mut agenda, &[Pending, Plotted]);
-        assert_eq!(agenda.steps(&it, None, Plotted), [Pending]);
-        assert_eq!(agenda.steps(&it, Some(Plotted), Plotted), []);
-        go(&mut agenda, &[Plotted, Ready, Broken, Plotted, Ready, Broken]);
-        assert_eq!(agenda.steps(&it, Some(Plotted), Ready), [Ready, Broken, Plotted]);
-        assert_eq!(agenda.steps(&it, Some(Ready), Broken), [], "the rest is for now");
-        go(&mut agenda, &[Broken, Plotted]);
-        assert_eq!(agenda.steps(&it, Some(Plotted), Plotted), [], "it was seen before it was told");
-        go(&mut agenda, &[Plotted, Broken, Pending]);
-        (0..=CROWD).for_each(|number| agenda.put(name(&format!("p{number}")), Moment(0)));
-        assert_eq!(agenda.steps(&it, Some(Plotted), Pending), [], "there are too many");
+        queue.phase_change(&it, (None, Pending));
+        go(&mut queue, &[Pending, Plotted]);
+        assert_eq!(queue.phases(&it, None, Plotted), [Pending]);
+        assert_eq!(queue.phases(&it, Some(Plotted), Plotted), []);
+        go(&mut queue, &[Plotted, Ready, Broken, Plotted, Ready, Broken]);
+        assert_eq!(queue.phases(&it, Some(Plotted), Ready), [Ready, Broken, Plotted]);
+        assert_eq!(queue.phases(&it, Some(Ready), Broken), [], "the rest is for now");
+        go(&mut queue, &[Broken, Plotted]);
+        assert_eq!(queue.phases(&it, Some(Plotted), Plotted), [], "it was seen before it was told");
+        go(&mut queue, &[Plotted, Broken, Pending]);
+        (0..=QUEUED_WITH_PHASES_MAX)
+            .for_each(|number| queue.put(name(&format!("p{number}")), Moment(0)));
+        assert_eq!(queue.phases(&it, Some(Plotted), Pending), [], "there are too many");
     }
 }

@@ -6,24 +6,24 @@ use leasehold_coordinator_core::view::PipelinePhase;
 use leasehold_kube_api::resources::{Pipeline, PipelineBinding};
 use leasehold_manifest::manifest::API_VERSION;
 
-use super::hand::Trouble;
-use super::kinds::Kind;
-use crate::conditions::Why;
-use crate::events::{Happening, Reason, Recorder};
+use super::managed_kind::ManagedKind;
+use super::object_writer::ObjectError;
+use crate::conditions::ConditionReason;
+use crate::events::{EventReason, EventRecorder, NewEvent};
 
 /// Tells people.
 #[derive(Clone, Debug)]
-pub(super) struct Tell {
-    events: Recorder,
+pub(super) struct PipelineEvents {
+    events: EventRecorder,
 }
 
-impl Tell {
-    pub(super) fn new(events: Recorder) -> Self {
+impl PipelineEvents {
+    pub(super) fn new(events: EventRecorder) -> Self {
         Self { events }
     }
 
     /// A pipeline is in another state. That it is Ready as a new leader finds it is no news.
-    pub(super) fn state(
+    pub(super) fn phase_changed(
         &self,
         pipeline: &Pipeline,
         from: Option<PipelinePhase>,
@@ -33,14 +33,14 @@ impl Tell {
         let (reason, otherwise) = match to {
             PipelinePhase::Ready if from.is_none() => return,
             PipelinePhase::Ready if from == Some(to) && why.is_empty() => return,
-            PipelinePhase::Ready if from == Some(to) => (Reason::PipelineChangeWaits, ""),
-            PipelinePhase::Pending => (Reason::PipelinePending, "it waits for workers"),
-            PipelinePhase::Plotted => (Reason::PipelinePlotted, "its workers are chosen"),
-            PipelinePhase::Ready => (Reason::PipelineReady, "all its bindings are ready"),
-            PipelinePhase::Broken => (Reason::PipelineBroken, "a worker of it was lost"),
+            PipelinePhase::Ready if from == Some(to) => (EventReason::PipelineChangeWaits, ""),
+            PipelinePhase::Pending => (EventReason::PipelinePending, "it waits for workers"),
+            PipelinePhase::Plotted => (EventReason::PipelinePlotted, "its workers are chosen"),
+            PipelinePhase::Ready => (EventReason::PipelineReady, "all its bindings are ready"),
+            PipelinePhase::Broken => (EventReason::PipelineBroken, "a worker of it was lost"),
         };
         let note = if why.is_empty() { otherwise } else { why };
-        self.events.record(Happening {
+        self.events.record(NewEvent {
             regarding: reference(Pipeline::KIND, &pipeline.metadata),
             related: None,
             reason,
@@ -49,31 +49,31 @@ impl Tell {
     }
 
     /// Something keeps an object of a pipeline from being as it should be.
-    pub(super) fn trouble(
+    pub(super) fn object_error(
         &self,
         pipeline: &Pipeline,
         binding: Option<ObjectReference>,
-        why: &Why,
+        why: &ConditionReason,
         is_taken: bool,
     ) {
-        let reason = if is_taken { Reason::NameTaken } else { Reason::ObjectRejected };
+        let reason = if is_taken { EventReason::NameTaken } else { EventReason::ObjectRejected };
         let regarding = reference(Pipeline::KIND, &pipeline.metadata);
         let note = why.message.clone();
         if let Some(binding) = &binding {
             let related = Some(regarding.clone());
             let note = note.clone();
-            self.events.record(Happening { regarding: binding.clone(), related, reason, note });
+            self.events.record(NewEvent { regarding: binding.clone(), related, reason, note });
         }
-        self.events.record(Happening { regarding, related: binding, reason, note });
+        self.events.record(NewEvent { regarding, related: binding, reason, note });
     }
 }
 
 /// Why an object is not as it should be, for people; none where it is tried again and nobody has
 /// to do anything about it.
-pub(super) fn why(kind: Kind, name: &str, trouble: &Trouble) -> Option<Why> {
+pub(super) fn why(kind: ManagedKind, name: &str, error: &ObjectError) -> Option<ConditionReason> {
     let kind = kind.name();
-    match trouble {
-        Trouble::Taken => Some(Why::new(
+    match error {
+        ObjectError::NameTaken => Some(ConditionReason::new(
             "NameTaken",
             format!(
                 "there is a {kind} {name} that was not made for this pipeline: it is left alone, \
@@ -81,10 +81,11 @@ pub(super) fn why(kind: Kind, name: &str, trouble: &Trouble) -> Option<Why> {
                  otherwise"
             ),
         )),
-        Trouble::Refused(why) => {
-            Some(Why::new("ObjectRejected", format!("the API server refuses {kind} {name}: {why}")))
-        }
-        Trouble::Later(_) => None,
+        ObjectError::Rejected(why) => Some(ConditionReason::new(
+            "ObjectRejected",
+            format!("the API server refuses {kind} {name}: {why}"),
+        )),
+        ObjectError::Retry(_) => None,
     }
 }
 

@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 
 /// A kind of objects that is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Kind {
+pub(super) enum ManagedKind {
     /// What a binding is reached by.
     Service,
     /// Where its documents go.
@@ -24,7 +24,7 @@ pub(super) enum Kind {
     Binding,
 }
 
-impl Kind {
+impl ManagedKind {
     /// All of them, in the order in which they go: where documents would go to nobody, the
     /// addresses are struck first.
     pub(super) const ALL: [Self; 3] = [Self::EndpointSlice, Self::Service, Self::Binding];
@@ -48,9 +48,9 @@ impl Kind {
     }
 
     /// What of an object is compared with what is wanted, without what is empty.
-    pub(super) fn essence(self, object: &DynamicObject) -> Value {
+    pub(super) fn compared_fields(self, object: &DynamicObject) -> Value {
         let data = &object.data;
-        let mut essence = match self {
+        let mut compared_fields = match self {
             Self::Service => json!({
                 "type": data["spec"]["type"],
                 "selector": data["spec"]["selector"],
@@ -72,14 +72,14 @@ impl Kind {
         let labels = object.metadata.labels.as_ref();
         let label = |name| labels.and_then(|labels| labels.get(name));
         let ours = [MANAGED_BY_LABEL, PIPELINE_LABEL, SERVICE_NAME_LABEL, SLICE_MANAGED_BY_LABEL];
-        essence["labels"] =
+        compared_fields["labels"] =
             ours.into_iter().map(|name| (name.to_owned(), json!(label(name)))).collect();
-        essence["owners"] = json!(object.metadata.owner_references);
-        without_empty(essence)
+        compared_fields["owners"] = json!(object.metadata.owner_references);
+        without_empty(compared_fields)
     }
 
     /// What of an object nobody can change: where another is wanted, it is made anew.
-    pub(super) fn fixed(self, object: &DynamicObject) -> String {
+    pub(super) fn immutable_fields(self, object: &DynamicObject) -> String {
         match self {
             Self::Service => format!("headless: {}", is_headless(&object.data)),
             Self::EndpointSlice => object.data["addressType"].to_string(),
@@ -89,17 +89,17 @@ impl Kind {
 
     /// What an apply leaves of others' doings and must not stay, as a merge patch of the object
     /// that is wanted.
-    pub(super) fn strikes(self, wanted: &DynamicObject) -> Value {
-        let labels = json!(wanted.metadata.labels);
-        let owners = json!(wanted.metadata.owner_references);
+    pub(super) fn removal_patch(self, desired: &DynamicObject) -> Value {
+        let labels = json!(desired.metadata.labels);
+        let owners = json!(desired.metadata.owner_references);
         let metadata = json!({ "labels": labels, "ownerReferences": owners });
         match self {
             Self::Service => json!({
                 "metadata": metadata,
-                "spec": { "selector": null, "ports": wanted.data["spec"]["ports"] },
+                "spec": { "selector": null, "ports": desired.data["spec"]["ports"] },
             }),
             Self::EndpointSlice => json!({ "metadata": metadata }),
-            Self::Binding => json!({ "metadata": metadata, "spec": wanted.data["spec"] }),
+            Self::Binding => json!({ "metadata": metadata, "spec": desired.data["spec"] }),
         }
     }
 }
@@ -114,7 +114,7 @@ pub(super) fn controller(metadata: &ObjectMeta) -> Option<(&str, &str)> {
 
 /// Whether an object was made for the Pipeline with this UID. One that says so by its labels alone
 /// has lost its owner; one that another object controls is that one's.
-pub(super) fn is_of(metadata: &ObjectMeta, pipeline: &PipelineName, uid: &str) -> bool {
+pub(super) fn belongs_to(metadata: &ObjectMeta, pipeline: &PipelineName, uid: &str) -> bool {
     match controller(metadata) {
         Some((_, owner)) => owner == uid,
         None => {
@@ -130,7 +130,7 @@ pub(super) fn is_of(metadata: &ObjectMeta, pipeline: &PipelineName, uid: &str) -
 
 /// The pipeline that an object was made for: its controller's, or else the one that its label
 /// names.
-pub(super) fn home(metadata: &ObjectMeta) -> Option<PipelineName> {
+pub(super) fn owning_pipeline(metadata: &ObjectMeta) -> Option<PipelineName> {
     let labelled = || metadata.labels.as_ref()?.get(PIPELINE_LABEL).map(String::as_str);
     let name = controller(metadata).map(|(name, _)| name).or_else(labelled)?;
     PipelineName::in_namespace(metadata.namespace.as_deref()?, name).ok()

@@ -18,17 +18,17 @@ const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
 
 /// The zones of all nodes that are in one; cheap to clone.
 #[derive(Clone, Debug)]
-pub(super) struct Zones {
+pub(super) struct NodeZones {
     by_node: Arc<Mutex<BTreeMap<String, String>>>,
     changed: watch::Sender<()>,
 }
 
-impl Zones {
+impl NodeZones {
     /// Starts to watch the nodes' labels, until nobody looks.
     pub(super) fn watch(client: Client) -> Self {
-        let zones = Self { by_node: Arc::default(), changed: watch::Sender::new(()) };
-        tokio::spawn(zones.clone().follow(client));
-        zones
+        let node_zones = Self { by_node: Arc::default(), changed: watch::Sender::new(()) };
+        tokio::spawn(node_zones.clone().follow(client));
+        node_zones
     }
 
     /// The zone of a node.

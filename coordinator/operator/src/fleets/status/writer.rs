@@ -20,19 +20,19 @@ use serde_json::json;
 use tokio::time::timeout;
 
 /// The shortest time between two writes of one object.
-const WRITE_EVERY: Duration = Duration::from_secs(1);
+const WRITE_INTERVAL: Duration = Duration::from_secs(1);
 /// The same where only figures differ.
-const FIGURES_EVERY: Duration = Duration::from_secs(5);
+const FIGURES_INTERVAL: Duration = Duration::from_secs(5);
 /// How long the API server may take to answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// How long an object waits after a failure, and at most; it doubles with each.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 /// Objects that are written at a time.
-const WRITES_AT_ONCE: usize = 8;
+const CONCURRENT_WRITES_MAX: usize = 8;
 
 /// A kind that has a status to show.
-pub(super) trait Shown:
+pub(super) trait StatusResource:
     Resource<DynamicType = (), Scope = NamespaceResourceScope>
     + Clone
     + Debug
@@ -45,12 +45,12 @@ pub(super) trait Shown:
     /// The status that it has.
     fn into_status(self) -> Option<Self::Status>;
     /// The status without the figures and words that change all the time.
-    fn outlined(status: &Self::Status) -> Self::Status;
+    fn without_figures(status: &Self::Status) -> Self::Status;
 }
 
 /// Which object; another one of the same name has another UID.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Target {
+pub(super) struct StatusTarget {
     pub(super) namespace: String,
     pub(super) name: String,
     pub(super) uid: String,
@@ -58,7 +58,7 @@ pub(super) struct Target {
 
 /// One object's status as the API server has it.
 #[derive(Debug)]
-struct Page<S> {
+struct StatusEntry<S> {
     /// The status, and the version of the object that it was read in.
     known: Option<(S, Option<String>)>,
     wrote_at: Option<Moment>,
@@ -67,14 +67,14 @@ struct Page<S> {
     pause: Duration,
 }
 
-impl<S> Default for Page<S> {
+impl<S> Default for StatusEntry<S> {
     fn default() -> Self {
         Self { known: None, wrote_at: None, retry_at: Moment(0), pause: PAUSE_MIN }
     }
 }
 
 /// What became of one object's turn.
-enum Turn {
+enum StatusOutcome {
     /// It is as it should be, or was written, or waits for its time.
     Done,
     /// It has changed meanwhile, or is there no more: it is read again.
@@ -86,62 +86,63 @@ enum Turn {
 }
 
 /// All objects of a kind.
-pub(super) struct Board<K: Shown> {
+pub(super) struct StatusWriter<K: StatusResource> {
     client: Client,
-    pages: BTreeMap<Target, Page<K::Status>>,
+    entries: BTreeMap<StatusTarget, StatusEntry<K::Status>>,
     pause: Duration,
-    rests_until: Moment,
+    paused_until: Moment,
 }
 
-impl<K: Shown> Board<K> {
+impl<K: StatusResource> StatusWriter<K> {
     pub(super) fn new(client: Client) -> Self {
-        let (pages, rests_until) = (BTreeMap::new(), Moment(0));
-        Self { client, pages, pause: PAUSE_MIN, rests_until }
+        let (entries, paused_until) = (BTreeMap::new(), Moment(0));
+        Self { client, entries, pause: PAUSE_MIN, paused_until }
     }
 
     /// Forgets what the API server has: another leader may have written since.
     pub(super) fn clear(&mut self) {
-        self.pages.clear();
+        self.entries.clear();
     }
 
     /// Writes what differs. `wanted` is every object there is, with the function from the status
     /// that it has to the one that it should have.
-    pub(super) async fn write<F>(&mut self, wanted: Vec<(Target, F)>, metrics: &Metrics)
+    pub(super) async fn write<F>(&mut self, wanted: Vec<(StatusTarget, F)>, metrics: &Metrics)
     where
         F: Fn(&K::Status) -> K::Status,
     {
         let now = clock::now();
-        if now < self.rests_until {
+        if now < self.paused_until {
             return;
         }
-        let mut pages = std::mem::take(&mut self.pages);
+        let mut entries = std::mem::take(&mut self.entries);
         let client = &self.client;
-        let turns = wanted.into_iter().map(|(target, make)| {
-            let mut page = pages.remove(&target).unwrap_or_default();
+        let outcomes = wanted.into_iter().map(|(target, make)| {
+            let mut entry = entries.remove(&target).unwrap_or_default();
             async move {
-                let turn = page.turn::<K>(client, &target, make).await;
-                (target, page, turn)
+                let outcome = entry.write::<K>(client, &target, make).await;
+                (target, entry, outcome)
             }
         });
-        let turns: Vec<_> = turns.collect();
-        let mut turns = futures_util::stream::iter(turns).buffer_unordered(WRITES_AT_ONCE);
+        let outcomes: Vec<_> = outcomes.collect();
+        let mut outcomes =
+            futures_util::stream::iter(outcomes).buffer_unordered(CONCURRENT_WRITES_MAX);
         let mut unreachable = None;
-        while let Some((target, mut page, turn)) = turns.next().await {
-            page.after(&turn, clock::now());
-            match turn {
-                Turn::Done | Turn::Stale => {}
-                Turn::Refused(status) => {
+        while let Some((target, mut entry, outcome)) = outcomes.next().await {
+            entry.record_outcome(&outcome, clock::now());
+            match outcome {
+                StatusOutcome::Done | StatusOutcome::Stale => {}
+                StatusOutcome::Refused(status) => {
                     metrics.status_write_failed();
-                    let Target { namespace, name, .. } = &target;
+                    let StatusTarget { namespace, name, .. } = &target;
                     let (kind, why) = (K::kind(&()), status.message);
                     tracing::warn!(%kind, namespace, name, why, "status refused");
                 }
-                Turn::Unreachable(why) => {
+                StatusOutcome::Unreachable(why) => {
                     metrics.status_write_failed();
                     unreachable = Some(why);
                 }
             }
-            self.pages.insert(target, page);
+            self.entries.insert(target, entry);
             if unreachable.is_some() {
                 // The others would wait as long for nothing. What they know is read again.
                 break;
@@ -153,51 +154,51 @@ impl<K: Shown> Board<K> {
                 if self.pause == PAUSE_MIN {
                     tracing::warn!(why, kind = %K::kind(&()), "statuses cannot be written now");
                 }
-                self.rests_until = clock::now() + self.pause;
+                self.paused_until = clock::now() + self.pause;
                 self.pause = (self.pause * 2).min(PAUSE_MAX);
             }
         }
     }
 }
 
-impl<S: Serialize> Page<S> {
-    async fn turn<K: Shown<Status = S>>(
+impl<S: Serialize> StatusEntry<S> {
+    async fn write<K: StatusResource<Status = S>>(
         &mut self,
         client: &Client,
-        target: &Target,
+        target: &StatusTarget,
         make: impl Fn(&S) -> S,
-    ) -> Turn {
+    ) -> StatusOutcome {
         if clock::now() < self.retry_at {
-            return Turn::Done;
+            return StatusOutcome::Done;
         }
-        match timeout(ANSWER_WITHIN, self.bring::<K>(client, target, make)).await {
-            Ok(Ok(())) => Turn::Done,
+        match timeout(ANSWER_WITHIN, self.sync::<K>(client, target, make)).await {
+            Ok(Ok(())) => StatusOutcome::Done,
             Ok(Err(kube::Error::Api(status))) => match status.code {
-                404 | 409 => Turn::Stale,
-                429 => Turn::Unreachable(status.message),
-                400..500 => Turn::Refused(status),
-                _ => Turn::Unreachable(status.message),
+                404 | 409 => StatusOutcome::Stale,
+                429 => StatusOutcome::Unreachable(status.message),
+                400..500 => StatusOutcome::Refused(status),
+                _ => StatusOutcome::Unreachable(status.message),
             },
-            Ok(Err(error)) => Turn::Unreachable(error.to_string()),
-            Err(_) => Turn::Unreachable(format!("no answer within {ANSWER_WITHIN:?}")),
+            Ok(Err(error)) => StatusOutcome::Unreachable(error.to_string()),
+            Err(_) => StatusOutcome::Unreachable(format!("no answer within {ANSWER_WITHIN:?}")),
         }
     }
 
     /// Reads the object where it is not known, and writes its status where that is due.
-    async fn bring<K: Shown<Status = S>>(
+    async fn sync<K: StatusResource<Status = S>>(
         &mut self,
         client: &Client,
-        target: &Target,
+        target: &StatusTarget,
         make: impl Fn(&S) -> S,
     ) -> kube::Result<()> {
         let objects: Api<K> = Api::namespaced(client.clone(), &target.namespace);
-        let (has, version) = match self.known.take() {
+        let (current, version) = match self.known.take() {
             Some(known) => known,
-            None => read_of(objects.get(&target.name).await?),
+            None => status_and_version(objects.get(&target.name).await?),
         };
-        let wants = make(&has);
-        if !is_due::<K>(&has, &wants, self.wrote_at, clock::now()) {
-            self.known = Some((has, version));
+        let desired = make(&current);
+        if !is_due::<K>(&current, &desired, self.wrote_at, clock::now()) {
+            self.known = Some((current, version));
             return Ok(());
         }
         let patch = json!({
@@ -209,24 +210,24 @@ impl<S: Serialize> Page<S> {
                 "uid": target.uid,
                 "resourceVersion": version,
             },
-            "status": wants,
+            "status": desired,
         });
         let params = PatchParams::apply(FIELD_MANAGER).force();
         let written = objects.patch_status(&target.name, &params, &Patch::Apply(patch)).await?;
-        self.known = Some(read_of(written));
+        self.known = Some(status_and_version(written));
         self.wrote_at = Some(clock::now());
         Ok(())
     }
 
-    fn after(&mut self, turn: &Turn, now: Moment) {
-        match turn {
-            Turn::Done => {
+    fn record_outcome(&mut self, outcome: &StatusOutcome, now: Moment) {
+        match outcome {
+            StatusOutcome::Done => {
                 if self.known.is_some() {
                     self.pause = PAUSE_MIN;
                 }
             }
-            Turn::Stale => self.known = None,
-            Turn::Refused(_) | Turn::Unreachable(_) => {
+            StatusOutcome::Stale => self.known = None,
+            StatusOutcome::Refused(_) | StatusOutcome::Unreachable(_) => {
                 self.known = None;
                 self.retry_at = now + self.pause;
                 self.pause = (self.pause * 2).min(PAUSE_MAX);
@@ -235,25 +236,25 @@ impl<S: Serialize> Page<S> {
     }
 }
 
-fn read_of<K: Shown>(object: K) -> (K::Status, Option<String>) {
+fn status_and_version<K: StatusResource>(object: K) -> (K::Status, Option<String>) {
     let version = object.meta().resource_version.clone();
     (object.into_status().unwrap_or_default(), version)
 }
 
 /// Whether a status is to be written now.
-fn is_due<K: Shown>(
-    has: &K::Status,
-    wants: &K::Status,
+fn is_due<K: StatusResource>(
+    current: &K::Status,
+    desired: &K::Status,
     wrote_at: Option<Moment>,
     now: Moment,
 ) -> bool {
-    if has == wants {
+    if current == desired {
         return false;
     }
     let Some(wrote_at) = wrote_at else { return true };
-    let every = match K::outlined(has) == K::outlined(wants) {
-        true => FIGURES_EVERY,
-        false => WRITE_EVERY,
+    let every = match K::without_figures(current) == K::without_figures(desired) {
+        true => FIGURES_INTERVAL,
+        false => WRITE_INTERVAL,
     };
     now.since(wrote_at) >= every
 }
@@ -272,13 +273,13 @@ mod tests {
 
     #[test]
     fn a_status_is_written_on_change_only_and_figures_less_often() {
-        let has = WorkerClusterStatus::default();
-        let due = |wants: &WorkerClusterStatus, wrote: Option<u64>, now| {
-            is_due::<WorkerCluster>(&has, wants, wrote.map(at), at(now))
+        let current = WorkerClusterStatus::default();
+        let due = |desired: &WorkerClusterStatus, wrote: Option<u64>, now| {
+            is_due::<WorkerCluster>(&current, desired, wrote.map(at), at(now))
         };
-        assert!(!due(&has, None, 60_000));
+        assert!(!due(&current, None, 60_000));
         let jobs = JobCounts { running: 1, ..JobCounts::default() };
-        let figures = WorkerClusterStatus { jobs, ..has.clone() };
+        let figures = WorkerClusterStatus { jobs, ..current.clone() };
         assert!(due(&figures, None, 0));
         assert!(!due(&figures, Some(0), 4_999));
         assert!(due(&figures, Some(0), 5_000));

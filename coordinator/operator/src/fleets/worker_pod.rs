@@ -10,7 +10,7 @@ use leasehold_types::message::DrainPhase;
 
 /// Why the operator drains a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Mark {
+pub(super) enum DrainReason {
     /// It is to go in a scale-in.
     ScaleIn,
     /// Its node is cordoned.
@@ -21,15 +21,15 @@ pub(super) enum Mark {
 
 /// A pod and its worker.
 #[derive(Clone, Debug)]
-pub(crate) struct Standing {
+pub(crate) struct WorkerPod {
     pub(crate) pod: Arc<PodFacts>,
     /// Why it is drained, if it is.
-    pub(super) mark: Option<Mark>,
+    pub(super) drain_reason: Option<DrainReason>,
     /// What the core knows of its worker; none where it holds nothing and has not reported.
     pub(super) view: Option<WorkerView>,
 }
 
-impl Mark {
+impl DrainReason {
     /// As it is written.
     pub(super) fn text(self) -> &'static str {
         match self {
@@ -58,16 +58,16 @@ impl Mark {
     }
 }
 
-impl Standing {
+impl WorkerPod {
     /// A pod, the mark on it, which its annotation may not show yet, and its worker.
     pub(super) fn new(
         pod: Arc<PodFacts>,
-        marks: &BTreeMap<String, Mark>,
+        drain_marks: &BTreeMap<String, DrainReason>,
         view: Option<WorkerView>,
     ) -> Self {
-        let written = pod.drain.as_deref().map(Mark::parse);
-        let mark = marks.get(&pod.uid).copied().or(written);
-        Self { pod, mark, view }
+        let written = pod.drain.as_deref().map(DrainReason::parse);
+        let drain_reason = drain_marks.get(&pod.uid).copied().or(written);
+        Self { pod, drain_reason, view }
     }
 
     /// The jobs that it runs, as reported; where nobody knows, the most that it may run.
@@ -94,29 +94,31 @@ impl Standing {
     }
 
     /// Whether its worker takes nothing new.
-    pub(super) fn drains(&self) -> bool {
+    pub(super) fn is_draining(&self) -> bool {
         let drains = |view: &WorkerView| view.drain_ordered || view.drain != DrainPhase::Working;
         self.view.as_ref().is_some_and(drains)
     }
 
     /// Whether it is marked, holds nothing, and gets nothing.
     pub(super) fn is_drained(&self) -> bool {
-        self.mark.is_some() && self.is_empty() && (self.view.is_none() || self.drains())
+        self.drain_reason.is_some()
+            && self.is_empty()
+            && (self.view.is_none() || self.is_draining())
     }
 
     /// Whether its drain is still to be ordered: it is marked, or its pod ends, of which the worker
     /// may not know.
-    pub(super) fn needs_order(&self) -> bool {
+    pub(super) fn needs_drain_order(&self) -> bool {
         let connected = self.view.as_ref().is_some_and(|view| view.presence == Presence::Connected);
         let goes = match self.pod.is_active() {
-            true => self.mark.is_some(),
+            true => self.drain_reason.is_some(),
             false => self.pod.is_terminating() && !self.pod.over,
         };
-        goes && connected && !self.drains()
+        goes && connected && !self.is_draining()
     }
 
     /// Whether somebody makes another pod where this one is deleted.
-    pub(super) fn is_replaced(&self) -> bool {
+    pub(super) fn has_controller(&self) -> bool {
         self.pod.owner.is_some()
     }
 }

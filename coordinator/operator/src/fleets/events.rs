@@ -15,45 +15,48 @@ use leasehold_driver::port::Stopped;
 use leasehold_kube_api::names::LEASE;
 use leasehold_manifest::Span;
 use leasehold_platform_kube::desired::Objects;
-use leasehold_platform_kube::pods::{PodName, Pods};
-use leasehold_types::{Epoch, Moment, WorkerKey};
+use leasehold_platform_kube::pods::{PodFacts, PodName, Pods};
+use leasehold_types::{ClusterName, Epoch, Moment, WorkerKey};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::{interval, timeout};
 
 use super::Context;
+use super::action::{Action, ActionKind};
+use super::drains::DrainProgress;
 use super::fleet::Fleet;
-use super::tell::pod_reference;
-use crate::events::{Happening, Reason};
+use super::state::ReconcilerState;
+use crate::events::{EventReason, EventRecorder, NewEvent};
 
 /// How often it is looked for drains that take too long.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// How long the API server may take to show the Lease.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// Workers that are remembered as lost, or as draining.
-const REMEMBERED_MAX: usize = 10_000;
+const TRACKED_MAX: usize = 10_000;
 
 /// Tells what happens until the driver ends.
 pub(super) async fn run(context: Context) -> Result<(), Stopped> {
     let mut changes = context.handle.watch()?;
-    let mut chronicle = Chronicle::default();
-    let mut looks = interval(LOOK_EVERY);
+    let mut worker_events = WorkerEvents::default();
+    let mut looks = interval(CHECK_INTERVAL);
     loop {
         let change = tokio::select! {
             change = changes.recv() => change,
             _ = looks.tick() => {
-                let scene = Scene::of(&context);
-                let overdue = chronicle.overdue(&scene, clock::now());
+                let lookup = ObjectLookup::of(&context);
+                let overdue = worker_events.overdue(&lookup, clock::now());
                 overdue.into_iter().for_each(|it| context.events.record(it));
                 continue;
             }
         };
         match change {
             Ok(Change::Notice(Notice::Elected(epoch))) => {
-                chronicle = Chronicle::default();
-                context.events.record(elected(&context, epoch).await);
+                worker_events = WorkerEvents::default();
+                context.events.record(leader_changed(&context, epoch).await);
             }
             Ok(Change::Notice(notice)) => {
-                let told = chronicle.take(&notice, &Scene::of(&context), clock::now());
+                let told =
+                    worker_events.events_for(&notice, &ObjectLookup::of(&context), clock::now());
                 told.into_iter().for_each(|it| context.events.record(it));
             }
             // What was missed stands in the status.
@@ -64,7 +67,7 @@ pub(super) async fn run(context: Context) -> Result<(), Stopped> {
 }
 
 /// This replica leads: an event of the election's Lease.
-async fn elected(context: &Context, epoch: Epoch) -> Happening {
+async fn leader_changed(context: &Context, epoch: Epoch) -> NewEvent {
     let settings = &context.settings;
     let leases: Api<Lease> = Api::namespaced(context.client.clone(), &settings.namespace);
     // Without its UID the event is written all the same.
@@ -78,30 +81,30 @@ async fn elected(context: &Context, epoch: Epoch) -> Happening {
         ..ObjectReference::default()
     };
     let note = format!("{} at {} leads now, epoch {epoch}", settings.identity, settings.address);
-    Happening { regarding, related: None, reason: Reason::LeaderChanged, note }
+    NewEvent { regarding, related: None, reason: EventReason::LeaderChanged, note }
 }
 
 /// The objects that happenings are about.
-struct Scene {
+struct ObjectLookup {
     objects: Arc<Objects>,
     pods: Pods,
 }
 
-impl Scene {
+impl ObjectLookup {
     fn of(context: &Context) -> Self {
         Self { objects: Arc::clone(&context.objects.borrow()), pods: context.pods.clone() }
     }
 }
 
 /// Where to look objects up.
-trait Places {
+trait Lookup {
     /// The worker's pod, and whether the operator drains it.
     fn pod(&self, key: &WorkerKey) -> Option<(ObjectReference, bool)>;
     /// The worker's fleet, and its `drain.deadline`.
     fn fleet(&self, key: &WorkerKey) -> Option<(ObjectReference, Duration)>;
 }
 
-impl Places for Scene {
+impl Lookup for ObjectLookup {
     fn pod(&self, key: &WorkerKey) -> Option<(ObjectReference, bool)> {
         let name = PodName::of(key)?;
         let pod = self.pods.find(&name.namespace, &name.name)?;
@@ -116,7 +119,7 @@ impl Places for Scene {
 
 /// What is under way.
 #[derive(Debug, Default)]
-struct Chronicle {
+struct WorkerEvents {
     lost: BTreeSet<WorkerKey>,
     drains: BTreeMap<WorkerKey, Drain>,
 }
@@ -129,12 +132,12 @@ struct Drain {
     is_overdue: bool,
 }
 
-impl Chronicle {
+impl WorkerEvents {
     /// What is to be told of a notice.
-    fn take(&mut self, notice: &Notice, places: &impl Places, now: Moment) -> Vec<Happening> {
+    fn events_for(&mut self, notice: &Notice, lookup: &impl Lookup, now: Moment) -> Vec<NewEvent> {
         match notice {
             Notice::Lost(key) => {
-                if self.lost.len() < REMEMBERED_MAX {
+                if self.lost.len() < TRACKED_MAX {
                     self.lost.insert(key.clone());
                 }
                 let note = format!(
@@ -142,7 +145,7 @@ impl Chronicle {
                      streams stay its own until it is heard or its pod is gone",
                     key.worker
                 );
-                of_both(key, places, Reason::WorkerLost, &note)
+                pod_and_fleet_events(key, lookup, EventReason::WorkerLost, &note)
             }
             Notice::GivenUp { worker: key, after } => {
                 let note = format!(
@@ -151,18 +154,18 @@ impl Chronicle {
                     key.worker,
                     Span(*after)
                 );
-                of_both(key, places, Reason::WorkerGivenUp, &note)
+                pod_and_fleet_events(key, lookup, EventReason::WorkerGivenUp, &note)
             }
             Notice::Joined(key) if self.lost.remove(key) => {
                 let note = format!("worker {} is heard again", key.worker);
-                of_both(key, places, Reason::WorkerFound, &note)
+                pod_and_fleet_events(key, lookup, EventReason::WorkerFound, &note)
             }
-            Notice::DrainStarted(key) => self.drains(key, places, now),
+            Notice::DrainStarted(key) => self.drain_started(key, lookup, now),
             Notice::Gone(key) => {
                 self.lost.remove(key);
                 let Some(drain) = self.drains.remove(key) else { return Vec::new() };
                 let note = format!("worker {} has drained and is gone", key.worker);
-                told(key, drain.pod, places, Reason::DrainCompleted, &note)
+                pair_of_events(key, drain.pod, lookup, EventReason::DrainCompleted, &note)
             }
             Notice::EpochAhead { worker, seen } => {
                 let note = format!(
@@ -170,11 +173,11 @@ impl Chronicle {
                      not know: it obeys no lower one and cannot be served",
                     worker.worker
                 );
-                of_both(worker, places, Reason::EpochAhead, &note)
+                pod_and_fleet_events(worker, lookup, EventReason::EpochAhead, &note)
             }
             Notice::Offence { worker, rule } => {
                 let note = format!("the agent of worker {} broke a rule: {rule}", worker.worker);
-                of_both(worker, places, Reason::AgentMisbehaved, &note)
+                pod_and_fleet_events(worker, lookup, EventReason::AgentMisbehaved, &note)
             }
             Notice::Deposed(_) => {
                 *self = Self::default();
@@ -194,24 +197,29 @@ impl Chronicle {
         }
     }
 
-    fn drains(&mut self, key: &WorkerKey, places: &impl Places, now: Moment) -> Vec<Happening> {
-        let pod = places.pod(key);
+    fn drain_started(
+        &mut self,
+        key: &WorkerKey,
+        lookup: &impl Lookup,
+        now: Moment,
+    ) -> Vec<NewEvent> {
+        let pod = lookup.pod(key);
         let is_ordered = pod.as_ref().is_some_and(|(_, is_ordered)| *is_ordered);
-        if is_ordered || self.drains.contains_key(key) || self.drains.len() >= REMEMBERED_MAX {
+        if is_ordered || self.drains.contains_key(key) || self.drains.len() >= TRACKED_MAX {
             return Vec::new();
         }
         let pod = pod.map(|(pod, _)| pod);
         let drain = Drain { pod: pod.clone(), since: now, is_overdue: false };
         self.drains.insert(key.clone(), drain);
         let note = format!("worker {} drains: its pod ends, or somebody asked for it", key.worker);
-        told(key, pod, places, Reason::DrainStarted, &note)
+        pair_of_events(key, pod, lookup, EventReason::DrainStarted, &note)
     }
 
     /// The drains that have just begun to take too long.
-    fn overdue(&mut self, places: &impl Places, now: Moment) -> Vec<Happening> {
+    fn overdue(&mut self, lookup: &impl Lookup, now: Moment) -> Vec<NewEvent> {
         let mut happenings = Vec::new();
         for (key, drain) in &mut self.drains {
-            let Some((_, deadline)) = places.fleet(key) else { continue };
+            let Some((_, deadline)) = lookup.fleet(key) else { continue };
             if drain.is_overdue || now.since(drain.since) < deadline {
                 continue;
             }
@@ -219,32 +227,166 @@ impl Chronicle {
             let (worker, seconds) = (&key.worker, deadline.as_secs());
             let note = format!("worker {worker} drains for longer than {seconds} s");
             let pod = drain.pod.clone();
-            happenings.extend(told(key, pod, places, Reason::DrainDeadlineExceeded, &note));
+            happenings.extend(pair_of_events(
+                key,
+                pod,
+                lookup,
+                EventReason::DrainDeadlineExceeded,
+                &note,
+            ));
         }
         happenings
     }
 }
 
-fn of_both(key: &WorkerKey, places: &impl Places, reason: Reason, note: &str) -> Vec<Happening> {
-    let pod = places.pod(key).map(|(pod, _)| pod);
-    told(key, pod, places, reason, note)
+fn pod_and_fleet_events(
+    key: &WorkerKey,
+    lookup: &impl Lookup,
+    reason: EventReason,
+    note: &str,
+) -> Vec<NewEvent> {
+    let pod = lookup.pod(key).map(|(pod, _)| pod);
+    pair_of_events(key, pod, lookup, reason, note)
 }
 
 /// One event of the pod and one of the fleet, each naming the other.
-fn told(
+fn pair_of_events(
     key: &WorkerKey,
     pod: Option<ObjectReference>,
-    places: &impl Places,
-    reason: Reason,
+    lookup: &impl Lookup,
+    reason: EventReason,
     note: &str,
-) -> Vec<Happening> {
-    let fleet = places.fleet(key).map(|(fleet, _)| fleet);
+) -> Vec<NewEvent> {
+    let fleet = lookup.fleet(key).map(|(fleet, _)| fleet);
     let event = |regarding: Option<ObjectReference>, related: Option<ObjectReference>| {
         let note = note.to_owned();
-        regarding.map(|regarding| Happening { regarding, related, reason, note })
+        regarding.map(|regarding| NewEvent { regarding, related, reason, note })
     };
     let events = [event(pod.clone(), fleet.clone()), event(fleet, pod)];
     events.into_iter().flatten().collect()
+}
+
+/// Tells people.
+#[derive(Debug)]
+pub(super) struct FleetEvents {
+    events: EventRecorder,
+}
+
+impl FleetEvents {
+    pub(super) fn new(events: EventRecorder) -> Self {
+        Self { events }
+    }
+
+    /// How far a drain has come.
+    pub(super) fn drain_progress(&self, fleet: &Fleet, pod: &PodFacts, progress: DrainProgress) {
+        let name = &pod.pod.name;
+        match progress {
+            DrainProgress::Completed => {
+                let note = format!("worker {name} has drained and holds nothing");
+                self.record_for_pod_and_fleet(fleet, pod, EventReason::DrainCompleted, &note);
+            }
+            DrainProgress::Overdue => {
+                let deadline = fleet.drain_deadline().as_secs();
+                let note =
+                    format!("worker {name} drains for longer than {deadline} s; nothing is killed");
+                self.record_for_pod_and_fleet(
+                    fleet,
+                    pod,
+                    EventReason::DrainDeadlineExceeded,
+                    &note,
+                );
+            }
+        }
+    }
+
+    /// What blocks a fleet's rollout or scale-in, once.
+    pub(super) fn rollout_blocked(
+        &self,
+        state: &mut ReconcilerState,
+        name: &ClusterName,
+        fleet: &Fleet,
+        blocked: Option<String>,
+    ) {
+        let Some(why) = blocked else {
+            state.blocked.remove(name);
+            return;
+        };
+        if state.blocked.get(name) != Some(&why) {
+            self.record_for_fleet(fleet, None, EventReason::RolloutBlocked, &why);
+            state.blocked.insert(name.clone(), why);
+        }
+    }
+
+    /// Why a fleet's workload is refused.
+    pub(super) fn workload_rejected(&self, fleet: &Fleet, why: &str) {
+        self.record_for_fleet(fleet, None, EventReason::WorkloadRejected, why);
+    }
+
+    /// What was done.
+    pub(super) fn action_done(&self, fleet: &Fleet, action: &Action) {
+        if let Some((reason, note)) = &action.event {
+            self.record_for_fleet(fleet, None, *reason, note);
+        }
+        match &action.kind {
+            ActionKind::MarkForDrain(pod, mark) => {
+                let note = format!("worker {} drains: {}", pod.pod.name, mark.why());
+                self.record_for_pod_and_fleet(fleet, pod, EventReason::DrainStarted, &note);
+            }
+            ActionKind::DeletePod(pod) => {
+                let note = format!("pod {} has drained and is replaced", pod.pod.name);
+                self.record_for_pod_and_fleet(fleet, pod, EventReason::PodReplaced, &note);
+            }
+            ActionKind::Apply(_) if action.is_workload() => {
+                tracing::info!(workload = %action.target, "workload applied");
+            }
+            ActionKind::Apply(_)
+            | ActionKind::RecordStreams(..)
+            | ActionKind::SetDeletionCost(..)
+            | ActionKind::SetBusyLabel(..) => {}
+        }
+    }
+
+    /// That a scale-in begins.
+    pub(super) fn scale_in_started(&self, fleet: &Fleet, note: &str) {
+        self.record_for_fleet(fleet, None, EventReason::ScaleInStarted, note);
+    }
+
+    fn record_for_pod_and_fleet(
+        &self,
+        fleet: &Fleet,
+        pod: &PodFacts,
+        reason: EventReason,
+        note: &str,
+    ) {
+        let regarding = pod_reference(pod);
+        let related = Some(fleet.reference());
+        let note_owned = note.to_owned();
+        self.events.record(NewEvent { regarding, related, reason, note: note_owned });
+        self.record_for_fleet(fleet, Some(pod_reference(pod)), reason, note);
+    }
+
+    fn record_for_fleet(
+        &self,
+        fleet: &Fleet,
+        related: Option<ObjectReference>,
+        reason: EventReason,
+        note: &str,
+    ) {
+        let regarding = fleet.reference();
+        self.events.record(NewEvent { regarding, related, reason, note: note.to_owned() });
+    }
+}
+
+/// A pod, as events name it.
+pub(super) fn pod_reference(pod: &PodFacts) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("v1".into()),
+        kind: Some("Pod".into()),
+        namespace: Some(pod.pod.namespace.clone()),
+        name: Some(pod.pod.name.clone()),
+        uid: Some(pod.uid.clone()),
+        ..ObjectReference::default()
+    }
 }
 
 #[cfg(test)]
@@ -254,14 +396,14 @@ mod tests {
     use super::*;
 
     /// Pods by this name are there, and drained by the operator where it begins with "marked".
-    struct Stage;
+    struct FakeLookup;
 
     fn reference(kind: &str, name: &str) -> ObjectReference {
         let (kind, name) = (Some(kind.to_owned()), Some(name.to_owned()));
         ObjectReference { kind, name, ..ObjectReference::default() }
     }
 
-    impl Places for Stage {
+    impl Lookup for FakeLookup {
         fn pod(&self, key: &WorkerKey) -> Option<(ObjectReference, bool)> {
             let name = key.worker.as_str();
             Some((reference("Pod", name), name.starts_with("marked")))
@@ -282,58 +424,67 @@ mod tests {
     }
 
     /// The reason and the kinds that the events are about.
-    fn words(events: &[Happening]) -> Vec<(Reason, &str)> {
+    fn words(events: &[NewEvent]) -> Vec<(EventReason, &str)> {
         let word = |it| {
-            let Happening { reason, regarding, .. }: &Happening = it;
+            let NewEvent { reason, regarding, .. }: &NewEvent = it;
             (*reason, regarding.kind.as_deref().unwrap_or_default())
         };
         events.iter().map(word).collect()
     }
 
-    fn both(reason: Reason) -> Vec<(Reason, &'static str)> {
+    fn both(reason: EventReason) -> Vec<(EventReason, &'static str)> {
         vec![(reason, "Pod"), (reason, "WorkerCluster")]
     }
 
     #[test]
     fn a_drain_that_nobody_here_ordered_is_told_from_its_start_to_its_end() {
-        let mut chronicle = Chronicle::default();
+        let mut worker_events = WorkerEvents::default();
         let started = Notice::DrainStarted(key("a"));
-        let told = chronicle.take(&started, &Stage, at(0));
-        assert_eq!(words(&told), both(Reason::DrainStarted));
+        let told = worker_events.events_for(&started, &FakeLookup, at(0));
+        assert_eq!(words(&told), both(EventReason::DrainStarted));
         assert_eq!(
             told[0].related.as_ref().and_then(|it| it.kind.as_deref()),
             Some("WorkerCluster")
         );
-        assert_eq!(chronicle.take(&started, &Stage, at(1)), []);
-        assert_eq!(chronicle.overdue(&Stage, at(59)), []);
-        let told = chronicle.overdue(&Stage, at(60));
-        assert_eq!(words(&told), both(Reason::DrainDeadlineExceeded));
-        assert_eq!(chronicle.overdue(&Stage, at(90)), []);
-        let told = chronicle.take(&Notice::Gone(key("a")), &Stage, at(99));
-        assert_eq!(words(&told), both(Reason::DrainCompleted));
-        assert_eq!(chronicle.take(&Notice::Gone(key("a")), &Stage, at(99)), []);
+        assert_eq!(worker_events.events_for(&started, &FakeLookup, at(1)), []);
+        assert_eq!(worker_events.overdue(&FakeLookup, at(59)), []);
+        let told = worker_events.overdue(&FakeLookup, at(60));
+        assert_eq!(words(&told), both(EventReason::DrainDeadlineExceeded));
+        assert_eq!(worker_events.overdue(&FakeLookup, at(90)), []);
+        let told = worker_events.events_for(&Notice::Gone(key("a")), &FakeLookup, at(99));
+        assert_eq!(words(&told), both(EventReason::DrainCompleted));
+        assert_eq!(worker_events.events_for(&Notice::Gone(key("a")), &FakeLookup, at(99)), []);
     }
 
     #[test]
     fn a_drain_that_the_operator_ordered_is_told_by_it() {
-        let mut chronicle = Chronicle::default();
-        assert_eq!(chronicle.take(&Notice::DrainStarted(key("marked-a")), &Stage, at(0)), []);
-        assert_eq!(chronicle.overdue(&Stage, at(600)), []);
-        assert_eq!(chronicle.take(&Notice::Gone(key("marked-a")), &Stage, at(601)), []);
+        let mut worker_events = WorkerEvents::default();
+        assert_eq!(
+            worker_events.events_for(&Notice::DrainStarted(key("marked-a")), &FakeLookup, at(0)),
+            []
+        );
+        assert_eq!(worker_events.overdue(&FakeLookup, at(600)), []);
+        assert_eq!(
+            worker_events.events_for(&Notice::Gone(key("marked-a")), &FakeLookup, at(601)),
+            []
+        );
     }
 
     #[test]
     fn a_worker_is_lost_and_found_and_an_ordinary_one_just_joins() {
-        let mut chronicle = Chronicle::default();
+        let mut worker_events = WorkerEvents::default();
         let joined = Notice::Joined(key("a"));
-        assert_eq!(chronicle.take(&joined, &Stage, at(0)), []);
-        let told = chronicle.take(&Notice::Lost(key("a")), &Stage, at(1));
-        assert_eq!(words(&told), both(Reason::WorkerLost));
-        assert_eq!(words(&chronicle.take(&joined, &Stage, at(2))), both(Reason::WorkerFound));
-        assert_eq!(chronicle.take(&joined, &Stage, at(3)), []);
+        assert_eq!(worker_events.events_for(&joined, &FakeLookup, at(0)), []);
+        let told = worker_events.events_for(&Notice::Lost(key("a")), &FakeLookup, at(1));
+        assert_eq!(words(&told), both(EventReason::WorkerLost));
+        assert_eq!(
+            words(&worker_events.events_for(&joined, &FakeLookup, at(2))),
+            both(EventReason::WorkerFound)
+        );
+        assert_eq!(worker_events.events_for(&joined, &FakeLookup, at(3)), []);
         let notice = Notice::GivenUp { worker: key("a"), after: Duration::from_secs(3600) };
-        let told = chronicle.take(&notice, &Stage, at(9));
-        assert_eq!(words(&told), both(Reason::WorkerGivenUp));
+        let told = worker_events.events_for(&notice, &FakeLookup, at(9));
+        assert_eq!(words(&told), both(EventReason::WorkerGivenUp));
         assert!(told[0].note.contains("lost for 1h,"), "{}", told[0].note);
     }
 }

@@ -7,12 +7,12 @@ use std::time::Duration;
 use leasehold_types::{ClusterName, Moment};
 use serde_json::Value;
 
-use super::action::Target;
-use super::busy::Idle;
-use super::drains::Drains;
-use super::restart::Round;
-use super::scaling::Window;
-use super::standing::{Mark, Standing};
+use super::action::ObjectRef;
+use super::drains::DrainTracker;
+use super::evictions::IdleTracker;
+use super::restart::RestartRound;
+use super::scaling::StabilizationWindow;
+use super::worker_pod::{DrainReason, WorkerPod};
 use crate::digest::digest;
 
 /// An object that nobody has touched is written again after so long: not every change shows.
@@ -24,29 +24,29 @@ const RETRY_MAX: Duration = Duration::from_secs(30);
 
 /// What is kept in mind.
 #[derive(Debug, Default)]
-pub(super) struct Memory {
-    pub(super) idle: Idle,
-    pub(super) drains: Drains,
-    pub(super) applied: Applied,
-    pub(super) setbacks: Setbacks,
+pub(super) struct ReconcilerState {
+    pub(super) idle: IdleTracker,
+    pub(super) drains: DrainTracker,
+    pub(super) applied: AppliedBodies,
+    pub(super) backoffs: Backoffs,
     /// Marks that were written, by UID, until they are seen on the pods.
-    pub(super) marks: BTreeMap<String, Mark>,
+    pub(super) drain_marks: BTreeMap<String, DrainReason>,
     /// What the API server has against a fleet's workload.
     pub(super) refusals: BTreeMap<ClusterName, String>,
     /// Restarts of pods that cannot reload.
-    pub(super) restarts: BTreeMap<ClusterName, Round>,
+    pub(super) restarts: BTreeMap<ClusterName, RestartRound>,
     /// What the load of each class has asked for lately.
-    pub(super) windows: BTreeMap<ClusterName, Window>,
+    pub(super) windows: BTreeMap<ClusterName, StabilizationWindow>,
     /// What people were told that a fleet is blocked by.
     pub(super) blocked: BTreeMap<ClusterName, String>,
 }
 
 /// What was applied, and what came of it.
 #[derive(Debug, Default)]
-pub(super) struct Applied(BTreeMap<Target, Written>);
+pub(super) struct AppliedBodies(BTreeMap<ObjectRef, AppliedBody>);
 
 #[derive(Debug)]
-struct Written {
+struct AppliedBody {
     digest: String,
     generation: Option<i64>,
     at: Moment,
@@ -54,59 +54,59 @@ struct Written {
 
 /// What went wrong, and when it is tried again.
 #[derive(Debug, Default)]
-pub(super) struct Setbacks(BTreeMap<Target, Setback>);
+pub(super) struct Backoffs(BTreeMap<ObjectRef, Backoff>);
 
 #[derive(Debug)]
-struct Setback {
+struct Backoff {
     why: String,
     count: u32,
     until: Moment,
 }
 
-impl Memory {
+impl ReconcilerState {
     /// Why the API server refuses a fleet's workload, if it does.
     pub(super) fn refusal(&self, fleet: &ClusterName) -> Option<&str> {
         self.refusals.get(fleet).map(String::as_str)
     }
 
     /// Forgets what is seen by now, and pods that are there no more.
-    pub(super) fn tidy(&mut self, seen: &BTreeMap<String, Option<Mark>>) {
-        self.marks.retain(|uid, mark| seen.get(uid).is_some_and(|it| *it != Some(*mark)));
+    pub(super) fn forget_old(&mut self, seen: &BTreeMap<String, Option<DrainReason>>) {
+        self.drain_marks.retain(|uid, mark| seen.get(uid).is_some_and(|it| *it != Some(*mark)));
         self.idle.retain(|uid| seen.contains_key(uid));
         self.drains.retain(|uid| seen.contains_key(uid));
     }
 
     /// What is written on a pod, by its UID.
-    pub(super) fn seen(it: &Standing) -> (String, Option<Mark>) {
-        (it.pod.uid.clone(), it.pod.drain.as_deref().map(Mark::parse))
+    pub(super) fn seen(it: &WorkerPod) -> (String, Option<DrainReason>) {
+        (it.pod.uid.clone(), it.pod.drain.as_deref().map(DrainReason::parse))
     }
 }
 
-impl Applied {
+impl AppliedBodies {
     /// Whether a body is to be applied to an object that is seen in this generation; none where
     /// it is not seen.
     pub(super) fn is_due(
         &self,
-        target: &Target,
+        target: &ObjectRef,
         body: &Value,
         generation: Option<i64>,
         now: Moment,
     ) -> bool {
-        let Some(written) = self.0.get(target) else { return true };
-        let is_old = now.since(written.at) >= REPAIR_EVERY;
-        let is_changed = match (generation, written.generation) {
-            (Some(seen), Some(written)) => seen > written,
+        let Some(applied) = self.0.get(target) else { return true };
+        let is_old = now.since(applied.at) >= REPAIR_EVERY;
+        let is_changed = match (generation, applied.generation) {
+            (Some(seen), Some(applied)) => seen > applied,
             // Not seen yet, or gone: that is found out soon enough.
-            (None, _) => now.since(written.at) >= RETRY_MIN,
+            (None, _) => now.since(applied.at) >= RETRY_MIN,
             (Some(_), None) => false,
         };
-        is_old || is_changed || written.digest != digest(body)
+        is_old || is_changed || applied.digest != digest(body)
     }
 
     /// A body was applied; this came of it.
     pub(super) fn note(
         &mut self,
-        target: Target,
+        target: ObjectRef,
         mut body: Value,
         generation: Option<i64>,
         now: Moment,
@@ -114,38 +114,38 @@ impl Applied {
         if let Some(metadata) = body["metadata"].as_object_mut() {
             metadata.remove("resourceVersion");
         }
-        self.0.insert(target, Written { digest: digest(&body), generation, at: now });
+        self.0.insert(target, AppliedBody { digest: digest(&body), generation, at: now });
     }
 
     /// Forgets objects of fleets that are there no more, which would have been written again.
-    pub(super) fn tidy(&mut self, now: Moment) {
-        self.0.retain(|_, written| now.since(written.at) < 2 * REPAIR_EVERY);
+    pub(super) fn forget_old(&mut self, now: Moment) {
+        self.0.retain(|_, applied| now.since(applied.at) < 2 * REPAIR_EVERY);
     }
 }
 
-impl Setbacks {
+impl Backoffs {
     /// Whether an object may be tried again.
-    pub(super) fn allows(&self, target: &Target, now: Moment) -> bool {
-        self.0.get(target).is_none_or(|setback| setback.until <= now)
+    pub(super) fn allows(&self, target: &ObjectRef, now: Moment) -> bool {
+        self.0.get(target).is_none_or(|backoff| backoff.until <= now)
     }
 
     /// It went well.
-    pub(super) fn clear(&mut self, target: &Target) {
+    pub(super) fn clear(&mut self, target: &ObjectRef) {
         self.0.remove(target);
     }
 
     /// It went wrong; returns whether that is news.
-    pub(super) fn note(&mut self, target: &Target, why: &str, now: Moment) -> bool {
-        let fresh = Setback { why: String::new(), count: 0, until: now };
-        let setback = self.0.entry(target.clone()).or_insert(fresh);
-        let wait = RETRY_MIN.saturating_mul(1 << setback.count.min(16)).min(RETRY_MAX);
-        setback.count += 1;
-        setback.until = now + wait;
-        std::mem::replace(&mut setback.why, why.to_owned()) != why
+    pub(super) fn note(&mut self, target: &ObjectRef, why: &str, now: Moment) -> bool {
+        let fresh = Backoff { why: String::new(), count: 0, until: now };
+        let backoff = self.0.entry(target.clone()).or_insert(fresh);
+        let wait = RETRY_MIN.saturating_mul(1 << backoff.count.min(16)).min(RETRY_MAX);
+        backoff.count += 1;
+        backoff.until = now + wait;
+        std::mem::replace(&mut backoff.why, why.to_owned()) != why
     }
 
     /// Forgets what has not gone wrong again for a while.
-    pub(super) fn tidy(&mut self, now: Moment) {
-        self.0.retain(|_, setback| now.since(setback.until) < 2 * RETRY_MAX);
+    pub(super) fn forget_old(&mut self, now: Moment) {
+        self.0.retain(|_, backoff| now.since(backoff.until) < 2 * RETRY_MAX);
     }
 }

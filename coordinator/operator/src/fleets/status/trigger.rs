@@ -18,12 +18,12 @@ use tokio::time::sleep;
 use super::super::{Context, Workloads};
 
 /// Everything is looked at so often, whether anything was said of it or not.
-pub(super) const LOOK_EVERY: Duration = Duration::from_secs(2);
+pub(super) const REFRESH_INTERVAL: Duration = Duration::from_secs(2);
 /// How long changes are gathered before they are looked at.
-const GATHER: Duration = Duration::from_millis(250);
+const GATHER_FOR: Duration = Duration::from_millis(250);
 
 /// What has changed since it was last asked.
-pub(super) struct News {
+pub(super) struct StatusTrigger {
     changes: broadcast::Receiver<Change>,
     objects: watch::Receiver<Arc<Objects>>,
     pods: watch::Receiver<u64>,
@@ -32,7 +32,7 @@ pub(super) struct News {
     missed: bool,
 }
 
-impl News {
+impl StatusTrigger {
     pub(super) fn new(
         context: &Context,
         workloads: Option<watch::Receiver<Workloads>>,
@@ -62,7 +62,7 @@ impl News {
             Ok(()) = self.objects.changed() => None,
             Ok(()) = self.pods.changed() => None,
             Ok(()) = of_workloads => None,
-            () = sleep(LOOK_EVERY) => None,
+            () = sleep(REFRESH_INTERVAL) => None,
         };
         match change {
             Some(Ok(change)) => self.note(&change),
@@ -70,7 +70,7 @@ impl News {
             Some(Err(RecvError::Closed)) => return Err(Stopped),
             None => {}
         }
-        sleep(GATHER).await;
+        sleep(GATHER_FOR).await;
         loop {
             match self.changes.try_recv() {
                 Ok(change) => self.note(&change),
@@ -87,7 +87,7 @@ impl News {
     }
 
     /// Whether something was said of this set since.
-    pub(super) fn is_about(&self, set: &SetName) -> bool {
+    pub(super) fn has_changed(&self, set: &SetName) -> bool {
         self.missed || self.sets.contains(set)
     }
 
