@@ -10,6 +10,7 @@ use leasehold_platform_kube::pods::Pods;
 use leasehold_platform_kube::webhook::Injector;
 use tokio::sync::watch;
 
+use crate::applier::Applier;
 use crate::events::EventRecorder;
 
 /// What every part of the operator needs; cheap to clone.
@@ -17,6 +18,8 @@ use crate::events::EventRecorder;
 pub(crate) struct Context {
     /// The way to the API server.
     pub(crate) client: Client,
+    /// Writes objects.
+    pub(crate) applier: Applier,
     /// The way to the driver, which knows whether this replica leads.
     pub(crate) handle: Handle,
     /// WorkerClusters and StreamSets as last seen.

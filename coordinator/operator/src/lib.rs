@@ -2,15 +2,18 @@
 //! has to go (`fleets`), and shows pipelines as Services and bindings (`pipelines`). It reads what
 //! the core knows and orders drains; it grants nothing.
 
+mod applier;
 mod conditions;
 mod context;
 mod digest;
 mod events;
 mod fleets;
 mod pipelines;
+mod workqueue;
 
 use leasehold_platform_kube::Observed;
 
+use self::applier::Applier;
 use self::context::Context;
 use self::events::EventRecorder;
 
@@ -23,6 +26,7 @@ pub async fn run(observed: Observed) {
         return;
     };
     let Some(handle) = handle else { return };
-    let context = Context { client, handle, objects, pods, events, injector, settings };
+    let applier = Applier::new(client.clone());
+    let context = Context { client, applier, handle, objects, pods, events, injector, settings };
     tokio::join!(fleets::run(context.clone()), pipelines::run(context));
 }

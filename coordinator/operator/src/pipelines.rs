@@ -6,12 +6,11 @@
 mod desired;
 mod endpoint_slices;
 mod events;
-mod failures;
 mod managed_kind;
 mod managed_objects;
 mod node_zones;
 mod object_writer;
-mod queue;
+mod phase_history;
 mod reconciliation;
 mod state;
 mod status;
@@ -38,12 +37,15 @@ use self::events::PipelineEvents;
 use self::managed_objects::{ManagedObjects, Watches};
 use self::node_zones::NodeZones;
 use self::object_writer::ObjectWriter;
-use self::queue::ReconcileQueue;
+use self::phase_history::PhaseHistory;
 use self::reconciliation::{Reconciliation, Tools};
 use self::state::PipelineState;
 use crate::context::Context;
+use crate::workqueue::WorkQueue;
 
-/// Pipelines that are looked at at a time.
+/// With more pipelines queued than this, only the newest phase of each is shown.
+const QUEUED_WITH_PHASES_MAX: usize = 64;
+/// Pipelines that are reconciled at a time.
 const CONCURRENT_MAX: usize = 16;
 
 /// Shows pipelines until the driver ends.
@@ -64,7 +66,8 @@ struct PipelineReconciler {
     endpoint_pods: BTreeMap<PodName, EndpointPod>,
     /// The pods that a pipeline's endpoints rest on.
     pods_of_pipeline: BTreeMap<PipelineName, BTreeSet<PodName>>,
-    queue: ReconcileQueue,
+    queue: WorkQueue<PipelineName>,
+    phases: PhaseHistory,
     states: BTreeMap<PipelineName, PipelineState>,
     running: JoinSet<(PipelineName, PipelineState)>,
 }
@@ -91,7 +94,7 @@ impl PipelineReconciler {
         let changes = context.handle.watch()?;
         let (managed_objects, watches) =
             ManagedObjects::watch(&context.client, &context.settings.watched);
-        let object_writer = ObjectWriter::new(context.client.clone(), managed_objects.clone());
+        let object_writer = ObjectWriter::new(context.applier.clone(), managed_objects.clone());
         let events = PipelineEvents::new(context.events.clone());
         Ok(Self {
             changes,
@@ -101,7 +104,8 @@ impl PipelineReconciler {
             objects: Arc::default(),
             endpoint_pods: BTreeMap::new(),
             pods_of_pipeline: BTreeMap::new(),
-            queue: ReconcileQueue::default(),
+            queue: WorkQueue::new(CONCURRENT_MAX),
+            phases: PhaseHistory::default(),
             states: BTreeMap::new(),
             running: JoinSet::new(),
             context,
@@ -117,8 +121,7 @@ impl PipelineReconciler {
         pods.mark_changed();
         loop {
             let now = clock::now();
-            let has_room = self.running.len() < CONCURRENT_MAX && self.is_synced();
-            let due = self.queue.next().filter(|_| has_room);
+            let due = self.queue.next_due().filter(|_| self.is_synced());
             let wait = due.map_or_else(Default::default, |at| at.since(now));
             tokio::select! {
                 change = self.changes.recv() => match change {
@@ -134,7 +137,7 @@ impl PipelineReconciler {
                 Ok(()) = node_zones.changed() => self.enqueue_all(),
                 () = managed_objects.changed() => {
                     let changed_by_others = managed_objects.changed_by_others();
-                    changed_by_others.into_iter().for_each(|name| self.queue.put(name, now));
+                    changed_by_others.into_iter().for_each(|name| self.queue.add(name, now));
                 }
                 Some(done) = self.running.join_next() => {
                     if let Ok((name, state)) = done {
@@ -159,8 +162,7 @@ impl PipelineReconciler {
 
     /// Starts to look at the pipelines that are due, as far as there is room.
     async fn start_due(&mut self) -> Result<(), Stopped> {
-        let room = CONCURRENT_MAX.saturating_sub(self.running.len());
-        let names = self.queue.take(room, clock::now());
+        let names = self.queue.take_due(clock::now());
         if names.is_empty() {
             return Ok(());
         }
@@ -180,7 +182,7 @@ impl PipelineReconciler {
         self.handle_pending_changes();
         // Where that was a change of leaders, all was forgotten.
         for snapshot in snapshots {
-            match (self.queue.is_busy(&snapshot.name), snapshot.is_unjudged) {
+            match (self.queue.is_processing(&snapshot.name), snapshot.is_unjudged) {
                 (false, _) => {}
                 // It is told of when it is judged.
                 (true, true) => self.queue.done(&snapshot.name),
@@ -198,7 +200,8 @@ impl PipelineReconciler {
         let mut phases = Vec::new();
         if let (Some(seen), Some(view)) = (&object, &view) {
             let shown = state.status(&seen.object).phase;
-            phases = self.queue.phases(&name, phase(&shown), view.phase);
+            let is_crowded = self.queue.len() > QUEUED_WITH_PHASES_MAX;
+            phases = self.phases.take(&name, phase(&shown), view.phase, is_crowded);
         }
         let lookup = CacheLookup {
             namespace: name.parts().0.unwrap_or_default().to_owned(),
@@ -215,13 +218,13 @@ impl PipelineReconciler {
         self.queue.done(&name);
         let now = clock::now();
         self.track_endpoint_pods(&name, std::mem::take(&mut state.pods));
-        if let Some(at) = state.failures.next() {
-            self.queue.put(name.clone(), at);
+        if let Some(at) = state.failures.next_due() {
+            self.queue.add(name.clone(), at);
         }
         if std::mem::take(&mut state.wrote) {
             let at = state.next_write_at(now);
             if at > now {
-                self.queue.rest(&name, at);
+                self.queue.delay(&name, at);
             }
         }
         if self.objects.pipelines.contains_key(&name) {
@@ -249,17 +252,17 @@ impl PipelineReconciler {
             }
             Notice::Deposed(_) => self.reset(),
             Notice::Pipeline { pipeline, from, to, why } => {
-                self.queue.put(pipeline.clone(), now);
-                let Some(to) = *to else { return self.queue.end(pipeline) };
+                self.queue.add(pipeline.clone(), now);
+                let Some(to) = *to else { return self.phases.forget(pipeline) };
                 if *from != Some(to) {
-                    self.queue.phase_change(pipeline, (*from, to));
+                    self.phases.record(pipeline, (*from, to));
                 }
                 if let Some(seen) = self.context.objects.borrow().pipelines.get(pipeline) {
                     self.tools.events.phase_changed(&seen.object, *from, to, why);
                 }
             }
             Notice::Binding { pipeline, .. } | Notice::Endpoints { pipeline, .. } => {
-                self.queue.put(pipeline.clone(), now);
+                self.queue.add(pipeline.clone(), now);
             }
             Notice::HoldEnded(_)
             | Notice::Joined(_)
@@ -281,6 +284,7 @@ impl PipelineReconciler {
     fn reset(&mut self) {
         self.running = JoinSet::new();
         self.queue.clear();
+        self.phases.clear();
         self.states.clear();
         self.endpoint_pods.clear();
         self.pods_of_pipeline.clear();
@@ -290,7 +294,7 @@ impl PipelineReconciler {
         let now = clock::now();
         let objects = self.objects.pipelines.keys().cloned();
         let names: Vec<_> = objects.chain(self.tools.managed_objects.pipelines()).collect();
-        names.into_iter().for_each(|name| self.queue.put(name, now));
+        names.into_iter().for_each(|name| self.queue.add(name, now));
     }
 
     fn enqueue_class(&mut self, class: &ClusterName) {
@@ -300,7 +304,7 @@ impl PipelineReconciler {
         };
         for (name, seen) in &self.objects.pipelines {
             if name.parts().0 == class.parts().0 && of_class(&seen.object.spec) {
-                self.queue.put(name.clone(), now);
+                self.queue.add(name.clone(), now);
             }
         }
     }
@@ -322,7 +326,7 @@ impl PipelineReconciler {
         };
         let names = before.pipelines.keys().chain(self.objects.pipelines.keys());
         let changed: Vec<_> = names.filter(|name| !is_same(name)).cloned().collect();
-        changed.into_iter().for_each(|name| self.queue.put(name, now));
+        changed.into_iter().for_each(|name| self.queue.add(name, now));
         let port = |objects: &Objects, class: &ClusterName| {
             objects.classes.get(class).and_then(|seen| seen.object.spec.port)
         };
@@ -340,7 +344,7 @@ impl PipelineReconciler {
             let pod = self.context.pods.find(&name.namespace, &name.name);
             if !is_same(endpoint_pods.pod.as_ref(), pod.as_ref()) {
                 endpoint_pods.pod = pod;
-                endpoint_pods.pipelines.iter().for_each(|it| self.queue.put(it.clone(), now));
+                endpoint_pods.pipelines.iter().for_each(|it| self.queue.add(it.clone(), now));
             }
         }
     }
@@ -366,7 +370,7 @@ impl PipelineReconciler {
         for (pod, seen) in pods {
             let is = self.context.pods.find(&pod.namespace, &pod.name);
             if !is_same(seen.as_ref(), is.as_ref()) {
-                self.queue.put(name.clone(), clock::now());
+                self.queue.add(name.clone(), clock::now());
             }
             let endpoint_pods = self.endpoint_pods.entry(pod).or_default();
             if endpoint_pods.pipelines.is_empty() {

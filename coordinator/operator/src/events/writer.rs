@@ -12,18 +12,18 @@ use kube::{Api, Client};
 use leasehold_driver::clock;
 use serde_json::json;
 use tokio::sync::mpsc;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use super::series::{EventSeriesCache, SeriesUpdate};
 use super::{QueuedEvent, truncate};
+use crate::applier::{ApplyError, answer};
+use crate::workqueue::{Backoff, Delays};
 
 /// Who reports, whichever replica it is.
 const CONTROLLER: &str = "leasehold.dev/coordinator";
-/// How long the API server may take to answer.
-const ANSWER_WITHIN: Duration = Duration::from_secs(5);
-/// How long to wait after the first failure, and at most.
-const PAUSE_MIN: Duration = Duration::from_millis(500);
-const PAUSE_MAX: Duration = Duration::from_secs(10);
+/// How long to wait after a failure.
+const RETRY_DELAYS: Delays =
+    Delays { first: Duration::from_millis(500), longest: Duration::from_secs(10) };
 /// For how long one event is tried.
 const TRIES_LAST: Duration = Duration::from_secs(300);
 /// How long the writer sleeps at most.
@@ -51,8 +51,10 @@ impl Dropped {
 /// What became of a write.
 enum WriteOutcome {
     Done,
+    /// One of this name exists, or the object has changed.
+    AlreadyThere,
     /// The API server refuses it, and will again.
-    Refused(Box<kube::core::Status>),
+    Refused(String),
     /// It did not answer for too long.
     GivenUp,
 }
@@ -102,13 +104,11 @@ impl EventWriter {
         let events: Api<Event> = Api::namespaced(self.client.clone(), &namespace);
         let params = PostParams::default();
         match write_with_retries(|| events.create(&params, &event)).await {
-            WriteOutcome::Done => self.series.insert(record, &namespace, &name, clock::now()),
-            // An answer that was lost: the name is this event's own.
-            WriteOutcome::Refused(status) if status.is_already_exists() => {
+            WriteOutcome::Done | WriteOutcome::AlreadyThere => {
                 self.series.insert(record, &namespace, &name, clock::now());
             }
-            WriteOutcome::Refused(status) => {
-                tracing::debug!(%namespace, name, why = status.message, "event refused");
+            WriteOutcome::Refused(why) => {
+                tracing::debug!(%namespace, name, why, "event refused");
                 self.dropped.count();
             }
             WriteOutcome::GivenUp => self.dropped.count(),
@@ -123,7 +123,9 @@ impl EventWriter {
         let params = PatchParams::default();
         match write_with_retries(|| events.patch(&update.name, &params, &patch)).await {
             WriteOutcome::Done => {}
-            WriteOutcome::Refused(_) | WriteOutcome::GivenUp => self.series.forget(&update.key),
+            WriteOutcome::AlreadyThere | WriteOutcome::Refused(_) | WriteOutcome::GivenUp => {
+                self.series.forget(&update.key)
+            }
         }
     }
 
@@ -159,24 +161,21 @@ where
     F: Future<Output = kube::Result<T>>,
 {
     let start = clock::now();
-    let mut pause = PAUSE_MIN;
+    let mut backoff = Backoff::new(RETRY_DELAYS);
     loop {
-        match timeout(ANSWER_WITHIN, call()).await {
-            Ok(Ok(_)) => return WriteOutcome::Done,
-            Ok(Err(kube::Error::Api(status))) if (400..500).contains(&status.code) => {
-                let is_busy = status.code == 429;
-                if !is_busy {
-                    return WriteOutcome::Refused(status);
-                }
+        match answer(call()).await {
+            Ok(_) => return WriteOutcome::Done,
+            // A new name can only exist because the answer to an earlier attempt was lost.
+            Err(ApplyError::Conflict(_)) => return WriteOutcome::AlreadyThere,
+            Err(ApplyError::Refused(why) | ApplyError::Gone(why)) => {
+                return WriteOutcome::Refused(why);
             }
-            Ok(Err(error)) => tracing::debug!(%error, "an event is not written yet"),
-            Err(_) => tracing::debug!("an event is not written yet: no answer"),
+            Err(ApplyError::Retry(error)) => tracing::debug!(error, "cannot write an event yet"),
         }
         if clock::now().since(start) >= TRIES_LAST {
             return WriteOutcome::GivenUp;
         }
-        sleep(pause).await;
-        pause = (pause * 2).min(PAUSE_MAX);
+        sleep(backoff.next_delay()).await;
     }
 }
 

@@ -3,24 +3,16 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
-use kube::Client;
-use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, Preconditions};
 use kube::core::{ApiResource, GroupVersionKind};
-use leasehold_kube_api::names::{
-    DELETION_COST_ANNOTATION, DRAIN_ANNOTATION, FIELD_MANAGER, STREAMS_ANNOTATION,
-};
+use leasehold_kube_api::names::{DELETION_COST_ANNOTATION, DRAIN_ANNOTATION, STREAMS_ANNOTATION};
 use leasehold_platform_kube::pods::{PodFacts, PodName, Pods};
 use serde_json::{Value, json};
-use tokio::time::timeout;
 
 use super::worker_pod::DrainReason;
+use crate::applier::{Applier, ApplyError, answer};
 use crate::events::EventReason;
-
-/// How long one may take.
-const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
 /// One thing to do.
 #[derive(Clone, Debug, PartialEq)]
@@ -111,68 +103,60 @@ impl Action {
         }
     }
 
-    /// Does it.
-    pub(super) async fn execute(&self, client: &Client, pods: &Pods) -> ActionOutcome {
-        match timeout(ANSWER_WITHIN, self.call(client, pods)).await {
-            Ok(Ok(done)) => done,
-            Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => {
-                tracing::debug!(object = %self.target, status.message, "outdated");
-                // A namespace that is going, or a kind that is not there, is no race.
-                match &self.kind {
-                    ActionKind::Apply(_) if status.code == 404 => {
-                        ActionOutcome::Failed(status.message.clone(), true)
-                    }
-                    _ => ActionOutcome::Outdated,
-                }
+    /// Makes the call.
+    pub(super) async fn execute(&self, applier: &Applier, pods: &Pods) -> ActionOutcome {
+        match self.call(applier, pods).await {
+            Ok(outcome) => outcome,
+            // The namespace is being deleted, or the kind is not defined.
+            Err(ApplyError::Gone(why)) if matches!(self.kind, ActionKind::Apply(_)) => {
+                ActionOutcome::Failed(why, true)
             }
-            Ok(Err(kube::Error::Api(status))) => ActionOutcome::Failed(
-                status.message.clone(),
-                status.code < 500 && status.code != 429,
-            ),
-            Ok(Err(error)) => ActionOutcome::Failed(error.to_string(), false),
-            Err(_) => ActionOutcome::Failed("the API server does not answer".into(), false),
+            Err(ApplyError::Gone(why) | ApplyError::Conflict(why)) => {
+                tracing::debug!(object = %self.target, why, "outdated");
+                ActionOutcome::Outdated
+            }
+            Err(ApplyError::Refused(why)) => ActionOutcome::Failed(why, true),
+            Err(ApplyError::Retry(why)) => ActionOutcome::Failed(why, false),
         }
     }
 
-    async fn call(&self, client: &Client, pods: &Pods) -> Result<ActionOutcome, kube::Error> {
+    async fn call(&self, applier: &Applier, pods: &Pods) -> Result<ActionOutcome, ApplyError> {
         match &self.kind {
-            ActionKind::MarkForDrain(pod, mark) => {
-                annotate(client, pod, DRAIN_ANNOTATION, mark.text().into()).await
+            ActionKind::MarkForDrain(pod, reason) => {
+                annotate(applier, pod, DRAIN_ANNOTATION, reason.text().into()).await
             }
             ActionKind::RecordStreams(pod, streams) => {
-                annotate(client, pod, STREAMS_ANNOTATION, streams.clone()).await
+                annotate(applier, pod, STREAMS_ANNOTATION, streams.clone()).await
             }
             ActionKind::SetDeletionCost(pod, cost) => {
-                annotate(client, pod, DELETION_COST_ANNOTATION, cost.to_string()).await
+                annotate(applier, pod, DELETION_COST_ANNOTATION, cost.to_string()).await
             }
             ActionKind::SetBusyLabel(pod, busy) => {
-                let done = pods.mark_busy(pod, *busy).await?;
-                Ok(if done { ActionOutcome::Done(None) } else { ActionOutcome::Outdated })
+                let is_written = answer(pods.mark_busy(pod, *busy)).await?;
+                Ok(if is_written { ActionOutcome::Done(None) } else { ActionOutcome::Outdated })
             }
             ActionKind::DeletePod(pod) => {
-                let this = Preconditions { uid: Some(pod.uid.clone()), ..Default::default() };
-                let params = DeleteParams { preconditions: Some(this), ..Default::default() };
-                api(client, &pod.pod).delete(&pod.pod.name, &params).await?;
+                let api = applier.api::<Pod>(&pod.pod.namespace);
+                applier.delete(&api, &pod.pod.name, &pod.uid).await?;
                 Ok(ActionOutcome::Done(None))
             }
-            ActionKind::Apply(body) => self.apply_body(client, body).await,
+            ActionKind::Apply(body) => self.apply_body(applier, body).await,
         }
     }
 
     async fn apply_body(
         &self,
-        client: &Client,
+        applier: &Applier,
         body: &Value,
-    ) -> Result<ActionOutcome, kube::Error> {
+    ) -> Result<ActionOutcome, ApplyError> {
         let ObjectRef::Object { kind, namespace, name } = &self.target else {
             return Ok(ActionOutcome::Outdated);
         };
         let version = body["apiVersion"].as_str().unwrap_or_default();
         let (group, version) = version.split_once('/').unwrap_or(("", version));
         let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
-        let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &resource);
-        let params = PatchParams::apply(FIELD_MANAGER).force();
-        let object = api.patch(name, &params, &Patch::Apply(body)).await?;
+        let api = applier.dynamic_api(namespace, &resource);
+        let object = applier.apply(&api, name, body).await?;
         Ok(ActionOutcome::Done(object.metadata.generation))
     }
 }
@@ -187,27 +171,23 @@ impl fmt::Display for ObjectRef {
 }
 
 async fn annotate(
-    client: &Client,
+    applier: &Applier,
     pod: &PodFacts,
     annotation: &str,
     value: String,
-) -> Result<ActionOutcome, kube::Error> {
+) -> Result<ActionOutcome, ApplyError> {
     // The API server refuses a patch that would change the UID: it is another pod then.
     let metadata = json!({ "uid": pod.uid, "annotations": { annotation: value } });
-    let patch = Patch::Merge(json!({ "metadata": metadata }));
-    let params = PatchParams { field_manager: Some(FIELD_MANAGER.into()), ..Default::default() };
-    api(client, &pod.pod).patch_metadata(&pod.pod.name, &params, &patch).await?;
+    let api = applier.api::<Pod>(&pod.pod.namespace);
+    applier.merge_metadata(&api, &pod.pod.name, &metadata).await?;
     Ok(ActionOutcome::Done(None))
-}
-
-fn api(client: &Client, pod: &PodName) -> Api<Pod> {
-    Api::namespaced(client.clone(), &pod.namespace)
 }
 
 #[cfg(test)]
 mod tests {
     use std::convert::Infallible;
 
+    use kube::Client;
     use kube::client::Body;
     use leasehold_types::TimeBounds;
     use tokio::sync::{mpsc, watch};
@@ -218,7 +198,7 @@ mod tests {
     use leasehold_platform_kube::pods::PodsSettings;
 
     /// Pods of an API server that answers everything with this code.
-    fn answered(code: u16) -> (Client, Pods) {
+    fn answered(code: u16) -> (Applier, Pods) {
         let answer = move |_: Request<Body>| async move {
             let text = json!({ "status": "Failure", "message": "it says no", "code": code });
             let response = Response::builder().status(code).body(text.to_string());
@@ -231,7 +211,7 @@ mod tests {
             bounds: TimeBounds::default(),
             handle: watch::channel(None).1,
         };
-        (client, Pods::start(settings, mpsc::channel(1).0))
+        (Applier::new(client), Pods::start(settings, mpsc::channel(1).0))
     }
 
     #[tokio::test]
@@ -243,8 +223,8 @@ mod tests {
             (403, ActionOutcome::Failed("it says no".into(), true)),
             (404, ActionOutcome::Outdated),
         ] {
-            let (client, pods) = answered(code);
-            assert_eq!(action.execute(&client, &pods).await, done, "{code}");
+            let (applier, pods) = answered(code);
+            assert_eq!(action.execute(&applier, &pods).await, done, "{code}");
         }
     }
 }

@@ -36,12 +36,15 @@ use super::state::ReconcilerState;
 use super::worker_pod::WorkerPod;
 use super::workload::{self, WorkloadFacts};
 use super::{Context, Workloads, drains, evictions};
+use crate::workqueue::WorkQueue;
 
 /// Between the starts of two rounds.
 const RECONCILE_INTERVAL: Duration = Duration::from_millis(250);
 /// Between two looks at all streams of sets that want restarts, or at all classes and
 /// their pipelines.
 const SLOW_READ_INTERVAL: Duration = Duration::from_secs(1);
+/// Fleets that are reconciled together: one read of the core serves them all.
+const BATCH_MAX: usize = 1_024;
 /// Calls that one round makes.
 const ACTIONS_MAX: usize = 256;
 /// Calls that are under way at once.
@@ -62,6 +65,8 @@ pub(super) struct FleetReconciler {
     /// What the core says of each class, and when that was looked at.
     classes: BTreeMap<ClusterName, ClassView>,
     classes_read_at: Moment,
+    /// The fleets to reconcile.
+    queue: WorkQueue<ClusterName>,
     state: ReconcilerState,
     events: FleetEvents,
     workload_states: watch::Sender<Workloads>,
@@ -112,6 +117,7 @@ impl FleetReconciler {
             ownership_read_at: Moment(0),
             classes: BTreeMap::new(),
             classes_read_at: Moment(0),
+            queue: WorkQueue::new(BATCH_MAX),
             state: ReconcilerState::default(),
             events: FleetEvents::new(context.events.clone()),
             workload_states,
@@ -126,8 +132,14 @@ impl FleetReconciler {
         loop {
             ticks.tick().await;
             let objects = Arc::clone(&self.context.objects.borrow());
-            let names = Fleet::all(&objects).map(|(name, _)| name.clone()).collect();
-            let Some(workers) = self.workers(names).await? else {
+            let now = clock::now();
+            Fleet::all(&objects).for_each(|(name, _)| self.queue.add(name.clone(), now));
+            let names = self.queue.take_due(now);
+            let workers = self.workers(names.clone()).await?;
+            // What a batch leaves undone is found again in the next one.
+            names.iter().for_each(|name| self.queue.done(name));
+            let Some(workers) = workers else {
+                self.queue.clear();
                 self.state = ReconcilerState::default();
                 self.classes.clear();
                 self.classes_read_at = Moment(0);
@@ -143,7 +155,7 @@ impl FleetReconciler {
             for snapshot in self.snapshots(&objects, workers).await? {
                 plans.push(self.plan(snapshot, &cordoned));
             }
-            self.publish(&plans);
+            self.publish(&objects, &plans);
             self.execute(plans).await?;
         }
     }
@@ -173,7 +185,7 @@ impl FleetReconciler {
         objects: &Objects,
         mut workers: Workers,
     ) -> Result<Vec<FleetSnapshot>, Stopped> {
-        self.state.windows.retain(|name, _| workers.contains_key(name));
+        self.state.windows.retain(|name, _| objects.classes.contains_key(name));
         let mut pods = self.pods();
         let mut snapshots = Vec::new();
         for (name, fleet) in Fleet::all(objects) {
@@ -311,10 +323,7 @@ impl FleetReconciler {
             seen.extend([ReconcilerState::seen(&it)]);
             pods.entry(cluster).or_default().push(it);
         }
-        let now = clock::now();
-        self.state.forget_old(&seen);
-        self.state.applied.forget_old(now);
-        self.state.backoffs.forget_old(now);
+        self.state.forget_old(&seen, clock::now());
         pods
     }
 
@@ -350,15 +359,20 @@ impl FleetReconciler {
         (name, fleet, plan)
     }
 
-    fn publish(&self, plans: &[(ClusterName, Fleet, FleetPlan)]) {
-        let workload_states = plans
-            .iter()
-            .filter_map(|(name, _, plan)| plan.state.clone().map(|state| (name.clone(), state)));
-        let workload_states: BTreeMap<_, _> = workload_states.collect();
-        self.workload_states.send_if_modified(|before| {
-            let is_new = **before != workload_states;
+    /// Shows the states of the workloads to the writer of statuses.
+    fn publish(&self, objects: &Objects, plans: &[(ClusterName, Fleet, FleetPlan)]) {
+        self.workload_states.send_if_modified(|shown| {
+            let mut states = BTreeMap::clone(shown);
+            states.retain(|name, _| Fleet::find(objects, name).is_some());
+            for (name, _, plan) in plans {
+                match &plan.state {
+                    Some(state) => states.insert(name.clone(), state.clone()),
+                    None => states.remove(name),
+                };
+            }
+            let is_new = **shown != states;
             if is_new {
-                *before = Arc::new(workload_states);
+                *shown = Arc::new(states);
             }
             is_new
         });
@@ -384,17 +398,17 @@ impl FleetReconciler {
                 self.report_rejection(&name, &fleet, why);
             }
             let allowed = plan.actions.into_iter();
-            let allowed = allowed.filter(|it| self.state.backoffs.allows(&it.target, now));
+            let allowed = allowed.filter(|it| self.state.failures.is_due(&it.target, now));
             work.extend(allowed.map(|action| (name.clone(), fleet.clone(), action)));
         }
         order_drains(&self.context, orders).await?;
         work.sort_by_key(|(_, _, action)| action.rank());
         work.truncate(ACTIONS_MAX);
-        let (client, pods) = (self.context.client.clone(), self.context.pods.clone());
+        let (applier, pods) = (self.context.applier.clone(), self.context.pods.clone());
         let calls = work.into_iter().map(|(name, fleet, action)| {
-            let (client, pods) = (&client, &pods);
+            let (applier, pods) = (&applier, &pods);
             async move {
-                let done = action.execute(client, pods).await;
+                let done = action.execute(applier, pods).await;
                 (name, fleet, action, done)
             }
         });
@@ -418,7 +432,7 @@ impl FleetReconciler {
         match done {
             ActionOutcome::Outdated => {}
             ActionOutcome::Failed(why, is_refused) => {
-                if self.state.backoffs.note(&action.target, &why, now) {
+                if self.state.failures.failed(action.target.clone(), why.clone(), now) {
                     tracing::warn!(object = %action.target, why, "not done; it is tried again");
                 }
                 if is_refused && is_workload {
@@ -426,7 +440,7 @@ impl FleetReconciler {
                 }
             }
             ActionOutcome::Done(generation) => {
-                self.state.backoffs.clear(&action.target);
+                self.state.failures.succeeded(&action.target);
                 if is_workload {
                     self.state.refusals.remove(name);
                 }

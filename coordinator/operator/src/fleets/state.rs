@@ -14,21 +14,24 @@ use super::restart::RestartRound;
 use super::scaling::StabilizationWindow;
 use super::worker_pod::{DrainReason, WorkerPod};
 use crate::digest::digest;
+use crate::workqueue::{Delays, Failures};
 
 /// An object that nobody has touched is written again after so long: not every change shows.
 const REPAIR_EVERY: Duration = Duration::from_secs(60);
-/// The wait after a failure, doubled with each up to [`RETRY_MAX`].
-const RETRY_MIN: Duration = Duration::from_millis(500);
-/// See [`RETRY_MIN`].
-const RETRY_MAX: Duration = Duration::from_secs(30);
+/// How long an object waits after a failure.
+const RETRY_DELAYS: Delays =
+    Delays { first: Duration::from_millis(500), longest: Duration::from_secs(30) };
+/// An object that was written and is not seen is written again after this time.
+const UNSEEN_AFTER: Duration = Duration::from_millis(500);
 
 /// What is kept in mind.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct ReconcilerState {
     pub(super) idle: IdleTracker,
     pub(super) drains: DrainTracker,
     pub(super) applied: AppliedBodies,
-    pub(super) backoffs: Backoffs,
+    /// The objects whose last call failed, and why.
+    pub(super) failures: Failures<ObjectRef, String>,
     /// Marks that were written, by UID, until they are seen on the pods.
     pub(super) drain_marks: BTreeMap<String, DrainReason>,
     /// What the API server has against a fleet's workload.
@@ -52,15 +55,20 @@ struct AppliedBody {
     at: Moment,
 }
 
-/// What went wrong, and when it is tried again.
-#[derive(Debug, Default)]
-pub(super) struct Backoffs(BTreeMap<ObjectRef, Backoff>);
-
-#[derive(Debug)]
-struct Backoff {
-    why: String,
-    count: u32,
-    until: Moment,
+impl Default for ReconcilerState {
+    fn default() -> Self {
+        Self {
+            idle: IdleTracker::default(),
+            drains: DrainTracker::default(),
+            applied: AppliedBodies::default(),
+            failures: Failures::new(RETRY_DELAYS),
+            drain_marks: BTreeMap::new(),
+            refusals: BTreeMap::new(),
+            restarts: BTreeMap::new(),
+            windows: BTreeMap::new(),
+            blocked: BTreeMap::new(),
+        }
+    }
 }
 
 impl ReconcilerState {
@@ -70,7 +78,9 @@ impl ReconcilerState {
     }
 
     /// Forgets what is seen by now, and pods that are there no more.
-    pub(super) fn forget_old(&mut self, seen: &BTreeMap<String, Option<DrainReason>>) {
+    pub(super) fn forget_old(&mut self, seen: &BTreeMap<String, Option<DrainReason>>, now: Moment) {
+        self.applied.forget_old(now);
+        self.failures.retain(|_, retry_at| now.since(retry_at) < 2 * RETRY_DELAYS.longest);
         self.drain_marks.retain(|uid, mark| seen.get(uid).is_some_and(|it| *it != Some(*mark)));
         self.idle.retain(|uid| seen.contains_key(uid));
         self.drains.retain(|uid| seen.contains_key(uid));
@@ -97,7 +107,7 @@ impl AppliedBodies {
         let is_changed = match (generation, applied.generation) {
             (Some(seen), Some(applied)) => seen > applied,
             // Not seen yet, or gone: that is found out soon enough.
-            (None, _) => now.since(applied.at) >= RETRY_MIN,
+            (None, _) => now.since(applied.at) >= UNSEEN_AFTER,
             (Some(_), None) => false,
         };
         is_old || is_changed || applied.digest != digest(body)
@@ -118,34 +128,7 @@ impl AppliedBodies {
     }
 
     /// Forgets objects of fleets that are there no more, which would have been written again.
-    pub(super) fn forget_old(&mut self, now: Moment) {
+    fn forget_old(&mut self, now: Moment) {
         self.0.retain(|_, applied| now.since(applied.at) < 2 * REPAIR_EVERY);
-    }
-}
-
-impl Backoffs {
-    /// Whether an object may be tried again.
-    pub(super) fn allows(&self, target: &ObjectRef, now: Moment) -> bool {
-        self.0.get(target).is_none_or(|backoff| backoff.until <= now)
-    }
-
-    /// It went well.
-    pub(super) fn clear(&mut self, target: &ObjectRef) {
-        self.0.remove(target);
-    }
-
-    /// It went wrong; returns whether that is news.
-    pub(super) fn note(&mut self, target: &ObjectRef, why: &str, now: Moment) -> bool {
-        let fresh = Backoff { why: String::new(), count: 0, until: now };
-        let backoff = self.0.entry(target.clone()).or_insert(fresh);
-        let wait = RETRY_MIN.saturating_mul(1 << backoff.count.min(16)).min(RETRY_MAX);
-        backoff.count += 1;
-        backoff.until = now + wait;
-        std::mem::replace(&mut backoff.why, why.to_owned()) != why
-    }
-
-    /// Forgets what has not gone wrong again for a while.
-    pub(super) fn forget_old(&mut self, now: Moment) {
-        self.0.retain(|_, backoff| now.since(backoff.until) < 2 * RETRY_MAX);
     }
 }

@@ -87,7 +87,7 @@ async fn clusters(
     workloads: watch::Receiver<Workloads>,
     agents: watch::Receiver<InjectionByCluster>,
 ) -> Result<(), Stopped> {
-    let mut writer: StatusWriter<WorkerCluster> = StatusWriter::new(context.client.clone());
+    let mut writer: StatusWriter<WorkerCluster> = StatusWriter::new(context.applier.clone());
     let mut core = CoreReader::new(context.handle.clone());
     let mut trigger = StatusTrigger::new(&context, Some(workloads.clone()))?;
     let mut term = None;
@@ -131,7 +131,7 @@ async fn classes(
     workloads: watch::Receiver<Workloads>,
     agents: watch::Receiver<InjectionByCluster>,
 ) -> Result<(), Stopped> {
-    let mut writer: StatusWriter<WorkerClass> = StatusWriter::new(context.client.clone());
+    let mut writer: StatusWriter<WorkerClass> = StatusWriter::new(context.applier.clone());
     let mut core = CoreReader::new(context.handle.clone());
     let mut trigger = StatusTrigger::new(&context, Some(workloads.clone()))?;
     let mut term = None;
@@ -194,7 +194,7 @@ async fn workers(
 
 /// Shows how stream sets stand.
 async fn sets(context: Context) -> Result<(), Stopped> {
-    let mut writer: StatusWriter<StreamSet> = StatusWriter::new(context.client.clone());
+    let mut writer: StatusWriter<StreamSet> = StatusWriter::new(context.applier.clone());
     let mut core = CoreReader::new(context.handle.clone());
     let mut trigger = StatusTrigger::new(&context, None)?;
     let mut term: Option<Epoch> = None;

@@ -1,23 +1,15 @@
 //! The hand that writes one object: it makes what is missing, undoes what others have changed of
 //! what is ours, and never touches an object of somebody else's, whatever its name.
 
-use std::time::Duration;
-
-use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions};
-use kube::{Client, ResourceExt};
-use leasehold_kube_api::names::FIELD_MANAGER;
+use kube::ResourceExt;
+use kube::api::{Api, DynamicObject};
 use leasehold_types::PipelineName;
 use serde_json::{Value, json};
-use tokio::time::timeout;
 
 use super::managed_kind::{ManagedKind, belongs_to, controller, owning_pipeline};
 use super::managed_objects::{ManagedObject, ManagedObjects};
+use crate::applier::{self, Applier, ApplyError};
 use crate::digest::digest;
-
-/// How long the API server may take to answer.
-const ANSWER_WITHIN: Duration = Duration::from_secs(5);
-const NOT_FOUND: u16 = 404;
-const CONFLICT: u16 = 409;
 
 /// Why an object is not as it should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,21 +22,42 @@ pub(super) enum ObjectError {
     Retry(String),
 }
 
+impl From<ApplyError> for ObjectError {
+    fn from(error: ApplyError) -> Self {
+        match error {
+            ApplyError::Refused(why) => Self::Rejected(why),
+            // The next watch event shows how the object is.
+            ApplyError::Gone(why) | ApplyError::Conflict(why) | ApplyError::Retry(why) => {
+                Self::Retry(why)
+            }
+        }
+    }
+}
+
+impl ObjectError {
+    fn retry(why: &str) -> Self {
+        Self::Retry(why.to_owned())
+    }
+}
+
+/// Names an object of a pipeline; without a kind it is the Pipeline itself.
+pub(super) type ObjectId = (Option<ManagedKind>, String);
+
 /// The way to the objects.
 #[derive(Clone)]
 pub(super) struct ObjectWriter {
-    client: Client,
+    applier: Applier,
     managed_objects: ManagedObjects,
 }
 
 impl ObjectWriter {
-    pub(super) fn new(client: Client, managed_objects: ManagedObjects) -> Self {
-        Self { client, managed_objects }
+    pub(super) fn new(applier: Applier, managed_objects: ManagedObjects) -> Self {
+        Self { applier, managed_objects }
     }
 
-    /// The way to the API server.
-    pub(super) fn client(&self) -> Client {
-        self.client.clone()
+    /// Writes other objects.
+    pub(super) fn applier(&self) -> &Applier {
+        &self.applier
     }
 
     /// Has the object as it is wanted, for the Pipeline with this UID; returns whether it had to be
@@ -77,7 +90,7 @@ impl ObjectWriter {
                     Some(there) if is_known_to(pipeline, &there) => {
                         ManagedObject::new(kind, &there)
                     }
-                    Some(_) => return Err(CallError::Object(ObjectError::NameTaken)),
+                    Some(_) => return Err(ObjectError::NameTaken),
                 },
             };
             self.update(pipeline, uid, kind, desired, &known).await
@@ -102,8 +115,8 @@ impl ObjectWriter {
             "status": status,
         });
         within(async {
-            let (api, params) = (self.api(kind, namespace), PatchParams::apply(FIELD_MANAGER));
-            let shown = api.patch_status(name, &params.force(), &Patch::Apply(body)).await?;
+            let api = self.api(kind, namespace);
+            let shown = self.applier.apply_status(&api, name, &body).await?;
             self.managed_objects.store_written(kind, &shown);
             Ok(())
         })
@@ -121,7 +134,7 @@ impl ObjectWriter {
         if managed.is_deleting {
             return Ok(());
         }
-        within(async { self.delete_now(pipeline, kind, name, managed).await }).await
+        within(async { self.delete(pipeline, kind, name, managed).await }).await
     }
 
     /// Makes an object; returns what is there already under its name.
@@ -129,17 +142,15 @@ impl ObjectWriter {
         &self,
         kind: ManagedKind,
         desired: &DynamicObject,
-    ) -> Result<Option<DynamicObject>, CallError> {
+    ) -> Result<Option<DynamicObject>, ObjectError> {
         let api = self.api(kind, &desired.namespace().unwrap_or_default());
-        let field_manager = Some(FIELD_MANAGER.to_owned());
-        let params = PostParams { field_manager, ..PostParams::default() };
-        match api.create(&params, desired).await {
-            Ok(managed_objects) => {
-                self.managed_objects.store_written(kind, &managed_objects);
+        match self.applier.create(&api, desired).await {
+            Ok(created) => {
+                self.managed_objects.store_written(kind, &created);
                 Ok(None)
             }
-            Err(kube::Error::Api(status)) if status.code == CONFLICT => {
-                Ok(Some(api.get(&desired.name_any()).await?))
+            Err(ApplyError::Conflict(_)) => {
+                Ok(Some(self.applier.get(&api, &desired.name_any()).await?))
             }
             Err(error) => Err(error.into()),
         }
@@ -153,57 +164,51 @@ impl ObjectWriter {
         kind: ManagedKind,
         desired: &DynamicObject,
         known: &ManagedObject,
-    ) -> Result<(), CallError> {
+    ) -> Result<(), ObjectError> {
         let name = desired.name_any();
         if known.is_deleting {
-            return Err(CallError::retry("the earlier one of its name is still going"));
+            return Err(ObjectError::retry("the earlier one of its name is still going"));
         }
         if !known.belongs_to(uid) {
             // It was made for an earlier Pipeline of this name.
-            self.delete_now(pipeline, kind, &name, known).await?;
-            return Err(CallError::retry("the earlier one of its name is still going"));
+            self.delete(pipeline, kind, &name, known).await?;
+            return Err(ObjectError::retry("the earlier one of its name is still going"));
         }
         if known.immutable_fields != kind.immutable_fields(desired) {
-            self.delete_now(pipeline, kind, &name, known).await?;
+            self.delete(pipeline, kind, &name, known).await?;
             return match self.create(kind, desired).await? {
                 None => Ok(()),
-                Some(_) => Err(CallError::retry("the earlier one of its name is still going")),
+                Some(_) => Err(ObjectError::retry("the earlier one of its name is still going")),
             };
         }
         let api = self.api(kind, &desired.namespace().unwrap_or_default());
         let mut body = desired.clone();
         // It meets no other object of this name.
         body.metadata.uid = Some(known.uid.clone());
-        let params = PatchParams::apply(FIELD_MANAGER).force();
-        let mut there = api.patch(&name, &params, &Patch::Apply(&body)).await?;
+        let mut there = self.applier.apply(&api, &name, &body).await?;
         if kind.compared_fields(&there) != kind.compared_fields(desired) {
             let mut removal_patch = kind.removal_patch(desired);
             removal_patch["metadata"]["uid"] = json!(known.uid);
-            let field_manager = Some(FIELD_MANAGER.to_owned());
-            let params = PatchParams { field_manager, ..PatchParams::default() };
-            there = api.patch(&name, &params, &Patch::Merge(removal_patch)).await?;
+            there = self.applier.merge(&api, &name, &removal_patch).await?;
         }
         self.managed_objects.store_written(kind, &there);
         match kind.compared_fields(&there) == kind.compared_fields(desired) {
             true => Ok(()),
-            false => Err(CallError::retry("somebody else keeps changing it")),
+            false => Err(ObjectError::retry("somebody else keeps changing it")),
         }
     }
 
-    async fn delete_now(
+    async fn delete(
         &self,
         pipeline: &PipelineName,
         kind: ManagedKind,
         name: &str,
         managed: &ManagedObject,
-    ) -> Result<(), CallError> {
+    ) -> Result<(), ObjectError> {
         let api = self.api(kind, pipeline.parts().0.unwrap_or_default());
-        let this = Preconditions { uid: Some(managed.uid.clone()), ..Preconditions::default() };
-        let params = DeleteParams { preconditions: Some(this), ..DeleteParams::default() };
-        match api.delete(name, &params).await {
-            Ok(_) => {}
+        match self.applier.delete(&api, name, &managed.uid).await {
             // It is gone, or another one has its name.
-            Err(kube::Error::Api(status)) if matches!(status.code, NOT_FOUND | CONFLICT) => {}
+            Ok(()) | Err(ApplyError::Gone(_) | ApplyError::Conflict(_)) => {}
             Err(error) => return Err(error.into()),
         }
         self.managed_objects.forget(pipeline, kind, name);
@@ -211,7 +216,7 @@ impl ObjectWriter {
     }
 
     fn api(&self, kind: ManagedKind, namespace: &str) -> Api<DynamicObject> {
-        Api::namespaced_with(self.client.clone(), namespace, &kind.resource())
+        self.applier.dynamic_api(namespace, &kind.resource())
     }
 }
 
@@ -224,46 +229,7 @@ fn is_known_to(pipeline: &PipelineName, object: &DynamicObject) -> bool {
         && (is_controlled || belongs_to(metadata, pipeline, ""))
 }
 
-/// Why a call did not do what it was to do.
-pub(super) enum CallError {
-    Object(ObjectError),
-    Api(kube::Error),
-}
-
-impl CallError {
-    fn retry(why: &str) -> Self {
-        Self::Object(ObjectError::Retry(why.to_owned()))
-    }
-}
-
-impl From<kube::Error> for CallError {
-    fn from(error: kube::Error) -> Self {
-        Self::Api(error)
-    }
-}
-
-pub(super) async fn within<T>(
-    work: impl Future<Output = Result<T, CallError>>,
-) -> Result<T, ObjectError> {
-    match timeout(ANSWER_WITHIN, work).await {
-        Ok(Ok(done)) => Ok(done),
-        Ok(Err(CallError::Object(error))) => Err(error),
-        Ok(Err(CallError::Api(error))) => Err(error.into()),
-        Err(_) => Err(ObjectError::Retry(format!("no answer within {ANSWER_WITHIN:?}"))),
-    }
-}
-
-impl From<kube::Error> for ObjectError {
-    fn from(error: kube::Error) -> Self {
-        match error {
-            // What is seen next tells.
-            kube::Error::Api(status) if matches!(status.code, NOT_FOUND | CONFLICT | 429) => {
-                Self::Retry(status.message.clone())
-            }
-            kube::Error::Api(status) if (400..500).contains(&status.code) => {
-                Self::Rejected(status.message.clone())
-            }
-            error => Self::Retry(error.to_string()),
-        }
-    }
+/// Bounds the calls for one object together.
+async fn within<T>(calls: impl Future<Output = Result<T, ObjectError>>) -> Result<T, ObjectError> {
+    applier::answer(async { Ok::<_, ApplyError>(calls.await) }).await?
 }

@@ -8,10 +8,9 @@ use std::sync::Arc;
 use futures_util::{StreamExt, stream};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
-use kube::api::{Api, DynamicObject, Patch, PatchParams};
+use kube::api::DynamicObject;
 use leasehold_coordinator_core::view::{PipelinePhase, PipelineView};
 use leasehold_driver::clock;
-use leasehold_kube_api::names::FIELD_MANAGER;
 use leasehold_kube_api::resources::Pipeline;
 use leasehold_kube_api::status::{PipelineBindingStatus, PipelineStatus};
 use leasehold_manifest::manifest::API_VERSION;
@@ -22,11 +21,10 @@ use serde_json::json;
 
 use super::desired::{self, CacheLookup, DesiredBinding, Lookup};
 use super::events::{self, PipelineEvents};
-use super::failures::ObjectId;
 
 use super::managed_kind::ManagedKind;
 use super::managed_objects::ManagedObjects;
-use super::object_writer::{ObjectError, ObjectWriter, within};
+use super::object_writer::{ObjectError, ObjectId, ObjectWriter};
 use super::state::{PipelineState, WrittenStatus};
 use super::status::{self, PipelineFacts};
 use crate::conditions::ConditionReason;
@@ -95,7 +93,8 @@ impl Reconciliation {
                     || is_wanted(&desired, *kind, name)
             }
         };
-        self.state.failures.retain(start, own);
+        // What could have been tried since the start and was not is no longer wanted.
+        self.state.failures.retain(|object, retry_at| retry_at > start && own(object));
         (self.name, self.state)
     }
 
@@ -156,7 +155,7 @@ impl Reconciliation {
         results: &mut Vec<ObjectResult>,
     ) -> Option<ObjectError> {
         let object = (Some(kind), desired.name_any());
-        if !self.state.failures.allows(&object, clock::now()) {
+        if !self.state.failures.is_due(&object, clock::now()) {
             return self.state.failures.error(&object).cloned();
         }
         let result = self.tools.object_writer.ensure(&self.name, uid, kind, desired).await;
@@ -204,7 +203,7 @@ impl Reconciliation {
             let is_wanted = is_wanted(desired, kind, &name) && !of_taken;
             if is_wanted
                 || managed.is_deleting
-                || !self.state.failures.allows(&object, clock::now())
+                || !self.state.failures.is_due(&object, clock::now())
             {
                 continue;
             }
@@ -219,10 +218,14 @@ impl Reconciliation {
         let now = clock::now();
         for ((kind, name), result) in results {
             self.state.wrote |= matches!(result, Ok(true));
-            let error = result.as_ref().err().cloned();
             let object = (kind, name.clone());
-            let is_news = self.state.failures.note(object, result.map(|_| ()), now);
-            let Some(error) = error.filter(|_| is_news) else { continue };
+            let Err(error) = result else {
+                self.state.failures.succeeded(&object);
+                continue;
+            };
+            if !self.state.failures.failed(object, error.clone(), now) {
+                continue;
+            }
             let pipeline = &self.name;
             tracing::warn!(%pipeline, ?kind, name, ?error, "not done; it is tried again");
             let why = kind.and_then(|kind| events::why(kind, &name, &error));
@@ -247,7 +250,7 @@ impl Reconciliation {
         desired: &[DesiredBinding],
     ) -> Vec<ObjectResult> {
         let object: ObjectId = (None, self.name.parts().1.to_owned());
-        if !self.state.failures.allows(&object, clock::now()) {
+        if !self.state.failures.is_due(&object, clock::now()) {
             return Vec::new();
         }
         let problem = seen.problem();
@@ -275,11 +278,11 @@ impl Reconciliation {
             if wants == before {
                 continue;
             }
-            let written = within(self.write(&seen.object, uid, &wants)).await;
+            let written = self.write(&seen.object, uid, &wants).await;
             match written {
                 Ok(shown) => {
                     before = shown.status.clone();
-                    self.state.shown = Some(shown);
+                    self.state.written = Some(shown);
                     results.push((object.clone(), Ok(true)));
                 }
                 Err(error) => {
@@ -311,17 +314,17 @@ impl Reconciliation {
         object: &Arc<Pipeline>,
         uid: &str,
         status: &PipelineStatus,
-    ) -> Result<WrittenStatus, super::object_writer::CallError> {
+    ) -> Result<WrittenStatus, ObjectError> {
         let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
-        let api: Api<Pipeline> = Api::namespaced(self.tools.object_writer.client(), &namespace);
+        let applier = self.tools.object_writer.applier();
+        let api = applier.api::<Pipeline>(&namespace);
         let body = json!({
             "apiVersion": API_VERSION,
             "kind": Pipeline::KIND,
             "metadata": { "name": name, "namespace": namespace, "uid": uid },
             "status": status,
         });
-        let params = PatchParams::apply(FIELD_MANAGER).force();
-        let written = api.patch_status(&name, &params, &Patch::Apply(body)).await?;
+        let written = applier.apply_status(&api, &name, &body).await?;
         Ok(WrittenStatus {
             uid: uid.to_owned(),
             version: version(written.metadata.resource_version.as_deref()),

@@ -10,20 +10,25 @@ use leasehold_kube_api::status::PipelineStatus;
 use leasehold_platform_kube::pods::{PodFacts, PodName, version};
 use leasehold_types::Moment;
 
-use super::failures::ObjectFailures;
+use super::object_writer::{ObjectError, ObjectId};
+use crate::workqueue::{Delays, Failures};
 
 /// Passes with writes that follow each other without a pause.
 const BURST: u32 = 20;
 /// The pause after which one more may.
 const REFILL: Duration = Duration::from_millis(500);
 
+/// How long an object waits after a failure.
+const RETRY_DELAYS: Delays =
+    Delays { first: Duration::from_millis(200), longest: Duration::from_secs(30) };
+
 /// What is remembered.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct PipelineState {
     /// What went wrong.
-    pub(super) failures: ObjectFailures,
+    pub(super) failures: Failures<ObjectId, ObjectError>,
     /// The status as it was written last.
-    pub(super) shown: Option<WrittenStatus>,
+    pub(super) written: Option<WrittenStatus>,
     /// The pods that its endpoints rest on, as the last pass saw them.
     pub(super) pods: BTreeMap<PodName, Option<Arc<PodFacts>>>,
     /// Whether the last pass has written anything.
@@ -49,6 +54,18 @@ struct WriteRate {
     since: Moment,
 }
 
+impl Default for PipelineState {
+    fn default() -> Self {
+        Self {
+            failures: Failures::new(RETRY_DELAYS),
+            written: None,
+            pods: BTreeMap::new(),
+            wrote: false,
+            write_rate: WriteRate::default(),
+        }
+    }
+}
+
 impl PipelineState {
     /// The status that a Pipeline has: the newer of the one that was seen and the one that was
     /// written here.
@@ -56,7 +73,7 @@ impl PipelineState {
         let metadata = &object.metadata;
         let seen = version(metadata.resource_version.as_deref());
         let own = self
-            .shown
+            .written
             .as_ref()
             .filter(|shown| Some(&shown.uid) == metadata.uid.as_ref() && shown.version >= seen);
         match own {

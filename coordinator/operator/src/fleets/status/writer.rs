@@ -7,27 +7,26 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use k8s_openapi::NamespaceResourceScope;
-use kube::api::{Patch, PatchParams};
-use kube::{Api, Client, Resource};
+use kube::Resource;
 use leasehold_driver::clock;
 use leasehold_driver::metrics::Metrics;
-use leasehold_kube_api::names::FIELD_MANAGER;
 use leasehold_types::Moment;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
-use tokio::time::timeout;
+
+use crate::applier::{Applier, ApplyError, answer};
+use crate::workqueue::{Backoff, Delays, Failures, WorkQueue};
 
 /// The shortest time between two writes of one object.
 const WRITE_INTERVAL: Duration = Duration::from_secs(1);
 /// The same where only figures differ.
 const FIGURES_INTERVAL: Duration = Duration::from_secs(5);
-/// How long the API server may take to answer.
-const ANSWER_WITHIN: Duration = Duration::from_secs(5);
-/// How long an object waits after a failure, and at most; it doubles with each.
-const PAUSE_MIN: Duration = Duration::from_secs(1);
-const PAUSE_MAX: Duration = Duration::from_secs(30);
+/// How long an object waits after a failure, and all objects while the API server is away.
+const RETRY_DELAYS: Delays =
+    Delays { first: Duration::from_secs(1), longest: Duration::from_secs(30) };
 /// Objects that are written at a time.
 const CONCURRENT_WRITES_MAX: usize = 8;
 
@@ -62,51 +61,46 @@ struct StatusEntry<S> {
     /// The status, and the version of the object that it was read in.
     known: Option<(S, Option<String>)>,
     wrote_at: Option<Moment>,
-    /// Not before this; set by failures.
-    retry_at: Moment,
-    pause: Duration,
 }
 
 impl<S> Default for StatusEntry<S> {
     fn default() -> Self {
-        Self { known: None, wrote_at: None, retry_at: Moment(0), pause: PAUSE_MIN }
+        Self { known: None, wrote_at: None }
     }
 }
 
-/// What became of one object's turn.
-enum StatusOutcome {
-    /// It is as it should be, or was written, or waits for its time.
-    Done,
-    /// It has changed meanwhile, or is there no more: it is read again.
-    Stale,
-    /// The API server refuses it.
-    Refused(Box<kube::core::Status>),
-    /// The API server cannot be reached, or not now.
-    Unreachable(String),
-}
-
-/// All objects of a kind.
+/// Writes the statuses of all objects of a kind.
 pub(super) struct StatusWriter<K: StatusResource> {
-    client: Client,
+    applier: Applier,
     entries: BTreeMap<StatusTarget, StatusEntry<K::Status>>,
-    pause: Duration,
+    queue: WorkQueue<StatusTarget>,
+    failures: Failures<StatusTarget, String>,
+    /// While the API server cannot be reached: one delay for all objects.
+    outage: Option<Backoff>,
     paused_until: Moment,
 }
 
 impl<K: StatusResource> StatusWriter<K> {
-    pub(super) fn new(client: Client) -> Self {
-        let (entries, paused_until) = (BTreeMap::new(), Moment(0));
-        Self { client, entries, pause: PAUSE_MIN, paused_until }
+    pub(super) fn new(applier: Applier) -> Self {
+        Self {
+            applier,
+            entries: BTreeMap::new(),
+            queue: WorkQueue::new(CONCURRENT_WRITES_MAX),
+            failures: Failures::new(RETRY_DELAYS),
+            outage: None,
+            paused_until: Moment(0),
+        }
     }
 
     /// Forgets what the API server has: another leader may have written since.
     pub(super) fn clear(&mut self) {
         self.entries.clear();
+        self.failures.clear();
     }
 
-    /// Writes what differs. `wanted` is every object there is, with the function from the status
-    /// that it has to the one that it should have.
-    pub(super) async fn write<F>(&mut self, wanted: Vec<(StatusTarget, F)>, metrics: &Metrics)
+    /// Writes the statuses that differ. `desired` is every object that exists, with the function
+    /// from its present status to the desired one.
+    pub(super) async fn write<F>(&mut self, desired: Vec<(StatusTarget, F)>, metrics: &Metrics)
     where
         F: Fn(&K::Status) -> K::Status,
     {
@@ -114,87 +108,87 @@ impl<K: StatusResource> StatusWriter<K> {
         if now < self.paused_until {
             return;
         }
-        let mut entries = std::mem::take(&mut self.entries);
-        let client = &self.client;
-        let outcomes = wanted.into_iter().map(|(target, make)| {
-            let mut entry = entries.remove(&target).unwrap_or_default();
-            async move {
-                let outcome = entry.write::<K>(client, &target, make).await;
-                (target, entry, outcome)
+        let mut desired: BTreeMap<StatusTarget, F> = desired.into_iter().collect();
+        self.entries.retain(|target, _| desired.contains_key(target));
+        self.failures.retain(|target, _| desired.contains_key(target));
+        let due = desired.keys().filter(|target| self.failures.is_due(target, now));
+        due.for_each(|target| self.queue.add(target.clone(), now));
+        let applier = self.applier.clone();
+        let mut running = FuturesUnordered::new();
+        let outage = loop {
+            for target in self.queue.take_due(now) {
+                let Some(make) = desired.remove(&target) else { continue };
+                let mut entry = self.entries.remove(&target).unwrap_or_default();
+                let applier = &applier;
+                running.push(async move {
+                    let result = answer(entry.sync::<K>(applier, &target, make)).await;
+                    (target, entry, result)
+                });
             }
-        });
-        let outcomes: Vec<_> = outcomes.collect();
-        let mut outcomes =
-            futures_util::stream::iter(outcomes).buffer_unordered(CONCURRENT_WRITES_MAX);
-        let mut unreachable = None;
-        while let Some((target, mut entry, outcome)) = outcomes.next().await {
-            entry.record_outcome(&outcome, clock::now());
-            match outcome {
-                StatusOutcome::Done | StatusOutcome::Stale => {}
-                StatusOutcome::Refused(status) => {
-                    metrics.status_write_failed();
-                    let StatusTarget { namespace, name, .. } = &target;
-                    let (kind, why) = (K::kind(&()), status.message);
-                    tracing::warn!(%kind, namespace, name, why, "status refused");
-                }
-                StatusOutcome::Unreachable(why) => {
-                    metrics.status_write_failed();
-                    unreachable = Some(why);
-                }
+            let Some((target, entry, result)) = running.next().await else { break None };
+            self.queue.done(&target);
+            if let Some(outage) = self.record_result(target, entry, result, metrics) {
+                // The others would wait as long in vain. What they have is read again.
+                self.entries.retain(|target, _| !desired.contains_key(target));
+                break Some(outage);
             }
-            self.entries.insert(target, entry);
-            if unreachable.is_some() {
-                // The others would wait as long for nothing. What they know is read again.
-                break;
+        };
+        self.queue.clear();
+        let Some(why) = outage else {
+            self.outage = None;
+            return;
+        };
+        if self.outage.is_none() {
+            tracing::warn!(why, kind = %K::kind(&()), "statuses cannot be written now");
+        }
+        let backoff = self.outage.get_or_insert_with(|| Backoff::new(RETRY_DELAYS));
+        self.paused_until = clock::now() + backoff.next_delay();
+    }
+
+    /// Takes in the result for one object; returns why the API server cannot be reached, if so.
+    fn record_result(
+        &mut self,
+        target: StatusTarget,
+        mut entry: StatusEntry<K::Status>,
+        result: Result<(), ApplyError>,
+        metrics: &Metrics,
+    ) -> Option<String> {
+        let mut outage = None;
+        match result {
+            Ok(()) => self.failures.succeeded(&target),
+            // It has changed or is another object: it is read again.
+            Err(ApplyError::Conflict(_) | ApplyError::Gone(_)) => entry.known = None,
+            Err(ApplyError::Refused(why)) => {
+                entry.known = None;
+                metrics.status_write_failed();
+                let StatusTarget { namespace, name, .. } = &target;
+                tracing::warn!(kind = %K::kind(&()), namespace, name, why, "status refused");
+                self.failures.failed(target.clone(), why, clock::now());
+            }
+            Err(ApplyError::Retry(why)) => {
+                entry.known = None;
+                metrics.status_write_failed();
+                self.failures.failed(target.clone(), why.clone(), clock::now());
+                outage = Some(why);
             }
         }
-        match unreachable {
-            None => self.pause = PAUSE_MIN,
-            Some(why) => {
-                if self.pause == PAUSE_MIN {
-                    tracing::warn!(why, kind = %K::kind(&()), "statuses cannot be written now");
-                }
-                self.paused_until = clock::now() + self.pause;
-                self.pause = (self.pause * 2).min(PAUSE_MAX);
-            }
-        }
+        self.entries.insert(target, entry);
+        outage
     }
 }
 
 impl<S: Serialize> StatusEntry<S> {
-    async fn write<K: StatusResource<Status = S>>(
-        &mut self,
-        client: &Client,
-        target: &StatusTarget,
-        make: impl Fn(&S) -> S,
-    ) -> StatusOutcome {
-        if clock::now() < self.retry_at {
-            return StatusOutcome::Done;
-        }
-        match timeout(ANSWER_WITHIN, self.sync::<K>(client, target, make)).await {
-            Ok(Ok(())) => StatusOutcome::Done,
-            Ok(Err(kube::Error::Api(status))) => match status.code {
-                404 | 409 => StatusOutcome::Stale,
-                429 => StatusOutcome::Unreachable(status.message),
-                400..500 => StatusOutcome::Refused(status),
-                _ => StatusOutcome::Unreachable(status.message),
-            },
-            Ok(Err(error)) => StatusOutcome::Unreachable(error.to_string()),
-            Err(_) => StatusOutcome::Unreachable(format!("no answer within {ANSWER_WITHIN:?}")),
-        }
-    }
-
     /// Reads the object where it is not known, and writes its status where that is due.
     async fn sync<K: StatusResource<Status = S>>(
         &mut self,
-        client: &Client,
+        applier: &Applier,
         target: &StatusTarget,
         make: impl Fn(&S) -> S,
-    ) -> kube::Result<()> {
-        let objects: Api<K> = Api::namespaced(client.clone(), &target.namespace);
+    ) -> Result<(), ApplyError> {
+        let api = applier.api::<K>(&target.namespace);
         let (current, version) = match self.known.take() {
             Some(known) => known,
-            None => status_and_version(objects.get(&target.name).await?),
+            None => status_and_version(applier.get(&api, &target.name).await?),
         };
         let desired = make(&current);
         if !is_due::<K>(&current, &desired, self.wrote_at, clock::now()) {
@@ -212,27 +206,10 @@ impl<S: Serialize> StatusEntry<S> {
             },
             "status": desired,
         });
-        let params = PatchParams::apply(FIELD_MANAGER).force();
-        let written = objects.patch_status(&target.name, &params, &Patch::Apply(patch)).await?;
+        let written = applier.apply_status(&api, &target.name, &patch).await?;
         self.known = Some(status_and_version(written));
         self.wrote_at = Some(clock::now());
         Ok(())
-    }
-
-    fn record_outcome(&mut self, outcome: &StatusOutcome, now: Moment) {
-        match outcome {
-            StatusOutcome::Done => {
-                if self.known.is_some() {
-                    self.pause = PAUSE_MIN;
-                }
-            }
-            StatusOutcome::Stale => self.known = None,
-            StatusOutcome::Refused(_) | StatusOutcome::Unreachable(_) => {
-                self.known = None;
-                self.retry_at = now + self.pause;
-                self.pause = (self.pause * 2).min(PAUSE_MAX);
-            }
-        }
     }
 }
 
