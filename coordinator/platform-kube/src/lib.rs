@@ -12,6 +12,7 @@ mod leads;
 mod peer;
 pub mod pods;
 mod vigil;
+pub mod watch_cache;
 pub mod webhook;
 
 use std::collections::{BTreeMap, BTreeSet};
