@@ -12,6 +12,7 @@ use tokio::sync::watch;
 
 use crate::applier::Applier;
 use crate::events::EventRecorder;
+use crate::nodes::Nodes;
 
 /// What every part of the operator needs; cheap to clone.
 #[derive(Clone)]
@@ -24,6 +25,8 @@ pub(crate) struct Context {
     pub(crate) handle: Handle,
     /// WorkerClusters and StreamSets as last seen.
     pub(crate) objects: watch::Receiver<Arc<Objects>>,
+    /// The nodes that are cordoned or in a zone.
+    pub(crate) nodes: Nodes,
     /// The pods that are workers.
     pub(crate) pods: Pods,
     /// Tells people what happens.

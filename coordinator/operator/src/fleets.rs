@@ -7,7 +7,6 @@ mod action;
 mod drains;
 mod events;
 mod evictions;
-mod facts_cache;
 #[cfg(test)]
 pub(crate) mod fixtures;
 mod fleet;

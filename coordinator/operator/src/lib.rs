@@ -8,6 +8,7 @@ mod context;
 mod digest;
 mod events;
 mod fleets;
+mod nodes;
 mod pipelines;
 mod workqueue;
 
@@ -16,6 +17,7 @@ use leasehold_platform_kube::Observed;
 use self::applier::Applier;
 use self::context::Context;
 use self::events::EventRecorder;
+use self::nodes::Nodes;
 
 /// Runs every reconciler until the driver ends. They do something only while this replica leads.
 pub async fn run(observed: Observed) {
@@ -27,6 +29,8 @@ pub async fn run(observed: Observed) {
     };
     let Some(handle) = handle else { return };
     let applier = Applier::new(client.clone());
-    let context = Context { client, applier, handle, objects, pods, events, injector, settings };
+    let nodes = Nodes::start(client.clone());
+    let context =
+        Context { client, applier, handle, objects, nodes, pods, events, injector, settings };
     tokio::join!(fleets::run(context.clone()), pipelines::run(context));
 }

@@ -8,7 +8,6 @@ mod endpoint_slices;
 mod events;
 mod managed_kind;
 mod managed_objects;
-mod node_zones;
 mod object_writer;
 mod phase_history;
 mod reconciliation;
@@ -35,7 +34,6 @@ use tokio::time::sleep;
 use self::desired::CacheLookup;
 use self::events::PipelineEvents;
 use self::managed_objects::{ManagedObjects, Watches};
-use self::node_zones::NodeZones;
 use self::object_writer::ObjectWriter;
 use self::phase_history::PhaseHistory;
 use self::reconciliation::{Reconciliation, Tools};
@@ -59,7 +57,6 @@ struct PipelineReconciler {
     context: Context,
     changes: broadcast::Receiver<Change>,
     tools: Tools,
-    node_zones: NodeZones,
     _watches: Watches,
     /// As last looked at, to find what is different.
     objects: Arc<Objects>,
@@ -99,7 +96,6 @@ impl PipelineReconciler {
         Ok(Self {
             changes,
             tools: Tools { object_writer, managed_objects, events },
-            node_zones: NodeZones::watch(context.client.clone()),
             _watches: watches,
             objects: Arc::default(),
             endpoint_pods: BTreeMap::new(),
@@ -115,7 +111,7 @@ impl PipelineReconciler {
     async fn run(mut self) -> Result<(), Stopped> {
         let mut objects = self.context.objects.clone();
         let mut pods = self.context.pods.changed();
-        let mut node_zones = self.node_zones.changed();
+        let mut nodes = self.context.nodes.changed();
         let managed_objects = self.tools.managed_objects.clone();
         objects.mark_changed();
         pods.mark_changed();
@@ -134,7 +130,7 @@ impl PipelineReconciler {
                     self.on_objects_changed(seen);
                 }
                 Ok(()) = pods.changed() => self.on_pods_changed(),
-                Ok(()) = node_zones.changed() => self.enqueue_all(),
+                Ok(()) = nodes.changed() => self.enqueue_all(),
                 () = managed_objects.changed() => {
                     let changed_by_others = managed_objects.changed_by_others();
                     changed_by_others.into_iter().for_each(|name| self.queue.add(name, now));
@@ -207,7 +203,7 @@ impl PipelineReconciler {
             namespace: name.parts().0.unwrap_or_default().to_owned(),
             objects: Arc::clone(&self.objects),
             pods: self.context.pods.clone(),
-            node_zones: self.node_zones.clone(),
+            nodes: self.context.nodes.clone(),
         };
         let tools = self.tools.clone();
         let reconciliation = Reconciliation { tools, lookup, name, object, view, phases, state };

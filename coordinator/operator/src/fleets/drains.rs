@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Node;
 use leasehold_types::Moment;
 
 use super::worker_pod::WorkerPod;
@@ -59,11 +58,6 @@ impl DrainTracker {
     pub(super) fn retain(&mut self, is_there: impl Fn(&str) -> bool) {
         self.0.retain(|uid, _| is_there(uid));
     }
-}
-
-/// Whether nothing new may be placed on a node. Cordoned ones alone are kept in mind.
-pub(super) fn cordoned(node: &Node) -> Option<()> {
-    node.spec.as_ref()?.unschedulable.unwrap_or(false).then_some(())
 }
 
 /// Whether a pod is to be drained because of its node. A DaemonSet's is not: the next one would

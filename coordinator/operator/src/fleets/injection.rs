@@ -13,6 +13,7 @@ use leasehold_driver::port::Stopped;
 use leasehold_injection::names::INJECT;
 use leasehold_kube_api::names::{CLUSTER_LABEL, TRUE};
 use leasehold_platform_kube::pods::PodFacts;
+use leasehold_platform_kube::watch_cache::WatchCache;
 use leasehold_platform_kube::webhook::{Clusters, Injector};
 use leasehold_types::ClusterName;
 use tokio::sync::watch;
@@ -20,7 +21,6 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::Context;
 use super::events::pod_reference;
-use super::facts_cache::FactsCache;
 use super::fleet::Fleet;
 use super::reconciler::apis;
 use crate::events::{EventReason, NewEvent};
@@ -69,7 +69,12 @@ pub(super) async fn run(
     // Pods with the label of a cluster are known already.
     let unlabelled = format!("{INJECT}={TRUE},!{CLUSTER_LABEL}");
     let unlabelled = watcher::Config::default().labels(&unlabelled);
-    let unlabelled = FactsCache::start(apis::<Pod>(&context), &unlabelled, PodFacts::new);
+    let unlabelled = WatchCache::start(
+        "pods without a cluster",
+        apis::<Pod>(&context),
+        &unlabelled,
+        PodFacts::new,
+    );
     let mut reported = BTreeSet::new();
     let mut ticks = interval(CHECK_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -79,14 +84,14 @@ pub(super) async fn run(
             matches!(core.leadership(), Leadership::Leads(_))
         };
         let leads = context.handle.ask(leads).await?;
-        let is_synced = unlabelled.is_synced() && context.pods.is_synced();
+        let is_synced = unlabelled.is_complete() && context.pods.is_synced();
         let (true, true, Some(clusters)) = (leads, is_synced, context.injector.clusters()) else {
             reported.clear();
             context.handle.metrics.set_agents(0, 0);
             continue;
         };
         let mut pods = context.pods.all();
-        pods.extend(unlabelled.all());
+        pods.extend(unlabelled.all().into_iter().map(|(_, pod)| pod));
         pods.retain(|pod| pod.opted_in && pod.is_active());
         let (missing, outdated, found) = count_agents(&pods, &context.injector, &clusters);
         context.handle.metrics.set_agents(missing.len(), outdated);

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
-use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt};
@@ -19,6 +18,7 @@ use leasehold_kube_api::names::{FIELD_MANAGER, MANAGED_BY_LABEL, disruption_budg
 use leasehold_manifest::manifest::{RefreshSpec, WorkloadKind};
 use leasehold_platform_kube::desired::Objects;
 use leasehold_platform_kube::pods::PodFacts;
+use leasehold_platform_kube::watch_cache::{ObjectKey, WatchCache};
 use leasehold_types::{ClusterName, Moment, SetName, WorkerKey, WorkerName};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
@@ -26,7 +26,6 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::action::{Action, ActionKind, ActionOutcome};
 use super::events::FleetEvents;
-use super::facts_cache::FactsCache;
 use super::fleet::Fleet;
 use super::plan::{FleetInput, FleetPlan, plan};
 use super::restart::StreamOwnership;
@@ -35,7 +34,7 @@ use super::scaling::{self, ClassDemand, DesiredScale};
 use super::state::ReconcilerState;
 use super::worker_pod::WorkerPod;
 use super::workload::{self, WorkloadFacts};
-use super::{Context, Workloads, drains, evictions};
+use super::{Context, Workloads, evictions};
 use crate::workqueue::WorkQueue;
 
 /// Between the starts of two rounds.
@@ -53,12 +52,10 @@ const CONCURRENT_CALLS_MAX: usize = 16;
 /// The rounds, and what they go by.
 pub(super) struct FleetReconciler {
     context: Context,
-    deployments: FactsCache<WorkloadFacts>,
-    stateful_sets: FactsCache<WorkloadFacts>,
+    deployments: WatchCache<WorkloadFacts>,
+    stateful_sets: WatchCache<WorkloadFacts>,
     /// Generations of PodDisruptionBudgets.
-    budgets: FactsCache<i64>,
-    /// Cordoned nodes. Where nodes may not be read, none is known to be, and nobody waits for it.
-    nodes: FactsCache<()>,
+    budgets: WatchCache<i64>,
     /// Who owns what of the sets that want restarts, and when that was looked at.
     ownership: BTreeMap<ClusterName, StreamOwnership>,
     ownership_read_at: Moment,
@@ -96,23 +93,25 @@ impl FleetReconciler {
     /// Starts to watch what is needed.
     pub(super) fn new(context: Context, workload_states: watch::Sender<Workloads>) -> Self {
         let all = watcher::Config::default();
-        let made =
-            watcher::Config::default().labels(&format!("{MANAGED_BY_LABEL}={FIELD_MANAGER}"));
+        let own = watcher::Config::default().labels(&format!("{MANAGED_BY_LABEL}={FIELD_MANAGER}"));
+        let deployments = apis::<Deployment>(&context);
+        let stateful_sets = apis::<StatefulSet>(&context);
+        let budgets = apis::<PodDisruptionBudget>(&context);
         let generation = |budget: &PodDisruptionBudget| budget.metadata.generation;
-        let nodes = vec![Api::<Node>::all(context.client.clone())];
         Self {
-            deployments: FactsCache::start(
-                apis::<Deployment>(&context),
+            deployments: WatchCache::start(
+                "deployments",
+                deployments,
                 &all,
                 WorkloadFacts::of_deployment,
             ),
-            stateful_sets: FactsCache::start(
-                apis::<StatefulSet>(&context),
+            stateful_sets: WatchCache::start(
+                "statefulsets",
+                stateful_sets,
                 &all,
                 WorkloadFacts::of_stateful_set,
             ),
-            budgets: FactsCache::start(apis::<PodDisruptionBudget>(&context), &made, generation),
-            nodes: FactsCache::start(nodes, &all, drains::cordoned),
+            budgets: WatchCache::start("poddisruptionbudgets", budgets, &own, generation),
             ownership: BTreeMap::new(),
             ownership_read_at: Moment(0),
             classes: BTreeMap::new(),
@@ -149,7 +148,7 @@ impl FleetReconciler {
                 continue;
             }
             self.read_stream_ownership(&objects).await?;
-            let cordoned = self.nodes.names();
+            let cordoned = self.context.nodes.cordoned();
             self.read_classes(&objects).await?;
             let mut plans = Vec::new();
             for snapshot in self.snapshots(&objects, workers).await? {
@@ -221,9 +220,10 @@ impl FleetReconciler {
     /// The workload of a fleet, as it was last seen.
     fn workload(&self, fleet: &Fleet) -> Option<Arc<WorkloadFacts>> {
         let target = workload::target(fleet)?;
+        let key = ObjectKey::new(fleet.namespace(), target.name);
         match target.kind {
-            WorkloadKind::Deployment => self.deployments.find(fleet.namespace(), &target.name),
-            WorkloadKind::StatefulSet => self.stateful_sets.find(fleet.namespace(), &target.name),
+            WorkloadKind::Deployment => self.deployments.get(&key),
+            WorkloadKind::StatefulSet => self.stateful_sets.get(&key),
         }
     }
 
@@ -308,9 +308,9 @@ impl FleetReconciler {
 
     fn is_synced(&self) -> bool {
         self.context.pods.is_synced()
-            && self.deployments.is_synced()
-            && self.stateful_sets.is_synced()
-            && self.budgets.is_synced()
+            && self.deployments.is_complete()
+            && self.stateful_sets.is_complete()
+            && self.budgets.is_complete()
     }
 
     /// Every pod by its fleet; what is kept in mind of others is forgotten.
@@ -349,8 +349,8 @@ impl FleetReconciler {
         let mut plan = plan(input, &mut self.state);
         if !fleet.is_deleted() {
             let body = evictions::disruption_budget_body(&fleet);
-            let budget = disruption_budget(fleet.name());
-            let generation = self.budgets.find(fleet.namespace(), &budget).map(|it| *it);
+            let budget = ObjectKey::new(fleet.namespace(), disruption_budget(fleet.name()));
+            let generation = self.budgets.get(&budget).map(|it| *it);
             let action = Action::apply(body.clone());
             if self.state.applied.is_due(&action.target, &body, generation, now) {
                 plan.actions.push(action);

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 
 use super::endpoint_slices::{SliceContent, serving_pods, slice_contents};
 use super::managed_kind::ManagedKind;
-use super::node_zones::NodeZones;
+use crate::nodes::Nodes;
 
 /// What a binding is to have.
 #[derive(Clone, Debug)]
@@ -53,7 +53,7 @@ pub(super) struct CacheLookup {
     pub(super) namespace: String,
     pub(super) objects: Arc<Objects>,
     pub(super) pods: Pods,
-    pub(super) node_zones: NodeZones,
+    pub(super) nodes: Nodes,
 }
 
 impl Lookup for CacheLookup {
@@ -66,7 +66,7 @@ impl Lookup for CacheLookup {
     }
 
     fn zone(&self, node: &str) -> Option<String> {
-        self.node_zones.of(node)
+        self.nodes.zone(node)
     }
 }
 
