@@ -105,8 +105,10 @@ pub(crate) fn observed_generation(
 /// What the newest spec's refusal means.
 pub(crate) fn invalid_spec(problem: &str, in_force: Option<i64>) -> ConditionReason {
     let rest = match in_force {
-        Some(generation) => format!("generation {generation} stays in force until it is mended"),
-        None => "nothing is done until it is mended".into(),
+        Some(generation) => {
+            format!("generation {generation} stays in force until the spec is corrected")
+        }
+        None => "nothing is done until the spec is corrected".into(),
     };
     ConditionReason::new("InvalidSpec", format!("{problem}; {rest}"))
 }

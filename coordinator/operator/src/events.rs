@@ -34,7 +34,7 @@ pub(crate) enum EventReason {
     WorkerLost,
     /// A worker was lost for as long as its manifest allows, and counts as gone.
     WorkerGivenUp,
-    /// A worker that was lost is heard again.
+    /// A worker that was lost reports again.
     WorkerFound,
     /// An agent broke the protocol's rules and was disconnected.
     AgentMisbehaved,

@@ -1,5 +1,5 @@
-//! The nodes, as far as the operator needs them: which are cordoned, and in which zone each is. Where
-//! nodes may not be read, none is known to be cordoned or in a zone, and nothing waits for them.
+//! The nodes, as far as the operator needs them: which are cordoned, and the zone of each. Without
+//! the right to read nodes, none counts as cordoned or in a zone, and nothing waits for them.
 
 use std::collections::BTreeSet;
 

@@ -39,7 +39,7 @@ impl Dropped {
     /// Counts one; the first is logged.
     pub(super) fn count(&self) {
         if self.0.fetch_add(1, Ordering::Relaxed) == 0 {
-            tracing::warn!("events are dropped: the API server takes them too slowly, or not");
+            tracing::warn!("dropping events: the API server is slow or unavailable");
         }
     }
 

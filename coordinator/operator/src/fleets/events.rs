@@ -80,7 +80,8 @@ async fn leader_changed(context: &Context, epoch: Epoch) -> NewEvent {
         uid: lease.and_then(|lease| lease.metadata.uid),
         ..ObjectReference::default()
     };
-    let note = format!("{} at {} leads now, epoch {epoch}", settings.identity, settings.address);
+    let note =
+        format!("{} at {} is the leader, epoch {epoch}", settings.identity, settings.address);
     NewEvent { regarding, related: None, reason: EventReason::LeaderChanged, note }
 }
 
@@ -142,22 +143,22 @@ impl WorkerEvents {
                 }
                 let note = format!(
                     "worker {} has been silent for longer than its leases; its slots and pinned \
-                     streams stay its own until it is heard or its pod is gone",
+                     streams stay reserved until it reports again or its pod is gone",
                     key.worker
                 );
                 pod_and_fleet_events(key, lookup, EventReason::WorkerLost, &note)
             }
             Notice::GivenUp { worker: key, after } => {
                 let note = format!(
-                    "worker {} has been lost for {}, as long as spec.lost.after allows: its slots \
-                     and streams go to others, though its jobs may still run",
+                    "worker {} has been lost for {}, the limit of spec.lost.after: its slots and \
+                     streams go to other workers, although its jobs may still run",
                     key.worker,
                     Span(*after)
                 );
                 pod_and_fleet_events(key, lookup, EventReason::WorkerGivenUp, &note)
             }
             Notice::Joined(key) if self.lost.remove(key) => {
-                let note = format!("worker {} is heard again", key.worker);
+                let note = format!("worker {} reports again", key.worker);
                 pod_and_fleet_events(key, lookup, EventReason::WorkerFound, &note)
             }
             Notice::DrainStarted(key) => self.drain_started(key, lookup, now),
@@ -169,8 +170,8 @@ impl WorkerEvents {
             }
             Notice::EpochAhead { worker, seen } => {
                 let note = format!(
-                    "the agent of worker {} remembers epoch {seen}, which the leader's store does \
-                     not know: it obeys no lower one and cannot be served",
+                    "the agent of worker {} has seen epoch {seen}, which the leader's store does \
+                     not know: it accepts no lower epoch, so it cannot be served",
                     worker.worker
                 );
                 pod_and_fleet_events(worker, lookup, EventReason::EpochAhead, &note)
@@ -211,7 +212,10 @@ impl WorkerEvents {
         let pod = pod.map(|(pod, _)| pod);
         let drain = Drain { pod: pod.clone(), since: now, is_overdue: false };
         self.drains.insert(key.clone(), drain);
-        let note = format!("worker {} drains: its pod ends, or somebody asked for it", key.worker);
+        let note = format!(
+            "worker {} is draining: its pod is terminating, or a drain was requested",
+            key.worker
+        );
         pair_of_events(key, pod, lookup, EventReason::DrainStarted, &note)
     }
 
@@ -225,7 +229,7 @@ impl WorkerEvents {
             }
             drain.is_overdue = true;
             let (worker, seconds) = (&key.worker, deadline.as_secs());
-            let note = format!("worker {worker} drains for longer than {seconds} s");
+            let note = format!("worker {worker} has been draining for longer than {seconds} s");
             let pod = drain.pod.clone();
             happenings.extend(pair_of_events(
                 key,
@@ -282,13 +286,15 @@ impl FleetEvents {
         let name = &pod.pod.name;
         match progress {
             DrainProgress::Completed => {
-                let note = format!("worker {name} has drained and holds nothing");
+                let note = format!("worker {name} has drained and holds no leases");
                 self.record_for_pod_and_fleet(fleet, pod, EventReason::DrainCompleted, &note);
             }
             DrainProgress::Overdue => {
                 let deadline = fleet.drain_deadline().as_secs();
-                let note =
-                    format!("worker {name} drains for longer than {deadline} s; nothing is killed");
+                let note = format!(
+                    "worker {name} has been draining for longer than {deadline} s; no pod is \
+                     killed"
+                );
                 self.record_for_pod_and_fleet(
                     fleet,
                     pod,
@@ -329,7 +335,7 @@ impl FleetEvents {
         }
         match &action.kind {
             ActionKind::MarkForDrain(pod, mark) => {
-                let note = format!("worker {} drains: {}", pod.pod.name, mark.why());
+                let note = format!("worker {} is draining: {}", pod.pod.name, mark.why());
                 self.record_for_pod_and_fleet(fleet, pod, EventReason::DrainStarted, &note);
             }
             ActionKind::DeletePod(pod) => {

@@ -181,8 +181,8 @@ fn report_missing(context: &Context, pod: &PodFacts, cluster: Option<&ClusterNam
     let configuration = &context.settings.injection.configuration;
     let note = format!(
         "pod {} asks for an agent ({INJECT}: \"{TRUE}\") and has none, so its worker gets no \
-         leases: it was made while the webhook {configuration} was not there or did not match it. \
-         See that it is there, then delete the pod: a controller makes another",
+         leases: it was created while the webhook {configuration} was missing or did not match \
+         it. Check the webhook, then delete the pod: its controller creates another",
         pod.pod.name
     );
     let objects = context.objects.borrow();

@@ -130,7 +130,7 @@ fn scale_in(
         (Some(waits), stuck) => {
             let why = stuck.as_ref().map_or_else(String::new, |why| format!("; {why}"));
             Some(format!(
-                "{kind:?} {name} is to have {desired} replicas and has {replicas}: {waits}{why}"
+                "{kind:?} {name} should have {desired} replicas and has {replicas}: {waits}{why}"
             ))
         }
     };
@@ -179,7 +179,10 @@ fn scale_in_note(
     (is_first && count > 0).then(|| {
         let (kind, name) = (target.kind, &target.name);
         let why = scale_reason(scale);
-        format!("{kind:?} {name} has {replicas} replicas, {count} too many: they drain first{why}")
+        format!(
+            "{kind:?} {name} has {replicas} replicas, {count} too many: those workers drain \
+             first{why}"
+        )
     })
 }
 

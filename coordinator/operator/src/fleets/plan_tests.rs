@@ -166,7 +166,7 @@ fn a_scale_in_goes_step_by_step_and_only_then_lowers_the_replicas() {
     assert_eq!(words(&drain_marks), ["apply 2", "mark b scale-in"]);
     assert_eq!(
         drain_marks.scale_in_started.as_deref(),
-        Some("Deployment ci has 2 replicas, 1 too many: they drain first")
+        Some("Deployment ci has 2 replicas, 1 too many: those workers drain first")
     );
     let ordered = of_two(&["a jobs=1 labelled", "b scale-in"], &mut state);
     assert_eq!(ordered.orders.len(), 1);
@@ -200,8 +200,8 @@ fn a_scale_in_that_waits_for_a_stuck_rollout_says_so() {
     assert_eq!(
         plan.blocked.as_deref(),
         Some(
-            "Deployment ci is to have 1 replicas and has 2: pods of more than one template are \
-             there, and fewer replicas would end pods of each, whoever has drained; too late"
+            "Deployment ci should have 1 replicas and has 2: there are pods of more than one \
+             template, and a scale-in would end pods of each, drained or not; too late"
         )
     );
 }
@@ -354,7 +354,10 @@ fn a_class_drains_whom_it_can_spare_before_its_replicas_fall() {
     let drain_marks = class_turn(class_scale(2, &["c"]), Some(3), &pods);
     assert_eq!(words(&drain_marks), ["apply 3", "mark c scale-in"]);
     let told = drain_marks.scale_in_started.unwrap();
-    assert!(told.contains("3 replicas, 1 too many: they drain first (request 30"), "{told}");
+    assert!(
+        told.contains("3 replicas, 1 too many: those workers drain first (request 30"),
+        "{told}"
+    );
     let serves = ["a load=15", "b load=15", "c load=5 scale-in drains"];
     assert_eq!(words(&class_turn(class_scale(2, &[]), Some(3), &serves)), ["apply 3"]);
     let drained = ["a load=15", "b load=15", "c load=0 scale-in drains jobs=0 cost"];

@@ -433,7 +433,8 @@ impl FleetReconciler {
             ActionOutcome::Outdated => {}
             ActionOutcome::Failed(why, is_refused) => {
                 if self.state.failures.failed(action.target.clone(), why.clone(), now) {
-                    tracing::warn!(object = %action.target, why, "not done; it is tried again");
+                    tracing::warn!(object = %action.target, why, "cannot write the object: \
+                                                                  retrying");
                 }
                 if is_refused && is_workload {
                     self.report_rejection(name, fleet, why);

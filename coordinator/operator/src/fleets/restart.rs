@@ -114,9 +114,9 @@ pub(super) fn decide(
     let Some(first) = changed.first().filter(|_| decided.record.is_empty()) else { return decided };
     if round.restarts >= active.len() {
         decided.waits = Some(format!(
-            "refresh: Restart has restarted {} pods, and the streams of {} still differ from those \
-             that they began with: no more are restarted; the policy Contiguous on a StatefulSet \
-             comes to rest",
+            "refresh: Restart has restarted {} pods, and the streams of {} still differ from \
+             those at their start: restarts stop here; use the policy Contiguous with a \
+             StatefulSet, whose plan is stable",
             round.restarts,
             changed.len()
         ));

@@ -57,7 +57,7 @@ pub(super) fn decide(
         // Pods that are on their way out may still be counted for a moment.
         let unseen = facts.pods.saturating_sub(count(own_pods.len()));
         let waits = (unseen > 0).then(|| {
-            format!("{unseen} of {} pods are not seen as workers of this cluster", facts.pods)
+            format!("{unseen} of {} pods are not known as workers of this cluster", facts.pods)
         });
         return ScaleInDecision { waits, ..unchanged };
     }
@@ -70,8 +70,8 @@ pub(super) fn decide(
             victims: active.iter().copied().filter(|it| is_marked(&own_pods[*it])).collect(),
             waits: (current > desired).then(|| match facts.stuck {
                 None => "a rollout is in progress".to_owned(),
-                Some(_) => "pods of more than one template are there, and fewer replicas would \
-                            end pods of each, whoever has drained"
+                Some(_) => "there are pods of more than one template, and a scale-in would end \
+                            pods of each, drained or not"
                     .to_owned(),
             }),
             ..unchanged

@@ -128,7 +128,7 @@ pub(super) fn decide(
     let surplus = there.unwrap_or(wanted).saturating_sub(wanted);
     let on_top = demand.away + demand.leaving.saturating_sub(surplus);
     if on_top > 0 {
-        let _ = write!(why, "; {on_top} more while as many drain or are lost");
+        let _ = write!(why, "; {on_top} more in place of workers that drain or are lost");
     }
     let mut limited = None;
     if asked.saturating_add(on_top) > most {
@@ -156,7 +156,7 @@ fn replicas_for_load(spec: &WorkerClassSpec, demand: &ClassDemand) -> (u32, Stri
     let mut asked = by_target;
     if *workers_needed > asked {
         asked = *workers_needed;
-        let _ = write!(why, "; its pipelines fit into {asked} at least");
+        let _ = write!(why, "; its pipelines need at least {asked}");
     }
     // The core says the same within the limits.
     if *workers_wanted > spec.min_replicas {
@@ -166,7 +166,7 @@ fn replicas_for_load(spec: &WorkerClassSpec, demand: &ClassDemand) -> (u32, Stri
     let for_waiting = workers.saturating_add(*short);
     if *short > 0 && for_waiting > asked {
         asked = for_waiting;
-        let _ = write!(why, "; a pipeline waits for {short} beside the {workers} there are");
+        let _ = write!(why, "; a pipeline waits for {short} more than the present {workers}");
     }
     (asked, why)
 }

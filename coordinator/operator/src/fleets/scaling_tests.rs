@@ -49,7 +49,7 @@ fn the_load_decides_and_the_arithmetic_is_told() {
     assert_eq!(scale.why.as_deref(), Some("request 30, capacity 15, target 70%: 3 workers"));
     let packed = decided(&json!({}), view(30, 4, 4), None);
     assert_eq!(packed.replicas, 4);
-    assert!(packed.why.expect("why").ends_with("3 workers; its pipelines fit into 4 at least"));
+    assert!(packed.why.expect("why").ends_with("3 workers; its pipelines need at least 4"));
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn a_pipeline_that_fits_nowhere_gets_a_worker_though_all_would_fit_into_fewer() 
         decide(&spec(&json!({})), &waits, Some(2), &mut StabilizationWindow::default(), at(0));
     assert_eq!(scale.replicas, 3);
     let why = scale.why.expect("why");
-    assert!(why.ends_with("2 workers; a pipeline waits for 1 beside the 2 there are"), "{why}");
+    assert!(why.ends_with("2 workers; a pipeline waits for 1 more than the present 2"), "{why}");
 }
 
 #[test]

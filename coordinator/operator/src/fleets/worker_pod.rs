@@ -53,7 +53,7 @@ impl DrainReason {
         match self {
             Self::ScaleIn => "fewer workers are wanted",
             Self::Node => "its node is cordoned",
-            Self::Restart => "it is to be replaced",
+            Self::Restart => "its pod will be replaced",
         }
     }
 }

@@ -280,14 +280,14 @@ pub(super) fn problem(
         (WorkloadRole::Created, None) => None,
         (WorkloadRole::Created, Some(facts)) => (!facts.is_owned_by(fleet)).then(|| {
             let text = format!(
-                "{kind:?} {name} exists and was not made for this {}: it is left as it is; rename \
+                "{kind:?} {name} exists and does not belong to this {}: it is not changed; rename \
                  or delete one of the two, or name it in workloadRef",
                 fleet.kind()
             );
             ("WorkloadNotOwned", text)
         }),
         (WorkloadRole::Scaled | WorkloadRole::Observed, None) => {
-            Some(("WorkloadNotFound", format!("there is no {kind:?} {name} in this namespace")))
+            Some(("WorkloadNotFound", format!("{kind:?} {name} does not exist in this namespace")))
         }
         (WorkloadRole::Scaled | WorkloadRole::Observed, Some(facts)) => {
             let own = fleet.name();
@@ -298,7 +298,7 @@ pub(super) fn problem(
             (!are_its_workers).then(|| {
                 let text = format!(
                     "the pod template of {kind:?} {name} lacks the label {CLUSTER_LABEL}: {own}: \
-                     its pods are no workers of this {}",
+                     its pods are not workers of this {}",
                     fleet.noun()
                 );
                 ("PodLabelMissing", text)

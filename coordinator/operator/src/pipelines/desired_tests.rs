@@ -154,8 +154,7 @@ fn a_share_is_listed_once_it_is_applied_and_drains_until_it_is_given_back() {
     ];
     assert_eq!(
         shown(&binding_of(&stage, &shares)),
-        ["first-in-ipv4-0: 10.0.0.1 serving terminating, 10.0.0.3 serving terminating, \
-             10.0.0.4 "
+        ["first-in-ipv4-0: 10.0.0.1 serving terminating, 10.0.0.3 serving terminating, 10.0.0.4 "
             .trim_end()]
     );
     let shares = ["0 b applied"];

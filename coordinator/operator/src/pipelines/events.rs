@@ -37,7 +37,7 @@ impl PipelineEvents {
             PipelinePhase::Pending => (EventReason::PipelinePending, "it waits for workers"),
             PipelinePhase::Plotted => (EventReason::PipelinePlotted, "its workers are chosen"),
             PipelinePhase::Ready => (EventReason::PipelineReady, "all its bindings are ready"),
-            PipelinePhase::Broken => (EventReason::PipelineBroken, "a worker of it was lost"),
+            PipelinePhase::Broken => (EventReason::PipelineBroken, "one of its workers was lost"),
         };
         let note = if why.is_empty() { otherwise } else { why };
         self.events.record(NewEvent {
@@ -76,9 +76,9 @@ pub(super) fn why(kind: ManagedKind, name: &str, error: &ObjectError) -> Option<
         ObjectError::NameTaken => Some(ConditionReason::new(
             "NameTaken",
             format!(
-                "there is a {kind} {name} that was not made for this pipeline: it is left alone, \
-                 and nothing is made in its place; delete it, or name the pipeline or its node \
-                 otherwise"
+                "there is a {kind} {name} that does not belong to this pipeline: it is not \
+                 changed, and none is created in its place; delete it, or rename the pipeline or \
+                 its node"
             ),
         )),
         ObjectError::Rejected(why) => Some(ConditionReason::new(

@@ -190,8 +190,9 @@ impl ManagedObjects {
                         tracing::warn!(
                             %error,
                             kind,
-                            "the watch is broken and tried again; no pipeline is shown before all \
-                             was seen once: are this version's definitions and rights applied?"
+                            "cannot watch: retrying; no pipeline is written before every object \
+                             was listed once: check that the CRDs and the RBAC rules of this \
+                             version are applied"
                         );
                     }
                     continue;

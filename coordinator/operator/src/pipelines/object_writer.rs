@@ -167,18 +167,24 @@ impl ObjectWriter {
     ) -> Result<(), ObjectError> {
         let name = desired.name_any();
         if known.is_deleting {
-            return Err(ObjectError::retry("the earlier one of its name is still going"));
+            return Err(ObjectError::retry(
+                "an earlier object of this name is still being deleted",
+            ));
         }
         if !known.belongs_to(uid) {
             // It was made for an earlier Pipeline of this name.
             self.delete(pipeline, kind, &name, known).await?;
-            return Err(ObjectError::retry("the earlier one of its name is still going"));
+            return Err(ObjectError::retry(
+                "an earlier object of this name is still being deleted",
+            ));
         }
         if known.immutable_fields != kind.immutable_fields(desired) {
             self.delete(pipeline, kind, &name, known).await?;
             return match self.create(kind, desired).await? {
                 None => Ok(()),
-                Some(_) => Err(ObjectError::retry("the earlier one of its name is still going")),
+                Some(_) => {
+                    Err(ObjectError::retry("an earlier object of this name is still being deleted"))
+                }
             };
         }
         let api = self.api(kind, &desired.namespace().unwrap_or_default());
@@ -194,7 +200,7 @@ impl ObjectWriter {
         self.managed_objects.store_written(kind, &there);
         match kind.compared_fields(&there) == kind.compared_fields(desired) {
             true => Ok(()),
-            false => Err(ObjectError::retry("somebody else keeps changing it")),
+            false => Err(ObjectError::retry("another client keeps changing it")),
         }
     }
 

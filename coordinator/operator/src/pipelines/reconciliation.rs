@@ -227,7 +227,7 @@ impl Reconciliation {
                 continue;
             }
             let pipeline = &self.name;
-            tracing::warn!(%pipeline, ?kind, name, ?error, "not done; it is tried again");
+            tracing::warn!(%pipeline, ?kind, name, ?error, "cannot write the object: retrying");
             let why = kind.and_then(|kind| events::why(kind, &name, &error));
             let (Some(why), Some(seen)) = (why, &self.object) else { continue };
             let binding = self.tools.managed_objects.find(&self.name, ManagedKind::Binding, &name);

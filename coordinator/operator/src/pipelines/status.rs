@@ -90,7 +90,7 @@ pub(super) fn of_pipeline(
 
 fn progress(view: Option<&PipelineView>) -> (PipelineProgress, ConditionReason) {
     let Some(view) = view else {
-        let message = "the coordinator has not taken this object up yet";
+        let message = "the coordinator has not read this object yet";
         return (PipelineProgress::Progressing, ConditionReason::new("NotInForce", message));
     };
     let waits = || waits(view);
@@ -104,11 +104,11 @@ fn progress(view: Option<&PipelineView>) -> (PipelineProgress, ConditionReason) 
             (PipelineProgress::Ready, ConditionReason::new("Ready", message))
         }
         PipelinePhase::Plotted => {
-            let message = or(&view.reason, "its workers are chosen, and do not all serve it yet");
+            let message = or(&view.reason, "its workers are chosen, but not all serve it yet");
             (PipelineProgress::Progressing, ConditionReason::new("WaitsForAgents", message))
         }
         PipelinePhase::Broken => {
-            let message = or(&view.reason, "a worker of it was lost");
+            let message = or(&view.reason, "one of its workers was lost");
             (PipelineProgress::Broken, ConditionReason::new("Broken", message))
         }
         PipelinePhase::Pending if view.waits.iter().any(|(_, workers)| *workers == 0) => {
@@ -127,7 +127,7 @@ fn progress(view: Option<&PipelineView>) -> (PipelineProgress, ConditionReason) 
 /// What a pipeline waits for, for people.
 fn waits(view: &PipelineView) -> String {
     let each = view.waits.iter().map(|(class, workers)| match workers {
-        0 => format!("for WorkerClass {}, which is not there", class.parts().1),
+        0 => format!("for WorkerClass {}, which does not exist", class.parts().1),
         1 => format!("for one more worker of class {}", class.parts().1),
         more => format!("for {more} more workers of class {}", class.parts().1),
     });
@@ -151,9 +151,9 @@ pub(super) fn of_binding(
         BindingPhase::Ready => ConditionReason::new("Ready", "all its workers serve it"),
         BindingPhase::Pending => ConditionReason::new(
             "WaitsForAgents",
-            "its workers are chosen, and do not all serve it yet",
+            "its workers are chosen, but not all serve it yet",
         ),
-        BindingPhase::DeadEnd => ConditionReason::new("WorkerLost", "a worker of it was lost"),
+        BindingPhase::DeadEnd => ConditionReason::new("WorkerLost", "one of its workers was lost"),
         BindingPhase::Unset => ConditionReason::new("Unset", "no workers are chosen for it"),
     };
     let is_ready = view.phase == BindingPhase::Ready && trouble.is_none();

@@ -33,7 +33,7 @@ pub(super) fn status(
     let (progressing_by, degraded_by) = waiting(facts, &workers);
     let details = KindDetails {
         held: facts.view.as_ref().and_then(|view| view.held),
-        lost_effect: "what they served goes to others when their leases have ended",
+        lost_effect: "their shares go to other workers when their leases have ended",
         progressing_by,
         degraded_by,
         ready_message: complete(facts, &workers),
@@ -105,7 +105,7 @@ fn complete(facts: &ClassFacts, workers: &WorkerSummary) -> String {
     let kept = facts.workload.as_ref().map_or(0, |workload| workload.kept);
     let why = match kept {
         0 => String::new(),
-        kept => format!("; {kept} stay, since what they serve would find no room with the others"),
+        kept => format!("; {kept} stay, because the other workers have no room for their shares"),
     };
     format!("{ready} workers are ready, {desired} are wanted{why}")
 }

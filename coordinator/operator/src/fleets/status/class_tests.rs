@@ -180,7 +180,7 @@ fn workers_that_are_kept_for_what_they_serve_are_told_as_such() {
     let kept = changed(|_, workload| (workload.desired, workload.kept) = (2, 1));
     let (conditions, message) = words(&kept);
     assert_eq!(conditions, "+Ready Ready, -Progressing Complete, -Degraded AsExpected");
-    assert!(message.contains("2 are wanted; 1 stay, since"), "{message}");
+    assert!(message.contains("2 are wanted; 1 stay, because"), "{message}");
 }
 
 #[test]
@@ -189,17 +189,20 @@ fn a_mistake_and_a_lost_worker_degrade() {
         (it.problem, it.in_force) = (Some("spec.capacity: must be above 0".into()), Some(2));
     });
     let (conditions, message) = words(&degraded_by);
-    let wanted = "-Ready InvalidSpec, -Progressing InvalidSpec, +Degraded InvalidSpec, \
-                  +Stalled InvalidSpec";
+    let wanted = "-Ready InvalidSpec, -Progressing InvalidSpec, +Degraded InvalidSpec, +Stalled \
+                  InvalidSpec";
     assert_eq!(conditions, wanted);
-    assert!(message.ends_with("generation 2 stays in force until it is mended"), "{message}");
+    assert!(
+        message.ends_with("generation 2 stays in force until the spec is corrected"),
+        "{message}"
+    );
     let lost = changed(|it, workload| {
         it.workers[0].presence = Presence::Lost;
         workload.desired = 2;
     });
     let (conditions, message) = words(&lost);
     assert!(conditions.contains("+Degraded WorkersLost"), "{conditions}");
-    assert!(message.contains("goes to others when their leases have ended: a"), "{message}");
+    assert!(message.contains("go to other workers when their leases have ended: a"), "{message}");
 }
 
 #[test]

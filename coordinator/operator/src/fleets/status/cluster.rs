@@ -26,8 +26,8 @@ pub(super) fn status(
     let held = facts.view.as_ref().filter(|view| view.held.is_some());
     let details = KindDetails {
         held: held.map(|view| view.workers),
-        lost_effect: "their slots and pinned streams stay theirs until they are heard or their pods \
-                  are gone",
+        lost_effect: "their slots and pinned streams stay reserved until they report again or \
+                      their pods are gone",
         ready_message: complete(&workers),
         ..KindDetails::default()
     };
@@ -65,7 +65,7 @@ pub(super) fn status(
 
 fn complete(workers: &WorkerSummary) -> String {
     match workers.counts.desired {
-        0 => "maxJobs is 0: no worker is wanted".into(),
+        0 => "maxJobs is 0: no workers are wanted".into(),
         _ => format!(
             "{} workers are ready, {} are wanted",
             workers.counts.ready, workers.counts.desired

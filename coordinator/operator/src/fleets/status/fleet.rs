@@ -85,7 +85,7 @@ pub(super) fn desired_conditions<V>(
         (None, None) => DesiredCondition::new(
             PROGRESSING,
             false,
-            ConditionReason::new("Complete", "nothing is under way"),
+            ConditionReason::new("Complete", "no change is in progress"),
         ),
     };
     let degraded = match degraded {
@@ -118,8 +118,8 @@ fn stalled<V>(facts: &FleetFacts<V>, in_force: Option<i64>) -> Option<ConditionR
         Rollout::Stuck(why) => {
             let WorkloadState { kind, name, .. } = workload;
             let message = format!(
-                "the rollout of {kind:?} {name} makes no progress: {why}; look at its newest pods, \
-                 and change the template or undo the change"
+                "the rollout of {kind:?} {name} makes no progress: {why}; look at its newest \
+                 pods, and change the template or undo the change"
             );
             Some(ConditionReason::new("RolloutBlocked", message))
         }
@@ -134,14 +134,14 @@ fn progressing_by<V>(
     held: Option<usize>,
 ) -> Option<ConditionReason> {
     if facts.view.is_none() {
-        let message = "the coordinator has not taken this object up yet";
+        let message = "the coordinator has not read this object yet";
         return facts.problem.is_none().then(|| ConditionReason::new("NotInForce", message));
     }
     let counts = &workers.counts;
     if let Some(known) = held {
         let message = format!(
-            "the new leader waits until every worker has reported to it, and grants nothing new \
-             before; {} of {known} have not",
+            "the new leader grants nothing new until every worker has reported to it; {} of \
+             {known} have not",
             counts.unreported
         );
         return Some(ConditionReason::new("LeaderHolds", message));
@@ -158,7 +158,7 @@ fn progressing_by<V>(
         }
         if workload.rollout == Rollout::Progressing {
             let message = format!(
-                "{updated} of {replicas} pods are of the newest template, {} workers drain",
+                "{updated} of {replicas} pods have the newest template, {} workers are draining",
                 counts.draining
             );
             return Some(ConditionReason::new("RollingOut", message));
@@ -172,7 +172,7 @@ fn missing<V>(facts: &FleetFacts<V>, workers: &WorkerSummary) -> ConditionReason
     let counts = &workers.counts;
     let mut message = format!("{} of {} workers are ready", counts.ready, counts.desired);
     if counts.draining > 0 {
-        message += &format!("; {} drain", counts.draining);
+        message += &format!("; {} are draining", counts.draining);
     }
     if workers.pending > 0 {
         message += &format!(
@@ -201,7 +201,7 @@ fn without_agent<V>(facts: &FleetFacts<V>) -> Option<ConditionReason> {
     (*missing > 0).then(|| {
         let message = format!(
             "{missing} pods ask for an agent and have none, so their workers get no leases: {}; \
-             see their events InjectionSkipped, and delete them when the webhook is there again",
+             see their events InjectionSkipped, and delete them once the webhook works",
             named(missing_pods, *missing)
         );
         ConditionReason::new("AgentMissing", message)
@@ -214,9 +214,8 @@ fn outdated<V>(facts: &FleetFacts<V>) -> Option<ConditionReason> {
     let (_, has, wanted) = outdated_pods.first()?;
     let names: Vec<String> = outdated_pods.iter().map(|(name, ..)| name.clone()).collect();
     let message = format!(
-        "{outdated} of {injected} pods have another agent than they would get now, as {has} \
-         instead of {wanted}: {}; a new pod gets the new one, so restart the workload when it \
-         suits",
+        "{outdated} of {injected} pods have an outdated agent, for example {has} instead of \
+         {wanted}: {}; new pods get the new one: restart the workload at a convenient time",
         named(&names, *outdated)
     );
     Some(ConditionReason::new("ImageDiffers", message))

@@ -94,14 +94,13 @@ pub(super) fn status(
 
 fn progress(view: Option<&SetView>) -> (SetProgress, ConditionReason) {
     let Some(view) = view else {
-        let message = "the coordinator has not taken this object up yet";
+        let message = "the coordinator has not read this object yet";
         return (SetProgress::Progressing, ConditionReason::new("NotInForce", message));
     };
     let SetView { streams, owned, moving, unplaced, workers, workers_current, .. } = view;
     if view.held {
         let message = format!(
-            "the new leader waits until every worker of cluster {} has reported to it, and moves \
-             nothing before",
+            "the new leader moves no stream until every worker of cluster {} has reported to it",
             view.cluster
         );
         return (SetProgress::Progressing, ConditionReason::new("LeaderHolds", message));
@@ -115,14 +114,13 @@ fn progress(view: Option<&SetView>) -> (SetProgress, ConditionReason) {
     }
     if *unplaced > 0 {
         let message = format!(
-            "{unplaced} of {streams} streams have no worker: dedicated ones each need a worker of \
-             their own, and a worker owns only so many; raise maxJobs for more workers"
+            "{unplaced} of {streams} streams have no worker: each dedicated one needs a worker of \
+             its own, and a worker owns only a limited number; raise maxJobs for more workers"
         );
         return (SetProgress::NeedsAction, ConditionReason::new("Unplaced", message));
     }
     if *moving > 0 {
-        let message =
-            format!("{moving} of {streams} streams are on their way, {owned} have an owner");
+        let message = format!("{moving} of {streams} streams are moving, {owned} have an owner");
         return (SetProgress::Progressing, ConditionReason::new("Moving", message));
     }
     if workers_current < workers {
@@ -134,7 +132,7 @@ fn progress(view: Option<&SetView>) -> (SetProgress, ConditionReason) {
             ConditionReason::new("WaitingForAcknowledgement", message),
         );
     }
-    let message = format!("all {streams} streams are where they are to be, on {workers} workers");
+    let message = format!("all {streams} streams are in place on {workers} workers");
     (SetProgress::Converged, ConditionReason::new("Converged", message))
 }
 
@@ -212,7 +210,10 @@ mod tests {
         assert_eq!(status.observed_generation, Some(2));
         assert_eq!(status.conditions[0].observed_generation, Some(3));
         let message = &status.conditions[0].message;
-        assert_eq!(message, "spec.streams: none; generation 2 stays in force until it is mended");
+        assert_eq!(
+            message,
+            "spec.streams: none; generation 2 stays in force until the spec is corrected"
+        );
         let words = words(&facts);
         assert_eq!(words[0], "Ready=False InvalidSpec");
         assert_eq!(words[1], "Converged=True Converged");

@@ -139,7 +139,7 @@ impl<K: StatusResource> StatusWriter<K> {
             return;
         };
         if self.outage.is_none() {
-            tracing::warn!(why, kind = %K::kind(&()), "statuses cannot be written now");
+            tracing::warn!(why, kind = %K::kind(&()), "cannot write statuses: retrying");
         }
         let backoff = self.outage.get_or_insert_with(|| Backoff::new(RETRY_DELAYS));
         self.paused_until = clock::now() + backoff.next_delay();

@@ -138,10 +138,10 @@ fn what_ends_by_itself_is_progress() {
     let mut waits = facts();
     waits.workers.pop();
     for (facts, reason, part) in [
-        (holds, "LeaderHolds", "waits until every worker has reported"),
-        (fresh, "NotInForce", "not taken this object up yet"),
+        (holds, "LeaderHolds", "grants nothing new until every worker has reported"),
+        (fresh, "NotInForce", "not read this object yet"),
         (scales_in, "ScalingIn", "from 2 to 1 replicas once the 1 workers that drain"),
-        (rolls, "RollingOut", "1 of 2 pods are of the newest template"),
+        (rolls, "RollingOut", "1 of 2 pods have the newest template"),
         (waits, "WorkersMissing", "the agents of 1 pods have not connected"),
     ] {
         let (words, message) = words(&facts);
@@ -161,7 +161,7 @@ fn what_needs_somebody_is_stalled_and_says_what_to_do() {
         it.problem = Some(("WorkloadNotFound", "there is no Deployment builds: make it".into()));
     });
     for (facts, reason, part) in [
-        (refused, "InvalidSpec", "generation 2 stays in force until it is mended"),
+        (refused, "InvalidSpec", "generation 2 stays in force until the spec is corrected"),
         (stuck, "RolloutBlocked", "change the template or undo the change"),
         (absent, "WorkloadNotFound", "make it"),
     ] {
