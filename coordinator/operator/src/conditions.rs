@@ -5,28 +5,29 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use leasehold_kube_api::status::{Condition, MESSAGE_CHARS_MAX};
 
-/// It does all that is wanted of it.
+/// The object works as its spec asks.
 pub(crate) const READY: &str = "Ready";
-/// Something is under way, and ends by itself.
+/// A change is in progress and ends by itself.
 pub(crate) const PROGRESSING: &str = "Progressing";
-/// Something is wrong, and may need somebody.
+/// Something is wrong and may need an operator's attention.
 pub(crate) const DEGRADED: &str = "Degraded";
-/// It gets no further until somebody does something; there only while it is so, which is how
-/// kstatus reads it.
+/// Nothing progresses until a user acts. The condition is present only while it is true, as kstatus
+/// expects.
 pub(crate) const STALLED: &str = "Stalled";
-/// Some pods have another agent than they would get now; there only while it is so.
+/// Some pods have an outdated agent. The condition is present only while it is true.
 pub(super) const AGENTS_OUTDATED: &str = "AgentsOutdated";
-/// A class is to have more workers than it may, or fewer; there only while it is so.
+/// The limits of a class keep it from the number of workers asked for. The condition is present
+/// only while it is true.
 pub(super) const SCALING_LIMITED: &str = "ScalingLimited";
-/// Every stream is where the plan wants it, and the agents have said so.
+/// Every stream is on its planned worker, and the agents have acknowledged it.
 pub(super) const CONVERGED: &str = "Converged";
 
-/// Why something is as it is, as a word and for people.
+/// The reason and the message of a condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ConditionReason {
     /// One word in CamelCase.
     pub(crate) reason: &'static str,
-    /// What is the case, and what to do about it.
+    /// The state, and what to do about it.
     pub(crate) message: String,
 }
 
@@ -37,7 +38,7 @@ impl ConditionReason {
     }
 }
 
-/// One condition to be.
+/// A condition as it should be, without its times.
 #[derive(Debug)]
 pub(crate) struct DesiredCondition {
     type_: &'static str,
@@ -51,8 +52,8 @@ impl DesiredCondition {
     }
 }
 
-/// The conditions of these aspects at `now`, where `before` are those that were written last;
-/// judged from the spec of this generation.
+/// The conditions at `now`, where `before` are those written last; `generation` is that of the spec
+/// they were computed from.
 pub(crate) fn conditions(
     desired: Vec<DesiredCondition>,
     before: &[Condition],
@@ -81,19 +82,19 @@ pub(crate) fn conditions(
     desired.into_iter().map(of).collect()
 }
 
-/// A time as the API server keeps it.
+/// The API server keeps times in whole seconds.
 fn truncate_to_second(time: Timestamp) -> Timestamp {
     Timestamp::from_second(time.as_second()).unwrap_or(time)
 }
 
-/// The conditions without their words, which may change all the time.
+/// The conditions without their messages, which change often.
 pub(super) fn without_messages(conditions: &[Condition]) -> Vec<Condition> {
     let bare = |condition: &Condition| Condition { message: String::new(), ..condition.clone() };
     conditions.iter().map(bare).collect()
 }
 
-/// The generation in force: what the object tells, or else what was written last, as long as the
-/// core has the object at all.
+/// The generation in force: the one given, or else the one written last while the core has the
+/// object.
 pub(crate) fn observed_generation(
     told: Option<i64>,
     is_there: bool,
@@ -102,7 +103,7 @@ pub(crate) fn observed_generation(
     told.or(before.filter(|_| is_there))
 }
 
-/// What the newest spec's refusal means.
+/// The reason for an invalid newest spec.
 pub(crate) fn invalid_spec(problem: &str, in_force: Option<i64>) -> ConditionReason {
     let rest = match in_force {
         Some(generation) => {

@@ -1,4 +1,4 @@
-//! What every reconciler needs.
+//! What every reconciler shares.
 
 use std::sync::Arc;
 
@@ -14,14 +14,14 @@ use crate::applier::Applier;
 use crate::events::EventRecorder;
 use crate::nodes::Nodes;
 
-/// What every part of the operator needs; cheap to clone.
+/// What every reconciler shares; cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Context {
-    /// The way to the API server.
+    /// The client of the API server.
     pub(crate) client: Client,
     /// Writes objects.
     pub(crate) applier: Applier,
-    /// The way to the driver, which knows whether this replica leads.
+    /// The handle of the driver, which knows whether this replica leads.
     pub(crate) handle: Handle,
     /// WorkerClusters and StreamSets as last seen.
     pub(crate) objects: watch::Receiver<Arc<Objects>>,
@@ -29,7 +29,7 @@ pub(crate) struct Context {
     pub(crate) nodes: Nodes,
     /// The pods that are workers.
     pub(crate) pods: Pods,
-    /// Tells people what happens.
+    /// Records events.
     pub(crate) events: EventRecorder,
     /// What opted-in pods get.
     pub(crate) injector: Injector,

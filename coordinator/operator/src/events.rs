@@ -1,5 +1,5 @@
-//! Events of the Events API: what people find under `kubectl describe`. Recording one never waits:
-//! where the API server is slow or away, the newest are dropped and counted.
+//! Events of the Events API, which `kubectl describe` shows. Recording never waits: if the API
+//! server is slow or away, the newest events are dropped and counted.
 
 mod series;
 mod writer;
@@ -17,7 +17,7 @@ const QUEUE_MAX: usize = 1_024;
 const NOTE_BYTES_MAX: usize = 1_024;
 const INSTANCE_BYTES_MAX: usize = 128;
 
-/// Why there is an event.
+/// The reason of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum EventReason {
     /// A worker takes no new jobs and ends those that it has.
@@ -61,14 +61,14 @@ pub(crate) enum EventReason {
     PipelineBroken,
     /// A change of a pipeline that runs waits for workers.
     PipelineChangeWaits,
-    /// An object of somebody else's has the name that one of a pipeline's would have.
+    /// An object of another owner has the name that an object of a pipeline needs.
     NameTaken,
     /// The API server refuses an object of a pipeline.
     ObjectRejected,
 }
 
 impl EventReason {
-    /// The word.
+    /// The reason's text.
     fn text(self) -> &'static str {
         match self {
             Self::DrainStarted => "DrainStarted",
@@ -97,7 +97,7 @@ impl EventReason {
         }
     }
 
-    /// What was done, or was to be done, to the object.
+    /// The action on the object, as the Events API requires it.
     fn action(self) -> &'static str {
         match self {
             Self::DrainStarted | Self::DrainCompleted | Self::DrainDeadlineExceeded => "Drain",
@@ -120,7 +120,7 @@ impl EventReason {
         }
     }
 
-    /// Whether somebody should look.
+    /// Whether it is a warning.
     fn is_warning(self) -> bool {
         match self {
             Self::DrainDeadlineExceeded
@@ -150,17 +150,17 @@ impl EventReason {
     }
 }
 
-/// Something that happened to an object.
+/// An event to record.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct NewEvent {
     /// The object; the event is written in its namespace. `kubectl describe` shows the event only
     /// where the UID is given too.
     pub(crate) regarding: ObjectReference,
-    /// Another object that has to do with it.
+    /// A related object.
     pub(crate) related: Option<ObjectReference>,
-    /// Why, as one word.
+    /// The reason.
     pub(crate) reason: EventReason,
-    /// Why, for people.
+    /// The note for users.
     pub(crate) note: String,
 }
 
@@ -171,7 +171,7 @@ pub(crate) struct EventRecorder {
     dropped: writer::Dropped,
 }
 
-/// A happening on its way, and when it happened.
+/// A queued event, and when it happened.
 #[derive(Clone, Debug)]
 struct QueuedEvent {
     event: NewEvent,

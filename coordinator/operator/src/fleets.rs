@@ -1,7 +1,6 @@
-//! The operator: while this replica leads, it makes and scales the workloads of WorkerClusters
-//! and WorkerClasses, drains the pods that have to go, keeps busy ones safe from evictions, and
-//! shows how everything stands. It decides nothing about leases, and a pod that may hold something
-//! is never ended by it.
+//! Reconciles WorkerClusters and WorkerClasses while this replica leads: it creates and scales
+//! their workloads, drains pods that must leave, protects busy pods from evictions, and writes
+//! statuses. It decides nothing about leases, and never deletes a pod that may hold one.
 
 mod action;
 mod drains;

@@ -1,6 +1,6 @@
-//! What the leader does on Kubernetes beside granting leases: it makes workloads and drains what
-//! has to go (`fleets`), and shows pipelines as Services and bindings (`pipelines`). It reads what
-//! the core knows and orders drains; it grants nothing.
+//! The reconcilers that the leader runs on Kubernetes: workloads, drains and scaling (`fleets`),
+//! and Services and bindings of pipelines (`pipelines`). They read the core and order drains; they
+//! grant nothing.
 
 mod applier;
 mod conditions;

@@ -16,7 +16,7 @@ const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
 #[derive(Clone, Debug)]
 pub(crate) struct Nodes(WatchCache<NodeFacts>);
 
-/// What is known of a node.
+/// The facts that are kept of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct NodeFacts {
     /// Nothing new may be placed on it.

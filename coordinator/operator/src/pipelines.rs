@@ -1,7 +1,7 @@
-//! The room that shows pipelines: while this replica leads, every binding has a Service, the
-//! addresses of the workers that serve it, and a PipelineBinding; every Pipeline says how it
-//! stands. All of it is a function of what the core says and of the pods as they are seen: a
-//! change of either is shown at once, and what others change of it is undone.
+//! Reconciles Pipelines while this replica leads: every binding has a Service, EndpointSlices of
+//! the workers that serve it, and a PipelineBinding; every Pipeline has a status. All of it is a
+//! function of the core's view and the pods: a change of either is written at once, and changes by
+//! other clients are reverted.
 
 mod desired;
 mod endpoint_slices;
@@ -46,7 +46,7 @@ const QUEUED_WITH_PHASES_MAX: usize = 64;
 /// Pipelines that are reconciled at a time.
 const CONCURRENT_MAX: usize = 16;
 
-/// Shows pipelines until the driver ends.
+/// Reconciles pipelines until the driver ends.
 pub(crate) async fn run(context: Context) {
     // It ends with the driver, and with nothing else.
     let Ok(reconciler) = PipelineReconciler::new(context) else { return };
@@ -58,10 +58,10 @@ struct PipelineReconciler {
     changes: broadcast::Receiver<Change>,
     tools: Tools,
     _watches: Watches,
-    /// As last looked at, to find what is different.
+    /// As last processed, to find what has changed.
     objects: Arc<Objects>,
     endpoint_pods: BTreeMap<PodName, EndpointPod>,
-    /// The pods that a pipeline's endpoints rest on.
+    /// The pods that a pipeline's endpoints depend on.
     pods_of_pipeline: BTreeMap<PipelineName, BTreeSet<PodName>>,
     queue: WorkQueue<PipelineName>,
     phases: PhaseHistory,
@@ -69,20 +69,20 @@ struct PipelineReconciler {
     running: JoinSet<(PipelineName, PipelineState)>,
 }
 
-/// A pod that endpoints rest on.
+/// A pod that endpoints depend on.
 #[derive(Default)]
 struct EndpointPod {
-    /// As last looked at.
+    /// As last processed.
     pod: Option<Arc<PodFacts>>,
-    /// Whose endpoints.
+    /// The pipelines whose endpoints depend on it.
     pipelines: BTreeSet<PipelineName>,
 }
 
-/// What the core says of a pipeline.
+/// The core's view of a pipeline.
 struct PipelineSnapshot {
     name: PipelineName,
     view: Option<PipelineView>,
-    /// This leader does not know yet what of it workers have: what was shown before stays.
+    /// This leader does not know yet which shares its workers have: the status stays as it is.
     is_unjudged: bool,
 }
 
@@ -149,14 +149,14 @@ impl PipelineReconciler {
         }
     }
 
-    /// Whether all has been seen once: before that, what is missing may be there.
+    /// Whether every object was listed once. Before that, a missing object may exist.
     fn is_synced(&self) -> bool {
         self.objects.is_whole
             && self.tools.managed_objects.is_synced()
             && self.context.pods.is_synced()
     }
 
-    /// Starts to look at the pipelines that are due, as far as there is room.
+    /// Starts to reconcile the pipelines that are due, up to the limit of concurrency.
     async fn start_due(&mut self) -> Result<(), Stopped> {
         let names = self.queue.take_due(clock::now());
         if names.is_empty() {
@@ -174,13 +174,13 @@ impl PipelineReconciler {
             self.reset();
             return Ok(());
         };
-        // What led to these answers was told before them.
+        // Notices of what led to these answers were sent before the answers.
         self.handle_pending_changes();
-        // Where that was a change of leaders, all was forgotten.
+        // After a change of leaders the queue is empty.
         for snapshot in snapshots {
             match (self.queue.is_processing(&snapshot.name), snapshot.is_unjudged) {
                 (false, _) => {}
-                // It is told of when it is judged.
+                // A notice follows when the leader knows it.
                 (true, true) => self.queue.done(&snapshot.name),
                 (true, false) => self.start(snapshot),
             }
@@ -276,7 +276,7 @@ impl PipelineReconciler {
         }
     }
 
-    /// Another leader may have written since, or will: what is under way writes no more.
+    /// Another leader may write from now on: running reconciliations are cancelled.
     fn reset(&mut self) {
         self.running = JoinSet::new();
         self.queue.clear();
@@ -345,7 +345,7 @@ impl PipelineReconciler {
         }
     }
 
-    /// A pipeline's endpoints rest on these pods, which a pass has seen like this.
+    /// Remembers the pods that a pipeline's endpoints depend on, as the reconciliation saw them.
     fn track_endpoint_pods(
         &mut self,
         name: &PipelineName,

@@ -1,5 +1,5 @@
-//! Which events are repeats of one that is written already. So many are remembered, and each for
-//! so long, however often things happen.
+//! Finds events that repeat one already written. The number of remembered events and their time are
+//! limited.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -130,7 +130,7 @@ impl EventSeriesCache {
         waiting.map(|it| WRITE_EVERY.saturating_sub(now.since(it.written_at))).min()
     }
 
-    /// The event is there no more: the next repeat is written anew.
+    /// The event no longer exists: the next repeat is written as a new one.
     pub(super) fn forget(&mut self, key: &SeriesKey) {
         self.0.remove(key);
     }

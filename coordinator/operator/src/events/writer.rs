@@ -1,5 +1,5 @@
-//! Writes events, one after the other. What the API server refuses is dropped; what it does not
-//! answer is tried again for a while.
+//! Writes events one after the other. An event that the API server refuses is dropped; while the
+//! API server is away, writing is retried for a while.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,7 +19,7 @@ use super::{QueuedEvent, truncate};
 use crate::applier::{ApplyError, answer};
 use crate::workqueue::{Backoff, Delays};
 
-/// Who reports, whichever replica it is.
+/// The reporting controller, the same for every replica.
 const CONTROLLER: &str = "leasehold.dev/coordinator";
 /// How long to wait after a failure.
 const RETRY_DELAYS: Delays =
@@ -72,7 +72,7 @@ impl EventWriter {
         Self { client, instance, dropped, series: EventSeriesCache::default() }
     }
 
-    /// Writes until nobody can record any more.
+    /// Writes until the last recorder is dropped.
     pub(super) async fn run(mut self, mut records: mpsc::Receiver<QueuedEvent>) {
         loop {
             let due_in = self.series.due_in(clock::now()).unwrap_or(SLEEP_MAX);

@@ -1,5 +1,5 @@
-//! What the operator does to objects: each a single call that may be made twice. What is done to a
-//! pod is bound to its UID, so that a later pod of its name is never meant.
+//! The calls that fleets make: each may be made twice. A call for a pod is bound to its UID, so it
+//! never affects a later pod of that name.
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,29 +21,29 @@ pub(super) struct Action {
     pub(super) target: ObjectRef,
     /// This.
     pub(super) kind: ActionKind,
-    /// What the cluster's people are told when it is done.
+    /// The event to record on success.
     pub(super) event: Option<(EventReason, String)>,
 }
 
-/// Names an object; what goes wrong with one keeps nobody from another.
+/// Names an object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum ObjectRef {
     Pod(PodName),
     Object { kind: String, namespace: String, name: String },
 }
 
-/// What is done.
+/// The kind of a call.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum ActionKind {
     /// Mark a pod for a drain.
     MarkForDrain(Arc<PodFacts>, DrainReason),
-    /// Write down which streams a pod began with.
+    /// Annotate a pod with the digest of its streams.
     RecordStreams(Arc<PodFacts>, String),
-    /// Say that a pod's removal costs so much.
+    /// Set a pod's deletion cost.
     SetDeletionCost(Arc<PodFacts>, i32),
-    /// Write the label of busy pods, or strike it.
+    /// Set or remove the label of busy pods.
     SetBusyLabel(Arc<PodFacts>, bool),
-    /// Delete a pod that holds nothing, so that another takes its place.
+    /// Delete a pod that holds nothing, so that its controller replaces it.
     DeletePod(Arc<PodFacts>),
     /// Server-side apply.
     Apply(Value),
@@ -54,9 +54,9 @@ pub(super) enum ActionKind {
 pub(super) enum ActionOutcome {
     /// It is done; the object's generation after an apply.
     Done(Option<i64>),
-    /// The object is another one by now, or is gone: what is seen next tells.
+    /// The object has changed or is gone: the next reconciliation decides anew.
     Outdated,
-    /// It was not done, for this reason; true where the API server has refused it.
+    /// It failed, for this reason; true if the API server refused it.
     Failed(String, bool),
 }
 
@@ -77,12 +77,12 @@ impl Action {
         Self { target, kind: ActionKind::Apply(body), event: None }
     }
 
-    /// The same, and people are told when it is done.
+    /// Records this event on success.
     pub(super) fn with_event(self, event: (EventReason, String)) -> Self {
         Self { event: Some(event), ..self }
     }
 
-    /// The most urgent first: labels that keep evictions off are written first, and struck last.
+    /// The lowest first: labels that prevent evictions are set first and removed last.
     pub(super) fn rank(&self) -> u8 {
         match self.kind {
             ActionKind::SetBusyLabel(_, true) => 0,

@@ -1,5 +1,5 @@
-//! Drains of marked pods, from the order to the end, as far as people are told of them. Nothing is
-//! ended here: a drain that takes too long is told, and goes on.
+//! Tracks the drains of marked pods for their events. It ends nothing: a drain that takes too long
+//! is reported and continues.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -19,17 +19,17 @@ struct Drain {
     is_overdue: bool,
 }
 
-/// What is to be told of a drain.
+/// A step of a drain that is worth an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DrainProgress {
-    /// It holds nothing any more.
+    /// It holds nothing.
     Completed,
     /// It takes longer than the cluster's `drain.deadline`.
     Overdue,
 }
 
 impl DrainTracker {
-    /// Looks at a pod: what is new of its drain.
+    /// Takes in a pod; returns the new step of its drain.
     pub(super) fn observe(
         &mut self,
         it: &WorkerPod,
@@ -54,7 +54,7 @@ impl DrainTracker {
         (!std::mem::replace(&mut drain.is_overdue, true)).then_some(DrainProgress::Overdue)
     }
 
-    /// Forgets pods that are there no more.
+    /// Forgets pods that no longer exist.
     pub(super) fn retain(&mut self, is_there: impl Fn(&str) -> bool) {
         self.0.retain(|uid, _| is_there(uid));
     }

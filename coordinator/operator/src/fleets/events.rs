@@ -1,5 +1,5 @@
-//! What happens to workers and to leadership by itself, told as events: a worker that is lost, one
-//! that drains because its pod ends, another leader. What the operator does is told by it.
+//! Events of fleets: about workers and leadership, from the core's notices ([`run`]), and about the
+//! reconciler's own actions ([`FleetEvents`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -27,14 +27,14 @@ use super::fleet::Fleet;
 use super::state::ReconcilerState;
 use crate::events::{EventReason, EventRecorder, NewEvent};
 
-/// How often it is looked for drains that take too long.
+/// How often to check for drains that take too long.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// How long the API server may take to show the Lease.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
-/// Workers that are remembered as lost, or as draining.
+/// The most lost and the most draining workers that are tracked.
 const TRACKED_MAX: usize = 10_000;
 
-/// Tells what happens until the driver ends.
+/// Records events of the core's notices until the driver ends.
 pub(super) async fn run(context: Context) -> Result<(), Stopped> {
     let mut changes = context.handle.watch()?;
     let mut worker_events = WorkerEvents::default();
@@ -59,18 +59,18 @@ pub(super) async fn run(context: Context) -> Result<(), Stopped> {
                     worker_events.events_for(&notice, &ObjectLookup::of(&context), clock::now());
                 told.into_iter().for_each(|it| context.events.record(it));
             }
-            // What was missed stands in the status.
+            // The statuses show what was missed.
             Ok(Change::Manifests { .. }) | Err(RecvError::Lagged(_)) => {}
             Err(RecvError::Closed) => return Err(Stopped),
         }
     }
 }
 
-/// This replica leads: an event of the election's Lease.
+/// The event of the election's Lease that this replica leads.
 async fn leader_changed(context: &Context, epoch: Epoch) -> NewEvent {
     let settings = &context.settings;
     let leases: Api<Lease> = Api::namespaced(context.client.clone(), &settings.namespace);
-    // Without its UID the event is written all the same.
+    // Without the UID the event is written as well.
     let lease = timeout(ANSWER_WITHIN, leases.get(LEASE)).await.ok().and_then(Result::ok);
     let regarding = ObjectReference {
         api_version: Some(Lease::api_version(&()).into()),
@@ -85,7 +85,7 @@ async fn leader_changed(context: &Context, epoch: Epoch) -> NewEvent {
     NewEvent { regarding, related: None, reason: EventReason::LeaderChanged, note }
 }
 
-/// The objects that happenings are about.
+/// The objects that events are about.
 struct ObjectLookup {
     objects: Arc<Objects>,
     pods: Pods,
@@ -97,7 +97,7 @@ impl ObjectLookup {
     }
 }
 
-/// Where to look objects up.
+/// Looks objects up.
 trait Lookup {
     /// The worker's pod, and whether the operator drains it.
     fn pod(&self, key: &WorkerKey) -> Option<(ObjectReference, bool)>;
@@ -118,14 +118,14 @@ impl Lookup for ObjectLookup {
     }
 }
 
-/// What is under way.
+/// Lost workers and drains that are in progress.
 #[derive(Debug, Default)]
 struct WorkerEvents {
     lost: BTreeSet<WorkerKey>,
     drains: BTreeMap<WorkerKey, Drain>,
 }
 
-/// A drain that nobody here ordered.
+/// A drain that the operator did not order.
 #[derive(Debug)]
 struct Drain {
     pod: Option<ObjectReference>,
@@ -134,7 +134,7 @@ struct Drain {
 }
 
 impl WorkerEvents {
-    /// What is to be told of a notice.
+    /// The events of a notice.
     fn events_for(&mut self, notice: &Notice, lookup: &impl Lookup, now: Moment) -> Vec<NewEvent> {
         match notice {
             Notice::Lost(key) => {
@@ -219,7 +219,7 @@ impl WorkerEvents {
         pair_of_events(key, pod, lookup, EventReason::DrainStarted, &note)
     }
 
-    /// The drains that have just begun to take too long.
+    /// The events of drains that have just passed their deadline.
     fn overdue(&mut self, lookup: &impl Lookup, now: Moment) -> Vec<NewEvent> {
         let mut happenings = Vec::new();
         for (key, drain) in &mut self.drains {
@@ -270,7 +270,7 @@ fn pair_of_events(
     events.into_iter().flatten().collect()
 }
 
-/// Tells people.
+/// Records the events of a kind of objects.
 #[derive(Debug)]
 pub(super) struct FleetEvents {
     events: EventRecorder,
@@ -281,7 +281,7 @@ impl FleetEvents {
         Self { events }
     }
 
-    /// How far a drain has come.
+    /// A step of a drain.
     pub(super) fn drain_progress(&self, fleet: &Fleet, pod: &PodFacts, progress: DrainProgress) {
         let name = &pod.pod.name;
         match progress {
@@ -305,7 +305,7 @@ impl FleetEvents {
         }
     }
 
-    /// What blocks a fleet's rollout or scale-in, once.
+    /// What blocks a fleet's rollout or scale-in; recorded once.
     pub(super) fn rollout_blocked(
         &self,
         state: &mut ReconcilerState,
@@ -328,7 +328,7 @@ impl FleetEvents {
         self.record_for_fleet(fleet, None, EventReason::WorkloadRejected, why);
     }
 
-    /// What was done.
+    /// An action that succeeded.
     pub(super) fn action_done(&self, fleet: &Fleet, action: &Action) {
         if let Some((reason, note)) = &action.event {
             self.record_for_fleet(fleet, None, *reason, note);

@@ -1,6 +1,6 @@
-//! Which pods bear the label of busy ones. It is there before the first grant (see
-//! [`super::super::pods`]), stays while jobs run, and goes when none has run for a while: streams
-//! alone are handed over, and keep nobody.
+//! Protection of busy pods from evictions: the label, and the PodDisruptionBudget that selects it.
+//! The label is set before the first grant (see `platform_kube::pods`), stays while jobs run, and
+//! is removed after a while without jobs. Streams alone do not keep it: they move to other workers.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,16 +15,16 @@ use serde_json::{Value, json};
 use super::fleet::Fleet;
 use super::worker_pod::WorkerPod;
 
-/// A worker that has run no job for so long is idle: jobs that follow each other closely do not
-/// have the label written again and again.
+/// A worker is idle after this time without jobs, so that jobs in quick succession do not cause a
+/// write each.
 const IDLE_AFTER: Duration = Duration::from_secs(10);
 
-/// Since when pods that bear the label have been without jobs, by UID.
+/// Since when each labelled pod has had no jobs, by UID.
 #[derive(Debug, Default)]
 pub(super) struct IdleTracker(BTreeMap<String, Moment>);
 
 impl IdleTracker {
-    /// Whether the pod's label is to be written, and how.
+    /// The label to write, if it has to change.
     pub(super) fn label_change(&mut self, it: &WorkerPod, now: Moment) -> Option<bool> {
         let uid = &it.pod.uid;
         if !it.pod.is_active() || it.is_busy() || !it.pod.busy {
@@ -32,17 +32,18 @@ impl IdleTracker {
             return (it.pod.is_active() && it.is_busy() && !it.pod.busy).then_some(true);
         }
         let since = *self.0.entry(uid.clone()).or_insert(now);
-        // What has drained gets nothing any more: nobody has to wait for it.
+        // A drained worker gets nothing new: there is nothing to wait for.
         (it.is_drained() || now.since(since) >= IDLE_AFTER).then_some(false)
     }
 
-    /// Forgets pods that are there no more.
+    /// Forgets pods that no longer exist.
     pub(super) fn retain(&mut self, is_there: impl Fn(&str) -> bool) {
         self.0.retain(|uid, _| is_there(uid));
     }
 }
 
-/// The PodDisruptionBudget of a fleet, as the body of a server-side apply.
+/// The PodDisruptionBudget of a fleet, as the body of a server-side apply: no busy pod may be
+/// evicted; idle ones, which it does not select, may.
 pub(super) fn disruption_budget_body(fleet: &Fleet) -> Value {
     let name = fleet.name();
     json!({

@@ -1,5 +1,5 @@
-//! What the tests of the operator look at: fleets as people write them, and pods and workers in
-//! one line each.
+//! Fixtures of the operator's tests: fleets as users write them, and pods and workers in one line
+//! each.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,7 +49,7 @@ pub(super) fn name() -> ClusterName {
     ClusterName::in_namespace("ns", "ci").expect("a name")
 }
 
-/// A workload `ci` with so many replicas, all of one template.
+/// A workload `ci` with this number of replicas, all of one template.
 pub(super) fn facts(kind: WorkloadKind, replicas: u32) -> WorkloadFacts {
     WorkloadFacts {
         kind,

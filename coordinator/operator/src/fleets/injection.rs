@@ -1,6 +1,6 @@
-//! The census of agents: which pods asked for one and have none, and which have another than they
-//! would get now. It reports, and touches no pod: a pod without an agent was made by somebody's
-//! decision, and an old agent goes with its pod.
+//! Counts the agents of pods: which pods asked for one and have none, and which have an outdated
+//! one. It changes no pod: a pod without an agent was created by a user's decision, and an old
+//! agent is replaced with its pod.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,11 +25,11 @@ use super::fleet::Fleet;
 use super::reconciler::apis;
 use crate::events::{EventReason, NewEvent};
 
-/// How often it is looked.
+/// How often pods are counted.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Pods that are remembered as told of.
+/// Pods without an agent that are remembered as reported.
 const REPORTED_MAX: usize = 10_000;
-/// Pods that a cluster's figures name.
+/// Pods that a cluster's counts name.
 const NAMED_MAX: usize = 5;
 
 /// The agents of each cluster's pods.
@@ -42,15 +42,15 @@ pub(crate) struct InjectionCounts {
     pub(crate) injected: u32,
     /// Those that have none.
     pub(crate) missing: u32,
-    /// Those that have another than they would get now.
+    /// Pods with another agent than a new pod gets.
     pub(crate) outdated: u32,
     /// The first of those that have none.
     pub(crate) missing_pods: Vec<String>,
-    /// The first of those that have another, each with its image and the one that it would get.
+    /// The first outdated ones, each with its image and the one that a new pod gets.
     pub(crate) outdated_pods: Vec<(String, String, String)>,
 }
 
-/// How it stands with a pod.
+/// The state of a pod's injection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum InjectionState {
     /// Its agent is the one that it would get now.
@@ -61,7 +61,7 @@ enum InjectionState {
     Outdated(String),
 }
 
-/// Counts and tells until the driver ends.
+/// Counts and reports until the driver ends.
 pub(super) async fn run(
     context: Context,
     agents: watch::Sender<InjectionByCluster>,
@@ -267,7 +267,7 @@ mod tests {
         };
         assert_eq!(found, BTreeMap::from([(name, wanted)]));
 
-        // With two, nobody can say whose a pod without the label is.
+        // With two clusters, a pod without the label belongs to neither.
         clusters.insert("ns", "other", Cluster::default());
         let (missing, _, found) = count_agents(&pods, &injector(), &clusters);
         assert_eq!((missing.len(), missing[1].1.as_ref()), (2, None));

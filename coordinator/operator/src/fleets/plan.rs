@@ -1,5 +1,5 @@
-//! One look at one fleet: from what is seen of it to what is to be done, decided and
-//! nothing done yet.
+//! The plan for one fleet: a pure decision from its observed state to the actions that bring it to
+//! its desired state.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,48 +19,48 @@ use super::workload::{self, WorkloadFacts, WorkloadRole, WorkloadState, Workload
 use super::{drains, template};
 use crate::events::EventReason;
 
-/// What one look has to go by.
+/// What a plan is made from.
 pub(super) struct FleetInput<'a> {
     pub(super) fleet: &'a Fleet,
-    /// What it is called everywhere else.
+    /// Its name in the core.
     pub(super) name: &'a ClusterName,
     /// Its pods, all of them.
     pub(super) worker_pods: Vec<WorkerPod>,
     pub(super) workload: Option<Arc<WorkloadFacts>>,
-    /// How many workers it is to have.
+    /// How many workers it should have.
     pub(super) scale: DesiredScale,
-    /// Who owns what of the sets that want restarts.
+    /// The owners of the streams of sets with `refresh: Restart`.
     pub(super) ownership: Option<&'a StreamOwnership>,
-    /// Nodes that take nothing new.
+    /// The cordoned nodes.
     pub(super) cordoned: &'a BTreeSet<String>,
     pub(super) now: Moment,
 }
 
-/// What is to be done.
+/// What to do for a fleet.
 #[derive(Debug, Default)]
 pub(super) struct FleetPlan {
-    /// Workers whose drain is to be ordered.
+    /// Workers whose drain to order.
     pub(super) orders: Vec<WorkerKey>,
-    /// What is to be done to objects, the most urgent first.
+    /// The calls to make.
     pub(super) actions: Vec<Action>,
-    /// Drains of which something is to be told.
+    /// Steps of drains to report.
     pub(super) drain_progress: Vec<(WorkerPod, DrainProgress)>,
-    /// A scale-in that begins, for people.
+    /// The note of a scale-in that starts.
     pub(super) scale_in_started: Option<String>,
-    /// How the workload stands.
+    /// The state of the workload.
     pub(super) state: Option<WorkloadState>,
-    /// What a rollout or a scale-in is blocked by.
+    /// What blocks a rollout or a scale-in.
     pub(super) blocked: Option<String>,
     /// Why the workload cannot even be sent to the API server.
     pub(super) refused: Option<String>,
 }
 
-/// Decides what is to be done for a fleet.
+/// Decides what to do for a fleet.
 pub(super) fn plan(input: FleetInput<'_>, state: &mut ReconcilerState) -> FleetPlan {
     let FleetInput { fleet, name, mut worker_pods, workload, scale, ownership, cordoned, now } =
         input;
     let mut plan = FleetPlan::default();
-    // What it has made ends with it.
+    // Its objects are deleted with it.
     let is_active = !fleet.is_deleted();
     let target = workload::target(fleet).filter(|_| is_active);
     let facts = workload.as_deref();
@@ -104,7 +104,7 @@ pub(super) fn plan(input: FleetInput<'_>, state: &mut ReconcilerState) -> FleetP
     plan
 }
 
-/// What scale-in wants of a workload that the coordinator may scale.
+/// The scale-in of a workload that the coordinator may scale.
 fn scale_in(
     fleet: &Fleet,
     target: &WorkloadTarget,
@@ -137,7 +137,7 @@ fn scale_in(
     decision
 }
 
-/// What is to be done for workers that cannot reload.
+/// The decision for workers that cannot reload.
 fn plan_restarts(
     name: &ClusterName,
     ownership: &StreamOwnership,
@@ -163,7 +163,7 @@ fn plan_restarts(
     plan.blocked = plan.blocked.take().or(decided.waits);
 }
 
-/// What people are told where the first pods are marked for a scale-in.
+/// The note of the event when the first pods are marked for a scale-in.
 fn scale_in_note(
     decision: &ScaleInDecision,
     worker_pods: &[WorkerPod],
@@ -186,7 +186,7 @@ fn scale_in_note(
     })
 }
 
-/// What becomes of one pod, if anything.
+/// The action for a pod, if any.
 fn action_for_pod(
     index: usize,
     it: &WorkerPod,
@@ -233,7 +233,8 @@ fn apply(
         WorkloadRole::Scaled => scaled(fleet, target, replicas),
         WorkloadRole::Created => {
             let body = template::body(fleet, facts, replicas)?;
-            // A new template and fewer replicas at once: nobody could say which pods go.
+            // With a new template and fewer replicas at once, it is unknown which pods would be
+            // removed.
             match facts {
                 Some(it) if replicas < current && is_new_template(&body, it) => {
                     replicas = current;
@@ -249,7 +250,7 @@ fn apply(
         return Ok(None);
     }
     if let Some(facts) = facts {
-        // Only to what was looked at: what looks like no change from long ago may be fewer pods.
+        // Bound to the version that was read: an old number of replicas could remove pods.
         body["metadata"]["resourceVersion"] = facts.resource_version.as_str().into();
     }
     let action = Action::apply(body);
@@ -259,7 +260,7 @@ fn apply(
     }))
 }
 
-/// That a workload is of another size now, for people.
+/// The event of a changed number of replicas.
 fn resize_event(target: &WorkloadTarget, before: u32, after: u32) -> (EventReason, String) {
     let reason =
         if after < before { EventReason::ScaleInCompleted } else { EventReason::ScaledOut };
@@ -267,7 +268,7 @@ fn resize_event(target: &WorkloadTarget, before: u32, after: u32) -> (EventReaso
     (reason, format!("{kind:?} {name} had {before} replicas and has {after} now"))
 }
 
-/// The same, and what people are told of it says how that comes.
+/// Adds to the event how the number of workers was computed.
 fn with_scale_reason(action: Action, scale: &DesiredScale) -> Action {
     match action.event.clone() {
         Some((reason, note)) => action.with_event((reason, note + &scale_reason(scale))),
@@ -275,7 +276,7 @@ fn with_scale_reason(action: Action, scale: &DesiredScale) -> Action {
     }
 }
 
-/// How a number of workers comes, as the end of a sentence.
+/// How the number of workers was computed, as the end of a sentence.
 fn scale_reason(scale: &DesiredScale) -> String {
     scale.why.as_ref().map_or_else(String::new, |why| format!(" ({why})"))
 }
@@ -285,7 +286,7 @@ fn is_new_template(body: &Value, facts: &WorkloadFacts) -> bool {
     digest.as_str() != facts.digest.as_deref()
 }
 
-/// An adopted workload's replicas, and nothing else of it.
+/// Only the replicas of an adopted workload.
 fn scaled(fleet: &Fleet, target: &WorkloadTarget, replicas: u32) -> Value {
     json!({
         "apiVersion": "apps/v1",

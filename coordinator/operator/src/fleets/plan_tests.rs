@@ -1,4 +1,4 @@
-//! One turn of the operator for one cluster, from what is seen to what is done.
+//! Plans for one cluster, from the observed state to the actions.
 
 use leasehold_manifest::manifest::WorkloadKind;
 use leasehold_platform_kube::pods::PodFacts;
@@ -13,7 +13,7 @@ fn spec(jobs: u32) -> Value {
     json!({ "maxJobs": jobs, "maxJobsPerWorker": 2, "template": { "spec": {} } })
 }
 
-/// One look at a cluster of so many jobs.
+/// The plan for a cluster with this number of jobs.
 fn plan_for(
     jobs: u32,
     workload: Option<WorkloadFacts>,
@@ -49,7 +49,7 @@ fn scale(fleet: &Fleet) -> DesiredScale {
     DesiredScale::of(workload::replicas(&cluster.spec))
 }
 
-/// What is done, in a word each.
+/// The actions, one word each.
 fn words(plan: &FleetPlan) -> Vec<String> {
     let pod = |pod: &Arc<PodFacts>| pod.pod.name.clone();
     let mut words: Vec<_> = plan

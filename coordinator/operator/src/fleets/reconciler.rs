@@ -1,5 +1,5 @@
-//! The operator's rounds: look at every fleet, decide, do it, tell of it. Between two rounds is a
-//! quarter of a second, and a round does so much at most; what is left is found again in the next.
+//! Reconciles fleets every quarter of a second: read their state, plan, make the calls, record
+//! events. Each batch makes a limited number of calls; the next one finds what is left.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -37,29 +37,29 @@ use super::workload::{self, WorkloadFacts};
 use super::{Context, Workloads, evictions};
 use crate::workqueue::WorkQueue;
 
-/// Between the starts of two rounds.
+/// The interval between the starts of two batches.
 const RECONCILE_INTERVAL: Duration = Duration::from_millis(250);
-/// Between two looks at all streams of sets that want restarts, or at all classes and
-/// their pipelines.
+/// The interval between two reads of all streams of sets with `refresh: Restart`, and of all
+/// classes.
 const SLOW_READ_INTERVAL: Duration = Duration::from_secs(1);
 /// Fleets that are reconciled together: one read of the core serves them all.
 const BATCH_MAX: usize = 1_024;
-/// Calls that one round makes.
+/// Calls that one batch makes.
 const ACTIONS_MAX: usize = 256;
-/// Calls that are under way at once.
+/// Calls in flight at once.
 const CONCURRENT_CALLS_MAX: usize = 16;
 
-/// The rounds, and what they go by.
+/// The reconciler of fleets.
 pub(super) struct FleetReconciler {
     context: Context,
     deployments: WatchCache<WorkloadFacts>,
     stateful_sets: WatchCache<WorkloadFacts>,
     /// Generations of PodDisruptionBudgets.
     budgets: WatchCache<i64>,
-    /// Who owns what of the sets that want restarts, and when that was looked at.
+    /// The owners of the streams of sets with `refresh: Restart`, and when they were read.
     ownership: BTreeMap<ClusterName, StreamOwnership>,
     ownership_read_at: Moment,
-    /// What the core says of each class, and when that was looked at.
+    /// The core's view of each class, and when it was read.
     classes: BTreeMap<ClusterName, ClassView>,
     classes_read_at: Moment,
     /// The fleets to reconcile.
@@ -71,7 +71,7 @@ pub(super) struct FleetReconciler {
 
 type Workers = BTreeMap<ClusterName, BTreeMap<WorkerName, WorkerView>>;
 
-/// A fleet that is looked at, and its workload.
+/// The observed state of a fleet.
 struct FleetSnapshot {
     name: ClusterName,
     fleet: Fleet,
@@ -81,16 +81,16 @@ struct FleetSnapshot {
     scale: DesiredScale,
 }
 
-/// Who is to be spared.
+/// Which workers the core is asked to spare.
 enum RemovableQuery {
-    /// Whoever can be, of a class.
+    /// Any workers of a class.
     Any(ClusterName),
     /// This worker, where there is one.
     One(Option<WorkerKey>),
 }
 
 impl FleetReconciler {
-    /// Starts to watch what is needed.
+    /// Starts its watches.
     pub(super) fn new(context: Context, workload_states: watch::Sender<Workloads>) -> Self {
         let all = watcher::Config::default();
         let own = watcher::Config::default().labels(&format!("{MANAGED_BY_LABEL}={FIELD_MANAGER}"));
@@ -178,7 +178,8 @@ impl FleetReconciler {
         }))
     }
 
-    /// What there is to look at. A fleet that the core does not know is invalid, or not known yet.
+    /// The observed state of each fleet. A fleet that the core does not know is invalid, or not
+    /// read yet.
     async fn snapshots(
         &mut self,
         objects: &Objects,
@@ -227,11 +228,12 @@ impl FleetReconciler {
         }
     }
 
-    /// Looks at the streams of sets that want restarts, at most every [`SLOW_READ_INTERVAL`].
+    /// Reads the owners of streams of sets with `refresh: Restart`, at most every
+    /// [`SLOW_READ_INTERVAL`].
     async fn read_stream_ownership(&mut self, objects: &Objects) -> Result<(), Stopped> {
         let now = clock::now();
         if now.since(self.ownership_read_at) < SLOW_READ_INTERVAL {
-            // A pod is judged by a new look only.
+            // Restarts are decided from a fresh read only.
             self.ownership.clear();
             return Ok(());
         }
@@ -257,7 +259,7 @@ impl FleetReconciler {
         Ok(())
     }
 
-    /// Looks what the core says of classes, at most every [`SLOW_READ_INTERVAL`].
+    /// Reads the core's view of classes, at most every [`SLOW_READ_INTERVAL`].
     async fn read_classes(&mut self, objects: &Objects) -> Result<(), Stopped> {
         let now = clock::now();
         if objects.classes.is_empty() || now.since(self.classes_read_at) < SLOW_READ_INTERVAL {
@@ -271,7 +273,7 @@ impl FleetReconciler {
         Ok(())
     }
 
-    /// Asks who can be spared of the classes that have too many workers.
+    /// Asks which workers can be removed from classes with too many.
     async fn read_removable(&self, snapshots: &mut [FleetSnapshot]) -> Result<(), Stopped> {
         let is_too_large = |snapshot: &FleetSnapshot| {
             let most = snapshot.workload.as_ref().map_or(0, |facts| facts.replicas);
@@ -313,7 +315,7 @@ impl FleetReconciler {
             && self.budgets.is_complete()
     }
 
-    /// Every pod by its fleet; what is kept in mind of others is forgotten.
+    /// Every pod by its fleet; the state of other pods is forgotten.
     fn pods(&mut self) -> BTreeMap<ClusterName, Vec<WorkerPod>> {
         let mut pods: BTreeMap<ClusterName, Vec<WorkerPod>> = BTreeMap::new();
         let mut seen = BTreeMap::new();
@@ -419,7 +421,7 @@ impl FleetReconciler {
         Ok(())
     }
 
-    /// Keeps in mind how an action went, and tells of it.
+    /// Remembers the outcome of an action and records its event.
     fn record_outcome(
         &mut self,
         name: &ClusterName,
@@ -470,8 +472,8 @@ impl FleetReconciler {
     }
 }
 
-/// Has workers drain that are marked, or whose pods end, as soon as they are heard: before they are
-/// granted anything where that is possible.
+/// Orders the drain of a marked worker, or of one whose pod terminates, as soon as it joins: if
+/// possible before it is granted anything.
 pub(super) async fn drain_on_join(context: Context) -> Result<(), Stopped> {
     use leasehold_coordinator_core::effect::Notice;
     use tokio::sync::broadcast::error::RecvError;
@@ -482,7 +484,7 @@ pub(super) async fn drain_on_join(context: Context) -> Result<(), Stopped> {
     loop {
         let key = match changes.recv().await {
             Ok(Change::Notice(Notice::Joined(key))) => key,
-            // What was missed is found in the next round.
+            // The next reconciliation finds what was missed.
             Ok(_) | Err(RecvError::Lagged(_)) => continue,
             Err(RecvError::Closed) => return Err(Stopped),
         };

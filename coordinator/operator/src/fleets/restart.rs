@@ -1,10 +1,10 @@
-//! Pods that are to be replaced although neither scale nor node asks for it: somebody has ordered
-//! their drain, or their streams have changed and they cannot reload.
+//! Restarts of pods for reasons other than scale and node: their drain was ordered, or their
+//! streams have changed and they cannot reload.
 //!
-//! Which streams a pod began with is a digest in an annotation of it. It is compared only while
-//! nothing moves and every worker is there: what others own in a pod's absence is no change. So
-//! restarts come to rest where the plan of all workers is always the same, as with the policy
-//! `Contiguous` on a StatefulSet; where they do not, they stop after one for each pod.
+//! An annotation of each pod has a digest of its streams at its start. It is compared only while no
+//! stream moves and every worker is present: streams that others own while a pod is absent are no
+//! change. So restarts end where the plan for all workers is stable, as with the policy
+//! `Contiguous` on a StatefulSet; elsewhere they stop after one restart per pod.
 
 use std::collections::BTreeMap;
 
@@ -15,14 +15,14 @@ use leasehold_types::{SetName, WorkerName};
 use super::worker_pod::WorkerPod;
 use crate::digest::sum;
 
-/// Who owns what of the sets of a cluster whose workers cannot reload.
+/// The owners of the streams of a cluster whose workers cannot reload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct StreamOwnership {
-    /// Whether everybody has what the plan wants, and has said so.
+    /// Whether every worker has acknowledged its planned streams.
     pub(super) is_settled: bool,
-    /// The streams of each worker that has any, as one number.
+    /// A digest of the streams of each worker that has any.
     pub(super) by_worker: BTreeMap<WorkerName, u64>,
-    /// What was asked for: another number where the sets are others.
+    /// A digest of the sets.
     pub(super) cause: u64,
 }
 
@@ -33,18 +33,18 @@ pub(super) struct RestartRound {
     restarts: usize,
 }
 
-/// What is to be done for workers that cannot reload.
+/// The decision for workers that cannot reload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct RestartDecision {
-    /// Pods to write this digest to: what they began with.
+    /// Pods to annotate with this digest of their streams.
     pub(super) record: Vec<(usize, String)>,
     /// The pod to restart.
     pub(super) restart: Option<usize>,
-    /// Why no more pods are restarted, although streams have changed.
+    /// Why restarts have stopped although streams have changed.
     pub(super) waits: Option<String>,
 }
 
-/// Whether a pod is to be marked because its worker's drain was ordered through the admin API.
+/// Whether to mark a pod because the drain of its worker was ordered through the admin API.
 pub(super) fn is_restart_requested(it: &WorkerPod) -> bool {
     // Drains of marked pods are ordered by the operator itself.
     let ordered = it.view.as_ref().is_some_and(|view| view.drain_ordered);
@@ -73,7 +73,7 @@ impl StreamOwnership {
     }
 }
 
-/// Decides for the pods of a cluster, which is to have so many of them.
+/// Decides for the pods of a cluster that should have `wanted` pods.
 pub(super) fn decide(
     ownership: &StreamOwnership,
     wanted: u32,

@@ -1,8 +1,8 @@
-//! Fewer workers: which pods are to go, and when the replicas may fall. A pod goes when it holds
-//! nothing, and the replicas are never fewer than the pods that are to stay.
+//! Scale-in: which pods to remove, and when the replicas may fall. A pod is removed when it holds
+//! nothing, and the replicas never fall below the pods that stay.
 //!
-//! It is decided from what is there, each time anew: the pods' marks are all that is remembered,
-//! so that a new leader goes on where its predecessor was.
+//! Each decision starts from the present state. The pods' marks are the only memory, so a new
+//! leader continues where its predecessor stopped.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -16,27 +16,27 @@ use super::scaling::DesiredScale;
 use super::worker_pod::{DrainReason, WorkerPod};
 use super::workload::WorkloadFacts;
 
-/// The deletion cost of a pod that has drained: below what anybody else writes by habit.
+/// The deletion cost of a drained pod: below usual values.
 pub(super) const DRAINED_POD_COST: i32 = -1_000;
 
-/// What is to be done now; indices are of the pods that were asked about.
+/// The decision; indices refer to the pods given.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ScaleInDecision {
     /// Pods to mark.
     pub(super) mark: Vec<usize>,
     /// Drained pods to write [`DRAINED_POD_COST`] to.
     pub(super) cost: Vec<usize>,
-    /// Pods that a scale-in waits for, or is about to remove: they are not to be replaced.
+    /// Pods that a scale-in waits for or is about to remove: they must not be replaced.
     pub(super) victims: BTreeSet<usize>,
     /// The replicas that the workload should have; none where it is not for the coordinator.
     pub(super) replicas: Option<u32>,
-    /// What it waits for, beside drains.
+    /// What it waits for, besides drains.
     pub(super) waits: Option<String>,
-    /// How many are too many, and stay: what they serve would find no room elsewhere.
+    /// Surplus pods that stay: the others have no room for their shares.
     pub(super) kept: u32,
 }
 
-/// Decides for a workload that is to have so many replicas. `own_pods` are its pods, all of them.
+/// Decides for a workload with this scale. `own_pods` are all of its pods.
 pub(super) fn decide(
     facts: &WorkloadFacts,
     scale: &DesiredScale,
@@ -66,7 +66,7 @@ pub(super) fn decide(
             decide_stateful_set(facts, desired, removable, own_pods, &active)
         }
         WorkloadKind::Deployment if is_rolling(facts, own_pods, &active) => ScaleInDecision {
-            // Which pods go is decided when only one template is left.
+            // Pods are chosen when only one template is left.
             victims: active.iter().copied().filter(|it| is_marked(&own_pods[*it])).collect(),
             waits: (current > desired).then(|| match facts.stuck {
                 None => "a rollout is in progress".to_owned(),
@@ -80,7 +80,8 @@ pub(super) fn decide(
     }
 }
 
-/// A Deployment: whoever loses least, and its ReplicaSet is told by their cost.
+/// A Deployment: the pods with the least to lose; their deletion cost makes the ReplicaSet remove
+/// them.
 fn decide_deployment(
     facts: &WorkloadFacts,
     desired: u32,
@@ -134,7 +135,7 @@ fn decide_deployment(
     decision
 }
 
-/// A StatefulSet: it removes its highest ordinals, whoever they are.
+/// A StatefulSet: it always removes its highest ordinals.
 fn decide_stateful_set(
     facts: &WorkloadFacts,
     desired: u32,
@@ -157,7 +158,7 @@ fn decide_stateful_set(
     decision.mark = match removable {
         None => others,
         Some(removable) => {
-            // Who may go beside whom is not known: one after the other.
+            // Which pods may be removed together is not known: one after the other.
             others.sort_by_key(|it| Reverse(own_pods[*it].pod.ordinal));
             let top = others.first().copied();
             let removable_pods = removable_pods(others.clone(), removable, own_pods, &marked);
@@ -185,9 +186,9 @@ pub(super) fn next_stateful_set_pod(own_pods: &[WorkerPod]) -> Option<&WorkerVie
     stays.max_by_key(|it| it.pod.ordinal)?.view.as_ref()
 }
 
-/// Who goes first: whoever is marked already, drained before draining; then whoever is not Ready
-/// and idle, whom its ReplicaSet would remove first; then whoever runs the fewest jobs and has the
-/// least of pipelines and streams; the newest.
+/// The order of removal: marked pods, drained before draining; pods that are not Ready and idle,
+/// which the ReplicaSet would remove first; then those with the fewest jobs, the least load and the
+/// fewest streams; the newest first.
 fn rank(it: &WorkerPod) -> impl Ord + use<> {
     let (load, streams) =
         it.view.as_ref().map_or_else(Default::default, |it| (it.load, it.streams));
@@ -205,8 +206,9 @@ fn rank(it: &WorkerPod) -> impl Ord + use<> {
     )
 }
 
-/// Of these pods, those that may go: who holds nothing and is no worker yet, or no more; and then
-/// those that the core can spare, in its order. None while it has not been told of all that go.
+/// Those of the pods that may be removed: first those that hold nothing and are not workers, then
+/// those that the core can spare, in its order. None while the core has not received every drain
+/// order.
 fn removable_pods(
     of: Vec<usize>,
     removable: &[WorkerName],
@@ -229,20 +231,20 @@ fn removable_pods(
     };
     let mut removable_pods: Vec<(usize, usize)> =
         of.into_iter().filter_map(|it| Some((order(&it)?, it))).collect();
-    // Those that are no workers stay in the order of their ranks.
+    // Pods that are not workers keep the order of their ranks.
     removable_pods.sort_by_key(|(order, _)| *order);
     removable_pods.into_iter().map(|(_, it)| it).collect()
 }
 
-/// Whether a ReplicaSet would remove it before those that have drained, although it runs jobs or
-/// serves pipelines.
+/// Whether a ReplicaSet would remove it before drained pods, although it runs jobs or serves
+/// pipelines.
 fn is_removed_first(it: &WorkerPod) -> bool {
     let serves = it.view.as_ref().is_some_and(|view| view.load > Load::ZERO);
     !is_marked(it) && !it.pod.ready && (it.is_busy() || serves)
 }
 
-/// Whether it cannot be told which pods would go: the Deployment takes a share from each of its
-/// ReplicaSets. A stuck rollout of which only old pods are there is not waited for.
+/// Whether it is unknown which pods a scale-in would remove: the Deployment scales each of its
+/// ReplicaSets in proportion. A stuck rollout with only old pods is not waited for.
 fn is_rolling(facts: &WorkloadFacts, own_pods: &[WorkerPod], active: &[usize]) -> bool {
     let templates: BTreeSet<_> = active.iter().map(|it| &own_pods[*it].pod.template_hash).collect();
     let is_unread = facts.observed_generation < facts.generation;

@@ -3,7 +3,7 @@
 use super::*;
 use crate::fleets::fixtures::{facts, ordinal_pod, pod};
 
-/// What is decided, by the pods' names.
+/// The decision, by the names of pods.
 #[derive(Debug, PartialEq, Eq)]
 struct Decided {
     mark: Vec<String>,
@@ -218,7 +218,7 @@ fn a_stateful_set_in_a_rollout_gives_its_highest_ordinals_too() {
     assert_eq!(of(&facts, 1, &own_pods), decided(&["ci-6"], &[], 2));
 }
 
-/// The pods of a class, of which so many are wanted.
+/// The pods of a class with this number of desired replicas.
 fn class(desired: u32, removable: &[&str], pods: &[&str]) -> Decided {
     let own_pods: Vec<_> = pods.iter().map(|words| pod(words)).collect();
     sparing(&facts(WorkloadKind::Deployment, count(own_pods.len())), desired, removable, &own_pods)

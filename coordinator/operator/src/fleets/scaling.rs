@@ -1,6 +1,4 @@
-//! How many workers a fleet is to have. A class has more of them at once where its load asks for
-//! more, and fewer only when every recommendation of a whole window was lower: the highest of them
-//! holds. A new leader's window begins anew, with what is there.
+//! How many workers a fleet should have.
 
 use std::collections::VecDeque;
 use std::fmt::Write;
@@ -12,27 +10,27 @@ use leasehold_types::{Moment, WorkerName};
 
 use super::worker_pod::{DrainReason, WorkerPod};
 
-/// How many workers a fleet is to have.
+/// How many workers a fleet should have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct DesiredScale {
-    /// So many replicas.
+    /// The number of replicas.
     pub(super) replicas: u32,
-    /// The arithmetic, for people; none where it is nobody's news.
+    /// How the number was computed, for messages.
     pub(super) why: Option<String>,
-    /// What keeps it from what was asked for: a reason in one word, and a sentence.
+    /// The limit that applies: a reason in one word, and a sentence.
     pub(super) limited: Option<(&'static str, String)>,
-    /// The only workers that may be taken away, in this order; none where any may be.
+    /// The only workers that may be removed, in this order; none if any may be.
     pub(super) removable: Option<Vec<WorkerName>>,
 }
 
 impl DesiredScale {
-    /// So many replicas, and nothing more to say of it.
+    /// A number of replicas without further details.
     pub(super) fn of(replicas: u32) -> Self {
         Self { replicas, ..Self::default() }
     }
 }
 
-/// The recommendations of the last while: those that are the highest from their time on.
+/// The recommendations of a time window: those with no higher one after them.
 #[derive(Debug, Default)]
 pub(super) struct StabilizationWindow(VecDeque<(Moment, u32)>);
 
@@ -56,22 +54,22 @@ impl StabilizationWindow {
     }
 }
 
-/// What is asked of a class.
+/// The demand on a class.
 #[derive(Clone, Debug)]
 pub(super) struct ClassDemand {
-    /// What the core says of it.
+    /// The core's view of it.
     pub(super) view: ClassView,
-    /// Pods that no pipeline can be given to, and whose shares may be waiting for room elsewhere:
-    /// they drain for another reason than a scale-in, or are lost.
+    /// Pods that can serve no pipeline and whose shares may wait for room on others: they are lost,
+    /// or drain for another reason than a scale-in.
     pub(super) away: u32,
     /// Pods that are marked for a scale-in.
     pub(super) marked: u32,
-    /// Of these, those that still serve.
+    /// Those of `marked` that still hold shares.
     pub(super) leaving: u32,
 }
 
 impl ClassDemand {
-    /// What the core says of a class, and its pods, as one look at both shows them.
+    /// From the core's view of a class and its pods, read at the same time.
     pub(super) fn of(view: ClassView, worker_pods: &[WorkerPod]) -> Self {
         let holds = |it: &&WorkerPod| it.pod.is_active() && !it.is_empty();
         let is_lost = |it: &WorkerPod| {
@@ -94,8 +92,8 @@ impl ClassDemand {
     }
 }
 
-/// Decides for a class whose workload has `current` replicas; none where there is no workload yet.
-/// Nobody may be taken away before it is known who can be spared.
+/// Decides for a class whose workload has `current` replicas; none if there is no workload yet. No
+/// worker may be removed before the core has said which ones it can spare.
 pub(super) fn decide(
     spec: &WorkerClassSpec,
     demand: &ClassDemand,
@@ -124,7 +122,7 @@ pub(super) fn decide(
         }
     };
     let wanted = held.clamp(least, most);
-    // Who drains for a scale-in and is wanted again cannot be called back.
+    // A drain for a scale-in cannot be undone when the worker is wanted again.
     let surplus = there.unwrap_or(wanted).saturating_sub(wanted);
     let on_top = demand.away + demand.leaving.saturating_sub(surplus);
     if on_top > 0 {
@@ -136,14 +134,14 @@ pub(super) fn decide(
         limited = Some(("TooManyReplicas", why.clone()));
     } else if asked < least {
         let _ = write!(why, "; minReplicas is {least}");
-        // Little load is no reason to look at a class.
+        // A low load needs no attention.
         limited = spec.replicas.map(|_| ("TooFewReplicas", why.clone()));
     }
     let replicas = wanted.saturating_add(on_top).min(most);
     DesiredScale { replicas, why: Some(why), limited, removable: Some(Vec::new()) }
 }
 
-/// What the load of a class asks for, whatever the limits are, and how that comes.
+/// The replicas that the load of a class needs, without the limits, and how they were computed.
 fn replicas_for_load(spec: &WorkerClassSpec, demand: &ClassDemand) -> (u32, String) {
     let ClassView { capacity, request, workers_needed, workers_wanted, workers, short, .. } =
         &demand.view;
@@ -162,7 +160,8 @@ fn replicas_for_load(spec: &WorkerClassSpec, demand: &ClassDemand) -> (u32, Stri
     if *workers_wanted > spec.min_replicas {
         asked = asked.max(*workers_wanted);
     }
-    // What runs is not moved to make room: a pipeline may fit nowhere though all would fit.
+    // Running shares are not moved to make room: a pipeline may fit nowhere although all would fit
+    // together.
     let for_waiting = workers.saturating_add(*short);
     if *short > 0 && for_waiting > asked {
         asked = for_waiting;

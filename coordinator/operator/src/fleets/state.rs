@@ -1,5 +1,5 @@
-//! What a leader keeps in mind from look to look. All of it may be lost: the objects tell the rest,
-//! and what is forgotten costs a write that changes nothing.
+//! What the reconciler of fleets remembers between two reconciliations. All of it may be lost: it
+//! is read again from the objects, at the price of writes that change nothing.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,7 +16,8 @@ use super::worker_pod::{DrainReason, WorkerPod};
 use crate::digest::digest;
 use crate::workqueue::{Delays, Failures};
 
-/// An object that nobody has touched is written again after so long: not every change shows.
+/// An unchanged object is written again after this time: not every change by others is visible in
+/// its generation.
 const REPAIR_EVERY: Duration = Duration::from_secs(60);
 /// How long an object waits after a failure.
 const RETRY_DELAYS: Delays =
@@ -24,7 +25,7 @@ const RETRY_DELAYS: Delays =
 /// An object that was written and is not seen is written again after this time.
 const UNSEEN_AFTER: Duration = Duration::from_millis(500);
 
-/// What is kept in mind.
+/// What is remembered.
 #[derive(Debug)]
 pub(super) struct ReconcilerState {
     pub(super) idle: IdleTracker,
@@ -32,19 +33,19 @@ pub(super) struct ReconcilerState {
     pub(super) applied: AppliedBodies,
     /// The objects whose last call failed, and why.
     pub(super) failures: Failures<ObjectRef, String>,
-    /// Marks that were written, by UID, until they are seen on the pods.
+    /// Drain marks that were written, by UID, until the watch shows them.
     pub(super) drain_marks: BTreeMap<String, DrainReason>,
-    /// What the API server has against a fleet's workload.
+    /// Why the API server refuses a fleet's workload.
     pub(super) refusals: BTreeMap<ClusterName, String>,
     /// Restarts of pods that cannot reload.
     pub(super) restarts: BTreeMap<ClusterName, RestartRound>,
-    /// What the load of each class has asked for lately.
+    /// The recent recommendations for each class.
     pub(super) windows: BTreeMap<ClusterName, StabilizationWindow>,
-    /// What people were told that a fleet is blocked by.
+    /// What blocks a fleet, as its last event says.
     pub(super) blocked: BTreeMap<ClusterName, String>,
 }
 
-/// What was applied, and what came of it.
+/// The bodies that were applied, by object.
 #[derive(Debug, Default)]
 pub(super) struct AppliedBodies(BTreeMap<ObjectRef, AppliedBody>);
 
@@ -77,7 +78,7 @@ impl ReconcilerState {
         self.refusals.get(fleet).map(String::as_str)
     }
 
-    /// Forgets what is seen by now, and pods that are there no more.
+    /// Forgets marks that the watch shows, pods that no longer exist, and old entries.
     pub(super) fn forget_old(&mut self, seen: &BTreeMap<String, Option<DrainReason>>, now: Moment) {
         self.applied.forget_old(now);
         self.failures.retain(|_, retry_at| now.since(retry_at) < 2 * RETRY_DELAYS.longest);
@@ -86,7 +87,7 @@ impl ReconcilerState {
         self.drains.retain(|uid| seen.contains_key(uid));
     }
 
-    /// What is written on a pod, by its UID.
+    /// The mark on a pod, by its UID.
     pub(super) fn seen(it: &WorkerPod) -> (String, Option<DrainReason>) {
         (it.pod.uid.clone(), it.pod.drain.as_deref().map(DrainReason::parse))
     }
@@ -127,7 +128,7 @@ impl AppliedBodies {
         self.0.insert(target, AppliedBody { digest: digest(&body), generation, at: now });
     }
 
-    /// Forgets objects of fleets that are there no more, which would have been written again.
+    /// Forgets objects of deleted fleets; those of others are written more often than this.
     fn forget_old(&mut self, now: Moment) {
         self.0.retain(|_, applied| now.since(applied.at) < 2 * REPAIR_EVERY);
     }

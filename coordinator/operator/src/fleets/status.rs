@@ -1,5 +1,5 @@
-//! Statuses: while this replica leads, every WorkerCluster, WorkerClass and StreamSet says how it
-//! stands. A status is a function of what is known now, so that none is ever caught up on.
+//! Writes the statuses of WorkerClusters, WorkerClasses and StreamSets while this replica leads. A
+//! status is a function of the present facts, so no old status is ever written.
 
 mod class;
 mod cluster;
@@ -198,7 +198,7 @@ async fn sets(context: Context) -> Result<(), Stopped> {
     let mut core = CoreReader::new(context.handle.clone());
     let mut trigger = StatusTrigger::new(&context, None)?;
     let mut term: Option<Epoch> = None;
-    // What was seen of each set, and when: a look at one is long.
+    // The view of each set, and when it was read: reading one takes long.
     let mut seen: BTreeMap<SetName, (Moment, Option<SetView>)> = BTreeMap::new();
     loop {
         trigger.wait().await?;
@@ -243,8 +243,8 @@ async fn sets(context: Context) -> Result<(), Stopped> {
     }
 }
 
-/// The generation in force, as far as the object tells: where the newest specification is valid by
-/// itself and yet not in force, an older one may be, and the last status says which.
+/// The generation in force, as far as the object shows: if the newest spec is valid by itself and
+/// yet not in force, an older one may be, which only the last status knows.
 fn in_force(object: &impl Resource, generation: i64, problem: Option<&String>) -> Option<i64> {
     let is_newest = object.meta().generation == Some(generation);
     (problem.is_none() || !is_newest).then_some(generation)
@@ -256,7 +256,7 @@ fn target(object: &impl Resource) -> Option<StatusTarget> {
     Some(StatusTarget { namespace, name, uid: meta.uid.clone()? })
 }
 
-/// What there is beside the core: pods, workloads and agents.
+/// The facts besides the core's: pods, workloads and agents.
 struct ObservedState {
     pods: BTreeMap<ClusterName, Vec<Arc<PodFacts>>>,
     workloads: Workloads,
@@ -279,14 +279,14 @@ impl ObservedState {
         Self { pods, workloads, agents }
     }
 
-    /// Leaves out whatever goes by a name.
+    /// Removes the facts under a name.
     fn forget(&mut self, name: &ClusterName) {
         self.pods.remove(name);
         Arc::make_mut(&mut self.workloads).remove(name);
         Arc::make_mut(&mut self.agents).remove(name);
     }
 
-    /// What is known of a fleet, but for its workers.
+    /// The facts of a fleet, without its workers.
     fn facts<K: Resource, V>(
         &mut self,
         name: &ClusterName,

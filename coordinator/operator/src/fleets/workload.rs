@@ -1,5 +1,5 @@
-//! The workload of a fleet: what is seen of it, and how it stands. What it should be is
-//! in [`super::template`]; that it gets smaller is decided in [`super::scale_in`] alone.
+//! The workload of a fleet: its facts and its state. [`super::template`] has its desired form; only
+//! [`super::scale_in`] decides that it gets smaller.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use leasehold_platform_kube::pods::PodFacts;
 use super::fleet::Fleet;
 use super::scaling::DesiredScale;
 
-/// How a fleet's workload stands.
+/// The state of a fleet's workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WorkloadState {
     /// Deployment or StatefulSet.
@@ -33,11 +33,11 @@ pub(crate) struct WorkloadState {
     pub(crate) ready: u32,
     /// How far its rollout has come.
     pub(crate) rollout: Rollout,
-    /// What keeps it from being as it should: a reason in one word, and a sentence for people.
+    /// Its problem: a reason in one word, and a sentence.
     pub(crate) problem: Option<(&'static str, String)>,
-    /// What keeps `desired` from being what was asked for, in the same form.
+    /// The limit that applies to `desired`, in the same form.
     pub(crate) limited: Option<(&'static str, String)>,
-    /// Workers that are one too many, and are kept: what they serve would find no room elsewhere.
+    /// Surplus workers that are kept: the others have no room for their shares.
     pub(crate) kept: u32,
 }
 
@@ -52,14 +52,14 @@ pub(crate) enum Rollout {
     Stuck(String),
 }
 
-/// Whose a workload is.
+/// How the coordinator treats a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WorkloadRole {
-    /// It is made from the fleet's template.
+    /// It is created from the fleet's template.
     Created,
-    /// It was there, and its replicas follow the fleet.
+    /// It existed, and its replicas follow the fleet.
     Scaled,
-    /// It was there, and is left as it is.
+    /// It existed, and is not changed.
     Observed,
 }
 
@@ -71,7 +71,7 @@ pub(super) struct WorkloadTarget {
     pub(super) role: WorkloadRole,
 }
 
-/// What is known of a Deployment or a StatefulSet.
+/// The facts of a Deployment or a StatefulSet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct WorkloadFacts {
     pub(super) kind: WorkloadKind,
@@ -155,7 +155,7 @@ impl WorkloadFacts {
         let spec = &object.spec;
         let status = object.status.clone().unwrap_or_default();
         let first = spec.ordinals.as_ref().and_then(|ordinals| ordinals.start);
-        // The controller counts no pod as updated any more once all are.
+        // The controller reports no updated pods once all are updated.
         let all_updated = status.current_revision == status.update_revision;
         let updated = if all_updated { Some(status.replicas) } else { status.updated_replicas };
         Some(Self {
@@ -199,8 +199,8 @@ impl WorkloadFacts {
         }
     }
 
-    /// Whether the fleet may write it: it has made it, or made one of its name was left behind
-    /// by one that is there no more.
+    /// Whether the fleet may write it: the fleet created it, or a deleted fleet of the same name
+    /// left it behind.
     pub(super) fn is_owned_by(&self, fleet: &Fleet) -> bool {
         match &self.controller {
             Some(controller) => Some(controller) == fleet.metadata().uid.as_ref(),
@@ -241,8 +241,7 @@ impl WorkloadFacts {
     }
 }
 
-/// How the workload of a fleet stands, of which so many workers are kept though they are not
-/// wanted.
+/// The state of a fleet's workload, with the number of surplus workers that are kept.
 pub(super) fn state(
     fleet: &Fleet,
     target: &WorkloadTarget,
@@ -269,7 +268,7 @@ pub(super) fn state(
     }
 }
 
-/// What keeps a workload from being as it should, as far as it shows.
+/// The problem of a workload, as far as its facts show one.
 pub(super) fn problem(
     fleet: &Fleet,
     target: &WorkloadTarget,

@@ -1,4 +1,4 @@
-//! Workloads as they are seen, and what is to be written of them.
+//! Facts of workloads, and the decisions on them.
 
 use serde_json::json;
 

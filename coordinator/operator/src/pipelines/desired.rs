@@ -1,5 +1,5 @@
-//! What a pipeline is to have on Kubernetes, as a function of its object, of what the core says of
-//! it and of the pods: each object as it is applied.
+//! The objects that a pipeline should have, as a function of the Pipeline, the core's view of it
+//! and the pods: each as it is applied.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,12 +22,12 @@ use super::endpoint_slices::{SliceContent, serving_pods, slice_contents};
 use super::managed_kind::ManagedKind;
 use crate::nodes::Nodes;
 
-/// What a binding is to have.
+/// The objects that a binding should have.
 #[derive(Clone, Debug)]
 pub(super) struct DesiredBinding {
     /// The name of the binding, its Service, and of its slices up to the last part.
     pub(super) name: String,
-    /// What the core says of it.
+    /// The core's view of it.
     pub(super) view: BindingView,
     /// The Service.
     pub(super) service: DynamicObject,
@@ -37,7 +37,7 @@ pub(super) struct DesiredBinding {
     pub(super) binding: DynamicObject,
 }
 
-/// Where to look things up.
+/// Looks up ports, pods and zones.
 pub(super) trait Lookup {
     /// The port of a class.
     fn port(&self, class: &ClusterName) -> Option<u16>;
@@ -47,7 +47,7 @@ pub(super) trait Lookup {
     fn zone(&self, node: &str) -> Option<String>;
 }
 
-/// What was seen, for pipelines of one namespace.
+/// Looks up in the caches, for pipelines of one namespace.
 #[derive(Clone)]
 pub(super) struct CacheLookup {
     pub(super) namespace: String,
@@ -70,7 +70,7 @@ impl Lookup for CacheLookup {
     }
 }
 
-/// What each binding of a pipeline is to have.
+/// The objects that each binding of a pipeline should have.
 pub(super) fn desired(
     pipeline: &Pipeline,
     view: &PipelineView,
@@ -81,7 +81,7 @@ pub(super) fn desired(
     view.bindings.iter().map(|it| builder.binding(it, view, lookup)).collect()
 }
 
-/// The names of the pods that a pipeline's bindings look at.
+/// The names of the pods that serve a pipeline.
 pub(super) fn pods(view: &PipelineView) -> BTreeSet<String> {
     let shares = view.bindings.iter().flat_map(|binding| &binding.shares);
     shares.map(|share| share.worker.as_str().to_owned()).collect()
@@ -101,7 +101,7 @@ impl ObjectBuilder<'_> {
     ) -> DesiredBinding {
         let name = binding(&self.name, it.node.as_str());
         let port = lookup.port(&it.class);
-        // A worker is a pod of its class: one that has another by now is not the one meant.
+        // A worker is a pod of its class; a pod that has changed its class is another worker.
         let pod =
             |name: &str| lookup.pod(name).filter(|pod| pod.cluster.as_ref() == Some(&it.class));
         let serving_pods = serving_pods(&it.shares, pod, |node| lookup.zone(node));
@@ -127,7 +127,7 @@ impl ObjectBuilder<'_> {
     }
 
     fn service(&self, name: &str, port: Option<u16>) -> DynamicObject {
-        // What the pods' addresses are decides: a binding has slices of each family they have.
+        // The pods' addresses decide: a binding has slices of each of their address families.
         let mut spec = json!({ "type": "ClusterIP", "ipFamilyPolicy": "PreferDualStack" });
         match port {
             Some(port) => {

@@ -1,6 +1,6 @@
-//! The EndpointSlices of a binding: the pods that serve it, by family of addresses. A share is
-//! listed from the moment its worker's agent knows of it; one that is asked back stays listed as
-//! draining, and gets documents only while nobody else does.
+//! The EndpointSlices of a binding: the pods that serve it, by address family. A share is listed
+//! from the moment its worker's agent knows it; a revoked one stays listed as draining, and gets
+//! documents only while there is no other.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -1,4 +1,4 @@
-//! What people are told of pipelines, as events of the Pipeline.
+//! The events of a Pipeline and its bindings.
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::core::ObjectMeta;
@@ -11,7 +11,7 @@ use super::object_writer::ObjectError;
 use crate::conditions::ConditionReason;
 use crate::events::{EventReason, EventRecorder, NewEvent};
 
-/// Tells people.
+/// Records the events of a kind of objects.
 #[derive(Clone, Debug)]
 pub(super) struct PipelineEvents {
     events: EventRecorder,
@@ -22,7 +22,7 @@ impl PipelineEvents {
         Self { events }
     }
 
-    /// A pipeline is in another state. That it is Ready as a new leader finds it is no news.
+    /// A pipeline is in another phase. A pipeline that a new leader finds Ready causes no event.
     pub(super) fn phase_changed(
         &self,
         pipeline: &Pipeline,
@@ -48,7 +48,7 @@ impl PipelineEvents {
         });
     }
 
-    /// Something keeps an object of a pipeline from being as it should be.
+    /// An object of a pipeline cannot be written.
     pub(super) fn object_error(
         &self,
         pipeline: &Pipeline,
@@ -68,8 +68,7 @@ impl PipelineEvents {
     }
 }
 
-/// Why an object is not as it should be, for people; none where it is tried again and nobody has
-/// to do anything about it.
+/// Why an object is not as desired, for a condition; none if it is retried and needs no user.
 pub(super) fn why(kind: ManagedKind, name: &str, error: &ObjectError) -> Option<ConditionReason> {
     let kind = kind.name();
     match error {

@@ -1,6 +1,5 @@
-//! What was made for pipelines, as the API server last showed it: kept as the little that tells
-//! whether it is as it should be. Whoever changes or deletes something of it is noticed, and what
-//! this replica has written itself is not.
+//! The objects of pipelines, as last seen: of each, what tells whether it is up to date. A change
+//! or deletion by another client is noticed; own writes are not reported as changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
@@ -21,7 +20,7 @@ use tokio::task::JoinSet;
 use super::managed_kind::{ManagedKind, belongs_to, owning_pipeline};
 use crate::digest::digest;
 
-/// An object, in what is kept of it.
+/// What is kept of an object.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ManagedObject {
     /// Which of the objects of its name it is.
@@ -30,9 +29,9 @@ pub(super) struct ManagedObject {
     pub(super) version: u64,
     /// The generation of its spec, where the kind has one.
     pub(super) generation: Option<i64>,
-    /// The digest of what is compared.
+    /// The digest of the compared fields.
     pub(super) compared_fields: String,
-    /// What nobody can change.
+    /// The immutable fields.
     pub(super) immutable_fields: String,
     /// Whether its deletion was asked for.
     pub(super) is_deleting: bool,
@@ -47,7 +46,7 @@ pub(super) struct ManagedObject {
 type Key = (ManagedKind, String);
 type ObjectsByPipeline = BTreeMap<PipelineName, BTreeMap<Key, ManagedObject>>;
 
-/// What was made; cheap to clone.
+/// The objects of pipelines; cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ManagedObjects(Arc<Shared>);
 
@@ -123,12 +122,12 @@ impl ManagedObjects {
         (managed_objects, Watches(watches))
     }
 
-    /// Whether all was seen once: before that, what is missing here may be there.
+    /// Whether every object was listed once. Before that, a missing object may exist.
     pub(super) fn is_synced(&self) -> bool {
         self.state().unsynced_watches == 0
     }
 
-    /// Waits for a change that somebody else made, or until all was seen once.
+    /// Waits for a change by another client, or until every object was listed once.
     pub(super) async fn changed(&self) {
         self.0.news.notified().await;
     }
@@ -165,7 +164,7 @@ impl ManagedObjects {
         }
     }
 
-    /// Forgets an object that is there no more.
+    /// Forgets an object that no longer exists.
     pub(super) fn forget(&self, pipeline: &PipelineName, kind: ManagedKind, name: &str) {
         let mut state = self.state();
         let Some(marks) = state.marks.get_mut(pipeline) else { return };
@@ -220,7 +219,7 @@ impl ManagedObjects {
                 }
                 Event::Apply(object) => self.observe(kind, &object),
                 Event::Delete(object) => {
-                    // It may have lost what tells whose it was.
+                    // It may have lost the labels that name its pipeline.
                     let gone = self.state().lose(kind, &object);
                     gone.into_iter().for_each(|pipeline| self.mark_changed_by_others(pipeline));
                 }
@@ -265,8 +264,7 @@ impl State {
         true
     }
 
-    /// Forgets an object that is gone, or bears our label no more; returns whose it was, where it
-    /// was known.
+    /// Forgets an object that was deleted or has lost our label; returns its pipeline, if known.
     fn lose(&mut self, kind: ManagedKind, object: &DynamicObject) -> Option<PipelineName> {
         let key = (kind, object.name_any());
         let (uid, namespace) = (object.metadata.uid.as_deref(), object.namespace());

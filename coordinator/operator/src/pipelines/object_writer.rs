@@ -1,5 +1,5 @@
-//! The hand that writes one object: it makes what is missing, undoes what others have changed of
-//! what is ours, and never touches an object of somebody else's, whatever its name.
+//! Writes one object of a pipeline: it creates what is missing, reverts other clients' changes of
+//! our fields, and never touches another owner's object.
 
 use kube::ResourceExt;
 use kube::api::{Api, DynamicObject};
@@ -11,14 +11,14 @@ use super::managed_objects::{ManagedObject, ManagedObjects};
 use crate::applier::{self, Applier, ApplyError};
 use crate::digest::digest;
 
-/// Why an object is not as it should be.
+/// Why an object is not as desired.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ObjectError {
-    /// An object of this name is there, and is not ours.
+    /// An object of this name belongs to another owner.
     NameTaken,
     /// The API server refuses it.
     Rejected(String),
-    /// The API server does not answer, or it is to be tried again for another reason.
+    /// It is retried: the API server is away, or the object is in a state that passes.
     Retry(String),
 }
 
@@ -43,7 +43,7 @@ impl ObjectError {
 /// Names an object of a pipeline; without a kind it is the Pipeline itself.
 pub(super) type ObjectId = (Option<ManagedKind>, String);
 
-/// The way to the objects.
+/// Writes the objects of pipelines; cheap to clone.
 #[derive(Clone)]
 pub(super) struct ObjectWriter {
     applier: Applier,
@@ -60,8 +60,7 @@ impl ObjectWriter {
         &self.applier
     }
 
-    /// Has the object as it is wanted, for the Pipeline with this UID; returns whether it had to be
-    /// written.
+    /// Makes the object as desired, for the Pipeline with this UID; returns whether it was written.
     ///
     /// # Errors
     /// Why it is not so.
@@ -98,7 +97,7 @@ impl ObjectWriter {
         within(bring).await.map(|()| true)
     }
 
-    /// Writes the status of an object that is there.
+    /// Writes the status of an existing object.
     pub(super) async fn write_status(
         &self,
         kind: ManagedKind,
@@ -137,7 +136,7 @@ impl ObjectWriter {
         within(async { self.delete(pipeline, kind, name, managed).await }).await
     }
 
-    /// Makes an object; returns what is there already under its name.
+    /// Creates an object; returns the one that already has its name.
     async fn create(
         &self,
         kind: ManagedKind,
@@ -156,7 +155,7 @@ impl ObjectWriter {
         }
     }
 
-    /// Brings an object that is there to what is wanted, if it is ours.
+    /// Updates an existing object, if it is ours.
     async fn update(
         &self,
         pipeline: &PipelineName,
@@ -172,7 +171,7 @@ impl ObjectWriter {
             ));
         }
         if !known.belongs_to(uid) {
-            // It was made for an earlier Pipeline of this name.
+            // It belongs to an earlier Pipeline of this name.
             self.delete(pipeline, kind, &name, known).await?;
             return Err(ObjectError::retry(
                 "an earlier object of this name is still being deleted",
@@ -189,7 +188,7 @@ impl ObjectWriter {
         }
         let api = self.api(kind, &desired.namespace().unwrap_or_default());
         let mut body = desired.clone();
-        // It meets no other object of this name.
+        // The UID keeps the patch from any other object of this name.
         body.metadata.uid = Some(known.uid.clone());
         let mut there = self.applier.apply(&api, &name, &body).await?;
         if kind.compared_fields(&there) != kind.compared_fields(desired) {
@@ -226,8 +225,8 @@ impl ObjectWriter {
     }
 }
 
-/// Whether an object was made for a Pipeline of this name. One that has lost its label is known by
-/// its controller.
+/// Whether an object belongs to a Pipeline of this name. One that has lost its label is recognized
+/// by its controller.
 fn is_known_to(pipeline: &PipelineName, object: &DynamicObject) -> bool {
     let metadata = &object.metadata;
     let is_controlled = controller(metadata).is_some();

@@ -1,6 +1,6 @@
-//! One pass over a pipeline: what it is to have is brought about, binding by binding, in the order
-//! in which others may rely on it: the Service, its addresses, the binding, and at last the
-//! pipeline's own status. What goes wrong with one object keeps the pass from no other.
+//! One reconciliation of a pipeline, binding by binding, in the order in which others may rely on
+//! it: the Service, its EndpointSlices, the PipelineBinding, and last the Pipeline's status. A
+//! failure with one object does not stop the others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -32,7 +32,7 @@ use crate::conditions::ConditionReason;
 /// Bindings of one pipeline that are written at a time.
 const CONCURRENT_BINDINGS_MAX: usize = 4;
 
-/// What passes work with; cheap to clone.
+/// What reconciliations share; cheap to clone.
 #[derive(Clone)]
 pub(super) struct Tools {
     pub(super) object_writer: ObjectWriter,
@@ -40,26 +40,26 @@ pub(super) struct Tools {
     pub(super) events: PipelineEvents,
 }
 
-/// A pass.
+/// One reconciliation.
 pub(super) struct Reconciliation {
     pub(super) tools: Tools,
-    /// Where things are looked up.
+    /// Looks up ports, pods and zones.
     pub(super) lookup: CacheLookup,
     pub(super) name: PipelineName,
-    /// The object; none where it is gone, or going.
+    /// The object; none if it is deleted or being deleted.
     pub(super) object: Option<Seen<Pipeline>>,
     /// What the core says; none where it does not know the pipeline.
     pub(super) view: Option<PipelineView>,
-    /// The states that it has gone through since it was shown.
+    /// The phases that it has gone through since its status was written.
     pub(super) phases: Vec<PipelinePhase>,
     pub(super) state: PipelineState,
 }
 
-/// What became of an object; whether it was written where that is well.
+/// The result for an object; whether it was written.
 type ObjectResult = (ObjectId, Result<bool, ObjectError>);
 
 impl Reconciliation {
-    /// Does it; returns what is to be remembered of it.
+    /// Reconciles; returns what to remember.
     pub(super) async fn run(mut self) -> (PipelineName, PipelineState) {
         let start = clock::now();
         let object = self.object.clone();
@@ -109,13 +109,13 @@ impl Reconciliation {
         names.into_iter().map(pod).collect()
     }
 
-    /// Brings about what one binding is to have.
+    /// Writes the objects of one binding.
     async fn binding(&self, it: &DesiredBinding, uid: &str) -> Vec<ObjectResult> {
         let mut results = Vec::new();
         let service = self.ensure(ManagedKind::Service, &it.service, uid, &mut results).await;
         let mut error =
             service.as_ref().and_then(|it_is| events::why(ManagedKind::Service, &it.name, it_is));
-        // Addresses under a Service of somebody else's would become that one's.
+        // EndpointSlices under another owner's Service would route its traffic to our pods.
         if service != Some(ObjectError::NameTaken) {
             for slice in &it.slices {
                 let kept = self.ensure(ManagedKind::EndpointSlice, slice, uid, &mut results).await;
@@ -127,7 +127,7 @@ impl Reconciliation {
         if self.ensure(ManagedKind::Binding, &it.binding, uid, &mut results).await.is_none() {
             let shown = self.write_binding_status(it, error.as_ref()).await;
             if let Some(Err(error)) = shown {
-                // Of a binding whose status cannot be written nothing has come.
+                // A binding whose status cannot be written counts as failed.
                 results.retain(|((kind, _), _)| *kind != Some(ManagedKind::Binding));
                 results.push(((Some(ManagedKind::Binding), it.name.clone()), Err(error)));
             } else if shown.is_some() {
@@ -137,7 +137,7 @@ impl Reconciliation {
         results
     }
 
-    /// The bindings whose Service is somebody else's, as was found now or before.
+    /// The bindings whose Service belongs to another owner.
     fn bindings_with_taken_name<'a>(&self, desired: &'a [DesiredBinding]) -> BTreeSet<&'a str> {
         let is_taken = |it: &&DesiredBinding| {
             let service = (Some(ManagedKind::Service), it.name.clone());
@@ -146,7 +146,8 @@ impl Reconciliation {
         desired.iter().filter(is_taken).map(|it| it.name.as_str()).collect()
     }
 
-    /// Has an object as it is wanted, if it is its time; returns what keeps it from being so.
+    /// Writes an object if it differs and is due; returns the error that keeps it from being as
+    /// desired.
     async fn ensure(
         &self,
         kind: ManagedKind,
@@ -187,7 +188,7 @@ impl Reconciliation {
         Some(shown.map(|()| true))
     }
 
-    /// Deletes what is there and not wanted.
+    /// Deletes objects that are not desired.
     async fn delete_unwanted(
         &self,
         desired: &[DesiredBinding],
@@ -213,7 +214,7 @@ impl Reconciliation {
         results
     }
 
-    /// Keeps in mind what became of objects, and tells people what they should know.
+    /// Remembers the results and records events of new errors.
     fn record_results(&mut self, results: Vec<ObjectResult>) {
         let now = clock::now();
         for ((kind, name), result) in results {
@@ -242,7 +243,7 @@ impl Reconciliation {
         }
     }
 
-    /// Writes the pipeline's status: each state that it went through, and the one that it is in.
+    /// Writes the pipeline's status: each phase that it went through, and the present one.
     async fn write_status(
         &mut self,
         seen: &Seen<Pipeline>,
@@ -268,7 +269,7 @@ impl Reconciliation {
         for phase in self.phases.iter().copied().map(Some).chain([last]) {
             if let (Some(view), Some(phase)) = (&mut facts.view, phase) {
                 if Some(phase) != last {
-                    // What it waited for then, nobody knows any more.
+                    // What it waited for in a passed phase is not known.
                     (view.phase, view.reason, view.waits) = (phase, String::new(), Vec::new());
                 } else if let Some(is) = &self.view {
                     view.clone_from(is);
@@ -294,7 +295,7 @@ impl Reconciliation {
         results
     }
 
-    /// What keeps an object of the pipeline from being as it should be.
+    /// The error of an object of the pipeline, as a condition's reason.
     fn blocked(&self, desired: &[DesiredBinding]) -> Option<ConditionReason> {
         let objects = desired.iter().flat_map(|it| {
             let slices =

@@ -1,5 +1,5 @@
-//! What is remembered of a pipeline from pass to pass. All of it may be lost: that costs a write
-//! that changes nothing.
+//! What is remembered of a pipeline between two reconciliations. All of it may be lost, at the
+//! price of a write that changes nothing.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What the statuses of a Pipeline and of its bindings say, as functions of the facts.
+//! The statuses of a Pipeline and of its bindings, as functions of the facts.
 
 use k8s_openapi::jiff::Timestamp;
 use leasehold_coordinator_core::view::{
@@ -13,22 +13,22 @@ use crate::conditions::{
     invalid_spec, observed_generation,
 };
 
-/// What is known of a pipeline.
+/// The facts of a pipeline.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PipelineFacts {
     /// The generation of the newest spec.
     pub(super) generation: Option<i64>,
     /// The generation of the spec in force; none where only the last status can tell.
     pub(super) in_force: Option<i64>,
-    /// What is wrong with the newest spec.
+    /// The problem of the newest spec.
     pub(super) problem: Option<String>,
-    /// What the core says of it; none where it is not in force.
+    /// The core's view; none if the object is not in force.
     pub(super) view: Option<PipelineView>,
-    /// What keeps one of its objects from being as it should be.
+    /// The error of one of its objects.
     pub(super) blocked: Option<ConditionReason>,
 }
 
-/// How far a pipeline is from what is wanted.
+/// How far a pipeline is from its spec.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum PipelineProgress {
     /// It is there.
@@ -37,7 +37,7 @@ enum PipelineProgress {
     Progressing,
     /// Something is wrong; it may get there by itself.
     Broken,
-    /// Somebody has to see to it.
+    /// A user has to act.
     NeedsAction,
 }
 
@@ -95,7 +95,7 @@ fn progress(view: Option<&PipelineView>) -> (PipelineProgress, ConditionReason) 
     };
     let waits = || waits(view);
     match view.phase {
-        // What runs serves the load that was asked for before.
+        // Until then the running shares serve the earlier load.
         PipelinePhase::Ready if !view.waits.is_empty() || !view.reason.is_empty() => {
             (PipelineProgress::Progressing, ConditionReason::new("ChangeWaits", waits()))
         }
@@ -124,7 +124,7 @@ fn progress(view: Option<&PipelineView>) -> (PipelineProgress, ConditionReason) 
     }
 }
 
-/// What a pipeline waits for, for people.
+/// What a pipeline waits for, for a message.
 fn waits(view: &PipelineView) -> String {
     let each = view.waits.iter().map(|(class, workers)| match workers {
         0 => format!("for WorkerClass {}, which does not exist", class.parts().1),

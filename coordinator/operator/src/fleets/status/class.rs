@@ -8,15 +8,15 @@ use leasehold_kube_api::status::{ClassLoad, WorkerClassStatus, WorkloadStatus};
 use super::fleet::{FleetFacts, KindDetails, WorkerSummary, desired_conditions};
 use crate::conditions::{ConditionReason, conditions, observed_generation, without_messages};
 
-/// What the core says of a class.
+/// The core's view of a class.
 #[derive(Clone, Debug)]
 pub(super) struct ClassSnapshot {
     pub(super) class: ClassView,
-    /// The new leader waits for its workers, of which it knows so many.
+    /// While the new leader waits for reports: the number of workers that it knows.
     pub(super) held: Option<usize>,
 }
 
-/// What is known of a class.
+/// The facts of a class.
 pub(super) type ClassFacts = FleetFacts<ClassSnapshot>;
 
 /// The status, where `before` is the one that was written last.
@@ -69,7 +69,7 @@ fn utilization(class: &ClassView) -> Option<u32> {
     (room > 0).then(|| u32::try_from(request.div_ceil(room)).unwrap_or(u32::MAX))
 }
 
-/// Pipelines that wait: for workers that come by themselves, or for somebody.
+/// Waiting pipelines: for workers that are being created, or for a user.
 fn waiting(
     facts: &ClassFacts,
     workers: &WorkerSummary,

@@ -10,7 +10,7 @@ use leasehold_kube_api::status::{
 use super::fleet::{FleetFacts, KindDetails, WorkerSummary, desired_conditions};
 use crate::conditions::{conditions, observed_generation, without_messages};
 
-/// What is known of a cluster.
+/// The facts of a cluster.
 pub(super) type ClusterFacts = FleetFacts<ClusterView>;
 
 /// The status, where `before` is the one that was written last.

@@ -1,5 +1,5 @@
-//! Looks at the core of a replica that leads, and leaves the driver its time: after each look it
-//! waits a hundred times as long as that took.
+//! Reads the core of a leading replica without loading its driver: after each read it waits a
+//! hundred times as long as the read took.
 
 use std::time::{Duration, Instant};
 
@@ -9,12 +9,12 @@ use leasehold_driver::port::{Handle, Stopped};
 use leasehold_types::{Epoch, Moment};
 use tokio::time::{Instant as Wake, sleep_until};
 
-/// A look of some length is followed by a rest of so many times that.
+/// The pause after a read is this many times its duration.
 const PAUSE_FACTOR: u32 = 100;
-/// The longest rest, whatever a look took.
+/// The longest pause.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 
-/// The way to the core.
+/// Reads the core.
 pub(super) struct CoreReader {
     handle: Handle,
     paused_until: Wake,
@@ -25,8 +25,7 @@ impl CoreReader {
         Self { handle, paused_until: Wake::now() }
     }
 
-    /// What `question` finds in the core, under the epoch that this replica leads; none where it
-    /// does not lead.
+    /// The answer to `question` and the epoch that this replica leads; none if it does not lead.
     ///
     /// # Errors
     /// The driver has ended.

@@ -1,5 +1,5 @@
-//! What the statuses of WorkerClusters and WorkerClasses have in common: the facts, and the
-//! conditions that follow from them. What is said of the load or of the budget is theirs alone.
+//! What the statuses of WorkerClusters and WorkerClasses share: the facts, and the conditions that
+//! follow from them. Each kind adds its own for load or budget.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::conditions::{
 /// Workers that a message names.
 const NAMED_MAX: usize = 5;
 
-/// What is known of a fleet, of which the core says a `V`.
+/// The facts of a fleet; `V` is the core's view of its kind.
 #[derive(Clone, Debug)]
 pub(super) struct FleetFacts<V> {
     /// The object's name.
@@ -29,9 +29,9 @@ pub(super) struct FleetFacts<V> {
     pub(super) generation: Option<i64>,
     /// The generation of the spec in force; none where only the last status can tell.
     pub(super) in_force: Option<i64>,
-    /// What is wrong with the newest spec.
+    /// The problem of the newest spec.
     pub(super) problem: Option<String>,
-    /// What the core says of it; none where it is not in force.
+    /// The core's view; none if the object is not in force.
     pub(super) view: Option<V>,
     /// What the core says of its workers.
     pub(super) workers: Vec<WorkerView>,
@@ -43,22 +43,22 @@ pub(super) struct FleetFacts<V> {
     pub(super) agents: InjectionCounts,
 }
 
-/// What only one of the kinds can say.
+/// The details that only one kind has.
 #[derive(Clone, Debug, Default)]
 pub(super) struct KindDetails {
-    /// The new leader waits for its workers, of which it knows so many.
+    /// While the new leader waits for reports: the number of workers that it knows.
     pub(super) held: Option<usize>,
-    /// What becomes of what a lost worker has, until when.
+    /// What happens to a lost worker's leases.
     pub(super) lost_effect: &'static str,
-    /// What is under way beside pods.
+    /// A change in progress besides pods.
     pub(super) progressing_by: Option<ConditionReason>,
-    /// What is wrong beside workers.
+    /// A problem besides workers.
     pub(super) degraded_by: Option<ConditionReason>,
-    /// That all is well.
+    /// The message of `Ready`.
     pub(super) ready_message: String,
 }
 
-/// Every aspect of how a fleet stands.
+/// The conditions of a fleet.
 pub(super) fn desired_conditions<V>(
     facts: &FleetFacts<V>,
     in_force: Option<i64>,
@@ -105,7 +105,7 @@ pub(super) fn desired_conditions<V>(
     conditions
 }
 
-/// What goes no further until somebody does something.
+/// A problem that stays until a user acts.
 fn stalled<V>(facts: &FleetFacts<V>, in_force: Option<i64>) -> Option<ConditionReason> {
     if let Some(problem) = &facts.problem {
         return Some(invalid_spec(problem, in_force));
@@ -127,7 +127,7 @@ fn stalled<V>(facts: &FleetFacts<V>, in_force: Option<i64>) -> Option<ConditionR
     }
 }
 
-/// What is not as it should be, and gets there by itself.
+/// A change in progress that ends by itself.
 fn progressing_by<V>(
     facts: &FleetFacts<V>,
     workers: &WorkerSummary,
@@ -148,7 +148,7 @@ fn progressing_by<V>(
     }
     if let Some(workload) = &facts.workload {
         let WorkloadState { desired, replicas, updated, .. } = workload;
-        // A workload that is adopted and not scaled has the replicas that somebody gave it.
+        // The replicas of an adopted workload that is not scaled are its owner's choice.
         if replicas > desired && counts.draining > 0 {
             let message = format!(
                 "from {replicas} to {desired} replicas once the {} workers that drain are idle",
@@ -167,7 +167,7 @@ fn progressing_by<V>(
     (counts.ready < counts.desired).then(|| missing(facts, workers))
 }
 
-/// Workers are wanted and not there: where to look.
+/// Missing workers, and where to look.
 fn missing<V>(facts: &FleetFacts<V>, workers: &WorkerSummary) -> ConditionReason {
     let counts = &workers.counts;
     let mut message = format!("{} of {} workers are ready", counts.ready, counts.desired);
@@ -195,7 +195,7 @@ fn missing<V>(facts: &FleetFacts<V>, workers: &WorkerSummary) -> ConditionReason
     ConditionReason::new("WorkersMissing", message)
 }
 
-/// Pods whose workers have nobody to ask for leases.
+/// Pods whose workers have no agent and so get no leases.
 fn without_agent<V>(facts: &FleetFacts<V>) -> Option<ConditionReason> {
     let InjectionCounts { missing, missing_pods, .. } = &facts.agents;
     (*missing > 0).then(|| {
@@ -208,7 +208,7 @@ fn without_agent<V>(facts: &FleetFacts<V>) -> Option<ConditionReason> {
     })
 }
 
-/// Pods whose agent is not the one that they would get now.
+/// Pods with another agent than a new pod gets.
 fn outdated<V>(facts: &FleetFacts<V>) -> Option<ConditionReason> {
     let InjectionCounts { injected, outdated, outdated_pods, .. } = &facts.agents;
     let (_, has, wanted) = outdated_pods.first()?;
@@ -221,7 +221,7 @@ fn outdated<V>(facts: &FleetFacts<V>) -> Option<ConditionReason> {
     Some(ConditionReason::new("ImageDiffers", message))
 }
 
-/// Names for a message, of so many that there are.
+/// Names for a message; `all` is their full number.
 fn named(names: &[String], all: u32) -> String {
     let more = if names.len() < all as usize { ", …" } else { "" };
     names.join(", ") + more
@@ -250,7 +250,7 @@ pub(super) struct WorkerSummary {
 }
 
 impl WorkerSummary {
-    /// Those of a fleet that should have so many.
+    /// The workers of a fleet that should have `desired` of them.
     pub(super) fn of<V>(facts: &FleetFacts<V>, desired: u32) -> Self {
         let mut counts = WorkerCounts { desired, ..WorkerCounts::default() };
         let mut workers: BTreeMap<&str, WorkerStatus> = BTreeMap::new();
@@ -295,7 +295,7 @@ impl WorkerSummary {
     }
 }
 
-/// How a worker stands that the core knows; `leaves` says that its pod is terminating.
+/// The status of a worker that the core knows; `leaves` means that its pod is terminating.
 fn worker(view: &WorkerView, leaves: bool) -> WorkerStatus {
     let drains = leaves || view.drain_ordered || view.drain != DrainPhase::Working;
     let phase = match view.presence {

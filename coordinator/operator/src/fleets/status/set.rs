@@ -1,5 +1,5 @@
-//! What a StreamSet's status says, as a function of the facts. A plan's version grows by one with
-//! each plan that differs from the one before, whoever leads.
+//! The status of a StreamSet, as a function of the facts. A plan's version grows by one with each
+//! different plan, also across leaders.
 
 use k8s_openapi::jiff::Timestamp;
 use leasehold_coordinator_core::view::SetView;
@@ -10,26 +10,26 @@ use crate::conditions::{
     conditions, invalid_spec, observed_generation, without_messages,
 };
 
-/// What is known of a set.
+/// The facts of a set.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SetFacts {
     /// The generation of the newest spec.
     pub(super) generation: Option<i64>,
     /// The generation of the spec in force; none where only the last status can tell.
     pub(super) in_force: Option<i64>,
-    /// What is wrong with the newest spec.
+    /// The problem of the newest spec.
     pub(super) problem: Option<String>,
-    /// What the core says of it; none where it is not in force.
+    /// The core's view; none if the object is not in force.
     pub(super) view: Option<SetView>,
 }
 
-/// How far a set is from what is wanted.
+/// How far a set is from its plan.
 enum SetProgress {
     /// It is there.
     Converged,
     /// It gets there by itself.
     Progressing,
-    /// Somebody has to see to it.
+    /// A user has to act.
     NeedsAction,
 }
 

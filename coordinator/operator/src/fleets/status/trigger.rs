@@ -1,5 +1,5 @@
-//! When to look again: something has changed, or some time has passed. Changes are gathered, and
-//! which stream sets they are about is remembered.
+//! When to compute statuses again: after a change, or after an interval. Changes are gathered, with
+//! the stream sets that they are about.
 
 use std::collections::BTreeSet;
 use std::future::pending;
@@ -17,12 +17,12 @@ use tokio::time::sleep;
 
 use super::super::{Context, Workloads};
 
-/// Everything is looked at so often, whether anything was said of it or not.
+/// Statuses are computed at least this often, also without a change.
 pub(super) const REFRESH_INTERVAL: Duration = Duration::from_secs(2);
-/// How long changes are gathered before they are looked at.
+/// How long changes are gathered.
 const GATHER_FOR: Duration = Duration::from_millis(250);
 
-/// What has changed since it was last asked.
+/// The changes since the last call.
 pub(super) struct StatusTrigger {
     changes: broadcast::Receiver<Change>,
     objects: watch::Receiver<Arc<Objects>>,
@@ -47,7 +47,7 @@ impl StatusTrigger {
         })
     }
 
-    /// Waits until there is something to look at.
+    /// Waits for a change or the end of the interval.
     pub(super) async fn wait(&mut self) -> Result<(), Stopped> {
         self.sets.clear();
         self.missed = false;
@@ -86,7 +86,7 @@ impl StatusTrigger {
         Ok(())
     }
 
-    /// Whether something was said of this set since.
+    /// Whether this set may have changed.
     pub(super) fn has_changed(&self, set: &SetName) -> bool {
         self.missed || self.sets.contains(set)
     }

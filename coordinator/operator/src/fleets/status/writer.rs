@@ -1,6 +1,6 @@
-//! The statuses of all objects of a kind, as the API server has them, and the writing of those that
-//! differ from what they should be: each object at most so often, never over somebody else's
-//! newer write, and after a time without the API server only the newest.
+//! Writes the statuses of all objects of a kind where they differ from the desired ones: each
+//! object at a limited rate, never over another client's newer write, and after an outage of the
+//! API server only the newest status.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -22,7 +22,7 @@ use crate::workqueue::{Backoff, Delays, Failures, WorkQueue};
 
 /// The shortest time between two writes of one object.
 const WRITE_INTERVAL: Duration = Duration::from_secs(1);
-/// The same where only figures differ.
+/// The same if only numbers differ.
 const FIGURES_INTERVAL: Duration = Duration::from_secs(5);
 /// How long an object waits after a failure, and all objects while the API server is away.
 const RETRY_DELAYS: Delays =
@@ -128,7 +128,7 @@ impl<K: StatusResource> StatusWriter<K> {
             let Some((target, entry, result)) = running.next().await else { break None };
             self.queue.done(&target);
             if let Some(outage) = self.record_result(target, entry, result, metrics) {
-                // The others would wait as long in vain. What they have is read again.
+                // The others would fail, too. Their statuses are read again.
                 self.entries.retain(|target, _| !desired.contains_key(target));
                 break Some(outage);
             }
