@@ -5,61 +5,62 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use leasehold_kube_api::status::{Condition, MESSAGE_CHARS_MAX};
 
-/// It does all that is wanted of it.
+/// The object works as its spec asks.
 pub(crate) const READY: &str = "Ready";
-/// Something is under way, and ends by itself.
+/// A change is in progress and ends by itself.
 pub(crate) const PROGRESSING: &str = "Progressing";
-/// Something is wrong, and may need somebody.
+/// Something is wrong and may need an operator's attention.
 pub(crate) const DEGRADED: &str = "Degraded";
-/// It gets no further until somebody does something; there only while it is so, which is how
-/// kstatus reads it.
+/// Nothing progresses until a user acts. The condition is present only while it is true, as kstatus
+/// expects.
 pub(crate) const STALLED: &str = "Stalled";
-/// Some pods have another agent than they would get now; there only while it is so.
+/// Some pods have an outdated agent. The condition is present only while it is true.
 pub(super) const AGENTS_OUTDATED: &str = "AgentsOutdated";
-/// A class is to have more workers than it may, or fewer; there only while it is so.
+/// The limits of a class keep it from the number of workers asked for. The condition is present
+/// only while it is true.
 pub(super) const SCALING_LIMITED: &str = "ScalingLimited";
-/// Every stream is where the plan wants it, and the agents have said so.
+/// Every stream is on its planned worker, and the agents have acknowledged it.
 pub(super) const CONVERGED: &str = "Converged";
 
-/// Why something is as it is, as a word and for people.
+/// The reason and the message of a condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Why {
+pub(crate) struct ConditionReason {
     /// One word in CamelCase.
     pub(crate) reason: &'static str,
-    /// What is the case, and what to do about it.
+    /// The state, and what to do about it.
     pub(crate) message: String,
 }
 
-impl Why {
+impl ConditionReason {
     /// A reason and its message.
     pub(crate) fn new(reason: &'static str, message: impl Into<String>) -> Self {
         Self { reason, message: message.into() }
     }
 }
 
-/// One condition to be.
+/// A condition as it should be, without its times.
 #[derive(Debug)]
-pub(crate) struct Aspect {
+pub(crate) struct DesiredCondition {
     type_: &'static str,
     holds: bool,
-    why: Why,
+    why: ConditionReason,
 }
 
-impl Aspect {
-    pub(crate) fn new(type_: &'static str, holds: bool, why: Why) -> Self {
+impl DesiredCondition {
+    pub(crate) fn new(type_: &'static str, holds: bool, why: ConditionReason) -> Self {
         Self { type_, holds, why }
     }
 }
 
-/// The conditions of these aspects at `now`, where `before` are those that were written last;
-/// judged from the spec of this generation.
+/// The conditions at `now`, where `before` are those written last; `generation` is that of the spec
+/// they were computed from.
 pub(crate) fn conditions(
-    aspects: Vec<Aspect>,
+    desired: Vec<DesiredCondition>,
     before: &[Condition],
     generation: Option<i64>,
     now: Timestamp,
 ) -> Vec<Condition> {
-    let of = |aspect: Aspect| {
+    let of = |aspect: DesiredCondition| {
         let status = if aspect.holds { "True" } else { "False" };
         let same = before.iter().find(|it| it.type_ == aspect.type_ && it.status == status);
         let message = match aspect.why.message.char_indices().nth(MESSAGE_CHARS_MAX) {
@@ -73,28 +74,28 @@ pub(crate) fn conditions(
             message,
             last_transition_time: match same {
                 Some(same) => same.last_transition_time.clone(),
-                None => Time(whole_second(now)),
+                None => Time(truncate_to_second(now)),
             },
             observed_generation: generation,
         }
     };
-    aspects.into_iter().map(of).collect()
+    desired.into_iter().map(of).collect()
 }
 
-/// A time as the API server keeps it.
-fn whole_second(time: Timestamp) -> Timestamp {
+/// The API server keeps times in whole seconds.
+fn truncate_to_second(time: Timestamp) -> Timestamp {
     Timestamp::from_second(time.as_second()).unwrap_or(time)
 }
 
-/// The conditions without their words, which may change all the time.
-pub(super) fn outline(conditions: &[Condition]) -> Vec<Condition> {
+/// The conditions without their messages, which change often.
+pub(super) fn without_messages(conditions: &[Condition]) -> Vec<Condition> {
     let bare = |condition: &Condition| Condition { message: String::new(), ..condition.clone() };
     conditions.iter().map(bare).collect()
 }
 
-/// The generation in force: what the object tells, or else what was written last, as long as the
-/// core has the object at all.
-pub(crate) fn still_in_force(
+/// The generation in force: the one given, or else the one written last while the core has the
+/// object.
+pub(crate) fn observed_generation(
     told: Option<i64>,
     is_there: bool,
     before: Option<i64>,
@@ -102,13 +103,15 @@ pub(crate) fn still_in_force(
     told.or(before.filter(|_| is_there))
 }
 
-/// What the newest spec's refusal means.
-pub(crate) fn refused(problem: &str, in_force: Option<i64>) -> Why {
+/// The reason for an invalid newest spec.
+pub(crate) fn invalid_spec(problem: &str, in_force: Option<i64>) -> ConditionReason {
     let rest = match in_force {
-        Some(generation) => format!("generation {generation} stays in force until it is mended"),
-        None => "nothing is done until it is mended".into(),
+        Some(generation) => {
+            format!("generation {generation} stays in force until the spec is corrected")
+        }
+        None => "nothing is done until the spec is corrected".into(),
     };
-    Why::new("InvalidSpec", format!("{problem}; {rest}"))
+    ConditionReason::new("InvalidSpec", format!("{problem}; {rest}"))
 }
 
 #[cfg(test)]
@@ -119,8 +122,12 @@ mod tests {
         Timestamp::new(second, 5).expect("a time")
     }
 
-    fn ready(holds: bool, reason: &'static str) -> Vec<Aspect> {
-        vec![Aspect::new(READY, holds, Why::new(reason, "m".repeat(2 * MESSAGE_CHARS_MAX)))]
+    fn ready(holds: bool, reason: &'static str) -> Vec<DesiredCondition> {
+        vec![DesiredCondition::new(
+            READY,
+            holds,
+            ConditionReason::new(reason, "m".repeat(2 * MESSAGE_CHARS_MAX)),
+        )]
     }
 
     #[test]

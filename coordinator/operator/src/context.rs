@@ -1,4 +1,4 @@
-//! What every reconciler needs.
+//! What every reconciler shares.
 
 use std::sync::Arc;
 
@@ -10,21 +10,27 @@ use leasehold_platform_kube::pods::Pods;
 use leasehold_platform_kube::webhook::Injector;
 use tokio::sync::watch;
 
-use crate::events::Recorder;
+use crate::applier::Applier;
+use crate::events::EventRecorder;
+use crate::nodes::Nodes;
 
-/// What every part of the operator needs; cheap to clone.
+/// What every reconciler shares; cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Context {
-    /// The way to the API server.
+    /// The client of the API server.
     pub(crate) client: Client,
-    /// The way to the driver, which knows whether this replica leads.
+    /// Writes objects.
+    pub(crate) applier: Applier,
+    /// The handle of the driver, which knows whether this replica leads.
     pub(crate) handle: Handle,
     /// WorkerClusters and StreamSets as last seen.
     pub(crate) objects: watch::Receiver<Arc<Objects>>,
+    /// The nodes that are cordoned or in a zone.
+    pub(crate) nodes: Nodes,
     /// The pods that are workers.
     pub(crate) pods: Pods,
-    /// Tells people what happens.
-    pub(crate) events: Recorder,
+    /// Records events.
+    pub(crate) events: EventRecorder,
     /// What opted-in pods get.
     pub(crate) injector: Injector,
     /// How this replica runs.

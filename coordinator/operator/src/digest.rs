@@ -1,5 +1,5 @@
-//! Digests of what the operator makes, by which it knows that something changed. They are written
-//! into annotations, so the function stays as it is.
+//! Digests of objects that the operator writes, to detect changes. They are stored in annotations,
+//! so the function must not change.
 
 /// The digest of a body or a template, of its JSON.
 pub(crate) fn digest(value: &impl serde::Serialize) -> String {

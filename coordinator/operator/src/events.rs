@@ -1,15 +1,15 @@
-//! Events of the Events API: what people find under `kubectl describe`. Recording one never waits:
-//! where the API server is slow or away, the newest are dropped and counted.
+//! Events of the Events API, which `kubectl describe` shows. Recording never waits: if the API
+//! server is slow or away, the newest events are dropped and counted.
 
-mod posting;
-mod repeats;
+mod series;
+mod writer;
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 use tokio::sync::mpsc;
 
-use self::posting::Posting;
+use self::writer::EventWriter;
 
 /// Events that wait to be written.
 const QUEUE_MAX: usize = 1_024;
@@ -17,9 +17,9 @@ const QUEUE_MAX: usize = 1_024;
 const NOTE_BYTES_MAX: usize = 1_024;
 const INSTANCE_BYTES_MAX: usize = 128;
 
-/// Why there is an event.
+/// The reason of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Reason {
+pub(crate) enum EventReason {
     /// A worker takes no new jobs and ends those that it has.
     DrainStarted,
     /// A worker that drained holds nothing any more.
@@ -34,7 +34,7 @@ pub(crate) enum Reason {
     WorkerLost,
     /// A worker was lost for as long as its manifest allows, and counts as gone.
     WorkerGivenUp,
-    /// A worker that was lost is heard again.
+    /// A worker that was lost reports again.
     WorkerFound,
     /// An agent broke the protocol's rules and was disconnected.
     AgentMisbehaved,
@@ -61,14 +61,14 @@ pub(crate) enum Reason {
     PipelineBroken,
     /// A change of a pipeline that runs waits for workers.
     PipelineChangeWaits,
-    /// An object of somebody else's has the name that one of a pipeline's would have.
+    /// An object of another owner has the name that an object of a pipeline needs.
     NameTaken,
     /// The API server refuses an object of a pipeline.
     ObjectRejected,
 }
 
-impl Reason {
-    /// The word.
+impl EventReason {
+    /// The reason's text.
     fn text(self) -> &'static str {
         match self {
             Self::DrainStarted => "DrainStarted",
@@ -97,7 +97,7 @@ impl Reason {
         }
     }
 
-    /// What was done, or was to be done, to the object.
+    /// The action on the object, as the Events API requires it.
     fn action(self) -> &'static str {
         match self {
             Self::DrainStarted | Self::DrainCompleted | Self::DrainDeadlineExceeded => "Drain",
@@ -120,7 +120,7 @@ impl Reason {
         }
     }
 
-    /// Whether somebody should look.
+    /// Whether it is a warning.
     fn is_warning(self) -> bool {
         match self {
             Self::DrainDeadlineExceeded
@@ -150,57 +150,57 @@ impl Reason {
     }
 }
 
-/// Something that happened to an object.
+/// An event to record.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Happening {
+pub(crate) struct NewEvent {
     /// The object; the event is written in its namespace. `kubectl describe` shows the event only
     /// where the UID is given too.
     pub(crate) regarding: ObjectReference,
-    /// Another object that has to do with it.
+    /// A related object.
     pub(crate) related: Option<ObjectReference>,
-    /// Why, as one word.
-    pub(crate) reason: Reason,
-    /// Why, for people.
+    /// The reason.
+    pub(crate) reason: EventReason,
+    /// The note for users.
     pub(crate) note: String,
 }
 
 /// Records events; cheap to clone.
 #[derive(Clone, Debug)]
-pub(crate) struct Recorder {
-    queue: mpsc::Sender<Record>,
-    dropped: posting::Dropped,
+pub(crate) struct EventRecorder {
+    queue: mpsc::Sender<QueuedEvent>,
+    dropped: writer::Dropped,
 }
 
-/// A happening on its way, and when it happened.
+/// A queued event, and when it happened.
 #[derive(Clone, Debug)]
-struct Record {
-    what: Happening,
+struct QueuedEvent {
+    event: NewEvent,
     at: Timestamp,
 }
 
-impl Recorder {
+impl EventRecorder {
     /// Starts to write events in the name of the replica `identity`, until the last clone of it is
     /// dropped.
     pub(crate) fn start(client: Client, identity: &str) -> Self {
         let (queue, records) = mpsc::channel(QUEUE_MAX);
-        let dropped = posting::Dropped::default();
-        let instance = cut(identity, INSTANCE_BYTES_MAX).to_owned();
-        tokio::spawn(Posting::new(client, instance, dropped.clone()).run(records));
+        let dropped = writer::Dropped::default();
+        let instance = truncate(identity, INSTANCE_BYTES_MAX).to_owned();
+        tokio::spawn(EventWriter::new(client, instance, dropped.clone()).run(records));
         Self { queue, dropped }
     }
 
     /// Records what happened, in the order of the calls. The same reason of the same object within
     /// five minutes becomes a series of one event, under the first one's note.
-    pub(crate) fn record(&self, mut what: Happening) {
-        what.note.truncate(cut(&what.note, NOTE_BYTES_MAX).len());
-        if self.queue.try_send(Record { what, at: Timestamp::now() }).is_err() {
+    pub(crate) fn record(&self, mut event: NewEvent) {
+        event.note.truncate(truncate(&event.note, NOTE_BYTES_MAX).len());
+        if self.queue.try_send(QueuedEvent { event, at: Timestamp::now() }).is_err() {
             self.dropped.count();
         }
     }
 }
 
 /// The beginning of a text, in whole characters.
-fn cut(text: &str, bytes_max: usize) -> &str {
+fn truncate(text: &str, bytes_max: usize) -> &str {
     &text[..text.floor_char_boundary(bytes_max)]
 }
 
@@ -210,25 +210,25 @@ mod tests {
 
     #[test]
     fn a_text_is_cut_between_characters() {
-        assert_eq!(cut("short", 10), "short");
-        assert_eq!(cut("größe", 3), "gr");
-        assert_eq!(cut("größe", 4), "grö");
+        assert_eq!(truncate("short", 10), "short");
+        assert_eq!(truncate("größe", 3), "gr");
+        assert_eq!(truncate("größe", 4), "grö");
     }
 
     #[tokio::test]
     async fn recording_never_waits_and_what_finds_no_room_is_counted() {
         let (queue, mut records) = mpsc::channel(2);
-        let recorder = Recorder { queue, dropped: posting::Dropped::default() };
+        let recorder = EventRecorder { queue, dropped: writer::Dropped::default() };
         for number in 0..5 {
-            recorder.record(Happening {
+            recorder.record(NewEvent {
                 regarding: ObjectReference::default(),
                 related: None,
-                reason: Reason::LeaderChanged,
+                reason: EventReason::LeaderChanged,
                 note: format!("{number}{}", "n".repeat(2 * NOTE_BYTES_MAX)),
             });
         }
         assert_eq!(recorder.dropped.total(), 3);
-        let first = records.recv().await.expect("the first").what.note;
+        let first = records.recv().await.expect("the first").event.note;
         assert!(first.starts_with('0'));
         assert_eq!(first.len(), NOTE_BYTES_MAX);
     }

@@ -1,29 +1,24 @@
-//! The operator: while this replica leads, it makes and scales the workloads of WorkerClusters
-//! and WorkerClasses, drains the pods that have to go, keeps busy ones safe from evictions, and
-//! shows how everything stands. It decides nothing about leases, and a pod that may hold something
-//! is never ended by it.
+//! Reconciles WorkerClusters and WorkerClasses while this replica leads: it creates and scales
+//! their workloads, drains pods that must leave, protects busy pods from evictions, and writes
+//! statuses. It decides nothing about leases, and never deletes a pod that may hold one.
 
 mod action;
-mod busy;
-mod chronicle;
-mod disruption;
 mod drains;
+mod events;
+mod evictions;
 #[cfg(test)]
 pub(crate) mod fixtures;
 mod fleet;
 mod injection;
-mod memory;
-mod nodes;
+mod plan;
+mod reconciler;
 mod restart;
-mod rounds;
 mod scale_in;
 mod scaling;
-mod seen;
-mod standing;
+mod state;
 pub(crate) mod status;
-mod tell;
 mod template;
-mod turn;
+mod worker_pod;
 mod workload;
 
 use std::collections::BTreeMap;
@@ -32,8 +27,8 @@ use std::sync::Arc;
 use leasehold_types::ClusterName;
 use tokio::sync::watch;
 
-pub(crate) use self::injection::{Agents, Census};
-use self::rounds::Rounds;
+pub(crate) use self::injection::{InjectionByCluster, InjectionCounts};
+use self::reconciler::FleetReconciler;
 pub(crate) use self::workload::WorkloadState;
 use crate::context::Context;
 
@@ -43,13 +38,13 @@ pub(crate) type Workloads = Arc<BTreeMap<ClusterName, WorkloadState>>;
 /// Runs until the driver ends. It does something only while this replica leads.
 pub(crate) async fn run(context: Context) {
     let (states, workloads) = watch::channel(Workloads::default());
-    let (census, agents) = watch::channel(Agents::default());
-    let rounds = Rounds::new(context.clone(), states);
+    let (census, agents) = watch::channel(InjectionByCluster::default());
+    let reconciler = FleetReconciler::new(context.clone(), states);
     // All of them end with the driver, and with nothing else.
     let _ = tokio::join!(
-        rounds.run(),
-        rounds::mind_joins(context.clone()),
-        chronicle::run(context.clone()),
+        reconciler.run(),
+        reconciler::drain_on_join(context.clone()),
+        events::run(context.clone()),
         injection::run(context.clone(), census),
         status::run(context, workloads, agents),
     );

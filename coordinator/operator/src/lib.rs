@@ -1,28 +1,36 @@
-//! What the leader does on Kubernetes beside granting leases: it makes workloads and drains what
-//! has to go (`fleets`), and shows pipelines as Services and bindings (`pipelines`). It reads what
-//! the core knows and orders drains; it grants nothing.
+//! The reconcilers that the leader runs on Kubernetes: workloads, drains and scaling (`fleets`),
+//! and Services and bindings of pipelines (`pipelines`). They read the core and order drains; they
+//! grant nothing.
 
+mod applier;
 mod conditions;
 mod context;
 mod digest;
 mod events;
 mod fleets;
+mod nodes;
 mod pipelines;
+mod workqueue;
 
 use leasehold_platform_kube::Observed;
 
+use self::applier::Applier;
 use self::context::Context;
-use self::events::Recorder;
+use self::events::EventRecorder;
+use self::nodes::Nodes;
 
 /// Runs every reconciler until the driver ends. They do something only while this replica leads.
 pub async fn run(observed: Observed) {
     let Observed { client, mut handle, objects, pods, injector, settings, holder } = observed;
-    let events = Recorder::start(client.clone(), &holder);
+    let events = EventRecorder::start(client.clone(), &holder);
     // Without a driver the process is about to end.
     let Ok(handle) = handle.wait_for(Option::is_some).await.map(|handle| handle.clone()) else {
         return;
     };
     let Some(handle) = handle else { return };
-    let context = Context { client, handle, objects, pods, events, injector, settings };
+    let applier = Applier::new(client.clone());
+    let nodes = Nodes::start(client.clone());
+    let context =
+        Context { client, applier, handle, objects, nodes, pods, events, injector, settings };
     tokio::join!(fleets::run(context.clone()), pipelines::run(context));
 }

@@ -1,21 +1,18 @@
-//! The room that shows pipelines: while this replica leads, every binding has a Service, the
-//! addresses of the workers that serve it, and a PipelineBinding; every Pipeline says how it
-//! stands. All of it is a function of what the core says and of the pods as they are seen: a
-//! change of either is shown at once, and what others change of it is undone.
+//! Reconciles Pipelines while this replica leads: every binding has a Service, EndpointSlices of
+//! the workers that serve it, and a PipelineBinding; every Pipeline has a status. All of it is a
+//! function of the core's view and the pods: a change of either is written at once, and changes by
+//! other clients are reverted.
 
-mod agenda;
-mod hand;
-mod kinds;
-mod made;
-mod page;
-mod pass;
-mod places;
-mod setbacks;
-mod slices;
+mod desired;
+mod endpoint_slices;
+mod events;
+mod managed_kind;
+mod managed_objects;
+mod object_writer;
+mod phase_history;
+mod reconciliation;
+mod state;
 mod status;
-mod tell;
-mod wanted;
-mod zones;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -34,76 +31,79 @@ use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use self::agenda::Agenda;
-use self::hand::Hand;
-use self::made::{Made, Watches};
-use self::page::Page;
-use self::pass::{Pass, Tools};
-use self::places::Scene;
-use self::tell::Tell;
-use self::zones::Zones;
+use self::desired::CacheLookup;
+use self::events::PipelineEvents;
+use self::managed_objects::{ManagedObjects, Watches};
+use self::object_writer::ObjectWriter;
+use self::phase_history::PhaseHistory;
+use self::reconciliation::{Reconciliation, Tools};
+use self::state::PipelineState;
 use crate::context::Context;
+use crate::workqueue::WorkQueue;
 
-/// Pipelines that are looked at at a time.
-const AT_ONCE: usize = 16;
+/// With more pipelines queued than this, only the newest phase of each is shown.
+const QUEUED_WITH_PHASES_MAX: usize = 64;
+/// Pipelines that are reconciled at a time.
+const CONCURRENT_MAX: usize = 16;
 
-/// Shows pipelines until the driver ends.
+/// Reconciles pipelines until the driver ends.
 pub(crate) async fn run(context: Context) {
     // It ends with the driver, and with nothing else.
-    let Ok(room) = Room::new(context) else { return };
-    let _ = room.run().await;
+    let Ok(reconciler) = PipelineReconciler::new(context) else { return };
+    let _ = reconciler.run().await;
 }
 
-struct Room {
+struct PipelineReconciler {
     context: Context,
     changes: broadcast::Receiver<Change>,
     tools: Tools,
-    zones: Zones,
     _watches: Watches,
-    /// As last looked at, to find what is different.
+    /// As last processed, to find what has changed.
     objects: Arc<Objects>,
-    serves: BTreeMap<PodName, Serves>,
-    /// The pods that a pipeline's endpoints rest on.
-    rests_on: BTreeMap<PipelineName, BTreeSet<PodName>>,
-    agenda: Agenda,
-    pages: BTreeMap<PipelineName, Page>,
-    passes: JoinSet<(PipelineName, Page)>,
+    endpoint_pods: BTreeMap<PodName, EndpointPod>,
+    /// The pods that a pipeline's endpoints depend on.
+    pods_of_pipeline: BTreeMap<PipelineName, BTreeSet<PodName>>,
+    queue: WorkQueue<PipelineName>,
+    phases: PhaseHistory,
+    states: BTreeMap<PipelineName, PipelineState>,
+    running: JoinSet<(PipelineName, PipelineState)>,
 }
 
-/// A pod that endpoints rest on.
+/// A pod that endpoints depend on.
 #[derive(Default)]
-struct Serves {
-    /// As last looked at.
+struct EndpointPod {
+    /// As last processed.
     pod: Option<Arc<PodFacts>>,
-    /// Whose endpoints.
+    /// The pipelines whose endpoints depend on it.
     pipelines: BTreeSet<PipelineName>,
 }
 
-/// What the core says of a pipeline.
-struct Look {
+/// The core's view of a pipeline.
+struct PipelineSnapshot {
     name: PipelineName,
     view: Option<PipelineView>,
-    /// This leader does not know yet what of it workers have: what was shown before stays.
+    /// This leader does not know yet which shares its workers have: the status stays as it is.
     is_unrecovered: bool,
 }
 
-impl Room {
+impl PipelineReconciler {
     fn new(context: Context) -> Result<Self, Stopped> {
         let changes = context.handle.watch()?;
-        let (made, watches) = Made::watch(&context.client, &context.settings.watched);
-        let hand = Hand::new(context.client.clone(), made.clone());
-        let tell = Tell::new(context.events.clone());
+        let (managed_objects, watches) =
+            ManagedObjects::watch(&context.client, &context.settings.watched);
+        let object_writer = ObjectWriter::new(context.applier.clone(), managed_objects.clone());
+        let events = PipelineEvents::new(context.events.clone());
         Ok(Self {
             changes,
-            tools: Tools { hand, made, tell },
-            zones: Zones::watch(context.client.clone()),
+            tools: Tools { object_writer, managed_objects, events },
             _watches: watches,
             objects: Arc::default(),
-            serves: BTreeMap::new(),
-            rests_on: BTreeMap::new(),
-            agenda: Agenda::default(),
-            pages: BTreeMap::new(),
-            passes: JoinSet::new(),
+            endpoint_pods: BTreeMap::new(),
+            pods_of_pipeline: BTreeMap::new(),
+            queue: WorkQueue::new(CONCURRENT_MAX),
+            phases: PhaseHistory::default(),
+            states: BTreeMap::new(),
+            running: JoinSet::new(),
             context,
         })
     }
@@ -111,153 +111,154 @@ impl Room {
     async fn run(mut self) -> Result<(), Stopped> {
         let mut objects = self.context.objects.clone();
         let mut pods = self.context.pods.changed();
-        let mut zones = self.zones.changed();
-        let made = self.tools.made.clone();
+        let mut nodes = self.context.nodes.changed();
+        let managed_objects = self.tools.managed_objects.clone();
         objects.mark_changed();
         pods.mark_changed();
         loop {
             let now = clock::now();
-            let has_room = self.passes.len() < AT_ONCE && self.is_synced();
-            let due = self.agenda.next().filter(|_| has_room);
+            let due = self.queue.next_due().filter(|_| self.is_synced());
             let wait = due.map_or_else(Default::default, |at| at.since(now));
             tokio::select! {
                 change = self.changes.recv() => match change {
-                    Ok(change) => self.note(&change),
-                    Err(RecvError::Lagged(_)) => self.look_at_all(),
+                    Ok(change) => self.handle_change(&change),
+                    Err(RecvError::Lagged(_)) => self.enqueue_all(),
                     Err(RecvError::Closed) => return Err(Stopped),
                 },
                 Ok(()) = objects.changed() => {
                     let seen = Arc::clone(&objects.borrow_and_update());
-                    self.see_objects(seen);
+                    self.on_objects_changed(seen);
                 }
-                Ok(()) = pods.changed() => self.see_pods(),
-                Ok(()) = zones.changed() => self.look_at_all(),
-                () = made.changed() => {
-                    let touched = made.touched();
-                    touched.into_iter().for_each(|name| self.agenda.put(name, now));
+                Ok(()) = pods.changed() => self.on_pods_changed(),
+                Ok(()) = nodes.changed() => self.enqueue_all(),
+                () = managed_objects.changed() => {
+                    let changed_by_others = managed_objects.changed_by_others();
+                    changed_by_others.into_iter().for_each(|name| self.queue.add(name, now));
                 }
-                Some(done) = self.passes.join_next() => {
-                    if let Ok((name, page)) = done {
-                        self.take_back(name, page);
+                Some(done) = self.running.join_next() => {
+                    if let Ok((name, state)) = done {
+                        self.finish(name, state);
                     }
                 }
                 () = sleep(wait), if due.is_some() => {}
             }
-            self.note_what_waits();
+            self.handle_pending_changes();
             if self.is_synced() {
-                self.start_passes().await?;
+                self.start_due().await?;
             }
         }
     }
 
-    /// Whether all has been seen once: before that, what is missing may be there.
+    /// Whether every object was listed once. Before that, a missing object may exist.
     fn is_synced(&self) -> bool {
-        self.objects.is_whole && self.tools.made.is_synced() && self.context.pods.is_synced()
+        self.objects.is_whole
+            && self.tools.managed_objects.is_synced()
+            && self.context.pods.is_synced()
     }
 
-    /// Starts to look at the pipelines that are due, as far as there is room.
-    async fn start_passes(&mut self) -> Result<(), Stopped> {
-        let room = AT_ONCE.saturating_sub(self.passes.len());
-        let names = self.agenda.take(room, clock::now());
+    /// Starts to reconcile the pipelines that are due, up to the limit of concurrency.
+    async fn start_due(&mut self) -> Result<(), Stopped> {
+        let names = self.queue.take_due(clock::now());
         if names.is_empty() {
             return Ok(());
         }
         let asked = names.clone();
-        let looks = self.context.handle.ask(move |core, _| match core.leadership() {
+        let snapshots = self.context.handle.ask(move |core, _| match core.leadership() {
             Leadership::StandsBy(_) => None,
             Leadership::Leads(_) => {
-                Some(asked.into_iter().map(|name| look(core, name)).collect::<Vec<_>>())
+                Some(asked.into_iter().map(|name| snapshot(core, name)).collect::<Vec<_>>())
             }
         });
-        let Some(looks) = looks.await? else {
-            names.iter().for_each(|name| self.agenda.done(name));
-            self.forget();
+        let Some(snapshots) = snapshots.await? else {
+            names.iter().for_each(|name| self.queue.done(name));
+            self.reset();
             return Ok(());
         };
-        // What led to these answers was told before them.
-        self.note_what_waits();
-        // Where that was a change of leaders, all was forgotten.
-        for look in looks {
-            match (self.agenda.is_busy(&look.name), look.is_unrecovered) {
+        // Notices of what led to these answers were sent before the answers.
+        self.handle_pending_changes();
+        // After a change of leaders the queue is empty.
+        for snapshot in snapshots {
+            match (self.queue.is_processing(&snapshot.name), snapshot.is_unrecovered) {
                 (false, _) => {}
-                // It is told of when it is judged.
-                (true, true) => self.agenda.done(&look.name),
-                (true, false) => self.start(look),
+                // A notice follows when the leader knows it.
+                (true, true) => self.queue.done(&snapshot.name),
+                (true, false) => self.start(snapshot),
             }
         }
         Ok(())
     }
 
-    fn start(&mut self, look: Look) {
-        let Look { name, view, .. } = look;
+    fn start(&mut self, snapshot: PipelineSnapshot) {
+        let PipelineSnapshot { name, view, .. } = snapshot;
         let seen = self.objects.pipelines.get(&name);
         let object = seen.filter(|seen| seen.object.meta().deletion_timestamp.is_none()).cloned();
-        let page = self.pages.remove(&name).unwrap_or_default();
-        let mut steps = Vec::new();
+        let state = self.states.remove(&name).unwrap_or_default();
+        let mut phases = Vec::new();
         if let (Some(seen), Some(view)) = (&object, &view) {
-            let shown = page.status(&seen.object).phase;
-            steps = self.agenda.steps(&name, phase(&shown), view.phase);
+            let shown = state.status(&seen.object).phase;
+            let is_crowded = self.queue.len() > QUEUED_WITH_PHASES_MAX;
+            phases = self.phases.take(&name, phase(&shown), view.phase, is_crowded);
         }
-        let scene = Scene {
+        let lookup = CacheLookup {
             namespace: name.parts().0.unwrap_or_default().to_owned(),
             objects: Arc::clone(&self.objects),
             pods: self.context.pods.clone(),
-            zones: self.zones.clone(),
+            nodes: self.context.nodes.clone(),
         };
         let tools = self.tools.clone();
-        let pass = Pass { tools, scene, name, object, view, steps, page };
-        self.passes.spawn(pass.run());
+        let reconciliation = Reconciliation { tools, lookup, name, object, view, phases, state };
+        self.running.spawn(reconciliation.run());
     }
 
-    fn take_back(&mut self, name: PipelineName, mut page: Page) {
-        self.agenda.done(&name);
+    fn finish(&mut self, name: PipelineName, mut state: PipelineState) {
+        self.queue.done(&name);
         let now = clock::now();
-        self.rest_on(&name, std::mem::take(&mut page.pods));
-        if let Some(at) = page.setbacks.next() {
-            self.agenda.put(name.clone(), at);
+        self.track_endpoint_pods(&name, std::mem::take(&mut state.pods));
+        if let Some(at) = state.failures.next_due() {
+            self.queue.add(name.clone(), at);
         }
-        if std::mem::take(&mut page.wrote) {
-            let at = page.pace(now);
+        if std::mem::take(&mut state.wrote) {
+            let at = state.next_write_at(now);
             if at > now {
-                self.agenda.rest(&name, at);
+                self.queue.delay(&name, at);
             }
         }
         if self.objects.pipelines.contains_key(&name) {
-            self.pages.insert(name, page);
+            self.states.insert(name, state);
         }
     }
 
-    fn note_what_waits(&mut self) {
+    fn handle_pending_changes(&mut self) {
         loop {
             match self.changes.try_recv() {
-                Ok(change) => self.note(&change),
-                Err(TryRecvError::Lagged(_)) => self.look_at_all(),
+                Ok(change) => self.handle_change(&change),
+                Err(TryRecvError::Lagged(_)) => self.enqueue_all(),
                 Err(TryRecvError::Empty | TryRecvError::Closed) => return,
             }
         }
     }
 
-    fn note(&mut self, change: &Change) {
+    fn handle_change(&mut self, change: &Change) {
         let Change::Notice(notice) = change else { return };
         let now = clock::now();
         match notice {
             Notice::Elected(_) => {
-                self.forget();
-                self.look_at_all();
+                self.reset();
+                self.enqueue_all();
             }
-            Notice::Deposed(_) => self.forget(),
+            Notice::Deposed(_) => self.reset(),
             Notice::Pipeline { pipeline, from, to, why } => {
-                self.agenda.put(pipeline.clone(), now);
-                let Some(to) = *to else { return self.agenda.end(pipeline) };
+                self.queue.add(pipeline.clone(), now);
+                let Some(to) = *to else { return self.phases.forget(pipeline) };
                 if *from != Some(to) {
-                    self.agenda.step(pipeline, (*from, to));
+                    self.phases.record(pipeline, (*from, to));
                 }
                 if let Some(seen) = self.context.objects.borrow().pipelines.get(pipeline) {
-                    self.tools.tell.state(&seen.object, *from, to, why);
+                    self.tools.events.phase_changed(&seen.object, *from, to, why);
                 }
             }
             Notice::Binding { pipeline, .. } | Notice::Endpoints { pipeline, .. } => {
-                self.agenda.put(pipeline.clone(), now);
+                self.queue.add(pipeline.clone(), now);
             }
             Notice::HoldEnded(_)
             | Notice::Joined(_)
@@ -275,38 +276,39 @@ impl Room {
         }
     }
 
-    /// Another leader may have written since, or will: what is under way writes no more.
-    fn forget(&mut self) {
-        self.passes = JoinSet::new();
-        self.agenda.clear();
-        self.pages.clear();
-        self.serves.clear();
-        self.rests_on.clear();
+    /// Another leader may write from now on: running reconciliations are cancelled.
+    fn reset(&mut self) {
+        self.running = JoinSet::new();
+        self.queue.clear();
+        self.phases.clear();
+        self.states.clear();
+        self.endpoint_pods.clear();
+        self.pods_of_pipeline.clear();
     }
 
-    fn look_at_all(&mut self) {
+    fn enqueue_all(&mut self) {
         let now = clock::now();
         let objects = self.objects.pipelines.keys().cloned();
-        let names: Vec<_> = objects.chain(self.tools.made.homes()).collect();
-        names.into_iter().for_each(|name| self.agenda.put(name, now));
+        let names: Vec<_> = objects.chain(self.tools.managed_objects.pipelines()).collect();
+        names.into_iter().for_each(|name| self.queue.add(name, now));
     }
 
-    fn look_at_class(&mut self, class: &ClusterName) {
+    fn enqueue_class(&mut self, class: &ClusterName) {
         let now = clock::now();
         let of_class = |spec: &leasehold_manifest::manifest::PipelineSpec| {
             spec.workers.values().any(|node| node.class == class.parts().1)
         };
         for (name, seen) in &self.objects.pipelines {
             if name.parts().0 == class.parts().0 && of_class(&seen.object.spec) {
-                self.agenda.put(name.clone(), now);
+                self.queue.add(name.clone(), now);
             }
         }
     }
 
-    fn see_objects(&mut self, seen: Arc<Objects>) {
+    fn on_objects_changed(&mut self, seen: Arc<Objects>) {
         let before = std::mem::replace(&mut self.objects, seen);
         if before.is_whole != self.objects.is_whole {
-            return self.look_at_all();
+            return self.enqueue_all();
         }
         let now = clock::now();
         let is_same = |name: &PipelineName| match (
@@ -320,7 +322,7 @@ impl Room {
         };
         let names = before.pipelines.keys().chain(self.objects.pipelines.keys());
         let changed: Vec<_> = names.filter(|name| !is_same(name)).cloned().collect();
-        changed.into_iter().for_each(|name| self.agenda.put(name, now));
+        changed.into_iter().for_each(|name| self.queue.add(name, now));
         let port = |objects: &Objects, class: &ClusterName| {
             objects.classes.get(class).and_then(|seen| seen.object.spec.port)
         };
@@ -329,44 +331,48 @@ impl Room {
             .filter(|class| port(&before, class) != port(&self.objects, class))
             .cloned()
             .collect();
-        others.iter().for_each(|class| self.look_at_class(class));
+        others.iter().for_each(|class| self.enqueue_class(class));
     }
 
-    fn see_pods(&mut self) {
+    fn on_pods_changed(&mut self) {
         let now = clock::now();
-        for (name, serves) in &mut self.serves {
+        for (name, endpoint_pods) in &mut self.endpoint_pods {
             let pod = self.context.pods.find(&name.namespace, &name.name);
-            if !is_same(serves.pod.as_ref(), pod.as_ref()) {
-                serves.pod = pod;
-                serves.pipelines.iter().for_each(|it| self.agenda.put(it.clone(), now));
+            if !is_same(endpoint_pods.pod.as_ref(), pod.as_ref()) {
+                endpoint_pods.pod = pod;
+                endpoint_pods.pipelines.iter().for_each(|it| self.queue.add(it.clone(), now));
             }
         }
     }
 
-    /// A pipeline's endpoints rest on these pods, which a pass has seen like this.
-    fn rest_on(&mut self, name: &PipelineName, pods: BTreeMap<PodName, Option<Arc<PodFacts>>>) {
+    /// Remembers the pods that a pipeline's endpoints depend on, as the reconciliation saw them.
+    fn track_endpoint_pods(
+        &mut self,
+        name: &PipelineName,
+        pods: BTreeMap<PodName, Option<Arc<PodFacts>>>,
+    ) {
         let names: BTreeSet<_> = pods.keys().cloned().collect();
         let before = match names.is_empty() {
-            true => self.rests_on.remove(name),
-            false => self.rests_on.insert(name.clone(), names),
+            true => self.pods_of_pipeline.remove(name),
+            false => self.pods_of_pipeline.insert(name.clone(), names),
         };
         for pod in before.into_iter().flatten().filter(|pod| !pods.contains_key(pod)) {
-            let Some(serves) = self.serves.get_mut(&pod) else { continue };
-            serves.pipelines.remove(name);
-            if serves.pipelines.is_empty() {
-                self.serves.remove(&pod);
+            let Some(endpoint_pods) = self.endpoint_pods.get_mut(&pod) else { continue };
+            endpoint_pods.pipelines.remove(name);
+            if endpoint_pods.pipelines.is_empty() {
+                self.endpoint_pods.remove(&pod);
             }
         }
         for (pod, seen) in pods {
             let is = self.context.pods.find(&pod.namespace, &pod.name);
             if !is_same(seen.as_ref(), is.as_ref()) {
-                self.agenda.put(name.clone(), clock::now());
+                self.queue.add(name.clone(), clock::now());
             }
-            let serves = self.serves.entry(pod).or_default();
-            if serves.pipelines.is_empty() {
-                serves.pod = is;
+            let endpoint_pods = self.endpoint_pods.entry(pod).or_default();
+            if endpoint_pods.pipelines.is_empty() {
+                endpoint_pods.pod = is;
             }
-            serves.pipelines.insert(name.clone());
+            endpoint_pods.pipelines.insert(name.clone());
         }
     }
 }
@@ -378,10 +384,10 @@ fn is_same(one: Option<&Arc<PodFacts>>, other: Option<&Arc<PodFacts>>) -> bool {
     }
 }
 
-fn look(core: &leasehold_coordinator_core::Core, name: PipelineName) -> Look {
+fn snapshot(core: &leasehold_coordinator_core::Core, name: PipelineName) -> PipelineSnapshot {
     let view = core.pipeline(&name);
     let is_unrecovered = view.is_some() && !core.is_recovered(&name);
-    Look { name, view, is_unrecovered }
+    PipelineSnapshot { name, view, is_unrecovered }
 }
 
 fn phase(text: &str) -> Option<leasehold_coordinator_core::view::PipelinePhase> {

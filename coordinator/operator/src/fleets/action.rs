@@ -1,178 +1,167 @@
-//! What the operator does to objects: each a single call that may be made twice. What is done to a
-//! pod is bound to its UID, so that a later pod of its name is never meant.
+//! The calls that fleets make: each may be made twice. A call for a pod is bound to its UID, so it
+//! never affects a later pod of that name.
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
-use kube::Client;
-use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, Preconditions};
 use kube::core::{ApiResource, GroupVersionKind};
-use leasehold_kube_api::names::{
-    DELETION_COST_ANNOTATION, DRAIN_ANNOTATION, FIELD_MANAGER, STREAMS_ANNOTATION,
-};
+use leasehold_kube_api::names::{DELETION_COST_ANNOTATION, DRAIN_ANNOTATION, STREAMS_ANNOTATION};
 use leasehold_platform_kube::pods::{PodFacts, PodName, Pods};
 use serde_json::{Value, json};
-use tokio::time::timeout;
 
-use super::standing::Mark;
-use crate::events::Reason;
-
-/// How long one may take.
-const WITHIN: Duration = Duration::from_secs(5);
+use super::worker_pod::DrainReason;
+use crate::applier::{Applier, ApplyError, answer};
+use crate::events::EventReason;
 
 /// One thing to do.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Action {
     /// To this object.
-    pub(super) target: Target,
+    pub(super) target: ObjectRef,
     /// This.
-    pub(super) what: What,
-    /// What the cluster's people are told when it is done.
-    pub(super) news: Option<(Reason, String)>,
+    pub(super) kind: ActionKind,
+    /// The event to record on success.
+    pub(super) event: Option<(EventReason, String)>,
 }
 
-/// Names an object; what goes wrong with one keeps nobody from another.
+/// Names an object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Target {
+pub(super) enum ObjectRef {
     Pod(PodName),
     Object { kind: String, namespace: String, name: String },
 }
 
-/// What is done.
+/// The kind of a call.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum What {
+pub(super) enum ActionKind {
     /// Mark a pod for a drain.
-    Mark(Arc<PodFacts>, Mark),
-    /// Write down which streams a pod began with.
-    Began(Arc<PodFacts>, String),
-    /// Say that a pod's removal costs so much.
-    Cost(Arc<PodFacts>, i32),
-    /// Write the label of busy pods, or strike it.
-    Busy(Arc<PodFacts>, bool),
-    /// Delete a pod that holds nothing, so that another takes its place.
-    Replace(Arc<PodFacts>),
+    MarkForDrain(Arc<PodFacts>, DrainReason),
+    /// Annotate a pod with the digest of its streams.
+    RecordStreams(Arc<PodFacts>, String),
+    /// Set a pod's deletion cost.
+    SetDeletionCost(Arc<PodFacts>, i32),
+    /// Set or remove the label of busy pods.
+    SetBusyLabel(Arc<PodFacts>, bool),
+    /// Delete a pod that holds nothing, so that its controller replaces it.
+    DeletePod(Arc<PodFacts>),
     /// Server-side apply.
     Apply(Value),
 }
 
 /// How an action went.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Done {
+pub(super) enum ActionOutcome {
     /// It is done; the object's generation after an apply.
-    Yes(Option<i64>),
-    /// The object is another one by now, or is gone: what is seen next tells.
+    Done(Option<i64>),
+    /// The object has changed or is gone: the next reconciliation decides anew.
     Outdated,
-    /// It was not done, for this reason; true where the API server has refused it.
+    /// It failed, for this reason; true if the API server refused it.
     Failed(String, bool),
 }
 
 impl Action {
     /// Something done to a pod.
-    pub(super) fn of_pod(pod: &PodFacts, what: What) -> Self {
-        Self { target: Target::Pod(pod.pod.clone()), what, news: None }
+    pub(super) fn on_pod(pod: &PodFacts, kind: ActionKind) -> Self {
+        Self { target: ObjectRef::Pod(pod.pod.clone()), kind, event: None }
     }
 
     /// A server-side apply of a body that names its object.
     pub(super) fn apply(body: Value) -> Self {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let target = Target::Object {
+        let target = ObjectRef::Object {
             kind: text(&body["kind"]),
             namespace: text(&body["metadata"]["namespace"]),
             name: text(&body["metadata"]["name"]),
         };
-        Self { target, what: What::Apply(body), news: None }
+        Self { target, kind: ActionKind::Apply(body), event: None }
     }
 
-    /// The same, and people are told when it is done.
-    pub(super) fn telling(self, news: (Reason, String)) -> Self {
-        Self { news: Some(news), ..self }
+    /// Records this event on success.
+    pub(super) fn with_event(self, event: (EventReason, String)) -> Self {
+        Self { event: Some(event), ..self }
     }
 
-    /// The most urgent first: labels that keep evictions off are written first, and struck last.
+    /// The lowest first: labels that prevent evictions are set first and removed last.
     pub(super) fn rank(&self) -> u8 {
-        match self.what {
-            What::Busy(_, true) => 0,
-            What::Mark(..)
-            | What::Cost(..)
-            | What::Began(..)
-            | What::Replace(_)
-            | What::Apply(_) => 1,
-            What::Busy(_, false) => 2,
+        match self.kind {
+            ActionKind::SetBusyLabel(_, true) => 0,
+            ActionKind::MarkForDrain(..)
+            | ActionKind::SetDeletionCost(..)
+            | ActionKind::RecordStreams(..)
+            | ActionKind::DeletePod(_)
+            | ActionKind::Apply(_) => 1,
+            ActionKind::SetBusyLabel(_, false) => 2,
         }
     }
 
     /// Whether a workload is applied.
     pub(super) fn is_workload(&self) -> bool {
         match &self.target {
-            Target::Pod(_) => false,
-            Target::Object { kind, .. } => kind == "Deployment" || kind == "StatefulSet",
+            ObjectRef::Pod(_) => false,
+            ObjectRef::Object { kind, .. } => kind == "Deployment" || kind == "StatefulSet",
         }
     }
 
-    /// Does it.
-    pub(super) async fn carry_out(&self, client: &Client, pods: &Pods) -> Done {
-        match timeout(WITHIN, self.call(client, pods)).await {
-            Ok(Ok(done)) => done,
-            Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => {
-                tracing::debug!(object = %self.target, status.message, "outdated");
-                // A namespace that is going, or a kind that is not there, is no race.
-                match &self.what {
-                    What::Apply(_) if status.code == 404 => {
-                        Done::Failed(status.message.clone(), true)
-                    }
-                    _ => Done::Outdated,
-                }
+    /// Makes the call.
+    pub(super) async fn execute(&self, applier: &Applier, pods: &Pods) -> ActionOutcome {
+        match self.call(applier, pods).await {
+            Ok(outcome) => outcome,
+            // The namespace is being deleted, or the kind is not defined.
+            Err(ApplyError::Gone(why)) if matches!(self.kind, ActionKind::Apply(_)) => {
+                ActionOutcome::Failed(why, true)
             }
-            Ok(Err(kube::Error::Api(status))) => {
-                Done::Failed(status.message.clone(), status.code < 500 && status.code != 429)
+            Err(ApplyError::Gone(why) | ApplyError::Conflict(why)) => {
+                tracing::debug!(object = %self.target, why, "outdated");
+                ActionOutcome::Outdated
             }
-            Ok(Err(error)) => Done::Failed(error.to_string(), false),
-            Err(_) => Done::Failed("the API server does not answer".into(), false),
+            Err(ApplyError::Refused(why)) => ActionOutcome::Failed(why, true),
+            Err(ApplyError::Retry(why)) => ActionOutcome::Failed(why, false),
         }
     }
 
-    async fn call(&self, client: &Client, pods: &Pods) -> Result<Done, kube::Error> {
-        match &self.what {
-            What::Mark(pod, mark) => {
-                annotate(client, pod, DRAIN_ANNOTATION, mark.text().into()).await
+    async fn call(&self, applier: &Applier, pods: &Pods) -> Result<ActionOutcome, ApplyError> {
+        match &self.kind {
+            ActionKind::MarkForDrain(pod, reason) => {
+                annotate(applier, pod, DRAIN_ANNOTATION, reason.text().into()).await
             }
-            What::Began(pod, streams) => {
-                annotate(client, pod, STREAMS_ANNOTATION, streams.clone()).await
+            ActionKind::RecordStreams(pod, streams) => {
+                annotate(applier, pod, STREAMS_ANNOTATION, streams.clone()).await
             }
-            What::Cost(pod, cost) => {
-                annotate(client, pod, DELETION_COST_ANNOTATION, cost.to_string()).await
+            ActionKind::SetDeletionCost(pod, cost) => {
+                annotate(applier, pod, DELETION_COST_ANNOTATION, cost.to_string()).await
             }
-            What::Busy(pod, busy) => {
-                let done = pods.mark_busy(pod, *busy).await?;
-                Ok(if done { Done::Yes(None) } else { Done::Outdated })
+            ActionKind::SetBusyLabel(pod, busy) => {
+                let is_written = answer(pods.mark_busy(pod, *busy)).await?;
+                Ok(if is_written { ActionOutcome::Done(None) } else { ActionOutcome::Outdated })
             }
-            What::Replace(pod) => {
-                let this = Preconditions { uid: Some(pod.uid.clone()), ..Default::default() };
-                let params = DeleteParams { preconditions: Some(this), ..Default::default() };
-                api(client, &pod.pod).delete(&pod.pod.name, &params).await?;
-                Ok(Done::Yes(None))
+            ActionKind::DeletePod(pod) => {
+                let api = applier.api::<Pod>(&pod.pod.namespace);
+                applier.delete(&api, &pod.pod.name, &pod.uid).await?;
+                Ok(ActionOutcome::Done(None))
             }
-            What::Apply(body) => self.apply_body(client, body).await,
+            ActionKind::Apply(body) => self.apply_body(applier, body).await,
         }
     }
 
-    async fn apply_body(&self, client: &Client, body: &Value) -> Result<Done, kube::Error> {
-        let Target::Object { kind, namespace, name } = &self.target else {
-            return Ok(Done::Outdated);
+    async fn apply_body(
+        &self,
+        applier: &Applier,
+        body: &Value,
+    ) -> Result<ActionOutcome, ApplyError> {
+        let ObjectRef::Object { kind, namespace, name } = &self.target else {
+            return Ok(ActionOutcome::Outdated);
         };
         let version = body["apiVersion"].as_str().unwrap_or_default();
         let (group, version) = version.split_once('/').unwrap_or(("", version));
         let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
-        let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &resource);
-        let params = PatchParams::apply(FIELD_MANAGER).force();
-        let object = api.patch(name, &params, &Patch::Apply(body)).await?;
-        Ok(Done::Yes(object.metadata.generation))
+        let api = applier.dynamic_api(namespace, &resource);
+        let object = applier.apply(&api, name, body).await?;
+        Ok(ActionOutcome::Done(object.metadata.generation))
     }
 }
 
-impl fmt::Display for Target {
+impl fmt::Display for ObjectRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Pod(PodName { namespace, name }) => write!(f, "Pod {namespace}/{name}"),
@@ -182,27 +171,23 @@ impl fmt::Display for Target {
 }
 
 async fn annotate(
-    client: &Client,
+    applier: &Applier,
     pod: &PodFacts,
     annotation: &str,
     value: String,
-) -> Result<Done, kube::Error> {
+) -> Result<ActionOutcome, ApplyError> {
     // The API server refuses a patch that would change the UID: it is another pod then.
     let metadata = json!({ "uid": pod.uid, "annotations": { annotation: value } });
-    let patch = Patch::Merge(json!({ "metadata": metadata }));
-    let params = PatchParams { field_manager: Some(FIELD_MANAGER.into()), ..Default::default() };
-    api(client, &pod.pod).patch_metadata(&pod.pod.name, &params, &patch).await?;
-    Ok(Done::Yes(None))
-}
-
-fn api(client: &Client, pod: &PodName) -> Api<Pod> {
-    Api::namespaced(client.clone(), &pod.namespace)
+    let api = applier.api::<Pod>(&pod.pod.namespace);
+    applier.merge_metadata(&api, &pod.pod.name, &metadata).await?;
+    Ok(ActionOutcome::Done(None))
 }
 
 #[cfg(test)]
 mod tests {
     use std::convert::Infallible;
 
+    use kube::Client;
     use kube::client::Body;
     use leasehold_types::TimeBounds;
     use tokio::sync::{mpsc, watch};
@@ -213,7 +198,7 @@ mod tests {
     use leasehold_platform_kube::pods::PodsSettings;
 
     /// Pods of an API server that answers everything with this code.
-    fn answered(code: u16) -> (Client, Pods) {
+    fn answered(code: u16) -> (Applier, Pods) {
         let answer = move |_: Request<Body>| async move {
             let text = json!({ "status": "Failure", "message": "it says no", "code": code });
             let response = Response::builder().status(code).body(text.to_string());
@@ -226,20 +211,20 @@ mod tests {
             bounds: TimeBounds::default(),
             handle: watch::channel(None).1,
         };
-        (client, Pods::start(settings, mpsc::channel(1).0))
+        (Applier::new(client), Pods::start(settings, mpsc::channel(1).0))
     }
 
     #[tokio::test]
     async fn a_busy_label_that_is_not_written_is_a_failure_and_no_race() {
         let pod = fixtures::pod("a jobs=1").pod;
-        let action = Action::of_pod(&pod, What::Busy(Arc::clone(&pod), true));
+        let action = Action::on_pod(&pod, ActionKind::SetBusyLabel(Arc::clone(&pod), true));
         for (code, done) in [
-            (500, Done::Failed("it says no".into(), false)),
-            (403, Done::Failed("it says no".into(), true)),
-            (404, Done::Outdated),
+            (500, ActionOutcome::Failed("it says no".into(), false)),
+            (403, ActionOutcome::Failed("it says no".into(), true)),
+            (404, ActionOutcome::Outdated),
         ] {
-            let (client, pods) = answered(code);
-            assert_eq!(action.carry_out(&client, &pods).await, done, "{code}");
+            let (applier, pods) = answered(code);
+            assert_eq!(action.execute(&applier, &pods).await, done, "{code}");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! What the tests of the operator look at: fleets as people write them, and pods and workers in
-//! one line each.
+//! Fixtures of the operator's tests: fleets as users write them, and pods and workers in one line
+//! each.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use leasehold_types::{ClusterName, WorkerKey, WorkerName};
 use serde_json::Value;
 
 use super::fleet::Fleet;
-use super::standing::{Mark, Standing};
+use super::worker_pod::{DrainReason, WorkerPod};
 use super::workload::WorkloadFacts;
 
 /// A `WorkerCluster` ns/ci of this spec.
@@ -49,7 +49,7 @@ pub(super) fn name() -> ClusterName {
     ClusterName::in_namespace("ns", "ci").expect("a name")
 }
 
-/// A workload `ci` with so many replicas, all of one template.
+/// A workload `ci` with this number of replicas, all of one template.
 pub(super) fn facts(kind: WorkloadKind, replicas: u32) -> WorkloadFacts {
     WorkloadFacts {
         kind,
@@ -72,10 +72,11 @@ pub(super) fn facts(kind: WorkloadKind, replicas: u32) -> WorkloadFacts {
 /// `streams=N`, `load=N`, `drains`, `ordered`, `lost`, `absent` (no worker is known), `scale-in`,
 /// `node`, `restart` (its mark), `cost`, `unready`, `pending`, `going`, `on=NODE`, `of=KIND`,
 /// `hash=TEXT`, `age=N`, `labelled`, `began=TEXT`.
-pub(crate) fn pod(words: &str) -> Standing {
+pub(crate) fn pod(words: &str) -> WorkerPod {
     let mut words = words.split_whitespace();
     let name = words.next().expect("a name").to_owned();
-    let mut it = Standing { pod: Arc::new(bare(&name)), mark: None, view: Some(view(&name)) };
+    let mut it =
+        WorkerPod { pod: Arc::new(bare(&name)), drain_reason: None, view: Some(view(&name)) };
     for word in words {
         let facts = Arc::get_mut(&mut it.pod).expect("nobody else has it");
         let mut view = it.view.as_mut();
@@ -96,8 +97,10 @@ pub(crate) fn pod(words: &str) -> Standing {
             ("ordered", Some(view)) => view.drain_ordered = true,
             ("lost", Some(view)) => view.presence = Presence::Lost,
             ("absent", _) => it.view = None,
-            ("scale-in" | "node" | "restart", _) => it.mark = Some(Mark::parse(word)),
-            ("cost", _) => facts.deletion_cost = Some(super::scale_in::COST),
+            ("scale-in" | "node" | "restart", _) => {
+                it.drain_reason = Some(DrainReason::parse(word))
+            }
+            ("cost", _) => facts.deletion_cost = Some(super::scale_in::DRAINED_POD_COST),
             ("unready", _) => facts.ready = false,
             ("pending", _) => (facts.ready, facts.phase) = (false, Phase::Pending),
             ("going", _) => facts.deleted_at = Some(Timestamp::UNIX_EPOCH),
@@ -120,7 +123,7 @@ pub(crate) fn pod(words: &str) -> Standing {
 }
 
 /// Pods of a StatefulSet: their ordinals are the ends of their names.
-pub(super) fn ordinal_pod(words: &str) -> Standing {
+pub(super) fn ordinal_pod(words: &str) -> WorkerPod {
     let mut it = pod(words);
     let facts = Arc::get_mut(&mut it.pod).expect("nobody else has it");
     let owner = facts.owner.as_mut().expect("an owner");

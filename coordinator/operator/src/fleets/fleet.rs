@@ -1,6 +1,5 @@
-//! A fleet: an object that has workers, a WorkerCluster or a WorkerClass. Whatever is done for the
-//! workers of the one is done for those of the other, by the same rules; only how many there are to
-//! be is decided differently.
+//! A fleet is an object that has workers: a WorkerCluster or a WorkerClass. The same rules apply to
+//! the workers of both; only the number of workers is decided differently.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,8 +19,8 @@ pub(super) enum Fleet {
 }
 
 impl Fleet {
-    /// All of them, by what they are called everywhere else. Of two of one name the WorkerCluster
-    /// has it.
+    /// Every fleet by its name. If a WorkerCluster and a WorkerClass have the same name, the
+    /// WorkerCluster has it.
     pub(super) fn all(objects: &Objects) -> impl Iterator<Item = (&ClusterName, Self)> {
         let clusters = objects.clusters.iter();
         let clusters = clusters.map(|(name, it)| (name, Self::Cluster(Arc::clone(&it.object))));
@@ -45,7 +44,7 @@ impl Fleet {
         }
     }
 
-    /// What it is called in messages.
+    /// Its name in messages.
     pub(super) fn noun(&self) -> &'static str {
         match self {
             Self::Cluster(_) => "cluster",
@@ -71,12 +70,12 @@ impl Fleet {
         self.metadata().namespace.as_deref().unwrap_or_default()
     }
 
-    /// Whether somebody has deleted it.
+    /// Whether its deletion was requested.
     pub(super) fn is_deleted(&self) -> bool {
         self.metadata().deletion_timestamp.is_some()
     }
 
-    /// The pods to make.
+    /// The template of its pods.
     pub(super) fn template(&self) -> Option<&PodTemplate> {
         match self {
             Self::Cluster(cluster) => cluster.spec.template.as_ref(),
@@ -84,7 +83,7 @@ impl Fleet {
         }
     }
 
-    /// What is made from the template.
+    /// The workload to create from the template.
     pub(super) fn workload(&self) -> Option<&WorkloadSpec> {
         match self {
             Self::Cluster(cluster) => cluster.spec.workload.as_ref(),
@@ -92,7 +91,7 @@ impl Fleet {
         }
     }
 
-    /// The workload that is there already.
+    /// The existing workload that it adopts.
     pub(super) fn workload_ref(&self) -> Option<&WorkloadRef> {
         match self {
             Self::Cluster(cluster) => cluster.spec.workload_ref.as_ref(),
@@ -121,7 +120,7 @@ impl Fleet {
         }
     }
 
-    /// That it controls an object, which so goes with it.
+    /// The owner reference by which objects are deleted with it.
     pub(super) fn owner(&self) -> OwnerReference {
         OwnerReference {
             api_version: API_VERSION.into(),
@@ -129,7 +128,7 @@ impl Fleet {
             name: self.name().into(),
             uid: self.metadata().uid.clone().unwrap_or_default(),
             controller: Some(true),
-            // It would take a right of its own, and nothing here has to go before its owner.
+            // It would need another RBAC right, and no object has to be deleted before its owner.
             block_owner_deletion: None,
         }
     }

@@ -1,6 +1,6 @@
-//! The census of agents: which pods asked for one and have none, and which have another than they
-//! would get now. It reports, and touches no pod: a pod without an agent was made by somebody's
-//! decision, and an old agent goes with its pod.
+//! Counts the agents of pods: which pods asked for one and have none, and which have an outdated
+//! one. It changes no pod: a pod without an agent was created by a user's decision, and an old
+//! agent is replaced with its pod.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,46 +13,46 @@ use leasehold_driver::port::Stopped;
 use leasehold_injection::names::INJECT;
 use leasehold_kube_api::names::{CLUSTER_LABEL, TRUE};
 use leasehold_platform_kube::pods::PodFacts;
+use leasehold_platform_kube::watch_cache::WatchCache;
 use leasehold_platform_kube::webhook::{Clusters, Injector};
 use leasehold_types::ClusterName;
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::Context;
+use super::events::pod_reference;
 use super::fleet::Fleet;
-use super::rounds::apis;
-use super::seen::Seen;
-use super::tell::pod_reference;
-use crate::events::{Happening, Reason};
+use super::reconciler::apis;
+use crate::events::{EventReason, NewEvent};
 
-/// How often it is looked.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Pods that are remembered as told of.
-const TOLD_MAX: usize = 10_000;
-/// Pods that a cluster's figures name.
+/// How often pods are counted.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Pods without an agent that are remembered as reported.
+const REPORTED_MAX: usize = 10_000;
+/// Pods that a cluster's counts name.
 const NAMED_MAX: usize = 5;
 
 /// The agents of each cluster's pods.
-pub(crate) type Agents = Arc<BTreeMap<ClusterName, Census>>;
+pub(crate) type InjectionByCluster = Arc<BTreeMap<ClusterName, InjectionCounts>>;
 
 /// The agents of the pods that asked for one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Census {
+pub(crate) struct InjectionCounts {
     /// Pods that asked for an agent and have one.
     pub(crate) injected: u32,
     /// Those that have none.
     pub(crate) missing: u32,
-    /// Those that have another than they would get now.
+    /// Pods with another agent than a new pod gets.
     pub(crate) outdated: u32,
     /// The first of those that have none.
     pub(crate) missing_pods: Vec<String>,
-    /// The first of those that have another, each with its image and the one that it would get.
+    /// The first outdated ones, each with its image and the one that a new pod gets.
     pub(crate) outdated_pods: Vec<(String, String, String)>,
 }
 
-/// How it stands with a pod.
+/// The state of a pod's injection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Standing {
+enum InjectionState {
     /// Its agent is the one that it would get now.
     Current,
     /// It has none.
@@ -61,14 +61,22 @@ enum Standing {
     Outdated(String),
 }
 
-/// Counts and tells until the driver ends.
-pub(super) async fn run(context: Context, agents: watch::Sender<Agents>) -> Result<(), Stopped> {
+/// Counts and reports until the driver ends.
+pub(super) async fn run(
+    context: Context,
+    agents: watch::Sender<InjectionByCluster>,
+) -> Result<(), Stopped> {
     // Pods with the label of a cluster are known already.
-    let strays = format!("{INJECT}={TRUE},!{CLUSTER_LABEL}");
-    let strays = watcher::Config::default().labels(&strays);
-    let strays = Seen::start(apis::<Pod>(&context), &strays, PodFacts::new);
-    let mut told = BTreeSet::new();
-    let mut ticks = interval(LOOK_EVERY);
+    let unlabelled = format!("{INJECT}={TRUE},!{CLUSTER_LABEL}");
+    let unlabelled = watcher::Config::default().labels(&unlabelled);
+    let unlabelled = WatchCache::start(
+        "pods without a cluster",
+        apis::<Pod>(&context),
+        &unlabelled,
+        PodFacts::new,
+    );
+    let mut reported = BTreeSet::new();
+    let mut ticks = interval(CHECK_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
@@ -76,18 +84,18 @@ pub(super) async fn run(context: Context, agents: watch::Sender<Agents>) -> Resu
             matches!(core.leadership(), Leadership::Leads(_))
         };
         let leads = context.handle.ask(leads).await?;
-        let is_synced = strays.is_synced() && context.pods.is_synced();
+        let is_synced = unlabelled.is_complete() && context.pods.is_synced();
         let (true, true, Some(clusters)) = (leads, is_synced, context.injector.clusters()) else {
-            told.clear();
+            reported.clear();
             context.handle.metrics.set_agents(0, 0);
             continue;
         };
         let mut pods = context.pods.all();
-        pods.extend(strays.all());
+        pods.extend(unlabelled.all().into_iter().map(|(_, pod)| pod));
         pods.retain(|pod| pod.opted_in && pod.is_active());
-        let (missing, outdated, found) = count(&pods, &context.injector, &clusters);
+        let (missing, outdated, found) = count_agents(&pods, &context.injector, &clusters);
         context.handle.metrics.set_agents(missing.len(), outdated);
-        let is_new = |before: &mut Agents| {
+        let is_new = |before: &mut InjectionByCluster| {
             let is_new = **before != found;
             if is_new {
                 *before = Arc::new(found);
@@ -96,10 +104,10 @@ pub(super) async fn run(context: Context, agents: watch::Sender<Agents>) -> Resu
         };
         agents.send_if_modified(is_new);
         let uids: BTreeSet<&str> = missing.iter().map(|(pod, _)| pod.uid.as_str()).collect();
-        told.retain(|uid: &String| uids.contains(uid.as_str()));
+        reported.retain(|uid: &String| uids.contains(uid.as_str()));
         for (pod, cluster) in missing {
-            if told.len() < TOLD_MAX && told.insert(pod.uid.clone()) {
-                tell(&context, pod, cluster.as_ref());
+            if reported.len() < REPORTED_MAX && reported.insert(pod.uid.clone()) {
+                report_missing(&context, pod, cluster.as_ref());
             }
         }
     }
@@ -108,37 +116,37 @@ pub(super) async fn run(context: Context, agents: watch::Sender<Agents>) -> Resu
 type Missing<'a> = Vec<(&'a PodFacts, Option<ClusterName>)>;
 
 /// The pods that have no agent, how many have an old one, and the same by cluster.
-fn count<'a>(
+fn count_agents<'a>(
     pods: &'a [Arc<PodFacts>],
     injector: &Injector,
     clusters: &Clusters,
-) -> (Missing<'a>, usize, BTreeMap<ClusterName, Census>) {
-    let mut all: BTreeMap<ClusterName, Census> = BTreeMap::new();
+) -> (Missing<'a>, usize, BTreeMap<ClusterName, InjectionCounts>) {
+    let mut all: BTreeMap<ClusterName, InjectionCounts> = BTreeMap::new();
     let (mut missing, mut outdated) = (Vec::new(), 0);
     for pod in pods {
         let cluster = cluster(pod, clusters);
-        let mut nobodys = Census::default();
-        let census = match &cluster {
+        let mut unassigned = InjectionCounts::default();
+        let counts = match &cluster {
             Some(cluster) => all.entry(cluster.clone()).or_default(),
-            None => &mut nobodys,
+            None => &mut unassigned,
         };
         let name = || pod.pod.name.clone();
-        match standing(pod, cluster.as_ref(), injector, clusters) {
-            Standing::Current => census.injected += 1,
-            Standing::Missing => {
-                census.missing += 1;
-                if census.missing_pods.len() < NAMED_MAX {
-                    census.missing_pods.push(name());
+        match injection_state(pod, cluster.as_ref(), injector, clusters) {
+            InjectionState::Current => counts.injected += 1,
+            InjectionState::Missing => {
+                counts.missing += 1;
+                if counts.missing_pods.len() < NAMED_MAX {
+                    counts.missing_pods.push(name());
                 }
                 missing.push((pod.as_ref(), cluster));
             }
-            Standing::Outdated(wanted) => {
-                census.injected += 1;
-                census.outdated += 1;
+            InjectionState::Outdated(wanted) => {
+                counts.injected += 1;
+                counts.outdated += 1;
                 outdated += 1;
-                if census.outdated_pods.len() < NAMED_MAX {
+                if counts.outdated_pods.len() < NAMED_MAX {
                     let has = pod.agent_image.clone().unwrap_or_default();
-                    census.outdated_pods.push((name(), has, wanted));
+                    counts.outdated_pods.push((name(), has, wanted));
                 }
             }
         }
@@ -153,35 +161,40 @@ fn cluster(pod: &PodFacts, clusters: &Clusters) -> Option<ClusterName> {
     pod.cluster.clone().or_else(only)
 }
 
-fn standing(
+fn injection_state(
     pod: &PodFacts,
     cluster: Option<&ClusterName>,
     injector: &Injector,
     clusters: &Clusters,
-) -> Standing {
-    let Some(image) = &pod.agent_image else { return Standing::Missing };
+) -> InjectionState {
+    let Some(image) = &pod.agent_image else { return InjectionState::Missing };
     let namespace = &pod.pod.namespace;
     let cluster = cluster.map(|name| name.parts().1);
     let wanted = match &pod.agent_image_wanted {
         Some(wanted) => wanted.clone(),
         None => injector.image(clusters, namespace, cluster),
     };
-    if *image == wanted { Standing::Current } else { Standing::Outdated(wanted) }
+    if *image == wanted { InjectionState::Current } else { InjectionState::Outdated(wanted) }
 }
 
-fn tell(context: &Context, pod: &PodFacts, cluster: Option<&ClusterName>) {
+fn report_missing(context: &Context, pod: &PodFacts, cluster: Option<&ClusterName>) {
     let configuration = &context.settings.injection.configuration;
     let note = format!(
         "pod {} asks for an agent ({INJECT}: \"{TRUE}\") and has none, so its worker gets no \
-         leases: it was made while the webhook {configuration} was not there or did not match it. \
-         See that it is there, then delete the pod: a controller makes another",
+         leases: it was created while the webhook {configuration} was missing or did not match \
+         it. Check the webhook, then delete the pod: its controller creates another",
         pod.pod.name
     );
     let objects = context.objects.borrow();
     let fleet = cluster.and_then(|name| Fleet::find(&objects, name));
     let related = fleet.map(|fleet| fleet.reference());
     let regarding = pod_reference(pod);
-    context.events.record(Happening { regarding, related, reason: Reason::InjectionSkipped, note });
+    context.events.record(NewEvent {
+        regarding,
+        related,
+        reason: EventReason::InjectionSkipped,
+        note,
+    });
 }
 
 #[cfg(test)]
@@ -240,12 +253,12 @@ mod tests {
         ];
         let mut clusters = Clusters::default();
         clusters.insert("ns", "ci", Cluster::default());
-        let (missing, outdated, found) = count(&pods, &injector(), &clusters);
+        let (missing, outdated, found) = count_agents(&pods, &injector(), &clusters);
         let names: Vec<_> = missing.iter().map(|(pod, _)| pod.pod.name.as_str()).collect();
         assert_eq!((names, outdated), (vec!["d", "e"], 1));
         let name = ClusterName::in_namespace("ns", "ci").expect("a name");
         let old = ("b".to_owned(), "agent:1".to_owned(), "agent:2".to_owned());
-        let wanted = Census {
+        let wanted = InjectionCounts {
             injected: 4,
             missing: 2,
             outdated: 1,
@@ -254,10 +267,10 @@ mod tests {
         };
         assert_eq!(found, BTreeMap::from([(name, wanted)]));
 
-        // With two, nobody can say whose a pod without the label is.
+        // With two clusters, a pod without the label belongs to neither.
         clusters.insert("ns", "other", Cluster::default());
-        let (missing, _, found) = count(&pods, &injector(), &clusters);
+        let (missing, _, found) = count_agents(&pods, &injector(), &clusters);
         assert_eq!((missing.len(), missing[1].1.as_ref()), (2, None));
-        assert_eq!(found.values().map(|census| census.missing).sum::<u32>(), 1);
+        assert_eq!(found.values().map(|counts| counts.missing).sum::<u32>(), 1);
     }
 }

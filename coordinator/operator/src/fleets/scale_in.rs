@@ -1,8 +1,8 @@
-//! Fewer workers: which pods are to go, and when the replicas may fall. A pod goes when it holds
-//! nothing, and the replicas are never fewer than the pods that are to stay.
+//! Scale-in: which pods to remove, and when the replicas may fall. A pod is removed when it holds
+//! nothing, and the replicas never fall below the pods that stay.
 //!
-//! It is decided from what is there, each time anew: the pods' marks are all that is remembered,
-//! so that a new leader goes on where its predecessor was.
+//! Each decision starts from the present state. The pods' marks are the only memory, so a new
+//! leader continues where its predecessor stopped.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -12,108 +12,119 @@ use leasehold_manifest::manifest::WorkloadKind;
 use leasehold_platform_kube::pods::Phase;
 use leasehold_types::{Load, WorkerName};
 
-use super::scaling::Scale;
-use super::standing::{Mark, Standing};
+use super::scaling::DesiredScale;
+use super::worker_pod::{DrainReason, WorkerPod};
 use super::workload::WorkloadFacts;
 
-/// The deletion cost of a pod that has drained: below what anybody else writes by habit.
-pub(super) const COST: i32 = -1_000;
+/// The deletion cost of a drained pod: below usual values.
+pub(super) const DRAINED_POD_COST: i32 = -1_000;
 
-/// What is to be done now; indices are of the pods that were asked about.
+/// The decision; indices refer to the pods given.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Decision {
+pub(super) struct ScaleInDecision {
     /// Pods to mark.
     pub(super) mark: Vec<usize>,
-    /// Drained pods to write [`COST`] to.
+    /// Drained pods to write [`DRAINED_POD_COST`] to.
     pub(super) cost: Vec<usize>,
-    /// Pods that a scale-in waits for, or is about to remove: they are not to be replaced.
+    /// Pods that a scale-in waits for or is about to remove: they must not be replaced.
     pub(super) victims: BTreeSet<usize>,
     /// The replicas that the workload should have; none where it is not for the coordinator.
     pub(super) replicas: Option<u32>,
-    /// What it waits for, beside drains.
+    /// What it waits for, besides drains.
     pub(super) waits: Option<String>,
-    /// How many are too many, and stay: what they serve would find no room elsewhere.
+    /// Surplus pods that stay: the others have no room for their shares.
     pub(super) kept: u32,
 }
 
-/// Decides for a workload that is to have so many replicas. `crew` are its pods, all of them.
-pub(super) fn decide(facts: &WorkloadFacts, scale: &Scale, crew: &[Standing]) -> Decision {
-    let (desired, spare) = (scale.replicas, scale.spare.as_deref());
+/// Decides for a workload with this scale. `own_pods` are all of its pods.
+pub(super) fn decide(
+    facts: &WorkloadFacts,
+    scale: &DesiredScale,
+    own_pods: &[WorkerPod],
+) -> ScaleInDecision {
+    let (desired, removable) = (scale.replicas, scale.removable.as_deref());
     let current = facts.replicas;
-    let active: Vec<usize> = (0..crew.len()).filter(|it| crew[*it].pod.is_active()).collect();
-    let unchanged = Decision { replicas: Some(current.max(desired)), ..Decision::default() };
+    let active: Vec<usize> =
+        (0..own_pods.len()).filter(|it| own_pods[*it].pod.is_active()).collect();
+    let unchanged =
+        ScaleInDecision { replicas: Some(current.max(desired)), ..ScaleInDecision::default() };
     // A Deployment counts none of its pods that terminate or are over.
     let seen = match facts.kind {
         WorkloadKind::Deployment => count(active.len()),
-        WorkloadKind::StatefulSet => count(crew.len()),
+        WorkloadKind::StatefulSet => count(own_pods.len()),
     };
     if seen < facts.pods && current > desired {
         // Pods that are on their way out may still be counted for a moment.
-        let unseen = facts.pods.saturating_sub(count(crew.len()));
+        let unseen = facts.pods.saturating_sub(count(own_pods.len()));
         let waits = (unseen > 0).then(|| {
-            format!("{unseen} of {} pods are not seen as workers of this cluster", facts.pods)
+            format!("{unseen} of {} pods are not known as workers of this cluster", facts.pods)
         });
-        return Decision { waits, ..unchanged };
+        return ScaleInDecision { waits, ..unchanged };
     }
     match facts.kind {
-        WorkloadKind::StatefulSet => from_the_top(facts, desired, spare, crew, &active),
-        WorkloadKind::Deployment if is_rolling(facts, crew, &active) => Decision {
-            // Which pods go is decided when only one template is left.
-            victims: active.iter().copied().filter(|it| is_marked(&crew[*it])).collect(),
+        WorkloadKind::StatefulSet => {
+            decide_stateful_set(facts, desired, removable, own_pods, &active)
+        }
+        WorkloadKind::Deployment if is_rolling(facts, own_pods, &active) => ScaleInDecision {
+            // Pods are chosen when only one template is left.
+            victims: active.iter().copied().filter(|it| is_marked(&own_pods[*it])).collect(),
             waits: (current > desired).then(|| match facts.stuck {
                 None => "a rollout is in progress".to_owned(),
-                Some(_) => "pods of more than one template are there, and fewer replicas would \
-                            end pods of each, whoever has drained"
+                Some(_) => "there are pods of more than one template, and a scale-in would end \
+                            pods of each, drained or not"
                     .to_owned(),
             }),
             ..unchanged
         },
-        WorkloadKind::Deployment => by_rank(facts, desired, spare, crew, &active),
+        WorkloadKind::Deployment => decide_deployment(facts, desired, removable, own_pods, &active),
     }
 }
 
-/// A Deployment: whoever loses least, and its ReplicaSet is told by their cost.
-fn by_rank(
+/// A Deployment: the pods with the least to lose; their deletion cost makes the ReplicaSet remove
+/// them.
+fn decide_deployment(
     facts: &WorkloadFacts,
     desired: u32,
-    spare: Option<&[WorkerName]>,
-    crew: &[Standing],
+    removable: Option<&[WorkerName]>,
+    own_pods: &[WorkerPod],
     active: &[usize],
-) -> Decision {
+) -> ScaleInDecision {
     let current = facts.replicas;
     let surplus = count(active.len()).saturating_sub(desired);
     let mut marked: Vec<usize> =
-        active.iter().copied().filter(|it| is_marked(&crew[*it])).collect();
-    marked.sort_by_key(|it| rank(&crew[*it]));
-    let mut decision = Decision::default();
+        active.iter().copied().filter(|it| is_marked(&own_pods[*it])).collect();
+    marked.sort_by_key(|it| rank(&own_pods[*it]));
+    let mut decision = ScaleInDecision::default();
     if current > desired {
         let mut others: Vec<usize> =
-            active.iter().copied().filter(|it| !is_marked(&crew[*it])).collect();
-        others.sort_by_key(|it| rank(&crew[*it]));
+            active.iter().copied().filter(|it| !is_marked(&own_pods[*it])).collect();
+        others.sort_by_key(|it| rank(&own_pods[*it]));
         let wanted = (surplus as usize).saturating_sub(marked.len());
-        let others = match spare {
-            Some(spare) => spared(others, spare, crew, &marked),
+        let others = match removable {
+            Some(removable) => removable_pods(others, removable, own_pods, &marked),
             None => others,
         };
         decision.mark = others.into_iter().take(wanted).collect();
         decision.kept = count(wanted - decision.mark.len());
     }
     marked.truncate(surplus as usize);
-    let drained: Vec<usize> = marked.iter().copied().filter(|it| crew[*it].is_drained()).collect();
+    let drained: Vec<usize> =
+        marked.iter().copied().filter(|it| own_pods[*it].is_drained()).collect();
     decision.victims = marked.into_iter().chain(decision.mark.iter().copied()).collect();
     if current <= desired {
         decision.replicas = Some(desired);
         return decision;
     }
-    let missing = |it: &usize| crew[*it].pod.deletion_cost.is_none_or(|cost| cost > COST);
+    let missing =
+        |it: &usize| own_pods[*it].pod.deletion_cost.is_none_or(|cost| cost > DRAINED_POD_COST);
     decision.cost = drained.iter().copied().filter(missing).collect();
     let ready = drained.len() - decision.cost.len();
     let stay = count(active.len() - ready);
     decision.replicas = Some(current.min(stay).max(desired));
     if stay < current
-        && let Some(first) = active.iter().find(|it| goes_first(&crew[**it]))
+        && let Some(first) = active.iter().find(|it| is_removed_first(&own_pods[**it]))
     {
-        let first = &crew[*first];
+        let first = &own_pods[*first];
         let does = if first.is_busy() { "runs jobs" } else { "serves pipelines" };
         decision.waits = Some(format!(
             "pod {} is not Ready and {does}: its ReplicaSet would remove it first",
@@ -124,34 +135,35 @@ fn by_rank(
     decision
 }
 
-/// A StatefulSet: it removes its highest ordinals, whoever they are.
-fn from_the_top(
+/// A StatefulSet: it always removes its highest ordinals.
+fn decide_stateful_set(
     facts: &WorkloadFacts,
     desired: u32,
-    spare: Option<&[WorkerName]>,
-    crew: &[Standing],
+    removable: Option<&[WorkerName]>,
+    own_pods: &[WorkerPod],
     active: &[usize],
-) -> Decision {
+) -> ScaleInDecision {
     let (first, current) = (facts.first_ordinal, facts.replicas);
     let end = first.saturating_add(desired);
-    let beyond = |it: &usize| crew[*it].pod.ordinal.is_some_and(|ordinal| ordinal >= end);
+    let beyond = |it: &usize| own_pods[*it].pod.ordinal.is_some_and(|ordinal| ordinal >= end);
     let beyond: Vec<usize> = active.iter().copied().filter(beyond).collect();
     let mut decision =
-        Decision { victims: beyond.iter().copied().collect(), ..Decision::default() };
+        ScaleInDecision { victims: beyond.iter().copied().collect(), ..ScaleInDecision::default() };
     if current <= desired {
         decision.replicas = Some(desired);
         return decision;
     }
     let (marked, mut others): (Vec<usize>, Vec<usize>) =
-        beyond.iter().copied().partition(|it| is_marked(&crew[*it]));
-    decision.mark = match spare {
+        beyond.iter().copied().partition(|it| is_marked(&own_pods[*it]));
+    decision.mark = match removable {
         None => others,
-        Some(spare) => {
-            // Who may go beside whom is not known: one after the other.
-            others.sort_by_key(|it| Reverse(crew[*it].pod.ordinal));
+        Some(removable) => {
+            // Which pods may be removed together is not known: one after the other.
+            others.sort_by_key(|it| Reverse(own_pods[*it].pod.ordinal));
             let top = others.first().copied();
-            let spared = spared(others.clone(), spare, crew, &marked);
-            let mark: Vec<usize> = top.filter(|top| spared.contains(top)).into_iter().collect();
+            let removable_pods = removable_pods(others.clone(), removable, own_pods, &marked);
+            let mark: Vec<usize> =
+                top.filter(|top| removable_pods.contains(top)).into_iter().collect();
             decision.kept = count(others.len() - mark.len());
             decision.victims = marked.into_iter().chain(mark.iter().copied()).collect();
             mark
@@ -159,8 +171,8 @@ fn from_the_top(
     };
     let stays: BTreeSet<u32> = beyond
         .iter()
-        .filter(|it| !(is_marked(&crew[**it]) && crew[**it].is_drained()))
-        .filter_map(|it| crew[*it].pod.ordinal)
+        .filter(|it| !(is_marked(&own_pods[**it]) && own_pods[**it].is_drained()))
+        .filter_map(|it| own_pods[*it].pod.ordinal)
         .collect();
     let top = stays.last().map_or(desired, |ordinal| ordinal - first + 1);
     decision.replicas = Some(current.min(top).max(desired));
@@ -169,21 +181,21 @@ fn from_the_top(
 
 /// The worker that a StatefulSet gives next: the highest of those that are not marked. None where
 /// the core does not know it.
-pub(super) fn top(crew: &[Standing]) -> Option<&WorkerView> {
-    let stays = crew.iter().filter(|it| it.pod.is_active() && !is_marked(it));
+pub(super) fn next_stateful_set_pod(own_pods: &[WorkerPod]) -> Option<&WorkerView> {
+    let stays = own_pods.iter().filter(|it| it.pod.is_active() && !is_marked(it));
     stays.max_by_key(|it| it.pod.ordinal)?.view.as_ref()
 }
 
-/// Who goes first: whoever is marked already, drained before draining; then whoever is not Ready
-/// and idle, whom its ReplicaSet would remove first; then whoever runs the fewest jobs and has the
-/// least of pipelines and streams; the newest.
-fn rank(it: &Standing) -> impl Ord + use<> {
+/// The order of removal: marked pods, drained before draining; pods that are not Ready and idle,
+/// which the ReplicaSet would remove first; then those with the fewest jobs, the least load and the
+/// fewest streams; the newest first.
+fn rank(it: &WorkerPod) -> impl Ord + use<> {
     let (load, streams) =
         it.view.as_ref().map_or_else(Default::default, |it| (it.load, it.streams));
     let unready = it.pod.phase == Phase::Pending || !it.pod.ready;
     (
         !it.is_drained(),
-        it.mark.is_none(),
+        it.drain_reason.is_none(),
         it.is_busy(),
         !unready,
         it.jobs(),
@@ -194,47 +206,53 @@ fn rank(it: &Standing) -> impl Ord + use<> {
     )
 }
 
-/// Of these pods, those that may go: who holds nothing and is no worker yet, or no more; and then
-/// those that the core can spare, in its order. None while it has not been told of all that go.
-fn spared(of: Vec<usize>, spare: &[WorkerName], crew: &[Standing], marked: &[usize]) -> Vec<usize> {
-    if marked.iter().any(|it| crew[*it].needs_order()) {
+/// Those of the pods that may be removed: first those that hold nothing and are not workers, then
+/// those that the core can spare, in its order. None while the core has not received every drain
+/// order.
+fn removable_pods(
+    of: Vec<usize>,
+    removable: &[WorkerName],
+    own_pods: &[WorkerPod],
+    marked: &[usize],
+) -> Vec<usize> {
+    if marked.iter().any(|it| own_pods[*it].needs_drain_order()) {
         return Vec::new();
     }
     let order = |it: &usize| {
-        let it = &crew[*it];
+        let it = &own_pods[*it];
         match &it.view {
             None => Some(0),
             Some(_) if it.is_drained() => Some(0),
             Some(view) if view.presence != Presence::Connected && it.is_empty() => Some(0),
             Some(view) => {
-                spare.iter().position(|name| *name == view.key.worker).map(|index| index + 1)
+                removable.iter().position(|name| *name == view.key.worker).map(|index| index + 1)
             }
         }
     };
-    let mut spared: Vec<(usize, usize)> =
+    let mut removable_pods: Vec<(usize, usize)> =
         of.into_iter().filter_map(|it| Some((order(&it)?, it))).collect();
-    // Those that are no workers stay in the order of their ranks.
-    spared.sort_by_key(|(order, _)| *order);
-    spared.into_iter().map(|(_, it)| it).collect()
+    // Pods that are not workers keep the order of their ranks.
+    removable_pods.sort_by_key(|(order, _)| *order);
+    removable_pods.into_iter().map(|(_, it)| it).collect()
 }
 
-/// Whether a ReplicaSet would remove it before those that have drained, although it runs jobs or
-/// serves pipelines.
-fn goes_first(it: &Standing) -> bool {
+/// Whether a ReplicaSet would remove it before drained pods, although it runs jobs or serves
+/// pipelines.
+fn is_removed_first(it: &WorkerPod) -> bool {
     let serves = it.view.as_ref().is_some_and(|view| view.load > Load::ZERO);
     !is_marked(it) && !it.pod.ready && (it.is_busy() || serves)
 }
 
-/// Whether it cannot be told which pods would go: the Deployment takes a share from each of its
-/// ReplicaSets. A stuck rollout of which only old pods are there is not waited for.
-fn is_rolling(facts: &WorkloadFacts, crew: &[Standing], active: &[usize]) -> bool {
-    let templates: BTreeSet<_> = active.iter().map(|it| &crew[*it].pod.template_hash).collect();
+/// Whether it is unknown which pods a scale-in would remove: the Deployment scales each of its
+/// ReplicaSets in proportion. A stuck rollout with only old pods is not waited for.
+fn is_rolling(facts: &WorkloadFacts, own_pods: &[WorkerPod], active: &[usize]) -> bool {
+    let templates: BTreeSet<_> = active.iter().map(|it| &own_pods[*it].pod.template_hash).collect();
     let is_unread = facts.observed_generation < facts.generation;
-    templates.len() > 1 || is_unread || (facts.stuck.is_none() && facts.is_mixed())
+    templates.len() > 1 || is_unread || (facts.stuck.is_none() && facts.has_mixed_templates())
 }
 
-fn is_marked(it: &Standing) -> bool {
-    it.mark == Some(Mark::ScaleIn)
+fn is_marked(it: &WorkerPod) -> bool {
+    it.drain_reason == Some(DrainReason::ScaleIn)
 }
 
 fn count(number: usize) -> u32 {

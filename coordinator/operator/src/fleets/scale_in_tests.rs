@@ -3,7 +3,7 @@
 use super::*;
 use crate::fleets::fixtures::{facts, ordinal_pod, pod};
 
-/// What is decided, by the pods' names.
+/// The decision, by the names of pods.
 #[derive(Debug, PartialEq, Eq)]
 struct Decided {
     mark: Vec<String>,
@@ -17,20 +17,30 @@ fn decided(mark: &[&str], cost: &[&str], replicas: u32) -> Decided {
     Decided { mark: owned(mark), cost: owned(cost), replicas, waits: false }
 }
 
-fn of(facts: &WorkloadFacts, desired: u32, crew: &[Standing]) -> Decided {
-    scaled(facts, &Scale::of(desired), crew)
+fn of(facts: &WorkloadFacts, desired: u32, own_pods: &[WorkerPod]) -> Decided {
+    scaled(facts, &DesiredScale::of(desired), own_pods)
 }
 
 /// The same, where only these workers can be spared.
-fn sparing(facts: &WorkloadFacts, desired: u32, spare: &[&str], crew: &[Standing]) -> Decided {
-    let spare = spare.iter().map(|name| WorkerName::new(name).expect("a name")).collect();
-    scaled(facts, &Scale { spare: Some(spare), ..Scale::of(desired) }, crew)
+fn sparing(
+    facts: &WorkloadFacts,
+    desired: u32,
+    removable: &[&str],
+    own_pods: &[WorkerPod],
+) -> Decided {
+    let removable = removable.iter().map(|name| WorkerName::new(name).expect("a name")).collect();
+    scaled(
+        facts,
+        &DesiredScale { removable: Some(removable), ..DesiredScale::of(desired) },
+        own_pods,
+    )
 }
 
-fn scaled(facts: &WorkloadFacts, scale: &Scale, crew: &[Standing]) -> Decided {
-    let decision = decide(facts, scale, crew);
+fn scaled(facts: &WorkloadFacts, scale: &DesiredScale, own_pods: &[WorkerPod]) -> Decided {
+    let decision = decide(facts, scale, own_pods);
     let names = |indices: &[usize]| {
-        let mut names: Vec<_> = indices.iter().map(|it| crew[*it].pod.pod.name.clone()).collect();
+        let mut names: Vec<_> =
+            indices.iter().map(|it| own_pods[*it].pod.pod.name.clone()).collect();
         names.sort();
         names
     };
@@ -43,13 +53,13 @@ fn scaled(facts: &WorkloadFacts, scale: &Scale, crew: &[Standing]) -> Decided {
 }
 
 fn deployment(replicas: u32, desired: u32, pods: &[&str]) -> Decided {
-    let crew: Vec<_> = pods.iter().map(|words| pod(words)).collect();
-    of(&facts(WorkloadKind::Deployment, replicas), desired, &crew)
+    let own_pods: Vec<_> = pods.iter().map(|words| pod(words)).collect();
+    of(&facts(WorkloadKind::Deployment, replicas), desired, &own_pods)
 }
 
 fn stateful_set(replicas: u32, desired: u32, pods: &[&str]) -> Decided {
-    let crew: Vec<_> = pods.iter().map(|words| ordinal_pod(words)).collect();
-    of(&facts(WorkloadKind::StatefulSet, replicas), desired, &crew)
+    let own_pods: Vec<_> = pods.iter().map(|words| ordinal_pod(words)).collect();
+    of(&facts(WorkloadKind::StatefulSet, replicas), desired, &own_pods)
 }
 
 #[test]
@@ -106,14 +116,14 @@ fn replicas_without_pods_fall_at_once() {
     let mut facts = facts(WorkloadKind::Deployment, 4);
     facts.pods = 2;
     facts.updated = 2;
-    let crew = [pod("a jobs=1 age=2"), pod("b jobs=1 age=1")];
-    assert_eq!(of(&facts, 1, &crew), decided(&["b"], &[], 2));
+    let own_pods = [pod("a jobs=1 age=2"), pod("b jobs=1 age=1")];
+    assert_eq!(of(&facts, 1, &own_pods), decided(&["b"], &[], 2));
 }
 
 #[test]
 fn pods_that_are_not_seen_are_not_risked() {
-    let crew = [pod("a scale-in absent cost")];
-    let decided = of(&facts(WorkloadKind::Deployment, 4), 1, &crew);
+    let own_pods = [pod("a scale-in absent cost")];
+    let decided = of(&facts(WorkloadKind::Deployment, 4), 1, &own_pods);
     assert!(decided.waits);
     assert_eq!(decided.replicas, 4);
 }
@@ -122,10 +132,10 @@ fn pods_that_are_not_seen_are_not_risked() {
 fn pods_that_are_on_their_way_out_stand_for_none_that_are_not_seen() {
     // Three pods work, and one of them is not seen: the one that goes is not it.
     let mut facts = facts(WorkloadKind::Deployment, 3);
-    let crew = [pod("a jobs=1"), pod("b scale-in absent cost"), pod("c going")];
-    assert_eq!(of(&facts, 1, &crew), decided(&[], &[], 3));
+    let own_pods = [pod("a jobs=1"), pod("b scale-in absent cost"), pod("c going")];
+    assert_eq!(of(&facts, 1, &own_pods), decided(&[], &[], 3));
     facts.pods = 2;
-    assert_eq!(of(&facts, 1, &crew), decided(&[], &[], 1));
+    assert_eq!(of(&facts, 1, &own_pods), decided(&[], &[], 1));
 }
 
 #[test]
@@ -139,7 +149,7 @@ fn a_busy_pod_that_its_replica_set_would_take_first_holds_the_fall() {
 
 #[test]
 fn a_rollout_is_waited_for_even_where_it_is_stuck() {
-    let crew = [
+    let own_pods = [
         pod("a jobs=1"),
         pod("b age=2"),
         pod("c hash=old scale-in absent cost"),
@@ -149,7 +159,7 @@ fn a_rollout_is_waited_for_even_where_it_is_stuck() {
     rolling.updated = 2;
     for stuck in [None, Some("deadline".to_owned())] {
         rolling.stuck = stuck;
-        let decision = of(&rolling, 2, &crew);
+        let decision = of(&rolling, 2, &own_pods);
         assert!(decision.waits);
         assert_eq!((decision.mark.len(), decision.replicas), (0, 4));
     }
@@ -157,14 +167,14 @@ fn a_rollout_is_waited_for_even_where_it_is_stuck() {
 
 #[test]
 fn a_stuck_rollout_that_has_begun_no_pod_is_not_waited_for() {
-    let crew = [pod("a jobs=1"), pod("b scale-in absent cost")];
+    let own_pods = [pod("a jobs=1"), pod("b scale-in absent cost")];
     let mut stuck = facts(WorkloadKind::Deployment, 2);
     stuck.updated = 0;
     stuck.stuck = Some("quota".into());
-    assert_eq!(of(&stuck, 1, &crew), decided(&[], &[], 1));
+    assert_eq!(of(&stuck, 1, &own_pods), decided(&[], &[], 1));
     // Its controller has not read what it is to be now.
     stuck.generation = 2;
-    assert_eq!(of(&stuck, 1, &crew).replicas, 2);
+    assert_eq!(of(&stuck, 1, &own_pods).replicas, 2);
 }
 
 #[test]
@@ -174,11 +184,11 @@ fn more_workers_are_there_at_once_and_nobody_is_marked() {
 
 #[test]
 fn victims_that_are_not_needed_any_more_are_no_victims() {
-    let crew = [pod("a"), pod("b scale-in drains jobs=0"), pod("c scale-in drains jobs=1")];
-    let decision = decide(&facts(WorkloadKind::Deployment, 3), &Scale::of(3), &crew);
+    let own_pods = [pod("a"), pod("b scale-in drains jobs=0"), pod("c scale-in drains jobs=1")];
+    let decision = decide(&facts(WorkloadKind::Deployment, 3), &DesiredScale::of(3), &own_pods);
     assert_eq!(decision.victims, BTreeSet::new());
     // The one that has drained is the victim, of two.
-    let decision = decide(&facts(WorkloadKind::Deployment, 3), &Scale::of(2), &crew);
+    let decision = decide(&facts(WorkloadKind::Deployment, 3), &DesiredScale::of(2), &own_pods);
     assert_eq!(decision.victims, BTreeSet::from([1]));
 }
 
@@ -204,14 +214,14 @@ fn a_stateful_set_in_a_rollout_gives_its_highest_ordinals_too() {
     let mut facts = facts(WorkloadKind::StatefulSet, 2);
     facts.updated = 1;
     facts.first_ordinal = 5;
-    let crew = [ordinal_pod("ci-5"), ordinal_pod("ci-6")];
-    assert_eq!(of(&facts, 1, &crew), decided(&["ci-6"], &[], 2));
+    let own_pods = [ordinal_pod("ci-5"), ordinal_pod("ci-6")];
+    assert_eq!(of(&facts, 1, &own_pods), decided(&["ci-6"], &[], 2));
 }
 
-/// The pods of a class, of which so many are wanted.
-fn class(desired: u32, spare: &[&str], pods: &[&str]) -> Decided {
-    let crew: Vec<_> = pods.iter().map(|words| pod(words)).collect();
-    sparing(&facts(WorkloadKind::Deployment, count(crew.len())), desired, spare, &crew)
+/// The pods of a class with this number of desired replicas.
+fn class(desired: u32, removable: &[&str], pods: &[&str]) -> Decided {
+    let own_pods: Vec<_> = pods.iter().map(|words| pod(words)).collect();
+    sparing(&facts(WorkloadKind::Deployment, count(own_pods.len())), desired, removable, &own_pods)
 }
 
 #[test]
@@ -222,9 +232,9 @@ fn a_class_gives_only_workers_that_can_be_spared_and_those_without_work_first() 
     // Two would be too many, and only one finds room for its part.
     assert_eq!(class(2, &["c"], &pods), decided(&["c"], &[], 4));
     assert_eq!(class(1, &[], &pods), decided(&[], &[], 4));
-    let scale = Scale { spare: Some(Vec::new()), ..Scale::of(1) };
-    let crew: Vec<_> = pods.iter().map(|words| pod(words)).collect();
-    assert_eq!(decide(&facts(WorkloadKind::Deployment, 4), &scale, &crew).kept, 3);
+    let scale = DesiredScale { removable: Some(Vec::new()), ..DesiredScale::of(1) };
+    let own_pods: Vec<_> = pods.iter().map(|words| pod(words)).collect();
+    assert_eq!(decide(&facts(WorkloadKind::Deployment, 4), &scale, &own_pods).kept, 3);
 }
 
 #[test]
@@ -247,16 +257,16 @@ fn nobody_more_is_chosen_before_the_core_knows_of_those_who_go() {
 #[test]
 fn a_worker_that_serves_is_not_removed_by_its_replica_set() {
     let pods = ["a load=5 unready", "b scale-in absent cost"];
-    let crew: Vec<_> = pods.iter().map(|words| pod(words)).collect();
-    let waits = sparing(&facts(WorkloadKind::Deployment, 2), 1, &[], &crew);
+    let own_pods: Vec<_> = pods.iter().map(|words| pod(words)).collect();
+    let waits = sparing(&facts(WorkloadKind::Deployment, 2), 1, &[], &own_pods);
     assert_eq!((waits.replicas, waits.waits), (2, true));
 }
 
 #[test]
 fn a_stateful_set_of_a_class_gives_one_after_the_other_from_the_top() {
-    let set = |spare: &[&str], pods: &[&str]| {
-        let crew: Vec<_> = pods.iter().map(|words| ordinal_pod(words)).collect();
-        sparing(&facts(WorkloadKind::StatefulSet, count(crew.len())), 1, spare, &crew)
+    let set = |removable: &[&str], pods: &[&str]| {
+        let own_pods: Vec<_> = pods.iter().map(|words| ordinal_pod(words)).collect();
+        sparing(&facts(WorkloadKind::StatefulSet, count(own_pods.len())), 1, removable, &own_pods)
     };
     let pods = ["ci-0 load=5", "ci-1 load=0", "ci-2 load=5"];
     assert_eq!(set(&["ci-1", "ci-2"], &pods), decided(&["ci-2"], &[], 3));

@@ -1,6 +1,4 @@
-//! How many workers a fleet is to have. A class has more of them at once where its load asks for
-//! more, and fewer only when every recommendation of a whole window was lower: the highest of them
-//! holds. A new leader's window begins anew, with what is there.
+//! How many workers a fleet should have.
 
 use std::collections::VecDeque;
 use std::fmt::Write;
@@ -10,33 +8,33 @@ use leasehold_coordinator_core::view::{ClassView, Presence};
 use leasehold_manifest::manifest::WorkerClassSpec;
 use leasehold_types::{Moment, WorkerName};
 
-use super::standing::{Mark, Standing};
+use super::worker_pod::{DrainReason, WorkerPod};
 
-/// How many workers a fleet is to have.
+/// How many workers a fleet should have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Scale {
-    /// So many replicas.
+pub(super) struct DesiredScale {
+    /// The number of replicas.
     pub(super) replicas: u32,
-    /// The arithmetic, for people; none where it is nobody's news.
+    /// How the number was computed, for messages.
     pub(super) why: Option<String>,
-    /// What keeps it from what was asked for: a reason in one word, and a sentence.
+    /// The limit that applies: a reason in one word, and a sentence.
     pub(super) limited: Option<(&'static str, String)>,
-    /// The only workers that may be taken away, in this order; none where any may be.
-    pub(super) spare: Option<Vec<WorkerName>>,
+    /// The only workers that may be removed, in this order; none if any may be.
+    pub(super) removable: Option<Vec<WorkerName>>,
 }
 
-impl Scale {
-    /// So many replicas, and nothing more to say of it.
+impl DesiredScale {
+    /// A number of replicas without further details.
     pub(super) fn of(replicas: u32) -> Self {
         Self { replicas, ..Self::default() }
     }
 }
 
-/// The recommendations of the last while: those that are the highest from their time on.
+/// The recommendations of a time window: those with no higher one after them.
 #[derive(Debug, Default)]
-pub(super) struct Window(VecDeque<(Moment, u32)>);
+pub(super) struct StabilizationWindow(VecDeque<(Moment, u32)>);
 
-impl Window {
+impl StabilizationWindow {
     /// The highest recommendation within `span`, this one included. What there is counts as
     /// recommended when the window begins.
     fn highest(&mut self, wanted: u32, current: u32, span: Duration, now: Moment) -> u32 {
@@ -56,63 +54,64 @@ impl Window {
     }
 }
 
-/// What is asked of a class.
+/// The demand on a class.
 #[derive(Clone, Debug)]
-pub(super) struct Demand {
-    /// What the core says of it.
+pub(super) struct ClassDemand {
+    /// The core's view of it.
     pub(super) view: ClassView,
-    /// Pods that no pipeline can be given to, and whose shares may be waiting for room elsewhere:
-    /// they drain for another reason than a scale-in, or are lost.
+    /// Pods that can serve no pipeline and whose shares may wait for room on others: they are lost,
+    /// or drain for another reason than a scale-in.
     pub(super) away: u32,
     /// Pods that are marked for a scale-in.
     pub(super) marked: u32,
-    /// Of these, those that still serve.
+    /// Those of `marked` that still hold shares.
     pub(super) leaving: u32,
 }
 
-impl Demand {
-    /// What the core says of a class, and its pods, as one look at both shows them.
-    pub(super) fn of(view: ClassView, team: &[Standing]) -> Self {
-        let holds = |it: &&Standing| it.pod.is_active() && !it.is_empty();
-        let is_lost = |it: &Standing| {
+impl ClassDemand {
+    /// From the core's view of a class and its pods, read at the same time.
+    pub(super) fn of(view: ClassView, worker_pods: &[WorkerPod]) -> Self {
+        let holds = |it: &&WorkerPod| it.pod.is_active() && !it.is_empty();
+        let is_lost = |it: &WorkerPod| {
             it.view.as_ref().is_some_and(|view| view.presence == Presence::Lost) && !it.pod.ready
         };
-        let is_away = |it: &&Standing| match it.mark {
-            Some(Mark::ScaleIn) => false,
-            Some(Mark::Node | Mark::Restart) => true,
+        let is_away = |it: &&WorkerPod| match it.drain_reason {
+            Some(DrainReason::ScaleIn) => false,
+            Some(DrainReason::Node | DrainReason::Restart) => true,
             None => is_lost(it),
         };
         let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-        let goes = |it: &&Standing| it.mark == Some(Mark::ScaleIn) && it.pod.is_active();
+        let goes =
+            |it: &&WorkerPod| it.drain_reason == Some(DrainReason::ScaleIn) && it.pod.is_active();
         Self {
             view,
-            away: count(team.iter().filter(holds).filter(is_away).count()),
-            marked: count(team.iter().filter(goes).count()),
-            leaving: count(team.iter().filter(holds).filter(goes).count()),
+            away: count(worker_pods.iter().filter(holds).filter(is_away).count()),
+            marked: count(worker_pods.iter().filter(goes).count()),
+            leaving: count(worker_pods.iter().filter(holds).filter(goes).count()),
         }
     }
 }
 
-/// Decides for a class whose workload has `current` replicas; none where there is no workload yet.
-/// Nobody may be taken away before it is known who can be spared.
+/// Decides for a class whose workload has `current` replicas; none if there is no workload yet. No
+/// worker may be removed before the core has said which ones it can spare.
 pub(super) fn decide(
     spec: &WorkerClassSpec,
-    demand: &Demand,
+    demand: &ClassDemand,
     current: Option<u32>,
-    window: &mut Window,
+    window: &mut StabilizationWindow,
     now: Moment,
-) -> Scale {
+) -> DesiredScale {
     let (least, most) = (spec.min_replicas.min(spec.max_replicas), spec.max_replicas);
     let (asked, mut why) = match spec.replicas {
         Some(replicas) => (replicas, format!("spec.replicas is {replicas}")),
-        None => by_load(spec, demand),
+        None => replicas_for_load(spec, demand),
     };
     let there = current.map(|current| current.saturating_sub(demand.away));
     // A new leader goes on with a scale-in that its predecessor began.
     let stays = there.map(|there| there.saturating_sub(demand.marked));
     let held = match spec.replicas {
         Some(_) => {
-            *window = Window::default();
+            *window = StabilizationWindow::default();
             asked
         }
         None => {
@@ -123,11 +122,11 @@ pub(super) fn decide(
         }
     };
     let wanted = held.clamp(least, most);
-    // Who drains for a scale-in and is wanted again cannot be called back.
+    // A drain for a scale-in cannot be undone when the worker is wanted again.
     let surplus = there.unwrap_or(wanted).saturating_sub(wanted);
     let on_top = demand.away + demand.leaving.saturating_sub(surplus);
     if on_top > 0 {
-        let _ = write!(why, "; {on_top} more while as many drain or are lost");
+        let _ = write!(why, "; {on_top} more in place of workers that drain or are lost");
     }
     let mut limited = None;
     if asked.saturating_add(on_top) > most {
@@ -135,15 +134,15 @@ pub(super) fn decide(
         limited = Some(("TooManyReplicas", why.clone()));
     } else if asked < least {
         let _ = write!(why, "; minReplicas is {least}");
-        // Little load is no reason to look at a class.
+        // A low load needs no attention.
         limited = spec.replicas.map(|_| ("TooFewReplicas", why.clone()));
     }
     let replicas = wanted.saturating_add(on_top).min(most);
-    Scale { replicas, why: Some(why), limited, spare: Some(Vec::new()) }
+    DesiredScale { replicas, why: Some(why), limited, removable: Some(Vec::new()) }
 }
 
-/// What the load of a class asks for, whatever the limits are, and how that comes.
-fn by_load(spec: &WorkerClassSpec, demand: &Demand) -> (u32, String) {
+/// The replicas that the load of a class needs, without the limits, and how they were computed.
+fn replicas_for_load(spec: &WorkerClassSpec, demand: &ClassDemand) -> (u32, String) {
     let ClassView { capacity, request, workers_needed, workers_wanted, workers, short, .. } =
         &demand.view;
     let target = spec.scaling.target_utilization;
@@ -155,17 +154,18 @@ fn by_load(spec: &WorkerClassSpec, demand: &Demand) -> (u32, String) {
     let mut asked = by_target;
     if *workers_needed > asked {
         asked = *workers_needed;
-        let _ = write!(why, "; its pipelines fit into {asked} at least");
+        let _ = write!(why, "; its pipelines need at least {asked}");
     }
     // The core says the same within the limits.
     if *workers_wanted > spec.min_replicas {
         asked = asked.max(*workers_wanted);
     }
-    // What runs is not moved to make room: a pipeline may fit nowhere though all would fit.
+    // Running shares are not moved to make room: a pipeline may fit nowhere although all would fit
+    // together.
     let for_waiting = workers.saturating_add(*short);
     if *short > 0 && for_waiting > asked {
         asked = for_waiting;
-        let _ = write!(why, "; a pipeline waits for {short} beside the {workers} there are");
+        let _ = write!(why, "; a pipeline waits for {short} more than the present {workers}");
     }
     (asked, why)
 }

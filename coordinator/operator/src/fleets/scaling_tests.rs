@@ -34,12 +34,12 @@ fn at(seconds: u64) -> Moment {
     Moment((1_000 + seconds) * 1_000_000_000)
 }
 
-fn demand(view: ClassView) -> Demand {
-    Demand { view, away: 0, marked: 0, leaving: 0 }
+fn demand(view: ClassView) -> ClassDemand {
+    ClassDemand { view, away: 0, marked: 0, leaving: 0 }
 }
 
-fn decided(more: &Value, view: ClassView, current: Option<u32>) -> Scale {
-    decide(&spec(more), &demand(view), current, &mut Window::default(), at(0))
+fn decided(more: &Value, view: ClassView, current: Option<u32>) -> DesiredScale {
+    decide(&spec(more), &demand(view), current, &mut StabilizationWindow::default(), at(0))
 }
 
 #[test]
@@ -49,7 +49,7 @@ fn the_load_decides_and_the_arithmetic_is_told() {
     assert_eq!(scale.why.as_deref(), Some("request 30, capacity 15, target 70%: 3 workers"));
     let packed = decided(&json!({}), view(30, 4, 4), None);
     assert_eq!(packed.replicas, 4);
-    assert!(packed.why.expect("why").ends_with("3 workers; its pipelines fit into 4 at least"));
+    assert!(packed.why.expect("why").ends_with("3 workers; its pipelines need at least 4"));
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn a_number_that_somebody_gives_is_obeyed_within_the_limits() {
 /// One class as time goes by: each step is a time, what is wanted, what there is, and what is
 /// decided.
 fn story(more: &Value, steps: &[(u64, u32, u32, u32)]) {
-    let (spec, mut window) = (spec(more), Window::default());
+    let (spec, mut window) = (spec(more), StabilizationWindow::default());
     for (seconds, wanted, current, decided) in steps {
         let demand = demand(view(0, *wanted, *wanted));
         let scale = decide(&spec, &demand, Some(*current), &mut window, at(*seconds));
@@ -117,7 +117,7 @@ fn what_was_once_recommended_does_not_grow_a_class() {
 
 #[test]
 fn who_goes_back_to_the_built_in_scaling_begins_a_window() {
-    let mut window = Window::default();
+    let mut window = StabilizationWindow::default();
     let built_in = spec(&json!({}));
     let given = spec(&json!({ "replicas": 4 }));
     let demand = demand(view(15, 1, 2));
@@ -133,7 +133,7 @@ fn who_goes_back_to_the_built_in_scaling_begins_a_window() {
 
 #[test]
 fn a_window_keeps_no_more_than_it_needs() {
-    let mut window = Window::default();
+    let mut window = StabilizationWindow::default();
     for second in 0..10_000 {
         let wanted = u32::try_from(second % 7).expect("a number");
         window.highest(wanted, 0, Duration::from_secs(300), at(second));
@@ -143,23 +143,31 @@ fn a_window_keeps_no_more_than_it_needs() {
 
 #[test]
 fn a_pipeline_that_fits_nowhere_gets_a_worker_though_all_would_fit_into_fewer() {
-    let waits = Demand {
+    let waits = ClassDemand {
         view: ClassView { workers: 2, waiting: 1, short: 1, ..view(15, 2, 2) },
         away: 0,
         marked: 0,
         leaving: 0,
     };
-    let scale = decide(&spec(&json!({})), &waits, Some(2), &mut Window::default(), at(0));
+    let scale =
+        decide(&spec(&json!({})), &waits, Some(2), &mut StabilizationWindow::default(), at(0));
     assert_eq!(scale.replicas, 3);
     let why = scale.why.expect("why");
-    assert!(why.ends_with("2 workers; a pipeline waits for 1 beside the 2 there are"), "{why}");
+    assert!(why.ends_with("2 workers; a pipeline waits for 1 more than the present 2"), "{why}");
 }
 
 #[test]
 fn workers_that_drain_and_serve_still_get_others_to_hand_over_to() {
     let of = |current, away, leaving| {
-        let demand = Demand { away, marked: leaving, leaving, ..demand(view(30, 2, 3)) };
-        decide(&spec(&json!({})), &demand, Some(current), &mut Window::default(), at(0)).replicas
+        let demand = ClassDemand { away, marked: leaving, leaving, ..demand(view(30, 2, 3)) };
+        decide(
+            &spec(&json!({})),
+            &demand,
+            Some(current),
+            &mut StabilizationWindow::default(),
+            at(0),
+        )
+        .replicas
     };
     // One is on a cordoned node; the surplus worker goes when that is replaced.
     assert_eq!((of(3, 1, 0), of(4, 1, 0), of(4, 0, 0)), (4, 4, 4));
@@ -172,8 +180,9 @@ fn workers_that_drain_and_serve_still_get_others_to_hand_over_to() {
 #[test]
 fn a_scale_in_s_victims_are_nobody_s_reason_for_more() {
     // Also of a new leader, which knows of the scale-in by the marks alone.
-    let demand = Demand { marked: 1, leaving: 1, ..demand(view(15, 1, 2)) };
-    let scale = decide(&spec(&json!({})), &demand, Some(3), &mut Window::default(), at(0));
+    let demand = ClassDemand { marked: 1, leaving: 1, ..demand(view(15, 1, 2)) };
+    let scale =
+        decide(&spec(&json!({})), &demand, Some(3), &mut StabilizationWindow::default(), at(0));
     assert_eq!(scale.replicas, 2);
 }
 
@@ -190,7 +199,7 @@ fn who_is_away_is_seen_by_marks_and_by_what_they_still_hold() {
         "h load=5",
         "i load=5 node going",
     ];
-    let team: Vec<_> = words.iter().map(|words| fixtures::pod(words)).collect();
-    let demand = Demand::of(view(0, 0, 0), &team);
+    let worker_pods: Vec<_> = words.iter().map(|words| fixtures::pod(words)).collect();
+    let demand = ClassDemand::of(view(0, 0, 0), &worker_pods);
     assert_eq!((demand.away, demand.marked, demand.leaving), (3, 2, 1));
 }

@@ -1,13 +1,13 @@
-//! Statuses: while this replica leads, every WorkerCluster, WorkerClass and StreamSet says how it
-//! stands. A status is a function of what is known now, so that none is ever caught up on.
+//! Writes the statuses of WorkerClusters, WorkerClasses and StreamSets while this replica leads. A
+//! status is a function of the present facts, so no old status is ever written.
 
-mod board;
 mod class;
 mod cluster;
+mod core_reader;
 mod fleet;
-mod look;
-mod news;
 mod set;
+mod trigger;
+mod writer;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,47 +24,47 @@ use leasehold_platform_kube::pods::PodFacts;
 use leasehold_types::{ClusterName, Epoch, Moment, SetName};
 use tokio::sync::watch;
 
-use self::board::{Board, Shown, Target};
-use self::class::ClassWord;
+use self::class::ClassSnapshot;
+use self::core_reader::CoreReader;
 use self::fleet::FleetFacts;
-use self::look::Looks;
-use self::news::{LOOK_EVERY, News};
 use self::set::SetFacts;
-use super::{Agents, Context, Workloads};
+use self::trigger::{REFRESH_INTERVAL, StatusTrigger};
+use self::writer::{StatusResource, StatusTarget, StatusWriter};
+use super::{Context, InjectionByCluster, Workloads};
 
-impl Shown for WorkerCluster {
+impl StatusResource for WorkerCluster {
     type Status = WorkerClusterStatus;
 
     fn into_status(self) -> Option<WorkerClusterStatus> {
         self.status
     }
 
-    fn outlined(status: &WorkerClusterStatus) -> WorkerClusterStatus {
-        cluster::outlined(status)
+    fn without_figures(status: &WorkerClusterStatus) -> WorkerClusterStatus {
+        cluster::without_figures(status)
     }
 }
 
-impl Shown for WorkerClass {
+impl StatusResource for WorkerClass {
     type Status = WorkerClassStatus;
 
     fn into_status(self) -> Option<WorkerClassStatus> {
         self.status
     }
 
-    fn outlined(status: &WorkerClassStatus) -> WorkerClassStatus {
-        class::outlined(status)
+    fn without_figures(status: &WorkerClassStatus) -> WorkerClassStatus {
+        class::without_figures(status)
     }
 }
 
-impl Shown for StreamSet {
+impl StatusResource for StreamSet {
     type Status = StreamSetStatus;
 
     fn into_status(self) -> Option<StreamSetStatus> {
         self.status
     }
 
-    fn outlined(status: &StreamSetStatus) -> StreamSetStatus {
-        set::outlined(status)
+    fn without_figures(status: &StreamSetStatus) -> StreamSetStatus {
+        set::without_figures(status)
     }
 }
 
@@ -72,7 +72,7 @@ impl Shown for StreamSet {
 pub(super) async fn run(
     context: Context,
     workloads: watch::Receiver<Workloads>,
-    agents: watch::Receiver<Agents>,
+    agents: watch::Receiver<InjectionByCluster>,
 ) {
     let clusters = clusters(context.clone(), workloads.clone(), agents.clone());
     let classes = classes(context.clone(), workloads, agents);
@@ -85,33 +85,33 @@ pub(super) async fn run(
 async fn clusters(
     context: Context,
     workloads: watch::Receiver<Workloads>,
-    agents: watch::Receiver<Agents>,
+    agents: watch::Receiver<InjectionByCluster>,
 ) -> Result<(), Stopped> {
-    let mut board: Board<WorkerCluster> = Board::new(context.client.clone());
-    let mut looks = Looks::new(context.handle.clone());
-    let mut news = News::new(&context, Some(workloads.clone()))?;
+    let mut writer: StatusWriter<WorkerCluster> = StatusWriter::new(context.applier.clone());
+    let mut core = CoreReader::new(context.handle.clone());
+    let mut trigger = StatusTrigger::new(&context, Some(workloads.clone()))?;
     let mut term = None;
     loop {
-        news.wait().await?;
-        let found = looks.look(|core, now| core.clusters(now)).await?;
+        trigger.wait().await?;
+        let found = core.read(|core, now| core.clusters(now)).await?;
         let Some((epoch, views)) = found else {
-            board.clear();
+            writer.clear();
             term = None;
             continue;
         };
         if term.replace(epoch) != Some(epoch) {
-            board.clear();
+            writer.clear();
         }
         let mut views: BTreeMap<_, _> =
             views.into_iter().map(|view| (view.name.clone(), view)).collect();
-        let mut scene = Scene::of(&context, &workloads, &agents);
+        let mut observed = ObservedState::of(&context, &workloads, &agents);
         let objects = Arc::clone(&context.objects.borrow());
         let mut wanted = Vec::new();
         for (name, seen) in &objects.clusters {
             let object = &seen.object;
-            let mut facts = scene.facts(name, seen, views.remove(name));
+            let mut facts = observed.facts(name, seen, views.remove(name));
             if facts.view.is_some() {
-                match workers(&mut looks, epoch, name).await? {
+                match workers(&mut core, epoch, name).await? {
                     Some(workers) => facts.workers = workers,
                     None => break,
                 }
@@ -121,7 +121,7 @@ async fn clusters(
             };
             wanted.extend(target(object.as_ref()).map(|target| (target, make)));
         }
-        board.write(wanted, &context.handle.metrics).await;
+        writer.write(wanted, &context.handle.metrics).await;
     }
 }
 
@@ -129,45 +129,45 @@ async fn clusters(
 async fn classes(
     context: Context,
     workloads: watch::Receiver<Workloads>,
-    agents: watch::Receiver<Agents>,
+    agents: watch::Receiver<InjectionByCluster>,
 ) -> Result<(), Stopped> {
-    let mut board: Board<WorkerClass> = Board::new(context.client.clone());
-    let mut looks = Looks::new(context.handle.clone());
-    let mut news = News::new(&context, Some(workloads.clone()))?;
+    let mut writer: StatusWriter<WorkerClass> = StatusWriter::new(context.applier.clone());
+    let mut core = CoreReader::new(context.handle.clone());
+    let mut trigger = StatusTrigger::new(&context, Some(workloads.clone()))?;
     let mut term = None;
     loop {
-        news.wait().await?;
+        trigger.wait().await?;
         let objects = Arc::clone(&context.objects.borrow());
         if objects.classes.is_empty() {
             continue;
         }
-        let found = looks.look(|core, now| (core.classes(now), core.clusters(now))).await?;
+        let found = core.read(|core, now| (core.classes(now), core.clusters(now))).await?;
         let Some((epoch, (views, clusters))) = found else {
-            board.clear();
+            writer.clear();
             term = None;
             continue;
         };
         if term.replace(epoch) != Some(epoch) {
-            board.clear();
+            writer.clear();
         }
         let held = clusters.into_iter().filter(|view| view.held.is_some());
         let held: BTreeMap<_, _> = held.map(|view| (view.name, view.workers)).collect();
-        let word = |class: ClassView| {
+        let class_snapshot = |class: ClassView| {
             let held = held.get(&class.name).copied();
-            (class.name.clone(), ClassWord { class, held })
+            (class.name.clone(), ClassSnapshot { class, held })
         };
-        let mut views: BTreeMap<_, _> = views.into_iter().map(word).collect();
-        let mut scene = Scene::of(&context, &workloads, &agents);
+        let mut views: BTreeMap<_, _> = views.into_iter().map(class_snapshot).collect();
+        let mut observed = ObservedState::of(&context, &workloads, &agents);
         let mut wanted = Vec::new();
         for (name, seen) in &objects.classes {
             let object = &seen.object;
             if objects.clusters.contains_key(name) {
                 // What goes by the name is the WorkerCluster's.
-                scene.forget(name);
+                observed.forget(name);
             }
-            let mut facts = scene.facts(name, seen, views.remove(name));
+            let mut facts = observed.facts(name, seen, views.remove(name));
             if facts.view.is_some() {
-                match workers(&mut looks, epoch, name).await? {
+                match workers(&mut core, epoch, name).await? {
                     Some(workers) => facts.workers = workers,
                     None => break,
                 }
@@ -176,40 +176,40 @@ async fn classes(
                 move |before: &WorkerClassStatus| class::status(&facts, before, Timestamp::now());
             wanted.extend(target(object.as_ref()).map(|target| (target, make)));
         }
-        board.write(wanted, &context.handle.metrics).await;
+        writer.write(wanted, &context.handle.metrics).await;
     }
 }
 
 /// The workers of a fleet that the core has; none where the term has ended meanwhile.
 async fn workers(
-    looks: &mut Looks,
+    core: &mut CoreReader,
     epoch: Epoch,
     name: &ClusterName,
 ) -> Result<Option<Vec<WorkerView>>, Stopped> {
     let name = name.clone();
-    let found = looks.look(move |core, now| core.workers(&name, now)).await?;
+    let found = core.read(move |core, now| core.workers(&name, now)).await?;
     let same = found.filter(|(same, _)| *same == epoch);
     Ok(same.map(|(_, workers)| workers.unwrap_or_default()))
 }
 
 /// Shows how stream sets stand.
 async fn sets(context: Context) -> Result<(), Stopped> {
-    let mut board: Board<StreamSet> = Board::new(context.client.clone());
-    let mut looks = Looks::new(context.handle.clone());
-    let mut news = News::new(&context, None)?;
+    let mut writer: StatusWriter<StreamSet> = StatusWriter::new(context.applier.clone());
+    let mut core = CoreReader::new(context.handle.clone());
+    let mut trigger = StatusTrigger::new(&context, None)?;
     let mut term: Option<Epoch> = None;
-    // What was seen of each set, and when: a look at one is long.
+    // The view of each set, and when it was read: reading one takes long.
     let mut seen: BTreeMap<SetName, (Moment, Option<SetView>)> = BTreeMap::new();
     loop {
-        news.wait().await?;
-        let Some((epoch, ())) = looks.look(|_, _| ()).await? else {
-            board.clear();
+        trigger.wait().await?;
+        let Some((epoch, ())) = core.read(|_, _| ()).await? else {
+            writer.clear();
             seen.clear();
             term = None;
             continue;
         };
         if term.replace(epoch) != Some(epoch) {
-            board.clear();
+            writer.clear();
             seen.clear();
         }
         let objects = Arc::clone(&context.objects.borrow());
@@ -218,10 +218,10 @@ async fn sets(context: Context) -> Result<(), Stopped> {
         for (name, found) in &objects.sets {
             let object = &found.object;
             let last = seen.get(name).map(|(at, _)| *at);
-            let is_old = last.is_none_or(|at| clock::now().since(at) >= LOOK_EVERY);
-            if news.is_about(name) || is_old {
+            let is_old = last.is_none_or(|at| clock::now().since(at) >= REFRESH_INTERVAL);
+            if trigger.has_changed(name) || is_old {
                 let asked = name.clone();
-                match looks.look(move |core, _| core.set(&asked)).await? {
+                match core.read(move |core, _| core.set(&asked)).await? {
                     Some((same, view)) if same == epoch => {
                         seen.insert(name.clone(), (clock::now(), view));
                     }
@@ -239,35 +239,35 @@ async fn sets(context: Context) -> Result<(), Stopped> {
                 move |before: &StreamSetStatus| set::status(&facts, before, Timestamp::now());
             wanted.extend(target(object.as_ref()).map(|target| (target, make)));
         }
-        board.write(wanted, &context.handle.metrics).await;
+        writer.write(wanted, &context.handle.metrics).await;
     }
 }
 
-/// The generation in force, as far as the object tells: where the newest specification is valid by
-/// itself and yet not in force, an older one may be, and the last status says which.
+/// The generation in force, as far as the object shows: if the newest spec is valid by itself and
+/// yet not in force, an older one may be, which only the last status knows.
 fn in_force(object: &impl Resource, generation: i64, problem: Option<&String>) -> Option<i64> {
     let is_newest = object.meta().generation == Some(generation);
     (problem.is_none() || !is_newest).then_some(generation)
 }
 
-fn target(object: &impl Resource) -> Option<Target> {
+fn target(object: &impl Resource) -> Option<StatusTarget> {
     let meta = object.meta();
     let (namespace, name) = (meta.namespace.clone()?, meta.name.clone()?);
-    Some(Target { namespace, name, uid: meta.uid.clone()? })
+    Some(StatusTarget { namespace, name, uid: meta.uid.clone()? })
 }
 
-/// What there is beside the core: pods, workloads and agents.
-struct Scene {
+/// The facts besides the core's: pods, workloads and agents.
+struct ObservedState {
     pods: BTreeMap<ClusterName, Vec<Arc<PodFacts>>>,
     workloads: Workloads,
-    agents: Agents,
+    agents: InjectionByCluster,
 }
 
-impl Scene {
+impl ObservedState {
     fn of(
         context: &Context,
         workloads: &watch::Receiver<Workloads>,
-        agents: &watch::Receiver<Agents>,
+        agents: &watch::Receiver<InjectionByCluster>,
     ) -> Self {
         let mut pods: BTreeMap<ClusterName, Vec<Arc<PodFacts>>> = BTreeMap::new();
         for pod in context.pods.all() {
@@ -279,14 +279,14 @@ impl Scene {
         Self { pods, workloads, agents }
     }
 
-    /// Leaves out whatever goes by a name.
+    /// Removes the facts under a name.
     fn forget(&mut self, name: &ClusterName) {
         self.pods.remove(name);
         Arc::make_mut(&mut self.workloads).remove(name);
         Arc::make_mut(&mut self.agents).remove(name);
     }
 
-    /// What is known of a fleet, but for its workers.
+    /// The facts of a fleet, without its workers.
     fn facts<K: Resource, V>(
         &mut self,
         name: &ClusterName,

@@ -1,4 +1,4 @@
-//! What is applied of a template: labels, grace, generation.
+//! The body that is applied for a template: labels, grace period, generation.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ fn spec(jobs: u32, image: &str) -> Value {
     })
 }
 
-/// What is seen of a workload once this body was applied.
+/// The facts of a workload after this body was applied.
 fn seen(body: &Value) -> WorkloadFacts {
     let annotations = &body["spec"]["template"]["metadata"]["annotations"];
     let generation = annotations[GENERATION_ANNOTATION].as_str().unwrap();

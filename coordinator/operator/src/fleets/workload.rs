@@ -1,5 +1,5 @@
-//! The workload of a fleet: what is seen of it, and how it stands. What it should be is
-//! in [`super::template`]; that it gets smaller is decided in [`super::scale_in`] alone.
+//! The workload of a fleet: its facts and its state. [`super::template`] has its desired form; only
+//! [`super::scale_in`] decides that it gets smaller.
 
 use std::collections::BTreeMap;
 
@@ -14,9 +14,9 @@ use leasehold_manifest::manifest::{WorkerClusterSpec, WorkloadKind};
 use leasehold_platform_kube::pods::PodFacts;
 
 use super::fleet::Fleet;
-use super::scaling::Scale;
+use super::scaling::DesiredScale;
 
-/// How a fleet's workload stands.
+/// The state of a fleet's workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WorkloadState {
     /// Deployment or StatefulSet.
@@ -33,11 +33,11 @@ pub(crate) struct WorkloadState {
     pub(crate) ready: u32,
     /// How far its rollout has come.
     pub(crate) rollout: Rollout,
-    /// What keeps it from being as it should: a reason in one word, and a sentence for people.
+    /// Its problem: a reason in one word, and a sentence.
     pub(crate) problem: Option<(&'static str, String)>,
-    /// What keeps `desired` from being what was asked for, in the same form.
+    /// The limit that applies to `desired`, in the same form.
     pub(crate) limited: Option<(&'static str, String)>,
-    /// Workers that are one too many, and are kept: what they serve would find no room elsewhere.
+    /// Surplus workers that are kept: the others have no room for their shares.
     pub(crate) kept: u32,
 }
 
@@ -52,26 +52,26 @@ pub(crate) enum Rollout {
     Stuck(String),
 }
 
-/// Whose a workload is.
+/// How the coordinator treats a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Role {
-    /// It is made from the fleet's template.
-    Made,
-    /// It was there, and its replicas follow the fleet.
+pub(super) enum WorkloadRole {
+    /// It is created from the fleet's template.
+    Created,
+    /// It existed, and its replicas follow the fleet.
     Scaled,
-    /// It was there, and is left as it is.
-    Watched,
+    /// It existed, and is not changed.
+    Observed,
 }
 
 /// Names the workload of a fleet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Wanted {
+pub(super) struct WorkloadTarget {
     pub(super) kind: WorkloadKind,
     pub(super) name: String,
-    pub(super) role: Role,
+    pub(super) role: WorkloadRole,
 }
 
-/// What is known of a Deployment or a StatefulSet.
+/// The facts of a Deployment or a StatefulSet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct WorkloadFacts {
     pub(super) kind: WorkloadKind,
@@ -81,7 +81,7 @@ pub(super) struct WorkloadFacts {
     /// The UID of what controls it.
     pub(super) controller: Option<String>,
     /// The fleet that it was made for, as its labels say.
-    pub(super) made_for: Option<String>,
+    pub(super) created_for: Option<String>,
     pub(super) is_deleted: bool,
     pub(super) generation: i64,
     pub(super) observed_generation: i64,
@@ -110,14 +110,18 @@ pub(super) fn replicas(spec: &WorkerClusterSpec) -> u32 {
 }
 
 /// The workload that a fleet has; none where its pods come from elsewhere.
-pub(super) fn wanted(fleet: &Fleet) -> Option<Wanted> {
+pub(super) fn target(fleet: &Fleet) -> Option<WorkloadTarget> {
     if fleet.template().is_some() {
         let kind = fleet.workload().map(|workload| workload.kind).unwrap_or_default();
-        return Some(Wanted { kind, name: fleet.name().into(), role: Role::Made });
+        return Some(WorkloadTarget {
+            kind,
+            name: fleet.name().into(),
+            role: WorkloadRole::Created,
+        });
     }
     let found = fleet.workload_ref()?;
-    let role = if found.scale { Role::Scaled } else { Role::Watched };
-    Some(Wanted { kind: found.kind, name: found.name.clone(), role })
+    let role = if found.scale { WorkloadRole::Scaled } else { WorkloadRole::Observed };
+    Some(WorkloadTarget { kind: found.kind, name: found.name.clone(), role })
 }
 
 impl WorkloadFacts {
@@ -151,7 +155,7 @@ impl WorkloadFacts {
         let spec = &object.spec;
         let status = object.status.clone().unwrap_or_default();
         let first = spec.ordinals.as_ref().and_then(|ordinals| ordinals.start);
-        // The controller counts no pod as updated any more once all are.
+        // The controller reports no updated pods once all are updated.
         let all_updated = status.current_revision == status.update_revision;
         let updated = if all_updated { Some(status.replicas) } else { status.updated_replicas };
         Some(Self {
@@ -184,7 +188,7 @@ impl WorkloadFacts {
                 .into_iter()
                 .find(|owner| owner.controller == Some(true))
                 .map(|owner| owner.uid.clone()),
-            made_for: labels.get(CLUSTER_LABEL).filter(|_| made).cloned(),
+            created_for: labels.get(CLUSTER_LABEL).filter(|_| made).cloned(),
             is_deleted: meta.deletion_timestamp.is_some(),
             generation: meta.generation.unwrap_or(0),
             pods_cluster: label(CLUSTER_LABEL).cloned(),
@@ -195,12 +199,12 @@ impl WorkloadFacts {
         }
     }
 
-    /// Whether the fleet may write it: it has made it, or made one of its name was left behind
-    /// by one that is there no more.
-    pub(super) fn is_made_by(&self, fleet: &Fleet) -> bool {
+    /// Whether the fleet may write it: the fleet created it, or a deleted fleet of the same name
+    /// left it behind.
+    pub(super) fn is_owned_by(&self, fleet: &Fleet) -> bool {
         match &self.controller {
             Some(controller) => Some(controller) == fleet.metadata().uid.as_ref(),
-            None => self.made_for.as_ref() == fleet.metadata().name.as_ref(),
+            None => self.created_for.as_ref() == fleet.metadata().name.as_ref(),
         }
     }
 
@@ -232,28 +236,27 @@ impl WorkloadFacts {
     }
 
     /// Whether pods of different templates are there, or may be.
-    pub(super) fn is_mixed(&self) -> bool {
+    pub(super) fn has_mixed_templates(&self) -> bool {
         self.observed_generation < self.generation || self.updated < self.pods
     }
 }
 
-/// How the workload of a fleet stands, of which so many workers are kept though they are not
-/// wanted.
+/// The state of a fleet's workload, with the number of surplus workers that are kept.
 pub(super) fn state(
     fleet: &Fleet,
-    wanted: &Wanted,
+    target: &WorkloadTarget,
     facts: Option<&WorkloadFacts>,
     refused: Option<&str>,
-    scale: &Scale,
+    scale: &DesiredScale,
     kept: u32,
 ) -> WorkloadState {
     let none = WorkloadFacts::default();
     let seen = facts.unwrap_or(&none);
-    let problem = problem(fleet, wanted, facts)
+    let problem = problem(fleet, target, facts)
         .or_else(|| refused.map(|why| ("WorkloadRefused", why.to_owned())));
     WorkloadState {
-        kind: wanted.kind,
-        name: wanted.name.clone(),
+        kind: target.kind,
+        name: target.name.clone(),
         desired: scale.replicas,
         replicas: seen.replicas,
         updated: seen.updated,
@@ -265,27 +268,27 @@ pub(super) fn state(
     }
 }
 
-/// What keeps a workload from being as it should, as far as it shows.
+/// The problem of a workload, as far as its facts show one.
 pub(super) fn problem(
     fleet: &Fleet,
-    wanted: &Wanted,
+    target: &WorkloadTarget,
     facts: Option<&WorkloadFacts>,
 ) -> Option<(&'static str, String)> {
-    let (kind, name) = (wanted.kind, &wanted.name);
-    match (wanted.role, facts) {
-        (Role::Made, None) => None,
-        (Role::Made, Some(facts)) => (!facts.is_made_by(fleet)).then(|| {
+    let (kind, name) = (target.kind, &target.name);
+    match (target.role, facts) {
+        (WorkloadRole::Created, None) => None,
+        (WorkloadRole::Created, Some(facts)) => (!facts.is_owned_by(fleet)).then(|| {
             let text = format!(
-                "{kind:?} {name} exists and was not made for this {}: it is left as it is; rename \
+                "{kind:?} {name} exists and does not belong to this {}: it is not changed; rename \
                  or delete one of the two, or name it in workloadRef",
                 fleet.kind()
             );
             ("WorkloadNotOwned", text)
         }),
-        (Role::Scaled | Role::Watched, None) => {
-            Some(("WorkloadNotFound", format!("there is no {kind:?} {name} in this namespace")))
+        (WorkloadRole::Scaled | WorkloadRole::Observed, None) => {
+            Some(("WorkloadNotFound", format!("{kind:?} {name} does not exist in this namespace")))
         }
-        (Role::Scaled | Role::Watched, Some(facts)) => {
+        (WorkloadRole::Scaled | WorkloadRole::Observed, Some(facts)) => {
             let own = fleet.name();
             let are_its_workers = match &facts.pods_cluster {
                 Some(cluster) => cluster == own,
@@ -294,7 +297,7 @@ pub(super) fn problem(
             (!are_its_workers).then(|| {
                 let text = format!(
                     "the pod template of {kind:?} {name} lacks the label {CLUSTER_LABEL}: {own}: \
-                     its pods are no workers of this {}",
+                     its pods are not workers of this {}",
                     fleet.noun()
                 );
                 ("PodLabelMissing", text)

@@ -1,12 +1,12 @@
-//! Workloads as they are seen, and what is to be written of them.
+//! Facts of workloads, and the decisions on them.
 
 use serde_json::json;
 
 use super::*;
 use crate::fleets::fixtures::{cluster, cluster_object, facts, ordinal_pod, pod};
 
-fn wants(spec: serde_json::Value) -> Option<Wanted> {
-    wanted(&cluster(spec))
+fn wants(spec: serde_json::Value) -> Option<WorkloadTarget> {
+    target(&cluster(spec))
 }
 
 #[test]
@@ -25,54 +25,58 @@ fn a_cluster_makes_adopts_or_has_none() {
         spec
     };
     assert_eq!(wants(sizes(json!({}))), None);
-    let made = Wanted { kind: WorkloadKind::Deployment, name: "ci".into(), role: Role::Made };
+    let made = WorkloadTarget {
+        kind: WorkloadKind::Deployment,
+        name: "ci".into(),
+        role: WorkloadRole::Created,
+    };
     assert_eq!(wants(sizes(json!({ "template": {} }))), Some(made.clone()));
     let kind = WorkloadKind::StatefulSet;
     let spec = sizes(json!({ "template": {}, "workload": { "kind": "StatefulSet" } }));
-    assert_eq!(wants(spec), Some(Wanted { kind, ..made }));
+    assert_eq!(wants(spec), Some(WorkloadTarget { kind, ..made }));
     let spec = sizes(json!({ "workloadRef": { "kind": "StatefulSet", "name": "swarm" } }));
-    let found = Wanted { kind, name: "swarm".into(), role: Role::Watched };
+    let found = WorkloadTarget { kind, name: "swarm".into(), role: WorkloadRole::Observed };
     assert_eq!(wants(spec), Some(found.clone()));
     let found_by = json!({ "kind": "StatefulSet", "name": "swarm", "scale": true });
     assert_eq!(
         wants(sizes(json!({ "workloadRef": found_by }))),
-        Some(Wanted { role: Role::Scaled, ..found })
+        Some(WorkloadTarget { role: WorkloadRole::Scaled, ..found })
     );
 }
 
 #[test]
 fn a_workload_of_somebody_else_is_told_and_left() {
     let cluster = cluster(json!({ "maxJobs": 1, "maxJobsPerWorker": 1, "template": {} }));
-    let wanted = wanted(&cluster).unwrap();
+    let target = target(&cluster).unwrap();
     let own = facts(WorkloadKind::Deployment, 1);
-    assert_eq!(problem(&cluster, &wanted, Some(&own)), None);
-    assert_eq!(problem(&cluster, &wanted, None), None);
+    assert_eq!(problem(&cluster, &target, Some(&own)), None);
+    assert_eq!(problem(&cluster, &target, None), None);
     let other = WorkloadFacts { controller: Some("other".into()), ..own.clone() };
     let free = WorkloadFacts { controller: None, ..own.clone() };
     for foreign in [&other, &free] {
-        let (reason, text) = problem(&cluster, &wanted, Some(foreign)).unwrap();
+        let (reason, text) = problem(&cluster, &target, Some(foreign)).unwrap();
         assert_eq!(reason, "WorkloadNotOwned");
         assert!(text.contains("Deployment ci exists"), "{text}");
     }
     // One that an earlier cluster of this name has left behind is taken over.
-    let left = WorkloadFacts { made_for: Some("ci".into()), ..free };
-    assert_eq!(problem(&cluster, &wanted, Some(&left)), None);
+    let left = WorkloadFacts { created_for: Some("ci".into()), ..free };
+    assert_eq!(problem(&cluster, &target, Some(&left)), None);
 }
 
 #[test]
 fn an_adopted_workload_must_be_there_and_label_its_pods() {
     let found = json!({ "kind": "Deployment", "name": "web" });
     let cluster = cluster(json!({ "maxJobs": 1, "maxJobsPerWorker": 1, "workloadRef": found }));
-    let wanted = wanted(&cluster).unwrap();
-    assert_eq!(problem(&cluster, &wanted, None).unwrap().0, "WorkloadNotFound");
+    let target = target(&cluster).unwrap();
+    assert_eq!(problem(&cluster, &target, None).unwrap().0, "WorkloadNotFound");
     let mut seen = facts(WorkloadKind::Deployment, 1);
-    assert_eq!(problem(&cluster, &wanted, Some(&seen)).unwrap().0, "PodLabelMissing");
+    assert_eq!(problem(&cluster, &target, Some(&seen)).unwrap().0, "PodLabelMissing");
     seen.pods_opt_in = true;
-    assert_eq!(problem(&cluster, &wanted, Some(&seen)), None);
+    assert_eq!(problem(&cluster, &target, Some(&seen)), None);
     seen.pods_cluster = Some("other".into());
-    assert_eq!(problem(&cluster, &wanted, Some(&seen)).unwrap().0, "PodLabelMissing");
+    assert_eq!(problem(&cluster, &target, Some(&seen)).unwrap().0, "PodLabelMissing");
     seen.pods_cluster = Some("ci".into());
-    assert_eq!(problem(&cluster, &wanted, Some(&seen)), None);
+    assert_eq!(problem(&cluster, &target, Some(&seen)), None);
 }
 
 #[test]
@@ -139,8 +143,8 @@ fn what_a_deployment_says_is_read() {
     let facts = WorkloadFacts::of_deployment(&object).unwrap();
     assert_eq!((facts.replicas, facts.pods, facts.updated, facts.ready), (5, 6, 2, 4));
     assert_eq!(facts.controller.as_deref(), Some("cluster-uid"));
-    assert_eq!(facts.made_for.as_deref(), Some("ci"));
+    assert_eq!(facts.created_for.as_deref(), Some("ci"));
     assert_eq!((facts.digest.as_deref(), facts.template_generation), (Some("abc"), 3));
     assert_eq!(facts.rollout(), Rollout::Stuck("it has timed out".into()));
-    assert!(facts.is_mixed());
+    assert!(facts.has_mixed_templates());
 }

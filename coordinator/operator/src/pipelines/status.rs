@@ -1,4 +1,4 @@
-//! What the statuses of a Pipeline and of its bindings say, as functions of the facts.
+//! The statuses of a Pipeline and of its bindings, as functions of the facts.
 
 use k8s_openapi::jiff::Timestamp;
 use leasehold_coordinator_core::view::{
@@ -9,35 +9,36 @@ use leasehold_kube_api::status::{
 };
 
 use crate::conditions::{
-    Aspect, DEGRADED, PROGRESSING, READY, STALLED, Why, conditions, refused, still_in_force,
+    ConditionReason, DEGRADED, DesiredCondition, PROGRESSING, READY, STALLED, conditions,
+    invalid_spec, observed_generation,
 };
 
-/// What is known of a pipeline.
+/// The facts of a pipeline.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PipelineFacts {
     /// The generation of the newest spec.
     pub(super) generation: Option<i64>,
     /// The generation of the spec in force; none where only the last status can tell.
     pub(super) in_force: Option<i64>,
-    /// What is wrong with the newest spec.
+    /// The problem of the newest spec.
     pub(super) problem: Option<String>,
-    /// What the core says of it; none where it is not in force.
+    /// The core's view; none if the object is not in force.
     pub(super) view: Option<PipelineView>,
-    /// What keeps one of its objects from being as it should be.
-    pub(super) blocked: Option<Why>,
+    /// The error of one of its objects.
+    pub(super) blocked: Option<ConditionReason>,
 }
 
-/// How far a pipeline is from what is wanted.
+/// How far a pipeline is from its spec.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Stands {
+enum PipelineProgress {
     /// It is there.
-    There,
+    Ready,
     /// It gets there by itself.
-    OnItsWay,
+    Progressing,
     /// Something is wrong; it may get there by itself.
     Broken,
-    /// Somebody has to see to it.
-    Short,
+    /// A user has to act.
+    NeedsAction,
 }
 
 /// A pipeline's status, where `before` is the one that was written last.
@@ -46,27 +47,32 @@ pub(super) fn of_pipeline(
     before: &PipelineStatus,
     now: Timestamp,
 ) -> PipelineStatus {
-    let in_force = still_in_force(facts.in_force, facts.view.is_some(), before.observed_generation);
-    let (stands, why) = stands(facts.view.as_ref());
-    let problem = facts.problem.as_ref().map(|problem| refused(problem, in_force));
+    let in_force =
+        observed_generation(facts.in_force, facts.view.is_some(), before.observed_generation);
+    let (progress, why) = progress(facts.view.as_ref());
+    let problem = facts.problem.as_ref().map(|problem| invalid_spec(problem, in_force));
     let stalled = problem.or_else(|| facts.blocked.clone());
     let ready = match &stalled {
-        Some(stalled) => Aspect::new(READY, false, stalled.clone()),
-        None => Aspect::new(READY, stands == Stands::There, why.clone()),
+        Some(stalled) => DesiredCondition::new(READY, false, stalled.clone()),
+        None => DesiredCondition::new(READY, progress == PipelineProgress::Ready, why.clone()),
     };
-    let degraded = match (&stalled, stands) {
-        (Some(stalled), _) => Aspect::new(DEGRADED, true, stalled.clone()),
-        (None, Stands::Broken | Stands::Short) => Aspect::new(DEGRADED, true, why.clone()),
-        (None, Stands::There | Stands::OnItsWay) => {
-            Aspect::new(DEGRADED, false, Why::new("AsExpected", "nothing is wrong"))
+    let degraded = match (&stalled, progress) {
+        (Some(stalled), _) => DesiredCondition::new(DEGRADED, true, stalled.clone()),
+        (None, PipelineProgress::Broken | PipelineProgress::NeedsAction) => {
+            DesiredCondition::new(DEGRADED, true, why.clone())
         }
+        (None, PipelineProgress::Ready | PipelineProgress::Progressing) => DesiredCondition::new(
+            DEGRADED,
+            false,
+            ConditionReason::new("AsExpected", "nothing is wrong"),
+        ),
     };
-    let is_moving = matches!(stands, Stands::OnItsWay | Stands::Broken);
-    let mut aspects = vec![ready, Aspect::new(PROGRESSING, is_moving, why), degraded];
-    aspects.extend(stalled.map(|stalled| Aspect::new(STALLED, true, stalled)));
+    let is_moving = matches!(progress, PipelineProgress::Progressing | PipelineProgress::Broken);
+    let mut desired = vec![ready, DesiredCondition::new(PROGRESSING, is_moving, why), degraded];
+    desired.extend(stalled.map(|stalled| DesiredCondition::new(STALLED, true, stalled)));
     let mut status = PipelineStatus {
         observed_generation: in_force,
-        conditions: conditions(aspects, &before.conditions, facts.generation, now),
+        conditions: conditions(desired, &before.conditions, facts.generation, now),
         ..PipelineStatus::default()
     };
     let Some(view) = &facts.view else { return status };
@@ -82,46 +88,46 @@ pub(super) fn of_pipeline(
     status
 }
 
-fn stands(view: Option<&PipelineView>) -> (Stands, Why) {
+fn progress(view: Option<&PipelineView>) -> (PipelineProgress, ConditionReason) {
     let Some(view) = view else {
-        let message = "the coordinator has not taken this object up yet";
-        return (Stands::OnItsWay, Why::new("NotInForce", message));
+        let message = "the coordinator has not read this object yet";
+        return (PipelineProgress::Progressing, ConditionReason::new("NotInForce", message));
     };
     let waits = || waits(view);
     match view.phase {
-        // What runs serves the load that was asked for before.
+        // Until then the running shares serve the earlier load.
         PipelinePhase::Ready if !view.waits.is_empty() || !view.reason.is_empty() => {
-            (Stands::OnItsWay, Why::new("ChangeWaits", waits()))
+            (PipelineProgress::Progressing, ConditionReason::new("ChangeWaits", waits()))
         }
         PipelinePhase::Ready => {
             let message = format!("all {} bindings are ready", view.bindings.len());
-            (Stands::There, Why::new("Ready", message))
+            (PipelineProgress::Ready, ConditionReason::new("Ready", message))
         }
         PipelinePhase::Plotted => {
-            let message = or(&view.reason, "its workers are chosen, and do not all serve it yet");
-            (Stands::OnItsWay, Why::new("WaitsForAgents", message))
+            let message = or(&view.reason, "its workers are chosen, but not all serve it yet");
+            (PipelineProgress::Progressing, ConditionReason::new("WaitsForAgents", message))
         }
         PipelinePhase::Broken => {
-            let message = or(&view.reason, "a worker of it was lost");
-            (Stands::Broken, Why::new("Broken", message))
+            let message = or(&view.reason, "one of its workers was lost");
+            (PipelineProgress::Broken, ConditionReason::new("Broken", message))
         }
         PipelinePhase::Pending if view.waits.iter().any(|(_, workers)| *workers == 0) => {
-            (Stands::Short, Why::new("ClassMissing", waits()))
+            (PipelineProgress::NeedsAction, ConditionReason::new("ClassMissing", waits()))
         }
         PipelinePhase::Pending if !view.waits.is_empty() => {
-            (Stands::OnItsWay, Why::new("WaitsForWorkers", waits()))
+            (PipelineProgress::Progressing, ConditionReason::new("WaitsForWorkers", waits()))
         }
         PipelinePhase::Pending => {
             let message = or(&view.reason, "its workers are not chosen yet");
-            (Stands::OnItsWay, Why::new("NotPlotted", message))
+            (PipelineProgress::Progressing, ConditionReason::new("NotPlotted", message))
         }
     }
 }
 
-/// What a pipeline waits for, for people.
+/// What a pipeline waits for, for a message.
 fn waits(view: &PipelineView) -> String {
     let each = view.waits.iter().map(|(class, workers)| match workers {
-        0 => format!("for WorkerClass {}, which is not there", class.parts().1),
+        0 => format!("for WorkerClass {}, which does not exist", class.parts().1),
         1 => format!("for one more worker of class {}", class.parts().1),
         more => format!("for {more} more workers of class {}", class.parts().1),
     });
@@ -137,20 +143,21 @@ fn waits(view: &PipelineView) -> String {
 pub(super) fn of_binding(
     view: &BindingView,
     generation: Option<i64>,
-    trouble: Option<&Why>,
+    trouble: Option<&ConditionReason>,
     before: &PipelineBindingStatus,
     now: Timestamp,
 ) -> PipelineBindingStatus {
     let why = match view.phase {
-        BindingPhase::Ready => Why::new("Ready", "all its workers serve it"),
-        BindingPhase::Pending => {
-            Why::new("WaitsForAgents", "its workers are chosen, and do not all serve it yet")
-        }
-        BindingPhase::DeadEnd => Why::new("WorkerLost", "a worker of it was lost"),
-        BindingPhase::Unset => Why::new("Unset", "no workers are chosen for it"),
+        BindingPhase::Ready => ConditionReason::new("Ready", "all its workers serve it"),
+        BindingPhase::Pending => ConditionReason::new(
+            "WaitsForAgents",
+            "its workers are chosen, but not all serve it yet",
+        ),
+        BindingPhase::DeadEnd => ConditionReason::new("WorkerLost", "one of its workers was lost"),
+        BindingPhase::Unset => ConditionReason::new("Unset", "no workers are chosen for it"),
     };
     let is_ready = view.phase == BindingPhase::Ready && trouble.is_none();
-    let ready = Aspect::new(READY, is_ready, trouble.cloned().unwrap_or(why));
+    let ready = DesiredCondition::new(READY, is_ready, trouble.cloned().unwrap_or(why));
     let listed = view.shares.iter().take(SHARES_LISTED_MAX);
     PipelineBindingStatus {
         observed_generation: generation,

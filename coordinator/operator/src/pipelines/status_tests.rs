@@ -122,7 +122,7 @@ fn what_somebody_has_to_see_to_is_said_and_what_runs_goes_on() {
     assert_eq!(is[0], "Ready=False InvalidSpec");
     assert_eq!(is[2..], ["Degraded=True InvalidSpec", "Stalled=True InvalidSpec"]);
     assert!(it.conditions[0].message.contains("there is no node out; generation 2 stays in force"));
-    let taken = Some(Why::new("NameTaken", "there is a Service first-in"));
+    let taken = Some(ConditionReason::new("NameTaken", "there is a Service first-in"));
     let blocked = PipelineFacts { blocked: taken, ..facts(view(PipelinePhase::Ready)) };
     let is = words(&status(&blocked).conditions);
     assert_eq!((&*is[0], &*is[3]), ("Ready=False NameTaken", "Stalled=True NameTaken"));
@@ -144,7 +144,7 @@ fn a_binding_lists_its_workers_and_says_why_it_is_not_ready() {
     let mut it = binding("in", BindingPhase::Pending);
     it.shares = vec![share(0, true, true), share(1, true, false), share(2, false, false)];
     let before = PipelineBindingStatus::default();
-    let of = |it: &BindingView, trouble: Option<&Why>| {
+    let of = |it: &BindingView, trouble: Option<&ConditionReason>| {
         of_binding(it, Some(1), trouble, &before, Timestamp::UNIX_EPOCH)
     };
     let status = of(&it, None);
@@ -159,7 +159,7 @@ fn a_binding_lists_its_workers_and_says_why_it_is_not_ready() {
     let status = of(&it, None);
     assert_eq!((status.workers, status.worker_list.len()), (60, SHARES_LISTED_MAX));
     assert_eq!(words(&status.conditions), ["Ready=True Ready"]);
-    let taken = Why::new("NameTaken", "there is a Service first-in");
+    let taken = ConditionReason::new("NameTaken", "there is a Service first-in");
     assert_eq!(words(&of(&it, Some(&taken)).conditions), ["Ready=False NameTaken"]);
     for (phase, reason) in [(BindingPhase::DeadEnd, "WorkerLost"), (BindingPhase::Unset, "Unset")] {
         let words = words(&of(&binding("in", phase), None).conditions);

@@ -5,19 +5,19 @@ use leasehold_coordinator_core::view::ClassView;
 use leasehold_kube_api::names;
 use leasehold_kube_api::status::{ClassLoad, WorkerClassStatus, WorkloadStatus};
 
-use super::fleet::{FleetFacts, Outlook, Workers, aspects};
-use crate::conditions::{Why, conditions, outline, still_in_force};
+use super::fleet::{FleetFacts, KindDetails, WorkerSummary, desired_conditions};
+use crate::conditions::{ConditionReason, conditions, observed_generation, without_messages};
 
-/// What the core says of a class.
+/// The core's view of a class.
 #[derive(Clone, Debug)]
-pub(super) struct ClassWord {
+pub(super) struct ClassSnapshot {
     pub(super) class: ClassView,
-    /// The new leader waits for its workers, of which it knows so many.
+    /// While the new leader waits for reports: the number of workers that it knows.
     pub(super) held: Option<usize>,
 }
 
-/// What is known of a class.
-pub(super) type ClassFacts = FleetFacts<ClassWord>;
+/// The facts of a class.
+pub(super) type ClassFacts = FleetFacts<ClassSnapshot>;
 
 /// The status, where `before` is the one that was written last.
 pub(super) fn status(
@@ -27,20 +27,21 @@ pub(super) fn status(
 ) -> WorkerClassStatus {
     let wanted = facts.view.as_ref().map_or(0, |view| view.class.workers_wanted);
     let desired = facts.workload.as_ref().map_or(wanted, |workload| workload.desired);
-    let workers = Workers::of(facts, desired);
-    let in_force = still_in_force(facts.in_force, facts.view.is_some(), before.observed_generation);
-    let (under_way, wrong) = waiting(facts, &workers);
-    let outlook = Outlook {
+    let workers = WorkerSummary::of(facts, desired);
+    let in_force =
+        observed_generation(facts.in_force, facts.view.is_some(), before.observed_generation);
+    let (progressing_by, degraded_by) = waiting(facts, &workers);
+    let details = KindDetails {
         held: facts.view.as_ref().and_then(|view| view.held),
-        of_lost: "what they served goes to others when their leases have ended",
-        under_way,
-        wrong,
-        well: complete(facts, &workers),
+        lost_effect: "their shares go to other workers when their leases have ended",
+        progressing_by,
+        degraded_by,
+        ready_message: complete(facts, &workers),
     };
-    let aspects = aspects(facts, in_force, &workers, outlook);
+    let desired_conditions = desired_conditions(facts, in_force, &workers, details);
     let mut status = WorkerClassStatus {
         observed_generation: in_force,
-        conditions: conditions(aspects, &before.conditions, facts.generation, now),
+        conditions: conditions(desired_conditions, &before.conditions, facts.generation, now),
         replicas: workers.counts.total,
         selector: Some(names::selector(&facts.name)),
         workload: facts.workload.as_ref().map(|workload| WorkloadStatus {
@@ -50,7 +51,7 @@ pub(super) fn status(
         workers: workers.counts,
         ..WorkerClassStatus::default()
     };
-    if let Some(ClassWord { class, .. }) = &facts.view {
+    if let Some(ClassSnapshot { class, .. }) = &facts.view {
         status.load = ClassLoad {
             request: class.request.to_string(),
             placed: class.placed.to_string(),
@@ -68,9 +69,12 @@ fn utilization(class: &ClassView) -> Option<u32> {
     (room > 0).then(|| u32::try_from(request.div_ceil(room)).unwrap_or(u32::MAX))
 }
 
-/// Pipelines that wait: for workers that come by themselves, or for somebody.
-fn waiting(facts: &ClassFacts, workers: &Workers) -> (Option<Why>, Option<Why>) {
-    let Some(ClassWord { class, .. }) = facts.view.as_ref().filter(|it| it.class.waiting > 0)
+/// Waiting pipelines: for workers that are being created, or for a user.
+fn waiting(
+    facts: &ClassFacts,
+    workers: &WorkerSummary,
+) -> (Option<ConditionReason>, Option<ConditionReason>) {
+    let Some(ClassSnapshot { class, .. }) = facts.view.as_ref().filter(|it| it.class.waiting > 0)
     else {
         return (None, None);
     };
@@ -79,11 +83,11 @@ fn waiting(facts: &ClassFacts, workers: &Workers) -> (Option<Why>, Option<Why>) 
     match (limited, &facts.workload) {
         (Some((_, why)), _) => {
             let message = format!("{waiting} pipelines wait for more workers than {ready}: {why}");
-            (None, Some(Why::new("PipelinesWait", message)))
+            (None, Some(ConditionReason::new("PipelinesWait", message)))
         }
         (None, Some(_)) => {
             let message = format!("{waiting} pipelines wait for more workers than {ready}");
-            (Some(Why::new("PipelinesWait", message)), None)
+            (Some(ConditionReason::new("PipelinesWait", message)), None)
         }
         (None, None) => {
             let message = format!(
@@ -91,25 +95,25 @@ fn waiting(facts: &ClassFacts, workers: &Workers) -> (Option<Why>, Option<Why>) 
                  label {}",
                 names::selector(&facts.name)
             );
-            (None, Some(Why::new("PipelinesWait", message)))
+            (None, Some(ConditionReason::new("PipelinesWait", message)))
         }
     }
 }
 
-fn complete(facts: &ClassFacts, workers: &Workers) -> String {
+fn complete(facts: &ClassFacts, workers: &WorkerSummary) -> String {
     let (ready, desired) = (workers.counts.ready, workers.counts.desired);
     let kept = facts.workload.as_ref().map_or(0, |workload| workload.kept);
     let why = match kept {
         0 => String::new(),
-        kept => format!("; {kept} stay, since what they serve would find no room with the others"),
+        kept => format!("; {kept} stay, because the other workers have no room for their shares"),
     };
     format!("{ready} workers are ready, {desired} are wanted{why}")
 }
 
 /// The status without the figures and words that change all the time.
-pub(super) fn outlined(status: &WorkerClassStatus) -> WorkerClassStatus {
+pub(super) fn without_figures(status: &WorkerClassStatus) -> WorkerClassStatus {
     WorkerClassStatus {
-        conditions: outline(&status.conditions),
+        conditions: without_messages(&status.conditions),
         load: ClassLoad::default(),
         ..status.clone()
     }

@@ -11,7 +11,7 @@ use leasehold_types::{ClusterName, Load, WorkerKey, WorkerName};
 use serde_json::json;
 
 use super::*;
-use crate::fleets::Census;
+use crate::fleets::InjectionCounts;
 use crate::fleets::workload::{Rollout, WorkloadState};
 
 fn name() -> ClusterName {
@@ -67,7 +67,7 @@ fn facts() -> ClassFacts {
         generation: Some(3),
         in_force: Some(3),
         problem: None,
-        view: Some(ClassWord { class, held: None }),
+        view: Some(ClassSnapshot { class, held: None }),
         workers: ["a", "b", "c"].map(worker).into(),
         pods: ["a", "b", "c"].map(pod).into(),
         workload: Some(WorkloadState {
@@ -82,7 +82,7 @@ fn facts() -> ClassFacts {
             limited: None,
             kept: 0,
         }),
-        agents: Census::default(),
+        agents: InjectionCounts::default(),
     }
 }
 
@@ -180,26 +180,29 @@ fn workers_that_are_kept_for_what_they_serve_are_told_as_such() {
     let kept = changed(|_, workload| (workload.desired, workload.kept) = (2, 1));
     let (conditions, message) = words(&kept);
     assert_eq!(conditions, "+Ready Ready, -Progressing Complete, -Degraded AsExpected");
-    assert!(message.contains("2 are wanted; 1 stay, since"), "{message}");
+    assert!(message.contains("2 are wanted; 1 stay, because"), "{message}");
 }
 
 #[test]
 fn a_mistake_and_a_lost_worker_degrade() {
-    let wrong = changed(|it, _| {
+    let degraded_by = changed(|it, _| {
         (it.problem, it.in_force) = (Some("spec.capacity: must be above 0".into()), Some(2));
     });
-    let (conditions, message) = words(&wrong);
-    let wanted = "-Ready InvalidSpec, -Progressing InvalidSpec, +Degraded InvalidSpec, \
-                  +Stalled InvalidSpec";
+    let (conditions, message) = words(&degraded_by);
+    let wanted = "-Ready InvalidSpec, -Progressing InvalidSpec, +Degraded InvalidSpec, +Stalled \
+                  InvalidSpec";
     assert_eq!(conditions, wanted);
-    assert!(message.ends_with("generation 2 stays in force until it is mended"), "{message}");
+    assert!(
+        message.ends_with("generation 2 stays in force until the spec is corrected"),
+        "{message}"
+    );
     let lost = changed(|it, workload| {
         it.workers[0].presence = Presence::Lost;
         workload.desired = 2;
     });
     let (conditions, message) = words(&lost);
     assert!(conditions.contains("+Degraded WorkersLost"), "{conditions}");
-    assert!(message.contains("goes to others when their leases have ended: a"), "{message}");
+    assert!(message.contains("go to other workers when their leases have ended: a"), "{message}");
 }
 
 #[test]
@@ -209,7 +212,7 @@ fn figures_alone_leave_the_outline_as_it_was() {
         it.view.as_mut().expect("one").class.placed = load(20);
     }));
     assert_ne!(before, after);
-    assert_eq!(outlined(&before), outlined(&after));
+    assert_eq!(without_figures(&before), without_figures(&after));
     let waits = written(&changed(|it, _| it.view.as_mut().expect("one").class.waiting = 1));
-    assert_ne!(outlined(&before), outlined(&waits));
+    assert_ne!(without_figures(&before), without_figures(&waits));
 }

@@ -7,10 +7,10 @@ use leasehold_kube_api::status::{
     AgentCounts, JobCounts, WorkerClusterStatus, WorkerStatus, WorkloadStatus,
 };
 
-use super::fleet::{FleetFacts, Outlook, Workers, aspects};
-use crate::conditions::{conditions, outline, still_in_force};
+use super::fleet::{FleetFacts, KindDetails, WorkerSummary, desired_conditions};
+use crate::conditions::{conditions, observed_generation, without_messages};
 
-/// What is known of a cluster.
+/// The facts of a cluster.
 pub(super) type ClusterFacts = FleetFacts<ClusterView>;
 
 /// The status, where `before` is the one that was written last.
@@ -20,20 +20,21 @@ pub(super) fn status(
     now: Timestamp,
 ) -> WorkerClusterStatus {
     let desired = |view: &ClusterView| view.jobs_max.div_ceil(view.jobs_per_worker_max.max(1));
-    let workers = Workers::of(facts, facts.view.as_ref().map_or(0, desired));
-    let in_force = still_in_force(facts.in_force, facts.view.is_some(), before.observed_generation);
+    let workers = WorkerSummary::of(facts, facts.view.as_ref().map_or(0, desired));
+    let in_force =
+        observed_generation(facts.in_force, facts.view.is_some(), before.observed_generation);
     let held = facts.view.as_ref().filter(|view| view.held.is_some());
-    let outlook = Outlook {
+    let details = KindDetails {
         held: held.map(|view| view.workers),
-        of_lost: "their slots and pinned streams stay theirs until they are heard or their pods \
-                  are gone",
-        well: complete(&workers),
-        ..Outlook::default()
+        lost_effect: "their slots and pinned streams stay reserved until they report again or \
+                      their pods are gone",
+        ready_message: complete(&workers),
+        ..KindDetails::default()
     };
-    let aspects = aspects(facts, in_force, &workers, outlook);
+    let desired_conditions = desired_conditions(facts, in_force, &workers, details);
     let mut status = WorkerClusterStatus {
         observed_generation: in_force,
-        conditions: conditions(aspects, &before.conditions, facts.generation, now),
+        conditions: conditions(desired_conditions, &before.conditions, facts.generation, now),
         selector: Some(names::selector(&facts.name)),
         workload: facts.workload.as_ref().map(|workload| WorkloadStatus {
             kind: format!("{:?}", workload.kind),
@@ -62,9 +63,9 @@ pub(super) fn status(
     status
 }
 
-fn complete(workers: &Workers) -> String {
+fn complete(workers: &WorkerSummary) -> String {
     match workers.counts.desired {
-        0 => "maxJobs is 0: no worker is wanted".into(),
+        0 => "maxJobs is 0: no workers are wanted".into(),
         _ => format!(
             "{} workers are ready, {} are wanted",
             workers.counts.ready, workers.counts.desired
@@ -73,14 +74,14 @@ fn complete(workers: &Workers) -> String {
 }
 
 /// The status without the figures and words that change all the time.
-pub(super) fn outlined(status: &WorkerClusterStatus) -> WorkerClusterStatus {
+pub(super) fn without_figures(status: &WorkerClusterStatus) -> WorkerClusterStatus {
     let bare = |worker: &WorkerStatus| WorkerStatus {
         name: worker.name.clone(),
         phase: worker.phase,
         ..WorkerStatus::default()
     };
     WorkerClusterStatus {
-        conditions: outline(&status.conditions),
+        conditions: without_messages(&status.conditions),
         jobs: JobCounts::default(),
         worker_list: status.worker_list.iter().map(bare).collect(),
         ..status.clone()

@@ -1,5 +1,5 @@
-//! What the statuses of WorkerClusters and WorkerClasses have in common: the facts, and the
-//! conditions that follow from them. What is said of the load or of the budget is theirs alone.
+//! What the statuses of WorkerClusters and WorkerClasses share: the facts, and the conditions that
+//! follow from them. Each kind adds its own for load or budget.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,16 +10,17 @@ use leasehold_kube_api::status::{WORKERS_LISTED_MAX, WorkerCounts, WorkerPhase, 
 use leasehold_platform_kube::pods::PodFacts;
 use leasehold_types::message::DrainPhase;
 
-use super::super::Census;
+use super::super::InjectionCounts;
 use super::super::workload::{Rollout, WorkloadState};
 use crate::conditions::{
-    AGENTS_OUTDATED, Aspect, DEGRADED, PROGRESSING, READY, SCALING_LIMITED, STALLED, Why, refused,
+    AGENTS_OUTDATED, ConditionReason, DEGRADED, DesiredCondition, PROGRESSING, READY,
+    SCALING_LIMITED, STALLED, invalid_spec,
 };
 
 /// Workers that a message names.
 const NAMED_MAX: usize = 5;
 
-/// What is known of a fleet, of which the core says a `V`.
+/// The facts of a fleet; `V` is the core's view of its kind.
 #[derive(Clone, Debug)]
 pub(super) struct FleetFacts<V> {
     /// The object's name.
@@ -28,9 +29,9 @@ pub(super) struct FleetFacts<V> {
     pub(super) generation: Option<i64>,
     /// The generation of the spec in force; none where only the last status can tell.
     pub(super) in_force: Option<i64>,
-    /// What is wrong with the newest spec.
+    /// The problem of the newest spec.
     pub(super) problem: Option<String>,
-    /// What the core says of it; none where it is not in force.
+    /// The core's view; none if the object is not in force.
     pub(super) view: Option<V>,
     /// What the core says of its workers.
     pub(super) workers: Vec<WorkerView>,
@@ -39,126 +40,139 @@ pub(super) struct FleetFacts<V> {
     /// Its workload, where it makes or has adopted one.
     pub(super) workload: Option<WorkloadState>,
     /// The agents of its pods that asked for one.
-    pub(super) agents: Census,
+    pub(super) agents: InjectionCounts,
 }
 
-/// What only one of the kinds can say.
+/// The details that only one kind has.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Outlook {
-    /// The new leader waits for its workers, of which it knows so many.
+pub(super) struct KindDetails {
+    /// While the new leader waits for reports: the number of workers that it knows.
     pub(super) held: Option<usize>,
-    /// What becomes of what a lost worker has, until when.
-    pub(super) of_lost: &'static str,
-    /// What is under way beside pods.
-    pub(super) under_way: Option<Why>,
-    /// What is wrong beside workers.
-    pub(super) wrong: Option<Why>,
-    /// That all is well.
-    pub(super) well: String,
+    /// What happens to a lost worker's leases.
+    pub(super) lost_effect: &'static str,
+    /// A change in progress besides pods.
+    pub(super) progressing_by: Option<ConditionReason>,
+    /// A problem besides workers.
+    pub(super) degraded_by: Option<ConditionReason>,
+    /// The message of `Ready`.
+    pub(super) ready_message: String,
 }
 
-/// Every aspect of how a fleet stands.
-pub(super) fn aspects<V>(
+/// The conditions of a fleet.
+pub(super) fn desired_conditions<V>(
     facts: &FleetFacts<V>,
     in_force: Option<i64>,
-    workers: &Workers,
-    outlook: Outlook,
-) -> Vec<Aspect> {
+    workers: &WorkerSummary,
+    details: KindDetails,
+) -> Vec<DesiredCondition> {
     let stalled = stalled(facts, in_force);
-    let Outlook { held, of_lost, under_way: more, wrong, well } = outlook;
-    let under_way = under_way(facts, workers, held).or(more);
+    let KindDetails { held, lost_effect, progressing_by: more, degraded_by, ready_message } =
+        details;
+    let progressing_by = progressing_by(facts, workers, held).or(more);
     let degraded = stalled.clone().or_else(|| without_agent(facts));
-    let degraded = degraded.or_else(|| lost(workers, of_lost)).or(wrong);
-    let ready = match (&stalled, &under_way, &degraded) {
+    let degraded = degraded.or_else(|| lost(workers, lost_effect)).or(degraded_by);
+    let ready = match (&stalled, &progressing_by, &degraded) {
         (Some(why), ..) | (None, Some(why), _) | (None, None, Some(why)) => {
-            Aspect::new(READY, false, why.clone())
+            DesiredCondition::new(READY, false, why.clone())
         }
-        (None, None, None) => Aspect::new(READY, true, Why::new("Ready", well)),
+        (None, None, None) => {
+            DesiredCondition::new(READY, true, ConditionReason::new("Ready", ready_message))
+        }
     };
-    let progressing = match (under_way, &stalled) {
-        (Some(why), _) => Aspect::new(PROGRESSING, true, why),
-        (None, Some(why)) => Aspect::new(PROGRESSING, false, why.clone()),
-        (None, None) => {
-            Aspect::new(PROGRESSING, false, Why::new("Complete", "nothing is under way"))
-        }
+    let progressing = match (progressing_by, &stalled) {
+        (Some(why), _) => DesiredCondition::new(PROGRESSING, true, why),
+        (None, Some(why)) => DesiredCondition::new(PROGRESSING, false, why.clone()),
+        (None, None) => DesiredCondition::new(
+            PROGRESSING,
+            false,
+            ConditionReason::new("Complete", "no change is in progress"),
+        ),
     };
     let degraded = match degraded {
-        Some(why) => Aspect::new(DEGRADED, true, why),
-        None => Aspect::new(DEGRADED, false, Why::new("AsExpected", "nothing is wrong")),
+        Some(why) => DesiredCondition::new(DEGRADED, true, why),
+        None => DesiredCondition::new(
+            DEGRADED,
+            false,
+            ConditionReason::new("AsExpected", "nothing is wrong"),
+        ),
     };
-    let mut aspects = vec![ready, progressing, degraded];
-    aspects.extend(stalled.map(|why| Aspect::new(STALLED, true, why)));
-    aspects.extend(outdated(facts).map(|why| Aspect::new(AGENTS_OUTDATED, true, why)));
+    let mut conditions = vec![ready, progressing, degraded];
+    conditions.extend(stalled.map(|why| DesiredCondition::new(STALLED, true, why)));
+    conditions.extend(outdated(facts).map(|why| DesiredCondition::new(AGENTS_OUTDATED, true, why)));
     let limited = facts.workload.as_ref().and_then(|workload| workload.limited.clone());
-    let limited = limited.map(|(reason, message)| Why::new(reason, message));
-    aspects.extend(limited.map(|why| Aspect::new(SCALING_LIMITED, true, why)));
-    aspects
+    let limited = limited.map(|(reason, message)| ConditionReason::new(reason, message));
+    conditions.extend(limited.map(|why| DesiredCondition::new(SCALING_LIMITED, true, why)));
+    conditions
 }
 
-/// What goes no further until somebody does something.
-fn stalled<V>(facts: &FleetFacts<V>, in_force: Option<i64>) -> Option<Why> {
+/// A problem that stays until a user acts.
+fn stalled<V>(facts: &FleetFacts<V>, in_force: Option<i64>) -> Option<ConditionReason> {
     if let Some(problem) = &facts.problem {
-        return Some(refused(problem, in_force));
+        return Some(invalid_spec(problem, in_force));
     }
     let workload = facts.workload.as_ref()?;
     if let Some((reason, message)) = &workload.problem {
-        return Some(Why::new(reason, message.clone()));
+        return Some(ConditionReason::new(reason, message.clone()));
     }
     match &workload.rollout {
         Rollout::Stuck(why) => {
             let WorkloadState { kind, name, .. } = workload;
             let message = format!(
-                "the rollout of {kind:?} {name} makes no progress: {why}; look at its newest pods, \
-                 and change the template or undo the change"
+                "the rollout of {kind:?} {name} makes no progress: {why}; look at its newest \
+                 pods, and change the template or undo the change"
             );
-            Some(Why::new("RolloutBlocked", message))
+            Some(ConditionReason::new("RolloutBlocked", message))
         }
         Rollout::Complete | Rollout::Progressing => None,
     }
 }
 
-/// What is not as it should be, and gets there by itself.
-fn under_way<V>(facts: &FleetFacts<V>, workers: &Workers, held: Option<usize>) -> Option<Why> {
+/// A change in progress that ends by itself.
+fn progressing_by<V>(
+    facts: &FleetFacts<V>,
+    workers: &WorkerSummary,
+    held: Option<usize>,
+) -> Option<ConditionReason> {
     if facts.view.is_none() {
-        let message = "the coordinator has not taken this object up yet";
-        return facts.problem.is_none().then(|| Why::new("NotInForce", message));
+        let message = "the coordinator has not read this object yet";
+        return facts.problem.is_none().then(|| ConditionReason::new("NotInForce", message));
     }
     let counts = &workers.counts;
     if let Some(known) = held {
         let message = format!(
-            "the new leader waits until every worker has reported to it, and grants nothing new \
-             before; {} of {known} have not",
+            "the new leader grants nothing new until every worker has reported to it; {} of \
+             {known} have not",
             counts.unreported
         );
-        return Some(Why::new("LeaderHolds", message));
+        return Some(ConditionReason::new("LeaderHolds", message));
     }
     if let Some(workload) = &facts.workload {
         let WorkloadState { desired, replicas, updated, .. } = workload;
-        // A workload that is adopted and not scaled has the replicas that somebody gave it.
+        // The replicas of an adopted workload that is not scaled are its owner's choice.
         if replicas > desired && counts.draining > 0 {
             let message = format!(
                 "from {replicas} to {desired} replicas once the {} workers that drain are idle",
                 counts.draining
             );
-            return Some(Why::new("ScalingIn", message));
+            return Some(ConditionReason::new("ScalingIn", message));
         }
         if workload.rollout == Rollout::Progressing {
             let message = format!(
-                "{updated} of {replicas} pods are of the newest template, {} workers drain",
+                "{updated} of {replicas} pods have the newest template, {} workers are draining",
                 counts.draining
             );
-            return Some(Why::new("RollingOut", message));
+            return Some(ConditionReason::new("RollingOut", message));
         }
     }
     (counts.ready < counts.desired).then(|| missing(facts, workers))
 }
 
-/// Workers are wanted and not there: where to look.
-fn missing<V>(facts: &FleetFacts<V>, workers: &Workers) -> Why {
+/// Missing workers, and where to look.
+fn missing<V>(facts: &FleetFacts<V>, workers: &WorkerSummary) -> ConditionReason {
     let counts = &workers.counts;
     let mut message = format!("{} of {} workers are ready", counts.ready, counts.desired);
     if counts.draining > 0 {
-        message += &format!("; {} drain", counts.draining);
+        message += &format!("; {} are draining", counts.draining);
     }
     if workers.pending > 0 {
         message += &format!(
@@ -178,55 +192,54 @@ fn missing<V>(facts: &FleetFacts<V>, workers: &Workers) -> Why {
             ),
         };
     }
-    Why::new("WorkersMissing", message)
+    ConditionReason::new("WorkersMissing", message)
 }
 
-/// Pods whose workers have nobody to ask for leases.
-fn without_agent<V>(facts: &FleetFacts<V>) -> Option<Why> {
-    let Census { missing, missing_pods, .. } = &facts.agents;
+/// Pods whose workers have no agent and so get no leases.
+fn without_agent<V>(facts: &FleetFacts<V>) -> Option<ConditionReason> {
+    let InjectionCounts { missing, missing_pods, .. } = &facts.agents;
     (*missing > 0).then(|| {
         let message = format!(
             "{missing} pods ask for an agent and have none, so their workers get no leases: {}; \
-             see their events InjectionSkipped, and delete them when the webhook is there again",
+             see their events InjectionSkipped, and delete them once the webhook works",
             named(missing_pods, *missing)
         );
-        Why::new("AgentMissing", message)
+        ConditionReason::new("AgentMissing", message)
     })
 }
 
-/// Pods whose agent is not the one that they would get now.
-fn outdated<V>(facts: &FleetFacts<V>) -> Option<Why> {
-    let Census { injected, outdated, outdated_pods, .. } = &facts.agents;
+/// Pods with another agent than a new pod gets.
+fn outdated<V>(facts: &FleetFacts<V>) -> Option<ConditionReason> {
+    let InjectionCounts { injected, outdated, outdated_pods, .. } = &facts.agents;
     let (_, has, wanted) = outdated_pods.first()?;
     let names: Vec<String> = outdated_pods.iter().map(|(name, ..)| name.clone()).collect();
     let message = format!(
-        "{outdated} of {injected} pods have another agent than they would get now, as {has} \
-         instead of {wanted}: {}; a new pod gets the new one, so restart the workload when it \
-         suits",
+        "{outdated} of {injected} pods have an outdated agent, for example {has} instead of \
+         {wanted}: {}; new pods get the new one: restart the workload at a convenient time",
         named(&names, *outdated)
     );
-    Some(Why::new("ImageDiffers", message))
+    Some(ConditionReason::new("ImageDiffers", message))
 }
 
-/// Names for a message, of so many that there are.
+/// Names for a message; `all` is their full number.
 fn named(names: &[String], all: u32) -> String {
     let more = if names.len() < all as usize { ", …" } else { "" };
     names.join(", ") + more
 }
 
-fn lost(workers: &Workers, of_lost: &str) -> Option<Why> {
+fn lost(workers: &WorkerSummary, lost_effect: &str) -> Option<ConditionReason> {
     let lost = workers.counts.lost;
     (lost > 0).then(|| {
         let names = workers.list.iter().filter(|it| it.phase == WorkerPhase::Lost);
         let names: Vec<&str> = names.take(NAMED_MAX).map(|it| it.name.as_str()).collect();
-        let message = format!("{lost} workers are silent, and {of_lost}: {}", names.join(", "));
-        Why::new("WorkersLost", message)
+        let message = format!("{lost} workers are silent, and {lost_effect}: {}", names.join(", "));
+        ConditionReason::new("WorkersLost", message)
     })
 }
 
 /// The workers of a fleet.
 #[derive(Debug)]
-pub(super) struct Workers {
+pub(super) struct WorkerSummary {
     pub(super) counts: WorkerCounts,
     /// Pods whose agent has not connected.
     pub(super) pending: u32,
@@ -236,8 +249,8 @@ pub(super) struct Workers {
     pub(super) omitted: u32,
 }
 
-impl Workers {
-    /// Those of a fleet that should have so many.
+impl WorkerSummary {
+    /// The workers of a fleet that should have `desired` of them.
     pub(super) fn of<V>(facts: &FleetFacts<V>, desired: u32) -> Self {
         let mut counts = WorkerCounts { desired, ..WorkerCounts::default() };
         let mut workers: BTreeMap<&str, WorkerStatus> = BTreeMap::new();
@@ -282,7 +295,7 @@ impl Workers {
     }
 }
 
-/// How a worker stands that the core knows; `leaves` says that its pod is terminating.
+/// The status of a worker that the core knows; `leaves` means that its pod is terminating.
 fn worker(view: &WorkerView, leaves: bool) -> WorkerStatus {
     let drains = leaves || view.drain_ordered || view.drain != DrainPhase::Working;
     let phase = match view.presence {

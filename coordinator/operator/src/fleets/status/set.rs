@@ -1,36 +1,36 @@
-//! What a StreamSet's status says, as a function of the facts. A plan's version grows by one with
-//! each plan that differs from the one before, whoever leads.
+//! The status of a StreamSet, as a function of the facts. A plan's version grows by one with each
+//! different plan, also across leaders.
 
 use k8s_openapi::jiff::Timestamp;
 use leasehold_coordinator_core::view::SetView;
 use leasehold_kube_api::status::{AssignedWorkers, StreamCounts, StreamSetStatus};
 
 use crate::conditions::{
-    Aspect, CONVERGED, DEGRADED, PROGRESSING, READY, STALLED, Why, conditions, outline, refused,
-    still_in_force,
+    CONVERGED, ConditionReason, DEGRADED, DesiredCondition, PROGRESSING, READY, STALLED,
+    conditions, invalid_spec, observed_generation, without_messages,
 };
 
-/// What is known of a set.
+/// The facts of a set.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SetFacts {
     /// The generation of the newest spec.
     pub(super) generation: Option<i64>,
     /// The generation of the spec in force; none where only the last status can tell.
     pub(super) in_force: Option<i64>,
-    /// What is wrong with the newest spec.
+    /// The problem of the newest spec.
     pub(super) problem: Option<String>,
-    /// What the core says of it; none where it is not in force.
+    /// The core's view; none if the object is not in force.
     pub(super) view: Option<SetView>,
 }
 
-/// How far a set is from what is wanted.
-enum Stands {
+/// How far a set is from its plan.
+enum SetProgress {
     /// It is there.
     Converged,
     /// It gets there by itself.
-    OnItsWay,
-    /// Somebody has to see to it.
-    Short,
+    Progressing,
+    /// A user has to act.
+    NeedsAction,
 }
 
 /// The status, where `before` is the one that was written last.
@@ -39,25 +39,35 @@ pub(super) fn status(
     before: &StreamSetStatus,
     now: Timestamp,
 ) -> StreamSetStatus {
-    let in_force = still_in_force(facts.in_force, facts.view.is_some(), before.observed_generation);
-    let (stands, why) = stands(facts.view.as_ref());
-    let converged = matches!(stands, Stands::Converged);
-    let problem = facts.problem.as_ref().map(|problem| refused(problem, in_force));
+    let in_force =
+        observed_generation(facts.in_force, facts.view.is_some(), before.observed_generation);
+    let (progress, why) = progress(facts.view.as_ref());
+    let converged = matches!(progress, SetProgress::Converged);
+    let problem = facts.problem.as_ref().map(|problem| invalid_spec(problem, in_force));
     let ready = match &problem {
-        Some(problem) => Aspect::new(READY, false, problem.clone()),
-        None => Aspect::new(READY, converged, why.clone()),
+        Some(problem) => DesiredCondition::new(READY, false, problem.clone()),
+        None => DesiredCondition::new(READY, converged, why.clone()),
     };
-    let degraded = match (&problem, &stands) {
-        (Some(problem), _) => Aspect::new(DEGRADED, true, problem.clone()),
-        (None, Stands::Short) => Aspect::new(DEGRADED, true, why.clone()),
-        (None, _) => Aspect::new(DEGRADED, false, Why::new("AsExpected", "nothing is wrong")),
+    let degraded = match (&problem, &progress) {
+        (Some(problem), _) => DesiredCondition::new(DEGRADED, true, problem.clone()),
+        (None, SetProgress::NeedsAction) => DesiredCondition::new(DEGRADED, true, why.clone()),
+        (None, _) => DesiredCondition::new(
+            DEGRADED,
+            false,
+            ConditionReason::new("AsExpected", "nothing is wrong"),
+        ),
     };
-    let progressing = Aspect::new(PROGRESSING, matches!(stands, Stands::OnItsWay), why.clone());
-    let mut aspects = vec![ready, Aspect::new(CONVERGED, converged, why), progressing, degraded];
-    aspects.extend(problem.map(|problem| Aspect::new(STALLED, true, problem)));
+    let progressing = DesiredCondition::new(
+        PROGRESSING,
+        matches!(progress, SetProgress::Progressing),
+        why.clone(),
+    );
+    let mut desired =
+        vec![ready, DesiredCondition::new(CONVERGED, converged, why), progressing, degraded];
+    desired.extend(problem.map(|problem| DesiredCondition::new(STALLED, true, problem)));
     let mut status = StreamSetStatus {
         observed_generation: in_force,
-        conditions: conditions(aspects, &before.conditions, facts.generation, now),
+        conditions: conditions(desired, &before.conditions, facts.generation, now),
         plan_version: before.plan_version,
         plan_digest: before.plan_digest.clone(),
         ..StreamSetStatus::default()
@@ -82,53 +92,54 @@ pub(super) fn status(
     status
 }
 
-fn stands(view: Option<&SetView>) -> (Stands, Why) {
+fn progress(view: Option<&SetView>) -> (SetProgress, ConditionReason) {
     let Some(view) = view else {
-        let message = "the coordinator has not taken this object up yet";
-        return (Stands::OnItsWay, Why::new("NotInForce", message));
+        let message = "the coordinator has not read this object yet";
+        return (SetProgress::Progressing, ConditionReason::new("NotInForce", message));
     };
     let SetView { streams, owned, moving, unplaced, workers, workers_current, .. } = view;
     if view.held {
         let message = format!(
-            "the new leader waits until every worker of cluster {} has reported to it, and moves \
-             nothing before",
+            "the new leader moves no stream until every worker of cluster {} has reported to it",
             view.cluster
         );
-        return (Stands::OnItsWay, Why::new("LeaderHolds", message));
+        return (SetProgress::Progressing, ConditionReason::new("LeaderHolds", message));
     }
     if *unplaced > 0 && unplaced == streams {
         let message = format!(
             "cluster {} has no worker that may own streams: see its conditions and its pods",
             view.cluster
         );
-        return (Stands::Short, Why::new("NoWorkers", message));
+        return (SetProgress::NeedsAction, ConditionReason::new("NoWorkers", message));
     }
     if *unplaced > 0 {
         let message = format!(
-            "{unplaced} of {streams} streams have no worker: dedicated ones each need a worker of \
-             their own, and a worker owns only so many; raise maxJobs for more workers"
+            "{unplaced} of {streams} streams have no worker: each dedicated one needs a worker of \
+             its own, and a worker owns only a limited number; raise maxJobs for more workers"
         );
-        return (Stands::Short, Why::new("Unplaced", message));
+        return (SetProgress::NeedsAction, ConditionReason::new("Unplaced", message));
     }
     if *moving > 0 {
-        let message =
-            format!("{moving} of {streams} streams are on their way, {owned} have an owner");
-        return (Stands::OnItsWay, Why::new("Moving", message));
+        let message = format!("{moving} of {streams} streams are moving, {owned} have an owner");
+        return (SetProgress::Progressing, ConditionReason::new("Moving", message));
     }
     if workers_current < workers {
         let message = format!(
             "{workers_current} of {workers} workers have acknowledged the newest assignment"
         );
-        return (Stands::OnItsWay, Why::new("WaitingForAcknowledgement", message));
+        return (
+            SetProgress::Progressing,
+            ConditionReason::new("WaitingForAcknowledgement", message),
+        );
     }
-    let message = format!("all {streams} streams are where they are to be, on {workers} workers");
-    (Stands::Converged, Why::new("Converged", message))
+    let message = format!("all {streams} streams are in place on {workers} workers");
+    (SetProgress::Converged, ConditionReason::new("Converged", message))
 }
 
 /// The status without the figures and words that change all the time.
-pub(super) fn outlined(status: &StreamSetStatus) -> StreamSetStatus {
+pub(super) fn without_figures(status: &StreamSetStatus) -> StreamSetStatus {
     StreamSetStatus {
-        conditions: outline(&status.conditions),
+        conditions: without_messages(&status.conditions),
         streams: StreamCounts { total: status.streams.total, ..StreamCounts::default() },
         workers: AssignedWorkers::default(),
         ..status.clone()
@@ -199,7 +210,10 @@ mod tests {
         assert_eq!(status.observed_generation, Some(2));
         assert_eq!(status.conditions[0].observed_generation, Some(3));
         let message = &status.conditions[0].message;
-        assert_eq!(message, "spec.streams: none; generation 2 stays in force until it is mended");
+        assert_eq!(
+            message,
+            "spec.streams: none; generation 2 stays in force until the spec is corrected"
+        );
         let words = words(&facts);
         assert_eq!(words[0], "Ready=False InvalidSpec");
         assert_eq!(words[1], "Converged=True Converged");

@@ -11,7 +11,7 @@ use leasehold_types::message::DrainPhase;
 use leasehold_types::{ClusterName, WorkerKey, WorkerName};
 use serde_json::json;
 
-use super::super::super::Census;
+use super::super::super::InjectionCounts;
 use super::super::super::workload::{Rollout, WorkloadState};
 use super::*;
 
@@ -84,7 +84,7 @@ fn facts() -> ClusterFacts {
             limited: None,
             kept: 0,
         }),
-        agents: Census::default(),
+        agents: InjectionCounts::default(),
     }
 }
 
@@ -138,10 +138,10 @@ fn what_ends_by_itself_is_progress() {
     let mut waits = facts();
     waits.workers.pop();
     for (facts, reason, part) in [
-        (holds, "LeaderHolds", "waits until every worker has reported"),
-        (fresh, "NotInForce", "not taken this object up yet"),
+        (holds, "LeaderHolds", "grants nothing new until every worker has reported"),
+        (fresh, "NotInForce", "not read this object yet"),
         (scales_in, "ScalingIn", "from 2 to 1 replicas once the 1 workers that drain"),
-        (rolls, "RollingOut", "1 of 2 pods are of the newest template"),
+        (rolls, "RollingOut", "1 of 2 pods have the newest template"),
         (waits, "WorkersMissing", "the agents of 1 pods have not connected"),
     ] {
         let (words, message) = words(&facts);
@@ -161,7 +161,7 @@ fn what_needs_somebody_is_stalled_and_says_what_to_do() {
         it.problem = Some(("WorkloadNotFound", "there is no Deployment builds: make it".into()));
     });
     for (facts, reason, part) in [
-        (refused, "InvalidSpec", "generation 2 stays in force until it is mended"),
+        (refused, "InvalidSpec", "generation 2 stays in force until the spec is corrected"),
         (stuck, "RolloutBlocked", "change the template or undo the change"),
         (absent, "WorkloadNotFound", "make it"),
     ] {
@@ -229,15 +229,15 @@ fn figures_alone_leave_the_outline_as_it_was() {
     changed.view.as_mut().expect("one").running = 3;
     let after = written(&changed);
     assert_ne!(before, after);
-    assert_eq!(outlined(&before), outlined(&after));
+    assert_eq!(without_figures(&before), without_figures(&after));
     changed.workers[0].drain_ordered = true;
-    assert_ne!(outlined(&before), outlined(&written(&changed)));
+    assert_ne!(without_figures(&before), without_figures(&written(&changed)));
 }
 
 #[test]
 fn agents_that_are_missing_are_wrong_and_old_ones_are_only_told() {
     let mut facts = facts();
-    facts.agents = Census { injected: 2, ..Census::default() };
+    facts.agents = InjectionCounts { injected: 2, ..InjectionCounts::default() };
     assert_eq!(words(&facts).0, ["+Ready Ready", "-Progressing Complete", "-Degraded AsExpected"]);
     facts.agents.outdated = 1;
     facts.agents.outdated_pods = vec![("a".into(), "agent:1".into(), "agent:2".into())];

@@ -1,4 +1,4 @@
-//! One turn of the operator for one cluster, from what is seen to what is done.
+//! Plans for one cluster, from the observed state to the actions.
 
 use leasehold_manifest::manifest::WorkloadKind;
 use leasehold_platform_kube::pods::PodFacts;
@@ -13,50 +13,55 @@ fn spec(jobs: u32) -> Value {
     json!({ "maxJobs": jobs, "maxJobsPerWorker": 2, "template": { "spec": {} } })
 }
 
-/// One look at a cluster of so many jobs.
-fn look(jobs: u32, workload: Option<WorkloadFacts>, pods: &[&str], memory: &mut Memory) -> Turn {
-    look_at(&fixtures::cluster(spec(jobs)), workload, pods, START, memory)
+/// The plan for a cluster with this number of jobs.
+fn plan_for(
+    jobs: u32,
+    workload: Option<WorkloadFacts>,
+    pods: &[&str],
+    state: &mut ReconcilerState,
+) -> FleetPlan {
+    plan_at(&fixtures::cluster(spec(jobs)), workload, pods, START, state)
 }
 
-fn look_at(
+fn plan_at(
     fleet: &Fleet,
     workload: Option<WorkloadFacts>,
     pods: &[&str],
     now: Moment,
-    memory: &mut Memory,
-) -> Turn {
-    let look = Look {
+    state: &mut ReconcilerState,
+) -> FleetPlan {
+    let input = FleetInput {
         fleet,
         name: &fixtures::name(),
-        team: pods.iter().map(|words| pod(words)).collect(),
+        worker_pods: pods.iter().map(|words| pod(words)).collect(),
         workload: workload.map(Arc::new),
         scale: scale(fleet),
-        shares: None,
+        ownership: None,
         cordoned: &BTreeSet::from(["cordoned".to_owned()]),
         now,
     };
-    turn(look, memory)
+    plan(input, state)
 }
 
 /// The replicas that a cluster's jobs ask for.
-fn scale(fleet: &Fleet) -> Scale {
+fn scale(fleet: &Fleet) -> DesiredScale {
     let Fleet::Cluster(cluster) = fleet else { panic!("no cluster: {fleet:?}") };
-    Scale::of(workload::replicas(&cluster.spec))
+    DesiredScale::of(workload::replicas(&cluster.spec))
 }
 
-/// What is done, in a word each.
-fn words(turn: &Turn) -> Vec<String> {
+/// The actions, one word each.
+fn words(plan: &FleetPlan) -> Vec<String> {
     let pod = |pod: &Arc<PodFacts>| pod.pod.name.clone();
-    let mut words: Vec<_> = turn
+    let mut words: Vec<_> = plan
         .actions
         .iter()
-        .map(|action| match &action.what {
-            What::Mark(it, mark) => format!("mark {} {}", pod(it), mark.text()),
-            What::Cost(it, cost) => format!("cost {} {cost}", pod(it)),
-            What::Busy(it, busy) => format!("busy {} {busy}", pod(it)),
-            What::Began(it, streams) => format!("began {} {streams}", pod(it)),
-            What::Replace(it) => format!("replace {}", pod(it)),
-            What::Apply(body) => format!("apply {}", body["spec"]["replicas"]),
+        .map(|action| match &action.kind {
+            ActionKind::MarkForDrain(it, mark) => format!("mark {} {}", pod(it), mark.text()),
+            ActionKind::SetDeletionCost(it, cost) => format!("cost {} {cost}", pod(it)),
+            ActionKind::SetBusyLabel(it, busy) => format!("busy {} {busy}", pod(it)),
+            ActionKind::RecordStreams(it, streams) => format!("began {} {streams}", pod(it)),
+            ActionKind::DeletePod(it) => format!("replace {}", pod(it)),
+            ActionKind::Apply(body) => format!("apply {}", body["spec"]["replicas"]),
         })
         .collect();
     words.sort();
@@ -65,8 +70,8 @@ fn words(turn: &Turn) -> Vec<String> {
 
 #[test]
 fn a_workload_that_is_not_there_is_made() {
-    let mut memory = Memory::default();
-    let made = look(8, None, &[], &mut memory);
+    let mut state = ReconcilerState::default();
+    let made = plan_for(8, None, &[], &mut state);
     assert_eq!(words(&made), ["apply 4"]);
     let state = made.state.unwrap();
     assert_eq!((state.desired, state.replicas, state.problem), (4, 0, None));
@@ -74,9 +79,9 @@ fn a_workload_that_is_not_there_is_made() {
 
 #[test]
 fn what_was_applied_is_not_applied_again_until_somebody_changes_it() {
-    let mut memory = Memory::default();
-    let made = look(8, None, &[], &mut memory).actions.remove(0);
-    let What::Apply(body) = made.what else { panic!("{made:?}") };
+    let mut state = ReconcilerState::default();
+    let made = plan_for(8, None, &[], &mut state).actions.remove(0);
+    let ActionKind::Apply(body) = made.kind else { panic!("{made:?}") };
     let seen = |generation| {
         let annotations = &body["spec"]["template"]["metadata"]["annotations"];
         let number = annotations["leasehold.dev/generation"].as_str().unwrap();
@@ -90,14 +95,14 @@ fn what_was_applied_is_not_applied_again_until_somebody_changes_it() {
             ..facts(WorkloadKind::Deployment, 4)
         })
     };
-    memory.applied.note(made.target.clone(), body.clone(), Some(1), START);
+    state.applied.note(made.target.clone(), body.clone(), Some(1), START);
     let pods = ["a", "b", "c", "d"];
-    assert_eq!(words(&look(8, seen(1), &pods, &mut memory)), [""; 0]);
-    assert_eq!(words(&look(8, seen(2), &pods, &mut memory)), ["apply 4"]);
-    assert_eq!(words(&look(12, seen(1), &pods, &mut memory)), ["apply 6"]);
+    assert_eq!(words(&plan_for(8, seen(1), &pods, &mut state)), [""; 0]);
+    assert_eq!(words(&plan_for(8, seen(2), &pods, &mut state)), ["apply 4"]);
+    assert_eq!(words(&plan_for(12, seen(1), &pods, &mut state)), ["apply 6"]);
     let later = Moment(START.0 + 3_600_000_000_000);
     let cluster = fixtures::cluster(spec(8));
-    let again = look_at(&cluster, seen(1), &pods, later, &mut memory);
+    let again = plan_at(&cluster, seen(1), &pods, later, &mut state);
     assert_eq!(words(&again), ["apply 4"]);
 }
 
@@ -106,12 +111,13 @@ fn a_workload_is_written_only_as_it_was_looked_at() {
     // More pods, a new template, or neither: the look may be an old one, and there may be more.
     let older = WorkloadFacts { digest: Some("older".into()), ..applied(8, 4) };
     for (jobs, seen) in [(12, applied(8, 4)), (8, older), (8, applied(8, 4))] {
-        let turn = look(jobs, Some(seen), &["a", "b", "c", "d"], &mut Memory::default());
-        let What::Apply(body) = &turn.actions[0].what else { panic!("{turn:?}") };
+        let plan =
+            plan_for(jobs, Some(seen), &["a", "b", "c", "d"], &mut ReconcilerState::default());
+        let ActionKind::Apply(body) = &plan.actions[0].kind else { panic!("{plan:?}") };
         assert_eq!(body["metadata"]["resourceVersion"], "100");
     }
-    let made = look(8, None, &[], &mut Memory::default());
-    let What::Apply(body) = &made.actions[0].what else { panic!("{made:?}") };
+    let made = plan_for(8, None, &[], &mut ReconcilerState::default());
+    let ActionKind::Apply(body) = &made.actions[0].kind else { panic!("{made:?}") };
     assert_eq!(body["metadata"]["resourceVersion"], Value::Null);
 }
 
@@ -119,9 +125,9 @@ fn a_workload_is_written_only_as_it_was_looked_at() {
 fn somebody_elses_workload_is_left_as_it_is() {
     let other =
         WorkloadFacts { controller: Some("other".into()), ..facts(WorkloadKind::Deployment, 1) };
-    let turn = look(8, Some(other), &[], &mut Memory::default());
-    assert_eq!(words(&turn), [""; 0]);
-    assert_eq!(turn.state.unwrap().problem.unwrap().0, "WorkloadNotOwned");
+    let plan = plan_for(8, Some(other), &[], &mut ReconcilerState::default());
+    assert_eq!(words(&plan), [""; 0]);
+    assert_eq!(plan.state.unwrap().problem.unwrap().0, "WorkloadNotOwned");
 }
 
 #[test]
@@ -129,9 +135,14 @@ fn nothing_is_made_of_a_cluster_that_is_being_deleted() {
     let mut cluster = fixtures::cluster_object(spec(8));
     let time = k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
     cluster.metadata.deletion_timestamp = Some(time(k8s_openapi::jiff::Timestamp::UNIX_EPOCH));
-    let turn =
-        look_at(&Fleet::Cluster(Arc::new(cluster)), None, &[], START, &mut Memory::default());
-    assert_eq!(words(&turn), [""; 0]);
+    let plan = plan_at(
+        &Fleet::Cluster(Arc::new(cluster)),
+        None,
+        &[],
+        START,
+        &mut ReconcilerState::default(),
+    );
+    assert_eq!(words(&plan), [""; 0]);
 }
 
 /// The workload of the cluster, as it was applied with `replicas`.
@@ -148,48 +159,49 @@ fn applied(jobs: u32, replicas: u32) -> WorkloadFacts {
 
 #[test]
 fn a_scale_in_goes_step_by_step_and_only_then_lowers_the_replicas() {
-    let mut memory = Memory::default();
-    let of_two = |pods: &[&str], memory: &mut Memory| look(2, Some(applied(2, 2)), pods, memory);
-    let marks = of_two(&["a jobs=1 labelled", "b"], &mut memory);
-    assert_eq!(words(&marks), ["apply 2", "mark b scale-in"]);
+    let mut state = ReconcilerState::default();
+    let of_two =
+        |pods: &[&str], state: &mut ReconcilerState| plan_for(2, Some(applied(2, 2)), pods, state);
+    let drain_marks = of_two(&["a jobs=1 labelled", "b"], &mut state);
+    assert_eq!(words(&drain_marks), ["apply 2", "mark b scale-in"]);
     assert_eq!(
-        marks.scales_in.as_deref(),
-        Some("Deployment ci has 2 replicas, 1 too many: they drain first")
+        drain_marks.scale_in_started.as_deref(),
+        Some("Deployment ci has 2 replicas, 1 too many: those workers drain first")
     );
-    let ordered = of_two(&["a jobs=1 labelled", "b scale-in"], &mut memory);
+    let ordered = of_two(&["a jobs=1 labelled", "b scale-in"], &mut state);
     assert_eq!(ordered.orders.len(), 1);
     assert_eq!(ordered.orders[0].worker.as_str(), "b");
-    let drains = of_two(&["a jobs=1 labelled", "b scale-in drains jobs=1 labelled"], &mut memory);
+    let drains = of_two(&["a jobs=1 labelled", "b scale-in drains jobs=1 labelled"], &mut state);
     assert_eq!((words(&drains), drains.orders.len()), (vec!["apply 2".to_owned()], 0));
-    let drained = of_two(&["a jobs=1 labelled", "b scale-in absent"], &mut memory);
+    let drained = of_two(&["a jobs=1 labelled", "b scale-in absent"], &mut state);
     assert_eq!(words(&drained), ["apply 2", "cost b -1000"]);
-    assert_eq!(drained.stages.len(), 1);
-    let falls = of_two(&["a jobs=1 labelled", "b scale-in absent cost"], &mut memory);
+    assert_eq!(drained.drain_progress.len(), 1);
+    let falls = of_two(&["a jobs=1 labelled", "b scale-in absent cost"], &mut state);
     assert_eq!(words(&falls), ["apply 1"]);
-    let What::Apply(body) = &falls.actions[0].what else { panic!("{falls:?}") };
+    let ActionKind::Apply(body) = &falls.actions[0].kind else { panic!("{falls:?}") };
     assert_eq!(body["metadata"]["resourceVersion"], "100");
-    assert!(falls.stages.is_empty());
+    assert!(falls.drain_progress.is_empty());
 }
 
 #[test]
 fn a_new_template_and_fewer_replicas_are_not_written_at_once() {
     let pods = ["a jobs=1 labelled", "b scale-in absent cost"];
     let old = WorkloadFacts { digest: Some("older".into()), ..applied(2, 2) };
-    let turn = look(2, Some(old), &pods, &mut Memory::default());
-    assert_eq!(words(&turn), ["apply 2"]);
+    let plan = plan_for(2, Some(old), &pods, &mut ReconcilerState::default());
+    assert_eq!(words(&plan), ["apply 2"]);
 }
 
 #[test]
 fn a_scale_in_that_waits_for_a_stuck_rollout_says_so() {
     let mixed = ["a jobs=1 labelled", "b hash=old scale-in absent cost"];
     let stuck = WorkloadFacts { stuck: Some("too late".into()), updated: 1, ..applied(2, 2) };
-    let turn = look(2, Some(stuck), &mixed, &mut Memory::default());
-    assert_eq!(words(&turn), ["apply 2"]);
+    let plan = plan_for(2, Some(stuck), &mixed, &mut ReconcilerState::default());
+    assert_eq!(words(&plan), ["apply 2"]);
     assert_eq!(
-        turn.blocked.as_deref(),
+        plan.blocked.as_deref(),
         Some(
-            "Deployment ci is to have 1 replicas and has 2: pods of more than one template are \
-             there, and fewer replicas would end pods of each, whoever has drained; too late"
+            "Deployment ci should have 1 replicas and has 2: there are pods of more than one \
+             template, and a scale-in would end pods of each, drained or not; too late"
         )
     );
 }
@@ -197,18 +209,18 @@ fn a_scale_in_that_waits_for_a_stuck_rollout_says_so() {
 #[test]
 fn a_drained_pod_that_is_no_victim_any_more_is_replaced() {
     let pods = ["a jobs=1 labelled", "b scale-in absent"];
-    let turn = look(4, Some(applied(4, 2)), &pods, &mut Memory::default());
-    assert_eq!(words(&turn), ["apply 2", "replace b"]);
+    let plan = plan_for(4, Some(applied(4, 2)), &pods, &mut ReconcilerState::default());
+    assert_eq!(words(&plan), ["apply 2", "replace b"]);
     let drains = ["a jobs=1 labelled", "b scale-in drains jobs=1 labelled"];
-    let turn = look(4, Some(applied(4, 2)), &drains, &mut Memory::default());
-    assert_eq!(words(&turn), ["apply 2"]);
+    let plan = plan_for(4, Some(applied(4, 2)), &drains, &mut ReconcilerState::default());
+    assert_eq!(words(&plan), ["apply 2"]);
 }
 
 #[test]
 fn workers_on_a_cordoned_node_are_drained_and_replaced() {
     let one = |words_of: &str| {
-        let turn = look(2, Some(applied(2, 1)), &[words_of], &mut Memory::default());
-        words(&turn).into_iter().filter(|it| !it.starts_with("apply")).collect::<Vec<_>>()
+        let plan = plan_for(2, Some(applied(2, 1)), &[words_of], &mut ReconcilerState::default());
+        words(&plan).into_iter().filter(|it| !it.starts_with("apply")).collect::<Vec<_>>()
     };
     assert_eq!(one("a jobs=1 labelled"), [""; 0]);
     assert_eq!(one("a jobs=1 labelled on=cordoned"), ["mark a node"]);
@@ -222,8 +234,8 @@ fn workers_on_a_cordoned_node_are_drained_and_replaced() {
 #[test]
 fn a_worker_whose_drain_was_ordered_by_hand_is_replaced() {
     let one = |words_of: &str| {
-        let turn = look(2, Some(applied(2, 1)), &[words_of], &mut Memory::default());
-        words(&turn).into_iter().filter(|it| !it.starts_with("apply")).collect::<Vec<_>>()
+        let plan = plan_for(2, Some(applied(2, 1)), &[words_of], &mut ReconcilerState::default());
+        words(&plan).into_iter().filter(|it| !it.starts_with("apply")).collect::<Vec<_>>()
     };
     assert_eq!(one("a jobs=1 labelled ordered"), ["mark a restart"]);
     assert_eq!(one("a jobs=1 labelled ordered restart"), [""; 0]);
@@ -232,28 +244,28 @@ fn a_worker_whose_drain_was_ordered_by_hand_is_replaced() {
 
 #[test]
 fn a_drain_beyond_its_deadline_is_told_once_and_nothing_is_killed() {
-    let mut memory = Memory::default();
+    let mut state = ReconcilerState::default();
     let cluster = fixtures::cluster(json!({
         "maxJobs": 2, "maxJobsPerWorker": 2, "template": {}, "drain": { "deadline": "1s" },
     }));
     let pods = ["a jobs=1 labelled node drains"];
     let mut at = |now| {
-        let turn = look_at(&cluster, None, &pods, now, &mut memory);
-        assert!(words(&turn).iter().all(|it| !it.contains("replace")));
-        turn.stages.into_iter().map(|(_, stage)| stage).collect::<Vec<_>>()
+        let plan = plan_at(&cluster, None, &pods, now, &mut state);
+        assert!(words(&plan).iter().all(|it| !it.contains("replace")));
+        plan.drain_progress.into_iter().map(|(_, stage)| stage).collect::<Vec<_>>()
     };
     assert_eq!(at(START), []);
-    assert_eq!(at(Moment(START.0 + 2_000_000_000)), [Stage::Overdue]);
+    assert_eq!(at(Moment(START.0 + 2_000_000_000)), [DrainProgress::Overdue]);
     assert_eq!(at(Moment(START.0 + 3_000_000_000)), []);
 }
 
 #[test]
 fn the_busy_label_is_written_at_once_and_struck_after_ten_idle_seconds() {
-    let mut memory = Memory::default();
+    let mut state = ReconcilerState::default();
     let cluster = fixtures::cluster(json!({ "maxJobs": 2, "maxJobsPerWorker": 2 }));
     let mut at = |millis: u64, pod: &str| {
         let now = Moment(START.0 + millis * 1_000_000);
-        words(&look_at(&cluster, None, &[pod], now, &mut memory))
+        words(&plan_at(&cluster, None, &[pod], now, &mut state))
     };
     assert_eq!(at(0, "a jobs=1"), ["busy a true"]);
     assert_eq!(at(250, "a jobs=1 labelled"), [""; 0]);
@@ -269,16 +281,17 @@ fn the_busy_label_is_written_at_once_and_struck_after_ten_idle_seconds() {
 
 #[test]
 fn a_worker_whose_pod_ends_is_drained_at_once_whoever_ended_it() {
-    let mut memory = Memory::default();
+    let mut state = ReconcilerState::default();
     let workload = || Some(facts(WorkloadKind::Deployment, 2));
-    let team = ["a going jobs=1", "b going drains jobs=1", "c going lost", "d going absent", "e"];
-    let turn = look(4, workload(), &team, &mut memory);
-    let ordered: Vec<_> = turn.orders.iter().map(|key| key.worker.as_str()).collect();
+    let worker_pods =
+        ["a going jobs=1", "b going drains jobs=1", "c going lost", "d going absent", "e"];
+    let plan = plan_for(4, workload(), &worker_pods, &mut state);
+    let ordered: Vec<_> = plan.orders.iter().map(|key| key.worker.as_str()).collect();
     assert_eq!(ordered, ["a"]);
 }
 
 /// A class of capacity 15 with a request of 30, as it stands with this scale.
-fn class_turn(scale: Scale, replicas: Option<u32>, pods: &[&str]) -> Turn {
+fn class_turn(scale: DesiredScale, replicas: Option<u32>, pods: &[&str]) -> FleetPlan {
     let spec = json!({ "capacity": 15, "maxReplicas": 5, "template": { "spec": {} } });
     let class = Fleet::Class(fixtures::class(spec));
     let workload = replicas.map(|replicas| {
@@ -291,26 +304,26 @@ fn class_turn(scale: Scale, replicas: Option<u32>, pods: &[&str]) -> Turn {
             ..facts(WorkloadKind::Deployment, replicas)
         })
     });
-    let look = Look {
+    let input = FleetInput {
         fleet: &class,
         name: &fixtures::name(),
-        team: pods.iter().map(|words| pod(words)).collect(),
+        worker_pods: pods.iter().map(|words| pod(words)).collect(),
         workload,
         scale,
-        shares: None,
+        ownership: None,
         cordoned: &BTreeSet::new(),
         now: START,
     };
-    turn(look, &mut Memory::default())
+    plan(input, &mut ReconcilerState::default())
 }
 
-fn class_scale(replicas: u32, spare: &[&str]) -> Scale {
+fn class_scale(replicas: u32, removable: &[&str]) -> DesiredScale {
     let name = |name: &&str| leasehold_types::WorkerName::new(name).unwrap();
-    Scale {
+    DesiredScale {
         replicas,
         why: Some("request 30, capacity 15, target 70%: 3 workers".into()),
         limited: None,
-        spare: Some(spare.iter().map(name).collect()),
+        removable: Some(removable.iter().map(name).collect()),
     }
 }
 
@@ -318,16 +331,16 @@ fn class_scale(replicas: u32, spare: &[&str]) -> Scale {
 fn a_class_makes_its_workload_and_says_why_it_is_so_large() {
     let made = class_turn(class_scale(3, &[]), None, &[]);
     assert_eq!(words(&made), ["apply 3"]);
-    let What::Apply(body) = &made.actions[0].what else { panic!("{made:?}") };
+    let ActionKind::Apply(body) = &made.actions[0].kind else { panic!("{made:?}") };
     let owner = &body["metadata"]["ownerReferences"][0];
     assert_eq!((&owner["kind"], &owner["uid"]), (&json!("WorkerClass"), &json!("class-uid")));
     let labels = &body["spec"]["template"]["metadata"]["labels"];
     assert_eq!(labels["leasehold.dev/cluster"], "ci");
     let larger = class_turn(class_scale(3, &[]), Some(2), &["a load=15", "b load=15"]);
-    let (reason, note) = larger.actions[0].news.clone().unwrap();
+    let (reason, note) = larger.actions[0].event.clone().unwrap();
     let told = "Deployment ci had 2 replicas and has 3 now (request 30, capacity 15, target 70%: \
                 3 workers)";
-    assert_eq!((reason, note.as_str()), (Reason::ScaledOut, told));
+    assert_eq!((reason, note.as_str()), (EventReason::ScaledOut, told));
 }
 
 #[test]
@@ -338,10 +351,13 @@ fn a_class_drains_whom_it_can_spare_before_its_replicas_fall() {
     let state = none.state.unwrap();
     assert_eq!((state.desired, state.replicas, state.kept), (2, 3, 1));
     assert_eq!(none.blocked, None);
-    let marks = class_turn(class_scale(2, &["c"]), Some(3), &pods);
-    assert_eq!(words(&marks), ["apply 3", "mark c scale-in"]);
-    let told = marks.scales_in.unwrap();
-    assert!(told.contains("3 replicas, 1 too many: they drain first (request 30"), "{told}");
+    let drain_marks = class_turn(class_scale(2, &["c"]), Some(3), &pods);
+    assert_eq!(words(&drain_marks), ["apply 3", "mark c scale-in"]);
+    let told = drain_marks.scale_in_started.unwrap();
+    assert!(
+        told.contains("3 replicas, 1 too many: those workers drain first (request 30"),
+        "{told}"
+    );
     let serves = ["a load=15", "b load=15", "c load=5 scale-in drains"];
     assert_eq!(words(&class_turn(class_scale(2, &[]), Some(3), &serves)), ["apply 3"]);
     let drained = ["a load=15", "b load=15", "c load=0 scale-in drains jobs=0 cost"];

@@ -1,5 +1,5 @@
-//! What is kept for pipelines: three kinds of objects, and of each what is compared. Whatever else
-//! is in such an object is somebody else's, and stays as it is.
+//! The three kinds of objects that pipelines have, and of each the fields that are compared. Other
+//! fields belong to other clients and stay as they are.
 
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -13,20 +13,20 @@ use leasehold_manifest::manifest::API_VERSION;
 use leasehold_types::PipelineName;
 use serde_json::{Map, Value, json};
 
-/// A kind of objects that is kept.
+/// A kind of objects that the operator manages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Kind {
-    /// What a binding is reached by.
+pub(super) enum ManagedKind {
+    /// The address of a binding.
     Service,
-    /// Where its documents go.
+    /// The pods of a binding.
     EndpointSlice,
     /// A node of a pipeline as it runs.
     Binding,
 }
 
-impl Kind {
-    /// All of them, in the order in which they go: where documents would go to nobody, the
-    /// addresses are struck first.
+impl ManagedKind {
+    /// All of them, in the order of their deletion: EndpointSlices first, so that no traffic goes
+    /// to workers without a Service.
     pub(super) const ALL: [Self; 3] = [Self::EndpointSlice, Self::Service, Self::Binding];
 
     /// As the API server knows it.
@@ -47,10 +47,10 @@ impl Kind {
         }
     }
 
-    /// What of an object is compared with what is wanted, without what is empty.
-    pub(super) fn essence(self, object: &DynamicObject) -> Value {
+    /// The fields that are compared with the desired object, without empty ones.
+    pub(super) fn compared_fields(self, object: &DynamicObject) -> Value {
         let data = &object.data;
-        let mut essence = match self {
+        let mut compared_fields = match self {
             Self::Service => json!({
                 "type": data["spec"]["type"],
                 "selector": data["spec"]["selector"],
@@ -72,14 +72,14 @@ impl Kind {
         let labels = object.metadata.labels.as_ref();
         let label = |name| labels.and_then(|labels| labels.get(name));
         let ours = [MANAGED_BY_LABEL, PIPELINE_LABEL, SERVICE_NAME_LABEL, SLICE_MANAGED_BY_LABEL];
-        essence["labels"] =
+        compared_fields["labels"] =
             ours.into_iter().map(|name| (name.to_owned(), json!(label(name)))).collect();
-        essence["owners"] = json!(object.metadata.owner_references);
-        without_empty(essence)
+        compared_fields["owners"] = json!(object.metadata.owner_references);
+        without_empty(compared_fields)
     }
 
-    /// What of an object nobody can change: where another is wanted, it is made anew.
-    pub(super) fn fixed(self, object: &DynamicObject) -> String {
+    /// Immutable fields: the API server rejects a change, so the object is deleted and created.
+    pub(super) fn immutable_fields(self, object: &DynamicObject) -> String {
         match self {
             Self::Service => format!("headless: {}", is_headless(&object.data)),
             Self::EndpointSlice => object.data["addressType"].to_string(),
@@ -87,24 +87,24 @@ impl Kind {
         }
     }
 
-    /// What an apply leaves of others' doings and must not stay, as a merge patch of the object
-    /// that is wanted.
-    pub(super) fn strikes(self, wanted: &DynamicObject) -> Value {
-        let labels = json!(wanted.metadata.labels);
-        let owners = json!(wanted.metadata.owner_references);
+    /// A merge patch of the desired object for what other clients added and a server-side apply
+    /// leaves.
+    pub(super) fn removal_patch(self, desired: &DynamicObject) -> Value {
+        let labels = json!(desired.metadata.labels);
+        let owners = json!(desired.metadata.owner_references);
         let metadata = json!({ "labels": labels, "ownerReferences": owners });
         match self {
             Self::Service => json!({
                 "metadata": metadata,
-                "spec": { "selector": null, "ports": wanted.data["spec"]["ports"] },
+                "spec": { "selector": null, "ports": desired.data["spec"]["ports"] },
             }),
             Self::EndpointSlice => json!({ "metadata": metadata }),
-            Self::Binding => json!({ "metadata": metadata, "spec": wanted.data["spec"] }),
+            Self::Binding => json!({ "metadata": metadata, "spec": desired.data["spec"] }),
         }
     }
 }
 
-/// The Pipeline that controls an object: its name and UID. Another kind's is none.
+/// The name and UID of the Pipeline that controls an object; none if another kind controls it.
 pub(super) fn controller(metadata: &ObjectMeta) -> Option<(&str, &str)> {
     let mut owners = metadata.owner_references.iter().flatten();
     let owner = owners.find(|owner| owner.controller == Some(true))?;
@@ -112,9 +112,9 @@ pub(super) fn controller(metadata: &ObjectMeta) -> Option<(&str, &str)> {
     is_pipeline.then_some((&owner.name, &owner.uid))
 }
 
-/// Whether an object was made for the Pipeline with this UID. One that says so by its labels alone
-/// has lost its owner; one that another object controls is that one's.
-pub(super) fn is_of(metadata: &ObjectMeta, pipeline: &PipelineName, uid: &str) -> bool {
+/// Whether an object belongs to the Pipeline with this UID. One with our labels and no owner has
+/// lost its owner; one that another object controls belongs to that one.
+pub(super) fn belongs_to(metadata: &ObjectMeta, pipeline: &PipelineName, uid: &str) -> bool {
     match controller(metadata) {
         Some((_, owner)) => owner == uid,
         None => {
@@ -128,9 +128,8 @@ pub(super) fn is_of(metadata: &ObjectMeta, pipeline: &PipelineName, uid: &str) -
     }
 }
 
-/// The pipeline that an object was made for: its controller's, or else the one that its label
-/// names.
-pub(super) fn home(metadata: &ObjectMeta) -> Option<PipelineName> {
+/// The pipeline that an object belongs to: its controller, or else the one that its label names.
+pub(super) fn owning_pipeline(metadata: &ObjectMeta) -> Option<PipelineName> {
     let labelled = || metadata.labels.as_ref()?.get(PIPELINE_LABEL).map(String::as_str);
     let name = controller(metadata).map(|(name, _)| name).or_else(labelled)?;
     PipelineName::in_namespace(metadata.namespace.as_deref()?, name).ok()

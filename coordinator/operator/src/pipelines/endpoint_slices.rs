@@ -1,6 +1,6 @@
-//! The EndpointSlices of a binding: the pods that serve it, by family of addresses. A share is
-//! listed from the moment its worker's agent knows of it; one that is asked back stays listed as
-//! draining, and gets documents only while nobody else does.
+//! The EndpointSlices of a binding: the pods that serve it, by address family. A share is listed
+//! from the moment its worker's agent knows it; a revoked one stays listed as draining, and gets
+//! documents only while there is no other.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -17,7 +17,7 @@ const SHARES_PER_SLICE: u32 = 50;
 
 /// What one slice holds.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Slice {
+pub(super) struct SliceContent {
     /// The end of its name, after the binding's.
     pub(super) suffix: String,
     /// `IPv4` or `IPv6`.
@@ -28,7 +28,7 @@ pub(super) struct Slice {
 
 /// A pod that serves a binding.
 #[derive(Clone, Debug)]
-pub(super) struct Serving {
+pub(super) struct ServingPod {
     /// The pod.
     pub(super) pod: Arc<PodFacts>,
     /// The zone of its node, where it is known.
@@ -40,12 +40,12 @@ pub(super) struct Serving {
 }
 
 /// Who serves a binding: each pod once, those that take documents and those that drain.
-pub(super) fn serving(
+pub(super) fn serving_pods(
     shares: &[ShareView],
     pod: impl Fn(&str) -> Option<Arc<PodFacts>>,
     zone: impl Fn(&str) -> Option<String>,
-) -> Vec<Serving> {
-    let mut found: BTreeMap<&str, Serving> = BTreeMap::new();
+) -> Vec<ServingPod> {
+    let mut found: BTreeMap<&str, ServingPod> = BTreeMap::new();
     for share in shares.iter().filter(|share| share.applied) {
         let name = share.worker.as_str();
         let Some(pod) = pod(name).filter(|pod| !pod.over && !pod.phase.is_terminal()) else {
@@ -53,7 +53,7 @@ pub(super) fn serving(
         };
         let draining = share.draining || pod.is_terminating();
         let zone = pod.node.as_deref().and_then(&zone);
-        let new = Serving { pod, zone, index: share.index, draining };
+        let new = ServingPod { pod, zone, index: share.index, draining };
         let it = found.entry(name).or_insert(new);
         it.index = it.index.min(share.index);
         it.draining &= draining;
@@ -63,9 +63,9 @@ pub(super) fn serving(
 
 /// The slices that list these pods; none where there are none. A pod stays in the slice that it is
 /// in while others come and go, but for one that is full.
-pub(super) fn slices(serving: &[Serving]) -> Vec<Slice> {
+pub(super) fn slice_contents(serving_pods: &[ServingPod]) -> Vec<SliceContent> {
     let mut slices: BTreeMap<(&'static str, u32), Vec<Value>> = BTreeMap::new();
-    let mut sorted: Vec<&Serving> = serving.iter().collect();
+    let mut sorted: Vec<&ServingPod> = serving_pods.iter().collect();
     sorted.sort_by_key(|it| (it.index, &it.pod.pod.name));
     for it in sorted {
         for address in &it.pod.addresses {
@@ -80,7 +80,7 @@ pub(super) fn slices(serving: &[Serving]) -> Vec<Slice> {
             slices.entry((family, number)).or_default().push(endpoint(it, *address));
         }
     }
-    let slice = |((family, number), endpoints): ((&'static str, u32), _)| Slice {
+    let slice = |((family, number), endpoints): ((&'static str, u32), _)| SliceContent {
         suffix: format!("{}-{number}", family.to_ascii_lowercase()),
         family,
         endpoints,
@@ -88,7 +88,7 @@ pub(super) fn slices(serving: &[Serving]) -> Vec<Slice> {
     slices.into_iter().map(slice).collect()
 }
 
-fn endpoint(it: &Serving, address: IpAddr) -> Value {
+fn endpoint(it: &ServingPod, address: IpAddr) -> Value {
     let pod = &it.pod;
     let mut endpoint = json!({
         "addresses": [address],

@@ -1,5 +1,5 @@
-//! When to look again: something has changed, or some time has passed. Changes are gathered, and
-//! which stream sets they are about is remembered.
+//! When to compute statuses again: after a change, or after an interval. Changes are gathered, with
+//! the stream sets that they are about.
 
 use std::collections::BTreeSet;
 use std::future::pending;
@@ -17,13 +17,13 @@ use tokio::time::sleep;
 
 use super::super::{Context, Workloads};
 
-/// Everything is looked at so often, whether anything was said of it or not.
-pub(super) const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// How long changes are gathered before they are looked at.
-const GATHER: Duration = Duration::from_millis(250);
+/// Statuses are computed at least this often, also without a change.
+pub(super) const REFRESH_INTERVAL: Duration = Duration::from_secs(2);
+/// How long changes are gathered.
+const GATHER_FOR: Duration = Duration::from_millis(250);
 
-/// What has changed since it was last asked.
-pub(super) struct News {
+/// The changes since the last call.
+pub(super) struct StatusTrigger {
     changes: broadcast::Receiver<Change>,
     objects: watch::Receiver<Arc<Objects>>,
     pods: watch::Receiver<u64>,
@@ -32,7 +32,7 @@ pub(super) struct News {
     missed: bool,
 }
 
-impl News {
+impl StatusTrigger {
     pub(super) fn new(
         context: &Context,
         workloads: Option<watch::Receiver<Workloads>>,
@@ -47,7 +47,7 @@ impl News {
         })
     }
 
-    /// Waits until there is something to look at.
+    /// Waits for a change or the end of the interval.
     pub(super) async fn wait(&mut self) -> Result<(), Stopped> {
         self.sets.clear();
         self.missed = false;
@@ -62,7 +62,7 @@ impl News {
             Ok(()) = self.objects.changed() => None,
             Ok(()) = self.pods.changed() => None,
             Ok(()) = of_workloads => None,
-            () = sleep(LOOK_EVERY) => None,
+            () = sleep(REFRESH_INTERVAL) => None,
         };
         match change {
             Some(Ok(change)) => self.note(&change),
@@ -70,7 +70,7 @@ impl News {
             Some(Err(RecvError::Closed)) => return Err(Stopped),
             None => {}
         }
-        sleep(GATHER).await;
+        sleep(GATHER_FOR).await;
         loop {
             match self.changes.try_recv() {
                 Ok(change) => self.note(&change),
@@ -86,8 +86,8 @@ impl News {
         Ok(())
     }
 
-    /// Whether something was said of this set since.
-    pub(super) fn is_about(&self, set: &SetName) -> bool {
+    /// Whether this set may have changed.
+    pub(super) fn has_changed(&self, set: &SetName) -> bool {
         self.missed || self.sets.contains(set)
     }
 

@@ -1,6 +1,5 @@
-//! What was made for pipelines, as the API server last showed it: kept as the little that tells
-//! whether it is as it should be. Whoever changes or deletes something of it is noticed, and what
-//! this replica has written itself is not.
+//! The objects of pipelines, as last seen: of each, what tells whether it is up to date. A change
+//! or deletion by another client is noticed; own writes are not reported as changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
@@ -18,38 +17,38 @@ use leasehold_types::PipelineName;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use super::kinds::{Kind, home, is_of};
+use super::managed_kind::{ManagedKind, belongs_to, owning_pipeline};
 use crate::digest::digest;
 
-/// An object, in what is kept of it.
+/// What is kept of an object.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Mark {
+pub(super) struct ManagedObject {
     /// Which of the objects of its name it is.
     pub(super) uid: String,
     /// When it was written last, in the API server's count.
     pub(super) version: u64,
     /// The generation of its spec, where the kind has one.
     pub(super) generation: Option<i64>,
-    /// The digest of what is compared.
-    pub(super) essence: String,
-    /// What nobody can change.
-    pub(super) fixed: String,
+    /// The digest of the compared fields.
+    pub(super) compared_fields: String,
+    /// The immutable fields.
+    pub(super) immutable_fields: String,
     /// Whether its deletion was asked for.
-    pub(super) goes: bool,
+    pub(super) is_deleting: bool,
     /// The UID of the Pipeline that it says it is of.
     pub(super) owner: Option<String>,
     /// Whether it has no controller at all.
-    pub(super) is_stray: bool,
+    pub(super) has_no_controller: bool,
     /// The status, of a PipelineBinding.
     pub(super) status: Option<Box<PipelineBindingStatus>>,
 }
 
-type Key = (Kind, String);
-type Marks = BTreeMap<PipelineName, BTreeMap<Key, Mark>>;
+type Key = (ManagedKind, String);
+type ObjectsByPipeline = BTreeMap<PipelineName, BTreeMap<Key, ManagedObject>>;
 
-/// What was made; cheap to clone.
+/// The objects of pipelines; cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Made(Arc<Shared>);
+pub(super) struct ManagedObjects(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
@@ -59,117 +58,123 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    marks: Marks,
+    marks: ObjectsByPipeline,
     /// Pipelines of which something was changed by others.
-    touched: BTreeSet<PipelineName>,
+    changed_by_others: BTreeSet<PipelineName>,
     /// Watches that have not shown all once.
-    unseen: usize,
+    unsynced_watches: usize,
 }
 
 /// Watches, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Watches(#[expect(dead_code, reason = "its end ends them")] JoinSet<()>);
 
-impl Mark {
+impl ManagedObject {
     /// What is kept of an object.
-    pub(super) fn new(kind: Kind, object: &DynamicObject) -> Self {
+    pub(super) fn new(kind: ManagedKind, object: &DynamicObject) -> Self {
         let metadata = &object.metadata;
         let status = match kind {
-            Kind::Binding => serde_json::from_value(object.data["status"].clone()).ok(),
-            Kind::Service | Kind::EndpointSlice => None,
+            ManagedKind::Binding => serde_json::from_value(object.data["status"].clone()).ok(),
+            ManagedKind::Service | ManagedKind::EndpointSlice => None,
         };
-        let controller = super::kinds::controller(metadata);
+        let controller = super::managed_kind::controller(metadata);
         Self {
             uid: metadata.uid.clone().unwrap_or_default(),
             version: version(metadata.resource_version.as_deref()),
             generation: metadata.generation,
-            essence: digest(&kind.essence(object)),
-            fixed: kind.fixed(object),
-            goes: metadata.deletion_timestamp.is_some(),
+            compared_fields: digest(&kind.compared_fields(object)),
+            immutable_fields: kind.immutable_fields(object),
+            is_deleting: metadata.deletion_timestamp.is_some(),
             owner: controller.map(|(_, uid)| uid.to_owned()),
-            is_stray: home(metadata).is_some_and(|home| is_of(metadata, &home, "")),
+            has_no_controller: owning_pipeline(metadata)
+                .is_some_and(|pipeline| belongs_to(metadata, &pipeline, "")),
             status,
         }
     }
 
     /// Whether it was made for the Pipeline with this UID.
-    pub(super) fn is_of(&self, uid: &str) -> bool {
-        self.is_stray || self.owner.as_deref() == Some(uid)
+    pub(super) fn belongs_to(&self, uid: &str) -> bool {
+        self.has_no_controller || self.owner.as_deref() == Some(uid)
     }
 }
 
-impl Made {
+impl ManagedObjects {
     /// Starts to watch these namespaces, all where none is given.
     pub(super) fn watch(client: &Client, watched: &[String]) -> (Self, Watches) {
-        let made = Self::default();
+        let managed_objects = Self::default();
         let mut watches = JoinSet::new();
         let scopes: Vec<Option<&str>> = match watched {
             [] => vec![None],
             names => names.iter().map(|name| Some(name.as_str())).collect(),
         };
         for namespace in scopes {
-            for kind in Kind::ALL {
-                made.state().unseen += 1;
+            for kind in ManagedKind::ALL {
+                managed_objects.state().unsynced_watches += 1;
                 let resource = kind.resource();
                 let api: Api<DynamicObject> = match namespace {
                     Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
                     None => Api::all_with(client.clone(), &resource),
                 };
                 let scope = namespace.map(str::to_owned);
-                watches.spawn(made.clone().follow(api, kind, scope));
+                watches.spawn(managed_objects.clone().follow(api, kind, scope));
             }
         }
-        (made, Watches(watches))
+        (managed_objects, Watches(watches))
     }
 
-    /// Whether all was seen once: before that, what is missing here may be there.
+    /// Whether every object was listed once. Before that, a missing object may exist.
     pub(super) fn is_synced(&self) -> bool {
-        self.state().unseen == 0
+        self.state().unsynced_watches == 0
     }
 
-    /// Waits for a change that somebody else made, or until all was seen once.
+    /// Waits for a change by another client, or until every object was listed once.
     pub(super) async fn changed(&self) {
         self.0.news.notified().await;
     }
 
     /// The pipelines of which others have changed something since this was last asked.
-    pub(super) fn touched(&self) -> BTreeSet<PipelineName> {
-        std::mem::take(&mut self.state().touched)
+    pub(super) fn changed_by_others(&self) -> BTreeSet<PipelineName> {
+        std::mem::take(&mut self.state().changed_by_others)
     }
 
     /// The pipelines for which something is there.
-    pub(super) fn homes(&self) -> Vec<PipelineName> {
+    pub(super) fn pipelines(&self) -> Vec<PipelineName> {
         self.state().marks.keys().cloned().collect()
     }
 
     /// One object.
-    pub(super) fn find(&self, home: &PipelineName, kind: Kind, name: &str) -> Option<Mark> {
-        self.state().marks.get(home)?.get(&(kind, name.to_owned())).cloned()
+    pub(super) fn find(
+        &self,
+        pipeline: &PipelineName,
+        kind: ManagedKind,
+        name: &str,
+    ) -> Option<ManagedObject> {
+        self.state().marks.get(pipeline)?.get(&(kind, name.to_owned())).cloned()
     }
 
     /// All that is there for a pipeline.
-    pub(super) fn all(&self, home: &PipelineName) -> BTreeMap<Key, Mark> {
-        self.state().marks.get(home).cloned().unwrap_or_default()
+    pub(super) fn all(&self, pipeline: &PipelineName) -> BTreeMap<Key, ManagedObject> {
+        self.state().marks.get(pipeline).cloned().unwrap_or_default()
     }
 
     /// Takes in an object as this replica has just written it.
-    pub(super) fn wrote(&self, kind: Kind, object: &DynamicObject) {
-        if let Some(home) = home(&object.metadata) {
-            self.state().put(home, (kind, object.name_any()), Mark::new(kind, object));
+    pub(super) fn store_written(&self, kind: ManagedKind, object: &DynamicObject) {
+        if let Some(pipeline) = owning_pipeline(&object.metadata) {
+            self.state().put(pipeline, (kind, object.name_any()), ManagedObject::new(kind, object));
         }
     }
 
-    /// Forgets an object that is there no more.
-    pub(super) fn forget(&self, home: &PipelineName, kind: Kind, name: &str) {
+    /// Forgets an object that no longer exists.
+    pub(super) fn forget(&self, pipeline: &PipelineName, kind: ManagedKind, name: &str) {
         let mut state = self.state();
-        let Some(marks) = state.marks.get_mut(home) else { return };
+        let Some(marks) = state.marks.get_mut(pipeline) else { return };
         marks.remove(&(kind, name.to_owned()));
         if marks.is_empty() {
-            state.marks.remove(home);
+            state.marks.remove(pipeline);
         }
     }
 
-    async fn follow(self, api: Api<DynamicObject>, kind: Kind, scope: Option<String>) {
+    async fn follow(self, api: Api<DynamicObject>, kind: ManagedKind, scope: Option<String>) {
         let ours =
             watcher::Config::default().labels(&format!("{MANAGED_BY_LABEL}={FIELD_MANAGER}"));
         let mut events = pin!(watcher(api, ours).default_backoff());
@@ -184,8 +189,9 @@ impl Made {
                         tracing::warn!(
                             %error,
                             kind,
-                            "the watch is broken and tried again; no pipeline is shown before all \
-                             was seen once: are this version's definitions and rights applied?"
+                            "cannot watch: retrying; no pipeline is written before every object \
+                             was listed once: check that the CRDs and the RBAC rules of this \
+                             version are applied"
                         );
                     }
                     continue;
@@ -195,42 +201,46 @@ impl Made {
             match event {
                 Event::Init => listed.clear(),
                 Event::InitApply(object) => {
-                    let Some(home) = home(&object.metadata) else { continue };
-                    listed.insert((home, object.name_any()));
-                    self.saw(kind, &object);
+                    let Some(pipeline) = owning_pipeline(&object.metadata) else { continue };
+                    listed.insert((pipeline, object.name_any()));
+                    self.observe(kind, &object);
                 }
                 Event::InitDone => {
-                    let within =
-                        |home: &PipelineName| scope.is_none() || home.parts().0 == scope.as_deref();
+                    let within = |pipeline: &PipelineName| {
+                        scope.is_none() || pipeline.parts().0 == scope.as_deref()
+                    };
                     let mut state = self.state();
                     state.retain(kind, within, &std::mem::take(&mut listed));
                     if !std::mem::replace(&mut is_seen, true) {
-                        state.unseen -= 1;
+                        state.unsynced_watches -= 1;
                     }
                     drop(state);
                     self.0.news.notify_one();
                 }
-                Event::Apply(object) => self.saw(kind, &object),
+                Event::Apply(object) => self.observe(kind, &object),
                 Event::Delete(object) => {
-                    // It may have lost what tells whose it was.
+                    // It may have lost the labels that name its pipeline.
                     let gone = self.state().lose(kind, &object);
-                    gone.into_iter().for_each(|home| self.touch(home));
+                    gone.into_iter().for_each(|pipeline| self.mark_changed_by_others(pipeline));
                 }
             }
         }
     }
 
-    fn saw(&self, kind: Kind, object: &DynamicObject) {
-        let Some(home) = home(&object.metadata) else { return };
-        let is_news =
-            self.state().put(home.clone(), (kind, object.name_any()), Mark::new(kind, object));
+    fn observe(&self, kind: ManagedKind, object: &DynamicObject) {
+        let Some(pipeline) = owning_pipeline(&object.metadata) else { return };
+        let is_news = self.state().put(
+            pipeline.clone(),
+            (kind, object.name_any()),
+            ManagedObject::new(kind, object),
+        );
         if is_news {
-            self.touch(home);
+            self.mark_changed_by_others(pipeline);
         }
     }
 
-    fn touch(&self, home: PipelineName) {
-        self.state().touched.insert(home);
+    fn mark_changed_by_others(&self, pipeline: PipelineName) {
+        self.state().changed_by_others.insert(pipeline);
         self.0.news.notify_one();
     }
 
@@ -242,52 +252,51 @@ impl Made {
 impl State {
     /// Takes in an object; returns whether it was not known like this. Of one object the newest
     /// stays.
-    fn put(&mut self, home: PipelineName, key: Key, mark: Mark) -> bool {
-        let marks = self.marks.entry(home).or_default();
+    fn put(&mut self, pipeline: PipelineName, key: Key, managed: ManagedObject) -> bool {
+        let marks = self.marks.entry(pipeline).or_default();
         if let Some(known) = marks.get(&key)
-            && known.uid == mark.uid
-            && known.version >= mark.version
+            && known.uid == managed.uid
+            && known.version >= managed.version
         {
             return false;
         }
-        marks.insert(key, mark);
+        marks.insert(key, managed);
         true
     }
 
-    /// Forgets an object that is gone, or bears our label no more; returns whose it was, where it
-    /// was known.
-    fn lose(&mut self, kind: Kind, object: &DynamicObject) -> Option<PipelineName> {
+    /// Forgets an object that was deleted or has lost our label; returns its pipeline, if known.
+    fn lose(&mut self, kind: ManagedKind, object: &DynamicObject) -> Option<PipelineName> {
         let key = (kind, object.name_any());
         let (uid, namespace) = (object.metadata.uid.as_deref(), object.namespace());
-        let mut homes = self.marks.iter_mut().filter(|(home, marks)| {
-            home.parts().0 == namespace.as_deref()
-                && marks.get(&key).is_some_and(|mark| Some(mark.uid.as_str()) == uid)
+        let mut pipelines = self.marks.iter_mut().filter(|(pipeline, marks)| {
+            pipeline.parts().0 == namespace.as_deref()
+                && marks.get(&key).is_some_and(|managed| Some(managed.uid.as_str()) == uid)
         });
-        let (home, marks) = homes.next()?;
+        let (pipeline, marks) = pipelines.next()?;
         marks.remove(&key);
-        let home = home.clone();
+        let pipeline = pipeline.clone();
         if marks.is_empty() {
-            drop(homes);
-            self.marks.remove(&home);
+            drop(pipelines);
+            self.marks.remove(&pipeline);
         }
-        Some(home)
+        Some(pipeline)
     }
 
     /// Forgets what of a kind was not listed.
     fn retain(
         &mut self,
-        kind: Kind,
+        kind: ManagedKind,
         within: impl Fn(&PipelineName) -> bool,
         listed: &BTreeSet<(PipelineName, String)>,
     ) {
-        let Self { marks, touched, .. } = self;
-        for (home, known) in marks.iter_mut().filter(|(home, _)| within(home)) {
+        let Self { marks, changed_by_others, .. } = self;
+        for (pipeline, known) in marks.iter_mut().filter(|(pipeline, _)| within(pipeline)) {
             let before = known.len();
             known.retain(|(it, name), _| {
-                *it != kind || listed.contains(&(home.clone(), name.clone()))
+                *it != kind || listed.contains(&(pipeline.clone(), name.clone()))
             });
             if known.len() < before {
-                touched.insert(home.clone());
+                changed_by_others.insert(pipeline.clone());
             }
         }
         marks.retain(|_, known| !known.is_empty());

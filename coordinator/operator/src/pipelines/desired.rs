@@ -1,5 +1,5 @@
-//! What a pipeline is to have on Kubernetes, as a function of its object, of what the core says of
-//! it and of the pods: each object as it is applied.
+//! The objects that a pipeline should have, as a function of the Pipeline, the core's view of it
+//! and the pods: each as it is applied.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,19 +13,21 @@ use leasehold_kube_api::names::{
 use leasehold_kube_api::resources::Pipeline;
 use leasehold_manifest::Rate;
 use leasehold_manifest::manifest::API_VERSION;
-use leasehold_platform_kube::pods::PodFacts;
+use leasehold_platform_kube::desired::Objects;
+use leasehold_platform_kube::pods::{PodFacts, Pods};
 use leasehold_types::ClusterName;
 use serde_json::{Value, json};
 
-use super::kinds::Kind;
-use super::slices::{Slice, serving, slices};
+use super::endpoint_slices::{SliceContent, serving_pods, slice_contents};
+use super::managed_kind::ManagedKind;
+use crate::nodes::Nodes;
 
-/// What a binding is to have.
+/// The objects that a binding should have.
 #[derive(Clone, Debug)]
-pub(super) struct WantedBinding {
+pub(super) struct DesiredBinding {
     /// The name of the binding, its Service, and of its slices up to the last part.
     pub(super) name: String,
-    /// What the core says of it.
+    /// The core's view of it.
     pub(super) view: BindingView,
     /// The Service.
     pub(super) service: DynamicObject,
@@ -35,8 +37,8 @@ pub(super) struct WantedBinding {
     pub(super) binding: DynamicObject,
 }
 
-/// Where to look things up.
-pub(super) trait Places {
+/// Looks up ports, pods and zones.
+pub(super) trait Lookup {
     /// The port of a class.
     fn port(&self, class: &ClusterName) -> Option<u16>;
     /// The pod of this name, in the pipeline's namespace.
@@ -45,42 +47,66 @@ pub(super) trait Places {
     fn zone(&self, node: &str) -> Option<String>;
 }
 
-/// What each binding of a pipeline is to have.
-pub(super) fn wanted(
-    pipeline: &Pipeline,
-    view: &PipelineView,
-    places: &impl Places,
-) -> Vec<WantedBinding> {
-    let maker = Maker { pipeline, name: pipeline.metadata.name.clone().unwrap_or_default() };
-    view.bindings.iter().map(|it| maker.binding(it, view, places)).collect()
+/// Looks up in the caches, for pipelines of one namespace.
+#[derive(Clone)]
+pub(super) struct CacheLookup {
+    pub(super) namespace: String,
+    pub(super) objects: Arc<Objects>,
+    pub(super) pods: Pods,
+    pub(super) nodes: Nodes,
 }
 
-/// The names of the pods that a pipeline's bindings look at.
+impl Lookup for CacheLookup {
+    fn port(&self, class: &ClusterName) -> Option<u16> {
+        self.objects.classes.get(class)?.object.spec.port
+    }
+
+    fn pod(&self, name: &str) -> Option<Arc<PodFacts>> {
+        self.pods.find(&self.namespace, name)
+    }
+
+    fn zone(&self, node: &str) -> Option<String> {
+        self.nodes.zone(node)
+    }
+}
+
+/// The objects that each binding of a pipeline should have.
+pub(super) fn desired(
+    pipeline: &Pipeline,
+    view: &PipelineView,
+    lookup: &impl Lookup,
+) -> Vec<DesiredBinding> {
+    let builder =
+        ObjectBuilder { pipeline, name: pipeline.metadata.name.clone().unwrap_or_default() };
+    view.bindings.iter().map(|it| builder.binding(it, view, lookup)).collect()
+}
+
+/// The names of the pods that serve a pipeline.
 pub(super) fn pods(view: &PipelineView) -> BTreeSet<String> {
     let shares = view.bindings.iter().flat_map(|binding| &binding.shares);
     shares.map(|share| share.worker.as_str().to_owned()).collect()
 }
 
-struct Maker<'a> {
+struct ObjectBuilder<'a> {
     pipeline: &'a Pipeline,
     name: String,
 }
 
-impl Maker<'_> {
+impl ObjectBuilder<'_> {
     fn binding(
         &self,
         it: &BindingView,
         view: &PipelineView,
-        places: &impl Places,
-    ) -> WantedBinding {
+        lookup: &impl Lookup,
+    ) -> DesiredBinding {
         let name = binding(&self.name, it.node.as_str());
-        let port = places.port(&it.class);
-        // A worker is a pod of its class: one that has another by now is not the one meant.
+        let port = lookup.port(&it.class);
+        // A worker is a pod of its class; a pod that has changed its class is another worker.
         let pod =
-            |name: &str| places.pod(name).filter(|pod| pod.cluster.as_ref() == Some(&it.class));
-        let serving = serving(&it.shares, pod, |node| places.zone(node));
-        let slice = |slice: &Slice| self.slice(&name, slice, port);
-        let slices = slices(&serving).iter().map(slice).collect();
+            |name: &str| lookup.pod(name).filter(|pod| pod.cluster.as_ref() == Some(&it.class));
+        let serving_pods = serving_pods(&it.shares, pod, |node| lookup.zone(node));
+        let slice = |slice: &SliceContent| self.slice(&name, slice, port);
+        let slices = slice_contents(&serving_pods).iter().map(slice).collect();
         let next: Vec<_> = it.next.iter().map(|node| binding(&self.name, node.as_str())).collect();
         let spec = json!({
             "spec": {
@@ -91,17 +117,17 @@ impl Maker<'_> {
                 "next": next,
             },
         });
-        WantedBinding {
+        DesiredBinding {
             view: it.clone(),
             service: self.service(&name, port),
             slices,
-            binding: self.object(Kind::Binding, &name, &[], spec),
+            binding: self.object(ManagedKind::Binding, &name, &[], spec),
             name,
         }
     }
 
     fn service(&self, name: &str, port: Option<u16>) -> DynamicObject {
-        // What the pods' addresses are decides: a binding has slices of each family they have.
+        // The pods' addresses decide: a binding has slices of each of their address families.
         let mut spec = json!({ "type": "ClusterIP", "ipFamilyPolicy": "PreferDualStack" });
         match port {
             Some(port) => {
@@ -111,10 +137,10 @@ impl Maker<'_> {
             }
             None => spec["clusterIP"] = json!("None"),
         }
-        self.object(Kind::Service, name, &[], json!({ "spec": spec }))
+        self.object(ManagedKind::Service, name, &[], json!({ "spec": spec }))
     }
 
-    fn slice(&self, name: &str, slice: &Slice, port: Option<u16>) -> DynamicObject {
+    fn slice(&self, name: &str, slice: &SliceContent, port: Option<u16>) -> DynamicObject {
         let labels = [(SERVICE_NAME_LABEL, name), (SLICE_MANAGED_BY_LABEL, FIELD_MANAGER)];
         let ports: Vec<Value> = port
             .iter()
@@ -123,12 +149,12 @@ impl Maker<'_> {
         let data = json!({
             "addressType": slice.family, "ports": ports, "endpoints": slice.endpoints,
         });
-        self.object(Kind::EndpointSlice, &format!("{name}-{}", slice.suffix), &labels, data)
+        self.object(ManagedKind::EndpointSlice, &format!("{name}-{}", slice.suffix), &labels, data)
     }
 
     fn object(
         &self,
-        kind: Kind,
+        kind: ManagedKind,
         name: &str,
         labels: &[(&str, &str)],
         data: Value,
@@ -154,5 +180,5 @@ impl Maker<'_> {
 }
 
 #[cfg(test)]
-#[path = "wanted_tests.rs"]
+#[path = "desired_tests.rs"]
 mod tests;

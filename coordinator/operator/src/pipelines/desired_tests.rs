@@ -25,7 +25,7 @@ impl Stage {
     }
 }
 
-impl Places for Stage {
+impl Lookup for Stage {
     fn port(&self, _: &ClusterName) -> Option<u16> {
         self.port
     }
@@ -108,14 +108,14 @@ fn view(shares: &[&str]) -> PipelineView {
 }
 
 /// The one binding of these shares.
-fn binding_of(stage: &Stage, shares: &[&str]) -> WantedBinding {
-    let mut all = wanted(&pipeline(), &view(shares), stage);
+fn binding_of(stage: &Stage, shares: &[&str]) -> DesiredBinding {
+    let mut all = desired(&pipeline(), &view(shares), stage);
     assert_eq!(all.len(), 1);
     all.remove(0)
 }
 
 /// Each slice with its endpoints in words: address, then the conditions that hold.
-fn shown(binding: &WantedBinding) -> Vec<String> {
+fn shown(binding: &DesiredBinding) -> Vec<String> {
     let endpoint = |it: &Value| {
         let mut words = vec![it["addresses"][0].as_str().expect("an address").to_owned()];
         for condition in ["ready", "serving", "terminating"] {
@@ -154,8 +154,7 @@ fn a_share_is_listed_once_it_is_applied_and_drains_until_it_is_given_back() {
     ];
     assert_eq!(
         shown(&binding_of(&stage, &shares)),
-        ["first-in-ipv4-0: 10.0.0.1 serving terminating, 10.0.0.3 serving terminating, \
-             10.0.0.4 "
+        ["first-in-ipv4-0: 10.0.0.1 serving terminating, 10.0.0.3 serving terminating, 10.0.0.4 "
             .trim_end()]
     );
     let shares = ["0 b applied"];
@@ -203,7 +202,7 @@ fn slices_hold_a_hundred_at_most_and_a_worker_stays_in_its_own() {
         names.iter().enumerate().map(|(index, name)| format!("{index} {name} applied")).collect();
     let words: Vec<_> = shares.iter().map(String::as_str).collect();
     let whole = binding_of(&stage, &words);
-    let sizes = |binding: &WantedBinding| -> Vec<_> {
+    let sizes = |binding: &DesiredBinding| -> Vec<_> {
         let size = |slice: &DynamicObject| slice.data["endpoints"].as_array().map_or(0, Vec::len);
         binding.slices.iter().map(size).collect()
     };
@@ -227,8 +226,9 @@ fn everything_is_labelled_owned_and_named_after_its_binding() {
         let owner = &object.owner_references()[0];
         assert_eq!((&*owner.kind, &*owner.uid), ("Pipeline", "uid-of-first"));
         assert_eq!((owner.controller, owner.block_owner_deletion), (Some(true), Some(true)));
-        let home = super::super::kinds::home(&object.metadata).expect("a home");
-        assert_eq!(home, view(&[]).name);
+        let pipeline =
+            super::super::managed_kind::owning_pipeline(&object.metadata).expect("a home");
+        assert_eq!(pipeline, view(&[]).name);
     }
     assert_eq!(it.slices[0].labels()[SERVICE_NAME_LABEL], "first-in");
     assert_eq!(it.slices[0].labels()[SLICE_MANAGED_BY_LABEL], "leasehold");
@@ -250,19 +250,25 @@ fn without_a_port_the_service_is_headless() {
     assert_eq!(it.service.data["spec"].get("ports"), None);
     assert_eq!(it.slices[0].data["ports"], json!([]));
     let with = binding_of(&Stage::new(&[]), &[]);
-    assert_ne!(Kind::Service.fixed(&it.service), Kind::Service.fixed(&with.service));
+    assert_ne!(
+        ManagedKind::Service.immutable_fields(&it.service),
+        ManagedKind::Service.immutable_fields(&with.service)
+    );
 }
 
 #[test]
 fn what_the_api_server_adds_is_no_difference_and_what_people_change_is() {
-    let wanted = binding_of(&Stage::new(&[]), &[]).service;
-    let mut there = wanted.clone();
+    let desired = binding_of(&Stage::new(&[]), &[]).service;
+    let mut there = desired.clone();
     there.data["spec"]["clusterIP"] = json!("10.96.0.7");
     there.data["spec"]["ports"][0]["nodePort"] = json!(0);
     there.data["spec"]["sessionAffinity"] = json!("None");
     there.data["status"] = json!({ "loadBalancer": {} });
     there.labels_mut().insert("theirs".into(), "stays".into());
-    assert_eq!(Kind::Service.essence(&there), Kind::Service.essence(&wanted));
+    assert_eq!(
+        ManagedKind::Service.compared_fields(&there),
+        ManagedKind::Service.compared_fields(&desired)
+    );
     let changes: [fn(&mut DynamicObject); 5] = [
         |it| it.data["spec"]["selector"] = json!({ "app": "theirs" }),
         |it| it.data["spec"]["type"] = json!("LoadBalancer"),
@@ -273,6 +279,10 @@ fn what_the_api_server_adds_is_no_difference_and_what_people_change_is() {
     for (number, change) in changes.iter().enumerate() {
         let mut other = there.clone();
         change(&mut other);
-        assert_ne!(Kind::Service.essence(&other), Kind::Service.essence(&wanted), "{number}");
+        assert_ne!(
+            ManagedKind::Service.compared_fields(&other),
+            ManagedKind::Service.compared_fields(&desired),
+            "{number}"
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! A pod together with what its worker holds, as one look at both shows them.
+//! A pod and the state of its worker, read at the same time.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,29 +8,29 @@ use leasehold_kube_api::names::{DRAIN_FOR_NODE, DRAIN_FOR_RESTART, DRAIN_FOR_SCA
 use leasehold_platform_kube::pods::PodFacts;
 use leasehold_types::message::DrainPhase;
 
-/// Why the operator drains a pod.
+/// Why the operator drains a pod; written to its annotation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Mark {
-    /// It is to go in a scale-in.
+pub(super) enum DrainReason {
+    /// A scale-in removes it.
     ScaleIn,
     /// Its node is cordoned.
     Node,
-    /// It is to be replaced by a new one.
+    /// A new pod replaces it.
     Restart,
 }
 
 /// A pod and its worker.
 #[derive(Clone, Debug)]
-pub(crate) struct Standing {
+pub(crate) struct WorkerPod {
     pub(crate) pod: Arc<PodFacts>,
-    /// Why it is drained, if it is.
-    pub(super) mark: Option<Mark>,
-    /// What the core knows of its worker; none where it holds nothing and has not reported.
+    /// Why it is being drained, if it is.
+    pub(super) drain_reason: Option<DrainReason>,
+    /// The core's view of its worker; none if the worker holds nothing and has not reported.
     pub(super) view: Option<WorkerView>,
 }
 
-impl Mark {
-    /// As it is written.
+impl DrainReason {
+    /// The value of the annotation.
     pub(super) fn text(self) -> &'static str {
         match self {
             Self::ScaleIn => DRAIN_FOR_SCALE_IN,
@@ -39,7 +39,7 @@ impl Mark {
         }
     }
 
-    /// What is written; a text that nobody here wrote is somebody's wish for a new pod.
+    /// Reads the annotation. Any other text was written by a user and asks for a new pod.
     pub(super) fn parse(text: &str) -> Self {
         match text {
             DRAIN_FOR_SCALE_IN => Self::ScaleIn,
@@ -48,36 +48,35 @@ impl Mark {
         }
     }
 
-    /// Why, for people.
+    /// The note for users.
     pub(super) fn why(self) -> &'static str {
         match self {
             Self::ScaleIn => "fewer workers are wanted",
             Self::Node => "its node is cordoned",
-            Self::Restart => "it is to be replaced",
+            Self::Restart => "its pod will be replaced",
         }
     }
 }
 
-impl Standing {
+impl WorkerPod {
     /// A pod, the mark on it, which its annotation may not show yet, and its worker.
     pub(super) fn new(
         pod: Arc<PodFacts>,
-        marks: &BTreeMap<String, Mark>,
+        drain_marks: &BTreeMap<String, DrainReason>,
         view: Option<WorkerView>,
     ) -> Self {
-        let written = pod.drain.as_deref().map(Mark::parse);
-        let mark = marks.get(&pod.uid).copied().or(written);
-        Self { pod, mark, view }
+        let written = pod.drain.as_deref().map(DrainReason::parse);
+        let drain_reason = drain_marks.get(&pod.uid).copied().or(written);
+        Self { pod, drain_reason, view }
     }
 
-    /// The jobs that it runs, as reported; where nobody knows, the most that it may run.
+    /// The jobs that it runs, as reported; if unknown, the most that it may run.
     pub(super) fn jobs(&self) -> u32 {
         let jobs = |view: &WorkerView| view.running.unwrap_or(view.committed.max(1));
         self.view.as_ref().map_or(0, jobs)
     }
 
-    /// Whether it may be running a job right now. Slots of a worker that is heard, granted and not
-    /// used, are none.
+    /// Whether it may be running a job now. Unused slots of a connected worker do not count.
     pub(super) fn is_busy(&self) -> bool {
         self.view.as_ref().is_some_and(|view| match (view.presence, view.running) {
             (Presence::Connected, Some(running)) => running > 0,
@@ -93,30 +92,32 @@ impl Standing {
             .is_none_or(|view| view.committed == 0 && view.running == Some(0) && view.streams == 0)
     }
 
-    /// Whether its worker takes nothing new.
-    pub(super) fn drains(&self) -> bool {
+    /// Whether its worker takes no new work.
+    pub(super) fn is_draining(&self) -> bool {
         let drains = |view: &WorkerView| view.drain_ordered || view.drain != DrainPhase::Working;
         self.view.as_ref().is_some_and(drains)
     }
 
-    /// Whether it is marked, holds nothing, and gets nothing.
+    /// Whether it is marked, holds nothing, and gets nothing new.
     pub(super) fn is_drained(&self) -> bool {
-        self.mark.is_some() && self.is_empty() && (self.view.is_none() || self.drains())
+        self.drain_reason.is_some()
+            && self.is_empty()
+            && (self.view.is_none() || self.is_draining())
     }
 
-    /// Whether its drain is still to be ordered: it is marked, or its pod ends, of which the worker
+    /// Whether its drain has to be ordered: it is marked, or its pod terminates, which the worker
     /// may not know.
-    pub(super) fn needs_order(&self) -> bool {
+    pub(super) fn needs_drain_order(&self) -> bool {
         let connected = self.view.as_ref().is_some_and(|view| view.presence == Presence::Connected);
         let goes = match self.pod.is_active() {
-            true => self.mark.is_some(),
+            true => self.drain_reason.is_some(),
             false => self.pod.is_terminating() && !self.pod.over,
         };
-        goes && connected && !self.drains()
+        goes && connected && !self.is_draining()
     }
 
-    /// Whether somebody makes another pod where this one is deleted.
-    pub(super) fn is_replaced(&self) -> bool {
+    /// Whether a controller creates another pod when this one is deleted.
+    pub(super) fn has_controller(&self) -> bool {
         self.pod.owner.is_some()
     }
 }

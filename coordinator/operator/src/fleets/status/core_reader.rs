@@ -1,5 +1,5 @@
-//! Looks at the core of a replica that leads, and leaves the driver its time: after each look it
-//! waits a hundred times as long as that took.
+//! Reads the core of a leading replica without loading its driver: after each read it waits a
+//! hundred times as long as the read took.
 
 use std::time::{Duration, Instant};
 
@@ -9,32 +9,31 @@ use leasehold_driver::port::{Handle, Stopped};
 use leasehold_types::{Epoch, Moment};
 use tokio::time::{Instant as Wake, sleep_until};
 
-/// A look of some length is followed by a rest of so many times that.
-const REST: u32 = 100;
-/// The longest rest, whatever a look took.
-const REST_MAX: Duration = Duration::from_secs(30);
+/// The pause after a read is this many times its duration.
+const PAUSE_FACTOR: u32 = 100;
+/// The longest pause.
+const PAUSE_MAX: Duration = Duration::from_secs(30);
 
-/// The way to the core.
-pub(super) struct Looks {
+/// Reads the core.
+pub(super) struct CoreReader {
     handle: Handle,
-    rests_until: Wake,
+    paused_until: Wake,
 }
 
-impl Looks {
+impl CoreReader {
     pub(super) fn new(handle: Handle) -> Self {
-        Self { handle, rests_until: Wake::now() }
+        Self { handle, paused_until: Wake::now() }
     }
 
-    /// What `question` finds in the core, under the epoch that this replica leads; none where it
-    /// does not lead.
+    /// The answer to `question` and the epoch that this replica leads; none if it does not lead.
     ///
     /// # Errors
     /// The driver has ended.
-    pub(super) async fn look<T: Send + 'static>(
+    pub(super) async fn read<T: Send + 'static>(
         &mut self,
         question: impl FnOnce(&Core, Moment) -> T + Send + 'static,
     ) -> Result<Option<(Epoch, T)>, Stopped> {
-        sleep_until(self.rests_until).await;
+        sleep_until(self.paused_until).await;
         let (found, took) = self
             .handle
             .ask(|core, now| {
@@ -46,7 +45,7 @@ impl Looks {
                 (found, start.elapsed())
             })
             .await?;
-        self.rests_until = Wake::now() + (took * REST).min(REST_MAX);
+        self.paused_until = Wake::now() + (took * PAUSE_FACTOR).min(PAUSE_MAX);
         Ok(found)
     }
 }

@@ -1,5 +1,5 @@
-//! Writes events, one after the other. What the API server refuses is dropped; what it does not
-//! answer is tried again for a while.
+//! Writes events one after the other. An event that the API server refuses is dropped; while the
+//! API server is away, writing is retried for a while.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,18 +12,18 @@ use kube::{Api, Client};
 use leasehold_driver::clock;
 use serde_json::json;
 use tokio::sync::mpsc;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
-use super::repeats::{Count, Repeats};
-use super::{Record, cut};
+use super::series::{EventSeriesCache, SeriesUpdate};
+use super::{QueuedEvent, truncate};
+use crate::applier::{ApplyError, answer};
+use crate::workqueue::{Backoff, Delays};
 
-/// Who reports, whichever replica it is.
+/// The reporting controller, the same for every replica.
 const CONTROLLER: &str = "leasehold.dev/coordinator";
-/// How long the API server may take to answer.
-const ANSWER_WITHIN: Duration = Duration::from_secs(5);
-/// How long to wait after the first failure, and at most.
-const PAUSE_MIN: Duration = Duration::from_millis(500);
-const PAUSE_MAX: Duration = Duration::from_secs(10);
+/// How long to wait after a failure.
+const RETRY_DELAYS: Delays =
+    Delays { first: Duration::from_millis(500), longest: Duration::from_secs(10) };
 /// For how long one event is tried.
 const TRIES_LAST: Duration = Duration::from_secs(300);
 /// How long the writer sleeps at most.
@@ -39,7 +39,7 @@ impl Dropped {
     /// Counts one; the first is logged.
     pub(super) fn count(&self) {
         if self.0.fetch_add(1, Ordering::Relaxed) == 0 {
-            tracing::warn!("events are dropped: the API server takes them too slowly, or not");
+            tracing::warn!("dropping events: the API server is slow or unavailable");
         }
     }
 
@@ -49,38 +49,40 @@ impl Dropped {
 }
 
 /// What became of a write.
-enum Written {
+enum WriteOutcome {
     Done,
+    /// One of this name exists, or the object has changed.
+    AlreadyThere,
     /// The API server refuses it, and will again.
-    Refused(Box<kube::core::Status>),
+    Refused(String),
     /// It did not answer for too long.
     GivenUp,
 }
 
 /// The task that writes.
-pub(super) struct Posting {
+pub(super) struct EventWriter {
     client: Client,
     instance: String,
     dropped: Dropped,
-    repeats: Repeats,
+    series: EventSeriesCache,
 }
 
-impl Posting {
+impl EventWriter {
     pub(super) fn new(client: Client, instance: String, dropped: Dropped) -> Self {
-        Self { client, instance, dropped, repeats: Repeats::default() }
+        Self { client, instance, dropped, series: EventSeriesCache::default() }
     }
 
-    /// Writes until nobody can record any more.
-    pub(super) async fn run(mut self, mut records: mpsc::Receiver<Record>) {
+    /// Writes until the last recorder is dropped.
+    pub(super) async fn run(mut self, mut records: mpsc::Receiver<QueuedEvent>) {
         loop {
-            let due_in = self.repeats.due_in(clock::now()).unwrap_or(SLEEP_MAX);
+            let due_in = self.series.due_in(clock::now()).unwrap_or(SLEEP_MAX);
             tokio::select! {
                 record = records.recv() => match record {
-                    Some(record) => self.take(&record).await,
+                    Some(record) => self.write(&record).await,
                     None => break,
                 },
                 () = sleep(due_in.min(SLEEP_MAX)) => {
-                    while let Some(count) = self.repeats.due(clock::now()) {
+                    while let Some(count) = self.series.due(clock::now()) {
                         self.count(count).await;
                     }
                 }
@@ -92,8 +94,8 @@ impl Posting {
         }
     }
 
-    async fn take(&mut self, record: &Record) {
-        if self.repeats.counts(record, clock::now()) {
+    async fn write(&mut self, record: &QueuedEvent) {
+        if self.series.counts_as_repeat(record, clock::now()) {
             return;
         }
         let event = self.event(record);
@@ -101,81 +103,79 @@ impl Posting {
         let name = event.metadata.name.clone().unwrap_or_default();
         let events: Api<Event> = Api::namespaced(self.client.clone(), &namespace);
         let params = PostParams::default();
-        match persist(|| events.create(&params, &event)).await {
-            Written::Done => self.repeats.wrote(record, &namespace, &name, clock::now()),
-            // An answer that was lost: the name is this event's own.
-            Written::Refused(status) if status.is_already_exists() => {
-                self.repeats.wrote(record, &namespace, &name, clock::now());
+        match write_with_retries(|| events.create(&params, &event)).await {
+            WriteOutcome::Done | WriteOutcome::AlreadyThere => {
+                self.series.insert(record, &namespace, &name, clock::now());
             }
-            Written::Refused(status) => {
-                tracing::debug!(%namespace, name, why = status.message, "event refused");
+            WriteOutcome::Refused(why) => {
+                tracing::debug!(%namespace, name, why, "event refused");
                 self.dropped.count();
             }
-            Written::GivenUp => self.dropped.count(),
+            WriteOutcome::GivenUp => self.dropped.count(),
         }
     }
 
-    async fn count(&mut self, count: Count) {
-        let events: Api<Event> = Api::namespaced(self.client.clone(), &count.namespace);
-        let last_observed_time = MicroTime(count.last_at);
-        let series = EventSeries { count: count.count, last_observed_time };
+    async fn count(&mut self, update: SeriesUpdate) {
+        let events: Api<Event> = Api::namespaced(self.client.clone(), &update.namespace);
+        let last_observed_time = MicroTime(update.last_at);
+        let series = EventSeries { count: update.count, last_observed_time };
         let patch = Patch::Merge(json!({ "series": series }));
         let params = PatchParams::default();
-        match persist(|| events.patch(&count.name, &params, &patch)).await {
-            Written::Done => {}
-            Written::Refused(_) | Written::GivenUp => self.repeats.forget(&count.same),
+        match write_with_retries(|| events.patch(&update.name, &params, &patch)).await {
+            WriteOutcome::Done => {}
+            WriteOutcome::AlreadyThere | WriteOutcome::Refused(_) | WriteOutcome::GivenUp => {
+                self.series.forget(&update.key)
+            }
         }
     }
 
-    fn event(&self, record: &Record) -> Event {
-        let what = &record.what;
-        let object = what.regarding.name.as_deref().unwrap_or("leasehold");
+    fn event(&self, record: &QueuedEvent) -> Event {
+        let event = &record.event;
+        let object = event.regarding.name.as_deref().unwrap_or("leasehold");
         let number = record.at.as_nanosecond().unsigned_abs();
-        let name = format!("{}.{number:x}{:08x}", cut(object, NAME_BYTES_MAX), fastrand::u32(..));
+        let name =
+            format!("{}.{number:x}{:08x}", truncate(object, NAME_BYTES_MAX), fastrand::u32(..));
         Event {
             metadata: ObjectMeta {
                 name: Some(name),
-                namespace: Some(what.regarding.namespace.clone().unwrap_or("default".into())),
+                namespace: Some(event.regarding.namespace.clone().unwrap_or("default".into())),
                 ..ObjectMeta::default()
             },
             event_time: Some(MicroTime(record.at)),
             reporting_controller: Some(CONTROLLER.to_owned()),
             reporting_instance: Some(self.instance.clone()),
-            action: Some(what.reason.action().to_owned()),
-            reason: Some(what.reason.text().to_owned()),
-            regarding: Some(what.regarding.clone()),
-            related: what.related.clone(),
-            note: Some(what.note.clone()),
-            type_: Some(if what.reason.is_warning() { "Warning" } else { "Normal" }.to_owned()),
+            action: Some(event.reason.action().to_owned()),
+            reason: Some(event.reason.text().to_owned()),
+            regarding: Some(event.regarding.clone()),
+            related: event.related.clone(),
+            note: Some(event.note.clone()),
+            type_: Some(if event.reason.is_warning() { "Warning" } else { "Normal" }.to_owned()),
             ..Event::default()
         }
     }
 }
 
 /// Tries until the API server has answered.
-async fn persist<T, F>(mut call: impl FnMut() -> F) -> Written
+async fn write_with_retries<T, F>(mut call: impl FnMut() -> F) -> WriteOutcome
 where
     F: Future<Output = kube::Result<T>>,
 {
     let start = clock::now();
-    let mut pause = PAUSE_MIN;
+    let mut backoff = Backoff::new(RETRY_DELAYS);
     loop {
-        match timeout(ANSWER_WITHIN, call()).await {
-            Ok(Ok(_)) => return Written::Done,
-            Ok(Err(kube::Error::Api(status))) if (400..500).contains(&status.code) => {
-                let is_busy = status.code == 429;
-                if !is_busy {
-                    return Written::Refused(status);
-                }
+        match answer(call()).await {
+            Ok(_) => return WriteOutcome::Done,
+            // A new name can only exist because the answer to an earlier attempt was lost.
+            Err(ApplyError::Conflict(_)) => return WriteOutcome::AlreadyThere,
+            Err(ApplyError::Refused(why) | ApplyError::Gone(why)) => {
+                return WriteOutcome::Refused(why);
             }
-            Ok(Err(error)) => tracing::debug!(%error, "an event is not written yet"),
-            Err(_) => tracing::debug!("an event is not written yet: no answer"),
+            Err(ApplyError::Retry(error)) => tracing::debug!(error, "cannot write an event yet"),
         }
         if clock::now().since(start) >= TRIES_LAST {
-            return Written::GivenUp;
+            return WriteOutcome::GivenUp;
         }
-        sleep(pause).await;
-        pause = (pause * 2).min(PAUSE_MAX);
+        sleep(backoff.next_delay()).await;
     }
 }
 
@@ -184,22 +184,22 @@ mod tests {
     use k8s_openapi::api::core::v1::ObjectReference;
     use k8s_openapi::jiff::Timestamp;
 
-    use super::super::{Happening, Reason};
+    use super::super::{EventReason, NewEvent};
     use super::*;
 
     #[tokio::test]
     async fn an_event_says_all_that_the_api_server_insists_on() {
         let config = kube::Config::new("http://127.0.0.1:1".parse().expect("an address"));
         let client = Client::try_from(config).expect("a client");
-        let posting = Posting::new(client, "replica-0".into(), Dropped::default());
+        let writer = EventWriter::new(client, "replica-0".into(), Dropped::default());
         let regarding = ObjectReference {
             name: Some("p".repeat(253)),
             namespace: Some("fleet".into()),
             ..ObjectReference::default()
         };
-        let reason = Reason::DrainDeadlineExceeded;
-        let what = Happening { regarding, related: None, reason, note: "why".into() };
-        let event = posting.event(&Record { what, at: Timestamp::now() });
+        let reason = EventReason::DrainDeadlineExceeded;
+        let event = NewEvent { regarding, related: None, reason, note: "why".into() };
+        let event = writer.event(&QueuedEvent { event, at: Timestamp::now() });
         assert!(event.metadata.name.expect("a name").len() <= 253);
         assert_eq!(event.metadata.namespace.as_deref(), Some("fleet"));
         assert_eq!(event.type_.as_deref(), Some("Warning"));

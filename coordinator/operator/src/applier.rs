@@ -1,0 +1,210 @@
+//! Writes objects to the API server, for every reconciler: server-side apply, patches, creation
+//! and deletion. It bounds each call and classifies its errors in one place. Each call may be made
+//! twice.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use k8s_openapi::NamespaceResourceScope;
+use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
+use kube::api::{PartialObjectMeta, Preconditions};
+use kube::{Client, Resource};
+use leasehold_kube_api::names::FIELD_MANAGER;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tokio::time::timeout;
+
+/// How long the API server may take to answer.
+pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+
+const NOT_FOUND: u16 = 404;
+const CONFLICT: u16 = 409;
+const TOO_MANY_REQUESTS: u16 = 429;
+
+/// Why a call did not succeed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ApplyError {
+    /// The object is not there.
+    Gone(String),
+    /// The object has changed, is another one of its name, or exists already.
+    Conflict(String),
+    /// The API server refuses the request, and would again.
+    Refused(String),
+    /// The API server cannot be reached, or asks to try again.
+    Retry(String),
+}
+
+impl From<kube::Error> for ApplyError {
+    fn from(error: kube::Error) -> Self {
+        match error {
+            kube::Error::Api(status) => match status.code {
+                NOT_FOUND => Self::Gone(status.message.clone()),
+                CONFLICT => Self::Conflict(status.message.clone()),
+                400..500 if status.code != TOO_MANY_REQUESTS => {
+                    Self::Refused(status.message.clone())
+                }
+                _ => Self::Retry(status.message.clone()),
+            },
+            error => Self::Retry(error.to_string()),
+        }
+    }
+}
+
+/// Waits for an answer, or for several calls together, at most [`ANSWER_WITHIN`].
+pub(crate) async fn answer<T, E>(calls: impl Future<Output = Result<T, E>>) -> Result<T, ApplyError>
+where
+    ApplyError: From<E>,
+{
+    match timeout(ANSWER_WITHIN, calls).await {
+        Ok(answer) => Ok(answer?),
+        Err(_) => Err(ApplyError::Retry(format!(
+            "no answer from the API server within {ANSWER_WITHIN:?}: the request is repeated"
+        ))),
+    }
+}
+
+/// Writes objects; cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Applier {
+    client: Client,
+}
+
+impl Applier {
+    pub(crate) fn new(client: Client) -> Self {
+        Self { client }
+    }
+
+    /// The objects of a kind in a namespace.
+    pub(crate) fn api<K>(&self, namespace: &str) -> Api<K>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+    {
+        Api::namespaced(self.client.clone(), namespace)
+    }
+
+    /// The objects of a kind that is known only at run time, in a namespace.
+    pub(crate) fn dynamic_api(
+        &self,
+        namespace: &str,
+        resource: &ApiResource,
+    ) -> Api<DynamicObject> {
+        Api::namespaced_with(self.client.clone(), namespace, resource)
+    }
+
+    /// Reads an object.
+    pub(crate) async fn get<K>(&self, api: &Api<K>, name: &str) -> Result<K, ApplyError>
+    where
+        K: Clone + Debug + DeserializeOwned,
+    {
+        answer(api.get(name)).await
+    }
+
+    /// Creates an object; one of its name is a [`ApplyError::Conflict`].
+    pub(crate) async fn create<K>(&self, api: &Api<K>, object: &K) -> Result<K, ApplyError>
+    where
+        K: Clone + Debug + DeserializeOwned + Serialize,
+    {
+        let params = PostParams { field_manager: field_manager(), ..PostParams::default() };
+        answer(api.create(&params, object)).await
+    }
+
+    /// Server-side apply. A UID or a resource version in the body keeps it from any other object.
+    pub(crate) async fn apply<K>(
+        &self,
+        api: &Api<K>,
+        name: &str,
+        body: &(impl Debug + Serialize),
+    ) -> Result<K, ApplyError>
+    where
+        K: Clone + Debug + DeserializeOwned,
+    {
+        let params = PatchParams::apply(FIELD_MANAGER).force();
+        answer(api.patch(name, &params, &Patch::Apply(body))).await
+    }
+
+    /// Server-side apply of a status.
+    pub(crate) async fn apply_status<K>(
+        &self,
+        api: &Api<K>,
+        name: &str,
+        body: &Value,
+    ) -> Result<K, ApplyError>
+    where
+        K: Clone + Debug + DeserializeOwned,
+    {
+        let params = PatchParams::apply(FIELD_MANAGER).force();
+        answer(api.patch_status(name, &params, &Patch::Apply(body))).await
+    }
+
+    /// Merge patch, for what server-side apply cannot remove.
+    pub(crate) async fn merge<K>(
+        &self,
+        api: &Api<K>,
+        name: &str,
+        body: &Value,
+    ) -> Result<K, ApplyError>
+    where
+        K: Clone + Debug + DeserializeOwned,
+    {
+        answer(api.patch(name, &merge_params(), &Patch::Merge(body))).await
+    }
+
+    /// Merge patch of metadata.
+    pub(crate) async fn merge_metadata<K>(
+        &self,
+        api: &Api<K>,
+        name: &str,
+        metadata: &Value,
+    ) -> Result<PartialObjectMeta<K>, ApplyError>
+    where
+        K: Clone + Debug + DeserializeOwned,
+    {
+        let body = serde_json::json!({ "metadata": metadata });
+        answer(api.patch_metadata(name, &merge_params(), &Patch::Merge(body))).await
+    }
+
+    /// Deletes the object with this UID and no other of its name.
+    pub(crate) async fn delete<K>(
+        &self,
+        api: &Api<K>,
+        name: &str,
+        uid: &str,
+    ) -> Result<(), ApplyError>
+    where
+        K: Clone + Debug + DeserializeOwned,
+    {
+        let preconditions = Preconditions { uid: Some(uid.to_owned()), ..Default::default() };
+        let params = DeleteParams { preconditions: Some(preconditions), ..Default::default() };
+        answer(api.delete(name, &params)).await.map(|_| ())
+    }
+}
+
+fn merge_params() -> PatchParams {
+    PatchParams { field_manager: field_manager(), ..PatchParams::default() }
+}
+
+fn field_manager() -> Option<String> {
+    Some(FIELD_MANAGER.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_answer_has_its_class() {
+        let classify = |code: u16| {
+            let status = kube::core::Status { code, message: "m".into(), ..Default::default() };
+            ApplyError::from(kube::Error::Api(Box::new(status)))
+        };
+        assert_eq!(classify(404), ApplyError::Gone("m".into()));
+        assert_eq!(classify(409), ApplyError::Conflict("m".into()));
+        for code in [400, 403, 422] {
+            assert_eq!(classify(code), ApplyError::Refused("m".into()));
+        }
+        for code in [429, 500, 503] {
+            assert_eq!(classify(code), ApplyError::Retry("m".into()));
+        }
+    }
+}

@@ -1,0 +1,495 @@
+//! Events of fleets: about workers and leadership, from the core's notices ([`run`]), and about the
+//! reconciler's own actions ([`FleetEvents`]).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::{Api, Resource};
+use leasehold_coordinator_core::effect::Notice;
+use leasehold_driver::clock;
+use leasehold_driver::history::Change;
+use leasehold_driver::port::Stopped;
+use leasehold_kube_api::names::LEASE;
+use leasehold_platform_kube::desired::Objects;
+use leasehold_platform_kube::pods::{PodFacts, PodName, Pods};
+use leasehold_types::{ClusterName, Epoch, Moment, WorkerKey, duration};
+use tokio::sync::broadcast::error::RecvError;
+use tokio::time::{interval, timeout};
+
+use super::Context;
+use super::action::{Action, ActionKind};
+use super::drains::DrainProgress;
+use super::fleet::Fleet;
+use super::state::ReconcilerState;
+use crate::events::{EventReason, EventRecorder, NewEvent};
+
+/// How often to check for drains that take too long.
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
+/// How long the API server may take to show the Lease.
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+/// The most lost and the most draining workers that are tracked.
+const TRACKED_MAX: usize = 10_000;
+
+/// Records events of the core's notices until the driver ends.
+pub(super) async fn run(context: Context) -> Result<(), Stopped> {
+    let mut changes = context.handle.watch()?;
+    let mut worker_events = WorkerEvents::default();
+    let mut looks = interval(CHECK_INTERVAL);
+    loop {
+        let change = tokio::select! {
+            change = changes.recv() => change,
+            _ = looks.tick() => {
+                let lookup = ObjectLookup::of(&context);
+                let overdue = worker_events.overdue(&lookup, clock::now());
+                overdue.into_iter().for_each(|it| context.events.record(it));
+                continue;
+            }
+        };
+        match change {
+            Ok(Change::Notice(Notice::Elected(epoch))) => {
+                worker_events = WorkerEvents::default();
+                context.events.record(leader_changed(&context, epoch).await);
+            }
+            Ok(Change::Notice(notice)) => {
+                let told =
+                    worker_events.events_for(&notice, &ObjectLookup::of(&context), clock::now());
+                told.into_iter().for_each(|it| context.events.record(it));
+            }
+            // The statuses show what was missed.
+            Ok(Change::Manifests { .. }) | Err(RecvError::Lagged(_)) => {}
+            Err(RecvError::Closed) => return Err(Stopped),
+        }
+    }
+}
+
+/// The event of the election's Lease that this replica leads.
+async fn leader_changed(context: &Context, epoch: Epoch) -> NewEvent {
+    let settings = &context.settings;
+    let leases: Api<Lease> = Api::namespaced(context.client.clone(), &settings.namespace);
+    // Without the UID the event is written as well.
+    let lease = timeout(ANSWER_WITHIN, leases.get(LEASE)).await.ok().and_then(Result::ok);
+    let regarding = ObjectReference {
+        api_version: Some(Lease::api_version(&()).into()),
+        kind: Some(Lease::kind(&()).into()),
+        namespace: Some(settings.namespace.clone()),
+        name: Some(LEASE.into()),
+        uid: lease.and_then(|lease| lease.metadata.uid),
+        ..ObjectReference::default()
+    };
+    let note =
+        format!("{} at {} is the leader, epoch {epoch}", settings.identity, settings.address);
+    NewEvent { regarding, related: None, reason: EventReason::LeaderChanged, note }
+}
+
+/// The objects that events are about.
+struct ObjectLookup {
+    objects: Arc<Objects>,
+    pods: Pods,
+}
+
+impl ObjectLookup {
+    fn of(context: &Context) -> Self {
+        Self { objects: Arc::clone(&context.objects.borrow()), pods: context.pods.clone() }
+    }
+}
+
+/// Looks objects up.
+trait Lookup {
+    /// The worker's pod, and whether the operator drains it.
+    fn pod(&self, key: &WorkerKey) -> Option<(ObjectReference, bool)>;
+    /// The worker's fleet, and its `drain.deadline`.
+    fn fleet(&self, key: &WorkerKey) -> Option<(ObjectReference, Duration)>;
+}
+
+impl Lookup for ObjectLookup {
+    fn pod(&self, key: &WorkerKey) -> Option<(ObjectReference, bool)> {
+        let name = PodName::of(key)?;
+        let pod = self.pods.find(&name.namespace, &name.name)?;
+        Some((pod_reference(&pod), pod.drain.is_some()))
+    }
+
+    fn fleet(&self, key: &WorkerKey) -> Option<(ObjectReference, Duration)> {
+        let fleet = Fleet::find(&self.objects, &key.cluster)?;
+        Some((fleet.reference(), fleet.drain_deadline()))
+    }
+}
+
+/// Lost workers and drains that are in progress.
+#[derive(Debug, Default)]
+struct WorkerEvents {
+    lost: BTreeSet<WorkerKey>,
+    drains: BTreeMap<WorkerKey, Drain>,
+}
+
+/// A drain that the operator did not order.
+#[derive(Debug)]
+struct Drain {
+    pod: Option<ObjectReference>,
+    since: Moment,
+    is_overdue: bool,
+}
+
+impl WorkerEvents {
+    /// The events of a notice.
+    fn events_for(&mut self, notice: &Notice, lookup: &impl Lookup, now: Moment) -> Vec<NewEvent> {
+        match notice {
+            Notice::Lost(key) => {
+                if self.lost.len() < TRACKED_MAX {
+                    self.lost.insert(key.clone());
+                }
+                let note = format!(
+                    "worker {} has been silent for longer than its leases; its slots and pinned \
+                     streams stay reserved until it reports again or its pod is gone",
+                    key.worker
+                );
+                pod_and_fleet_events(key, lookup, EventReason::WorkerLost, &note)
+            }
+            Notice::GivenUp { worker: key, after } => {
+                let note = format!(
+                    "worker {} has been lost for {}, the limit of spec.lost.after: its slots and \
+                     streams go to other workers, although its jobs may still run",
+                    key.worker,
+                    duration::format(*after)
+                );
+                pod_and_fleet_events(key, lookup, EventReason::WorkerGivenUp, &note)
+            }
+            Notice::Joined(key) if self.lost.remove(key) => {
+                let note = format!("worker {} reports again", key.worker);
+                pod_and_fleet_events(key, lookup, EventReason::WorkerFound, &note)
+            }
+            Notice::DrainStarted(key) => self.drain_started(key, lookup, now),
+            Notice::Gone(key) => {
+                self.lost.remove(key);
+                let Some(drain) = self.drains.remove(key) else { return Vec::new() };
+                let note = format!("worker {} has drained and is gone", key.worker);
+                pair_of_events(key, drain.pod, lookup, EventReason::DrainCompleted, &note)
+            }
+            Notice::EpochAhead { worker, seen } => {
+                let note = format!(
+                    "the agent of worker {} has seen epoch {seen}, which the leader's store does \
+                     not know: it accepts no lower epoch, so it cannot be served",
+                    worker.worker
+                );
+                pod_and_fleet_events(worker, lookup, EventReason::EpochAhead, &note)
+            }
+            Notice::Offence { worker, rule } => {
+                let note = format!("the agent of worker {} broke a rule: {rule}", worker.worker);
+                pod_and_fleet_events(worker, lookup, EventReason::AgentMisbehaved, &note)
+            }
+            Notice::Deposed(_) => {
+                *self = Self::default();
+                Vec::new()
+            }
+            Notice::Elected(_)
+            | Notice::HoldEnded(_)
+            | Notice::Joined(_)
+            | Notice::Disconnected(_)
+            | Notice::PoolGranted { .. }
+            | Notice::StreamGranted { .. }
+            | Notice::StreamRevoked { .. }
+            | Notice::StreamFreed { .. }
+            | Notice::Pipeline { .. }
+            | Notice::Binding { .. }
+            | Notice::Endpoints { .. } => Vec::new(),
+        }
+    }
+
+    fn drain_started(
+        &mut self,
+        key: &WorkerKey,
+        lookup: &impl Lookup,
+        now: Moment,
+    ) -> Vec<NewEvent> {
+        let pod = lookup.pod(key);
+        let is_ordered = pod.as_ref().is_some_and(|(_, is_ordered)| *is_ordered);
+        if is_ordered || self.drains.contains_key(key) || self.drains.len() >= TRACKED_MAX {
+            return Vec::new();
+        }
+        let pod = pod.map(|(pod, _)| pod);
+        let drain = Drain { pod: pod.clone(), since: now, is_overdue: false };
+        self.drains.insert(key.clone(), drain);
+        let note = format!(
+            "worker {} is draining: its pod is terminating, or a drain was requested",
+            key.worker
+        );
+        pair_of_events(key, pod, lookup, EventReason::DrainStarted, &note)
+    }
+
+    /// The events of drains that have just passed their deadline.
+    fn overdue(&mut self, lookup: &impl Lookup, now: Moment) -> Vec<NewEvent> {
+        let mut happenings = Vec::new();
+        for (key, drain) in &mut self.drains {
+            let Some((_, deadline)) = lookup.fleet(key) else { continue };
+            if drain.is_overdue || now.since(drain.since) < deadline {
+                continue;
+            }
+            drain.is_overdue = true;
+            let (worker, seconds) = (&key.worker, deadline.as_secs());
+            let note = format!("worker {worker} has been draining for longer than {seconds} s");
+            let pod = drain.pod.clone();
+            happenings.extend(pair_of_events(
+                key,
+                pod,
+                lookup,
+                EventReason::DrainDeadlineExceeded,
+                &note,
+            ));
+        }
+        happenings
+    }
+}
+
+fn pod_and_fleet_events(
+    key: &WorkerKey,
+    lookup: &impl Lookup,
+    reason: EventReason,
+    note: &str,
+) -> Vec<NewEvent> {
+    let pod = lookup.pod(key).map(|(pod, _)| pod);
+    pair_of_events(key, pod, lookup, reason, note)
+}
+
+/// One event of the pod and one of the fleet, each naming the other.
+fn pair_of_events(
+    key: &WorkerKey,
+    pod: Option<ObjectReference>,
+    lookup: &impl Lookup,
+    reason: EventReason,
+    note: &str,
+) -> Vec<NewEvent> {
+    let fleet = lookup.fleet(key).map(|(fleet, _)| fleet);
+    let event = |regarding: Option<ObjectReference>, related: Option<ObjectReference>| {
+        let note = note.to_owned();
+        regarding.map(|regarding| NewEvent { regarding, related, reason, note })
+    };
+    let events = [event(pod.clone(), fleet.clone()), event(fleet, pod)];
+    events.into_iter().flatten().collect()
+}
+
+/// Records the events of a kind of objects.
+#[derive(Debug)]
+pub(super) struct FleetEvents {
+    events: EventRecorder,
+}
+
+impl FleetEvents {
+    pub(super) fn new(events: EventRecorder) -> Self {
+        Self { events }
+    }
+
+    /// A step of a drain.
+    pub(super) fn drain_progress(&self, fleet: &Fleet, pod: &PodFacts, progress: DrainProgress) {
+        let name = &pod.pod.name;
+        match progress {
+            DrainProgress::Completed => {
+                let note = format!("worker {name} has drained and holds no leases");
+                self.record_for_pod_and_fleet(fleet, pod, EventReason::DrainCompleted, &note);
+            }
+            DrainProgress::Overdue => {
+                let deadline = fleet.drain_deadline().as_secs();
+                let note = format!(
+                    "worker {name} has been draining for longer than {deadline} s; no pod is \
+                     killed"
+                );
+                self.record_for_pod_and_fleet(
+                    fleet,
+                    pod,
+                    EventReason::DrainDeadlineExceeded,
+                    &note,
+                );
+            }
+        }
+    }
+
+    /// What blocks a fleet's rollout or scale-in; recorded once.
+    pub(super) fn rollout_blocked(
+        &self,
+        state: &mut ReconcilerState,
+        name: &ClusterName,
+        fleet: &Fleet,
+        blocked: Option<String>,
+    ) {
+        let Some(why) = blocked else {
+            state.blocked.remove(name);
+            return;
+        };
+        if state.blocked.get(name) != Some(&why) {
+            self.record_for_fleet(fleet, None, EventReason::RolloutBlocked, &why);
+            state.blocked.insert(name.clone(), why);
+        }
+    }
+
+    /// Why a fleet's workload is refused.
+    pub(super) fn workload_rejected(&self, fleet: &Fleet, why: &str) {
+        self.record_for_fleet(fleet, None, EventReason::WorkloadRejected, why);
+    }
+
+    /// An action that succeeded.
+    pub(super) fn action_done(&self, fleet: &Fleet, action: &Action) {
+        if let Some((reason, note)) = &action.event {
+            self.record_for_fleet(fleet, None, *reason, note);
+        }
+        match &action.kind {
+            ActionKind::MarkForDrain(pod, mark) => {
+                let note = format!("worker {} is draining: {}", pod.pod.name, mark.why());
+                self.record_for_pod_and_fleet(fleet, pod, EventReason::DrainStarted, &note);
+            }
+            ActionKind::DeletePod(pod) => {
+                let note = format!("pod {} has drained and is replaced", pod.pod.name);
+                self.record_for_pod_and_fleet(fleet, pod, EventReason::PodReplaced, &note);
+            }
+            ActionKind::Apply(_) if action.is_workload() => {
+                tracing::info!(workload = %action.target, "workload applied");
+            }
+            ActionKind::Apply(_)
+            | ActionKind::RecordStreams(..)
+            | ActionKind::SetDeletionCost(..)
+            | ActionKind::SetBusyLabel(..) => {}
+        }
+    }
+
+    /// That a scale-in begins.
+    pub(super) fn scale_in_started(&self, fleet: &Fleet, note: &str) {
+        self.record_for_fleet(fleet, None, EventReason::ScaleInStarted, note);
+    }
+
+    fn record_for_pod_and_fleet(
+        &self,
+        fleet: &Fleet,
+        pod: &PodFacts,
+        reason: EventReason,
+        note: &str,
+    ) {
+        let regarding = pod_reference(pod);
+        let related = Some(fleet.reference());
+        let note_owned = note.to_owned();
+        self.events.record(NewEvent { regarding, related, reason, note: note_owned });
+        self.record_for_fleet(fleet, Some(pod_reference(pod)), reason, note);
+    }
+
+    fn record_for_fleet(
+        &self,
+        fleet: &Fleet,
+        related: Option<ObjectReference>,
+        reason: EventReason,
+        note: &str,
+    ) {
+        let regarding = fleet.reference();
+        self.events.record(NewEvent { regarding, related, reason, note: note.to_owned() });
+    }
+}
+
+/// A pod, as events name it.
+pub(super) fn pod_reference(pod: &PodFacts) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("v1".into()),
+        kind: Some("Pod".into()),
+        namespace: Some(pod.pod.namespace.clone()),
+        name: Some(pod.pod.name.clone()),
+        uid: Some(pod.uid.clone()),
+        ..ObjectReference::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold_types::{ClusterName, WorkerName};
+
+    use super::*;
+
+    /// Pods by this name are there, and drained by the operator where it begins with "marked".
+    struct FakeLookup;
+
+    fn reference(kind: &str, name: &str) -> ObjectReference {
+        let (kind, name) = (Some(kind.to_owned()), Some(name.to_owned()));
+        ObjectReference { kind, name, ..ObjectReference::default() }
+    }
+
+    impl Lookup for FakeLookup {
+        fn pod(&self, key: &WorkerKey) -> Option<(ObjectReference, bool)> {
+            let name = key.worker.as_str();
+            Some((reference("Pod", name), name.starts_with("marked")))
+        }
+
+        fn fleet(&self, key: &WorkerKey) -> Option<(ObjectReference, Duration)> {
+            Some((reference("WorkerCluster", key.cluster.as_str()), Duration::from_secs(60)))
+        }
+    }
+
+    fn key(worker: &str) -> WorkerKey {
+        let cluster = ClusterName::in_namespace("fleet", "builds").expect("a name");
+        WorkerKey { cluster, worker: WorkerName::new(worker).expect("a name") }
+    }
+
+    fn at(seconds: u64) -> Moment {
+        Moment(seconds * 1_000_000_000)
+    }
+
+    /// The reason and the kinds that the events are about.
+    fn words(events: &[NewEvent]) -> Vec<(EventReason, &str)> {
+        let word = |it| {
+            let NewEvent { reason, regarding, .. }: &NewEvent = it;
+            (*reason, regarding.kind.as_deref().unwrap_or_default())
+        };
+        events.iter().map(word).collect()
+    }
+
+    fn both(reason: EventReason) -> Vec<(EventReason, &'static str)> {
+        vec![(reason, "Pod"), (reason, "WorkerCluster")]
+    }
+
+    #[test]
+    fn a_drain_that_nobody_here_ordered_is_told_from_its_start_to_its_end() {
+        let mut worker_events = WorkerEvents::default();
+        let started = Notice::DrainStarted(key("a"));
+        let told = worker_events.events_for(&started, &FakeLookup, at(0));
+        assert_eq!(words(&told), both(EventReason::DrainStarted));
+        assert_eq!(
+            told[0].related.as_ref().and_then(|it| it.kind.as_deref()),
+            Some("WorkerCluster")
+        );
+        assert_eq!(worker_events.events_for(&started, &FakeLookup, at(1)), []);
+        assert_eq!(worker_events.overdue(&FakeLookup, at(59)), []);
+        let told = worker_events.overdue(&FakeLookup, at(60));
+        assert_eq!(words(&told), both(EventReason::DrainDeadlineExceeded));
+        assert_eq!(worker_events.overdue(&FakeLookup, at(90)), []);
+        let told = worker_events.events_for(&Notice::Gone(key("a")), &FakeLookup, at(99));
+        assert_eq!(words(&told), both(EventReason::DrainCompleted));
+        assert_eq!(worker_events.events_for(&Notice::Gone(key("a")), &FakeLookup, at(99)), []);
+    }
+
+    #[test]
+    fn a_drain_that_the_operator_ordered_is_told_by_it() {
+        let mut worker_events = WorkerEvents::default();
+        assert_eq!(
+            worker_events.events_for(&Notice::DrainStarted(key("marked-a")), &FakeLookup, at(0)),
+            []
+        );
+        assert_eq!(worker_events.overdue(&FakeLookup, at(600)), []);
+        assert_eq!(
+            worker_events.events_for(&Notice::Gone(key("marked-a")), &FakeLookup, at(601)),
+            []
+        );
+    }
+
+    #[test]
+    fn a_worker_is_lost_and_found_and_an_ordinary_one_just_joins() {
+        let mut worker_events = WorkerEvents::default();
+        let joined = Notice::Joined(key("a"));
+        assert_eq!(worker_events.events_for(&joined, &FakeLookup, at(0)), []);
+        let told = worker_events.events_for(&Notice::Lost(key("a")), &FakeLookup, at(1));
+        assert_eq!(words(&told), both(EventReason::WorkerLost));
+        assert_eq!(
+            words(&worker_events.events_for(&joined, &FakeLookup, at(2))),
+            both(EventReason::WorkerFound)
+        );
+        assert_eq!(worker_events.events_for(&joined, &FakeLookup, at(3)), []);
+        let notice = Notice::GivenUp { worker: key("a"), after: Duration::from_secs(3600) };
+        let told = worker_events.events_for(&notice, &FakeLookup, at(9));
+        assert_eq!(words(&told), both(EventReason::WorkerGivenUp));
+        assert!(told[0].note.contains("lost for 1h,"), "{}", told[0].note);
+    }
+}

@@ -1,0 +1,301 @@
+//! The plan for one fleet: a pure decision from its observed state to the actions that bring it to
+//! its desired state.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use leasehold_types::{ClusterName, Moment, WorkerKey};
+use serde_json::{Value, json};
+
+use super::action::{Action, ActionKind};
+use super::drains::DrainProgress;
+use super::fleet::Fleet;
+use super::restart::{self, StreamOwnership};
+use super::scale_in::{self, ScaleInDecision};
+use super::scaling::DesiredScale;
+use super::state::ReconcilerState;
+use super::worker_pod::{DrainReason, WorkerPod};
+use super::workload::{self, WorkloadFacts, WorkloadRole, WorkloadState, WorkloadTarget};
+use super::{drains, template};
+use crate::events::EventReason;
+
+/// What a plan is made from.
+pub(super) struct FleetInput<'a> {
+    pub(super) fleet: &'a Fleet,
+    /// Its name in the core.
+    pub(super) name: &'a ClusterName,
+    /// Its pods, all of them.
+    pub(super) worker_pods: Vec<WorkerPod>,
+    pub(super) workload: Option<Arc<WorkloadFacts>>,
+    /// How many workers it should have.
+    pub(super) scale: DesiredScale,
+    /// The owners of the streams of sets with `refresh: Restart`.
+    pub(super) ownership: Option<&'a StreamOwnership>,
+    /// The cordoned nodes.
+    pub(super) cordoned: &'a BTreeSet<String>,
+    pub(super) now: Moment,
+}
+
+/// What to do for a fleet.
+#[derive(Debug, Default)]
+pub(super) struct FleetPlan {
+    /// Workers whose drain to order.
+    pub(super) orders: Vec<WorkerKey>,
+    /// The calls to make.
+    pub(super) actions: Vec<Action>,
+    /// Steps of drains to report.
+    pub(super) drain_progress: Vec<(WorkerPod, DrainProgress)>,
+    /// The note of a scale-in that starts.
+    pub(super) scale_in_started: Option<String>,
+    /// The state of the workload.
+    pub(super) state: Option<WorkloadState>,
+    /// What blocks a rollout or a scale-in.
+    pub(super) blocked: Option<String>,
+    /// Why the workload cannot even be sent to the API server.
+    pub(super) refused: Option<String>,
+}
+
+/// Decides what to do for a fleet.
+pub(super) fn plan(input: FleetInput<'_>, state: &mut ReconcilerState) -> FleetPlan {
+    let FleetInput { fleet, name, mut worker_pods, workload, scale, ownership, cordoned, now } =
+        input;
+    let mut plan = FleetPlan::default();
+    // Its objects are deleted with it.
+    let is_active = !fleet.is_deleted();
+    let target = workload::target(fleet).filter(|_| is_active);
+    let facts = workload.as_deref();
+    let is_own = |it: &WorkerPod| facts.is_some_and(|facts| facts.owns(&it.pod));
+    worker_pods.sort_by_key(|it| !is_own(it));
+    let own_pods = worker_pods.iter().take_while(|it| is_own(it)).count();
+    let decision = target.as_ref().map_or_else(ScaleInDecision::default, |target| {
+        scale_in(fleet, target, facts, &scale, &worker_pods[..own_pods], &mut plan)
+    });
+    for it in &worker_pods {
+        if let Some(busy) = state.idle.label_change(it, now) {
+            plan.actions
+                .push(Action::on_pod(&it.pod, ActionKind::SetBusyLabel(it.pod.clone(), busy)));
+        }
+        if let Some(progress) = state.drains.observe(it, fleet.drain_deadline(), now) {
+            plan.drain_progress.push((it.clone(), progress));
+        }
+        if it.needs_drain_order() {
+            plan.orders.extend(it.view.as_ref().map(|view| view.key.clone()));
+        }
+    }
+    for (index, it) in worker_pods.iter().enumerate().filter(|_| is_active) {
+        if let Some(action) = action_for_pod(index, it, &decision, cordoned) {
+            plan.actions.push(Action::on_pod(&it.pod, action));
+        }
+    }
+    if let (Some(ownership), Some(facts)) = (ownership, facts) {
+        plan_restarts(name, ownership, facts, &worker_pods[..own_pods], &mut plan, state);
+    }
+    if let Some(target) = &target {
+        let replicas = decision.replicas;
+        match apply(fleet, target, facts, replicas, state, now) {
+            Ok(action) => plan.actions.extend(action.map(|it| with_scale_reason(it, &scale))),
+            Err(why) => plan.refused = Some(why),
+        }
+        let refused = plan.refused.as_deref().or(state.refusal(name));
+        plan.scale_in_started = scale_in_note(&decision, &worker_pods, target, facts, &scale);
+        let kept = decision.kept;
+        plan.state = Some(workload::state(fleet, target, facts, refused, &scale, kept));
+    }
+    plan
+}
+
+/// The scale-in of a workload that the coordinator may scale.
+fn scale_in(
+    fleet: &Fleet,
+    target: &WorkloadTarget,
+    facts: Option<&WorkloadFacts>,
+    scale: &DesiredScale,
+    own_pods: &[WorkerPod],
+    plan: &mut FleetPlan,
+) -> ScaleInDecision {
+    let desired = scale.replicas;
+    let is_ours = workload::problem(fleet, target, facts).is_none();
+    if target.role == WorkloadRole::Observed || !is_ours {
+        return ScaleInDecision::default();
+    }
+    let Some(facts) = facts.filter(|facts| !facts.is_deleted) else {
+        return ScaleInDecision { replicas: Some(desired), ..ScaleInDecision::default() };
+    };
+    let decision = scale_in::decide(facts, scale, own_pods);
+    let WorkloadFacts { kind, name, replicas, stuck, .. } = facts;
+    let holds =
+        |_: &&String| *replicas > desired && (stuck.is_some() || !facts.has_mixed_templates());
+    plan.blocked = match (decision.waits.as_ref().filter(holds), stuck) {
+        (None, stuck) => stuck.as_ref().map(|why| format!("{kind:?} {name}: {why}")),
+        (Some(waits), stuck) => {
+            let why = stuck.as_ref().map_or_else(String::new, |why| format!("; {why}"));
+            Some(format!(
+                "{kind:?} {name} should have {desired} replicas and has {replicas}: {waits}{why}"
+            ))
+        }
+    };
+    decision
+}
+
+/// The decision for workers that cannot reload.
+fn plan_restarts(
+    name: &ClusterName,
+    ownership: &StreamOwnership,
+    facts: &WorkloadFacts,
+    own_pods: &[WorkerPod],
+    plan: &mut FleetPlan,
+    state: &mut ReconcilerState,
+) {
+    if facts.has_mixed_templates() {
+        return;
+    }
+    let round = state.restarts.entry(name.clone()).or_default();
+    let decided = restart::decide(ownership, facts.replicas, own_pods, round);
+    for (index, streams) in decided.record {
+        let pod = &own_pods[index].pod;
+        plan.actions.push(Action::on_pod(pod, ActionKind::RecordStreams(pod.clone(), streams)));
+    }
+    if let Some(index) = decided.restart {
+        let pod = &own_pods[index].pod;
+        plan.actions
+            .push(Action::on_pod(pod, ActionKind::MarkForDrain(pod.clone(), DrainReason::Restart)));
+    }
+    plan.blocked = plan.blocked.take().or(decided.waits);
+}
+
+/// The note of the event when the first pods are marked for a scale-in.
+fn scale_in_note(
+    decision: &ScaleInDecision,
+    worker_pods: &[WorkerPod],
+    target: &WorkloadTarget,
+    facts: Option<&WorkloadFacts>,
+    scale: &DesiredScale,
+) -> Option<String> {
+    let is_first = worker_pods
+        .iter()
+        .all(|it| it.drain_reason != Some(DrainReason::ScaleIn) || !it.pod.is_active());
+    let replicas = facts?.replicas;
+    let count = decision.mark.len();
+    (is_first && count > 0).then(|| {
+        let (kind, name) = (target.kind, &target.name);
+        let why = scale_reason(scale);
+        format!(
+            "{kind:?} {name} has {replicas} replicas, {count} too many: those workers drain \
+             first{why}"
+        )
+    })
+}
+
+/// The action for a pod, if any.
+fn action_for_pod(
+    index: usize,
+    it: &WorkerPod,
+    decision: &ScaleInDecision,
+    cordoned: &BTreeSet<String>,
+) -> Option<ActionKind> {
+    let pod = || it.pod.clone();
+    if decision.mark.contains(&index) {
+        return Some(ActionKind::MarkForDrain(pod(), DrainReason::ScaleIn));
+    }
+    if decision.cost.contains(&index) {
+        return Some(ActionKind::SetDeletionCost(pod(), scale_in::DRAINED_POD_COST));
+    }
+    if decision.victims.contains(&index) {
+        return None;
+    }
+    if drains::must_leave_node(it, cordoned) {
+        return Some(ActionKind::MarkForDrain(pod(), DrainReason::Node));
+    }
+    if restart::is_restart_requested(it) {
+        return Some(ActionKind::MarkForDrain(pod(), DrainReason::Restart));
+    }
+    let goes = it.is_drained() && it.pod.is_active() && it.has_controller();
+    goes.then(|| ActionKind::DeletePod(pod()))
+}
+
+/// The server-side apply of the workload, where one is due.
+fn apply(
+    fleet: &Fleet,
+    target: &WorkloadTarget,
+    facts: Option<&WorkloadFacts>,
+    replicas: Option<u32>,
+    state: &mut ReconcilerState,
+    now: Moment,
+) -> Result<Option<Action>, String> {
+    let Some(mut replicas) = replicas else { return Ok(None) };
+    if facts.is_some_and(|facts| facts.is_deleted) {
+        return Ok(None);
+    }
+    let current = facts.map_or(0, |facts| facts.replicas);
+    let mut body = match target.role {
+        WorkloadRole::Observed => return Ok(None),
+        WorkloadRole::Scaled if facts.is_none() || replicas == current => return Ok(None),
+        WorkloadRole::Scaled => scaled(fleet, target, replicas),
+        WorkloadRole::Created => {
+            let body = template::body(fleet, facts, replicas)?;
+            // With a new template and fewer replicas at once, it is unknown which pods would be
+            // removed.
+            match facts {
+                Some(it) if replicas < current && is_new_template(&body, it) => {
+                    replicas = current;
+                    template::body(fleet, facts, replicas)?
+                }
+                Some(_) | None => body,
+            }
+        }
+    };
+    let generation = facts.map(|facts| facts.generation);
+    let action = Action::apply(body.clone());
+    if !state.applied.is_due(&action.target, &body, generation, now) {
+        return Ok(None);
+    }
+    if let Some(facts) = facts {
+        // Bound to the version that was read: an old number of replicas could remove pods.
+        body["metadata"]["resourceVersion"] = facts.resource_version.as_str().into();
+    }
+    let action = Action::apply(body);
+    Ok(Some(match replicas == current {
+        true => action,
+        false => action.with_event(resize_event(target, current, replicas)),
+    }))
+}
+
+/// The event of a changed number of replicas.
+fn resize_event(target: &WorkloadTarget, before: u32, after: u32) -> (EventReason, String) {
+    let reason =
+        if after < before { EventReason::ScaleInCompleted } else { EventReason::ScaledOut };
+    let (kind, name) = (target.kind, &target.name);
+    (reason, format!("{kind:?} {name} had {before} replicas and has {after} now"))
+}
+
+/// Adds to the event how the number of workers was computed.
+fn with_scale_reason(action: Action, scale: &DesiredScale) -> Action {
+    match action.event.clone() {
+        Some((reason, note)) => action.with_event((reason, note + &scale_reason(scale))),
+        None => action,
+    }
+}
+
+/// How the number of workers was computed, as the end of a sentence.
+fn scale_reason(scale: &DesiredScale) -> String {
+    scale.why.as_ref().map_or_else(String::new, |why| format!(" ({why})"))
+}
+
+fn is_new_template(body: &Value, facts: &WorkloadFacts) -> bool {
+    let digest = &body["metadata"]["annotations"][leasehold_kube_api::names::TEMPLATE_DIGEST];
+    digest.as_str() != facts.digest.as_deref()
+}
+
+/// Only the replicas of an adopted workload.
+fn scaled(fleet: &Fleet, target: &WorkloadTarget, replicas: u32) -> Value {
+    json!({
+        "apiVersion": "apps/v1",
+        "kind": format!("{:?}", target.kind),
+        "metadata": { "name": target.name, "namespace": fleet.namespace() },
+        "spec": { "replicas": replicas },
+    })
+}
+
+#[cfg(test)]
+#[path = "plan_tests.rs"]
+mod tests;

@@ -1,0 +1,527 @@
+//! Reconciles fleets every quarter of a second: read their state, plan, make the calls, record
+//! events. Each batch makes a limited number of calls; the next one finds what is left.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::{StreamExt, stream};
+use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use kube::runtime::watcher;
+use kube::{Api, Client, ResourceExt};
+use leasehold_coordinator_core::view::{ClassView, Leadership, WorkerView};
+use leasehold_driver::clock;
+use leasehold_driver::port::{Stopped, WorkerOrder};
+use leasehold_kube_api::names::{FIELD_MANAGER, MANAGED_BY_LABEL, disruption_budget};
+use leasehold_manifest::manifest::{RefreshSpec, WorkloadKind};
+use leasehold_platform_kube::desired::Objects;
+use leasehold_platform_kube::pods::PodFacts;
+use leasehold_platform_kube::watch_cache::{ObjectKey, WatchCache};
+use leasehold_types::{ClusterName, Moment, SetName, WorkerKey, WorkerName};
+use serde::de::DeserializeOwned;
+use tokio::sync::watch;
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::action::{Action, ActionKind, ActionOutcome};
+use super::events::FleetEvents;
+use super::fleet::Fleet;
+use super::plan::{FleetInput, FleetPlan, plan};
+use super::restart::StreamOwnership;
+use super::scale_in;
+use super::scaling::{self, ClassDemand, DesiredScale};
+use super::state::ReconcilerState;
+use super::worker_pod::WorkerPod;
+use super::workload::{self, WorkloadFacts};
+use super::{Context, Workloads, evictions};
+use crate::workqueue::WorkQueue;
+
+/// The interval between the starts of two batches.
+const RECONCILE_INTERVAL: Duration = Duration::from_millis(250);
+/// The interval between two reads of all streams of sets with `refresh: Restart`, and of all
+/// classes.
+const SLOW_READ_INTERVAL: Duration = Duration::from_secs(1);
+/// Fleets that are reconciled together: one read of the core serves them all.
+const BATCH_MAX: usize = 1_024;
+/// Calls that one batch makes.
+const ACTIONS_MAX: usize = 256;
+/// Calls in flight at once.
+const CONCURRENT_CALLS_MAX: usize = 16;
+
+/// The reconciler of fleets.
+pub(super) struct FleetReconciler {
+    context: Context,
+    deployments: WatchCache<WorkloadFacts>,
+    stateful_sets: WatchCache<WorkloadFacts>,
+    /// Generations of PodDisruptionBudgets.
+    budgets: WatchCache<i64>,
+    /// The owners of the streams of sets with `refresh: Restart`, and when they were read.
+    ownership: BTreeMap<ClusterName, StreamOwnership>,
+    ownership_read_at: Moment,
+    /// The core's view of each class, and when it was read.
+    classes: BTreeMap<ClusterName, ClassView>,
+    classes_read_at: Moment,
+    /// The fleets to reconcile.
+    queue: WorkQueue<ClusterName>,
+    state: ReconcilerState,
+    events: FleetEvents,
+    workload_states: watch::Sender<Workloads>,
+}
+
+type Workers = BTreeMap<ClusterName, BTreeMap<WorkerName, WorkerView>>;
+
+/// The observed state of a fleet.
+struct FleetSnapshot {
+    name: ClusterName,
+    fleet: Fleet,
+    /// Its pods, all of them.
+    worker_pods: Vec<WorkerPod>,
+    workload: Option<Arc<WorkloadFacts>>,
+    scale: DesiredScale,
+}
+
+/// Which workers the core is asked to spare.
+enum RemovableQuery {
+    /// Any workers of a class.
+    Any(ClusterName),
+    /// This worker, where there is one.
+    One(Option<WorkerKey>),
+}
+
+impl FleetReconciler {
+    /// Starts its watches.
+    pub(super) fn new(context: Context, workload_states: watch::Sender<Workloads>) -> Self {
+        let all = watcher::Config::default();
+        let own = watcher::Config::default().labels(&format!("{MANAGED_BY_LABEL}={FIELD_MANAGER}"));
+        let deployments = apis::<Deployment>(&context);
+        let stateful_sets = apis::<StatefulSet>(&context);
+        let budgets = apis::<PodDisruptionBudget>(&context);
+        let generation = |budget: &PodDisruptionBudget| budget.metadata.generation;
+        Self {
+            deployments: WatchCache::start(
+                "deployments",
+                deployments,
+                &all,
+                WorkloadFacts::of_deployment,
+            ),
+            stateful_sets: WatchCache::start(
+                "statefulsets",
+                stateful_sets,
+                &all,
+                WorkloadFacts::of_stateful_set,
+            ),
+            budgets: WatchCache::start("poddisruptionbudgets", budgets, &own, generation),
+            ownership: BTreeMap::new(),
+            ownership_read_at: Moment(0),
+            classes: BTreeMap::new(),
+            classes_read_at: Moment(0),
+            queue: WorkQueue::new(BATCH_MAX),
+            state: ReconcilerState::default(),
+            events: FleetEvents::new(context.events.clone()),
+            workload_states,
+            context,
+        }
+    }
+
+    /// Goes round until the driver ends.
+    pub(super) async fn run(mut self) -> Result<(), Stopped> {
+        let mut ticks = interval(RECONCILE_INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            let objects = Arc::clone(&self.context.objects.borrow());
+            let now = clock::now();
+            Fleet::all(&objects).for_each(|(name, _)| self.queue.add(name.clone(), now));
+            let names = self.queue.take_due(now);
+            let workers = self.workers(names.clone()).await?;
+            // What a batch leaves undone is found again in the next one.
+            names.iter().for_each(|name| self.queue.done(name));
+            let Some(workers) = workers else {
+                self.queue.clear();
+                self.state = ReconcilerState::default();
+                self.classes.clear();
+                self.classes_read_at = Moment(0);
+                continue;
+            };
+            if !self.is_synced() {
+                continue;
+            }
+            self.read_stream_ownership(&objects).await?;
+            let cordoned = self.context.nodes.cordoned();
+            self.read_classes(&objects).await?;
+            let mut plans = Vec::new();
+            for snapshot in self.snapshots(&objects, workers).await? {
+                plans.push(self.plan(snapshot, &cordoned));
+            }
+            self.publish(&objects, &plans);
+            self.execute(plans).await?;
+        }
+    }
+
+    /// What the core knows of the workers of these fleets; none where this replica does not lead.
+    async fn workers(&self, names: Vec<ClusterName>) -> Result<Option<Workers>, Stopped> {
+        let asked = self.context.handle.ask(move |core, now| match core.leadership() {
+            Leadership::StandsBy(_) => None,
+            Leadership::Leads(_) => Some(
+                names
+                    .into_iter()
+                    .filter_map(|name| Some((core.workers(&name, now)?, name)))
+                    .collect::<Vec<_>>(),
+            ),
+        });
+        Ok(asked.await?.map(|found| {
+            let by_name = |views: Vec<WorkerView>| {
+                views.into_iter().map(|view| (view.key.worker.clone(), view)).collect()
+            };
+            found.into_iter().map(|(views, name)| (name, by_name(views))).collect()
+        }))
+    }
+
+    /// The observed state of each fleet. A fleet that the core does not know is invalid, or not
+    /// read yet.
+    async fn snapshots(
+        &mut self,
+        objects: &Objects,
+        mut workers: Workers,
+    ) -> Result<Vec<FleetSnapshot>, Stopped> {
+        self.state.windows.retain(|name, _| objects.classes.contains_key(name));
+        let mut pods = self.pods();
+        let mut snapshots = Vec::new();
+        for (name, fleet) in Fleet::all(objects) {
+            let Some(mut workers) = workers.remove(name) else { continue };
+            let mut worker_pods = pods.remove(name).unwrap_or_default();
+            for it in &mut worker_pods {
+                let worker = WorkerName::new(&it.pod.pod.name).ok();
+                it.view = worker.and_then(|worker| workers.remove(&worker));
+            }
+            let workload = self.workload(&fleet);
+            let current = workload.as_ref().map(|facts| facts.replicas);
+            let scale = match (&fleet, self.classes.get(name)) {
+                (Fleet::Cluster(cluster), _) => DesiredScale::of(workload::replicas(&cluster.spec)),
+                (Fleet::Class(class), Some(view)) => {
+                    let demand = ClassDemand::of(view.clone(), &worker_pods);
+                    let window = self.state.windows.entry(name.clone()).or_default();
+                    scaling::decide(&class.spec, &demand, current, window, clock::now())
+                }
+                (Fleet::Class(_), None) => continue,
+            };
+            snapshots.push(FleetSnapshot {
+                name: name.clone(),
+                fleet,
+                worker_pods,
+                workload,
+                scale,
+            });
+        }
+        self.read_removable(&mut snapshots).await?;
+        Ok(snapshots)
+    }
+
+    /// The workload of a fleet, as it was last seen.
+    fn workload(&self, fleet: &Fleet) -> Option<Arc<WorkloadFacts>> {
+        let target = workload::target(fleet)?;
+        let key = ObjectKey::new(fleet.namespace(), target.name);
+        match target.kind {
+            WorkloadKind::Deployment => self.deployments.get(&key),
+            WorkloadKind::StatefulSet => self.stateful_sets.get(&key),
+        }
+    }
+
+    /// Reads the owners of streams of sets with `refresh: Restart`, at most every
+    /// [`SLOW_READ_INTERVAL`].
+    async fn read_stream_ownership(&mut self, objects: &Objects) -> Result<(), Stopped> {
+        let now = clock::now();
+        if now.since(self.ownership_read_at) < SLOW_READ_INTERVAL {
+            // Restarts are decided from a fresh read only.
+            self.ownership.clear();
+            return Ok(());
+        }
+        self.ownership_read_at = now;
+        let mut sets_by_cluster: BTreeMap<ClusterName, Vec<SetName>> = BTreeMap::new();
+        for (name, seen) in &objects.sets {
+            let set = &seen.object;
+            let namespace = set.namespace().unwrap_or_default();
+            let cluster = ClusterName::in_namespace(&namespace, &set.spec.cluster);
+            if let (RefreshSpec::Restart, Ok(cluster)) = (set.spec.refresh, cluster) {
+                sets_by_cluster.entry(cluster).or_default().push(name.clone());
+            }
+        }
+        if sets_by_cluster.is_empty() {
+            self.ownership.clear();
+            return Ok(());
+        }
+        let input = self.context.handle.ask(move |core, _| {
+            let of = |(cluster, sets): (_, Vec<_>)| (cluster, StreamOwnership::of(core, &sets));
+            sets_by_cluster.into_iter().map(of).collect()
+        });
+        self.ownership = input.await?;
+        Ok(())
+    }
+
+    /// Reads the core's view of classes, at most every [`SLOW_READ_INTERVAL`].
+    async fn read_classes(&mut self, objects: &Objects) -> Result<(), Stopped> {
+        let now = clock::now();
+        if objects.classes.is_empty() || now.since(self.classes_read_at) < SLOW_READ_INTERVAL {
+            return Ok(());
+        }
+        self.classes_read_at = now;
+        let look = self.context.handle.ask(|core, now| {
+            core.classes(now).into_iter().map(|view| (view.name.clone(), view)).collect()
+        });
+        self.classes = look.await?;
+        Ok(())
+    }
+
+    /// Asks which workers can be removed from classes with too many.
+    async fn read_removable(&self, snapshots: &mut [FleetSnapshot]) -> Result<(), Stopped> {
+        let is_too_large = |snapshot: &FleetSnapshot| {
+            let most = snapshot.workload.as_ref().map_or(0, |facts| facts.replicas);
+            snapshot.scale.removable.is_some() && most > snapshot.scale.replicas
+        };
+        let snapshots: Vec<&mut FleetSnapshot> =
+            snapshots.iter_mut().filter(|snapshot| is_too_large(snapshot)).collect();
+        if snapshots.is_empty() {
+            return Ok(());
+        }
+        let of_case = |snapshot: &&mut FleetSnapshot| match &snapshot.workload {
+            // It gives none before its top.
+            Some(facts) if facts.kind == WorkloadKind::StatefulSet => RemovableQuery::One(
+                scale_in::next_stateful_set_pod(&snapshot.worker_pods).map(|it| it.key.clone()),
+            ),
+            Some(_) | None => RemovableQuery::Any(snapshot.name.clone()),
+        };
+        let asked: Vec<RemovableQuery> = snapshots.iter().map(of_case).collect();
+        let asked = self.context.handle.ask(move |core, now| {
+            let answer = |removable| match removable {
+                RemovableQuery::Any(class) => core.removable(&class, now),
+                RemovableQuery::One(worker) => {
+                    let worker = worker.filter(|worker| core.is_removable(worker));
+                    worker.into_iter().map(|key: WorkerKey| key.worker).collect()
+                }
+            };
+            asked.into_iter().map(answer).collect::<Vec<_>>()
+        });
+        for (snapshot, removable) in snapshots.into_iter().zip(asked.await?) {
+            snapshot.scale.removable = Some(removable);
+        }
+        Ok(())
+    }
+
+    fn is_synced(&self) -> bool {
+        self.context.pods.is_synced()
+            && self.deployments.is_complete()
+            && self.stateful_sets.is_complete()
+            && self.budgets.is_complete()
+    }
+
+    /// Every pod by its fleet; the state of other pods is forgotten.
+    fn pods(&mut self) -> BTreeMap<ClusterName, Vec<WorkerPod>> {
+        let mut pods: BTreeMap<ClusterName, Vec<WorkerPod>> = BTreeMap::new();
+        let mut seen = BTreeMap::new();
+        for pod in self.context.pods.all() {
+            let Some(cluster) = pod.cluster.clone() else { continue };
+            let it = WorkerPod::new(pod, &self.state.drain_marks, None);
+            seen.extend([ReconcilerState::seen(&it)]);
+            pods.entry(cluster).or_default().push(it);
+        }
+        self.state.forget_old(&seen, clock::now());
+        pods
+    }
+
+    fn plan(
+        &mut self,
+        snapshot: FleetSnapshot,
+        cordoned: &BTreeSet<String>,
+    ) -> (ClusterName, Fleet, FleetPlan) {
+        let FleetSnapshot { name, fleet, worker_pods, workload, scale } = snapshot;
+        let now = clock::now();
+        let ownership = self.ownership.get(&name);
+        let (of, called) = (&fleet, &name);
+        let input = FleetInput {
+            fleet: of,
+            name: called,
+            worker_pods,
+            workload,
+            scale,
+            ownership,
+            cordoned,
+            now,
+        };
+        let mut plan = plan(input, &mut self.state);
+        if !fleet.is_deleted() {
+            let body = evictions::disruption_budget_body(&fleet);
+            let budget = ObjectKey::new(fleet.namespace(), disruption_budget(fleet.name()));
+            let generation = self.budgets.get(&budget).map(|it| *it);
+            let action = Action::apply(body.clone());
+            if self.state.applied.is_due(&action.target, &body, generation, now) {
+                plan.actions.push(action);
+            }
+        }
+        (name, fleet, plan)
+    }
+
+    /// Shows the states of the workloads to the writer of statuses.
+    fn publish(&self, objects: &Objects, plans: &[(ClusterName, Fleet, FleetPlan)]) {
+        self.workload_states.send_if_modified(|shown| {
+            let mut states = BTreeMap::clone(shown);
+            states.retain(|name, _| Fleet::find(objects, name).is_some());
+            for (name, _, plan) in plans {
+                match &plan.state {
+                    Some(state) => states.insert(name.clone(), state.clone()),
+                    None => states.remove(name),
+                };
+            }
+            let is_new = **shown != states;
+            if is_new {
+                *shown = Arc::new(states);
+            }
+            is_new
+        });
+    }
+
+    async fn execute(
+        &mut self,
+        plans: Vec<(ClusterName, Fleet, FleetPlan)>,
+    ) -> Result<(), Stopped> {
+        let now = clock::now();
+        let mut orders = Vec::new();
+        let mut work = Vec::new();
+        for (name, fleet, plan) in plans {
+            orders.extend(plan.orders);
+            for (it, stage) in plan.drain_progress {
+                self.events.drain_progress(&fleet, &it.pod, stage);
+            }
+            if let Some(note) = &plan.scale_in_started {
+                self.events.scale_in_started(&fleet, note);
+            }
+            self.events.rollout_blocked(&mut self.state, &name, &fleet, plan.blocked);
+            if let Some(why) = plan.refused {
+                self.report_rejection(&name, &fleet, why);
+            }
+            let allowed = plan.actions.into_iter();
+            let allowed = allowed.filter(|it| self.state.failures.is_due(&it.target, now));
+            work.extend(allowed.map(|action| (name.clone(), fleet.clone(), action)));
+        }
+        order_drains(&self.context, orders).await?;
+        work.sort_by_key(|(_, _, action)| action.rank());
+        work.truncate(ACTIONS_MAX);
+        let (applier, pods) = (self.context.applier.clone(), self.context.pods.clone());
+        let calls = work.into_iter().map(|(name, fleet, action)| {
+            let (applier, pods) = (&applier, &pods);
+            async move {
+                let done = action.execute(applier, pods).await;
+                (name, fleet, action, done)
+            }
+        });
+        let mut calls = std::pin::pin!(stream::iter(calls).buffer_unordered(CONCURRENT_CALLS_MAX));
+        while let Some((name, fleet, action, done)) = calls.next().await {
+            self.record_outcome(&name, &fleet, action, done);
+        }
+        Ok(())
+    }
+
+    /// Remembers the outcome of an action and records its event.
+    fn record_outcome(
+        &mut self,
+        name: &ClusterName,
+        fleet: &Fleet,
+        action: Action,
+        done: ActionOutcome,
+    ) {
+        let now = clock::now();
+        let is_workload = action.is_workload();
+        match done {
+            ActionOutcome::Outdated => {}
+            ActionOutcome::Failed(why, is_refused) => {
+                if self.state.failures.failed(action.target.clone(), why.clone(), now) {
+                    tracing::warn!(object = %action.target, why, "cannot write the object: \
+                                                                  retrying");
+                }
+                if is_refused && is_workload {
+                    self.report_rejection(name, fleet, why);
+                }
+            }
+            ActionOutcome::Done(generation) => {
+                self.state.failures.succeeded(&action.target);
+                if is_workload {
+                    self.state.refusals.remove(name);
+                }
+                self.events.action_done(fleet, &action);
+                match action.kind {
+                    ActionKind::MarkForDrain(pod, mark) => {
+                        self.state.drain_marks.insert(pod.uid.clone(), mark);
+                    }
+                    ActionKind::Apply(body) => {
+                        self.state.applied.note(action.target, body, generation, now);
+                    }
+                    ActionKind::RecordStreams(..)
+                    | ActionKind::SetDeletionCost(..)
+                    | ActionKind::SetBusyLabel(..)
+                    | ActionKind::DeletePod(_) => {}
+                }
+            }
+        }
+    }
+
+    fn report_rejection(&mut self, name: &ClusterName, fleet: &Fleet, why: String) {
+        if self.state.refusal(name) != Some(&why) {
+            self.events.workload_rejected(fleet, &why);
+            self.state.refusals.insert(name.clone(), why);
+        }
+    }
+}
+
+/// Orders the drain of a marked worker, or of one whose pod terminates, as soon as it joins: if
+/// possible before it is granted anything.
+pub(super) async fn drain_on_join(context: Context) -> Result<(), Stopped> {
+    use leasehold_coordinator_core::effect::Notice;
+    use tokio::sync::broadcast::error::RecvError;
+
+    use leasehold_driver::history::Change;
+
+    let mut changes = context.handle.watch()?;
+    loop {
+        let key = match changes.recv().await {
+            Ok(Change::Notice(Notice::Joined(key))) => key,
+            // The next reconciliation finds what was missed.
+            Ok(_) | Err(RecvError::Lagged(_)) => continue,
+            Err(RecvError::Closed) => return Err(Stopped),
+        };
+        let goes = |pod: &Arc<PodFacts>| {
+            let is_marked = pod.drain.is_some() && pod.is_active();
+            (is_marked || pod.is_terminating()) && pod.cluster.as_ref() == Some(&key.cluster)
+        };
+        let namespace = key.cluster.parts().0.unwrap_or_default().to_owned();
+        let pod = context.pods.find(&namespace, key.worker.as_str());
+        if pod.as_ref().is_some_and(goes) {
+            order_drains(&context, vec![key]).await?;
+        }
+    }
+}
+
+async fn order_drains(context: &Context, orders: Vec<WorkerKey>) -> Result<(), Stopped> {
+    if orders.is_empty() {
+        return Ok(());
+    }
+    for key in &orders {
+        tracing::info!(cluster = %key.cluster, worker = %key.worker, "drain ordered");
+    }
+    let orders = orders.into_iter().map(WorkerOrder::Drain).collect();
+    context.handle.order(move |_, _| (orders, ())).await
+}
+
+/// The API of a kind, in each namespace that is watched.
+pub(super) fn apis<K>(context: &Context) -> Vec<Api<K>>
+where
+    K: kube::Resource<Scope = kube::core::NamespaceResourceScope, DynamicType = ()>
+        + DeserializeOwned,
+{
+    let client: &Client = &context.client;
+    match context.settings.watched.is_empty() {
+        true => vec![Api::all(client.clone())],
+        false => {
+            let namespaces = context.settings.watched.iter();
+            namespaces.map(|namespace| Api::namespaced(client.clone(), namespace)).collect()
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! What the reconciler of fleets remembers between two reconciliations. All of it may be lost: it
+//! is read again from the objects, at the price of writes that change nothing.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use leasehold_types::{ClusterName, Moment};
+use serde_json::Value;
+
+use super::action::ObjectRef;
+use super::drains::DrainTracker;
+use super::evictions::IdleTracker;
+use super::restart::RestartRound;
+use super::scaling::StabilizationWindow;
+use super::worker_pod::{DrainReason, WorkerPod};
+use crate::digest::digest;
+use crate::workqueue::{Delays, Failures};
+
+/// An unchanged object is written again after this time: not every change by others is visible in
+/// its generation.
+const REPAIR_EVERY: Duration = Duration::from_secs(60);
+/// How long an object waits after a failure.
+const RETRY_DELAYS: Delays =
+    Delays { first: Duration::from_millis(500), longest: Duration::from_secs(30) };
+/// An object that was written and is not seen is written again after this time.
+const UNSEEN_AFTER: Duration = Duration::from_millis(500);
+
+/// What is remembered.
+#[derive(Debug)]
+pub(super) struct ReconcilerState {
+    pub(super) idle: IdleTracker,
+    pub(super) drains: DrainTracker,
+    pub(super) applied: AppliedBodies,
+    /// The objects whose last call failed, and why.
+    pub(super) failures: Failures<ObjectRef, String>,
+    /// Drain marks that were written, by UID, until the watch shows them.
+    pub(super) drain_marks: BTreeMap<String, DrainReason>,
+    /// Why the API server refuses a fleet's workload.
+    pub(super) refusals: BTreeMap<ClusterName, String>,
+    /// Restarts of pods that cannot reload.
+    pub(super) restarts: BTreeMap<ClusterName, RestartRound>,
+    /// The recent recommendations for each class.
+    pub(super) windows: BTreeMap<ClusterName, StabilizationWindow>,
+    /// What blocks a fleet, as its last event says.
+    pub(super) blocked: BTreeMap<ClusterName, String>,
+}
+
+/// The bodies that were applied, by object.
+#[derive(Debug, Default)]
+pub(super) struct AppliedBodies(BTreeMap<ObjectRef, AppliedBody>);
+
+#[derive(Debug)]
+struct AppliedBody {
+    digest: String,
+    generation: Option<i64>,
+    at: Moment,
+}
+
+impl Default for ReconcilerState {
+    fn default() -> Self {
+        Self {
+            idle: IdleTracker::default(),
+            drains: DrainTracker::default(),
+            applied: AppliedBodies::default(),
+            failures: Failures::new(RETRY_DELAYS),
+            drain_marks: BTreeMap::new(),
+            refusals: BTreeMap::new(),
+            restarts: BTreeMap::new(),
+            windows: BTreeMap::new(),
+            blocked: BTreeMap::new(),
+        }
+    }
+}
+
+impl ReconcilerState {
+    /// Why the API server refuses a fleet's workload, if it does.
+    pub(super) fn refusal(&self, fleet: &ClusterName) -> Option<&str> {
+        self.refusals.get(fleet).map(String::as_str)
+    }
+
+    /// Forgets marks that the watch shows, pods that no longer exist, and old entries.
+    pub(super) fn forget_old(&mut self, seen: &BTreeMap<String, Option<DrainReason>>, now: Moment) {
+        self.applied.forget_old(now);
+        self.failures.retain(|_, retry_at| now.since(retry_at) < 2 * RETRY_DELAYS.longest);
+        self.drain_marks.retain(|uid, mark| seen.get(uid).is_some_and(|it| *it != Some(*mark)));
+        self.idle.retain(|uid| seen.contains_key(uid));
+        self.drains.retain(|uid| seen.contains_key(uid));
+    }
+
+    /// The mark on a pod, by its UID.
+    pub(super) fn seen(it: &WorkerPod) -> (String, Option<DrainReason>) {
+        (it.pod.uid.clone(), it.pod.drain.as_deref().map(DrainReason::parse))
+    }
+}
+
+impl AppliedBodies {
+    /// Whether a body is to be applied to an object that is seen in this generation; none where
+    /// it is not seen.
+    pub(super) fn is_due(
+        &self,
+        target: &ObjectRef,
+        body: &Value,
+        generation: Option<i64>,
+        now: Moment,
+    ) -> bool {
+        let Some(applied) = self.0.get(target) else { return true };
+        let is_old = now.since(applied.at) >= REPAIR_EVERY;
+        let is_changed = match (generation, applied.generation) {
+            (Some(seen), Some(applied)) => seen > applied,
+            // Not seen yet, or gone: that is found out soon enough.
+            (None, _) => now.since(applied.at) >= UNSEEN_AFTER,
+            (Some(_), None) => false,
+        };
+        is_old || is_changed || applied.digest != digest(body)
+    }
+
+    /// A body was applied; this came of it.
+    pub(super) fn note(
+        &mut self,
+        target: ObjectRef,
+        mut body: Value,
+        generation: Option<i64>,
+        now: Moment,
+    ) {
+        if let Some(metadata) = body["metadata"].as_object_mut() {
+            metadata.remove("resourceVersion");
+        }
+        self.0.insert(target, AppliedBody { digest: digest(&body), generation, at: now });
+    }
+
+    /// Forgets objects of deleted fleets; those of others are written more often than this.
+    fn forget_old(&mut self, now: Moment) {
+        self.0.retain(|_, applied| now.since(applied.at) < 2 * REPAIR_EVERY);
+    }
+}

@@ -1,0 +1,111 @@
+//! The events of a Pipeline and its bindings.
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::core::ObjectMeta;
+use leasehold_coordinator_core::view::PipelinePhase;
+use leasehold_kube_api::resources::{Pipeline, PipelineBinding};
+use leasehold_manifest::manifest::API_VERSION;
+
+use super::managed_kind::ManagedKind;
+use super::object_writer::ObjectError;
+use crate::conditions::ConditionReason;
+use crate::events::{EventReason, EventRecorder, NewEvent};
+
+/// Records the events of a kind of objects.
+#[derive(Clone, Debug)]
+pub(super) struct PipelineEvents {
+    events: EventRecorder,
+}
+
+impl PipelineEvents {
+    pub(super) fn new(events: EventRecorder) -> Self {
+        Self { events }
+    }
+
+    /// A pipeline is in another phase. A pipeline that a new leader finds Ready causes no event.
+    pub(super) fn phase_changed(
+        &self,
+        pipeline: &Pipeline,
+        from: Option<PipelinePhase>,
+        to: PipelinePhase,
+        why: &str,
+    ) {
+        let (reason, otherwise) = match to {
+            PipelinePhase::Ready if from.is_none() => return,
+            PipelinePhase::Ready if from == Some(to) && why.is_empty() => return,
+            PipelinePhase::Ready if from == Some(to) => (EventReason::PipelineChangeWaits, ""),
+            PipelinePhase::Pending => (EventReason::PipelinePending, "it waits for workers"),
+            PipelinePhase::Plotted => (EventReason::PipelinePlotted, "its workers are chosen"),
+            PipelinePhase::Ready => (EventReason::PipelineReady, "all its bindings are ready"),
+            PipelinePhase::Broken => (EventReason::PipelineBroken, "one of its workers was lost"),
+        };
+        let note = if why.is_empty() { otherwise } else { why };
+        self.events.record(NewEvent {
+            regarding: reference(Pipeline::KIND, &pipeline.metadata),
+            related: None,
+            reason,
+            note: note.to_owned(),
+        });
+    }
+
+    /// An object of a pipeline cannot be written.
+    pub(super) fn object_error(
+        &self,
+        pipeline: &Pipeline,
+        binding: Option<ObjectReference>,
+        why: &ConditionReason,
+        is_taken: bool,
+    ) {
+        let reason = if is_taken { EventReason::NameTaken } else { EventReason::ObjectRejected };
+        let regarding = reference(Pipeline::KIND, &pipeline.metadata);
+        let note = why.message.clone();
+        if let Some(binding) = &binding {
+            let related = Some(regarding.clone());
+            let note = note.clone();
+            self.events.record(NewEvent { regarding: binding.clone(), related, reason, note });
+        }
+        self.events.record(NewEvent { regarding, related: binding, reason, note });
+    }
+}
+
+/// Why an object is not as desired, for a condition; none if it is retried and needs no user.
+pub(super) fn why(kind: ManagedKind, name: &str, error: &ObjectError) -> Option<ConditionReason> {
+    let kind = kind.name();
+    match error {
+        ObjectError::NameTaken => Some(ConditionReason::new(
+            "NameTaken",
+            format!(
+                "there is a {kind} {name} that does not belong to this pipeline: it is not \
+                 changed, and none is created in its place; delete it, or rename the pipeline or \
+                 its node"
+            ),
+        )),
+        ObjectError::Rejected(why) => Some(ConditionReason::new(
+            "ObjectRejected",
+            format!("the API server refuses {kind} {name}: {why}"),
+        )),
+        ObjectError::Retry(_) => None,
+    }
+}
+
+/// A PipelineBinding, as events name it.
+pub(super) fn binding(namespace: Option<String>, name: &str, uid: &str) -> ObjectReference {
+    let metadata = ObjectMeta {
+        namespace,
+        name: Some(name.to_owned()),
+        uid: Some(uid.to_owned()),
+        ..ObjectMeta::default()
+    };
+    reference(PipelineBinding::KIND, &metadata)
+}
+
+fn reference(kind: &str, metadata: &ObjectMeta) -> ObjectReference {
+    ObjectReference {
+        api_version: Some(API_VERSION.into()),
+        kind: Some(kind.into()),
+        namespace: metadata.namespace.clone(),
+        name: metadata.name.clone(),
+        uid: metadata.uid.clone(),
+        ..ObjectReference::default()
+    }
+}
