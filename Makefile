@@ -42,7 +42,7 @@ demo: ## Two coordinators and six agents with real workers; about a minute. `mak
 	@KEEP=$(KEEP) "$(TARGET)/debug/demo"
 
 .PHONY: test
-test: fresh-notes binaries tools ## Every test: rooms, simulator, processes, contract, grpcurl, Kubernetes. `make test`
+test: fresh-notes binaries tools ## Every test: crates, simulator, processes, contract, grpcurl, Kubernetes. `make test`
 	@tests/tools/test
 
 .PHONY: simulate
