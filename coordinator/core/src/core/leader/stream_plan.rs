@@ -38,7 +38,7 @@ pub(super) struct StreamPlan {
     /// The cluster's sets, as they were desired when it was begun.
     pub(super) sets: Vec<SetPlan>,
     stage: Stage,
-    /// The set in hand, and how far it is done.
+    /// The present set, and the position in it.
     set: usize,
     at: usize,
     /// Some streams are left out, since a worker that has not reported may hold them.
