@@ -32,7 +32,7 @@ pub(crate) struct Claim {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ReportNumber(pub(super) u64);
 
-/// What becomes of a claim.
+/// The phase of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// It is owned; renewals cover it.

@@ -45,7 +45,7 @@ pub struct StreamInput<'a> {
 /// One set's streams.
 #[derive(Clone, Debug)]
 pub struct SetInput<'a> {
-    /// How its streams are laid over the workers.
+    /// How its streams are distributed over the workers.
     pub policy: Policy,
     /// Its streams, in the order of the manifest.
     pub streams: &'a [StreamSpec],
