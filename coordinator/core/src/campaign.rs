@@ -1,11 +1,11 @@
-//! Leading, as one replica sees it: the term is renewed in its store, and what workers may hold is
-//! written down in another. Pure: requests to the two stores come out, their answers go in, and so
-//! do the orders of the core, which gets its events in return. Both platforms and the simulator
-//! run it over stores of their own.
+//! One leader's use of its two stores: it renews the term in one, and writes the exposures of
+//! workers to the other. Pure: it takes the core's orders and the stores' answers, and gives
+//! requests to the stores and events for the core. Both platforms and the simulator run it over
+//! stores of their own.
 //!
-//! Renewals and writes are two lanes: neither waits for the other. Invariant: a registration is
-//! answered only after a renewal that was sent after it was written; a successor that took the term
-//! before that renewal has read the entry, or nothing rests on it.
+//! Renewals and writes do not wait for each other. Invariant: a registration is answered only after
+//! a renewal that was sent after the entry was written. So every successor finds the entry in the
+//! store, or this leader has granted nothing under it.
 
 mod changes;
 mod entry;
@@ -46,15 +46,15 @@ pub struct Taken {
     pub predecessor_end: Moment,
 }
 
-/// What a leader asks of its stores. Each is answered once; an answer that never comes is for the
-/// platform to replace by a failure.
+/// What a leader asks of its stores. Each is answered once; where no answer comes, the platform
+/// answers with a failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
     /// Renew the term.
     Renew,
     /// List every entry, as the store has them now.
     List,
-    /// Try these changes; of each worker at most one is in flight.
+    /// Try these changes. At most one change of each worker is in flight.
     Write(Vec<Attempt>),
 }
 
@@ -63,22 +63,22 @@ pub enum Request {
 pub enum Standing {
     /// When it was sent, no other term had been taken.
     Leads,
-    /// The term is another's.
+    /// Another replica has the term.
     Deposed,
-    /// Nobody knows: the store did not answer.
+    /// The store did not answer.
     Unknown,
 }
 
-/// What came of a change.
+/// The outcome of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Written {
     /// It is written.
     Done,
-    /// It is not, or that is not known: it is tried again.
+    /// It is not written, or the outcome is unknown: it is tried again.
     Failed,
     /// A later leader has written or adopted the entry.
     Superseded,
-    /// The entry in its place cannot be read, so a later leader may have written it. It is tried
+    /// The present entry cannot be read, so a later leader may have written it. The change is tried
     /// again once leadership was renewed.
     Unreadable(EntryVersion),
 }
@@ -86,7 +86,7 @@ pub enum Written {
 /// Why a term has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Over {
-    /// Another has the term.
+    /// Another replica has the term.
     Deposed,
     /// It was not renewed in time.
     Expired,
@@ -97,7 +97,7 @@ pub enum Over {
     },
 }
 
-/// A leader's part in the election.
+/// One term of a leader, with its requests to the stores.
 #[derive(Clone, Debug)]
 pub struct Lead {
     settings: LeadSettings,
@@ -114,7 +114,8 @@ pub struct Lead {
     renewal_wanted: bool,
     renew_at: Moment,
     changes: Changes,
-    /// Written, and not yet answered; when that was known.
+    /// Registrations that are written and not answered yet, with the moment at which that was
+    /// known.
     unanswered: BTreeMap<WorkerKey, (Moment, Life, Exposure)>,
     over: Option<Over>,
     requests: VecDeque<Request>,
@@ -122,7 +123,7 @@ pub struct Lead {
 }
 
 impl Lead {
-    /// Leads a term that was just taken. The entries are listed first: the core leads from there.
+    /// Leads a term that was just taken. Lists the entries first; the core leads once it has them.
     #[must_use]
     pub fn new(settings: LeadSettings, taken: Taken, now: Moment) -> Self {
         let mut lead = Self {
@@ -170,15 +171,15 @@ impl Lead {
         self.changes.have_failed()
     }
 
-    /// Takes an order that the core gave as the leader of `epoch`. A core learns late, in the
-    /// middle of a long turn, that its replica has lost a term and taken another; what it ordered
-    /// for the former one says nothing about the entries that this one has adopted.
+    /// Takes an order that the core gave as the leader of `epoch`. During a long turn a replica may
+    /// lose a term and take another before its core learns of it. Orders of the former term are
+    /// ignored: they do not apply to the entries that this term has adopted.
     pub fn order(&mut self, epoch: Epoch, order: Order, now: Moment) {
         if epoch != self.epoch && !mutation::on(Mutation::OrderOfAnotherTerm) {
             return;
         }
         match order {
-            // A renewal that succeeds says that the term stands, too.
+            // A renewal that succeeds also shows that the term stands.
             Order::Confirm | Order::AskTerm { .. } => self.renewal_wanted = true,
             Order::StepDown { above } => {
                 self.over.get_or_insert(Over::GivenUp { above });
@@ -203,8 +204,8 @@ impl Lead {
         self.issue_requests(now);
     }
 
-    /// Time has passed. A leader whose driver makes no progress does not renew by itself: the signs
-    /// of its life are to stop.
+    /// Time has passed. A leader whose driver makes no progress does not renew, so that another
+    /// replica can take over.
     pub fn tick(&mut self, progresses: bool, now: Moment) {
         if now >= self.until() {
             self.over.get_or_insert(Over::Expired);
@@ -240,7 +241,7 @@ impl Lead {
     }
 
     /// The answer to [`Request::List`]; none where the store did not give one. The request was sent
-    /// after the term was taken: it has all that predecessors wrote.
+    /// after the term was taken, so the list has all that predecessors wrote.
     pub fn listed(&mut self, exposed: Option<BTreeMap<WorkerKey, Entry>>, now: Moment) {
         self.listing = false;
         match exposed {
@@ -257,7 +258,7 @@ impl Lead {
         self.issue_requests(now);
     }
 
-    /// The answer to [`Request::Write`]: what came of each of its changes.
+    /// The answer to [`Request::Write`]: the outcome of each of its changes.
     pub fn wrote(&mut self, outcomes: Vec<(Change, Written)>, now: Moment) {
         self.changes.answered();
         for (change, written) in outcomes {
@@ -268,7 +269,7 @@ impl Lead {
                     self.unanswered.insert(key, (now, life, exposure));
                     self.renewal_wanted = true;
                 }
-                // Whether a later leader is there, the term's store says.
+                // The store of terms says whether there is a later leader.
                 (_, Written::Superseded | Written::Unreadable(_)) => self.renewal_wanted = true,
                 (_, Written::Done | Written::Failed) => {}
             }
@@ -305,7 +306,7 @@ impl Lead {
         }
     }
 
-    /// Asks the stores for what is wanted of them, as far as they may be asked more.
+    /// Issues the requests that are due, up to the limit of requests in flight.
     fn issue_requests(&mut self, now: Moment) {
         if self.over.is_some() {
             return;

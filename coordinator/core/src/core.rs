@@ -28,26 +28,27 @@ pub struct Core {
     role: Role,
 }
 
-/// What this replica is. Each role owns the state that outlives it, and hands that on.
+/// The role of this replica. Each role owns the state that outlives it, and hands it on to the next
+/// role.
 #[derive(Clone, Debug)]
 enum Role {
     StandsBy(Standby),
-    /// The term is this replica's, and begins once its manifest is read.
+    /// This replica has taken the term, which begins once its manifest is read.
     Begins(Box<Candidate>),
     Leads(Box<Leader>),
 }
 
 impl Core {
-    /// A core that stands by and wants nothing yet.
+    /// A core that stands by, with an empty desired state.
     #[must_use]
     pub fn new(config: Config) -> Self {
         let replica = Box::new(Replica::new(config));
         Self { role: Role::StandsBy(Standby { replica, leader: None }) }
     }
 
-    /// Takes one event in, which arrived at `at`: leases are counted from there, however much
-    /// later it is taken. Effects follow at [`Self::settle`], so that many events that are there
-    /// together are planned together.
+    /// Takes an event that arrived at `at`: leases are counted from that moment, even if the event
+    /// is taken later. Effects follow at [`Self::settle`], so that events that arrive together are
+    /// planned together.
     pub fn handle(&mut self, event: Event, at: Moment) {
         self.replica_mut().budget.count(1 + size(&event));
         match event {
@@ -65,7 +66,7 @@ impl Core {
                 Role::Begins(candidate) => candidate.gone(workers),
                 Role::Leads(leader) => leader.end_accounts(workers),
             },
-            // Nobody else has agents.
+            // Only a leader has agents.
             Event::Report(conn, report) => self.if_leads(|it| it.report(conn, report, at)),
             Event::Beat(conn, beat) => self.if_leads(|it| it.beat(conn, beat, at)),
             Event::Closed(conn) => self.if_leads(|it| it.closed(conn)),
@@ -93,9 +94,9 @@ impl Core {
         }
     }
 
-    /// Plans what has changed, and decides what is granted, asked back and freed. Everything that
-    /// had arrived before `heard` has been handled: a worker's silence is judged up to that moment
-    /// and never up to `now`, because a message of it may still wait.
+    /// Plans what has changed, and decides what is granted, asked back and freed. Every message
+    /// that had arrived before `heard` has been handled. So silence is measured up to `heard` and
+    /// not up to `now`: a message of the worker may still wait.
     pub fn settle(&mut self, now: Moment, heard: Moment) {
         let heard = if mutation::on(Mutation::HearUnread) { now } else { heard };
         self.replica_mut().begin_turn(heard.min(now));
@@ -112,22 +113,23 @@ impl Core {
         }
     }
 
-    /// Takes a manifest in place of any other that is not in force yet: at once where it is short.
+    /// Takes a manifest in place of any other that is not in force yet; puts it in force at once if
+    /// it is short.
     fn receive(&mut self, desired: Arc<Desired>, now: Moment) {
         if let Some(enforced) = self.replica_mut().receive(desired) {
             self.if_leads(|leader| leader.apply_manifest(enforced, now));
         }
     }
 
-    /// Goes on with a manifest, as far as the budget goes.
+    /// Reads further of a manifest, as far as the budget goes.
     fn read_manifest(&mut self, now: Moment) {
         while let Some(enforced) = self.replica_mut().read_manifest() {
             self.if_leads(|leader| leader.apply_manifest(enforced, now));
         }
     }
 
-    /// Whether work was left for another turn, which is to follow at once after what waits was
-    /// taken.
+    /// Whether work is left for another turn. That turn is to follow at once, after the waiting
+    /// events are taken.
     #[must_use]
     pub fn has_more(&self) -> bool {
         let has_more = match &self.role {
@@ -138,7 +140,7 @@ impl Core {
         has_more || self.replica().has_more()
     }
 
-    /// The units of work that were done since this was last asked.
+    /// The units of work done since the last call.
     pub fn take_cost(&mut self) -> u32 {
         self.replica_mut().budget.take_spent()
     }
@@ -195,7 +197,7 @@ impl Core {
     }
 }
 
-/// How much there is to be looked at in an event.
+/// How many units of work an event takes.
 fn size(event: &Event) -> usize {
     match event {
         Event::Report(_, report) => report.streams.len(),
@@ -210,7 +212,7 @@ fn size(event: &Event) -> usize {
         | Event::Drain(_)
         | Event::TermStands { .. }
         | Event::Wake => 0,
-        // They are counted as they are read.
+        // They are counted while they are read.
         Event::Desired(_) | Event::Elected(_) => 0,
     }
 }

@@ -1,5 +1,5 @@
-//! What the platform wants: clusters, stream sets and pipelines, each valid by construction. A
-//! platform replaces the whole of it at once, so a half-read folder can never be half in force.
+//! The desired state: clusters, stream sets and pipelines, each valid by construction. A platform
+//! replaces all of it at once, so a half-read folder is never half in force.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,8 +18,8 @@ pub struct Desired {
     /// streams keeps it, and no worker is granted another.
     pub unread: BTreeSet<SetName>,
     /// The pipelines, by name. Each graph is acyclic, and what a node's `next` names is in it; a
-    /// class that a node names may be missing, and then it waits for that. Where all its classes
-    /// are there, their most workers can satisfy it if it is alone (`planner::pipelines::fits`).
+    /// class that a node names may be missing, and then the pipeline waits for it. If all its
+    /// classes exist, it fits on their most workers if it is alone (`planner::pipelines::fits`).
     pub pipelines: BTreeMap<PipelineName, Arc<Pipeline>>,
 }
 
@@ -37,14 +37,13 @@ pub struct Cluster {
     /// The pool size that a worker keeps when its lease has ended; at most
     /// `jobs_per_worker_max`.
     pub floor: u32,
-    /// How long after the end of its leases a silent worker counts as gone; never, where there is
-    /// none.
+    /// How long after the end of its leases a silent worker counts as gone; none means never.
     pub lost_after: Option<Duration>,
     /// A `WorkerClass` is a cluster without a budget, whose workers serve pipelines.
     pub class: Option<Class>,
 }
 
-/// What makes a cluster a `WorkerClass`: workers of one kind, that pipelines are laid over.
+/// The additional fields of a `WorkerClass`: workers of one kind that serve pipelines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Class {
     /// The load that one worker can take, above 0.
@@ -55,7 +54,7 @@ pub struct Class {
     pub workers_max: u32,
     /// The part of the capacity that scaling aims at, in percent, from 1 to 100.
     pub utilization: u8,
-    /// How a load above one worker's capacity is laid over several.
+    /// How a load above one worker's capacity is spread over several.
     pub spread: Spread,
     /// Whether healthy pipelines may be moved to make another fit.
     pub rebalance: Rebalance,
@@ -63,7 +62,7 @@ pub struct Class {
     pub handover_deadline: Duration,
 }
 
-/// How a load above one worker's capacity is laid over several.
+/// How a load above one worker's capacity is spread over several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Spread {
     /// Over the fewest workers that can take it.
@@ -79,7 +78,7 @@ pub enum Rebalance {
     /// Never.
     #[default]
     Never,
-    /// Where a pipeline would have to wait otherwise: the fewest shares that make room for it.
+    /// If a pipeline would have to wait otherwise: the fewest shares that make room for it.
     WhenBlocked,
 }
 
@@ -108,7 +107,7 @@ pub struct StreamSet {
     pub cluster: ClusterName,
     /// Its streams, in the order of the manifest, each name once.
     pub streams: Vec<Stream>,
-    /// How streams are laid over workers.
+    /// How streams are distributed over workers.
     pub policy: Policy,
     /// What the end of a lease's time means.
     pub mode: Mode,
@@ -129,7 +128,7 @@ pub struct Stream {
     pub dedicated: bool,
 }
 
-/// How streams are laid over workers.
+/// How streams are distributed over workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Policy {
     /// Balanced, and the fewest streams move.

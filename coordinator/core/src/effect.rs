@@ -1,4 +1,4 @@
-//! What the core wants done, and the notices that it gives to watchers.
+//! The effects of the core: messages to send, orders to the platform, and notices to watchers.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::event::ConnId;
 use crate::exposure::{Exposure, Life};
 use crate::view::{BindingPhase, PipelinePhase};
 
-/// Something for the driver to carry out, in this order.
+/// An effect, for the driver to carry out in the order given.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
     /// Give the connection a message. A grant may be written only under `epoch` and before the
@@ -25,7 +25,7 @@ pub enum Effect {
     /// End the connection after the messages given so far.
     Close(ConnId),
     /// Have the platform do something for the term `epoch`. A platform that has lost that term
-    /// ignores it, also where it has taken a later one: what the order rested on is over.
+    /// ignores the order, even if it has taken a later term.
     Order {
         /// The term that gave the order.
         epoch: Epoch,
@@ -36,19 +36,19 @@ pub enum Effect {
     Notice(Notice),
 }
 
-/// What a leader's core asks of its platform; carried out in this order.
+/// An order of a leader's core to its platform; orders are carried out in the order given.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Order {
     /// Write down what these workers may hold, then answer with
     /// [`crate::event::Event::Registered`].
     Register(Vec<(WorkerKey, Life, Exposure)>),
-    /// Strike these workers from what is written down: they hold nothing. A registration of them
-    /// that was asked for before is not to be answered any more.
+    /// Remove the entries of these workers, which hold nothing. An earlier registration of them is
+    /// no longer answered.
     Unregister(Vec<WorkerKey>),
     /// Renew leadership at once: something waits for a renewal sent from now on.
     Confirm,
-    /// Give leadership up. Where an agent remembers a higher epoch, it is named: the next term
-    /// must be above it.
+    /// Give leadership up. The order names the highest epoch that an agent remembers, if any: the
+    /// next term must be above it.
     StepDown {
         /// The epoch to stay above.
         above: Option<Epoch>,
@@ -80,7 +80,7 @@ pub enum Notice {
     Elected(Epoch),
     /// This replica no longer leads.
     Deposed(Epoch),
-    /// All that could be outstanding in this cluster is known: it plans from now on.
+    /// The hold of this cluster has ended: it plans from now on.
     HoldEnded(ClusterName),
     /// A worker's agent has reported.
     Joined(WorkerKey),
@@ -88,8 +88,8 @@ pub enum Notice {
     Disconnected(WorkerKey),
     /// A worker has been silent for longer than its leases last.
     Lost(WorkerKey),
-    /// A worker has been lost for as long as its cluster's manifest allows: it counts as gone, and
-    /// all that it had is about to be freed.
+    /// A worker has been lost for as long as its cluster's manifest allows. It counts as gone, and
+    /// all its leases are about to be freed.
     GivenUp {
         /// The worker.
         worker: WorkerKey,
@@ -98,13 +98,13 @@ pub enum Notice {
     },
     /// A worker has begun to drain.
     DrainStarted(WorkerKey),
-    /// A worker holds nothing any longer and has left, or the platform says so.
+    /// A worker that holds nothing has left, or the platform has declared the worker gone.
     Gone(WorkerKey),
     /// A pool lease was granted.
     PoolGranted {
         /// To this worker.
         worker: WorkerKey,
-        /// So many slots.
+        /// The number of slots.
         size: u32,
         /// Under this token.
         token: Token,
@@ -138,8 +138,8 @@ pub enum Notice {
         /// How that is known.
         how: Freed,
     },
-    /// A pipeline is in another state, or in the same one (`from` and `to` are equal) for another
-    /// reason: what it waits for, or that a change of it waits.
+    /// The state of a pipeline has changed, or only its reason (then `from` and `to` are equal):
+    /// the workers that it or its change waits for.
     Pipeline {
         /// The pipeline.
         pipeline: PipelineName,
@@ -147,10 +147,11 @@ pub enum Notice {
         from: Option<PipelinePhase>,
         /// The state that it is in; none where it is no longer desired.
         to: Option<PipelinePhase>,
-        /// Why, for people; empty where there is nothing to say.
+        /// The reason, as text; may be empty.
         why: String,
     },
-    /// A binding is in another state. All that its pipeline's states rest on comes before it.
+    /// The state of a binding has changed. The notice precedes the changes of its pipeline's state
+    /// that follow from it.
     Binding {
         /// The pipeline.
         pipeline: PipelineName,
@@ -170,7 +171,7 @@ pub enum Notice {
         node: NodeName,
     },
     /// A worker's agent remembers a later term than the leader's, although the leader's stands: the
-    /// store has lost its history, or the agent says what is not so.
+    /// store has lost its history, or the agent is wrong.
     EpochAhead {
         /// The worker.
         worker: WorkerKey,
@@ -186,7 +187,7 @@ pub enum Notice {
     },
 }
 
-/// How it is known that a lease has ended.
+/// Why a lease has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Freed {
     /// The agent gave it back, or its report no longer lists it.
@@ -200,7 +201,7 @@ pub enum Freed {
 /// When to wake the core, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Wakeup {
-    /// At this moment, or soon after.
+    /// The moment; a little later is fine.
     pub at: Moment,
     /// For this.
     pub reason: WakeReason,
@@ -213,7 +214,7 @@ pub enum WakeReason {
     TermEnd,
     /// The quarantine of a cluster ends.
     HoldEnd,
-    /// A worker's silence counts from here as a loss.
+    /// A silent worker counts as lost from here on.
     Silence,
     /// A handover's deadline passes, or a lease's time is over.
     LeaseEnd,

@@ -1,4 +1,4 @@
-//! What reaches the core: facts from agents, from the platform and from people.
+//! The events that the core takes: facts from agents, from the platform and from people.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ pub struct ConnId(pub u64);
 /// A fact that the core acts on.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// The first message of a connection, and where that comes from, for people.
+    /// The first message of a connection, and its peer's address as text.
     Hello(ConnId, Hello, Option<Arc<str>>),
     /// The second.
     Report(ConnId, Report),
@@ -32,7 +32,7 @@ pub enum Event {
     Elected(Elected),
     /// Leadership was renewed.
     Renewed(Renewed),
-    /// The store says that this term stands: at that moment no successor had been elected.
+    /// The store has confirmed this term: at that moment no successor had been elected.
     TermStands {
         /// The term.
         epoch: Epoch,
@@ -46,11 +46,11 @@ pub enum Event {
         leader: Option<String>,
     },
     /// The platform has written down what these workers may hold, under this leader's epoch, and
-    /// leadership was confirmed after that. It speaks for these lives of the workers alone.
+    /// leadership was confirmed after that. It applies only to these lives of the workers.
     Registered(Vec<(WorkerKey, Life, Exposure)>),
-    /// The platform's word: nothing of these workers runs any longer.
+    /// The platform declares that nothing of these workers runs any longer.
     Gone(Vec<WorkerKey>),
-    /// Somebody wants a worker to drain.
+    /// A worker is to drain.
     Drain(WorkerKey),
     /// The wake-up that was asked for.
     Wake,

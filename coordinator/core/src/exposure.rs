@@ -1,6 +1,6 @@
-//! The most that a worker may hold, written down before it is granted anything beyond. An entry
-//! names the version of a list of sets, not the sets, so that it stays small however many there
-//! are. Invariant: what is not known, or cannot be read, counts as everything.
+//! Exposures: the most that a worker may hold, written down before it is granted more. An entry
+//! names the version of a list of sets and not the sets, so that it stays small. Invariant: an
+//! unknown or unreadable list or entry counts as everything.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use leasehold_types::limits::{JOBS_PER_WORKER_MAX, TTL_MAX};
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{AgentId, ClusterName, Epoch, Incarnation, SetName};
 
-/// Lists that are remembered of one cluster. An entry that names an older one counts as
+/// How many lists of one cluster are remembered. An entry that names an older one counts as
 /// [`Sets::Any`].
 const LISTS_MAX: usize = 16;
 
@@ -28,18 +28,18 @@ pub enum Sets {
     Listed {
         /// The list.
         version: SetsVersion,
-        /// Whether a lease that no time ends may be among them.
+        /// Whether a lease that never ends by time may be among them.
         timeless: bool,
     },
-    /// It may own streams of any set of its namespace, and no time ends its leases.
+    /// It may own streams of any set of its namespace, and its leases never end by time.
     Any,
 }
 
 /// The most that a worker may hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Exposure {
-    /// The newest agent that was granted anything: an older one that still lives knows nothing of
-    /// it, however much it reports.
+    /// The newest agent that was granted anything. The report of an older agent that still lives
+    /// does not cover the leases of this one.
     pub incarnation: Incarnation,
     /// The longest time that one of its leases may last.
     pub ttl: Duration,
@@ -47,12 +47,11 @@ pub struct Exposure {
     pub jobs_max: u32,
     /// The sets of which it may own streams.
     pub sets: Sets,
-    /// Which installation of an agent that newest one is; none where it does not say, or where
-    /// names are not kept.
+    /// The identity of that newest agent; none if it gives none, or names are not kept.
     pub identity: Option<AgentId>,
 }
 
-/// An exposure as it is written down.
+/// An exposure as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// The term of the leader that wrote or adopted it; 0 where that cannot be read.
@@ -61,12 +60,12 @@ pub struct Entry {
     pub exposure: Exposure,
 }
 
-/// Numbers the lives of workers' accounts within a term: a worker that was struck and comes back
-/// has another life.
+/// Numbers the lives of workers' accounts within a term: a worker whose entry was removed and that
+/// returns has another life.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Life(pub u64);
 
-/// Sets, and of each whether no time ends the leases of its streams.
+/// Sets, and for each whether the leases of its streams never end by time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SetList(BTreeMap<SetName, bool>);
 
@@ -75,7 +74,7 @@ pub struct SetList(BTreeMap<SetName, bool>);
 pub(crate) struct SetLists(BTreeMap<ClusterName, VecDeque<(SetsVersion, Arc<SetList>)>>);
 
 impl Sets {
-    /// Whether a lease that no time ends may be among them.
+    /// Whether a lease that never ends by time may be among them.
     #[must_use]
     pub fn is_timeless(self) -> bool {
         match self {
@@ -87,10 +86,10 @@ impl Sets {
 }
 
 impl Exposure {
-    /// What an entry stands for that cannot be read. No agent counts as older than the one that
-    /// it was written for: the one that lives is to be heard. So of two agents of one name that
-    /// both live, the older one may be taken for the whole: a platform whose entries others can
-    /// spoil lets only the agent of the newest pod of a name speak.
+    /// The exposure that stands for an unreadable entry. It names the oldest possible agent, so
+    /// that the report of any living agent covers it. If two agents of one name live, the older
+    /// one's report may then count as complete. So a platform whose entries others can spoil admits
+    /// only the agent of the newest pod of a name.
     #[must_use]
     pub fn anything() -> Self {
         if mutation::on(Mutation::UnreadableEntryIsNothing) {
@@ -115,13 +114,13 @@ impl Exposure {
 }
 
 impl Entry {
-    /// What an unreadable entry counts as: nobody knows who wrote it.
+    /// The entry that stands for an unreadable one: its writer is unknown.
     #[must_use]
     pub fn unreadable() -> Self {
         Self { epoch: Epoch(0), exposure: Exposure::anything() }
     }
 
-    /// Whether it stands for one that cannot be read.
+    /// Whether it stands for an unreadable entry.
     #[must_use]
     pub fn is_unreadable(&self) -> bool {
         self.epoch == Epoch(0)
@@ -167,7 +166,7 @@ impl SetList {
         SetsVersion(sum)
     }
 
-    /// What an entry says of a worker that may own streams of this list.
+    /// The sets of an exposure whose worker may own streams of this list.
     #[must_use]
     pub fn sets(&self) -> Sets {
         match self.0.is_empty() {
@@ -179,7 +178,8 @@ impl SetList {
         }
     }
 
-    /// Whether streams of this set are among them, and if so, whether no time ends their leases.
+    /// For a set of the list, whether the leases of its streams never end by time; none for other
+    /// sets.
     #[must_use]
     pub fn get(&self, set: &SetName) -> Option<bool> {
         self.0.get(set).copied()

@@ -1,6 +1,7 @@
 //! The ledger: who may hold what, as far as anyone can know. Only it grants and frees. It never
-//! sees desired state, and its view is never below the truth: slots and streams come back on a
-//! report, on the platform's word or, for leases that end by time, after a confirmed leadership.
+//! sees desired state, and its view is never below the truth: slots and streams are freed when the
+//! agent reports it, when the platform declares the worker gone or, for leases that end by time,
+//! once leadership was confirmed after their end.
 
 mod account;
 mod accounts;
@@ -37,8 +38,8 @@ pub(crate) struct EndedLease {
 pub(crate) struct Ledger {
     epoch: Epoch,
     seq: u64,
-    /// The highest grant number of all workers that are gone: one that comes back is not given a
-    /// number again that its agent has seen.
+    /// The highest grant number of all workers that are gone. A worker that returns gets higher
+    /// numbers, because its agent may have seen the lower ones.
     number_max: GrantNumber,
     pub(crate) bounds: TimeBounds,
     /// Until when a predecessor may have granted by itself.
@@ -55,8 +56,8 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    /// The ledger of a new term: every worker of an earlier one counts with the most that it may
-    /// hold. `comes_back` says by when the agents of a cluster that live have dialled again.
+    /// The ledger of a new term: every worker of an earlier term counts with the most that it may
+    /// hold (see [`Ledger::expose`]).
     pub(crate) fn new(epoch: Epoch, predecessor_end: Moment, bounds: TimeBounds) -> Self {
         Self {
             epoch,
@@ -108,7 +109,8 @@ impl Ledger {
         self.accounts.get_mut(key)
     }
 
-    /// The workers whose accounts changed, in what pools are planned by, since this was last asked.
+    /// The workers whose accounts have changed, in facts that pools are planned by, since the last
+    /// call.
     pub(crate) fn take_changed(&mut self) -> BTreeSet<WorkerKey> {
         self.accounts.take_changed()
     }
@@ -143,7 +145,7 @@ impl Ledger {
         self.claims.shrink(by) || self.accounts.shrink(by)
     }
 
-    /// The platform's word that nothing of a worker runs any longer.
+    /// The platform has declared that nothing of this worker runs any longer.
     pub(crate) fn gone(&mut self, key: &WorkerKey) -> Vec<EndedLease> {
         self.unheard.remove(key);
         let Some(account) = self.accounts.remove(key) else { return Vec::new() };

@@ -1,4 +1,4 @@
-//! Sets that become one.
+//! The union of sets, at the cost of the smaller one.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! What is observed of workers: their agents' connections, drains and silence.
+//! The observed state of workers: their agents' connections, drains and silence.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,14 +18,14 @@ pub(crate) struct Worker {
     pub(crate) incarnation: Incarnation,
     /// The newest link that it has said hello on.
     pub(crate) link: LinkNumber,
-    /// Which installation of an agent that is, where names are kept.
+    /// The identity of its agent, where names are kept.
     pub(crate) identity: Option<AgentId>,
     /// Since when an agent of this identity has the name, and where it was last heard from.
     pub(crate) named_at: Moment,
     pub(crate) peer: Option<Arc<str>>,
     pub(crate) generation: u64,
-    /// When its newest agent first said hello without remembering an epoch. What epoch it
-    /// remembers since then it may have from this leader alone.
+    /// When its newest agent first said hello without remembering an epoch. Since then it may have
+    /// learned an epoch only from this leader.
     pub(crate) no_epoch_since: Option<Moment>,
     /// Its newest agent's place among those that wait for a welcome, until it has reported.
     pub(crate) welcome_place: Option<u64>,
@@ -36,13 +36,13 @@ pub(crate) struct Worker {
     pub(crate) reported: bool,
     pub(crate) drain: DrainPhase,
     pub(crate) drain_ordered: bool,
-    /// Silent for longer than its leases last.
+    /// It has been silent for longer than its leases last.
     pub(crate) lost: bool,
     /// The pool size that the plan wants.
     pub(crate) target: u32,
-    /// Streams that the plan wants here, and that it may not have yet.
+    /// Streams that are planned here and not granted yet.
     pub(crate) wants: BTreeSet<StreamKey>,
-    /// Of those, the ones that were not free when they were last looked at.
+    /// Streams of the plan that were not free at the last check.
     pub(crate) blocked: BTreeSet<StreamKey>,
     /// Streams that the next grant asks back, or no longer renews.
     pub(crate) revoking: BTreeSet<StreamKey>,

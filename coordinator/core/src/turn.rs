@@ -1,8 +1,8 @@
-//! What the moments of a driver's turn mean: from when a message counts, and up to when everything
-//! that arrived was taken in. Every shell around a core uses these types, the simulator's too.
+//! The moments of a driver's turn: from when a message counts, and the moment before which every
+//! message has been handled. Every shell around a core uses these types, the simulator's too.
 //!
-//! Invariant: a message never counts from before it arrived, and a worker is never silent up to a
-//! moment from before which a message of it may still wait.
+//! Invariant: a message never counts from before it arrived, and a worker never counts as silent up
+//! to a moment before which one of its messages may still wait.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -14,24 +14,24 @@ use leasehold_types::mutation::{self, Mutation};
 pub const PLATFORM_BATCH_MAX: usize = 64;
 /// Messages of sessions that are taken together in one turn.
 const SESSION_BATCH_MAX: usize = 1_024;
-/// A turn takes messages for this long; the core then settles them.
+/// How long a turn takes messages before the core settles them.
 const TAKE_MAX: Duration = Duration::from_millis(10);
 /// Between two beats of a [`Pulse`].
 pub const PULSE: Duration = Duration::from_millis(25);
-/// A time between two beats in which the process was stopped or starved.
+/// A gap between two beats that means that the process was stopped or starved.
 const STALL_MIN: Duration = Duration::from_millis(200);
-/// For this long after a stall, messages that came meanwhile are still being read.
+/// How long after a stall messages that arrived during it are still being read.
 const LISTEN: Duration = Duration::from_millis(500);
-/// So many beats after a moment, every reader has had its turn since.
+/// This many beats after a moment every reader has run since.
 const BEATS_BEHIND: usize = 2;
-/// The most beats that are remembered.
+/// How many beats are remembered.
 const BEATS_MAX: usize = 64;
 
 /// One turn of a driver.
 #[derive(Clone, Copy, Debug)]
 pub struct Turn {
     begun: Moment,
-    /// When the first message of a session was to be taken.
+    /// When the turn began to take messages of sessions.
     takes_since: Option<Moment>,
     taken: usize,
 }
@@ -63,7 +63,7 @@ impl Turn {
     }
 }
 
-/// Up to when the messages of a driver's queue were taken.
+/// The moment before which all messages of a driver's queue were taken.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Watermark(Moment);
 
@@ -73,21 +73,22 @@ impl Watermark {
         self.0 = self.0.max(arrived);
     }
 
-    /// The queue was found empty by a look that began at `looked`.
+    /// The queue was found empty by a check that began at `looked`.
     pub fn emptied(&mut self, looked: Moment) {
         self.0 = self.0.max(looked);
     }
 
-    /// Everything that had arrived before this moment was taken, where everything that had arrived
-    /// before `read` was read from its connection.
+    /// The moment before which everything that arrived was taken, given that everything that
+    /// arrived before `read` was read from its connection.
     #[must_use]
     pub fn heard(&self, read: Moment) -> Moment {
         self.0.min(read)
     }
 }
 
-/// Whether a driver makes progress, judged by looks at how much it has done, at [`Watchdog::LOOK`].
-/// It counts looks and not time: a process that was stopped for long has not looked either.
+/// Detects whether a driver makes progress, by checks every [`Watchdog::LOOK`] of how much it has
+/// done. It counts checks and not time, because a process that was stopped for long has made no
+/// checks either.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Watchdog {
     seen: u64,
@@ -95,9 +96,9 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// Between two looks.
+    /// The time between two checks.
     pub const LOOK: Duration = Duration::from_millis(100);
-    /// Looks in a row that found nothing done: one second.
+    /// Checks in a row without progress: one second.
     const STILL_MAX: u32 = 10;
 
     /// A driver that has done nothing for this long makes no progress.
@@ -118,8 +119,8 @@ impl Watchdog {
     }
 }
 
-/// Up to when everything that had arrived at the process was read from its connection. It beats
-/// where the readers run: what keeps them from reading keeps it from beating.
+/// The moment before which everything that arrived at the process was read from its connection. The
+/// pulse beats on the readers' runtime: if they cannot run, it cannot beat.
 #[derive(Clone, Debug)]
 pub struct Pulse {
     beats: VecDeque<Moment>,
@@ -145,7 +146,7 @@ impl Pulse {
         }
         let latest = if now < self.listens_until { now - LISTEN } else { now };
         let behind = self.beats.iter().rev().skip(BEATS_BEHIND);
-        // Where the process stalls again and again, it is known late, and is known nevertheless.
+        // If the process stalls again and again, the moment lags behind but still advances.
         if let Some(read) = behind.copied().find(|beat| *beat <= latest) {
             self.read = self.read.max(read);
         }

@@ -1,4 +1,4 @@
-//! What people see of the core: plain values, copied out, each with its reason.
+//! The views that people see of the core: plain copies, each with its reason.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ pub struct ClusterView {
     pub streams: usize,
     /// Of these, owned.
     pub streams_owned: usize,
-    /// Why it plans nothing at present, if so.
+    /// Why it plans nothing at present; none if it plans.
     pub held: Option<String>,
 }
 
@@ -53,17 +53,17 @@ pub struct SetView {
     pub streams: usize,
     /// Of these, with an owner.
     pub owned: usize,
-    /// Of these, at another worker than the plan wants, or at none although it wants one.
+    /// Of these, not owned by the planned worker.
     pub moving: usize,
-    /// Of these, planned nowhere: no rule lets anyone have them.
+    /// Of these, without a planned worker: a rule keeps them from every worker.
     pub unplaced: usize,
     /// Workers that own streams of the set, or are to own some.
     pub workers: usize,
-    /// Of these, known to own just what the plan wants: their agents have said so.
+    /// Of these, those whose agents have acknowledged exactly the planned streams.
     pub workers_current: usize,
-    /// Differs where the plan differs: which worker is to own which stream.
+    /// A digest of the plan, which differs if the planned owners differ.
     pub digest: u64,
-    /// Why the cluster plans nothing at present, if so.
+    /// Why the cluster plans nothing at present; none if it plans.
     pub held: bool,
 }
 
@@ -88,7 +88,7 @@ pub struct WorkerView {
     pub granted: u32,
     /// The pool size in effect, as reported.
     pub in_effect: u32,
-    /// Jobs that run, as reported; none where nobody knows.
+    /// Jobs that run, as reported; none if unknown.
     pub running: Option<u32>,
     /// Slots that it may be using, as far as anyone can know.
     pub committed: u32,
@@ -100,16 +100,16 @@ pub struct WorkerView {
     pub streams: usize,
     /// The load that its shares of pipelines add up to.
     pub load: Load,
-    /// Where it is reached, as its agent says.
+    /// Its address, as its agent says.
     pub address: Option<WorkerAddress>,
 }
 
-/// Whether a worker is heard.
+/// Whether a worker is connected, silent, lost or unreported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presence {
     /// Its agent is connected and has reported.
     Connected,
-    /// It is not connected, or says nothing, for less than its leases last.
+    /// It is not connected or silent, for less than its leases last.
     Silent,
     /// It has been silent for longer.
     Lost,
@@ -128,7 +128,7 @@ pub struct StreamView {
     pub weight: u32,
     /// Whether it wants a worker of its own.
     pub dedicated: bool,
-    /// Where the plan wants it.
+    /// Its planned worker.
     pub planned: Option<WorkerName>,
     /// Every worker that may hold a lease on it; more than one only after conflicting reports.
     pub claims: Vec<ClaimView>,
@@ -147,7 +147,7 @@ pub struct ClaimView {
     pub timeless: bool,
 }
 
-/// What becomes of a stream lease.
+/// The phase of a stream lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClaimPhase {
     /// It is owned.
@@ -167,17 +167,18 @@ pub struct ClassView {
     pub capacity: Load,
     /// The load that it must process, that of Pending pipelines included. Every replica knows it.
     pub request: Load,
-    /// Of this, the load that workers are chosen for. A leader's only, like all that follows.
+    /// Of this, the load that workers are chosen for. Only a leader knows this and the fields
+    /// below.
     pub placed: Load,
     /// Workers that can take shares now.
     pub workers: u32,
     /// The fewest workers that the planner packs all its pipelines into.
     pub workers_needed: u32,
-    /// What the target utilisation and the packing ask for, between the least and the most.
+    /// The number of workers by target utilisation and packing, within the class's bounds.
     pub workers_wanted: u32,
     /// Pipelines that wait for workers of this class.
     pub waiting: usize,
-    /// The most workers more that one of these needs.
+    /// The most additional workers that one of these needs.
     pub short: u32,
 }
 
@@ -252,19 +253,19 @@ pub struct ShareView {
     pub load: Load,
     /// The token of its lease; none where it has none yet.
     pub token: Option<Token>,
-    /// The worker's agent has said that it knows: documents may be sent to it.
+    /// The worker's agent has acknowledged it, so documents may be sent to the worker.
     pub applied: bool,
-    /// Where the worker is reached, as its agent says.
+    /// The worker's address, as its agent says.
     pub address: Option<WorkerAddress>,
-    /// The worker drains, or has been asked for the share: it takes documents only where nobody
-    /// else does.
+    /// The worker drains, or has been asked for the share: it gets documents only if no other
+    /// worker serves the node.
     pub draining: bool,
 }
 
-/// Why something is as it is: the facts in the order in which they decide.
+/// An explanation: the facts in the order in which they decide.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explanation {
-    /// One sentence that answers.
+    /// The answer in one sentence.
     pub summary: String,
     /// The facts that it rests on.
     pub facts: Vec<String>,
@@ -279,7 +280,7 @@ pub enum Leadership {
     StandsBy(Option<String>),
 }
 
-/// Workers to add and remove, and another budget, for a plan that is only looked at.
+/// Workers to add and remove, and another budget, for a plan that is not applied.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WhatIf {
     /// Workers that join, of the newest generation.
@@ -290,15 +291,15 @@ pub struct WhatIf {
     pub jobs_max: Option<u32>,
 }
 
-/// What would be, under a [`WhatIf`].
+/// The plan under a [`WhatIf`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PlanView {
     /// The pools, by worker.
     pub pools: Vec<PlannedPool>,
-    /// Streams that would change their worker: the stream, from, to (none: no rule lets anyone
-    /// have it).
+    /// Streams that would change their worker: the stream, from, to (none if a rule keeps it from
+    /// every worker).
     pub moves: Vec<PlannedMove>,
-    /// Streams that nobody would have, with the reason.
+    /// Streams without a worker, with the reason.
     pub unplaced: Vec<(StreamKey, String)>,
 }
 
@@ -311,7 +312,7 @@ pub struct PlannedPool {
     pub size: u32,
     /// Slots that it may be using now, as far as anyone can know.
     pub committed: u32,
-    /// Why it gets no larger one; empty where it gets the most that one worker takes.
+    /// Why it gets no larger one; empty if it gets the most per worker.
     pub reason: String,
 }
 

@@ -1,7 +1,7 @@
-//! What a leader has yet to write down, at most one change a worker. What failed is tried again
-//! only after all else was tried, so that entries that cannot be written keep none of the others
-//! waiting; and workers that are struck wait behind those that are entered. What would replace an
-//! entry that cannot be read waits for a renewal of leadership.
+//! The queue of changes of entries, at most one per worker. A failed change is retried only after
+//! all others were tried, so that entries that cannot be written do not delay the others. Removals
+//! wait behind registrations. A change that would replace an unreadable entry waits for a renewal
+//! of leadership.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,14 +18,14 @@ pub(super) struct Changes {
     failed: BTreeMap<WorkerKey, Change>,
     /// Entries that could not be read, and when that was known: their changes wait.
     unreadable: BTreeMap<WorkerKey, (Moment, EntryVersion)>,
-    /// Of those, the versions after which leadership was renewed.
+    /// Unreadable versions that were read before a successful renewal was sent.
     confirmed: BTreeMap<WorkerKey, EntryVersion>,
     in_flight_keys: BTreeSet<WorkerKey>,
     batches: usize,
 }
 
 impl Changes {
-    /// Takes a change in place of an earlier one of the same worker.
+    /// Adds a change in place of an earlier one of the same worker.
     pub(super) fn add(&mut self, change: Change) {
         let key = change.key().clone();
         self.enters.remove(&key);
@@ -38,7 +38,8 @@ impl Changes {
         due.insert(key, change);
     }
 
-    /// At most `max` that are due and of whose workers nothing is in flight. They are now.
+    /// Takes at most `max` changes that are due, of workers with nothing in flight. They are in
+    /// flight from here on.
     pub(super) fn take(&mut self, max: usize) -> Vec<Attempt> {
         let mut taken = Vec::new();
         for due in [&mut self.enters, &mut self.strikes] {
@@ -67,7 +68,7 @@ impl Changes {
         self.batches = self.batches.saturating_sub(1);
     }
 
-    /// A change of it was tried; says whether nothing else was asked for meanwhile.
+    /// A change was tried. Returns whether it is still the newest one of its worker.
     pub(super) fn end(&mut self, change: &Change, written: Written, now: Moment) -> bool {
         let key = change.key();
         self.in_flight_keys.remove(key);
@@ -88,7 +89,8 @@ impl Changes {
         is_newest
     }
 
-    /// Leadership was renewed: what could not be read before that was sent, no later leader wrote.
+    /// A renewal that was sent then has succeeded: no later leader wrote the entries that were
+    /// found unreadable before.
     pub(super) fn confirm(&mut self, sent_at: Moment) {
         let read_before = |_: &WorkerKey, it: &mut (Moment, EntryVersion)| it.0 <= sent_at;
         for (key, (_, version)) in self.unreadable.extract_if(.., read_before) {
@@ -96,7 +98,7 @@ impl Changes {
         }
     }
 
-    /// What failed is due again, unless something has not even been tried.
+    /// Makes failed changes due again, once every other change was tried.
     pub(super) fn retry(&mut self) {
         if self.enters.is_empty() && self.strikes.is_empty() {
             for (_, change) in std::mem::take(&mut self.failed) {

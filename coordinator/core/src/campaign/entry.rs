@@ -1,12 +1,12 @@
-//! What becomes of an entry that was found in the store, for stores in which a late write of a
-//! deposed leader meets the entries of its successor.
+//! Changes of entries, and how a change applies to the entry that the store has: a late write of a
+//! deposed leader must not replace the entries of its successor.
 
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{Epoch, WorkerKey};
 
 use crate::exposure::{Entry, Exposure, Life};
 
-/// Numbers the states of the object that an entry is kept on; later ones are larger.
+/// The version of the stored object that holds an entry; later versions are larger.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct EntryVersion(pub u64);
 
@@ -39,12 +39,12 @@ pub struct Attempt {
     pub confirmed: EntryVersion,
 }
 
-/// What to write in the place of the entry that was found, if that is still there.
+/// What to write in place of the entry that was found, if it is still there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Write {
-    /// This entry; none where there is to be none.
+    /// Write this entry; none removes the entry.
     Put(Option<Entry>),
-    /// It is as it should be.
+    /// The store already has the wanted state.
     Nothing,
     /// A later leader has written or adopted the entry: it is left alone.
     Superseded,
@@ -52,11 +52,11 @@ pub enum Write {
     Unreadable,
 }
 
-/// What a leader of `epoch` writes in place of what it found. A leader that tries again after
-/// another's write resolves again, over the entry that it finds then.
+/// What a leader of `epoch` writes in place of the entry that it found. After a conflicting write
+/// the leader resolves again with the entry that it finds then.
 ///
-/// Nobody can tell who wrote an entry that cannot be read. A leader whose term was renewed after
-/// that entry was there knows that no later leader did.
+/// An unreadable entry does not show who wrote it. But a leader whose term was renewed after the
+/// entry was read knows that no later leader wrote it.
 #[must_use]
 pub fn resolve(
     found: Option<&Entry>,

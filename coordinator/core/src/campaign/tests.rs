@@ -1,4 +1,4 @@
-//! What a leader does with its two stores: renewals, batches, answers that come late or not at all.
+//! How a leader uses its two stores: renewals, batches, answers that come late or not at all.
 
 use leasehold_types::{ClusterName, WorkerName};
 
@@ -64,8 +64,8 @@ fn leader() -> Lead {
     lead
 }
 
-/// A driver that takes a long turn may lose a term and take the next one within it: what the core
-/// wanted for the former term comes out after the later one has adopted the entries.
+/// During one long turn a driver may lose a term and take the next. The core's orders for the
+/// former term arrive after the later term has adopted the entries.
 #[test]
 fn an_order_of_another_term_is_ignored() {
     let mut lead = leader();
@@ -114,7 +114,7 @@ fn a_strike_cancels_a_pending_answer() {
         let both = vec![enter(0, 1), enter(1, 2)];
         lead.order(lead.epoch(), Order::Register(both), seconds(2));
         let changes = batch(&mut lead);
-        // One while it is in flight, one when it is written.
+        // One worker is removed while its registration is in flight, one after it is written.
         lead.order(lead.epoch(), Order::Unregister(vec![key(0)]), seconds(2));
         lead.wrote(done(changes, Written::Done), seconds(3));
         lead.order(lead.epoch(), Order::Unregister(vec![key(1)]), seconds(3));
@@ -204,7 +204,7 @@ fn an_entry_that_cannot_be_read_is_replaced_after_a_renewal_that_was_sent_after_
     lead.wrote(vec![outcome(&tried)], seconds(3));
     lead.renewed(Standing::Leads, seconds(2), seconds(4));
     assert_eq!(requests(&mut lead), [Request::Renew], "a later leader may have written it since");
-    // What is asked for meanwhile waits, too.
+    // A change that is added meanwhile waits, too.
     lead.order(lead.epoch(), Order::Unregister(vec![key(0)]), seconds(4));
     lead.renewed(Standing::Unknown, seconds(4), seconds(5));
     assert_eq!(batch(&mut lead), []);

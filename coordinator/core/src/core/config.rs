@@ -1,4 +1,4 @@
-//! What a core must know before its first event.
+//! The settings of a core, fixed before its first event.
 
 use leasehold_types::TimeBounds;
 
@@ -11,21 +11,21 @@ const REPORTS_MAX: usize = 128;
 /// can be through after some five round trips.
 const SMALL_REPORTS_MAX: usize = 4_096;
 
-/// What a core must know before its first event.
+/// The settings of a core, fixed before its first event.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
     /// How far clocks may be apart.
     pub bounds: TimeBounds,
-    /// Reports of any size that may wait at once: this many agents are welcomed ahead of their
-    /// reports.
+    /// How many reports of any size may wait at once: this many agents are welcomed before they
+    /// have reported.
     pub reports_max: usize,
-    /// Reports that may wait at once where those that came were small.
+    /// How many reports may wait at once if the reports so far were small.
     pub small_reports_max: usize,
-    /// The units of work that one turn may take, at least 1: one is a stream, claim or account
-    /// that is looked at. What is left goes on in the next turn.
+    /// The units of work that one turn may take, at least 1. Handling one stream, claim or account
+    /// is one unit. The next turn continues with the rest.
     pub slice: u32,
-    /// Whether a worker's name stays with the agent that has it, as long as that is alive. Not
-    /// where the platform says which agent may speak for a name.
+    /// Whether a worker's name stays with the agent that has it while that agent is alive. False if
+    /// the platform decides which agent may speak for a name.
     pub keeps_names: bool,
 }
 

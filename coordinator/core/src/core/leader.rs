@@ -59,14 +59,14 @@ pub(super) struct Leader {
     /// Agents that remember a later term.
     epoch_ahead: EpochAhead,
     timers: BTreeSet<(Moment, Timer)>,
-    /// Some reminders that are due wait for the next turn.
+    /// Some timers that are due wait for the next turn.
     timers_wait: bool,
     /// Timers that run again once leadership is renewed.
     timers_awaiting_renewal: BTreeSet<Timer>,
     /// Workers whose agents are granted nothing before leadership is renewed by a request sent
     /// after their hello.
     workers_awaiting_renewal: BTreeSet<WorkerKey>,
-    /// A renewal was asked for, and has not come yet.
+    /// A renewal was requested, and has not succeeded yet.
     renewal_requested: bool,
     /// Workers that may have a message to get.
     dirty: RoundRobin<WorkerKey>,
@@ -79,17 +79,17 @@ pub(super) struct Leader {
     /// Clusters whose streams wait for a plan, in order, and the plan in the making.
     plan_queue: VecDeque<ClusterName>,
     stream_plan: Option<Box<StreamPlan>>,
-    /// Clusters with streams that a worker may hold that has not reported. They are planned again
+    /// Clusters with streams that a worker that has not reported may hold. They are planned again
     /// when more is known.
     awaiting_reports: BTreeSet<ClusterName>,
     /// Workers that wait for streams that were not free.
     blocked_workers: BTreeSet<WorkerKey>,
-    /// Workers that are gone, and whose accounts still have to end; whether that has begun.
+    /// Workers that are gone and whose accounts still have to end, and whether that has begun.
     ending_accounts: BTreeMap<WorkerKey, bool>,
     /// Streams with claims that ended during the hold of their worker's cluster, by cluster:
     /// nothing is freed there before the end of the hold.
     ended_during_hold: BTreeMap<ClusterName, BTreeSet<StreamKey>>,
-    /// Tasks that go on in slices.
+    /// Tasks that are done in slices.
     sliced_tasks: VecDeque<SlicedTask>,
     /// Reports that are not adopted whole yet.
     adoptions: BTreeMap<ConnId, Adoption>,
@@ -100,15 +100,15 @@ pub(super) struct Leader {
 /// A cluster and its workers.
 #[derive(Clone, Debug)]
 struct ClusterState {
-    /// As desired; with no budget, where it is no longer desired.
+    /// The desired spec; without a budget if it is no longer desired.
     spec: Arc<Cluster>,
     defined: bool,
     workers: BTreeMap<WorkerName, Worker>,
     pools: Pools,
     /// When its streams are due for a plan.
     plan: Option<PlanDue>,
-    /// When they are planned again although nothing has changed: the reason that kept some from
-    /// moving is over then.
+    /// When they are planned again without a change: a cooldown ends then, or the wait for a
+    /// missing worker.
     plan_again: Option<Moment>,
     /// Since when nothing moves for balance, because a worker is missing.
     balance_waits: Option<Moment>,
@@ -197,7 +197,7 @@ impl Leader {
         self.run_sliced_tasks(now);
         self.replica.budget.allow(quarter);
         self.flush(now);
-        // What was granted or asked back may change the routes of the nodes before.
+        // Grants and revocations may change the routes of the nodes before.
         if self.pipelines.has_changed() {
             self.plan_pipelines(now);
             self.flush(now);
@@ -208,7 +208,7 @@ impl Leader {
         self.ask_confirmation();
     }
 
-    /// Whether work was left for another turn.
+    /// Whether work is left for another turn.
     pub(super) fn has_more(&self) -> bool {
         let tasks_done = self.sliced_tasks.is_empty() && self.ending_accounts.is_empty();
         let plans_done = self.plan_queue.is_empty() && self.stream_plan.is_none();
@@ -221,7 +221,7 @@ impl Leader {
         self.ledger.held_by(name, self.replica.heard).is_some()
     }
 
-    /// When the next reminder is due.
+    /// When the next timer is due.
     pub(super) fn next_wakeup(&self) -> Option<Wakeup> {
         let (at, timer) = self.timers.first()?;
         Some(Wakeup { at: *at, reason: timer.reason() })
@@ -234,7 +234,7 @@ impl Leader {
         }
     }
 
-    /// The term lasts longer, and what waited for that goes on.
+    /// Leadership was renewed: the term lasts longer, and work that waited for a renewal continues.
     pub(super) fn renewed(&mut self, renewed: Renewed) {
         if self.ledger.epoch() != renewed.epoch {
             return;
@@ -261,7 +261,7 @@ impl Leader {
         self.order(Order::StepDown { above: None });
     }
 
-    /// See the mutation: an agent's word alone ends the term.
+    /// See the mutation `HelloDeposes`: a hello alone ends the term.
     pub(super) fn deposed_by_hello(&mut self) -> bool {
         let above = self.deposed_by.take();
         if above.is_some() {
@@ -270,8 +270,8 @@ impl Leader {
         above.is_some()
     }
 
-    /// Ends the term: agents are sent to the leader, or to look for one. What takes long to drop is
-    /// dropped in slices.
+    /// Ends the term: agents are sent to the leader, or to look for one. Large values are dropped
+    /// in slices.
     pub(super) fn end(self: Box<Self>, leader: &Option<String>) -> Box<Replica> {
         let Self { mut replica, ledger, conns, sliced_tasks, stream_plan, .. } = *self;
         let epoch = ledger.epoch();
@@ -321,7 +321,7 @@ impl Leader {
         self.recheck_blocked(now);
     }
 
-    /// Asks something of the platform, for the present term.
+    /// Gives the platform an order for the present term.
     fn order(&mut self, order: Order) {
         let epoch = self.ledger.epoch();
         self.replica.effects.push_back(Effect::Order { epoch, order });

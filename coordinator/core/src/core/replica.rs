@@ -1,4 +1,5 @@
-//! What a replica keeps whether it leads or not: desired state, the turn's budget and effects.
+//! The state that a replica keeps whether it leads or not: desired state, the turn's budget and
+//! effects.
 
 mod garbage;
 mod manifest;
@@ -24,33 +25,34 @@ use manifest::IncomingManifest;
 pub(super) use manifest::ManifestChange;
 use position_index::PositionIndex;
 
-/// So many beats fit into a lease: an agent that misses three answers, and then asks two replicas
-/// in vain, still has time left.
+/// Beats per lease time: an agent that misses three answers, and then asks two replicas in vain,
+/// still has time left.
 const BEATS_PER_TTL: u32 = 5;
 /// The longest time between two beats.
 const BEAT_MAX: Duration = Duration::from_secs(2);
 
-/// What outlives a term.
+/// The state that outlives a term.
 #[derive(Clone, Debug)]
 pub(super) struct Replica {
     pub(super) config: Config,
     pub(super) desired: Arc<Desired>,
-    /// What is desired next, and not read to its end yet.
+    /// The next desired state, which is not read to its end yet.
     incoming: Option<IncomingManifest>,
     pub(super) sets: BTreeMap<SetName, SetState>,
     /// The sets of each cluster.
     pub(super) cluster_sets: BTreeMap<ClusterName, BTreeSet<SetName>>,
-    /// Of each cluster the sets of which a worker may own streams, where its agent cannot stop it
-    /// and where it can.
+    /// The sets of which a worker of each cluster may own streams: first for agents that cannot
+    /// stop their worker, then for those that can.
     pub(super) cluster_lists: BTreeMap<ClusterName, [Arc<SetList>; 2]>,
     /// The lists of sets that were in force.
     pub(super) lists: SetLists,
-    /// The handover deadlines of sets that are gone, and of which streams are still claimed.
+    /// The handover deadlines of sets that are gone but have streams with claims.
     pub(super) former_handovers: BTreeMap<SetName, Duration>,
     garbage: Garbage,
-    /// What a turn may still do of the work that goes on in slices.
+    /// The work in slices that the present turn may still do.
     pub(super) budget: TurnBudget,
-    /// Everything that had arrived before this moment has been taken in: silence is judged by it.
+    /// Every message that had arrived before this moment has been handled: silence is measured up
+    /// to here.
     pub(super) heard: Moment,
     pub(super) effects: VecDeque<Effect>,
 }
@@ -61,9 +63,9 @@ pub(super) struct SetState {
     pub(super) spec: Arc<StreamSet>,
     index: PositionIndex,
     pub(super) streams: Vec<StreamSlot>,
-    /// Something may be planned of it.
+    /// Some of its streams may have a planned worker.
     pub(super) is_planned: bool,
-    /// The last plan moved as many streams as may move at once: more may follow.
+    /// The last plan moved the most streams that may move at once: more moves may follow.
     pub(super) limited: bool,
 }
 
@@ -112,7 +114,7 @@ impl Replica {
         self.incoming.is_some()
     }
 
-    /// Whether work was left for another turn.
+    /// Whether work is left for another turn.
     pub(super) fn has_more(&self) -> bool {
         self.is_reading_manifest() || !self.garbage.is_empty()
     }
@@ -137,14 +139,15 @@ impl Replica {
         self.cluster_sets.get(cluster).into_iter().flatten()
     }
 
-    /// This list of a set is no longer needed here. Dropping the last reference takes long.
+    /// Drops a reference to a set. Dropping the last one takes long, so that goes through the
+    /// garbage.
     pub(super) fn drop_spec(&mut self, name: &SetName, spec: Arc<StreamSet>) {
         if !self.sets.get(name).is_some_and(|set| Arc::ptr_eq(&set.spec, &spec)) {
             self.garbage.add_spec(spec);
         }
     }
 
-    /// The ledger of a term that has ended is no longer needed. Dropping it takes long.
+    /// Drops the ledger of a term that has ended, in slices.
     pub(super) fn drop_ledger(&mut self, ledger: Ledger) {
         self.garbage.add_ledger(ledger);
     }

@@ -42,7 +42,7 @@ pub(super) struct Candidate {
 }
 
 impl Core {
-    /// This replica has the term, which begins at once where there is little to read before.
+    /// This replica has taken the term. It begins at once if little is to be read first.
     pub(super) fn elected(&mut self, elected: Elected, now: Moment) {
         self.change_role(|role| {
             let mut replica = role.end_term(&None);
@@ -120,7 +120,7 @@ impl Candidate {
         }
     }
 
-    /// Has an agent dial again.
+    /// Refuses an agent, which dials again.
     pub(super) fn refuse(&mut self, conn: ConnId) {
         let message = "this replica has not read its manifests yet: dial again";
         self.replica.refuse(conn, RefusalReason::NotLeader(None), message.into());
@@ -138,8 +138,8 @@ impl Candidate {
         }
     }
 
-    /// Enters the registered workers into the ledger, as far as the budget goes; whether all of
-    /// them are.
+    /// Enters the registered workers into the ledger, as far as the budget goes; returns whether
+    /// all are entered.
     fn enter_all(&mut self, now: Moment) -> bool {
         if !Arc::ptr_eq(&self.desired, &self.replica.desired) {
             // The entries were read under other sets and clusters.

@@ -1,5 +1,5 @@
 //! The work that one turn may do. Work that grows with the fleet is cut into slices, and each slice
-//! is paid from this budget.
+//! spends a part of this budget.
 
 /// Units of work that one turn may take by default. Handling one stream, claim or account is one
 /// unit.
@@ -7,7 +7,7 @@ pub(super) const SLICE: u32 = 3_072;
 /// The most units that one task takes before the next task runs.
 pub(super) const STEP: usize = 256;
 
-/// The work that a turn may still do.
+/// The units of work that a turn may still do, and those it has done.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct TurnBudget {
     left: u32,
@@ -15,7 +15,7 @@ pub(super) struct TurnBudget {
 }
 
 impl TurnBudget {
-    /// So much from now on.
+    /// Allows this many units from now on.
     pub(super) fn allow(&mut self, units: u32) {
         self.left = units.max(1);
     }
@@ -26,7 +26,7 @@ impl TurnBudget {
         self.spent = self.spent.saturating_add(units);
     }
 
-    /// Work that was done whatever is left.
+    /// Counts work that is done even if nothing is left.
     pub(super) fn count(&mut self, units: usize) {
         let units = u32::try_from(units).unwrap_or(u32::MAX);
         self.spent = self.spent.saturating_add(units);

@@ -18,15 +18,16 @@ pub(crate) struct Account {
     pub(crate) fresh_since: Option<Incarnation>,
     /// When its newest report or beat came.
     pub(crate) heard: Moment,
-    /// Which of the worker's accounts it is.
+    /// Distinguishes the worker's successive accounts.
     pub(crate) life: Life,
     /// A report of its agent is being adopted.
     pub(crate) adopting: bool,
     /// The most that it may hold, as written down.
     pub(crate) exposure: Exposure,
-    /// This leader has written `exposure`, or adopted it: no strike of an earlier one ends it.
+    /// This leader has written or adopted `exposure`, so a late removal by an earlier leader does
+    /// not end it.
     pub(crate) adopted: bool,
-    /// What is being written in its place.
+    /// The exposure that is being written in its place.
     pub(crate) registering: Option<Exposure>,
     /// The longest lease that it may have been granted.
     pub(crate) ttl: Duration,
@@ -36,32 +37,32 @@ pub(crate) struct Account {
     pub(crate) pool: Option<PoolGrant>,
     /// The size of `pool` was reported as in effect, and may be more than was granted.
     pub(crate) size_unsure: bool,
-    /// Sizes that were sent and are not yet known to be applied.
+    /// Sizes that were sent and not acknowledged yet.
     in_flight: Vec<(GrantNumber, u32)>,
     /// The pool size in effect, as reported.
     pub(crate) in_effect: u32,
     /// The jobs, as reported.
     pub(crate) jobs: Jobs,
-    /// Slots that a predecessor of its agent may have left in use.
+    /// Slots that an earlier agent of the worker may have left in use.
     pub(crate) unknown: Option<Unknown>,
     /// The streams that it has a claim on.
     pub(crate) streams: BTreeSet<StreamKey>,
     /// Of each set that it has claims on streams of: how many, and whether any is timeless.
     pub(crate) sets: BTreeMap<SetName, (usize, bool)>,
-    /// What the loads of all its claims add up to.
+    /// The sum of the loads of all its claims.
     pub(crate) load: Load,
     /// The newest grant that named streams.
     pub(crate) streams_sent_in: GrantNumber,
-    /// The newest grant that it is known to have applied.
+    /// The newest grant that its agent has acknowledged.
     pub(crate) acknowledged: GrantNumber,
 }
 
 /// Slots that an agent does not know of, since it lost its memory or has not reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Unknown {
-    /// So many at the most.
+    /// At most this many.
     pub(crate) slots: u32,
-    /// Until then a pool lease of the predecessor may last.
+    /// A pool lease of the earlier agent may last until then.
     pub(crate) until: Moment,
 }
 
@@ -109,8 +110,8 @@ impl Account {
     }
 
     /// The pool size that it may keep without a free slot: the size last granted; if that is
-    /// unsure, at most what the worker may be using. A reported size may have fallen since, and its
-    /// slots may be another worker's.
+    /// unsure, at most what the worker may be using. A reported size may have fallen since, and
+    /// another worker may have its slots.
     pub(crate) fn size_kept(&self) -> u32 {
         match self.size_unsure && !mutation::on(Mutation::UnsureSizeKept) {
             true => self.size().min(self.committed()),
@@ -125,18 +126,18 @@ impl Account {
         }
     }
 
-    /// Whether a share of this load may come on top of all that it may hold.
+    /// Whether a share of this load fits beside all that the worker may hold.
     pub(crate) fn has_room(&self, load: Load, capacity: Load) -> bool {
         self.load + load <= capacity || mutation::on(Mutation::LoadOverCapacity)
     }
 
-    /// A pool lease goes out under this number.
+    /// Records a pool lease that is sent in the grant with this number.
     pub(crate) fn granted(&mut self, number: GrantNumber, pool: PoolGrant) {
         self.in_flight.push((number, pool.size));
         self.pool = Some(pool);
     }
 
-    /// A beat speaks up to this grant.
+    /// Takes in a beat; its agent has applied all grants up to `applied`.
     pub(crate) fn applied(&mut self, applied: GrantNumber, pool: Option<HeldPool>, jobs: Jobs) {
         match mutation::on(Mutation::BeatFreesLater) {
             true => self.in_flight.clear(),
@@ -147,15 +148,16 @@ impl Account {
         self.jobs = jobs;
     }
 
-    /// A report speaks for everything: nothing sent on an older link can still arrive.
+    /// Takes in a report. It covers everything, because nothing sent on an older link can still
+    /// arrive.
     pub(crate) fn reported(&mut self, pool: Option<HeldPool>, jobs: Jobs) {
         self.in_flight.clear();
         self.in_effect = pool.map_or(0, |pool| pool.size);
         self.jobs = jobs;
-        // A draining holder reports size 0 beside its token; the next grant is a new one anyway.
+        // A draining holder reports size 0 with its token; the next grant has a new token anyway.
         let keep = self.pool.filter(|mine| pool.is_some_and(|held| held.token == mine.token));
         let adopted = |held: HeldPool| PoolGrant { token: held.token, size: held.size, floor: 0 };
-        // It stays unsure until the next grant of the pool, however often it is reported.
+        // The size stays unsure until the pool is granted again, however often it is reported.
         self.size_unsure = pool.is_some() && (keep.is_none() || self.size_unsure);
         self.pool = keep.or(pool.map(adopted));
     }
@@ -210,8 +212,8 @@ impl Account {
         }
     }
 
-    /// Whether all that is in force of what is written down, and all that is about to replace it,
-    /// allows something new. What a predecessor wrote is in force only once it was adopted.
+    /// Whether the written exposure, and the one that is being written in its place, allow a new
+    /// grant. An exposure that a predecessor wrote counts only once this leader has adopted it.
     pub(crate) fn is_registered(&self, allows: impl Fn(&Exposure) -> bool) -> bool {
         let all = allows(&self.exposure) && self.registering.as_ref().is_none_or(allows);
         all && (self.adopted || mutation::on(Mutation::GrantUnderForeignEntry))
@@ -234,7 +236,7 @@ mod tests {
         let mut account = Account::new(Life(1), GrantNumber(0), Moment(0));
         let token = Token { epoch: Epoch(1), seq: 7 };
         let sent_in = |size| Some(HeldPool { token, size });
-        // A worker that counts for itself may keep to a size above what it was granted.
+        // A worker that counts its jobs itself may keep a size above the granted one.
         account.reported(sent_in(3), Jobs::Running(3));
         assert_eq!(account.size_kept(), 3);
         account.applied(GrantNumber(0), sent_in(2), Jobs::Running(1));

@@ -1,5 +1,5 @@
-//! All accounts of a term, and what is summed up over them. Invariant: an account changes under a
-//! guard alone, which brings the sums up to date when it ends.
+//! All accounts of a term, and sums over them. Invariant: an account is changed only through a
+//! guard, which updates the sums when it is dropped.
 
 use std::collections::btree_map::Range;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,16 +18,16 @@ pub(super) struct Accounts {
     sums: ClusterSums,
 }
 
-/// What is kept as accounts change.
+/// Sums and marks that are updated as accounts change.
 #[derive(Clone, Debug, Default)]
 struct ClusterSums {
     /// Committed slots per cluster.
     committed: BTreeMap<ClusterName, u64>,
-    /// Accounts of which something changed that pools are planned by.
+    /// Accounts that have changed in facts that pools are planned by.
     changed: BTreeSet<WorkerKey>,
 }
 
-/// What pools are planned by.
+/// The facts of an account that pools are planned by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct PoolFacts {
     exists: bool,
@@ -97,7 +97,7 @@ impl Accounts {
         true
     }
 
-    /// The accounts that changed since this was last asked.
+    /// The accounts that changed since the last call.
     pub(super) fn take_changed(&mut self) -> BTreeSet<WorkerKey> {
         std::mem::take(&mut self.sums.changed)
     }

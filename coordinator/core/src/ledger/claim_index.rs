@@ -1,18 +1,18 @@
-//! In which slot the claims on a stream are, by hash. A table that grows is filled anew: there are
-//! many small ones, so that no single claim waits for a large one.
+//! Finds the slot of a stream's claims by hash. A table that grows is rehashed whole, so there are
+//! many small tables: no single insertion waits for a large rehash.
 
 use std::hash::{BuildHasher, RandomState};
 
 use hashbrown::HashTable;
 use leasehold_types::StreamKey;
 
-/// The streams of a first table that stands alone.
+/// The most streams in a single table.
 const FEW: usize = 1_024;
-/// So many tables take its place.
+/// The number of tables that replace it.
 const TABLES: usize = 2_048;
 
-/// The slot of every stream with claims. The index keeps hashes and no streams: the caller compares
-/// the stream in a slot with the one that it looks for.
+/// The slot of every stream with claims. The index keeps hashes only: the caller compares the
+/// stream in a slot with the one that it looks for.
 #[derive(Clone, Debug)]
 pub(super) struct ClaimIndex {
     /// One table, and [`TABLES`] once there are more than a few streams.
@@ -34,19 +34,19 @@ impl Default for ClaimIndex {
 }
 
 impl ClaimIndex {
-    /// What the slot of a stream is looked up by.
+    /// The hash by which a stream's slot is looked up.
     pub(super) fn hash(&self, stream: &StreamKey) -> u64 {
         self.hasher.hash_one(stream)
     }
 
-    /// The slot with this hash that is the right one.
+    /// The slot with this hash for which `is_right` holds.
     pub(super) fn get(&self, hash: u64, is_right: impl Fn(u32) -> bool) -> Option<u32> {
         let found = self.tables[self.table(hash)]
             .find(hash, |entry| entry.hash == hash && is_right(entry.slot));
         found.map(|entry| entry.slot)
     }
 
-    /// Enters a slot that is not there yet.
+    /// Inserts a slot that is not in the index yet.
     pub(super) fn insert(&mut self, hash: u64, slot: u32) {
         if self.tables.len() == 1 && self.tables[0].len() == FEW {
             let few = std::mem::take(&mut self.tables[0]);

@@ -1,4 +1,5 @@
-//! The claims of a term by stream: looked up by hash, walked in slices in the order of their slots.
+//! The claims of a term by stream: looked up by hash, scanned in slices in the order of their
+//! slots.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +14,7 @@ pub(super) struct ClaimTable {
     index: ClaimIndex,
     slots: Vec<Slot>,
     free: Vec<u32>,
-    /// Streams that are shares of pipelines: those of a node are asked for together.
+    /// Streams that are shares of pipelines, in order: the shares of one node are read together.
     shares: BTreeSet<StreamKey>,
     /// How many streams of each set have a claim.
     per_set: BTreeMap<SetName, usize>,
@@ -50,7 +51,7 @@ impl ClaimTable {
         self.change_or_add(stream, |_| Some(claim));
     }
 
-    /// Has `change` look at the claims on a stream, and adds the claim that it gives.
+    /// Calls `change` with the claims on a stream, and adds the claim that it returns.
     pub(super) fn change_or_add(
         &mut self,
         stream: &StreamKey,
@@ -85,7 +86,7 @@ impl ClaimTable {
         }
     }
 
-    /// Removes the claims on a stream that `which` names.
+    /// Removes the claims on a stream for which `which` holds.
     pub(super) fn remove(
         &mut self,
         stream: &StreamKey,

@@ -1,4 +1,4 @@
-//! Claims: stream leases that may be in force. A stream is granted only while nobody has one.
+//! Claims: stream leases that may be in force. A stream is granted only while it has no claim.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ pub(crate) struct Claim {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ReportNumber(pub(super) u64);
 
-/// What becomes of a claim.
+/// The phase of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// It is owned; renewals cover it.
@@ -41,7 +41,7 @@ pub(crate) enum Phase {
     Revoking { deadline: Moment },
     /// It was asked back; nothing renews it.
     Lapsing { free_at: Moment },
-    /// An earlier incarnation has it; nothing renews it, and nobody can ask for it.
+    /// An earlier incarnation has it; nothing renews it, and it cannot be asked back.
     Orphaned { free_at: Moment },
 }
 
@@ -49,13 +49,13 @@ pub(crate) enum Phase {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AdoptionStart {
     pub(crate) report: ReportNumber,
-    /// There was none.
+    /// The worker had no account before.
     pub(crate) new: bool,
-    /// When all that it held by time would have been over.
+    /// When every lease of it that ends by time would have ended.
     pub(crate) old_end: Moment,
 }
 
-/// What a report does not list.
+/// Decides what happens to claims that a report does not list.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AbsentClaims {
     pub(crate) report: ReportNumber,
@@ -63,7 +63,7 @@ pub(crate) struct AbsentClaims {
     pub(crate) incarnation: Incarnation,
     /// The agent's journal covers everything from this agent on.
     pub(crate) knows_from: Incarnation,
-    /// Until then earlier agents' leases may last.
+    /// Earlier agents' leases may last until then.
     pub(crate) orphans_end: Moment,
 }
 
@@ -86,7 +86,7 @@ impl Ledger {
         self.claims.len()
     }
 
-    /// The claims on all shares of a class whose names begin so.
+    /// The claims on all shares of a set whose names begin with the prefix.
     pub(crate) fn claims_on(
         &self,
         set: SetName,
@@ -115,7 +115,7 @@ impl Ledger {
         claims.into_iter().find(|claim| claim.worker == *key && !claim.is_orphaned())
     }
 
-    /// Whether nobody can have the stream.
+    /// Whether no worker can hold the stream.
     pub(crate) fn is_free(&self, stream: &StreamKey, now: Moment) -> bool {
         let unclaimed =
             self.claims(stream).is_empty() || mutation::on(Mutation::GrantBeforeRelease);
@@ -141,8 +141,8 @@ impl Ledger {
         token
     }
 
-    /// An agent's report begins to be adopted: until it is whole, nothing of its worker is freed by
-    /// time.
+    /// Begins to adopt an agent's report. Until all of it is adopted, no lease of its worker is
+    /// freed by time.
     pub(crate) fn begin_adoption(
         &mut self,
         key: &WorkerKey,
@@ -157,7 +157,7 @@ impl Ledger {
         }
         account.adopting = true;
         account.heard = account.heard.max(now);
-        // Until something is granted to it, its silence is judged by the lease that it would get.
+        // Until the first grant its silence is measured against the lease that it would get.
         account.ttl = account.ttl.max(ttl);
         drop(account);
         self.reports.0 += 1;
@@ -189,12 +189,13 @@ impl Ledger {
         self.remove_claims(stream, key, |claim| own(claim) && is_absent(claim))
     }
 
-    /// Takes over what an agent reports; how many more claims the report lists by that. A share
-    /// without a load counts as all of `capacity`.
+    /// Adopts the streams that an agent reports; returns how many further claims the report lists.
+    /// A share without a load counts with all of `capacity`.
     ///
     /// A lease of this term that has no claim has ended here, and so has an earlier one of an agent
-    /// that has reported in this term: the report was on its way for longer, and others may have
-    /// had the stream since, under higher tokens. It is asked back.
+    /// that has reported in this term: the report travelled for longer than the lease lasted, and
+    /// another worker may have had the stream since, under a higher token. So the stream is asked
+    /// back.
     pub(crate) fn adopt_streams(
         &mut self,
         key: &WorkerKey,
@@ -209,11 +210,12 @@ impl Ledger {
         let is_known = self.account(key).is_some_and(|it| it.incarnation == Some(incarnation));
         let mut account = self.accounts.get_mut(key);
         let mut listed = 0;
-        // What a predecessor asked back is held all the same: the snapshot that follows says so.
+        // A stream that a predecessor asked back still counts as held; the snapshot that follows
+        // lists it so.
         for HeldStream { stream, token, pinned, load, revoked: _ } in held {
             let timeless = *pinned || !stops_worker;
             let is_share = stream.set.is_shares();
-            // Nobody says how much of its worker a share without a load takes.
+            // Nothing says how much of the worker's capacity a share without a load takes.
             let load = is_share.then(|| match mutation::on(Mutation::AdoptWithoutLoad) {
                 false => load.unwrap_or(capacity),
                 true => Load::ZERO,
@@ -260,7 +262,7 @@ impl Ledger {
         listed
     }
 
-    /// A stream was given back; it ends this token and no other.
+    /// The agent has given a stream back. Only the lease with this token ends.
     pub(crate) fn release(
         &mut self,
         key: &WorkerKey,
@@ -271,8 +273,8 @@ impl Ledger {
         self.remove_claims(stream, key, |claim| claim.token == token || any)
     }
 
-    /// Ends the worker's claims on a stream whose time is surely over. Some where the claim ends
-    /// later, or leadership must be confirmed first.
+    /// Ends the worker's claims on a stream whose time is surely over. Keeps claims that end later,
+    /// and those for which leadership must be confirmed first.
     pub(crate) fn free_by_time(&mut self, stream: &StreamKey, now: Moment) -> Vec<EndedLease> {
         let claims = self.claims(stream).iter();
         let over = claims.filter(|claim| {
@@ -286,9 +288,9 @@ impl Ledger {
         ended.collect()
     }
 
-    /// The claims that a worker's present agent has, in order. A snapshot of them repeats what
-    /// lapses: an agent that missed the first word of it counts from the beat that the snapshot
-    /// echoes.
+    /// The claims that a worker's present agent has, in order. A snapshot lists lapsing claims
+    /// again, so their end moves: an agent that missed the first message about it counts the lease
+    /// from the beat that the snapshot echoes.
     pub(crate) fn claims_for_snapshot(&mut self, key: &WorkerKey) -> Vec<(StreamKey, Claim)> {
         let latest = self.free_at(key);
         let Some(account) = self.accounts.get(key) else { return Vec::new() };
@@ -310,16 +312,16 @@ impl Ledger {
         claims.collect()
     }
 
-    /// When all that a worker may have of a stream is surely over, if nothing more is heard of
-    /// it: never where no time ends it; none where it can have nothing of it.
+    /// When every lease of a worker on a stream has surely ended if its agent stays silent;
+    /// [`Moment::NEVER`] for leases that never end by time, and none where it can have no lease.
     pub(crate) fn outstanding_until(&self, key: &WorkerKey, stream: &StreamKey) -> Option<Moment> {
         let claims = self.claims(stream).iter().filter(|claim| claim.worker == *key);
         let ends = claims.map(|claim| self.claim_free_at(claim).unwrap_or(Moment::NEVER));
         ends.max().max(self.unheard_stream_until(key, stream))
     }
 
-    /// When a claim's time is surely over; none where it never is, or while it is not known whether
-    /// its agent has said more.
+    /// When a claim's time is surely over; none for a claim that never ends by time, and while a
+    /// report of its agent is being adopted.
     pub(crate) fn claim_free_at(&self, claim: &Claim) -> Option<Moment> {
         let free_at = claim.free_at().unwrap_or_else(|| self.free_at(&claim.worker));
         let timeless = claim.timeless && !mutation::on(Mutation::TimelessFreed);
@@ -328,7 +330,7 @@ impl Ledger {
         (!timeless && !adopting).then_some(free_at)
     }
 
-    /// When everything that a worker holds by time is surely over, if nothing more is heard.
+    /// When every lease of a worker that ends by time has surely ended, if its agent stays silent.
     pub(crate) fn free_at(&self, key: &WorkerKey) -> Moment {
         let Some(account) = self.accounts.get(key) else { return Moment(0) };
         match mutation::on(Mutation::FreeWithoutMargin) {
@@ -337,7 +339,7 @@ impl Ledger {
         }
     }
 
-    /// Ends all that a worker has of a stream: it is gone.
+    /// Ends all of a worker's claims on a stream, because the worker is gone.
     pub(crate) fn end_all(&mut self, stream: &StreamKey, key: &WorkerKey) -> Vec<EndedLease> {
         self.remove_claims(stream, key, |_| true)
     }
@@ -348,7 +350,8 @@ impl Ledger {
         key: &WorkerKey,
         which: impl Fn(&Claim) -> bool,
     ) -> Vec<EndedLease> {
-        // A predecessor that learns that a worker is gone grants its streams to others, to its end.
+        // A predecessor may grant a worker's streams to others until its own term ends, once it
+        // learns that the worker is gone.
         let outlives = |account: &Account| account.heard >= self.predecessor_end;
         let only_here = self.accounts.get(key).is_some_and(outlives);
         let gone = |claim: &Claim| claim.worker == *key && which(claim);

@@ -1,6 +1,7 @@
-//! Workers that may hold leases nobody here has heard of: those of a predecessor's time that have
-//! not reported, and those whose agent has lost its memory. They are kept by cluster and by what
-//! they may hold, so that no question walks over all of them.
+//! Unheard leases: leases that a worker may hold and that no agent has reported to this leader.
+//! Such workers are those of a predecessor's term that have not reported, and those whose agent has
+//! lost its memory. They are indexed by cluster and by the sets that they may hold, so that no
+//! query scans all of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,48 +15,48 @@ use leasehold_types::{
 use super::{Account, Ledger, Unknown};
 use crate::exposure::{Entry, Exposure, SetList, SetLists, Sets, SetsVersion};
 
-/// What a worker may hold unheard of.
+/// The unheard leases that a worker may hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct UnheardExposure {
     pub(crate) exposure: Exposure,
-    /// Until then what ends by time may last.
+    /// Its leases that end by time may last until then.
     pub(crate) until: Moment,
-    /// If its agent lives, it has dialled again by then.
+    /// A living agent has dialled again by then.
     comes_back: Moment,
-    /// Until then plans wait for its report.
+    /// Plans wait for its report until then.
     pub(crate) awaited_until: Moment,
     /// Its agent has reported, but without a memory.
     pub(crate) lost_memory: bool,
     scope: Option<StreamScope>,
 }
 
-/// Streams that workers may hold unheard of.
+/// The streams that unheard leases may be of.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum StreamScope {
-    /// Those of the sets of one list.
+    /// The streams of the sets of one list.
     Listed(SetsVersion),
-    /// Those of every set of a namespace.
+    /// The streams of every set of a namespace.
     Any { namespace: Option<String>, timeless: bool },
 }
 
-/// The workers that may hold streams of one scope, by when what ends by time is over.
+/// The workers that may hold streams of one scope, by the end of their leases that end by time.
 #[derive(Clone, Debug, Default)]
 struct ScopeWorkers {
     list: Option<Arc<SetList>>,
     workers: BTreeSet<(Moment, WorkerKey)>,
 }
 
-/// All that may be held unheard of.
+/// All workers that may hold unheard leases.
 #[derive(Clone, Debug, Default)]
 pub(super) struct UnheardWorkers {
     workers: BTreeMap<WorkerKey, UnheardExposure>,
-    /// Those that have not reported, by until when plans wait for them.
+    /// Workers that have not reported, by the moment until which plans wait for them.
     silent: BTreeMap<ClusterName, BTreeSet<(Moment, WorkerName)>>,
     groups: BTreeMap<StreamScope, ScopeWorkers>,
     /// The lists that name a set.
     by_set: BTreeMap<SetName, BTreeSet<SetsVersion>>,
-    /// Streams without a claim whose last owner was heard after any predecessor had stopped, or
-    /// has them from this leader: nobody else can hold them.
+    /// Streams without a claim that no unheard worker can hold: their last owner was heard after
+    /// every predecessor had stopped, or was granted them by this leader.
     known: BTreeSet<StreamKey>,
 }
 
@@ -95,7 +96,7 @@ impl UnheardWorkers {
         Some(unheard)
     }
 
-    /// The scope of what this exposure allows.
+    /// The scope of the streams that this exposure allows.
     fn scope(&mut self, key: &WorkerKey, sets: Sets, lists: &SetLists) -> Option<StreamScope> {
         let version = match sets {
             Sets::None => return None,
@@ -118,14 +119,14 @@ impl UnheardWorkers {
         Some(scope)
     }
 
-    /// A stream has lost its last claim, whose owner was the only one.
+    /// Notes a stream that has lost its last claim, and whose owner was its only one.
     pub(super) fn note_known(&mut self, stream: &StreamKey) {
         if !self.workers.is_empty() {
             self.known.insert(stream.clone());
         }
     }
 
-    /// The worker that holds up `set` the longest, of those in a scope.
+    /// Of the workers of a scope, the one for which `set` has to wait longest.
     fn last_of(
         &self,
         scope: &StreamScope,
@@ -144,8 +145,9 @@ impl UnheardWorkers {
 }
 
 impl Ledger {
-    /// A worker of a predecessor's time; `comes_back` says by when its agent has dialled again, if
-    /// it lives. The moments at which it is to be looked at, unless it has reported.
+    /// Opens the account of a worker that is registered from a predecessor's term. A living agent
+    /// has dialled again by `comes_back`. Returns the moments at which to check the worker, unless
+    /// it has reported by then.
     pub(crate) fn expose(
         &mut self,
         key: &WorkerKey,
@@ -172,8 +174,9 @@ impl Ledger {
         [awaited_until, until]
     }
 
-    /// A report came of a worker of a predecessor's time: what its journal cannot know of lasts
-    /// at most for one more lease, or until the worker is gone. When that is over, if it matters.
+    /// A worker of a predecessor's term has reported. Leases that its journal does not cover last
+    /// for one more lease time at most, or until the worker is gone. Returns the end of that time,
+    /// if there are such leases.
     pub(crate) fn heard(
         &mut self,
         key: &WorkerKey,
@@ -186,7 +189,7 @@ impl Ledger {
         }
         if !unheard.lost_memory {
             unheard.lost_memory = true;
-            // An earlier agent that still lives obeys the predecessor to its end at the most.
+            // An earlier agent that still lives obeys the predecessor until that one's end at most.
             unheard.until = unheard.until.max(now);
         }
         let until = unheard.until;
@@ -194,8 +197,8 @@ impl Ledger {
         Some(until)
     }
 
-    /// A worker's agent has dialled again: where it did so in time, plans wait for its report, as
-    /// long as its turn takes to come.
+    /// A worker's agent has dialled again. If it did so in time, plans wait for its report, however
+    /// long its turn to report takes.
     pub(crate) fn await_report(&mut self, key: &WorkerKey, hello_at: Moment) {
         let in_time =
             |unheard: &&UnheardExposure| !unheard.lost_memory && hello_at < unheard.comes_back;
@@ -204,7 +207,7 @@ impl Ledger {
         self.unheard.insert(key, unheard);
     }
 
-    /// A worker's agent is not about to report; whether plans have waited for it.
+    /// A worker's agent is not about to report. Returns whether plans have waited for it.
     pub(crate) fn await_no_report(&mut self, key: &WorkerKey) -> bool {
         let waits = |it: &&UnheardExposure| !it.lost_memory && it.awaited_until > it.comes_back;
         let Some(unheard) = self.unheard.workers.get(key).filter(waits) else { return false };
@@ -213,7 +216,7 @@ impl Ledger {
         true
     }
 
-    /// Until when an agent of a predecessor's time that has not reported may be on its way back.
+    /// Until when an agent of a predecessor's term that has not reported may still dial again.
     pub(crate) fn comes_back_until(&self, key: &WorkerKey) -> Option<Moment> {
         let unheard = self.unheard.workers.get(key).filter(|unheard| !unheard.lost_memory)?;
         Some(unheard.comes_back)
@@ -224,7 +227,8 @@ impl Ledger {
         self.unheard.remove(key);
     }
 
-    /// Forgets what an amnesiac may hold by time, where that time is over and confirmed.
+    /// Forgets the unheard leases of a worker whose agent lost its memory, once they have ended by
+    /// time and leadership was confirmed after that.
     pub(crate) fn settle_unheard(&mut self, key: &WorkerKey, now: Moment) {
         let Some(unheard) = self.unheard.workers.get(key) else { return };
         let timeless = unheard.exposure.sets.is_timeless();
@@ -234,18 +238,18 @@ impl Ledger {
         }
     }
 
-    /// What a worker may hold unheard of, if anything.
+    /// The unheard leases that a worker may hold, if any.
     pub(crate) fn unheard_exposure(&self, key: &WorkerKey) -> Option<&Exposure> {
         self.unheard.workers.get(key).map(|unheard| &unheard.exposure)
     }
 
-    /// Until when what a worker may hold unheard of by time may last, if there is any.
+    /// Until when the unheard leases of a worker may last that end by time, if it may hold any.
     pub(crate) fn unheard_until(&self, key: &WorkerKey) -> Option<Moment> {
         self.unheard.workers.get(key).map(|unheard| unheard.until)
     }
 
-    /// Until when a worker may have a stream unheard of, if it may: never over where no time ends
-    /// it.
+    /// Until when a worker may have an unheard lease on a stream, if it may have one;
+    /// [`Moment::NEVER`] for a lease that never ends by time.
     pub(super) fn unheard_stream_until(
         &self,
         key: &WorkerKey,
@@ -268,8 +272,8 @@ impl Ledger {
         Some(if timeless { Moment::NEVER } else { unheard.until })
     }
 
-    /// A worker that may have a stream of this set unheard of, if there is one: of those of the
-    /// same scope, the one whose time ends last.
+    /// A worker that may have an unheard lease on a stream of this set, if there is one: of the
+    /// workers of the same scope, the one whose time ends last.
     pub(crate) fn unheard_of(
         &self,
         set: &SetName,
@@ -290,15 +294,15 @@ impl Ledger {
         self.unheard.workers.get_key_value(key)
     }
 
-    /// Whether nobody unheard of can hold a stream: its set is held by nobody that was not heard,
-    /// or the stream had an owner in this term that was the only one.
+    /// Whether no unheard lease on a stream can exist: no worker may hold an unheard lease on its
+    /// set, or the stream had an owner in this term that was its only one.
     pub(crate) fn is_heard_of(&self, stream: &StreamKey, now: Moment) -> bool {
         self.unheard.known.contains(stream) || self.unheard_of(&stream.set, now).is_none()
     }
 
-    /// Until when a cluster neither frees nor grows nor plans: a worker has not reported whose
-    /// leases may still last, and whose agent may be on its way. The worker is one of those.
-    /// Afterwards what it may hold still counts as held.
+    /// Until when a cluster frees, grows and plans nothing, and for which worker: one that has not
+    /// reported, whose leases may still last and whose agent may be about to dial. After that
+    /// moment the leases that the worker may hold still count as held.
     pub(crate) fn held_by(
         &self,
         cluster: &ClusterName,
@@ -312,7 +316,7 @@ impl Ledger {
         (now < *until).then_some((*until, key))
     }
 
-    /// All clusters that [`Self::held_by`] somebody.
+    /// All clusters for which [`Self::held_by`] returns a worker.
     pub(crate) fn held_clusters(&self, now: Moment) -> BTreeSet<ClusterName> {
         if mutation::on(Mutation::SkipHold) {
             return BTreeSet::new();

@@ -4,9 +4,9 @@
 //! its nodes or in none.
 //!
 //! A load within one worker's capacity goes to the worker with the least room that is enough (best
-//! fit), of equal ones to the first by name, and is never cut. A load above it is cut (`span`). A
-//! batch of pipelines goes by descending load; that order is the caller's. What a node has is kept
-//! where it fits, before anything new is placed.
+//! fit), of equal ones to the first by name, and is never cut. A load above it is cut (`span`). The
+//! caller places a batch of pipelines by descending load. Shares that a node has are kept where
+//! they fit, before anything new is placed.
 
 mod demand;
 mod moves;
@@ -35,23 +35,23 @@ pub struct NodeWish<'a> {
     pub class: usize,
     /// The load of the whole node.
     pub load: Load,
-    /// What it has on usable workers, which the rooms do not count as used. Of several parts on
-    /// one worker only the largest can be kept.
+    /// The parts that it has on usable workers; the rooms do not count them as used. Of several
+    /// parts on one worker only the largest can be kept.
     pub prefers: &'a [Part],
 }
 
-/// What keeps a pipeline from its place.
+/// A class that lacks room for a pipeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Short {
     /// The class, as an index of the rooms.
     pub class: usize,
-    /// So many empty workers more would do. A node that would span more workers than
-    /// `limits::SHARES_PER_NODE_MAX` fits on no number of them; then it is the number that its
-    /// load comes to.
+    /// How many more empty workers are enough. A node that would span more workers than
+    /// `limits::SHARES_PER_NODE_MAX` never fits; then this is the number that its load divided by
+    /// the capacity gives.
     pub workers: u32,
 }
 
-/// Places all the nodes and takes their room, or none of them and takes nothing. The parts are in
+/// Places all the nodes and takes their room, or places none and takes nothing. The parts are in
 /// the order of the nodes, those of a node in the order of its workers' names, each worker once.
 ///
 /// # Errors
@@ -68,14 +68,14 @@ pub fn place(rooms: &mut [Rooms], nodes: &[NodeWish<'_>]) -> Result<Vec<Vec<Part
     placement.place_with_more()
 }
 
-/// Where the nodes of one pipeline are given their workers.
+/// Assigns workers to the nodes of one pipeline.
 struct NodePlacement<'a> {
     rooms: &'a mut [Rooms],
     nodes: &'a [NodeWish<'a>],
-    /// The nodes in the order of their turns: those of one worker first, since those that are cut
-    /// go wherever room is left; among each the larger first.
+    /// The order in which nodes are placed: those that fit one worker first, since cut ones can use
+    /// any room that is left; within each group the larger first.
     turns: Vec<usize>,
-    /// What each node has taken.
+    /// The parts that each node has taken.
     parts: Vec<Vec<Part>>,
 }
 
@@ -87,7 +87,7 @@ impl<'a> NodePlacement<'a> {
         Self { rooms, nodes, turns, parts: vec![Vec::new(); nodes.len()] }
     }
 
-    /// Takes what nodes have and could keep, so that no other node takes its room.
+    /// Takes the parts that nodes have and could keep, so that no other node takes their room.
     fn keep(&mut self) {
         for at in &self.turns {
             let node = &self.nodes[*at];
@@ -103,7 +103,7 @@ impl<'a> NodePlacement<'a> {
         }
     }
 
-    /// Places what is not kept; false where something fits nowhere.
+    /// Places the nodes that are not kept; false if one does not fit.
     fn place_rest(&mut self) -> bool {
         (0..self.turns.len()).all(|turn| self.place_node(self.turns[turn]))
     }
@@ -134,8 +134,8 @@ impl<'a> NodePlacement<'a> {
         }
     }
 
-    /// Places all nodes again. Where one fits nowhere, adds the fewest empty workers that take it,
-    /// and in the end takes everything back.
+    /// Places all nodes again. Where one does not fit, adds the fewest empty workers that take it;
+    /// if any were added, takes everything back in the end.
     fn place_with_more(mut self) -> Result<Vec<Vec<Part>>, Vec<Short>> {
         let mut more = std::collections::BTreeMap::<usize, (usize, u64)>::new();
         for turn in 0..self.turns.len() {
@@ -168,8 +168,7 @@ impl<'a> NodePlacement<'a> {
     }
 }
 
-/// The worker that a node on one worker stays on: where its lease can stay as it is, if there is
-/// such a one.
+/// The worker that a node on one worker stays on: preferably one where its lease stays unchanged.
 fn stays(rooms: &Rooms, node: &NodeWish<'_>) -> Option<u32> {
     let fits = |part: &&Part| rooms.takes(part.worker, node.load);
     let same = node.prefers.iter().filter(|part| part.load == node.load).find(fits);

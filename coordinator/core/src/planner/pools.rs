@@ -3,9 +3,9 @@
 //! Invariant: the shares' sum is the lesser of the budget and what all workers can take, and no
 //! share is above the most per worker.
 //!
-//! Within a generation shares differ by at most one. Who gets the odd slot is decided by what the
-//! workers have and then by name, never by the order of the input; so the shares, given back as
-//! what the workers have, are planned again as they are.
+//! Within a generation shares differ by at most one. The odd slots go to the workers that have
+//! more, then by name, never by the order of the input. So a plan is a fixed point: planned again
+//! with its own result as the present sizes, it gives the same shares.
 
 mod kept;
 
@@ -34,7 +34,7 @@ pub struct PoolWorker {
     pub name: WorkerName,
     /// Its rollout generation; the highest is served first.
     pub generation: u64,
-    /// The pool size that it has now: between equals, who has more keeps more.
+    /// The pool size that it has now: among equals, the worker that has more keeps more.
     pub present: u32,
 }
 

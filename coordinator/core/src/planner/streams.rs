@@ -5,12 +5,12 @@
 //!
 //! Dedicated streams are given their workers first (`dedicated`). The sets then follow in order,
 //! each over the workers that are left and with the room that the earlier ones left (`sticky`,
-//! `contiguous`). A set's plan depends on the sets before it and on no later one, which makes the
-//! whole a fixed point as soon as each set is one.
+//! `contiguous`). A set's plan depends on the sets before it and on no later one. So the whole plan
+//! is a fixed point if the plan of each set is one.
 //!
-//! Two rules are harder than a set's `moves_max`: that a dedicated stream is alone, and the most
-//! streams per worker. What they drive from its worker moves whatever the limit, and uses it up
-//! first; only what is left of it is spent on balance or order.
+//! Two rules override a set's `moves_max`: that a dedicated stream is alone, and the most streams
+//! per worker. Streams that must leave their worker for these rules move beyond the limit if need
+//! be, and use the limit up first; only the rest of it is spent on balance or order.
 
 mod contiguous;
 mod dedicated;
@@ -45,7 +45,7 @@ pub struct StreamInput<'a> {
 /// One set's streams.
 #[derive(Clone, Debug)]
 pub struct SetInput<'a> {
-    /// How its streams are laid over the workers.
+    /// How its streams are distributed over the workers.
     pub policy: Policy,
     /// Its streams, in the order of the manifest.
     pub streams: &'a [StreamSpec],
@@ -60,7 +60,7 @@ pub struct StreamSpec {
     pub weight: u32,
     /// It gets a worker of its own.
     pub dedicated: bool,
-    /// The worker that has it now; none where that is not among the input's workers.
+    /// The worker that has it now; none if that worker is not in the input.
     pub present: Option<WorkerIndex>,
     /// It stays where it is (it moved a short while ago) as long as its worker can own it.
     pub frozen: bool,
@@ -96,8 +96,8 @@ pub fn plan(input: &StreamInput<'_>) -> Vec<Vec<Placement>> {
     planning.take_placements()
 }
 
-/// A plan that is made step by step, each time from the same input. However long the steps are,
-/// the plan is the same.
+/// A plan that is made step by step, each time from the same input. The length of the steps does
+/// not change the plan.
 #[derive(Clone, Debug)]
 pub struct Planning {
     placements: Vec<Vec<Placement>>,
@@ -120,7 +120,7 @@ struct SetsStage {
     moved: Vec<usize>,
     loads: WorkerLoads,
     slices: Slices,
-    /// The set in hand.
+    /// The present set.
     at: usize,
     placing: Option<Placing>,
 }
@@ -132,7 +132,7 @@ enum Placing {
 }
 
 impl Planning {
-    /// A plan of which nothing is made.
+    /// A plan that has not been started.
     #[must_use]
     pub fn new(input: &StreamInput<'_>) -> Self {
         let (why, stage) = match input.workers.is_empty() {
@@ -146,8 +146,8 @@ impl Planning {
         Self { placements: input.sets.iter().map(nowhere).collect(), stage }
     }
 
-    /// Goes on; how many streams and workers were looked at, which may be more than `most` by as
-    /// many as there are workers, or as one of them owns.
+    /// Makes a further step; returns how many streams and workers it read. That may exceed `most`
+    /// by the number of workers, or of the streams of one worker.
     pub fn step(&mut self, input: &StreamInput<'_>, most: usize) -> usize {
         let mut budget = StepBudget::new(most);
         while budget.is_left() && !self.is_done() {
@@ -194,7 +194,7 @@ impl Planning {
 }
 
 impl SetsStage {
-    /// Goes on with the set in hand.
+    /// Goes on with the present set.
     fn place(&mut self, set: &SetInput<'_>, placements: &mut [Placement], budget: &mut StepBudget) {
         let moved = self.moved[self.at];
         let placing = self.placing.get_or_insert_with(|| match set.policy {

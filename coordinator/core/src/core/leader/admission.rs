@@ -1,7 +1,7 @@
-//! The order in which agents are welcomed. A welcome is the credit for one report, and the number
-//! of credits is limited, so that after a failover the reports of a whole fleet do not wait here
-//! all at once. The smaller the reports that come, the more credits there are. An agent that waits
-//! keeps its place when it dials again.
+//! The order in which agents are welcomed. A welcome is the credit for one report. The number of
+//! credits is limited, so that after a failover the reports of a whole fleet do not all wait here
+//! at once; the smaller the reports, the more credits there are. An agent that waits keeps its
+//! place when it dials again.
 //!
 //! Invariant: a session waits here, or has been welcomed, from its hello to its end.
 
@@ -18,26 +18,27 @@ use crate::core::Config;
 use crate::effect::Effect;
 use crate::event::ConnId;
 
-/// How long a welcomed agent keeps others from theirs before it has reported.
+/// How long a welcomed agent that has not reported uses up a credit.
 const CREDIT_MAX: Duration = Duration::from_secs(1);
 
-/// Streams of all reports that are on their way, where more than `reports_max` of these are.
+/// The most streams of all expected reports, if more than `reports_max` are expected.
 const STREAMS_AHEAD: usize = 65_536;
-/// How slowly the mean size of a report follows: the part of the way that one takes it.
+/// The weight of the past in the mean size of reports: each report moves the mean by one part in
+/// this many.
 const MEAN_INERTIA: usize = 16;
 
-/// The agents that wait for a welcome, and those that were given one and have not reported.
+/// The agents that wait for a welcome, and those that were welcomed and have not reported.
 #[derive(Clone, Debug)]
 pub(super) struct Admission {
-    /// The place that was given away last.
+    /// The last place given out.
     last: u64,
     waiting: BTreeMap<u64, (ConnId, WorkerKey)>,
-    /// The places of those that wait, also where their worker is no longer known.
+    /// The places of waiting connections, also of those whose worker is no longer known.
     places: BTreeMap<ConnId, u64>,
     /// Until when each welcome counts as a report to come.
     credits: BTreeMap<ConnId, Moment>,
-    /// The mean size of reports, in streams times [`MEAN_INERTIA`]. As large as can be to begin
-    /// with, so that the first ones come a few at a time.
+    /// The mean size of reports, in streams times [`MEAN_INERTIA`]. Starts at the maximum, so that
+    /// the first reports come a few at a time.
     mean: usize,
 }
 
@@ -54,7 +55,7 @@ impl Default for Admission {
 }
 
 impl Admission {
-    /// Forgets a connection: it waits no longer in its place, and its credit is another's.
+    /// Forgets a connection, and frees its place and its credit.
     pub(super) fn end(&mut self, conn: ConnId) {
         self.credits.remove(&conn);
         if let Some(place) = self.places.remove(&conn) {
@@ -62,25 +63,25 @@ impl Admission {
         }
     }
 
-    /// Whether a connection waits here, or was welcomed a moment ago and is about to report.
+    /// Whether a connection waits here, or was welcomed and is expected to report soon.
     pub(super) fn awaits(&self, conn: ConnId) -> bool {
         self.places.contains_key(&conn) || self.credits.contains_key(&conn)
     }
 
-    /// A report of this many streams has come.
+    /// A report with this many streams has arrived.
     pub(super) fn reported(&mut self, conn: ConnId, streams: usize) {
         self.credits.remove(&conn);
         self.mean = self.mean - self.mean / MEAN_INERTIA + streams;
     }
 
-    /// How many reports may be on their way.
+    /// The most reports to expect at once.
     fn most(&self, config: &Config) -> usize {
         let by_size = STREAMS_AHEAD / (self.mean / MEAN_INERTIA).max(1);
         by_size.min(config.small_reports_max).max(config.reports_max)
     }
 
-    /// Takes a connection in, in this place or in a new one; the place. Nobody waits in this one:
-    /// an earlier connection of the worker's has ended.
+    /// Lets a connection wait in this place or a new one; returns the place. The given place is
+    /// free, because the earlier connection of the worker has ended.
     fn wait(&mut self, place: Option<u64>, conn: ConnId, key: &WorkerKey) -> u64 {
         let place = place.unwrap_or_else(|| {
             self.last += 1;
@@ -91,7 +92,7 @@ impl Admission {
         place
     }
 
-    /// Takes out who has waited the longest.
+    /// Removes the connection that has waited longest.
     fn next(&mut self) -> Option<(ConnId, WorkerKey)> {
         let (_, (conn, key)) = self.waiting.pop_first()?;
         self.places.remove(&conn);
@@ -100,7 +101,7 @@ impl Admission {
 }
 
 impl Leader {
-    /// The agent's hello was good: it is welcomed when its turn comes.
+    /// The agent's hello was accepted: it is welcomed when its turn comes.
     pub(super) fn await_welcome(&mut self, conn: ConnId, key: &WorkerKey) {
         let place = self.observed(key).and_then(|worker| worker.welcome_place);
         let place = self.admission.wait(place, conn, key);
@@ -114,7 +115,7 @@ impl Leader {
         self.end_credits();
         let max = self.admission.most(&self.replica.config);
         let ignored = mutation::on(Mutation::CreditsIgnored);
-        // A report that is being adopted waits still.
+        // A report that is being adopted still counts as waiting.
         while self.admission.credits.len() + self.adoptions.len() < max || ignored {
             let Some((conn, key)) = self.admission.next() else { break };
             self.welcome(conn, &key, now);
@@ -137,7 +138,8 @@ impl Leader {
         }
     }
 
-    /// Plans wait no longer for a worker's report than for one whose agent is not here.
+    /// Plans no longer wait for this worker's report longer than for that of a worker without a
+    /// connection.
     pub(super) fn await_no_report(&mut self, key: &WorkerKey) {
         if self.ledger.await_no_report(key) {
             self.timers.insert((self.replica.heard, Timer::Unheard(key.clone())));
@@ -158,9 +160,9 @@ impl Leader {
         self.replica.effects.push_back(Effect::Send { conn, message });
     }
 
-    /// An agent that has reported, and that nothing can be granted to since the store does not
-    /// answer, looks for another replica: this one may have been deposed unawares. What it waits
-    /// for here goes on without its connection.
+    /// Sends an agent to look for another replica if it has reported, and nothing can be granted to
+    /// it because the store does not answer: this replica may have been deposed without knowing.
+    /// The registration that it waits for continues without its connection.
     pub(super) fn unserved_due(&mut self, conn: ConnId) {
         let Some(key) = self.conns.get(&conn).cloned() else { return };
         let Some(worker) = self.observed(&key) else { return };

@@ -1,5 +1,5 @@
-//! From what is desired and observed to what the plan wants, cluster by cluster. During a hold
-//! nothing is planned, so a failover moves nothing.
+//! Decides when the pools and streams of a cluster are planned. During a hold nothing is planned,
+//! so a failover moves nothing.
 
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{ClusterName, Moment, WorkerKey, WorkerName};
@@ -7,21 +7,22 @@ use leasehold_types::{ClusterName, Moment, WorkerKey, WorkerName};
 use super::{Leader, PlanDue, Timer};
 use crate::effect::Notice;
 
-/// Joins and drains that keep coming are gathered for at most this many settle times.
+/// Continuous joins and drains delay a plan for at most this many settle times.
 const SETTLE_TIMES_MAX: u32 = 5;
-/// Moves for balance wait for missing workers for at most this many lease times.
+/// Moves for balance wait for missing workers at most this many lease times.
 const BALANCE_WAITS_TTLS: u32 = 2;
 
 impl Leader {
-    /// Looks at the clusters for which something has changed, as far as the budget goes: plans
-    /// their pools, and has their streams planned where that is due.
+    /// Handles the clusters that have changed, as far as the budget goes: plans their pools, and
+    /// queues their streams for a plan if that is due.
     pub(super) fn plan(&mut self, now: Moment) {
         self.note_accounts();
         while self.replica.budget.is_left()
             && let Some(name) = self.due.next()
         {
             let held = self.ledger.held_by(&name, self.replica.heard).is_some();
-            // It is due again when a worker that it waits for has reported, is gone or late.
+            // The cluster is due again when a worker that it waits for has reported, is gone or is
+            // late.
             if held {
                 continue;
             }
@@ -50,8 +51,8 @@ impl Leader {
         self.due.insert(name.clone());
     }
 
-    /// Plans a cluster's streams at `at`, unless they are planned before that anyway. What has
-    /// changed meanwhile does not wait for it.
+    /// Plans a cluster's streams at `at`, unless they are planned before that. Other changes are
+    /// planned without waiting for it.
     pub(super) fn plan_again_at(&mut self, name: &ClusterName, at: Moment) {
         let Some(cluster) = self.clusters.get_mut(name) else { return };
         cluster.plan_again = cluster.plan_again.into_iter().chain([at]).min();
@@ -73,7 +74,7 @@ impl Leader {
         self.timers.insert((at, Timer::Plan(name.clone())));
     }
 
-    /// A reminder to plan: later joins may have put it off.
+    /// A timer to plan has run; later joins may have delayed the plan.
     pub(super) fn plan_due(&mut self, name: &ClusterName, now: Moment) {
         let Some(cluster) = self.clusters.get(name) else { return };
         if cluster.plan_again.is_some_and(|at| at <= now) {
@@ -90,10 +91,10 @@ impl Leader {
         }
     }
 
-    /// Whether nothing moves for balance in a plan that is made now. A worker that has disconnected
-    /// may be lost, and its streams then need places: what moved to a worker that has joined since
-    /// would have moved in vain. It is waited for as long as its leases last, and for others that
-    /// disconnect meanwhile as long again.
+    /// Whether a plan made now moves nothing for balance. A disconnected worker may turn out lost.
+    /// Then its streams need workers, and earlier moves to a worker that has joined were in vain.
+    /// So moves wait while its leases last, and for workers that disconnect meanwhile as long
+    /// again.
     pub(super) fn balance_waits(&mut self, name: &ClusterName, now: Moment) -> bool {
         let Some(cluster) = self.clusters.get_mut(name) else { return false };
         let mut workers = cluster.workers.values();

@@ -1,6 +1,6 @@
-//! Agents that remember a later epoch than this leader's. An agent's word deposes nobody: the core
-//! asks the store of leadership, and gives a notice for each such agent if the term stands there.
-//! These agents obey no lower epoch, so only a later term can serve them.
+//! Agents that remember a later epoch than this leader's. A hello alone never deposes a leader: the
+//! core asks the store of leadership, and gives a notice for each such agent if the term stands
+//! there. These agents obey no lower epoch, so only a later term can serve them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,17 +12,17 @@ use leasehold_types::{Epoch, Moment, WorkerKey};
 use super::{Leader, Timer};
 use crate::effect::{Notice, Order};
 
-/// How far above a leader's epoch another's can be. Stores count their writes, and no store comes
-/// near that; an agent that says so would use the epochs up.
+/// The most by which an agent's epoch may exceed the leader's. Stores count their writes, and no
+/// store counts this far; accepting such an epoch would use up the range of epochs.
 const EPOCH_LEAP_MAX: u64 = 1 << 40;
-/// The least time between two questions to the store.
+/// The least time between two queries to the store.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 /// The least time between two notices of one worker.
 const NOTICE_EVERY: Duration = Duration::from_secs(60);
-/// Workers that are remembered; more are refused all the same, and not named.
+/// The most workers that are remembered; agents of further ones are refused without a notice.
 const AHEAD_MAX: usize = 1_024;
 
-/// What agents have said of later terms.
+/// The later terms that agents remember.
 #[derive(Clone, Debug, Default)]
 pub(super) struct EpochAhead {
     workers: BTreeMap<WorkerKey, SeenEpoch>,
@@ -33,13 +33,13 @@ pub(super) struct EpochAhead {
 #[derive(Clone, Copy, Debug)]
 struct SeenEpoch {
     seen: Epoch,
-    /// When it said so; none once the store was asked after that.
+    /// When its agent said so; none once the store was asked after that.
     unchecked_since: Option<Moment>,
     noticed_at: Option<Moment>,
 }
 
 impl Leader {
-    /// Refuses an agent that remembers a later term than this one, and has the store asked.
+    /// Refuses an agent that remembers a later term, and asks the store.
     pub(super) fn refuse_epoch_ahead(
         &mut self,
         key: &WorkerKey,
@@ -76,8 +76,8 @@ impl Leader {
         (RefusalReason::EpochAhead, message)
     }
 
-    /// Asks the store whether this term stands, where an agent's word waits for that; once in a
-    /// while.
+    /// Asks the store whether this term stands, if an agent has remembered a later one since; at
+    /// most once per `ASK_EVERY`.
     pub(super) fn ask_term(&mut self, now: Moment) {
         let waiting = self
             .epoch_ahead
@@ -96,7 +96,8 @@ impl Leader {
         }
     }
 
-    /// The term stood in the store at that moment: agents that said otherwise before it are named.
+    /// The term stood in the store at that moment: gives a notice for each agent that remembered a
+    /// later one before it.
     pub(in crate::core) fn term_stands(&mut self, epoch: Epoch, asked_at: Moment) {
         if self.ledger.epoch() != epoch {
             return;
@@ -117,7 +118,7 @@ impl Leader {
         }
     }
 
-    /// The worker's agent knows no later term, or the worker is gone.
+    /// The worker's agent remembers no later term, or the worker is gone.
     pub(super) fn forget_epoch_ahead(&mut self, key: &WorkerKey) {
         self.epoch_ahead.workers.remove(key);
     }

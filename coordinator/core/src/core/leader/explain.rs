@@ -1,5 +1,5 @@
-//! Why a worker has what it has, and why a stream is where it is: the facts in the order in which
-//! they decide.
+//! Explains why a worker holds its leases and why a stream is on its worker: the facts in the order
+//! in which they decide.
 
 use leasehold_types::message::DrainPhase;
 use leasehold_types::{ClusterName, Moment, StreamKey, WorkerKey};
@@ -11,14 +11,13 @@ use crate::ledger::Account;
 use crate::view::{ClaimPhase, Explanation, PlannedPool, Presence, StreamView, WhatIf, WorkerView};
 
 impl Core {
-    /// Why a worker has what it has; none where it is not known.
+    /// Why a worker holds its leases; none if the worker is not known.
     #[must_use]
     pub fn explain_worker(&self, key: &WorkerKey, now: Moment) -> Option<Explanation> {
         self.leader()?.explain_worker(key, now)
     }
 
-    /// Why a stream is where it is; none where no manifest lists it, or where this replica does not
-    /// lead.
+    /// Why a stream is on its worker; none if no manifest lists it, or this replica does not lead.
     #[must_use]
     pub fn explain_stream(&self, key: &StreamKey, now: Moment) -> Option<Explanation> {
         self.leader()?.explain_stream(key, now)

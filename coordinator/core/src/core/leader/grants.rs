@@ -1,4 +1,4 @@
-//! Grants: for each agent the newest wanted state, composed when its connection takes a message.
+//! Grants: the newest wanted state of each agent, composed when its connection can take a message.
 //! A lease counts as granted from here on.
 
 use std::cmp::Reverse;
@@ -19,20 +19,20 @@ use crate::effect::{Effect, Notice};
 use crate::exposure::Exposure;
 use crate::ledger::{Ledger, Phase};
 
-/// Streams that one message asks back, and streams that one message grants: the others follow in
+/// The most streams that one message asks back, and the most that it grants: the others follow in
 /// the next one. A snapshot lists all that is held.
 const STREAMS_PER_GRANT_MAX: usize = 1_024;
 
-/// What a message contains.
+/// The content of a message.
 enum GrantContent<'a> {
-    /// All that is new. The cluster may grow by this many slots; none while it may not grow.
+    /// All changes. The cluster may grow by this many slots; none while it may not grow.
     All(Option<&'a mut u32>),
-    /// That what is held is renewed. What else is new follows in its turn.
+    /// A renewal only. Changes follow when the worker's turn comes.
     Renewal,
 }
 
 impl Leader {
-    /// Sends every agent whose connection takes a message what is new for it.
+    /// Sends every agent whose connection can take a message the changes for it.
     pub(super) fn flush(&mut self, now: Moment) {
         if mutation::on(Mutation::WaitForSlowest) && self.any_session_is_slow() {
             return;
@@ -61,8 +61,8 @@ impl Leader {
         self.flushing.pop_front()
     }
 
-    /// Answers beats of agents whose turn has not come, so that no lease ends because others have
-    /// long messages to get.
+    /// Answers beats of agents whose turn has not come, so that no lease ends because others are
+    /// sent long messages.
     pub(super) fn renew(&mut self, now: Moment) {
         if self.is_all_sent() {
             self.unanswered = RoundRobin::default();
@@ -114,7 +114,7 @@ impl Leader {
         let fresh = snapshot && account.fresh_since == Some(worker.incarnation);
         let epoch = ledger.epoch();
 
-        // Whatever this grant renews lasts as long as it says.
+        // The leases that this grant renews last as long as it says.
         let before = account.ttl;
         let renewed = match mutation::on(Mutation::ShorterTtlAtOnce) {
             true => terms.ttl,
@@ -184,17 +184,18 @@ impl Leader {
         session.drain_sent = drain_ordered;
     }
 
-    /// The times that hold for one agent; none before what it may hold is written down.
+    /// The terms for one agent; none before its exposure is written down.
     pub(super) fn terms_for(&self, key: &WorkerKey) -> Option<Terms> {
         let cluster = self.clusters.get(&key.cluster)?;
         let account = self.ledger.account(key)?;
         let exposure = &account.exposure;
         let worker = self.observed(key)?;
-        // An entry for an older agent alone would not warn a successor of this one.
+        // A successor learns of this agent only from an entry for it, and not from one for an older
+        // agent.
         let written =
             exposure.incarnation >= worker.incarnation || mutation::on(Mutation::SkipConfirm);
         let exposed = if written { exposure.ttl } else { Duration::ZERO };
-        // What is being written in its place may allow less.
+        // The exposure that is being written in its place may allow less.
         let next = account.registering.as_ref().map_or(exposed, |next| next.ttl);
         // A message to a lost worker may still arrive, and must not put off the end of its leases.
         let known = if worker.lost { account.ttl } else { Duration::MAX };
@@ -205,7 +206,7 @@ impl Leader {
         })
     }
 
-    /// How old a journal must be to speak for what came before it by time.
+    /// How old a journal must be so that every lease before it has ended by time.
     pub(super) fn reserve(&self, key: &WorkerKey, ttl: Duration) -> Duration {
         let account = self.ledger.account(key);
         let exposed = account.map_or(Duration::ZERO, |account| account.exposure.ttl);
@@ -222,7 +223,7 @@ impl Leader {
     ) -> Option<PoolGrant> {
         let cluster = self.clusters.get(&key.cluster)?;
         let worker = cluster.workers.get(&key.worker)?;
-        // One that drains takes no job, whatever was planned before.
+        // A draining worker takes no job, even if the plan wants some for it.
         let target = if worker.is_working() { worker.target } else { 0 };
         let floor_wanted = cluster.spec.floor;
         let account = self.ledger.account(key)?;
@@ -261,7 +262,7 @@ impl Leader {
         Some(pool)
     }
 
-    /// Streams that are asked back, and those that renewals leave out from now on.
+    /// Streams that are asked back, and those that are no longer renewed.
     fn revocations(&mut self, key: &WorkerKey, now: Moment) -> Vec<StreamGrant> {
         let Some(worker) = self.worker_mut(key) else { return Vec::new() };
         let mut news = std::mem::take(&mut worker.revoking);
@@ -281,7 +282,7 @@ impl Leader {
         let handover = self.handover(stream, key);
         let claim = self.ledger.claim(stream, key)?;
         let is_met = wanted.is_some_and(|wanted| wanted.is_met_by(claim));
-        // Its pipeline may have broken since it was to be asked back.
+        // Its pipeline may have broken since the stream was marked to be asked back.
         let working = self.observed(key).is_some_and(|worker| worker.is_working());
         let waits = stream.set.is_shares() && wanted.is_some_and(|it| it.on.is_none() && it.stays);
         let kept = is_met || (waits && working);
@@ -348,7 +349,7 @@ impl Leader {
                 self.forget_want(key, &stream);
                 continue;
             };
-            // What finds no room in this message is granted by the next one.
+            // A share that does not fit in this message is granted by the next one.
             if !room.is_left() {
                 continue;
             }
@@ -408,7 +409,8 @@ impl Leader {
     fn block(&mut self, key: &WorkerKey, stream: &StreamKey) {
         let account = self.ledger.account(key);
         let is_full = account.is_none_or(|it| it.streams.len() >= STREAMS_PER_WORKER_MAX);
-        // What the capacity or the other shares of its node allow changes with every beat.
+        // A share is not blocked: whether the capacity and the node's other shares allow it may
+        // change with every beat.
         if is_full || stream.set.is_shares() {
             return;
         }

@@ -1,5 +1,5 @@
-//! Pipelines: which worker serves which part of which node, and the states that follow. One task
-//! owns all kinds, so there is no race between them.
+//! Pipelines: which worker serves which part of which node, and the states of pipelines and
+//! bindings. One task owns all of them, so no two race.
 
 mod class_rooms;
 mod class_views;
@@ -21,12 +21,13 @@ pub(super) use routes::{RouteBudget, SnapshotShare};
 pub(super) use state::Pipelines;
 
 impl Leader {
-    /// Plans whatever of pipelines has changed, until nothing follows.
+    /// Plans the pipelines that have changed, until nothing more follows.
     pub(super) fn plan_pipelines(&mut self, now: Moment) {
         self.recover_known(now);
         let mut healed = false;
         loop {
-            // Before a share that its worker has given back counts as lost.
+            // Moves shares first: a share that its draining worker has given back would count as
+            // lost.
             if self.pipelines.recheck_waiting {
                 self.move_shares_of_draining(now);
             }

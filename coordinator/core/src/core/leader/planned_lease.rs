@@ -1,4 +1,4 @@
-//! What the plan wants of a stream lease, for a stream of a set or a share of a pipeline. Grants,
+//! The planned lease of a stream, for a stream of a set or a share of a pipeline. Grants,
 //! revocations and adoption all rest on this one answer.
 
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::desired::Mode;
 use crate::ledger::Claim;
 use crate::planner::streams::Unplaced;
 
-/// What the plan wants of a stream or share.
+/// The lease that the plan wants for a stream or share.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PlannedLease<'a> {
     /// The cluster whose workers it is for; of a share the class of its node in the plan.
@@ -25,7 +25,7 @@ pub(super) struct PlannedLease<'a> {
     pub(super) pinned: bool,
 }
 
-/// How long a worker may take to let go of a stream whose set is no longer desired.
+/// The handover deadline of a stream whose set is unknown.
 const HANDOVER_DEFAULT: Duration = Duration::from_secs(30);
 
 impl PlannedLease<'_> {
@@ -40,14 +40,14 @@ impl PlannedLease<'_> {
         *self.cluster == key.cluster && self.on == Some(&key.worker)
     }
 
-    /// Whether a lease is what the plan wants: at that worker, with that load.
+    /// Whether a lease is as planned: on that worker, with that load.
     pub(super) fn is_met_by(&self, claim: &Claim) -> bool {
         self.is_for(&claim.worker) && self.load == claim.load
     }
 }
 
 impl Leader {
-    /// What the plan wants of a stream; none where the stream is not desired.
+    /// The planned lease of a stream; none if the stream is not desired.
     pub(super) fn planned_lease(&self, stream: &StreamKey) -> Option<PlannedLease<'_>> {
         if let Some(share) = ShareKey::of(stream) {
             return self.pipelines.planned_lease(&share);
@@ -57,14 +57,14 @@ impl Leader {
             cluster: &set.spec.cluster,
             on: planned.on.as_ref(),
             load: None,
-            // Nobody else can take it.
+            // No other worker can take it.
             stays: matches!(planned.unplaced, None | Some(Unplaced::NoWorker)),
             pinned: set.spec.mode == Mode::Pinned,
         })
     }
 
-    /// How long a worker may take to let a stream go: what its set says or said, or of a share its
-    /// own class, whichever class the share goes to.
+    /// How long a worker may take to release a stream: the deadline of its set, even if the set is
+    /// gone, or for a share that of the worker's own class.
     pub(super) fn handover(&self, stream: &StreamKey, key: &WorkerKey) -> Duration {
         let known = match stream.set.is_shares() {
             true => self.replica.class(&key.cluster).map(|class| class.handover_deadline),

@@ -1,5 +1,5 @@
-//! Pool sizes: what the plan wants each worker of a cluster to have. Invariant: what a turn costs
-//! grows with the workers whose sizes change, and not with those of the cluster.
+//! The planned pool size of each worker of a cluster. Invariant: the cost of a turn grows with the
+//! workers whose sizes change, and not with all workers of the cluster.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,7 +17,7 @@ use crate::view::WhatIf;
 
 /// In debug builds clusters of at most this many workers are planned a second time, from scratch.
 const CHECKED_MAX: usize = 64;
-/// So many shares are changed for one unit of work.
+/// Shares that are changed per unit of work.
 const RESHARED_PER_UNIT: usize = 8;
 
 /// The pools of a cluster as they are planned.
@@ -29,8 +29,8 @@ pub(super) struct Pools {
     counted_sum: u64,
     /// Workers that have changed.
     stale: BTreeSet<WorkerName>,
-    /// The changed workers that the next plan covers: those that it has not read yet, and those
-    /// that it has. The plan is made when all are read.
+    /// The changed workers that the next plan covers: those that are not read yet, and those that
+    /// are. The plan is made when all are read.
     unread: BTreeSet<WorkerName>,
     read: Vec<WorkerName>,
     /// Workers that found fewer free slots than they may have, the newest generation first.
@@ -40,12 +40,12 @@ pub(super) struct Pools {
 }
 
 impl Pools {
-    /// The cluster's budget is another, or something else that concerns all its workers.
+    /// The cluster's budget has changed, or something else that concerns all its workers.
     pub(super) fn spec_changed(&mut self) {
         self.all_stale = true;
     }
 
-    /// A worker takes jobs and has this many committed slots; with none, it takes no jobs.
+    /// Sets the committed slots of a worker that takes jobs; none for a worker that takes no jobs.
     fn count(&mut self, worker: &WorkerName, committed: Option<u32>) {
         let before = match committed {
             Some(committed) => self.counted.insert(worker.clone(), committed),
@@ -57,7 +57,7 @@ impl Pools {
 }
 
 impl Leader {
-    /// Something of a worker has changed that pools are planned by.
+    /// A fact of a worker has changed that pools are planned by.
     pub(super) fn pool_changed(&mut self, key: &WorkerKey) {
         if let Some(cluster) = self.clusters.get_mut(&key.cluster) {
             cluster.pools.stale.insert(key.worker.clone());
@@ -72,7 +72,7 @@ impl Leader {
         }
     }
 
-    /// Plans a cluster's pools as far as the budget goes; whether that is done.
+    /// Plans a cluster's pools as far as the budget goes; returns whether that is done.
     pub(super) fn plan_pools(&mut self, name: &ClusterName) -> bool {
         let Some(cluster) = self.clusters.get_mut(name) else { return true };
         let pools = &mut cluster.pools;
@@ -83,7 +83,7 @@ impl Leader {
         if pools.unread.is_empty() && pools.read.is_empty() && !all {
             return true;
         }
-        // At least one, however little the turn may do.
+        // At least one worker is read, even if little budget is left.
         while let Some(worker) = pools.unread.pop_first() {
             let key = WorkerKey { cluster: name.clone(), worker: worker.clone() };
             let known = cluster.workers.get(&worker).zip(self.ledger.account(&key));
@@ -123,7 +123,7 @@ impl Leader {
         is_current
     }
 
-    /// Has as many of the workers that wait for slots checked as there are free slots.
+    /// Has as many waiting workers checked as there are free slots.
     pub(super) fn hand_out_free(&mut self, name: &ClusterName) {
         let free = self.free_slots(name).unwrap_or(0);
         let Some(cluster) = self.clusters.get_mut(name) else { return };
@@ -133,7 +133,7 @@ impl Leader {
         }
     }
 
-    /// A worker takes more slots as soon as some are free.
+    /// Lets a worker wait for free slots.
     pub(super) fn wait_for_slots(&mut self, key: &WorkerKey) {
         let Some(cluster) = self.clusters.get_mut(&key.cluster) else { return };
         let Some(worker) = cluster.workers.get(&key.worker) else { return };
@@ -146,7 +146,7 @@ impl Leader {
         let Some(worker) = cluster.workers.get_mut(&key.worker) else { return };
         let account = self.ledger.account(&key);
         let share = cluster.pools.shares.share(&key.worker);
-        // Nothing can be sent to a silent worker: what it has, it keeps.
+        // A silent worker cannot be sent anything, so it keeps its size.
         let silent = worker.is_working() && share.is_none();
         let kept = account.filter(|_| silent).map_or(0, Account::size);
         worker.target = share.unwrap_or(kept);
@@ -160,7 +160,7 @@ impl Leader {
         }
     }
 
-    /// What is kept is what a plan from scratch gives.
+    /// Checks that the kept shares equal those of a plan from scratch.
     fn check_shares(&self, name: &ClusterName) {
         let Some(cluster) = self.clusters.get(name) else { return };
         if cluster.workers.len() > CHECKED_MAX {
@@ -172,8 +172,8 @@ impl Leader {
         }
     }
 
-    /// The pool size of each worker that can take jobs, from scratch; for a look at another
-    /// budget, with that.
+    /// The pool size of each worker that can take jobs, planned from scratch; with `what_if`, under
+    /// other circumstances.
     pub(super) fn pool_shares(
         &self,
         name: &ClusterName,

@@ -1,4 +1,4 @@
-//! From what the plan wants of a stream to what has to be said to whom.
+//! Compares the plan of a stream with its claims, and marks the workers that need a message.
 
 use leasehold_types::message::HeldStream;
 use leasehold_types::mutation::{self, Mutation};
@@ -29,7 +29,7 @@ impl Leader {
         let unwanted: Vec<_> = unwanted.map(|claim| claim.worker.clone()).collect();
         let mut mine = claims.iter().filter(|it| on.as_ref().is_some_and(|on| it.worker == *on));
         let has_some = mine.clone().next().is_some();
-        // Where all that it has is on its way out, it needs a new lease to go on.
+        // A worker whose lease is ending needs a new lease to continue.
         let goes_on_there =
             mine.find(|it| !it.is_orphaned()).is_some_and(|it| it.phase == Phase::Held);
         for key in unwanted {
@@ -42,8 +42,8 @@ impl Leader {
         let Some(key) = on else { return };
         let owns = self.observed(&key).is_some_and(|worker| worker.owns_streams());
         if !owns {
-            // The worker that it was planned on drains or is lost: plan again at once. If that
-            // worker is back by then, the new plan is still reconciled.
+            // The planned worker drains or is lost: plan again at once. If that worker is back by
+            // then, the new plan is still reconciled.
             if !has_some {
                 if let Some(planned) = self.replica.planned_mut(stream) {
                     planned.on = None;
@@ -62,8 +62,8 @@ impl Leader {
         }
     }
 
-    /// A claim on a stream has ended, and only the worker that it is planned on has one: a move has
-    /// ended without a grant.
+    /// A claim on a stream has ended. If only its planned worker has a claim now, a move has ended
+    /// without a grant.
     pub(super) fn note_single_owner(&mut self, stream: &StreamKey, now: Moment) {
         let Some((set, planned)) = self.replica.planned(stream).filter(|(set, _)| set.limited)
         else {
@@ -77,7 +77,7 @@ impl Leader {
         }
     }
 
-    /// Looks at every stream that a worker has a claim on.
+    /// Checks every stream that a worker has a claim on, in slices.
     pub(super) fn check_claims_of(&mut self, key: &WorkerKey, check: ClaimCheck) {
         self.sliced_tasks.push_back(SlicedTask::ClaimsOfWorker {
             key: key.clone(),
@@ -86,8 +86,8 @@ impl Leader {
         });
     }
 
-    /// Has every worker that waits for a stream checked: more is known now of what workers may hold
-    /// unheard of. Grants and plans may have waited for that, in other clusters too.
+    /// Has every worker that waits for a stream checked, because unheard leases have changed.
+    /// Grants and plans may have waited for that, in other clusters too.
     pub(super) fn recheck_blocked(&mut self, now: Moment) {
         for cluster in std::mem::take(&mut self.awaiting_reports) {
             if mutation::on(Mutation::PassedOverForgotten) {
@@ -104,9 +104,8 @@ impl Leader {
         }
     }
 
-    /// Streams were reported: the plan leaves a stream where it is if no other worker has it; of
-    /// two workers the one with the higher token is the newer owner. A stream that is asked back
-    /// goes where it was to go.
+    /// Plans reported streams on the worker that reported them, unless a worker with a higher token
+    /// has them. A stream that is asked back keeps its planned worker.
     pub(super) fn plan_where_reported(&mut self, streams: &[HeldStream], key: &WorkerKey) {
         let owns_streams = self.observed(key).is_some_and(|worker| worker.owns_streams());
         for HeldStream { stream, .. } in streams {
@@ -118,8 +117,8 @@ impl Leader {
         }
     }
 
-    /// The same for a share: its place is left to a worker until it drains; a stream's is another's
-    /// at once.
+    /// The same for a share. A draining worker keeps its planned shares until they are moved;
+    /// streams are planned elsewhere at once.
     pub(super) fn plan_share_where_held(&mut self, stream: &StreamKey, key: &WorkerKey) {
         if self.observed(key).is_none_or(|worker| worker.lost) {
             return;
@@ -146,8 +145,8 @@ impl Leader {
         }
     }
 
-    /// Whether a worker holds a stream by a newer claim than the one that it is planned on, of the
-    /// same cluster.
+    /// Whether a worker holds a stream by a newer claim than its planned worker, of the same
+    /// cluster.
     fn is_newest(&self, stream: &StreamKey, key: &WorkerKey, planned: Option<&WorkerName>) -> bool {
         let ledger = &self.ledger;
         let token = |worker: &WorkerName| {

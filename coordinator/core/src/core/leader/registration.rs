@@ -1,6 +1,6 @@
-//! Exposures are written down before workers are granted anything under them: which registrations
-//! the leader asks for, and what each answer allows. Invariant: the leader grants nothing that its
-//! entry, or the entry that is being written in its place, does not allow.
+//! Registrations: an exposure is written down before its worker is granted anything under it.
+//! Invariant: the leader grants nothing that the worker's entry, or the entry that is being written
+//! in its place, does not allow.
 
 use leasehold_types::WorkerKey;
 use leasehold_types::mutation::{self, Mutation};
@@ -11,11 +11,11 @@ use crate::exposure::{Exposure, Life, Sets};
 use crate::observed::Worker;
 
 impl Leader {
-    /// What the platform has written down may be granted now.
+    /// The platform has written these exposures: leases within them may be granted now.
     pub(in crate::core) fn registered(&mut self, workers: Vec<(WorkerKey, Life, Exposure)>) {
         for (key, life, exposure) in workers {
             let Some(mut account) = self.ledger.account_mut(&key) else { continue };
-            // The entry of an earlier life was struck since.
+            // The entry of an earlier life has been removed since.
             if account.life != life && !mutation::on(Mutation::RegisteredOfAnotherLife) {
                 continue;
             }
@@ -32,7 +32,7 @@ impl Leader {
         }
     }
 
-    /// Has what the worker may come to hold written down, where it is not yet.
+    /// Has the worker's exposure written down, if the written one does not cover it.
     pub(super) fn register_if_needed(&mut self, key: &WorkerKey) {
         let Some(worker) = self.observed(key).filter(|worker| worker.reported) else { return };
         let Some(wanted) = self.exposure(key, worker) else { return };
@@ -49,8 +49,8 @@ impl Leader {
         self.order(Order::Register(vec![(key.clone(), life, wanted)]));
     }
 
-    /// The most that the worker may come to hold under what is desired, and all that it may hold
-    /// already.
+    /// The exposure that covers all that the worker may be granted under the desired state, and all
+    /// that it may hold already.
     fn exposure(&self, key: &WorkerKey, worker: &Worker) -> Option<Exposure> {
         let cluster = self.clusters.get(&key.cluster)?;
         let ledger = &self.ledger;
@@ -66,7 +66,7 @@ impl Leader {
         let have = account.exposure.sets;
         let sets = match list.map_or(Sets::None, |list| list.sets()) {
             sets if allows(sets) => sets,
-            // It gives back what it holds of a set that is no longer desired.
+            // It still holds streams of a set that is no longer desired.
             sets if self.replica.lists.cover(&key.cluster, have, sets) && allows(have) => have,
             Sets::None | Sets::Listed { .. } | Sets::Any => Sets::Any,
         };

@@ -1,6 +1,6 @@
-//! Reports: what an agent holds is adopted in slices. Invariant: a worker counts as reported only
-//! when the whole of its report is adopted. Until then its leases only add to what is known, none
-//! of them is freed by time, and what its agent says later waits behind the report.
+//! Reports are adopted in slices. Invariant: a worker counts as reported only when all of its
+//! report is adopted. Until then its leases are only added to the ledger, none of them is freed by
+//! time, and later messages of its agent wait behind the report.
 
 use std::collections::VecDeque;
 use std::ops::Bound;
@@ -17,8 +17,8 @@ use crate::effect::Freed;
 use crate::event::ConnId;
 use crate::ledger::{AbsentClaims, AdoptionStart, Unknown};
 
-/// Beats that wait behind a report at the most: an agent that beats once a second and at every
-/// event says so much in minutes.
+/// The most beats that wait behind a report: an agent that beats once a second and at every event
+/// sends this many in minutes.
 const BEATS_MAX: usize = 1_024;
 
 /// A report that is being adopted.
@@ -31,11 +31,11 @@ pub(super) struct Adoption {
     begun: AdoptionStart,
     /// How many of its streams are adopted.
     adopted: usize,
-    /// How many of the account's claims it lists, as far as it is adopted.
+    /// How many of the account's claims it lists, in the part that is adopted.
     listed: usize,
-    /// The last stream of the account that was held against the list.
+    /// The last stream of the account that was compared with the list.
     compared: Option<StreamKey>,
-    /// What the agent said after it.
+    /// The agent's later beats, with their moments.
     beats: VecDeque<(Beat, Moment)>,
 }
 
@@ -70,12 +70,12 @@ impl Leader {
         self.admission.reported(conn, listed);
         match is_short {
             true => while self.adopt_slice(conn, usize::MAX).is_some() {},
-            // If it is never whole, what was adopted ends by time.
+            // If the adoption never ends, the adopted leases end by time.
             false => self.schedule_silence_check(key),
         }
     }
 
-    /// Goes on with reports, as far as the budget goes.
+    /// Adopts further parts of reports, as far as the budget goes.
     pub(super) fn adopt(&mut self) {
         while self.replica.budget.is_left()
             && let Some(conn) = self.adoptions.keys().next().copied()
@@ -86,7 +86,7 @@ impl Leader {
         }
     }
 
-    /// Drops what is left of a report: its connection is over, and it counts for nothing.
+    /// Drops the rest of a report, because its connection is over.
     pub(super) fn drop_adoption(&mut self, conn: ConnId) {
         let Some(adoption) = self.adoptions.remove(&conn) else { return };
         if let Some(mut account) = self.ledger.account_mut(&adoption.key) {
@@ -95,7 +95,7 @@ impl Leader {
         self.schedule_silence_check(&adoption.key);
     }
 
-    /// Keeps what an agent says while its report is being adopted; gives it back otherwise.
+    /// Keeps an agent's beat while its report is being adopted; returns it otherwise.
     pub(super) fn wait_for_adoption(
         &mut self,
         conn: ConnId,
@@ -139,7 +139,7 @@ impl Leader {
                 return Some(handled);
             }
         }
-        // An account of which every claim is listed needs no comparison.
+        // If the report lists every claim of the account, no comparison is needed.
         let account = ledger.account(&key).filter(|it| it.claim_count() > adoption.listed);
         let from = adoption.compared.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
         let streams = account.into_iter().map(|account| &account.streams);
@@ -175,7 +175,7 @@ impl Leader {
         None
     }
 
-    /// The account as the whole report says that it is.
+    /// Brings the account up to the whole report.
     fn end_adoption(&mut self, key: &WorkerKey, incarnation: Incarnation, adoption: &Adoption) {
         let Adoption { report, at, begun, .. } = adoption;
         let ledger = &mut self.ledger;
@@ -188,7 +188,7 @@ impl Leader {
         };
         let reports_anew = account.incarnation != Some(incarnation);
         let committed = account.committed();
-        // This agent cannot know what an earlier agent in this term did not.
+        // This agent cannot know slots that an earlier agent of this term did not know.
         let unknown_before =
             account.unknown.filter(|_| earlier.is_some()).map(|unknown| unknown.until);
         let unheard = ledger.unheard_until(key).is_some();
@@ -206,7 +206,7 @@ impl Leader {
             account.unknown = (committed > 0).then_some(Unknown { slots: committed, until });
             account.settle_unknown(*at);
         }
-        // A worker of which nothing was outstanding runs no job that began without a lease.
+        // A worker without anything outstanding runs no job, since none begins without a lease.
         if account.fresh_since == Some(incarnation) && account.jobs == Jobs::Unknown {
             account.jobs = Jobs::Running(0);
         }
@@ -220,9 +220,9 @@ impl Leader {
         }
     }
 
-    /// Has the plan leave the streams of a report where they are, and has their claims checked.
+    /// Keeps the reported streams where they are in the plan, and has their claims checked.
     fn after_adoption(&mut self, key: &WorkerKey, report: &Report) {
-        // All at once: a plan that comes between would move what is not left in its place yet.
+        // This is not sliced: a plan made in between would move the streams that are not kept yet.
         self.plan_where_reported(&report.streams, key);
         self.check_claims_of(key, ClaimCheck::PlanAndExpiry);
         self.recheck_class(&key.cluster);

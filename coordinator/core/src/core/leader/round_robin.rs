@@ -1,10 +1,10 @@
-//! Keys that wait, served in turn.
+//! Waiting keys that are served in turn.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
 
-/// Those who wait, by name, and who was taken last. Invariant: nobody is taken twice before
-/// everybody who waited meanwhile was taken once.
+/// The waiting keys, in order, and the last one taken. Invariant: no key is taken twice before
+/// every key that waited meanwhile was taken once.
 #[derive(Clone, Debug)]
 pub(super) struct RoundRobin<K> {
     waiting: BTreeSet<K>,

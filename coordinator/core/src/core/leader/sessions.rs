@@ -101,7 +101,8 @@ impl Leader {
         if session.is_some_and(|session| hello.link <= session.link) {
             return Err((RefusalReason::NewerLink, "a newer connection exists".into()));
         }
-        // An agent counts its links: one that begins again is another, with the same number.
+        // An agent counts its links upwards, so a lower or repeated number is from another agent
+        // with the same incarnation.
         let twin = session.is_none() && hello.incarnation == newest && hello.link <= worker.link;
         if twin {
             let message = format!("another agent of {key} has incarnation {newest}");
@@ -118,7 +119,7 @@ impl Leader {
             .or_insert_with(|| Worker::new(hello.incarnation));
         let newer = hello.incarnation > worker.incarnation;
         if newer {
-            // What an earlier agent waited for is not this one's.
+            // The waits of an earlier agent do not apply to this one.
             (worker.welcome_place, worker.no_epoch_since) = (None, None);
         }
         worker.incarnation = hello.incarnation;
@@ -128,8 +129,8 @@ impl Leader {
         let moved = worker.address != hello.address;
         worker.address = hello.address.clone();
         if hello.epoch_seen.is_none() {
-            // Dialling again does not begin the wait anew: since its first hello this agent can
-            // have been granted nothing by a later leader, or it would remember that.
+            // Dialling again does not restart the wait: a later leader cannot have granted this
+            // agent anything since its first hello, or the agent would remember that epoch.
             let since =
                 worker.no_epoch_since.filter(|_| !mutation::on(Mutation::ConfirmAnewPerLink));
             worker.no_epoch_since = Some(since.unwrap_or(now));
@@ -174,7 +175,7 @@ impl Leader {
         self.begin_adoption(conn, &key, report, now);
     }
 
-    /// The whole of a report is adopted: its worker counts as reported.
+    /// All of a report is adopted: its worker counts as reported.
     pub(super) fn count_as_reported(&mut self, key: &WorkerKey, report: &Report) {
         let Some(worker) = self.worker_mut(key) else { return };
         let Some(session) = worker.session.as_mut() else { return };
@@ -182,13 +183,13 @@ impl Leader {
         session.nonce = report.nonce;
         worker.reported = true;
         worker.welcome_place = None;
-        // The report covers everything that was granted before it.
+        // The report covers every earlier grant.
         worker.unacknowledged.clear();
         worker.lost = false;
         worker.drain = report.drain;
     }
 
-    /// What follows from a report.
+    /// Acts on a report that is adopted.
     pub(super) fn after_report(&mut self, conn: ConnId, key: &WorkerKey, now: Moment) {
         self.replica.notice(Notice::Joined(key.clone()));
         self.register_if_needed(key);
@@ -259,7 +260,7 @@ impl Leader {
         self.check_left(&key, now);
     }
 
-    /// Nothing more is heard on this connection; the worker that spoke there.
+    /// Forgets a connection that has ended; returns its worker.
     pub(super) fn forget_conn(&mut self, conn: ConnId) -> Option<WorkerKey> {
         let key = self.conns.remove(&conn)?;
         self.admission.end(conn);
@@ -289,8 +290,8 @@ impl Leader {
         }
     }
 
-    /// Forgets a worker that has left, once nothing can be outstanding for it: neither what its
-    /// agent reported nor what the register says that an earlier one may hold.
+    /// Forgets a worker that has left, once nothing can be outstanding for it: neither leases that
+    /// its agent reported nor unheard leases of an earlier agent.
     pub(super) fn check_left(&mut self, key: &WorkerKey, now: Moment) {
         let Some(worker) = self.observed(key) else { return };
         let heard = worker.session.as_ref().is_none_or(|session| session.reported);

@@ -1,6 +1,5 @@
-//! Work that grows with the fleet goes on in slices, so that no turn is long. Invariant: a slice
-//! handles each stream by all that is known then, so it makes no difference what happens between
-//! two slices.
+//! Work that grows with the fleet is done in slices, so that no turn is long. Invariant: a slice
+//! decides about each stream by the state at that moment, so events between two slices do no harm.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -17,23 +16,24 @@ use crate::merge::merge;
 
 /// Units that one connection costs when the desired state has changed.
 const UNITS_PER_CONN: usize = 4;
-/// Claim slots that are scanned for one unit.
+/// Claim slots that are scanned per unit.
 const SLOTS_PER_UNIT: usize = 16;
 
-/// Work that goes on where it was left.
+/// A task that continues where its last slice ended.
 #[derive(Clone, Debug)]
 pub(super) enum SlicedTask {
     /// Over all streams that a worker has a claim on, after this one.
     ClaimsOfWorker { key: WorkerKey, after: Option<StreamKey>, check: ClaimCheck },
     /// Over all streams of these sets with a claim, from this slot on.
     ClaimsOfSets { sets: BTreeSet<SetName>, slot: usize },
-    /// Over streams that are planned elsewhere now, by their places in the set, from this one on.
+    /// Over streams that have another planned worker now, by their positions in the set, from this
+    /// one on.
     ReplannedStreams { set: SetName, spec: Arc<StreamSet>, streams: Vec<u32>, next: usize },
     /// Over the workers of a cluster whose pools were planned again, from the last one on.
     PoolTargets { cluster: ClusterName, workers: Vec<WorkerName> },
-    /// Over all connections, after this one: what is desired is other.
+    /// Over all connections, after this one, because the desired state has changed.
     Connections { after: Option<ConnId> },
-    /// Over all who wait for a stream that may be free now, after this one.
+    /// Over all workers that wait for a stream that may be free now, after this one.
     BlockedWorkers { after: Option<WorkerKey> },
 }
 
@@ -149,7 +149,7 @@ impl Leader {
         }
     }
 
-    /// Has somebody who waits for streams look whether they are free.
+    /// Has the grants of a worker that waits for streams tried again.
     pub(super) fn unblock(&mut self, key: &WorkerKey) {
         self.blocked_workers.remove(key);
         if let Some(worker) = self.worker_mut(key)
@@ -177,8 +177,8 @@ impl Leader {
         }
     }
 
-    /// Nothing is planned or granted at a worker that is gone, and no share there counts, from
-    /// before the first of its leases ends until the last one has.
+    /// From before the first of its leases ends, nothing is planned or granted on a worker that is
+    /// gone, and none of its shares counts.
     fn begin_ending(&mut self, key: &WorkerKey, now: Moment) {
         self.ending_accounts.insert(key.clone(), true);
         if let Some(worker) = self.worker_mut(key) {
@@ -188,7 +188,7 @@ impl Leader {
         self.lose_worker(key, now);
     }
 
-    /// Ends some of the leases of a worker that is gone; whether it has none left.
+    /// Ends some of the leases of a worker that is gone; returns whether all have ended.
     fn end_slice(&mut self, key: &WorkerKey, most: usize, now: Moment) -> bool {
         let account = self.ledger.account(key);
         let streams = account.into_iter().flat_map(|account| &account.streams);
@@ -203,7 +203,7 @@ impl Leader {
         false
     }
 
-    /// Ends a worker's account at once: the next one of its name speaks already.
+    /// Ends a worker's account at once, because the next agent of that name has said hello already.
     pub(super) fn end_account_now(&mut self, key: &WorkerKey, now: Moment) {
         if self.ending_accounts.remove(key).is_some() {
             self.gone(key, now);

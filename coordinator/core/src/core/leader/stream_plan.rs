@@ -1,9 +1,9 @@
-//! A plan of a cluster's streams, in slices: what it rests on is gathered, then it is made, then it
-//! is taken over stream by stream.
+//! A plan of a cluster's streams, in slices: its input is gathered, then the plan is made, then it
+//! is applied stream by stream.
 //!
-//! Invariant: a plan is made from all that was gathered, and nothing is done about it before all of
-//! it is taken over. A stream is left as it is if what the plan assumed of it, or of its new
-//! worker, is no longer so; its cluster is then planned again.
+//! Invariant: a plan is made from the whole input, and no stream is reconciled before all of the
+//! plan is applied. A stream is left as it is if the facts about it or its new worker have changed
+//! since; then its cluster is planned again.
 
 mod apply;
 mod input;
@@ -21,7 +21,7 @@ use crate::planner::streams::{
     Placement, Planning, SetInput, StreamInput, StreamSpec, Unplaced, WorkerIndex,
 };
 
-/// So many streams of a plan are placed for one unit of work: it looks at plain numbers only.
+/// Streams of a plan that are placed per unit of work: placing reads plain numbers only.
 const PLACED_PER_UNIT: usize = 8;
 
 #[expect(clippy::disallowed_types, reason = "looked up, never walked: no order is seen")]
@@ -38,16 +38,16 @@ pub(super) struct StreamPlan {
     /// The cluster's sets, as they were desired when it was begun.
     pub(super) sets: Vec<SetPlan>,
     stage: Stage,
-    /// The set in hand, and how far it is done.
+    /// The present set, and the position in it.
     set: usize,
     at: usize,
-    /// Some streams are left out, since a worker that has not reported may hold them.
+    /// Some streams are left out, because a worker that has not reported may hold them.
     passed_over: bool,
-    /// Nothing moves for balance, since a worker is missing.
+    /// Nothing moves for balance, because a worker is missing.
     balance_waits: bool,
     /// Something has changed since it was gathered.
     is_stale: bool,
-    /// When the first frozen stream thaws.
+    /// When the cooldown of the first frozen stream ends.
     thaw: Option<Moment>,
 }
 
@@ -59,27 +59,27 @@ pub(super) struct SetPlan {
     /// The streams that are planned: indices into the set.
     which: Vec<u32>,
     specs: Vec<StreamSpec>,
-    /// How many of its streams are on their way from one worker to another.
+    /// How many of its streams are moving from one worker to another.
     moving: usize,
     /// How many streams the plan moves.
     moves: usize,
-    /// Those that are planned elsewhere now: indices into the set.
+    /// The streams that have another planned worker now: indices into the set.
     touched: Vec<u32>,
 }
 
 #[derive(Clone, Debug)]
 enum Stage {
-    /// What is known of the streams is gathered.
+    /// The facts about the streams are gathered.
     Gather,
-    /// It is counted how many are on their way, where moves are limited.
+    /// The moving streams are counted, if moves are limited.
     Count,
     /// The streams are placed.
     Place(Box<Planning>),
-    /// The placements are taken over.
+    /// The placements are applied.
     Apply(Vec<Vec<Placement>>),
 }
 
-/// What a plan says of one stream.
+/// The planned place of one stream.
 pub(super) struct PlannedStream<'a> {
     pub(super) set: &'a SetName,
     pub(super) stream: &'a Stream,
@@ -150,14 +150,15 @@ impl SetPlan {
         self.spec.moves.per_round_max.saturating_sub(self.moving)
     }
 
-    /// What is planned of it. Where streams are left out, or their worker is missing, nothing moves
-    /// for balance: with them it would be another plan, and what moves now would have to go back.
+    /// The planner's input for this set. If streams are left out, or their worker is missing,
+    /// nothing moves for balance: with these streams the plan would differ, and moves made now
+    /// would have to be undone.
     fn input(&self, stays: bool) -> SetInput<'_> {
         let moves_max = if stays { 0 } else { self.moves_max() };
         SetInput { policy: self.spec.policy, streams: &self.specs, moves_max }
     }
 
-    /// Whether a set is still to be planned as this plan does.
+    /// Whether the plan still applies to the set.
     fn is_for(&self, set: &SetState) -> bool {
         let same_rules = self.spec.policy == set.spec.policy && self.spec.moves == set.spec.moves;
         Arc::ptr_eq(&self.spec, &set.spec) || (same_rules && self.spec.cluster == set.spec.cluster)
@@ -175,8 +176,7 @@ impl SetPlan {
 }
 
 impl Leader {
-    /// Begins or goes on with the plans of clusters whose streams are due, as far as the budget
-    /// goes.
+    /// Begins and continues the plans of clusters whose streams are due, as far as the budget goes.
     pub(super) fn plan_streams(&mut self, now: Moment) {
         while self.replica.budget.is_left() {
             let begun = self.stream_plan.take().or_else(|| self.begin_next_plan(now));
@@ -207,7 +207,7 @@ impl Leader {
         None
     }
 
-    /// A plan of a cluster's streams over these workers, of which nothing is gathered.
+    /// A new plan of a cluster's streams over these workers, before its input is gathered.
     fn begin_plan(
         &self,
         name: &ClusterName,
@@ -241,7 +241,7 @@ impl Leader {
         })
     }
 
-    /// What would be planned of a cluster's streams over these workers; changes nothing.
+    /// The plan of a cluster's streams over these workers; changes nothing.
     pub(super) fn trial_plan(
         &self,
         name: &ClusterName,

@@ -1,4 +1,4 @@
-//! What happens by time. A timer is only a reminder: its handler checks the present state again.
+//! Timers. A timer is only a reminder: its handler checks the present state again.
 
 use std::collections::BTreeSet;
 
@@ -12,12 +12,12 @@ use crate::effect::{Freed, Notice, Order, WakeReason};
 use crate::event::ConnId;
 use crate::ledger::Phase;
 
-/// A reminder.
+/// A reminder to check something at a moment.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::core) enum Timer {
     /// Leadership ends.
     Term,
-    /// What a worker may hold unheard of has ended.
+    /// The unheard leases of a worker may have ended.
     Unheard(WorkerKey),
     /// A worker may have been silent for too long.
     Silence(WorkerKey),
@@ -29,7 +29,7 @@ pub(in crate::core) enum Timer {
     Plan(ClusterName),
     /// More pipelines are to be healed.
     Heal,
-    /// An agent that was welcomed keeps others waiting no longer.
+    /// The credit of a welcomed agent ends, so others may be welcomed.
     Credit,
     /// The store may be asked again whether the term stands.
     AskTerm,
@@ -38,8 +38,8 @@ pub(in crate::core) enum Timer {
 }
 
 impl Timer {
-    /// Whether it depends on a worker's silence, and so runs only up to the moment
-    /// up to which everything that arrived was taken in.
+    /// Whether it depends on a worker's silence. Such a timer runs only up to the moment before
+    /// which every message has been handled.
     fn awaits_silence(&self) -> bool {
         match self {
             Self::Unheard(_) | Self::Silence(_) | Self::GiveUp(_) => true,
@@ -77,7 +77,7 @@ impl Leader {
             }
             self.replica.budget.spend(1);
             match timer {
-                // Looked at in every settle.
+                // Every settle checks this.
                 Timer::Term => {
                     if mutation::on(Mutation::GrantAfterTerm) {
                         continue;
@@ -92,14 +92,14 @@ impl Leader {
                 Timer::Plan(cluster) => self.plan_due(&cluster, now),
                 Timer::AskTerm => self.ask_term(now),
                 Timer::Unserved(conn) => self.unserved_due(conn),
-                // Looked at in every settle.
+                // Every settle checks this.
                 Timer::Heal | Timer::Credit => {}
             }
         }
         self.timers.extend(early);
     }
 
-    /// Asks for a renewal of leadership, where something waits for one.
+    /// Requests a renewal of leadership if something waits for one.
     pub(super) fn ask_confirmation(&mut self) {
         let waits =
             !(self.workers_awaiting_renewal.is_empty() && self.timers_awaiting_renewal.is_empty());
@@ -109,13 +109,13 @@ impl Leader {
         }
     }
 
-    /// Whether no older leader can have granted, or grant, this agent anything.
+    /// Whether no other leader can have granted, or can still grant, this agent anything.
     pub(super) fn is_confirmed(&self, worker: &crate::observed::Worker) -> bool {
         let confirmed = |at| self.ledger.confirmed_since(at);
         worker.no_epoch_since.is_none_or(confirmed) || mutation::on(Mutation::SkipConfirm)
     }
 
-    /// Reminds of the moment at which a worker counts as lost.
+    /// Sets a timer for the moment at which a worker counts as lost.
     pub(super) fn schedule_silence_check(&mut self, key: &WorkerKey) {
         let ledger = &self.ledger;
         let at = ledger.free_at(key);
@@ -125,8 +125,8 @@ impl Leader {
     fn silence_due(&mut self, key: &WorkerKey, now: Moment) {
         let ledger = &self.ledger;
         let at = ledger.free_at(key);
-        // Messages that the agent sent since may wait behind the report: the end of the adoption
-        // checks this again.
+        // Later messages of the agent may wait behind the report; the end of the adoption checks
+        // this again.
         if ledger.account(key).is_some_and(|account| account.adopting) {
             return;
         }
@@ -148,11 +148,11 @@ impl Leader {
             self.plan_now(&key.cluster, now);
             self.schedule_give_up(key);
         }
-        // Earlier agents' claims too: no other check covers those.
+        // This includes the claims of earlier agents, which no other check covers.
         self.check_claims_of(key, ClaimCheck::Expiry);
     }
 
-    /// Looks at the claims on a stream: a handover's deadline, or the end of a lease's time.
+    /// Checks the claims on a stream for the end of a handover's deadline or of a lease's time.
     pub(super) fn claim_due(&mut self, stream: &StreamKey, now: Moment) {
         let heard = self.replica.heard;
         let ledger = &self.ledger;
@@ -203,7 +203,7 @@ impl Leader {
         }
     }
 
-    /// The same where any of them is on its way out: those that are owned end by silence alone.
+    /// The same if any of the claims is ending: claims that are held end by silence alone.
     pub(super) fn ending_due(&mut self, stream: &StreamKey, now: Moment) {
         let claims = self.ledger.claims(stream);
         if claims.iter().any(|claim| claim.phase != Phase::Held) {
@@ -211,7 +211,7 @@ impl Leader {
         }
     }
 
-    /// A handover took too long: the next grant says that renewals leave the stream out.
+    /// A handover took too long: the next grant says that the stream is no longer renewed.
     fn lapse(&mut self, stream: &StreamKey, key: &WorkerKey) {
         if let Some(worker) = self.worker_mut(key) {
             worker.revoking.insert(stream.clone());
@@ -244,14 +244,15 @@ impl Leader {
         self.check_left(key, now);
     }
 
-    /// Reminds of the moment at which a worker of which nothing more is heard counts as gone.
+    /// Sets a timer for the moment at which a missing worker counts as gone.
     pub(super) fn schedule_give_up(&mut self, key: &WorkerKey) {
         if let Some(at) = self.give_up_at(key) {
             self.timers.insert((at, Timer::GiveUp(key.clone())));
         }
     }
 
-    /// The same for those that are missing already where another time is desired now than `before`.
+    /// The same for workers that are missing already, if their cluster's `lost_after` differs from
+    /// `before`.
     pub(super) fn reschedule_give_ups(&mut self, before: &Desired) {
         let ledger = &self.ledger;
         let after = |desired: &Desired, name: &ClusterName| desired.clusters.get(name)?.lost_after;
@@ -271,7 +272,7 @@ impl Leader {
             self.timers.insert((at, Timer::GiveUp(key.clone())));
             return;
         }
-        // It may have gone to a successor of this leader.
+        // Its agent may have dialled a successor of this leader.
         if !self.ledger.confirmed_since(at) {
             self.timers_awaiting_renewal.insert(Timer::GiveUp(key.clone()));
             return;
@@ -282,8 +283,8 @@ impl Leader {
         self.end_accounts(vec![key.clone()]);
     }
 
-    /// When a worker of which nothing more is heard counts as gone, if that is desired at all. A
-    /// new leader counts from when nothing granted before its term can last.
+    /// When a missing worker counts as gone, if the cluster defines that. A new leader counts from
+    /// the end of the leases granted before its term.
     fn give_up_at(&self, key: &WorkerKey) -> Option<Moment> {
         let after = self.clusters.get(&key.cluster)?.spec.lost_after?;
         let ledger = &self.ledger;
@@ -292,7 +293,8 @@ impl Leader {
         Some(ledger.free_at(key).max(unheard) + after)
     }
 
-    /// Whether nothing is heard of a worker that has an account, and no report of it waits.
+    /// Whether a worker that has an account is lost or has not connected, and no report of it
+    /// waits.
     pub(super) fn is_missing(&self, key: &WorkerKey) -> bool {
         let account = self.ledger.account(key);
         if account.is_none_or(|account| account.adopting) {

@@ -1,4 +1,4 @@
-//! What people see of the core: copied out, page by page where that is asked for.
+//! The views of the core that people see: copies, page by page if asked.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -48,8 +48,8 @@ impl Core {
         self.leader()?.worker(key, now)
     }
 
-    /// Since when a worker's agent, which remembered no epoch, waits for a leadership confirmed
-    /// later than that; none where it does not, or is another incarnation.
+    /// Since when a worker's agent that remembered no epoch waits for a later confirmation of
+    /// leadership; none if it does not wait, or has another incarnation.
     #[must_use]
     pub fn waits_since(&self, key: &WorkerKey, incarnation: Incarnation) -> Option<Moment> {
         let leader = self.leader()?;
@@ -57,7 +57,7 @@ impl Core {
         worker.no_epoch_since.filter(|_| !leader.is_confirmed(worker))
     }
 
-    /// From when a worker counts as lost, if nothing more is heard of it.
+    /// When a worker counts as lost if its agent stays silent.
     #[must_use]
     pub fn lost_from(&self, key: &WorkerKey) -> Option<Moment> {
         let ledger = &self.leader()?.ledger;
@@ -65,29 +65,29 @@ impl Core {
         Some(ledger.free_at(key))
     }
 
-    /// When all that a worker may have of a stream is surely over, if nothing more is heard of it:
-    /// [`Moment::NEVER`] where no time ends it; none where it can have nothing of it.
+    /// When every lease of a worker on a stream has surely ended if its agent stays silent;
+    /// [`Moment::NEVER`] for leases that never end by time, and none where it can have no lease.
     #[must_use]
     pub fn outstanding_until(&self, key: &WorkerKey, stream: &StreamKey) -> Option<Moment> {
         self.leader()?.ledger.outstanding_until(key, stream)
     }
 
-    /// Until when what a worker may hold unheard of by time may last: of before this term, and not
-    /// reported by an agent that remembers it. None where it can hold nothing unheard of.
+    /// Until when the unheard leases of a worker may last that end by time: leases from before this
+    /// term that no agent with a memory has reported. None if it can hold none.
     #[must_use]
     pub fn unheard_until(&self, key: &WorkerKey) -> Option<Moment> {
         self.leader()?.ledger.unheard_until(key)
     }
 
-    /// What is desired, as far as it is in force: a large manifest is read in several turns.
+    /// The desired state that is in force. A large manifest is read in several turns and is in
+    /// force after that.
     #[must_use]
     pub fn desired(&self) -> &Arc<Desired> {
         &self.replica().desired
     }
 
-    /// The streams of a set, in the manifest's order, after one of them or all: each is looked at
-    /// only when it is asked for. None where no manifest defines the set; empty where the set has
-    /// no such stream.
+    /// The streams of a set, in the manifest's order, all or those after `after`; lazy. None if no
+    /// manifest defines the set; empty if the set has no such stream.
     #[must_use]
     pub fn streams<'a>(
         &'a self,
@@ -117,7 +117,7 @@ impl Core {
         stream_view(key, set, at, claims)
     }
 
-    /// A stream set in figures; none where no manifest defines it. It looks at every stream.
+    /// A stream set in figures; none if no manifest defines it. Reads every stream.
     #[must_use]
     pub fn set(&self, name: &SetName) -> Option<SetView> {
         let (leader, set) = (self.leader(), self.replica().sets.get(name)?);
@@ -135,7 +135,7 @@ impl Core {
             digest: DIGEST_START,
             held,
         };
-        // Each worker with something of the set, and whether that is just what is planned.
+        // Each worker with streams of the set, and whether it has exactly the planned ones.
         let mut workers: BTreeMap<&WorkerName, bool> = BTreeMap::new();
         for (stream, planned) in set.spec.streams.iter().zip(&set.streams) {
             let key = StreamKey { set: name.clone(), stream: stream.name.clone() };
@@ -166,8 +166,8 @@ impl Core {
         Some(view)
     }
 
-    /// What would be planned for a cluster under other circumstances; changes nothing. None where
-    /// no manifest defines the cluster, or where this replica does not lead.
+    /// The plan of a cluster under other circumstances; changes nothing. None if no manifest
+    /// defines the cluster, or this replica does not lead.
     #[must_use]
     pub fn what_if(&self, name: &ClusterName, what_if: &WhatIf, now: Moment) -> Option<PlanView> {
         self.leader()?.what_if(name, what_if, now)
@@ -175,7 +175,7 @@ impl Core {
 }
 
 impl Replica {
-    /// A cluster as far as every replica knows it.
+    /// A cluster, with the facts that every replica knows.
     fn cluster_view(&self, name: &ClusterName, spec: &Cluster) -> ClusterView {
         let sets = self.sets_of(name).filter_map(|set| self.sets.get(set));
         ClusterView {
@@ -203,7 +203,7 @@ impl Leader {
         Some(self.worker_view(key, account, now))
     }
 
-    /// Whether a worker's agent is connected and has said that it knows its newest streams.
+    /// Whether a worker's agent is connected and has acknowledged its newest streams.
     fn has_applied(&self, key: &WorkerKey) -> bool {
         let connected = self.observed(key).is_some_and(|worker| worker.is_connected());
         let account = self.ledger.account(key);
@@ -237,7 +237,7 @@ impl Leader {
     fn cluster_view(&self, name: &ClusterName, spec: &Cluster, now: Moment) -> ClusterView {
         let mut view = self.replica.cluster_view(name, spec);
         if spec.class.is_some() {
-            // What the workers of a class own are shares of pipelines.
+            // The workers of a class own shares of pipelines.
             let (planned, owned) = self.share_counts(name);
             view.streams += planned;
             view.streams_owned += owned;

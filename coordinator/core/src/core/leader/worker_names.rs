@@ -1,10 +1,10 @@
-//! Which agent a worker's name belongs to, where no platform decides it. The name stays with its
-//! agent while that agent is alive, as far as anyone can know. A second agent under the same name,
-//! on another host or with another state folder, has to wait. An agent keeps its identity across
-//! restarts with its state folder, so such a restart does not wait.
+//! Decides which agent has a worker's name, where no platform does. The name stays with its agent
+//! while that agent may be alive. A second agent under the same name, on another host or with
+//! another state folder, has to wait. An agent keeps its identity across restarts with its state
+//! folder, so such a restart does not wait.
 //!
-//! On Kubernetes names are not kept here: a pod's uid says who it is, and the platform lets only
-//! the newest pod of a name speak.
+//! On Kubernetes names are not kept here: a pod's uid identifies it, and the platform admits only
+//! the newest pod of a name.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use super::sessions::HelloRefusal;
 use crate::observed::Worker;
 
 impl Leader {
-    /// Refuses an agent whose worker's name another one has that is alive.
+    /// Refuses an agent if another living agent has its worker's name.
     pub(super) fn check_name(
         &self,
         hello: &Hello,
@@ -39,7 +39,7 @@ impl Leader {
     }
 
     /// Makes an agent that takes over a name start its journal again: the journal may claim to be
-    /// complete, and it does not know what the earlier agent holds.
+    /// complete, but does not list the earlier agent's leases.
     pub(super) fn check_memory(&self, hello: &Hello, key: &WorkerKey) -> Result<(), HelloRefusal> {
         let knows_too_much = hello.knows_from < hello.incarnation;
         if !self.is_of_another(hello, key) || !knows_too_much {
@@ -65,7 +65,7 @@ impl Leader {
         worker.peer = peer;
     }
 
-    /// Whether an agent of another identity has had the name last.
+    /// Whether the last agent with this name had another identity.
     fn is_of_another(&self, hello: &Hello, key: &WorkerKey) -> bool {
         let had = match self.observed(key) {
             Some(worker) => worker.identity,
@@ -74,16 +74,16 @@ impl Leader {
         had.zip(hello.identity).is_some_and(|(had, identity)| had != identity)
     }
 
-    /// The newest agent that was granted anything under the name, as written down.
+    /// The newest agent that was granted anything under the name, from the written exposure.
     fn registered_name(&self, key: &WorkerKey) -> Option<(Incarnation, Option<AgentId>)> {
         let exposure = &self.ledger.account(key)?.exposure;
         Some((exposure.incarnation, exposure.identity))
     }
 
-    /// Whether the agent that has the name may live: its leases last, or it is on its way back to
-    /// a new leader. One that has yet to report is alive for as long as it is waited for, or what a
-    /// predecessor may have granted it lasts: longer than that, a connection may be broken without
-    /// a sign.
+    /// Whether the agent that has the name may be alive: its leases last, or it may still dial a
+    /// new leader. An agent that has not reported counts as alive while its report is expected, and
+    /// while leases from a predecessor may last. After that its connection may be broken without a
+    /// sign.
     fn is_alive(&self, key: &WorkerKey) -> bool {
         let session = self.observed(key).and_then(|worker| worker.session.as_ref());
         let ledger = &self.ledger;
@@ -96,7 +96,7 @@ impl Leader {
         greets || comes_back || self.replica.heard < ledger.free_at(key)
     }
 
-    /// Who has the name, since when and where.
+    /// The agent that has the name, since when and where.
     fn holder_of_name(&self, key: &WorkerKey, now: Moment) -> String {
         let Some(worker) = self.observed(key) else {
             let incarnation = self.registered_name(key).map_or(Incarnation(0), |(it, _)| it);

@@ -7,7 +7,7 @@ use crate::core::turn_budget::STEP;
 use crate::desired::{Stream, StreamSet};
 use crate::ledger::Ledger;
 
-/// What is still to be dropped.
+/// Values that are still to be dropped.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Garbage {
     /// Of terms that have ended.
@@ -36,7 +36,7 @@ impl Garbage {
         self.planned.push(planned);
     }
 
-    /// Drops so much, or less.
+    /// Drops at most `by` values.
     fn shrink(&mut self, by: usize) {
         if let Some(planned) = self.planned.last_mut() {
             planned.truncate(planned.len().saturating_sub(by));
@@ -54,7 +54,7 @@ impl Garbage {
         }
     }
 
-    /// How much the next step drops at the most, if it drops `by`.
+    /// The most values that the next step drops, given `by`.
     fn next(&self, by: usize) -> usize {
         let planned = self.planned.last().map(Vec::len);
         let streams = (!self.streams.is_empty()).then_some(self.streams.len());

@@ -1,6 +1,6 @@
-//! What is desired, from its arrival until it is in force. Invariant: a manifest takes effect as a
-//! whole. Its sets may be large and are read in slices; until all of them are, what was desired
-//! before stays in force.
+//! The desired state, from its arrival until it is in force. Invariant: a manifest takes effect as
+//! a whole. Its sets may be large and are read in slices; until all of them are read, the former
+//! manifest stays in force.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -31,24 +31,24 @@ type SetDrafts = BTreeMap<SetName, SetDraft>;
 struct SetDraft {
     spec: Arc<StreamSet>,
     index: PositionIndex,
-    /// Where the streams were in the set as it is in force; none for those that are new.
+    /// The position of each stream in the set that is in force; none for new streams.
     former: Vec<Option<u32>>,
-    /// Where a set of which nothing was known has its streams planned: nowhere.
+    /// The empty slots for the streams of a new set.
     planned: Vec<StreamSlot>,
-    /// All of them are as they were, in the same order.
+    /// All streams read so far are unchanged, in the same order.
     same: bool,
 }
 
-/// What a manifest that was put in force changes for a leader.
+/// The changes for a leader when a manifest was put in force.
 #[derive(Debug)]
 pub(in crate::core) struct ManifestChange {
-    /// What was in force before.
+    /// The manifest that was in force before.
     pub(in crate::core) before: Arc<Desired>,
     /// Clusters whose sets have changed.
     pub(in crate::core) clusters: BTreeSet<ClusterName>,
-    /// Sets of which a worker may have streams that are desired otherwise now.
+    /// Sets whose definition has changed, or that are gone: workers may have streams of them.
     pub(in crate::core) altered: BTreeSet<SetName>,
-    /// Sets that are gone, with the time that a worker has to let go of their streams.
+    /// Sets that are gone, with their handover deadlines.
     pub(in crate::core) gone: Vec<(SetName, Duration)>,
 }
 
@@ -79,7 +79,8 @@ impl Replica {
         self.enforce()
     }
 
-    /// Goes on with a manifest until it is in force, as far as the budget goes.
+    /// Reads further of a manifest, as far as the budget goes; puts it in force once all of it is
+    /// read.
     pub(in crate::core) fn read_manifest(&mut self) -> Option<ManifestChange> {
         while self.budget.is_left() && self.incoming.is_some() {
             let most = STEP.min(self.budget.left());
@@ -92,7 +93,7 @@ impl Replica {
         None
     }
 
-    /// Reads some more streams of the manifest; how many.
+    /// Reads further streams of the manifest; returns how many.
     fn read_slice(&mut self, most: usize) -> usize {
         let Some(incoming) = &mut self.incoming else { return 0 };
         let mut read = 0;
@@ -124,7 +125,7 @@ impl Replica {
         let before = std::mem::replace(&mut self.desired, desired);
         let unread = before.unread.difference(&self.desired.unread).cloned();
         let mut enforced = ManifestChange {
-            // Sets whose list could not be read, and that are gone or readable now.
+            // Sets whose list could not be read before; they are readable or gone now.
             altered: unread.collect(),
             clusters: BTreeSet::new(),
             gone: Vec::new(),
@@ -193,7 +194,7 @@ impl Replica {
         }
     }
 
-    /// Notes of which sets the workers of a cluster may own streams from now on.
+    /// Notes the sets of which the workers of a cluster may own streams from now on.
     fn list_sets(&mut self, name: &ClusterName) {
         let Some(cluster) = self.desired.clusters.get(name) else {
             self.cluster_lists.remove(name);
@@ -226,7 +227,7 @@ impl SetDraft {
         Self { spec: spec.clone(), index, former, planned: Vec::new(), same: true }
     }
 
-    /// Reads some more streams; how many.
+    /// Reads further streams; returns how many.
     fn read(&mut self, before: Option<&SetState>, most: usize) -> usize {
         let streams = &self.spec.streams;
         let start = self.former.len();
@@ -249,7 +250,7 @@ impl SetDraft {
         self.former.len() == self.spec.streams.len()
     }
 
-    /// Whether this is what the set is already.
+    /// Whether this equals the present set.
     fn is_same(&self, set: &SetState) -> bool {
         let StreamSet { cluster, streams, policy, mode, handover_deadline, moves } = &*self.spec;
         let same_streams = self.same && streams.len() == set.streams.len();
@@ -258,8 +259,8 @@ impl SetDraft {
         same_streams && same_rules && *cluster == set.spec.cluster
     }
 
-    /// The set as it is desired now; streams that it had before stay where they were planned. What
-    /// is left of the former set is given back.
+    /// The new set, in which streams of the former set keep their planned workers. Also returns the
+    /// rest of the former set.
     fn put_in_place_of(self, mut former: Option<SetState>) -> (SetState, Option<SetState>) {
         let Self { spec, index, former: positions, mut planned, same: _ } = self;
         let kept = former.as_mut().filter(|former| former.spec.cluster == spec.cluster);
@@ -284,8 +285,8 @@ fn rearranged(former: &mut Vec<StreamSlot>, positions: &[Option<u32>]) -> Vec<St
         let kept = |at: &Option<u32>| Some(std::mem::take(&mut former[(*at)? as usize]));
         return positions.iter().map(kept).map(Option::unwrap_or_default).collect();
     }
-    // Most edits take some streams away or add some at the end: the others close up where they are,
-    // which takes a fraction of the time that a new list takes.
+    // Most edits remove a few streams or add some at the end. Then the others move up in place,
+    // which takes a fraction of the time of a new list.
     let mut streams = std::mem::take(former);
     for (to, from) in positions[..kept].iter().flatten().enumerate() {
         streams.swap(to, *from as usize);

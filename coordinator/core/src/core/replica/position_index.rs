@@ -19,13 +19,13 @@ pub(super) struct PositionIndex {
 }
 
 impl PositionIndex {
-    /// A table for the streams of a list, without any yet.
+    /// An empty table for the streams of a list.
     pub(super) fn new(streams: &[Stream]) -> Self {
         let slots = (2 * streams.len()).next_power_of_two();
         Self { hasher: RandomState::new(), slots: vec![FREE; slots] }
     }
 
-    /// Enters the stream at this position; of equal names, the last one counts.
+    /// Inserts the stream at this position; of equal names, the last one counts.
     pub(super) fn insert(&mut self, streams: &[Stream], at: usize) {
         let slot = self.slot(streams, &streams[at].name);
         self.slots[slot] = u32::try_from(at).expect("streams are counted in u32");

@@ -40,12 +40,12 @@ pub enum Misfit {
     },
 }
 
-/// The workers that these loads come to on empty workers, by the rule of placement: `place` finds
-/// room for all of them on so many if they come by descending load. Workers that filled up in
-/// another order may leave some waiting; then what `Short` says comes on top of those there are.
+/// How many empty workers these loads need by the rule of placement: `place` finds room for all of
+/// them on this many workers if they come by descending load. On workers that were filled in
+/// another order some may have to wait; then the number in `Short` is needed in addition.
 ///
 /// # Panics
-/// Where the capacity is 0: no class has none.
+/// If the capacity is 0, which no valid class has.
 #[must_use]
 pub fn needed(capacity: Load, loads: impl IntoIterator<Item = Load>) -> u32 {
     assert!(capacity > Load::ZERO, "a class has a capacity");
@@ -64,13 +64,13 @@ pub fn needed(capacity: Load, loads: impl IntoIterator<Item = Load>) -> u32 {
             packing.add(rest, *count);
         }
     }
-    // A load of 0 needs a worker, and no room.
+    // A load of 0 needs a worker but no room.
     let least = u64::from(!counts.is_empty());
     u32::try_from(packing.workers.max(least)).unwrap_or(u32::MAX)
 }
 
-/// The workers that a class is to have: what the request comes to at the target utilisation, and
-/// what packing needs (see [`needed`]), between the least and the most.
+/// The number of workers that a class is to have: the larger of what the request needs at the
+/// target utilisation and what packing needs (see [`needed`]), within the class's bounds.
 #[must_use]
 pub fn wanted(class: &Class, request: Load, needed: u32) -> u32 {
     let aim = u128::from(class.capacity.milli()) * u128::from(class.utilization);
@@ -79,8 +79,8 @@ pub fn wanted(class: &Class, request: Load, needed: u32) -> u32 {
     workers.min(class.workers_max).max(class.workers_min)
 }
 
-/// Whether the pipeline could be placed if it were alone and its classes had the most workers that
-/// they may have. An unknown class is not a misfit.
+/// Checks that the pipeline can be placed if it is alone and its classes have their maximum of
+/// workers. An unknown class is not a misfit.
 ///
 /// # Errors
 /// Each class that is too small, by name.
@@ -124,7 +124,7 @@ fn misfit(name: &ClusterName, class: &Class, nodes: usize, load: Load) -> Option
 struct Packing {
     capacity: u64,
     workers: u64,
-    /// How many workers have just this room.
+    /// The number of workers by their exact room.
     rooms: BTreeMap<u64, u64>,
 }
 

@@ -1,9 +1,9 @@
-//! Room for a load that fits nowhere: what moves from one worker to others.
+//! Makes room for a load that fits nowhere by moving shares of one worker to others.
 //!
-//! Invariant: each share fits where it moves to, and no fewer moves of one worker's shares would
-//! do, as far as the search went (`STEPS_MAX`). One move is found directly. For more, each worker's
-//! shares are searched, the larger first, shares of equal load as one, for the fewest that leave
-//! enough room and find room elsewhere, of these for the least load.
+//! Invariant: each share fits on the worker that it moves to, and no fewer moves of one worker's
+//! shares are enough, as far as the search went (`STEPS_MAX`). One move is found directly. For
+//! more, each worker's shares are searched, the larger first and shares of equal load as one: for
+//! the fewest that leave enough room and find room elsewhere, then for the least load.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -12,13 +12,13 @@ use leasehold_types::Load;
 
 use super::Rooms;
 
-/// Steps of the search over one worker's shares for one number of moves, and over all: some
+/// The most steps of the search over one worker's shares for one number of moves: some
 /// milliseconds.
 const STEPS_MAX: u32 = 10_000;
-/// See [`STEPS_MAX`].
+/// The most steps over all workers and numbers of moves.
 const STEPS_ALL_MAX: u32 = 200_000;
 
-/// What a worker has that might move.
+/// A share of a worker, which may be movable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MovableShare {
     /// The worker that has it; its load is among what the rooms count as used.
@@ -30,9 +30,9 @@ pub struct MovableShare {
 }
 
 /// The moves (a share, by index, and the worker that it goes to) that leave room for the load on
-/// one worker: the fewest, of these the least load, of these those of the first worker. No moves
-/// where there is room already; none where no such moves were found, and for a load above the
-/// capacity, which takes room wherever it is.
+/// one worker: the fewest, of these the least load, of these those of the first worker. An empty
+/// list if there is room already; none if no such moves were found, and for a load above the
+/// capacity, which can be cut to use any room.
 #[must_use]
 pub fn make_room(rooms: &Rooms, shares: &[MovableShare], load: Load) -> Option<Vec<(usize, u32)>> {
     if load > rooms.capacity() {
@@ -61,7 +61,7 @@ pub fn make_room(rooms: &Rooms, shares: &[MovableShare], load: Load) -> Option<V
     None
 }
 
-/// A worker that could be given the load.
+/// A worker that may receive the load, once some of its shares have moved.
 struct Source {
     worker: u32,
     /// The load that has to go.
@@ -92,13 +92,13 @@ fn sources(rooms: &Rooms, shares: &[MovableShare], load: Load) -> Vec<Source> {
             sources[share.worker as usize].shares.push((at, share.load));
         }
     }
-    // What moves needs as much room elsewhere as it leaves.
+    // The shares that move need as much room elsewhere as they leave here.
     sources.retain(|source| source.lack + rooms.room(source.worker) <= all);
     sources.iter_mut().for_each(|it| it.shares.sort_by_key(|(_, load)| Reverse(*load)));
     sources
 }
 
-/// Moves that do.
+/// Moves that leave enough room.
 struct FoundMoves {
     load: Load,
     moves: Vec<(usize, u32)>,
@@ -109,10 +109,10 @@ struct MoveSearch<'a> {
     rooms: &'a Rooms,
     source: &'a Source,
     moves: usize,
-    /// Only less load than this is of interest.
+    /// Only moves of less load than this are an improvement.
     below: Option<Load>,
-    /// The room of the largest other workers, as many as there are moves: whatever fits on others
-    /// fits on these.
+    /// The room of the largest other workers, as many as there are moves: shares that fit on any
+    /// other workers fit on these.
     others: Vec<(Load, u32)>,
     /// The moves chosen so far: positions in the source's list and in `others`.
     chosen: Vec<(usize, usize)>,
@@ -133,7 +133,7 @@ impl<'a> MoveSearch<'a> {
         if self.moves == 1 { self.find_one() } else { self.choose(0) }
     }
 
-    /// One move: the smallest share that is enough, or none.
+    /// Finds one move: of the smallest share that is enough.
     fn find_one(&mut self) {
         let enough = |(_, load): &&(usize, Load)| *load >= self.source.lack;
         let shares = self.source.shares.iter().take_while(enough);
@@ -167,14 +167,14 @@ impl<'a> MoveSearch<'a> {
             if self.steps == 0 || self.chosen_load + most < self.source.lack || !is_less {
                 return;
             }
-            // An equal one was tried, with all that follow.
+            // A share of equal load was tried here already.
             if before.replace(load) != Some(load) {
                 self.try_workers(place, load);
             }
         }
     }
 
-    /// Tries the share on each of the others; of others with equal room on one.
+    /// Tries the share on each of the other workers; of workers with equal room on one.
     fn try_workers(&mut self, place: usize, load: Load) {
         for at in (0..self.others.len()).rev() {
             let room = self.others[at].0;
@@ -193,8 +193,8 @@ impl<'a> MoveSearch<'a> {
         }
     }
 
-    /// Keeps what is chosen: to the least rooms that are enough, where that works out, and else as
-    /// it was found.
+    /// Keeps the chosen moves: each to the least room that is enough, if all fit so, and otherwise
+    /// as they were found.
     fn keep(&mut self) {
         let chosen = self.chosen.iter();
         let found = chosen.map(|(place, at)| {

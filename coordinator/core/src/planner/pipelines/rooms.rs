@@ -1,6 +1,6 @@
 //! The workers of a class and how much room each has.
 //!
-//! Invariant: the index lists each worker that has not more than its capacity, by its room.
+//! Invariant: the index lists each worker whose load is within its capacity, by its room.
 
 use std::collections::BTreeSet;
 
@@ -19,11 +19,11 @@ pub struct Rooms {
 }
 
 impl Rooms {
-    /// A class whose workers have this much on them. A worker that has more than the capacity
-    /// (that was lowered) takes nothing, not even a load of 0.
+    /// A class whose workers have these loads. A worker with more than the capacity (which was
+    /// lowered) takes nothing, not even a load of 0.
     ///
     /// # Panics
-    /// Where the capacity is 0: no class has none.
+    /// If the capacity is 0, which no valid class has.
     #[must_use]
     pub fn new(capacity: Load, spread: Spread, used: Vec<Load>) -> Self {
         assert!(capacity > Load::ZERO, "a class has a capacity");
@@ -32,19 +32,19 @@ impl Rooms {
         Self { capacity, spread, used, index }
     }
 
-    /// What one empty worker can take.
+    /// The load that one empty worker can take.
     #[must_use]
     pub fn capacity(&self) -> Load {
         self.capacity
     }
 
-    /// What the worker can still take; 0 where it has more than its capacity.
+    /// The load that the worker can still take; 0 if it has more than its capacity.
     #[must_use]
     pub fn room(&self, worker: u32) -> Load {
         self.capacity.saturating_sub(self.used(worker))
     }
 
-    /// What the worker has.
+    /// The load that the worker has.
     #[must_use]
     pub fn used(&self, worker: u32) -> Load {
         self.used[worker as usize]
@@ -62,8 +62,8 @@ impl Rooms {
         self.used.is_empty()
     }
 
-    /// Counts a load that the worker has. What it had may have been above its capacity already;
-    /// `place` never gives it more than its room.
+    /// Counts a load that the worker has. The sum may exceed its capacity where that was lowered;
+    /// `place` never gives a worker more than its room.
     pub fn take(&mut self, worker: u32, load: Load) {
         self.set(worker, self.used(worker) + load);
     }

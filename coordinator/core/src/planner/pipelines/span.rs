@@ -1,10 +1,10 @@
-//! Loads above one worker's capacity: how they are cut, and how many workers they lack.
+//! Loads above one worker's capacity: how they are cut, and how many more workers they need.
 //!
-//! Invariant: with `Spread::Fewest` a node spans as few workers as the rooms allow, whatever it
-//! keeps of what it had.
+//! Invariant: with `Spread::Fewest` a node spans as few workers as the rooms allow, even if it
+//! keeps parts that it has.
 //!
-//! `Fewest`: as many of the largest rooms as are needed, whole, and the rest to the least room
-//! that is enough. `Even`: every worker with room, in equal parts as far as their room goes.
+//! `Fewest`: fills the largest rooms, and gives the rest to the least room that is enough. `Even`:
+//! uses every worker with room, in equal parts as far as their room allows.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -14,8 +14,8 @@ use leasehold_types::{Load, limits};
 use super::{Part, Rooms};
 use crate::desired::Spread;
 
-/// The parts of what a node has that it could keep, the largest first: those that still fit and
-/// come to no more than the load. With `Even` all of them or none.
+/// The parts of a node that it could keep, the largest first: those that still fit and whose sum is
+/// within the load. With `Even` all of them or none.
 pub(super) fn keepable(rooms: &Rooms, load: Load, prefers: &[Part]) -> Vec<Part> {
     let mut parts = prefers.to_vec();
     parts.sort_unstable_by_key(|part| (Reverse(part.load), part.worker));
@@ -36,8 +36,8 @@ pub(super) fn keepable(rooms: &Rooms, load: Load, prefers: &[Part]) -> Vec<Part>
     parts
 }
 
-/// Cuts the load, with as much of the parts (which are `keepable`) as can stay; none where the
-/// rooms are too small or too many would be needed.
+/// Cuts the load and keeps as many of the `keepable` parts as possible; none if the rooms are too
+/// small or too many would be needed.
 pub(super) fn cut(rooms: &Rooms, load: Load, keepable: &[Part]) -> Option<Vec<Part>> {
     match rooms.spread() {
         Spread::Fewest => cut_fewest(rooms, load, keepable),
@@ -46,8 +46,8 @@ pub(super) fn cut(rooms: &Rooms, load: Load, keepable: &[Part]) -> Option<Vec<Pa
     }
 }
 
-/// How many empty workers more would take a load that fits nowhere. Where no number would, since
-/// the node may not span so many, the error is the number that its load comes to.
+/// How many more empty workers are enough for a load that fits nowhere. A node that may not span
+/// that many never fits; then the error is its load divided by the capacity.
 pub(super) fn missing(rooms: &Rooms, load: Load) -> Result<usize, u64> {
     let capacity = rooms.capacity();
     if load <= capacity {
@@ -58,7 +58,8 @@ pub(super) fn missing(rooms: &Rooms, load: Load) -> Result<usize, u64> {
     if whole > most as u64 {
         return Err(whole);
     }
-    // Of `more` empty workers and the largest rooms beside them, as many as a node may span.
+    // A node may use `more` empty workers and the largest present rooms, up to the most workers
+    // that it may span.
     let mut rest = load;
     let mut lacks = vec![rest];
     for (room, _) in rooms.largest().take(most) {
@@ -74,8 +75,8 @@ pub(super) fn missing(rooms: &Rooms, load: Load) -> Result<usize, u64> {
 
 fn cut_fewest(rooms: &Rooms, load: Load, keepable: &[Part]) -> Option<Vec<Part>> {
     let fewest = count(rooms, load, &BTreeSet::new())?;
-    // Whoever keeps one part less may still give that worker the same load: where some of the
-    // parts can be kept, so can fewer of them.
+    // Without its last kept part a node can still give that worker the same load. So if some parts
+    // can be kept, so can fewer of them, and a binary search is valid.
     let (mut low, mut high) = (0, keepable.len().min(fewest));
     while low < high {
         let middle = low + (high - low).div_ceil(2);
@@ -103,13 +104,14 @@ fn cut_fewest(rooms: &Rooms, load: Load, keepable: &[Part]) -> Option<Vec<Part>>
     Some(parts)
 }
 
-/// The workers that a node spans that keeps these parts.
+/// How many workers a node spans if it keeps these parts.
 fn spans(rooms: &Rooms, load: Load, keeps: &[Part]) -> Option<usize> {
     let others = count(rooms, load - sum(keeps), &workers(keeps))?;
     Some(keeps.len() + others)
 }
 
-/// The fewest workers but these that can take the load; none where a node may not span so many.
+/// The fewest workers outside of `but` that can take the load; none if a node may not span that
+/// many.
 fn count(rooms: &Rooms, load: Load, but: &BTreeSet<u32>) -> Option<usize> {
     let others = rooms.largest().filter(|(_, worker)| !but.contains(worker));
     let mut rest = load;
@@ -129,7 +131,7 @@ fn cut_even(rooms: &Rooms, load: Load) -> Option<Vec<Part>> {
     }
     let mut parts = Vec::with_capacity(open.len());
     let mut rest = load.milli();
-    // From the smallest room on: who has no more than an equal part of what is left gives it all.
+    // From the smallest room on: a room of at most an equal part of the rest is used whole.
     while let Some((room, worker)) = open.last().copied() {
         if room.milli() > rest / open.len() as u64 {
             break;
@@ -138,7 +140,8 @@ fn cut_even(rooms: &Rooms, load: Load) -> Option<Vec<Part>> {
         rest -= room.milli();
         open.pop();
     }
-    // The others have more than an equal part; of what cannot be halved, the first take one more.
+    // The others have more room than an equal part; the first of them take the remainder of the
+    // division.
     open.sort_unstable_by_key(|(_, worker)| *worker);
     let equal = rest.checked_div(open.len() as u64).unwrap_or(0);
     let odd = rest.checked_rem(open.len() as u64).unwrap_or(0);

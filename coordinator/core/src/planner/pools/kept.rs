@@ -1,6 +1,6 @@
 //! The shares of a cluster's budget, kept as its workers change. Invariant: after
-//! [`KeptShares::plan`] they are what [`super::plan`] gives for the same workers, and as many of
-//! them were touched as have changed.
+//! [`KeptShares::plan`] they equal what [`super::plan`] gives for the same workers, at a cost that
+//! grows with the changed shares only.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,7 +34,7 @@ struct Generation {
     by_share: BTreeMap<u32, BTreeSet<ShareRank>>,
 }
 
-/// A worker whose share is another than it was.
+/// A worker whose share has changed, and its new share.
 type ChangedShare = (WorkerName, u32);
 
 impl KeptShares {
@@ -65,7 +65,7 @@ impl KeptShares {
         generation.by_share.entry(share).or_default().insert(rank);
     }
 
-    /// Shares the budget out; the workers whose shares are others than before.
+    /// Shares the budget out; returns the workers whose shares have changed.
     pub fn plan(&mut self, budget: u32, per_worker_max: u32) -> Vec<WorkerName> {
         let mut left = u64::from(budget);
         let mut changes = Vec::new();
@@ -97,7 +97,7 @@ impl KeptShares {
 }
 
 impl Generation {
-    /// Gives the first `odd` workers one more than `share`, and the others that.
+    /// Gives the first `odd` workers one more than `share`, and the others `share`.
     fn share_out(&mut self, share: u32, odd: usize, changes: &mut Vec<ChangedShare>) {
         let more = share.saturating_add(1);
         let mut high = self.by_share.remove(&more).unwrap_or_default();

@@ -2,11 +2,11 @@
 //!
 //! Invariant: of N streams over W workers the first N mod W own one more than the others.
 //!
-//! Workers that the most per worker holds below their slice leave the rest to the others. Frozen
-//! streams stay, and count in their worker's slice; the list without them is cut. Where the limit
-//! on moves allows only some of the moves, they are made in the order of the list, and a stream
-//! goes to its own slice at once or not at all: none moves twice. Two workers that are both full
-//! and would have to swap wait until the limit allows all moves at once.
+//! A worker that may not own all of its slice leaves the rest of it to the others. Frozen streams
+//! stay, and count in their worker's slice; the other streams of the list are cut into slices.
+//! Where the limit allows only some of the moves, they are made in the order of the list, and a
+//! stream moves straight to its own slice or stays: none moves twice. Two full workers that would
+//! have to swap streams wait until the limit allows all moves at once.
 
 use std::collections::BTreeMap;
 
@@ -35,7 +35,7 @@ impl Slices {
         Self { order, full: 0 }
     }
 
-    /// Leaves out the workers that the settled sets have filled up.
+    /// Removes the workers that the settled sets have filled up.
     pub(super) fn pass_full(&mut self, loads: &WorkerLoads) {
         if loads.full() != self.full {
             self.order.retain(|worker| loads.has_room(*worker));
@@ -90,14 +90,14 @@ struct SliceTarget {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Placing {
     phase: Phase,
-    /// How far the phase has come.
+    /// The position within the phase.
     at: usize,
-    /// How many of the dedicated streams move already.
+    /// How many of the set's dedicated streams move.
     moved: usize,
-    /// Streams that do not stay whatever happens, and the slices that they are cut into.
+    /// Streams that are not frozen, and the slices that they are cut into.
     loose: Vec<u32>,
     slices: Vec<(WorkerIndex, u32)>,
-    /// The slice in hand, and how many streams it has.
+    /// The present slice, and how many streams it has.
     slice: (usize, u32),
     targets: Vec<SliceTarget>,
     /// How many streams would move, and how many still may.
@@ -110,32 +110,31 @@ pub(super) struct Placing {
     left: Vec<SliceTarget>,
     /// Movers that wait for room at their target.
     waiting: BTreeMap<WorkerIndex, Vec<(SliceTarget, WorkerIndex)>>,
-    /// The mover in hand.
+    /// The present mover.
     mover: Option<(SliceTarget, WorkerIndex)>,
     /// The next worker that may have room.
     place: usize,
 }
 
-/// What is done with the streams, one phase after the other.
+/// The phases in which the streams are placed, in order.
 #[derive(Clone, Copy, Debug, Default)]
 enum Phase {
     /// Frozen streams are placed.
     #[default]
     Freeze,
-    /// The others are cut into slices, less those that find no room.
+    /// The others are cut into slices, except those that find no room.
     Cut,
-    /// It is counted how many move.
+    /// The moves are counted.
     Count,
     /// All moves are made.
     MoveAll,
-    /// Of a plan that makes only some of the moves: streams stay that are in their slice.
+    /// The limit allows only some of the moves: streams that are in their slice stay.
     Stay,
     /// The others stay for now, if their worker has room.
     Wait,
     /// Streams without a worker go to their slice, where that has room.
     Arrive,
-    /// Streams move to where there is room, and then those that have waited for the room that they
-    /// leave.
+    /// Streams move to workers with room; those that have waited for the freed room follow.
     Move,
     /// Streams without a worker go to where there is room now.
     ArriveLate,
@@ -145,12 +144,12 @@ enum Phase {
 }
 
 impl Placing {
-    /// A set of which nothing is placed; `moved` of its dedicated streams move.
+    /// A set before its streams are placed; `moved` of its dedicated streams move.
     pub(super) fn new(moved: usize) -> Self {
         Self { moved, ..Self::default() }
     }
 
-    /// Goes on; whether all streams are placed.
+    /// Makes a further step; returns whether all streams are placed.
     pub(super) fn step(&mut self, slices: &Slices, context: &mut SetContext<'_>) -> bool {
         loop {
             let next = match self.phase {

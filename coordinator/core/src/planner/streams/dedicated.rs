@@ -1,12 +1,12 @@
 //! Workers for dedicated streams.
 //!
-//! Invariant: where any stream is not dedicated, at least one worker is reserved for none.
+//! Invariant: where any stream is not dedicated, at least one worker is not reserved.
 //!
-//! A dedicated stream whose worker has no stream that is not dedicated stays there and goes
-//! before all others; then come those that share a worker, then those that have none, each in the
-//! order of the sets and their lists. So nobody loses a worker to a stream that had none, and
-//! where workers run out, the later in the list is without. Those that have none take workers
-//! that no slice was cut for before others, so that no slice moves.
+//! A dedicated stream whose worker has no stream that is not dedicated stays there and goes before
+//! all others; then come those that share a worker, then those that have none, each in the order of
+//! the sets and their lists. So no stream loses its worker to one that had none, and where workers
+//! run out, the last streams of the list get none. Streams without a worker first take workers that
+//! no slice was cut for, so that no slice moves.
 
 use super::slice_gaps::{SliceGaps, WorkerUse};
 use super::step_budget::StepBudget;
@@ -29,18 +29,18 @@ struct DedicatedStream {
     stream: StreamSpec,
 }
 
-/// What has to move from a worker if it is reserved, in the order of what matters.
+/// The streams that have to leave a worker if it is reserved; compared in the order of the fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Shared {
     streams: u32,
     frozen: u32,
 }
 
-/// Where workers are given out.
+/// Assigns workers to dedicated streams.
 #[derive(Clone, Debug)]
 pub(super) struct DedicatedPlacement {
     phase: Phase,
-    /// How far the phase has come; while streams are looked for, in the set in hand.
+    /// The position within the phase; in `Find`, within the present set.
     at: usize,
     set: usize,
     wanted: Vec<DedicatedStream>,
@@ -50,11 +50,11 @@ pub(super) struct DedicatedPlacement {
     any_shared: bool,
     /// Per worker, the streams that are not dedicated.
     shared: Vec<Shared>,
-    /// The workers, those with the least to move first, and how many of them are looked at.
+    /// The workers, those with the least to move first, and how many of them were passed.
     by_load: Vec<WorkerIndex>,
     passed: usize,
-    /// Where slices are, and the gaps between them: workers for those that have none, before
-    /// others; the next one last.
+    /// The slices, and the workers in the gaps between them, which go to streams without a worker
+    /// first; the next worker last.
     gaps: SliceGaps,
     in_gaps: Vec<WorkerIndex>,
     /// How many more workers may be reserved.
@@ -62,16 +62,16 @@ pub(super) struct DedicatedPlacement {
     reservation: Reservation,
 }
 
-/// What is done with dedicated streams, one phase after the other.
+/// The phases in which dedicated streams get their workers, in order.
 #[derive(Clone, Copy, Debug)]
 enum Phase {
-    /// They are looked for.
+    /// Collects the dedicated streams.
     Find,
-    /// Those stay that have a worker of their own.
+    /// Streams that are alone on their worker stay.
     Stay,
-    /// Those follow that share a worker.
+    /// Streams that share a worker follow.
     Sharing,
-    /// And those that have none.
+    /// Streams without a worker follow.
     Without,
     Done,
 }
@@ -99,7 +99,7 @@ impl DedicatedPlacement {
         }
     }
 
-    /// Goes on; the reservation once all dedicated streams are placed.
+    /// Makes a further step; returns the reservation once all dedicated streams are placed.
     pub(super) fn step(
         &mut self,
         input: &StreamInput<'_>,
@@ -232,8 +232,8 @@ impl DedicatedPlacement {
         placements[dedicated.set][dedicated.at] = Placement::On(worker);
     }
 
-    /// Gives a stream that shares a worker that worker, unless fewer streams move if it goes to
-    /// another one itself.
+    /// Reserves for a stream the worker that it shares, unless fewer streams move if the stream
+    /// itself moves.
     fn give_own_or_least(
         &mut self,
         dedicated: &DedicatedStream,

@@ -1,13 +1,12 @@
-//! The order of workers' names, as a StatefulSet counts them.
+//! The order of workers' names, with ordinals as in a StatefulSet.
 //!
 //! Invariant: a total order in which `x-9` comes before `x-10`.
 
 use super::WorkerIndex;
 
-/// The workers in the order in which slices go over them: by the name up to a closing
-/// `-<number>`, then by that number, so that `swarm-worker-10` follows `swarm-worker-9`. A name
-/// that does not end so (or whose number is above 64 bits) comes before those that it is the
-/// start of.
+/// The workers in the order in which slices go over them: by the name up to a closing `-<number>`,
+/// then by that number, so that `swarm-worker-10` follows `swarm-worker-9`. A name without such a
+/// number (or with one above 64 bits) comes before the names that it is a prefix of.
 pub(super) fn natural(workers: &[&str]) -> Vec<WorkerIndex> {
     let mut keys: Vec<_> = (0..).zip(workers).map(|(at, name)| (key(name), at)).collect();
     keys.sort_unstable();

@@ -33,7 +33,7 @@ impl SliceGaps {
         Self { streams: vec![0; input.sets.len()], known: vec![None; input.workers.len()] }
     }
 
-    /// Takes the next stream of a set that is not dedicated.
+    /// Notes the next stream of a set that is not dedicated.
     pub(super) fn note(&mut self, input: &StreamInput<'_>, set: usize, on: Option<WorkerIndex>) {
         let place = self.streams[set];
         self.streams[set] += 1;
@@ -44,8 +44,8 @@ impl SliceGaps {
         }
     }
 
-    /// Vacant workers that no slice was cut for, as far as the streams with an owner show; at most
-    /// `more`, in the workers' natural order. None where no stream has an owner.
+    /// Vacant workers that no slice was cut for, as far as the streams with an owner show: at most
+    /// `more`, in the workers' natural order, and none if no stream has an owner.
     pub(super) fn find(
         &self,
         input: &StreamInput<'_>,
@@ -60,7 +60,7 @@ impl SliceGaps {
         let mut before = 0;
         for (at, worker) in order::natural(input.workers).into_iter().enumerate() {
             if let Some(rank) = self.rank(worker, open) {
-                // So many of the workers before this one were reserved beside those that are.
+                // Further workers before this one that were reserved when the slices were cut.
                 let missing = (at - before).saturating_sub(rank);
                 let here = missing.min(vacant.len()).min(more - found.len());
                 found.extend_from_slice(&vacant[vacant.len() - here..]);
@@ -73,7 +73,7 @@ impl SliceGaps {
                 WorkerUse::Shared => {}
             }
         }
-        // Those behind the last slice push none.
+        // Reserving a worker behind the last slice moves no slice.
         let any_owner = self.known.iter().any(Option::is_some);
         let rest = more - found.len();
         found.extend(vacant.into_iter().filter(|_| any_owner).take(rest));

@@ -1,4 +1,4 @@
-//! Streams by weight, heaviest first: a sort that goes on in steps.
+//! Sorts streams by weight, heaviest first, in steps.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -7,22 +7,21 @@ use std::collections::binary_heap::PeekMut;
 use super::StreamSpec;
 use super::step_budget::StepBudget;
 
-/// This many are sorted at once; the sorted runs are then merged, one after the other.
+/// The length of a run: runs are sorted at once, and then merged.
 const RUN: usize = 4_096;
 
 /// A queue that is being sorted. Among equal weights the first in the list comes first.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sorting {
-    /// One number for weight and place each, because such are compared without a branch; in runs
-    /// that are sorted.
+    /// Weight and position in one number, which compares without a branch; in sorted runs.
     keys: Vec<u64>,
-    /// The least key that is left of each run, and where it is.
+    /// The least remaining key of each run, and its position.
     heads: BinaryHeap<Reverse<(u64, usize)>>,
     merged: usize,
 }
 
 impl Sorting {
-    /// Goes on; whether the queue is sorted.
+    /// Makes a further step; returns whether the queue is sorted.
     pub(super) fn step(
         &mut self,
         queue: &mut [u32],

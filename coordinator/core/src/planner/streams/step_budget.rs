@@ -5,8 +5,8 @@ use std::ops::Range;
 use super::worker_loads::WorkerLoads;
 use super::{Placement, SetInput};
 
-/// What a step may still look at. Invariant: a step goes on as long as anything is left, and a
-/// piece of work that cannot be divided counts in full.
+/// The streams and workers that a step may still read. Invariant: a step continues while anything
+/// is left, and work that cannot be divided counts in full.
 #[derive(Debug)]
 pub(super) struct StepBudget {
     left: usize,
@@ -14,7 +14,7 @@ pub(super) struct StepBudget {
 }
 
 impl StepBudget {
-    /// So many streams and workers, at least one.
+    /// A budget of this many streams and workers, at least one.
     pub(super) fn new(most: usize) -> Self {
         Self { left: most.max(1), spent: 0 }
     }
@@ -32,7 +32,7 @@ impl StepBudget {
         self.spent
     }
 
-    /// The next ones of `all`, from `at` on, which moves behind them.
+    /// The next indices below `all`, starting at `at`, which is moved behind them.
     pub(super) fn next_range(&mut self, at: &mut usize, all: usize) -> Range<usize> {
         let range = *at..at.saturating_add(self.left).min(all);
         self.spend(range.len());
@@ -41,7 +41,7 @@ impl StepBudget {
     }
 }
 
-/// The set in hand, and where its streams go.
+/// The present set, and where its streams go.
 pub(super) struct SetContext<'a> {
     pub(super) set: &'a SetInput<'a>,
     pub(super) loads: &'a mut WorkerLoads,

@@ -3,12 +3,12 @@
 //! Invariant: the most loaded worker that has a stream to give and the least loaded one that has
 //! room differ by at most the weight of the set's heaviest stream.
 //!
-//! First every stream that may stay stays, and the streams without a worker go, heaviest first,
-//! each to the worker that is then least loaded. After that, while the difference above is
-//! larger than the heaviest weight `w`, the most loaded worker gives its heaviest stream to the
-//! least loaded one. Because that difference is larger than `w`, the receiver stays below what
-//! the giver had: the highest load never rises and the lowest never falls, so the loop ends, and
-//! a plan whose difference is at most `w` already is left alone.
+//! First every stream stays that may stay, and the streams without a worker go, heaviest first,
+//! each to the worker that is least loaded then. After that, while the difference above is larger
+//! than the heaviest weight `w`, the most loaded worker gives its heaviest stream to the least
+//! loaded one. Because that difference is larger than `w`, the receiver stays below what the giver
+//! had: the highest load never rises and the lowest never falls, so the loop ends, and a plan whose
+//! difference is at most `w` already is left alone.
 //!
 //! How many streams move, at most `R * min + (R - 1) * new`: `min` is the least number of moves
 //! after which all loads lie within `w` of each other, `new` the number of streams that had no
@@ -79,17 +79,17 @@ impl Rank {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Placing {
     phase: Phase,
-    /// How far the phase has come.
+    /// The position within the phase.
     at: usize,
-    /// How many of the dedicated streams move already.
+    /// How many of the set's dedicated streams move.
     moved: usize,
     heaviest: u64,
-    /// Streams that have a living worker, which may not keep them.
+    /// Streams whose living worker may not keep them.
     evicted: Vec<u32>,
     fresh: Vec<u32>,
     /// Workers that have more streams than they may own.
     overfull: Vec<WorkerIndex>,
-    /// What the workers had before; made when the first stream is to leave its worker.
+    /// The streams of each worker; made when the first stream is to leave its worker.
     worker_streams: Option<WorkerStreams>,
     /// The streams that are to be placed, in that order.
     queue: Vec<u32>,
@@ -102,35 +102,35 @@ pub(super) struct Placing {
     moves: usize,
 }
 
-/// What is done with the streams, one phase after the other.
+/// The phases in which the streams are placed, in order.
 #[derive(Clone, Copy, Debug, Default)]
 enum Phase {
     /// Every stream stays where it is if its worker may own it.
     #[default]
     Keep,
-    /// The streams of overfull workers are piled up.
+    /// The streams are listed by worker, to take from overfull workers.
     ListOverfull,
-    /// Overfull workers lose what is above the most that they may own.
+    /// Overfull workers lose the streams beyond the most that they may own.
     Shed,
-    /// What they have lost is put in order.
+    /// Those streams are put in the order of the list.
     Recount,
-    /// The streams without a worker are looked at: they may be in order already.
+    /// Checks whether the streams without a worker are sorted already.
     CheckOrder,
     Sort,
     Fill,
-    /// The streams that stand on workers are piled up.
+    /// The streams are listed by worker, to move some for balance.
     ListAll,
     Level,
     Done,
 }
 
 impl Placing {
-    /// A set of which nothing is placed; `moved` of its dedicated streams move.
+    /// A set before its streams are placed; `moved` of its dedicated streams move.
     pub(super) fn new(moved: usize) -> Self {
         Self { moved, ..Self::default() }
     }
 
-    /// Goes on; whether all streams are placed.
+    /// Makes a further step; returns whether all streams are placed.
     pub(super) fn step(&mut self, context: &mut SetContext<'_>) -> bool {
         loop {
             let next = match self.phase {
@@ -150,7 +150,7 @@ impl Placing {
         }
     }
 
-    /// Leaves every stream where it is if its worker may own it beside its others.
+    /// Leaves every stream where it is if its worker may own it.
     fn keep(&mut self, context: &mut SetContext<'_>) -> Option<Phase> {
         let streams = context.set.streams;
         for at in context.budget.next_range(&mut self.at, streams.len()) {
@@ -193,7 +193,7 @@ impl Placing {
         (self.at == streams.len()).then_some(next)
     }
 
-    /// Takes from workers what is above the most that they may own, frozen streams last.
+    /// Takes from workers the streams beyond the most that they may own, frozen ones last.
     fn shed(&mut self, context: &mut SetContext<'_>) -> Option<Phase> {
         let worker_streams = self.worker_streams.as_mut().expect("the streams are listed");
         let streams = context.set.streams;
@@ -215,7 +215,7 @@ impl Placing {
         Some(Phase::Recount)
     }
 
-    /// Finds the streams again that may not stay with their living worker, in the list's order.
+    /// Collects the streams that may not stay with their living worker, in the order of the list.
     fn recount(&mut self, context: &mut SetContext<'_>) -> Option<Phase> {
         let streams = context.set.streams;
         for at in context.budget.next_range(&mut self.at, streams.len()) {
@@ -232,8 +232,8 @@ impl Placing {
         Some(Phase::CheckOrder)
     }
 
-    /// Has the homeless streams placed, as many as there is room for: those that have run before
-    /// those that have not.
+    /// Queues the streams without a place, as many as there is room for: first those that had a
+    /// worker.
     fn enqueue(&mut self, context: &mut SetContext<'_>) {
         let loads = &*context.loads;
         let owned = loads.touched().iter().map(|worker| loads.owned(*worker) as usize);
@@ -304,7 +304,7 @@ impl Placing {
         }
     }
 
-    /// Two workers are near enough.
+    /// Whether the difference of two loads is within the heaviest weight.
     fn is_level(&self, most: u64, least: Rank) -> bool {
         most <= least.load() + self.heaviest
     }
@@ -324,7 +324,7 @@ impl Placing {
         }
     }
 
-    /// Moves streams from the most to the least loaded worker until they are near enough.
+    /// Moves streams from the most to the least loaded worker until the loads are level.
     fn level(&mut self, context: &mut SetContext<'_>) -> Option<Phase> {
         let mut worker_streams = self.worker_streams.take().expect("the streams are listed");
         while self.moves > 0 {

@@ -1,17 +1,17 @@
 //! The workers as they fill up, set by set.
 //!
-//! Invariant: what costs a step for every worker is done once, not once per set, so that many
-//! small sets cost no more than a large one.
+//! Invariant: work over all workers is done once and not once per set, so that many small sets cost
+//! as little as one large set.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::{StreamSpec, WorkerIndex};
 
-/// Not among the workers that the set in hand touches.
+/// Marks a worker that the present set does not touch.
 const UNTOUCHED: u32 = u32::MAX;
 
-/// Where a stream that is not dedicated stands before its set is planned.
+/// The owner of a stream that is not dedicated, before its set is planned.
 pub(super) enum PresentOwner {
     /// On a worker that may keep it.
     Kept(WorkerIndex),
@@ -36,10 +36,10 @@ pub(super) struct WorkerLoads {
     placed: usize,
     /// Open workers by load of the settled sets. Entries with an outdated load are skipped.
     idle: BinaryHeap<Reverse<(u64, WorkerIndex)>>,
-    /// Load and number of streams per worker, of the set in hand.
+    /// Load and number of streams per worker, of the present set.
     load: Vec<u64>,
     owned: Vec<u32>,
-    /// The workers that the set in hand has to do with, and the place of each in that list.
+    /// The workers that the present set touches, and the position of each in that list.
     touched: Vec<WorkerIndex>,
     slot: Vec<u32>,
 }
@@ -65,12 +65,12 @@ impl WorkerLoads {
         }
     }
 
-    /// Whether the worker is there and takes streams that are not dedicated.
+    /// Whether the worker exists and takes streams that are not dedicated.
     pub(super) fn is_open(&self, worker: WorkerIndex) -> bool {
         self.reserved.get(worker as usize).is_some_and(|reserved| !reserved)
     }
 
-    /// Where a stream stands.
+    /// The present owner of a stream.
     pub(super) fn present_owner(&self, stream: &StreamSpec) -> PresentOwner {
         match stream.present {
             Some(worker) if self.is_open(worker) => PresentOwner::Kept(worker),
@@ -79,7 +79,7 @@ impl WorkerLoads {
         }
     }
 
-    /// The most streams of the set in hand that the worker may own.
+    /// The most streams of the present set that the worker may own.
     pub(super) fn cap(&self, worker: WorkerIndex) -> u32 {
         self.per_worker_max - self.count[worker as usize]
     }
@@ -99,7 +99,7 @@ impl WorkerLoads {
         self.full
     }
 
-    /// The worker's load in the set in hand.
+    /// The worker's load in the present set.
     pub(super) fn load(&self, worker: WorkerIndex) -> u64 {
         self.load[worker as usize]
     }
@@ -109,12 +109,12 @@ impl WorkerLoads {
         self.total[worker as usize]
     }
 
-    /// How many streams of the set in hand the worker owns.
+    /// How many streams of the present set the worker owns.
     pub(super) fn owned(&self, worker: WorkerIndex) -> u32 {
         self.owned[worker as usize]
     }
 
-    /// The workers that the set in hand has to do with.
+    /// The workers that the present set touches.
     pub(super) fn touched(&self) -> &[WorkerIndex] {
         &self.touched
     }
@@ -124,7 +124,7 @@ impl WorkerLoads {
         self.slot[worker as usize] as usize
     }
 
-    /// Counts the worker among those that the set in hand has to do with.
+    /// Counts the worker among those that the present set touches.
     pub(super) fn touch(&mut self, worker: WorkerIndex) {
         let slot = &mut self.slot[worker as usize];
         if *slot == UNTOUCHED {
@@ -133,21 +133,21 @@ impl WorkerLoads {
         }
     }
 
-    /// Gives the worker a stream of the set in hand.
+    /// Gives the worker a stream of the present set.
     pub(super) fn add(&mut self, worker: WorkerIndex, weight: u32) {
         self.touch(worker);
         self.load[worker as usize] += u64::from(weight);
         self.owned[worker as usize] += 1;
     }
 
-    /// Takes a stream of the set in hand from the worker.
+    /// Takes a stream of the present set from the worker.
     pub(super) fn take(&mut self, worker: WorkerIndex, weight: u32) {
         self.load[worker as usize] -= u64::from(weight);
         self.owned[worker as usize] -= 1;
     }
 
-    /// Of the workers that are open, have room and nothing to do with the set in hand, the one
-    /// with the least load in the settled sets, and that load.
+    /// Of the open workers with room that the present set does not touch, the one with the least
+    /// load in the settled sets, and that load.
     pub(super) fn least_untouched(&mut self) -> Option<(u64, WorkerIndex)> {
         if self.touched.len() == self.open {
             return None;
@@ -163,7 +163,7 @@ impl WorkerLoads {
         None
     }
 
-    /// Ends the set in hand: what it has placed counts as an earlier set's from here on.
+    /// Ends the present set: its streams count as those of a settled set from here on.
     pub(super) fn settle(&mut self) {
         for worker in self.touched.drain(..) {
             let at = worker as usize;

@@ -34,7 +34,8 @@ impl WorkerStreams {
         Self { last, before: vec![END; streams], streams: Vec::new(), worker_streams }
     }
 
-    /// Puts a stream where it stands, if it stays there. Streams come in the order of the list.
+    /// Adds a stream to the list of its worker, if it stays there. Streams come in the order of the
+    /// set's list.
     pub(super) fn enter(
         &mut self,
         at: usize,

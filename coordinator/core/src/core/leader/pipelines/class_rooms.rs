@@ -1,4 +1,4 @@
-//! The free room of the workers of some classes, as the planner needs it. Workers that drain, are
+//! The free room of the workers of some classes, as input of the planner. Workers that drain, are
 //! lost or have not reported are left out.
 
 use leasehold_types::{ClusterName, Load, WorkerKey, WorkerName};
@@ -18,16 +18,16 @@ pub(super) struct ClassRooms {
     pub(super) rebalances: Vec<bool>,
 }
 
-/// What a node needs.
+/// The requirements of one node.
 #[derive(Clone, Debug)]
 pub(super) struct NodeRequest {
     pub(super) class: ClusterName,
     pub(super) load: Load,
-    /// What it has already.
+    /// The parts that it has already.
     pub(super) has: Vec<(WorkerName, Load)>,
 }
 
-/// The classes that something waits for, and how many workers of each; none of one that no
+/// The classes that a pipeline waits for, and how many workers of each; 0 for a class that no
 /// manifest defines.
 pub(super) type MissingWorkers = Vec<(ClusterName, u32)>;
 
@@ -37,7 +37,7 @@ impl Leader {
         self.replica.class(class).is_some_and(|class| class.rebalance == Rebalance::WhenBlocked)
     }
 
-    /// The room that there is in these classes.
+    /// The room in these classes.
     pub(super) fn class_rooms<'a>(
         &self,
         classes: impl Iterator<Item = &'a ClusterName>,
@@ -68,7 +68,7 @@ impl Leader {
 }
 
 impl ClassRooms {
-    /// A class's place in it; none where no manifest defines it.
+    /// The index of a class; none if no manifest defines it.
     pub(super) fn class_at(&self, class: &ClusterName) -> Option<usize> {
         self.classes.binary_search(class).ok()
     }
@@ -78,7 +78,7 @@ impl ClassRooms {
         self.class_at(class).is_some_and(|at| self.rebalances[at])
     }
 
-    /// A worker's place in its class; none where it can take nothing.
+    /// The index of a worker in its class; none if it can take nothing.
     pub(super) fn worker_at(&self, class: usize, worker: &WorkerName) -> Option<u32> {
         self.workers[class].binary_search(worker).ok().map(|at| at as u32)
     }
@@ -137,7 +137,7 @@ impl ClassRooms {
         Ok(classes.iter().zip(placed).map(named).collect())
     }
 
-    /// What a node has on workers that can keep it, one part for each.
+    /// The parts of a node on workers that can keep them, one per worker.
     fn prefers(&self, class: usize, request: &NodeRequest) -> Vec<Part> {
         let mut parts = std::collections::BTreeMap::<u32, Load>::new();
         for (worker, load) in &request.has {

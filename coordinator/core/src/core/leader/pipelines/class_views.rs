@@ -11,9 +11,9 @@ use crate::desired::Class;
 use crate::planner::pipelines::{needed, wanted};
 use crate::view::ClassView;
 
-/// The most shares that one query tries to place on other workers, to find workers that can be
-/// spared. It takes some milliseconds, in which nothing else is planned. A class with more shares
-/// to move names fewer workers at a time.
+/// The most shares that one query tries to place on other workers to find removable ones. That
+/// takes some milliseconds, in which nothing else is planned. For a class with more shares a query
+/// finds fewer workers.
 const SPARED_MAX: usize = 10_000;
 
 impl Core {
@@ -32,9 +32,9 @@ impl Core {
         views
     }
 
-    /// The workers that each class has to have as its shares lie now: those that are there and
-    /// those that somebody waits for, or those that are there and are not known to be spared.
-    /// Nobody but the leader knows; an ideal packing may need fewer.
+    /// The least workers that each class must have with its shares where they are now: its present
+    /// workers and those that pipelines wait for, or its present workers without the removable
+    /// ones. Only a leader knows them; an ideal packing may need fewer.
     #[must_use]
     pub fn workers_held(&self, _now: Moment) -> BTreeMap<ClusterName, u32> {
         self.leader().map(Leader::workers_held).unwrap_or_default()
@@ -47,16 +47,15 @@ impl Core {
         Some((class.workers_min, class.workers_max))
     }
 
-    /// The workers of a class that could be spared now, one after the other, those with the least
-    /// load first: all that each serves would fit on those that stay. There may be more
-    /// (`SPARED_MAX`).
+    /// The workers of a class that can be removed now, one after the other, the least loaded first:
+    /// the shares of each fit on the workers that stay. There may be more (`SPARED_MAX`).
     #[must_use]
     pub fn removable(&self, class: &ClusterName, _now: Moment) -> Vec<WorkerName> {
         self.leader().map_or(Vec::new(), |leader| leader.removable(class))
     }
 
-    /// Whether a worker of a class could be spared now, if it is the only one: all that it serves
-    /// would find room with the others.
+    /// Whether this worker alone can be removed from its class now: its shares fit on the other
+    /// workers.
     #[must_use]
     pub fn is_removable(&self, worker: &WorkerKey) -> bool {
         self.leader().is_some_and(|leader| leader.is_removable(worker))
@@ -106,7 +105,8 @@ impl Leader {
         classes.map(|(name, _)| (name.clone(), held(name))).collect()
     }
 
-    /// How many pipelines wait for each class, and the most workers more that one of them needs.
+    /// How many pipelines wait for each class, and the most additional workers that one of them
+    /// needs.
     fn waiting(&self) -> BTreeMap<ClusterName, (usize, u32)> {
         let mut waiting = BTreeMap::<ClusterName, (usize, u32)>::new();
         let names = self.pipelines.waiting.iter();
@@ -119,7 +119,7 @@ impl Leader {
         waiting
     }
 
-    /// The shares that a class's workers are to have, and how many somebody has.
+    /// The planned shares of a class's workers, and how many of them are served.
     pub(in crate::core::leader) fn share_counts(&self, class: &ClusterName) -> (usize, usize) {
         let planned = self
             .pipelines
@@ -141,11 +141,11 @@ impl Leader {
         let mut room: Load = all.map(|it| class_rooms.rooms[at].room(it)).sum();
         let mut spared = Vec::new();
         let mut tried = 0;
-        // What came from those that were spared before.
+        // Shares that came from workers that are counted as removable already.
         let mut guests = BTreeMap::<WorkerName, Vec<ShareKey>>::new();
         for worker in workers {
             let Some(own) = class_rooms.worker_at(at, &worker) else { continue };
-            // The workers that follow have more load, and there is no room for it.
+            // The next workers have more load, for which there is no room either.
             let (load, own) = (self.planned_load(class, &worker), class_rooms.rooms[at].room(own));
             if room.saturating_sub(own) < load {
                 break;
@@ -182,14 +182,14 @@ impl Leader {
         takes_part && self.move_all_from(name, class, &shares, &mut class_rooms).is_some()
     }
 
-    /// What a worker would have to give away.
+    /// The shares that would have to leave a worker.
     fn planned_load(&self, class: &ClusterName, worker: &WorkerName) -> Load {
         let key = WorkerKey { cluster: class.clone(), worker: worker.clone() };
         self.pipelines.load_of(&key)
     }
 
-    /// Takes a worker out of the rooms and says where each of its shares would go. None where a
-    /// share fits nowhere; the rooms are then as before.
+    /// Takes a worker out of the rooms, and returns where each of its shares would go. None if a
+    /// share fits nowhere; then the rooms are as before.
     fn move_all_from(
         &self,
         worker: &WorkerName,

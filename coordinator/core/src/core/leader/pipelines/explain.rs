@@ -1,4 +1,4 @@
-//! Why a pipeline is in the state that it is in: the facts in the order in which they decide.
+//! Explains why a pipeline is in its state: the facts in the order in which they decide.
 
 use leasehold_types::{ClusterName, Load, Moment, PipelineName, WorkerKey};
 
@@ -6,12 +6,12 @@ use crate::core::{Core, Leader};
 use crate::desired::Class;
 use crate::view::{BindingView, Explanation, WorkerView};
 
-/// Workers and pipelines that one fact names.
+/// The most workers or pipelines that one fact names.
 const NAMED_MAX: usize = 5;
 
 impl Core {
-    /// Why a pipeline is in the state that it is in; none where no manifest defines it, or where
-    /// this replica does not lead.
+    /// Why a pipeline is in its state; none if no manifest defines it, or this replica does not
+    /// lead.
     #[must_use]
     pub fn explain_pipeline(&self, name: &PipelineName, now: Moment) -> Option<Explanation> {
         self.leader()?.explain_pipeline(name, now)
@@ -64,7 +64,7 @@ impl Leader {
         stuck.take(NAMED_MAX).collect()
     }
 
-    /// What a class asks and what it has left.
+    /// The load that the nodes of a class need, and the room that is left there.
     fn room_fact(&self, name: &ClusterName, nodes: usize, load: Load) -> String {
         let Some(class) = self.replica.class(name) else {
             return format!("no manifest defines class {name}");
@@ -87,14 +87,14 @@ impl Leader {
         )
     }
 
-    /// What a worker of a class may have, is to have, and can take.
+    /// The load that a worker of a class may have, its planned load and its capacity.
     pub(in crate::core::leader) fn load_fact(&self, view: &WorkerView, class: &Class) -> String {
         let planned = self.pipelines.load_of(&view.key);
         let (load, capacity) = (view.load, class.capacity);
         format!("it can take {capacity}; the plan wants {planned} on it, and it may have {load}")
     }
 
-    /// The shares that a worker is to have.
+    /// The planned shares of a worker.
     pub(in crate::core::leader) fn share_facts(&self, key: &WorkerKey) -> Vec<String> {
         let worker_shares = self.pipelines.worker_shares.get(key);
         let Some(worker_shares) = worker_shares else {

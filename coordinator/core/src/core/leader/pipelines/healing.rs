@@ -12,12 +12,12 @@ use super::placement::NodeParts;
 use crate::core::Leader;
 use crate::view::{BindingPhase, PipelinePhase};
 
-/// Broken pipelines that one look heals: some tens of milliseconds. The others follow as soon as
-/// what has come meanwhile was heard.
+/// The most Broken pipelines that one pass heals, which takes some tens of milliseconds. The others
+/// follow once the messages that came meanwhile are handled.
 const HEALED_MAX: usize = 256;
 
 impl Leader {
-    /// A worker is lost: each pipeline that it served is Broken, and no other.
+    /// A worker is lost: breaks each pipeline that it served, and no other.
     pub(in crate::core::leader) fn lose_worker(&mut self, key: &WorkerKey, now: Moment) {
         self.pipelines.draining.remove(key);
         self.recheck_class(&key.cluster);
@@ -67,10 +67,11 @@ impl Leader {
         self.reconcile_pipeline(name, now);
     }
 
-    /// Chooses workers for the Broken pipelines, all in one pass; whether there were any. What
-    /// Broken pipelines still hold counts as used, so that none takes a place that another one
-    /// keeps. A pipeline that finds no room this way is placed after all others, in the room that
-    /// the plan alone leaves: then the pipelines that it displaces give their shares back first.
+    /// Chooses workers for the Broken pipelines, all in one pass; returns whether there were any.
+    /// Shares that Broken pipelines still hold count as used, so that none takes the place that
+    /// another one keeps. A pipeline that finds no room so is placed after all others, in the room
+    /// that the plan alone leaves: then the pipelines that it displaces give their shares back
+    /// first.
     pub(super) fn heal(&mut self, now: Moment) -> bool {
         let broken = self.pipelines.broken.iter().filter(|name| !self.is_held(name));
         let names: Vec<_> = broken.take(HEALED_MAX).cloned().collect();
@@ -102,7 +103,7 @@ impl Leader {
         true
     }
 
-    /// Counts what Broken pipelines hold on workers that can serve them.
+    /// Counts the shares that Broken pipelines hold on workers that can serve them.
     fn count_outstanding(&self, class_rooms: &mut ClassRooms) {
         for (worker, load) in &self.pipelines.outstanding {
             class_rooms.take(&worker.cluster, &worker.worker, *load);
@@ -126,8 +127,8 @@ impl Leader {
         placed
     }
 
-    /// A class has another capacity, or is no longer defined: pipelines on workers above it break,
-    /// the last by name first.
+    /// The capacity of a class has changed, or the class is no longer defined: breaks pipelines on
+    /// workers above the capacity, the last by name first.
     pub(super) fn break_overloaded(&mut self, class: &ClusterName, now: Moment) {
         let capacity = self.replica.class(class).map(|class| class.capacity);
         let why = match capacity {

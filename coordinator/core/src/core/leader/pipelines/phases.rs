@@ -1,6 +1,5 @@
 //! The states of pipelines and bindings. Each change of a state gives a notice, and nothing else
 //! does.
-//! as it was.
 
 use leasehold_types::{NodeName, PipelineName};
 
@@ -10,7 +9,7 @@ use crate::effect::Notice;
 use crate::view::{BindingPhase, PipelinePhase};
 
 impl Leader {
-    /// A binding is in this state.
+    /// Sets the state of a binding.
     pub(super) fn set_binding(
         &mut self,
         pipeline: &PipelineName,
@@ -28,14 +27,14 @@ impl Leader {
         self.replica.notice(notice);
     }
 
-    /// All of a pipeline's bindings are in this state.
+    /// Sets the state of all of a pipeline's bindings.
     pub(super) fn set_bindings(&mut self, pipeline: &PipelineName, to: BindingPhase) {
         for node in self.node_names(pipeline) {
             self.set_binding(pipeline, &node, to);
         }
     }
 
-    /// A pipeline is in this state, for this reason. Its bindings are in theirs already.
+    /// Sets the state of a pipeline, and its reason. The states of its bindings are set already.
     pub(super) fn set_pipeline(
         &mut self,
         pipeline: &PipelineName,
@@ -47,7 +46,7 @@ impl Leader {
         let from = state.phase.replace(to);
         let same = from == Some(to) && state.reason == why;
         let settled = to == PipelinePhase::Ready && from != Some(to);
-        // Only what is Ready makes room for others: some may have waited for that.
+        // Only shares of Ready pipelines are moved to make room; others may have waited for that.
         let classes: Vec<_> = state.classes().filter(|_| settled).cloned().collect();
         self.pipelines.recheck_waiting |= classes.iter().any(|class| self.rebalances(class));
         let Some(state) = self.pipelines.all.get_mut(pipeline) else { return };
@@ -90,7 +89,7 @@ impl Leader {
     }
 }
 
-/// What a pipeline waits for, for people.
+/// The workers that a pipeline waits for, as text.
 pub(super) fn waits_for(waits: &MissingWorkers) -> String {
     let wait = |(class, workers): &(_, u32)| match workers {
         0 => format!("class {class}, which no manifest defines"),

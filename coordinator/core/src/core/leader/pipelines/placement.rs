@@ -11,16 +11,16 @@ use super::state::{NodeState, PipelineState};
 use crate::core::Leader;
 use crate::view::{BindingPhase, PipelinePhase};
 
-/// Waiting pipelines that one look tries to make room for: each try takes some milliseconds where a
-/// class has thousands of workers, and nothing else is planned meanwhile.
+/// The most waiting pipelines that one pass tries to make room for: each try takes some
+/// milliseconds for a class with thousands of workers, and nothing else is planned meanwhile.
 const REBALANCES_MAX: usize = 16;
 
 /// The parts of a node's load.
 pub(super) type NodeParts = Vec<(WorkerName, Load)>;
 
 impl Leader {
-    /// Looks at all that waits for workers: the largest first, then by name. One that does not
-    /// fit keeps no smaller one from its place.
+    /// Places the pipelines that wait for workers: the largest first, then by name. One that does
+    /// not fit does not delay smaller ones.
     pub(super) fn place_waiting(&mut self, now: Moment) {
         let mut names: Vec<_> = self.pipelines.waiting.iter().cloned().collect();
         names.retain(|name| !self.is_held(name));
@@ -54,8 +54,8 @@ impl Leader {
         self.make_room_for(blocked, &mut class_rooms, now);
     }
 
-    /// Moves shares of others for pipelines that fit nowhere, where their classes allow it: for the
-    /// smallest first, and for at most `REBALANCES_MAX` in one pass.
+    /// Moves shares of other pipelines for those that fit nowhere, where their classes allow it:
+    /// for the smallest first, and for at most `REBALANCES_MAX` in one pass.
     fn make_room_for(
         &mut self,
         blocked: Vec<PipelineName>,
@@ -88,7 +88,7 @@ impl Leader {
         self.class_rooms(classes.into_iter())
     }
 
-    /// Whether nothing is planned for a pipeline yet, since one of its classes is held.
+    /// Whether nothing is planned for a pipeline yet, because one of its classes is held.
     pub(super) fn is_held(&self, name: &PipelineName) -> bool {
         let held = &self.pipelines.held;
         let state = self.pipelines.all.get(name).filter(|_| !held.is_empty());
@@ -118,9 +118,9 @@ impl Leader {
         Ok(nodes.into_iter().zip(class_rooms.place(&requests)?).collect())
     }
 
-    /// A running pipeline's nodes that are other than they were; where they find no room beside
-    /// those that are as before, all of its nodes. All of them find room, or what is in force stays
-    /// so.
+    /// Places the nodes of a running pipeline that have changed; if they find no room beside the
+    /// unchanged ones, places all of its nodes. If these find no room either, the pipeline in force
+    /// stays.
     fn change(
         &self,
         name: &PipelineName,
@@ -169,7 +169,7 @@ impl Leader {
                 rerouted.extend((before.next != after.next).then(|| node.clone()));
                 after.phase = before.phase;
                 after.endpoints = before.endpoints;
-                // Workers of another class have no place in the plan; what they hold is asked back.
+                // Workers of another class are not in the plan; their shares are asked back.
                 if before.class == after.class {
                     after.shares = before.shares;
                 }
@@ -190,7 +190,7 @@ impl Leader {
             self.set_pipeline(name, PipelinePhase::Plotted, String::new(), Vec::new());
         }
         // A pipeline that was in force gets its phase when its bindings are observed: the nodes
-        // that it has lost may have been the only ones that were not Ready.
+        // that it no longer has may have been the only ones that were not Ready.
         self.pipelines.update_indexes(name);
         // Only a pipeline that was in force gives room back.
         self.pipelines.recheck_waiting |= was_in_force;
@@ -203,7 +203,7 @@ impl Leader {
         self.reconcile_pipeline(name, now);
     }
 
-    /// Takes a pipeline's workers from it: it waits from now on.
+    /// Takes a pipeline's workers from it, so it waits from now on.
     pub(super) fn withdraw_pipeline(
         &mut self,
         name: &PipelineName,
@@ -231,7 +231,7 @@ impl Leader {
         }
     }
 
-    /// Looks at all that is or was leased of a pipeline.
+    /// Reconciles all present and former shares of a pipeline.
     pub(super) fn reconcile_pipeline(&mut self, name: &PipelineName, now: Moment) {
         let Some(state) = self.pipelines.all.get(name) else { return };
         let nodes: Vec<_> = state.nodes.clone().into_iter().collect();
@@ -240,7 +240,7 @@ impl Leader {
         }
     }
 
-    /// Looks at all that is or was leased of a node.
+    /// Reconciles all present and former shares of a node.
     pub(super) fn reconcile_node(
         &mut self,
         name: &PipelineName,
@@ -285,7 +285,7 @@ fn replace(
     }
 }
 
-/// The nodes that are to be chosen, and what each needs and has.
+/// The nodes to place, with what each needs and has.
 pub(super) fn node_requests(
     state: &PipelineState,
     which: impl Fn(&NodeName) -> bool,
@@ -300,7 +300,7 @@ pub(super) fn node_requests(
     nodes.map(request).unzip()
 }
 
-/// Whether a node keeps its shares, since its class and load are what they were.
+/// Whether a node keeps its shares, because its class and load are unchanged.
 fn is_kept(state: &PipelineState, node: &NodeName) -> bool {
     let (before, after) = (state.nodes.get(node), state.spec.nodes.get(node));
     before.zip(after).is_some_and(|(before, after)| {

@@ -11,7 +11,7 @@ use crate::core::Leader;
 use crate::view::{BindingPhase, PipelinePhase};
 
 impl Leader {
-    /// Recovers every pipeline of which agents can report nothing more.
+    /// Recovers every pipeline of which no agent can report a further share.
     pub(super) fn recover_known(&mut self, now: Moment) {
         let held = self.ledger.held_clusters(self.replica.heard);
         let fewer = held != self.pipelines.held;
@@ -66,8 +66,8 @@ impl Leader {
         }
         self.reroute_last_nodes(name);
         self.pipelines.update_indexes(name);
-        // Shares that were given back meanwhile have waited for this; reported shares that are not
-        // desired are asked back.
+        // Freed shares have waited for this, and reported shares that are not desired are asked
+        // back.
         self.reconcile_pipeline(name, now);
     }
 
@@ -81,9 +81,9 @@ impl Leader {
         }
     }
 
-    /// Agents may hold another load of a pipeline than is desired: that of before a change that
-    /// waits for workers. It is in force if all nodes have the same load and at least one node
-    /// shows that this is not a remainder of the desired load.
+    /// Agents may hold another load of a pipeline than the desired one: the load before a change
+    /// that waits for workers. That load is in force if all nodes have it, and at least one node
+    /// shows that it is not a remainder of the desired load.
     fn adopt_load(&mut self, name: &PipelineName) {
         let Some(state) = self.pipelines.all.get(name) else { return };
         let desired = state.spec.load;
@@ -92,7 +92,7 @@ impl Leader {
         let (Some(&load), 1) = (loads.first(), loads.len()) else { return };
         // A load within one worker's capacity is never cut, so that no part of it is ever lost.
         let is_whole = |node: &NodeState| {
-            // Nor is anything that is cut given a part of nothing.
+            // A load that is cut never has parts of 0.
             !node.shares.is_empty()
                 && (load > desired
                     || load == Load::ZERO
@@ -107,12 +107,12 @@ impl Leader {
         }
     }
 
-    /// Something of a class has changed that those who wait may have waited for.
+    /// A class has changed in a way that pipelines may have waited for.
     pub(in crate::core::leader) fn recheck_class(&mut self, class: &leasehold_types::ClusterName) {
         self.pipelines.recheck_waiting |= self.replica.class(class).is_some();
     }
 
-    /// A worker of a class has begun to drain, or is found draining, or works again.
+    /// A worker of a class has begun to drain, has reported that it drains, or works again.
     pub(in crate::core::leader) fn note_draining(&mut self, key: &WorkerKey) {
         let leaves = self.observed(key).is_some_and(|worker| !worker.is_working());
         if !leaves {
@@ -124,7 +124,7 @@ impl Leader {
         }
     }
 
-    /// The states that bindings and pipelines are in now.
+    /// Sets the states of bindings and pipelines from what is observed.
     pub(super) fn observe(&mut self, now: Moment) {
         self.notify_endpoints();
         let mut pipelines = BTreeSet::new();

@@ -17,22 +17,22 @@ use crate::core::Leader;
 use crate::core::leader::planned_lease::PlannedLease;
 use crate::ledger::{Claim, Phase};
 
-/// A planned share as it stands.
+/// The observed state of a planned share.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ShareState {
-    /// Its worker has it, with its load, and its agent has said so.
+    /// Its worker has it, with its load, and its agent has acknowledged it.
     pub(super) served: bool,
-    /// Its worker may have nothing new, and has not even this.
+    /// Its worker may not be granted anything, and does not have the share.
     pub(super) deserted: bool,
 }
 
-/// The part of a message that ways on may take: beside all that one worker may have it is within
-/// the limit.
+/// The most bytes of routes in one message: together with all that one worker may hold they are
+/// within the limit.
 const ROUTE_BYTES_MAX: usize = MESSAGE_BYTES_MAX / 4;
-/// What an endpoint takes beside its texts.
+/// The bytes of an endpoint without its texts.
 const ENDPOINT_BYTES: usize = 24;
 
-/// The room that is left in one message for where documents go next.
+/// The room for routes that is left in one message.
 #[derive(Debug)]
 pub(in crate::core::leader) struct RouteBudget(usize);
 
@@ -57,7 +57,7 @@ impl RouteBudget {
     }
 }
 
-/// What a snapshot says of a share.
+/// The route of a share in a snapshot.
 #[derive(Debug)]
 pub(in crate::core::leader) struct SnapshotShare {
     pub(in crate::core::leader) share: Option<Arc<Share>>,
@@ -110,7 +110,7 @@ impl Leader {
         self.dirty.extend(node.shares.values().map(|share| owner(&share.on)));
     }
 
-    /// Whether the agent that has a lease has said that it knows of it.
+    /// Whether the agent that holds a lease has acknowledged it.
     pub(super) fn is_applied(&self, claim: &Claim) -> bool {
         let account = self.ledger.account(&claim.worker);
         let lost = self.observed(&claim.worker).is_none_or(|worker| worker.lost);
@@ -119,7 +119,7 @@ impl Leader {
             && account.is_some_and(|account| account.acknowledged >= claim.sent_in)
     }
 
-    /// Whether a lease is on its way out, or its worker is; `planned` is what the plan wants of its
+    /// Whether a lease or its worker is on the way out; `planned` is the planned lease of its
     /// stream.
     pub(super) fn is_draining(&self, claim: &Claim, planned: Option<PlannedLease<'_>>) -> bool {
         let working = self.observed(&claim.worker).is_some_and(|worker| worker.is_working());
@@ -129,7 +129,7 @@ impl Leader {
         !working || !kept || claim.phase != Phase::Held
     }
 
-    /// How each of a node's planned shares stands.
+    /// The observed state of each of a node's planned shares.
     pub(super) fn share_states(
         &self,
         pipeline: &PipelineName,
@@ -199,7 +199,8 @@ impl Leader {
                 load: Load::ZERO,
                 draining,
             });
-            // Of one that serves the node with another share, what it gives back does not count.
+            // If a worker serves the node with another share, the share that it gives back does not
+            // count.
             if entry.draining && !draining {
                 (entry.load, entry.draining) = (Load::ZERO, false);
             }
@@ -210,8 +211,8 @@ impl Leader {
         endpoints.into_values().collect()
     }
 
-    /// What a grant of a share says beside its token: its load and routes. None while agents may
-    /// still report shares of the pipeline: until then the holder keeps the routes that it has.
+    /// The load and routes of a share, for its grant. None while agents may still report shares of
+    /// the pipeline: until then the holder keeps the routes that it has.
     pub(in crate::core::leader) fn share_for_grant(
         &self,
         stream: &StreamKey,
@@ -256,7 +257,7 @@ impl Leader {
         updates
     }
 
-    /// What a snapshot says of a share. A route that does not fit follows in the next message;
+    /// The route of a share in a snapshot. A route that does not fit follows in the next message;
     /// until then the holder keeps the routes that it has, or keeps its documents.
     pub(in crate::core::leader) fn share_for_snapshot(
         &self,
@@ -276,7 +277,7 @@ impl Leader {
         SnapshotShare { share: (!known).then(|| Arc::new(closed())), follows: true }
     }
 
-    /// The new route of a share that is asked back, if it has changed.
+    /// The route of a share that is asked back, if the route has changed.
     pub(in crate::core::leader) fn changed_route(
         &mut self,
         stream: &StreamKey,
@@ -287,7 +288,7 @@ impl Leader {
         self.share_for_grant(stream, load)
     }
 
-    /// Something of a share's leases is other than it was.
+    /// A share's leases have changed.
     pub(in crate::core::leader) fn note_share(&mut self, stream: &StreamKey) {
         if let Some(key) = ShareKey::of(stream)
             && self.pipelines.all.contains_key(&key.pipeline)
@@ -296,7 +297,7 @@ impl Leader {
         }
     }
 
-    /// Something of a worker has changed that the nodes before it have to know.
+    /// A worker has changed in a way that the nodes before it must know.
     pub(in crate::core::leader) fn note_shares_of(&mut self, key: &WorkerKey) {
         let account = self.ledger.account(key);
         let streams = account.map(|account| account.streams.clone()).unwrap_or_default();
@@ -305,7 +306,8 @@ impl Leader {
         }
     }
 
-    /// A worker was granted a stream: where it is a share, it matters when its agent knows.
+    /// A worker was granted a stream. A share is served once the worker's agent acknowledges the
+    /// grant.
     pub(in crate::core::leader) fn note_granted(&mut self, stream: &StreamKey, key: &WorkerKey) {
         if !stream.set.is_shares() {
             return;
@@ -331,7 +333,7 @@ impl Leader {
     }
 }
 
-/// Whether its worker may go on with it.
+/// Whether its worker may continue to use it.
 fn is_in_use(claim: &Claim) -> bool {
     matches!(claim.phase, Phase::Held | Phase::Revoking { .. })
 }

@@ -1,5 +1,5 @@
-//! Moves of single shares of pipelines that stay in force: away from workers that drain, and, where
-//! a class allows it, to make room for a pipeline that fits nowhere.
+//! Moves single shares of pipelines that stay in force: away from draining workers and, if a class
+//! allows it, to make room for a pipeline that fits nowhere.
 
 use std::cmp::Reverse;
 
@@ -18,7 +18,7 @@ const FULL: Load = Load::MAX;
 impl Leader {
     /// Plans each share of draining workers on another worker. Where there is no room, it stays.
     pub(super) fn move_shares_of_draining(&mut self, now: Moment) {
-        // One for all that leave a class, who come one after the other: none of them is in it.
+        // One set of rooms serves all draining workers of a class, because none of them is in it.
         let mut known: Option<(ClusterName, ClassRooms)> = None;
         for key in self.pipelines.draining.clone() {
             if self.pipelines.held.contains(&key.cluster) {
@@ -36,7 +36,7 @@ impl Leader {
                 }
                 match self.find_other_worker(&share, class_rooms) {
                     Some(to) => self.move_share(&share, &key.cluster, to, now),
-                    // Where it had not even taken it, it never will.
+                    // A worker that has not taken the share yet never will.
                     None => self.pipelines.observe_again(&share),
                 }
             }
@@ -61,7 +61,7 @@ impl Leader {
         state.nodes.get(&share.node)?.shares.get(&share.index)
     }
 
-    /// The worker that can take a share: one that has nothing of its node yet, if there is one.
+    /// The worker that can take a share: preferably one without another share of the node.
     pub(super) fn find_other_worker(
         &self,
         share: &ShareKey,
@@ -80,7 +80,7 @@ impl Leader {
         placed.into_iter().flatten().next().map(|(worker, _)| worker)
     }
 
-    /// Has another worker planned for a share.
+    /// Plans a share on another worker.
     fn move_share(&mut self, key: &ShareKey, class: &ClusterName, to: WorkerName, now: Moment) {
         let Some(node) = self.pipelines.node_mut(&key.pipeline, &key.node) else { return };
         let Some(share) = node.shares.get_mut(&key.index) else { return };
@@ -93,8 +93,8 @@ impl Leader {
         self.reconcile_stream(&key.stream(), now);
     }
 
-    /// Room for a pipeline that fits nowhere, by moves of the fewest shares in classes that allow
-    /// it; carries the moves out where all its nodes fit then.
+    /// Makes room for a pipeline that fits nowhere by moving the fewest shares in classes that
+    /// allow it. Makes the moves only if all its nodes fit then.
     pub(super) fn place_with_moves(
         &mut self,
         requests: &[NodeRequest],
@@ -129,7 +129,7 @@ impl Leader {
         Some(placed)
     }
 
-    /// Who has shares on the workers of a class; those of pipelines that are Ready may move, once.
+    /// The shares on the workers of a class. Those of Ready pipelines may move, once.
     fn tenants(
         &self,
         class: &ClusterName,

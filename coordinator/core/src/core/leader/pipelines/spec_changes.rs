@@ -1,4 +1,4 @@
-//! Pipelines and classes as they are desired now, beside what is in force.
+//! Applies changes of the desired pipelines and classes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::effect::Notice;
 use crate::view::{BindingPhase, PipelinePhase};
 
 impl Leader {
-    /// Takes over what is other than it was.
+    /// Applies the changes of pipelines and classes.
     pub(in crate::core::leader) fn apply_pipeline_specs(&mut self, before: &Desired, now: Moment) {
         let desired = self.replica.desired.clone();
         let gone = self.pipelines.all.keys().filter(|name| !desired.pipelines.contains_key(*name));
@@ -43,12 +43,12 @@ impl Leader {
         self.pipelines.all.insert(name.clone(), state);
         self.pipelines.recovering.insert(name.clone());
         self.pipelines.recheck_recovery = true;
-        // Its shares may have been reported before anybody desired it.
+        // Its shares may have been reported before it was desired.
         self.adopt_leases(name);
         self.reconcile_pipeline(name, now);
     }
 
-    /// Takes as the plan what agents are known to hold of a pipeline.
+    /// Adopts the shares that agents hold of a pipeline as its plan.
     fn adopt_leases(&mut self, name: &PipelineName) {
         let Some(state) = self.pipelines.all.get(name) else { return };
         let leases = state.nodes.keys().flat_map(|node| self.leases_of(name, node));
@@ -110,7 +110,7 @@ impl Leader {
         self.settle_change(name);
     }
 
-    /// A change that was taken back before it was in force waits for nothing.
+    /// A change that is undone before it is in force waits for nothing.
     fn settle_change(&mut self, name: &PipelineName) {
         let Some(state) = self.pipelines.all.get(name) else { return };
         if let (true, false, Some(phase)) = (state.in_force, state.changes, state.phase) {
@@ -118,7 +118,7 @@ impl Leader {
         }
     }
 
-    /// A pipeline that has no workers has other nodes.
+    /// The nodes of a pipeline without workers have changed.
     fn rename_bindings(&mut self, name: &PipelineName) {
         let Some(state) = self.pipelines.all.get_mut(name) else { return };
         let fresh = PipelineState::new(state.spec.clone());
@@ -141,7 +141,7 @@ impl Leader {
     }
 }
 
-/// Whether what is desired of a pipeline is what is in force.
+/// Whether the desired spec of a pipeline is in force.
 pub(super) fn is_in_force(state: &PipelineState) -> bool {
     let same = |(name, node): (_, &crate::desired::Node)| {
         state.nodes.get(name).is_some_and(|before: &NodeState| {

@@ -1,5 +1,6 @@
-//! The state of pipelines. Invariant: the tenancies hold just the shares that count in the plan,
-//! those of pipelines in force and those that agents reported to a leader that waits for others.
+//! The state of pipelines. Invariant: `worker_shares` has exactly the shares that count in the
+//! plan: those of pipelines in force, and those that agents have reported while their pipeline is
+//! being recovered.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,21 +16,21 @@ use crate::view::{BindingPhase, PipelinePhase};
 #[derive(Clone, Debug, Default)]
 pub(in crate::core::leader) struct Pipelines {
     pub(super) all: BTreeMap<PipelineName, PipelineState>,
-    /// What counts in the plan, by worker.
+    /// The shares that count in the plan, by worker.
     pub(super) worker_shares: BTreeMap<WorkerKey, WorkerShares>,
-    /// New pipelines, and those of which agents may still report shares.
+    /// Pipelines of which agents may still report shares; new pipelines are among them.
     pub(super) recovering: BTreeSet<PipelineName>,
     /// Some of them may be recovered now.
     pub(super) recheck_recovery: bool,
-    /// Pending ones, and those with a change that is not in force yet.
+    /// Pending pipelines, and those with a change that is not in force yet.
     pub(super) waiting: BTreeSet<PipelineName>,
     /// Broken ones.
     pub(super) broken: BTreeSet<PipelineName>,
-    /// How many Broken ones each class is to serve: they find their workers before others do.
+    /// How many Broken pipelines each class has to serve: they are placed before others.
     pub(super) reserved: BTreeMap<ClusterName, usize>,
     /// The loads of the shares that Broken pipelines have kept, by worker.
     pub(super) outstanding: BTreeMap<WorkerKey, Load>,
-    /// Workers that drain and serve something.
+    /// Draining workers with shares.
     pub(super) draining: BTreeSet<WorkerKey>,
     /// The waiting pipelines are to be placed again.
     pub(super) recheck_waiting: bool,
@@ -41,7 +42,7 @@ pub(in crate::core::leader) struct Pipelines {
     pub(super) unnotified: BTreeSet<(PipelineName, NodeName)>,
 }
 
-/// What one worker has of the plan.
+/// The planned shares of one worker.
 #[derive(Clone, Debug, Default)]
 pub(super) struct WorkerShares {
     pub(super) load: Load,
@@ -51,23 +52,23 @@ pub(super) struct WorkerShares {
 /// A pipeline.
 #[derive(Clone, Debug)]
 pub(super) struct PipelineState {
-    /// As it is desired.
+    /// Its desired spec.
     pub(super) spec: Arc<Pipeline>,
-    /// As it is in force, or was when it broke.
+    /// Its nodes in force, or in force when it broke.
     pub(super) nodes: BTreeMap<NodeName, NodeState>,
     /// None before the first notice about it.
     pub(super) phase: Option<PipelinePhase>,
     /// Its workers are chosen.
     pub(super) in_force: bool,
-    /// What is desired is not what is in force.
+    /// The desired spec is not in force.
     pub(super) changes: bool,
     /// The classes that it waits for, and how many workers of each.
     pub(super) waits: Vec<(ClusterName, u32)>,
-    /// Why it is in its state, or what its change waits for.
+    /// Why it is in its state, or the workers that its change waits for.
     pub(super) reason: String,
     /// The classes that wait for it to be healed.
     pub(super) reserves: BTreeSet<ClusterName>,
-    /// While it is Broken: what of its shares is counted as outstanding.
+    /// While it is Broken: the loads of its shares that count as outstanding.
     pub(super) outstanding: Vec<(WorkerKey, Load)>,
 }
 
@@ -93,7 +94,7 @@ pub(super) struct PlannedShare {
 }
 
 impl Pipelines {
-    /// What the plan wants of a share; none where its node is in no plan.
+    /// The planned lease of a share; none if its node is in no plan.
     pub(in crate::core::leader) fn planned_lease(
         &self,
         key: &ShareKey,
@@ -112,7 +113,8 @@ impl Pipelines {
         })
     }
 
-    /// An agent has reported a share: while its pipeline is being recovered, that becomes the plan.
+    /// Adopts a share that an agent has reported into the plan, while its pipeline is being
+    /// recovered.
     pub(in crate::core::leader) fn adopt(
         &mut self,
         key: &ShareKey,
@@ -134,7 +136,7 @@ impl Pipelines {
         self.count(key, &worker.cluster, &share);
     }
 
-    /// A share that was reported has lost its worker again.
+    /// A reported share has lost its worker again.
     pub(super) fn disown(&mut self, key: &ShareKey) {
         let Some(node) = self.node_mut(&key.pipeline, &key.node) else { return };
         let class = node.class.clone();
@@ -211,12 +213,12 @@ impl Pipelines {
         }
     }
 
-    /// The load that a worker has of the plan.
+    /// The planned load of a worker.
     pub(super) fn load_of(&self, worker: &WorkerKey) -> Load {
         self.worker_shares.get(worker).map_or(Load::ZERO, |worker_shares| worker_shares.load)
     }
 
-    /// The tenancies of one class's workers, by name.
+    /// The planned shares of one class's workers, by name.
     pub(super) fn shares_by_worker<'a>(
         &'a self,
         class: &'a ClusterName,
@@ -225,7 +227,7 @@ impl Pipelines {
         self.worker_shares.range(first..).take_while(move |(key, _)| key.cluster == *class)
     }
 
-    /// Has a pipeline in the sets that go with its state.
+    /// Updates the sets of pipelines by state.
     pub(super) fn update_indexes(&mut self, name: &PipelineName) {
         let Some(state) = self.all.get_mut(name) else {
             self.broken.remove(name);
@@ -310,7 +312,7 @@ impl PipelineState {
         shares.collect()
     }
 
-    /// The classes that it is to run on.
+    /// The classes of its desired nodes.
     pub(super) fn classes(&self) -> impl Iterator<Item = &ClusterName> {
         self.spec.nodes.values().map(|node| &node.class)
     }
@@ -338,8 +340,8 @@ impl NodeState {
         !self.shares.is_empty() && self.served() == self.load
     }
 
-    /// Its shares for these parts of its load: what a worker has stays its own under the same
-    /// index, and what is new takes the first that are free.
+    /// Its shares for these parts of its load: a worker that has a share keeps the index, and new
+    /// shares take the first free ones.
     pub(super) fn assigned(&self, parts: &[(WorkerName, Load)]) -> BTreeMap<u32, PlannedShare> {
         let mut shares = BTreeMap::new();
         let mut new = Vec::new();

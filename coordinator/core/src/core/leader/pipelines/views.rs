@@ -1,4 +1,4 @@
-//! Pipelines as people see them.
+//! The views of pipelines that people see.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -41,8 +41,8 @@ impl Core {
         view.unwrap_or_else(|| unled(name, spec))
     }
 
-    /// Whether this leader knows what of a pipeline workers have. Until it does, what a predecessor
-    /// said of it is the best that there is.
+    /// Whether this leader knows which shares of a pipeline workers hold. Until then the last
+    /// published state, of a predecessor, is the best one.
     #[must_use]
     pub fn is_recovered(&self, name: &PipelineName) -> bool {
         let state = self.leader().and_then(|leader| leader.pipelines.all.get(name));
@@ -111,7 +111,7 @@ impl Leader {
         }
     }
 
-    /// The shares by index, each with the worker that has it, or that the plan wants it on.
+    /// The shares by index, each with the worker that has it, or its planned worker.
     fn share_views(
         &self,
         name: &PipelineName,
@@ -166,7 +166,7 @@ impl Leader {
     }
 }
 
-/// What else but its worker's word ends a lease.
+/// What ends a lease beside a release by its worker.
 fn ends(claim: &Claim) -> &'static str {
     match claim.timeless {
         true => ": it never ends by time",
@@ -174,7 +174,7 @@ fn ends(claim: &Claim) -> &'static str {
     }
 }
 
-/// A pipeline as a replica sees it that does not lead.
+/// The view of a pipeline on a replica that does not lead.
 fn unled(name: &PipelineName, pipeline: &Pipeline) -> PipelineView {
     let binding = |(node, Node { class, next }): (&_, &Node)| BindingView {
         node: Clone::clone(node),

@@ -9,7 +9,7 @@ use crate::core::Leader;
 use crate::core::leader::sliced_work::SlicedTask;
 use crate::planner::streams::{Placement, Unplaced};
 
-/// What is done about one stream.
+/// The effect of a plan on one stream.
 struct Outcome {
     /// Where it is in its set as it is now, and as it was.
     at: usize,
@@ -42,18 +42,20 @@ impl Leader {
                 planned.on = outcome.on;
                 set_plan.touched.push(outcome.former);
             }
-            // It was frozen for this plan if it moved so short a while before it.
+            // If its cooldown had not ended when the plan began, the stream was frozen for this
+            // plan.
             let thaws = planned.moved_at.map(|moved| moved + cooldown);
             plan.thaw = plan.thaw.into_iter().chain(thaws.filter(|at| *at > plan.begun)).min();
         }
         if range.end == set_plan.which.len() {
-            // Where nothing may move at all now, what moves already makes room for the rest.
+            // If nothing may move at all now, the end of present moves allows the rest.
             set.limited = set_plan.moves >= set_plan.moves_max();
         }
         handled
     }
 
-    /// What a plan means for some streams as they are now, and whether any is not as it was.
+    /// The outcomes of a plan for some streams, and whether any of them has changed since the plan
+    /// began.
     fn outcomes(&self, plan: &StreamPlan, at: usize, range: Range) -> (Vec<Outcome>, bool) {
         let (set_plan, Stage::Apply(placements)) = (&plan.sets[at], &plan.stage) else {
             return (Vec::new(), false);
@@ -87,7 +89,7 @@ impl Leader {
         (outcomes, is_stale)
     }
 
-    /// Whether a stream is on none of the workers that the plan has not heard of.
+    /// Whether a stream is not on a worker that the plan does not know.
     fn is_known_to(&self, plan: &StreamPlan, name: &SetName, set: &SetState, at: usize) -> bool {
         let Some(on) = self.place_of(name, set, at) else { return true };
         plan.index.contains_key(on) || !self.owns_streams(&plan.cluster, on)

@@ -1,4 +1,4 @@
-//! What a plan of streams rests on: each stream as it is now.
+//! The input of a plan of streams: each stream as it is now.
 
 use leasehold_types::{SetName, StreamKey, WorkerKey, WorkerName};
 
@@ -11,14 +11,14 @@ use crate::planner::streams::StreamSpec;
 /// Why a stream is not planned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Skipped {
-    /// Its worker cannot be heard, and its lease never ends by time.
+    /// Its worker is lost, and its lease never ends by time.
     Stays,
     /// A worker that has not reported may hold it.
     Unheard,
 }
 
 impl Leader {
-    /// Sees to what may change meanwhile without anybody else having the cluster planned again.
+    /// Marks the facts whose change has the cluster planned again, which nothing else does.
     pub(super) fn note_gathered(&mut self, plan: &StreamPlan, set: usize) {
         if plan.passed_over {
             self.awaiting_reports.insert(plan.cluster.clone());
@@ -115,15 +115,15 @@ impl Leader {
         held.max_by_key(|claim| claim.token).map(|claim| &claim.worker.worker)
     }
 
-    /// Whether a worker that has not reported may hold a stream: planned now, it would move as soon
-    /// as that worker is back.
+    /// Whether a worker that has not reported may hold a stream. Planned now, the stream would move
+    /// again as soon as that worker is back.
     fn is_unheard_of(&self, set: &SetName, stream: &Stream) -> bool {
         let stream = StreamKey { set: set.clone(), stream: stream.name.clone() };
         !self.ledger.is_heard_of(&stream, self.replica.heard)
     }
 
-    /// Whether a stream stays with a worker that cannot be heard, since its lease there never
-    /// ends by time: moving it would only leave it without an owner.
+    /// Whether a stream stays with a lost worker because its lease there never ends by time: a move
+    /// would only leave it without an owner.
     fn stays(&self, name: &SetName, set: &SetState, at: usize) -> bool {
         let Some(on) = &set.streams[at].on else { return false };
         let key = WorkerKey { cluster: set.spec.cluster.clone(), worker: on.clone() };
@@ -133,7 +133,7 @@ impl Leader {
         worker.is_working() && self.ledger.claim(&stream, &key).is_some_and(|claim| claim.timeless)
     }
 
-    /// Whether a stream is on its way from one worker to another.
+    /// Whether a stream is moving from one worker to another.
     fn is_moving(&self, name: &SetName, set: &SetState, at: usize) -> bool {
         let Some(on) = &set.streams[at].on else { return false };
         let stream = set.spec.streams[at].name.clone();
