@@ -6,8 +6,8 @@ use std::fmt;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::mutant::Mutant;
-use super::runner::run_seed;
+use crate::mutant::Mutant;
+use crate::runner::run_seed;
 
 /// What came of one fault.
 #[derive(Clone, Debug)]

@@ -1,8 +1,9 @@
 //! Deliberate faults of the cores, and the properties that each of them breaks.
 
-use leasehold_types::mutation::{self, Mutation};
+use leasehold_types::mutation;
+use leasehold_types::mutation::Mutation;
 
-use super::faults::{Fault, Favour, Sequence};
+use crate::system::faults::{Fault, Favour, Sequence};
 
 /// One fault of one core, or the worlds in which it is looked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,7 +137,7 @@ impl Mutant {
     }
 
     /// What its worlds have more of than others, in which it hardly ever shows.
-    pub(super) fn favour(self) -> Favour {
+    pub(crate) fn favour(self) -> Favour {
         let favour = |faults, sequence| Favour { faults, sequence: Some(sequence) };
         match self.mutation {
             Mutation::TwinTakesName => Favour { faults: &[Fault::TwinPod], sequence: None },
@@ -183,7 +184,7 @@ impl Mutant {
     }
 
     /// Puts it in force on this thread; none takes it back.
-    pub(super) fn put_in_force(mutant: Option<Self>) {
+    pub(crate) fn put_in_force(mutant: Option<Self>) {
         mutation::set(mutant.filter(|mutant| mutant.in_force).map(|mutant| mutant.mutation));
     }
 }

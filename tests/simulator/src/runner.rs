@@ -1,16 +1,16 @@
-//! Runs seeds, each on one thread, and replays a failing one for its text.
+//! Runs seeds, each on one thread.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::coverage::Coverage;
-use super::faults::Favour;
-use super::mutant::Mutant;
-use super::observer::Failure;
-use super::trace::Trace;
-use super::world::World;
+use crate::coverage::Coverage;
+use crate::mutant::Mutant;
+use crate::observer::Failure;
+use crate::system::faults::Favour;
+use crate::trace::Trace;
+use crate::world::World;
 
 /// What one seed came to.
 #[derive(Clone, Debug)]

@@ -2,28 +2,48 @@
 //!
 //! Invariant: one seed decides everything.
 
+mod driver;
+mod election;
+mod faults;
+mod labels;
+mod liveness;
+mod network;
+mod platform;
+mod pod;
+mod queue;
+mod replica;
+mod sequences;
+mod wire;
+mod worker;
+
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use fastrand::Rng;
 use leasehold_coordinator_core::event::Event;
 
-use super::clock::{Clock, MS, Real};
-use super::coverage::Coverage;
-use super::faults::{Favour, Profile};
-use super::liveness::Stage;
-use super::network::Network;
-use super::observer::Observer;
-use super::platform::Manifests;
-use super::pod::Pod;
-use super::queue::{Happening, Queue};
-use super::replica::Replica;
-use super::store::{Shape, Store};
-use super::trace::Trace;
-use super::tracked::Tracked;
+use crate::coverage::Coverage;
+use crate::observer::{Checks, Observer, Touched};
+use crate::system::View;
+use crate::system::clock::{Clock, MS, Real};
+use crate::system::faults::Favour;
+use crate::system::manifests::Manifests;
+use crate::system::network::Network;
+use crate::system::pod::Pod;
+use crate::system::profile::Profile;
+use crate::system::replica::Replica;
+use crate::system::store::{Shape, Store};
+use crate::system::tracked::Tracked;
+use crate::trace::Trace;
+use crate::world::liveness::Stage;
+use crate::world::queue::{Happening, Queue};
+
+/// A driver is never woken more often than this.
+pub(crate) const WAKE_GAP_MIN: Real = MS / 10;
 
 /// One run.
 #[derive(Debug)]
-pub(super) struct World {
+pub(crate) struct World {
     /// The only source of chance.
     pub rng: Rng,
     /// Now.
@@ -32,9 +52,9 @@ pub(super) struct World {
     pub queue: Queue,
     /// How hard it is.
     pub profile: Profile,
-    /// The election's store.
     /// Where no platform says which agent of a name may speak, coordinators may keep names.
     pub keeps_names: bool,
+    /// The stores of the election.
     pub store: Store,
     /// The coordinators.
     pub replicas: Tracked<Replica>,
@@ -87,7 +107,7 @@ impl World {
         world
     }
 
-    fn begin(&mut self) {
+    pub(super) fn begin(&mut self) {
         self.trace.say(0, || format!("{:?}", self.profile));
         self.trace.say(0, || format!("{:?}", self.manifests));
         for replica in 0..self.replicas.len() {
@@ -101,6 +121,46 @@ impl World {
         // A while without faults first, so that there is something to break.
         self.after(ttl * 3 / 2, Happening::Fault);
         self.after(self.profile.safety, Happening::Calm);
+    }
+
+    /// The state of the system, to be read.
+    fn view(&self) -> View<'_> {
+        View {
+            t: self.t,
+            profile: &self.profile,
+            keeps_names: self.keeps_names,
+            store: &self.store,
+            replicas: &self.replicas,
+            pods: &self.pods,
+            network: &self.network,
+            manifests: &self.manifests,
+            trace: &self.trace,
+        }
+    }
+
+    /// The observer, which reads the state of the system.
+    fn checks(&mut self) -> Checks<'_> {
+        let view = View {
+            t: self.t,
+            profile: &self.profile,
+            keeps_names: self.keeps_names,
+            store: &self.store,
+            replicas: &self.replicas,
+            pods: &self.pods,
+            network: &self.network,
+            manifests: &self.manifests,
+            trace: &self.trace,
+        };
+        Checks { view, observer: &mut self.observer, cover: &mut self.cover }
+    }
+
+    /// Checks what must hold at every moment.
+    fn check(&mut self) {
+        let sampled = self.view().is_sampled();
+        let entries =
+            if sampled { std::mem::take(&mut self.store.changed) } else { BTreeSet::new() };
+        let (pods, replicas) = (self.pods.take_touched(), self.replicas.take_touched());
+        self.checks().check(Touched { pods, replicas, entries });
     }
 
     /// Schedules something.
@@ -117,7 +177,7 @@ impl World {
             self.check();
             if self.trace.steps() > self.profile.steps_max {
                 let steps = self.trace.steps();
-                self.fail("L1", || format!("no end after {steps} steps"));
+                self.checks().fail("L1", || format!("no end after {steps} steps"));
             }
         }
     }
@@ -126,7 +186,7 @@ impl World {
         if let Some(until) = self.stopped(&what) {
             let what = match what {
                 Happening::Tick { pod, start, number, asked: None } => {
-                    let asked = Some(self.local_of_pod(pod));
+                    let asked = Some(self.view().local_of_pod(pod));
                     Happening::Tick { pod, start, number, asked }
                 }
                 what => what,
@@ -314,7 +374,7 @@ impl World {
     }
 
     /// Whether the life of the process that this was meant for goes on.
-    fn current(&self, what: &Happening) -> bool {
+    pub(super) fn current(&self, what: &Happening) -> bool {
         match what {
             Happening::Dial { pod, run, .. }
             | Happening::AgentWake { pod, run, .. }
