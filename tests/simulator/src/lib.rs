@@ -5,7 +5,7 @@
 //! happened, and `system` holds the state that both work on. Nothing names what is above it.
 
 mod coverage;
-mod hunt;
+mod detection;
 mod mutant;
 mod observer;
 mod runner;
@@ -14,7 +14,7 @@ mod trace;
 mod world;
 
 pub use coverage::{Coverage, STANDARD_SEEDS};
-pub use hunt::{Hunt, catch_all};
+pub use detection::{Detection, detect_all};
 pub use mutant::Mutant;
 pub use observer::Failure;
 pub use runner::{Outcome, Summary, run_seed, run_seeds};

@@ -19,22 +19,22 @@ use std::collections::{BTreeMap, BTreeSet};
 use leasehold_coordinator_core::effect::{Freed, Notice};
 use leasehold_types::{Epoch, Incarnation, StreamKey, Token, WorkerKey};
 
-pub(crate) use self::agents::Before;
+pub(crate) use self::agents::BeforeMessage;
 pub(crate) use self::invariants::Touched;
 use crate::coverage::Coverage;
-use crate::observer::credits::Credits;
-use crate::observer::exposures::KnownLists;
-use crate::observer::invariants::Known;
-use crate::observer::pipelines::Told;
-use crate::observer::shares::Bounds;
-use crate::observer::statements::Said;
-use crate::observer::terms::Terms;
+use crate::observer::credits::ReportCredits;
+use crate::observer::exposures::SetListHistory;
+use crate::observer::invariants::PreviousStep;
+use crate::observer::pipelines::ReportedStates;
+use crate::observer::shares::LoadBounds;
+use crate::observer::statements::AgentStatements;
+use crate::observer::terms::TermHistory;
 use crate::system::View;
 
 /// A property that did not hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// Its name in the protocol's page, or "panic".
+    /// Its name in `docs/SIMULATOR.md`, or "panic".
     pub property: &'static str,
     /// What was seen.
     pub detail: String,
@@ -54,21 +54,21 @@ pub(crate) struct Observer {
     /// Streams that agents gave up since then, as their time was over.
     pub streams_expired: BTreeSet<StreamKey>,
     /// How much of its shares each worker may use.
-    pub bounds: Bounds,
-    /// What agents have said.
-    pub said: Said,
+    pub load_bounds: LoadBounds,
+    /// What agents have reported.
+    pub statements: AgentStatements,
     /// The lists of sets that entries name.
-    pub lists: KnownLists,
-    /// Whom leaders have welcomed.
-    pub credits: Credits,
+    pub set_lists: SetListHistory,
+    /// The welcomes that leaders have sent.
+    pub credits: ReportCredits,
     /// The pod of which the leader's view is compared next.
     pub compared: usize,
-    /// What each replica has told of pipelines.
-    pub told: BTreeMap<usize, Told>,
-    /// What the checks of every moment know of the step before.
-    pub known: Known,
+    /// The states of pipelines that each replica has reported.
+    pub reported_states: BTreeMap<usize, ReportedStates>,
+    /// What the invariants knew after the step before.
+    pub previous: PreviousStep,
     /// What was granted and who was welcomed, over all terms.
-    pub terms: Terms,
+    pub term_history: TermHistory,
     stream_tokens: BTreeMap<StreamKey, (Token, usize, Incarnation)>,
     pool_tokens: BTreeMap<WorkerKey, Token>,
 }
@@ -88,7 +88,7 @@ pub(crate) struct Checks<'a> {
     /// What the observer remembers.
     pub observer: &'a mut Observer,
     /// Counts what was checked.
-    pub cover: &'a mut Coverage,
+    pub coverage: &'a mut Coverage,
 }
 
 impl Checks<'_> {
@@ -103,15 +103,15 @@ impl Checks<'_> {
         }
     }
 
-    /// S4, S8, S9, S10: what a leader frees nobody uses any more.
+    /// S4, S8, S9, S10: no pod may use what a leader frees.
     pub(crate) fn observe_notice(&mut self, replica: usize, notice: &Notice) {
         let leads = self.view.true_leader().filter(|(leader, _)| *leader == replica);
         self.observe_state(replica, notice);
         if let Notice::StreamGranted { worker, stream, token } = notice {
-            self.observer.terms.grant(stream, *token, worker);
+            self.observer.term_history.grant(stream, *token, worker);
         }
         if let (Notice::Gone(worker), Some(epoch)) = (notice, self.view.replicas[replica].leads()) {
-            self.observer.terms.forget(epoch, worker);
+            self.observer.term_history.forget(epoch, worker);
             self.forget_wait(replica, worker);
         }
         match notice {
@@ -155,7 +155,7 @@ impl Checks<'_> {
                     Freed::Gone => "S2",
                 };
                 if of_older {
-                    self.cover.hit("checked: an older incarnation's lease ended");
+                    self.coverage.hit("checked: an older incarnation's lease ended");
                 }
                 if let Some(pod) = user {
                     let (stream, token) = (stream.clone(), *token);
@@ -179,10 +179,10 @@ impl Checks<'_> {
     ) -> bool {
         let taken = self.observer.stream_tokens.get(stream);
         let taken = taken.filter(|(taken, ..)| *taken == token);
-        taken.is_some_and(|(.., by)| self.observer.terms.knows_newer(epoch, worker, *by))
+        taken.is_some_and(|(.., by)| self.observer.term_history.knows_newer(epoch, worker, *by))
     }
 
-    /// S8: a leader grants no stream that somebody holds who still obeys a predecessor.
+    /// S8: a leader grants no stream that a pod holds which still obeys a predecessor.
     fn check_unheard(&mut self, replica: usize, epoch: Epoch, stream: &StreamKey) {
         let holder = (0..self.view.pods.len()).find(|pod| {
             let node = &self.view.pods[*pod];
@@ -202,7 +202,9 @@ impl Checks<'_> {
         });
         if let Some(pod) = holder {
             self.fail("S8", || {
-                format!("c{replica} grants {stream} under {epoch}; p{pod} holds it unheard")
+                format!(
+                    "c{replica} grants {stream} under {epoch}; p{pod} holds it and has not reported"
+                )
             });
         }
     }

@@ -30,7 +30,7 @@ use self::store::Store;
 use self::tracked::Tracked;
 use crate::trace::Trace;
 
-/// What takes long is checked after every so many steps: what is wrong stays so for many steps.
+/// Expensive checks run every this many steps: a violation lasts for many steps.
 const SAMPLE_EVERY: u64 = 2;
 /// The same in a large fleet.
 const SAMPLE_EVERY_LARGE: u64 = 32;
@@ -133,7 +133,7 @@ impl<'a> View<'a> {
     }
 
     /// Whether an agent's process is stopped, or was so lately that it may not be back yet.
-    pub(crate) fn is_hindered(&self, pod: usize) -> bool {
+    pub(crate) fn was_stopped_lately(&self, pod: usize) -> bool {
         self.pods[pod].paused_until + self.profile.ttl_real() > self.t
     }
 

@@ -9,7 +9,7 @@ use crate::system::network::LinkId;
 
 /// How things stood before a message came.
 #[derive(Debug)]
-pub(crate) struct Before {
+pub(crate) struct BeforeMessage {
     records: u64,
     epoch: Epoch,
     run: u64,
@@ -25,7 +25,7 @@ impl Checks<'_> {
         pod: usize,
         link: LinkId,
         message: &CoordinatorMessage,
-    ) -> Before {
+    ) -> BeforeMessage {
         let node = &self.view.pods[pod];
         node.disk.borrow_mut().fresh.clear();
         let disk = node.disk.borrow();
@@ -51,7 +51,7 @@ impl Checks<'_> {
             }
             _ => {}
         }
-        Before { records: disk.lease_records, epoch, run: node.run, stale, grant }
+        BeforeMessage { records: disk.lease_records, epoch, run: node.run, stale, grant }
     }
 
     /// S5, S6, S10: what a message changed at an agent.
@@ -60,7 +60,7 @@ impl Checks<'_> {
         pod: usize,
         link: LinkId,
         message: &CoordinatorMessage,
-        before: &Before,
+        before: &BeforeMessage,
     ) {
         let node = &self.view.pods[pod];
         let fresh = std::mem::take(&mut node.disk.borrow_mut().fresh);
@@ -69,7 +69,7 @@ impl Checks<'_> {
             (disk.lease_records, disk.memory.epoch.unwrap_or_default())
         };
         if let Some((property, what)) = before.stale {
-            self.cover.hit("stale message came");
+            self.coverage.hit("stale message came");
             if records > before.records && self.view.pods[pod].run == before.run {
                 self.fail(property, || format!("p{pod} acted on {what}: {fresh:?}"));
             }
@@ -87,7 +87,7 @@ impl Checks<'_> {
     }
 
     /// L9: an agent that has reported is served by the snapshot that follows.
-    fn check_served(&mut self, pod: usize, link: LinkId, before: &Before) {
+    fn check_served(&mut self, pod: usize, link: LinkId, before: &BeforeMessage) {
         let node = &self.view.pods[pod];
         let Some(agent) = node.agent.as_ref().filter(|agent| agent.link == Some(link)) else {
             return;
@@ -136,7 +136,7 @@ impl Checks<'_> {
         }
     }
 
-    /// S11: what an agent sends it has written down.
+    /// S11: an agent has written down what it sends.
     pub(crate) fn observe_sent(&mut self, pod: usize, message: &AgentMessage) {
         self.observe_hello(pod, message);
         let disk = self.view.pods[pod].disk.borrow();
@@ -158,25 +158,25 @@ impl Checks<'_> {
         };
         drop(disk);
         if let AgentMessage::Report(report) = message {
-            self.cover.hit(match report.memory.aged {
+            self.coverage.hit(match report.memory.aged {
                 true => "report with memory",
                 false => "report without memory",
             });
             if !report.streams.is_empty() {
-                self.cover.hit("report claims streams");
+                self.coverage.hit("report claims streams");
             }
         }
         if let AgentMessage::Beat(beat) = message
             && beat.wants_snapshot
         {
-            self.cover.hit("gap seen: snapshot wanted");
+            self.coverage.hit("gap seen: snapshot requested");
         }
         if let Some(wrong) = wrong {
             self.fail("S11", || format!("p{pod} {wrong}"));
         }
     }
 
-    /// S11, S12: what a worker is told its agent has written down.
+    /// S11, S12: an agent has written down what it shows its worker.
     pub(crate) fn observe_lease(&mut self, pod: usize, lease: &Lease) {
         let disk = self.view.pods[pod].disk.borrow();
         let memory = &disk.memory;

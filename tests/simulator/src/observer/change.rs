@@ -1,4 +1,4 @@
-//! The one change once faults have ended: it moves no more than it must (L4, L6, L7).
+//! The one change once faults have ended: it moves only what it must (L4, L6, L7).
 //!
 //! Invariant: a failover is excused for one stream, or for what is placed together with it: the
 //! shares of its pipeline or class, the streams of its set.
@@ -15,22 +15,22 @@ use crate::system::clock::Real;
 
 /// The one change, and how things were before it.
 #[derive(Debug)]
-pub(crate) struct Change {
+pub(crate) struct SystemChange {
     /// What changed.
-    pub what: What,
+    pub kind: ChangeKind,
     /// Who used each stream.
     pub owners: BTreeMap<StreamKey, usize>,
     /// Streams that were asked back, or that the plan had elsewhere.
     pub handed_over: BTreeSet<StreamKey>,
     /// Pipelines that waited for workers.
     pub waiting: Vec<PipelineName>,
-    /// All that a worker had which is lost finds room beside everything else.
+    /// Everything that a lost worker had finds room beside the rest.
     pub fits_beside: bool,
     /// Workers that somebody declared gone since, and the pipelines of which they had shares.
     pub ended: BTreeMap<usize, Vec<PipelineName>>,
 }
 
-impl Change {
+impl SystemChange {
     /// A worker was declared gone.
     pub(crate) fn end(&mut self, pod: usize, pipelines: Vec<PipelineName>) {
         self.ended.insert(pod, pipelines);
@@ -48,7 +48,7 @@ impl Change {
 }
 
 #[derive(Debug)]
-pub(crate) enum What {
+pub(crate) enum ChangeKind {
     /// The leader dies, or another replica takes over from it.
     Failover,
     /// This pod appears.
@@ -103,7 +103,7 @@ impl View<'_> {
 
 impl Checks<'_> {
     /// Whether a failover may end this stream's lease.
-    fn may_move_at_failover(&self, change: &Change, key: &StreamKey) -> bool {
+    fn may_move_at_failover(&self, change: &SystemChange, key: &StreamKey) -> bool {
         // An election and the way to the new leader can take longer than the leases of a seed
         // last; then what has ended is granted anew.
         let expired = &self.observer.streams_expired;
@@ -113,11 +113,11 @@ impl Checks<'_> {
                     || self.makes_room_at_failover(change, &share)
             }
             // One without an owner waited for a worker of its own. If it gets one, the stream that
-            // had this worker is judged itself. Somebody may have ended the owner since.
+            // had this worker is judged itself. The owner may have been declared gone since.
             None => match change.owners.get(key) {
                 None => true,
                 Some(owner) if change.ended.contains_key(owner) => true,
-                // A set moves only so many streams at once: others wait for one that goes late.
+                // A set moves a bounded number of streams at once: others wait for a late one.
                 Some(_) => expired.contains(key) || change.hands_over(&key.set),
             },
         }
@@ -125,7 +125,7 @@ impl Checks<'_> {
 
     /// Whether the next leader has to place a pipeline: what is served of one whose change waits it
     /// cannot know.
-    fn is_placed_at_failover(&self, change: &Change, pipeline: &PipelineName) -> bool {
+    fn is_placed_at_failover(&self, change: &SystemChange, pipeline: &PipelineName) -> bool {
         let mut expired = self.observer.streams_expired.iter().filter_map(ShareKey::of);
         change.waiting.contains(pipeline)
             || change.breaks(pipeline)
@@ -133,7 +133,7 @@ impl Checks<'_> {
     }
 
     /// Whether a share may make room for a pipeline that is placed: its class allows that.
-    fn makes_room_at_failover(&self, change: &Change, share: &ShareKey) -> bool {
+    fn makes_room_at_failover(&self, change: &SystemChange, share: &ShareKey) -> bool {
         let desired = self.view.manifests.desired();
         let pipeline = desired.pipelines.get(&share.pipeline);
         let Some(node) = pipeline.and_then(|it| it.nodes.get(&share.node)) else { return false };
@@ -156,7 +156,7 @@ impl Checks<'_> {
         let desired = self.view.manifests.desired();
         let Some(cluster) = desired.clusters.get(&node.key.cluster) else { return };
         let deadline = node.drain_deadline.unwrap_or(cluster.drain_deadline);
-        // Its clock may be slow, and its last words may be on their way.
+        // Its clock may be slow, and its last messages may be on their way.
         let most = deadline.as_nanos() as Real * 5 / 4 + self.view.profile.ttl_real() * 2;
         if waited > most {
             self.fail("L7", || format!("p{pod} drains for longer than {deadline:?}"));
@@ -164,14 +164,14 @@ impl Checks<'_> {
     }
 
     /// L4, L6: no move that the change did not ask for.
-    pub(crate) fn check_change(&mut self, change: &Change) {
+    pub(crate) fn check_change(&mut self, change: &SystemChange) {
         let owners = self.view.owners();
         let moved = change.owners.iter().filter(|(key, pod)| owners.get(*key) != Some(*pod));
         let moved: Vec<_> = moved.filter(|(_, pod)| !change.ended.contains_key(pod)).collect();
-        match change.what {
-            What::Failover => {
-                self.cover.hit("checked: a failover moves nothing");
-                self.cover.hit("checked: a fleet is served again after a failover");
+        match change.kind {
+            ChangeKind::Failover => {
+                self.coverage.hit("checked: a failover moves nothing");
+                self.coverage.hit("checked: a fleet is served again after a failover");
                 let moved: BTreeSet<_> = moved.into_iter().map(|(key, _)| key).collect();
                 let changed = moved.iter().copied().chain(&self.observer.streams_changed);
                 let wrong: BTreeSet<_> =
@@ -181,8 +181,8 @@ impl Checks<'_> {
                     self.fail("L6", || format!("a failover moved {wrong:?}"));
                 }
             }
-            What::Join(pod) => {
-                self.cover.hit("checked: a join moves the fewest");
+            ChangeKind::Join(pod) => {
+                self.coverage.hit("checked: a join moves the fewest");
                 let (shares, moved) = parted(moved);
                 self.check_shares_moved(change, &shares, None);
                 let most = self.view.moves_at_join(pod);
@@ -193,9 +193,9 @@ impl Checks<'_> {
                     self.fail("L4", || detail);
                 }
             }
-            What::Leave(pod) | What::Loss(pod) => {
-                self.cover.hit(match change.what {
-                    What::Loss(_) => "checked: a loss moves only its own",
+            ChangeKind::Leave(pod) | ChangeKind::Loss(pod) => {
+                self.coverage.hit(match change.kind {
+                    ChangeKind::Loss(_) => "checked: a loss moves only its own",
                     _ => "checked: a leave moves only its own",
                 });
                 let (shares, moved) = parted(moved);
@@ -215,7 +215,7 @@ impl Checks<'_> {
     /// L4 for shares: a healthy pipeline that has nothing on a worker that leaves stays as it is.
     fn check_shares_moved(
         &mut self,
-        change: &Change,
+        change: &SystemChange,
         moved: &[(&StreamKey, &usize)],
         left: Option<usize>,
     ) {
@@ -233,17 +233,17 @@ impl Checks<'_> {
             pipeline(key).is_some_and(|it| !excused(it))
         });
         if change.owners.keys().any(|key| key.set.is_shares()) {
-            self.cover.hit("checked: healthy pipelines stay as they are");
+            self.coverage.hit("checked: healthy pipelines stay as they are");
         }
         if let Some((key, from)) = wrong {
-            self.fail("L4", || format!("{key} left p{from} for nothing: {:?}", change.what));
+            self.fail("L4", || format!("{key} left p{from} for nothing: {:?}", change.kind));
         }
     }
 
-    /// L4 for shares: where all that a lost worker had fits beside everything else, whatever is
-    /// healed keeps what it still has.
-    fn check_healed(&mut self, change: &Change, moved: &[(&StreamKey, &usize)], lost: usize) {
-        self.cover.hit("checked: what is healed keeps what it has");
+    /// L4 for shares: where all that a lost worker had fits beside everything else, a healed
+    /// pipeline keeps what it still has.
+    fn check_healed(&mut self, change: &SystemChange, moved: &[(&StreamKey, &usize)], lost: usize) {
+        self.coverage.hit("checked: what is healed keeps what it has");
         let expired: Vec<_> =
             self.observer.streams_expired.iter().filter_map(ShareKey::of).collect();
         let ended = |key: &StreamKey| {

@@ -9,21 +9,21 @@ use crate::system::View;
 use crate::system::clock::Real;
 
 impl View<'_> {
-    pub(crate) fn stillness(&self) -> Real {
+    pub(crate) fn quiet_period(&self) -> Real {
         let desired = self.manifests.desired();
         let waits = desired.sets.values().map(|set| set.moves.cooldown + set.moves.settle * 5);
         let longest = waits.max().unwrap_or_default().as_nanos() as Real;
         self.profile.ttl_real() * 2 + longest
     }
 
-    pub(crate) fn patience(&self) -> Real {
+    pub(crate) fn convergence_timeout(&self) -> Real {
         let leadership = self.profile.leadership.as_nanos() as Real;
         self.profile.ttl_real() * 60 + leadership * 4
     }
 
     pub(crate) fn converged(&self) -> Result<(), (&'static str, String)> {
         let Some((leader, _)) = self.true_leader() else {
-            return Err(("L1", "nobody leads".into()));
+            return Err(("L1", "no replica leads".into()));
         };
         let core = self.replicas[leader].core.as_ref().ok_or(("L1", "no core".to_owned()))?;
         let now = self.local_of_replica(leader);
@@ -40,9 +40,9 @@ impl View<'_> {
             if node.leaving || node.is_replaced() {
                 return Err(("L7", format!("p{pod} has not left yet")));
             }
-            // Under a longer lease than its class's present one, a stopped agent is not lost for
-            // as long as everything is to be still: it would be lost after a change, not by it.
-            if self.is_hindered(pod) {
+            // A stopped agent whose lease is longer than its class's present one may be lost only
+            // after the system was still: after the change, and not because of it.
+            if self.was_stopped_lately(pod) {
                 return Err(("L1", format!("p{pod} was stopped")));
             }
             if !node.worker.alive || node.agent.is_none() {
@@ -112,7 +112,7 @@ impl View<'_> {
             set.is_none_or(|set| !set.streams.iter().any(|stream| stream.name == key.stream))
         });
         if let Some(stray) = stray {
-            return Err(("L1", format!("{stray} is desired no more, and used")));
+            return Err(("L1", format!("{stray} is used and no longer desired")));
         }
         for (name, set) in sets {
             for stream in &set.streams {

@@ -14,7 +14,7 @@ use leasehold_types::{Epoch, StreamKey};
 use crate::observer::Checks;
 use crate::system::clock::{MS, Real};
 
-/// A welcome surely counts for so long.
+/// A welcome counts for at least this long.
 const CREDIT_MIN: Real = 500 * MS;
 
 /// Turns and messages that one agent costs until it is served.
@@ -22,7 +22,7 @@ const STEPS_EACH: Real = 8;
 
 /// What is known of leaders and of those that they have welcomed.
 #[derive(Debug, Default)]
-pub(crate) struct Credits {
+pub(crate) struct ReportCredits {
     /// The welcomes of each replica that have led to no report, by connection.
     out: BTreeMap<(usize, ConnId), Real>,
     /// How many hellos came on each connection. A second one is refused as if it were another
@@ -66,9 +66,9 @@ impl Checks<'_> {
         self.observer.credits.out.remove(&(replica, conn));
     }
 
-    /// A leader welcomes no more agents at once than it lets report. It counts from its decision,
+    /// A leader never welcomes more agents at once than may report. It counts from its decision,
     /// however long the turn is that follows. A welcome or a grant on a connection that is over
-    /// reaches nobody, and takes the place of one that would (S10).
+    /// is lost, and takes the place of one that would arrive (S10).
     pub(crate) fn check_credits(&mut self, replica: usize, effect: &Effect) {
         if let Effect::Send { conn, message } = effect
             && !matches!(message, CoordinatorMessage::Refusal(_))
@@ -110,18 +110,18 @@ impl Checks<'_> {
     pub(crate) fn check_deposed(&mut self) {
         let epoch = self.view.store.epoch;
         if let Some(settled) = self.observer.credits.settled.filter(|settled| *settled != epoch) {
-            self.fail("L8", || format!("the leader of {settled} was deposed for nothing"));
+            self.fail("L8", || format!("the leader of {settled} was deposed without a reason"));
         }
     }
 
     /// L5: once everything is still, the lease of an agent whose link lives is renewed, however
-    /// much its leader has to tell to others, as long as the leader's turns are short. An answer
+    /// much its leader has to send to others, as long as the leader's turns are short. An answer
     /// takes several turns: its beat waits for the end of one and is answered at the end of the
     /// next, and before that the message ahead of it must have been written. So a leader is excused
     /// that spent more than half of the lease in long turns.
     pub(crate) fn check_renewed(&mut self, pod: usize, stream: &StreamKey) {
         let ttl = self.view.profile.ttl_real();
-        if self.view.t < self.view.profile.safety + 2 * ttl || self.view.is_hindered(pod) {
+        if self.view.t < self.view.profile.safety + 2 * ttl || self.view.was_stopped_lately(pod) {
             return;
         }
         let link = self.view.pods[pod].agent.as_ref().and_then(|agent| agent.link);
@@ -142,7 +142,7 @@ impl Checks<'_> {
         }
     }
 
-    /// The leader is to be followed by another.
+    /// Another replica is about to take over: the leader may change.
     pub(crate) fn expect_failover(&mut self) {
         self.observer.credits.settled = None;
     }
@@ -158,7 +158,7 @@ impl Checks<'_> {
             return;
         }
         let Some((leader, _)) = self.view.true_leader() else {
-            return self.fail("L8", || "nobody leads".into());
+            return self.fail("L8", || "no replica leads".into());
         };
         let now = self.view.local_of_replica(leader);
         let core = self.view.replicas[leader].core.as_ref();

@@ -14,13 +14,13 @@ use crate::system::store::Commit;
 
 /// The lists of sets that manifests have ever given rise to.
 #[derive(Debug, Default)]
-pub(crate) struct KnownLists {
+pub(crate) struct SetListHistory {
     lists: BTreeMap<SetsVersion, SetList>,
     /// The version of the manifests that they were taken from last.
     version: u64,
 }
 
-impl KnownLists {
+impl SetListHistory {
     fn note(&mut self, desired: &Desired) {
         let mut clusters: BTreeMap<&ClusterName, Vec<(SetName, bool)>> = BTreeMap::new();
         for (name, set) in &desired.sets {
@@ -64,12 +64,12 @@ impl View<'_> {
 }
 
 impl Checks<'_> {
-    /// S8: whatever one of these pods has, an entry in the store tells a new leader of.
+    /// S8: an entry in the store covers everything that one of these pods has.
     pub(crate) fn check_entries(&mut self, touched: &Touched) {
-        if self.observer.lists.version != self.view.manifests.version {
-            self.observer.lists.version = self.view.manifests.version;
+        if self.observer.set_lists.version != self.view.manifests.version {
+            self.observer.set_lists.version = self.view.manifests.version;
             let desired = self.view.manifests.desired();
-            self.observer.lists.note(&desired);
+            self.observer.set_lists.note(&desired);
         }
         if !self.view.is_sampled() {
             return;
@@ -82,7 +82,7 @@ impl Checks<'_> {
                 continue;
             }
             let entry = match self.view.store.register.get(&node.key) {
-                // Whatever cannot be read counts as everything.
+                // An entry that cannot be read covers everything.
                 Some(None) => continue,
                 Some(Some(entry)) => Some(entry.clone()),
                 None => None,
@@ -93,8 +93,8 @@ impl Checks<'_> {
         }
     }
 
-    /// S8: no leader replaces or strikes what a later one wrote, also where nobody can read it
-    /// any more.
+    /// S8: no leader replaces or removes what a later one wrote, even if it is unreadable
+    /// by now.
     pub(crate) fn check_replaced(&mut self, commit: &Commit, before: Option<Epoch>) {
         if let Some(before) = before.filter(|before| *before > commit.epoch) {
             let (key, epoch) = (commit.attempt.change.key().clone(), commit.epoch);
@@ -122,7 +122,7 @@ impl Checks<'_> {
         }
     }
 
-    /// What a pod has and its entry does not tell of, if anything.
+    /// What a pod has and its entry does not cover, if anything.
     fn missing_in(&self, pod: usize, entry: Option<&Entry>) -> Option<String> {
         let node = &self.view.pods[pod];
         let size = node.size_in_effect(self.view.local_of_pod(pod));
@@ -136,7 +136,7 @@ impl Checks<'_> {
             let allow = |entry: &Entry| {
                 // No write of an earlier leader than the one that granted it replaces this entry.
                 entry.epoch >= token.epoch
-                    && self.observer.lists.allow(entry.exposure.sets, &stream.set, timeless)
+                    && self.observer.set_lists.allow(entry.exposure.sets, &stream.set, timeless)
             };
             !entry.is_some_and(allow)
         });

@@ -1,4 +1,4 @@
-//! The invariants of every moment (S1, S2, S3, S4), checked after every step for whatever the step
+//! The invariants of every moment (S1, S2, S3, S4), checked after every step for what the step
 //! may have changed, and in some seeds for everything as well.
 //!
 //! Invariant: time alone breaks none of these properties, since time only ends what a pod may use.
@@ -12,10 +12,10 @@ use crate::observer::Checks;
 use crate::system::View;
 use crate::system::clock::Real;
 
-/// What was known after the step before.
+/// What the checks knew after the step before.
 #[derive(Debug, Default)]
-pub(crate) struct Known {
-    pods: Vec<KnownPod>,
+pub(crate) struct PreviousStep {
+    pods: Vec<PreviousPod>,
     budgets: BTreeMap<ClusterName, Budget>,
     /// The pods of which worker or agent may use a stream, as far as time allows.
     users: BTreeMap<StreamKey, Vec<usize>>,
@@ -27,7 +27,7 @@ pub(crate) struct Known {
 }
 
 #[derive(Clone, Debug, Default)]
-struct KnownPod {
+struct PreviousPod {
     /// The most jobs that it may have been running; it may be fewer by now.
     jobs: u32,
     /// The streams that its worker or its agent has, in order.
@@ -44,7 +44,7 @@ struct Budget {
     ceiling: u32,
 }
 
-impl Known {
+impl PreviousStep {
     /// The streams that a pod's worker or agent has.
     fn streams_of(&self, pod: usize) -> &[StreamKey] {
         self.pods.get(pod).map_or(&[], |known| &known.streams)
@@ -64,10 +64,10 @@ impl View<'_> {
     /// The most jobs that a pod may be running, as far as they count.
     fn counted_jobs(&self, pod: usize) -> u32 {
         let node = &self.pods[pod];
-        // Of a pod whose name another has taken, nobody can know how many jobs it runs.
+        // Of a pod whose name another has taken, its leader cannot know how many jobs it runs.
         match node.dead || node.is_replaced() || node.twin {
             true => 0,
-            false => node.jobs_truth(self.local_of_pod(pod)),
+            false => node.jobs_possible(self.local_of_pod(pod)),
         }
     }
 
@@ -84,7 +84,7 @@ impl View<'_> {
     }
 
     /// When a pod's worker and agent can no longer use a stream, if nothing more is said to them;
-    /// none where neither has it.
+    /// `None` if neither has it.
     fn end_of_use(&self, pod: usize, stream: &StreamKey) -> Option<Real> {
         let node = &self.pods[pod];
         let worker = node.worker.streams.get(stream).filter(|_| node.worker.alive);
@@ -106,7 +106,7 @@ impl Checks<'_> {
     pub(crate) fn check(&mut self, mut touched: Touched) {
         let leader = self.view.true_leader().map(|(leader, _)| leader);
         let desired = self.has_new_desired();
-        let another = std::mem::replace(&mut self.observer.known.leader, leader) != leader;
+        let another = std::mem::replace(&mut self.observer.previous.leader, leader) != leader;
         touched
             .replicas
             .extend(leader.filter(|leader| another && !touched.replicas.contains(leader)));
@@ -131,17 +131,17 @@ impl Checks<'_> {
                 self.check_committed(leader, pod);
             }
         }
-        let had_shares = |known: &KnownPod| known.streams.iter().any(|it| it.set.is_shares());
+        let had_shares = |known: &PreviousPod| known.streams.iter().any(|it| it.set.is_shares());
         let mut shares = false;
         for pod in touched.pods.iter().copied() {
-            shares |= self.observer.known.pods.get(pod).is_some_and(had_shares);
+            shares |= self.observer.previous.pods.get(pod).is_some_and(had_shares);
             self.relist_streams(pod);
-            shares |= self.observer.known.pods.get(pod).is_some_and(had_shares);
+            shares |= self.observer.previous.pods.get(pod).is_some_and(had_shares);
         }
         self.check_shared_streams();
         self.check_entries(touched);
         self.check_outstanding(leader);
-        let falls = !touched.replicas.is_empty() && self.observer.bounds.falls();
+        let falls = !touched.replicas.is_empty() && self.observer.load_bounds.falls();
         if shares || desired || falls {
             self.check_shares(leader);
         }
@@ -149,14 +149,14 @@ impl Checks<'_> {
 
     /// Checks everything from nothing: what the checks above leave out must make no difference.
     fn check_all(&mut self, leader: Option<usize>) {
-        let clusters: Vec<_> = self.observer.known.budgets.keys().cloned().collect();
+        let clusters: Vec<_> = self.observer.previous.budgets.keys().cloned().collect();
         for pod in 0..self.view.pods.len() {
             self.check_committed(leader, pod);
         }
         for cluster in &clusters {
             self.lower_ceiling(leader, cluster);
             let (sum, ceiling) =
-                (self.view.jobs_of(cluster), self.observer.known.budgets[cluster].ceiling);
+                (self.view.jobs_of(cluster), self.observer.previous.budgets[cluster].ceiling);
             if sum > ceiling && self.view.manifests.desired().clusters.contains_key(cluster) {
                 self.fail("S1", || format!("unnoticed: {cluster}: {sum} jobs, cap {ceiling}"));
             }
@@ -179,7 +179,7 @@ impl Checks<'_> {
     fn has_new_desired(&mut self) -> bool {
         let known = self.view.replicas.iter();
         let known = known.map(|it| (it.run, it.desired_version, it.desired_taken));
-        let versions = &mut self.observer.known.versions;
+        let versions = &mut self.observer.previous.versions;
         if versions.0 == self.view.manifests.version && known.clone().eq(versions.1.iter().copied())
         {
             return false;
@@ -190,9 +190,9 @@ impl Checks<'_> {
 
     fn recount_jobs(&mut self, pod: usize) {
         let jobs = self.view.counted_jobs(pod);
-        let known = &mut self.observer.known;
+        let known = &mut self.observer.previous;
         if known.pods.len() <= pod {
-            known.pods.resize(pod + 1, KnownPod::default());
+            known.pods.resize(pod + 1, PreviousPod::default());
         }
         let before = std::mem::replace(&mut known.pods[pod].jobs, jobs);
         if let Some(budget) = known.budgets.get_mut(&self.view.pods[pod].key.cluster) {
@@ -202,7 +202,7 @@ impl Checks<'_> {
 
     /// S1: jobs against the budget.
     fn check_budget(&mut self, cluster: &ClusterName) {
-        let Some(budget) = self.observer.known.budgets.get(cluster).copied() else { return };
+        let Some(budget) = self.observer.previous.budgets.get(cluster).copied() else { return };
         if budget.jobs <= budget.ceiling
             || !self.view.manifests.desired().clusters.contains_key(cluster)
         {
@@ -214,7 +214,7 @@ impl Checks<'_> {
                 self.recount_jobs(pod);
             }
         }
-        let Budget { jobs, ceiling, .. } = self.observer.known.budgets[cluster];
+        let Budget { jobs, ceiling, .. } = self.observer.previous.budgets[cluster];
         if jobs > ceiling {
             self.fail("S1", || format!("cluster {cluster}: {jobs} jobs possible, cap {ceiling}"));
         }
@@ -225,7 +225,7 @@ impl Checks<'_> {
         if desired {
             self.follow_desired();
         }
-        let budgets = self.observer.known.budgets.iter();
+        let budgets = self.observer.previous.budgets.iter();
         let look = budgets.filter(|(_, it)| desired || it.ceiling > it.in_force);
         let look: Vec<_> = look.map(|(name, _)| name.clone()).collect();
         for name in look {
@@ -237,27 +237,27 @@ impl Checks<'_> {
     fn follow_desired(&mut self) {
         let manifests = self.view.manifests.desired();
         for (name, wanted) in &manifests.clusters {
-            if !self.observer.known.budgets.contains_key(name) {
+            if !self.observer.previous.budgets.contains_key(name) {
                 let (jobs, ceiling) = (self.view.jobs_of(name), wanted.jobs_max);
                 let budget = Budget { jobs, in_force: 0, ceiling };
-                self.observer.known.budgets.insert(name.clone(), budget);
+                self.observer.previous.budgets.insert(name.clone(), budget);
             }
         }
         let Self { view, observer, .. } = self;
-        for (name, budget) in &mut observer.known.budgets {
+        for (name, budget) in &mut observer.previous.budgets {
             let caps = view.replicas.iter().filter_map(|replica| replica.jobs_max.get(name));
             budget.in_force = caps.copied().max().unwrap_or(0);
         }
     }
 
     fn lower_ceiling(&mut self, leader: Option<usize>, cluster: &ClusterName) {
-        let Budget { in_force, ceiling, .. } = self.observer.known.budgets[cluster];
+        let Budget { in_force, ceiling, .. } = self.observer.previous.budgets[cluster];
         let known = match ceiling > in_force {
             true => self.view.committed_when_settled(leader, cluster),
             false => None,
         };
         let lowered = in_force.max(known.map_or(ceiling, |known| known.min(ceiling)));
-        if let Some(budget) = self.observer.known.budgets.get_mut(cluster) {
+        if let Some(budget) = self.observer.previous.budgets.get_mut(cluster) {
             budget.ceiling = lowered;
         }
     }
@@ -265,14 +265,14 @@ impl Checks<'_> {
     /// S2: jobs against the leader's own view.
     fn check_committed(&mut self, leader: Option<usize>, pod: usize) {
         let Some(leader) = leader else { return };
-        if self.observer.known.pods.get(pod).is_none_or(|known| known.jobs == 0) {
+        if self.observer.previous.pods.get(pod).is_none_or(|known| known.jobs == 0) {
             return;
         }
         let now = self.view.local_of_replica(leader);
         let key = &self.view.pods[pod].key;
         let Some(core) = self.view.replicas[leader].core.as_ref() else { return };
         let committed = core.worker(key, now).map_or(0, |view| view.committed);
-        let truth = self.observer.known.pods[pod].jobs;
+        let truth = self.observer.previous.pods[pod].jobs;
         // Some may have ended with time.
         let truth = if committed < truth { self.view.counted_jobs(pod) } else { truth };
         if committed < truth {
@@ -285,7 +285,7 @@ impl Checks<'_> {
 
     /// Whether a pod has the streams that are known of it.
     fn has_known_streams(&self, pod: usize) -> bool {
-        let (node, known) = (&self.view.pods[pod], &self.observer.known.pods[pod].streams);
+        let (node, known) = (&self.view.pods[pod], &self.observer.previous.pods[pod].streams);
         let disk = node.disk.borrow();
         let held = &disk.memory.streams;
         !(node.dead || node.left)
@@ -298,7 +298,7 @@ impl Checks<'_> {
             return;
         }
         let streams = self.view.streams_at(pod);
-        let known = &mut self.observer.known;
+        let known = &mut self.observer.previous;
         let before = std::mem::replace(&mut known.pods[pod].streams, streams);
         let after = &known.pods[pod].streams;
         for stream in before.iter().filter(|it| after.binary_search(it).is_err()) {
@@ -322,8 +322,8 @@ impl Checks<'_> {
     /// S3: at most one pod may use a stream.
     fn check_shared_streams(&mut self) {
         let mut found = None;
-        for stream in &self.observer.known.shared {
-            let users = self.observer.known.users.get(stream).into_iter().flatten();
+        for stream in &self.observer.previous.shared {
+            let users = self.observer.previous.users.get(stream).into_iter().flatten();
             let mut users =
                 users.filter_map(|pod| Some((pod, self.view.token_in_use(*pod, stream)?)));
             if let (Some((one, token)), Some((other, newer))) = (users.next(), users.next()) {
@@ -352,7 +352,7 @@ impl Checks<'_> {
         if node.dead {
             return;
         }
-        let wrong = self.observer.known.streams_of(pod).iter().find_map(|stream| {
+        let wrong = self.observer.previous.streams_of(pod).iter().find_map(|stream| {
             let known = core.outstanding_until(&node.key, stream);
             if known == Some(Moment::NEVER) {
                 return None;

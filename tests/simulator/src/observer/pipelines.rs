@@ -21,14 +21,14 @@ use crate::system::pipelines::{class_of, classes};
 
 type Unmet = (&'static str, String);
 
-/// What one leader has told in its term.
+/// The states that one leader has reported in its term.
 #[derive(Debug, Default)]
-pub(crate) struct Told {
+pub(crate) struct ReportedStates {
     pipelines: BTreeMap<PipelineName, PipelinePhase>,
     bindings: BTreeMap<(PipelineName, NodeName), BindingPhase>,
 }
 
-impl Told {
+impl ReportedStates {
     fn bindings_of(&self, pipeline: &PipelineName) -> impl Iterator<Item = BindingPhase> {
         let all = self.bindings.iter().filter(move |((of, _), _)| of == pipeline);
         all.map(|(_, phase)| *phase)
@@ -70,7 +70,7 @@ impl Told {
             Some(PipelinePhase::Ready) => all(&[BindingPhase::Ready]),
             Some(PipelinePhase::Broken) => all(&[BindingPhase::DeadEnd, BindingPhase::Unset]),
         };
-        // The same state again is told where its reason is another.
+        // A leader reports the same state again if its reason changes.
         let follows = before == from && to.or(from).is_some();
         match to {
             Some(to) => self.pipelines.insert(name.clone(), to),
@@ -185,7 +185,7 @@ impl View<'_> {
         }
     }
 
-    /// Nobody uses a share that is not shown, and nobody has more than it can take.
+    /// No pod uses a share that is not shown, and none has more than its capacity.
     fn no_stray_shares(&self, views: &[PipelineView], desired: &Desired) -> Result<(), Unmet> {
         let mut sums: BTreeMap<usize, Load> = BTreeMap::new();
         for ((pod, stream), load) in self.usable_shares() {
@@ -323,12 +323,12 @@ impl View<'_> {
 }
 
 impl Checks<'_> {
-    /// Follows what a replica tells of its pipelines.
+    /// Follows the states of pipelines that a replica reports.
     pub(crate) fn observe_state(&mut self, replica: usize, notice: &Notice) {
-        let told = self.observer.told.entry(replica).or_default();
+        let told = self.observer.reported_states.entry(replica).or_default();
         let wrong = match notice {
             Notice::Elected(_) => {
-                *told = Told::default();
+                *told = ReportedStates::default();
                 None
             }
             Notice::Binding { pipeline, node, from, to } => {
@@ -336,22 +336,22 @@ impl Checks<'_> {
             }
             Notice::Pipeline { pipeline, from, to, .. } => {
                 let wrong = told.pipeline(pipeline, *from, *to);
-                self.cover.hit(name_of(*from, *to));
+                self.coverage.hit(name_of(*from, *to));
                 let ready = *to == Some(PipelinePhase::Ready);
                 wrong.or_else(|| ready.then(|| self.not_ready(replica, pipeline))?)
             }
             _ => None,
         };
         if let Some(wrong) = wrong {
-            self.fail("S15", || format!("c{replica} tells of {wrong}"));
+            self.fail("S15", || format!("c{replica} reports {wrong}"));
         }
     }
 
-    /// What keeps a pipeline that is told Ready from being served, if anything does.
+    /// Why a pipeline that is reported Ready is not served, if it is not.
     fn not_ready(&self, replica: usize, pipeline: &PipelineName) -> Option<String> {
         self.view.true_leader().filter(|(leader, _)| *leader == replica)?;
         let view = self.view.replicas[replica].core.as_ref()?.pipeline(pipeline)?;
-        // More may have happened by now than was told.
+        // The state may have changed since the report.
         (view.phase == PipelinePhase::Ready).then_some(())?;
         let mut shares = view
             .bindings
@@ -389,7 +389,7 @@ pub(crate) fn waits(view: &PipelineView) -> bool {
     view.phase == PipelinePhase::Pending || !view.waits.is_empty()
 }
 
-/// What its nodes want; none where one of its classes is missing.
+/// What its nodes want; `None` if one of its classes is missing.
 fn wishes<'a>(
     pipeline: &Pipeline,
     classes: &[ClusterName],

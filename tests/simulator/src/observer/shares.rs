@@ -18,7 +18,7 @@ const ON_ITS_WAY_MAX: Real = 8;
 
 /// The most that may be in use, while what is in force falls.
 #[derive(Debug, Default)]
-pub(crate) struct Bounds {
+pub(crate) struct LoadBounds {
     workers: BTreeMap<usize, Load>,
     workers_fall: bool,
     pipelines: BTreeMap<PipelineName, LoadBound>,
@@ -34,14 +34,14 @@ struct LoadBound {
     falls: bool,
 }
 
-impl Bounds {
+impl LoadBounds {
     /// Whether something may still be in use that is more than what is in force.
     pub(crate) fn falls(&self) -> bool {
         self.workers_fall || self.pipelines.values().any(|bound| bound.falls)
     }
 }
 
-/// A node of a pipeline, of whatever class.
+/// A node of a pipeline, over all classes.
 type ShareNode = (PipelineName, NodeName);
 
 impl View<'_> {
@@ -68,20 +68,20 @@ impl View<'_> {
         usable
     }
 
-    /// What a leader that knows everything has granted a pod's worker; none where none does.
+    /// What the leader has granted a pod's worker; `None` if it does not know yet.
     pub(crate) fn granted(&self, leader: Option<usize>, pod: usize) -> Option<Load> {
         let core = self.replicas[leader?].core.as_ref()?;
         let now = self.local_of_replica(leader?);
         let key = &self.pods[pod].key;
         let view = core.clusters(now).into_iter().find(|view| view.name == key.cluster)?;
         let worker = view.held.is_none().then(|| core.worker(key, now))??;
-        // What a worker has that has not reported, nobody knows; nor what it had before its agent
-        // lost its memory. A leader that does not know grants no share.
+        // It cannot know what a worker has that has not reported, nor what it had before its agent
+        // lost its journal. A leader that does not know grants no share.
         let known = worker.presence != Presence::Unreported && core.unheard_until(key).is_none();
         known.then_some(worker.load)
     }
 
-    /// Whether somebody leads to whom a change of a pipeline is not in force.
+    /// Whether some leader has not put a change of a pipeline in force yet.
     fn change_waits(&self, pipeline: &PipelineName) -> bool {
         let cores = self.replicas.iter().filter_map(|replica| replica.core.as_ref());
         let mut views = cores.filter_map(|core| core.pipeline(pipeline));
@@ -107,7 +107,7 @@ impl Checks<'_> {
     ) {
         let mut sums: BTreeMap<usize, Load> = BTreeMap::new();
         usable.iter().for_each(|((pod, _), load)| *sums.entry(*pod).or_default() += *load);
-        self.observer.bounds.workers_fall = false;
+        self.observer.load_bounds.workers_fall = false;
         for pod in 0..self.view.pods.len() {
             if self.view.pods[pod].dead {
                 continue;
@@ -115,14 +115,14 @@ impl Checks<'_> {
             let cluster = &self.view.pods[pod].key.cluster;
             let known = self.view.replicas.iter().filter_map(|it| class_of(&it.desired, cluster));
             let in_force = known.map(|class| class.capacity).max().unwrap_or_default();
-            let bound = self.observer.bounds.workers.get(&pod).copied().unwrap_or_default();
+            let bound = self.observer.load_bounds.workers.get(&pod).copied().unwrap_or_default();
             // A lowered capacity is reached as what was granted falls, never above it again.
             let bound = match bound > in_force {
                 true => in_force.max(self.view.granted(leader, pod).unwrap_or(bound).min(bound)),
                 false => in_force,
             };
-            self.observer.bounds.workers.insert(pod, bound);
-            self.observer.bounds.workers_fall |= bound > in_force;
+            self.observer.load_bounds.workers.insert(pod, bound);
+            self.observer.load_bounds.workers_fall |= bound > in_force;
             let sum = sums.get(&pod).copied().unwrap_or_default();
             if sum > bound {
                 let shares = usable.iter().filter(|((at, _), _)| *at == pod);
@@ -143,7 +143,7 @@ impl Checks<'_> {
             }
         }
         self.bound_pipelines(&sums);
-        let bounds = &self.observer.bounds.pipelines;
+        let bounds = &self.observer.load_bounds.pipelines;
         let most = |name: &PipelineName| bounds.get(name).map_or(Load::ZERO, |bound| bound.load);
         let above = sums.into_iter().find(|((pipeline, _), sum)| *sum > most(pipeline));
         let Some(((pipeline, node), sum)) = above else { return };
@@ -167,7 +167,7 @@ impl Checks<'_> {
             *most = pipeline.load.max(*most);
         }
         let now = self.view.t;
-        let bounds = &mut self.observer.bounds.pipelines;
+        let bounds = &mut self.observer.load_bounds.pipelines;
         for name in in_force.keys() {
             if !bounds.contains_key(name) {
                 bounds.insert(name.clone(), LoadBound::default());
@@ -188,7 +188,7 @@ impl Checks<'_> {
         let grace = self.view.profile.ttl_real() * ON_ITS_WAY_MAX;
         for (name, load) in falling {
             let waits = self.view.change_waits(&name);
-            let Some(bound) = self.observer.bounds.pipelines.get_mut(&name) else { continue };
+            let Some(bound) = self.observer.load_bounds.pipelines.get_mut(&name) else { continue };
             if waits {
                 // What was in force stays so, and may be granted still.
                 bound.seen = now;

@@ -1,6 +1,6 @@
-//! What agents have said and were told, and what follows: S16, that a snapshot ends an earlier
+//! What agents have reported and received, and what follows: S16, that a snapshot ends an earlier
 //! "asked back" (L6), that dialling again costs nothing that was waited for (L9), and that no
-//! agent's word ends a term that stands (L5).
+//! agent's claim ends a term that stands (L5).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,12 +10,12 @@ use leasehold_types::{Epoch, Incarnation, Moment, StreamKey, Token, WorkerKey};
 
 use crate::observer::Checks;
 
-/// What agents have said.
+/// What agents have reported.
 #[derive(Debug, Default)]
-pub(crate) struct Said {
-    /// The smallest size that each pod's agents have told of as in effect under a token.
+pub(crate) struct AgentStatements {
+    /// The smallest size that each pod's agents have reported as in effect under a token.
     sizes: BTreeMap<(usize, Token), u32>,
-    /// The stream leases that they have told of as ended.
+    /// The stream leases that they have reported as ended.
     ended: BTreeMap<usize, BTreeSet<(StreamKey, Token)>>,
     /// Since when agents that remember no epoch wait for a confirmed leadership.
     waits: BTreeMap<(usize, WorkerKey), Wait>,
@@ -40,7 +40,7 @@ impl Checks<'_> {
             AgentMessage::Report(report) => (report.pool, Some(report)),
             AgentMessage::Beat(beat) => (beat.pool, None),
         };
-        let said = &mut self.observer.said;
+        let said = &mut self.observer.statements;
         if let Some(pool) = pool {
             let least = said.sizes.entry((pod, pool.token)).or_insert(pool.size);
             *least = pool.size.min(*least);
@@ -69,11 +69,11 @@ impl Checks<'_> {
         let now = self.view.local_of_pod(pod);
         let disk = node.disk.borrow();
         let memory = &disk.memory;
-        let said = &self.observer.said;
+        let said = &self.observer.statements;
         let size = node.size_in_effect(now);
         let pool = memory.pool.and_then(|(token, ..)| {
             let told = *said.sizes.get(&(pod, token))?;
-            (size > told).then(|| format!("pool {token} of {size}, told as {told}"))
+            (size > told).then(|| format!("pool {token} of {size}, reported as {told}"))
         });
         let ended = said.ended.get(&pod);
         let stream = ended.and_then(|ended| {
@@ -81,7 +81,7 @@ impl Checks<'_> {
                 memory.streams.iter().filter(|(_, held)| held.lives(memory.renewed_until, now));
             streams.find(|(key, held)| ended.contains(&((*key).clone(), held.token)))
         });
-        let stream = stream.map(|(key, held)| format!("{key} {}, told as ended", held.token));
+        let stream = stream.map(|(key, held)| format!("{key} {}, reported as ended", held.token));
         drop(disk);
         if let Some(wrong) = pool.or(stream) {
             self.fail("S16", || format!("p{pod} or its successor goes on with {wrong}"));
@@ -113,7 +113,7 @@ impl Checks<'_> {
 
     /// A replica has forgotten a worker: the next one of its name begins anew.
     pub(crate) fn forget_wait(&mut self, replica: usize, key: &WorkerKey) {
-        self.observer.said.waits.remove(&(replica, key.clone()));
+        self.observer.statements.waits.remove(&(replica, key.clone()));
     }
 
     /// L4: a worker is lost only where nothing waits that it said in time.
@@ -138,7 +138,9 @@ impl Checks<'_> {
         });
         if let Some(arrived) = waits.or(unread) {
             self.fail("L4", || {
-                format!("c{replica} takes {key} for lost at {at:?}; its word of {arrived:?} waits")
+                format!(
+                    "c{replica} takes {key} for lost at {at:?}; its message of {arrived:?} waits"
+                )
             });
         }
     }
@@ -151,11 +153,11 @@ impl Checks<'_> {
         let key = WorkerKey { cluster: hello.cluster.clone(), worker: hello.worker.clone() };
         let since = node.core.as_ref().and_then(|core| core.waits_since(&key, hello.incarnation));
         let Some(since) = since.filter(|_| hello.epoch_seen.is_none()) else {
-            self.observer.said.waits.remove(&(replica, key));
+            self.observer.statements.waits.remove(&(replica, key));
             return;
         };
         let wait = Wait { run, epoch, desired, incarnation: hello.incarnation, since };
-        let before = self.observer.said.waits.insert((replica, key.clone()), wait);
+        let before = self.observer.statements.waits.insert((replica, key.clone()), wait);
         let same = |old: &Wait| Wait { since, ..*old } == wait;
         if let Some(before) = before.filter(|old| same(old) && old.since < since) {
             self.fail("L9", || {

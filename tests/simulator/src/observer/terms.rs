@@ -1,5 +1,5 @@
-//! Leaders of different terms and agents of different incarnations: what the one that is over does
-//! changes nothing for the other (S7, S9).
+//! Leaders of different terms and agents of different incarnations: what the earlier one does
+//! changes nothing for the later (S7, S9).
 //!
 //! Invariant: a leader is judged by the order in which its core decides, not by when its messages
 //! are written.
@@ -17,7 +17,7 @@ use crate::system::pod::Pod;
 
 /// What was granted and who was welcomed, over all terms.
 #[derive(Debug, Default)]
-pub(crate) struct Terms {
+pub(crate) struct TermHistory {
     /// The newest grant of each stream, by any leader.
     granted: BTreeMap<StreamKey, (Token, WorkerKey)>,
     /// The incarnation that said hello on each link.
@@ -28,7 +28,7 @@ pub(crate) struct Terms {
     welcomed: BTreeMap<(Epoch, WorkerKey), Incarnation>,
 }
 
-impl Terms {
+impl TermHistory {
     /// A leader grants a stream.
     pub(crate) fn grant(&mut self, stream: &StreamKey, token: Token, worker: &WorkerKey) {
         let newest = self.granted.get(stream).is_none_or(|(newest, _)| *newest < token);
@@ -59,13 +59,13 @@ impl Checks<'_> {
     pub(crate) fn observe_hello(&mut self, pod: usize, message: &AgentMessage) {
         let link = self.view.pods[pod].agent.as_ref().and_then(|agent| agent.link);
         if let (AgentMessage::Hello(hello), Some(link)) = (message, link) {
-            self.observer.terms.hellos.insert(link, hello.incarnation);
+            self.observer.term_history.hellos.insert(link, hello.incarnation);
         }
     }
 
     /// Follows which beats reach a leader in their order.
     pub(crate) fn observe_arrival(&mut self, event: &Event) {
-        let beats = &mut self.observer.terms.beats;
+        let beats = &mut self.observer.term_history.beats;
         match event {
             Event::Report(conn, report) => {
                 beats.entry(conn.0 as usize).or_insert((report.nonce.next(), None));
@@ -86,7 +86,7 @@ impl Checks<'_> {
     /// S10: a leader answers no beat that came after one that was lost.
     fn check_gap(&mut self, link: LinkId, message: &CoordinatorMessage) {
         let CoordinatorMessage::Grant(grant) = message else { return };
-        let gap = self.observer.terms.beats.get(&link).and_then(|(_, gap)| *gap);
+        let gap = self.observer.term_history.beats.get(&link).and_then(|(_, gap)| *gap);
         if let Some(gap) = gap.filter(|gap| grant.nonce >= *gap) {
             let nonce = grant.nonce;
             self.fail("S10", || {
@@ -96,7 +96,7 @@ impl Checks<'_> {
     }
 
     /// S17: where names are kept, none is given to an agent of another identity while the one that
-    /// has it holds anything by the same leader's word.
+    /// has it holds anything that the same leader granted.
     fn check_name_kept(&mut self, pod: usize, epoch: Epoch) {
         if !self.view.keeps_names {
             return;
@@ -132,7 +132,7 @@ impl Checks<'_> {
         if matches!(message, CoordinatorMessage::Welcome(_)) {
             self.check_name_kept(self.view.network.links[link].pod, epoch);
         }
-        let terms = &mut self.observer.terms;
+        let terms = &mut self.observer.term_history;
         let Some(incarnation) = terms.hellos.get(&link).copied() else { return };
         let newest = terms.welcomed.entry((epoch, key.clone())).or_insert(incarnation);
         if incarnation < *newest {
@@ -144,7 +144,7 @@ impl Checks<'_> {
         }
         if incarnation > *newest {
             *newest = incarnation;
-            self.cover.hit("checked: a newer incarnation wins");
+            self.coverage.hit("checked: a newer incarnation wins");
         }
     }
 
@@ -153,12 +153,12 @@ impl Checks<'_> {
         if epoch >= self.view.store.epoch || fresh.is_empty() || self.view.pods[pod].is_replaced() {
             return;
         }
-        self.cover.hit("checked: a deposed leader's message");
+        self.coverage.hit("checked: a deposed leader's message");
         let key = &self.view.pods[pod].key;
         let disk = self.view.pods[pod].disk.borrow();
         let now = self.view.pods[pod].clock.local(self.view.t);
         let later = |(stream, token)| {
-            let later = self.observer.terms.later_grant(stream, token, key)?;
+            let later = self.observer.term_history.later_grant(stream, token, key)?;
             Some(format!("p{pod} gets {stream} {token}; a successor granted it as {later}"))
         };
         let taken = fresh.iter().filter_map(|record| match record {

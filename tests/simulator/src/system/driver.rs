@@ -15,7 +15,7 @@ use crate::system::clock::{Clock, Real};
 /// People's orders that are taken in one turn.
 const ORDER_BATCH_MAX: usize = 16;
 
-/// So many turns of one length fit into a lease, or more: longer ones are remembered.
+/// This many turns of one length fit into a lease, or more: longer ones are remembered.
 const TURNS_PER_TTL: Real = 16;
 
 /// What stands between a replica's core and the world.
@@ -82,7 +82,7 @@ impl Driver {
         }
     }
 
-    /// Up to when everything that had arrived was read. The pulse is caught up with: it beat all
+    /// Up to when everything that had arrived was read. The pulse is detected up with: it beat all
     /// the time that the process was not stopped.
     pub(crate) fn read_by(&mut self, clock: Clock, paused_until: Real, t: Real) -> Moment {
         let every = PULSE.as_nanos() as Real;

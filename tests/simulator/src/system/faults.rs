@@ -1,7 +1,7 @@
 //! The faults that the simulator injects, how often each comes, and the sequences of faults that
 //! chance alone hardly ever produces.
 
-/// Something that goes wrong, or merely happens.
+/// A fault, or an ordinary event that is injected like one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// A link breaks.
@@ -56,13 +56,13 @@ pub(crate) enum Fault {
     TakeOver,
     /// A replica takes over while the leader is cut off from the store, and agents go to and fro
     /// between the two.
-    Split,
+    SplitBrain,
     /// The desired state changes.
     Edit,
-    /// A worker gives a stream back of its own will.
+    /// A worker gives a stream back without being asked.
     LetGo,
-    /// Somebody makes the entry of a worker unreadable.
-    SpoilEntry,
+    /// The entry of a worker becomes unreadable.
+    CorruptEntry,
 }
 
 /// All faults, in the order of a profile's weights.
@@ -92,16 +92,16 @@ pub(crate) const FAULTS: [(Fault, u32); 29] = [
     (Fault::PauseReplica, 3),
     (Fault::CrashReplica, 2),
     (Fault::TakeOver, 6),
-    (Fault::Split, 4),
+    (Fault::SplitBrain, 4),
     (Fault::Edit, 6),
     (Fault::LetGo, 3),
-    (Fault::SpoilEntry, 3),
+    (Fault::CorruptEntry, 3),
 ];
 
-/// A fault that is favoured comes so many times as often.
-pub(crate) const FAVOURED: u32 = 8;
+/// A fault in the bias comes this many times as often.
+pub(crate) const BIAS_FACTOR: u32 = 8;
 
-/// What goes wrong in an order that chance hardly ever gives.
+/// A sequence of faults that chance hardly ever produces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sequence {
     /// The names of agents that have left are taken by others.
@@ -110,22 +110,22 @@ pub(crate) enum Sequence {
     LateTwins,
     /// Many reports are on their way for longer than leases last.
     LateReports,
-    /// A leader that is about to strike a worker loses its term and takes the next one meanwhile.
+    /// A leader that is about to remove a worker loses its term and takes the next one meanwhile.
     RetakenTerms,
     /// Workers count for themselves, and their clusters' caps fall and rise around failovers.
-    Squeezes,
+    CapSwings,
     /// Workers give a job the id of one whose end they were refused.
     UnconfirmedEnds,
     /// Workers are declared gone while their first entry is written, and come back while it is
-    /// struck.
+    /// removed.
     LateEntries,
 }
 
-/// What a world has more of than chance gives it.
+/// What a run has more of than chance gives it.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Favour {
+pub(crate) struct FaultBias {
     /// These come often, and always.
     pub faults: &'static [Fault],
-    /// What goes wrong in this order.
+    /// This sequence of faults comes, too.
     pub sequence: Option<Sequence>,
 }

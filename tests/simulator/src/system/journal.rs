@@ -21,9 +21,9 @@ pub(crate) struct Disk {
     pub failing: bool,
     /// Only the shortest records fit: those of renewals.
     pub nearly_full: bool,
-    /// So many more appends fail.
+    /// This many more appends fail.
     pub failing_next: u32,
-    /// After so many more appends the agent's process dies.
+    /// After this many more appends the agent's process dies.
     pub crash_after: Option<u32>,
     /// It has died.
     pub crashed: bool,
@@ -33,12 +33,12 @@ pub(crate) struct Disk {
     pub fresh: Vec<Record>,
 }
 
-/// So many records are appended between two states that a loss of power may leave.
+/// This many records are appended between two states that a loss of power may leave.
 const RECORDS_APART: u64 = 8;
 
 /// What a boot of the host leaves of a journal.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Left {
+pub(crate) enum JournalLeft {
     /// All of it: the host went down in order.
     All,
     /// What was there some time ago.
@@ -49,11 +49,11 @@ pub(crate) enum Left {
 
 impl Disk {
     /// The host has booted.
-    pub(crate) fn boot(&mut self, left: Left) {
+    pub(crate) fn boot(&mut self, left: JournalLeft) {
         let memory = match left {
-            Left::All => std::mem::take(&mut self.memory),
-            Left::Earlier => self.earlier.clone(),
-            Left::Nothing => Memory::default(),
+            JournalLeft::All => std::mem::take(&mut self.memory),
+            JournalLeft::Earlier => self.earlier.clone(),
+            JournalLeft::Nothing => Memory::default(),
         };
         self.memory = memory.after_boot();
         self.earlier = self.memory.clone();
@@ -69,7 +69,7 @@ impl Journal for SimJournal {
     fn append(&mut self, record: &Record) -> Result<(), JournalError> {
         let mut disk = self.0.borrow_mut();
         if disk.crashed {
-            // The process is dead: what it still does until control returns reaches nobody.
+            // The process is dead: what it does until control returns has no effect.
             return Err(JournalError("the process is dead".into()));
         }
         let fails = disk.failing_next > 0;

@@ -21,7 +21,8 @@ pub(crate) struct Manifests {
     pub next_pod: u32,
 }
 
-/// The streams of a large set move in so few rounds, so that a run sees the end of it.
+/// The streams of a large set move in at most this many rounds, so that the moves end within the
+/// run.
 const ROUNDS_MAX: usize = 64;
 
 impl Manifests {

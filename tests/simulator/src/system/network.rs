@@ -9,9 +9,9 @@ use crate::system::clock::Real;
 /// Index of a link; never used again.
 pub(crate) type LinkId = usize;
 
-/// What travels.
+/// What travels on a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Data {
+pub(crate) enum Frame {
     /// A message in bytes.
     Message(Vec<u8>),
     /// The end of the link.
@@ -38,7 +38,7 @@ pub(crate) enum SlowStore {
     Writes,
     /// For all else.
     AllElse,
-    /// For whatever it is asked.
+    /// For every request.
     All,
 }
 
@@ -69,8 +69,8 @@ pub(crate) struct Link {
     pub unread: Option<Real>,
     pub clear_up: Real,
     pub clear_down: Real,
-    pub held_up: VecDeque<Data>,
-    pub held_down: VecDeque<Data>,
+    pub held_up: VecDeque<Frame>,
+    pub held_down: VecDeque<Frame>,
 }
 
 /// The directions that are cut, and all links.

@@ -227,7 +227,7 @@ fn shrink(desired: &Desired, pipeline: &mut Pipeline) {
     }
 }
 
-/// Strikes what could be served no more: a platform would keep such a pipeline from force.
+/// Removes pipelines that no longer fit: a platform would not put them in force.
 fn refuse(desired: &mut Desired) {
     let mut pipelines = std::mem::take(&mut desired.pipelines);
     pipelines.retain(|_, it| fits(it, |name| class_of(desired, name)).is_ok());

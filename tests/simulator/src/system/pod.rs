@@ -57,21 +57,21 @@ pub(crate) struct Pod {
     pub superseded: bool,
     /// Its agent came back after it had left.
     pub returned: bool,
-    /// It comes back at once where it leaves.
-    pub hasty: bool,
+    /// It comes back at once when it leaves.
+    pub returns_at_once: bool,
     /// It was asked to leave.
     pub leaving: bool,
     /// When a later pod of its name appeared.
     pub replaced_at: Option<Real>,
     /// Its agent dials this replica next.
-    pub lured: Option<usize>,
+    pub redirected_to: Option<usize>,
     /// It has taken the name of one that lived.
     pub twin: bool,
     /// Its clock is far behind when its agent first starts.
     pub late_clock: bool,
     /// The highest incarnation it has had.
     pub incarnation: Incarnation,
-    /// How long its drain may take, where it was told.
+    /// How long its drain may take, if it was configured.
     pub drain_deadline: Option<Duration>,
     /// Its agent stays past that until nothing is left.
     pub stays: bool,
@@ -97,10 +97,10 @@ impl Pod {
             left: false,
             superseded: false,
             returned: false,
-            hasty: false,
+            returns_at_once: false,
             leaving: false,
             replaced_at: None,
-            lured: None,
+            redirected_to: None,
             twin: false,
             late_clock: false,
             incarnation: Incarnation(0),
@@ -128,8 +128,8 @@ impl Pod {
         self.replaced_at.is_some()
     }
 
-    /// The most jobs that it may be running, now or without anybody's further word.
-    pub(crate) fn jobs_truth(&self, now: Moment) -> u32 {
+    /// The most jobs that it may be running, now or without another message.
+    pub(crate) fn jobs_possible(&self, now: Moment) -> u32 {
         self.size_in_effect(now).max(self.worker.jobs_possible(now))
     }
 }

@@ -6,7 +6,7 @@ use fastrand::Rng;
 use leasehold_types::TimeBounds;
 
 use crate::system::clock::{MS, Real};
-use crate::system::faults::{FAULTS, FAVOURED, Fault, Favour, Sequence};
+use crate::system::faults::{BIAS_FACTOR, FAULTS, Fault, FaultBias, Sequence};
 
 /// The most that an event or a unit of work takes once faults have ended.
 const CALM_COST_MAX: Real = MS / 10;
@@ -21,8 +21,8 @@ pub(crate) struct TurnCosts {
     pub event: Real,
     /// Each unit of work that the core did.
     pub work: Real,
-    /// Now and then, after about so long, a turn takes a long time before it takes what waits, as
-    /// a question of somebody may; 0 for never.
+    /// About this often, a turn pauses before it takes the waiting events, as
+    /// an admin query may; 0 for never.
     pub long_every: Real,
     /// The most that it takes.
     pub long_max: Real,
@@ -30,8 +30,8 @@ pub(crate) struct TurnCosts {
     work_calm_max: Real,
 }
 
-/// So many units of work fit into a lease, once faults have ended, where the fleet is large: a
-/// leader that is slower than that can renew no leases beside its plans, whatever it does.
+/// This many units of work fit into a lease, once faults have ended, where the fleet is large: a
+/// leader that is slower than that cannot plan and renew leases at the same time.
 const UNITS_PER_TTL: Real = 50_000;
 
 impl TurnCosts {
@@ -60,13 +60,13 @@ impl TurnCosts {
         Self { event: MS / 100, work: MS / 20, long_every, long_max, work_calm_max }
     }
 
-    /// The same beside a large fleet.
+    /// The same for a large fleet.
     fn enlarged(self, ttl: Real) -> Self {
         Self { work_calm_max: self.work_calm_max.min(ttl / UNITS_PER_TTL), ..self }
     }
 
     /// No more faults: turns are short, unless the driver is busy all the time.
-    pub(crate) fn calm(&mut self, busy: bool) {
+    pub(crate) fn end_faults(&mut self, busy: bool) {
         self.event = self.event.min(CALM_COST_MAX);
         self.work = self.work.min(self.work_calm_max);
         if !busy {
@@ -80,19 +80,19 @@ impl TurnCosts {
     }
 }
 
-/// One seed in so many has worker classes and pipelines.
+/// One seed in this many has worker classes and pipelines.
 const PIPELINES_EVERY: u64 = 3;
 
-/// One seed in so many has a large fleet: up to 200 workers and 20,000 streams.
+/// One seed in this many has a large fleet: up to 200 workers and 20,000 streams.
 const LARGE_EVERY: u64 = 500;
 
-/// In one seed in so many an agent is stopped once faults have ended.
-const HINDERS_EVERY: u64 = 5;
+/// In one seed in this many an agent is stopped once faults have ended.
+const STOPS_AGENT_EVERY: u64 = 5;
 
-/// In one seed in so many the drivers are busy, and stay so once faults have ended.
+/// In one seed in this many the drivers are busy, and stay so once faults have ended.
 const BUSY_EVERY: u64 = 7;
 
-/// In one seed in so many everything is checked after every step.
+/// In one seed in this many everything is checked after every step.
 const CHECKS_ALL_EVERY: u64 = 40;
 
 /// Of some seeds the cores do little in each turn, so that all that goes on in slices meets
@@ -127,33 +127,33 @@ pub(crate) struct Profile {
     pub sizes: Sizes,
     /// Steps after which the run counts as stuck.
     pub steps_max: u64,
-    /// How far clocks may be apart, as the cores are told.
+    /// How far clocks may be apart, as the cores are configured.
     pub bounds: TimeBounds,
     /// The lease time that manifests begin with.
     pub ttl: Duration,
     /// How long leadership lasts without renewal.
     pub leadership: Duration,
-    /// A standby takes over when it has seen no renewal for so long.
+    /// A standby takes over when it has seen no renewal for this long.
     pub takeover_after: Duration,
     /// The usual delay of a message.
     pub delay: Real,
-    /// One message in so many is slow; 0 for none.
+    /// One message in this many is slow; 0 for none.
     pub slow_one_in: u32,
     /// The most that a slow one takes.
     pub slow_max: Real,
-    /// One message in so many is dropped, doubled or overtaken within its link; 0 for none.
-    pub unruly_one_in: u32,
-    /// One hello in so many is followed by a broken link; 0 for none.
+    /// One message in this many is dropped, doubled or overtaken within its link; 0 for none.
+    pub unreliable_one_in: u32,
+    /// One hello in this many is followed by a broken link; 0 for none.
     pub fallback_one_in: u32,
     /// The mean time between faults.
     pub fault_every: Real,
-    /// The most that the platform's words lag.
+    /// The longest delay of what the platform reports.
     pub platform_lag: Real,
-    /// One revoke in so many is ignored by the worker; 0 for none.
+    /// One revoke in this many is ignored by the worker; 0 for none.
     pub ignore_one_in: u32,
-    /// One worker in so many cannot be stopped by its agent; 0 for none.
+    /// One worker in this many cannot be stopped by its agent; 0 for none.
     pub unstoppable_one_in: u32,
-    /// One link's writer in so many is slow; 0 for none.
+    /// One link's writer in this many is slow; 0 for none.
     pub slow_writer_one_in: u32,
     /// How long the drivers' turns take.
     pub turns: TurnCosts,
@@ -162,13 +162,13 @@ pub(crate) struct Profile {
     /// How long faults go on.
     pub safety: Real,
     /// What it has more of than chance gives it.
-    pub favour: Favour,
+    pub bias: FaultBias,
     /// There are worker classes and pipelines.
     pub pipelines: bool,
     /// The drivers are busy, also once faults have ended.
     pub busy: bool,
-    /// Once faults have ended, one agent is stopped and must delay nobody else.
-    pub hinders: bool,
+    /// Once faults have ended, one agent is stopped and must not delay the others.
+    pub stops_agent: bool,
     /// Everything is checked after every step, not only what the step may have changed.
     pub checks_all: bool,
     /// The units of work that one turn of a coordinator's core takes.
@@ -178,7 +178,7 @@ pub(crate) struct Profile {
 
 impl Profile {
     /// The profile of a seed, with more of some faults than other worlds have.
-    pub(crate) fn new(seed: u64, favour: Favour, rng: &mut Rng) -> Self {
+    pub(crate) fn new(seed: u64, bias: FaultBias, rng: &mut Rng) -> Self {
         let pipelines = seed.is_multiple_of(PIPELINES_EVERY);
         // A class needs some workers for a pipeline to be laid over.
         let more = if pipelines { 3 } else { 0 };
@@ -190,13 +190,13 @@ impl Profile {
         let weights = FAULTS
             .iter()
             .filter_map(|(fault, weight)| match rng.u8(0..6) {
-                _ if favour.faults.contains(fault) => Some((*fault, weight * FAVOURED)),
+                _ if bias.faults.contains(fault) => Some((*fault, weight * BIAS_FACTOR)),
                 0 | 1 => None,
                 2 => Some((*fault, weight * 4)),
                 _ => Some((*fault, *weight)),
             })
             .collect();
-        let busy = seed % BUSY_EVERY == 3 && seed % HINDERS_EVERY != 2;
+        let busy = seed % BUSY_EVERY == 3 && seed % STOPS_AGENT_EVERY != 2;
         let turns = TurnCosts::new(rng, ttl_real);
         let turns = if busy { TurnCosts::busy(ttl_real) } else { turns };
         let usual = Self {
@@ -216,7 +216,7 @@ impl Profile {
             delay: rng.u64(1..=20) * MS,
             slow_one_in: *pick(rng, &[0, 50, 10, 4]),
             slow_max: ttl_real * *pick(rng, &[1, 1, 2, 4]) / 2,
-            unruly_one_in: *pick(rng, &[0, 0, 40, 10]),
+            unreliable_one_in: *pick(rng, &[0, 0, 40, 10]),
             fallback_one_in: *pick(rng, &[0, 10, 3]),
             fault_every: ttl_real / *pick(rng, &[1, 2, 4]),
             platform_lag: ttl_real * *pick(rng, &[0, 1, 4]) / 2 + 10 * MS,
@@ -226,10 +226,10 @@ impl Profile {
             turns,
             reports_max: *pick(rng, &[1, 2, 128]),
             safety: ttl_real * 16,
-            favour,
+            bias,
             pipelines,
             busy,
-            hinders: seed % HINDERS_EVERY == 2,
+            stops_agent: seed % STOPS_AGENT_EVERY == 2,
             checks_all: seed % CHECKS_ALL_EVERY == 1,
             slice: SLICES[(seed / PIPELINES_EVERY) as usize % SLICES.len()],
             weights,
@@ -281,9 +281,9 @@ impl Profile {
         }
     }
 
-    /// Whether this is what goes wrong there.
+    /// Whether this sequence of faults happens.
     pub(crate) fn has(&self, sequence: Sequence) -> bool {
-        self.favour.sequence == Some(sequence)
+        self.bias.sequence == Some(sequence)
     }
 
     /// A lease's time as real time.
@@ -292,14 +292,14 @@ impl Profile {
     }
 
     /// No more faults: what is left is ordinary delay.
-    pub(crate) fn calm(&mut self) {
+    pub(crate) fn end_faults(&mut self) {
         self.slow_one_in = 0;
-        self.unruly_one_in = 0;
+        self.unreliable_one_in = 0;
         self.fallback_one_in = 0;
         self.ignore_one_in = 0;
         self.slow_writer_one_in = 0;
         self.platform_lag = 10 * MS;
-        self.turns.calm(self.busy);
+        self.turns.end_faults(self.busy);
     }
 }
 
@@ -308,7 +308,7 @@ pub(crate) fn pick<'a, T>(rng: &mut Rng, from: &'a [T]) -> &'a T {
     &from[rng.usize(0..from.len())]
 }
 
-/// Once in so many times; never for 0.
+/// True once in `many` times; never for 0.
 pub(crate) fn one_in(rng: &mut Rng, many: u32) -> bool {
     many > 0 && rng.u32(0..many) == 0
 }

@@ -21,7 +21,7 @@ const UNREADABLE_TTL: Duration = Duration::from_secs(10);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Shape {
     /// A log for each term, which begins with all that the one before it said. A change of an
-    /// earlier term's log, once the next was begun, is read by nobody.
+    /// earlier term's log, once the next was begun, is never read.
     #[default]
     Logs,
     /// An entry for each worker, replaced where its version is the one that was read.
@@ -33,22 +33,22 @@ pub(crate) enum Shape {
 pub(crate) struct Store {
     /// The newest term that was handed out.
     pub epoch: Epoch,
-    /// Who has it; none where its leader gave it up.
+    /// Who has it; `None` if its leader gave it up.
     pub owner: Option<usize>,
     /// Grows with every election and renewal.
     pub version: u64,
     /// How entries are kept.
     pub shape: Shape,
-    /// What workers may hold; none where the entry cannot be read.
+    /// What workers may hold; `None` if the entry cannot be read.
     pub register: BTreeMap<WorkerKey, Option<Entry>>,
-    /// Whose entries were struck or replaced since somebody looked.
+    /// Workers whose entries were removed or replaced since the last check.
     pub changed: BTreeSet<WorkerKey>,
     /// Of objects, the newest term whose leader wrote the entry, whether or not it can be read
     /// since.
     written_by: BTreeMap<WorkerKey, Epoch>,
     /// When each term's leader has listed the entries.
     listed_at: BTreeMap<Epoch, Real>,
-    /// When each term's leader has last written of a worker, whether or not anybody reads that.
+    /// When each term's leader has last written of a worker, whether or not it is ever read.
     wrote_at: BTreeMap<(Epoch, WorkerKey), Real>,
     /// Of objects, the versions; they outlive their entries.
     versions: BTreeMap<WorkerKey, u64>,
@@ -61,7 +61,7 @@ pub(crate) struct Store {
 pub(crate) enum Request {
     /// What is there?
     Read,
-    /// Take the next epoch, if nobody has since this version.
+    /// Take the next epoch, if no replica has since this version.
     Take {
         /// The version that was seen.
         version: u64,
@@ -263,18 +263,18 @@ impl Store {
         true
     }
 
-    /// Whose entry of a worker is there, of an object.
+    /// The term whose leader wrote the entry of a worker, for objects.
     pub(crate) fn written_by(&self, key: &WorkerKey) -> Option<Epoch> {
         self.written_by.get(key).copied()
     }
 
-    /// Somebody else writes to an object.
+    /// Another writer writes to an object.
     pub(crate) fn touch(&mut self, key: &WorkerKey) {
         *self.versions.entry(key.clone()).or_default() += 1;
     }
 
-    /// Somebody makes an entry unreadable; whether there was one that could be read.
-    pub(crate) fn spoil(&mut self, key: &WorkerKey) -> bool {
+    /// Makes an entry unreadable, and returns whether there was one that could be read.
+    pub(crate) fn corrupt(&mut self, key: &WorkerKey) -> bool {
         let Some(entry) = self.register.get_mut(key) else { return false };
         let could_be_read = entry.take().is_some();
         self.touch(key);

@@ -8,16 +8,16 @@ use crate::system::clock::Real;
 
 /// How a worker keeps to its pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum WorkerKind {
     /// It asks for each job.
     Gate,
-    /// It reads the size, keeps to it, and tells later.
+    /// It reads the pool size, keeps to it, and reports its jobs later.
     Count,
 }
 
 /// A stream that the worker uses.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Use {
+pub(crate) struct StreamUse {
     /// Under this token.
     pub token: Token,
     /// Until then by its host's clock.
@@ -28,16 +28,16 @@ pub(crate) struct Use {
     pub load: Option<Load>,
 }
 
-/// What it has yet to tell its agent.
+/// A call that it has yet to make to its agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Call {
-    /// A process starts; so many jobs run in it that its agent has no id of.
+pub(crate) enum WorkerCall {
+    /// A process starts, and runs this many jobs whose ids its agent does not know.
     Start(StartId, u32),
     /// A job has ended.
     End(JobId),
     /// A stream was let go.
     Release(StreamKey, Token),
-    /// So many run, and it keeps to this size.
+    /// This many jobs run, and it keeps to this size.
     Count(u32, u32),
 }
 
@@ -45,7 +45,7 @@ pub(crate) enum Call {
 #[derive(Debug)]
 pub(crate) struct Worker {
     /// How it keeps to its pool.
-    pub kind: Kind,
+    pub kind: WorkerKind,
     /// Its agent can stop it.
     pub stoppable: bool,
     /// Its process lives.
@@ -57,22 +57,22 @@ pub(crate) struct Worker {
     /// Those of them that its agent knows by number only: it came without a journal.
     pub unnamed: BTreeSet<JobId>,
     /// A job that it asked for and got no answer about.
-    pub limbo: Option<JobId>,
+    pub unanswered_job: Option<JobId>,
     /// How many jobs it would run.
-    pub appetite: u32,
+    pub jobs_wanted: u32,
     /// The pool size that it keeps to (Count), and until when.
     pub obeyed: (u32, Option<Moment>),
     /// The streams that it uses.
-    pub streams: BTreeMap<StreamKey, Use>,
-    /// What it has yet to tell, oldest first.
-    pub calls: VecDeque<Call>,
+    pub streams: BTreeMap<StreamKey, StreamUse>,
+    /// The calls that it has yet to make, oldest first.
+    pub calls: VecDeque<WorkerCall>,
     /// It reads its lease no earlier than this.
     pub reads_at: Real,
     /// A tick is scheduled soon.
     pub tick_soon: bool,
     /// The number of the tick that is scheduled; it replaces every earlier one.
     pub tick_number: u64,
-    /// The agent's life that it has told of its start.
+    /// The agent's life to which it has introduced itself.
     pub introduced: u64,
     /// The number of the last job to which it gave an id of its own.
     pub next_job: u64,
@@ -80,7 +80,7 @@ pub(crate) struct Worker {
 
 impl Worker {
     /// A worker that has not started.
-    pub(crate) fn new(kind: Kind, stoppable: bool) -> Self {
+    pub(crate) fn new(kind: WorkerKind, stoppable: bool) -> Self {
         Self {
             kind,
             stoppable,
@@ -88,8 +88,8 @@ impl Worker {
             start: 0,
             jobs: BTreeSet::new(),
             unnamed: BTreeSet::new(),
-            limbo: None,
-            appetite: 4,
+            unanswered_job: None,
+            jobs_wanted: 4,
             obeyed: (0, None),
             streams: BTreeMap::new(),
             calls: VecDeque::new(),
@@ -102,16 +102,16 @@ impl Worker {
     }
 
     /// Whether it would use the stream under this token now, by its host's clock.
-    pub(crate) fn uses(&self, used: &Use, now: Moment) -> bool {
+    pub(crate) fn uses(&self, used: &StreamUse, now: Moment) -> bool {
         self.alive && (!self.stoppable || used.until.is_none_or(|until| now < until))
     }
 
-    /// The jobs that it runs, or may start without asking anybody.
+    /// The jobs that it runs, or may start without asking its agent.
     pub(crate) fn jobs_possible(&self, now: Moment) -> u32 {
         let running = self.jobs.len() as u32;
         let (size, until) = self.obeyed;
         let open = self.alive && (!self.stoppable || until.is_none_or(|until| now < until));
-        if self.kind == Kind::Count && open { running.max(size) } else { running }
+        if self.kind == WorkerKind::Count && open { running.max(size) } else { running }
     }
 
     /// The id of its present process.

@@ -12,7 +12,7 @@ use leasehold_types::{Epoch, Moment, mutation};
 use crate::system::clock::{MS, Real};
 use crate::system::driver::{Phase, Taking};
 use crate::system::profile::TurnCosts;
-use crate::world::queue::Happening;
+use crate::world::queue::SimEvent;
 use crate::world::{WAKE_GAP_MIN, World, labels as names};
 
 impl World {
@@ -50,7 +50,7 @@ impl World {
         if idle || self.t < node.driver.moved_at + Watchdog::patience().as_nanos() as Real {
             return true;
         }
-        self.cover.hit("fault: driver hangs");
+        self.coverage.hit("fault: driver hangs");
         let run = node.run;
         for link in 0..self.network.links.len() {
             let line = &self.network.links[link];
@@ -73,7 +73,7 @@ impl World {
         match self.rng.u8(0..8) {
             0 => {
                 let pause = self.rng.u64(0..5 * MS);
-                self.after(pause, Happening::Turn { replica, run });
+                self.after(pause, SimEvent::Turn { replica, run });
             }
             _ => self.turn(replica),
         }
@@ -108,7 +108,7 @@ impl World {
                         None => {
                             node.driver.phase = Phase::Settled;
                             let heard = node.driver.taken.heard(taking.read);
-                            self.settle(replica, now, heard) + self.retake(replica)
+                            self.settle(replica, now, heard) + self.lose_and_retake_term(replica)
                         }
                     }
                 }
@@ -123,7 +123,7 @@ impl World {
                     }
                     node.driver.phase = Phase::Due;
                     if more {
-                        self.cover.hit("work went on in the next turn");
+                        self.coverage.hit("work went on in the next turn");
                         WAKE_GAP_MIN
                     } else {
                         0
@@ -131,7 +131,7 @@ impl World {
                 }
             };
             if cost > 0 {
-                self.after(cost, Happening::Turn { replica, run });
+                self.after(cost, SimEvent::Turn { replica, run });
                 return;
             }
         }
@@ -144,7 +144,7 @@ impl World {
         if long_every == 0 || self.t < driver.long_at {
             return 0;
         }
-        self.cover.hit("fault: long turn");
+        self.coverage.hit("fault: long turn");
         let pause = self.rng.u64(long_max / 4..=long_max);
         driver.long_at = self.t + pause + self.rng.u64(long_every / 2..=long_every * 3 / 2);
         pause
@@ -152,11 +152,11 @@ impl World {
 
     /// The core takes an event; how long that takes.
     fn take_event(&mut self, replica: usize, event: Event, at: Moment) -> Real {
-        // What a link said before it was closed is said to nobody; a goodbye still counts.
+        // The core gets no hello or report of a link that is closed by now; a goodbye still counts.
         if let Event::Hello(conn, ..) | Event::Report(conn, _) = &event
             && self.network.links.get(conn.0 as usize).is_some_and(|link| !link.replica_open)
         {
-            self.cover.hit("report of a closed link left out");
+            self.coverage.hit("report of a closed link left out");
             return 0;
         }
         self.trace.say(self.t, || format!("        c{replica} <- {event:?}"));
@@ -195,7 +195,7 @@ impl World {
         self.note_effects(replica);
         let took = self.profile.turns.work * Real::from(work);
         if took > self.profile.ttl_real() / 4 {
-            self.cover.hit("fault: long settle");
+            self.coverage.hit("fault: long settle");
         }
         took
     }
@@ -211,7 +211,7 @@ impl World {
             self.trace.say(self.t, || format!("        c{replica} -> {effect:?}"));
             match effect {
                 Effect::Notice(notice) => {
-                    self.cover.hit(names::of_notice(&notice));
+                    self.coverage.hit(names::of_notice(&notice));
                     self.checks().observe_notice(replica, &notice);
                 }
                 effect => {

@@ -15,20 +15,20 @@ use crate::system::network::{Cut, SlowStore};
 use crate::system::profile::one_in;
 use crate::system::store::{Answer, Commit, LeadAnswer, Request, Shape};
 use crate::world::World;
-use crate::world::queue::Happening;
+use crate::world::queue::SimEvent;
 use crate::world::replica::address;
 
 /// How often a change of an object that others write to is tried.
 const TRIES_MAX: u32 = 3;
 
-/// One change of an object in so many meets another's.
+/// One change of an object in this many conflicts with another writer's.
 const CONFLICT_ONE_IN: u32 = 6;
 
-/// One list of entries in so many finds one that somebody has spoiled, and one entry in so many is
-/// spoiled after it was written.
-const SPOILED_ONE_IN: u32 = 12;
+/// One list in this many finds an unreadable entry, and one entry in this many becomes unreadable
+/// after it was written.
+const CORRUPT_ONE_IN: u32 = 12;
 
-/// One write to a log in so many fails.
+/// One write to a log in this many fails.
 const FAILED_ONE_IN: u32 = 30;
 
 impl World {
@@ -50,7 +50,7 @@ impl World {
             && self.network.full.is_none()
             && self.rng.u8(0..8) == 0
         {
-            self.cover.hit("fault: entries written late");
+            self.coverage.hit("fault: entries written late");
             delay += self.rng.u64(0..self.profile.ttl_real());
         }
         if let Some((slow, what, until)) = self.network.slow_store
@@ -66,7 +66,7 @@ impl World {
                 SlowStore::Writes | SlowStore::AllElse => 0,
             };
         }
-        self.after(delay, Happening::Store { replica, run, request });
+        self.after(delay, SimEvent::Store { replica, run, request });
     }
 
     /// A request reaches the store.
@@ -79,7 +79,7 @@ impl World {
                 Some(Answer::State(self.store.version, self.store.epoch, self.store.owner))
             }
             Request::Take { version, above } => {
-                self.cover.hit("take tried");
+                self.coverage.hit("take tried");
                 Some(Answer::Taken(self.store.take(replica, version, above)))
             }
             Request::Release(epoch) => {
@@ -95,7 +95,7 @@ impl World {
         };
         if let Some(answer) = answer {
             let delay = self.delay() / 2;
-            self.after(delay, Happening::Answer { replica, run, answer });
+            self.after(delay, SimEvent::Answer { replica, run, answer });
         }
     }
 
@@ -113,11 +113,11 @@ impl World {
                 Some(LeadAnswer::Renewed(standing, self.store.version, sent_at))
             }
             LeadRequest::List => {
-                let spoils = !self.store.register.is_empty() && self.calm_since.is_none();
-                if spoils && one_in(&mut self.rng, SPOILED_ONE_IN) {
+                let corrupts = !self.store.register.is_empty() && self.quiet_since.is_none();
+                if corrupts && one_in(&mut self.rng, CORRUPT_ONE_IN) {
                     let at = self.rng.usize(0..self.store.register.len());
                     if let Some(key) = self.store.register.keys().nth(at).cloned() {
-                        self.spoil_entry(&key);
+                        self.corrupt_entry(&key);
                     }
                 }
                 Some(LeadAnswer::Listed(Some(self.store.list(epoch, self.t))))
@@ -128,7 +128,7 @@ impl World {
                 if node.run != run || !node.election.asked.contains_key(&number) {
                     return None;
                 }
-                let fails = self.calm_since.is_none() && one_in(&mut self.rng, FAILED_ONE_IN);
+                let fails = self.quiet_since.is_none() && one_in(&mut self.rng, FAILED_ONE_IN);
                 // What comes before the failure may be on disk.
                 let all = attempts.len();
                 let whole = if fails { self.rng.usize(0..=all) } else { all };
@@ -142,7 +142,7 @@ impl World {
                 let attempt = attempts.pop()?;
                 let node = &self.replicas[replica];
                 if node.run != run || !node.election.asked.contains_key(&number) {
-                    // What was read reaches nobody who would still write.
+                    // The process that read it no longer writes.
                     return None;
                 }
                 self.change_object(replica, run, (epoch, number), attempt, 0)
@@ -150,10 +150,10 @@ impl World {
         }
     }
 
-    /// Somebody makes an entry unreadable, where others than leaders write to it.
-    pub(super) fn spoil_entry(&mut self, key: &WorkerKey) {
-        if self.store.shape == Shape::Objects && self.store.spoil(key) {
-            self.cover.hit("fault: entry spoiled");
+    /// Makes an entry unreadable, where others than leaders can write to it.
+    pub(super) fn corrupt_entry(&mut self, key: &WorkerKey) {
+        if self.store.shape == Shape::Objects && self.store.corrupt(key) {
+            self.coverage.hit("fault: entry made unreadable");
         }
     }
 
@@ -172,11 +172,11 @@ impl World {
             Write::Put(entry) => entry,
             Write::Nothing => return outcome(Written::Done),
             Write::Superseded => {
-                self.cover.hit("entry of a successor left alone");
+                self.coverage.hit("entry of a successor left alone");
                 return outcome(Written::Superseded);
             }
             Write::Unreadable => {
-                self.cover.hit("unreadable entry: renewal wanted");
+                self.coverage.hit("unreadable entry: renewal requested");
                 return outcome(Written::Unreadable(version));
             }
         };
@@ -192,7 +192,7 @@ impl World {
         }
         self.after(
             delay,
-            Happening::Store { replica, run, request: Request::Commit(Box::new(commit)) },
+            SimEvent::Store { replica, run, request: Request::Commit(Box::new(commit)) },
         );
         None
     }
@@ -204,16 +204,16 @@ impl World {
         if self.store.commit(commit) {
             self.checks().check_replaced(commit, before);
             self.store.note_written(commit.epoch, [&commit.attempt], self.t);
-            let spoils = self.network.full.is_none() && self.calm_since.is_none();
-            if spoils && one_in(&mut self.rng, SPOILED_ONE_IN) {
-                self.spoil_entry(commit.attempt.change.key());
+            let corrupts = self.network.full.is_none() && self.quiet_since.is_none();
+            if corrupts && one_in(&mut self.rng, CORRUPT_ONE_IN) {
+                self.corrupt_entry(commit.attempt.change.key());
             }
             return outcome(Written::Done);
         }
-        self.cover.hit("entry written by others meanwhile");
+        self.coverage.hit("entry written by others meanwhile");
         let node = &self.replicas[replica];
         if node.run != run || !node.election.asked.contains_key(&commit.number) {
-            // Who would try again has given up, or is dead.
+            // The process that would try again has given up or died.
             return None;
         }
         if commit.conflicts + 1 == TRIES_MAX {
@@ -231,7 +231,9 @@ impl World {
         self.trace.say(self.t, || format!("        c{replica} <- {answer:?}"));
         let now = self.view().local_of_replica(replica);
         match answer {
-            Answer::State(version, epoch, owner) => self.saw(replica, version, epoch, owner, now),
+            Answer::State(version, epoch, owner) => {
+                self.term_read(replica, version, epoch, owner, now)
+            }
             Answer::Taken(won) => self.taken(replica, won),
             Answer::Lead(epoch, number, answer) => {
                 let election = &mut self.replicas[replica].election;
@@ -274,10 +276,10 @@ impl World {
                 election.asked.insert(number, request.clone());
                 self.ask_store(replica, Request::Lead(epoch, number, now, request));
                 let patience = self.profile.slow_max * 2 + self.profile.ttl_real() + 50 * MS;
-                self.after(patience, Happening::Retry { replica, run, number });
+                self.after(patience, SimEvent::Retry { replica, run, number });
             } else if let Some(event) = lead.poll_event() {
                 if let Event::Registered(said) = &event {
-                    self.cover.hit("registered");
+                    self.coverage.hit("registered");
                     self.checks().check_registered(replica, said);
                 }
                 self.core_event(replica, event);
@@ -296,7 +298,7 @@ impl World {
         }
     }
 
-    fn saw(
+    fn term_read(
         &mut self,
         replica: usize,
         version: u64,
@@ -371,7 +373,7 @@ impl World {
         election.asked.clear();
         election.lead = Some(Lead::new(settings, taken, now));
         let run = self.replicas[replica].run;
-        self.after(self.renew_every(), Happening::Renew { replica, run });
+        self.after(self.renew_every(), SimEvent::Renew { replica, run });
         self.drive_lead(replica);
     }
 
@@ -387,20 +389,20 @@ impl World {
         let Some(lead) = self.replicas[replica].election.lead.as_mut() else { return };
         lead.tick(progresses, now);
         let run = self.replicas[replica].run;
-        self.after(self.renew_every(), Happening::Renew { replica, run });
+        self.after(self.renew_every(), SimEvent::Renew { replica, run });
         self.drive_lead(replica);
     }
 
     /// The core wants something of its platform.
     pub(super) fn order(&mut self, replica: usize, epoch: Epoch, order: Order) {
-        self.cover.hit(match order {
-            Order::Register(_) => "registration wanted",
+        self.coverage.hit(match order {
+            Order::Register(_) => "registration requested",
             Order::Unregister(_) => "unregistered",
-            Order::Confirm => "confirm wanted",
+            Order::Confirm => "confirmation requested",
             Order::AskTerm { .. } => "term asked for",
             Order::StepDown { .. } => "stepped down",
         });
-        self.enter_late(replica, &order);
+        self.delay_entry(replica, &order);
         let now = self.view().local_of_replica(replica);
         let node = &mut self.replicas[replica];
         if matches!(order, Order::StepDown { .. }) {
@@ -410,7 +412,7 @@ impl World {
             return node.election.stay_above(order.above());
         };
         if lead.epoch() != epoch {
-            self.cover.hit("order of another term");
+            self.coverage.hit("order of another term");
         }
         lead.order(epoch, order, now);
         self.drive_lead(replica);
@@ -437,13 +439,13 @@ impl World {
 
     /// A look at the store, again and again.
     pub(super) fn poll_store(&mut self, replica: usize) {
-        // One that hangs keeps nobody waiting, whether it leads or stands by.
+        // A driver that hangs keeps no agent waiting, whether its replica leads or stands by.
         self.progresses(replica);
         let run = self.replicas[replica].run;
         self.ask_store(replica, Request::Read);
         let every = self.renew_every();
         let jitter = self.rng.u64(every / 2..=every);
-        self.after(jitter, Happening::Poll { replica, run });
+        self.after(jitter, SimEvent::Poll { replica, run });
     }
 
     /// A leader's request was not answered in time.

@@ -7,10 +7,10 @@ use leasehold_types::{Epoch, Incarnation, LinkNumber, WorkerName};
 
 use crate::system::clock::MS;
 use crate::system::faults::{Fault, Sequence};
-use crate::system::journal::Left;
+use crate::system::journal::JournalLeft;
 use crate::system::network::{Cut, SlowStore};
 use crate::world::World;
-use crate::world::queue::Happening;
+use crate::world::queue::SimEvent;
 
 /// The connection of an agent that no pod has.
 const STRANGER: ConnId = ConnId(u64::MAX);
@@ -20,7 +20,7 @@ impl World {
     pub(super) fn fault(&mut self) {
         let every = self.profile.fault_every;
         let next = self.rng.u64(0..=2 * every);
-        self.after(next, Happening::Fault);
+        self.after(next, SimEvent::Fault);
         if let Some(fault) = self.profile.draw(&mut self.rng) {
             self.trace.say(self.t, || format!("        fault {fault:?}"));
             self.commit(fault);
@@ -44,8 +44,8 @@ impl World {
             | Fault::CutPodWhole
             | Fault::CutStore
             | Fault::CutReplica => self.commit_network(fault, pod, replica, time),
-            Fault::Split => self.split(),
-            Fault::TakeOver if self.profile.has(Sequence::Squeezes) => self.squeeze(pod),
+            Fault::SplitBrain => self.split_brain(),
+            Fault::TakeOver if self.profile.has(Sequence::CapSwings) => self.lower_caps(pod),
             Fault::PauseReplica | Fault::CrashReplica | Fault::TakeOver | Fault::OrderDrain => {
                 self.commit_replica(fault, pod, replica, time);
             }
@@ -57,9 +57,9 @@ impl World {
             | Fault::Rollout => self.commit_lifecycle(fault, pod),
             Fault::Edit => self.edit(),
             Fault::ClaimEpoch => self.claim_epoch(pod),
-            Fault::SpoilEntry => {
+            Fault::CorruptEntry => {
                 let key = self.pods[pod].key.clone();
-                self.spoil_entry(&key);
+                self.corrupt_entry(&key);
             }
             Fault::CrashAgent
             | Fault::LoseJournal
@@ -84,12 +84,12 @@ impl World {
         match fault {
             Fault::BreakLink => {
                 if let Some(link) = self.pods[pod].agent.as_ref().and_then(|agent| agent.link) {
-                    self.cover.hit("fault: link broken");
+                    self.coverage.hit("fault: link broken");
                     self.break_link(link);
                 }
             }
             Fault::BreakAll => {
-                self.cover.hit("fault: all links broken");
+                self.coverage.hit("fault: all links broken");
                 for pod in self.view().living() {
                     if let Some(link) = self.pods[pod].agent.as_ref().and_then(|agent| agent.link) {
                         self.break_link(link);
@@ -97,23 +97,23 @@ impl World {
                 }
             }
             Fault::CutPod => {
-                self.cover.hit("fault: one-way cut");
+                self.coverage.hit("fault: one-way cut");
                 let up = self.rng.bool();
                 self.cut(if up { Cut::Up(pod, replica) } else { Cut::Down(pod, replica) }, time);
             }
             Fault::CutPodWhole => {
-                self.cover.hit("fault: pod cut off");
+                self.coverage.hit("fault: pod cut off");
                 self.cut_pod(pod, time);
             }
             Fault::CutReplica => {
-                self.cover.hit("fault: replica cut off");
+                self.coverage.hit("fault: replica cut off");
                 for pod in self.view().living() {
                     self.cut(Cut::Up(pod, replica), time);
                     self.cut(Cut::Down(pod, replica), time);
                 }
             }
             _ => {
-                self.cover.hit("fault: store cut off");
+                self.coverage.hit("fault: store cut off");
                 let times = if self.rng.u8(0..3) == 0 { 6 } else { 2 };
                 self.cut(Cut::Store(replica), time * times);
             }
@@ -123,51 +123,51 @@ impl World {
     fn commit_replica(&mut self, fault: Fault, pod: usize, replica: usize, time: u64) {
         match fault {
             Fault::PauseReplica => {
-                self.cover.hit("fault: replica stopped");
+                self.coverage.hit("fault: replica stopped");
                 self.pause_replica(replica, self.t + time);
             }
             Fault::CrashReplica => {
                 self.crash_replica(replica);
-                self.after(time, Happening::BootReplica { replica });
+                self.after(time, SimEvent::BootReplica { replica });
             }
             Fault::TakeOver => {
                 if self.replicas.iter().any(|other| other.leads().is_some()) {
-                    self.cover.hit("fault: leadership taken while the leader lives");
+                    self.coverage.hit("fault: leadership taken while the leader lives");
                 }
                 self.take(replica);
             }
             _ => {
-                self.cover.hit("fault: drain ordered");
+                self.coverage.hit("fault: drain ordered");
                 let key = self.pods[pod].key.clone();
                 self.pods[pod].leaving = true;
-                self.after(time, Happening::OrderDrain { replica, key });
+                self.after(time, SimEvent::OrderDrain { replica, key });
             }
         }
     }
 
     /// Two replicas that both believe to lead, with agents that go from one to the other.
-    fn split(&mut self) {
+    fn split_brain(&mut self) {
         let Some((old, _)) = self.view().true_leader() else { return };
-        self.cover.hit("fault: split leadership");
+        self.coverage.hit("fault: two leaders");
         let ttl = self.profile.ttl_real();
         let new = (old + 1) % self.replicas.len();
         let window = self.rng.u64(ttl..ttl * 8);
         let cut = match self.rng.bool() {
             true => Cut::Store(old),
             false => {
-                self.cover.hit("fault: only the store of terms cut off");
+                self.coverage.hit("fault: only the store of terms cut off");
                 Cut::Terms(old)
             }
         };
         self.cut(cut, window);
         self.replicas[new].election.eager = true;
         let run = self.replicas[new].run;
-        self.after(MS, Happening::Poll { replica: new, run });
+        self.after(MS, SimEvent::Poll { replica: new, run });
         // One goes to the new leader, loses its memory there, and falls back to the old one.
         if let Some(pod) = self.some_pod() {
             let (there, back) = (window / 6 + 50 * MS, window / 2);
-            self.after(there, Happening::Lure { pod, replica: new, forget: false });
-            self.after(back, Happening::Lure { pod, replica: old, forget: true });
+            self.after(there, SimEvent::Redirect { pod, replica: new, forget: false });
+            self.after(back, SimEvent::Redirect { pod, replica: old, forget: true });
         }
         if self.rng.u8(0..3) == 0 {
             self.twin_at(new, window);
@@ -177,18 +177,18 @@ impl World {
                 let at = self.rng.u64(0..window / 2);
                 let replica = if self.rng.bool() { old } else { new };
                 let forget = self.rng.u8(0..5) == 0;
-                self.after(at, Happening::Lure { pod, replica, forget });
+                self.after(at, SimEvent::Redirect { pod, replica, forget });
             }
         }
     }
 
     /// An agent loses its link, and its memory too where that is wanted, and dials a replica.
-    pub(super) fn lure(&mut self, pod: usize, replica: usize, forget: bool) {
+    pub(super) fn redirect(&mut self, pod: usize, replica: usize, forget: bool) {
         if self.pods[pod].agent.is_none() {
             return;
         }
         if forget {
-            self.pods[pod].lured = Some(replica);
+            self.pods[pod].redirected_to = Some(replica);
             let soon = self.rng.u64(MS..50 * MS);
             self.crash_agent(pod, false, Some(soon));
             return;
@@ -211,33 +211,33 @@ impl World {
         let newest = self.pods.iter().map(|pod| pod.generation).max().unwrap_or(0);
         match fault {
             Fault::KillPod => {
-                self.cover.hit("fault: pod killed");
+                self.coverage.hit("fault: pod killed");
                 self.end_pod(pod);
             }
             Fault::DrainPod => self.drain_pod(pod),
             Fault::NewPod if room => {
-                self.cover.hit("fault: pod appeared");
+                self.coverage.hit("fault: pod appeared");
                 self.new_pod(None, newest);
             }
-            Fault::TwinPod if room && self.may_be_doubled(pod) => self.double(pod, newest),
+            Fault::TwinPod if room && self.may_get_twin(pod) => self.start_twin(pod, newest),
             Fault::ComeAndGo if room => {
-                self.cover.hit("fault: pod came and went");
+                self.coverage.hit("fault: pod came and went");
                 let pod = self.new_pod(None, newest);
-                self.pods[pod].hasty = true;
+                self.pods[pod].returns_at_once = true;
                 let ttl = self.profile.ttl_real();
                 if let Some((leader, _)) = self.view().true_leader() {
                     self.network.slow_store = Some((leader, SlowStore::AllElse, self.t + ttl));
                 }
                 let leaves = 50 * MS + self.rng.u64(0..ttl / 4);
-                self.after(leaves, Happening::DrainPod { pod });
+                self.after(leaves, SimEvent::DrainPod { pod });
             }
             Fault::Rollout if self.pods.len() + 4 <= self.profile.pods_ever_max => {
-                self.cover.hit("fault: rollout");
+                self.coverage.hit("fault: rollout");
                 let ttl = self.profile.ttl_real();
                 for old in self.view().living().into_iter().take(3) {
                     self.new_pod(None, newest + 1);
                     let later = self.rng.u64(0..ttl * 2);
-                    self.after(later, Happening::DrainPod { pod: old });
+                    self.after(later, SimEvent::DrainPod { pod: old });
                 }
             }
             _ => {}
@@ -255,7 +255,7 @@ impl World {
     /// A stranger says hello to the leader, as a worker of some pod's cluster.
     fn claim_epoch(&mut self, pod: usize) {
         let Some((leader, epoch)) = self.view().true_leader() else { return };
-        self.cover.hit("fault: an epoch that never was");
+        self.coverage.hit("fault: an epoch that never was");
         let hello = Hello {
             protocol: PROTOCOL_VERSION,
             cluster: self.pods[pod].key.cluster.clone(),
@@ -276,60 +276,45 @@ impl World {
     fn commit_pod(&mut self, fault: Fault, pod: usize, time: u64) {
         match fault {
             Fault::CrashAgent => {
-                self.cover.hit("fault: agent crashed");
+                self.coverage.hit("fault: agent crashed");
                 self.crash_agent(pod, true, Some(time));
             }
             Fault::LoseJournal => {
-                self.cover.hit("fault: journal lost");
+                self.coverage.hit("fault: journal lost");
                 self.crash_agent(pod, false, Some(time));
                 if self.rng.bool() {
                     // Two restarts in a row must not look like a memory.
                     let again = time + self.rng.u64(0..self.profile.ttl_real());
-                    self.after(again, Happening::CrashAgain { pod });
+                    self.after(again, SimEvent::CrashAgain { pod });
                 }
             }
             Fault::CrashAtWrite => {
                 let writes = self.rng.u32(0..6);
                 self.pods[pod].disk.borrow_mut().crash_after = Some(writes);
             }
-            Fault::FailJournal => {
-                self.cover.hit("fault: journal fails");
-                if self.rng.u8(0..3) == 0 {
-                    self.cover.hit("fault: only short records fit");
-                    self.fill_nearly(pod);
-                    return;
-                }
-                if self.rng.bool() {
-                    // A write or two, and soon after the last one that succeeds.
-                    let (fails, left) = (self.rng.u32(1..=2), self.rng.u32(0..4));
-                    let mut disk = self.pods[pod].disk.borrow_mut();
-                    (disk.failing_next, disk.crash_after) = (fails, Some(left));
-                    return;
-                }
-                self.pods[pod].disk.borrow_mut().failing = true;
-                self.after(time, Happening::MendJournal { pod });
-            }
+            Fault::FailJournal => self.fail_journal(pod, time),
             Fault::DrainUnwritten => {
-                self.cover.hit("fault: drain on a full disk");
+                self.coverage.hit("fault: drain on a full disk");
                 self.pods[pod].disk.borrow_mut().failing = true;
-                self.after(time, Happening::MendJournal { pod });
+                self.after(time, SimEvent::MendJournal { pod });
                 self.drain_pod(pod);
             }
             Fault::CrashWorker => {
-                self.cover.hit("fault: worker crashed");
+                self.coverage.hit("fault: worker crashed");
                 self.crash_worker(pod, Some(time));
                 if self.rng.u8(0..3) == 0 {
-                    self.cover.hit("fault: worker and agent crashed");
+                    self.coverage.hit("fault: worker and agent crashed");
                     self.crash_agent(pod, true, Some(time));
                 }
             }
             Fault::Boot => {
-                self.cover.hit("fault: host booted");
-                let left = [Left::All, Left::Earlier, Left::Nothing][self.rng.usize(0..3)];
+                self.coverage.hit("fault: host booted");
+                let left = [JournalLeft::All, JournalLeft::Earlier, JournalLeft::Nothing]
+                    [self.rng.usize(0..3)];
                 self.boot_host(pod, left, time);
             }
             Fault::PauseAgent => {
-                self.cover.hit("fault: agent stopped");
+                self.coverage.hit("fault: agent stopped");
                 let node = &mut self.pods[pod];
                 node.paused_until = node.paused_until.max(self.t + time);
             }
@@ -337,11 +322,30 @@ impl World {
                 let worker = &self.pods[pod].worker;
                 let first = worker.streams.iter().next();
                 if let Some((stream, used)) = first.map(|(key, used)| (key.clone(), used.token)) {
-                    self.cover.hit("fault: worker let a stream go unasked");
+                    self.coverage.hit("fault: worker let a stream go unasked");
                     self.let_go(pod, stream, used);
                 }
             }
         }
+    }
+
+    /// The journal refuses all records for a while, only long ones, or only the next ones.
+    fn fail_journal(&mut self, pod: usize, time: u64) {
+        self.coverage.hit("fault: journal fails");
+        if self.rng.u8(0..3) == 0 {
+            self.coverage.hit("fault: only short records fit");
+            self.fill_nearly(pod);
+            return;
+        }
+        if self.rng.bool() {
+            // A write or two, and soon after the last one that succeeds.
+            let (fails, left) = (self.rng.u32(1..=2), self.rng.u32(0..4));
+            let mut disk = self.pods[pod].disk.borrow_mut();
+            (disk.failing_next, disk.crash_after) = (fails, Some(left));
+            return;
+        }
+        self.pods[pod].disk.borrow_mut().failing = true;
+        self.after(time, SimEvent::MendJournal { pod });
     }
 
     /// A disk has room for short records only, for longer than leases last, while streams are asked
@@ -350,14 +354,14 @@ impl World {
         self.pods[pod].disk.borrow_mut().nearly_full = true;
         let ttl = self.profile.ttl_real();
         let time = self.rng.u64(ttl..ttl * 6);
-        self.after(time, Happening::MendJournal { pod });
+        self.after(time, SimEvent::MendJournal { pod });
         if let Some((leader, _)) = self.view().true_leader().filter(|_| self.rng.bool()) {
             let key = self.pods[pod].key.clone();
             self.pods[pod].leaving = true;
-            self.after(MS, Happening::OrderDrain { replica: leader, key });
+            self.after(MS, SimEvent::OrderDrain { replica: leader, key });
         }
         // It may be started again before there is more room.
         let dies = self.rng.u64(0..time * 2);
-        self.after(dies, Happening::CrashAgain { pod });
+        self.after(dies, SimEvent::CrashAgain { pod });
     }
 }

@@ -20,7 +20,7 @@ pub(crate) fn of_agent_notice(notice: &AgentNotice) -> &'static str {
         AgentNotice::JobBegan(_) => "job began",
         AgentNotice::JobEnded(_) => "job ended",
         AgentNotice::DrainStarted => "agent began to drain",
-        AgentNotice::DrainOver => "agent drains no more",
+        AgentNotice::DrainOver => "agent no longer drains",
         AgentNotice::JournalFailed(_) => "journal failed",
         AgentNotice::Offence(_) => "agent saw an offence",
         AgentNotice::IncarnationRaised(_) => "incarnation raised",

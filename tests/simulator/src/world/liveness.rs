@@ -5,36 +5,36 @@ use std::collections::BTreeMap;
 use leasehold_coordinator_core::exposure::Entry;
 use leasehold_coordinator_core::view::Presence;
 
-use crate::observer::change::{Change, What};
+use crate::observer::change::{ChangeKind, SystemChange};
 use crate::system::clock::{MS, Real};
 use crate::world::World;
-use crate::world::queue::Happening;
+use crate::world::queue::SimEvent;
 
-/// Leases must last so long that a wait for one of them is told from an ordinary delay.
+/// Leases must last at least this long: a wait for one must be longer than an ordinary delay.
 const TTL_MIN: Real = 2_000_000_000;
 
-/// How far the liveness phase has come.
+/// Where the liveness phase is.
 #[derive(Debug, Default)]
-pub(crate) enum Stage {
-    /// It converges.
+pub(crate) enum LivenessStage {
+    /// The system converges.
     #[default]
     Converging,
-    /// It had converged, and one thing changed.
-    Changed(Change),
-    /// All is done.
+    /// It had converged, and then one thing changed.
+    Changed(SystemChange),
+    /// The run is over.
     Done,
 }
 
 impl World {
-    /// What only the platform's word can free, somebody declares gone in the end.
+    /// Declares pods gone whose leases only the platform can free.
     fn declare_gone(&mut self) {
         for pod in self.view().living() {
             if self.stuck_by_design(pod) {
-                self.cover.hit("declared gone");
+                self.coverage.hit("declared gone");
                 let mut pipelines = self.view().pipelines_at(pod);
                 pipelines.extend(self.view().pipelines_planned_on(pod));
                 self.end_pod(pod);
-                if let Stage::Changed(change) = &mut self.stage {
+                if let LivenessStage::Changed(change) = &mut self.stage {
                     change.end(pod, pipelines);
                 }
             }
@@ -51,28 +51,27 @@ impl World {
         doubtful && self.store.register.get(&node.key).is_some_and(timeless)
     }
 
-    /// Where links are unruly, some of the last words that they carry are of streams that were
-    /// given back.
+    /// Where links are unreliable, makes releases of streams some of the last messages on them.
     fn reorder_releases(&mut self) {
-        if self.profile.unruly_one_in == 0 {
+        if self.profile.unreliable_one_in == 0 {
             return;
         }
-        self.profile.unruly_one_in = 2;
+        self.profile.unreliable_one_in = 2;
         for pod in self.view().living() {
             let first = self.pods[pod].worker.streams.iter().next();
             let first = first.map(|(key, used)| (key.clone(), used.token));
             if let Some((stream, token)) = first.filter(|_| self.rng.bool()) {
-                self.cover.hit("fault: a release was the last word");
+                self.coverage.hit("fault: a release was the last word");
                 self.let_go(pod, stream, token);
             }
         }
     }
 
-    /// Faults end: everything works, and what had died comes back.
-    pub(super) fn calm(&mut self) {
+    /// Ends all faults: everything works, and dead processes come back.
+    pub(super) fn end_faults(&mut self) {
         self.reorder_releases();
-        self.profile.calm();
-        self.calm_since = Some(self.t);
+        self.profile.end_faults();
+        self.quiet_since = Some(self.t);
         for cut in self.network.cuts.clone() {
             self.heal(cut);
         }
@@ -89,7 +88,7 @@ impl World {
         self.restore_classes();
         for pod in self.view().living() {
             if self.stuck_by_design(pod) {
-                // Only the platform's word frees what nobody can tell of and no time ends.
+                // Only the platform can free leases that no time ends and no agent can report.
                 self.end_pod(pod);
                 continue;
             }
@@ -100,7 +99,7 @@ impl World {
             disk.crash_after = None;
             drop(disk);
             for used in node.worker.streams.values_mut() {
-                // A worker that ignored a revoke does so no more.
+                // A worker no longer ignores a revoke.
                 used.decided = false;
             }
             if node.leaving && !node.left && node.agent.is_some() {
@@ -115,16 +114,16 @@ impl World {
 
     /// Once a run, where its seed wants it: stops an agent and lets another pod appear. Whether
     /// it did.
-    fn hinder(&mut self) -> bool {
+    fn stop_one_agent(&mut self) -> bool {
         let living = self.view().living();
         let ttl = self.profile.ttl_real();
         let leader = self.view().true_leader().map(|(leader, _)| &self.replicas[leader]);
         // What is written down comes after what was asked of the store before.
         let ready = leader.is_some_and(|leader| leader.election.is_answered());
-        if !self.profile.hinders || !ready || ttl < TTL_MIN || living.len() < 2 {
+        if !self.profile.stops_agent || !ready || ttl < TTL_MIN || living.len() < 2 {
             return false;
         }
-        self.profile.hinders = false;
+        self.profile.stops_agent = false;
         let stopped = living[self.rng.usize(0..living.len())];
         self.pods[stopped].paused_until = self.t + ttl * 4;
         self.network.full = Some(stopped);
@@ -132,17 +131,17 @@ impl World {
         let other = self.new_pod(None, newest);
         self.trace.say(self.t, || format!("        p{stopped} stops, p{other} appears"));
         // Any wait for the end of the stopped one's leases is longer.
-        self.after(ttl / 2, Happening::Hindered { pod: other });
+        self.after(ttl / 2, SimEvent::CheckNotDelayed { pod: other });
         self.observer.last_change = self.t;
-        self.calm_since = Some(self.t);
+        self.quiet_since = Some(self.t);
         true
     }
 
     /// The pod that has appeared is served by now.
-    pub(super) fn check_hindered(&mut self, pod: usize) {
+    pub(super) fn check_not_delayed(&mut self, pod: usize) {
         let Some((leader, _)) = self.view().true_leader() else { return };
         self.network.full = None;
-        self.cover.hit("checked: a stopped agent delays nobody else");
+        self.coverage.hit("checked: a stopped agent delays nobody else");
         let now = self.view().local_of_replica(leader);
         let core = self.replicas[leader].core.as_ref();
         let view = core.and_then(|core| core.worker(&self.pods[pod].key, now));
@@ -156,55 +155,58 @@ impl World {
     }
 
     /// Looks whether it has converged, and goes on from there.
-    pub(super) fn look(&mut self) {
+    pub(super) fn check_convergence(&mut self) {
         let ttl = self.profile.ttl_real();
-        self.after(ttl / 2, Happening::Look);
-        let waited = self.t - self.calm_since.unwrap_or(self.t);
-        if let Stage::Changed(Change { what: What::Leave(pod), .. }) = self.stage {
+        self.after(ttl / 2, SimEvent::CheckConvergence);
+        let waited = self.t - self.quiet_since.unwrap_or(self.t);
+        if let LivenessStage::Changed(SystemChange { kind: ChangeKind::Leave(pod), .. }) =
+            self.stage
+        {
             self.checks().check_drain(pod, waited);
         }
-        if let Stage::Changed(Change { what: What::Failover, .. }) = self.stage {
+        if let LivenessStage::Changed(SystemChange { kind: ChangeKind::Failover, .. }) = self.stage
+        {
             self.checks().check_served_again(waited);
         }
         self.checks().check_deposed();
         if let Err(why) = self.view().converged() {
             self.trace.say(self.t, || format!("        not converged: {why:?}"));
-            if waited > self.view().patience() / 2 {
+            if waited > self.view().convergence_timeout() / 2 {
                 self.declare_gone();
             }
-            if waited > self.view().patience() {
+            if waited > self.view().convergence_timeout() {
                 let property = why.0;
                 self.checks().fail(property, || format!("not converged: {}", why.1));
             }
             return;
         }
         // Still for longer than any cooldown and settling that a manifest may ask for.
-        if self.t - self.observer.last_change < self.view().stillness() {
-            if waited > self.view().patience() {
+        if self.t - self.observer.last_change < self.view().quiet_period() {
+            if waited > self.view().convergence_timeout() {
                 self.checks().fail("L4", || "it moves again and again".into());
             }
             return;
         }
-        self.cover.hit("converged and still");
+        self.coverage.hit("converged and still");
         self.checks().expect_leader();
         match std::mem::take(&mut self.stage) {
-            Stage::Converging => {
-                if !self.hinder() {
+            LivenessStage::Converging => {
+                if !self.stop_one_agent() {
                     self.change_one_thing();
                 }
             }
-            Stage::Changed(change) => {
+            LivenessStage::Changed(change) => {
                 self.checks().check_change(&change);
-                self.stage = Stage::Done;
+                self.stage = LivenessStage::Done;
             }
-            Stage::Done => self.stage = Stage::Done,
+            LivenessStage::Done => self.stage = LivenessStage::Done,
         }
     }
 
     fn change_one_thing(&mut self) {
         let living = self.view().living();
         let Some(pod) = self.rng.choice(living) else {
-            self.stage = Stage::Done;
+            self.stage = LivenessStage::Done;
             return;
         };
         let (owners, handed_over) = (self.view().owners(), self.view().handed_over());
@@ -214,27 +216,27 @@ impl World {
         let mut fits_beside = false;
         // Where there are pipelines, a loss is what heals them.
         let kinds = if self.profile.pipelines { 8 } else { 5 };
-        let what = match self.rng.u8(0..kinds) {
+        let kind = match self.rng.u8(0..kinds) {
             0 | 1 => {
                 let (leader, _) = self.view().true_leader().expect("it has converged");
                 let standby = (leader + 1) % self.replicas.len();
                 match self.rng.bool() {
                     true => {
                         self.crash_replica(leader);
-                        self.after(MS * 50, Happening::BootReplica { replica: leader });
+                        self.after(MS * 50, SimEvent::BootReplica { replica: leader });
                     }
-                    false => self.cover.hit("checked: a leader that lives is followed"),
+                    false => self.coverage.hit("checked: a leader that lives is followed"),
                 }
                 self.checks().expect_failover();
                 // A standby that loses its connection to the leader does not wait.
                 self.replicas[standby].election.eager = true;
                 let run = self.replicas[standby].run;
-                self.after(MS, Happening::Poll { replica: standby, run });
-                What::Failover
+                self.after(MS, SimEvent::Poll { replica: standby, run });
+                ChangeKind::Failover
             }
             2 => {
                 let newest = self.pods.iter().map(|pod| pod.generation).max().unwrap_or(0);
-                What::Join(self.new_pod(None, newest))
+                ChangeKind::Join(self.new_pod(None, newest))
             }
             3 | 5.. => {
                 // Where there is one, one that serves something.
@@ -248,20 +250,20 @@ impl World {
                 waiting.extend(self.view().pipelines_at(pod));
                 fits_beside = self.view().fits_beside(pod);
                 self.end_pod(pod);
-                What::Loss(pod)
+                ChangeKind::Loss(pod)
             }
             _ => {
-                // What its worker was never told of, its agent holds all the same.
+                // Its agent may hold a share that its worker never learned of.
                 waiting.extend(self.view().pipelines_at(pod));
                 self.drain_pod(pod);
-                What::Leave(pod)
+                ChangeKind::Leave(pod)
             }
         };
-        self.trace.say(self.t, || format!("        one change: {what:?}"));
+        self.trace.say(self.t, || format!("        one change: {kind:?}"));
         let ended = BTreeMap::new();
-        let change = Change { what, owners, handed_over, waiting, fits_beside, ended };
-        self.stage = Stage::Changed(change);
-        self.calm_since = Some(self.t);
+        let change = SystemChange { kind, owners, handed_over, waiting, fits_beside, ended };
+        self.stage = LivenessStage::Changed(change);
+        self.quiet_since = Some(self.t);
         self.observer.last_change = self.t;
     }
 }

@@ -13,17 +13,17 @@ use leasehold_types::message::AgentMessage;
 
 use crate::system::clock::{MS, Real};
 use crate::system::faults::Sequence;
-use crate::system::network::{Cut, Data, Link, LinkId};
+use crate::system::network::{Cut, Frame, Link, LinkId};
 use crate::system::profile::one_in;
 use crate::system::store::Shape;
-use crate::world::queue::Happening;
+use crate::world::queue::SimEvent;
 use crate::world::{World, wire};
 
 /// Signs of life that a transport asks for while a lease lasts.
 const PINGS_PER_TTL: Real = 5;
 
 impl World {
-    /// The delay of one message.
+    /// Draws the delay of one message.
     pub(super) fn delay(&mut self) -> Real {
         let usual = self.profile.delay;
         let quick = self.rng.u64(usual / 4..=usual);
@@ -33,7 +33,7 @@ impl World {
         }
     }
 
-    /// An agent dials: the replica takes the link, or the agent learns that it cannot be had.
+    /// An agent dials: the replica accepts the link, or the agent learns that it cannot.
     pub(super) fn dial(&mut self, pod: usize, number: LinkNumber, target: &Target) {
         let replica = match target {
             Target::Leader(address) => {
@@ -73,13 +73,13 @@ impl World {
         let id = self.network.links.len() - 1;
         self.pods[pod].agent.as_mut().expect("the dialler lives").link = Some(id);
         let delay = self.delay();
-        self.after(delay, Happening::Opened { link: id });
+        self.after(delay, SimEvent::Opened { link: id });
     }
 
     /// The transport asks the other end for a sign of life soon.
     pub(super) fn ping_later(&mut self, link: LinkId, missed: bool) {
         let every = self.profile.ttl_real() / PINGS_PER_TTL;
-        self.after(every, Happening::Ping { link, missed });
+        self.after(every, SimEvent::Ping { link, missed });
     }
 
     /// The transport of an agent's link has asked for a sign of life: where none came twice in a
@@ -102,7 +102,7 @@ impl World {
             self.ping_later(link, !answered);
             return;
         }
-        self.cover.hit("link without a sign of life");
+        self.coverage.hit("link without a sign of life");
         self.hang_up(link);
         self.agent_call(pod, |holder, now| holder.handle_closed(number, "no sign of life", now));
     }
@@ -112,21 +112,21 @@ impl World {
         let bytes = wire::encode_up(message);
         self.trace.hash(&bytes);
         let late = self.profile.has(Sequence::LateReports)
-            && self.calm_since.is_none()
+            && self.quiet_since.is_none()
             && matches!(message, AgentMessage::Report(_))
             && self.rng.bool();
-        self.put_up(link, Data::Message(bytes), late);
+        self.put_up(link, Frame::Message(bytes), late);
         if matches!(message, AgentMessage::Hello(_))
             && one_in(&mut self.rng, self.profile.fallback_one_in)
         {
-            self.cover.hit("fault: link broken after hello");
+            self.coverage.hit("fault: link broken after hello");
             self.break_link(link);
         }
     }
 
     /// Puts data on its way to the replica.
-    fn put_up(&mut self, link: LinkId, data: Data, late: bool) {
-        let (mut delay, copies, ordered) = self.fate(&data);
+    fn put_up(&mut self, link: LinkId, data: Frame, late: bool) {
+        let (mut delay, copies, ordered) = self.draw_delivery(&data);
         if late {
             let ttl = self.profile.ttl_real();
             delay += self.rng.u64(ttl / 2..ttl * 3);
@@ -136,52 +136,52 @@ impl World {
         for _ in 0..copies {
             let t = if ordered { (self.t + delay).max(line.clear_up) } else { self.t + delay };
             line.clear_up = line.clear_up.max(t);
-            self.queue.push(t, Happening::ToReplica { link, data: data.clone() });
+            self.queue.push(t, SimEvent::ToReplica { link, data: data.clone() });
         }
     }
 
     /// Puts data on its way to the agent.
-    pub(super) fn put_down(&mut self, link: LinkId, data: Data) {
-        let (delay, copies, ordered) = self.fate(&data);
+    pub(super) fn put_down(&mut self, link: LinkId, data: Frame) {
+        let (delay, copies, ordered) = self.draw_delivery(&data);
         let line = &mut self.network.links[link];
         line.torn |= copies == 0;
         for _ in 0..copies {
             let t = if ordered { (self.t + delay).max(line.clear_down) } else { self.t + delay };
             line.clear_down = line.clear_down.max(t);
-            self.queue.push(t, Happening::ToPod { link, data: data.clone() });
+            self.queue.push(t, SimEvent::ToPod { link, data: data.clone() });
         }
     }
 
-    /// How long something takes, how often it arrives, and whether it keeps its place.
-    fn fate(&mut self, data: &Data) -> (Real, u32, bool) {
+    /// Draws how long a frame takes, how many copies arrive, and whether they stay in order.
+    fn draw_delivery(&mut self, data: &Frame) -> (Real, u32, bool) {
         let delay = self.delay();
-        if *data == Data::Close || !one_in(&mut self.rng, self.profile.unruly_one_in) {
+        if *data == Frame::Close || !one_in(&mut self.rng, self.profile.unreliable_one_in) {
             return (delay, 1, true);
         }
         match self.rng.u8(0..3) {
             0 => {
-                self.cover.hit("fault: message dropped");
+                self.coverage.hit("fault: message dropped");
                 (delay, 0, true)
             }
             1 => {
-                self.cover.hit("fault: message doubled");
+                self.coverage.hit("fault: message doubled");
                 (delay, 2, true)
             }
             _ => {
-                self.cover.hit("fault: message reordered");
+                self.coverage.hit("fault: message reordered");
                 (delay * 4, 1, false)
             }
         }
     }
 
     /// Data reaches a replica, unless the direction is cut.
-    pub(super) fn arrive_up(&mut self, link: LinkId, data: Data) {
+    pub(super) fn arrive_up(&mut self, link: LinkId, data: Frame) {
         let line = &mut self.network.links[link];
         line.unread = None;
         if self.network.cuts.contains(&Cut::Up(line.pod, line.replica)) || !line.held_up.is_empty()
         {
             line.held_up.push_back(data);
-            self.cover.hit("bit: a cut held a message");
+            self.coverage.hit("effective: a cut held a message");
             return;
         }
         let (replica, run) = (line.replica, line.replica_run);
@@ -191,12 +191,12 @@ impl World {
         let conn = ConnId(link as u64);
         let open = line.replica_open;
         let event = match data {
-            Data::Close if open => {
+            Frame::Close if open => {
                 line.replica_open = false;
                 Event::Closed(conn)
             }
-            Data::Close => return,
-            Data::Message(bytes) => {
+            Frame::Close => return,
+            Frame::Message(bytes) => {
                 // A replica that has closed may still find what had come before in its queue.
                 if !open && self.rng.bool() {
                     return;
@@ -209,7 +209,7 @@ impl World {
             }
         };
         if matches!(event, Event::Hello(..)) && !self.is_let_in(link) {
-            self.cover.hit("agent of an earlier pod kept out");
+            self.coverage.hit("agent of an earlier pod kept out");
             self.close_conn(link);
             return;
         }
@@ -220,7 +220,7 @@ impl World {
     /// Whether the platform lets a pod's agent speak. Where entries are on the objects of pods, it
     /// proves of which pod an agent is; and a leader that has listed them since a later pod of
     /// that name appeared lets no earlier one speak. An entry that cannot be read names no newest
-    /// agent, so that nothing else tells the leader which of the two it hears.
+    /// agent, so that the leader has no other way to know which of the two speaks.
     fn is_let_in(&self, link: LinkId) -> bool {
         let line = &self.network.links[link];
         let Some(replaced_at) = self.pods[line.pod].replaced_at else { return true };
@@ -230,27 +230,27 @@ impl World {
     }
 
     /// Data reaches a pod, unless the direction is cut.
-    pub(super) fn arrive_down(&mut self, link: LinkId, data: Data) {
+    pub(super) fn arrive_down(&mut self, link: LinkId, data: Frame) {
         let line = &mut self.network.links[link];
         if self.network.cuts.contains(&Cut::Down(line.pod, line.replica))
             || !line.held_down.is_empty()
         {
             line.held_down.push_back(data);
-            self.cover.hit("bit: a cut held a message");
+            self.coverage.hit("effective: a cut held a message");
             return;
         }
         let (pod, number) = (line.pod, line.number);
         if line.lost || self.pods[pod].run != line.pod_run || self.pods[pod].agent.is_none() {
-            self.cover.hit("bit: a message was lost with its link");
+            self.coverage.hit("effective: a message was lost with its link");
             return;
         }
         match data {
-            Data::Close if line.pod_open => {
+            Frame::Close if line.pod_open => {
                 line.pod_open = false;
                 self.agent_call(pod, |holder, now| holder.handle_closed(number, "ended", now));
             }
-            Data::Close => {}
-            Data::Message(bytes) => {
+            Frame::Close => {}
+            Frame::Message(bytes) => {
                 // A link that the agent left may still give what had come before.
                 if line.pod_open || self.rng.bool() {
                     self.deliver(pod, link, wire::decode_down(&bytes));
@@ -274,13 +274,13 @@ impl World {
         let line = &mut self.network.links[link];
         if line.replica_open {
             line.replica_open = false;
-            self.put_down(link, Data::Close);
+            self.put_down(link, Frame::Close);
         }
     }
 
     /// A link breaks: each end learns it some time, and what is on its way may arrive or not.
     pub(super) fn break_link(&mut self, link: LinkId) {
-        self.put_down(link, Data::Close);
+        self.put_down(link, Frame::Close);
         self.end_seen_by_replica(link);
         if self.rng.u8(0..3) == 0 {
             // What was on its way is lost; the ends find out from silence alone.
@@ -299,9 +299,9 @@ impl World {
             // Half-open: the replica finds out much later.
             0 => {
                 let t = self.t + self.rng.u64(0..self.profile.ttl_real() * 4);
-                self.queue.push(t, Happening::ToReplica { link, data: Data::Close });
+                self.queue.push(t, SimEvent::ToReplica { link, data: Frame::Close });
             }
-            _ => self.put_up(link, Data::Close, false),
+            _ => self.put_up(link, Frame::Close, false),
         }
     }
 
@@ -322,7 +322,7 @@ impl World {
                 false => {
                     let was = std::mem::take(&mut line.replica_open);
                     if was && self.rng.u8(0..4) > 0 {
-                        self.put_down(link, Data::Close);
+                        self.put_down(link, Frame::Close);
                     }
                 }
             }
@@ -332,7 +332,7 @@ impl World {
     /// Cuts a direction for a while.
     pub(super) fn cut(&mut self, cut: Cut, time: Real) {
         if self.network.cuts.insert(cut) {
-            self.after(time, Happening::Heal(cut));
+            self.after(time, SimEvent::Heal(cut));
         }
     }
 
@@ -351,7 +351,7 @@ impl World {
         }
         for link in 0..self.network.links.len() {
             let line = &mut self.network.links[link];
-            let waited: Vec<Data> = match cut {
+            let waited: Vec<Frame> = match cut {
                 Cut::Up(pod, replica) if (pod, replica) == (line.pod, line.replica) => {
                     line.clear_up = self.t;
                     line.held_up.drain(..).collect()
@@ -367,12 +367,12 @@ impl World {
                     Cut::Up(..) => {
                         let t = self.network.links[link].clear_up + MS / 10;
                         self.network.links[link].clear_up = t;
-                        self.queue.push(t, Happening::ToReplica { link, data });
+                        self.queue.push(t, SimEvent::ToReplica { link, data });
                     }
                     _ => {
                         let t = self.network.links[link].clear_down + MS / 10;
                         self.network.links[link].clear_down = t;
-                        self.queue.push(t, Happening::ToPod { link, data });
+                        self.queue.push(t, SimEvent::ToPod { link, data });
                     }
                 }
             }

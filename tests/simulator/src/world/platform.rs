@@ -1,6 +1,6 @@
 //! The platform: it changes the desired state, creates and ends pods, and reports both late.
 //!
-//! Invariant: it says "gone" only of what is really dead.
+//! Invariant: it declares only pods gone that are really dead.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,17 +12,17 @@ use crate::system::faults::Sequence;
 use crate::system::pipelines;
 use crate::system::pod::Pod;
 use crate::system::profile::one_in;
-use crate::system::worker::{Kind, Worker};
+use crate::system::worker::{Worker, WorkerKind};
 use crate::world::World;
-use crate::world::queue::Happening;
+use crate::world::queue::SimEvent;
 
 impl World {
-    /// The desired state changes; each replica learns it some time.
+    /// Changes the desired state; each replica learns that a little later.
     pub(super) fn edit(&mut self) {
         let what = self.manifests.edit(&mut self.rng, &self.profile);
-        self.cover.hit("fault: edit");
-        self.cover.hit(what);
-        self.tell_desired();
+        self.coverage.hit("fault: edit");
+        self.coverage.hit(what);
+        self.publish_desired();
     }
 
     /// All clusters may run another number of jobs from now on.
@@ -33,25 +33,25 @@ impl World {
             let cluster = Arc::make_mut(cluster);
             cluster.jobs_max = jobs_max(cluster.jobs_max, &mut self.rng);
         }
-        self.tell_desired();
+        self.publish_desired();
     }
 
-    /// Classes whose workers live are there again.
+    /// Defines the classes again that still have workers.
     pub(super) fn restore_classes(&mut self) {
         if self.profile.pipelines {
             let living = self.view().living().into_iter();
             let lived_in = living.map(|pod| self.pods[pod].key.cluster.clone()).collect();
             self.manifests.restore(&mut self.rng, &self.profile, &lived_in);
-            self.tell_desired();
+            self.publish_desired();
         }
     }
 
-    fn tell_desired(&mut self) {
+    fn publish_desired(&mut self) {
         let (version, desired) = (self.manifests.version, self.manifests.desired());
         for replica in 0..self.replicas.len() {
             let lag = self.rng.u64(0..=self.profile.platform_lag);
             let desired = Arc::clone(&desired);
-            self.after(lag, Happening::Desired { replica, version, desired });
+            self.after(lag, SimEvent::Desired { replica, version, desired });
         }
     }
 
@@ -69,8 +69,8 @@ impl World {
                 WorkerKey { cluster, worker }
             }
         };
-        let counts = self.rng.u8(0..3) == 0 || self.profile.has(Sequence::Squeezes);
-        let kind = if counts { Kind::Count } else { Kind::Gate };
+        let counts = self.rng.u8(0..3) == 0 || self.profile.has(Sequence::CapSwings);
+        let kind = if counts { WorkerKind::Count } else { WorkerKind::Gate };
         let stoppable = !one_in(&mut self.rng, self.profile.unstoppable_one_in);
         let worker = Worker::new(kind, stoppable);
         let clock = Clock::new(&mut self.rng, self.profile.bounds.drift_ppm);
@@ -87,8 +87,8 @@ impl World {
         self.pods.push(node);
         let pod = self.pods.len() - 1;
         let (first, second) = (self.rng.u64(0..50 * MS), self.rng.u64(0..200 * MS));
-        self.after(first, Happening::BootAgent { pod, run: 0 });
-        self.after(second, Happening::BootWorker { pod, start: 0 });
+        self.after(first, SimEvent::BootAgent { pod, run: 0 });
+        self.after(second, SimEvent::BootWorker { pod, start: 0 });
         pod
     }
 
@@ -103,18 +103,18 @@ impl World {
         all
     }
 
-    /// A pod is asked to leave: its agent is told, and it ends at its grace period's end.
+    /// Asks a pod to leave: its agent drains, and the pod ends when the agent has left.
     pub(super) fn drain_pod(&mut self, pod: usize) {
-        if self.calm_since.is_some() && self.paused_pod(pod) {
+        if self.quiet_since.is_some() && self.paused_pod(pod) {
             // Its agent hears of it when it goes on.
             let goes_on = self.pods[pod].paused_until - self.t;
-            self.after(goes_on, Happening::DrainPod { pod });
+            self.after(goes_on, SimEvent::DrainPod { pod });
             return;
         }
         if std::mem::replace(&mut self.pods[pod].leaving, true) {
             return;
         }
-        self.cover.hit("fault: pod asked to leave");
+        self.coverage.hit("fault: pod asked to leave");
         if !self.paused_pod(pod) {
             self.agent_call(pod, leasehold_agent_core::Holder::drain);
         }
@@ -143,11 +143,11 @@ impl World {
             keys.retain(|key| self.is_gone(key));
             if !keys.is_empty() {
                 let lag = self.rng.u64(0..=self.profile.platform_lag);
-                self.after(lag, Happening::Gone { replica, keys });
+                self.after(lag, SimEvent::Gone { replica, keys });
             }
         }
         let every: Real = self.profile.ttl_real() / 2;
-        self.after(every, Happening::List);
+        self.after(every, SimEvent::ListPods);
     }
 
     fn known_to(&self, replica: usize) -> Vec<WorkerKey> {

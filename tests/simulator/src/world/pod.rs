@@ -1,6 +1,6 @@
 //! How pods run: the agent's process starts, dies, leaves and comes back.
 //!
-//! Invariant: effects of an agent's process that has died reach nobody.
+//! Invariant: no effect of an agent's dead process is carried out.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -9,13 +9,13 @@ use leasehold_agent_core::{Config, Effect, Holder, Notice, RAISE_MAX};
 use leasehold_types::message::CoordinatorMessage;
 use leasehold_types::{AgentId, Epoch, GrantNumber, Incarnation, LinkNumber, Moment};
 
-use crate::observer::Before;
+use crate::observer::BeforeMessage;
 use crate::system::clock::{MS, Real};
 use crate::system::faults::Sequence;
-use crate::system::journal::{Left, SimJournal};
+use crate::system::journal::{JournalLeft, SimJournal};
 use crate::system::network::{LinkId, SlowStore};
 use crate::system::pod::Agent;
-use crate::world::queue::Happening;
+use crate::world::queue::SimEvent;
 use crate::world::{WAKE_GAP_MIN, World, labels as names};
 
 impl World {
@@ -24,7 +24,7 @@ impl World {
         self.pods[pod].paused_until > self.t
     }
 
-    /// The agent's process starts, with what the journal tells.
+    /// The agent's process starts, with what the journal holds.
     pub(super) fn boot_agent(&mut self, pod: usize) {
         let now = self.view().local_of_pod(pod);
         // Equal clocks of two agents are ruled out: only their order may be wrong.
@@ -49,7 +49,7 @@ impl World {
             None if wrong_clock => Incarnation(own * 1_000 + node.run),
             None => by_time.max(Incarnation(node.incarnation.0 + 1)),
         };
-        self.cover.hit(match (memory.incarnation, node.run) {
+        self.coverage.hit(match (memory.incarnation, node.run) {
             (None, 1) => "agent began: new",
             (None, _) => "agent began: no journal",
             (Some(_), _) => "agent began: journal",
@@ -76,7 +76,7 @@ impl World {
             holder,
             link: None,
             number: LinkNumber(0),
-            next_address: node.lured.take().unwrap_or(pod + node.run as usize),
+            next_address: node.redirected_to.take().unwrap_or(pod + node.run as usize),
             wake: None,
             applied: (Epoch(0), GrantNumber(0)),
         });
@@ -108,13 +108,13 @@ impl World {
             .say(self.t, || format!("        p{pod} agent dies, journal kept: {keep_journal}"));
         self.end_links(|link| link.pod == pod, true);
         if let Some(after) = back_after {
-            self.after(after, Happening::BootAgent { pod, run });
+            self.after(after, SimEvent::BootAgent { pod, run });
         }
     }
 
     /// A pod's host goes down, with all that runs there, and is back after `time`. What was written
     /// last may be lost.
-    pub(super) fn boot_host(&mut self, pod: usize, left: Left, time: Real) {
+    pub(super) fn boot_host(&mut self, pod: usize, left: JournalLeft, time: Real) {
         self.crash_worker(pod, Some(time));
         self.crash_agent(pod, true, Some(time));
         self.trace.say(self.t, || format!("        p{pod} host boots, journal left: {left:?}"));
@@ -124,8 +124,8 @@ impl World {
         node.disk.borrow_mut().boot(left);
     }
 
-    /// Calls the holder and carries out what it wants. None where no process answers, or where
-    /// it died within the call.
+    /// Calls the holder and carries out its effects. `None` if no process runs, or if it died
+    /// during the call.
     pub(super) fn agent_call<R>(
         &mut self,
         pod: usize,
@@ -136,7 +136,7 @@ impl World {
         let result = call(&mut node.agent.as_mut()?.holder, now);
         let crashed = node.disk.borrow().crashed;
         if crashed {
-            self.cover.hit("fault: agent died right after a write");
+            self.coverage.hit("fault: agent died right after a write");
             let after = self.rng.u64(MS..=self.profile.ttl_real());
             self.crash_agent(pod, true, Some(after));
             return None;
@@ -161,7 +161,7 @@ impl World {
                 let run = node.run;
                 let t = node.clock.real(at).max(self.t + WAKE_GAP_MIN);
                 if t < Real::MAX {
-                    self.queue.push(t, Happening::AgentWake { pod, run, at });
+                    self.queue.push(t, SimEvent::AgentWake { pod, run, at });
                 }
             }
         }
@@ -198,7 +198,7 @@ impl World {
                 }
                 let most = ((20 * MS) << attempt.min(10)).min(self.profile.ttl_real() / 3);
                 let wait = if attempt == 0 { MS } else { self.rng.u64(most / 2..=most) };
-                self.after(wait, Happening::Dial { pod, run, number, target });
+                self.after(wait, SimEvent::Dial { pod, run, number, target });
             }
             Effect::Hangup(number) => {
                 if let Some(link) = agent.link.filter(|_| agent.number == number) {
@@ -217,21 +217,21 @@ impl World {
             Effect::LeaseRenewed => {}
             Effect::LeaseChanged => self.tick_soon(pod),
             Effect::DrainEnded { jobs_left, .. } => {
-                self.cover.hit(if jobs_left == 0 { "drain ended" } else { "drain: jobs left" });
+                self.coverage.hit(if jobs_left == 0 { "drain ended" } else { "drain: jobs left" });
                 self.leave(pod);
             }
             Effect::Resumed => {
                 // Only its worker's container was started again.
                 let was_left = std::mem::replace(&mut self.pods[pod].left, false);
-                self.cover.hit(if was_left { "drained agent resumed" } else { "agent resumed" });
+                self.coverage.hit(if was_left { "drained agent resumed" } else { "agent resumed" });
                 self.pods[pod].leaving = false;
             }
             Effect::DrainOverdue { .. } => {
-                self.cover.hit("drain overdue");
+                self.coverage.hit("drain overdue");
                 self.observer.drains_overdue.insert(pod);
             }
             Effect::Superseded => {
-                self.cover.hit("agent superseded");
+                self.coverage.hit("agent superseded");
                 self.pods[pod].superseded = true;
                 self.leave(pod);
             }
@@ -244,19 +244,19 @@ impl World {
         }
     }
 
-    /// The agent leaves, and its pod ends some time after, or somebody starts the agent again.
+    /// The agent leaves, and its pod ends some time later, or the agent is started again.
     fn leave(&mut self, pod: usize) {
         let node = &mut self.pods[pod];
         node.left = true;
         node.leaving = true;
-        let ends = node.superseded || node.returned || self.calm_since.is_some();
-        let (stays, hasty) = (node.stays && !node.superseded, node.hasty);
+        let ends = node.superseded || node.returned || self.quiet_since.is_some();
+        let (stays, returns_at_once) = (node.stays && !node.superseded, node.returns_at_once);
         if !node.stays {
             self.crash_agent(pod, true, None);
         }
         let ttl = self.profile.ttl_real();
         let grace = self.rng.u64(0..ttl);
-        if !ends && hasty {
+        if !ends && returns_at_once {
             self.pods[pod].returned = true;
             self.come_back_elsewhere(pod);
             return;
@@ -264,15 +264,15 @@ impl World {
         // All that follows is over when faults end.
         let soon = self.t + ttl * 8 < self.profile.safety;
         let takes = self.profile.has(Sequence::TakenNames) && soon;
-        if !ends && stays && takes && self.may_be_doubled(pod) {
+        if !ends && stays && takes && self.may_get_twin(pod) {
             self.take_name(pod);
         } else if !ends && stays && self.rng.bool() {
-            self.after(grace, Happening::RestartWorker { pod });
-            self.after(ttl, Happening::EndLeft { pod });
+            self.after(grace, SimEvent::RestartWorker { pod });
+            self.after(ttl, SimEvent::EndLeft { pod });
         } else if ends || self.rng.u8(0..3) > 0 {
-            self.after(grace, Happening::EndLeft { pod });
+            self.after(grace, SimEvent::EndLeft { pod });
         } else {
-            self.after(grace, Happening::ComeBack { pod });
+            self.after(grace, SimEvent::ComeBack { pod });
         }
     }
 
@@ -283,26 +283,26 @@ impl World {
         if let Some((leader, _)) = self.view().true_leader()
             && self.rng.bool()
         {
-            self.cover.hit("fault: a pod came back under another leader");
+            self.coverage.hit("fault: a pod came back under another leader");
             self.network.slow_store = Some((leader, SlowStore::All, self.t + ttl));
             let next = (leader + 1) % self.replicas.len();
             self.replicas[next].election.eager = true;
             let run = self.replicas[next].run;
-            self.after(MS, Happening::Poll { replica: next, run });
+            self.after(MS, SimEvent::Poll { replica: next, run });
         }
         let soon = self.rng.u64(0..=self.profile.delay * 10);
         if self.pods[pod].stays {
-            self.after(soon, Happening::RestartWorker { pod });
-            self.after(ttl, Happening::EndLeft { pod });
+            self.after(soon, SimEvent::RestartWorker { pod });
+            self.after(ttl, SimEvent::EndLeft { pod });
         } else {
-            self.after(soon, Happening::ComeBack { pod });
+            self.after(soon, SimEvent::ComeBack { pod });
         }
     }
 
     /// The worker of a pod that was drained is started again.
     pub(super) fn restart_worker(&mut self, pod: usize) {
         if self.pods[pod].left && !self.pods[pod].dead {
-            if self.pods[pod].hasty
+            if self.pods[pod].returns_at_once
                 && let Some((leader, _)) = self.view().true_leader()
             {
                 let until = self.t + self.profile.ttl_real();
@@ -314,7 +314,7 @@ impl World {
 
     /// A journal can be written again; now and then its agent dies soon after.
     pub(super) fn mend_journal(&mut self, pod: usize) {
-        let dies = self.calm_since.is_none() && self.rng.bool();
+        let dies = self.quiet_since.is_none() && self.rng.bool();
         let writes = self.rng.u32(0..3);
         let mut disk = self.pods[pod].disk.borrow_mut();
         (disk.failing, disk.nearly_full) = (false, false);
@@ -328,7 +328,7 @@ impl World {
         if self.pods[pod].dead || self.pods[pod].is_replaced() {
             return;
         }
-        self.cover.hit("fault: agent that left came back");
+        self.coverage.hit("fault: agent that left came back");
         self.crash_agent(pod, true, None);
         let node = &mut self.pods[pod];
         (node.left, node.leaving, node.returned) = (false, false, true);
@@ -360,7 +360,7 @@ impl World {
     }
 
     /// The agent has applied the grant that came, if it came in turn.
-    fn note_applied(&mut self, pod: usize, link: LinkId, before: &Before) {
+    fn note_applied(&mut self, pod: usize, link: LinkId, before: &BeforeMessage) {
         let agent = self.pods[pod].agent.as_mut();
         if let (Some(agent), Some((of, number, snapshot))) = (agent, before.grant) {
             let next = agent.applied.0 == of && number == agent.applied.1.next();
@@ -375,6 +375,6 @@ impl World {
         if let Notice::StreamExpired(stream, _) = notice {
             self.observer.streams_expired.insert(stream.clone());
         }
-        self.cover.hit(names::of_agent_notice(notice));
+        self.coverage.hit(names::of_agent_notice(notice));
     }
 }

@@ -1,4 +1,5 @@
-//! What is going to happen, in the order of real time; what was scheduled first goes first.
+//! The scheduled events, in the order of real time. Of two at one time, the one scheduled first
+//! comes first.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -10,32 +11,32 @@ use leasehold_types::message::CoordinatorMessage;
 use leasehold_types::{JobId, LinkNumber, Moment, StreamKey, Token, WorkerKey};
 
 use crate::system::clock::Real;
-use crate::system::network::{Cut, Data, LinkId};
+use crate::system::network::{Cut, Frame, LinkId};
 use crate::system::store::{Answer, Request};
 
-/// One thing that happens. `run` names one life of a process: what was meant for an earlier one
-/// is lost.
+/// An event of the simulation. `run` names one life of a process: an event for an earlier life is
+/// dropped.
 #[derive(Clone, Debug)]
-pub(crate) enum Happening {
+pub(crate) enum SimEvent {
     /// An agent's dial reaches its end.
     Dial { pod: usize, run: u64, number: LinkNumber, target: Target },
     /// The agent learns that its link is open.
     Opened { link: LinkId },
-    /// An agent asks the other end of its link for a sign of life, or finds that it had none.
+    /// An agent pings the other end of its link, or finds that no answer came.
     Ping { link: LinkId, missed: bool },
     /// Data reaches a replica.
-    ToReplica { link: LinkId, data: Data },
+    ToReplica { link: LinkId, data: Frame },
     /// Data reaches a pod.
-    ToPod { link: LinkId, data: Data },
+    ToPod { link: LinkId, data: Frame },
     /// A direction works again.
     Heal(Cut),
-    /// A direction is cut for so long.
+    /// A direction is cut for this long.
     Cut(Cut, Real),
     /// The desired state reaches a replica.
     Desired { replica: usize, version: u64, desired: Arc<Desired> },
-    /// The platform's word reaches a replica.
+    /// A replica learns from the platform that these workers are gone.
     Gone { replica: usize, keys: Vec<WorkerKey> },
-    /// Somebody's order reaches a replica.
+    /// An order to drain a worker reaches a replica.
     OrderDrain { replica: usize, key: WorkerKey },
     /// A replica's writer takes its message.
     Write { replica: usize, run: u64, link: LinkId, message: Box<CoordinatorMessage> },
@@ -45,13 +46,13 @@ pub(crate) enum Happening {
     Turn { replica: usize, run: u64 },
     /// A replica's process starts.
     BootReplica { replica: usize },
-    /// A leader's clock.
+    /// A leader's renewal is due.
     Renew { replica: usize, run: u64 },
     /// A replica looks at the store.
     Poll { replica: usize, run: u64 },
     /// Clusters may run more jobs, and another replica takes over while a pod's agent is stopped.
-    Widen { pod: usize },
-    /// Somebody says of a worker that it is gone, if it holds nothing.
+    RaiseCaps { pod: usize },
+    /// A worker is declared gone, if it holds nothing.
     DeclareGone { replica: usize, pod: usize },
     /// A replica dies, and comes back soon.
     CrashReplica { replica: usize },
@@ -73,12 +74,12 @@ pub(crate) enum Happening {
     JobEnd { pod: usize, start: u64, job: JobId },
     /// A worker has let a stream go.
     LetGo { pod: usize, start: u64, stream: StreamKey, token: Token },
-    /// A worker tells its agent what has changed.
-    Tell { pod: usize, start: u64 },
+    /// A worker reports to its agent how many jobs it runs.
+    ReportCount { pod: usize, start: u64 },
     /// A worker's process starts.
     BootWorker { pod: usize, start: u64 },
-    /// A pod's agent goes to another replica, with its memory or without.
-    Lure { pod: usize, replica: usize, forget: bool },
+    /// A pod's agent dials another replica, with its journal or without.
+    Redirect { pod: usize, replica: usize, forget: bool },
     /// A pod is asked to leave.
     DrainPod { pod: usize },
     /// An agent crashes once more.
@@ -87,37 +88,37 @@ pub(crate) enum Happening {
     ComeBack { pod: usize },
     /// The worker's container of a pod that was drained starts again.
     RestartWorker { pod: usize },
-    /// A pod ends whose agent has left.
+    /// A pod ends because its agent has left.
     EndLeft { pod: usize },
     /// A pod ends.
     EndPod { pod: usize },
     /// A journal can be written again.
     MendJournal { pod: usize },
-    /// The platform looks which pods are gone.
-    List,
+    /// The platform lists which pods are gone.
+    ListPods,
     /// Faults end.
-    Calm,
-    /// Has it converged?
-    Look,
-    /// Is a pod served while another's agent is stopped?
-    Hindered { pod: usize },
-    /// Something goes wrong.
+    EndFaults,
+    /// The simulator checks whether the system has converged.
+    CheckConvergence,
+    /// The observer checks whether a pod is served while another's agent is stopped.
+    CheckNotDelayed { pod: usize },
+    /// The next fault is injected.
     Fault,
 }
 
-impl Happening {
-    /// Whether it goes wrong: it does not once faults have ended.
+impl SimEvent {
+    /// Whether it is a fault, which does not happen once faults have ended.
     pub(crate) fn is_fault(&self) -> bool {
         matches!(
             self,
             Self::Fault
                 | Self::Cut(..)
-                | Self::Lure { .. }
+                | Self::Redirect { .. }
                 | Self::CrashAgain { .. }
                 | Self::CrashReplica { .. }
                 | Self::TakeOver { .. }
                 | Self::DeclareGone { .. }
-                | Self::Widen { .. }
+                | Self::RaiseCaps { .. }
         )
     }
 }
@@ -126,7 +127,7 @@ impl Happening {
 pub(crate) struct Entry {
     t: Real,
     seq: u64,
-    what: Happening,
+    what: SimEvent,
 }
 
 impl PartialEq for Entry {
@@ -149,7 +150,7 @@ impl Ord for Entry {
     }
 }
 
-/// All that is scheduled.
+/// The scheduled events.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     heap: BinaryHeap<Entry>,
@@ -157,14 +158,14 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    /// Schedules something.
-    pub(crate) fn push(&mut self, t: Real, what: Happening) {
+    /// Schedules an event at `t`.
+    pub(crate) fn push(&mut self, t: Real, what: SimEvent) {
         self.seq += 1;
         self.heap.push(Entry { t, seq: self.seq, what });
     }
 
-    /// The next thing, and when.
-    pub(crate) fn pop(&mut self) -> Option<(Real, Happening)> {
+    /// The next event and its time.
+    pub(crate) fn pop(&mut self) -> Option<(Real, SimEvent)> {
         self.heap.pop().map(|entry| (entry.t, entry.what))
     }
 }

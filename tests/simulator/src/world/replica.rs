@@ -15,8 +15,8 @@ use leasehold_types::message::{CoordinatorMessage, RefusalReason};
 use crate::system::clock::{MS, Real};
 use crate::system::driver::Driver;
 use crate::system::election::Election;
-use crate::system::network::{Data, LinkId};
-use crate::world::queue::Happening;
+use crate::system::network::{Frame, LinkId};
+use crate::world::queue::SimEvent;
 use crate::world::{WAKE_GAP_MIN, World, labels as names, wire};
 
 impl World {
@@ -57,8 +57,8 @@ impl World {
         let (run, version) = (node.run, self.manifests.version);
         let desired = self.manifests.desired();
         let lag = self.rng.u64(0..=20 * MS);
-        self.after(lag, Happening::Desired { replica, version, desired });
-        self.after(MS, Happening::Poll { replica, run });
+        self.after(lag, SimEvent::Desired { replica, version, desired });
+        self.after(MS, SimEvent::Poll { replica, run });
     }
 
     /// The process dies.
@@ -69,7 +69,7 @@ impl World {
         self.replicas[replica].run += 1;
         self.replicas[replica].election = Election::default();
         self.end_links(|link| link.replica == replica, false);
-        self.cover.hit("fault: replica crashed");
+        self.coverage.hit("fault: replica crashed");
     }
 
     pub(super) fn after_settle(&mut self, replica: usize) {
@@ -87,7 +87,7 @@ impl World {
                     false => self.t + PULSE.as_nanos() as Real,
                 };
                 if t < Real::MAX {
-                    self.queue.push(t, Happening::CoreWake { replica, run, at });
+                    self.queue.push(t, SimEvent::CoreWake { replica, run, at });
                 }
             }
         }
@@ -109,7 +109,7 @@ impl World {
                 let link = conn.0 as usize;
                 if link >= self.network.links.len() {
                     // A stranger's.
-                    self.cover.hit(names::of_message(&message));
+                    self.coverage.hit(names::of_message(&message));
                     return;
                 }
                 let mut delay = self.rng.u64(0..=MS);
@@ -117,7 +117,7 @@ impl World {
                     delay += self.rng.u64(0..self.profile.ttl_real() / 2);
                 }
                 let message = Box::new(message);
-                self.after(delay, Happening::Write { replica, run, link, message });
+                self.after(delay, SimEvent::Write { replica, run, link, message });
             }
             Effect::Close(conn) => {
                 // After the message that the writer has, if any.
@@ -128,7 +128,7 @@ impl World {
                 }
                 let slow = self.network.links[link].slow_writer;
                 let delay = MS + 1 + if slow { self.profile.ttl_real() / 2 } else { 0 };
-                self.after(delay, Happening::Write { replica, run, link, message });
+                self.after(delay, SimEvent::Write { replica, run, link, message });
             }
             Effect::Order { epoch, order } => self.order(replica, epoch, order),
             Effect::Notice(_) => {}
@@ -147,15 +147,15 @@ impl World {
         if let CoordinatorMessage::Grant(grant) = &message
             && !self.gate_is_open(replica, grant.epoch)
         {
-            self.cover.hit("grant stopped at the writer");
+            self.coverage.hit("grant stopped at the writer");
             self.close_conn(link);
             self.core_event(replica, Event::Closed(ConnId(link as u64)));
             return;
         }
-        self.cover.hit(names::of_message(&message));
+        self.coverage.hit(names::of_message(&message));
         let bytes = wire::encode_down(&message);
         self.trace.hash(&bytes);
-        self.put_down(link, Data::Message(bytes));
+        self.put_down(link, Frame::Message(bytes));
         self.core_event(replica, Event::Sent(ConnId(link as u64)));
     }
 }

@@ -10,13 +10,13 @@ use crate::system::network::{Cut, SlowStore};
 use crate::system::replica::Replica;
 use crate::system::store::Request;
 use crate::world::World;
-use crate::world::queue::Happening;
+use crate::world::queue::SimEvent;
 
 impl World {
-    /// How long a turn goes on that is about to strike a worker: meanwhile another replica takes
+    /// How long a turn goes on that is about to remove a worker: meanwhile another replica takes
     /// over and serves that worker, and this one takes over again. Soon after the turn the other
     /// one leads once more, and cannot reach the worker at first.
-    pub(super) fn retake(&mut self, replica: usize) -> Real {
+    pub(super) fn lose_and_retake_term(&mut self, replica: usize) -> Real {
         if !self.profile.has(Sequence::RetakenTerms) {
             return 0;
         }
@@ -28,18 +28,18 @@ impl World {
         let leads = self.view().true_leader().is_some_and(|(leader, _)| leader == replica);
         let Some(key) = struck.filter(|_| leads && self.t < self.profile.safety) else { return 0 };
         let Some(pod) = self.view().pod_of(&key) else { return 0 };
-        self.cover.hit("fault: term lost and taken again within a turn");
+        self.coverage.hit("fault: term lost and taken again within a turn");
         let ttl = self.profile.ttl_real();
         let other = (replica + 1) % self.replicas.len();
         let turn = ttl * 2;
         self.take_at(other, MS);
-        self.after(ttl / 8, Happening::Lure { pod, replica: other, forget: false });
-        self.after(ttl / 8 + MS, Happening::RestartWorker { pod });
+        self.after(ttl / 8, SimEvent::Redirect { pod, replica: other, forget: false });
+        self.after(ttl / 8 + MS, SimEvent::RestartWorker { pod });
         let again = self.rng.u64(ttl..turn - ttl / 4);
         self.take_at(replica, again);
         self.take_at(replica, again + 100 * MS);
         for side in [Cut::Up(pod, other), Cut::Down(pod, other)] {
-            self.after(again, Happening::Cut(side, ttl * 3));
+            self.after(again, SimEvent::Cut(side, ttl * 3));
         }
         self.take_at(other, turn + 50 * MS);
         self.take_at(other, turn + 150 * MS);
@@ -48,7 +48,7 @@ impl World {
 
     fn take_at(&mut self, replica: usize, after: Real) {
         let run = self.replicas[replica].run;
-        self.after(after, Happening::TakeOver { replica, run });
+        self.after(after, SimEvent::TakeOver { replica, run });
     }
 
     /// A replica reads the store of terms, and then takes the next term even if another one leads.
@@ -57,9 +57,9 @@ impl World {
         self.ask_store(replica, Request::Read);
     }
 
-    /// The entry of a worker is written late. Meanwhile the worker is cut off, and somebody says
-    /// that it is gone; it comes back while the entry is struck. Then the leader dies.
-    pub(super) fn enter_late(&mut self, replica: usize, order: &Order) {
+    /// The entry of a worker is written late. Meanwhile the worker is cut off and
+    /// declared gone; it comes back while the entry is removed. Then the leader dies.
+    pub(super) fn delay_entry(&mut self, replica: usize, order: &Order) {
         let Order::Register(entries) = order else { return };
         let slow = self.network.slow_store.is_some_and(|(.., until)| until > self.t);
         let over = self.t >= self.profile.safety;
@@ -72,36 +72,36 @@ impl World {
         self.network.slow_store = Some((replica, SlowStore::All, until));
         let cut = self.rng.u64(ttl / 2..ttl * 2);
         self.cut_pod(pod, cut);
-        self.after(cut / 2, Happening::DeclareGone { replica, pod });
+        self.after(cut / 2, SimEvent::DeclareGone { replica, pod });
         let dies = self.rng.u64(cut..cut + ttl * 2);
-        self.after(dies, Happening::CrashReplica { replica });
+        self.after(dies, SimEvent::CrashReplica { replica });
     }
 
-    /// Somebody says of a worker that it is gone: it holds nothing, since nothing is written of it.
-    pub(super) fn declare_empty(&mut self, replica: usize, pod: usize) {
+    /// Declares a worker gone that holds nothing and has no entry.
+    pub(super) fn declare_empty_worker_gone(&mut self, replica: usize, pod: usize) {
         let now = self.view().local_of_pod(pod);
         let node = &self.pods[pod];
-        let runs = node.jobs_truth(now) > 0 || node.size_in_effect(now) > 0;
+        let runs = node.jobs_possible(now) > 0 || node.size_in_effect(now) > 0;
         let holds = runs || !node.worker.streams.is_empty();
         let key = node.key.clone();
         if !holds && !self.store.register.contains_key(&key) {
-            self.cover.hit("fault: an empty worker declared gone");
+            self.coverage.hit("fault: an empty worker declared gone");
             self.core_event(replica, Event::Gone(vec![key]));
         }
     }
 
     /// Clusters may run fewer jobs for a while, and more again when another replica takes over; one
     /// agent is stopped meanwhile, so that what is free is held.
-    pub(super) fn squeeze(&mut self, pod: usize) {
-        self.cover.hit("fault: caps fell and rose around a failover");
+    pub(super) fn lower_caps(&mut self, pod: usize) {
+        self.coverage.hit("fault: caps fell and rose around a failover");
         let ttl = self.profile.ttl_real();
         self.resize(|jobs, rng| rng.u32(0..=jobs / 2));
         let rises = self.rng.u64(ttl / 4..ttl * 3 / 2);
-        self.after(rises, Happening::Widen { pod });
+        self.after(rises, SimEvent::RaiseCaps { pod });
     }
 
-    /// The second half of it.
-    pub(super) fn widen(&mut self, pod: usize) {
+    /// The second half of [`World::lower_caps`].
+    pub(super) fn raise_caps(&mut self, pod: usize) {
         let ttl = self.profile.ttl_real();
         let most = self.profile.sizes.jobs_max;
         self.resize(|_, rng| rng.u32(1..=most));
@@ -115,7 +115,7 @@ impl World {
 
     /// A platform that takes a pod for dead starts another of its name; the first, unreachable
     /// to it, runs on.
-    pub(super) fn may_be_doubled(&self, pod: usize) -> bool {
+    pub(super) fn may_get_twin(&self, pod: usize) -> bool {
         let node = &self.pods[pod];
         // The leader knows the first one's incarnation, so that the second's is above it.
         let leads = |replica: &&Replica| replica.leads().is_some();
@@ -126,8 +126,8 @@ impl World {
     }
 
     /// A pod appears under the name of one that lives.
-    pub(super) fn double(&mut self, pod: usize, generation: u64) {
-        self.cover.hit("fault: twin appeared");
+    pub(super) fn start_twin(&mut self, pod: usize, generation: u64) {
+        self.coverage.hit("fault: twin appeared");
         if self.profile.has(Sequence::LateTwins) {
             // The leader has not heard of its new number when the twin's hello comes.
             self.crash_agent(pod, true, None);
@@ -139,11 +139,11 @@ impl World {
         if self.rng.bool() {
             // It may leave before the first one is known to be over.
             let leaves = self.rng.u64(ttl / 4..ttl * 4);
-            self.after(leaves, Happening::DrainPod { pod: twin });
+            self.after(leaves, SimEvent::DrainPod { pod: twin });
             self.take_soon();
         }
         let later = self.rng.u64(MS..ttl * 6);
-        self.after(later, Happening::EndPod { pod });
+        self.after(later, SimEvent::EndPod { pod });
     }
 
     /// A pod appears under the name of one that goes on with the old leader, dials the new one, and
@@ -156,27 +156,27 @@ impl World {
         if node.is_replaced() || node.twin || node.agent.is_none() {
             return;
         }
-        self.cover.hit("fault: twin at another leader");
+        self.coverage.hit("fault: twin at another leader");
         let generation = node.generation;
         let twin = self.new_pod(Some(pod), generation);
-        self.pods[twin].lured = Some(new);
+        self.pods[twin].redirected_to = Some(new);
         let leaves = self.rng.u64(window / 12..window / 2);
-        self.after(leaves, Happening::DrainPod { pod: twin });
+        self.after(leaves, SimEvent::DrainPod { pod: twin });
         let later = self.rng.u64(window..window * 2);
-        self.after(later, Happening::EndPod { pod });
+        self.after(later, SimEvent::EndPod { pod });
     }
 
     /// While an agent that has left waits for its worker's next start, another one takes its name;
     /// its clock is behind.
     pub(super) fn take_name(&mut self, pod: usize) {
-        self.cover.hit("fault: the name of an agent that left was taken");
+        self.coverage.hit("fault: the name of an agent that left was taken");
         let ttl = self.profile.ttl_real();
         let twin = self.new_pod(Some(pod), self.pods[pod].generation);
         self.pods[twin].late_clock = true;
         let returns = self.rng.u64(ttl / 4..ttl * 3);
-        self.after(returns, Happening::RestartWorker { pod });
+        self.after(returns, SimEvent::RestartWorker { pod });
         for (pod, lives) in [(twin, ttl * 2), (pod, ttl * 4)] {
-            self.after(returns + lives, Happening::EndPod { pod });
+            self.after(returns + lives, SimEvent::EndPod { pod });
         }
     }
 }

@@ -8,12 +8,12 @@ use leasehold_types::{JobId, Load, Moment, StreamKey, Token};
 use crate::system::clock::{MS, Real};
 use crate::system::faults::Sequence;
 use crate::system::profile::one_in;
-use crate::system::worker::{Call, Kind, Use};
+use crate::system::worker::{StreamUse, WorkerCall, WorkerKind};
 use crate::world::World;
-use crate::world::queue::Happening;
+use crate::world::queue::SimEvent;
 
-/// Once in so many times a worker tells what it has to and reads its lease only later; more often
-/// where its agent is new.
+/// One worker in this many makes its calls first and reads its lease later; more often if its
+/// agent is new.
 const READS_LATER_ONE_IN: u32 = 12;
 
 /// A stream or a share of a pipeline, as the agent shows it.
@@ -30,16 +30,16 @@ impl World {
         let run = self.pods[pod].run;
         let worker = &mut self.pods[pod].worker;
         worker.alive = true;
-        worker.appetite = self.rng.u32(1..=8);
+        worker.jobs_wanted = self.rng.u32(1..=8);
         worker.calls.clear();
-        let call = Call::Start(worker.start_id(), 0);
+        let call = WorkerCall::Start(worker.start_id(), 0);
         worker.calls.push_back(call);
         worker.introduced = run;
         let soon = self.rng.u64(0..50 * MS);
         self.tick_after(pod, soon);
     }
 
-    /// The worker's process dies: its jobs end, its streams are used no more.
+    /// The worker's process dies: its jobs end, and it no longer uses its streams.
     pub(super) fn crash_worker(&mut self, pod: usize, again_after: Option<Real>) {
         let worker = &mut self.pods[pod].worker;
         if !worker.alive {
@@ -49,13 +49,13 @@ impl World {
         worker.start += 1;
         worker.jobs.clear();
         worker.unnamed.clear();
-        worker.limbo = None;
+        worker.unanswered_job = None;
         worker.obeyed = (0, None);
         worker.streams.clear();
         worker.calls.clear();
         let start = worker.start;
         if let Some(after) = again_after {
-            self.after(after, Happening::BootWorker { pod, start });
+            self.after(after, SimEvent::BootWorker { pod, start });
         }
     }
 
@@ -65,7 +65,7 @@ impl World {
         if worker.alive && !worker.tick_soon {
             worker.tick_soon = true;
             let soon = match self.rng.u8(0..8) {
-                0 if self.calm_since.is_none() => self.rng.u64(0..self.profile.ttl_real()),
+                0 if self.quiet_since.is_none() => self.rng.u64(0..self.profile.ttl_real()),
                 _ => self.rng.u64(0..10 * MS),
             };
             self.tick_after(pod, soon);
@@ -76,10 +76,10 @@ impl World {
         let worker = &mut self.pods[pod].worker;
         worker.tick_number += 1;
         let (start, number) = (worker.start, worker.tick_number);
-        self.after(delay, Happening::Tick { pod, start, number, asked: None });
+        self.after(delay, SimEvent::Tick { pod, start, number, asked: None });
     }
 
-    /// The worker tells what it has to, asks for its lease, and acts by it.
+    /// The worker makes its calls, reads its lease, and acts on it.
     pub(super) fn tick(&mut self, pod: usize, asked: Option<Moment>) {
         self.pods[pod].worker.tick_soon = false;
         let ttl = self.profile.ttl_real();
@@ -91,17 +91,17 @@ impl World {
             return;
         }
         let is_new = self.pods[pod].worker.introduced != self.pods[pod].run;
-        let hasty = self.owes_ends_alone(pod);
-        if !(hasty && self.rng.bool()) {
-            self.tell(pod);
+        let returns_at_once = self.owes_ends_alone(pod);
+        if !(returns_at_once && self.rng.bool()) {
+            self.make_calls(pod);
         }
-        if !hasty && !self.pods[pod].worker.calls.is_empty() {
-            // It starts nothing before its agent knows what it had to say.
+        if !returns_at_once && !self.pods[pod].worker.calls.is_empty() {
+            // It starts nothing before its agent has taken its calls.
             return;
         }
         let one_in_many = if is_new { 2 } else { READS_LATER_ONE_IN };
-        if self.calm_since.is_none() && one_in(&mut self.rng, one_in_many) {
-            self.cover.hit("worker told, and reads its lease later");
+        if self.quiet_since.is_none() && one_in(&mut self.rng, one_in_many) {
+            self.coverage.hit("worker called its agent, and reads its lease later");
             self.pods[pod].worker.reads_at = self.t + self.rng.u64(0..ttl / 2);
         }
         if self.t < self.pods[pod].worker.reads_at {
@@ -111,15 +111,15 @@ impl World {
         self.checks().observe_lease(pod, &lease);
         self.read_streams(pod, asked, &lease);
         match self.pods[pod].worker.kind {
-            Kind::Gate => self.ask_for_jobs(pod),
-            Kind::Count => self.keep_to_size(pod, asked, &lease),
+            WorkerKind::Gate => self.ask_for_jobs(pod),
+            WorkerKind::Count => self.keep_to_size(pod, asked, &lease),
         }
     }
 
-    /// Whether the worker has ends of jobs alone to tell its agent, and goes on before it has.
+    /// Whether the worker goes on although its agent does not know yet that some jobs ended.
     fn owes_ends_alone(&self, pod: usize) -> bool {
         let worker = &self.pods[pod].worker;
-        let ends = worker.calls.iter().all(|call| matches!(call, Call::End(_)));
+        let ends = worker.calls.iter().all(|call| matches!(call, WorkerCall::End(_)));
         let known = worker.introduced == self.pods[pod].run;
         self.profile.has(Sequence::UnconfirmedEnds) && known && ends && !worker.calls.is_empty()
     }
@@ -131,7 +131,7 @@ impl World {
             let before = worker.streams.len();
             worker.streams.retain(|_, used| used.until.is_none_or(|until| now < until));
             if worker.streams.len() < before {
-                self.cover.hit("worker stopped a stream by its own clock");
+                self.coverage.hit("worker stopped a stream by its own clock");
             }
         }
     }
@@ -148,7 +148,7 @@ impl World {
         for (key, stream) in listed {
             // The time left, counted from when it asked.
             let until = stream.until.map(|until| asked + until.since(now));
-            let fresh = Use { token: stream.token, until, decided: false, load: stream.load };
+            let fresh = StreamUse { token: stream.token, until, decided: false, load: stream.load };
             let known = worker.streams.contains_key(&key);
             let wanted = !stream.revoked && !lease.draining;
             let used = worker.streams.entry(key.clone()).or_insert(fresh);
@@ -161,7 +161,7 @@ impl World {
                 if unknown || !ignored {
                     go.push((key, stream.token));
                 } else {
-                    self.cover.hit("fault: worker ignored a revoke");
+                    self.coverage.hit("fault: worker ignored a revoke");
                 }
             }
         }
@@ -169,7 +169,7 @@ impl World {
             let ttl = self.profile.ttl_real();
             let long = self.rng.u8(0..6) == 0;
             let time = self.rng.u64(0..=if long { ttl * 3 / 2 } else { ttl / 20 });
-            self.after(time, Happening::LetGo { pod, start, stream, token });
+            self.after(time, SimEvent::LetGo { pod, start, stream, token });
         }
     }
 
@@ -193,30 +193,32 @@ impl World {
     pub(super) fn let_go_decided(&mut self, pod: usize, stream: StreamKey, token: Token) {
         let used = self.pods[pod].worker.streams.get(&stream);
         if used.is_some_and(|used| used.token == token && !used.decided) && self.rng.bool() {
-            self.cover.hit("worker kept a stream after all");
+            self.coverage.hit("worker kept a stream after all");
             return;
         }
         self.let_go(pod, stream, token);
     }
 
-    /// The worker has let a stream go, and tells so.
+    /// The worker has let a stream go, and reports that.
     pub(super) fn let_go(&mut self, pod: usize, stream: StreamKey, token: Token) {
         let worker = &mut self.pods[pod].worker;
         if worker.streams.get(&stream).is_some_and(|used| used.token == token) {
             worker.streams.remove(&stream);
         }
-        worker.calls.push_back(Call::Release(stream, token));
-        self.tell(pod);
+        worker.calls.push_back(WorkerCall::Release(stream, token));
+        self.make_calls(pod);
     }
 
     /// The id of a job that is to begin. Some workers give each job an id of its own, others take
-    /// one again once the end of its job was told.
+    /// one again once the end of its job was reported.
     fn new_job(&mut self, pod: usize) -> JobId {
-        let hasty = self.profile.has(Sequence::UnconfirmedEnds);
+        let returns_at_once = self.profile.has(Sequence::UnconfirmedEnds);
         let worker = &mut self.pods[pod].worker;
         let id = |number| JobId::new(&format!("p{pod}-{}-{number}", worker.start)).expect("a name");
         if pod % 2 == 1 {
-            let ends = |job: &JobId| !hasty && worker.calls.contains(&Call::End(job.clone()));
+            let ends = |job: &JobId| {
+                !returns_at_once && worker.calls.contains(&WorkerCall::End(job.clone()))
+            };
             let is_free = |job: &JobId| !worker.jobs.contains(job) && !ends(job);
             return (1..).map(id).find(is_free).expect("some number is free");
         }
@@ -231,17 +233,17 @@ impl World {
         let worker = &mut self.pods[pod].worker;
         worker.jobs.insert(job.clone());
         let start = worker.start;
-        self.after(time, Happening::JobEnd { pod, start, job });
-        self.cover.hit("job ran");
+        self.after(time, SimEvent::JobEnd { pod, start, job });
+        self.coverage.hit("job ran");
     }
 
     fn ask_for_jobs(&mut self, pod: usize) {
         for _ in 0..8 {
             let worker = &self.pods[pod].worker;
-            if !worker.alive || worker.jobs.len() as u32 >= worker.appetite {
+            if !worker.alive || worker.jobs.len() as u32 >= worker.jobs_wanted {
                 return;
             }
-            let job = match worker.limbo.clone() {
+            let job = match worker.unanswered_job.clone() {
                 Some(job) => job,
                 None => self.new_job(pod),
             };
@@ -250,20 +252,20 @@ impl World {
             let asked = job.clone();
             match self.agent_call(pod, |holder, now| holder.begin_job(asked, now)) {
                 None => {
-                    self.pods[pod].worker.limbo = Some(job);
+                    self.pods[pod].worker.unanswered_job = Some(job);
                     return;
                 }
                 Some(Ok(_)) => {
                     let worker = &mut self.pods[pod].worker;
-                    worker.limbo = None;
+                    worker.unanswered_job = None;
                     // Where its id was another one's before, that has ended, too.
-                    worker.calls.retain(|call| *call != Call::End(job.clone()));
+                    worker.calls.retain(|call| *call != WorkerCall::End(job.clone()));
                     self.checks().observe_begun(pod, &job, draining && !known);
                     self.run_job(pod, job);
                 }
                 Some(Err(refused)) => {
                     self.trace.say(self.t, || format!("        p{pod} job refused: {refused:?}"));
-                    self.cover.hit("job refused");
+                    self.coverage.hit("job refused");
                     return;
                 }
             }
@@ -278,7 +280,7 @@ impl World {
         for _ in 0..8 {
             let worker = &self.pods[pod].worker;
             let running = worker.jobs.len() as u32;
-            if running >= worker.appetite || running >= lease.pool.size {
+            if running >= worker.jobs_wanted || running >= lease.pool.size {
                 break;
             }
             let job = self.new_job(pod);
@@ -287,25 +289,25 @@ impl World {
         if before != lease.pool.size
             || lease.pool.running != self.pods[pod].worker.jobs.len() as u32
         {
-            self.tell_later(pod);
+            self.report_count_later(pod);
         }
     }
 
-    fn tell_later(&mut self, pod: usize) {
+    fn report_count_later(&mut self, pod: usize) {
         let start = self.pods[pod].worker.start;
         let ttl = self.profile.ttl_real();
         let late = self.rng.u64(0..=ttl / 4);
-        self.after(late, Happening::Tell { pod, start });
+        self.after(late, SimEvent::ReportCount { pod, start });
     }
 
-    /// A counting worker tells how things stand.
-    pub(super) fn tell_count(&mut self, pod: usize) {
+    /// A counting worker reports how many jobs it runs.
+    pub(super) fn count_due(&mut self, pod: usize) {
         let worker = &mut self.pods[pod].worker;
-        if worker.kind == Kind::Count {
-            let call = Call::Count(worker.jobs.len() as u32, worker.obeyed.0);
+        if worker.kind == WorkerKind::Count {
+            let call = WorkerCall::Count(worker.jobs.len() as u32, worker.obeyed.0);
             worker.calls.push_back(call);
         }
-        self.tell(pod);
+        self.make_calls(pod);
     }
 
     /// A job has ended.
@@ -315,20 +317,22 @@ impl World {
             return;
         }
         match worker.kind {
-            Kind::Gate if worker.unnamed.remove(&job) => {
-                worker.calls.push_back(Call::Start(worker.start_id(), worker.unnamed.len() as u32));
+            WorkerKind::Gate if worker.unnamed.remove(&job) => {
+                worker
+                    .calls
+                    .push_back(WorkerCall::Start(worker.start_id(), worker.unnamed.len() as u32));
             }
-            Kind::Gate => worker.calls.push_back(Call::End(job)),
-            Kind::Count => self.tell_later(pod),
+            WorkerKind::Gate => worker.calls.push_back(WorkerCall::End(job)),
+            WorkerKind::Count => self.report_count_later(pod),
         }
-        self.tell(pod);
+        self.make_calls(pod);
         if self.rng.bool() {
             self.tick_soon(pod);
         }
     }
 
-    /// Tells the agent what there is to tell, as far as it listens.
-    fn tell(&mut self, pod: usize) {
+    /// Makes the calls that are due, as long as the agent answers.
+    fn make_calls(&mut self, pod: usize) {
         if self.paused_pod(pod) || self.pods[pod].agent.is_none() || !self.pods[pod].worker.alive {
             return;
         }
@@ -337,26 +341,28 @@ impl World {
             let running = self.pods[pod].worker.jobs.len() as u32;
             let said = call.clone();
             let result = self.agent_call(pod, |holder, now| match said {
-                Call::Start(start, running) => holder.start_worker(start, running, now),
-                Call::End(job) => holder.end_job(&job, now),
-                Call::Release(stream, token) => holder.release_stream(&stream, token, now),
-                Call::Count(running, obeyed) => holder.report_count(running, obeyed, now),
+                WorkerCall::Start(start, running) => holder.start_worker(start, running, now),
+                WorkerCall::End(job) => holder.end_job(&job, now),
+                WorkerCall::Release(stream, token) => holder.release_stream(&stream, token, now),
+                WorkerCall::Count(running, obeyed) => holder.report_count(running, obeyed, now),
             });
-            self.trace.say(self.t, || format!("        p{pod} worker tells {call:?}: {result:?}"));
+            self.trace.say(self.t, || format!("        p{pod} worker calls {call:?}: {result:?}"));
             use leasehold_agent_core::Refused;
             match result {
-                // Nobody answered, or nothing was written down: again later.
+                // No answer, or nothing was written: try again later.
                 None | Some(Err(Refused::Journal(_))) => return,
                 Some(_) => {}
             }
             self.pods[pod].worker.calls.pop_front();
-            if matches!(call, Call::Start(..)) && self.pods[pod].worker.kind == Kind::Count {
-                self.pods[pod].worker.calls.push_front(Call::Count(running, 0));
+            if matches!(call, WorkerCall::Start(..))
+                && self.pods[pod].worker.kind == WorkerKind::Count
+            {
+                self.pods[pod].worker.calls.push_front(WorkerCall::Count(running, 0));
             }
         }
     }
 
-    /// A worker tells an agent that is new beside it who it is and how many jobs it runs.
+    /// A worker introduces itself to a new agent and reports how many jobs it runs.
     fn introduce(&mut self, pod: usize) {
         let run = self.pods[pod].run;
         let disk = std::rc::Rc::clone(&self.pods[pod].disk);
@@ -366,13 +372,13 @@ impl World {
         }
         worker.introduced = run;
         // What it counted for the agent before means nothing to this one.
-        worker.calls.retain(|call| !matches!(call, Call::Start(..) | Call::Count(..)));
+        worker.calls.retain(|call| !matches!(call, WorkerCall::Start(..) | WorkerCall::Count(..)));
         worker.unnamed = worker.jobs.clone();
         worker.unnamed.retain(|job| !disk.borrow().memory.jobs.contains(job));
         let size = worker.obeyed.0;
         let call = match worker.kind {
-            Kind::Gate => Call::Start(worker.start_id(), worker.unnamed.len() as u32),
-            Kind::Count => Call::Count(worker.jobs.len() as u32, size),
+            WorkerKind::Gate => WorkerCall::Start(worker.start_id(), worker.unnamed.len() as u32),
+            WorkerKind::Count => WorkerCall::Count(worker.jobs.len() as u32, size),
         };
         worker.calls.push_front(call);
     }

@@ -1,5 +1,5 @@
-//! How long deliberate faults of the cores go unnoticed: seeds from several disjoint starts until
-//! one breaks a property that the fault is known to break.
+//! How many seeds it takes to detect each deliberate fault of the cores: from several starts, until
+//! a seed breaks a property that the fault is known to break.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,28 +9,28 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::mutant::Mutant;
 use crate::runner::run_seed;
 
-/// What came of one fault.
+/// How one fault was detected.
 #[derive(Clone, Debug)]
-pub struct Hunt {
+pub struct Detection {
     /// The fault.
     pub mutant: Mutant,
-    /// From each start: how many seeds it took and which property was broken; none where it went
-    /// unnoticed.
-    pub caught: Vec<Option<(u64, &'static str)>>,
+    /// From each start: how many seeds it took and which property was broken; `None` if it was
+    /// missed.
+    pub detected: Vec<Option<(u64, &'static str)>>,
     /// Properties that broke before, which it is not known to break.
     pub others: BTreeMap<&'static str, u64>,
 }
 
-impl Hunt {
-    /// Whether it went unnoticed from some start.
+impl Detection {
+    /// Whether it was missed from some start.
     #[must_use]
     pub fn missed(&self) -> bool {
-        self.caught.iter().any(Option::is_none)
+        self.detected.iter().any(Option::is_none)
     }
 
     fn run(mutant: Mutant, starts: &[u64], seeds_max: u64) -> Self {
         let mut others = BTreeMap::new();
-        let caught = starts.iter().map(|start| {
+        let detected = starts.iter().map(|start| {
             (0..seeds_max).find_map(|index| {
                 let property = run_seed(start + index, Some(mutant), false).failure?.property;
                 if mutant.breaks().contains(&property) {
@@ -40,20 +40,20 @@ impl Hunt {
                 None
             })
         });
-        let caught = caught.collect();
-        Self { mutant, caught, others }
+        let detected = detected.collect();
+        Self { mutant, detected, others }
     }
 
     fn seeds(&self) -> Vec<u64> {
         let mut seeds: Vec<_> =
-            self.caught.iter().map(|it| it.map_or(u64::MAX, |(seeds, _)| seeds)).collect();
+            self.detected.iter().map(|it| it.map_or(u64::MAX, |(seeds, _)| seeds)).collect();
         seeds.sort_unstable();
         seeds
     }
 }
 
-/// Its name, the median and the worst number of seeds, and the properties that caught it.
-impl fmt::Display for Hunt {
+/// Its name, the median and the worst number of seeds, and the properties that detected it.
+impl fmt::Display for Detection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = |seeds: Option<&u64>| match seeds {
             None | Some(&u64::MAX) => "missed".to_owned(),
@@ -62,7 +62,7 @@ impl fmt::Display for Hunt {
         let seeds = self.seeds();
         let (median, worst) = (text(seeds.get(seeds.len() / 2)), text(seeds.last()));
         let mut by: BTreeMap<&str, u64> = BTreeMap::new();
-        for (_, property) in self.caught.iter().flatten() {
+        for (_, property) in self.detected.iter().flatten() {
             *by.entry(property).or_default() += 1;
         }
         let by: Vec<_> = by.iter().map(|(property, times)| format!("{property}*{times}")).collect();
@@ -74,30 +74,30 @@ impl fmt::Display for Hunt {
     }
 }
 
-/// Hunts all these faults on `threads` threads, each from every start for at most `seeds_max`
+/// Looks for all these faults on `threads` threads, each from every start for at most `seeds_max`
 /// seeds. `done` is called with each as it is finished.
 #[must_use]
-pub fn catch_all(
+pub fn detect_all(
     mutants: &[Mutant],
     starts: &[u64],
     seeds_max: u64,
     threads: usize,
-    done: &(dyn Fn(&Hunt) + Sync),
-) -> Vec<Hunt> {
+    done: &(dyn Fn(&Detection) + Sync),
+) -> Vec<Detection> {
     let next = AtomicUsize::new(0);
-    let hunts = Mutex::new(Vec::new());
+    let detections = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
         for _ in 0..threads.max(1) {
             scope.spawn(|| {
                 while let Some(mutant) = mutants.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let hunt = Hunt::run(*mutant, starts, seeds_max);
-                    done(&hunt);
-                    hunts.lock().expect("no hunt panics").push(hunt);
+                    let detection = Detection::run(*mutant, starts, seeds_max);
+                    done(&detection);
+                    detections.lock().expect("no detection panics").push(detection);
                 }
             });
         }
     });
-    let mut hunts = hunts.into_inner().expect("no hunt panics");
-    hunts.sort_by_key(|hunt| hunt.mutant.name());
-    hunts
+    let mut detections = detections.into_inner().expect("no detection panics");
+    detections.sort_by_key(|detection| detection.mutant.name());
+    detections
 }

@@ -1,4 +1,4 @@
-//! Steps and what they change, in words.
+//! Describes steps and what they change.
 
 use leasehold_types::message::{
     AgentMessage, CoordinatorMessage, Grant, HeldPool, Jobs, RefusalReason, StreamState,
@@ -7,7 +7,7 @@ use leasehold_types::message::{
 use crate::action::{Action, Part};
 use crate::clock::Rate;
 use crate::scope::NODES;
-use crate::state::{Asked, Item, Link, Request, State};
+use crate::state::{Item, Link, Request, RequestKind, State};
 use crate::world::World;
 
 /// How the clocks run.
@@ -61,10 +61,10 @@ pub(crate) fn describe(world: &World, state: &State, action: Action) -> String {
             format!("c{replica} {}", request(state.replicas[at(replica)].register.first(), part))
         }
         Action::Renew(replica) => format!("c{replica} asks for its term's renewal"),
-        Action::Gone(replica, pod) => format!("c{replica} is told that w{pod} is gone"),
+        Action::Gone(replica, pod) => format!("c{replica} learns that w{pod} is gone"),
         Action::WakeReplica(replica) => format!("c{replica} wakes"),
         Action::WakePod(pod) => format!("a{pod} wakes"),
-        Action::Introduce(pod) => format!("w{pod} tells a{pod} which jobs run"),
+        Action::Introduce(pod) => format!("w{pod} reports to a{pod} which jobs run"),
         Action::BeginJob(pod) => format!("w{pod} asks a{pod} for a job"),
         Action::LetGo(pod) => format!("w{pod} lets go of what it was asked for"),
         Action::Advance => {
@@ -122,7 +122,7 @@ fn fault(world: &World, state: &State, action: Action) -> String {
     }
 }
 
-/// What a step changed that no message tells.
+/// What a step changed that no message shows.
 pub(crate) fn changes(world: &World, before: &State, after: &State) -> Vec<String> {
     let mut all = Vec::new();
     for replica in 0..NODES {
@@ -130,7 +130,7 @@ pub(crate) fn changes(world: &World, before: &State, after: &State) -> Vec<Strin
         if leads(before) != leads(after) {
             all.push(match leads(after) {
                 Some(epoch) => format!("           c{replica} leads epoch {epoch}"),
-                None => format!("           c{replica} leads no more"),
+                None => format!("           c{replica} no longer leads"),
             });
         }
     }
@@ -162,11 +162,11 @@ pub(crate) fn changes(world: &World, before: &State, after: &State) -> Vec<Strin
 fn request(request: Option<&Request>, part: Part) -> String {
     let Some(request) = request else { return "waits for nothing".into() };
     let what = match &request.what {
-        Asked::List(_) => "the list of who may hold what",
-        Asked::Renew(_) => "the renewal of its term",
-        Asked::Release => "the end of its term",
-        Asked::Write(_) => "the registration of what workers may hold",
-        Asked::Strike(_) => "the end of a registration",
+        RequestKind::List(_) => "the list of who may hold what",
+        RequestKind::Renew(_) => "the renewal of its term",
+        RequestKind::Release => "the end of its term",
+        RequestKind::Write(_) => "the registration of what workers may hold",
+        RequestKind::Strike(_) => "the end of a registration",
     };
     match part {
         Part::Whole => format!("asks the store for {what}, and is answered"),
@@ -275,7 +275,7 @@ fn granted(grant: &Grant) -> String {
                     format!(", {name} {token} is asked back")
                 }
                 StreamState::Revoked { renewed: false, .. } => {
-                    format!(", {name} {token} is renewed no more")
+                    format!(", {name} {token} is no longer renewed")
                 }
             }
         })
