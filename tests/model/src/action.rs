@@ -10,7 +10,7 @@ pub(crate) enum Action {
     BootPod(u8),
     /// A replica reads the manifests.
     Read(u8),
-    /// A replica takes a leadership that nobody has.
+    /// A replica takes a vacant leadership.
     Elect(u8),
     /// An agent opens a link to a replica.
     Dial(u8, u8),
@@ -24,17 +24,17 @@ pub(crate) enum Action {
     EndTurn(u8),
     /// The store carries a request out, and answers it.
     Terms(u8, Part),
-    /// The same of the register.
+    /// The same for the register.
     Register(u8, Part),
-    /// A replica renews its term in good time.
+    /// A replica renews its term before it ends.
     Renew(u8),
-    /// A replica is told that a pod is gone.
+    /// A replica learns that a pod is gone.
     Gone(u8, u8),
     /// A replica is woken.
     WakeReplica(u8),
     /// An agent is woken.
     WakePod(u8),
-    /// A worker tells a new agent who it is.
+    /// A worker introduces itself to a new agent.
     Introduce(u8),
     /// A worker asks for a job.
     BeginJob(u8),
@@ -56,9 +56,9 @@ pub(crate) enum Action {
     FlowUp(u8),
     /// It comes, in order.
     FlowDown(u8),
-    /// The store takes its time with a replica from now on.
+    /// The store is slow for a replica from now on.
     SlowStore(u8),
-    /// A worker takes its time from now on.
+    /// A worker is slow from now on.
     SlowWorker(u8),
     /// An agent's process is stopped.
     PausePod(u8),
@@ -94,7 +94,7 @@ pub(crate) enum Action {
     Kill(u8),
     /// The manifests are edited.
     Edit,
-    /// A pod's journal cannot be written any more.
+    /// A pod's journal can no longer be written.
     FullDisk(u8),
 }
 

@@ -28,7 +28,11 @@ impl Case {
     }
 
     /// A shortest path on which it breaks a property.
-    pub fn hunt(&self, limits: Limits, progress: &mut dyn FnMut(Progress)) -> Option<Found> {
+    pub fn find_violation(
+        &self,
+        limits: Limits,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Option<Found> {
         let scope = Scope::named(self.scope)?.with_only(self.faults);
         explore(&scope, Some(self.mutation), limits, progress).found
     }

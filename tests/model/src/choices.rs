@@ -2,7 +2,7 @@
 //!
 //! Everything that can happen at one moment happens in one order, and time goes on when nothing is
 //! left: that is the usual step. A fault is possible just before a usual step of the node or link
-//! that it strikes (before that, it would change nothing that is seen), and before time goes on.
+//! that it affects (earlier, it would change nothing visible), and before time goes on.
 //! What a fault has made slow or stopped may go on at any moment, after its usual steps.
 
 use leasehold_types::{Epoch, Moment};
@@ -187,7 +187,7 @@ impl World {
         })
     }
 
-    /// Other steps of the kind that is due, where it is nobody's fault that they are.
+    /// Other steps of the kind that is due, where no fault is needed for them.
     fn others(&self, state: &State, usual: Action, all: &mut Vec<Action>) {
         if let Action::Dial(pod, _) = usual {
             all.extend(self.dial_targets(state).skip(1).map(|at| Action::Dial(pod, at)));

@@ -25,7 +25,7 @@ pub(crate) enum Rate {
     Fast,
 }
 
-/// What the cores are told of clocks.
+/// What the cores are configured with.
 pub(crate) const BOUNDS: TimeBounds =
     TimeBounds { drift_ppm: DRIFT_PPM, margin: Duration::from_millis(500) };
 
@@ -35,7 +35,7 @@ impl Rate {
         Moment((START_MS * NANOS) + t * self.nanos_per_ms())
     }
 
-    /// The first millisecond at which it shows `at` or more; none for never.
+    /// The first millisecond at which it shows `at` or more; `None` for never.
     pub(crate) fn real(self, at: Moment) -> Option<Real> {
         (at != Moment::NEVER)
             .then(|| at.0.saturating_sub(START_MS * NANOS).div_ceil(self.nanos_per_ms()))

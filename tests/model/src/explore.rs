@@ -1,7 +1,7 @@
 //! Breadth first through all states of a scope: the first path that breaks a property is a
 //! shortest one.
 //!
-//! Invariant: a state is expanded once. States are told apart by 64 bits of their hash.
+//! Invariant: a state is expanded once. States are distinguished by 64 bits of their hash.
 
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -9,11 +9,11 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use leasehold_types::mutation::{self, Mutation};
 
 use crate::action::Action;
+use crate::description;
 use crate::scope::Scope;
 use crate::state::State;
 use crate::step::{apply, initial};
 use crate::violation::Violation;
-use crate::words;
 use crate::world::World;
 
 /// Where an exploration ends, if it has not ended before.
@@ -36,7 +36,7 @@ pub struct Outcome {
     pub complete: bool,
     /// How often a core was run: other steps met a core that had been run so before.
     pub calls: usize,
-    /// The first property that did not hold, and the path there in words.
+    /// The first property that did not hold, and the path to it as text.
     pub found: Option<Found>,
 }
 
@@ -49,7 +49,7 @@ pub struct Found {
     pub faults: u8,
     /// How many steps there are.
     pub steps: usize,
-    /// The steps in words.
+    /// The steps as text.
     pub trace: Vec<String>,
 }
 
@@ -86,7 +86,7 @@ pub fn explore(
 
 /// Looks for the path with the fewest faults, and of those for a shortest one, on which a rule that
 /// is switched off breaks a property: scope after scope, with ever more faults.
-pub fn hunt(
+pub fn find_violation(
     mutation: Mutation,
     faults_max: u8,
     limits: Limits,
@@ -166,7 +166,7 @@ impl Exploration {
         Outcome { states, steps, depth, complete: complete && found.is_none(), calls, found }
     }
 
-    /// The path in words.
+    /// The path as text.
     fn found(&mut self, node: u32, last: Action, violation: Violation) -> Found {
         let mut path = vec![last];
         let mut at = node;
@@ -177,13 +177,13 @@ impl Exploration {
         path.reverse();
         let mut state = self.initial[at as usize].clone();
         let before = state.budget.total;
-        let mut trace = vec![words::clocks(&state)];
+        let mut trace = vec![description::clocks(&state)];
         let mut steps = 0;
         for action in path {
             let mut line = |world: &World, before: &State, action: Action, after: &State| {
                 steps += 1;
-                trace.push(words::describe(world, before, action));
-                trace.extend(words::changes(world, before, after));
+                trace.push(description::describe(world, before, action));
+                trace.extend(description::changes(world, before, after));
             };
             (state, _) = walk(&mut self.world, state, action, &mut line);
         }

@@ -9,9 +9,9 @@ pub enum Fault {
     SlowUp,
     /// What goes down a link stays on its way.
     SlowDown,
-    /// A store's answers take their time from now on.
+    /// A store's answers are slow from now on.
     SlowStore,
-    /// A worker takes its time from now on.
+    /// A worker is slow from now on.
     SlowWorker,
     /// A process is stopped, until it goes on.
     Pause,
@@ -39,7 +39,7 @@ pub enum Fault {
     Kill,
     /// The manifests are edited.
     Edit,
-    /// A journal cannot be written any more.
+    /// A journal can no longer be written.
     FullDisk,
     /// A job ends: no fault, but bounded like one.
     EndJob,
@@ -77,7 +77,7 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    /// So many in all, of any kind that every scope has.
+    /// This many in all, of any kind that every scope has.
     pub(crate) fn of(total: u8) -> Self {
         let mut budget = Self { total, each: [total; KINDS] };
         budget.each[Fault::Edit as usize] = 0;
@@ -94,7 +94,7 @@ impl Budget {
         self
     }
 
-    /// At most so many of one kind.
+    /// At most this many of one kind.
     pub(crate) fn with(mut self, fault: Fault, most: u8) -> Self {
         self.each[fault as usize] = most;
         self

@@ -11,11 +11,11 @@ thread_local! {
     static FULL: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The journal of whichever holder is called at present.
+/// The journal of the holder that is being called.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Tape;
+pub(crate) struct RecordingJournal;
 
-impl Journal for Tape {
+impl Journal for RecordingJournal {
     fn append(&mut self, record: &Record) -> Result<(), JournalError> {
         if FULL.get() {
             return Err(JournalError("no space left on device".into()));
@@ -25,7 +25,7 @@ impl Journal for Tape {
     }
 }
 
-/// Runs a call of a holder whose disk is full or not; what it appended.
+/// Runs a call of a holder, whose disk may be full, and returns what it appended.
 pub(crate) fn record<R>(full: bool, call: impl FnOnce() -> R) -> (R, Vec<Record>) {
     FULL.set(full);
     let result = call();

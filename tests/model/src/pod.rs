@@ -12,15 +12,15 @@ use leasehold_types::{
     Epoch, GrantNumber, Incarnation, JobId, LinkNumber, Moment, StartId, StreamKey, Token,
 };
 
-use crate::journal::{self, Tape};
+use crate::journal::{self, RecordingJournal};
 use crate::scope::{TTL, worker_key};
 use crate::violation::Violation;
 
 /// A stream or share that the worker uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Use {
+pub(crate) struct StreamUse {
     pub(crate) token: Token,
-    /// Until then by its host's clock; none where time does not end it.
+    /// Until then by its host's clock; `None` if time does not end it.
     pub(crate) until: Option<Moment>,
     /// It was asked for it.
     pub(crate) revoked: bool,
@@ -32,7 +32,7 @@ pub(crate) struct Use {
 #[derive(Clone, Debug)]
 pub(crate) struct Pod {
     index: usize,
-    holder: Option<Holder<Tape>>,
+    holder: Option<Holder<RecordingJournal>>,
     /// What the journal's records add up to.
     pub(crate) memory: Memory,
     full_disk: bool,
@@ -46,10 +46,10 @@ pub(crate) struct Pod {
     pub(crate) dial: Option<LinkNumber>,
     link: LinkNumber,
     applied: (Epoch, GrantNumber),
-    /// The worker has told this agent who it is.
+    /// The worker has introduced itself to this agent.
     pub(crate) introduced: bool,
     /// What the worker uses.
-    pub(crate) streams: BTreeMap<StreamKey, Use>,
+    pub(crate) streams: BTreeMap<StreamKey, StreamUse>,
     /// The jobs that run, by number.
     pub(crate) jobs: Vec<u8>,
     /// Those of them that the agent knows no id of.
@@ -70,7 +70,7 @@ pub(crate) enum Input {
     Message(LinkNumber, CoordinatorMessage),
     /// A wake-up is due.
     Wake,
-    /// The worker tells a new agent who it is.
+    /// The worker introduces itself to a new agent.
     Introduce,
     /// The worker asks for a job.
     BeginJob,
@@ -156,21 +156,21 @@ impl Pod {
         Some((token, if ended { 0 } else { size }))
     }
 
-    /// The most jobs that it may be running, now or without anybody's further word.
+    /// The most jobs that it may be running, now or without another message.
     pub(crate) fn jobs_possible(&self, now: Moment) -> u32 {
         self.size_in_effect(now).max(self.jobs.len() as u32)
     }
 
     /// All that the worker, or a successor of its agent with its journal, may use as far as time
     /// allows: what, under which token, until when, with which load.
-    pub(crate) fn uses(&self) -> Vec<(StreamKey, Use)> {
+    pub(crate) fn uses(&self) -> Vec<(StreamKey, StreamUse)> {
         let mut all: Vec<_> =
             self.streams.iter().map(|(stream, used)| (stream.clone(), *used)).collect();
         if !(self.left || self.dead) {
             for (stream, held) in &self.memory.streams {
                 let until = held.until(self.memory.renewed_until);
                 let load = held.load.map_or(0, leasehold_types::Load::milli);
-                let used = Use { token: held.token, until, revoked: false, load };
+                let used = StreamUse { token: held.token, until, revoked: false, load };
                 all.push((stream.clone(), used));
             }
         }
@@ -243,7 +243,7 @@ impl Pod {
         };
         let memory = self.memory.clone();
         let (holder, records) =
-            journal::record(self.full_disk, || Holder::new(config, memory, Tape, now));
+            journal::record(self.full_disk, || Holder::new(config, memory, RecordingJournal, now));
         self.holder = Some(holder);
         self.introduced = false;
         self.apply(&records, called);
@@ -285,7 +285,7 @@ impl Pod {
             CoordinatorMessage::Grant(grant) => Some((grant.epoch, grant.number, grant.snapshot)),
             CoordinatorMessage::Welcome(_) | CoordinatorMessage::Refusal(_) => None,
         };
-        // What has ended by time is written down whatever comes.
+        // What has ended by time is always written down.
         let ended = self.memory.renewed_until <= now;
         let mut changed = false;
         self.ask_and(
@@ -357,7 +357,12 @@ impl Pod {
         }
     }
 
-    fn ask(&mut self, called: &mut Called, now: Moment, call: impl FnOnce(&mut Holder<Tape>)) {
+    fn ask(
+        &mut self,
+        called: &mut Called,
+        now: Moment,
+        call: impl FnOnce(&mut Holder<RecordingJournal>),
+    ) {
         self.ask_and(called, now, call, |_| ());
     }
 
@@ -366,7 +371,7 @@ impl Pod {
         &mut self,
         called: &mut Called,
         now: Moment,
-        call: impl FnOnce(&mut Holder<Tape>),
+        call: impl FnOnce(&mut Holder<RecordingJournal>),
         mut each: impl FnMut(&Record),
     ) {
         let Some(holder) = self.holder.as_mut() else { return };
@@ -425,12 +430,12 @@ impl Pod {
         self.apply(&records, called);
         let streams = lease.streams.iter().map(|it| {
             let (token, until, revoked) = (it.token, it.until, it.revoked.is_some());
-            (it.stream.clone(), Use { token, until, revoked, load: 0 })
+            (it.stream.clone(), StreamUse { token, until, revoked, load: 0 })
         });
         let bindings = lease.bindings.iter().map(|it| {
             let (token, until, revoked) = (it.token, it.until, it.revoked.is_some());
             let load = it.load.milli();
-            (it.key.stream(), Use { token, until, revoked, load })
+            (it.key.stream(), StreamUse { token, until, revoked, load })
         });
         self.streams = streams.chain(bindings).collect();
         let unwritten = self.streams.iter().find(|(stream, used)| {

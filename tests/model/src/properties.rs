@@ -93,7 +93,7 @@ impl World {
         })
     }
 
-    /// S16: what an agent has said is not in effect is in effect no more.
+    /// S16: what an agent has reported as not in effect stays so.
     fn check_said(&self, state: &State) -> Option<Violation> {
         for (pod, stream, token) in &state.seen.ended {
             if self.uses(state, usize::from(*pod), *stream, Some(*token)) {
@@ -135,7 +135,7 @@ impl World {
 }
 
 impl Step<'_> {
-    /// S4 and S10: what a leader takes for ended nobody uses any more.
+    /// S4 and S10: no pod may use what a leader takes for ended.
     pub(crate) fn check_freed(
         &mut self,
         replica: usize,
@@ -158,7 +158,7 @@ impl Step<'_> {
         self.violation.get_or_insert(Violation { property, detail });
     }
 
-    /// S8: a leader grants no stream that somebody holds who still obeys a predecessor.
+    /// S8: a leader grants no stream that a pod holds which still obeys a predecessor.
     pub(crate) fn check_unheard(&mut self, replica: usize, stream: u8) {
         if self.world.true_leader(&self.state) != Some(replica) {
             return;
@@ -174,7 +174,9 @@ impl Step<'_> {
         });
         if let Some(pod) = unheard {
             let name = &self.world.stream(stream).stream;
-            let detail = format!("c{replica} grants {name} under {epoch}; w{pod} holds it unheard");
+            let detail = format!(
+                "c{replica} grants {name} under {epoch}; w{pod} holds it and has not reported"
+            );
             self.violation.get_or_insert(Violation { property: "S8", detail });
         }
     }

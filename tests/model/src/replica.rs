@@ -1,7 +1,7 @@
 //! One replica's core, as a function of its input and its clock.
 //!
-//! Invariant: a message that the core gives is on its connection at once, so that the core is
-//! told so before anything else happens.
+//! Invariant: a message that the core gives is on its connection at once, and the core learns
+//! that before anything else happens.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,6 @@ use leasehold_types::{Epoch, Moment, StreamKey, Token, WorkerKey};
 
 use crate::clock::BOUNDS;
 use crate::scope::{BEAT, NODES, worker_key};
-use crate::world::Times;
 
 /// What happens to a replica.
 #[derive(Clone, Debug)]
@@ -56,7 +55,7 @@ pub(crate) enum Output {
     Close(u64),
     /// It wants this written down.
     Register(Vec<Registration>),
-    /// It wants these struck.
+    /// It wants these entries removed.
     Strike(Vec<WorkerKey>),
     /// It wants leadership renewed at once.
     Confirm,
@@ -77,6 +76,16 @@ pub(crate) struct Facts {
     pub(crate) wake: Option<Moment>,
     /// Of each worker that it knows: the slots that it may be using.
     pub(crate) committed: [Option<u32>; NODES],
+}
+
+/// When a core takes an input, by its own clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Times {
+    pub(crate) now: Moment,
+    /// When the input arrived.
+    pub(crate) arrived: Moment,
+    /// All that arrived before this has been taken.
+    pub(crate) heard: Moment,
 }
 
 /// A core that has just started.

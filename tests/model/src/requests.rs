@@ -6,7 +6,7 @@ use leasehold_types::mutation::{self, Mutation};
 use crate::action::Part;
 use crate::clock::BOUNDS;
 use crate::scope::NODES;
-use crate::state::{Asked, Request, Term};
+use crate::state::{Request, RequestKind, Term};
 use crate::step::Step;
 use crate::world::CoreCall;
 
@@ -30,7 +30,7 @@ impl Step<'_> {
         let renew_at = now + leadership / 3;
         node.term = Some(Term { epoch, until, predecessor_end, renew_at, told: false });
         node.register.clear();
-        node.terms = vec![Request { epoch, what: Asked::List([None; NODES]), done: None }];
+        node.terms = vec![Request { epoch, what: RequestKind::List([None; NODES]), done: None }];
     }
 
     pub(crate) fn renew(&mut self, replica: usize) {
@@ -39,7 +39,7 @@ impl Step<'_> {
         let node = &mut self.state.replicas[replica];
         let Some(term) = node.term.as_mut() else { return };
         term.renew_at = now + leadership / 3;
-        let (epoch, what) = (term.epoch, Asked::Renew(now));
+        let (epoch, what) = (term.epoch, RequestKind::Renew(now));
         node.terms.push(Request { epoch, what, done: None });
     }
 
@@ -49,11 +49,11 @@ impl Step<'_> {
         node.register.clear();
         node.terms.clear();
         if let Some(term) = node.term.take() {
-            node.terms.push(Request { epoch: term.epoch, what: Asked::Release, done: None });
+            node.terms.push(Request { epoch: term.epoch, what: RequestKind::Release, done: None });
         }
     }
 
-    pub(crate) fn ask_register(&mut self, replica: usize, what: Asked) {
+    pub(crate) fn ask_register(&mut self, replica: usize, what: RequestKind) {
         let node = &mut self.state.replicas[replica];
         let Some(term) = node.term else { return };
         node.register.push(Request { epoch: term.epoch, what, done: None });
@@ -82,9 +82,9 @@ impl Step<'_> {
         let Some(request) = self.state.replicas[replica].terms.first_mut() else { return };
         let mine = store.epoch == request.epoch && store.owner == Some(replica as u8);
         match &mut request.what {
-            Asked::List(entries) => *entries = store.register,
-            Asked::Renew(_) if mine => store.changed_at = self.state.t,
-            Asked::Release if mine => {
+            RequestKind::List(entries) => *entries = store.register,
+            RequestKind::Renew(_) if mine => store.changed_at = self.state.t,
+            RequestKind::Release if mine => {
                 store.owner = None;
                 store.changed_at = self.state.t;
             }
@@ -103,20 +103,20 @@ impl Step<'_> {
         };
         let epoch = term.epoch;
         match request.what {
-            Asked::List(exposed) if now < term.until => {
+            RequestKind::List(exposed) if now < term.until => {
                 term.told = true;
                 let (until, predecessor_end) = (term.until, term.predecessor_end);
                 let call = CoreCall::Elected { epoch, until, predecessor_end, exposed };
                 self.core(replica, &call);
             }
-            Asked::Renew(sent_at) if request.done == Some(true) => {
+            RequestKind::Renew(sent_at) if request.done == Some(true) => {
                 term.until = term.until.max(sent_at + leadership);
                 let until = term.until;
                 if term.told {
                     self.core(replica, &CoreCall::Renewed { epoch, sent_at, until });
                 }
             }
-            Asked::Renew(_) => self.deposed(replica),
+            RequestKind::Renew(_) => self.deposed(replica),
             _ => {}
         }
     }
@@ -138,19 +138,19 @@ impl Step<'_> {
         let (epoch, what) = (request.epoch, request.what.clone());
         let register = &mut self.state.store.register;
         match what {
-            Asked::Write(entries) => {
+            RequestKind::Write(entries) => {
                 for (pod, asked) in entries {
                     let found = &mut register[usize::from(pod)];
                     *found = self.world.enter(*found, pod, asked, epoch);
                 }
             }
-            Asked::Strike(pods) => {
+            RequestKind::Strike(pods) => {
                 for pod in pods {
                     let found = &mut register[usize::from(pod)];
                     *found = self.world.strike(*found, pod, epoch);
                 }
             }
-            Asked::List(_) | Asked::Renew(_) | Asked::Release => {}
+            RequestKind::List(_) | RequestKind::Renew(_) | RequestKind::Release => {}
         }
     }
 
@@ -161,7 +161,7 @@ impl Step<'_> {
             || mutation::on(Mutation::RegisteredWithoutLeadership);
         match request.what {
             _ if !leads => self.deposed(replica),
-            Asked::Write(entries) => self.core(replica, &CoreCall::Registered(entries)),
+            RequestKind::Write(entries) => self.core(replica, &CoreCall::Registered(entries)),
             _ => {}
         }
     }

@@ -66,7 +66,7 @@ impl Scope {
         Self::all().into_iter().find(|scope| scope.name == name)
     }
 
-    /// The same with so many faults on a path.
+    /// The same scope with this many faults on a path.
     #[must_use]
     pub fn with_faults(mut self, faults: u8) -> Self {
         self.budget.total = faults;

@@ -20,7 +20,7 @@ pub(crate) struct State {
     /// Which of the scope's manifests is in force.
     pub(crate) desired: u8,
     pub(crate) budget: Budget,
-    pub(crate) seen: Seen,
+    pub(crate) seen: ObserverMemory,
 }
 
 /// A pod.
@@ -30,7 +30,7 @@ pub(crate) struct PodState {
     pub(crate) id: u32,
     /// Its agent's process is stopped.
     pub(crate) paused: bool,
-    /// Its worker takes its time.
+    /// Its worker is slow.
     pub(crate) slow_worker: bool,
     /// Links that were opened so far.
     pub(crate) dialled: u8,
@@ -39,16 +39,16 @@ pub(crate) struct PodState {
 /// A replica, with its part in the election.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ReplicaState {
-    /// The number of its core's state; none while no process lives.
+    /// The number of its core's state; `None` while no process runs.
     pub(crate) core: Option<u32>,
     pub(crate) paused: bool,
     /// Since when its driver is in a long turn; what arrives is stamped, and waits.
     pub(crate) busy: Option<Real>,
-    /// The store takes its time with it.
+    /// The store is slow for it.
     pub(crate) slow_store: bool,
     /// Which manifests it has read, counted from 1.
     pub(crate) desired: u8,
-    /// Pods that it has been told are gone.
+    /// Pods that it knows to be gone.
     pub(crate) told_gone: [bool; NODES],
     pub(crate) term: Option<Term>,
     /// An agent remembers this epoch.
@@ -77,14 +77,14 @@ pub(crate) struct Term {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Request {
     pub(crate) epoch: Epoch,
-    pub(crate) what: Asked,
+    pub(crate) what: RequestKind,
     /// Carried out, and not yet answered; whether the store took it.
     pub(crate) done: Option<bool>,
 }
 
 /// What a replica asks of the store.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Asked {
+pub(crate) enum RequestKind {
     /// Who may hold what? Once it is carried out, the answer.
     List([Option<u32>; NODES]),
     /// Renew the term; when that was sent.
@@ -151,7 +151,7 @@ impl Upward {
 
 /// What the observer remembers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Seen {
+pub(crate) struct ObserverMemory {
     /// The newest token under which each stream was taken, and by whom.
     pub(crate) streams: Vec<(u8, Token, u8)>,
     /// The newest token of each worker's pool.

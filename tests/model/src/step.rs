@@ -6,10 +6,13 @@ use leasehold_types::{Epoch, LinkNumber, Moment};
 use crate::action::Action;
 use crate::clock::Real;
 use crate::fault::Fault;
+use crate::replica::Times;
 use crate::scope::NODES;
-use crate::state::{Asked, Item, Link, PodState, ReplicaState, Seen, State, Store, Upward};
+use crate::state::{
+    Item, Link, ObserverMemory, PodState, ReplicaState, RequestKind, State, Store, Upward,
+};
 use crate::violation::Violation;
-use crate::world::{CoreCall, CoreOut, PodCall, PodOut, Times, World};
+use crate::world::{CoreCall, CoreOut, PodCall, PodOut, World};
 
 /// Conns are named by pod and by how many links that had opened.
 const CONNS_PER_POD: u64 = 100;
@@ -52,7 +55,7 @@ pub(crate) fn initial(world: &mut World) -> Vec<State> {
         links: Vec::new(),
         desired: 0,
         budget: world.scope.budget,
-        seen: Seen::default(),
+        seen: ObserverMemory::default(),
     };
     world.scope.rates.iter().map(begin).collect()
 }
@@ -291,9 +294,11 @@ impl Step<'_> {
                     }
                 }
                 CoreOut::Register(entries) => {
-                    self.ask_register(replica, Asked::Write(entries.clone()));
+                    self.ask_register(replica, RequestKind::Write(entries.clone()));
                 }
-                CoreOut::Strike(pods) => self.ask_register(replica, Asked::Strike(pods.clone())),
+                CoreOut::Strike(pods) => {
+                    self.ask_register(replica, RequestKind::Strike(pods.clone()))
+                }
                 CoreOut::Confirm => self.renew(replica),
                 CoreOut::StepDown(above) => self.step_down(replica, *above),
                 CoreOut::Freed(pod, stream, token, how) => {

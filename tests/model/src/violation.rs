@@ -5,7 +5,7 @@ use std::fmt;
 /// A property that did not hold, and what was seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// Its name in the protocol's page.
+    /// Its name in `docs/SIMULATOR.md`.
     pub property: &'static str,
     /// What was seen.
     pub detail: String,

@@ -1,4 +1,4 @@
-//! A scope with all states of nodes that were found in it so far, and what becomes of each with
+//! A scope with all states of nodes that were found in it so far, and what each does with
 //! each input: a core computes that once, however many states of the world it belongs to.
 
 use std::collections::HashMap;
@@ -11,8 +11,8 @@ use leasehold_types::message::{AgentMessage, CoordinatorMessage};
 use leasehold_types::{Epoch, LinkNumber, Moment, StreamKey, Token};
 
 use crate::intern::Interner;
-use crate::pod::{self, Pod, Use};
-use crate::replica::{self, Facts};
+use crate::pod::{self, Pod, StreamUse};
+use crate::replica::{self, Facts, Times};
 use crate::scope::{NODES, Scope, worker_key};
 use crate::state::Item;
 use crate::violation::Violation;
@@ -37,7 +37,7 @@ pub(crate) struct World {
 pub(crate) struct PodEntry {
     pub(crate) pod: Pod,
     pub(crate) wake: Option<Moment>,
-    pub(crate) uses: Vec<(u8, Use)>,
+    pub(crate) uses: Vec<(u8, StreamUse)>,
     pub(crate) asked_back: bool,
 }
 
@@ -103,16 +103,6 @@ pub(crate) enum CoreCall {
     Wake,
 }
 
-/// When a core takes an input, by its own clock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Times {
-    pub(crate) now: Moment,
-    /// When the input arrived.
-    pub(crate) arrived: Moment,
-    /// All that arrived before this has been taken.
-    pub(crate) heard: Moment,
-}
-
 /// What became of a core.
 #[derive(Debug)]
 pub(crate) struct CoreStep {
@@ -166,7 +156,7 @@ impl World {
         self.put_core(replica::start(), Moment(0))
     }
 
-    /// What becomes of a pod.
+    /// The step of a pod with this input.
     pub(crate) fn call_pod(&mut self, id: u32, call: PodCall, now: Moment) -> Rc<PodStep> {
         let key = (id, call, now);
         if let Some(step) = self.pod_steps.get(&key) {
@@ -201,7 +191,7 @@ impl World {
         step
     }
 
-    /// What becomes of a core.
+    /// The step of a core with this input.
     pub(crate) fn call_core(&mut self, id: u32, call: &CoreCall, times: Times) -> Rc<CoreStep> {
         let key = (id, call.clone(), times);
         if let Some(step) = self.core_steps.get(&key) {
@@ -274,8 +264,8 @@ impl World {
         }
     }
 
-    /// What a message says is not in effect any more: streams, and all of a pool but so much.
-    fn said(&mut self, message: &AgentMessage) -> Said {
+    /// What a message says is not in effect any more: streams, and all of a pool above a size.
+    fn said(&mut self, message: &AgentMessage) -> NotInEffect {
         match message {
             AgentMessage::Hello(_) => (Vec::new(), None),
             AgentMessage::Report(report) => {
@@ -309,7 +299,7 @@ impl World {
         }
     }
 
-    /// What becomes of an entry where a leader of `epoch` writes down what its worker may hold.
+    /// The entry after a leader of `epoch` has written down what its worker may hold.
     pub(crate) fn enter(
         &mut self,
         found: Option<u32>,
@@ -322,7 +312,7 @@ impl World {
         self.resolve(found, change, epoch)
     }
 
-    /// What becomes of an entry where a leader of `epoch` strikes it.
+    /// The entry after a leader of `epoch` has removed it.
     pub(crate) fn strike(&mut self, found: Option<u32>, pod: u8, epoch: Epoch) -> Option<u32> {
         self.resolve(found, Change::Strike(worker_key(usize::from(pod))), epoch)
     }
@@ -361,4 +351,4 @@ fn pod_of(key: &leasehold_types::WorkerKey) -> u8 {
 }
 
 /// Streams that a message says are no longer in effect, and a pool lease with its size.
-type Said = (Vec<(u8, Token)>, Option<(Token, u32)>);
+type NotInEffect = (Vec<(u8, Token)>, Option<(Token, u32)>);

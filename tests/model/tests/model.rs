@@ -31,9 +31,9 @@ fn a_stream_has_one_owner_whatever_one_fault_does() {
 fn every_rule_that_is_switched_off_is_missed() {
     for case in CASES {
         let mutation = case.mutation;
-        let found = case.hunt(LIMITS, &mut |_| ());
+        let found = case.find_violation(LIMITS, &mut |_| ());
         let found = found.unwrap_or_else(|| panic!("{mutation:?} was not found"));
         assert_eq!(found.violation.property, case.property, "{mutation:?}: {:#?}", found.trace);
-        assert!(found.trace.len() > found.steps, "every step is told of");
+        assert!(found.trace.len() > found.steps, "every step is described");
     }
 }

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Seeds after which a run must have seen everything in [`WANTED`].
+/// The number of seeds after which a run must have seen everything in [`WANTED`].
 pub const STANDARD_SEEDS: u64 = 2_000;
 
-/// What a run over [`STANDARD_SEEDS`] must have seen, and how often at least: faults, what they
-/// really hit ("bit"), branches of the cores, and checks that had something to check.
+/// How often at least a run over [`STANDARD_SEEDS`] must have seen each fault, each fault that had
+/// an effect ("effective"), each branch of the cores, and each check that had something to check.
 const WANTED: &[(&str, u64)] = &[
     ("agent began: journal", 500),
     ("agent began: no journal", 200),
@@ -15,9 +15,9 @@ const WANTED: &[(&str, u64)] = &[
     ("agent superseded", 20),
     ("agent's pool expired", 500),
     ("agent's stream expired", 500),
-    ("bit: a cut held a message", 500),
-    ("bit: a message was lost with its link", 200),
-    ("bit: a stopped process was late", 500),
+    ("effective: a cut held a message", 500),
+    ("effective: a message was lost with its link", 200),
+    ("effective: a stopped process was late", 500),
     ("checked: a deposed leader's message", 100),
     ("checked: a failover moves nothing", 200),
     ("checked: a join moves the fewest", 100),
@@ -26,7 +26,7 @@ const WANTED: &[(&str, u64)] = &[
     ("checked: a stopped agent delays nobody else", 100),
     ("checked: an older incarnation's lease ended", 50),
     ("checked: healthy pipelines stay as they are", 50),
-    ("confirm wanted", 500),
+    ("confirmation requested", 500),
     ("converged and still", 1_000),
     ("coordinator saw an offence", 100),
     ("deposed", 500),
@@ -44,7 +44,7 @@ const WANTED: &[(&str, u64)] = &[
     ("fault: all links broken", 200),
     ("fault: driver hangs", 100),
     ("fault: edit", 500),
-    ("fault: entry spoiled", 500),
+    ("fault: entry made unreadable", 500),
     ("fault: host booted", 300),
     ("fault: journal fails", 200),
     ("fault: leadership taken while the leader lives", 500),
@@ -60,14 +60,14 @@ const WANTED: &[(&str, u64)] = &[
     ("fault: replica crashed", 300),
     ("fault: replica stopped", 300),
     ("fault: rollout", 50),
-    ("fault: split leadership", 100),
+    ("fault: two leaders", 100),
     ("fault: store cut off", 300),
     ("fault: twin appeared", 30),
     ("fault: twin at another leader", 30),
     ("fault: worker and agent crashed", 50),
     ("fault: worker crashed", 300),
     ("fault: worker ignored a revoke", 100),
-    ("gap seen: snapshot wanted", 200),
+    ("gap seen: snapshot requested", 200),
     ("grant stopped at the writer", 20),
     ("hold ended", 1_000),
     ("incarnation raised", 20),
@@ -95,7 +95,7 @@ const WANTED: &[(&str, u64)] = &[
     ("stream freed: gone", 200),
     ("stream freed: released", 2_000),
     ("stream granted", 10_000),
-    ("unreadable entry: renewal wanted", 200),
+    ("unreadable entry: renewal requested", 200),
     ("worker lost", 500),
 ];
 

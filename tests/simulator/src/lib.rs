@@ -1,47 +1,20 @@
 //! The simulator: the real cores and real messages in a simulated world, where one seed decides
 //! everything, and an observer checks the protocol's properties after every step.
+//!
+//! From top to bottom: `runner` runs seeds, `world` makes things happen, `observer` checks what
+//! happened, and `system` holds the state that both work on. Nothing names what is above it.
 
-mod chaos;
-mod checks;
-mod clock;
 mod coverage;
-mod credits;
-mod driver;
-mod election;
-mod entries;
-mod excuses;
-mod faults;
-mod hindrance;
-mod hunt;
-mod journal;
-mod liveness;
+mod detection;
 mod mutant;
-mod names;
-mod network;
 mod observer;
-mod outstanding;
-mod pipelines;
-mod platform;
-mod pod;
-mod queue;
-mod replica;
 mod runner;
-mod said;
-mod sequences;
-mod serving;
-mod shares;
-mod states;
-mod store;
-mod terms;
+mod system;
 mod trace;
-mod tracked;
-mod twins;
-mod wire;
-mod worker;
 mod world;
 
 pub use coverage::{Coverage, STANDARD_SEEDS};
-pub use hunt::{Hunt, catch_all};
+pub use detection::{Detection, detect_all};
 pub use mutant::Mutant;
 pub use observer::Failure;
 pub use runner::{Outcome, Summary, run_seed, run_seeds};

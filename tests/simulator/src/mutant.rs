@@ -1,10 +1,11 @@
 //! Deliberate faults of the cores, and the properties that each of them breaks.
 
-use leasehold_types::mutation::{self, Mutation};
+use leasehold_types::mutation;
+use leasehold_types::mutation::Mutation;
 
-use super::faults::{Fault, Favour, Sequence};
+use crate::system::faults::{Fault, FaultBias, Sequence};
 
-/// One fault of one core, or the worlds in which it is looked for.
+/// One deliberate fault of a core, or the runs in which the simulator looks for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mutant {
     mutation: Mutation,
@@ -12,7 +13,7 @@ pub struct Mutant {
 }
 
 impl Mutant {
-    /// Those that are known to break a property of the simulator's.
+    /// The faults that are known to break a property that the simulator checks.
     pub fn all() -> impl Iterator<Item = Self> {
         Self::known().filter(|mutant| !mutant.breaks().is_empty())
     }
@@ -27,14 +28,14 @@ impl Mutant {
         Self::known().find(|mutant| mutant.name() == name)
     }
 
-    /// Those that are looked for in worlds of their own.
-    pub fn with_worlds() -> impl Iterator<Item = Self> {
-        Self::all().filter(|mutant| !mutant.favour().faults.is_empty())
+    /// The faults that the simulator looks for in runs with a bias of their own.
+    pub fn with_bias() -> impl Iterator<Item = Self> {
+        Self::all().filter(|mutant| !mutant.bias().faults.is_empty())
     }
 
-    /// The worlds in which it is looked for, without the fault.
+    /// The runs in which it is looked for, without the fault itself.
     #[must_use]
-    pub fn worlds(self) -> Self {
+    pub fn without_fault(self) -> Self {
         Self { in_force: false, ..self }
     }
 
@@ -135,55 +136,54 @@ impl Mutant {
         }
     }
 
-    /// What its worlds have more of than others, in which it hardly ever shows.
-    pub(super) fn favour(self) -> Favour {
-        let favour = |faults, sequence| Favour { faults, sequence: Some(sequence) };
+    /// What its runs have more of than others, because in those it hardly ever shows.
+    pub(crate) fn bias(self) -> FaultBias {
+        let bias = |faults, sequence| FaultBias { faults, sequence: Some(sequence) };
         match self.mutation {
-            Mutation::TwinTakesName => Favour { faults: &[Fault::TwinPod], sequence: None },
+            Mutation::TwinTakesName => FaultBias { faults: &[Fault::TwinPod], sequence: None },
             // A twin must be refused for one number while its other half has just begun under the
             // next one, which that leader has not heard of.
-            Mutation::RaiseByOne => favour(&[Fault::TwinPod], Sequence::LateTwins),
+            Mutation::RaiseByOne => bias(&[Fault::TwinPod], Sequence::LateTwins),
             // A twin with a lower number must be admitted between a goodbye and a return.
-            Mutation::LeftStaysComplete => favour(&[Fault::DrainPod], Sequence::TakenNames),
-            // A host must boot whose journal does not tell of a twin's leases on another one.
+            Mutation::LeftStaysComplete => bias(&[Fault::DrainPod], Sequence::TakenNames),
+            // A host must boot whose journal does not list a twin's leases on another one.
             Mutation::BootForgivesAll => {
-                Favour { faults: &[Fault::TwinPod, Fault::Boot], sequence: None }
+                FaultBias { faults: &[Fault::TwinPod, Fault::Boot], sequence: None }
             }
             // A job must begin under an id of before while the disk is full, and its agent die.
             Mutation::JobBeforeOwed => {
-                favour(&[Fault::FailJournal, Fault::CrashAgent], Sequence::UnconfirmedEnds)
+                bias(&[Fault::FailJournal, Fault::CrashAgent], Sequence::UnconfirmedEnds)
             }
             // Two classes must have room for one node that is cut.
             Mutation::NodeLoadPerClass => {
-                Favour { faults: &[Fault::Edit, Fault::NewPod], sequence: None }
+                FaultBias { faults: &[Fault::Edit, Fault::NewPod], sequence: None }
             }
             // A report must take longer than its leases last, on a link that its agent has not yet
             // given up.
             Mutation::LateReportHeld => {
-                favour(&[Fault::BreakLink, Fault::BreakAll], Sequence::LateReports)
+                bias(&[Fault::BreakLink, Fault::BreakAll], Sequence::LateReports)
             }
-            // A replica must lose and take a term within one turn, and strike a worker in it that
+            // A replica must lose and take a term within one turn, and remove a worker in it that
             // comes back.
-            Mutation::OrderOfAnotherTerm => favour(
-                &[Fault::CutPodWhole, Fault::DrainPod, Fault::NewPod],
-                Sequence::RetakenTerms,
-            ),
+            Mutation::OrderOfAnotherTerm => {
+                bias(&[Fault::CutPodWhole, Fault::DrainPod, Fault::NewPod], Sequence::RetakenTerms)
+            }
             // A worker must be declared gone before its first entry is known to be written, and
             // come back under the same number: a higher one is not covered by that entry.
             Mutation::RegisteredOfAnotherLife => {
-                favour(&[Fault::NewPod, Fault::CrashReplica], Sequence::LateEntries)
+                bias(&[Fault::NewPod, Fault::CrashReplica], Sequence::LateEntries)
             }
             // Slots of a worker that counts for itself must fall after its report and be another's
             // before it is granted to anew.
             Mutation::UnsureSizeKept => {
-                favour(&[Fault::TakeOver, Fault::NewPod], Sequence::Squeezes)
+                bias(&[Fault::TakeOver, Fault::NewPod], Sequence::CapSwings)
             }
-            _ => Favour::default(),
+            _ => FaultBias::default(),
         }
     }
 
-    /// Puts it in force on this thread; none takes it back.
-    pub(super) fn put_in_force(mutant: Option<Self>) {
+    /// Turns it on for this thread; `None` turns every fault off.
+    pub(crate) fn put_in_force(mutant: Option<Self>) {
         mutation::set(mutant.filter(|mutant| mutant.in_force).map(|mutant| mutant.mutation));
     }
 }

@@ -1,35 +1,35 @@
-//! Runs seeds, each on one thread, and replays a failing one for its text.
+//! Runs seeds, each on one thread.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::coverage::Coverage;
-use super::faults::Favour;
-use super::mutant::Mutant;
-use super::observer::Failure;
-use super::trace::Trace;
-use super::world::World;
+use crate::coverage::Coverage;
+use crate::mutant::Mutant;
+use crate::observer::Failure;
+use crate::system::faults::FaultBias;
+use crate::trace::Trace;
+use crate::world::World;
 
-/// What one seed came to.
+/// The outcome of one seed.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// The seed.
     pub seed: u64,
     /// The hash over all its steps.
     pub digest: u64,
-    /// How many there were.
+    /// The number of steps.
     pub steps: u64,
-    /// What did not hold.
+    /// The property that did not hold.
     pub failure: Option<Failure>,
     /// What happened.
     pub coverage: Coverage,
-    /// The text, where it was asked for.
+    /// The lines of text, if they were asked for.
     pub lines: Vec<String>,
 }
 
-/// What many seeds came to.
+/// The outcome of many seeds.
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
     /// Seeds run.
@@ -58,7 +58,7 @@ fn hook_panics() {
     });
 }
 
-/// Runs one seed; with `text`, keeps what happened in words.
+/// Runs one seed; with `text`, keeps a line for each step.
 #[must_use]
 pub fn run_seed(seed: u64, mutant: Option<Mutant>, text: bool) -> Outcome {
     hook_panics();
@@ -67,10 +67,10 @@ pub fn run_seed(seed: u64, mutant: Option<Mutant>, text: bool) -> Outcome {
     Mutant::put_in_force(mutant);
     QUIET.with(|quiet| *quiet.borrow_mut() = true);
     let result = catch_unwind(AssertUnwindSafe(|| {
-        let favour = mutant.map_or_else(Favour::default, Mutant::favour);
-        let mut world = World::new(seed, favour, trace.clone());
+        let bias = mutant.map_or_else(FaultBias::default, Mutant::bias);
+        let mut world = World::new(seed, bias, trace.clone());
         world.run();
-        coverage.add(&world.cover);
+        coverage.add(&world.coverage);
         world.observer.failure.take()
     }));
     QUIET.with(|quiet| *quiet.borrow_mut() = false);
@@ -118,7 +118,7 @@ pub fn run_seeds(
     let parts = std::thread::scope(|scope| {
         let handles: Vec<_> = (0..threads.max(1)).map(|_| scope.spawn(work)).collect();
         let join = |handle: std::thread::ScopedJoinHandle<'_, Summary>| {
-            handle.join().expect("a seed's panic is caught")
+            handle.join().expect("a seed's panic is detected")
         };
         handles.into_iter().map(join).collect::<Vec<_>>()
     });

@@ -2,39 +2,59 @@
 //!
 //! Invariant: one seed decides everything.
 
+mod driver;
+mod election;
+mod faults;
+mod labels;
+mod liveness;
+mod network;
+mod platform;
+mod pod;
+mod queue;
+mod replica;
+mod sequences;
+mod wire;
+mod worker;
+
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use fastrand::Rng;
 use leasehold_coordinator_core::event::Event;
 
-use super::clock::{Clock, MS, Real};
-use super::coverage::Coverage;
-use super::faults::{Favour, Profile};
-use super::liveness::Stage;
-use super::network::Network;
-use super::observer::Observer;
-use super::platform::Manifests;
-use super::pod::Pod;
-use super::queue::{Happening, Queue};
-use super::replica::Replica;
-use super::store::{Shape, Store};
-use super::trace::Trace;
-use super::tracked::Tracked;
+use crate::coverage::Coverage;
+use crate::observer::{Checks, Observer, Touched};
+use crate::system::View;
+use crate::system::clock::{Clock, MS, Real};
+use crate::system::faults::FaultBias;
+use crate::system::manifests::Manifests;
+use crate::system::network::Network;
+use crate::system::pod::Pod;
+use crate::system::profile::Profile;
+use crate::system::replica::Replica;
+use crate::system::store::{Shape, Store};
+use crate::system::tracked::Tracked;
+use crate::trace::Trace;
+use crate::world::liveness::LivenessStage;
+use crate::world::queue::{Queue, SimEvent};
+
+/// A driver is never woken more often than this.
+pub(crate) const WAKE_GAP_MIN: Real = MS / 10;
 
 /// One run.
 #[derive(Debug)]
-pub(super) struct World {
-    /// The only source of chance.
+pub(crate) struct World {
+    /// The only source of randomness.
     pub rng: Rng,
     /// Now.
     pub t: Real,
-    /// What will happen.
+    /// The scheduled events.
     pub queue: Queue,
-    /// How hard it is.
+    /// The sizes, times and faults of this run.
     pub profile: Profile,
-    /// The election's store.
     /// Where no platform says which agent of a name may speak, coordinators may keep names.
     pub keeps_names: bool,
+    /// The stores of the election.
     pub store: Store,
     /// The coordinators.
     pub replicas: Tracked<Replica>,
@@ -44,23 +64,23 @@ pub(super) struct World {
     pub network: Network,
     /// The desired state.
     pub manifests: Manifests,
-    /// Who sees everything.
+    /// Checks the properties.
     pub observer: Observer,
-    /// What happened.
-    pub cover: Coverage,
-    /// The record.
+    /// Counts what happened.
+    pub coverage: Coverage,
+    /// The record of this run.
     pub trace: Trace,
     /// How far the liveness phase has come.
-    pub stage: Stage,
+    pub stage: LivenessStage,
     /// When faults ended, or the last change after that was made.
-    pub calm_since: Option<Real>,
+    pub quiet_since: Option<Real>,
 }
 
 impl World {
     /// The world of a seed, at its beginning, with more of some faults than others have.
-    pub(super) fn new(seed: u64, favour: Favour, trace: Trace) -> Self {
+    pub(super) fn new(seed: u64, bias: FaultBias, trace: Trace) -> Self {
         let mut rng = Rng::with_seed(seed);
-        let profile = Profile::new(seed, favour, &mut rng);
+        let profile = Profile::new(seed, bias, &mut rng);
         let manifests = Manifests::new(&mut rng, &profile);
         let shape = if rng.bool() { Shape::Logs } else { Shape::Objects };
         let replicas = (0..profile.replicas)
@@ -78,64 +98,93 @@ impl World {
             network: Network::default(),
             manifests,
             observer: Observer::default(),
-            cover: Coverage::default(),
+            coverage: Coverage::default(),
             trace,
-            stage: Stage::default(),
-            calm_since: None,
+            stage: LivenessStage::default(),
+            quiet_since: None,
         };
         world.begin();
         world
     }
 
-    fn begin(&mut self) {
+    pub(super) fn begin(&mut self) {
         self.trace.say(0, || format!("{:?}", self.profile));
         self.trace.say(0, || format!("{:?}", self.manifests));
         for replica in 0..self.replicas.len() {
-            self.after(replica as Real * 5 * MS, Happening::BootReplica { replica });
+            self.after(replica as Real * 5 * MS, SimEvent::BootReplica { replica });
         }
         for _ in 0..self.profile.pods {
             self.new_pod(None, 0);
         }
         let ttl = self.profile.ttl_real();
-        self.after(ttl, Happening::List);
-        // A while without faults first, so that there is something to break.
-        self.after(ttl * 3 / 2, Happening::Fault);
-        self.after(self.profile.safety, Happening::Calm);
+        self.after(ttl, SimEvent::ListPods);
+        // Faults start late, so that there is something to break.
+        self.after(ttl * 3 / 2, SimEvent::Fault);
+        self.after(self.profile.safety, SimEvent::EndFaults);
     }
 
-    /// Schedules something.
-    pub(super) fn after(&mut self, delay: Real, what: Happening) {
+    /// The state of the system, to be read.
+    fn view(&self) -> View<'_> {
+        View {
+            t: self.t,
+            profile: &self.profile,
+            keeps_names: self.keeps_names,
+            store: &self.store,
+            replicas: &self.replicas,
+            pods: &self.pods,
+            network: &self.network,
+            manifests: &self.manifests,
+            trace: &self.trace,
+        }
+    }
+
+    /// The observer, which reads the state of the system.
+    fn checks(&mut self) -> Checks<'_> {
+        let view = View {
+            t: self.t,
+            profile: &self.profile,
+            keeps_names: self.keeps_names,
+            store: &self.store,
+            replicas: &self.replicas,
+            pods: &self.pods,
+            network: &self.network,
+            manifests: &self.manifests,
+            trace: &self.trace,
+        };
+        Checks { view, observer: &mut self.observer, coverage: &mut self.coverage }
+    }
+
+    /// Checks what must hold at every moment.
+    fn check(&mut self) {
+        let sampled = self.view().is_sampled();
+        let entries =
+            if sampled { std::mem::take(&mut self.store.changed) } else { BTreeSet::new() };
+        let (pods, replicas) = (self.pods.take_touched(), self.replicas.take_touched());
+        self.checks().check(Touched { pods, replicas, entries });
+    }
+
+    /// Schedules an event after `delay`.
+    pub(super) fn after(&mut self, delay: Real, what: SimEvent) {
         self.queue.push(self.t + delay, what);
     }
 
     /// Runs to the end, or to the first property that does not hold.
     pub(super) fn run(&mut self) {
-        while self.observer.failure.is_none() && !matches!(self.stage, Stage::Done) {
+        while self.observer.failure.is_none() && !matches!(self.stage, LivenessStage::Done) {
             let Some((t, what)) = self.queue.pop() else { break };
             self.t = t;
             self.step(what);
             self.check();
             if self.trace.steps() > self.profile.steps_max {
                 let steps = self.trace.steps();
-                self.fail("L1", || format!("no end after {steps} steps"));
+                self.checks().fail("L1", || format!("no end after {steps} steps"));
             }
         }
     }
 
-    fn step(&mut self, what: Happening) {
+    fn step(&mut self, what: SimEvent) {
         if let Some(until) = self.stopped(&what) {
-            let what = match what {
-                Happening::Tick { pod, start, number, asked: None } => {
-                    let asked = Some(self.local_of_pod(pod));
-                    Happening::Tick { pod, start, number, asked }
-                }
-                what => what,
-            };
-            self.cover.hit("bit: a stopped process was late");
-            if let Happening::ToReplica { link, .. } = &what {
-                self.network.links[*link].unread = Some(self.t);
-            }
-            self.queue.push(until, what);
+            self.postpone(what, until);
             return;
         }
         let too_late = what.is_fault() && self.t >= self.profile.safety;
@@ -145,77 +194,93 @@ impl World {
         self.trace.step(self.t);
         self.trace.say(self.t, || format!("{what:?}"));
         match what {
-            Happening::Dial { .. }
-            | Happening::Opened { .. }
-            | Happening::Ping { .. }
-            | Happening::ToReplica { .. }
-            | Happening::ToPod { .. }
-            | Happening::Cut(..)
-            | Happening::Heal(_) => self.step_network(what),
-            Happening::Desired { .. }
-            | Happening::Gone { .. }
-            | Happening::OrderDrain { .. }
-            | Happening::Write { .. }
-            | Happening::CoreWake { .. }
-            | Happening::Turn { .. }
-            | Happening::BootReplica { .. }
-            | Happening::Renew { .. }
-            | Happening::Poll { .. }
-            | Happening::TakeOver { .. }
-            | Happening::CrashReplica { .. }
-            | Happening::Widen { .. }
-            | Happening::DeclareGone { .. }
-            | Happening::Retry { .. }
-            | Happening::Store { .. }
-            | Happening::Answer { .. } => self.step_replica(what),
-            Happening::AgentWake { .. }
-            | Happening::BootAgent { .. }
-            | Happening::Tick { .. }
-            | Happening::JobEnd { .. }
-            | Happening::LetGo { .. }
-            | Happening::Tell { .. }
-            | Happening::BootWorker { .. }
-            | Happening::DrainPod { .. }
-            | Happening::CrashAgain { .. }
-            | Happening::Lure { .. }
-            | Happening::ComeBack { .. }
-            | Happening::RestartWorker { .. }
-            | Happening::EndLeft { .. }
-            | Happening::EndPod { .. }
-            | Happening::MendJournal { .. } => self.step_pod(what),
-            Happening::List => self.list(),
-            Happening::Fault => self.fault(),
-            Happening::Calm => {
-                self.calm();
+            SimEvent::Dial { .. }
+            | SimEvent::Opened { .. }
+            | SimEvent::Ping { .. }
+            | SimEvent::ToReplica { .. }
+            | SimEvent::ToPod { .. }
+            | SimEvent::Cut(..)
+            | SimEvent::Heal(_) => self.step_network(what),
+            SimEvent::Desired { .. }
+            | SimEvent::Gone { .. }
+            | SimEvent::OrderDrain { .. }
+            | SimEvent::Write { .. }
+            | SimEvent::CoreWake { .. }
+            | SimEvent::Turn { .. }
+            | SimEvent::BootReplica { .. }
+            | SimEvent::Renew { .. }
+            | SimEvent::Poll { .. }
+            | SimEvent::TakeOver { .. }
+            | SimEvent::CrashReplica { .. }
+            | SimEvent::RaiseCaps { .. }
+            | SimEvent::DeclareGone { .. }
+            | SimEvent::Retry { .. }
+            | SimEvent::Store { .. }
+            | SimEvent::Answer { .. } => self.step_replica(what),
+            SimEvent::AgentWake { .. }
+            | SimEvent::BootAgent { .. }
+            | SimEvent::Tick { .. }
+            | SimEvent::JobEnd { .. }
+            | SimEvent::LetGo { .. }
+            | SimEvent::ReportCount { .. }
+            | SimEvent::BootWorker { .. }
+            | SimEvent::DrainPod { .. }
+            | SimEvent::CrashAgain { .. }
+            | SimEvent::Redirect { .. }
+            | SimEvent::ComeBack { .. }
+            | SimEvent::RestartWorker { .. }
+            | SimEvent::EndLeft { .. }
+            | SimEvent::EndPod { .. }
+            | SimEvent::MendJournal { .. } => self.step_pod(what),
+            SimEvent::ListPods => self.list(),
+            SimEvent::Fault => self.fault(),
+            SimEvent::EndFaults => {
+                self.end_faults();
                 let ttl = self.profile.ttl_real();
-                self.after(ttl, Happening::Look);
+                self.after(ttl, SimEvent::CheckConvergence);
             }
-            Happening::Look => self.look(),
-            Happening::Hindered { pod } => self.check_hindered(pod),
+            SimEvent::CheckConvergence => self.check_convergence(),
+            SimEvent::CheckNotDelayed { pod } => self.check_not_delayed(pod),
         }
     }
 
-    fn step_network(&mut self, what: Happening) {
+    /// Schedules an event again, for when the process that handles it goes on.
+    fn postpone(&mut self, what: SimEvent, until: Real) {
+        let what = match what {
+            SimEvent::Tick { pod, start, number, asked: None } => {
+                let asked = Some(self.view().local_of_pod(pod));
+                SimEvent::Tick { pod, start, number, asked }
+            }
+            what => what,
+        };
+        self.coverage.hit("effective: a stopped process was late");
+        if let SimEvent::ToReplica { link, .. } = &what {
+            self.network.links[*link].unread = Some(self.t);
+        }
+        self.queue.push(until, what);
+    }
+
+    fn step_network(&mut self, what: SimEvent) {
         match what {
-            Happening::Dial { pod, number, target, .. } => {
+            SimEvent::Dial { pod, number, target, .. } => {
                 let wanted = self.pods[pod].agent.as_ref().is_some_and(|a| a.number == number);
                 if wanted {
                     self.dial(pod, number, &target);
                 }
             }
-            Happening::Opened { link } => self.opened(link),
-            Happening::Ping { link, missed } => self.ping(link, missed),
-            Happening::ToReplica { link, data } => self.arrive_up(link, data),
-            Happening::ToPod { link, data } => self.arrive_down(link, data),
-            Happening::Cut(cut, time) => self.cut(cut, time),
-            Happening::Heal(cut) => self.heal(cut),
-            other => unreachable!("{other:?} is not of the network"),
+            SimEvent::Opened { link } => self.opened(link),
+            SimEvent::Ping { link, missed } => self.ping(link, missed),
+            SimEvent::ToReplica { link, data } => self.arrive_up(link, data),
+            SimEvent::ToPod { link, data } => self.arrive_down(link, data),
+            SimEvent::Cut(cut, time) => self.cut(cut, time),
+            SimEvent::Heal(cut) => self.heal(cut),
+            other => unreachable!("{other:?} is not an event of the network"),
         }
     }
 
-    fn step_replica(&mut self, what: Happening) {
+    fn step_replica(&mut self, what: SimEvent) {
         match what {
-            Happening::Desired { replica, version, desired } => {
+            SimEvent::Desired { replica, version, desired } => {
                 let node = &mut self.replicas[replica];
                 if version > node.desired_version && node.is_up() {
                     node.desired_version = version;
@@ -223,86 +288,86 @@ impl World {
                     self.core_event(replica, Event::Desired(desired));
                 }
             }
-            Happening::Gone { replica, mut keys } => {
-                // A name that lives again is not gone: platforms tell pods, not names, apart.
+            SimEvent::Gone { replica, mut keys } => {
+                // A name that lives again is not gone: platforms distinguish pods, not names.
                 keys.retain(|key| self.is_gone(key));
                 if !keys.is_empty() {
                     self.core_event(replica, Event::Gone(keys));
                 }
             }
-            Happening::OrderDrain { replica, key } => self.order_drain(replica, key),
-            Happening::Write { replica, link, message, .. } => self.write(replica, link, *message),
-            Happening::CoreWake { replica, at, .. } => self.core_wake(replica, at),
-            Happening::Turn { replica, .. } => self.turn(replica),
-            Happening::BootReplica { replica } => self.boot_replica(replica),
-            Happening::Renew { replica, .. } => self.renew_due(replica),
-            Happening::Poll { replica, .. } => self.poll_store(replica),
-            Happening::TakeOver { replica, .. } => self.take_over(replica),
-            Happening::Widen { pod } => self.widen(pod),
-            Happening::DeclareGone { replica, pod } => self.declare_empty(replica, pod),
-            Happening::CrashReplica { replica } => {
+            SimEvent::OrderDrain { replica, key } => self.order_drain(replica, key),
+            SimEvent::Write { replica, link, message, .. } => self.write(replica, link, *message),
+            SimEvent::CoreWake { replica, at, .. } => self.core_wake(replica, at),
+            SimEvent::Turn { replica, .. } => self.turn(replica),
+            SimEvent::BootReplica { replica } => self.boot_replica(replica),
+            SimEvent::Renew { replica, .. } => self.renew_due(replica),
+            SimEvent::Poll { replica, .. } => self.poll_store(replica),
+            SimEvent::TakeOver { replica, .. } => self.take_over(replica),
+            SimEvent::RaiseCaps { pod } => self.raise_caps(pod),
+            SimEvent::DeclareGone { replica, pod } => self.declare_empty_worker_gone(replica, pod),
+            SimEvent::CrashReplica { replica } => {
                 self.crash_replica(replica);
-                self.after(MS, Happening::BootReplica { replica });
+                self.after(MS, SimEvent::BootReplica { replica });
             }
-            Happening::Retry { replica, number, .. } => self.no_answer(replica, number),
-            Happening::Store { replica, run, request } => self.store_request(replica, run, request),
-            Happening::Answer { replica, answer, .. } => self.store_answer(replica, answer),
-            other => unreachable!("{other:?} is not of a replica"),
+            SimEvent::Retry { replica, number, .. } => self.no_answer(replica, number),
+            SimEvent::Store { replica, run, request } => self.store_request(replica, run, request),
+            SimEvent::Answer { replica, answer, .. } => self.store_answer(replica, answer),
+            other => unreachable!("{other:?} is not an event of a replica"),
         }
     }
 
-    fn step_pod(&mut self, what: Happening) {
+    fn step_pod(&mut self, what: SimEvent) {
         match what {
-            Happening::AgentWake { pod, at, .. } => self.agent_wake(pod, at),
-            Happening::BootAgent { pod, .. } => self.boot_agent(pod),
-            Happening::Tick { pod, asked, .. } => self.tick(pod, asked),
-            Happening::JobEnd { pod, job, .. } => self.job_end(pod, job),
-            Happening::LetGo { pod, stream, token, .. } => self.let_go_decided(pod, stream, token),
-            Happening::Tell { pod, .. } => self.tell_count(pod),
-            Happening::BootWorker { pod, .. } => self.boot_worker(pod),
-            Happening::DrainPod { pod } => self.drain_pod(pod),
-            Happening::CrashAgain { pod } => {
+            SimEvent::AgentWake { pod, at, .. } => self.agent_wake(pod, at),
+            SimEvent::BootAgent { pod, .. } => self.boot_agent(pod),
+            SimEvent::Tick { pod, asked, .. } => self.tick(pod, asked),
+            SimEvent::JobEnd { pod, job, .. } => self.job_end(pod, job),
+            SimEvent::LetGo { pod, stream, token, .. } => self.let_go_decided(pod, stream, token),
+            SimEvent::ReportCount { pod, .. } => self.count_due(pod),
+            SimEvent::BootWorker { pod, .. } => self.boot_worker(pod),
+            SimEvent::DrainPod { pod } => self.drain_pod(pod),
+            SimEvent::CrashAgain { pod } => {
                 let after = self.rng.u64(MS..self.profile.ttl_real());
                 self.crash_agent(pod, true, Some(after));
             }
-            Happening::Lure { pod, replica, forget } => self.lure(pod, replica, forget),
-            Happening::ComeBack { pod } => self.come_back(pod),
-            Happening::EndPod { pod } => self.end_pod(pod),
-            Happening::EndLeft { pod } => {
+            SimEvent::Redirect { pod, replica, forget } => self.redirect(pod, replica, forget),
+            SimEvent::ComeBack { pod } => self.come_back(pod),
+            SimEvent::EndPod { pod } => self.end_pod(pod),
+            SimEvent::EndLeft { pod } => {
                 if self.pods[pod].left {
                     self.end_pod(pod);
                 }
             }
-            Happening::RestartWorker { pod } => self.restart_worker(pod),
-            Happening::MendJournal { pod } => self.mend_journal(pod),
-            other => unreachable!("{other:?} is not of a pod"),
+            SimEvent::RestartWorker { pod } => self.restart_worker(pod),
+            SimEvent::MendJournal { pod } => self.mend_journal(pod),
+            other => unreachable!("{other:?} is not an event of a pod"),
         }
     }
 
-    /// Until when the process that this concerns is stopped: its clock runs on, it does not.
-    fn stopped(&self, what: &Happening) -> Option<Real> {
+    /// Until when the process that handles this event is stopped. Its clock goes on.
+    fn stopped(&self, what: &SimEvent) -> Option<Real> {
         let (pods, replicas) = (&self.pods, &self.replicas);
         let until = match what {
-            Happening::Dial { pod, .. }
-            | Happening::AgentWake { pod, .. }
-            | Happening::Tick { pod, .. } => pods[*pod].paused_until,
-            Happening::Opened { link }
-            | Happening::Ping { link, .. }
-            | Happening::ToPod { link, .. } => pods[self.network.links[*link].pod].paused_until,
-            Happening::ToReplica { link, .. } => {
+            SimEvent::Dial { pod, .. }
+            | SimEvent::AgentWake { pod, .. }
+            | SimEvent::Tick { pod, .. } => pods[*pod].paused_until,
+            SimEvent::Opened { link }
+            | SimEvent::Ping { link, .. }
+            | SimEvent::ToPod { link, .. } => pods[self.network.links[*link].pod].paused_until,
+            SimEvent::ToReplica { link, .. } => {
                 replicas[self.network.links[*link].replica].paused_until
             }
-            Happening::Desired { replica, .. }
-            | Happening::Gone { replica, .. }
-            | Happening::OrderDrain { replica, .. }
-            | Happening::CoreWake { replica, .. }
-            | Happening::Turn { replica, .. }
-            | Happening::Renew { replica, .. }
-            | Happening::Poll { replica, .. }
-            | Happening::TakeOver { replica, .. }
-            | Happening::Retry { replica, .. }
-            | Happening::Answer { replica, .. } => replicas[*replica].paused_until,
-            Happening::Write { replica, link, .. } => {
+            SimEvent::Desired { replica, .. }
+            | SimEvent::Gone { replica, .. }
+            | SimEvent::OrderDrain { replica, .. }
+            | SimEvent::CoreWake { replica, .. }
+            | SimEvent::Turn { replica, .. }
+            | SimEvent::Renew { replica, .. }
+            | SimEvent::Poll { replica, .. }
+            | SimEvent::TakeOver { replica, .. }
+            | SimEvent::Retry { replica, .. }
+            | SimEvent::Answer { replica, .. } => replicas[*replica].paused_until,
+            SimEvent::Write { replica, link, .. } => {
                 let pod = self.network.links[*link].pod;
                 let full = self.network.full == Some(pod);
                 let drained = if full { pods[pod].paused_until } else { 0 };
@@ -313,35 +378,35 @@ impl World {
         (until > self.t).then_some(until)
     }
 
-    /// Whether the life of the process that this was meant for goes on.
-    fn current(&self, what: &Happening) -> bool {
+    /// Whether the process that this event was meant for still runs.
+    pub(super) fn current(&self, what: &SimEvent) -> bool {
         match what {
-            Happening::Dial { pod, run, .. }
-            | Happening::AgentWake { pod, run, .. }
-            | Happening::BootAgent { pod, run } => {
+            SimEvent::Dial { pod, run, .. }
+            | SimEvent::AgentWake { pod, run, .. }
+            | SimEvent::BootAgent { pod, run } => {
                 self.pods[*pod].run == *run && !self.pods[*pod].dead
             }
-            Happening::Tick { pod, start, number, .. } => {
+            SimEvent::Tick { pod, start, number, .. } => {
                 let worker = &self.pods[*pod].worker;
                 worker.start == *start && worker.alive && worker.tick_number == *number
             }
-            Happening::JobEnd { pod, start, .. }
-            | Happening::LetGo { pod, start, .. }
-            | Happening::Tell { pod, start } => {
+            SimEvent::JobEnd { pod, start, .. }
+            | SimEvent::LetGo { pod, start, .. }
+            | SimEvent::ReportCount { pod, start } => {
                 self.pods[*pod].worker.start == *start && self.pods[*pod].worker.alive
             }
-            Happening::BootWorker { pod, start } => {
+            SimEvent::BootWorker { pod, start } => {
                 let worker = &self.pods[*pod].worker;
                 worker.start == *start && !worker.alive && !self.pods[*pod].dead
             }
-            Happening::Write { replica, run, .. }
-            | Happening::CoreWake { replica, run, .. }
-            | Happening::Turn { replica, run }
-            | Happening::Renew { replica, run }
-            | Happening::Poll { replica, run }
-            | Happening::TakeOver { replica, run }
-            | Happening::Retry { replica, run, .. }
-            | Happening::Answer { replica, run, .. } => {
+            SimEvent::Write { replica, run, .. }
+            | SimEvent::CoreWake { replica, run, .. }
+            | SimEvent::Turn { replica, run }
+            | SimEvent::Renew { replica, run }
+            | SimEvent::Poll { replica, run }
+            | SimEvent::TakeOver { replica, run }
+            | SimEvent::Retry { replica, run, .. }
+            | SimEvent::Answer { replica, run, .. } => {
                 self.replicas[*replica].run == *run && self.replicas[*replica].is_up()
             }
             _ => true,

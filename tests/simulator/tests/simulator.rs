@@ -1,21 +1,21 @@
 //! The simulator as a test: many seeds without a violation, each seed the same every time, what
-//! matters really exercised, and every deliberate fault of the cores noticed.
+//! matters really exercised, and every deliberate fault of the cores detected.
 
-use leasehold_simulator::{Mutant, Outcome, STANDARD_SEEDS, catch_all, run_seed, run_seeds};
+use leasehold_simulator::{Mutant, Outcome, STANDARD_SEEDS, detect_all, run_seed, run_seeds};
 
 /// Threads over seeds; each seed runs on one.
 const THREADS: usize = 2;
-/// Seeds within which a fault must be noticed.
+/// Seeds within which a fault must be detected.
 const MUTANT_SEEDS: u64 = 2_500;
 
-/// Seeds of a fault's own worlds.
+/// Seeds of a fault's own runs.
 const WORLD_SEEDS: u64 = 300;
 
-fn told(outcome: &Outcome) -> String {
+fn failure_text(outcome: &Outcome) -> String {
     let failure = outcome.failure.as_ref().expect("a failing seed");
     let lines = &outcome.lines[outcome.lines.len().saturating_sub(40)..];
     format!(
-        "seed {}: {} does not hold: {}\n{}\nreplay: cargo run -p leasehold-simulator -- \
+        "seed {}: {} does not hold: {}\n{}\nreplay: cargo run --release -p leasehold-simulator -- \
          --seed {} --trace",
         outcome.seed,
         failure.property,
@@ -29,11 +29,11 @@ fn told(outcome: &Outcome) -> String {
 fn every_property_holds_in_every_seed_and_everything_is_exercised() {
     let summary = run_seeds(0, STANDARD_SEEDS, THREADS, None, 1, &|_, _| ());
     if let Some(failure) = summary.failures.first() {
-        panic!("{}", told(&run_seed(failure.seed, None, true)));
+        panic!("{}", failure_text(&run_seed(failure.seed, None, true)));
     }
     println!("{}{} seeds, {} steps", summary.coverage, summary.seeds, summary.steps);
     let missing = summary.coverage.missing();
-    assert!(missing.is_empty(), "happened too seldom (times, at least wanted): {missing:?}");
+    assert!(missing.is_empty(), "happened too rarely (times, at least wanted): {missing:?}");
 }
 
 #[test]
@@ -44,24 +44,25 @@ fn one_seed_is_one_run() {
     }
 }
 
-/// Where a fault is noticed in worlds of its own, it is the fault that breaks a property there.
+/// Runs with the bias of a fault hold without it, so that only the fault breaks a property there.
 #[test]
 fn the_worlds_of_faults_hold_without_them() {
-    for mutant in Mutant::with_worlds() {
-        let worlds = Some(mutant.worlds());
+    for mutant in Mutant::with_bias() {
+        let worlds = Some(mutant.without_fault());
         let summary = run_seeds(0, WORLD_SEEDS, THREADS, worlds, 1, &|_, _| ());
         let failed = summary.failures.first().map(|it| run_seed(it.seed, worlds, true));
         if let Some(failed) = failed {
-            panic!("{} --mutation {} --without", told(&failed), mutant.name());
+            panic!("{} --mutation {} --without", failure_text(&failed), mutant.name());
         }
         assert_eq!(summary.seeds, WORLD_SEEDS, "{}", mutant.name());
     }
 }
 
 #[test]
-fn every_deliberate_fault_is_noticed() {
+fn every_deliberate_fault_is_detected() {
     let mutants: Vec<_> = Mutant::all().collect();
-    let hunts = catch_all(&mutants, &[0], MUTANT_SEEDS, THREADS, &|hunt| println!("{hunt}"));
-    let missed: Vec<_> = hunts.iter().filter(|hunt| hunt.missed()).collect();
-    assert!(missed.is_empty(), "nobody noticed {missed:?}");
+    let detections =
+        detect_all(&mutants, &[0], MUTANT_SEEDS, THREADS, &|detection| println!("{detection}"));
+    let missed: Vec<_> = detections.iter().filter(|detection| detection.missed()).collect();
+    assert!(missed.is_empty(), "missed: {missed:?}");
 }

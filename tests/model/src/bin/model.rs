@@ -7,41 +7,56 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::Parser;
-use leasehold_model::{CASES, Case, Fault, Found, Limits, Outcome, Progress, Scope, explore, hunt};
-use leasehold_types::mutation::Mutation;
+use leasehold_model::{
+    CASES, Case, Fault, Found, Limits, Outcome, Progress, Scope, explore, find_violation,
+};
+use leasehold_types::mutation::{self, Mutation};
+
+/// How to run a build that has deliberate faults.
+const WITH_FAULTS: &str =
+    "tests/tools/with-faults cargo run --release -p leasehold-model -- --mutations";
+
+/// Examples for --help.
+const EXAMPLES: &str = "\
+Examples:
+  cargo run --release -p leasehold-model
+  cargo run --release -p leasehold-model -- --scope pool --faults 2
+
+Deliberate faults of the cores exist only in a build of their own:
+  tests/tools/with-faults cargo run --release -p leasehold-model -- --mutations
+  tests/tools/with-faults cargo run --release -p leasehold-model -- --mutation FreeOnSend";
 
 /// Explores both protocol cores exhaustively in small worlds, and checks the protocol's properties
 /// in every state.
 #[derive(Parser, Debug)]
 #[command(
     name = "model",
-    after_help = "Examples:\n  model\n  model --scope pool --faults 2\n  \
-                  model --mutation FreeOnSend\n  model --mutations"
+    after_help = EXAMPLES
 )]
 struct Options {
-    /// Only this scope; a wrong name lists them all.
+    /// Explore only this scope; an unknown name lists all of them.
     #[arg(long, value_parser = scope)]
     scope: Option<&'static str>,
-    /// The most faults on a path, in place of each scope's own number.
+    /// The most faults on a path, instead of each scope's own number.
     #[arg(long)]
     faults: Option<u8>,
-    /// No faults but these on a path, each as often as it is named; a wrong name lists them all.
+    /// Allow only these faults on a path, each as often as it is given; an unknown name lists all.
     #[arg(long, value_delimiter = ',', value_parser = fault, conflicts_with = "faults")]
     only: Option<Vec<Fault>>,
-    /// Break a core on purpose, and look for the shortest path with the fewest faults on which that
-    /// breaks a property; a wrong name lists them all.
+    /// Turn on this deliberate fault of a core, and print the shortest path with the fewest faults
+    /// on which it breaks a property; an unknown name lists all of them.
     #[arg(long, value_parser = mutation)]
     mutation: Option<Mutation>,
-    /// The same for every deliberate fault that is known to show here, without the paths.
+    /// Look for every deliberate fault that the model can find, without printing the paths.
     #[arg(long, conflicts_with_all = ["mutation", "scope"])]
     mutations: bool,
-    /// Stop a scope after so many states.
+    /// Stop a scope after this many states.
     #[arg(long, default_value_t = 20_000_000)]
     states: usize,
 }
 
-/// Faults on a path where a mutation is looked for.
-const HUNT_FAULTS: u8 = 1;
+/// The most faults on a path when the model looks for a mutation without a known case.
+const SEARCH_FAULTS: u8 = 1;
 
 fn scope(name: &str) -> Result<&'static str, String> {
     named(name, Scope::all().into_iter().map(|scope| scope.name))
@@ -66,6 +81,10 @@ fn named<T: Debug>(name: &str, all: impl Iterator<Item = T> + Clone) -> Result<T
 
 fn main() -> ExitCode {
     let options = Options::parse();
+    if (options.mutation.is_some() || options.mutations) && !mutation::BUILT_IN {
+        eprintln!("model: this build has no deliberate faults. Run: {WITH_FAULTS}");
+        return ExitCode::FAILURE;
+    }
     let found = match options.mutation {
         _ if options.mutations => return each_mutation(&options),
         Some(mutation) if options.scope.is_none() && options.only.is_none() => {
@@ -102,8 +121,8 @@ fn each_mutation(options: &Options) -> ExitCode {
     let missed = CASES.iter().filter(|case| look_for(case.mutation, options).is_none()).count();
     let others = Mutation::ALL.iter().filter(|mutation| Case::of(**mutation).is_none());
     let others: Vec<_> = others.map(|mutation| format!("{mutation:?}")).collect();
-    println!("{missed} of {} were missed", CASES.len());
-    println!("the simulator alone looks for {} more: {}", others.len(), others.join(", "));
+    println!("{missed} of {} deliberate faults were missed", CASES.len());
+    println!("only the simulator looks for {} more: {}", others.len(), others.join(", "));
     if missed > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
@@ -112,8 +131,10 @@ fn look_for(mutation: Mutation, options: &Options) -> Option<(&'static str, Foun
     let limits = Limits { states: options.states };
     let mut progress = |at| progress("", at);
     let found = match Case::of(mutation).filter(|_| options.faults.is_none()) {
-        Some(case) => case.hunt(limits, &mut progress).map(|found| (case.scope, found)),
-        None => hunt(mutation, options.faults.unwrap_or(HUNT_FAULTS), limits, &mut progress),
+        Some(case) => case.find_violation(limits, &mut progress).map(|found| (case.scope, found)),
+        None => {
+            find_violation(mutation, options.faults.unwrap_or(SEARCH_FAULTS), limits, &mut progress)
+        }
     };
     let seconds = begun.elapsed().as_secs_f64();
     match &found {
@@ -147,7 +168,7 @@ fn run(scope: &Scope, options: &Options) -> Outcome {
     let end = match (&outcome.found, outcome.complete) {
         (Some(_), _) => "VIOLATION",
         (None, true) => "complete",
-        (None, false) => "stopped at the limit of states",
+        (None, false) => "stopped at --states",
     };
     println!(
         "{} ({}; {} faults, {} lease times): {end}; {states} states, {steps} steps, depth {depth}, \

@@ -6,58 +6,64 @@ use std::time::Instant;
 
 use clap::Parser;
 use leasehold_simulator::{
-    Failure, Mutant, Outcome, STANDARD_SEEDS, catch_all, run_seed, run_seeds,
+    Failure, Mutant, Outcome, STANDARD_SEEDS, detect_all, run_seed, run_seeds,
 };
 use leasehold_types::mutation;
 
-/// Lines of a failing seed's trace that are shown.
+/// The number of lines of a failing seed's trace to print.
 const LINES_SHOWN: usize = 40;
 
-/// Ranges of seeds begin so far apart.
+/// The distance between the first seeds of two ranges.
 const START_GAP: u64 = 1_000_000;
 
-/// Runs both protocol cores in a simulated world with faults, and checks the protocol's
-/// properties after every step.
-/// How to get a build with them.
+/// How to run a build that has deliberate faults.
 const WITH_FAULTS: &str =
-    "run `tests/tools/with-faults cargo run --release -p leasehold-simulator -- ...`";
+    "tests/tools/with-faults cargo run --release -p leasehold-simulator -- --mutations";
 
+/// Examples for --help.
+const EXAMPLES: &str = "\
+Examples:
+  cargo run --release -p leasehold-simulator -- --seeds 100000
+  cargo run --release -p leasehold-simulator -- --seed 4711 --trace
+
+Deliberate faults of the cores exist only in a build of their own:
+  tests/tools/with-faults cargo run --release -p leasehold-simulator -- --mutations
+  tests/tools/with-faults cargo run --release -p leasehold-simulator -- --mutation FreeOnSend";
+
+/// Runs both protocol cores in a simulated world with faults, and checks the protocol's properties
+/// after every step.
 #[derive(Parser, Debug)]
-#[command(
-    name = "simulate",
-    after_help = "Examples:\n  simulate --seeds 100000\n  simulate --seed 4711 --trace\n  \
-                  simulate --seeds 500 --mutation FreeOnSend\n  simulate --mutations"
-)]
+#[command(name = "simulate", after_help = EXAMPLES)]
 struct Options {
-    /// How many seeds to run.
+    /// The number of seeds to run; with --mutations, the most for each fault and start.
     #[arg(long, default_value_t = 2_000)]
     seeds: u64,
-    /// The first of them.
+    /// The first seed.
     #[arg(long, default_value_t = 0)]
     first_seed: u64,
-    /// Run this seed alone.
+    /// Run only this seed.
     #[arg(long, conflicts_with_all = ["seeds", "first_seed"])]
     seed: Option<u64>,
-    /// With --seed: print every step.
+    /// Print every step; needs --seed.
     #[arg(long, requires = "seed")]
     trace: bool,
-    /// Break a core on purpose; a wrong name lists them all.
+    /// Turn on this deliberate fault of a core; an unknown name lists all of them.
     #[arg(long, value_parser = mutant)]
     mutation: Option<Mutant>,
-    /// With --mutation: run the worlds in which it is looked for, without the fault itself.
+    /// With --mutation: run the same seeds with the same bias, but without the fault.
     #[arg(long, requires = "mutation", conflicts_with = "mutations")]
     without: bool,
-    /// For every deliberate fault, or the one of --mutation: how many seeds it takes to notice it,
-    /// at the median and at worst over some disjoint ranges of seeds. A miss is a failure.
+    /// Report how many seeds it takes to detect every deliberate fault, or the one of --mutation:
+    /// the median and the worst of several ranges of seeds. Fails if a fault is missed.
     #[arg(long, conflicts_with = "seed")]
     mutations: bool,
-    /// With --mutations: so many ranges of seeds.
+    /// With --mutations: the number of ranges of seeds.
     #[arg(long, default_value_t = 5)]
     starts: u64,
-    /// Threads; each seed runs on one.
+    /// The number of threads; each seed runs on one.
     #[arg(long, default_value_t = 2)]
     jobs: usize,
-    /// Stop after so many failing seeds.
+    /// Stop after this many failing seeds.
     #[arg(long, default_value_t = 1)]
     failures: usize,
 }
@@ -72,31 +78,36 @@ fn mutant(name: &str) -> Result<Mutant, String> {
 fn main() -> ExitCode {
     let mut options = Options::parse();
     if (options.mutation.is_some() || options.mutations) && !mutation::BUILT_IN {
-        eprintln!("simulate: this build has no deliberate faults: {WITH_FAULTS}");
+        eprintln!("simulate: this build has no deliberate faults. Run: {WITH_FAULTS}");
         return ExitCode::FAILURE;
     }
     if options.without {
-        options.mutation = options.mutation.map(Mutant::worlds);
+        options.mutation = options.mutation.map(Mutant::without_fault);
     }
     match options.seed {
         Some(seed) => one(seed, &options),
-        None if options.mutations => hunt(&options),
+        None if options.mutations => detection(&options),
         None => many(&options),
     }
 }
 
-fn hunt(options: &Options) -> ExitCode {
+fn detection(options: &Options) -> ExitCode {
     let mutants: Vec<_> = match options.mutation {
         Some(mutant) => vec![mutant],
         None => Mutant::all().collect(),
     };
     let first = options.first_seed;
     let starts: Vec<_> = (0..options.starts).map(|start| first + start * START_GAP).collect();
-    println!("{:<28} {:>7} {:>7}  noticed by", "deliberate fault", "median", "worst");
-    let hunts =
-        catch_all(&mutants, &starts, options.seeds, options.jobs, &|hunt| println!("{hunt}"));
-    let missed = hunts.iter().filter(|hunt| hunt.missed()).count();
-    println!("{} of {} faults noticed from every start", hunts.len() - missed, hunts.len());
+    println!("{:<28} {:>7} {:>7}  property", "deliberate fault", "median", "worst");
+    let detections = detect_all(&mutants, &starts, options.seeds, options.jobs, &|detection| {
+        println!("{detection}")
+    });
+    let missed = detections.iter().filter(|detection| detection.missed()).count();
+    println!(
+        "{} of {} faults detected from every start",
+        detections.len() - missed,
+        detections.len()
+    );
     if missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
@@ -122,7 +133,7 @@ fn many(options: &Options) -> ExitCode {
         if let Some(Failure { property, detail }) = &outcome.failure {
             eprintln!("seed {}: {property} does not hold: {detail}", outcome.seed);
         }
-        // A log gets a line now and then, a terminal one that changes.
+        // A log gets a line at intervals, a terminal one line that is overwritten.
         let (every, start, end) = if terminal { (100, "\r", "") } else { (5_000, "", "\n") };
         if done.is_multiple_of(every) {
             let rate = done as f64 / begun.elapsed().as_secs_f64();
@@ -148,11 +159,11 @@ fn many(options: &Options) -> ExitCode {
     for failure in &summary.failures {
         report(&run_seed(failure.seed, mutant, true), options);
     }
-    // A broken core, or a few seeds, need not see everything.
+    // Only a full run of the real cores must exercise everything.
     let whole = options.seeds >= STANDARD_SEEDS && mutant.is_none();
     let missing = if whole { summary.coverage.missing() } else { Vec::new() };
     for (what, count, least) in &missing {
-        println!("NOT EXERCISED: {what:?} happened {count} times, at least {least} are wanted");
+        println!("NOT EXERCISED: {what:?} happened {count} times, expected at least {least}");
     }
     match summary.failures.is_empty() && missing.is_empty() {
         true => ExitCode::SUCCESS,
@@ -170,8 +181,9 @@ fn report(outcome: &Outcome, options: &Options) {
         Some(mutant) => format!(" --mutation {}", mutant.name()),
         None => String::new(),
     };
+    let prefix = if options.mutation.is_some() { "tests/tools/with-faults " } else { "" };
     println!(
-        "replay: cargo run -p leasehold-simulator -- --seed {} --trace{mutation}",
+        "replay: {prefix}cargo run --release -p leasehold-simulator -- --seed {} --trace{mutation}",
         outcome.seed
     );
 }

@@ -1,0 +1,226 @@
+//! What a message, a worker's request or a write changed at an agent (S5, S6, S10, S11, S12, L9).
+
+use leasehold_agent_core::{Lease, Record};
+use leasehold_types::message::{AgentMessage, CoordinatorMessage};
+use leasehold_types::{Epoch, GrantNumber, JobId};
+
+use crate::observer::Checks;
+use crate::system::network::LinkId;
+
+/// How things stood before a message came.
+#[derive(Debug)]
+pub(crate) struct BeforeMessage {
+    records: u64,
+    epoch: Epoch,
+    run: u64,
+    stale: Option<(&'static str, &'static str)>,
+    /// The grant that comes in turn: its epoch, its number, and whether it is a snapshot.
+    pub grant: Option<(Epoch, GrantNumber, bool)>,
+}
+
+impl Checks<'_> {
+    /// How things stand before a message reaches an agent.
+    pub(crate) fn before_message(
+        &mut self,
+        pod: usize,
+        link: LinkId,
+        message: &CoordinatorMessage,
+    ) -> BeforeMessage {
+        let node = &self.view.pods[pod];
+        node.disk.borrow_mut().fresh.clear();
+        let disk = node.disk.borrow();
+        let agent = node.agent.as_ref().expect("a message comes to a living agent");
+        let epoch = disk.memory.epoch.unwrap_or_default();
+        let mut stale = None;
+        let mut grant = None;
+        match message {
+            CoordinatorMessage::Grant(message) => {
+                let number = (message.epoch, message.number);
+                if agent.link != Some(link) {
+                    stale = Some(("S10", "a message of an old link"));
+                } else if message.epoch < epoch {
+                    stale = Some(("S6", "a grant of a lower epoch"));
+                } else if number <= agent.applied {
+                    stale = Some(("S6", "a grant of a number that was applied"));
+                } else {
+                    grant = Some((message.epoch, message.number, message.snapshot));
+                }
+            }
+            CoordinatorMessage::Welcome(welcome) if welcome.epoch < epoch => {
+                stale = Some(("S6", "a welcome of a lower epoch"));
+            }
+            _ => {}
+        }
+        BeforeMessage { records: disk.lease_records, epoch, run: node.run, stale, grant }
+    }
+
+    /// S5, S6, S10: what a message changed at an agent.
+    pub(crate) fn observe_message(
+        &mut self,
+        pod: usize,
+        link: LinkId,
+        message: &CoordinatorMessage,
+        before: &BeforeMessage,
+    ) {
+        let node = &self.view.pods[pod];
+        let fresh = std::mem::take(&mut node.disk.borrow_mut().fresh);
+        let (records, epoch) = {
+            let disk = node.disk.borrow();
+            (disk.lease_records, disk.memory.epoch.unwrap_or_default())
+        };
+        if let Some((property, what)) = before.stale {
+            self.coverage.hit("stale message came");
+            if records > before.records && self.view.pods[pod].run == before.run {
+                self.fail(property, || format!("p{pod} acted on {what}: {fresh:?}"));
+            }
+        }
+        if epoch < before.epoch && self.view.pods[pod].run == before.run {
+            let from = before.epoch;
+            self.fail("S6", || format!("p{pod} went back from epoch {from} to {epoch}"));
+        }
+        if let CoordinatorMessage::Grant(grant) = message {
+            self.observe_deposed(pod, grant.epoch, &fresh);
+        }
+        self.check_tokens(pod, &fresh);
+        self.check_kept(pod, message);
+        self.check_served(pod, link, before);
+    }
+
+    /// L9: an agent that has reported is served by the snapshot that follows.
+    fn check_served(&mut self, pod: usize, link: LinkId, before: &BeforeMessage) {
+        let node = &self.view.pods[pod];
+        let Some(agent) = node.agent.as_ref().filter(|agent| agent.link == Some(link)) else {
+            return;
+        };
+        let served = node.run != before.run || node.disk.borrow().failing;
+        let lease = agent.holder.peek(node.clock.local(self.view.t));
+        if let Some((epoch, number, true)) = before.grant
+            && !(served || lease.connected)
+        {
+            self.fail("L9", || format!("p{pod} passes over its snapshot {number} of {epoch}"));
+        }
+    }
+
+    fn check_tokens(&mut self, pod: usize, fresh: &[Record]) {
+        for record in fresh {
+            match record {
+                Record::Stream { stream, token, .. } => {
+                    let last = self.observer.stream_tokens.get(stream).copied();
+                    if let Some((last, owner, _)) = last
+                        && (*token < last || (*token == last && owner != pod))
+                    {
+                        self.fail("S5", || {
+                            format!("p{pod} got {stream} under {token}; p{owner} had {last}")
+                        });
+                    }
+                    let incarnation = self.view.pods[pod].incarnation;
+                    let taken = (*token, pod, incarnation);
+                    self.observer.stream_tokens.insert(stream.clone(), taken);
+                }
+                // A worker that was replaced may be served by a leader that has not heard of its
+                // successor yet, while that one is served by the leader before.
+                Record::Pool { .. } if self.view.pods[pod].is_replaced() => {}
+                Record::Pool { token, .. } => {
+                    let key = &self.view.pods[pod].key;
+                    let last = self.observer.pool_tokens.get(key).copied();
+                    if last.is_some_and(|last| *token < last) {
+                        let key = key.clone();
+                        self.fail("S5", || format!("{key}: pool under {token} after {last:?}"));
+                        return;
+                    }
+                    let key = key.clone();
+                    self.observer.pool_tokens.insert(key, *token);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// S11: an agent has written down what it sends.
+    pub(crate) fn observe_sent(&mut self, pod: usize, message: &AgentMessage) {
+        self.observe_hello(pod, message);
+        let disk = self.view.pods[pod].disk.borrow();
+        let memory = &disk.memory;
+        let wrong = match message {
+            AgentMessage::Hello(_) => None,
+            AgentMessage::Report(report) => (memory.epoch != Some(report.epoch))
+                .then(|| format!("reports epoch {}, wrote {:?}", report.epoch, memory.epoch)),
+            AgentMessage::Beat(beat) => beat
+                .released
+                .iter()
+                .find(|release| {
+                    memory
+                        .streams
+                        .get(&release.stream)
+                        .is_some_and(|held| held.token == release.token)
+                })
+                .map(|release| format!("sends the release of {}, unwritten", release.stream)),
+        };
+        drop(disk);
+        if let AgentMessage::Report(report) = message {
+            self.coverage.hit(match report.memory.aged {
+                true => "report with memory",
+                false => "report without memory",
+            });
+            if !report.streams.is_empty() {
+                self.coverage.hit("report claims streams");
+            }
+        }
+        if let AgentMessage::Beat(beat) = message
+            && beat.wants_snapshot
+        {
+            self.coverage.hit("gap seen: snapshot requested");
+        }
+        if let Some(wrong) = wrong {
+            self.fail("S11", || format!("p{pod} {wrong}"));
+        }
+    }
+
+    /// S11, S12: an agent has written down what it shows its worker.
+    pub(crate) fn observe_lease(&mut self, pod: usize, lease: &Lease) {
+        let disk = self.view.pods[pod].disk.borrow();
+        let memory = &disk.memory;
+        let unwritten = lease.streams.iter().find(|stream| {
+            memory.streams.get(&stream.stream).is_none_or(|held| held.token != stream.token)
+        });
+        let mut wrong = unwritten.map(|stream| format!("shows {} {}", stream.stream, stream.token));
+        let unwritten = lease.bindings.iter().find(|share| {
+            let stream = share.key.stream();
+            let held = memory.streams.get(&stream);
+            held.is_none_or(|it| it.token != share.token || it.load != Some(share.load))
+        });
+        if let Some(share) = unwritten {
+            wrong = Some(format!("shows {} {} of {}", share.key, share.token, share.load));
+        }
+        if lease.pool.token.is_some() && lease.pool.token != memory.pool.map(|pool| pool.0) {
+            wrong = Some(format!("shows pool {:?}, wrote {:?}", lease.pool.token, memory.pool));
+        }
+        let size = memory.pool.map_or(0, |(_, size, _)| size);
+        if lease.pool.size > size {
+            wrong = Some(format!("shows size {}, wrote {size}", lease.pool.size));
+        }
+        let obeyed = memory.count.map_or(size, |(_, obeyed)| obeyed);
+        if lease.pool.size > obeyed {
+            wrong = Some(format!("shows size {}, wrote that {obeyed} is kept", lease.pool.size));
+        }
+        let draining = memory.draining && lease.pool.size > 0;
+        drop(disk);
+        if let Some(wrong) = wrong {
+            self.fail("S11", || format!("p{pod} {wrong}"));
+        }
+        if draining {
+            self.fail("S12", || format!("p{pod} drains and shows a pool: {:?}", lease.pool));
+        }
+    }
+
+    /// S11, S12: a job that may start was written down, and none starts in a drain.
+    pub(crate) fn observe_begun(&mut self, pod: usize, job: &JobId, draining: bool) {
+        let written = self.view.pods[pod].disk.borrow().memory.jobs.contains(job);
+        if !written {
+            self.fail("S11", || format!("p{pod} lets {job} start, unwritten"));
+        }
+        if draining {
+            self.fail("S12", || format!("p{pod} drains and lets {job} start"));
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! What agents have reported and received, and what follows: S16, that a snapshot ends an earlier
+//! "asked back" (L6), that dialling again costs nothing that was waited for (L9), and that no
+//! agent's claim ends a term that stands (L5).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use leasehold_coordinator_core::event::Event;
+use leasehold_types::message::{AgentMessage, CoordinatorMessage, Grant, Hello, StreamState};
+use leasehold_types::{Epoch, Incarnation, Moment, StreamKey, Token, WorkerKey};
+
+use crate::observer::Checks;
+
+/// What agents have reported.
+#[derive(Debug, Default)]
+pub(crate) struct AgentStatements {
+    /// The smallest size that each pod's agents have reported as in effect under a token.
+    sizes: BTreeMap<(usize, Token), u32>,
+    /// The stream leases that they have reported as ended.
+    ended: BTreeMap<usize, BTreeSet<(StreamKey, Token)>>,
+    /// Since when agents that remember no epoch wait for a confirmed leadership.
+    waits: BTreeMap<(usize, WorkerKey), Wait>,
+}
+
+/// One agent's wait at one replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Wait {
+    run: u64,
+    epoch: Option<Epoch>,
+    /// Manifests that it has taken in: one without its cluster makes a replica forget it.
+    desired: u64,
+    incarnation: Incarnation,
+    since: Moment,
+}
+
+impl Checks<'_> {
+    /// Notes what an agent sends, and looks whether its journal agrees.
+    pub(crate) fn note_said(&mut self, pod: usize, message: &AgentMessage) {
+        let (pool, report) = match message {
+            AgentMessage::Hello(_) => return,
+            AgentMessage::Report(report) => (report.pool, Some(report)),
+            AgentMessage::Beat(beat) => (beat.pool, None),
+        };
+        let said = &mut self.observer.statements;
+        if let Some(pool) = pool {
+            let least = said.sizes.entry((pod, pool.token)).or_insert(pool.size);
+            *least = pool.size.min(*least);
+        }
+        let ended = said.ended.entry(pod).or_default();
+        if let AgentMessage::Beat(beat) = message {
+            ended.extend(beat.released.iter().map(|it| (it.stream.clone(), it.token)));
+        }
+        if let Some(report) = report {
+            let listed: BTreeSet<_> =
+                report.streams.iter().map(|it| (&it.stream, it.token)).collect();
+            let disk = self.view.pods[pod].disk.borrow();
+            let streams = disk.memory.streams.iter();
+            let unsaid = streams.filter(|(key, held)| !listed.contains(&(*key, held.token)));
+            ended.extend(unsaid.map(|(key, held)| (key.clone(), held.token)));
+        }
+        self.check_said(pod);
+    }
+
+    /// S16: what an agent said is not in effect is never in effect again under the same token.
+    pub(crate) fn check_said(&mut self, pod: usize) {
+        let node = &self.view.pods[pod];
+        if node.dead || node.superseded {
+            return;
+        }
+        let now = self.view.local_of_pod(pod);
+        let disk = node.disk.borrow();
+        let memory = &disk.memory;
+        let said = &self.observer.statements;
+        let size = node.size_in_effect(now);
+        let pool = memory.pool.and_then(|(token, ..)| {
+            let told = *said.sizes.get(&(pod, token))?;
+            (size > told).then(|| format!("pool {token} of {size}, reported as {told}"))
+        });
+        let ended = said.ended.get(&pod);
+        let stream = ended.and_then(|ended| {
+            let mut streams =
+                memory.streams.iter().filter(|(_, held)| held.lives(memory.renewed_until, now));
+            streams.find(|(key, held)| ended.contains(&((*key).clone(), held.token)))
+        });
+        let stream = stream.map(|(key, held)| format!("{key} {}, reported as ended", held.token));
+        drop(disk);
+        if let Some(wrong) = pool.or(stream) {
+            self.fail("S16", || format!("p{pod} or its successor goes on with {wrong}"));
+        }
+    }
+
+    /// A snapshot was applied: what it lists as held is no longer asked back, unless the worker
+    /// drains.
+    pub(crate) fn check_kept(&mut self, pod: usize, message: &CoordinatorMessage) {
+        let CoordinatorMessage::Grant(Grant { snapshot: true, epoch, number, streams, .. }) =
+            message
+        else {
+            return;
+        };
+        let now = self.view.local_of_pod(pod);
+        let Some(agent) = self.view.pods[pod].agent.as_ref() else { return };
+        let lease = agent.holder.peek(now);
+        if agent.applied != (*epoch, *number) || lease.draining {
+            return;
+        }
+        let revoked: BTreeSet<_> =
+            lease.streams.iter().filter(|it| it.revoked.is_some()).map(|it| &it.stream).collect();
+        let mut held = streams.iter().filter(|it| matches!(it.state, StreamState::Held { .. }));
+        if let Some(given) = held.find(|it| revoked.contains(&it.stream)) {
+            let stream = given.stream.clone();
+            self.fail("L6", || format!("p{pod} gives back {stream}, which its leader wants kept"));
+        }
+    }
+
+    /// A replica has forgotten a worker: the next one of its name begins anew.
+    pub(crate) fn forget_wait(&mut self, replica: usize, key: &WorkerKey) {
+        self.observer.statements.waits.remove(&(replica, key.clone()));
+    }
+
+    /// L4: a worker is lost only where nothing waits that it said in time.
+    pub(crate) fn check_lost(&mut self, replica: usize, key: &WorkerKey) {
+        let node = &self.view.replicas[replica];
+        let Some(at) = node.core.as_ref().and_then(|core| core.lost_from(key)) else { return };
+        let links = &self.view.network.links;
+        let speaks = |link: usize| {
+            let pod = links.get(link).map(|line| &self.view.pods[line.pod]);
+            let agent = pod.filter(|pod| pod.key == *key).and_then(|pod| pod.agent.as_ref());
+            agent.is_some_and(|agent| agent.link == Some(link))
+        };
+        let waits = node.driver.unheard().find_map(|(arrived, event)| match event {
+            Event::Report(conn, _) | Event::Beat(conn, _) => {
+                (*arrived < at && speaks(conn.0 as usize)).then_some(*arrived)
+            }
+            _ => None,
+        });
+        let unread = links.iter().enumerate().find_map(|(link, line)| {
+            let arrived = node.clock.local(line.unread?);
+            (line.replica == replica && arrived < at && speaks(link)).then_some(arrived)
+        });
+        if let Some(arrived) = waits.or(unread) {
+            self.fail("L4", || {
+                format!(
+                    "c{replica} takes {key} for lost at {at:?}; its message of {arrived:?} waits"
+                )
+            });
+        }
+    }
+
+    /// An agent said hello to a replica: where it waits for a confirmed leadership, it has waited
+    /// since its first hello there.
+    pub(crate) fn check_wait(&mut self, replica: usize, hello: &Hello) {
+        let node = &self.view.replicas[replica];
+        let (run, epoch, desired) = (node.run, node.leads(), node.desired_taken);
+        let key = WorkerKey { cluster: hello.cluster.clone(), worker: hello.worker.clone() };
+        let since = node.core.as_ref().and_then(|core| core.waits_since(&key, hello.incarnation));
+        let Some(since) = since.filter(|_| hello.epoch_seen.is_none()) else {
+            self.observer.statements.waits.remove(&(replica, key));
+            return;
+        };
+        let wait = Wait { run, epoch, desired, incarnation: hello.incarnation, since };
+        let before = self.observer.statements.waits.insert((replica, key.clone()), wait);
+        let same = |old: &Wait| Wait { since, ..*old } == wait;
+        if let Some(before) = before.filter(|old| same(old) && old.since < since) {
+            self.fail("L9", || {
+                format!(
+                    "c{replica} lets {key} wait anew, which has waited since {:?}",
+                    before.since
+                )
+            });
+        }
+    }
+
+    /// A replica gives its term up since an agent remembers a later one.
+    pub(crate) fn check_step_down(&mut self, replica: usize, above: Option<Epoch>) {
+        let store = &self.view.store;
+        let term = self.view.replicas[replica].election.term();
+        let stands =
+            term.filter(|(epoch, _)| (*epoch, Some(replica)) == (store.epoch, store.owner));
+        if let (Some((epoch, _)), Some(above)) = (stands, above) {
+            self.fail("L5", || {
+                format!("c{replica} gives up {epoch}, which stands, at a word of {above}")
+            });
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! The manifests of a run: what it begins with, and how they are edited.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use leasehold_coordinator_core::desired::{
+    Cluster, Desired, Mode, Moves, Policy, Stream, StreamSet,
+};
+use leasehold_types::{ClusterName, SetName, StreamName};
+
+use crate::system::pipelines;
+use crate::system::profile::{Profile, pick};
+
+/// The desired state and its version.
+#[derive(Debug)]
+pub(crate) struct Manifests {
+    /// Grows with every edit.
+    pub version: u64,
+    pub current: Arc<Desired>,
+    pub next_stream: u32,
+    pub next_pod: u32,
+}
+
+/// The streams of a large set move in at most this many rounds, so that the moves end within the
+/// run.
+const ROUNDS_MAX: usize = 64;
+
+impl Manifests {
+    /// What a seed begins with.
+    pub(crate) fn new(rng: &mut fastrand::Rng, profile: &Profile) -> Self {
+        let mut desired = Desired::default();
+        // Pipelines are beside jobs and streams, or alone.
+        let sizes = profile.sizes;
+        let clusters = rng.usize(1..=sizes.clusters_max);
+        let alone = profile.pipelines && rng.u8(0..3) == 0;
+        for index in 0..if alone { 0 } else { clusters } {
+            let name = ClusterName::new(&format!("k{index}")).expect("a name");
+            let cluster = Cluster {
+                jobs_max: rng.u32(1..=sizes.jobs_max),
+                jobs_per_worker_max: rng.u32(1..=6),
+                drain_deadline: profile.ttl * rng.u32(2..=8),
+                ttl: profile.ttl,
+                floor: u32::from(rng.u8(0..4) == 0),
+                lost_after: None,
+                class: None,
+            };
+            desired.clusters.insert(name, Arc::new(cluster));
+        }
+        let mut manifests =
+            Self { version: 1, current: Arc::new(Desired::default()), next_stream: 0, next_pod: 0 };
+        for index in 0..if alone { 0 } else { rng.usize(1..=sizes.sets_max) } {
+            let name = SetName::new(&format!("s{index}")).expect("a name");
+            let clusters: Vec<_> = desired.clusters.keys().cloned().collect();
+            let count = rng.usize(1..=sizes.streams_max);
+            let streams = (0..count).map(|_| manifests.stream(rng)).collect();
+            let set = StreamSet {
+                cluster: pick(rng, &clusters).clone(),
+                streams,
+                policy: if rng.u8(0..4) == 0 { Policy::Contiguous } else { Policy::Sticky },
+                mode: if rng.u8(0..3) == 0 { Mode::Pinned } else { Mode::Expiring },
+                handover_deadline: profile.ttl * rng.u32(1..=4) / 2,
+                moves: Moves {
+                    per_round_max: (*pick(rng, &[1, 3, 100])).max(count / ROUNDS_MAX),
+                    cooldown: profile.ttl * rng.u32(0..=2),
+                    settle: profile.ttl * rng.u32(0..=1) / 8,
+                },
+            };
+            desired.sets.insert(name, Arc::new(set));
+        }
+        if profile.pipelines {
+            pipelines::begin(&mut desired, rng, profile);
+        }
+        manifests.current = Arc::new(desired);
+        manifests
+    }
+
+    /// The desired state now.
+    pub(crate) fn desired(&self) -> Arc<Desired> {
+        Arc::clone(&self.current)
+    }
+
+    pub(crate) fn stream(&mut self, rng: &mut fastrand::Rng) -> Stream {
+        self.next_stream += 1;
+        Stream {
+            name: StreamName::new(&format!("x:{}", self.next_stream)).expect("a name"),
+            weight: if rng.u8(0..4) == 0 { rng.u32(1..=4) } else { 1 },
+            dedicated: rng.u8(0..16) == 0,
+        }
+    }
+
+    pub(crate) fn edit(&mut self, rng: &mut fastrand::Rng, profile: &Profile) -> &'static str {
+        self.version += 1;
+        let mut desired = (*self.current).clone();
+        if profile.pipelines && (desired.sets.is_empty() || rng.u8(0..3) > 0) {
+            let what = pipelines::edit(&mut desired, rng, profile);
+            self.current = Arc::new(desired);
+            return what;
+        }
+        let clusters = desired.clusters.iter().filter(|(_, cluster)| cluster.class.is_none());
+        let cluster_names: Vec<_> = clusters.map(|(name, _)| name.clone()).collect();
+        let set_names: Vec<_> = desired.sets.keys().cloned().collect();
+        let cluster = desired.clusters.get_mut(pick(rng, &cluster_names)).map(Arc::make_mut);
+        let cluster = cluster.expect("it was listed");
+        let set = desired.sets.get_mut(pick(rng, &set_names)).map(Arc::make_mut);
+        let set = set.expect("it was listed");
+        match rng.u8(0..12) {
+            0..=2 => cluster.jobs_max = rng.u32(0..=profile.sizes.jobs_max),
+            4 => {
+                cluster.jobs_per_worker_max = rng.u32(1..=6);
+                cluster.floor = cluster.floor.min(cluster.jobs_per_worker_max);
+            }
+            3 | 5 => cluster.ttl = profile.ttl * rng.u32(3..=6) / 4,
+            6 => cluster.floor = rng.u32(0..=1),
+            7 => set.streams.push(self.stream(rng)),
+            8 if set.streams.len() > 1 => {
+                set.streams.remove(rng.usize(0..set.streams.len()));
+            }
+            9 => {
+                set.policy = match set.policy {
+                    Policy::Sticky => Policy::Contiguous,
+                    Policy::Contiguous => Policy::Sticky,
+                }
+            }
+            10 => {
+                set.mode = match set.mode {
+                    Mode::Expiring => Mode::Pinned,
+                    Mode::Pinned => Mode::Expiring,
+                }
+            }
+            _ => {
+                let at = rng.usize(0..set.streams.len());
+                set.streams[at].weight = rng.u32(1..=4);
+                set.moves.cooldown = profile.ttl * rng.u32(0..=2);
+            }
+        }
+        self.current = Arc::new(desired);
+        "edit: a cluster or set"
+    }
+
+    pub(crate) fn restore(
+        &mut self,
+        rng: &mut fastrand::Rng,
+        profile: &Profile,
+        lived_in: &BTreeSet<ClusterName>,
+    ) {
+        self.version += 1;
+        let mut desired = (*self.current).clone();
+        pipelines::restore(&mut desired, rng, profile, lived_in);
+        self.current = Arc::new(desired);
+    }
+}

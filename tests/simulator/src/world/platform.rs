@@ -1,0 +1,165 @@
+//! The platform: it changes the desired state, creates and ends pods, and reports both late.
+//!
+//! Invariant: it declares only pods gone that are really dead.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_types::{ClusterName, WorkerKey, WorkerName};
+
+use crate::system::clock::{Clock, MS, Real};
+use crate::system::faults::Sequence;
+use crate::system::pipelines;
+use crate::system::pod::Pod;
+use crate::system::profile::one_in;
+use crate::system::worker::{Worker, WorkerKind};
+use crate::world::World;
+use crate::world::queue::SimEvent;
+
+impl World {
+    /// Changes the desired state; each replica learns that a little later.
+    pub(super) fn edit(&mut self) {
+        let what = self.manifests.edit(&mut self.rng, &self.profile);
+        self.coverage.hit("fault: edit");
+        self.coverage.hit(what);
+        self.publish_desired();
+    }
+
+    /// All clusters may run another number of jobs from now on.
+    pub(super) fn resize(&mut self, jobs_max: impl Fn(u32, &mut fastrand::Rng) -> u32) {
+        self.manifests.version += 1;
+        let desired = Arc::make_mut(&mut self.manifests.current);
+        for cluster in desired.clusters.values_mut().filter(|it| it.class.is_none()) {
+            let cluster = Arc::make_mut(cluster);
+            cluster.jobs_max = jobs_max(cluster.jobs_max, &mut self.rng);
+        }
+        self.publish_desired();
+    }
+
+    /// Defines the classes again that still have workers.
+    pub(super) fn restore_classes(&mut self) {
+        if self.profile.pipelines {
+            let living = self.view().living().into_iter();
+            let lived_in = living.map(|pod| self.pods[pod].key.cluster.clone()).collect();
+            self.manifests.restore(&mut self.rng, &self.profile, &lived_in);
+            self.publish_desired();
+        }
+    }
+
+    fn publish_desired(&mut self) {
+        let (version, desired) = (self.manifests.version, self.manifests.desired());
+        for replica in 0..self.replicas.len() {
+            let lag = self.rng.u64(0..=self.profile.platform_lag);
+            let desired = Arc::clone(&desired);
+            self.after(lag, SimEvent::Desired { replica, version, desired });
+        }
+    }
+
+    /// A pod appears: under a name of its own, or, as a twin, under that of another.
+    pub(super) fn new_pod(&mut self, twin_of: Option<usize>, generation: u64) -> usize {
+        let clusters = self.clusters_for_pods();
+        let key = match twin_of {
+            Some(other) => self.pods[other].key.clone(),
+            None => {
+                let index = self.manifests.next_pod;
+                self.manifests.next_pod += 1;
+                // Every cluster gets one before any gets a second.
+                let cluster = clusters[index as usize % clusters.len()].clone();
+                let worker = WorkerName::new(&format!("w{index}")).expect("a name");
+                WorkerKey { cluster, worker }
+            }
+        };
+        let counts = self.rng.u8(0..3) == 0 || self.profile.has(Sequence::CapSwings);
+        let kind = if counts { WorkerKind::Count } else { WorkerKind::Gate };
+        let stoppable = !one_in(&mut self.rng, self.profile.unstoppable_one_in);
+        let worker = Worker::new(kind, stoppable);
+        let clock = Clock::new(&mut self.rng, self.profile.bounds.drift_ppm);
+        let mut node = Pod::new(key, clock, generation, worker);
+        node.drain_deadline =
+            self.rng.bool().then_some(self.profile.ttl * self.rng.u32(1..=6) + Duration::ZERO);
+        node.stays = self.rng.bool();
+        node.address = pipelines::address(self.pods.len());
+        node.shows_bindings = !self.profile.pipelines || self.rng.u8(0..8) > 0;
+        if let Some(other) = twin_of {
+            self.pods[other].replaced_at = Some(self.t);
+            node.twin = true;
+        }
+        self.pods.push(node);
+        let pod = self.pods.len() - 1;
+        let (first, second) = (self.rng.u64(0..50 * MS), self.rng.u64(0..200 * MS));
+        self.after(first, SimEvent::BootAgent { pod, run: 0 });
+        self.after(second, SimEvent::BootWorker { pod, start: 0 });
+        pod
+    }
+
+    /// Every cluster and class that pods are made for, one after the other.
+    fn clusters_for_pods(&self) -> Vec<ClusterName> {
+        let clusters = &self.manifests.current.clusters;
+        let mut all: Vec<_> = clusters.keys().cloned().collect();
+        if self.profile.pipelines {
+            // A class has two for one of a cluster.
+            all.extend(pipelines::classes(&self.manifests.current));
+        }
+        all
+    }
+
+    /// Asks a pod to leave: its agent drains, and the pod ends when the agent has left.
+    pub(super) fn drain_pod(&mut self, pod: usize) {
+        if self.quiet_since.is_some() && self.paused_pod(pod) {
+            // Its agent hears of it when it goes on.
+            let goes_on = self.pods[pod].paused_until - self.t;
+            self.after(goes_on, SimEvent::DrainPod { pod });
+            return;
+        }
+        if std::mem::replace(&mut self.pods[pod].leaving, true) {
+            return;
+        }
+        self.coverage.hit("fault: pod asked to leave");
+        if !self.paused_pod(pod) {
+            self.agent_call(pod, leasehold_agent_core::Holder::drain);
+        }
+    }
+
+    /// Nothing of a pod runs any more.
+    pub(super) fn end_pod(&mut self, pod: usize) {
+        if std::mem::replace(&mut self.pods[pod].dead, true) {
+            return;
+        }
+        self.trace.say(self.t, || format!("        p{pod} is dead"));
+        self.crash_worker(pod, None);
+        self.crash_agent(pod, true, None);
+    }
+
+    /// The platform's look at its pods: which of those that a leader may wait for are gone?
+    pub(super) fn list(&mut self) {
+        for replica in 0..self.replicas.len() {
+            if self.replicas[replica].leads().is_none() {
+                continue;
+            }
+            let mut keys: Vec<WorkerKey> = self.store.register.keys().cloned().collect();
+            keys.extend(self.known_to(replica));
+            keys.sort();
+            keys.dedup();
+            keys.retain(|key| self.is_gone(key));
+            if !keys.is_empty() {
+                let lag = self.rng.u64(0..=self.profile.platform_lag);
+                self.after(lag, SimEvent::Gone { replica, keys });
+            }
+        }
+        let every: Real = self.profile.ttl_real() / 2;
+        self.after(every, SimEvent::ListPods);
+    }
+
+    fn known_to(&self, replica: usize) -> Vec<WorkerKey> {
+        let now = self.view().local_of_replica(replica);
+        let Some(core) = self.replicas[replica].core.as_ref() else { return Vec::new() };
+        let clusters = self.manifests.current.clusters.keys();
+        let workers = clusters.filter_map(|cluster| core.workers(cluster, now)).flatten();
+        workers.map(|worker| worker.key).collect()
+    }
+
+    /// Whether no pod of this name lives.
+    pub(super) fn is_gone(&self, key: &WorkerKey) -> bool {
+        !self.pods.iter().any(|pod| pod.key == *key && !pod.dead)
+    }
+}
