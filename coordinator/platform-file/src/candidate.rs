@@ -29,10 +29,10 @@ use super::{Settings, blocking};
 /// Signs of life within the time after which a silent leader is replaced.
 const BEATS: u32 = 8;
 /// Checks in a row that must have found no heartbeat, however long they took.
-const STILL_LOOKS_MIN: u32 = 4;
+const UNCHANGED_CHECKS_MIN: u32 = 4;
 /// The longest and the shortest time between two checks of the disk.
-const LOOK_MAX: Duration = Duration::from_millis(500);
-const LOOK_MIN: Duration = Duration::from_millis(5);
+const CHECK_MAX: Duration = Duration::from_millis(500);
+const CHECK_MIN: Duration = Duration::from_millis(5);
 /// Candidates wait for a random part of this, so that one is first.
 const JITTER_MAX: Duration = Duration::from_millis(10);
 /// The pause after an attempt that the disk did not let happen.
@@ -44,7 +44,7 @@ const BATCH_MAX: usize = 4_096;
 #[derive(Clone, Debug)]
 pub(crate) struct Disk {
     pub(crate) folder: StateFolder,
-    pub(crate) terms: Epochs,
+    pub(crate) epochs: Epochs,
 }
 
 /// A replica that stands for election on the state folder.
@@ -56,10 +56,10 @@ pub(crate) struct FileCandidate {
 /// What a standby has seen of the leader.
 #[derive(Clone, Debug)]
 struct Watch {
-    sight: EpochState,
+    state: EpochState,
     /// When the last sign of life was seen.
-    moved_at: Moment,
-    still_looks: u32,
+    heartbeat_at: Moment,
+    unchanged_checks: u32,
 }
 
 /// The claim of one term, as its leader has it open. The exposure log is apart: a slow write to the
@@ -102,7 +102,7 @@ impl Candidate for FileCandidate {
         let period = (self.settings.takeover_after / BEATS).min(self.settings.leadership / 10);
         LeadSettings {
             leadership: self.settings.leadership,
-            renew_every: period.clamp(LOOK_MIN, Duration::from_secs(1)),
+            renew_every: period.clamp(CHECK_MIN, Duration::from_secs(1)),
             batch_max: BATCH_MAX,
             batches_max: 1,
         }
@@ -112,9 +112,9 @@ impl Candidate for FileCandidate {
         &mut self,
         replica: &mut Replica,
     ) -> Result<Won<TermFiles, ExposureFiles>, Stopped> {
-        let period = (self.settings.takeover_after / BEATS).clamp(LOOK_MIN, LOOK_MAX);
-        let mut looks = interval(period);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let period = (self.settings.takeover_after / BEATS).clamp(CHECK_MIN, CHECK_MAX);
+        let mut checks = interval(period);
+        checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (over, mut overs) = mpsc::channel(1);
         let mut watch: Option<Watch> = None;
         let mut awaited = None;
@@ -132,13 +132,13 @@ impl Candidate for FileCandidate {
                 },
                 () = replica.events.closed() => return Err(Stopped),
                 _ = overs.recv() => awaited = None,
-                _ = looks.tick() => {}
+                _ = checks.tick() => {}
                 ready = wait_ready(&mut replica.ready) => {
                     ready?;
                     replica.ready = None;
                 }
             }
-            match self.look(watch.take(), replica.above()).await {
+            match self.check(watch.take(), replica.above()).await {
                 Err(error) => {
                     // A replaced folder was logged already.
                     if self.disk.folder.lost().is_none() {
@@ -150,13 +150,13 @@ impl Candidate for FileCandidate {
                 Ok((seen, vacant)) => {
                     self.set_health(replica);
                     if let Some(seen) = &seen {
-                        replica.raise_above(Some(seen.sight.epoch));
-                        if awaited != Some(seen.sight.epoch) && !vacant {
-                            self.await_end(seen.sight.epoch, &over);
-                            awaited = Some(seen.sight.epoch);
+                        replica.raise_above(Some(seen.state.epoch));
+                        if awaited != Some(seen.state.epoch) && !vacant {
+                            self.await_end(seen.state.epoch, &over);
+                            awaited = Some(seen.state.epoch);
                         }
                         if !vacant {
-                            notify(replica, &seen.sight).await?;
+                            notify(replica, &seen.state).await?;
                         }
                     }
                     if vacant
@@ -174,8 +174,8 @@ impl Candidate for FileCandidate {
 
 impl FileCandidate {
     /// Reads who leads, and whether that leader has failed.
-    async fn look(&self, last: Option<Watch>, above: Epoch) -> io::Result<(Option<Watch>, bool)> {
-        let Disk { folder, terms } = self.disk.clone();
+    async fn check(&self, last: Option<Watch>, above: Epoch) -> io::Result<(Option<Watch>, bool)> {
+        let Disk { folder, epochs } = self.disk.clone();
         let takeover_after = self.settings.takeover_after;
         blocking(move || {
             // The first time the leader, which knows more, is left to write it down.
@@ -185,17 +185,17 @@ impl FileCandidate {
                     mark_led(&folder, above);
                 }
             })?;
-            let Some(sight) = terms.latest()? else { return Ok((None, true)) };
-            let over = terms.is_over(sight.epoch);
+            let Some(state) = epochs.latest()? else { return Ok((None, true)) };
+            let over = epochs.is_over(state.epoch);
             let now = clock::now();
             let watch = match last {
-                Some(last) if last.sight == sight => {
-                    Watch { still_looks: last.still_looks + 1, ..last }
+                Some(last) if last.state == state => {
+                    Watch { unchanged_checks: last.unchanged_checks + 1, ..last }
                 }
-                _ => Watch { sight, moved_at: now, still_looks: 0 },
+                _ => Watch { state, heartbeat_at: now, unchanged_checks: 0 },
             };
-            let still = now.since(watch.moved_at) >= takeover_after;
-            let hung = still && watch.still_looks >= STILL_LOOKS_MIN;
+            let still = now.since(watch.heartbeat_at) >= takeover_after;
+            let hung = still && watch.unchanged_checks >= UNCHANGED_CHECKS_MIN;
             Ok((Some(watch), over || hung))
         })
         .await
@@ -203,11 +203,11 @@ impl FileCandidate {
 
     /// Has the end of a leader's process wake the standby at once.
     fn await_end(&self, epoch: Epoch, over: &mpsc::Sender<()>) {
-        let (terms, over) = (self.disk.terms.clone(), over.clone());
+        let (epochs, over) = (self.disk.epochs.clone(), over.clone());
         // A thread of its own: it may wait for as long as the leader lives, and ends with the
         // process. If the thread cannot start, the checks find the same a little later.
         let _ = std::thread::Builder::new().name("leader-watch".into()).spawn(move || {
-            if terms.wait_for_end(epoch).is_ok() {
+            if epochs.wait_for_end(epoch).is_ok() {
                 let _ = over.try_send(());
             }
         });
@@ -255,23 +255,23 @@ fn set_health(progress: &Progress, folder: &StateFolder) {
 }
 
 /// Notifies the driver of the leader, if its claim can be read.
-async fn notify(replica: &mut Replica, sight: &EpochState) -> Result<(), Stopped> {
-    let Some(Claim { identity, address, .. }) = &sight.claim else { return Ok(()) };
-    replica.notify_leader(Some(address.clone()), Some(identity), Some(sight.epoch)).await
+async fn notify(replica: &mut Replica, state: &EpochState) -> Result<(), Stopped> {
+    let Some(Claim { identity, address, .. }) = &state.claim else { return Ok(()) };
+    replica.notify_leader(Some(address.clone()), Some(identity), Some(state.epoch)).await
 }
 
 impl TermStore for TermFiles {
     fn renew(&mut self) -> Answer<(Moment, Result<Standing, String>)> {
-        let Disk { folder, terms } = self.disk.clone();
+        let Disk { folder, epochs } = self.disk.clone();
         let (held, log) = (Arc::clone(&self.held), Arc::clone(&self.log));
         Box::pin(blocking(move || {
             let sent_at = clock::now();
             let mut held = held.lock().unwrap_or_else(PoisonError::into_inner);
             if folder.check().is_err() && folder.lost().is_some() {
-                leave_behind(&folder, held.epoch, &log);
+                save_to_current_folder(&folder, held.epoch, &log);
                 return (sent_at, Ok(Standing::Deposed));
             }
-            let standing = terms.renew(&mut held).map(|standing| match standing {
+            let standing = epochs.renew(&mut held).map(|standing| match standing {
                 epochs::RenewOutcome::Leads => Standing::Leads,
                 epochs::RenewOutcome::Deposed(by) => {
                     tracing::info!(epoch = held.epoch.0, by = by.0, "deposed");
@@ -288,7 +288,7 @@ impl TermStore for TermFiles {
         set_health(&self.progress, &self.disk.folder);
         let Self { address: own, disk, held, .. } = self;
         let_go_at_end(held, until);
-        let latest = blocking(move || disk.terms.latest()).await.ok().flatten();
+        let latest = blocking(move || disk.epochs.latest()).await.ok().flatten();
         let address = latest.and_then(|latest| latest.claim).map(|claim| claim.address);
         Successor { address: address.filter(|address| *address != own), epoch: None }
     }
@@ -326,9 +326,9 @@ impl ExposureStore for ExposureFiles {
 
 /// The folder is another one: what a leader knows is written into what is there now, so that a
 /// replica that starts on it takes no epoch again, and knows which workers may hold what.
-fn leave_behind(folder: &StateFolder, epoch: Epoch, register: &Mutex<ExposureLog>) {
-    let mut register = register.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Err(error) = register.leave_behind() {
+fn save_to_current_folder(folder: &StateFolder, epoch: Epoch, log: &Mutex<ExposureLog>) {
+    let mut log = log.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Err(error) = log.write_to_current_folder() {
         tracing::error!(
             error = error.to_string(),
             "the exposure log is lost with the state folder"
@@ -364,10 +364,10 @@ fn take_term(
     above: Epoch,
     seen: Option<&Watch>,
 ) -> io::Result<Option<TakenTerm>> {
-    let Disk { folder, terms } = disk;
-    let claimed = terms.highest()?.unwrap_or_default();
+    let Disk { folder, epochs } = disk;
+    let claimed = epochs.highest()?.unwrap_or_default();
     let registered = exposure_log::highest(&settings.state_dir)?.unwrap_or_default();
-    let seen_epoch = seen.map(|watch| watch.sight.epoch).unwrap_or_default();
+    let seen_epoch = seen.map(|watch| watch.state.epoch).unwrap_or_default();
     if claimed > seen_epoch {
         // Another replica has taken the term since the leader failed.
         return Ok(None);
@@ -381,24 +381,24 @@ fn take_term(
         id: fastrand::u64(..),
     };
     let sent_at = clock::now();
-    let Some(mut held) = terms.take(epoch, &claim)? else { return Ok(None) };
-    let mut register = ExposureLog::open(&settings.state_dir, epoch)?;
-    let predecessor_end = predecessor_end(settings, terms, epoch, seen, claimed < registered)?;
+    let Some(mut held) = epochs.take(epoch, &claim)? else { return Ok(None) };
+    let mut log = ExposureLog::open(&settings.state_dir, epoch)?;
+    let predecessor_end = predecessor_end(settings, epochs, epoch, seen, claimed < registered)?;
     // If the log cannot be written, this leader keeps its entries and adds none.
-    let adopted = if register.write(&[]).is_ok() { epoch } else { Epoch::default() };
-    if terms.renew(&mut held)? != epochs::RenewOutcome::Leads {
+    let adopted = if log.write(&[]).is_ok() { epoch } else { Epoch::default() };
+    if epochs.renew(&mut held)? != epochs::RenewOutcome::Leads {
         return Ok(None);
     }
     // Proves that everything above was read from the folder that this replica began with.
     folder.check()?;
-    if let Err(error) = terms.prune() {
+    if let Err(error) = epochs.prune() {
         tracing::warn!(error = error.to_string(), "cannot remove old epochs");
     }
     let entry = |exposure: &_| Entry { epoch: adopted, exposure: Clone::clone(exposure) };
-    let entries = register.entries().iter();
+    let entries = log.entries().iter();
     let entries = entries.map(|(key, exposure)| (key.clone(), entry(exposure))).collect();
     let taken = Taken { epoch, sent_at, predecessor_end };
-    Ok(Some(TakenTerm { taken, held, log: register, entries }))
+    Ok(Some(TakenTerm { taken, held, log, entries }))
 }
 
 /// When every earlier leader has surely stopped. One whose process has ended or that has given up
@@ -406,22 +406,22 @@ fn take_term(
 /// of life, if there was none since, else before this epoch was taken.
 fn predecessor_end(
     settings: &Settings,
-    terms: &Epochs,
+    epochs: &Epochs,
     epoch: Epoch,
     seen: Option<&Watch>,
     claims_lost: bool,
 ) -> io::Result<Moment> {
-    let unfinished_before = terms.unfinished_before(epoch)?;
+    let unfinished_before = epochs.unfinished_before(epoch)?;
     let now = clock::now();
     let mut end = now;
     for (earlier, claim) in unfinished_before {
         let leadership = claim.as_ref().map_or(settings.leadership, Claim::leadership);
         let still = seen.zip(claim.as_ref()).filter(|(seen, claim)| {
-            seen.sight.epoch == earlier
-                && seen.sight.claim.as_ref() == Some(claim)
-                && terms.heartbeat(earlier, claim) == seen.sight.heartbeat
+            seen.state.epoch == earlier
+                && seen.state.claim.as_ref() == Some(claim)
+                && epochs.heartbeat(earlier, claim) == seen.state.heartbeat
         });
-        let renewed_before = still.map_or(now, |(seen, _)| seen.moved_at);
+        let renewed_before = still.map_or(now, |(seen, _)| seen.heartbeat_at);
         end = end.max(renewed_before + settings.bounds.outlast(leadership));
     }
     if claims_lost {

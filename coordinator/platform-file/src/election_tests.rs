@@ -131,14 +131,14 @@ async fn one_of_two_leads_and_the_other_follows_when_it_ends() {
     assert_eq!(second.epoch, Epoch(2));
     let entry = Entry { epoch: Epoch(2), exposure: exposure(3) };
     assert_eq!(second.exposed, BTreeMap::from([(worker("w"), entry)]), "adopted");
-    // The first has ended, as its lock tells: nothing of it need be waited for.
+    // The first has ended, as its lock shows: there is nothing to wait for.
     assert!(second.predecessor_end <= clock::now());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_leader_that_resigns_is_followed_at_once_and_one_that_steps_down_goes_above() {
     let folder = tempfile::tempdir().unwrap();
-    // No sign of life is ever missed here: only the lock can tell.
+    // No heartbeat is missed here: only the lock shows the end.
     let mut slow = settings(folder.path(), "a");
     slow.takeover_after = Duration::from_secs(3600);
     let mut a = start(slow.clone()).await.unwrap();
@@ -171,9 +171,9 @@ async fn a_leader_that_resigns_is_followed_at_once_and_one_that_steps_down_goes_
 async fn a_hung_leader_is_replaced_and_waited_for() {
     let folder = tempfile::tempdir().unwrap();
     let settings = settings(folder.path(), "b");
-    let terms = Epochs::open(&settings.state_dir).unwrap();
-    let mut hung = terms.take(Epoch(7), &claim("hung")).unwrap().unwrap();
-    assert_eq!(terms.renew(&mut hung).unwrap(), RenewOutcome::Leads);
+    let epochs = Epochs::open(&settings.state_dir).unwrap();
+    let mut hung = epochs.take(Epoch(7), &claim("hung")).unwrap().unwrap();
+    assert_eq!(epochs.renew(&mut hung).unwrap(), RenewOutcome::Leads);
     let last_renewal = clock::now();
 
     let mut b = start(settings.clone()).await.unwrap();
@@ -183,13 +183,13 @@ async fn a_hung_leader_is_replaced_and_waited_for() {
     // It may grant until its last renewal runs out by its own clock.
     let bounds = settings.bounds;
     assert!(elected.predecessor_end >= last_renewal + bounds.outlast(Duration::from_secs(30)));
-    assert_eq!(terms.renew(&mut hung).unwrap(), RenewOutcome::Deposed(Epoch(8)));
+    assert_eq!(epochs.renew(&mut hung).unwrap(), RenewOutcome::Deposed(Epoch(8)));
 
     // The next one waits for it too, for as long as its process lives.
-    let third = terms.unfinished_before(Epoch(9)).unwrap();
+    let third = epochs.unfinished_before(Epoch(9)).unwrap();
     assert_eq!(third.iter().map(|(epoch, _)| *epoch).collect::<Vec<_>>(), [Epoch(7), Epoch(8)]);
     drop(hung);
-    assert!(terms.is_over(Epoch(7)));
+    assert!(epochs.is_over(Epoch(7)));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -198,8 +198,8 @@ async fn a_deposed_leader_registers_nobody_and_names_its_successor() {
     let settings = settings(folder.path(), "a");
     let mut a = start(settings.clone()).await.unwrap();
     let first = elected(&mut a).await;
-    let terms = Epochs::open(&settings.state_dir).unwrap();
-    let mut usurper = terms.take(first.epoch.next(), &claim("b")).unwrap().unwrap();
+    let epochs = Epochs::open(&settings.state_dir).unwrap();
+    let mut usurper = epochs.take(first.epoch.next(), &claim("b")).unwrap().unwrap();
     a.commands.send(order(1, Order::Register(vec![entry("late", 1, 1)]))).await.unwrap();
     loop {
         match next(&mut a).await {
@@ -211,8 +211,8 @@ async fn a_deposed_leader_registers_nobody_and_names_its_successor() {
             _ => {}
         }
     }
-    assert_eq!(terms.renew(&mut usurper).unwrap(), RenewOutcome::Leads);
-    // Its driver may grant until the end of its term: whoever leads next waits for that.
+    assert_eq!(epochs.renew(&mut usurper).unwrap(), RenewOutcome::Leads);
+    // Its driver may grant until the end of its term: the next leader waits for that.
     drop(usurper);
     let third = elected(&mut a).await;
     assert_eq!(third.epoch, Epoch(3));
@@ -268,18 +268,18 @@ async fn a_running_leader_keeps_its_epoch_when_somebody_removes_the_files() {
         fs::rename(settings.state_dir.join(name), removed.join(name)).unwrap();
     }
     // Two confirmations later it has been seen to be gone, and is there again.
-    let terms = loop {
+    let epochs = loop {
         a.commands.send(order(7, Order::Confirm)).await.unwrap();
         match next(&mut a).await {
             Event::Renewed(renewed) => assert_eq!(renewed.epoch, Epoch(7)),
             other => panic!("{other:?}"),
         }
-        let terms = Epochs::open(&settings.state_dir).unwrap();
-        if terms.highest().unwrap() == Some(Epoch(7)) {
-            break terms;
+        let epochs = Epochs::open(&settings.state_dir).unwrap();
+        if epochs.highest().unwrap() == Some(Epoch(7)) {
+            break epochs;
         }
     };
-    assert!(!terms.is_over(Epoch(7)));
+    assert!(!epochs.is_over(Epoch(7)));
     let alive = || {
         let names = fs::read_dir(settings.state_dir.join("epochs")).unwrap();
         let mut paths = names.map(|entry| entry.unwrap().path());
@@ -290,16 +290,16 @@ async fn a_running_leader_keeps_its_epoch_when_somebody_removes_the_files() {
         a.commands.send(order(7, Order::Confirm)).await.unwrap();
         next(&mut a).await;
     }
-    assert!(!terms.is_over(Epoch(7)));
+    assert!(!epochs.is_over(Epoch(7)));
     a.commands.send(order(7, Order::Register(vec![entry("x", 2, 1)]))).await.unwrap();
     while !matches!(next(&mut a).await, Event::Registered(_)) {}
     let _a = drain(a);
-    let register = ExposureLog::open(&settings.state_dir, Epoch(8)).unwrap();
-    let workers: BTreeSet<_> = register.entries().keys().cloned().collect();
+    let log = ExposureLog::open(&settings.state_dir, Epoch(8)).unwrap();
+    let workers: BTreeSet<_> = log.entries().keys().cloned().collect();
     assert_eq!(workers, BTreeSet::from([worker("w"), worker("x")]));
 }
 
-/// Somebody deletes the state folder beside replicas that live: none of them leads any more, and no
+/// The state folder is deleted while replicas run: none of them leads any more, and no
 /// epoch is led twice, neither by them nor by one that is started on what they leave behind.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_folder_that_is_deleted_is_led_by_nobody_and_begun_anew_above() {
@@ -381,22 +381,22 @@ async fn what_was_last_good_is_enough_to_lead() {
 #[test]
 fn of_many_that_take_one_epoch_exactly_one_has_it() {
     let folder = tempfile::tempdir().unwrap();
-    let terms = Epochs::open(folder.path()).unwrap();
+    let epochs = Epochs::open(folder.path()).unwrap();
     const RACERS: usize = 8;
     for round in 1..=200 {
         let barrier = Barrier::new(RACERS);
-        let seats = std::thread::scope(|scope| {
+        let winners = std::thread::scope(|scope| {
             let race = || {
                 barrier.wait();
-                terms.take(Epoch(round), &claim("racer")).unwrap()
+                epochs.take(Epoch(round), &claim("racer")).unwrap()
             };
             let racers: Vec<_> = (0..RACERS).map(|_| scope.spawn(race)).collect();
             racers.into_iter().filter_map(|racer| racer.join().unwrap()).collect::<Vec<_>>()
         });
-        assert_eq!(seats.len(), 1, "round {round}");
-        assert_eq!(terms.highest().unwrap(), Some(Epoch(round)));
-        drop(seats);
-        terms.prune().unwrap();
+        assert_eq!(winners.len(), 1, "round {round}");
+        assert_eq!(epochs.highest().unwrap(), Some(Epoch(round)));
+        drop(winners);
+        epochs.prune().unwrap();
     }
     let left: Vec<_> = fs::read_dir(folder.path().join("epochs")).unwrap().collect();
     assert_eq!(left.len(), 8 * 3, "{left:?}");
@@ -413,7 +413,7 @@ fn an_epoch_that_leaves_no_room_for_later_ones_is_refused_and_the_leader_stays()
         let error = epochs.highest().unwrap_err().to_string();
         let path = file.to_str().unwrap();
         assert!(error.contains(path) && error.contains("move it out of the folder"), "{error}");
-        // It is not deposed: the renewal is tried again until somebody has removed the file.
+        // It is not deposed: the renewal is tried again until the file is removed.
         epochs.renew(&mut held).unwrap_err();
         fs::remove_file(&file).unwrap();
         assert_eq!(epochs.renew(&mut held).unwrap(), RenewOutcome::Leads);
@@ -454,7 +454,7 @@ fn what_was_registered_is_read_back_and_a_torn_line_is_not() {
         BTreeMap::from([(worker("b"), Exposure::anything()), (worker("c"), exposure(4))]);
     assert_eq!(*entries.entries(), unreadable);
 
-    // A line in the middle may be any worker's: nobody may lead without it.
+    // A line in the middle may be any worker's: no replica may lead without it.
     fs::write(&newest, text.replacen("enter", "entre", 1)).unwrap();
     let error = ExposureLog::open(folder.path(), Epoch(7)).unwrap_err().to_string();
     assert!(error.contains("00000000000000000006.log:1 cannot be read"), "{error}");

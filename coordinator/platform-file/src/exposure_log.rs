@@ -105,7 +105,7 @@ impl ExposureLog {
 
     /// Writes all that is registered into whatever folder is there now, with what the newest log
     /// there says of others.
-    pub(crate) fn leave_behind(&mut self) -> io::Result<()> {
+    pub(crate) fn write_to_current_folder(&mut self) -> io::Result<()> {
         fs::create_dir_all(&self.folder)?;
         let newest = numbered(&self.folder, "log")?.pop();
         let found = newest.map_or(Ok(Entries::new()), |log| read(&log_path(&self.folder, log)))?;

@@ -68,7 +68,7 @@ pub async fn start(settings: Settings) -> anyhow::Result<Platform> {
         let folder = StateFolder::open(&state_dir)?;
         Ok::<_, io::Error>((Epochs::open(&state_dir)?, folder))
     });
-    let (terms, folder) = opened.await.with_context(|| {
+    let (epochs, folder) = opened.await.with_context(|| {
         format!("the state folder {} cannot be used", settings.state_dir.display())
     })?;
     let manifests = std::path::absolute(&settings.manifests)
@@ -79,12 +79,14 @@ pub async fn start(settings: Settings) -> anyhow::Result<Platform> {
     let (problem_sender, problems) = watch::channel(Arc::default());
     let (ready, is_ready) = oneshot::channel();
     let (freshness_sender, freshness) = watch::channel(Freshness::default());
-    let good = LastGoodFile::new(settings.state_dir.clone());
+    let last_good_file = LastGoodFile::new(settings.state_dir.clone());
     let desired_publisher = DesiredPublisher::new(event_sender.clone(), problem_sender, ready);
-    tokio::spawn(ManifestWatcher::new(manifests, good, desired_publisher, freshness_sender).run());
+    tokio::spawn(
+        ManifestWatcher::new(manifests, last_good_file, desired_publisher, freshness_sender).run(),
+    );
     let (access, progress) = (Access::Open, Arc::<Progress>::default());
     let driver = Arc::clone(&progress);
-    let disk = Disk { folder, terms };
+    let disk = Disk { folder, epochs };
     let errors = StoreErrors::new(true, "the state folder works again");
     let replica = Replica::new(event_sender, command_receiver, driver, is_ready, errors);
     tokio::spawn(campaign::run(FileCandidate::new(settings, disk), replica));

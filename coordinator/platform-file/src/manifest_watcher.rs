@@ -41,7 +41,7 @@ pub(crate) struct ManifestWatcher {
 struct State {
     root: PathBuf,
     catalog: Catalog,
-    good: LastGoodFile,
+    last_good_file: LastGoodFile,
     watcher: Watcher,
     stamps: Vec<(PathBuf, Stamp)>,
     /// What of the folder could not be read at the last reading.
@@ -51,14 +51,14 @@ struct State {
 impl ManifestWatcher {
     pub(crate) fn new(
         root: PathBuf,
-        good: LastGoodFile,
+        last_good_file: LastGoodFile,
         desired_publisher: DesiredPublisher,
         freshness: watch::Sender<Freshness>,
     ) -> Self {
         let (watcher, wakes) = Watcher::new();
         let catalog = Catalog::new(&root);
         let (stamps, unread) = (Vec::new(), None);
-        let state = Box::new(State { root, catalog, good, watcher, stamps, unread });
+        let state = Box::new(State { root, catalog, last_good_file, watcher, stamps, unread });
         Self { state, wakes, desired_publisher, freshness }
     }
 
@@ -70,7 +70,7 @@ impl ManifestWatcher {
         self = self.with_state(State::restore).await;
         loop {
             let mut state = self.state;
-            let looked_at = clock::now();
+            let read_at = clock::now();
             let (state, reading) = blocking(move || {
                 let reading = (woken || state.has_changed()).then(|| state.read());
                 (state, reading)
@@ -82,7 +82,7 @@ impl ManifestWatcher {
             {
                 return;
             }
-            self.confirm(looked_at);
+            self.confirm(read_at);
             self = self.with_state(State::keep).await;
             tokio::select! {
                 () = self.desired_publisher.closed() => return,
@@ -101,10 +101,10 @@ impl ManifestWatcher {
     }
 
     /// A complete read at that moment confirms the desired state; an incomplete one does not.
-    fn confirm(&self, looked_at: Moment) {
+    fn confirm(&self, read_at: Moment) {
         self.freshness.send_modify(|freshness| {
             *freshness = match &self.state.unread {
-                None => Freshness::confirmed(looked_at),
+                None => Freshness::confirmed(read_at),
                 Some(why) => freshness.troubled(why.clone()),
             };
         });
@@ -131,25 +131,25 @@ impl ManifestWatcher {
 
 impl State {
     fn restore(&mut self) {
-        if let Some(last_good) = self.good.load() {
+        if let Some(last_good) = self.last_good_file.load() {
             self.catalog.restore(last_good);
         }
     }
 
     fn keep(&mut self) {
         if let Some(last_good) = self.catalog.last_good() {
-            self.good.save(last_good);
+            self.last_good_file.save(last_good);
         }
     }
 
     fn has_changed(&self) -> bool {
-        self.stamps != self.look()
+        self.stamps != self.current_stamps()
     }
 
     /// Reads until everything that was read was watched before.
     fn read(&mut self) -> Reading {
         // A change during the reading must differ from what is remembered.
-        let before: BTreeMap<PathBuf, Stamp> = self.look().into_iter().collect();
+        let before: BTreeMap<PathBuf, Stamp> = self.current_stamps().into_iter().collect();
         let mut reading = self.catalog.read();
         for _ in 0..ROUNDS_MAX {
             let (folders, files) = self.paths();
@@ -159,14 +159,14 @@ impl State {
             reading = self.catalog.read();
         }
         self.unread = unread(&self.root);
-        self.stamps = self.look();
+        self.stamps = self.current_stamps();
         for (path, stamp) in &mut self.stamps {
             *stamp = before.get(path).copied().unwrap_or(*stamp);
         }
         reading
     }
 
-    fn look(&self) -> Vec<(PathBuf, Stamp)> {
+    fn current_stamps(&self) -> Vec<(PathBuf, Stamp)> {
         let (folders, files) = self.paths();
         let paths = folders.into_iter().chain(files);
         paths.map(|path| (path.clone(), Stamp::of(&path))).collect()

@@ -186,7 +186,7 @@ impl AccessReviewer {
             ..TokenReview::default()
         };
         let api: Api<TokenReview> = Api::all(self.0.client.clone());
-        let answer = self.ask(api.create(&PostParams::default(), &review)).await?;
+        let answer = self.call_api(api.create(&PostParams::default(), &review)).await?;
         answer.status.ok_or_else(|| "the review has no status".into())
     }
 
@@ -208,7 +208,7 @@ impl AccessReviewer {
             ..SubjectAccessReview::default()
         };
         let api: Api<SubjectAccessReview> = Api::all(self.0.client.clone());
-        let answer = self.ask(api.create(&PostParams::default(), &review)).await;
+        let answer = self.call_api(api.create(&PostParams::default(), &review)).await;
         let answer = answer.map_err(|why| {
             Denied::Unavailable(format!("whether {what} is allowed is not known: {why}"))
         })?;
@@ -218,12 +218,12 @@ impl AccessReviewer {
         }
     }
 
-    async fn ask<T>(
+    async fn call_api<T>(
         &self,
-        question: impl Future<Output = Result<T, kube::Error>>,
+        call: impl Future<Output = Result<T, kube::Error>>,
     ) -> Result<T, String> {
         let _permit = self.0.permits.acquire().await.expect("never closed");
-        match timeout(ANSWER_WITHIN, question).await {
+        match timeout(ANSWER_WITHIN, call).await {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(error)) => Err(error.to_string()),
             Err(_) => Err(format!("the API server did not answer within {ANSWER_WITHIN:?}")),

@@ -412,8 +412,8 @@ impl AuthorityController {
     }
 
     fn warn_once(&mut self, problem: &str) {
-        let is_news = !self.warnings.contains(problem);
-        if is_news && self.warnings.len() < WARNINGS_MAX {
+        let is_new = !self.warnings.contains(problem);
+        if is_new && self.warnings.len() < WARNINGS_MAX {
             tracing::warn!(problem, namespace = self.settings.namespace, "the Secret {NAME}");
             self.warnings.insert(problem.to_owned());
         }

@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_judged_before_the_lease_was_looked_for() {
+    fn nothing_is_evaluated_before_the_lease_was_read() {
         let mut standby = standby();
         assert_eq!(standby.vacancy(100_000), None);
         standby.detector.on_watch_event(None, standby.at(100_001));
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leader_lives_as_long_as_it_renews_or_is_heard() {
+    fn a_leader_lives_as_long_as_it_renews_or_sends_heartbeats() {
         let mut standby = standby();
         standby.lives(0, 60_000, false);
         standby.lives(60_250, 120_000, true);
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_heard_of_a_leader_says_nothing_of_the_next() {
+    fn signals_of_one_leader_do_not_count_for_the_next() {
         let mut standby = standby();
         standby.lives(0, 10_000, true);
         standby.signals(10_001, LeaderSignal::Disconnected);
@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_sight_is_passed_over_unless_the_api_server_was_away() {
+    fn a_stale_event_is_ignored_unless_the_api_server_was_away() {
         let mut standby = standby();
         let old = standby.record("other_1", 7);
         standby.renewed(10, "third_1", 8);
@@ -481,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_that_renews_nothing_is_no_sign_of_life() {
+    fn a_write_that_renews_nothing_does_not_count_as_a_renewal() {
         let mut standby = standby();
         standby.lives(0, 10_000, true);
         for ms in (10_050..13_000).step_by(50) {

@@ -48,7 +48,7 @@ pub(crate) struct LeaseRead {
 pub(crate) struct LeaseRecord {
     /// Orders what is seen of one object.
     pub(crate) version: u64,
-    /// Who holds it; nobody once it was released.
+    /// The holder; `None` once it was released.
     pub(crate) holder: Option<String>,
     /// Where that one is reached.
     pub(crate) address: Option<String>,
@@ -370,7 +370,7 @@ pub(crate) fn describe_error(error: &kube::Error) -> String {
 
 #[cfg(test)]
 impl LeaseRecord {
-    /// A Lease as a leader writes it; `renewal` tells its renewals apart.
+    /// A Lease as a leader writes it; `renewal` distinguishes its renewals.
     pub(crate) fn example(
         version: u64,
         holder: &str,

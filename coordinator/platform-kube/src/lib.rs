@@ -296,39 +296,39 @@ fn bundle_publisher(
 
 /// The namespaces that have a WorkerCluster, as they change.
 fn namespaces(objects: watch::Receiver<Arc<Objects>>) -> watch::Receiver<BTreeSet<String>> {
-    seen_in(objects, Objects::namespaces)
+    derived(objects, Objects::namespaces)
 }
 
 /// The WorkerClusters and WorkerClasses as far as new pods go by them, as they change; none before
 /// all were read.
 fn clusters(objects: watch::Receiver<Arc<Objects>>) -> watch::Receiver<Option<Arc<Clusters>>> {
-    seen_in(objects, |objects| {
+    derived(objects, |objects| {
         let mut clusters = Clusters::default();
         // Of two of one name the WorkerCluster has it, and so comes last.
-        for (name, seen) in &objects.classes {
+        for (name, current) in &objects.classes {
             let (namespace, name) = name.parts();
-            clusters.insert(namespace.unwrap_or_default(), name, (&seen.object.spec).into());
+            clusters.insert(namespace.unwrap_or_default(), name, (&current.object.spec).into());
         }
-        for (name, seen) in &objects.clusters {
+        for (name, current) in &objects.clusters {
             let (namespace, name) = name.parts();
-            clusters.insert(namespace.unwrap_or_default(), name, (&seen.object.spec).into());
+            clusters.insert(namespace.unwrap_or_default(), name, (&current.object.spec).into());
         }
         objects.is_whole.then(|| Arc::new(clusters))
     })
 }
 
 /// Something that follows from the objects, as it changes.
-fn seen_in<T: Clone + Default + PartialEq + Send + Sync + 'static>(
+fn derived<T: Clone + Default + PartialEq + Send + Sync + 'static>(
     mut objects: watch::Receiver<Arc<Objects>>,
     look: fn(&Objects) -> T,
 ) -> watch::Receiver<T> {
     let (sender, receiver) = watch::channel(T::default());
     tokio::spawn(async move {
         loop {
-            let seen = look(&objects.borrow_and_update());
+            let current = look(&objects.borrow_and_update());
             sender.send_if_modified(|last| {
-                let is_new = *last != seen;
-                *last = seen;
+                let is_new = *last != current;
+                *last = current;
                 is_new
             });
             tokio::select! {

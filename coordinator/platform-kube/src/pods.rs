@@ -174,7 +174,7 @@ impl Shared {
         }
     }
 
-    fn scope_seen(&self, namespace: Option<&str>) {
+    fn mark_scope_listed(&self, namespace: Option<&str>) {
         let mut seen = self.seen.lock().expect("no panic while it is held");
         seen.insert(namespace.map(str::to_owned));
     }

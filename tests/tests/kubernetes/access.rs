@@ -279,7 +279,7 @@ async fn an_agent_that_is_not_whom_it_says_is_refused_and_its_log_says_why() {
         ("nonsense", "w-0", tls("nonsense"), vec!["Unauthorized", "refuses the token"]),
         ("others", "w-0", tls(&others), vec!["Unauthorized", "cannot speak for"]),
         ("unmeant", "w-0", tls(&unmeant), vec!["Unauthorized", "audience"]),
-        ("unbound", "w-0", tls(&unbound), vec!["Unauthorized", "bound to no pod"]),
+        ("unbound", "w-0", tls(&unbound), vec!["Unauthorized", "not bound to a pod"]),
         ("bare", "bare", tls(&bare), vec!["Unauthorized", "label leasehold.dev/cluster=builds"]),
         ("elsewhere", "elsewhere", tls(&elsewhere), vec!["Unauthorized", "cluster=nightly"]),
         ("gone", "gone", tls(&gone), vec!["Unauthorized", "refuses the token"]),

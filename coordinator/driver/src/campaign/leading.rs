@@ -22,7 +22,7 @@ use crate::health::Progress;
 use crate::platform::Command;
 
 /// The longest time between two checks of the clock and of the driver.
-const LOOK_MAX: Duration = Duration::from_millis(250);
+const CHECK_MAX: Duration = Duration::from_millis(250);
 
 /// How a term has ended.
 #[derive(Debug)]
@@ -54,7 +54,7 @@ pub(super) struct Leading<'a, T, E> {
     listing: Option<Answer<Result<BTreeMap<WorkerKey, Entry>, String>>>,
     writing: FuturesUnordered<Answer<Vec<(Change, Written)>>>,
     /// Events for which the driver has no room yet.
-    unsaid: VecDeque<Event>,
+    queued_events: VecDeque<Event>,
     /// Whether the driver goes on: one that hangs must not go on leading.
     progress: &'a Progress,
 }
@@ -62,7 +62,7 @@ pub(super) struct Leading<'a, T, E> {
 enum Woken {
     Command(Option<Command>),
     DriverGone,
-    Said,
+    EventSent,
     Renewed(Moment, Result<Standing, String>),
     Listed(Result<BTreeMap<WorkerKey, Entry>, String>),
     Wrote(Vec<(Change, Written)>),
@@ -89,7 +89,7 @@ impl<'a, T: TermStore, E: ExposureStore> Leading<'a, T, E> {
             renewing: None,
             listing: None,
             writing: FuturesUnordered::new(),
-            unsaid: VecDeque::new(),
+            queued_events: VecDeque::new(),
             progress: &replica.progress,
         }
     }
@@ -102,7 +102,7 @@ impl<'a, T: TermStore, E: ExposureStore> Leading<'a, T, E> {
     /// Leads until the term has ended.
     pub(super) async fn run(&mut self) -> Ended {
         loop {
-            self.carry_out();
+            self.dispatch();
             match self.lead.over() {
                 Some(Over::Deposed) => return Ended::Deposed,
                 Some(Over::Expired) => return Ended::Expired,
@@ -113,7 +113,7 @@ impl<'a, T: TermStore, E: ExposureStore> Leading<'a, T, E> {
                 }
                 None => {}
             }
-            let nap = self.lead.poll_timeout().since(clock::now()).min(LOOK_MAX);
+            let nap = self.lead.poll_timeout().since(clock::now()).min(CHECK_MAX);
             let woken = tokio::select! {
                 biased;
                 command = self.commands.recv() => Woken::Command(command),
@@ -123,12 +123,12 @@ impl<'a, T: TermStore, E: ExposureStore> Leading<'a, T, E> {
                 }
                 listed = if_some(&mut self.listing) => Woken::Listed(listed),
                 Some(outcomes) = self.writing.next() => Woken::Wrote(outcomes),
-                room = self.events.reserve(), if !self.unsaid.is_empty() => match room {
+                room = self.events.reserve(), if !self.queued_events.is_empty() => match room {
                     Ok(room) => {
-                        if let Some(event) = self.unsaid.pop_front() {
+                        if let Some(event) = self.queued_events.pop_front() {
                             room.send(event);
                         }
-                        Woken::Said
+                        Woken::EventSent
                     }
                     Err(_) => Woken::DriverGone,
                 },
@@ -138,7 +138,7 @@ impl<'a, T: TermStore, E: ExposureStore> Leading<'a, T, E> {
             match woken {
                 Woken::Command(None) | Woken::DriverGone => return Ended::DriverGone,
                 Woken::Command(Some(command)) => {
-                    if let Some(ended) = self.obey(command, now) {
+                    if let Some(ended) = self.run_command(command, now) {
                         return ended;
                     }
                 }
@@ -161,13 +161,13 @@ impl<'a, T: TermStore, E: ExposureStore> Leading<'a, T, E> {
                     self.lead.listed(listed.ok(), now);
                 }
                 Woken::Wrote(outcomes) => self.wrote(outcomes, now),
-                Woken::Said | Woken::Time => {}
+                Woken::EventSent | Woken::Time => {}
             }
             self.lead.tick(!self.progress.is_stalled(), now);
         }
     }
 
-    fn obey(&mut self, command: Command, now: Moment) -> Option<Ended> {
+    fn run_command(&mut self, command: Command, now: Moment) -> Option<Ended> {
         match command {
             Command::Order { epoch, order } => self.lead.order(epoch, order, now),
             Command::Resign(done) => return Some(Ended::Resign(done)),
@@ -190,7 +190,7 @@ impl<'a, T: TermStore, E: ExposureStore> Leading<'a, T, E> {
     }
 
     /// Runs the campaign's requests.
-    fn carry_out(&mut self) {
+    fn dispatch(&mut self) {
         while let Some(request) = self.lead.poll_request() {
             match request {
                 Request::Renew => self.renewing = Some(self.terms.renew()),
@@ -204,9 +204,9 @@ impl<'a, T: TermStore, E: ExposureStore> Leading<'a, T, E> {
                 tracing::info!(epoch, exposed, "elected");
             }
             // A driver that is behind needs only the newest renewal.
-            match (&event, self.unsaid.back_mut()) {
+            match (&event, self.queued_events.back_mut()) {
                 (Event::Renewed(_), Some(last @ Event::Renewed(_))) => *last = event,
-                _ => self.unsaid.push_back(event),
+                _ => self.queued_events.push_back(event),
             }
         }
     }

@@ -45,7 +45,9 @@ pub(super) fn identity_of(status: TokenReviewStatus, audience: &str) -> Result<I
     }
     // An authenticator that knows no audiences names none: its tokens are good for everything.
     if !status.audiences.iter().flatten().any(|it| it == audience) {
-        return Err(format!("the token is not made for audience {audience:?}"));
+        return Err(format!(
+            "the token has no audience {audience:?}: request it for that audience"
+        ));
     }
     let user = status.user.unwrap_or_default();
     Ok(Identity {
@@ -65,14 +67,14 @@ impl Identity {
         let account = self.username.strip_prefix(SERVICE_ACCOUNT);
         let Some((namespace, _)) = account.and_then(|account| account.split_once(':')) else {
             return Err(Denied::Forbidden(format!(
-                "the token is of {:?}, which is no service account: an agent speaks with the \
+                "the token belongs to {:?}, not to a service account: an agent must use the \
                  projected token of its pod",
                 self.username
             )));
         };
         let (Some(name), Some(uid)) = (self.extra(POD_NAME), self.extra(POD_UID)) else {
             return Err(Denied::Forbidden(format!(
-                "the token of {} is bound to no pod: project it into the pod \
+                "the token of {} is not bound to a pod: project it into the pod \
                  (serviceAccountToken), or request it for the pod",
                 self.username
             )));
@@ -87,13 +89,13 @@ impl Identity {
         let bound = PodName { namespace: namespace.to_owned(), name: name.to_owned() };
         if bound.namespace != wanted.namespace {
             return Err(Denied::Forbidden(format!(
-                "the token is of namespace {:?}, the cluster of {:?}",
+                "the token belongs to namespace {:?}, the cluster to {:?}",
                 bound.namespace, wanted.namespace
             )));
         }
         if bound != wanted {
             return Err(Denied::Forbidden(format!(
-                "the token is of pod {:?}, which cannot speak for {:?}",
+                "the token belongs to pod {:?}, which cannot speak for {:?}",
                 bound.name, wanted.name
             )));
         }
@@ -125,22 +127,22 @@ pub(super) fn check_pod(
             "pod {namespace}/{name} was deleted, or has lost its label leasehold.dev/cluster"
         )),
         PodLookupError::UidMismatch => Denied::Forbidden(format!(
-            "the token is of an earlier pod {namespace}/{name} (UID {uid}), which was deleted"
+            "the token belongs to an earlier pod {namespace}/{name} (UID {uid}), which was deleted"
         )),
         PodLookupError::PredecessorMayRun => Denied::Unavailable(format!(
             "an earlier pod {namespace}/{name} was deleted by force, and its agent is not \
-             silent yet"
+             silent yet: try again"
         )),
     })?;
     if facts.over {
         return Err(Denied::Forbidden(format!(
-            "pod {namespace}/{name} is over: it has failed or succeeded, and holds nothing"
+            "pod {namespace}/{name} has ended: it failed or succeeded, and holds nothing"
         )));
     }
     match &facts.cluster {
         Some(label) if *label == key.cluster => Ok(()),
         Some(label) => Err(Denied::Forbidden(format!(
-            "pod {namespace}/{name} is labelled leasehold.dev/cluster={}, and cannot be a worker \
+            "pod {namespace}/{name} has the label leasehold.dev/cluster={}, and cannot be a worker \
              of {cluster}",
             label.parts().1
         ))),

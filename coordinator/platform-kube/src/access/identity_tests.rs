@@ -96,12 +96,16 @@ fn a_token_of_anyone_else_is_refused_and_both_are_named() {
         (json!({}), "other/builds", ["\"ci\"", "\"other\""]),
         (json!({}), "builds", ["NAMESPACE/NAME", "ci/builds"]),
         (user("system:admin"), "ci/builds", ["system:admin", "service account"]),
-        (user("system:serviceaccount:x"), "ci/builds", ["serviceaccount:x", "no service account"]),
-        (json!({ "user": { "extra": null } }), "ci/builds", ["bound to no pod", "ci:worker"]),
+        (
+            user("system:serviceaccount:x"),
+            "ci/builds",
+            ["serviceaccount:x", "not to a service account"],
+        ),
+        (json!({ "user": { "extra": null } }), "ci/builds", ["not bound to a pod", "ci:worker"]),
         (
             json!({ "user": { "extra": { "authentication.kubernetes.io/pod-uid": [] } } }),
             "ci/builds",
-            ["bound to no pod", "ci:worker"],
+            ["not bound to a pod", "ci:worker"],
         ),
     ] {
         match bound(patch.clone(), &worker(cluster, "w-0")) {
@@ -125,7 +129,7 @@ fn a_pod_that_is_no_worker_of_the_cluster_is_refused() {
     for (found, word) in [
         (Ok(&other), "nightly"),
         (Ok(&bare), "needs the label leasehold.dev/cluster=builds"),
-        (Ok(&over), "over"),
+        (Ok(&over), "has ended"),
         (Err(PodLookupError::NotFound), "leasehold.dev/cluster=builds"),
         (Err(PodLookupError::Deleted), "deleted"),
         (Err(PodLookupError::UidMismatch), "uid-1"),

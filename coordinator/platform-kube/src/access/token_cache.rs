@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn good_news_is_new_for_minutes_and_holds_until_the_tokens_end() {
+    fn an_accepted_token_is_fresh_for_minutes_and_valid_until_it_expires() {
         let mut token_cache = TokenCache::default();
         let token = TokenHash::of("a");
         token_cache.accept(token, identity(), Some(at(3_000)), at(0));
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_news_holds_for_seconds_and_takes_good_news_back() {
+    fn a_rejected_token_is_cached_for_seconds_and_replaces_an_accepted_one() {
         let mut token_cache = TokenCache::default();
         let token = TokenHash::of("a");
         token_cache.accept(token, identity(), Some(at(3_000)), at(0));
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_is_bounded() {
+    fn the_cache_is_bounded() {
         let mut token_cache = TokenCache::default();
         for number in 0..10 * REJECTED_MAX as u64 {
             let token = TokenHash::of(&number.to_string());

@@ -78,7 +78,7 @@ kind!(StreamSet, StreamSetSpec);
 kind!(WorkerClass, WorkerClassSpec);
 kind!(Pipeline, PipelineSpec);
 
-fn seen<K: Kind>(metadata: ObjectMeta, spec: K::Spec, status: Value) -> CachedObject<K> {
+fn cached<K: Kind>(metadata: ObjectMeta, spec: K::Spec, status: Value) -> CachedObject<K> {
     let generation = metadata.generation.unwrap_or_default();
     let mut object = K::make(metadata, spec);
     object.set_status(status);
@@ -119,16 +119,16 @@ impl Objects {
     ) -> bool {
         match (id, spec) {
             (ObjectId::Cluster(name), Some(Spec::Cluster(spec))) => {
-                self.clusters.insert(name.clone(), seen(metadata, spec, status));
+                self.clusters.insert(name.clone(), cached(metadata, spec, status));
             }
             (ObjectId::Set(name), Some(Spec::Set(spec))) => {
-                self.sets.insert(name.clone(), seen(metadata, spec, status));
+                self.sets.insert(name.clone(), cached(metadata, spec, status));
             }
             (ObjectId::Class(name), Some(Spec::Class(spec))) => {
-                self.classes.insert(name.clone(), seen(metadata, spec, status));
+                self.classes.insert(name.clone(), cached(metadata, spec, status));
             }
             (ObjectId::Pipeline(name), Some(Spec::Pipeline(spec))) => {
-                self.pipelines.insert(name.clone(), seen(metadata, spec, status));
+                self.pipelines.insert(name.clone(), cached(metadata, spec, status));
             }
             (id, _) => return self.refresh(id, metadata, status),
         }

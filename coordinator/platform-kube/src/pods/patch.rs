@@ -29,7 +29,7 @@ pub(super) struct ObservedPod {
 /// What is to become of a pod.
 #[derive(Clone, Debug)]
 pub(super) enum PodPatch {
-    /// The entry of this cluster becomes what a leader of this term wants.
+    /// The entry of this cluster changes as a leader of this term asks.
     Entry(ClusterName, Epoch, campaign::Attempt),
     /// It is marked as busy.
     Busy,

@@ -44,7 +44,7 @@ pub(super) async fn watch_pods(
                 let namespace = namespace.as_deref();
                 let within = |pod: &PodName| namespace.is_none_or(|it| it == pod.namespace);
                 shared.store().retain(within, &std::mem::take(&mut seen), now);
-                shared.scope_seen(namespace);
+                shared.mark_scope_listed(namespace);
                 Vec::new()
             }
             watcher::Event::Apply(pod) => {

@@ -338,7 +338,7 @@ impl PodStore {
     }
 
     /// A pod as a write has left it, before the watch shows it.
-    pub(super) fn wrote(&mut self, name: &PodName, now: ObservedPod) {
+    pub(super) fn record_write(&mut self, name: &PodName, now: ObservedPod) {
         let Some(entry) = self.pods.get_mut(name) else { return };
         if entry.facts.uid != now.uid || entry.facts.version >= now.version {
             // Another pod, or the watch was faster.

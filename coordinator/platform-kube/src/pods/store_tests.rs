@@ -264,7 +264,7 @@ fn a_replica_that_stands_by_says_nothing_and_forgets_in_the_end() {
 }
 
 #[test]
-fn nothing_is_said_before_the_api_server_was_asked() {
+fn nothing_is_reported_before_the_api_server_was_read() {
     let mut store = PodStore::default();
     store.apply(pod(UID, 1, json!({})), at(0));
     store.delete(pod(UID, 2, json!({})), at(1));
@@ -272,7 +272,7 @@ fn nothing_is_said_before_the_api_server_was_asked() {
 }
 
 #[test]
-fn a_later_pod_of_the_name_is_let_in_after_the_last_word_on_the_earlier() {
+fn a_later_pod_of_the_name_is_admitted_after_the_earlier_is_reported_gone() {
     let mut store = deleted_by_force();
     assert_eq!(store.apply(pod(NEXT, 3, json!({})), at(101)), []);
     assert_eq!(store.find(&this()).expect("the new one").uid, NEXT);
@@ -309,7 +309,7 @@ fn a_late_deletion_of_an_earlier_pod_says_nothing_of_the_later_one() {
 }
 
 #[test]
-fn a_replacement_whose_deletion_was_missed_leaves_a_ghost() {
+fn a_replacement_whose_deletion_was_missed_leaves_a_tombstone() {
     let mut store = PodStore::default();
     store.apply(pod(UID, 1, json!({})), at(0));
     assert_eq!(store.apply(pod(NEXT, 9, json!({})), at(1)), []);
@@ -346,7 +346,7 @@ fn a_pod_that_loses_its_label_is_a_worker_until_it_is_over() {
 }
 
 #[test]
-fn a_label_that_comes_back_ends_the_haunting_and_keeps_what_the_pod_was() {
+fn a_label_that_comes_back_removes_the_tombstone_and_keeps_what_the_pod_was() {
     let mut store = PodStore::default();
     store.apply(pod(UID, 1, json!({})), at(0));
     store.delete(pod(UID, 2, json!({})), at(1));
@@ -359,7 +359,7 @@ fn a_label_that_comes_back_ends_the_haunting_and_keeps_what_the_pod_was() {
 }
 
 #[test]
-fn a_list_shows_what_may_be_held_by_pods_and_ghosts_but_not_by_those_that_are_over() {
+fn a_list_shows_what_pods_and_tombstones_may_hold_but_not_those_that_are_over() {
     let (patch, exposures) = exposed(3);
     let listed = |uid: &str, version, exposures: &BTreeMap<_, _>| {
         let listed = Listed { uid: uid.into(), version, exposures: exposures.clone() };
@@ -417,7 +417,7 @@ fn a_pod_that_only_a_list_has_shown_and_that_is_no_more_is_missed() {
 }
 
 #[test]
-fn a_worker_that_the_core_knows_and_no_pod_is_haunts_until_it_is_asked_for() {
+fn a_worker_without_a_pod_gets_a_tombstone_until_the_api_server_answers() {
     let mut store = PodStore::default();
     assert!(!store.confirm_gone(&key("builds"), at(0)));
     assert!(!store.confirm_gone(&key("builds"), at(1)), "a second ghost");
@@ -437,9 +437,9 @@ fn what_was_just_written_is_known_before_the_watch_shows_it() {
     store.apply(pod(UID, 1, json!({})), at(0));
     let written =
         |uid: &str| ObservedPod { uid: uid.into(), version: 5, exposures: exposures.clone() };
-    store.wrote(&this(), written(NEXT));
+    store.record_write(&this(), written(NEXT));
     assert!(store.find(&this()).expect("a pod").exposures.is_empty(), "written to another pod");
-    store.wrote(&this(), written(UID));
+    store.record_write(&this(), written(UID));
     // The watch is behind: this is the pod as it was before.
     store.apply(pod(UID, 4, json!({})), at(1));
     store.retain(|_| true, &BTreeSet::new(), at(2));
@@ -447,6 +447,6 @@ fn what_was_just_written_is_known_before_the_watch_shows_it() {
     // And here it is ahead: another client has written since.
     let mut store = PodStore::default();
     store.apply(pod(UID, 6, json!({})), at(0));
-    store.wrote(&this(), written(UID));
+    store.record_write(&this(), written(UID));
     assert!(store.find(&this()).expect("a pod").exposures.is_empty());
 }

@@ -157,7 +157,9 @@ impl Pods {
             let error = match patch(&api, name, metadata).await {
                 Ok(pod) => {
                     let version = version(pod.resource_version().as_deref());
-                    self.0.store().wrote(&facts.pod, ObservedPod { version, exposures, ..base });
+                    self.0
+                        .store()
+                        .record_write(&facts.pod, ObservedPod { version, exposures, ..base });
                     return Ok(Written::Done);
                 }
                 Err(error) => error,

@@ -136,7 +136,8 @@ fn stored(
 ) -> ValidationDecision {
     let name = object.metadata.name.as_deref().unwrap_or_default();
     let Some(id) = Collection::id(kind, namespace, name) else {
-        let message = format!("{kind} {name:?}: metadata.name is no DNS label: choose another");
+        let message =
+            format!("{kind} {name:?}: metadata.name is not a DNS label: choose another name");
         return ValidationDecision::denied(422, "Invalid", message);
     };
     let opinion = opinion(in_force, &id, object.data["spec"].clone());
@@ -144,12 +145,12 @@ fn stored(
         return ValidationDecision::Allowed(opinion.warnings);
     }
     let shown = opinion.problems.iter().take(PROBLEMS_MAX);
-    let mut told: Vec<String> =
+    let mut messages: Vec<String> =
         shown.map(|problem| format!("{}: {}", problem.field, problem.message)).collect();
     if let more @ 1.. = opinion.problems.len().saturating_sub(PROBLEMS_MAX) {
-        told.push(format!("{more} more problems"));
+        messages.push(format!("{more} more problems"));
     }
-    let message = format!("{kind} {name}: {}", told.join("; "));
+    let message = format!("{kind} {name}: {}", messages.join("; "));
     ValidationDecision::denied(422, "Invalid", message)
 }
 

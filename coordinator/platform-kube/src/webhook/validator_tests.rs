@@ -141,7 +141,7 @@ async fn a_wrong_graph_is_refused_with_its_place() {
     let spec =
         pipeline(1, json!({ "x": { "class": "blue" }, "n".repeat(60): { "class": "blue" } }));
     refused(asked("CREATE", "Pipeline", "ci", "p1-only", &spec), 422, message).await;
-    let message = "Pipeline \"a.b\": metadata.name is no DNS label";
+    let message = "Pipeline \"a.b\": metadata.name is not a DNS label";
     refused(asked("CREATE", "Pipeline", "ci", "a.b", &only("x")), 422, message).await;
 }
 
