@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
-use kube::Client;
+use k8s_openapi::NamespaceResourceScope;
+use kube::{Api, Client, Resource};
 use leasehold_driver::port::Handle;
 use leasehold_platform_kube::Settings;
 use leasehold_platform_kube::desired::Objects;
 use leasehold_platform_kube::pods::Pods;
 use leasehold_platform_kube::webhook::Injector;
+use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
 use crate::applier::Applier;
@@ -35,4 +37,20 @@ pub(crate) struct Context {
     pub(crate) injector: Injector,
     /// How this replica runs.
     pub(crate) settings: Arc<Settings>,
+}
+
+impl Context {
+    /// The API of a kind, in each namespace that is served.
+    pub(crate) fn apis<K>(&self) -> Vec<Api<K>>
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + DeserializeOwned,
+    {
+        match self.settings.watched.as_slice() {
+            [] => vec![Api::all(self.client.clone())],
+            names => {
+                let api = |name: &String| Api::namespaced(self.client.clone(), name);
+                names.iter().map(api).collect()
+            }
+        }
+    }
 }

@@ -43,7 +43,7 @@ pub(crate) async fn run(context: Context) {
     // All of them end with the driver, and with nothing else.
     let _ = tokio::join!(
         reconciler.run(),
-        reconciler::drain_on_join(context.clone()),
+        drains::drain_on_join(context.clone()),
         events::run(context.clone()),
         injection::run(context.clone(), census),
         status::run(context, workloads, agents),

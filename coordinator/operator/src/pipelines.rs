@@ -17,6 +17,8 @@ mod status;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use futures_util::StreamExt;
+use futures_util::stream::select_all;
 use kube::Resource;
 use leasehold_coordinator_core::effect::Notice;
 use leasehold_coordinator_core::view::{Leadership, PipelineView};
@@ -30,10 +32,11 @@ use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
+use tokio_stream::wrappers::WatchStream;
 
 use self::desired::CacheLookup;
 use self::events::PipelineEvents;
-use self::managed_objects::{ManagedObjects, Watches};
+use self::managed_objects::ManagedObjects;
 use self::object_writer::ObjectWriter;
 use self::phase_history::PhaseHistory;
 use self::reconciliation::{Reconciliation, Tools};
@@ -57,7 +60,6 @@ struct PipelineReconciler {
     context: Context,
     changes: broadcast::Receiver<Change>,
     tools: Tools,
-    _watches: Watches,
     /// As last processed, to find what has changed.
     objects: Arc<Objects>,
     endpoint_pods: BTreeMap<PodName, EndpointPod>,
@@ -89,14 +91,12 @@ struct PipelineSnapshot {
 impl PipelineReconciler {
     fn new(context: Context) -> Result<Self, Stopped> {
         let changes = context.handle.watch()?;
-        let (managed_objects, watches) =
-            ManagedObjects::watch(&context.client, &context.settings.watched);
+        let managed_objects = ManagedObjects::watch(&context.client, &context.settings.watched);
         let object_writer = ObjectWriter::new(context.applier.clone(), managed_objects.clone());
         let events = PipelineEvents::new(context.events.clone());
         Ok(Self {
             changes,
             tools: Tools { object_writer, managed_objects, events },
-            _watches: watches,
             objects: Arc::default(),
             endpoint_pods: BTreeMap::new(),
             pods_of_pipeline: BTreeMap::new(),
@@ -113,6 +113,8 @@ impl PipelineReconciler {
         let mut pods = self.context.pods.changed();
         let mut nodes = self.context.nodes.changed();
         let managed_objects = self.tools.managed_objects.clone();
+        let changes = managed_objects.changes().into_iter().map(WatchStream::new);
+        let mut managed_changes = select_all(changes);
         objects.mark_changed();
         pods.mark_changed();
         loop {
@@ -131,7 +133,7 @@ impl PipelineReconciler {
                 }
                 Ok(()) = pods.changed() => self.on_pods_changed(),
                 Ok(()) = nodes.changed() => self.enqueue_all(),
-                () = managed_objects.changed() => {
+                Some(_) = managed_changes.next() => {
                     let changed_by_others = managed_objects.changed_by_others();
                     changed_by_others.into_iter().for_each(|name| self.queue.add(name, now));
                 }

@@ -23,6 +23,8 @@ use tokio::task::JoinSet;
 pub const OBJECTS_MAX: usize = 500_000;
 /// The watch's resource version is too old: the objects are listed again. This is no failure.
 const GONE: u16 = 410;
+const FORBIDDEN: u16 = 403;
+const NOT_FOUND: u16 = 404;
 
 /// Names an object within its kind. Objects outside namespaces have an empty one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -377,7 +379,13 @@ where
             Err(error) => {
                 let why = error.to_string();
                 if !std::mem::replace(&mut is_broken, true) {
-                    tracing::warn!(name, ?namespace, why, "cannot watch: retrying");
+                    tracing::warn!(
+                        name,
+                        ?namespace,
+                        why,
+                        hint = hint(&error),
+                        "cannot watch: retrying"
+                    );
                 }
                 failed(Some(why));
                 None
@@ -385,6 +393,21 @@ where
         };
         std::future::ready(event)
     })
+}
+
+/// What to check after a failure.
+fn hint(error: &watcher::Error) -> Option<&'static str> {
+    let (watcher::Error::InitialListFailed(error) | watcher::Error::WatchStartFailed(error)) =
+        error
+    else {
+        return None;
+    };
+    match error {
+        kube::Error::Api(status) if matches!(status.code, FORBIDDEN | NOT_FOUND) => {
+            Some("check that the CRDs and the RBAC rules of this version are applied")
+        }
+        _ => None,
+    }
 }
 
 #[cfg(test)]

@@ -1,11 +1,18 @@
-//! Tracks the drains of marked pods for their events. It ends nothing: a drain that takes too long
-//! is reported and continues.
+//! Orders drains, and tracks those of marked pods for their events. It ends nothing: a drain that
+//! takes too long is reported and continues.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_types::Moment;
+use leasehold_coordinator_core::effect::Notice;
+use leasehold_driver::history::Change;
+use leasehold_driver::port::{Stopped, WorkerOrder};
+use leasehold_platform_kube::pods::PodFacts;
+use leasehold_types::{Moment, WorkerKey};
+use tokio::sync::broadcast::error::RecvError;
 
+use super::Context;
 use super::worker_pod::WorkerPod;
 
 /// The drains under way, by UID.
@@ -66,4 +73,39 @@ pub(super) fn must_leave_node(it: &WorkerPod, cordoned: &BTreeSet<String>) -> bo
     let on_cordoned = it.pod.node.as_ref().is_some_and(|node| cordoned.contains(node));
     let is_daemon = it.pod.owner.as_ref().is_some_and(|owner| owner.kind == "DaemonSet");
     it.drain_reason.is_none() && it.pod.is_active() && on_cordoned && !is_daemon
+}
+
+/// Orders the drain of a marked worker, or of one whose pod terminates, as soon as it joins: if
+/// possible before it is granted anything.
+pub(super) async fn drain_on_join(context: Context) -> Result<(), Stopped> {
+    let mut changes = context.handle.watch()?;
+    loop {
+        let key = match changes.recv().await {
+            Ok(Change::Notice(Notice::Joined(key))) => key,
+            // The next reconciliation finds what was missed.
+            Ok(_) | Err(RecvError::Lagged(_)) => continue,
+            Err(RecvError::Closed) => return Err(Stopped),
+        };
+        let goes = |pod: &Arc<PodFacts>| {
+            let is_marked = pod.drain.is_some() && pod.is_active();
+            (is_marked || pod.is_terminating()) && pod.cluster.as_ref() == Some(&key.cluster)
+        };
+        let namespace = key.cluster.parts().0.unwrap_or_default().to_owned();
+        let pod = context.pods.find(&namespace, key.worker.as_str());
+        if pod.as_ref().is_some_and(goes) {
+            order(&context, vec![key]).await?;
+        }
+    }
+}
+
+/// Orders the drains of these workers.
+pub(super) async fn order(context: &Context, orders: Vec<WorkerKey>) -> Result<(), Stopped> {
+    if orders.is_empty() {
+        return Ok(());
+    }
+    for key in &orders {
+        tracing::info!(cluster = %key.cluster, worker = %key.worker, "drain ordered");
+    }
+    let orders = orders.into_iter().map(WorkerOrder::Drain).collect();
+    context.handle.order(move |_, _| (orders, ())).await
 }

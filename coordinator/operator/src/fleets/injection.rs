@@ -22,7 +22,6 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::Context;
 use super::events::pod_reference;
 use super::fleet::Fleet;
-use super::reconciler::apis;
 use crate::events::{EventReason, NewEvent};
 
 /// How often pods are counted.
@@ -71,7 +70,7 @@ pub(super) async fn run(
     let unlabelled = watcher::Config::default().labels(&unlabelled);
     let unlabelled = WatchCache::start(
         "pods without a cluster",
-        apis::<Pod>(&context),
+        context.apis::<Pod>(),
         &unlabelled,
         PodFacts::new,
     );

@@ -8,18 +8,16 @@ use std::time::Duration;
 use futures_util::{StreamExt, stream};
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use kube::ResourceExt;
 use kube::runtime::watcher;
-use kube::{Api, Client, ResourceExt};
 use leasehold_coordinator_core::view::{ClassView, Leadership, WorkerView};
 use leasehold_driver::clock;
-use leasehold_driver::port::{Stopped, WorkerOrder};
+use leasehold_driver::port::Stopped;
 use leasehold_kube_api::names::{FIELD_MANAGER, MANAGED_BY_LABEL, disruption_budget};
 use leasehold_manifest::manifest::{RefreshSpec, WorkloadKind};
 use leasehold_platform_kube::desired::Objects;
-use leasehold_platform_kube::pods::PodFacts;
 use leasehold_platform_kube::watch_cache::{ObjectKey, WatchCache};
 use leasehold_types::{ClusterName, Moment, SetName, WorkerKey, WorkerName};
-use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -33,7 +31,7 @@ use super::scaling::{self, ClassDemand, DesiredScale};
 use super::state::ReconcilerState;
 use super::worker_pod::WorkerPod;
 use super::workload::{self, WorkloadFacts};
-use super::{Context, Workloads, evictions};
+use super::{Context, Workloads, drains, evictions};
 use crate::workqueue::WorkQueue;
 
 /// The interval between the starts of two batches.
@@ -93,9 +91,9 @@ impl FleetReconciler {
     pub(super) fn new(context: Context, workload_states: watch::Sender<Workloads>) -> Self {
         let all = watcher::Config::default();
         let own = watcher::Config::default().labels(&format!("{MANAGED_BY_LABEL}={FIELD_MANAGER}"));
-        let deployments = apis::<Deployment>(&context);
-        let stateful_sets = apis::<StatefulSet>(&context);
-        let budgets = apis::<PodDisruptionBudget>(&context);
+        let deployments = context.apis::<Deployment>();
+        let stateful_sets = context.apis::<StatefulSet>();
+        let budgets = context.apis::<PodDisruptionBudget>();
         let generation = |budget: &PodDisruptionBudget| budget.metadata.generation;
         Self {
             deployments: WatchCache::start(
@@ -153,7 +151,7 @@ impl FleetReconciler {
             for snapshot in self.snapshots(&objects, workers).await? {
                 plans.push(self.plan(snapshot, &cordoned));
             }
-            self.publish(&objects, &plans);
+            self.publish(&objects, &names, &plans);
             self.execute(plans).await?;
         }
     }
@@ -361,15 +359,19 @@ impl FleetReconciler {
     }
 
     /// Shows the states of the workloads to the writer of statuses.
-    fn publish(&self, objects: &Objects, plans: &[(ClusterName, Fleet, FleetPlan)]) {
+    fn publish(
+        &self,
+        objects: &Objects,
+        batch: &[ClusterName],
+        plans: &[(ClusterName, Fleet, FleetPlan)],
+    ) {
         self.workload_states.send_if_modified(|shown| {
             let mut states = BTreeMap::clone(shown);
             states.retain(|name, _| Fleet::find(objects, name).is_some());
+            // A fleet of the batch without a plan is not known to the core.
+            batch.iter().for_each(|name| _ = states.remove(name));
             for (name, _, plan) in plans {
-                match &plan.state {
-                    Some(state) => states.insert(name.clone(), state.clone()),
-                    None => states.remove(name),
-                };
+                states.extend(plan.state.clone().map(|state| (name.clone(), state)));
             }
             let is_new = **shown != states;
             if is_new {
@@ -402,7 +404,7 @@ impl FleetReconciler {
             let allowed = allowed.filter(|it| self.state.failures.is_due(&it.target, now));
             work.extend(allowed.map(|action| (name.clone(), fleet.clone(), action)));
         }
-        order_drains(&self.context, orders).await?;
+        drains::order(&self.context, orders).await?;
         work.sort_by_key(|(_, _, action)| action.rank());
         work.truncate(ACTIONS_MAX);
         let (applier, pods) = (self.context.applier.clone(), self.context.pods.clone());
@@ -467,61 +469,6 @@ impl FleetReconciler {
         if self.state.refusal(name) != Some(&why) {
             self.events.workload_rejected(fleet, &why);
             self.state.refusals.insert(name.clone(), why);
-        }
-    }
-}
-
-/// Orders the drain of a marked worker, or of one whose pod terminates, as soon as it joins: if
-/// possible before it is granted anything.
-pub(super) async fn drain_on_join(context: Context) -> Result<(), Stopped> {
-    use leasehold_coordinator_core::effect::Notice;
-    use tokio::sync::broadcast::error::RecvError;
-
-    use leasehold_driver::history::Change;
-
-    let mut changes = context.handle.watch()?;
-    loop {
-        let key = match changes.recv().await {
-            Ok(Change::Notice(Notice::Joined(key))) => key,
-            // The next reconciliation finds what was missed.
-            Ok(_) | Err(RecvError::Lagged(_)) => continue,
-            Err(RecvError::Closed) => return Err(Stopped),
-        };
-        let goes = |pod: &Arc<PodFacts>| {
-            let is_marked = pod.drain.is_some() && pod.is_active();
-            (is_marked || pod.is_terminating()) && pod.cluster.as_ref() == Some(&key.cluster)
-        };
-        let namespace = key.cluster.parts().0.unwrap_or_default().to_owned();
-        let pod = context.pods.find(&namespace, key.worker.as_str());
-        if pod.as_ref().is_some_and(goes) {
-            order_drains(&context, vec![key]).await?;
-        }
-    }
-}
-
-async fn order_drains(context: &Context, orders: Vec<WorkerKey>) -> Result<(), Stopped> {
-    if orders.is_empty() {
-        return Ok(());
-    }
-    for key in &orders {
-        tracing::info!(cluster = %key.cluster, worker = %key.worker, "drain ordered");
-    }
-    let orders = orders.into_iter().map(WorkerOrder::Drain).collect();
-    context.handle.order(move |_, _| (orders, ())).await
-}
-
-/// The API of a kind, in each namespace that is watched.
-pub(super) fn apis<K>(context: &Context) -> Vec<Api<K>>
-where
-    K: kube::Resource<Scope = kube::core::NamespaceResourceScope, DynamicType = ()>
-        + DeserializeOwned,
-{
-    let client: &Client = &context.client;
-    match context.settings.watched.is_empty() {
-        true => vec![Api::all(client.clone())],
-        false => {
-            let namespaces = context.settings.watched.iter();
-            namespaces.map(|namespace| Api::namespaced(client.clone(), namespace)).collect()
         }
     }
 }

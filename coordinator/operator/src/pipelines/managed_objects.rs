@@ -2,20 +2,16 @@
 //! or deletion by another client is noticed; own writes are not reported as changes.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use futures_util::StreamExt;
+use kube::Client;
 use kube::api::{Api, DynamicObject};
-use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::{self, Event, watcher};
-use kube::{Client, ResourceExt};
+use kube::runtime::watcher;
 use leasehold_kube_api::names::{FIELD_MANAGER, MANAGED_BY_LABEL};
 use leasehold_kube_api::status::PipelineBindingStatus;
-use leasehold_platform_kube::pods::version;
+use leasehold_platform_kube::watch_cache::{ObjectKey, WatchCache};
 use leasehold_types::PipelineName;
-use tokio::sync::Notify;
-use tokio::task::JoinSet;
+use tokio::sync::watch;
 
 use super::managed_kind::{ManagedKind, belongs_to, owning_pipeline};
 use crate::digest::digest;
@@ -25,8 +21,8 @@ use crate::digest::digest;
 pub(super) struct ManagedObject {
     /// Which of the objects of its name it is.
     pub(super) uid: String,
-    /// When it was written last, in the API server's count.
-    pub(super) version: u64,
+    /// The pipeline that it belongs to.
+    pipeline: PipelineName,
     /// The generation of its spec, where the kind has one.
     pub(super) generation: Option<i64>,
     /// The digest of the compared fields.
@@ -43,53 +39,45 @@ pub(super) struct ManagedObject {
     pub(super) status: Option<Box<PipelineBindingStatus>>,
 }
 
-type Key = (ManagedKind, String);
-type ObjectsByPipeline = BTreeMap<PipelineName, BTreeMap<Key, ManagedObject>>;
-
 /// The objects of pipelines; cheap to clone.
-#[derive(Clone, Debug, Default)]
-pub(super) struct ManagedObjects(Arc<Shared>);
-
-#[derive(Debug, Default)]
-struct Shared {
-    state: Mutex<State>,
-    news: Notify,
+#[derive(Clone, Debug)]
+pub(super) struct ManagedObjects {
+    caches: BTreeMap<ManagedKind, WatchCache<ManagedObject>>,
+    index: Arc<Mutex<Index>>,
 }
 
+type Key = (ManagedKind, ObjectKey);
+
+/// Which objects each pipeline has.
 #[derive(Debug, Default)]
-struct State {
-    marks: ObjectsByPipeline,
-    /// Pipelines of which something was changed by others.
+struct Index {
+    pipelines: BTreeMap<Key, PipelineName>,
+    keys: BTreeMap<PipelineName, BTreeSet<Key>>,
+    /// Pipelines of which another client has changed an object.
     changed_by_others: BTreeSet<PipelineName>,
-    /// Watches that have not shown all once.
-    unsynced_watches: usize,
 }
-
-/// Watches, until it is dropped.
-#[derive(Debug)]
-pub(super) struct Watches(#[expect(dead_code, reason = "its end ends them")] JoinSet<()>);
 
 impl ManagedObject {
-    /// What is kept of an object.
-    pub(super) fn new(kind: ManagedKind, object: &DynamicObject) -> Self {
+    /// What is kept of an object; none if it belongs to no pipeline.
+    pub(super) fn new(kind: ManagedKind, object: &DynamicObject) -> Option<Self> {
         let metadata = &object.metadata;
+        let pipeline = owning_pipeline(metadata)?;
         let status = match kind {
             ManagedKind::Binding => serde_json::from_value(object.data["status"].clone()).ok(),
             ManagedKind::Service | ManagedKind::EndpointSlice => None,
         };
         let controller = super::managed_kind::controller(metadata);
-        Self {
+        Some(Self {
             uid: metadata.uid.clone().unwrap_or_default(),
-            version: version(metadata.resource_version.as_deref()),
             generation: metadata.generation,
             compared_fields: digest(&kind.compared_fields(object)),
             immutable_fields: kind.immutable_fields(object),
             is_deleting: metadata.deletion_timestamp.is_some(),
             owner: controller.map(|(_, uid)| uid.to_owned()),
-            has_no_controller: owning_pipeline(metadata)
-                .is_some_and(|pipeline| belongs_to(metadata, &pipeline, "")),
+            has_no_controller: belongs_to(metadata, &pipeline, ""),
+            pipeline,
             status,
-        }
+        })
     }
 
     /// Whether it was made for the Pipeline with this UID.
@@ -99,206 +87,144 @@ impl ManagedObject {
 }
 
 impl ManagedObjects {
-    /// Starts to watch these namespaces, all where none is given.
-    pub(super) fn watch(client: &Client, watched: &[String]) -> (Self, Watches) {
-        let managed_objects = Self::default();
-        let mut watches = JoinSet::new();
-        let scopes: Vec<Option<&str>> = match watched {
-            [] => vec![None],
-            names => names.iter().map(|name| Some(name.as_str())).collect(),
+    /// Starts to watch these namespaces, all if none is given.
+    pub(super) fn watch(client: &Client, watched: &[String]) -> Self {
+        let own = watcher::Config::default().labels(&format!("{MANAGED_BY_LABEL}={FIELD_MANAGER}"));
+        let start = |kind: ManagedKind| {
+            let resource = kind.resource();
+            let api = |name: &String| Api::namespaced_with(client.clone(), name, &resource);
+            let apis: Vec<Api<DynamicObject>> = match watched {
+                [] => vec![Api::all_with(client.clone(), &resource)],
+                names => names.iter().map(api).collect(),
+            };
+            let keep = move |object: &DynamicObject| ManagedObject::new(kind, object);
+            let cache = WatchCache::start(kind.name(), apis, &own, keep);
+            cache.collect_changed();
+            (kind, cache)
         };
-        for namespace in scopes {
-            for kind in ManagedKind::ALL {
-                managed_objects.state().unsynced_watches += 1;
-                let resource = kind.resource();
-                let api: Api<DynamicObject> = match namespace {
-                    Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
-                    None => Api::all_with(client.clone(), &resource),
-                };
-                let scope = namespace.map(str::to_owned);
-                watches.spawn(managed_objects.clone().follow(api, kind, scope));
-            }
-        }
-        (managed_objects, Watches(watches))
+        let caches = ManagedKind::ALL.into_iter().map(start).collect();
+        Self { caches, index: Arc::default() }
     }
 
     /// Whether every object was listed once. Before that, a missing object may exist.
     pub(super) fn is_synced(&self) -> bool {
-        self.state().unsynced_watches == 0
+        self.caches.values().all(WatchCache::is_complete)
     }
 
-    /// Waits for a change by another client, or until every object was listed once.
-    pub(super) async fn changed(&self) {
-        self.0.news.notified().await;
+    /// Notifies of changes, one receiver for each kind.
+    pub(super) fn changes(&self) -> Vec<watch::Receiver<u64>> {
+        self.caches.values().map(WatchCache::changed).collect()
     }
 
-    /// The pipelines of which others have changed something since this was last asked.
+    /// The pipelines of which other clients have changed an object since the last call.
     pub(super) fn changed_by_others(&self) -> BTreeSet<PipelineName> {
-        std::mem::take(&mut self.state().changed_by_others)
+        std::mem::take(&mut self.index().changed_by_others)
     }
 
-    /// The pipelines for which something is there.
+    /// The pipelines that have an object.
     pub(super) fn pipelines(&self) -> Vec<PipelineName> {
-        self.state().marks.keys().cloned().collect()
+        self.index().keys.keys().cloned().collect()
     }
 
-    /// One object.
+    /// One object of a pipeline.
     pub(super) fn find(
         &self,
         pipeline: &PipelineName,
         kind: ManagedKind,
         name: &str,
     ) -> Option<ManagedObject> {
-        self.state().marks.get(pipeline)?.get(&(kind, name.to_owned())).cloned()
+        let namespace = pipeline.parts().0.unwrap_or_default();
+        let object = self.caches.get(&kind)?.get(&ObjectKey::new(namespace, name))?;
+        (object.pipeline == *pipeline).then(|| ManagedObject::clone(&object))
     }
 
-    /// All that is there for a pipeline.
-    pub(super) fn all(&self, pipeline: &PipelineName) -> BTreeMap<Key, ManagedObject> {
-        self.state().marks.get(pipeline).cloned().unwrap_or_default()
+    /// Every object of a pipeline, by kind and name.
+    pub(super) fn all(
+        &self,
+        pipeline: &PipelineName,
+    ) -> BTreeMap<(ManagedKind, String), ManagedObject> {
+        let keys = self.index().keys.get(pipeline).cloned().unwrap_or_default();
+        let object = |(kind, key): Key| {
+            let object = self.find(pipeline, kind, &key.name)?;
+            Some(((kind, key.name), object))
+        };
+        keys.into_iter().filter_map(object).collect()
     }
 
     /// Takes in an object as this replica has just written it.
     pub(super) fn store_written(&self, kind: ManagedKind, object: &DynamicObject) {
-        if let Some(pipeline) = owning_pipeline(&object.metadata) {
-            self.state().put(pipeline, (kind, object.name_any()), ManagedObject::new(kind, object));
-        }
+        let (Some(managed), Some(cache)) =
+            (ManagedObject::new(kind, object), self.caches.get(&kind))
+        else {
+            return;
+        };
+        let mut index = self.index();
+        index.put((kind, ObjectKey::of(object)), Some(managed.pipeline.clone()));
+        cache.store(object, managed);
     }
 
-    /// Forgets an object that no longer exists.
+    /// Forgets an object that this replica has deleted.
     pub(super) fn forget(&self, pipeline: &PipelineName, kind: ManagedKind, name: &str) {
-        let mut state = self.state();
-        let Some(marks) = state.marks.get_mut(pipeline) else { return };
-        marks.remove(&(kind, name.to_owned()));
-        if marks.is_empty() {
-            state.marks.remove(pipeline);
-        }
+        let key = ObjectKey::new(pipeline.parts().0.unwrap_or_default(), name);
+        let mut index = self.index();
+        self.caches.get(&kind).into_iter().for_each(|cache| cache.remove(&key));
+        index.put((kind, key), None);
     }
 
-    async fn follow(self, api: Api<DynamicObject>, kind: ManagedKind, scope: Option<String>) {
-        let ours =
-            watcher::Config::default().labels(&format!("{MANAGED_BY_LABEL}={FIELD_MANAGER}"));
-        let mut events = pin!(watcher(api, ours).default_backoff());
-        let mut listed = BTreeSet::new();
-        let (mut is_well, mut is_seen) = (true, false);
-        while let Some(event) = events.next().await {
-            let event = match event {
-                Ok(event) => event,
-                Err(error) => {
-                    if std::mem::replace(&mut is_well, false) {
-                        let kind = kind.name();
-                        tracing::warn!(
-                            %error,
-                            kind,
-                            "cannot watch: retrying; no pipeline is written before every object \
-                             was listed once: check that the CRDs and the RBAC rules of this \
-                             version are applied"
-                        );
-                    }
-                    continue;
-                }
-            };
-            is_well = true;
-            match event {
-                Event::Init => listed.clear(),
-                Event::InitApply(object) => {
-                    let Some(pipeline) = owning_pipeline(&object.metadata) else { continue };
-                    listed.insert((pipeline, object.name_any()));
-                    self.observe(kind, &object);
-                }
-                Event::InitDone => {
-                    let within = |pipeline: &PipelineName| {
-                        scope.is_none() || pipeline.parts().0 == scope.as_deref()
-                    };
-                    let mut state = self.state();
-                    state.retain(kind, within, &std::mem::take(&mut listed));
-                    if !std::mem::replace(&mut is_seen, true) {
-                        state.unsynced_watches -= 1;
-                    }
-                    drop(state);
-                    self.0.news.notify_one();
-                }
-                Event::Apply(object) => self.observe(kind, &object),
-                Event::Delete(object) => {
-                    // It may have lost the labels that name its pipeline.
-                    let gone = self.state().lose(kind, &object);
-                    gone.into_iter().for_each(|pipeline| self.mark_changed_by_others(pipeline));
-                }
+    /// The index with every change that the watches have shown.
+    fn index(&self) -> MutexGuard<'_, Index> {
+        let mut index = self.index.lock().expect("no panic while it is held");
+        for (kind, cache) in &self.caches {
+            for key in cache.take_changed() {
+                let pipeline = cache.get(&key).map(|object| object.pipeline.clone());
+                index.changed_by_others.extend(pipeline.clone());
+                let before = index.put((*kind, key), pipeline);
+                index.changed_by_others.extend(before);
             }
         }
-    }
-
-    fn observe(&self, kind: ManagedKind, object: &DynamicObject) {
-        let Some(pipeline) = owning_pipeline(&object.metadata) else { return };
-        let is_news = self.state().put(
-            pipeline.clone(),
-            (kind, object.name_any()),
-            ManagedObject::new(kind, object),
-        );
-        if is_news {
-            self.mark_changed_by_others(pipeline);
-        }
-    }
-
-    fn mark_changed_by_others(&self, pipeline: PipelineName) {
-        self.state().changed_by_others.insert(pipeline);
-        self.0.news.notify_one();
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.state.lock().expect("no panic while it is held")
+        index
     }
 }
 
-impl State {
-    /// Takes in an object; returns whether it was not known like this. Of one object the newest
-    /// stays.
-    fn put(&mut self, pipeline: PipelineName, key: Key, managed: ManagedObject) -> bool {
-        let marks = self.marks.entry(pipeline).or_default();
-        if let Some(known) = marks.get(&key)
-            && known.uid == managed.uid
-            && known.version >= managed.version
+impl Index {
+    /// Records whose an object is; returns whose it was.
+    fn put(&mut self, key: Key, pipeline: Option<PipelineName>) -> Option<PipelineName> {
+        let before = match pipeline.clone() {
+            Some(pipeline) => self.pipelines.insert(key.clone(), pipeline),
+            None => self.pipelines.remove(&key),
+        };
+        if before == pipeline {
+            return before;
+        }
+        if let Some(before) = &before
+            && let Some(keys) = self.keys.get_mut(before)
         {
-            return false;
-        }
-        marks.insert(key, managed);
-        true
-    }
-
-    /// Forgets an object that was deleted or has lost our label; returns its pipeline, if known.
-    fn lose(&mut self, kind: ManagedKind, object: &DynamicObject) -> Option<PipelineName> {
-        let key = (kind, object.name_any());
-        let (uid, namespace) = (object.metadata.uid.as_deref(), object.namespace());
-        let mut pipelines = self.marks.iter_mut().filter(|(pipeline, marks)| {
-            pipeline.parts().0 == namespace.as_deref()
-                && marks.get(&key).is_some_and(|managed| Some(managed.uid.as_str()) == uid)
-        });
-        let (pipeline, marks) = pipelines.next()?;
-        marks.remove(&key);
-        let pipeline = pipeline.clone();
-        if marks.is_empty() {
-            drop(pipelines);
-            self.marks.remove(&pipeline);
-        }
-        Some(pipeline)
-    }
-
-    /// Forgets what of a kind was not listed.
-    fn retain(
-        &mut self,
-        kind: ManagedKind,
-        within: impl Fn(&PipelineName) -> bool,
-        listed: &BTreeSet<(PipelineName, String)>,
-    ) {
-        let Self { marks, changed_by_others, .. } = self;
-        for (pipeline, known) in marks.iter_mut().filter(|(pipeline, _)| within(pipeline)) {
-            let before = known.len();
-            known.retain(|(it, name), _| {
-                *it != kind || listed.contains(&(pipeline.clone(), name.clone()))
-            });
-            if known.len() < before {
-                changed_by_others.insert(pipeline.clone());
+            keys.remove(&key);
+            if keys.is_empty() {
+                self.keys.remove(before);
             }
         }
-        marks.retain(|_, known| !known.is_empty());
+        pipeline
+            .into_iter()
+            .for_each(|it| _ = self.keys.entry(it).or_default().insert(key.clone()));
+        before
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_object_is_listed_under_the_pipeline_that_has_it_now() {
+        let name = |text: &str| PipelineName::in_namespace("ns", text).expect("a name");
+        let key = || (ManagedKind::Service, ObjectKey::new("ns", "service"));
+        let mut index = Index::default();
+        assert_eq!(index.put(key(), Some(name("a"))), None);
+        assert_eq!(index.put(key(), Some(name("a"))), Some(name("a")));
+        assert_eq!(index.put(key(), Some(name("b"))), Some(name("a")));
+        assert_eq!(index.keys.keys().collect::<Vec<_>>(), [&name("b")]);
+        assert_eq!(index.put(key(), None), Some(name("b")));
+        assert!(index.keys.is_empty() && index.pipelines.is_empty());
     }
 }

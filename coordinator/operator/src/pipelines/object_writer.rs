@@ -86,10 +86,9 @@ impl ObjectWriter {
                 Some(managed) => managed,
                 None => match self.create(kind, desired).await? {
                     None => return Ok(()),
-                    Some(there) if is_known_to(pipeline, &there) => {
-                        ManagedObject::new(kind, &there)
-                    }
-                    Some(_) => return Err(ObjectError::NameTaken),
+                    Some(there) => ManagedObject::new(kind, &there)
+                        .filter(|_| is_known_to(pipeline, &there))
+                        .ok_or(ObjectError::NameTaken)?,
                 },
             };
             self.update(pipeline, uid, kind, desired, &known).await
