@@ -89,7 +89,7 @@ pub struct SessionPort {
 /// A question, or an order, that the driver carries out on its core between two turns.
 pub type Query = Box<dyn FnOnce(&mut Core, Moment) + Send>;
 
-/// The driver has ended, and answers no more.
+/// The driver has ended and no longer answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the coordinator shuts down")]
 pub struct Stopped;

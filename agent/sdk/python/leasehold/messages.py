@@ -51,7 +51,7 @@ class RefusalReason(enum.Enum):
     LIMIT = "limit"
     #: The agent could not write its journal.
     JOURNAL = "journal"
-    #: The id or name is no valid one.
+    #: The id or name is invalid.
     INVALID = "invalid"
 
     @classmethod
@@ -121,7 +121,7 @@ class Endpoint:
 
     #: The worker's name.
     worker: str = ""
-    #: Where it is reached, as HOST or HOST:PORT; empty where nobody says.
+    #: Where it is reached, as HOST or HOST:PORT; empty if unknown.
     address: str = ""
     #: Its share of the load, in documents per second: route in these proportions.
     documents_per_second: float = 0.0
@@ -201,7 +201,7 @@ class Binding:
 class Lease:
     """All that a worker may do now."""
 
-    #: Grows with every change; a renewal is none.
+    #: Grows with every change; a renewal is not a change.
     version: int = 0
     #: The pool.
     pool: Pool = field(default_factory=lambda: Pool())
