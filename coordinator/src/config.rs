@@ -123,11 +123,13 @@ pub struct ReplicaArgs {
     pub identity: Option<String>,
     /// How long a leader may show no sign of life before a standby takes over [default: 2s;
     /// of the operator 1s].
-    #[arg(long, value_name = "DURATION", env = "LEASEHOLD_TAKEOVER_AFTER", value_parser = duration::parse)]
+    #[arg(long, value_name = "DURATION", env = "LEASEHOLD_TAKEOVER_AFTER")]
+    #[arg(value_parser = duration::parse)]
     pub takeover_after: Option<Duration>,
     /// How long leadership lasts without renewal [default: 30s; of the operator 5m: an outage of
     /// the API server that is shorter ends no lease].
-    #[arg(long, value_name = "DURATION", env = "LEASEHOLD_LEADERSHIP", value_parser = duration::parse)]
+    #[arg(long, value_name = "DURATION", env = "LEASEHOLD_LEADERSHIP")]
+    #[arg(value_parser = duration::parse)]
     pub leadership: Option<Duration>,
     /// How far two clocks may drift apart, in parts per million.
     #[arg(long, value_name = "PPM", env = "LEASEHOLD_DRIFT_PPM", default_value_t = 10_000)]
@@ -278,15 +280,18 @@ impl ReplicaArgs {
     fn check_addresses(&self) -> Result<(), UsageError> {
         let (grpc, http) = (self.listen, self.http_listen);
         if share_a_port(grpc, http) {
-            return refuse(format!("--listen {grpc} and --http-listen {http} are one address"));
+            return refuse(format!(
+                "--listen {grpc} and --http-listen {http} are the same address: change one of them"
+            ));
         }
         match &self.advertise {
             Some(address) if !is_host_and_port(address) => refuse(format!(
-                "--advertise {address:?} is no HOST:PORT, as in leasehold-0.example:7400"
+                "invalid --advertise {address:?}: expected HOST:PORT, for example \
+                 leasehold-0.example:7400"
             )),
             None if grpc.ip().is_unspecified() => refuse(format!(
-                "--listen {grpc} is no address that agents could be sent to: give --advertise \
-                 HOST:PORT too"
+                "agents cannot reach --listen {grpc}, which is every address of this machine: give \
+                 --advertise HOST:PORT too"
             )),
             Some(_) | None => Ok(()),
         }

@@ -56,7 +56,7 @@ pub struct Options {
     /// Whom to trust when the leader is asked on behalf of somebody; with TLS and without this,
     /// a replica that stands by names the leader instead.
     pub trust: Option<Trust>,
-    /// What describes this process to whoever collects.
+    /// The attributes of this process for collectors.
     pub resource: Option<Resource>,
     /// Where metrics go beside the Prometheus text.
     pub metrics: Option<MetricExporter>,

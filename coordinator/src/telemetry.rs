@@ -25,7 +25,7 @@ const FLUSH_WITHIN: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Telemetry {
     traces: Option<SdkTracerProvider>,
-    /// What describes this process to whoever collects.
+    /// The attributes of this process for collectors.
     pub resource: Resource,
     /// Where metrics go beside the Prometheus text.
     pub metrics: Option<MetricExporter>,

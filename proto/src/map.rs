@@ -11,7 +11,7 @@ use leasehold_types::{
     StreamName, Token, WorkerKey, WorkerName,
 };
 
-/// A message that means nothing: which field, and why.
+/// Why a message is invalid: which field, and what is wrong with it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {why}")]
 pub struct Invalid {
@@ -32,7 +32,7 @@ impl Invalid {
 /// A cluster's name.
 ///
 /// # Errors
-/// Where it is none.
+/// [`Invalid`] where the name is invalid.
 pub fn cluster_name(field: &'static str, text: &str) -> Result<ClusterName, Invalid> {
     name(field, ClusterName::new(text))
 }
@@ -40,7 +40,7 @@ pub fn cluster_name(field: &'static str, text: &str) -> Result<ClusterName, Inva
 /// A worker of a cluster.
 ///
 /// # Errors
-/// Where either name is none.
+/// [`Invalid`] where one of the names is invalid.
 pub fn worker_key(cluster: &str, worker: &str) -> Result<WorkerKey, Invalid> {
     Ok(WorkerKey {
         cluster: cluster_name("cluster", cluster)?,
@@ -51,7 +51,7 @@ pub fn worker_key(cluster: &str, worker: &str) -> Result<WorkerKey, Invalid> {
 /// A worker's name.
 ///
 /// # Errors
-/// Where it is none.
+/// [`Invalid`] where the name is invalid.
 pub fn worker_name(field: &'static str, text: &str) -> Result<WorkerName, Invalid> {
     name(field, WorkerName::new(text))
 }
@@ -59,7 +59,7 @@ pub fn worker_name(field: &'static str, text: &str) -> Result<WorkerName, Invali
 /// A stream set's name.
 ///
 /// # Errors
-/// Where it is none.
+/// [`Invalid`] where the name is invalid.
 pub fn set_name(field: &'static str, text: &str) -> Result<SetName, Invalid> {
     name(field, SetName::new(text))
 }
@@ -67,7 +67,7 @@ pub fn set_name(field: &'static str, text: &str) -> Result<SetName, Invalid> {
 /// A pipeline's name.
 ///
 /// # Errors
-/// Where it is none.
+/// [`Invalid`] where the name is invalid.
 pub fn pipeline_name(field: &'static str, text: &str) -> Result<PipelineName, Invalid> {
     name(field, PipelineName::new(text))
 }
@@ -75,7 +75,7 @@ pub fn pipeline_name(field: &'static str, text: &str) -> Result<PipelineName, In
 /// A stream of a set.
 ///
 /// # Errors
-/// Where either name is none.
+/// [`Invalid`] where one of the names is invalid.
 pub fn stream_key(set: &str, stream: &str) -> Result<StreamKey, Invalid> {
     Ok(StreamKey { set: set_name("set", set)?, stream: name("stream", StreamName::new(stream))? })
 }
@@ -83,7 +83,7 @@ pub fn stream_key(set: &str, stream: &str) -> Result<StreamKey, Invalid> {
 /// A share of a pipeline's node.
 ///
 /// # Errors
-/// Where either name is none.
+/// [`Invalid`] where one of the names is invalid.
 pub fn share_key(pipeline: &str, node: &str, index: u32) -> Result<ShareKey, Invalid> {
     let pipeline = pipeline_name("pipeline", pipeline)?;
     Ok(ShareKey { pipeline, node: name("node", NodeName::new(node))?, index })
@@ -92,7 +92,7 @@ pub fn share_key(pipeline: &str, node: &str, index: u32) -> Result<ShareKey, Inv
 /// A job's id.
 ///
 /// # Errors
-/// Where it is none.
+/// [`Invalid`] where the name is invalid.
 pub fn job_id(text: &str) -> Result<JobId, Invalid> {
     name("job_id", JobId::new(text))
 }
@@ -100,7 +100,7 @@ pub fn job_id(text: &str) -> Result<JobId, Invalid> {
 /// The id of a worker's start.
 ///
 /// # Errors
-/// Where it is none.
+/// [`Invalid`] where the name is invalid.
 pub fn start_id(text: &str) -> Result<StartId, Invalid> {
     name("start_id", StartId::new(text))
 }
@@ -108,7 +108,7 @@ pub fn start_id(text: &str) -> Result<StartId, Invalid> {
 /// A token written `EPOCH.SEQ`.
 ///
 /// # Errors
-/// Where it is none.
+/// [`Invalid`] where the name is invalid.
 pub fn token(text: &str) -> Result<Token, Invalid> {
     text.parse().map_err(|error| Invalid::new("token", error))
 }

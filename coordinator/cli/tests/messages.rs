@@ -37,8 +37,8 @@ fn errors_name_file_document_line_and_field() {
             "kind: Pod\nmetadata:\n  name: p\n  annotations:\n    a: b\n    \
              config.leasehold.dev/imgae: x\nspec: {containers: [{name: w}]}\n"
                 .into(),
-            "stdin: line 6, document 1: Pod p: config.leasehold.dev/imgae is not known; is \
-             config.leasehold.dev/image meant?",
+            "stdin: line 6, document 1: Pod p: config.leasehold.dev/imgae is unknown; \
+             did you mean config.leasehold.dev/image?",
         ),
         (
             "kind: Pod\nmetadata: {annotations: {config.leasehold.dev/file-path: 3}}\n\
@@ -99,7 +99,7 @@ fn invalid_arguments_exit_with_2() {
     for (args, wanted) in [
         (vec!["inject"], "--filename"),
         (vec!["inject", "-f", "-", "--set", "adapter"], "NAME=VALUE"),
-        (vec!["inject", "-f", "-", "--set", "adaptor=file"], "is adapter meant?"),
+        (vec!["inject", "-f", "-", "--set", "adaptor=file"], "did you mean adapter?"),
         (vec!["inject", "-f", "-", "--set", "adapter=paper"], "use one of api"),
         (vec!["inject", "-f", "-", "--set", "worker=w"], "the pod's name decides it"),
         (vec!["inject", "-f", "-", "--set", "container=w"], "annotation of the pod"),

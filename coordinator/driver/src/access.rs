@@ -86,7 +86,7 @@ pub enum Subject {
     Pipeline(PipelineName),
 }
 
-/// Why a peer may not have what it wants; the text is for people, and names what to mend.
+/// Why access is denied; the text is for people, and says what to fix.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Denied {
     /// The token is missing or proves nothing.
@@ -95,7 +95,7 @@ pub enum Denied {
     /// It is known who asks, and that may not.
     #[error("{0}")]
     Forbidden(String),
-    /// Nobody can tell at present.
+    /// The platform cannot decide at present.
     #[error("{0}")]
     Unavailable(String),
 }

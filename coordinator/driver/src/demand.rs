@@ -15,7 +15,7 @@ pub struct Demand {
     /// What one worker is to have of that: its capacity times the target utilisation.
     pub target: Load,
     /// The fewest workers that the planner packs all its pipelines into. More than the request
-    /// asks for where shares fill workers badly: without them somebody would wait for ever. The
+    /// asks for where shares fill workers badly: without them a pipeline would wait for ever. The
     /// leader asks for more where its shares do not lie as in that packing.
     pub needed: u32,
 }

@@ -58,7 +58,7 @@ const REQUESTS_MAX: usize = 64;
 const CHANGES_MAX: usize = 8_192;
 /// Events that a session may have in the channel beside its messages: opened, sent, closed.
 const EVENTS_BESIDE_MESSAGES: usize = 3;
-/// How often the figures of clusters are refreshed for exporters that nobody asks.
+/// How often the metrics of clusters are refreshed for exporters that push.
 const FIGURES_EVERY: Duration = Duration::from_secs(10);
 /// Between two looks at which workers cannot be spared, for autoscalers.
 const HELD_EVERY: Duration = Duration::from_secs(1);
@@ -198,7 +198,7 @@ impl Driver {
         let reading = PulseGuard::start(Arc::clone(&self.progress));
         let (ended, end) = oneshot::channel();
         std::thread::Builder::new().name("driver".into()).spawn(move || {
-            // Nobody waits for the end of a process that is about to exit.
+            // The process is about to exit: nothing waits for this task.
             let _ = ended.send(runtime.block_on(self.run(stop, reading)));
         })?;
         Ok(end)
@@ -328,7 +328,7 @@ impl Driver {
                 self.sessions.remove(&conn);
                 self.take(Event::Closed(conn), at)
             }
-            // What a session says after the core has closed it is said to nobody.
+            // The core has closed the session: its later events are dropped.
             SessionEvent::Hello(..) | SessionEvent::Agent(_) | SessionEvent::Sent
                 if !self.sessions.contains_key(&conn) =>
             {
@@ -487,7 +487,7 @@ impl Driver {
         self.history.note(change, &self.changes, clock::now());
     }
 
-    /// Grants no more, sends every agent away, and gives leadership up.
+    /// Stops granting, sends every agent away, and gives up leadership.
     async fn stop(&mut self) {
         self.health.stops();
         self.take(Event::Deposed { leader: None }, clock::now());

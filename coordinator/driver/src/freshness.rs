@@ -12,7 +12,7 @@ pub const STALE_AFTER: Duration = Duration::from_secs(15);
 /// What is known of how current the desired state is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Freshness {
-    /// What the driver was told was the newest at this moment.
+    /// When the platform last confirmed that the driver has the newest state.
     pub confirmed_at: Option<Moment>,
     /// Why it has not been confirmed since, where that is known; for people.
     pub trouble: Option<String>,
@@ -31,7 +31,7 @@ impl Freshness {
         Self { confirmed_at: self.confirmed_at, trouble: Some(why) }
     }
 
-    /// Why nobody should go by the desired state any more, if so.
+    /// Why the desired state must no longer be used, if so.
     #[must_use]
     pub fn stale(&self, now: Moment) -> Option<String> {
         let age = self.confirmed_at.map(|at| now.since(at));

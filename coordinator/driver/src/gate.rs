@@ -19,7 +19,7 @@ pub struct Term {
 }
 
 impl Gate {
-    /// Sets the term, or that there is none.
+    /// Sets the term, or clears it.
     pub fn set(&self, term: Option<Term>) {
         self.0.send_replace(term);
     }

@@ -1,5 +1,5 @@
-//! What probes are told: a replica is alive while its driver makes progress, whether it leads or
-//! not; it is ready when it knows its manifests and its role.
+//! What probes get as an answer: a replica is alive while its driver makes progress, whether it
+//! leads or not; it is ready when it knows its manifests and its role.
 
 use std::mem;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -136,7 +136,7 @@ impl Health {
         }
     }
 
-    /// Ok, or why nobody should be sent here.
+    /// Ok, or why this replica should get no traffic.
     ///
     /// # Errors
     /// One sentence for people.
@@ -149,7 +149,7 @@ impl Health {
             return Err("the manifests have not been read yet".into());
         }
         if !self.role.load(Ordering::Relaxed) {
-            return Err("it is not known yet who leads".into());
+            return Err("the leader is not known yet".into());
         }
         if let Some(trouble) = self.progress.trouble() {
             return Err(trouble);

@@ -16,12 +16,12 @@ pub const KEPT_FOR: Duration = Duration::from_secs(3_600);
 /// Changes that are kept: some 15 MB. Beyond them the oldest goes.
 const KEPT_MAX: usize = 65_536;
 
-/// A change that watchers are told.
+/// A change that watchers get.
 #[derive(Clone, Debug)]
 pub enum Change {
     /// The core's.
     Notice(Notice),
-    /// The manifests' problems have changed; so many there are now.
+    /// The manifests' problems have changed; with the number that there are now.
     Manifests {
         /// How many.
         problems: usize,
@@ -39,8 +39,8 @@ pub struct RecordedChange {
     pub change: Change,
 }
 
-/// The changes that are kept, and the way to those who watch. Whoever begins to watch misses none
-/// in between, and is told none twice.
+/// The changes that are kept, and the way to those who watch. A new watcher misses none
+/// in between, and gets none twice.
 #[derive(Debug)]
 pub(crate) struct History {
     watchers: broadcast::WeakSender<Change>,
@@ -55,10 +55,10 @@ struct HistoryBuffer {
     dropped_to: Moment,
 }
 
-/// What somebody who begins to watch is told first.
+/// What a new watcher gets first.
 #[derive(Debug)]
 pub struct Replay {
-    /// Changes that had happened since then and are kept no more; 0 where none is missing.
+    /// Changes that had happened since then and are no longer kept; 0 if none is missing.
     pub missing: u64,
     /// Oldest first.
     pub changes: Vec<Arc<RecordedChange>>,
@@ -71,7 +71,7 @@ impl History {
         Self { watchers, kept: Mutex::default() }
     }
 
-    /// Keeps a change, and tells it to those who watch.
+    /// Keeps a change, and sends it to the watchers.
     pub(crate) fn note(
         &self,
         change: Change,
@@ -81,7 +81,7 @@ impl History {
         let past = RecordedChange { moment, at: Timestamp::now(), change: change.clone() };
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.add(Arc::new(past), moment);
-        // Nobody may be watching.
+        // There may be no watcher.
         let _ = watchers.send(change);
     }
 

@@ -32,7 +32,8 @@ const SETTLE_SECONDS: [f64; 10] = [1e-5, 1e-4, 5e-4, 1e-3, 5e-3, 1e-2, 5e-2, 0.1
 const HEAL_SECONDS: [f64; 15] =
     [1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 15.0, 60.0, 300.0];
 
-/// Series of [`WORKERS`], the widest metric: every cluster by every presence of its workers, and the overflow.
+/// Series of [`WORKERS`], the widest metric: every cluster by every presence of its
+/// workers, and the overflow.
 pub const SERIES_MAX: usize = 4 * CLUSTERS_MAX + 1;
 
 /// What a core says of its clusters, classes and pipelines, copied out.
@@ -308,7 +309,7 @@ impl Metrics {
         self.validations.add(1, &label("result", what.text()));
     }
 
-    /// Sets how many pods have no agent though they asked for one, and how many have an outdated one.
+    /// Sets how many pods lack an agent that they asked for, and how many have an outdated one.
     pub fn set_agents(&self, missing: usize, outdated: usize) {
         self.set(|figures| {
             figures.agents_missing = missing;
@@ -350,7 +351,7 @@ impl Metrics {
         self.set(|figures| figures.fleet = fleet);
     }
 
-    /// Whether somebody is sent the figures without asking for them.
+    /// Whether metrics are pushed to a collector.
     pub fn is_pushed(&self) -> bool {
         self.is_pushed
     }

@@ -64,7 +64,7 @@ pub enum Command {
         /// What is to be done.
         order: Order,
     },
-    /// The process ends: give leadership up, campaign no more, then answer. A leader must have
+    /// The process ends: give up leadership, stop campaigning, then answer. A leader must have
     /// stopped granting before it sends this.
     Resign(oneshot::Sender<()>),
 }

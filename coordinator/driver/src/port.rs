@@ -120,7 +120,7 @@ impl From<WorkerOrder> for Event {
     }
 }
 
-/// The driver has ended, and answers no more.
+/// The driver has ended and no longer answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the coordinator shuts down")]
 pub struct Stopped;

@@ -37,7 +37,7 @@ impl Default for PublishedState {
     }
 }
 
-/// Why nobody should go by a view.
+/// Why a view must not be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ViewUnavailable {
     /// The replica starts, stops or hangs.
@@ -46,12 +46,12 @@ pub enum ViewUnavailable {
     /// The platform does not say what is wanted.
     #[error("{0}")]
     Unconfirmed(String),
-    /// Nobody leads, as far as this replica knows.
+    /// This replica knows no leader.
     #[error("no leader is known: a change of leader is under way")]
     NoLeader,
 }
 
-/// What was reckoned last, and from what.
+/// The demands that were computed last, and their inputs.
 #[derive(Debug)]
 struct CachedDemands {
     desired: Arc<Desired>,
@@ -84,7 +84,7 @@ impl View {
     /// What each class is asked for.
     ///
     /// # Errors
-    /// Why nobody should go by what this replica knows.
+    /// Why this view must not be used.
     pub fn demands(&self, now: Moment) -> Result<Arc<Demands>, ViewUnavailable> {
         self.health.ready(now).map_err(ViewUnavailable::Unready)?;
         if let Some(why) = self.freshness.borrow().stale(now) {
@@ -116,13 +116,13 @@ impl View {
         demands
     }
 
-    /// What tells that the view may have changed.
+    /// Notifies of possible changes of the view.
     pub fn changes(&self) -> Changes {
         Changes { outlook: self.outlook.clone(), freshness: self.freshness.clone() }
     }
 }
 
-/// Tells that a view may have changed.
+/// Notifies of possible changes of a view.
 #[derive(Debug)]
 pub struct Changes {
     outlook: watch::Receiver<PublishedState>,

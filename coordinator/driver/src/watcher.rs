@@ -1,4 +1,4 @@
-//! Wakes whoever reads files when something in or around their folders changes. A wake-up may be
+//! Wakes the readers of files when something in or around their folders changes. A wake-up may be
 //! one too many, never one too few: a slow look by its owner catches what the system does not
 //! report.
 
@@ -101,7 +101,7 @@ fn matters(event: &notify::Result<Event>, wanted: &Mutex<Wanted>) -> bool {
     let Ok(event) = event else { return true };
     match event.kind {
         EventKind::Access(AccessKind::Close(AccessMode::Write)) => {}
-        // Reading the files is no change of them.
+        // Reading a file does not change it.
         EventKind::Access(_) => return false,
         _ => {}
     }

@@ -12,7 +12,7 @@ use crate::names::CONFIG;
 use crate::refusal::Refusal;
 use crate::sidecar::{Resources, Sidecar};
 
-/// Annotations that are no flag of the agent.
+/// Annotations that are not flags of the agent.
 const OTHERS: [&str; 6] =
     ["container", "cpu-limit", "cpu-request", "image", "memory-limit", "memory-request"];
 

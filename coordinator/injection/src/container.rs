@@ -77,7 +77,7 @@ fn environment(config: &PodSettings, with: &Sidecar, cluster: &str) -> Vec<Value
         variable_of("LEASEHOLD_COORDINATOR", &with.coordinator),
         variable_of("LEASEHOLD_CLUSTER", &format!("$(POD_NAMESPACE)/{cluster}")),
         variable_from("LEASEHOLD_WORKER", "metadata.name"),
-        // Where those before it in a pipeline reach it; of a WorkerCluster's worker nobody asks.
+        // Where those before it in a pipeline reach it; a WorkerCluster's worker does not need it.
         variable_from("LEASEHOLD_WORKER_ADDRESS", "status.podIP"),
         variable_from("LEASEHOLD_GENERATION", "metadata.annotations['leasehold.dev/generation']"),
         variable_of("LEASEHOLD_STATE_DIR", volumes::STATE_PATH),

@@ -239,7 +239,7 @@ mod tests {
         assert_eq!(check_flag("", "health-listen", "0.0.0.0:7500"), Ok(()));
         assert_eq!(check_flag("", "listen", "[::1]:7500"), Ok(()));
         for (name, value, word) in [
-            ("adaptor", "file", "is config.leasehold.dev/adapter meant?"),
+            ("adaptor", "file", "did you mean config.leasehold.dev/adapter?"),
             ("zzz", "1", "docs/SIDECAR.md"),
             ("cluster", "c", "the label leasehold.dev/cluster"),
             ("adapter", "fil", "use one of api, command, file"),

@@ -27,7 +27,7 @@ const LABEL_CHARS_MAX: usize = 63;
 pub struct Injection {
     /// The edits, in order, each seeing the ones before. None where nothing has to change.
     pub edits: Vec<Edit>,
-    /// What works, and will surprise somebody.
+    /// Warnings about settings that work but may surprise the user.
     pub warnings: Vec<String>,
 }
 
@@ -153,7 +153,7 @@ fn check_names(bare: &Value) -> Result<(), Refusal> {
     map_at(bare, &spec)?.ok_or(Refusal::shape(&spec, "there"))?;
     if at(bare, &keys(&["spec", "os", "name"])).and_then(Value::as_str) == Some("windows") {
         let field = "spec.os.name".into();
-        return Err(Refusal::Shape { field, wanted: "linux: there is no agent for windows" });
+        return Err(Refusal::Shape { field, wanted: "linux: the agent does not run on Windows" });
     }
     let volumes = keys(&["spec", "volumes"]);
     for name in volumes::NAMES {
@@ -181,7 +181,7 @@ fn cluster(pod: &Value, with: &Sidecar) -> Result<String, Refusal> {
     match name.len() <= LABEL_CHARS_MAX && !name.contains('/') {
         true => Ok(name.into()),
         false => Err(Refusal::Cluster(format!(
-            "{name:?} is no label's value: at most {LABEL_CHARS_MAX} characters, without a slash"
+            "invalid label value {name:?}: use at most {LABEL_CHARS_MAX} characters and no slash"
         ))),
     }
 }

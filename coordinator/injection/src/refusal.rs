@@ -14,7 +14,7 @@ pub enum Refusal {
          WorkerClass whose worker this is"
     )]
     NoCluster,
-    /// The cluster's name is none.
+    /// The cluster's name is invalid.
     #[error("{CLUSTER}: {0}")]
     Cluster(String),
     /// Not what a pod looks like.
@@ -29,7 +29,7 @@ pub enum Refusal {
     #[error("spec.containers is empty: the worker's container is missing")]
     NoContainers,
     /// The container that was named as the worker's is not there.
-    #[error("{by} names the container {name:?}, and there is none; there are: {known}")]
+    #[error("{by} names the container {name:?}, which does not exist: use one of {known}")]
     NoSuchContainer {
         /// Which annotation.
         by: String,
@@ -39,7 +39,7 @@ pub enum Refusal {
         known: String,
     },
     /// No such setting.
-    #[error("{what} is not known{}", meant(.nearest))]
+    #[error("{what} is unknown{}", meant(.nearest))]
     Unknown {
         /// The annotation or flag.
         what: String,
@@ -106,7 +106,7 @@ impl Refusal {
 
 fn meant(nearest: &Option<String>) -> String {
     match nearest {
-        Some(name) => format!("; is {name} meant?"),
-        None => format!("; docs/SIDECAR.md lists all of {CONFIG}"),
+        Some(name) => format!("; did you mean {name}?"),
+        None => format!("; docs/SIDECAR.md lists every setting of {CONFIG}"),
     }
 }

@@ -16,7 +16,7 @@ const POOL_SIZE: &str = "TRAVIS_WORKER_POOL_SIZE";
 
 /// Where the agent expects the remote controller.
 const ADDR_DEFAULT: &str = "127.0.0.1:8080";
-/// The port is on localhost, so that this keeps nobody out who is in the pod: it is no secret.
+/// The port is on localhost, so everything in the pod can reach it: this is not a secret.
 const AUTH_DEFAULT: &str = "leasehold:leasehold";
 
 fn is_chosen(config: &PodSettings) -> bool {

@@ -1,4 +1,4 @@
-//! What works, and will surprise somebody.
+//! Warnings about settings that work but may surprise the user.
 
 use std::time::Duration;
 

@@ -37,7 +37,7 @@ fn all() -> [Value; 5] {
 
 fn worker_clusters() -> Value {
     let mut schema = schema::of::<WorkerClusterSpec, WorkerClusterStatus>(
-        "Workers that share one budget of jobs. The coordinator tells each how many it may run, \
+        "Workers that share one budget of jobs. The coordinator grants each a pool size, \
          so that all together never run more than maxJobs.",
     );
     rules::worker_cluster(&mut schema);

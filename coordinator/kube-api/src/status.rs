@@ -179,7 +179,7 @@ pub struct StreamCounts {
     pub owned: u64,
     /// Streams on their way from one worker to another.
     pub moving: u64,
-    /// Streams for which there is no worker.
+    /// Streams without a worker.
     pub unplaced: u64,
 }
 

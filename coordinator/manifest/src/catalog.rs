@@ -342,14 +342,14 @@ fn conflict(id: &ObjectId, places: &[Definition], problems: &mut Vec<Problem>) {
     }
 }
 
-/// The problems in their order, and no more of them than are reported at once.
+/// The problems in order, at most as many as are reported at once.
 pub(crate) fn bounded(mut problems: Vec<Problem>) -> Vec<Problem> {
     problems.sort();
     problems.dedup();
     if problems.len() > PROBLEMS_MAX {
         let more = problems.len() - PROBLEMS_MAX;
         problems.truncate(PROBLEMS_MAX);
-        problems.push(Problem::whole(".", format!("{more} more problems: mend the first ones")));
+        problems.push(Problem::whole(".", format!("{more} more problems: fix these first")));
     }
     problems
 }

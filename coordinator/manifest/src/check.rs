@@ -152,7 +152,7 @@ pub struct Document {
     pub id: Option<ObjectId>,
     /// Where it names itself.
     pub at: Position,
-    /// What it says, as it is written; none where that is no specification at all.
+    /// The specification as it is written; none where it cannot be decoded.
     pub spec: Option<Spec>,
     /// What it says; none where a problem was reported.
     pub body: Option<ValidSpec>,
@@ -315,7 +315,7 @@ impl Checker<'_> {
     fn stranger(&mut self, node: &Node) {
         const KNOWN: &str = "WorkerCluster, StreamSet, WorkerClass or Pipeline";
         if !matches!(node.value, Value::Map(_)) || node.get("jobs").is_some() {
-            let message = "is no manifest, and no StreamSet names this file in streamsFrom: \
+            let message = "is not a manifest, and no StreamSet names this file in streamsFrom: \
                            name it there, or move it out of the folder";
             return self.report(node.at, "", message);
         }

@@ -140,7 +140,7 @@ impl Collection {
         self.maps.insert(map.clone(), content);
     }
 
-    /// Forgets what was read of a ConfigMap: it is to be read anew, or nobody names it any more.
+    /// Forgets what was read of a ConfigMap: it must be read again, or no object names it.
     pub fn forget_map(&mut self, map: &ConfigMapName) {
         self.maps.remove(map);
     }
@@ -180,7 +180,7 @@ impl Collection {
                     problems.push(Problem::whole(&file, message));
                 }
                 let list = match content.map(|content| content.get(&file)) {
-                    // Not read yet, which is no fault.
+                    // Not read yet: not an error.
                     None => None,
                     // It is not there, which is for the set to say.
                     Some(None) => continue,

@@ -341,7 +341,7 @@ impl<'de> SeqAccess<'de> for ListAccess<'de> {
 
 struct MapEntries<'de> {
     reader: NodeDeserializer<'de>,
-    /// The fields that are not passed over; all, where it is none.
+    /// The fields that are read; `None` reads all of them.
     known: Option<&'static [&'static str]>,
     entries: std::slice::Iter<'de, (Node, Node)>,
     value: Option<&'de (Node, Node)>,

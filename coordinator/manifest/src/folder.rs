@@ -1,5 +1,5 @@
 //! The manifests' folder as it lies on disk: which files there are, and their text within limits.
-//! A part of it that cannot be read is told apart from one that is empty.
+//! A part that cannot be read is not the same as an empty one.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -110,10 +110,10 @@ pub fn read_text(root: &Path, file: &str, bytes_max: u64) -> Result<String, Unre
     let wrong = |error: io::Error| Unreadable::Io(error.kind(), error.to_string());
     let meta = fs::metadata(&path).map_err(wrong)?;
     if !meta.is_file() {
-        return Err(Unreadable::Other("is no regular file: replace it".into()));
+        return Err(Unreadable::Other("is not a regular file: replace it".into()));
     }
     let mut bytes = Vec::new();
-    // One byte more tells a file at the limit from one that has grown beyond it meanwhile.
+    // One more byte shows whether the file has grown beyond the limit meanwhile.
     let mut reader = File::open(&path).map_err(wrong)?.take(bytes_max + 1);
     reader.read_to_end(&mut bytes).map_err(wrong)?;
     if bytes.len() as u64 > bytes_max {

@@ -1,6 +1,6 @@
 //! The last good state as text, so that it outlives the process. Objects are written as manifests
 //! and read by the very rules that people's manifests are read by, so nothing comes back that could
-//! not have been put in force; a checksum tells a damaged text.
+//! not have been put in force; a checksum detects a damaged file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

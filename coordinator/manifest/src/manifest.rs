@@ -212,7 +212,7 @@ pub struct LostSpec {
 }
 
 impl LostSpec {
-    /// Whether it says nothing: then nobody need write it down.
+    /// Whether no field is set; an empty one is not written.
     pub fn is_empty(&self) -> bool {
         self.after.is_none()
     }

@@ -34,7 +34,7 @@ const FIGURES_WITHIN: Duration = Duration::from_secs(1);
 /// The Prometheus text format.
 const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// What is answered to any other path.
-const PATHS: &str = "no such path; there are /livez, /readyz, /healthz and /metrics\n";
+const PATHS: &str = "no such path: use /livez, /readyz, /healthz or /metrics\n";
 
 /// What the port answers from.
 #[derive(Clone, Debug)]
@@ -71,7 +71,7 @@ pub async fn serve(
     Ok(())
 }
 
-/// Who dials this port for gRPC has taken it for the other one, and is told so in gRPC's terms.
+/// Answers a gRPC client, which took this port for the other one, with a gRPC status.
 async fn unknown(State(state): State<HttpState>, headers: HeaderMap) -> Response {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
     if !kind.is_some_and(|kind| kind.starts_with("application/grpc")) {
@@ -109,8 +109,8 @@ async fn metrics(State(state): State<HttpState>) -> Response {
     match exposition(&state.registry) {
         Ok(text) => ([(header::CONTENT_TYPE, METRICS_TYPE)], text).into_response(),
         Err(error) => {
-            tracing::error!(%error, "metrics cannot be written");
-            (StatusCode::INTERNAL_SERVER_ERROR, "metrics cannot be written\n").into_response()
+            tracing::error!(%error, "cannot write the metrics");
+            (StatusCode::INTERNAL_SERVER_ERROR, "cannot write the metrics\n").into_response()
         }
     }
 }

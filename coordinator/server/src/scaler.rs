@@ -1,6 +1,6 @@
 //! What autoscalers ask: KEDA by its own interface, Prometheus by a gauge. Every replica answers
 //! from its own view of the desired state; a view that may be out of date is an error, never a
-//! number, so that nobody scales in because a coordinator was away.
+//! number, so that no autoscaler scales in because a coordinator was away.
 
 mod demand_stream;
 mod query;

@@ -334,7 +334,7 @@ impl FileReloader {
         if is_old && !complaint.is_said {
             complaint.is_said = true;
             let problem = &complaint.problem;
-            tracing::warn!(%problem, "new files for TLS are no good: the old stay in force");
+            tracing::warn!(%problem, "cannot use the new TLS files: the old ones stay in use");
         }
         let next_look = if complaint.is_said { LOOK_EVERY } else { LOOK_AGAIN_AFTER };
         self.complaint = Some(complaint);

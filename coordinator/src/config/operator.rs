@@ -91,13 +91,13 @@ impl OperatorArgs {
         for name in named {
             if WorkerName::new(name).is_err() || name.contains('.') {
                 return refuse(format!(
-                    "{name:?} is no name of a namespace or service: see --namespace, \
+                    "invalid namespace or Service name {name:?}: use a DNS label in --namespace, \
                      --watch-namespace and --service"
                 ));
             }
         }
         if audience.is_empty() {
-            return refuse("--audience is empty");
+            return refuse("--audience must not be empty");
         }
         let times = DefaultTimes { takeover_after: TAKEOVER, leadership: LEADERSHIP };
         let kubernetes = KubernetesSettings { namespace, watched, service, audience, injection };
@@ -110,13 +110,15 @@ impl OperatorArgs {
         let image = self.agent_image.clone().unwrap_or_else(own_image);
         let is_word = |c: char| !c.is_control() && !c.is_whitespace();
         if image.is_empty() || image.len() > NAME_BYTES_MAX || !image.chars().all(is_word) {
-            return refuse(format!("--agent-image {image:?} is no name of an image"));
+            return refuse(format!(
+                "--agent-image {image:?} is not an image name: use a name such as registry/agent:1.0"
+            ));
         }
         let of_service = || format!("{service}.{namespace}.svc:{SERVICE_PORT}");
         let coordinator = self.agent_coordinator.clone().unwrap_or_else(of_service);
         if !is_host_and_port(&coordinator) {
             return refuse(format!(
-                "--agent-coordinator {coordinator:?} is no HOST:PORT, as in \
+                "invalid --agent-coordinator {coordinator:?}: expected HOST:PORT, for example \
                  leasehold-coordinator.leasehold-system.svc:7400"
             ));
         }
@@ -126,7 +128,7 @@ impl OperatorArgs {
             [("--webhook-configuration", configuration), ("--validator-configuration", validator)]
         {
             if WorkerName::new(name).is_err() {
-                return refuse(format!("{flag} {name:?} is no name of an object"));
+                return refuse(format!("invalid {flag} {name:?}: use a DNS subdomain"));
             }
         }
         let others =
@@ -134,7 +136,7 @@ impl OperatorArgs {
         for (flag, other) in others {
             if share_a_port(*listen, other) {
                 return refuse(format!(
-                    "--webhook-listen {listen} and {flag} {other} are one address"
+                    "--webhook-listen {listen} and {flag} {other} are the same address: change one of them"
                 ));
             }
         }

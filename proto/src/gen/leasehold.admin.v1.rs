@@ -54,7 +54,7 @@ pub struct Worker {
     /// Its name.
     #[prost(string, tag = "2")]
     pub name: ::prost::alloc::string::String,
-    /// Whether it is heard.
+    /// Whether it is connected.
     #[prost(enumeration = "Presence", tag = "3")]
     pub presence: i32,
     /// How far a drain has come.
@@ -78,7 +78,7 @@ pub struct Worker {
     /// The pool size in effect, as reported.
     #[prost(uint32, tag = "10")]
     pub in_effect: u32,
-    /// Jobs that run, as reported; absent where nobody knows.
+    /// Jobs that run, as reported; absent if unknown.
     #[prost(uint32, optional, tag = "11")]
     pub running: ::core::option::Option<u32>,
     /// Slots that it may be using, as far as anyone can know.
@@ -235,7 +235,7 @@ pub struct Share {
     /// Whether the worker has said that it knows.
     #[prost(bool, tag = "5")]
     pub applied: bool,
-    /// Where it is reached, as HOST or HOST:PORT; empty where nobody says.
+    /// Where it is reached, as HOST or HOST:PORT; empty if unknown.
     #[prost(string, tag = "6")]
     pub address: ::prost::alloc::string::String,
     /// The worker drains.
@@ -309,7 +309,8 @@ pub struct ListClustersResponse {
 /// See GetCluster.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GetClusterRequest {
-    /// Its name.
+    /// The cluster's name. Other requests call this field cluster; it keeps its name for
+    /// compatibility.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
 }
@@ -326,7 +327,7 @@ pub struct ListWorkersRequest {
     /// The cluster's name.
     #[prost(string, tag = "1")]
     pub cluster: ::prost::alloc::string::String,
-    /// At most so many; 0 for 1000, at most 10000.
+    /// The most entries of a page: at most 10000; 0 means 1000.
     #[prost(uint32, tag = "2")]
     pub page_size: u32,
     /// The last answer's `next_page_token`.
@@ -366,7 +367,7 @@ pub struct ListStreamsRequest {
     /// The set's name.
     #[prost(string, tag = "1")]
     pub set: ::prost::alloc::string::String,
-    /// At most so many; 0 for 1000, at most 10000.
+    /// The most entries of a page: at most 10000; 0 means 1000.
     #[prost(uint32, tag = "2")]
     pub page_size: u32,
     /// The last answer's `next_page_token`.
@@ -450,7 +451,7 @@ pub struct ListClassesResponse {
 /// See ListPipelines.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListPipelinesRequest {
-    /// At most so many; 0 for 1000, at most 10000.
+    /// The most entries of a page: at most 10000; 0 means 1000.
     #[prost(uint32, tag = "1")]
     pub page_size: u32,
     /// The last answer's `next_page_token`.
@@ -470,7 +471,7 @@ pub struct ListPipelinesResponse {
 /// See GetPipeline.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GetPipelineRequest {
-    /// Its name.
+    /// The pipeline's name.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
 }
@@ -484,7 +485,7 @@ pub struct GetPipelineResponse {
 /// See ExplainPipeline.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ExplainPipelineRequest {
-    /// Its name.
+    /// The pipeline's name.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
 }
@@ -666,7 +667,7 @@ pub struct UnplacedStream {
     #[prost(string, tag = "3")]
     pub reason: ::prost::alloc::string::String,
 }
-/// Whether a worker is heard.
+/// Whether a worker is connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum Presence {

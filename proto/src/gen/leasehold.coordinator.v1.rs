@@ -92,7 +92,7 @@ pub struct Hello {
     /// The rollout generation of its worker: in a rollout the highest is served first.
     #[prost(uint64, tag = "8")]
     pub generation: u64,
-    /// Where its worker is reached, as HOST or HOST:PORT; empty where nobody says.
+    /// Where its worker is reached, as HOST or HOST:PORT; empty if unknown.
     #[prost(string, tag = "9")]
     pub worker_address: ::prost::alloc::string::String,
     /// Which installation of an agent this is, as 32 hexadecimal digits: drawn once and kept in the
@@ -202,7 +202,7 @@ pub struct Report {
     /// The stream leases that are held.
     #[prost(message, repeated, tag = "5")]
     pub streams: ::prost::alloc::vec::Vec<HeldStream>,
-    /// The jobs that run; none where nobody has told yet.
+    /// The jobs that run; absent if unknown.
     #[prost(uint32, optional, tag = "6")]
     pub running: ::core::option::Option<u32>,
     /// How far a drain has come.
@@ -224,7 +224,7 @@ pub struct Beat {
     /// The pool lease that is held.
     #[prost(message, optional, tag = "4")]
     pub pool: ::core::option::Option<HeldPool>,
-    /// The jobs that run; none where nobody has told yet.
+    /// The jobs that run; absent if unknown.
     #[prost(uint32, optional, tag = "5")]
     pub running: ::core::option::Option<u32>,
     /// How far a drain has come.
@@ -347,7 +347,7 @@ pub struct Endpoint {
     /// The worker.
     #[prost(string, tag = "1")]
     pub worker: ::prost::alloc::string::String,
-    /// Where it is reached, as HOST or HOST:PORT; empty where nobody says.
+    /// Where it is reached, as HOST or HOST:PORT; empty if unknown.
     #[prost(string, tag = "2")]
     pub address: ::prost::alloc::string::String,
     /// Its share of the load, in thousandths of a document per second.

@@ -2,7 +2,7 @@
 /// All that a worker may do now.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Lease {
-    /// Grows with every change; a renewal is none.
+    /// Grows with every change; a renewal is not a change.
     #[prost(uint64, tag = "1")]
     pub version: u64,
     /// The pool.
@@ -115,7 +115,7 @@ pub struct Endpoint {
     /// The worker's name.
     #[prost(string, tag = "1")]
     pub worker: ::prost::alloc::string::String,
-    /// Where it is reached, as HOST or HOST:PORT; empty where nobody says.
+    /// Where it is reached, as HOST or HOST:PORT; empty if unknown.
     #[prost(string, tag = "2")]
     pub address: ::prost::alloc::string::String,
     /// Its share of the load, in documents per second: route in these proportions.
@@ -318,7 +318,7 @@ pub enum RefusalReason {
     Limit = 5,
     /// The agent could not write its journal.
     Journal = 6,
-    /// The id or name is no valid one.
+    /// The id or name is invalid.
     Invalid = 7,
 }
 impl RefusalReason {

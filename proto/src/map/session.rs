@@ -170,7 +170,7 @@ impl TryFrom<wire::Refusal> for Refusal {
             Ok(Wire::EpochAhead) => RefusalReason::EpochAhead,
             Ok(Wire::NameTaken) => RefusalReason::NameTaken,
             Ok(Wire::Unspecified) | Err(_) => {
-                return Err(Invalid::new("refusal.reason", "is none that this build knows"));
+                return Err(Invalid::new("refusal.reason", "is unknown to this version"));
             }
         };
         Ok(Self { reason, message: refusal.message })
@@ -454,7 +454,7 @@ fn stream(stream: Option<wire::StreamRef>) -> Result<StreamKey, Invalid> {
 
 fn epoch(field: &'static str, epoch: u64) -> Result<Epoch, Invalid> {
     match epoch {
-        0 => Err(Invalid::new(field, "is 0, which is no epoch")),
+        0 => Err(Invalid::new(field, "is 0, but epochs start at 1")),
         epoch => Ok(Epoch(epoch)),
     }
 }
@@ -483,7 +483,7 @@ fn drain(field: &'static str, phase: i32) -> Result<DrainPhase, Invalid> {
         Ok(wire::DrainPhase::Draining) => Ok(DrainPhase::Draining),
         Ok(wire::DrainPhase::Leaving) => Ok(DrainPhase::Leaving),
         Ok(wire::DrainPhase::Unspecified) | Err(_) => {
-            Err(Invalid::new(field, "is no phase that this build knows"))
+            Err(Invalid::new(field, "is a phase that is unknown to this version"))
         }
     }
 }

@@ -8,9 +8,9 @@ use std::ops::{Add, AddAssign, Sub, SubAssign};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Load(u64);
 
-/// Why a number is no load.
+/// Why a number is not a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("is no load: a number from 0 to 1000000000, with at most three decimal places")]
+#[error("is not a load: use a number from 0 to 1000000000 with at most three decimal places")]
 pub struct InvalidLoad;
 
 impl Load {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::limits;
 
-/// Why a text is no name of the wanted kind.
+/// Why a text is not a name of the wanted kind.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{kind} {shown:?} {why}")]
 pub struct InvalidName {
@@ -24,7 +24,7 @@ macro_rules! namespaced {
             /// The name of an object in a namespace.
             ///
             /// # Errors
-            /// [`InvalidName`] where one of the two is no name.
+            /// [`InvalidName`] where one of the two is invalid.
             pub fn in_namespace(namespace: &str, name: &str) -> Result<Self, InvalidName> {
                 Self::new(&format!("{namespace}/{name}"))
             }
@@ -253,7 +253,7 @@ fn dns_subdomain(text: &str) -> Result<(), &'static str> {
     };
     match text.split('.').all(label) {
         true => Ok(()),
-        false => Err("is no DNS subdomain: lower-case letters, digits, '-' and '.' only, \
+        false => Err("is not a DNS subdomain: use only lower-case letters, digits, '-' and '.', \
                       starting and ending with a letter or digit"),
     }
 }
@@ -294,8 +294,10 @@ fn dns_label(text: &str) -> Result<(), &'static str> {
     let short = text.len() <= limits::LABEL_BYTES_MAX && !text.contains('.');
     match short && dns_subdomain(text).is_ok() {
         true => Ok(()),
-        false => Err("is no DNS label: at most 63 lower-case letters, digits and '-', starting \
-                      and ending with a letter or digit"),
+        false => {
+            Err("is not a DNS label: use at most 63 lower-case letters, digits and '-', starting \
+                      and ending with a letter or digit")
+        }
     }
 }
 

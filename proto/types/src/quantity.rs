@@ -11,7 +11,10 @@ use serde::{Deserialize, Serialize, Serializer};
 /// Bytes of a quantity.
 pub const QUANTITY_BYTES_MAX: usize = 32;
 /// A regular expression of the texts, for a JSON schema.
-pub const QUANTITY_PATTERN: &str = r"^[+]?([0-9]+([.][0-9]*)?|[.][0-9]+)(n|u|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|[eE][-+]?[0-9]{1,2})?$";
+pub const QUANTITY_PATTERN: &str = concat!(
+    "^[+]?([0-9]+([.][0-9]*)?|[.][0-9]+)",
+    "(n|u|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|[eE][-+]?[0-9]{1,2})?$",
+);
 /// What a field that takes a quantity expects, in words.
 pub const QUANTITY_WANTED: &str = "a quantity such as 100m, 0.5 or 64Mi";
 

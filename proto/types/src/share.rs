@@ -6,7 +6,7 @@ use std::fmt;
 
 use crate::{Load, NodeName, PipelineName, StreamKey, StreamName, WorkerName};
 
-/// Names a share. The class that serves it is no part of the name: a node that goes to another
+/// Names a share. The class that serves it is not part of the name: a node that goes to another
 /// class is the same work, and its shares are the same leases.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ShareKey {
@@ -28,7 +28,7 @@ impl ShareKey {
         StreamKey { set: pipeline.shares(), stream }
     }
 
-    /// The share that is leased as this stream; none where it is none.
+    /// The share that is leased as this stream; none if the stream is not a share.
     #[must_use]
     pub fn of(stream: &StreamKey) -> Option<Self> {
         stream.set.is_shares().then_some(())?;
@@ -54,7 +54,7 @@ impl fmt::Display for ShareKey {
     }
 }
 
-/// What the holder of a share is told beside its token.
+/// What the holder of a share gets beside its token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Share {
     /// The load that is its own. It lasts as long as the token does.
@@ -90,19 +90,16 @@ pub struct Endpoint {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WorkerAddress(std::sync::Arc<str>);
 
-/// Why a text is no address.
+/// Why a text is not an address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{0:?} is no address: a host name or an IP address, and a port after a ':' where one is \
-         known"
-)]
+#[error("invalid address {0:?}: expected HOST or HOST:PORT")]
 pub struct InvalidAddress(String);
 
 impl WorkerAddress {
     /// Takes `text` as it is. An IPv6 address with a port is written `[ADDRESS]:PORT`.
     ///
     /// # Errors
-    /// [`InvalidAddress`] where it is none.
+    /// [`InvalidAddress`] where the text is not one.
     pub fn new(text: &str) -> Result<Self, InvalidAddress> {
         let wrong = || InvalidAddress(text.chars().take(64).collect());
         let allowed = |b: u8| b.is_ascii_alphanumeric() || b"-._:[]%".contains(&b);

@@ -170,7 +170,7 @@ fn wrong_clusters() -> Vec<(Value, &'static str)> {
             cluster(json!({ "template": template, "workloadRef": reference })),
             "gives both template and workloadRef: keep one",
         ),
-        (cluster(json!({ "workload": {} })), "there is no template: add one"),
+        (cluster(json!({ "workload": {} })), "template is missing: add one"),
         (cluster(json!({ "template": "nginx" })), "must be of type object"),
         (made(json!({ "kind": "DaemonSet" })), r#"supported values: "Deployment", "StatefulSet""#),
         (made(json!({ "maxSurge": 0, "maxUnavailable": "0%" })), "no rollout could begin"),

@@ -129,7 +129,7 @@ fn what_is_wrong_is_refused_before_it_is_stored() {
     let cycle = pipeline("cycle", 1, cycle);
     office.refuse(&cycle, &["Pipeline cycle: spec.workers.c.next[0]", "a -> b -> c -> a"]);
     let dangling = pipeline("dangling", 1, json!({ "a": blue(&["b"]) }));
-    office.refuse(&dangling, &["spec.workers.a.next[0]: is \"b\", which is no node of this"]);
+    office.refuse(&dangling, &["spec.workers.a.next[0]: is \"b\", which is not a node of this"]);
     let impossible = pipeline("impossible", 91, json!({ "a": blue(&[]) }));
     let words =
         ["1 node of 91 documents per second needs 4 workers of capacity 30, and maxReplicas \

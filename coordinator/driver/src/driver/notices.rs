@@ -6,7 +6,7 @@ use std::time::Duration;
 use leasehold_coordinator_core::effect::{Freed, Notice};
 use leasehold_types::Moment;
 
-/// Lines about single leases within [`SPAN`]; what changes beyond that is told in sum.
+/// Lines about single leases within [`SPAN`]; changes beyond that are summed up in one line.
 const LEASE_LINES_MAX: u32 = 100;
 /// See [`LEASE_LINES_MAX`].
 const SPAN: Duration = Duration::from_secs(1);
@@ -19,7 +19,7 @@ const CELL: &str = "leasehold::cell";
 /// The target of every line about pipelines.
 const PIPELINE: &str = "leasehold::pipeline";
 
-/// A state in a word; none where there is no such thing yet, or any more.
+/// A state in a word; none if the object does not exist.
 fn state(phase: Option<impl ToString>) -> Option<String> {
     phase.map(|phase| phase.to_string())
 }

@@ -231,7 +231,7 @@ pub(super) fn demands(meter: &Meter, view: &Arc<View>) {
     }
 }
 
-/// A class's labels; the namespace is empty where there is none.
+/// A class's labels; the namespace may be empty.
 fn labels(class: &ClusterName) -> [KeyValue; 2] {
     let (namespace, name) = class.parts();
     let namespace = namespace.unwrap_or_default().to_owned();

@@ -18,7 +18,7 @@ pub(super) enum PipelineTransition {
     Healed(Duration),
 }
 
-/// The states of pipelines, as the notices of one term tell them.
+/// The states of pipelines, from the notices of one term.
 #[derive(Debug, Default)]
 pub(super) struct PipelineTally {
     phases: HashMap<PipelineName, PipelinePhase>,
@@ -29,7 +29,7 @@ impl PipelineTally {
     /// Takes a notice in.
     pub(super) fn hear(&mut self, notice: &Notice, now: Moment) -> Option<PipelineTransition> {
         match notice {
-            // Each term tells all states anew.
+            // Each term reports every state again.
             Notice::Elected(_) | Notice::Deposed(_) => {
                 *self = Self::default();
                 None

@@ -113,7 +113,7 @@ fn refusals_name_the_field_and_the_way_out() {
         assert!(said.starts_with(start), "{said}");
     }
     for (annotation, value, words) in [
-        ("imgae", json!("x"), "is config.leasehold.dev/image meant?"),
+        ("imgae", json!("x"), "did you mean config.leasehold.dev/image?"),
         ("image", json!("a b"), "invalid image"),
         ("image", json!(3), "write it in quotes"),
         ("state-dir", json!("/x"), "cannot be set"),

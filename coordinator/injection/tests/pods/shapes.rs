@@ -259,7 +259,7 @@ fn the_worker_is_the_container_that_is_named_or_the_first() {
     let said = refusal(&pod(json!({ ours: "d" })), &settings());
     assert_eq!(
         said,
-        "config.leasehold.dev/container names the container \"d\", and there is none; there are: \
+        "config.leasehold.dev/container names the container \"d\", which does not exist: use one of \
          a, b, c"
     );
 }

@@ -1,6 +1,6 @@
 //! What a schema cannot say: the rules that the API server evaluates (CEL), each with words that
-//! tell what to do. They refuse what [`leasehold_manifest`] refuses of one object, and what could not be
-//! carried out on Kubernetes.
+//! say what to do. They refuse what [`leasehold_manifest`] refuses of one object, and what could
+//! not be carried out on Kubernetes.
 
 use leasehold_injection::FLAGS;
 use leasehold_injection::flags::FlagKind;
@@ -184,7 +184,7 @@ fn workload_rules(again: &str) -> Value {
         ),
         rule(
             "!has(self.workload) || has(self.template)",
-            "workload says how to make a workload, and there is no template: add one",
+            "workload says how to make a workload, but template is missing: add one",
         ),
         rule(
             &format!("!has(self.template) || !has(oldSelf.template) || {new} == {old}"),
@@ -243,7 +243,7 @@ fn workload_kinds(again: &str) -> Value {
 }
 
 /// Bounds a duration, which has the rule on its form already. The API server evaluates every
-/// rule, so each holds for texts that are no duration.
+/// rule, so each also holds for texts that are not durations.
 fn span(schema: &mut Value, path: &str, more: Option<(&str, &str)>) {
     let form = at(schema, path)["x-kubernetes-validations"][0]["rule"].clone();
     let form = form.as_str().expect("a duration has a form").to_owned();

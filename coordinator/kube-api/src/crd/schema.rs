@@ -99,7 +99,7 @@ fn flatten_enum(schema: &mut Map<String, Value>) {
     schema.insert("type".into(), json!("string"));
 }
 
-/// A pattern becomes a rule where the type has words for it: those tell more than a pattern.
+/// A pattern becomes a rule where the type has words for it, which explain more than a pattern.
 fn state_pattern(schema: &mut Map<String, Value>) {
     let Some(Value::String(wanted)) = schema.remove("x-wanted") else { return };
     let Some(Value::String(pattern)) = schema.remove("pattern") else { return };

@@ -86,7 +86,7 @@ pub struct BindingCounts {
 pub struct WaitsFor {
     /// The class.
     pub class: String,
-    /// How many workers more it needs of it at least; 0 where there is no such class.
+    /// How many more workers of the class it needs at least; 0 if the class does not exist.
     #[serde(default)]
     pub workers: u32,
 }

@@ -10,7 +10,10 @@ pub(super) fn problems(agent: &AgentSpec) -> Vec<(String, String)> {
     if let Some(image) = &agent.image {
         let is_word = image.chars().all(|c| c.is_ascii_graphic());
         if image.is_empty() || image.len() > IMAGE_BYTES_MAX || !is_word {
-            problems.push(("image".to_owned(), "is no name of an image".to_owned()));
+            problems.push((
+                "image".to_owned(),
+                "is not an image name: use a name such as registry/agent:1.0".to_owned(),
+            ));
         }
     }
     if let Some(adapter) = &agent.adapter

@@ -84,7 +84,7 @@ impl Checker<'_> {
         }
         if let Some(workload) = makers.workload {
             if !makers.has_template {
-                let message = "says how to make a workload, and there is no template: add one";
+                let message = "says how to make a workload, but template is missing: add one";
                 self.blame(root, "spec.workload", message);
             }
             self.workload(root, workload);

@@ -95,7 +95,7 @@ impl Checker<'_> {
                 "is the node itself: name another, or remove it".to_owned()
             } else if !spec.workers.contains_key(named) {
                 let there = listed(spec.workers.keys());
-                format!("is {named:?}, which is no node of this pipeline: there is {there}")
+                format!("is {named:?}, which is not a node of this pipeline: use one of {there}")
             } else if !is_new {
                 format!("names {named:?} a second time: remove it")
             } else {

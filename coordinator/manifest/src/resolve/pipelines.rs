@@ -173,7 +173,7 @@ impl PipelineResolver<'_> {
                 continue;
             } else if stays {
                 format!(
-                    "class {shown:?} is defined no more; it stays in force while this pipeline \
+                    "class {shown:?} is no longer defined; it stays in force while this pipeline \
                      names it: define it again, or remove the pipeline too"
                 )
             } else {

@@ -150,7 +150,7 @@ fn admit(
         (true, _) => {}
         (false, true) => {
             let message = format!(
-                "cluster {:?} is defined no more; it stays in force while this set names it: \
+                "cluster {:?} is no longer defined; it stays in force while this set names it: \
                  define it again, or remove the set too",
                 set.cluster.as_str()
             );

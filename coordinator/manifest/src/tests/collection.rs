@@ -168,7 +168,7 @@ fn a_cluster_stays_while_a_set_runs_on_it() {
     api.remove("WorkerCluster", "ci/builds");
     let (in_force, problems) = api.in_force();
     assert_eq!(in_force, ["ci/builds 8", "ci/cars on ci/builds: a"]);
-    assert!(problems[0].contains("is defined no more"), "{problems:?}");
+    assert!(problems[0].contains("is no longer defined"), "{problems:?}");
     api.remove("StreamSet", "ci/cars");
     assert_eq!(api.in_force(), (vec![], vec![]));
 }

@@ -187,7 +187,10 @@ fn a_cluster_stays_for_as_long_as_a_set_runs_on_it() {
     folder.write("s.yaml", &set("s", "a", "streams: [{name: x}]"));
     folder.check(&["a=1", "s@a:1"], &[]);
     folder.remove("a.yaml");
-    folder.check(&["a=1", "s@a:1"], &["s.yaml:5:12: spec.cluster: cluster \"a\" is defined no"]);
+    folder.check(
+        &["a=1", "s@a:1"],
+        &["s.yaml:5:12: spec.cluster: cluster \"a\" is no longer defined"],
+    );
     // The set may still change; a second one may not begin on what is gone.
     folder.write("s.yaml", &set("s", "a", "streams: [{name: x}, {name: y}]"));
     folder.write("t.yaml", &set("t", "a", "streams: [{name: x}]"));

@@ -128,7 +128,7 @@ fn a_class_stays_for_as_long_as_a_pipeline_in_force_names_it() {
         &["blue: 30 x 3", "first 10: a@blue []"],
         &[],
     );
-    let gone = "spec.workers.a.class: class \"blue\" is defined no more; it stays in force";
+    let gone = "spec.workers.a.class: class \"blue\" is no longer defined; it stays in force";
     folder.check(std::slice::from_ref(&first), &["blue: 30 x 3", "first 10: a@blue []"], &[gone]);
     // What is newly written may not begin with it.
     let texts = [first, second];

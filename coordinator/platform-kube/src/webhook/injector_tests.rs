@@ -155,7 +155,7 @@ fn a_mistake_in_a_worker_cluster_is_told_as_its_own() {
         panic!("it is let in");
     };
     let place = "its cluster's or class's spec.agent.flags.file-";
-    assert_eq!(why, format!("{place}paht is not known; is {place}path meant?"));
+    assert_eq!(why, format!("{place}paht is unknown; did you mean {place}path?"));
 }
 
 #[test]

@@ -117,8 +117,8 @@ async fn a_wrong_graph_is_refused_with_its_place() {
         ),
         (
             json!({ "a": node(json!(["x"])), "b": node(json!([])) }),
-            "Pipeline new: spec.workers.a.next[0]: is \"x\", which is no node of this pipeline: \
-             there is \"a\", \"b\"",
+            "Pipeline new: spec.workers.a.next[0]: is \"x\", which is not a node of this pipeline: \
+             use one of \"a\", \"b\"",
         ),
         (
             json!({ "a": node(json!(["a"])) }),

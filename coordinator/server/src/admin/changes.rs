@@ -1,5 +1,5 @@
-//! The stream of changes. A watcher that is too slow is told how many it missed, and goes on with
-//! the oldest that is still there.
+//! The stream of changes. A watcher that is too slow gets the number of changes that it missed, and
+//! goes on with the oldest that is still there.
 
 use std::future::ready;
 use std::time::Duration;
@@ -35,7 +35,7 @@ pub(super) fn watch(
     let Replay { missing, changes, live } = replay;
     let missing = (missing > 0).then(|| WatchChangesResponse {
         skipped: missing,
-        message: "older changes are kept no more".into(),
+        message: "older changes are no longer kept".into(),
         replayed: true,
         ..of(ChangeKind::Skipped)
     });
@@ -76,7 +76,7 @@ fn news(
     })
 }
 
-/// What watchers are told of a change, if anything.
+/// What watchers get for a change, if anything.
 fn response(change: Change) -> Option<WatchChangesResponse> {
     match change {
         Change::Notice(notice) => notice_response(notice),

@@ -191,7 +191,9 @@ fn parts(token: &str) -> Result<Option<Vec<String>>, AdminError> {
 }
 
 fn wrong_token() -> AdminError {
-    AdminError::Invalid("page_token: is none that this list has given".into())
+    let why = "invalid page_token: use the next_page_token of an answer to the same request, or \
+               leave it empty";
+    AdminError::Invalid(why.into())
 }
 
 #[cfg(test)]

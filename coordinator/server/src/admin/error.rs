@@ -14,7 +14,7 @@ pub(super) enum AdminError {
     /// A field of the request is wrong.
     #[error("{0}")]
     Invalid(String),
-    /// There is no such thing.
+    /// The object does not exist.
     #[error("{0}")]
     NotFound(String),
     /// The worker is connected.
@@ -23,7 +23,7 @@ pub(super) enum AdminError {
     )]
     Connected(WorkerKey),
     /// A named limit is reached.
-    #[error("all {1} {0} are taken")]
+    #[error("too many {0}: at most {1} at once, try again later")]
     TooMany(&'static str, usize),
     /// The caller may not have what it wants.
     #[error(transparent)]
@@ -58,7 +58,7 @@ impl AdminError {
 fn leader(address: &Option<String>) -> String {
     match address {
         Some(address) => format!("the leader is at {address}"),
-        None => "the leader is not known".into(),
+        None => "the leader is unknown".into(),
     }
 }
 

@@ -2,11 +2,11 @@
 
 use tonic::metadata::MetadataMap;
 
-/// The header, and the scheme within it (RFC 6750); schemes are told apart whatever their case.
+/// The header, and the scheme within it (RFC 6750); schemes are compared without regard to case.
 const HEADER: &str = "authorization";
 const SCHEME: &str = "bearer ";
 
-/// The bearer token; none where there is no such header, or another scheme.
+/// The bearer token; none without that header, or with another scheme.
 pub(crate) fn bearer(metadata: &MetadataMap) -> Option<String> {
     let value = metadata.get(HEADER)?.to_str().ok()?;
     let (scheme, token) = value.split_at_checked(SCHEME.len())?;

@@ -123,7 +123,11 @@ impl Service<Request<Body>> for LeaderForwarder {
                 Ok(channel) => Ok(shared.pass_on(&address, channel, request).await),
                 Err(why) => {
                     // The answer then is the leader's address.
-                    tracing::debug!(address, why = format!("{why:#}"), "no way to the leader");
+                    tracing::debug!(
+                        address,
+                        why = format!("{why:#}"),
+                        "cannot connect to the leader"
+                    );
                     local.call(request).await
                 }
             }
@@ -158,7 +162,9 @@ impl Shared {
         let (scheme, tls) = match &self.reach {
             PeerTransport::Plain => ("http", None),
             PeerTransport::Secured(trust) => ("https", Some(client_tls(trust).await?)),
-            PeerTransport::Not => anyhow::bail!("it is not known whom to trust"),
+            PeerTransport::Not => {
+                anyhow::bail!("no certificate authority is configured for other replicas")
+            }
         };
         let mut endpoint = Endpoint::from_shared(format!("{scheme}://{address}"))
             .with_context(|| format!("address {address:?}"))?
@@ -182,7 +188,9 @@ impl Shared {
         mut request: Request<Body>,
     ) -> Response<Body> {
         let Ok(_place) = self.places.try_acquire() else {
-            let why = format!("all {WAITING_MAX} calls to the leader at {address} are taken");
+            let why = format!(
+                "too many calls wait for the leader at {address}: at most {WAITING_MAX} at once, try again later"
+            );
             return Status::resource_exhausted(why).into_http();
         };
         request.headers_mut().insert(FORWARDED, HeaderValue::from_static("1"));
@@ -196,7 +204,7 @@ impl Shared {
         // The next call dials again, and trusts what is to be trusted then.
         self.leader.lock().await.take();
         let message =
-            format!("this replica does not lead, and the leader at {address} is not heard: {why}");
+            format!("this replica does not lead, and cannot reach the leader at {address}: {why}");
         Status::unavailable(message).into_http()
     }
 }

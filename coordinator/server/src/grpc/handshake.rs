@@ -1,5 +1,5 @@
 //! TLS handshakes: many at once, each with the newest certificate, for so long and no longer. A
-//! peer that stalls keeps its own place and nobody else waiting.
+//! peer that stalls takes its own place and delays no other peer.
 
 use std::io;
 use std::net::SocketAddr;

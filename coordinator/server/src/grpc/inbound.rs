@@ -1,5 +1,5 @@
 //! What one session receives: decoded and mapped here, and handed to the driver on a small budget,
-//! so that a peer that floods stalls itself and nobody else.
+//! so that a peer that floods delays only itself.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -53,8 +53,8 @@ enum HelloOutcome {
 type Slot = mpsc::Sender<Box<CoordinatorMessage>>;
 
 impl Inbound {
-    /// Receives until either side ends the session, then tells the driver. Gives `door` back once
-    /// the peer has proven who it is.
+    /// Receives until either side ends the session, then notifies the driver. Gives `door` back
+    /// once the peer has proven who it is.
     pub(crate) async fn run(
         self,
         slot: Slot,
@@ -239,8 +239,9 @@ async fn next(messages: &mut Streaming<Bytes>) -> Result<Option<AgentMessage>, R
         Ok(None) => return Ok(None),
         Err(status) => return broken(&status),
     };
-    let request = OpenSessionRequest::decode(bytes)
-        .map_err(|error| invalid(format!("message is no OpenSessionRequest: {error}")))?;
+    let request = OpenSessionRequest::decode(bytes).map_err(|error| {
+        invalid(format!("cannot decode the message as OpenSessionRequest: {error}"))
+    })?;
     AgentMessage::try_from(request).map(Some).map_err(|error| invalid(error.to_string()))
 }
 
@@ -268,7 +269,7 @@ fn stays_at_home(report: &Report, cluster: &ClusterName) -> Result<(), Refusal> 
     match sets.find(strays) {
         None => Ok(()),
         Some(set) => Err(invalid(format!(
-            "the report claims a stream of {:?}, which is no set that a worker of {:?} can have",
+            "the report claims a stream of set {:?}, which a worker of cluster {:?} cannot hold",
             set.as_str(),
             cluster.as_str()
         ))),
@@ -279,7 +280,7 @@ fn shuts_down() -> Refusal {
     Refusal { reason: RefusalReason::GoAway, message: "the coordinator shuts down".into() }
 }
 
-/// An agent that is told so dials again, and finds the leader's successor.
+/// An agent that gets this answer dials again, and finds the leader's successor.
 fn hangs() -> Refusal {
     let message = "the coordinator's driver makes no progress: dial again".into();
     Refusal { reason: RefusalReason::GoAway, message }

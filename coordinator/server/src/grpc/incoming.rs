@@ -1,4 +1,4 @@
-//! Connections as they come in: so many at once, each of which must begin to speak the port's
+//! Incoming connections: a bounded number at once, each of which must begin to speak the port's
 //! protocol soon. What speaks another costs one read and one line in the log.
 
 use std::collections::HashMap;
@@ -203,7 +203,7 @@ impl AsyncRead for Connection {
             Poll::Pending => {
                 let Some(deadline) = &mut self.deadline else { return Poll::Pending };
                 ready!(deadline.as_mut().poll(cx));
-                tracing::debug!(peer = %self.peer, "connection dropped: the peer says nothing");
+                tracing::debug!(peer = %self.peer, "connection dropped: the peer is silent");
                 Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
             }
         }

@@ -34,7 +34,7 @@ impl<T: Clone + PartialEq> DemandStream<T> {
         Self { view, changes, asked, answer, told: None, is_over: false, _place: place }
     }
 
-    /// The next answer, or why there is none any more.
+    /// The next answer, or why the stream ends.
     pub(super) async fn next(mut self) -> Option<(Result<T, Status>, Self)> {
         if self.is_over {
             return None;

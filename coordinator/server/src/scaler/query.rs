@@ -1,4 +1,4 @@
-//! Questions of KEDA and their answers. Each number is told as a fraction and rounded up, since
+//! Questions of KEDA and their answers. Each number is given as a fraction and rounded up, since
 //! older versions read only whole ones.
 
 use leasehold_driver::demand::Demand;
@@ -34,7 +34,7 @@ impl Metric {
         let [request, needed] = Self::ALL.map(Self::name);
         let found = Self::ALL.into_iter().find(|metric| metric.name() == name);
         found.ok_or_else(|| {
-            let why = format!("metricName: there is no {name:?}, only {request} and {needed}");
+            let why = format!("invalid metricName {name:?}: use {request} or {needed}");
             Status::invalid_argument(why)
         })
     }
@@ -59,10 +59,10 @@ impl Milli {
     }
 }
 
-/// The class that somebody asks about.
+/// The class that a call asks about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ClassQuery {
-    /// With the ScaledObject's namespace, as on Kubernetes; none where there is none.
+    /// With the ScaledObject's namespace, as on Kubernetes; none without one.
     namespaced: Option<ClusterName>,
     /// Without, as in standalone mode.
     plain: ClusterName,

@@ -54,7 +54,7 @@ pub(super) fn wrong_classes() -> Vec<(Value, &'static str)> {
             class(json!({ "template": template, "workloadRef": reference })),
             "gives both template and workloadRef: keep one",
         ),
-        (class(json!({ "workload": {} })), "there is no template: add one"),
+        (class(json!({ "workload": {} })), "template is missing: add one"),
         (named(&"a".repeat(64), class(json!({}))), "must be at most 63 characters"),
     ]
 }
