@@ -38,6 +38,7 @@ pub(crate) enum EventReason {
     WorkerFound,
     /// An agent broke the protocol's rules and was disconnected.
     AgentMisbehaved,
+    /// An agent has seen a higher epoch than the leader's.
     EpochAhead,
     /// Workers are drained because fewer are wanted.
     ScaleInStarted,

@@ -350,7 +350,8 @@ impl<T: PartialEq> State<T> {
 }
 
 /// Lists and watches with backoff, for ever: the events in their order. It logs the first failure
-/// of each outage and its end, and calls `failed` with every failure, and with none once it is over.
+/// of each outage and its end. It calls `failed` with every failure, and with none when the outage
+/// is over.
 pub fn events<K>(
     name: &'static str,
     api: Api<K>,
@@ -379,13 +380,8 @@ where
             Err(error) => {
                 let why = error.to_string();
                 if !std::mem::replace(&mut is_broken, true) {
-                    tracing::warn!(
-                        name,
-                        ?namespace,
-                        why,
-                        hint = hint(&error),
-                        "cannot watch: retrying"
-                    );
+                    let hint = hint(&error);
+                    tracing::warn!(name, ?namespace, why, hint, "cannot watch: retrying");
                 }
                 failed(Some(why));
                 None

@@ -17,7 +17,7 @@ const WRITE_EVERY: Duration = Duration::from_secs(10);
 /// Events that are remembered; beyond, the one that was quiet for the longest is forgotten.
 const REMEMBERED_MAX: usize = 1_024;
 
-/// What makes two happenings the same one again.
+/// Events with the same key are repeats.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct SeriesKey {
     reason: EventReason,
@@ -34,7 +34,7 @@ struct WrittenEvent {
     name: String,
     count: i32,
     last_at: Timestamp,
-    /// When it was last seen or written, by the clock that only goes forward.
+    /// When it was last recorded or written, by the monotonic clock.
     seen_at: Moment,
     written_at: Moment,
     /// Whether the count that was written is the newest.

@@ -168,7 +168,7 @@ fn bare(name: &str) -> PodFacts {
     }
 }
 
-/// A worker that is heard, has two slots, and runs nothing.
+/// A connected worker with two slots and no jobs.
 fn view(name: &str) -> WorkerView {
     let worker = WorkerName::new(name).expect("a name");
     WorkerView {

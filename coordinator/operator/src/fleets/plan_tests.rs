@@ -226,7 +226,8 @@ fn workers_on_a_cordoned_node_are_drained_and_replaced() {
     assert_eq!(one("a jobs=1 labelled on=cordoned"), ["mark a node"]);
     assert_eq!(one("a jobs=1 labelled on=cordoned node drains"), [""; 0]);
     assert_eq!(one("a absent on=cordoned node"), ["replace a"]);
-    // The node takes pods again: what has drained works no more, and is replaced all the same.
+    // The node is schedulable again: the drained worker takes no work, so it is replaced all the
+    // same.
     assert_eq!(one("a absent node"), ["replace a"]);
     assert_eq!(one("a jobs=1 labelled on=cordoned of=DaemonSet"), [""; 0]);
 }

@@ -121,7 +121,7 @@ impl FleetReconciler {
         }
     }
 
-    /// Goes round until the driver ends.
+    /// Reconciles until the driver ends.
     pub(super) async fn run(mut self) -> Result<(), Stopped> {
         let mut ticks = interval(RECONCILE_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -104,7 +104,7 @@ fn a_victim_that_is_not_told_to_drain_yet_stays() {
 
 #[test]
 fn what_is_seen_late_makes_the_replicas_fall_once_only() {
-    // The replicas fell to 3, and the pod that goes is still seen.
+    // The replicas fell to 3, and the removed pod is still visible.
     let stale = ["a jobs=1", "b", "c scale-in absent cost", "d scale-in drains jobs=1"];
     assert_eq!(deployment(3, 2, &stale), decided(&[], &[], 3));
     let then = ["a jobs=1", "b", "c scale-in absent cost going", "d scale-in drains jobs=1"];
@@ -130,7 +130,7 @@ fn pods_that_are_not_seen_are_not_risked() {
 
 #[test]
 fn pods_that_are_on_their_way_out_stand_for_none_that_are_not_seen() {
-    // Three pods work, and one of them is not seen: the one that goes is not it.
+    // Three pods run, and one of them is not visible: the terminating one is another.
     let mut facts = facts(WorkloadKind::Deployment, 3);
     let own_pods = [pod("a jobs=1"), pod("b scale-in absent cost"), pod("c going")];
     assert_eq!(of(&facts, 1, &own_pods), decided(&[], &[], 3));

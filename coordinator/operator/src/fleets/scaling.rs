@@ -107,7 +107,7 @@ pub(super) fn decide(
         None => replicas_for_load(spec, demand),
     };
     let there = current.map(|current| current.saturating_sub(demand.away));
-    // A new leader goes on with a scale-in that its predecessor began.
+    // A new leader continues a scale-in that its predecessor started.
     let stays = there.map(|there| there.saturating_sub(demand.marked));
     let held = match spec.replicas {
         Some(_) => {

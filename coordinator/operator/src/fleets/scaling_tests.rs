@@ -15,7 +15,7 @@ fn spec(more: &Value) -> WorkerClassSpec {
     fixtures::class(spec).spec.clone()
 }
 
-/// What the core says of it: so much is requested, and so many workers are wanted.
+/// The core's view: the requested load, and the workers needed and wanted.
 fn view(request: u64, needed: u32, wanted: u32) -> ClassView {
     ClassView {
         name: ClusterName::in_namespace("ns", "green").expect("a name"),

@@ -162,7 +162,7 @@ async fn classes(
         for (name, seen) in &objects.classes {
             let object = &seen.object;
             if objects.clusters.contains_key(name) {
-                // What goes by the name is the WorkerCluster's.
+                // Pods and workloads of this name belong to the WorkerCluster.
                 observed.forget(name);
             }
             let mut facts = observed.facts(name, seen, views.remove(name));

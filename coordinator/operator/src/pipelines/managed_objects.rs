@@ -1,5 +1,5 @@
-//! The objects of pipelines, as last seen: of each, what tells whether it is up to date. A change
-//! or deletion by another client is noticed; own writes are not reported as changes.
+//! The objects of pipelines, as last seen, as far as needed to compare them with the desired ones.
+//! A change or deletion by another client is noticed; own writes are not reported as changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
