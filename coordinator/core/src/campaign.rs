@@ -17,7 +17,7 @@ use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{Epoch, Moment, WorkerKey};
 
 use self::changes::Changes;
-pub use self::entry::{Attempt, Change, EntryVersion, Write, resolve};
+pub use self::entry::{EntryAttempt, EntryChange, EntryVersion, EntryWrite, resolve};
 use crate::effect::Order;
 use crate::event::{Elected, Event, Renewed};
 use crate::exposure::{Entry, Exposure, Life};
@@ -37,7 +37,7 @@ pub struct LeadSettings {
 
 /// A term that was taken.
 #[derive(Clone, Copy, Debug)]
-pub struct Taken {
+pub struct TermTaken {
     /// Its number.
     pub epoch: Epoch,
     /// When the request that took it was sent.
@@ -49,18 +49,18 @@ pub struct Taken {
 /// What a leader asks of its stores. Each is answered once; where no answer comes, the platform
 /// answers with a failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Request {
+pub enum StoreRequest {
     /// Renew the term.
     Renew,
     /// List every entry, as the store has them now.
     List,
     /// Try these changes. At most one change of each worker is in flight.
-    Write(Vec<Attempt>),
+    Write(Vec<EntryAttempt>),
 }
 
 /// What a renewal found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum RenewalOutcome {
     /// When it was sent, no other term had been taken.
     Leads,
     /// Another replica has the term.
@@ -71,7 +71,7 @@ pub enum Standing {
 
 /// The outcome of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Written {
+pub enum EntryOutcome {
     /// It is written.
     Done,
     /// It is not written, or the outcome is unknown: it is tried again.
@@ -85,7 +85,7 @@ pub enum Written {
 
 /// Why a term has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Over {
+pub enum TermEnd {
     /// Another replica has the term.
     Deposed,
     /// It was not renewed in time.
@@ -117,15 +117,15 @@ pub struct Lead {
     /// Registrations that are written and not answered yet, with the moment at which that was
     /// known.
     unanswered: BTreeMap<WorkerKey, (Moment, Life, Exposure)>,
-    over: Option<Over>,
-    requests: VecDeque<Request>,
+    over: Option<TermEnd>,
+    requests: VecDeque<StoreRequest>,
     events: VecDeque<Event>,
 }
 
 impl Lead {
     /// Leads a term that was just taken. Lists the entries first; the core leads once it has them.
     #[must_use]
-    pub fn new(settings: LeadSettings, taken: Taken, now: Moment) -> Self {
+    pub fn new(settings: LeadSettings, taken: TermTaken, now: Moment) -> Self {
         let mut lead = Self {
             settings,
             epoch: taken.epoch,
@@ -161,7 +161,7 @@ impl Lead {
 
     /// Why the term has ended; none while it lasts.
     #[must_use]
-    pub fn over(&self) -> Option<Over> {
+    pub fn over(&self) -> Option<TermEnd> {
         self.over
     }
 
@@ -182,14 +182,14 @@ impl Lead {
             // A renewal that succeeds also shows that the term stands.
             Order::Confirm | Order::AskTerm { .. } => self.renewal_wanted = true,
             Order::StepDown { above } => {
-                self.over.get_or_insert(Over::GivenUp { above });
+                self.over.get_or_insert(TermEnd::GivenUp { above });
             }
             Order::Register(entries) => {
                 for (key, life, exposure) in entries {
                     if !mutation::on(Mutation::RegisteredOfAnotherLife) {
                         self.unanswered.remove(&key);
                     }
-                    self.changes.add(Change::Enter(key, life, exposure));
+                    self.changes.add(EntryChange::Register(key, life, exposure));
                 }
             }
             Order::Unregister(keys) => {
@@ -197,7 +197,7 @@ impl Lead {
                     if !mutation::on(Mutation::RegisteredOfAnotherLife) {
                         self.unanswered.remove(&key);
                     }
-                    self.changes.add(Change::Strike(key));
+                    self.changes.add(EntryChange::Unregister(key));
                 }
             }
         }
@@ -208,7 +208,7 @@ impl Lead {
     /// replica can take over.
     pub fn tick(&mut self, progresses: bool, now: Moment) {
         if now >= self.until() {
-            self.over.get_or_insert(Over::Expired);
+            self.over.get_or_insert(TermEnd::Expired);
             return;
         }
         if now >= self.renew_at {
@@ -219,15 +219,15 @@ impl Lead {
         self.issue_requests(now);
     }
 
-    /// The answer to [`Request::Renew`], with the moment at which that was sent.
-    pub fn renewed(&mut self, standing: Standing, sent_at: Moment, now: Moment) {
+    /// The answer to [`StoreRequest::Renew`], with the moment at which that was sent.
+    pub fn renewed(&mut self, standing: RenewalOutcome, sent_at: Moment, now: Moment) {
         self.renewing = false;
         match standing {
-            Standing::Unknown => {}
-            Standing::Deposed => {
-                self.over.get_or_insert(Over::Deposed);
+            RenewalOutcome::Unknown => {}
+            RenewalOutcome::Deposed => {
+                self.over.get_or_insert(TermEnd::Deposed);
             }
-            Standing::Leads => {
+            RenewalOutcome::Leads => {
                 self.renewed_at = self.renewed_at.max(sent_at);
                 self.changes.confirm(sent_at);
                 if self.elected {
@@ -240,7 +240,7 @@ impl Lead {
         self.issue_requests(now);
     }
 
-    /// The answer to [`Request::List`]; none where the store did not give one. The request was sent
+    /// The answer to [`StoreRequest::List`]; none where the store did not give one. The request was sent
     /// after the term was taken, so the list has all that predecessors wrote.
     pub fn listed(&mut self, exposed: Option<BTreeMap<WorkerKey, Entry>>, now: Moment) {
         self.listing = false;
@@ -258,20 +258,22 @@ impl Lead {
         self.issue_requests(now);
     }
 
-    /// The answer to [`Request::Write`]: the outcome of each of its changes.
-    pub fn wrote(&mut self, outcomes: Vec<(Change, Written)>, now: Moment) {
+    /// The answer to [`StoreRequest::Write`]: the outcome of each of its changes.
+    pub fn wrote(&mut self, outcomes: Vec<(EntryChange, EntryOutcome)>, now: Moment) {
         self.changes.answered();
         for (change, written) in outcomes {
             let is_newest = self.changes.end(&change, written, now);
             let is_newest = is_newest || mutation::on(Mutation::RegisteredOfAnotherLife);
             match (change, written) {
-                (Change::Enter(key, life, exposure), Written::Done) if is_newest => {
+                (EntryChange::Register(key, life, exposure), EntryOutcome::Done) if is_newest => {
                     self.unanswered.insert(key, (now, life, exposure));
                     self.renewal_wanted = true;
                 }
                 // The store of terms says whether there is a later leader.
-                (_, Written::Superseded | Written::Unreadable(_)) => self.renewal_wanted = true,
-                (_, Written::Done | Written::Failed) => {}
+                (_, EntryOutcome::Superseded | EntryOutcome::Unreadable(_)) => {
+                    self.renewal_wanted = true
+                }
+                (_, EntryOutcome::Done | EntryOutcome::Failed) => {}
             }
         }
         if mutation::on(Mutation::RegisteredWithoutLeadership) {
@@ -281,7 +283,7 @@ impl Lead {
     }
 
     /// The next request to a store.
-    pub fn poll_request(&mut self) -> Option<Request> {
+    pub fn poll_request(&mut self) -> Option<StoreRequest> {
         self.requests.pop_front()
     }
 
@@ -313,18 +315,18 @@ impl Lead {
         }
         if self.renewal_wanted && !self.renewing {
             (self.renewal_wanted, self.renewing) = (false, true);
-            self.requests.push_back(Request::Renew);
+            self.requests.push_back(StoreRequest::Renew);
         }
         if self.list_at.is_some_and(|at| at <= now) {
             (self.list_at, self.listing) = (None, true);
-            self.requests.push_back(Request::List);
+            self.requests.push_back(StoreRequest::List);
         }
         while self.changes.in_flight() < self.settings.batches_max {
             let batch = self.changes.take(self.settings.batch_max);
             if batch.is_empty() {
                 break;
             }
-            self.requests.push_back(Request::Write(batch));
+            self.requests.push_back(StoreRequest::Write(batch));
         }
     }
 }

@@ -11,7 +11,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use leasehold_coordinator_core::campaign::{
-    Attempt, Change, LeadSettings, Standing, Taken, Written,
+    EntryAttempt, EntryChange, EntryOutcome, LeadSettings, RenewalOutcome, TermTaken,
 };
 use leasehold_coordinator_core::event::Event;
 use leasehold_coordinator_core::exposure::Entry;
@@ -33,7 +33,7 @@ pub type Answer<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 /// The store of terms, as the leader of one term uses it.
 pub trait TermStore: Send {
     /// Renews the term; returns when the renewal was sent, too. At most one is in flight.
-    fn renew(&mut self) -> Answer<(Moment, Result<Standing, String>)>;
+    fn renew(&mut self) -> Answer<(Moment, Result<RenewalOutcome, String>)>;
 
     /// The term is over without a release. The driver may grant until `until`.
     fn lost(self, loss: Loss, until: Moment) -> impl Future<Output = Successor> + Send;
@@ -52,7 +52,7 @@ pub trait ExposureStore: Send {
     fn list(&mut self) -> Answer<Result<BTreeMap<WorkerKey, Entry>, String>>;
 
     /// Tries changes; returns the outcome of each.
-    fn write(&mut self, attempts: Vec<Attempt>) -> Answer<Vec<(Change, Written)>>;
+    fn write(&mut self, attempts: Vec<EntryAttempt>) -> Answer<Vec<(EntryChange, EntryOutcome)>>;
 }
 
 /// A platform's part while the replica stands by.
@@ -76,7 +76,7 @@ pub trait Candidate: Send + 'static {
 /// A term that was taken, and its stores.
 pub struct Won<T, E> {
     /// The term.
-    pub taken: Taken,
+    pub taken: TermTaken,
     /// The store that renews it.
     pub terms: T,
     /// The store of exposures.

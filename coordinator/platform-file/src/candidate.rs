@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use leasehold_coordinator_core::campaign::{
-    Attempt, Change, LeadSettings, Standing, Taken, Written,
+    EntryAttempt, EntryChange, EntryOutcome, LeadSettings, RenewalOutcome, TermTaken,
 };
 use leasehold_coordinator_core::exposure::Entry;
 use leasehold_driver::campaign::{
@@ -82,7 +82,7 @@ pub(crate) struct ExposureFiles {
 
 /// A term that was taken, and its files.
 struct TakenTerm {
-    taken: Taken,
+    taken: TermTaken,
     held: HeldEpoch,
     log: ExposureLog,
     entries: BTreeMap<WorkerKey, Entry>,
@@ -261,7 +261,7 @@ async fn notify(replica: &mut Replica, state: &EpochState) -> Result<(), Stopped
 }
 
 impl TermStore for TermFiles {
-    fn renew(&mut self) -> Answer<(Moment, Result<Standing, String>)> {
+    fn renew(&mut self) -> Answer<(Moment, Result<RenewalOutcome, String>)> {
         let Disk { folder, epochs } = self.disk.clone();
         let (held, log) = (Arc::clone(&self.held), Arc::clone(&self.log));
         Box::pin(blocking(move || {
@@ -269,13 +269,13 @@ impl TermStore for TermFiles {
             let mut held = held.lock().unwrap_or_else(PoisonError::into_inner);
             if folder.check().is_err() && folder.lost().is_some() {
                 save_to_current_folder(&folder, held.epoch, &log);
-                return (sent_at, Ok(Standing::Deposed));
+                return (sent_at, Ok(RenewalOutcome::Deposed));
             }
             let standing = epochs.renew(&mut held).map(|standing| match standing {
-                epochs::RenewOutcome::Leads => Standing::Leads,
+                epochs::RenewOutcome::Leads => RenewalOutcome::Leads,
                 epochs::RenewOutcome::Deposed(by) => {
                     tracing::info!(epoch = held.epoch.0, by = by.0, "deposed");
-                    Standing::Deposed
+                    RenewalOutcome::Deposed
                 }
             });
             (sent_at, standing.map_err(|error| error.to_string()))
@@ -307,16 +307,16 @@ impl ExposureStore for ExposureFiles {
 
     /// Writes to this term's own log, which no other leader writes to: entries that could not be
     /// read in the one before it were adopted when this one was begun.
-    fn write(&mut self, attempts: Vec<Attempt>) -> Answer<Vec<(Change, Written)>> {
+    fn write(&mut self, attempts: Vec<EntryAttempt>) -> Answer<Vec<(EntryChange, EntryOutcome)>> {
         let (log, folder) = (Arc::clone(&self.log), self.folder.clone());
         let changes: Vec<_> = attempts.into_iter().map(|attempt| attempt.change).collect();
         Box::pin(blocking(move || {
             let mut log = log.lock().unwrap_or_else(PoisonError::into_inner);
             let written = match folder.check().and_then(|()| log.write(&changes)) {
-                Ok(()) => Written::Done,
+                Ok(()) => EntryOutcome::Done,
                 Err(error) => {
                     tracing::warn!(error = error.to_string(), "cannot write the exposure log");
-                    Written::Failed
+                    EntryOutcome::Failed
                 }
             };
             changes.into_iter().map(|change| (change, written)).collect()
@@ -397,7 +397,7 @@ fn take_term(
     let entry = |exposure: &_| Entry { epoch: adopted, exposure: Clone::clone(exposure) };
     let entries = log.entries().iter();
     let entries = entries.map(|(key, exposure)| (key.clone(), entry(exposure))).collect();
-    let taken = Taken { epoch, sent_at, predecessor_end };
+    let taken = TermTaken { epoch, sent_at, predecessor_end };
     Ok(Some(TakenTerm { taken, held, log, entries }))
 }
 

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Barrier;
 use std::time::Duration;
 
-use leasehold_coordinator_core::campaign::Change;
+use leasehold_coordinator_core::campaign::EntryChange;
 use leasehold_coordinator_core::effect::Order;
 use leasehold_coordinator_core::event::{Elected, Event};
 use leasehold_coordinator_core::exposure::{Entry, Exposure, Life, Sets, SetsVersion};
@@ -429,9 +429,9 @@ fn an_epoch_that_leaves_no_room_for_later_ones_is_refused_and_the_leader_stays()
 fn what_was_registered_is_read_back_and_a_torn_line_is_not() {
     let folder = tempfile::tempdir().unwrap();
     let mut first = ExposureLog::open(folder.path(), Epoch(1)).unwrap();
-    let enter = |name: &str, jobs| Change::Enter(worker(name), Life(1), exposure(jobs));
+    let enter = |name: &str, jobs| EntryChange::Register(worker(name), Life(1), exposure(jobs));
     first.write(&[enter("a", 1), enter("b", 2)]).unwrap();
-    first.write(&[Change::Strike(worker("a")), enter("b", 3), enter("c", 4)]).unwrap();
+    first.write(&[EntryChange::Unregister(worker("a")), enter("b", 3), enter("c", 4)]).unwrap();
     let log = folder.path().join("register/00000000000000000001.log");
     let mut file = fs::OpenOptions::new().append(true).open(&log).unwrap();
     file.write_all(br#"{"enter":{"cluster":"swarm","worker":"to"#).unwrap();
@@ -465,7 +465,7 @@ fn a_log_does_not_grow_without_end() {
     let folder = tempfile::tempdir().unwrap();
     let mut register = ExposureLog::open(folder.path(), Epoch(1)).unwrap();
     let changes: Vec<_> =
-        (0..5_000).map(|n| Change::Enter(worker("w"), Life(1), exposure(n))).collect();
+        (0..5_000).map(|n| EntryChange::Register(worker("w"), Life(1), exposure(n))).collect();
     for _ in 0..5 {
         register.write(&changes).unwrap();
     }

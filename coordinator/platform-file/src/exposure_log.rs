@@ -10,7 +10,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use leasehold_coordinator_core::campaign::Change;
+use leasehold_coordinator_core::campaign::EntryChange;
 use leasehold_coordinator_core::exposure::Exposure;
 use leasehold_driver::exposure_record::ExposureRecord;
 use leasehold_types::{ClusterName, Epoch, WorkerKey, WorkerName};
@@ -82,7 +82,7 @@ impl ExposureLog {
 
     /// Writes changes down; they are on disk when this returns. After an error they are in force
     /// here and are written with the next ones.
-    pub(crate) fn write(&mut self, changes: &[Change]) -> io::Result<()> {
+    pub(crate) fn write(&mut self, changes: &[EntryChange]) -> io::Result<()> {
         let mut text = Vec::new();
         for change in changes {
             self.apply(change);
@@ -117,12 +117,12 @@ impl ExposureLog {
         self.rewrite()
     }
 
-    fn apply(&mut self, change: &Change) {
+    fn apply(&mut self, change: &EntryChange) {
         match change {
-            Change::Enter(key, _, exposure) => {
+            EntryChange::Register(key, _, exposure) => {
                 self.entries.insert(key.clone(), exposure.clone());
             }
-            Change::Strike(key) => {
+            EntryChange::Unregister(key) => {
                 self.entries.remove(key);
             }
         }
@@ -162,10 +162,10 @@ fn log_path(folder: &Path, epoch: Epoch) -> PathBuf {
     folder.join(format!("{:020}.log", epoch.0))
 }
 
-fn line(change: &Change) -> io::Result<Line> {
+fn line(change: &EntryChange) -> io::Result<Line> {
     match change {
-        Change::Enter(key, _, exposure) => enter(key, exposure),
-        Change::Strike(WorkerKey { cluster, worker }) => {
+        EntryChange::Register(key, _, exposure) => enter(key, exposure),
+        EntryChange::Unregister(WorkerKey { cluster, worker }) => {
             Ok(Line::Remove { cluster: cluster.clone(), worker: worker.clone() })
         }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use kube::runtime::watcher::watch_object;
-use leasehold_coordinator_core::campaign::{LeadSettings, Taken};
+use leasehold_coordinator_core::campaign::{LeadSettings, TermTaken};
 use leasehold_driver::campaign::{Candidate, Replica, Stopped, Won, if_some, release, wait_ready};
 use leasehold_driver::clock;
 use leasehold_driver::platform::Command;
@@ -254,7 +254,7 @@ impl LeaseCandidate {
                 let (epoch, why) = (held.epoch, watch.why);
                 tracing::info!(epoch = epoch.0, ?why, "the Lease was taken");
                 replica.errors.recover();
-                let taken = Taken { epoch, sent_at, predecessor_end: held.predecessor_end };
+                let taken = TermTaken { epoch, sent_at, predecessor_end: held.predecessor_end };
                 let exposures = PodExposures::new(epoch, self.pods.clone());
                 Some(Won { taken, terms: TermLease::new(self.lock.clone(), held), exposures })
             }

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use leasehold_coordinator_core::campaign::{Attempt, Change, Standing, Written};
+use leasehold_coordinator_core::campaign::{
+    EntryAttempt, EntryChange, EntryOutcome, RenewalOutcome,
+};
 use leasehold_coordinator_core::exposure::Entry;
 use leasehold_driver::campaign::{Answer, ExposureStore, Loss, Successor, TermStore};
 use leasehold_driver::clock;
@@ -50,7 +52,7 @@ impl PodExposures {
 }
 
 impl TermStore for TermLease {
-    fn renew(&mut self) -> Answer<(Moment, Result<Standing, String>)> {
+    fn renew(&mut self) -> Answer<(Moment, Result<RenewalOutcome, String>)> {
         let (lock, shared) = (self.lock.clone(), Arc::clone(&self.held));
         let lost_to = Arc::clone(&self.lost_to);
         let mut held = self.held();
@@ -58,10 +60,10 @@ impl TermStore for TermLease {
             let renewed = lock.renew(&mut held).await;
             *shared.lock().unwrap_or_else(PoisonError::into_inner) = held;
             match renewed {
-                Ok(RenewOutcome::Renewed { sent_at }) => (sent_at, Ok(Standing::Leads)),
+                Ok(RenewOutcome::Renewed { sent_at }) => (sent_at, Ok(RenewalOutcome::Leads)),
                 Ok(RenewOutcome::Lost(read)) => {
                     *lost_to.lock().unwrap_or_else(PoisonError::into_inner) = Some(read);
-                    (clock::now(), Ok(Standing::Deposed))
+                    (clock::now(), Ok(RenewalOutcome::Deposed))
                 }
                 Err(error) => (clock::now(), Err(error.to_string())),
             }
@@ -103,7 +105,7 @@ impl ExposureStore for PodExposures {
         })
     }
 
-    fn write(&mut self, attempts: Vec<Attempt>) -> Answer<Vec<(Change, Written)>> {
+    fn write(&mut self, attempts: Vec<EntryAttempt>) -> Answer<Vec<(EntryChange, EntryOutcome)>> {
         let (pods, epoch) = (self.pods.clone(), self.epoch);
         Box::pin(async move {
             let mut outcomes = Vec::new();

@@ -119,7 +119,7 @@ mutations! {
     /// Coordinator: what was ordered for a term that is over is carried out in a later one.
     OrderOfAnotherTerm,
     /// Coordinator: a strike ends an entry of any leader, also of a later one.
-    StrikeWithoutEpoch,
+    UnregisterWithoutEpoch,
     /// Coordinator: a stream is granted whose set is not in the worker's entry.
     GrantUnregisteredSet,
     /// Coordinator: grants rest on an entry that this leader has not adopted.

@@ -166,7 +166,7 @@ fn request(request: Option<&Request>, part: Part) -> String {
         RequestKind::Renew(_) => "the renewal of its term",
         RequestKind::Release => "the end of its term",
         RequestKind::Write(_) => "the registration of what workers may hold",
-        RequestKind::Strike(_) => "the end of a registration",
+        RequestKind::Unregister(_) => "the end of a registration",
     };
     match part {
         Part::Whole => format!("asks the store for {what}, and is answered"),

@@ -56,7 +56,7 @@ pub(crate) enum Output {
     /// It wants this written down.
     Register(Vec<Registration>),
     /// It wants these entries removed.
-    Strike(Vec<WorkerKey>),
+    Unregister(Vec<WorkerKey>),
     /// It wants leadership renewed at once.
     Confirm,
     /// It gives leadership up; the next term is to be above this.
@@ -128,7 +128,7 @@ fn take(core: &mut Core, event: Event, times: Times, outputs: &mut Vec<Output>) 
             // In the model nothing comes between an order and the store of its term.
             Effect::Order { order, .. } => outputs.push(match order {
                 Order::Register(entries) => Output::Register(entries),
-                Order::Unregister(keys) => Output::Strike(keys),
+                Order::Unregister(keys) => Output::Unregister(keys),
                 // A renewal answers both.
                 Order::Confirm | Order::AskTerm { .. } => Output::Confirm,
                 Order::StepDown { above } => Output::StepDown(above),

@@ -144,7 +144,7 @@ impl Step<'_> {
                     *found = self.world.enter(*found, pod, asked, epoch);
                 }
             }
-            RequestKind::Strike(pods) => {
+            RequestKind::Unregister(pods) => {
                 for pod in pods {
                     let found = &mut register[usize::from(pod)];
                     *found = self.world.strike(*found, pod, epoch);

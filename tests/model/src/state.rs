@@ -93,8 +93,8 @@ pub(crate) enum RequestKind {
     Release,
     /// Write down what these workers may hold.
     Write(Vec<(u8, u32)>),
-    /// Strike these workers.
-    Strike(Vec<u8>),
+    /// Unregister these workers.
+    Unregister(Vec<u8>),
 }
 
 /// The term store and the register, which all replicas share.

@@ -296,8 +296,8 @@ impl Step<'_> {
                 CoreOut::Register(entries) => {
                     self.ask_register(replica, RequestKind::Write(entries.clone()));
                 }
-                CoreOut::Strike(pods) => {
-                    self.ask_register(replica, RequestKind::Strike(pods.clone()))
+                CoreOut::Unregister(pods) => {
+                    self.ask_register(replica, RequestKind::Unregister(pods.clone()))
                 }
                 CoreOut::Confirm => self.renew(replica),
                 CoreOut::StepDown(above) => self.step_down(replica, *above),

@@ -5,7 +5,9 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use leasehold_coordinator_core::Core;
-use leasehold_coordinator_core::campaign::{Attempt, Change, EntryVersion, Write, resolve};
+use leasehold_coordinator_core::campaign::{
+    EntryAttempt, EntryChange, EntryVersion, EntryWrite, resolve,
+};
 use leasehold_coordinator_core::exposure::{Entry, Exposure, Life};
 use leasehold_types::message::{AgentMessage, CoordinatorMessage};
 use leasehold_types::{Epoch, LinkNumber, Moment, StreamKey, Token};
@@ -116,7 +118,7 @@ pub(crate) enum CoreOut {
     Send(u64, u32),
     Close(u64),
     Register(Vec<(u8, u32)>),
-    Strike(Vec<u8>),
+    Unregister(Vec<u8>),
     Confirm,
     StepDown(Option<Epoch>),
     Freed(u8, u8, Token, leasehold_coordinator_core::effect::Freed),
@@ -289,7 +291,9 @@ impl World {
                 };
                 CoreOut::Register(entries.into_iter().map(number).collect())
             }
-            replica::Output::Strike(keys) => CoreOut::Strike(keys.iter().map(pod_of).collect()),
+            replica::Output::Unregister(keys) => {
+                CoreOut::Unregister(keys.iter().map(pod_of).collect())
+            }
             replica::Output::Confirm => CoreOut::Confirm,
             replica::Output::StepDown(above) => CoreOut::StepDown(above),
             replica::Output::Freed(worker, stream, token, how) => {
@@ -308,22 +312,22 @@ impl World {
         epoch: Epoch,
     ) -> Option<u32> {
         let (life, exposure) = self.registrations.get(asked).clone();
-        let change = Change::Enter(worker_key(usize::from(pod)), life, exposure);
+        let change = EntryChange::Register(worker_key(usize::from(pod)), life, exposure);
         self.resolve(found, change, epoch)
     }
 
     /// The entry after a leader of `epoch` has removed it.
     pub(crate) fn strike(&mut self, found: Option<u32>, pod: u8, epoch: Epoch) -> Option<u32> {
-        self.resolve(found, Change::Strike(worker_key(usize::from(pod))), epoch)
+        self.resolve(found, EntryChange::Unregister(worker_key(usize::from(pod))), epoch)
     }
 
-    fn resolve(&mut self, found: Option<u32>, change: Change, epoch: Epoch) -> Option<u32> {
+    fn resolve(&mut self, found: Option<u32>, change: EntryChange, epoch: Epoch) -> Option<u32> {
         let entry = found.map(|found| self.entries.get(found));
-        let attempt = Attempt { change, confirmed: EntryVersion::default() };
+        let attempt = EntryAttempt { change, confirmed: EntryVersion::default() };
         match resolve(entry, EntryVersion::default(), &attempt, epoch) {
-            Write::Put(entry) => entry.map(|entry| self.entries.put(entry)),
+            EntryWrite::Put(entry) => entry.map(|entry| self.entries.put(entry)),
             // Every entry of this world can be read.
-            Write::Nothing | Write::Superseded | Write::Unreadable => found,
+            EntryWrite::Nothing | EntryWrite::Superseded | EntryWrite::Unreadable => found,
         }
     }
 

@@ -80,7 +80,7 @@ impl Mutant {
             Mutation::OrderOfAnotherTerm
             | Mutation::RegisteredOfAnotherLife
             | Mutation::RegisteredWithoutLeadership
-            | Mutation::StrikeWithoutEpoch
+            | Mutation::UnregisterWithoutEpoch
             | Mutation::GrantUnregisteredSet
             | Mutation::GrantUnderForeignEntry
             | Mutation::UnreadableOverwritten

@@ -7,15 +7,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use leasehold_types::{Moment, WorkerKey};
 
-use super::Written;
-use super::entry::{Attempt, Change, EntryVersion};
+use super::EntryOutcome;
+use super::entry::{EntryAttempt, EntryChange, EntryVersion};
 
 /// The changes that are not done.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Changes {
-    enters: BTreeMap<WorkerKey, Change>,
-    strikes: BTreeMap<WorkerKey, Change>,
-    failed: BTreeMap<WorkerKey, Change>,
+    enters: BTreeMap<WorkerKey, EntryChange>,
+    strikes: BTreeMap<WorkerKey, EntryChange>,
+    failed: BTreeMap<WorkerKey, EntryChange>,
     /// Entries that could not be read, and when that was known: their changes wait.
     unreadable: BTreeMap<WorkerKey, (Moment, EntryVersion)>,
     /// Unreadable versions that were read before a successful renewal was sent.
@@ -26,21 +26,21 @@ pub(super) struct Changes {
 
 impl Changes {
     /// Adds a change in place of an earlier one of the same worker.
-    pub(super) fn add(&mut self, change: Change) {
+    pub(super) fn add(&mut self, change: EntryChange) {
         let key = change.key().clone();
         self.enters.remove(&key);
         self.strikes.remove(&key);
         self.failed.remove(&key);
         let due = match change {
-            Change::Enter(..) => &mut self.enters,
-            Change::Strike(_) => &mut self.strikes,
+            EntryChange::Register(..) => &mut self.enters,
+            EntryChange::Unregister(_) => &mut self.strikes,
         };
         due.insert(key, change);
     }
 
     /// Takes at most `max` changes that are due, of workers with nothing in flight. They are in
     /// flight from here on.
-    pub(super) fn take(&mut self, max: usize) -> Vec<Attempt> {
+    pub(super) fn take(&mut self, max: usize) -> Vec<EntryAttempt> {
         let mut taken = Vec::new();
         for due in [&mut self.enters, &mut self.strikes] {
             let waits =
@@ -50,7 +50,7 @@ impl Changes {
             for key in keys {
                 let confirmed = self.confirmed.get(&key).copied().unwrap_or_default();
                 let change = due.remove(&key);
-                taken.extend(change.map(|change| Attempt { change, confirmed }));
+                taken.extend(change.map(|change| EntryAttempt { change, confirmed }));
                 self.in_flight_keys.insert(key);
             }
         }
@@ -69,22 +69,22 @@ impl Changes {
     }
 
     /// A change was tried. Returns whether it is still the newest one of its worker.
-    pub(super) fn end(&mut self, change: &Change, written: Written, now: Moment) -> bool {
+    pub(super) fn end(&mut self, change: &EntryChange, written: EntryOutcome, now: Moment) -> bool {
         let key = change.key();
         self.in_flight_keys.remove(key);
         let is_newest = !self.enters.contains_key(key) && !self.strikes.contains_key(key);
         match written {
-            Written::Failed if is_newest => {
+            EntryOutcome::Failed if is_newest => {
                 self.failed.insert(key.clone(), change.clone());
             }
-            Written::Failed => {}
-            Written::Unreadable(version) => {
+            EntryOutcome::Failed => {}
+            EntryOutcome::Unreadable(version) => {
                 self.unreadable.insert(key.clone(), (now, version));
                 if is_newest {
                     self.add(change.clone());
                 }
             }
-            Written::Done | Written::Superseded => drop(self.confirmed.remove(key)),
+            EntryOutcome::Done | EntryOutcome::Superseded => drop(self.confirmed.remove(key)),
         }
         is_newest
     }

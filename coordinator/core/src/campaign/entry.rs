@@ -12,28 +12,28 @@ pub struct EntryVersion(pub u64);
 
 /// A change of one worker's entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum EntryChange {
     /// The worker may hold this much, in this life.
-    Enter(WorkerKey, Life, Exposure),
+    Register(WorkerKey, Life, Exposure),
     /// The worker holds nothing.
-    Strike(WorkerKey),
+    Unregister(WorkerKey),
 }
 
-impl Change {
+impl EntryChange {
     /// The worker.
     #[must_use]
     pub fn key(&self) -> &WorkerKey {
         match self {
-            Self::Enter(key, ..) | Self::Strike(key) => key,
+            Self::Register(key, ..) | Self::Unregister(key) => key,
         }
     }
 }
 
 /// A change that is to be tried.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Attempt {
+pub struct EntryAttempt {
     /// The change.
-    pub change: Change,
+    pub change: EntryChange,
     /// An entry that cannot be read may be replaced up to this version: leadership was renewed
     /// after it was read.
     pub confirmed: EntryVersion,
@@ -41,7 +41,7 @@ pub struct Attempt {
 
 /// What to write in place of the entry that was found, if it is still there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Write {
+pub enum EntryWrite {
     /// Write this entry; none removes the entry.
     Put(Option<Entry>),
     /// The store already has the wanted state.
@@ -61,23 +61,25 @@ pub enum Write {
 pub fn resolve(
     found: Option<&Entry>,
     version: EntryVersion,
-    attempt: &Attempt,
+    attempt: &EntryAttempt,
     epoch: Epoch,
-) -> Write {
+) -> EntryWrite {
     let unreadable = found.is_some_and(|found| found.is_unreadable());
     let overwrites = mutation::on(Mutation::UnreadableOverwritten);
     if unreadable && version > attempt.confirmed && !overwrites {
-        return Write::Unreadable;
+        return EntryWrite::Unreadable;
     }
     let later = found.is_some_and(|found| found.epoch > epoch);
     match &attempt.change {
-        Change::Enter(_, _, exposure) if !later => {
-            Write::Put(Some(Entry { epoch, exposure: exposure.clone() }))
+        EntryChange::Register(_, _, exposure) if !later => {
+            EntryWrite::Put(Some(Entry { epoch, exposure: exposure.clone() }))
         }
-        Change::Strike(_) if !later || mutation::on(Mutation::StrikeWithoutEpoch) => match found {
-            Some(_) => Write::Put(None),
-            None => Write::Nothing,
-        },
-        Change::Enter(..) | Change::Strike(_) => Write::Superseded,
+        EntryChange::Unregister(_) if !later || mutation::on(Mutation::UnregisterWithoutEpoch) => {
+            match found {
+                Some(_) => EntryWrite::Put(None),
+                None => EntryWrite::Nothing,
+            }
+        }
+        EntryChange::Register(..) | EntryChange::Unregister(_) => EntryWrite::Superseded,
     }
 }

@@ -24,23 +24,23 @@ fn seconds(seconds: u64) -> Moment {
     Moment(0) + Duration::from_secs(seconds)
 }
 
-fn requests(lead: &mut Lead) -> Vec<Request> {
+fn requests(lead: &mut Lead) -> Vec<StoreRequest> {
     std::iter::from_fn(|| lead.poll_request()).collect()
 }
 
-fn attempts(lead: &mut Lead) -> Vec<Attempt> {
+fn attempts(lead: &mut Lead) -> Vec<EntryAttempt> {
     let writes = requests(lead).into_iter().find_map(|request| match request {
-        Request::Write(attempts) => Some(attempts),
-        Request::Renew | Request::List => None,
+        StoreRequest::Write(attempts) => Some(attempts),
+        StoreRequest::Renew | StoreRequest::List => None,
     });
     writes.unwrap_or_default()
 }
 
-fn batch(lead: &mut Lead) -> Vec<Change> {
+fn batch(lead: &mut Lead) -> Vec<EntryChange> {
     attempts(lead).into_iter().map(|attempt| attempt.change).collect()
 }
 
-fn done(changes: Vec<Change>, written: Written) -> Vec<(Change, Written)> {
+fn done(changes: Vec<EntryChange>, written: EntryOutcome) -> Vec<(EntryChange, EntryOutcome)> {
     changes.into_iter().map(|change| (change, written)).collect()
 }
 
@@ -55,9 +55,9 @@ fn registered(lead: &mut Lead) -> Vec<(WorkerKey, Life, Exposure)> {
 
 /// A leader whose core knows of its term.
 fn leader() -> Lead {
-    let taken = Taken { epoch: Epoch(3), sent_at: seconds(1), predecessor_end: seconds(1) };
+    let taken = TermTaken { epoch: Epoch(3), sent_at: seconds(1), predecessor_end: seconds(1) };
     let mut lead = Lead::new(SETTINGS, taken, seconds(1));
-    assert_eq!(requests(&mut lead), [Request::List]);
+    assert_eq!(requests(&mut lead), [StoreRequest::List]);
     assert!(lead.poll_event().is_none(), "the core leads only once the list is read");
     lead.listed(Some(BTreeMap::new()), seconds(1));
     assert!(matches!(lead.poll_event(), Some(Event::Elected(_))));
@@ -79,9 +79,9 @@ fn an_order_of_another_term_is_ignored() {
     assert_eq!(requests(&mut lead), []);
     assert_eq!(lead.over(), None);
     lead.order(lead.epoch(), Order::Unregister(vec![key(0)]), seconds(2));
-    assert_eq!(batch(&mut lead), [Change::Strike(key(0))]);
+    assert_eq!(batch(&mut lead), [EntryChange::Unregister(key(0))]);
     lead.order(lead.epoch(), Order::StepDown { above: Some(Epoch(9)) }, seconds(2));
-    assert_eq!(lead.over(), Some(Over::GivenUp { above: Some(Epoch(9)) }));
+    assert_eq!(lead.over(), Some(TermEnd::GivenUp { above: Some(Epoch(9)) }));
 
     if !mutation::BUILT_IN {
         return;
@@ -90,7 +90,7 @@ fn an_order_of_another_term_is_ignored() {
     mutation::set(Some(Mutation::OrderOfAnotherTerm));
     mutant.order(former, Order::Unregister(vec![key(0)]), seconds(2));
     mutation::set(None);
-    assert_eq!(batch(&mut mutant), [Change::Strike(key(0))], "the fault shows here");
+    assert_eq!(batch(&mut mutant), [EntryChange::Unregister(key(0))], "the fault shows here");
 }
 
 #[test]
@@ -99,11 +99,11 @@ fn a_registration_is_answered_after_a_renewal_that_was_sent_after_it() {
     lead.order(lead.epoch(), Order::Confirm, seconds(2));
     lead.order(lead.epoch(), Order::Register(vec![enter(0, 1)]), seconds(2));
     let changes = batch(&mut lead);
-    lead.wrote(done(changes, Written::Done), seconds(3));
-    lead.renewed(Standing::Leads, seconds(2), seconds(3));
+    lead.wrote(done(changes, EntryOutcome::Done), seconds(3));
+    lead.renewed(RenewalOutcome::Leads, seconds(2), seconds(3));
     assert_eq!(registered(&mut lead), [], "a successor may have listed between the two");
-    assert_eq!(requests(&mut lead), [Request::Renew]);
-    lead.renewed(Standing::Leads, seconds(3), seconds(4));
+    assert_eq!(requests(&mut lead), [StoreRequest::Renew]);
+    lead.renewed(RenewalOutcome::Leads, seconds(3), seconds(4));
     assert_eq!(registered(&mut lead), [enter(0, 1)]);
 }
 
@@ -116,12 +116,12 @@ fn a_strike_cancels_a_pending_answer() {
         let changes = batch(&mut lead);
         // One worker is removed while its registration is in flight, one after it is written.
         lead.order(lead.epoch(), Order::Unregister(vec![key(0)]), seconds(2));
-        lead.wrote(done(changes, Written::Done), seconds(3));
+        lead.wrote(done(changes, EntryOutcome::Done), seconds(3));
         lead.order(lead.epoch(), Order::Unregister(vec![key(1)]), seconds(3));
-        lead.renewed(Standing::Leads, seconds(3), seconds(4));
+        lead.renewed(RenewalOutcome::Leads, seconds(3), seconds(4));
         (registered(&mut lead), batch(&mut lead))
     };
-    assert_eq!(run(), (vec![], vec![Change::Strike(key(0))]));
+    assert_eq!(run(), (vec![], vec![EntryChange::Unregister(key(0))]));
     if !mutation::BUILT_IN {
         return;
     }
@@ -138,8 +138,8 @@ fn writes_that_take_long_delay_no_renewal() {
     assert_eq!(batch(&mut lead).len(), 2, "one request, never answered");
     for second in 3..9 {
         lead.tick(true, seconds(second));
-        assert_eq!(requests(&mut lead), [Request::Renew]);
-        lead.renewed(Standing::Leads, seconds(second), seconds(second));
+        assert_eq!(requests(&mut lead), [StoreRequest::Renew]);
+        lead.renewed(RenewalOutcome::Leads, seconds(second), seconds(second));
     }
     assert_eq!((lead.over(), lead.until()), (None, seconds(18)));
 }
@@ -150,11 +150,14 @@ fn an_entry_waits_neither_for_strikes_nor_for_failed_writes() {
     lead.order(lead.epoch(), Order::Unregister((0..3).map(key).collect()), seconds(2));
     let strikes = batch(&mut lead);
     lead.order(lead.epoch(), Order::Register(vec![enter(7, 7)]), seconds(2));
-    lead.wrote(done(strikes, Written::Failed), seconds(2));
+    lead.wrote(done(strikes, EntryOutcome::Failed), seconds(2));
     let (entered, life, exposure) = enter(7, 7);
     let changes = batch(&mut lead);
-    assert_eq!(changes, [Change::Enter(entered, life, exposure), Change::Strike(key(2))]);
-    lead.wrote(done(changes, Written::Done), seconds(2));
+    assert_eq!(
+        changes,
+        [EntryChange::Register(entered, life, exposure), EntryChange::Unregister(key(2))]
+    );
+    lead.wrote(done(changes, EntryOutcome::Done), seconds(2));
     assert_eq!(batch(&mut lead), [], "what failed waits for the next beat");
     lead.tick(true, seconds(3));
     assert_eq!(batch(&mut lead).len(), 2);
@@ -166,29 +169,30 @@ fn a_driver_that_makes_no_progress_stops_renewing() {
     lead.tick(false, seconds(3));
     assert_eq!(requests(&mut lead), []);
     lead.tick(false, seconds(11));
-    assert_eq!(lead.over(), Some(Over::Expired));
+    assert_eq!(lead.over(), Some(TermEnd::Expired));
 }
 
 #[test]
 fn a_later_leaders_entry_is_left_alone() {
     let entry = |epoch| Entry { epoch: Epoch(epoch), exposure: Exposure::default() };
     let (key, life, exposure) = enter(0, 1);
-    let (strike, enter) = (Change::Strike(key.clone()), Change::Enter(key, life, exposure));
-    let resolve = |found: Option<&Entry>, change: &Change, epoch| {
-        let attempt = Attempt { change: change.clone(), confirmed: EntryVersion(0) };
+    let (strike, enter) =
+        (EntryChange::Unregister(key.clone()), EntryChange::Register(key, life, exposure));
+    let resolve = |found: Option<&Entry>, change: &EntryChange, epoch| {
+        let attempt = EntryAttempt { change: change.clone(), confirmed: EntryVersion(0) };
         resolve(found, EntryVersion(7), &attempt, epoch)
     };
-    assert_eq!(resolve(Some(&entry(3)), &strike, Epoch(3)), Write::Put(None));
-    assert_eq!(resolve(Some(&entry(4)), &strike, Epoch(3)), Write::Superseded);
-    assert_eq!(resolve(Some(&entry(4)), &enter, Epoch(3)), Write::Superseded);
-    assert_eq!(resolve(None, &strike, Epoch(3)), Write::Nothing);
+    assert_eq!(resolve(Some(&entry(3)), &strike, Epoch(3)), EntryWrite::Put(None));
+    assert_eq!(resolve(Some(&entry(4)), &strike, Epoch(3)), EntryWrite::Superseded);
+    assert_eq!(resolve(Some(&entry(4)), &enter, Epoch(3)), EntryWrite::Superseded);
+    assert_eq!(resolve(None, &strike, Epoch(3)), EntryWrite::Nothing);
     let adopted = resolve(Some(&entry(2)), &enter, Epoch(3));
-    assert!(matches!(adopted, Write::Put(Some(Entry { epoch: Epoch(3), .. }))));
+    assert!(matches!(adopted, EntryWrite::Put(Some(Entry { epoch: Epoch(3), .. }))));
     let mut lead = leader();
     lead.order(lead.epoch(), Order::Unregister(vec![strike.key().clone()]), seconds(2));
     let changes = batch(&mut lead);
-    lead.wrote(done(changes, Written::Superseded), seconds(2));
-    assert_eq!(requests(&mut lead), [Request::Renew], "whether it is deposed, the store says");
+    lead.wrote(done(changes, EntryOutcome::Superseded), seconds(2));
+    assert_eq!(requests(&mut lead), [StoreRequest::Renew], "whether it is deposed, the store says");
 }
 
 #[test]
@@ -198,22 +202,27 @@ fn an_entry_that_cannot_be_read_is_replaced_after_a_renewal_that_was_sent_after_
     lead.order(lead.epoch(), Order::Register(vec![enter(0, 1)]), seconds(2));
     let tried = attempts(&mut lead).remove(0);
     let found = Entry::unreadable();
-    assert_eq!(resolve(Some(&found), EntryVersion(7), &tried, Epoch(3)), Write::Unreadable);
-    let outcome =
-        |attempt: &Attempt| (attempt.change.clone(), Written::Unreadable(EntryVersion(7)));
+    assert_eq!(resolve(Some(&found), EntryVersion(7), &tried, Epoch(3)), EntryWrite::Unreadable);
+    let outcome = |attempt: &EntryAttempt| {
+        (attempt.change.clone(), EntryOutcome::Unreadable(EntryVersion(7)))
+    };
     lead.wrote(vec![outcome(&tried)], seconds(3));
-    lead.renewed(Standing::Leads, seconds(2), seconds(4));
-    assert_eq!(requests(&mut lead), [Request::Renew], "a later leader may have written it since");
+    lead.renewed(RenewalOutcome::Leads, seconds(2), seconds(4));
+    assert_eq!(
+        requests(&mut lead),
+        [StoreRequest::Renew],
+        "a later leader may have written it since"
+    );
     // A change that is added meanwhile waits, too.
     lead.order(lead.epoch(), Order::Unregister(vec![key(0)]), seconds(4));
-    lead.renewed(Standing::Unknown, seconds(4), seconds(5));
+    lead.renewed(RenewalOutcome::Unknown, seconds(4), seconds(5));
     assert_eq!(batch(&mut lead), []);
     lead.tick(true, seconds(6));
-    lead.renewed(Standing::Leads, seconds(6), seconds(6));
+    lead.renewed(RenewalOutcome::Leads, seconds(6), seconds(6));
     let again = attempts(&mut lead).remove(0);
     let confirmed = EntryVersion(7);
-    assert_eq!(again, Attempt { change: Change::Strike(key(0)), confirmed });
-    assert_eq!(resolve(Some(&found), EntryVersion(7), &again, Epoch(3)), Write::Put(None));
+    assert_eq!(again, EntryAttempt { change: EntryChange::Unregister(key(0)), confirmed });
+    assert_eq!(resolve(Some(&found), EntryVersion(7), &again, Epoch(3)), EntryWrite::Put(None));
     let later = resolve(Some(&found), EntryVersion(8), &again, Epoch(3));
-    assert_eq!(later, Write::Unreadable, "somebody has written since");
+    assert_eq!(later, EntryWrite::Unreadable, "somebody has written since");
 }

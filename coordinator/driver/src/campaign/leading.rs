@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use leasehold_coordinator_core::campaign::{
-    Change, Lead, LeadSettings, Over, Request, Standing, Taken, Written,
+    EntryChange, EntryOutcome, Lead, LeadSettings, RenewalOutcome, StoreRequest, TermEnd, TermTaken,
 };
 use leasehold_coordinator_core::event::Event;
 use leasehold_coordinator_core::exposure::Entry;
@@ -50,9 +50,9 @@ pub(super) struct Leading<'a, T, E> {
     errors: &'a mut StoreErrors,
     events: &'a mpsc::Sender<Event>,
     commands: &'a mut mpsc::Receiver<Command>,
-    renewing: Option<Answer<(Moment, Result<Standing, String>)>>,
+    renewing: Option<Answer<(Moment, Result<RenewalOutcome, String>)>>,
     listing: Option<Answer<Result<BTreeMap<WorkerKey, Entry>, String>>>,
-    writing: FuturesUnordered<Answer<Vec<(Change, Written)>>>,
+    writing: FuturesUnordered<Answer<Vec<(EntryChange, EntryOutcome)>>>,
     /// Events for which the driver has no room yet.
     queued_events: VecDeque<Event>,
     /// Whether the driver goes on: one that hangs must not go on leading.
@@ -63,9 +63,9 @@ enum Woken {
     Command(Option<Command>),
     DriverGone,
     EventSent,
-    Renewed(Moment, Result<Standing, String>),
+    Renewed(Moment, Result<RenewalOutcome, String>),
     Listed(Result<BTreeMap<WorkerKey, Entry>, String>),
-    Wrote(Vec<(Change, Written)>),
+    Wrote(Vec<(EntryChange, EntryOutcome)>),
     Time,
 }
 
@@ -73,7 +73,7 @@ impl<'a, T: TermStore, E: ExposureStore> Leading<'a, T, E> {
     /// A leader of the term that was taken.
     pub(super) fn new(
         settings: LeadSettings,
-        taken: Taken,
+        taken: TermTaken,
         terms: &'a mut T,
         exposures: &'a mut E,
         replica: &'a mut Replica,
@@ -104,9 +104,9 @@ impl<'a, T: TermStore, E: ExposureStore> Leading<'a, T, E> {
         loop {
             self.dispatch();
             match self.lead.over() {
-                Some(Over::Deposed) => return Ended::Deposed,
-                Some(Over::Expired) => return Ended::Expired,
-                Some(Over::GivenUp { above }) => {
+                Some(TermEnd::Deposed) => return Ended::Deposed,
+                Some(TermEnd::Expired) => return Ended::Expired,
+                Some(TermEnd::GivenUp { above }) => {
                     let epoch = self.lead.epoch().0;
                     tracing::info!(epoch, above = above.map(|it| it.0), "leadership released");
                     return Ended::GivenUp { above };
@@ -146,9 +146,9 @@ impl<'a, T: TermStore, E: ExposureStore> Leading<'a, T, E> {
                     self.renewing = None;
                     let standing = standing.unwrap_or_else(|why| {
                         self.errors.report("cannot renew leadership", &why);
-                        Standing::Unknown
+                        RenewalOutcome::Unknown
                     });
-                    if standing == Standing::Leads && !self.lead.has_failed_writes() {
+                    if standing == RenewalOutcome::Leads && !self.lead.has_failed_writes() {
                         self.errors.recover();
                     }
                     self.lead.renewed(standing, sent_at, now);
@@ -175,13 +175,13 @@ impl<'a, T: TermStore, E: ExposureStore> Leading<'a, T, E> {
         None
     }
 
-    fn wrote(&mut self, outcomes: Vec<(Change, Written)>, now: Moment) {
-        let failed = outcomes.iter().filter(|(_, written)| *written == Written::Failed);
+    fn wrote(&mut self, outcomes: Vec<(EntryChange, EntryOutcome)>, now: Moment) {
+        let failed = outcomes.iter().filter(|(_, written)| *written == EntryOutcome::Failed);
         if let Some((change, _)) = failed.clone().next() {
             let why = format!("{} and {} more", change.key(), failed.count() - 1);
             self.errors.report("cannot register some workers", &why);
         }
-        let superseded = outcomes.iter().find(|(_, written)| *written == Written::Superseded);
+        let superseded = outcomes.iter().find(|(_, written)| *written == EntryOutcome::Superseded);
         if let Some((change, _)) = superseded {
             let why = format!("the entry of {} is of a later term", change.key());
             self.errors.report("cannot write the exposure of a worker", &why);
@@ -193,9 +193,9 @@ impl<'a, T: TermStore, E: ExposureStore> Leading<'a, T, E> {
     fn dispatch(&mut self) {
         while let Some(request) = self.lead.poll_request() {
             match request {
-                Request::Renew => self.renewing = Some(self.terms.renew()),
-                Request::List => self.listing = Some(self.exposures.list()),
-                Request::Write(attempts) => self.writing.push(self.exposures.write(attempts)),
+                StoreRequest::Renew => self.renewing = Some(self.terms.renew()),
+                StoreRequest::List => self.listing = Some(self.exposures.list()),
+                StoreRequest::Write(attempts) => self.writing.push(self.exposures.write(attempts)),
             }
         }
         while let Some(event) = self.lead.poll_event() {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use leasehold_coordinator_core::campaign::{self, EntryVersion, Write};
+use leasehold_coordinator_core::campaign::{self, EntryVersion, EntryWrite};
 use leasehold_coordinator_core::exposure::Entry;
 use leasehold_kube_api::names::{
     BUSY_LABEL, DO_NOT_DISRUPT_ANNOTATION, EXPOSED_LABEL, EXPOSURE_ANNOTATION,
@@ -30,7 +30,7 @@ pub(super) struct ObservedPod {
 #[derive(Clone, Debug)]
 pub(super) enum PodPatch {
     /// The entry of this cluster changes as a leader of this term asks.
-    Entry(ClusterName, Epoch, campaign::Attempt),
+    Entry(ClusterName, Epoch, campaign::EntryAttempt),
     /// It is marked as busy.
     Busy,
     /// It is marked as idle, unless anything has happened to it since it was seen.
@@ -58,15 +58,15 @@ impl PodPatch {
             Self::Entry(cluster, epoch, attempt) => {
                 let version = EntryVersion(base.version);
                 match campaign::resolve(exposures.get(cluster), version, attempt, *epoch) {
-                    Write::Nothing => return PatchDecision::Nothing,
-                    Write::Superseded => return PatchDecision::Superseded,
-                    Write::Unreadable => return PatchDecision::Unreadable(version),
-                    Write::Put(Some(entry)) => {
+                    EntryWrite::Nothing => return PatchDecision::Nothing,
+                    EntryWrite::Superseded => return PatchDecision::Superseded,
+                    EntryWrite::Unreadable => return PatchDecision::Unreadable(version),
+                    EntryWrite::Put(Some(entry)) => {
                         let jobs = entry.exposure.jobs_max > 0;
                         exposures.insert(cluster.clone(), entry);
                         if jobs { busy(true) } else { json!({}) }
                     }
-                    Write::Put(None) => {
+                    EntryWrite::Put(None) => {
                         exposures.remove(cluster);
                         if exposures.is_empty() { busy(false) } else { json!({}) }
                     }

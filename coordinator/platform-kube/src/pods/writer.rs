@@ -9,7 +9,7 @@ use anyhow::Context;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{ListParams, PartialObjectMeta, Patch, PatchParams};
 use kube::{Api, ResourceExt};
-use leasehold_coordinator_core::campaign::{self, Written};
+use leasehold_coordinator_core::campaign::{self, EntryOutcome};
 use leasehold_coordinator_core::event::Event;
 use leasehold_coordinator_core::exposure::{Entry, Sets};
 use leasehold_driver::clock;
@@ -90,9 +90,9 @@ impl Pods {
     /// Changes a worker's entry as a leader of this term. If the pod no longer exists, the write
     /// succeeds after the worker is reported gone; it fails if the pod vanished and may still run.
     /// A remove that fails leaves more in the entry than the worker holds.
-    pub async fn write_entry(&self, epoch: Epoch, attempt: campaign::Attempt) -> Written {
+    pub async fn write_entry(&self, epoch: Epoch, attempt: campaign::EntryAttempt) -> EntryOutcome {
         let key = attempt.change.key().clone();
-        let Some(name) = PodName::of(&key) else { return Written::Failed };
+        let Some(name) = PodName::of(&key) else { return EntryOutcome::Failed };
         let (facts, has_tombstone) = {
             let store = self.0.store();
             (store.find(&name).cloned(), store.has_tombstone(&name))
@@ -102,14 +102,14 @@ impl Pods {
             (Some(facts), _) => {
                 self.write(&facts, &PodPatch::Entry(key.cluster, epoch, attempt)).await
             }
-            (None, campaign::Change::Strike(_)) => Written::Done,
-            (None, campaign::Change::Enter(..)) if has_tombstone => Written::Failed,
-            (None, campaign::Change::Enter(..)) => {
+            (None, campaign::EntryChange::Unregister(_)) => EntryOutcome::Done,
+            (None, campaign::EntryChange::Register(..)) if has_tombstone => EntryOutcome::Failed,
+            (None, campaign::EntryChange::Register(..)) => {
                 // The pod was gone before the worker appeared: report it again before it could be
                 // granted anything.
                 match self.0.events.send(Event::Gone(vec![key])).await {
-                    Ok(()) => Written::Done,
-                    Err(_) => Written::Failed,
+                    Ok(()) => EntryOutcome::Done,
+                    Err(_) => EntryOutcome::Failed,
                 }
             }
         }
@@ -121,27 +121,27 @@ impl Pods {
     /// What the API server says against it.
     pub async fn mark_busy(&self, facts: &PodFacts, busy: bool) -> kube::Result<bool> {
         let change = if busy { &PodPatch::Busy } else { &PodPatch::Idle };
-        Ok(self.try_write(facts, change).await? == Written::Done)
+        Ok(self.try_write(facts, change).await? == EntryOutcome::Done)
     }
 
-    async fn write(&self, facts: &PodFacts, change: &PodPatch) -> Written {
+    async fn write(&self, facts: &PodFacts, change: &PodPatch) -> EntryOutcome {
         let PodName { namespace, name } = &facts.pod;
         match timeout(WRITE_TIMEOUT, self.try_write(facts, change)).await {
             Ok(Ok(written)) => written,
             Ok(Err(error)) => {
                 tracing::warn!(%error, namespace, pod = name, "cannot write a pod");
-                Written::Failed
+                EntryOutcome::Failed
             }
             Err(_) => {
                 tracing::warn!(namespace, pod = name, "cannot write a pod: no answer");
-                Written::Failed
+                EntryOutcome::Failed
             }
         }
     }
 
     /// Tries a change on the pod as it was seen, then on the pod as it is. What it finds then is
     /// judged anew: a successor may have written it.
-    async fn try_write(&self, facts: &PodFacts, change: &PodPatch) -> kube::Result<Written> {
+    async fn try_write(&self, facts: &PodFacts, change: &PodPatch) -> kube::Result<EntryOutcome> {
         let api: Api<Pod> = self.0.api(Some(&facts.pod.namespace));
         let name = &facts.pod.name;
         let (uid, exposures) = (facts.uid.clone(), facts.exposures.clone());
@@ -150,9 +150,9 @@ impl Pods {
         loop {
             let (metadata, exposures) = match change.decide(&base) {
                 PatchDecision::Patch(metadata, exposures) => (metadata, exposures),
-                PatchDecision::Nothing => return Ok(Written::Done),
-                PatchDecision::Superseded => return Ok(Written::Superseded),
-                PatchDecision::Unreadable(version) => return Ok(Written::Unreadable(version)),
+                PatchDecision::Nothing => return Ok(EntryOutcome::Done),
+                PatchDecision::Superseded => return Ok(EntryOutcome::Superseded),
+                PatchDecision::Unreadable(version) => return Ok(EntryOutcome::Unreadable(version)),
             };
             let error = match patch(&api, name, metadata).await {
                 Ok(pod) => {
@@ -160,14 +160,14 @@ impl Pods {
                     self.0
                         .store()
                         .record_write(&facts.pod, ObservedPod { version, exposures, ..base });
-                    return Ok(Written::Done);
+                    return Ok(EntryOutcome::Done);
                 }
                 Err(error) => error,
             };
             tries += 1;
             let conflict = matches!(&error, kube::Error::Api(status) if status.code == 409);
             if conflict && !change.is_retried() {
-                return Ok(Written::Failed);
+                return Ok(EntryOutcome::Failed);
             }
             if !conflict || tries == TRIES_MAX {
                 return Err(error);
@@ -176,7 +176,7 @@ impl Pods {
             match found.as_ref().and_then(observed).filter(|found| found.uid == facts.uid) {
                 Some(found) => base = found,
                 // It no longer exists.
-                None => return Ok(Written::Failed),
+                None => return Ok(EntryOutcome::Failed),
             }
         }
     }

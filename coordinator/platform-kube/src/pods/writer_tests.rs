@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::http::{Method, Request, Response};
 use kube::Client;
 use kube::client::Body;
-use leasehold_coordinator_core::campaign::{Attempt, Change, EntryVersion, Written};
+use leasehold_coordinator_core::campaign::{EntryAttempt, EntryChange, EntryOutcome, EntryVersion};
 use leasehold_coordinator_core::exposure::{Entry, Exposure, Life};
 use leasehold_driver::clock;
 use leasehold_kube_api::names::{
@@ -158,19 +158,20 @@ fn entry(epoch: u64, jobs_max: u32) -> Entry {
 }
 
 /// The leader of term 2 enters the worker.
-async fn enter(pods: &Pods, jobs_max: u32) -> Written {
+async fn enter(pods: &Pods, jobs_max: u32) -> EntryOutcome {
     enter_over(pods, jobs_max, EntryVersion(0)).await
 }
 
 /// The same, where leadership was renewed after this version of the pod was read.
-async fn enter_over(pods: &Pods, jobs_max: u32, confirmed: EntryVersion) -> Written {
-    let change = Change::Enter(key(), Life(1), exposure(jobs_max));
-    pods.write_entry(Epoch(2), Attempt { change, confirmed }).await
+async fn enter_over(pods: &Pods, jobs_max: u32, confirmed: EntryVersion) -> EntryOutcome {
+    let change = EntryChange::Register(key(), Life(1), exposure(jobs_max));
+    pods.write_entry(Epoch(2), EntryAttempt { change, confirmed }).await
 }
 
 /// The leader of term 2 removes the worker's entry.
-async fn strike(pods: &Pods) -> Written {
-    let attempt = Attempt { change: Change::Strike(key()), confirmed: EntryVersion(0) };
+async fn strike(pods: &Pods) -> EntryOutcome {
+    let attempt =
+        EntryAttempt { change: EntryChange::Unregister(key()), confirmed: EntryVersion(0) };
     pods.write_entry(Epoch(2), attempt).await
 }
 
@@ -196,10 +197,10 @@ fn label(shop: &Shop, label: &str) -> Value {
 #[tokio::test]
 async fn what_is_entered_is_marked_and_what_is_struck_leaves_no_mark() {
     let (shop, pods) = shop();
-    assert_eq!(enter(&pods, 3).await, Written::Done);
+    assert_eq!(enter(&pods, 3).await, EntryOutcome::Done);
     assert_eq!((written(&shop), label(&shop, EXPOSED_LABEL)), (Some(3), json!(TRUE)));
     assert_eq!(label(&shop, BUSY_LABEL), json!(TRUE));
-    assert_eq!(strike(&pods).await, Written::Done);
+    assert_eq!(strike(&pods).await, EntryOutcome::Done);
     assert_eq!((written(&shop), label(&shop, EXPOSED_LABEL)), (None, Value::Null));
     assert_eq!(label(&shop, BUSY_LABEL), Value::Null);
     assert_eq!(shop.lock().expect("whole").writes, 2, "on what was written, without a look");
@@ -209,20 +210,20 @@ async fn what_is_entered_is_marked_and_what_is_struck_leaves_no_mark() {
 async fn a_leader_replaces_what_an_earlier_one_wrote_meanwhile() {
     let (shop, pods) = shop();
     shop.lock().expect("whole").others = vec![annotation(1, 5)];
-    assert_eq!(enter(&pods, 3).await, Written::Done);
+    assert_eq!(enter(&pods, 3).await, EntryOutcome::Done);
     assert_eq!(written(&shop), Some(3));
 }
 
 #[tokio::test]
 async fn a_deposed_leader_changes_nothing_that_its_successor_wrote() {
     let (shop, pods) = shop();
-    assert_eq!(enter(&pods, 3).await, Written::Done);
+    assert_eq!(enter(&pods, 3).await, EntryOutcome::Done);
     // The write of the successor comes between the first attempt and the second.
     shop.lock().expect("whole").others = vec![annotation(3, 4)];
-    assert_eq!(strike(&pods).await, Written::Superseded);
+    assert_eq!(strike(&pods).await, EntryOutcome::Superseded);
     assert_eq!(written(&shop), Some(4));
     shop.lock().expect("whole").others = vec![annotation(3, 5)];
-    assert_eq!(enter(&pods, 9).await, Written::Superseded);
+    assert_eq!(enter(&pods, 9).await, EntryOutcome::Superseded);
     assert_eq!(written(&shop), Some(5));
 }
 
@@ -231,7 +232,7 @@ async fn a_pod_that_changes_without_end_is_given_up_for_now() {
     let (shop, pods) = shop();
     let change = json!({ "metadata": { "labels": { "app": "x" } } });
     shop.lock().expect("whole").others = vec![change; 9];
-    assert_eq!(enter(&pods, 3).await, Written::Failed);
+    assert_eq!(enter(&pods, 3).await, EntryOutcome::Failed);
     assert_eq!((written(&shop), shop.lock().expect("whole").writes), (None, 3));
 }
 
@@ -240,7 +241,7 @@ async fn a_change_of_something_else_is_no_hindrance() {
     let (shop, pods) = shop();
     enter(&pods, 3).await;
     shop.lock().expect("whole").others = vec![json!({ "status": { "phase": "Running" } })];
-    assert_eq!(strike(&pods).await, Written::Done);
+    assert_eq!(strike(&pods).await, EntryOutcome::Done);
     assert_eq!(written(&shop), None);
 }
 
@@ -260,7 +261,7 @@ async fn a_pod_is_not_called_idle_over_what_was_written_since() {
 async fn nothing_is_written_to_a_later_pod_of_the_name() {
     let (shop, pods) = shop();
     shop.lock().expect("whole").others = vec![json!({ "metadata": { "uid": "uid-2" } })];
-    assert_eq!(enter(&pods, 3).await, Written::Failed);
+    assert_eq!(enter(&pods, 3).await, EntryOutcome::Failed);
     assert_eq!(written(&shop), None);
 }
 
@@ -287,16 +288,16 @@ async fn an_unreadable_entry_may_be_anything_and_only_a_confirmed_leader_replace
         assert_eq!(exposed, BTreeMap::from([(key(), Entry::unreadable())]));
         let pod = shop.lock().expect("whole").pod.clone();
         pods.0.store().apply(facts(pod), clock::now());
-        let Written::Unreadable(version) = enter(&pods, 3).await else {
+        let EntryOutcome::Unreadable(version) = enter(&pods, 3).await else {
             panic!("a successor may have written it")
         };
         // Another client writes between the renewal and the second attempt.
         shop.lock().expect("whole").others = vec![json!({ "status": { "phase": "Running" } })];
-        let Written::Unreadable(later) = enter_over(&pods, 3, version).await else {
+        let EntryOutcome::Unreadable(later) = enter_over(&pods, 3, version).await else {
             panic!("a successor may have been that somebody")
         };
         assert!(version < later);
-        assert_eq!(enter_over(&pods, 3, later).await, Written::Done);
+        assert_eq!(enter_over(&pods, 3, later).await, EntryOutcome::Done);
         assert_eq!(written(&shop), Some(3));
     }
 }

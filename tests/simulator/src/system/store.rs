@@ -7,7 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use leasehold_coordinator_core::campaign::{
-    Attempt, Change, EntryVersion, Request as LeadRequest, Standing, Write, Written, resolve,
+    EntryAttempt, EntryChange, EntryOutcome, EntryVersion, EntryWrite, RenewalOutcome,
+    Request as LeadRequest, resolve,
 };
 use leasehold_coordinator_core::exposure::{Entry, Exposure};
 use leasehold_types::{Epoch, Moment, WorkerKey};
@@ -84,7 +85,7 @@ pub(crate) struct Commit {
     /// The number of its request.
     pub number: u64,
     /// What it wants.
-    pub attempt: Attempt,
+    pub attempt: EntryAttempt,
     /// What it makes of what it read.
     pub entry: Option<Entry>,
     /// The version that it read.
@@ -108,11 +109,11 @@ pub(crate) enum Answer {
 #[derive(Clone, Debug)]
 pub(crate) enum LeadAnswer {
     /// To a renewal: what it found, the version since, and when it was sent.
-    Renewed(Standing, u64, Moment),
+    Renewed(RenewalOutcome, u64, Moment),
     /// To a list.
     Listed(Option<BTreeMap<WorkerKey, Entry>>),
     /// To a write.
-    Wrote(Vec<(Change, Written)>),
+    Wrote(Vec<(EntryChange, EntryOutcome)>),
 }
 
 impl Request {
@@ -167,19 +168,19 @@ impl Store {
     }
 
     /// Renews a term.
-    pub(crate) fn renew(&mut self, replica: usize, epoch: Epoch) -> Standing {
+    pub(crate) fn renew(&mut self, replica: usize, epoch: Epoch) -> RenewalOutcome {
         if self.epoch != epoch || self.owner != Some(replica) {
-            return Standing::Deposed;
+            return RenewalOutcome::Deposed;
         }
         self.version += 1;
-        Standing::Leads
+        RenewalOutcome::Leads
     }
 
     /// The leader of this term has written of these workers.
     pub(crate) fn note_written<'a>(
         &mut self,
         epoch: Epoch,
-        attempts: impl IntoIterator<Item = &'a Attempt>,
+        attempts: impl IntoIterator<Item = &'a EntryAttempt>,
         t: Real,
     ) {
         for attempt in attempts {
@@ -213,18 +214,18 @@ impl Store {
     }
 
     /// Writes to a term's log.
-    pub(crate) fn append(&mut self, epoch: Epoch, attempts: &[Attempt]) {
+    pub(crate) fn append(&mut self, epoch: Epoch, attempts: &[EntryAttempt]) {
         if epoch < self.log {
             return;
         }
-        for Attempt { change, .. } in attempts {
+        for EntryAttempt { change, .. } in attempts {
             self.changed.insert(change.key().clone());
             match change {
-                Change::Enter(key, _, exposure) => {
+                EntryChange::Register(key, _, exposure) => {
                     let exposure = exposure.clone();
                     self.register.insert(key.clone(), Some(Entry { epoch, exposure }));
                 }
-                Change::Strike(key) => {
+                EntryChange::Unregister(key) => {
                     self.register.remove(key);
                 }
             }
@@ -232,7 +233,7 @@ impl Store {
     }
 
     /// Reads an object: its version, and what the change makes of it.
-    pub(crate) fn look(&self, epoch: Epoch, attempt: &Attempt) -> (EntryVersion, Write) {
+    pub(crate) fn look(&self, epoch: Epoch, attempt: &EntryAttempt) -> (EntryVersion, EntryWrite) {
         let unreadable = unreadable();
         let key = attempt.change.key();
         let found = self.register.get(key);

@@ -4,7 +4,8 @@
 //! Invariant: leadership counts from when a request was sent.
 
 use leasehold_coordinator_core::campaign::{
-    Attempt, Lead, LeadSettings, Over, Request as LeadRequest, Standing, Taken, Write, Written,
+    EntryAttempt, EntryOutcome, EntryWrite, Lead, LeadSettings, RenewalOutcome,
+    Request as LeadRequest, TermEnd, TermTaken,
 };
 use leasehold_coordinator_core::effect::Order;
 use leasehold_coordinator_core::event::Event;
@@ -134,7 +135,7 @@ impl World {
                 let whole = if fails { self.rng.usize(0..=all) } else { all };
                 self.store.append(epoch, &attempts[..whole]);
                 self.store.note_written(epoch, &attempts[..whole], self.t);
-                let written = if fails { Written::Failed } else { Written::Done };
+                let written = if fails { EntryOutcome::Failed } else { EntryOutcome::Done };
                 let outcomes = attempts.into_iter().map(|attempt| (attempt.change, written));
                 Some(LeadAnswer::Wrote(outcomes.collect()))
             }
@@ -163,21 +164,21 @@ impl World {
         replica: usize,
         run: u64,
         (epoch, number): (Epoch, u64),
-        attempt: Attempt,
+        attempt: EntryAttempt,
         conflicts: u32,
     ) -> Option<LeadAnswer> {
         let (version, write) = self.store.look(epoch, &attempt);
         let outcome = |written| Some(LeadAnswer::Wrote(vec![(attempt.change.clone(), written)]));
         let entry = match write {
-            Write::Put(entry) => entry,
-            Write::Nothing => return outcome(Written::Done),
-            Write::Superseded => {
+            EntryWrite::Put(entry) => entry,
+            EntryWrite::Nothing => return outcome(EntryOutcome::Done),
+            EntryWrite::Superseded => {
                 self.coverage.hit("entry of a successor left alone");
-                return outcome(Written::Superseded);
+                return outcome(EntryOutcome::Superseded);
             }
-            Write::Unreadable => {
+            EntryWrite::Unreadable => {
                 self.coverage.hit("unreadable entry: renewal requested");
-                return outcome(Written::Unreadable(version));
+                return outcome(EntryOutcome::Unreadable(version));
             }
         };
         // An agent that waits for the store does not wait for another agent.
@@ -208,7 +209,7 @@ impl World {
             if corrupts && one_in(&mut self.rng, CORRUPT_ONE_IN) {
                 self.corrupt_entry(commit.attempt.change.key());
             }
-            return outcome(Written::Done);
+            return outcome(EntryOutcome::Done);
         }
         self.coverage.hit("entry written by others meanwhile");
         let node = &self.replicas[replica];
@@ -217,7 +218,7 @@ impl World {
             return None;
         }
         if commit.conflicts + 1 == TRIES_MAX {
-            return outcome(Written::Failed);
+            return outcome(EntryOutcome::Failed);
         }
         let (asked, conflicts) = ((commit.epoch, commit.number), commit.conflicts + 1);
         self.change_object(replica, run, asked, commit.attempt.clone(), conflicts)
@@ -251,7 +252,7 @@ impl World {
         let Some(lead) = election.lead.as_mut() else { return };
         match answer {
             LeadAnswer::Renewed(standing, version, sent_at) => {
-                if standing == Standing::Leads {
+                if standing == RenewalOutcome::Leads {
                     election.seen = Some((version, now));
                 }
                 lead.renewed(standing, sent_at, now);
@@ -289,8 +290,8 @@ impl World {
         }
         let lead = self.replicas[replica].election.lead.as_ref();
         match lead.and_then(Lead::over) {
-            Some(Over::Deposed | Over::Expired) => self.deposed(replica, None),
-            Some(Over::GivenUp { above }) => {
+            Some(TermEnd::Deposed | TermEnd::Expired) => self.deposed(replica, None),
+            Some(TermEnd::GivenUp { above }) => {
                 self.checks().check_step_down(replica, above);
                 self.step_down(replica, above);
             }
@@ -369,7 +370,7 @@ impl World {
             Shape::Objects => (1, 4),
         };
         let settings = LeadSettings { leadership, renew_every, batch_max, batches_max };
-        let taken = Taken { epoch, sent_at, predecessor_end };
+        let taken = TermTaken { epoch, sent_at, predecessor_end };
         election.asked.clear();
         election.lead = Some(Lead::new(settings, taken, now));
         let run = self.replicas[replica].run;
@@ -455,10 +456,10 @@ impl World {
         let Some(request) = election.asked.remove(&number) else { return };
         let Some(lead) = election.lead.as_mut() else { return };
         match request {
-            LeadRequest::Renew => lead.renewed(Standing::Unknown, now, now),
+            LeadRequest::Renew => lead.renewed(RenewalOutcome::Unknown, now, now),
             LeadRequest::List => lead.listed(None, now),
             LeadRequest::Write(attempts) => {
-                let failed = attempts.into_iter().map(|it| (it.change, Written::Failed));
+                let failed = attempts.into_iter().map(|it| (it.change, EntryOutcome::Failed));
                 lead.wrote(failed.collect(), now);
             }
         }
