@@ -215,5 +215,5 @@ fn an_entry_that_cannot_be_read_is_replaced_after_a_renewal_that_was_sent_after_
     assert_eq!(again, Attempt { change: Change::Strike(key(0)), confirmed });
     assert_eq!(resolve(Some(&found), EntryVersion(7), &again, Epoch(3)), Write::Put(None));
     let later = resolve(Some(&found), EntryVersion(8), &again, Epoch(3));
-    assert_eq!(later, Write::Unreadable, "somebody has written since");
+    assert_eq!(later, Write::Unreadable, "another leader may have written since");
 }
