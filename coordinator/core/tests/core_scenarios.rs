@@ -1,6 +1,6 @@
-//! Scenario files: `testdata/core/*.txt` holds commands, and under `----` what comes of each.
-//! The language is read in [`Scenario::run`]. To write the outcomes anew:
-//! `LEASEHOLD_REGENERATE=1 cargo test -p leasehold-coordinator-core --test core_scenarios`.
+//! Scenario files: `testdata/core/*.txt` holds commands, and under `----` their outcome. The
+//! language is read in [`Scenario::run`]. To regenerate the outcomes: `LEASEHOLD_REGENERATE=1 cargo
+//! test -p leasehold-coordinator-core --test core_scenarios`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -37,7 +37,7 @@ fn scenarios() {
     }
 }
 
-/// Runs one file, and compares what comes of each block with what it says.
+/// Runs one file, and compares the outcome of each block with the file.
 fn check(file: &Path) {
     let text = std::fs::read_to_string(file).expect("a scenario");
     let mut scenario = Scenario::new();
@@ -61,11 +61,11 @@ struct Scenario {
     desired: Desired,
     agents: BTreeMap<u64, (WorkerName, Epoch)>,
     epoch: Epoch,
-    /// The platform and the connections answer by themselves.
+    /// The platform and the connections answer without a command.
     answers: bool,
-    /// Renewals are answered by themselves, too.
+    /// Renewals are answered without a command, too.
     confirms: bool,
-    /// When the renewal that is not answered yet was sent.
+    /// When the unanswered renewal was sent.
     confirming: Option<Moment>,
 }
 
@@ -312,7 +312,7 @@ impl Scenario {
         self.core.handle(Event::Renewed(renewed), self.now);
     }
 
-    /// Lets the core act, and the world answer, until nothing follows.
+    /// Lets the core act and the other parties answer, until nothing follows.
     fn settle(&mut self, out: &mut String) {
         loop {
             self.core.settle(self.now, self.now);

@@ -1,4 +1,4 @@
-//! Properties of the pool sizes, and the figures of the operator that they replace.
+//! Properties of the pool sizes, and the figures of the former operator.
 
 use leasehold_coordinator_core::planner::pools::{KeptShares, PoolInput, PoolWorker, plan};
 use leasehold_types::WorkerName;

@@ -224,5 +224,5 @@ fn an_entry_that_cannot_be_read_is_replaced_after_a_renewal_that_was_sent_after_
     assert_eq!(again, EntryAttempt { change: EntryChange::Unregister(key(0)), confirmed });
     assert_eq!(resolve(Some(&found), EntryVersion(7), &again, Epoch(3)), EntryWrite::Put(None));
     let later = resolve(Some(&found), EntryVersion(8), &again, Epoch(3));
-    assert_eq!(later, EntryWrite::Unreadable, "somebody has written since");
+    assert_eq!(later, EntryWrite::Unreadable, "another leader may have written since");
 }

@@ -77,8 +77,8 @@ impl Core {
 
     fn change_role(&mut self, next: impl FnOnce(Role) -> Role) {
         let config = self.replica().config;
-        let nobody = Standby { replica: Box::new(Replica::new(config)), leader: None };
-        let role = std::mem::replace(&mut self.role, Role::StandsBy(nobody));
+        let placeholder = Standby { replica: Box::new(Replica::new(config)), leader: None };
+        let role = std::mem::replace(&mut self.role, Role::StandsBy(placeholder));
         self.role = next(role);
     }
 }

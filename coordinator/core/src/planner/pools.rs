@@ -6,14 +6,17 @@
 //! Within a generation shares differ by at most one. The odd slots go to the workers that have
 //! more, then by name, never by the order of the input. So a plan is a fixed point: planned again
 //! with its own result as the present sizes, it gives the same shares.
-
-mod kept;
+//!
+//! [`KeptShares`] keeps the shares of a cluster as its workers change. After [`KeptShares::plan`]
+//! they equal what [`plan`] gives for the same workers, at a cost that grows with the changed
+//! shares only.
 
 use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 
 use leasehold_types::WorkerName;
 
-pub use self::kept::KeptShares;
+use crate::merge::merge;
 
 /// What the planner knows of a cluster's pools.
 #[derive(Clone, Debug)]
@@ -59,4 +62,141 @@ pub fn plan(input: &PoolInput<'_>) -> Vec<u32> {
         }
     }
     shares
+}
+
+/// The workers of a cluster that can take jobs, with their shares.
+#[derive(Clone, Debug, Default)]
+pub struct KeptShares {
+    workers: BTreeMap<WorkerName, KeptShare>,
+    generations: BTreeMap<Reverse<u64>, Generation>,
+}
+
+/// A worker's place among the others.
+#[derive(Clone, Copy, Debug)]
+struct KeptShare {
+    generation: u64,
+    present: u32,
+    share: u32,
+}
+
+/// Among peers, those that have more come first, then those that come first by name.
+type ShareRank = (Reverse<u32>, WorkerName);
+
+/// The workers of one generation by share.
+#[derive(Clone, Debug, Default)]
+struct Generation {
+    count: usize,
+    by_share: BTreeMap<u32, BTreeSet<ShareRank>>,
+}
+
+/// A worker whose share has changed, and its new share.
+type ChangedShare = (WorkerName, u32);
+
+impl KeptShares {
+    /// A worker can take jobs, with this generation and pool size; with none, it cannot.
+    pub fn set(&mut self, worker: &WorkerName, facts: Option<(u64, u32)>) {
+        let before = self.workers.get(worker).copied();
+        if before.map(|before| (before.generation, before.present)) == facts {
+            return;
+        }
+        if let Some(before) = before
+            && let Some(generation) = self.generations.get_mut(&Reverse(before.generation))
+        {
+            generation.count -= 1;
+            generation.remove(before.share, &(Reverse(before.present), worker.clone()));
+            if generation.count == 0 {
+                self.generations.remove(&Reverse(before.generation));
+            }
+        }
+        let Some((generation, present)) = facts else {
+            self.workers.remove(worker);
+            return;
+        };
+        let share = before.map_or(0, |before| before.share);
+        self.workers.insert(worker.clone(), KeptShare { generation, present, share });
+        let generation = self.generations.entry(Reverse(generation)).or_default();
+        generation.count += 1;
+        let rank = (Reverse(present), worker.clone());
+        generation.by_share.entry(share).or_default().insert(rank);
+    }
+
+    /// Shares the budget out; returns the workers whose shares have changed.
+    pub fn plan(&mut self, budget: u32, per_worker_max: u32) -> Vec<WorkerName> {
+        let mut left = u64::from(budget);
+        let mut changes = Vec::new();
+        for generation in self.generations.values_mut() {
+            let count = generation.count as u64;
+            let slots = left.min(count * u64::from(per_worker_max));
+            left -= slots;
+            let share = u32::try_from(slots / count).expect("at most the u32 per worker");
+            let odd = usize::try_from(slots % count).expect("fewer than there are workers");
+            generation.share_out(share, odd, &mut changes);
+        }
+        let mut changed = Vec::with_capacity(changes.len());
+        for (worker, share) in changes {
+            if let Some(kept) = self.workers.get_mut(&worker)
+                && kept.share != share
+            {
+                kept.share = share;
+                changed.push(worker);
+            }
+        }
+        changed
+    }
+
+    /// A worker's share; none where it cannot take jobs.
+    #[must_use]
+    pub fn share(&self, worker: &WorkerName) -> Option<u32> {
+        self.workers.get(worker).map(|kept| kept.share)
+    }
+}
+
+impl Generation {
+    /// Gives the first `odd` workers one more than `share`, and the others `share`.
+    fn share_out(&mut self, share: u32, odd: usize, changes: &mut Vec<ChangedShare>) {
+        let more = share.saturating_add(1);
+        let mut high = self.by_share.remove(&more).unwrap_or_default();
+        let mut low = self.by_share.remove(&share).unwrap_or_default();
+        let others = std::mem::take(&mut self.by_share);
+        for (_, others) in others {
+            changes.extend(others.iter().map(|(_, worker)| (worker.clone(), share)));
+            merge(&mut low, others);
+        }
+        let mut raise = |rank: &ShareRank| changes.push((rank.1.clone(), more));
+        if high.is_empty() && odd > 0 {
+            let rest = low.iter().nth(odd).cloned();
+            let rest = rest.map(|rest| low.split_off(&rest)).unwrap_or_default();
+            high = std::mem::replace(&mut low, rest);
+            high.iter().for_each(&mut raise);
+        }
+        while high.len() < odd
+            && let Some(first) = low.pop_first()
+        {
+            raise(&first);
+            high.insert(first);
+        }
+        let mut lower = |rank: &ShareRank| changes.push((rank.1.clone(), share));
+        while high.len() > odd
+            && let Some(last) = high.pop_last()
+        {
+            lower(&last);
+            low.insert(last);
+        }
+        while high.last().zip(low.first()).is_some_and(|(last, first)| last > first)
+            && let (Some(last), Some(first)) = (high.pop_last(), low.pop_first())
+        {
+            changes.push((last.1.clone(), share));
+            changes.push((first.1.clone(), more));
+            low.insert(last);
+            high.insert(first);
+        }
+        let sets = [(share, low), (more, high)];
+        self.by_share.extend(sets.into_iter().filter(|(_, set)| !set.is_empty()));
+    }
+
+    fn remove(&mut self, share: u32, rank: &ShareRank) {
+        if let Some(set) = self.by_share.get_mut(&share) {
+            set.remove(rank);
+        }
+    }
 }

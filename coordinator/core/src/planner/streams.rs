@@ -16,7 +16,6 @@ mod contiguous;
 mod dedicated;
 mod order;
 mod slice_gaps;
-mod sorting;
 mod step_budget;
 mod sticky;
 mod worker_loads;

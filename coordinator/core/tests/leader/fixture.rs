@@ -14,7 +14,7 @@ use leasehold_types::{
 /// The time to live of its leases.
 pub(crate) const TTL: Duration = Duration::from_secs(10);
 
-/// The cluster, and a set of so many streams.
+/// The cluster, and a set of this many streams.
 pub(crate) fn desired(streams: usize) -> Desired {
     let spec = Cluster {
         jobs_max: 0,
@@ -53,7 +53,7 @@ pub(crate) fn worker(number: usize) -> WorkerKey {
     WorkerKey { cluster: cluster(), worker }
 }
 
-/// What its agent says first.
+/// The first hello of its agent.
 pub(crate) fn hello(worker: WorkerKey, incarnation: Incarnation) -> Hello {
     Hello {
         protocol: 1,

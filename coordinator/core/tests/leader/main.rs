@@ -1,4 +1,4 @@
-//! A leader's core, turn by turn: how its term begins, whom it welcomes, and that it renews
+//! A leader's core, turn by turn: how its term begins, which agents it welcomes, and that it renews
 //! leases while it is busy.
 
 mod fixture;

@@ -1,4 +1,4 @@
-//! However much there is to tell to some agents, the beats of all are answered.
+//! The beats of all agents are answered, even if some agents are sent many changes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ const AGENTS: usize = 8;
 const STREAMS: usize = 320;
 const TERM: Duration = Duration::from_secs(1_000);
 
-/// One agent, as far as a leader sees it.
+/// One agent, as a leader sees it.
 #[derive(Default)]
 struct Agent {
     nonce: Nonce,
@@ -38,7 +38,7 @@ impl World {
         self.core.handle(event, self.now);
     }
 
-    /// One turn, and what follows from it at once.
+    /// One turn, and the agents' answers.
     fn turn(&mut self) {
         self.now = self.now + Duration::from_millis(1);
         self.core.settle(self.now, self.now);
@@ -134,7 +134,7 @@ fn every_beat_is_answered_while_there_is_much_to_grant() {
             assert_eq!(agent.echoed, agent.nonce, "{conn:?} waits in turn {turn}");
         }
         if owned(&world) == STREAMS {
-            assert!(granting > 4, "it was all granted in {granting} turns: nobody had to wait");
+            assert!(granting > 4, "it was all granted in {granting} turns: no beat had to wait");
             return;
         }
     }

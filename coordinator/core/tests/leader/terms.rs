@@ -19,8 +19,8 @@ const WORKERS: usize = 2_000;
 const TERM: Duration = Duration::from_secs(15);
 const INCARNATION: Incarnation = Incarnation(7);
 
-/// A leader that was just started has a large manifest to read and much that is written down: it
-/// takes that in slices, and what it is told meanwhile is not lost.
+/// A new leader has a large manifest to read and many registered workers: it reads them in slices,
+/// and does not lose events that arrive meanwhile.
 #[test]
 fn a_term_begins_once_the_manifest_is_read_and_events_before_that_count() {
     let mut core = Core::new(Config { slice: SLICE, ..Config::default() });
@@ -81,7 +81,7 @@ fn a_term_that_is_lost_before_it_begins_never_does() {
     assert_eq!(core.poll_effect(), None, "no notice says that it leads");
 }
 
-/// What is written down is entered under the manifest that is in force when the term begins.
+/// Registered workers are entered under the manifest that is in force when the term begins.
 #[test]
 fn a_term_begins_under_a_manifest_that_came_while_workers_were_entered() {
     let mut core = Core::new(Config { slice: SLICE, ..Config::default() });
@@ -99,7 +99,7 @@ fn a_term_begins_under_a_manifest_that_came_while_workers_were_entered() {
     assert_eq!(held, [(WORKERS, true)], "the cluster waits for all that are written down");
 }
 
-/// Many workers are written down.
+/// An election with many registered workers.
 fn elected(now: Moment) -> Elected {
     let entry = Entry {
         epoch: Epoch(3),

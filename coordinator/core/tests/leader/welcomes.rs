@@ -1,4 +1,4 @@
-//! Who is welcomed, where several wait.
+//! Which of several waiting agents are welcomed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use leasehold_types::{Epoch, Incarnation, Moment};
 
 use super::fixture::{desired, hello, worker};
 
-/// A leader that lets one report come at a time, and the time.
+/// A leader that expects one report at a time, and the present time.
 struct Leader {
     core: Core,
     now: Moment,
@@ -40,7 +40,7 @@ impl Leader {
         self.core.handle(Event::Hello(ConnId(conn), hello, None), self.now);
     }
 
-    /// The connections on which somebody is welcomed next.
+    /// The connections that are welcomed next.
     fn welcomed(&mut self) -> Vec<ConnId> {
         self.core.settle(self.now, self.now);
         let effects = std::iter::from_fn(|| self.core.poll_effect());

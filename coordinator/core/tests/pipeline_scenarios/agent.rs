@@ -1,4 +1,4 @@
-//! An agent that does what it is told at once, unless it is slow or silent.
+//! An agent that carries out every grant at once, unless it is slow or silent.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,18 +19,18 @@ pub(crate) const TTL: Duration = Duration::from_secs(10);
 pub(crate) struct Agent {
     pub(crate) key: WorkerKey,
     pub(crate) conn: ConnId,
-    /// It answers to nothing for now; what it was sent waits.
+    /// It answers nothing for now; messages to it wait.
     pub(crate) slow: bool,
-    /// Its worker does not let go of what is asked back.
+    /// Its worker does not release streams that are asked back.
     pub(crate) clings: bool,
-    /// What it was known to have.
+    /// The shares that it was known to have.
     pub(crate) load_before: Load,
-    /// It is cut off, since then.
+    /// It has been cut off since then.
     pub(crate) silent: Option<Moment>,
-    /// Its worker takes no stop.
+    /// It cannot stop its worker.
     pub(crate) file: bool,
     pub(crate) held: BTreeMap<StreamKey, (Token, Option<Load>)>,
-    /// Where documents go from each share, as it was last told.
+    /// The routes of each share, from its last grant.
     pub(crate) routes: BTreeMap<StreamKey, Vec<Route>>,
     pub(crate) address: Option<WorkerAddress>,
     pub(crate) drain: DrainPhase,
@@ -70,7 +70,7 @@ impl Agent {
         }
     }
 
-    /// It starts anew, with its journal or without.
+    /// It restarts, with its journal or without.
     pub(crate) fn restart(&mut self, memory: bool) {
         self.incarnation += 1;
         self.inbox.clear();
@@ -127,7 +127,7 @@ impl Agent {
         [Event::Hello(conn, hello, None), Event::Report(conn, report)]
     }
 
-    /// Takes a grant; the answer, where there is something to say.
+    /// Takes a grant; returns the answer, if there is one.
     pub(crate) fn take(&mut self, grant: Grant) -> Option<Event> {
         if self.silent.is_some() {
             return None;
@@ -141,7 +141,7 @@ impl Agent {
         news.then(|| self.beat())
     }
 
-    /// Takes what has waited.
+    /// Takes the messages that have waited.
     pub(crate) fn wake(&mut self) -> Event {
         for grant in std::mem::take(&mut self.inbox) {
             self.apply(grant);
@@ -183,7 +183,7 @@ impl Agent {
         }
     }
 
-    /// Gives back what was asked for.
+    /// Releases the streams that are asked back.
     pub(crate) fn let_go(&mut self) {
         self.clings = false;
         for release in std::mem::take(&mut self.asked_back) {
@@ -214,7 +214,7 @@ impl Agent {
         Event::Beat(self.conn, beat)
     }
 
-    /// What all that it holds comes to.
+    /// The sum of the loads that it holds.
     pub(crate) fn load(&self) -> Load {
         self.held.values().filter_map(|(_, load)| *load).sum()
     }

@@ -1,5 +1,5 @@
-//! Stories of pipelines: `testdata/pipelines/*.txt` holds commands, and under `----` what comes of
-//! each. The language is read in [`story::Story::run`]. To write the outcomes anew:
+//! Stories of pipelines: `testdata/pipelines/*.txt` holds commands, and under `----` their outcome.
+//! The language is read in [`story::Story::run`]. To regenerate the outcomes:
 //! `LEASEHOLD_REGENERATE=1 cargo test -p leasehold-coordinator-core --test pipeline_scenarios`.
 
 mod agent;
@@ -98,7 +98,7 @@ fn an_unchanged_state_is_not_reported_again() {
     story.block("class blue capacity=10\nclass green capacity=10\nelect 1\njoin blue-0 green-0");
     story.block("pipeline p load=7 n:blue\ndrain blue-0");
     story.renewed.clear();
-    // Whoever waits is looked at; the share on blue-0 finds no room this time either.
+    // The waiting pipelines are placed again; the share on blue-0 finds no room this time either.
     story.block("join green-1");
     assert!(story.renewed.is_empty(), "{:?}", story.renewed);
 }
@@ -125,13 +125,13 @@ fn routes_come_in_parts_where_a_message_is_too_small() {
     let all = story.endpoints("blue-0");
     assert!(all > 4_000, "{all} endpoints");
     let bytes = all * 2 * workers[0].len();
-    // All of it is due at once when the agent dials anew.
+    // All routes are due at once when the agent dials again.
     story.told_most = 0;
     story.block("join blue-0");
     assert_eq!(story.endpoints("blue-0"), all);
     assert!((1..=MESSAGE_BYTES_MAX / 3).contains(&story.told_most), "{}", story.told_most);
     assert!(bytes > story.told_most, "{bytes} in one message");
-    // And under a new leader, who has to learn them first.
+    // The same under a new leader, which has to learn the shares first.
     story.told_most = 0;
     story.block(&format!("elect 2\njoin {} blue-0", workers.join(" ")));
     assert_eq!(story.endpoints("blue-0"), all);
@@ -146,14 +146,15 @@ fn the_search_for_removable_workers_is_bounded() {
     for of in 0..180 {
         story.block(&format!("pipeline p{of} load=1 {}", nodes.join(" ")));
     }
-    // One could take all; the shares of two are more than one look finds others for.
+    // One worker could take all shares; those of two workers are more than one query tries to
+    // place.
     story.block("class blue capacity=18000");
     assert_eq!(story.block("removable blue\nheld"), "removable: blue-2\nheld: blue=2\n");
     story.block("gone blue-2");
     assert_eq!(story.block("removable blue"), "removable: blue-1\n");
 }
 
-/// Runs one file, and compares what comes of each block with what it says.
+/// Runs one file, and compares the outcome of each block with the file.
 fn check(file: &Path) {
     let text = std::fs::read_to_string(file).expect("a scenario");
     let mut story = Story::new();

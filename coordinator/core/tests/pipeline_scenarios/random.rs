@@ -1,5 +1,5 @@
-//! Stories that nobody wrote: whatever happens, no worker has more than its capacity, no share has
-//! two holders, and in the end each pipeline is Ready or says what it waits for.
+//! Random stories: no worker ever has more than its capacity, no share has two holders, and in the
+//! end each pipeline is Ready or names the workers that it waits for.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -22,7 +22,7 @@ fn in_the_end_every_pipeline_is_ready_or_waits() {
     }
 }
 
-/// Runs one story; its commands and what came of them.
+/// Runs one story; returns its commands and their outcome.
 fn story(seed: u64) -> (String, String) {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut runner = Runner { story: Story::new(), text: String::new(), out: String::new() };
@@ -55,7 +55,7 @@ impl Runner {
         }
         let mut holders = BTreeMap::new();
         for (share, agent) in self.story.held() {
-            // What is cut off has its leases end by time, which these agents do not count.
+            // The leases of an agent that is cut off end by time, which these agents do not count.
             if agent.silent.is_none()
                 && let Some(other) = holders.insert(share.clone(), agent.key.clone())
             {
@@ -64,7 +64,7 @@ impl Runner {
         }
     }
 
-    /// Everybody is heard again, or gone; then all comes to rest.
+    /// Lets every agent dial again, waits, and checks the final state.
     fn end(&mut self, seed: u64) {
         for worker in self.story.workers() {
             self.run(&format!("wake {worker}"));
@@ -101,7 +101,7 @@ impl Runner {
         assert_eq!(placed, self.story.placed(), "seed {seed}: what counts in the plan");
     }
 
-    /// Whoever serves a node knows who serves the next ones.
+    /// The workers of a node know the endpoints of the next nodes.
     fn check_routes(&self, view: &PipelineView) {
         let node = |name: &NodeName| view.bindings.iter().find(|binding| binding.node == *name);
         for (stream, agent) in self.story.held() {
@@ -133,7 +133,7 @@ fn class_line(random: &mut fastrand::Rng, class: &str) -> String {
     format!("class {class} capacity={}{spread}{rebalance}", random.u32(5..20))
 }
 
-/// What happens next.
+/// The next random command.
 fn next(random: &mut fastrand::Rng, workers: &[String], epoch: &mut u64) -> String {
     let class = CLASSES[random.usize(..CLASSES.len())];
     let pipeline = ["a", "b", "c", "d", "e"][random.usize(..5)];
@@ -154,7 +154,7 @@ fn next(random: &mut fastrand::Rng, workers: &[String], epoch: &mut u64) -> Stri
         22 => format!("slow {worker}"),
         23 => format!("wake {worker}"),
         24 => format!("cling {worker}"),
-        // What is on its way was granted under the capacity that was.
+        // Grants on their way were made under the former capacity.
         25 => format!("{wakes}{}", class_line(random, class)),
         26 => format!("{wakes}noclass {class}\nafter 300\n{}", class_line(random, class)),
         27 => {
@@ -165,7 +165,7 @@ fn next(random: &mut fastrand::Rng, workers: &[String], epoch: &mut u64) -> Stri
         }
         28 => format!("after {}", random.u32(50..1_000)),
         _ => {
-            // Who takes no grant for so long would have lost its leases.
+            // An agent that takes no grant for this long would have lost its leases.
             format!("{wakes}after {}", [1_000, 12_000, 45_000][random.usize(..3)])
         }
     }

@@ -8,7 +8,7 @@ use leasehold_types::Share;
 use leasehold_types::message::{Grant, StreamState};
 use leasehold_types::share::Endpoint;
 
-/// A notice, where the stories tell of it.
+/// A notice, if the stories show it.
 pub(crate) fn notice(effect: &Effect) -> Option<String> {
     let phase = |phase: Option<String>| phase.unwrap_or_else(|| "none".into());
     Some(match effect {

@@ -29,9 +29,9 @@ pub(crate) struct Story {
     agents: BTreeMap<WorkerName, Agent>,
     conns: u64,
     epoch: Epoch,
-    /// The bindings that were told to be others than they were.
+    /// The bindings that a notice reported as changed.
     pub(crate) renewed: Vec<String>,
-    /// The most bytes of workers' names and addresses that one message had.
+    /// The most bytes of workers' names and addresses in one message.
     pub(crate) told_most: usize,
 }
 
@@ -91,7 +91,7 @@ impl Story {
         }
     }
 
-    /// What people see; it changes nothing.
+    /// Views, which change nothing.
     fn look(&mut self, verb: &str, plain: &[&str], out: &mut String) {
         let _ = match verb {
             "look" => {
@@ -267,7 +267,7 @@ impl Story {
         self.core.handle(beat, self.now);
     }
 
-    /// Its worker was started anew: the agent dials again, and drains no more.
+    /// Its worker was restarted: the agent dials again, and no longer drains.
     fn resume(&mut self, worker: &str) {
         self.agent(worker).drain = DrainPhase::Working;
         self.join(worker, &BTreeMap::new());
@@ -279,7 +279,7 @@ impl Story {
         self.agents.remove(&key(worker).worker);
     }
 
-    /// Time passes; whoever is not silent beats.
+    /// Time passes; every agent that is not silent beats.
     fn after(&mut self, ms: u64, out: &mut String) {
         let end = self.now + Duration::from_millis(ms);
         while self.now < end {
@@ -295,7 +295,7 @@ impl Story {
         }
     }
 
-    /// Lets the core act, and the world answer, until nothing follows.
+    /// Lets the core act and the other parties answer, until nothing follows.
     fn settle(&mut self, out: &mut String) {
         loop {
             self.core.settle(self.now, self.now);

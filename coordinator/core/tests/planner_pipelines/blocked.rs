@@ -1,4 +1,4 @@
-//! Making room for a load that fits nowhere, against trying everything.
+//! Compares the moves that make room for a load with an exhaustive search.
 
 use std::collections::BTreeSet;
 
@@ -34,13 +34,13 @@ impl Class {
             }
             used.push(milli(sum));
         }
-        // A capacity that was lowered leaves workers above it.
+        // A lowered capacity leaves workers above it.
         let capacity = capacity - u64::from(random.u8(0..8) == 0);
         let load = milli(random.u64(capacity.div_ceil(2)..=capacity));
         Self { rooms: Rooms::new(milli(capacity), Spread::Fewest, used), tenants, load }
     }
 
-    /// Moves, as they were found: they come from one worker, each to another that has room.
+    /// Checks found moves: they come from one worker, each to another that has room.
     fn check(&self, moves: &[(usize, u32)]) -> (usize, Load) {
         let mut rooms = self.rooms.clone();
         let from: BTreeSet<u32> = moves.iter().map(|(at, _)| self.tenants[*at].worker).collect();
@@ -67,8 +67,8 @@ impl Class {
         self.rooms.capacity()
     }
 
-    /// The fewest moves and of these the least load, by trying every tenant of every worker on
-    /// every other.
+    /// The fewest moves and of these the least load, by trying every share of every worker on every
+    /// other.
     fn tried(&self) -> Option<(usize, Load)> {
         let workers = 0..self.rooms.len() as u32;
         workers.filter_map(|worker| self.tried_on(worker, 0, &self.rooms.clone())).min()
@@ -114,7 +114,7 @@ fn room_is_made_wherever_there_is_a_way_and_with_the_fewest_moves() {
 }
 
 #[test]
-fn moves_in_large_classes_leave_nobody_above_capacity() {
+fn moves_in_large_classes_leave_no_worker_above_capacity() {
     for seed in 0..100 {
         let mut random = fastrand::Rng::with_seed(seed);
         let class = Class::random(&mut random, 200, 30);

@@ -1,5 +1,5 @@
 //! Ten thousand random lives of a few classes: pipelines come and go, workers join, drain and are
-//! lost. `World::place` checks each plan; here is what must be true from one to the next.
+//! lost. `World::place` checks each plan; the checks here are of changes from one plan to the next.
 
 use std::collections::BTreeMap;
 
@@ -71,7 +71,8 @@ fn join(world: &mut World, random: &mut fastrand::Rng) {
     }
 }
 
-/// A worker is lost: whom it served is chosen anew, one after the other; all others stay.
+/// A worker is lost: the pipelines that it served are placed again, one after the other; all others
+/// stay.
 fn lose(world: &mut World, random: &mut fastrand::Rng) {
     let class = random.usize(..world.classes.len());
     let Some(lost) = random.choice(world.classes[class].workers.clone()) else { return };
@@ -104,7 +105,7 @@ fn served(world: &World, class: usize, worker: u32) -> Vec<u32> {
     served.map(|(name, _)| *name).collect()
 }
 
-/// Where there is still room for all that a pipeline had on a worker, what is not cut stays there.
+/// If a worker still has room for all shares of a pipeline, its shares that are not cut stay there.
 fn check_kept(before: &World, pipeline: &Pipeline, had: &[Shares]) {
     let placed = pipeline.shares.as_ref().expect("it is placed");
     let mut wanted: BTreeMap<(usize, u32), u64> = BTreeMap::new();
@@ -167,7 +168,7 @@ fn move_share(world: &mut World, name: u32, node: usize, drains: u32) {
     }
 }
 
-/// A class's capacity is lowered: of those on workers above it, the later by name give up.
+/// A class's capacity is lowered: of the pipelines on workers above it, the last by name give up.
 fn lower(world: &mut World, random: &mut fastrand::Rng) {
     let class = random.usize(..world.classes.len());
     let before = world.classes[class].capacity;
@@ -176,12 +177,12 @@ fn lower(world: &mut World, random: &mut fastrand::Rng) {
     loop {
         let used = world.used(class);
         let Some((worker, _)) = used.iter().find(|(_, used)| **used > capacity) else { return };
-        let name = *served(world, class, *worker).last().expect("somebody uses it");
+        let name = *served(world, class, *worker).last().expect("a pipeline uses it");
         world.pipelines.get_mut(&name).expect("it is there").shares = None;
     }
 }
 
-/// All that wait, in the order of a batch, however they are listed.
+/// Places all waiting pipelines, in the order of a batch, whatever the order of the input.
 fn place_waiting(world: &mut World, random: &mut fastrand::Rng) {
     let mut listed = world.clone();
     for name in world.waiting() {
@@ -198,7 +199,7 @@ fn place_waiting(world: &mut World, random: &mut fastrand::Rng) {
     }
 }
 
-/// Who is placed again with what it has, stays, unless fewer workers would do by now.
+/// A pipeline that is placed again with its shares keeps them, unless fewer workers are enough now.
 fn again(world: &World) {
     for (name, pipeline) in &world.pipelines {
         let Some(had) = &pipeline.shares else { continue };

@@ -1,22 +1,21 @@
-//! How well a fresh batch is packed, against the optimum and against what is proven.
+//! How well a fresh batch is packed, compared with the optimum and the proven bounds.
 //!
 //! First fit decreasing uses at most 11/9 OPT + 6/9 bins (G. Dósa, R. Li, X. Han, Zs. Tuza, "Tight
 //! absolute bound for First Fit Decreasing bin-packing", Theoretical Computer Science 510, 2013).
 //! For best fit decreasing 11/9 OPT + 4 is proven (D. S. Johnson and others, "Worst-case
 //! performance bounds for simple one-dimensional packing algorithms", SIAM J. Computing 3, 1974),
 //! and 3/2 OPT (D. Simchi-Levi, "New worst-case results for the bin-packing problem", Naval
-//! Research Logistics 41, 1994). The test holds best fit decreasing to the tighter of all, on
-//! cases small enough to know OPT. A large one is held to what follows from its sum: of two
-//! workers in use, one is more than half full, or the later one's load would have gone to the
-//! earlier.
+//! Research Logistics 41, 1994). The test holds best fit decreasing to the tighter of all, on cases
+//! small enough to know OPT. A large case is held to the bound by its sum: of two workers in use,
+//! one is more than half full, or the later one's load would have gone to the earlier.
 
 use leasehold_coordinator_core::desired::Spread;
 use leasehold_coordinator_core::planner::pipelines::{NodeWish, Rooms, needed, place};
 
 use crate::milli;
 
-/// Places the loads by descending size, as a batch goes, on so many empty workers; the workers
-/// in use, or none where some load finds no room.
+/// Places the loads by descending size, as in a batch, on this many empty workers; returns the
+/// workers in use, or none if a load finds no room.
 fn used(capacity: u64, loads: &[u64], workers: usize) -> Option<usize> {
     let empty = vec![milli(0); workers];
     let mut rooms = [Rooms::new(milli(capacity), Spread::Fewest, empty)];
@@ -45,7 +44,7 @@ fn optimum(capacity: u64, loads: &[u64]) -> usize {
     best[best.len() - 1].0
 }
 
-/// A batch as it may come: equal loads, loads around the fractions that are hard to pack, any.
+/// A random batch: equal loads, loads around the fractions that are hard to pack, or any loads.
 fn batch(random: &mut fastrand::Rng, capacity: u64, count: usize) -> Vec<u64> {
     let least = if random.bool() { 1 } else { capacity / 8 + 1 };
     let most = random.u64(least..=capacity);
@@ -87,7 +86,7 @@ fn large_batches_are_packed_within_the_bound_of_their_sum() {
     }
 }
 
-/// Also where loads are cut: whoever is scaled to what is needed has nobody waiting.
+/// Also if loads are cut: in a class that is scaled to the needed workers nothing waits.
 #[test]
 fn what_is_needed_is_enough_for_a_batch_and_one_less_is_not_where_none_is_cut() {
     for seed in 0..3_000 {

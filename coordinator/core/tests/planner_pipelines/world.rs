@@ -1,4 +1,4 @@
-//! Classes, workers and pipelines as a core would keep them, and what must be true of each plan.
+//! Classes, workers and pipelines as a core would keep them, and the checks of each plan.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ pub(crate) struct Class {
     pub(crate) workers: Vec<u32>,
 }
 
-/// What a worker, by number, has of a node.
+/// The load of a node on a worker, by the worker's number.
 pub(crate) type Shares = Vec<(u32, u64)>;
 
 /// A pipeline: every node has its load; its shares where it is placed, by node.
@@ -27,7 +27,7 @@ pub(crate) struct Pipeline {
     pub(crate) shares: Option<Vec<Shares>>,
 }
 
-/// All of it.
+/// All classes and pipelines.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct World {
     pub(crate) classes: Vec<Class>,
@@ -35,7 +35,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// What each worker of a class has.
+    /// The load of each worker of a class.
     pub(crate) fn used(&self, class: usize) -> BTreeMap<u32, u64> {
         let mut used: BTreeMap<u32, u64> =
             self.classes[class].workers.iter().map(|worker| (*worker, 0)).collect();
@@ -66,8 +66,8 @@ impl World {
         names
     }
 
-    /// Places a pipeline that has no shares in the plan, with what it prefers, and checks
-    /// everything that has to be true of that.
+    /// Places a pipeline that has no shares in the plan, with its preferred shares, and checks the
+    /// result.
     pub(crate) fn place(&mut self, name: u32, prefers: &[Shares]) -> bool {
         let pipeline = self.pipelines[&name].clone();
         let parts: Vec<Vec<Part>> = (0..pipeline.classes.len())
@@ -120,8 +120,8 @@ impl World {
         pipeline.shares = Some(shares.collect());
     }
 
-    /// What is short by counting: all nodes of a pipeline have one load, so a worker takes as many
-    /// of them as its room holds, or any room is used where they are cut.
+    /// The missing workers by counting: all nodes of a pipeline have one load, so a worker takes as
+    /// many of them as fit in its room; cut nodes use any room.
     fn shorts(&self, pipeline: &Pipeline) -> Vec<Short> {
         let load = pipeline.load;
         let short = |(class, of): (usize, &Class)| {
@@ -141,7 +141,8 @@ impl World {
         self.classes.iter().enumerate().filter_map(short).collect()
     }
 
-    /// Never above capacity, nothing lost, no worker too many, and equal where that is the rule.
+    /// Checks that no worker is above capacity, no load is lost, no worker is used in vain, and
+    /// parts are equal with `Spread::Even`.
     fn check(&self, name: u32, is_fresh: bool) {
         for (class, of) in self.classes.iter().enumerate() {
             let most = self.used(class).into_values().max().unwrap_or(0);
@@ -185,7 +186,7 @@ pub(crate) fn fewest(mut rooms: Vec<u64>, load: u64) -> usize {
     sums.take_while(|sum| *sum < load).count() + 1
 }
 
-/// Nobody has less than another by more than one thousandth, unless it has no more room.
+/// No worker has less than another by more than one thousandth, unless its room is used up.
 fn check_even(rooms: &BTreeMap<u32, u64>, shares: &Shares) {
     let shares: BTreeMap<u32, u64> = shares.iter().copied().collect();
     let most = shares.values().max().copied().unwrap_or(0);
@@ -195,7 +196,7 @@ fn check_even(rooms: &BTreeMap<u32, u64>, shares: &Shares) {
     }
 }
 
-/// The load as documents per second, or as cut finely.
+/// The load as documents per second, or in fine steps.
 pub(crate) fn random_load(random: &mut fastrand::Rng, documents_max: u64) -> u64 {
     match random.u8(0..8) {
         0 => 0,

@@ -1,4 +1,4 @@
-//! Fleets for the planner's tests: inputs that own what they name, and what plans do to them.
+//! Fleets for the planner's tests: owned inputs, and the effect of plans on them.
 
 use leasehold_coordinator_core::desired::Policy;
 use leasehold_coordinator_core::planner::streams::{
@@ -30,7 +30,7 @@ impl Fleet {
         self.plan_with(plan)
     }
 
-    /// The plan, made in steps of so many streams each.
+    /// The plan, made in steps of this many streams each.
     pub(crate) fn plan_in_steps(&self, most: usize) -> Plan {
         self.plan_with(|input| {
             let mut planning = Planning::new(input);
@@ -132,7 +132,7 @@ pub(crate) fn on(placement: Placement) -> Option<WorkerIndex> {
     }
 }
 
-/// What a generated fleet may have in it.
+/// The bounds of generated fleets.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     pub(crate) workers: usize,
@@ -146,7 +146,7 @@ pub(crate) struct Bounds {
 }
 
 impl Bounds {
-    /// One sticky set of streams of one weight, with nothing in the way.
+    /// One sticky set of streams of one weight, without limits.
     pub(crate) const PLAIN: Self = Self {
         workers: 8,
         sets: 1,

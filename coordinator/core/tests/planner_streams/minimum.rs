@@ -1,7 +1,7 @@
-//! How many streams move, against the fewest that any balanced plan moves.
+//! How many streams move, compared with the fewest that any balanced plan moves.
 //!
-//! The fewest are found by trying everything, by code that knows nothing of the planner's ways;
-//! and for large fleets bounded from below.
+//! An exhaustive search, independent of the planner's algorithm, finds the fewest; for large fleets
+//! they are bounded from below.
 
 use leasehold_coordinator_core::planner::streams::StreamSpec;
 use proptest::prelude::*;
@@ -70,8 +70,8 @@ fn moves_min_weighted(fleet: &Fleet) -> usize {
     best
 }
 
-/// A number of moves that no plan which ends within the heaviest weight can do without: for each
-/// range that the loads could end in, what must leave from above it and come from below.
+/// A lower bound of the moves of any plan that ends within the heaviest weight: for each range that
+/// the loads could end in, the streams that must leave workers above it and reach workers below it.
 fn moves_bound(fleet: &Fleet) -> usize {
     let set = &fleet.sets[0];
     let Some((heaviest, _)) = set.weights() else { return 0 };

@@ -83,7 +83,7 @@ proptest! {
         }
     }
 
-    /// What must leave its worker is not held there by the limit, and nothing else moves then.
+    /// The limit does not keep streams that must leave their worker, and then nothing else moves.
     #[test]
     fn hard_rules_come_before_the_limit(fleet in Bounds::ALL.fleets(), moves_max in 0..6_usize) {
         let mut fleet = fleet;

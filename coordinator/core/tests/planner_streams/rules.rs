@@ -84,7 +84,7 @@ proptest! {
         }
     }
 
-    /// Nobody who has a stream to give is too far above anybody who has room.
+    /// No worker with a stream to give is too far above one with room.
     #[test]
     fn sticky_loads_are_as_near_as_room_and_frozen_streams_allow(fleet in Bounds::ALL.fleets()) {
         let plan = fleet.plan();
@@ -127,8 +127,8 @@ proptest! {
         }
     }
 
-    /// After a failover that leases did not outlive, some streams have no owner any more: they
-    /// are placed anew, and the slices of all others stay where they are.
+    /// After a failover that took longer than leases last, some streams no longer have an owner:
+    /// they are placed again, and the slices of all others stay where they are.
     #[test]
     fn slices_stay_where_streams_have_lost_their_workers(
         fleet in (Bounds { full: false, frozen: false, workers: 20, ..Bounds::ALL }).fleets(),
@@ -167,7 +167,7 @@ proptest! {
             let there = all.iter().filter(|(other, _)| other.present == stream.present);
             stream.dedicated && stream.present.is_some() && there.count() == 1
         });
-        // There may be one more of them than workers for them; the last one goes.
+        // There may be one stream more than workers for them; then the last stream gets none.
         for (stream, placement) in alone.take(fleet.workers - usize::from(any_shared)) {
             let goes = Placement::Unplaced(Unplaced::NoWorkerOfItsOwn);
             let crowded = fleet.reserved(&plan).iter().filter(|taken| **taken).count();

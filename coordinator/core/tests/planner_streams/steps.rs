@@ -6,8 +6,8 @@ use proptest::prelude::*;
 use crate::fleet::{Bounds, Fleet};
 use crate::{set, stream};
 
-/// A large fleet in which there is something to be done in every phase: streams of many weights,
-/// some of them bunched, some without a worker and more than may be owned.
+/// A large fleet with work for every phase: streams of many weights, some of them bunched, some
+/// without a worker, and more than the workers may own.
 fn large(policy: Policy) -> Fleet {
     let mut rng = fastrand::Rng::with_seed(7);
     let streams = (0..20_000).map(|_| {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use leasehold_coordinator_core::campaign::{Lead, Request as LeadRequest};
+use leasehold_coordinator_core::campaign::{Lead, StoreRequest};
 use leasehold_types::{Epoch, Moment};
 
 /// One life's view of the election.
@@ -21,7 +21,7 @@ pub(crate) struct Election {
     /// An agent remembers this epoch.
     pub above: Epoch,
     /// A leader's requests that are not answered.
-    pub asked: BTreeMap<u64, LeadRequest>,
+    pub asked: BTreeMap<u64, StoreRequest>,
     pub number: u64,
 }
 

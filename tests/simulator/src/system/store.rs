@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use leasehold_coordinator_core::campaign::{
     EntryAttempt, EntryChange, EntryOutcome, EntryVersion, EntryWrite, RenewalOutcome,
-    Request as LeadRequest, resolve,
+    StoreRequest, resolve,
 };
 use leasehold_coordinator_core::exposure::{Entry, Exposure};
 use leasehold_types::{Epoch, Moment, WorkerKey};
@@ -72,7 +72,7 @@ pub(crate) enum Request {
     /// Give this term up.
     Release(Epoch),
     /// A leader's request, its number, and when it was sent.
-    Lead(Epoch, u64, Moment, LeadRequest),
+    Lead(Epoch, u64, Moment, StoreRequest),
     /// The second half of a change of an object: what was read has this version.
     Commit(Box<Commit>),
 }
@@ -121,7 +121,7 @@ impl Request {
     pub(crate) fn is_about_entries(&self) -> bool {
         match self {
             Self::Read | Self::Take { .. } | Self::Release(_) => false,
-            Self::Lead(.., request) => *request != LeadRequest::Renew,
+            Self::Lead(.., request) => *request != StoreRequest::Renew,
             Self::Commit(_) => true,
         }
     }

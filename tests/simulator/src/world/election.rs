@@ -5,7 +5,7 @@
 
 use leasehold_coordinator_core::campaign::{
     EntryAttempt, EntryOutcome, EntryWrite, Lead, LeadSettings, RenewalOutcome,
-    Request as LeadRequest, TermEnd, TermTaken,
+    StoreRequest, TermEnd, TermTaken,
 };
 use leasehold_coordinator_core::effect::Order;
 use leasehold_coordinator_core::event::Event;
@@ -47,7 +47,7 @@ impl World {
         }
         let run = self.replicas[replica].run;
         let mut delay = self.delay() / 2;
-        if let Request::Lead(_, _, _, LeadRequest::Write(_)) = &request
+        if let Request::Lead(_, _, _, StoreRequest::Write(_)) = &request
             && self.network.full.is_none()
             && self.rng.u8(0..8) == 0
         {
@@ -59,7 +59,7 @@ impl World {
             && self.t < until
         {
             let ttl = self.profile.ttl_real();
-            let writes = matches!(&request, Request::Lead(_, _, _, LeadRequest::Write(_)));
+            let writes = matches!(&request, Request::Lead(_, _, _, StoreRequest::Write(_)));
             delay += match what {
                 SlowStore::Writes | SlowStore::All if writes => self.rng.u64(0..ttl * 2),
                 SlowStore::All => self.rng.u64(ttl / 2..ttl * 2),
@@ -106,14 +106,14 @@ impl World {
         run: u64,
         (epoch, number): (Epoch, u64),
         sent_at: Moment,
-        request: LeadRequest,
+        request: StoreRequest,
     ) -> Option<LeadAnswer> {
         match request {
-            LeadRequest::Renew => {
+            StoreRequest::Renew => {
                 let standing = self.store.renew(replica, epoch);
                 Some(LeadAnswer::Renewed(standing, self.store.version, sent_at))
             }
-            LeadRequest::List => {
+            StoreRequest::List => {
                 let corrupts = !self.store.register.is_empty() && self.quiet_since.is_none();
                 if corrupts && one_in(&mut self.rng, CORRUPT_ONE_IN) {
                     let at = self.rng.usize(0..self.store.register.len());
@@ -123,7 +123,7 @@ impl World {
                 }
                 Some(LeadAnswer::Listed(Some(self.store.list(epoch, self.t))))
             }
-            LeadRequest::Write(attempts) if self.store.shape == Shape::Logs => {
+            StoreRequest::Write(attempts) if self.store.shape == Shape::Logs => {
                 // Writes to a file keep their order: one that was given up is not made.
                 let node = &self.replicas[replica];
                 if node.run != run || !node.election.asked.contains_key(&number) {
@@ -139,7 +139,7 @@ impl World {
                 let outcomes = attempts.into_iter().map(|attempt| (attempt.change, written));
                 Some(LeadAnswer::Wrote(outcomes.collect()))
             }
-            LeadRequest::Write(mut attempts) => {
+            StoreRequest::Write(mut attempts) => {
                 let attempt = attempts.pop()?;
                 let node = &self.replicas[replica];
                 if node.run != run || !node.election.asked.contains_key(&number) {
@@ -456,9 +456,9 @@ impl World {
         let Some(request) = election.asked.remove(&number) else { return };
         let Some(lead) = election.lead.as_mut() else { return };
         match request {
-            LeadRequest::Renew => lead.renewed(RenewalOutcome::Unknown, now, now),
-            LeadRequest::List => lead.listed(None, now),
-            LeadRequest::Write(attempts) => {
+            StoreRequest::Renew => lead.renewed(RenewalOutcome::Unknown, now, now),
+            StoreRequest::List => lead.listed(None, now),
+            StoreRequest::Write(attempts) => {
                 let failed = attempts.into_iter().map(|it| (it.change, EntryOutcome::Failed));
                 lead.wrote(failed.collect(), now);
             }

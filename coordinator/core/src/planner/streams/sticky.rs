@@ -39,15 +39,16 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
 
-use super::sorting::Sorting;
-use super::step_budget::SetContext;
+use super::step_budget::{SetContext, StepBudget};
 use super::worker_loads::{PresentOwner, WorkerLoads};
 use super::worker_streams::WorkerStreams;
-use super::{Placement, Unplaced, WorkerIndex};
+use super::{Placement, StreamSpec, Unplaced, WorkerIndex};
 
 /// Bits of a [`Rank`] for each of the two loads: room for 280 times the weight of the most streams
 /// that a coordinator may have, at the largest weight.
 const LOAD_BITS: u32 = 48;
+/// How many streams of a queue are sorted at once.
+const RUN: usize = 4_096;
 
 /// A worker's load in this set, then in the earlier sets, then its index: among workers with
 /// equal loads the one that is less loaded otherwise comes first. In one number, because heaps
@@ -353,5 +354,49 @@ impl Placing {
             self.moves -= 1;
         }
         Some(Phase::Done)
+    }
+}
+
+/// A queue that is sorted in steps, heaviest first: runs first, which are then merged. Among equal
+/// weights the first in the list comes first.
+#[derive(Clone, Debug, Default)]
+struct Sorting {
+    /// Weight and position in one number, which compares without a branch; in sorted runs.
+    keys: Vec<u64>,
+    /// The least remaining key of each run, and its position.
+    heads: BinaryHeap<Reverse<(u64, usize)>>,
+    merged: usize,
+}
+
+impl Sorting {
+    /// Makes a further step; returns whether the queue is sorted.
+    fn step(&mut self, queue: &mut [u32], streams: &[StreamSpec], budget: &mut StepBudget) -> bool {
+        let key = |at: &u32| {
+            let weight = streams[*at as usize].weight;
+            u64::from(u32::MAX - weight) << u32::BITS | u64::from(*at)
+        };
+        while self.keys.len() < queue.len() {
+            if !budget.is_left() {
+                return false;
+            }
+            let start = self.keys.len();
+            let run = &queue[start..queue.len().min(start + RUN)];
+            self.keys.extend(run.iter().map(key));
+            self.keys[start..].sort_unstable();
+            self.heads.push(Reverse((self.keys[start], start)));
+            budget.spend(run.len());
+        }
+        for place in budget.next_range(&mut self.merged, queue.len()) {
+            let mut head = self.heads.peek_mut().expect("each key is in one run");
+            let Reverse((key, at)) = *head;
+            queue[place] = key as u32;
+            let next = at + 1;
+            if next % RUN == 0 || next == self.keys.len() {
+                PeekMut::pop(head);
+            } else {
+                *head = Reverse((self.keys[next], next));
+            }
+        }
+        self.merged == queue.len()
     }
 }
