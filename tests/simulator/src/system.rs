@@ -42,7 +42,7 @@ const PODS_LARGE: usize = 40;
 pub(crate) struct View<'a> {
     /// Now.
     pub t: Real,
-    /// How hard this run is.
+    /// The sizes, times and faults of this run.
     pub profile: &'a Profile,
     /// Coordinators keep the names of agents.
     pub keeps_names: bool,
@@ -121,7 +121,7 @@ impl<'a> View<'a> {
         worker.streams.iter().filter(move |(_, used)| worker.uses(used, now)).map(|(key, _)| key)
     }
 
-    /// Whether this step is one after which what takes long is looked at.
+    /// Whether expensive checks run after this step.
     pub(crate) fn is_sampled(&self) -> bool {
         let steps = if self.pods.len() > PODS_LARGE { SAMPLE_EVERY_LARGE } else { SAMPLE_EVERY };
         self.trace.steps().is_multiple_of(steps)
@@ -132,7 +132,7 @@ impl<'a> View<'a> {
         (0..self.pods.len()).filter(|pod| !self.pods[*pod].dead).collect()
     }
 
-    /// Whether an agent's process is stopped, or was so lately that it may not be back yet.
+    /// Whether an agent's process is stopped, or was until so recently that it may not be back yet.
     pub(crate) fn was_stopped_lately(&self, pod: usize) -> bool {
         self.pods[pod].paused_until + self.profile.ttl_real() > self.t
     }

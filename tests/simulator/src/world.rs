@@ -231,9 +231,9 @@ impl World {
             | SimEvent::RestartWorker { .. }
             | SimEvent::EndLeft { .. }
             | SimEvent::EndPod { .. }
-            | SimEvent::MendJournal { .. } => self.step_pod(what),
+            | SimEvent::RepairJournal { .. } => self.step_pod(what),
             SimEvent::ListPods => self.list(),
-            SimEvent::Fault => self.fault(),
+            SimEvent::Fault => self.next_fault(),
             SimEvent::EndFaults => {
                 self.end_faults();
                 let ttl = self.profile.ttl_real();
@@ -270,8 +270,8 @@ impl World {
             }
             SimEvent::Opened { link } => self.opened(link),
             SimEvent::Ping { link, missed } => self.ping(link, missed),
-            SimEvent::ToReplica { link, data } => self.arrive_up(link, data),
-            SimEvent::ToPod { link, data } => self.arrive_down(link, data),
+            SimEvent::ToReplica { link, data } => self.frame_at_replica(link, data),
+            SimEvent::ToPod { link, data } => self.frame_at_pod(link, data),
             SimEvent::Cut(cut, time) => self.cut(cut, time),
             SimEvent::Heal(cut) => self.heal(cut),
             other => unreachable!("{other:?} is not an event of the network"),
@@ -339,7 +339,7 @@ impl World {
                 }
             }
             SimEvent::RestartWorker { pod } => self.restart_worker(pod),
-            SimEvent::MendJournal { pod } => self.mend_journal(pod),
+            SimEvent::RepairJournal { pod } => self.repair_journal(pod),
             other => unreachable!("{other:?} is not an event of a pod"),
         }
     }

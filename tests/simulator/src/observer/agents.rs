@@ -7,7 +7,7 @@ use leasehold_types::{Epoch, GrantNumber, JobId};
 use crate::observer::Checks;
 use crate::system::network::LinkId;
 
-/// How things stood before a message came.
+/// The state of an agent before a message came.
 #[derive(Debug)]
 pub(crate) struct BeforeMessage {
     records: u64,
@@ -19,7 +19,7 @@ pub(crate) struct BeforeMessage {
 }
 
 impl Checks<'_> {
-    /// How things stand before a message reaches an agent.
+    /// Notes the state of an agent before a message reaches it.
     pub(crate) fn before_message(
         &mut self,
         pod: usize,
@@ -214,7 +214,7 @@ impl Checks<'_> {
     }
 
     /// S11, S12: a job that may start was written down, and none starts in a drain.
-    pub(crate) fn observe_begun(&mut self, pod: usize, job: &JobId, draining: bool) {
+    pub(crate) fn observe_job_start(&mut self, pod: usize, job: &JobId, draining: bool) {
         let written = self.view.pods[pod].disk.borrow().memory.jobs.contains(job);
         if !written {
             self.fail("S11", || format!("p{pod} lets {job} start, unwritten"));

@@ -26,7 +26,7 @@ pub(crate) struct SystemChange {
     pub waiting: Vec<PipelineName>,
     /// Everything that a lost worker had finds room beside the rest.
     pub fits_beside: bool,
-    /// Workers that somebody declared gone since, and the pipelines of which they had shares.
+    /// Workers that were declared gone since, and the pipelines of which they had shares.
     pub ended: BTreeMap<usize, Vec<PipelineName>>,
 }
 
@@ -41,7 +41,7 @@ impl SystemChange {
         self.handed_over.iter().any(|key| key.set == *set)
     }
 
-    /// Whether a pipeline was to be healed since, because a worker was declared gone.
+    /// Whether a pipeline had to be healed since, because a worker was declared gone.
     pub(crate) fn breaks(&self, pipeline: &PipelineName) -> bool {
         self.ended.values().flatten().any(|it| it == pipeline)
     }
@@ -77,8 +77,8 @@ impl View<'_> {
         moves.map(|view| view.key).collect()
     }
 
-    /// Whether the cluster's streams are all alike, so that the fewest moves are plain to see.
-    fn plain(&self, cluster: &ClusterName) -> bool {
+    /// Whether the cluster's streams are all alike, so that the fewest moves can be counted.
+    fn has_uniform_streams(&self, cluster: &ClusterName) -> bool {
         let desired = self.manifests.desired();
         let mut sets = desired.sets.values().filter(|set| set.cluster == *cluster);
         sets.all(|set| {
@@ -90,7 +90,7 @@ impl View<'_> {
 
     fn moves_at_join(&self, pod: usize) -> Option<usize> {
         let cluster = &self.pods[pod].key.cluster;
-        if !self.plain(cluster) {
+        if !self.has_uniform_streams(cluster) {
             return None;
         }
         let desired = self.manifests.desired();
@@ -123,8 +123,8 @@ impl Checks<'_> {
         }
     }
 
-    /// Whether the next leader has to place a pipeline: what is served of one whose change waits it
-    /// cannot know.
+    /// Whether the next leader has to place a pipeline: it cannot know which
+    /// shares are served of a pipeline whose change waits.
     fn is_placed_at_failover(&self, change: &SystemChange, pipeline: &PipelineName) -> bool {
         let mut expired = self.observer.streams_expired.iter().filter_map(ShareKey::of);
         change.waiting.contains(pipeline)
@@ -146,8 +146,8 @@ impl Checks<'_> {
         gives_way && others.next().is_some()
     }
 
-    /// L7: a drain that nothing disturbs is over at its deadline, in an agent that leaves or says
-    /// what outlived it.
+    /// L7: a drain that nothing disturbs is over at its deadline, and the agent leaves or
+    /// reports what is left.
     pub(crate) fn check_drain(&mut self, pod: usize, waited: Real) {
         let node = &self.view.pods[pod];
         if node.dead || node.left || !node.leaving || self.observer.drains_overdue.contains(&pod) {
@@ -183,7 +183,7 @@ impl Checks<'_> {
             }
             ChangeKind::Join(pod) => {
                 self.coverage.hit("checked: a join moves the fewest");
-                let (shares, moved) = parted(moved);
+                let (shares, moved) = split_shares(moved);
                 self.check_shares_moved(change, &shares, None);
                 let most = self.view.moves_at_join(pod);
                 let away =
@@ -198,13 +198,14 @@ impl Checks<'_> {
                     ChangeKind::Loss(_) => "checked: a loss moves only its own",
                     _ => "checked: a leave moves only its own",
                 });
-                let (shares, moved) = parted(moved);
+                let (shares, moved) = split_shares(moved);
                 self.check_shares_moved(change, &shares, Some(pod));
                 if change.fits_beside {
                     self.check_healed(change, &shares, pod);
                 }
                 let others = moved.iter().any(|(_, from)| **from != pod);
-                if others && self.view.plain(&self.view.pods[pod].key.cluster.clone()) {
+                if others && self.view.has_uniform_streams(&self.view.pods[pod].key.cluster.clone())
+                {
                     let detail = format!("the end of p{pod} moved {moved:?}");
                     self.fail("L4", || detail);
                 }
@@ -259,6 +260,6 @@ impl Checks<'_> {
 }
 
 /// Shares of pipelines, and streams.
-fn parted(moved: Moved<'_>) -> (Moved<'_>, Moved<'_>) {
+fn split_shares(moved: Moved<'_>) -> (Moved<'_>, Moved<'_>) {
     moved.into_iter().partition(|(key, _)| key.set.is_shares())
 }

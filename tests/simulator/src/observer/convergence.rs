@@ -102,7 +102,7 @@ impl View<'_> {
         let sets = desired.sets.iter().filter(|(_, set)| set.cluster == *cluster);
         let streams = sets.clone().flat_map(|(_, set)| &set.streams);
         let dedicated = streams.clone().filter(|stream| stream.dedicated).count();
-        // Where any stream is not dedicated, one worker is reserved for none.
+        // If any stream is not dedicated, one worker gets no dedicated stream.
         let shared = usize::from(dedicated < streams.count());
         let room = dedicated.min(workers.len().saturating_sub(shared));
         let mut placed = 0;
@@ -119,7 +119,7 @@ impl View<'_> {
                 let key = StreamKey { set: name.clone(), stream: stream.name.clone() };
                 match owners.get(&key) {
                     None if !stream.dedicated && !workers.is_empty() => {
-                        return Err(("L2", self.why_unowned(&key)));
+                        return Err(("L2", self.explain_unowned(&key)));
                     }
                     None => waiting.push(key),
                     Some(pod) if !workers.contains(pod) => {
@@ -130,7 +130,7 @@ impl View<'_> {
             }
         }
         if placed < room {
-            let why: Vec<_> = waiting.iter().map(|key| self.why_unowned(key)).collect();
+            let why: Vec<_> = waiting.iter().map(|key| self.explain_unowned(key)).collect();
             let why = why.join("; ");
             let what = format!("{cluster}: {placed} dedicated streams owned, room for {room}");
             return Err(("L2", format!("{what}; {why}")));
@@ -138,7 +138,7 @@ impl View<'_> {
         Ok(())
     }
 
-    fn why_unowned(&self, key: &StreamKey) -> String {
+    fn explain_unowned(&self, key: &StreamKey) -> String {
         let told = self.true_leader().and_then(|(leader, _)| {
             let now = self.local_of_replica(leader);
             self.replicas[leader].core.as_ref()?.explain_stream(key, now)
@@ -146,7 +146,7 @@ impl View<'_> {
         format!("{key} has no owner: {told:?}")
     }
 
-    /// Who really uses each stream.
+    /// The pod that really uses each stream.
     pub(crate) fn owners(&self) -> BTreeMap<StreamKey, usize> {
         let mut owners = BTreeMap::new();
         for pod in self.living() {

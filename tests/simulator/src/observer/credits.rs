@@ -20,7 +20,7 @@ const CREDIT_MIN: Real = 500 * MS;
 /// Turns and messages that one agent costs until it is served.
 const STEPS_EACH: Real = 8;
 
-/// What is known of leaders and of those that they have welcomed.
+/// What leaders have welcomed, and which term must go on.
 #[derive(Debug, Default)]
 pub(crate) struct ReportCredits {
     /// The welcomes of each replica that have led to no report, by connection.
@@ -30,13 +30,13 @@ pub(crate) struct ReportCredits {
     hellos: BTreeMap<ConnId, u32>,
     /// Connections that are over for their replica.
     ended: BTreeSet<ConnId>,
-    /// The term in which everything was still.
+    /// The term in which the system converged.
     settled: Option<Epoch>,
 }
 
 impl Checks<'_> {
     /// A replica's core takes an event: a report or an end gives a credit back.
-    pub(crate) fn note_heard(&mut self, replica: usize, event: &Event) {
+    pub(crate) fn note_core_event(&mut self, replica: usize, event: &Event) {
         match event {
             Event::Report(conn, _) => self.end_credit(replica, *conn),
             Event::Closed(conn) => self.end_conn(replica, *conn),
@@ -61,7 +61,7 @@ impl Checks<'_> {
         self.observer.credits.ended.insert(conn);
     }
 
-    /// A credit is another's.
+    /// A credit is free again.
     fn end_credit(&mut self, replica: usize, conn: ConnId) {
         self.observer.credits.out.remove(&(replica, conn));
     }
@@ -97,8 +97,8 @@ impl Checks<'_> {
         }
     }
 
-    /// Everything is still: the leader goes on from now on, as long as it makes progress. A renewal
-    /// that a fault took with it is over by then.
+    /// The system is unchanged: from now on the leader goes on as long as it makes progress. By then
+    /// no renewal waits for an answer that a fault lost.
     pub(crate) fn expect_leader(&mut self) {
         let leadership = self.view.profile.leadership.as_nanos() as Real;
         if self.view.t >= self.view.profile.safety + leadership {
@@ -114,7 +114,7 @@ impl Checks<'_> {
         }
     }
 
-    /// L5: once everything is still, the lease of an agent whose link lives is renewed, however
+    /// L5: once the system is unchanged, the lease of an agent whose link lives is renewed, however
     /// much its leader has to send to others, as long as the leader's turns are short. An answer
     /// takes several turns: its beat waits for the end of one and is answered at the end of the
     /// next, and before that the message ahead of it must have been written. So a leader is excused
@@ -147,7 +147,7 @@ impl Checks<'_> {
         self.observer.credits.settled = None;
     }
 
-    /// A fleet is served again so long after a failover.
+    /// A fleet is served again within a bounded time after a failover.
     pub(crate) fn check_served_again(&mut self, waited: Real) {
         let fleet = self.view.living();
         let turn = self.view.profile.turns.longest() + self.view.profile.delay + MS;

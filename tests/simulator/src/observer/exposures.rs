@@ -1,6 +1,6 @@
 //! What pods have is in the store of exposures, where the next leader will look for it (S8).
 //!
-//! Invariant: an entry may say too much, never too little.
+//! Invariant: an entry may cover too much, never too little.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::observer::{Checks, Touched};
 use crate::system::View;
 use crate::system::store::Commit;
 
-/// The lists of sets that manifests have ever given rise to.
+/// The lists of sets of all manifests so far.
 #[derive(Debug, Default)]
 pub(crate) struct SetListHistory {
     lists: BTreeMap<SetsVersion, SetList>,
@@ -76,7 +76,7 @@ impl Checks<'_> {
         }
         for pod in 0..self.view.pods.len() {
             let node = &self.view.pods[pod];
-            // Of a pod whose name another has taken, the entry speaks of both.
+            // Of a pod whose name another has taken, the entry covers both.
             let counts = !node.dead && !node.twin && !node.is_replaced();
             if !counts || !(touched.pods.contains(&pod) || touched.entries.contains(&node.key)) {
                 continue;

@@ -83,7 +83,7 @@ impl View<'_> {
         view.held.is_none().then_some(view.committed)
     }
 
-    /// When a pod's worker and agent can no longer use a stream, if nothing more is said to them;
+    /// When a pod's worker and agent can no longer use a stream, without further messages;
     /// `None` if neither has it.
     fn end_of_use(&self, pod: usize, stream: &StreamKey) -> Option<Real> {
         let node = &self.pods[pod];
@@ -147,7 +147,7 @@ impl Checks<'_> {
         }
     }
 
-    /// Checks everything from nothing: what the checks above leave out must make no difference.
+    /// Checks everything, without what earlier steps knew: that must give the same result.
     fn check_all(&mut self, leader: Option<usize>) {
         let clusters: Vec<_> = self.observer.previous.budgets.keys().cloned().collect();
         for pod in 0..self.view.pods.len() {

@@ -151,14 +151,14 @@ impl View<'_> {
                 if share.draining || share.address != self.pods[pod].address {
                     return Err(("L1", format!("{key} at p{pod}: {share:?}")));
                 }
-                self.knows_the_way(pod, &key, binding, all)?;
+                self.has_current_routes(pod, &key, binding, all)?;
             }
         }
         Ok(())
     }
 
-    /// The worker's way on is just what the coordinator knows to be served.
-    fn knows_the_way(
+    /// The worker's routes are just what the coordinator knows to be served.
+    fn has_current_routes(
         &self,
         pod: usize,
         key: &ShareKey,
@@ -247,7 +247,7 @@ impl View<'_> {
         let rebalances = |class: &ClusterName| {
             class_of(&desired, class).is_some_and(|it| it.rebalance == Rebalance::WhenBlocked)
         };
-        // What waits may have others moved for it.
+        // A waiting pipeline may move others.
         if !waiting.is_empty() && classes(&desired).iter().any(rebalances) {
             return false;
         }
@@ -256,7 +256,7 @@ impl View<'_> {
         let shares = usable.keys().map(|(_, stream)| stream);
         let parts = shares.filter_map(ShareKey::of).filter(|it| it.index > 0);
         let cut: BTreeSet<_> = parts.map(|share| share.pipeline).collect();
-        let is_plain = |name: &PipelineName| {
+        let is_unchanged = |name: &PipelineName| {
             let whole = !waiting.contains(name) && !cut.contains(name);
             let pipeline = desired.pipelines.get(name).filter(|_| whole);
             pipeline.is_some_and(|pipeline| {
@@ -265,7 +265,7 @@ impl View<'_> {
                     .all(|it| class_of(&desired, it).is_some_and(|it| pipeline.load <= it.capacity))
             })
         };
-        if !self.pipelines_at(pod).iter().all(is_plain) {
+        if !self.pipelines_at(pod).iter().all(is_unchanged) {
             return false;
         }
         let mut workers = self.living();

@@ -28,9 +28,9 @@ pub(crate) struct LoadBounds {
 #[derive(Debug, Default)]
 struct LoadBound {
     load: Load,
-    /// When so much was in force last.
+    /// When this load was last in force.
     seen: Real,
-    /// Less was in force at the last look; it stands so until the next.
+    /// Less was in force at the last check.
     falls: bool,
 }
 

@@ -1,5 +1,5 @@
 //! What agents have reported and received, and what follows: S16, that a snapshot ends an earlier
-//! "asked back" (L6), that dialling again costs nothing that was waited for (L9), and that no
+//! "asked back" (L6), that an agent that dials again keeps its place in the wait (L9), and that no
 //! agent's claim ends a term that stands (L5).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,8 +33,8 @@ struct Wait {
 }
 
 impl Checks<'_> {
-    /// Notes what an agent sends, and looks whether its journal agrees.
-    pub(crate) fn note_said(&mut self, pod: usize, message: &AgentMessage) {
+    /// Notes what an agent sends, and checks that its journal agrees.
+    pub(crate) fn note_reported(&mut self, pod: usize, message: &AgentMessage) {
         let (pool, report) = match message {
             AgentMessage::Hello(_) => return,
             AgentMessage::Report(report) => (report.pool, Some(report)),
@@ -57,11 +57,11 @@ impl Checks<'_> {
             let unsaid = streams.filter(|(key, held)| !listed.contains(&(*key, held.token)));
             ended.extend(unsaid.map(|(key, held)| (key.clone(), held.token)));
         }
-        self.check_said(pod);
+        self.check_reported(pod);
     }
 
-    /// S16: what an agent said is not in effect is never in effect again under the same token.
-    pub(crate) fn check_said(&mut self, pod: usize) {
+    /// S16: a lease that an agent reported as ended is never in effect again under the same token.
+    pub(crate) fn check_reported(&mut self, pod: usize) {
         let node = &self.view.pods[pod];
         if node.dead || node.superseded {
             return;
@@ -116,7 +116,7 @@ impl Checks<'_> {
         self.observer.statements.waits.remove(&(replica, key.clone()));
     }
 
-    /// L4: a worker is lost only where nothing waits that it said in time.
+    /// L4: a worker is lost only if no message that it sent in time waits.
     pub(crate) fn check_lost(&mut self, replica: usize, key: &WorkerKey) {
         let node = &self.view.replicas[replica];
         let Some(at) = node.core.as_ref().and_then(|core| core.lost_from(key)) else { return };

@@ -12,13 +12,13 @@ use leasehold_types::{Epoch, Moment};
 
 use crate::system::clock::{Clock, Real};
 
-/// People's orders that are taken in one turn.
+/// The most orders of people in one turn.
 const ORDER_BATCH_MAX: usize = 16;
 
 /// This many turns of one length fit into a lease, or more: longer ones are remembered.
 const TURNS_PER_TTL: Real = 16;
 
-/// What stands between a replica's core and the world.
+/// The driver between a replica's core and the world.
 #[derive(Debug)]
 pub(crate) struct Driver {
     /// The term under which grants may be written, as far as the driver has taken it in.
@@ -32,12 +32,12 @@ pub(crate) struct Driver {
     pub last_beat: Real,
     /// When it last did something.
     pub moved_at: Real,
-    /// A turn takes long when this is reached.
+    /// The next turn after this time is long.
     pub long_at: Real,
     /// When the present turn began, and the begin and end of long ones within a lease.
     pub began: Real,
     pub long_turns: VecDeque<(Real, Real)>,
-    /// What the core wants, until it is carried out.
+    /// The core's effects, until they are carried out.
     pub effects: Vec<Effect>,
 }
 
@@ -47,9 +47,9 @@ pub(crate) enum Phase {
     Idle,
     /// Its turn is about to begin.
     Due,
-    /// It takes what waits.
+    /// It takes the waiting events.
     Taking(Taking),
-    /// It has settled, and is about to carry out what the core wants.
+    /// It has settled, and is about to carry out the core's effects.
     Settled,
 }
 
@@ -82,8 +82,8 @@ impl Driver {
         }
     }
 
-    /// Up to when everything that had arrived was read. The pulse is detected up with: it beat all
-    /// the time that the process was not stopped.
+    /// Up to when everything that had arrived was read. This also adds the missing beats of the
+    /// pulse: it beats whenever the process is not stopped.
     pub(crate) fn read_by(&mut self, clock: Clock, paused_until: Real, t: Real) -> Moment {
         let every = PULSE.as_nanos() as Real;
         let mut next = (self.last_beat + every).max(paused_until);
@@ -95,7 +95,7 @@ impl Driver {
         self.pulse.read()
     }
 
-    /// What sessions said that is not taken yet, and when it was read.
+    /// Events of sessions that the core has not taken yet, and when they were read.
     pub(crate) fn unheard(&self) -> impl Iterator<Item = &(Moment, Event)> {
         self.sessions.iter()
     }

@@ -14,7 +14,7 @@ pub(crate) struct Election {
     pub seen: Option<(u64, Moment)>,
     /// It takes over as soon as it has looked, since it knows that the leader is lost.
     pub eager: bool,
-    /// Who was said to lead.
+    /// The replica that led, as far as it knows.
     pub leader: Option<usize>,
     /// When the take on its way was sent, and what it rests on.
     pub taking: Option<(Moment, Moment)>,

@@ -26,7 +26,7 @@ pub(crate) enum Fault {
     FailJournal,
     /// A pod is asked to leave while its journal cannot be written.
     DrainUnwritten,
-    /// An agent claims to remember an epoch that never was.
+    /// An agent claims to remember an epoch that never existed.
     ClaimEpoch,
     /// A worker's process dies and comes back.
     CrashWorker,
@@ -54,7 +54,7 @@ pub(crate) enum Fault {
     CrashReplica,
     /// A replica takes leadership while the leader lives.
     TakeOver,
-    /// A replica takes over while the leader is cut off from the store, and agents go to and fro
+    /// A replica takes over while the leader is cut off from the store, and agents switch
     /// between the two.
     SplitBrain,
     /// The desired state changes.
@@ -121,7 +121,7 @@ pub(crate) enum Sequence {
     LateEntries,
 }
 
-/// What a run has more of than chance gives it.
+/// The faults that a run has more of than chance gives it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct FaultBias {
     /// These come often, and always.

@@ -78,7 +78,7 @@ impl Journal for SimJournal {
         if disk.failing || fails || is_long {
             return Err(JournalError("no space left on device".into()));
         }
-        // Through its text, as a file would have it.
+        // Checks that the record survives its text form, as in a file.
         if cfg!(debug_assertions) && disk.lease_records.is_multiple_of(16) {
             let line = serde_json::to_string(record).expect("a record is JSON");
             let back: Record = serde_json::from_str(&line).expect("its own JSON");

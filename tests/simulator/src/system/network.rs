@@ -31,14 +31,14 @@ pub(crate) enum Cut {
     Terms(usize),
 }
 
-/// What a store takes long for.
+/// The requests for which a store is slow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SlowStore {
-    /// To write down what workers may hold.
+    /// Writes of what workers may hold.
     Writes,
-    /// For all else.
+    /// All others.
     AllElse,
-    /// For every request.
+    /// All requests.
     All,
 }
 
@@ -80,7 +80,7 @@ pub(crate) struct Network {
     pub links: Vec<Link>,
     /// What is cut.
     pub cuts: BTreeSet<Cut>,
-    /// Links to this pod take nothing, since its agent reads nothing.
+    /// Links to this pod are full, because its agent reads nothing.
     pub full: Option<usize>,
     /// Until then a store is slow for this replica.
     pub slow_store: Option<(usize, SlowStore, Real)>,

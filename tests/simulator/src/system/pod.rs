@@ -49,7 +49,7 @@ pub(crate) struct Pod {
     pub disk: Rc<RefCell<Disk>>,
     /// The worker.
     pub worker: Worker,
-    /// Nothing of it runs any more.
+    /// None of its processes runs any longer.
     pub dead: bool,
     /// Its agent has left.
     pub left: bool,

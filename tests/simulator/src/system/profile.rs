@@ -1,4 +1,4 @@
-//! The profile of one seed: sizes, times, how often which fault comes, and what work costs.
+//! The profile of one seed: sizes, times, how often each fault comes, and how long work takes.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ pub(crate) struct TurnCosts {
 const UNITS_PER_TTL: Real = 50_000;
 
 impl TurnCosts {
-    /// The costs of a seed: most often next to nothing.
+    /// The costs of a seed, in most cases very low.
     pub(crate) fn new(rng: &mut Rng, ttl: Real) -> Self {
         let nothing =
             Self { event: 0, work: 0, long_every: 0, long_max: 0, work_calm_max: CALM_COST_MAX };
@@ -95,8 +95,8 @@ const BUSY_EVERY: u64 = 7;
 /// In one seed in this many everything is checked after every step.
 const CHECKS_ALL_EVERY: u64 = 40;
 
-/// Of some seeds the cores do little in each turn, so that all that goes on in slices meets
-/// everything else.
+/// Of some seeds the cores do little in each turn, so that work in slices meets every
+/// other event.
 const SLICES: [u32; 4] = [4_096, 4, 32, 4_096];
 
 /// The most that manifests define.
@@ -180,7 +180,7 @@ impl Profile {
     /// The profile of a seed, with more of some faults than other worlds have.
     pub(crate) fn new(seed: u64, bias: FaultBias, rng: &mut Rng) -> Self {
         let pipelines = seed.is_multiple_of(PIPELINES_EVERY);
-        // A class needs some workers for a pipeline to be laid over.
+        // A pipeline needs several workers of a class.
         let more = if pipelines { 3 } else { 0 };
         let ttl_ms = *pick(rng, &[1_000, 2_000, 4_000]);
         let ttl = Duration::from_millis(ttl_ms);

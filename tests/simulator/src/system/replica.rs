@@ -21,7 +21,7 @@ pub(crate) struct Replica {
     pub clock: Clock,
     /// Its process is stopped until then.
     pub paused_until: Real,
-    /// What stands between the core and the world.
+    /// The driver between the core and the world.
     pub driver: Driver,
     /// The core, while the process lives.
     pub core: Option<Core>,
@@ -31,9 +31,9 @@ pub(crate) struct Replica {
     pub desired_version: u64,
     /// How many its core has put in force.
     pub desired_taken: u64,
-    /// The one that is.
+    /// The one in force.
     pub in_force: Arc<Desired>,
-    /// What is in it.
+    /// The newest desired state itself.
     pub desired: Arc<Desired>,
     /// The budgets in the one that is in force.
     pub jobs_max: BTreeMap<ClusterName, u32>,

@@ -21,7 +21,7 @@ const UNREADABLE_TTL: Duration = Duration::from_secs(10);
 /// How entries are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Shape {
-    /// A log for each term, which begins with all that the one before it said. A change of an
+    /// A log for each term, which begins with the content of the one before. A change of an
     /// earlier term's log, once the next was begun, is never read.
     #[default]
     Logs,
@@ -49,7 +49,7 @@ pub(crate) struct Store {
     written_by: BTreeMap<WorkerKey, Epoch>,
     /// When each term's leader has listed the entries.
     listed_at: BTreeMap<Epoch, Real>,
-    /// When each term's leader has last written of a worker, whether or not it is ever read.
+    /// When each term's leader has last written an entry of a worker, even if it is never read.
     wrote_at: BTreeMap<(Epoch, WorkerKey), Real>,
     /// Of objects, the versions; they outlive their entries.
     versions: BTreeMap<WorkerKey, u64>,
@@ -60,7 +60,7 @@ pub(crate) struct Store {
 /// What a replica asks of the store.
 #[derive(Clone, Debug)]
 pub(crate) enum Request {
-    /// What is there?
+    /// Read the newest term.
     Read,
     /// Take the next epoch, if no replica has since this version.
     Take {
@@ -105,7 +105,7 @@ pub(crate) enum Answer {
     Lead(Epoch, u64, LeadAnswer),
 }
 
-/// What is answered to a leader.
+/// The answer to a leader's request.
 #[derive(Clone, Debug)]
 pub(crate) enum LeadAnswer {
     /// To a renewal: what it found, the version since, and when it was sent.
@@ -176,7 +176,7 @@ impl Store {
         RenewalOutcome::Leads
     }
 
-    /// The leader of this term has written of these workers.
+    /// The leader of this term has written entries of these workers.
     pub(crate) fn note_written<'a>(
         &mut self,
         epoch: Epoch,

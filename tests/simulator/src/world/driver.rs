@@ -137,7 +137,7 @@ impl World {
         }
     }
 
-    /// How long this turn takes before it takes what waits.
+    /// How long this turn pauses before it takes the waiting events.
     fn pause_of_turn(&mut self, replica: usize) -> Real {
         let TurnCosts { long_every, long_max, .. } = self.profile.turns;
         let driver = &mut self.replicas[replica].driver;
@@ -150,7 +150,7 @@ impl World {
         pause
     }
 
-    /// The core takes an event; how long that takes.
+    /// The core takes an event. Returns how long that takes.
     fn take_event(&mut self, replica: usize, event: Event, at: Moment) -> Real {
         // The core gets no hello or report of a link that is closed by now; a goodbye still counts.
         if let Event::Hello(conn, ..) | Event::Report(conn, _) = &event
@@ -160,7 +160,7 @@ impl World {
             return 0;
         }
         self.trace.say(self.t, || format!("        c{replica} <- {event:?}"));
-        self.checks().note_heard(replica, &event);
+        self.checks().note_core_event(replica, &event);
         let node = &mut self.replicas[replica];
         let Some(core) = node.core.as_mut() else { return 0 };
         let gate = &mut node.driver.gate;
@@ -187,7 +187,7 @@ impl World {
         self.profile.turns.event + self.profile.turns.work * Real::from(work)
     }
 
-    /// The core decides; how long that takes.
+    /// The core decides. Returns how long that takes.
     pub(super) fn settle(&mut self, replica: usize, now: Moment, heard: Moment) -> Real {
         let Some(core) = self.replicas[replica].core.as_mut() else { return 0 };
         core.settle(now, heard);
@@ -200,7 +200,7 @@ impl World {
         took
     }
 
-    /// What the core says is known at once; what it wants is carried out at the turn's end.
+    /// Notices take effect at once; all other effects are carried out at the end of the turn.
     fn note_effects(&mut self, replica: usize) {
         self.note_desired(replica);
         while let Some(effect) = self.replicas[replica]
@@ -222,7 +222,7 @@ impl World {
         }
     }
 
-    /// What is in force since the core has read its manifest to the end.
+    /// Notes the desired state that the core has put in force.
     fn note_desired(&mut self, replica: usize) {
         let node = &mut self.replicas[replica];
         let Some(core) = node.core.as_ref() else { return };

@@ -19,7 +19,7 @@ use crate::world::World;
 use crate::world::queue::SimEvent;
 use crate::world::replica::address;
 
-/// How often a change of an object that others write to is tried.
+/// The number of attempts to change an object that others write to.
 const TRIES_MAX: u32 = 3;
 
 /// One change of an object in this many conflicts with another writer's.
@@ -33,8 +33,7 @@ const CORRUPT_ONE_IN: u32 = 12;
 const FAILED_ONE_IN: u32 = 30;
 
 impl World {
-    /// Whether nothing that goes between a replica and the store arrives; what is about entries
-    /// may.
+    /// Whether a replica and the store are cut off from each other; some cuts spare entries.
     fn is_cut_off(&self, replica: usize, about_entries: bool) -> bool {
         let cuts = &self.network.cuts;
         let terms = !about_entries && cuts.contains(&Cut::Terms(replica));
@@ -124,7 +123,7 @@ impl World {
                 Some(LeadAnswer::Listed(Some(self.store.list(epoch, self.t))))
             }
             StoreRequest::Write(attempts) if self.store.shape == Shape::Logs => {
-                // Writes to a file keep their order: one that was given up is not made.
+                // Writes to a file keep their order: a write that was given up never happens.
                 let node = &self.replicas[replica];
                 if node.run != run || !node.election.asked.contains_key(&number) {
                     return None;
@@ -158,7 +157,7 @@ impl World {
         }
     }
 
-    /// Reads an object, and has what becomes of it written a little later.
+    /// Reads an object, and schedules the write of its new content.
     fn change_object(
         &mut self,
         replica: usize,
@@ -263,7 +262,7 @@ impl World {
         self.drive_lead(replica);
     }
 
-    /// Carries out what a leader wants of its stores, and gives the core its events.
+    /// Carries out a leader's requests to its stores, and gives the core its events.
     fn drive_lead(&mut self, replica: usize) {
         let run = self.replicas[replica].run;
         loop {
@@ -360,7 +359,7 @@ impl World {
         election.seen = Some((version, now));
         election.eager = false;
         election.leader = None;
-        // Nothing has been renewed since `since`: what ran then ends within one more leadership.
+        // Nothing has been renewed since `since`: an earlier term ends within one more leadership.
         let predecessor_end = match epoch {
             Epoch(1) => now,
             _ => since + bounds.outlast(leadership),
@@ -382,7 +381,7 @@ impl World {
         self.profile.leadership.as_nanos() as Real / 6
     }
 
-    /// A leader's clock.
+    /// A leader's renewal is due.
     pub(super) fn renew_due(&mut self, replica: usize) {
         let now = self.view().local_of_replica(replica);
         // A driver that hangs must not go on leading.
@@ -394,7 +393,7 @@ impl World {
         self.drive_lead(replica);
     }
 
-    /// The core wants something of its platform.
+    /// The core orders something from its platform.
     pub(super) fn order(&mut self, replica: usize, epoch: Epoch, order: Order) {
         self.coverage.hit(match order {
             Order::Register(_) => "registration requested",
@@ -438,7 +437,7 @@ impl World {
         }
     }
 
-    /// A look at the store, again and again.
+    /// Reads the store, and schedules the next read.
     pub(super) fn poll_store(&mut self, replica: usize) {
         // A driver that hangs keeps no agent waiting, whether its replica leads or stands by.
         self.progresses(replica);

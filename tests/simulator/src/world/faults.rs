@@ -17,17 +17,17 @@ const STRANGER: ConnId = ConnId(u64::MAX);
 
 impl World {
     /// The next fault, if faults are still on.
-    pub(super) fn fault(&mut self) {
+    pub(super) fn next_fault(&mut self) {
         let every = self.profile.fault_every;
         let next = self.rng.u64(0..=2 * every);
         self.after(next, SimEvent::Fault);
         if let Some(fault) = self.profile.draw(&mut self.rng) {
             self.trace.say(self.t, || format!("        fault {fault:?}"));
-            self.commit(fault);
+            self.inject(fault);
         }
     }
 
-    pub(super) fn commit(&mut self, fault: Fault) {
+    pub(super) fn inject(&mut self, fault: Fault) {
         let replica = self.rng.usize(0..self.replicas.len());
         let Some(pod) = self.some_pod() else {
             self.new_pod(None, 0);
@@ -43,18 +43,18 @@ impl World {
             | Fault::CutPod
             | Fault::CutPodWhole
             | Fault::CutStore
-            | Fault::CutReplica => self.commit_network(fault, pod, replica, time),
+            | Fault::CutReplica => self.inject_network_fault(fault, pod, replica, time),
             Fault::SplitBrain => self.split_brain(),
             Fault::TakeOver if self.profile.has(Sequence::CapSwings) => self.lower_caps(pod),
             Fault::PauseReplica | Fault::CrashReplica | Fault::TakeOver | Fault::OrderDrain => {
-                self.commit_replica(fault, pod, replica, time);
+                self.inject_replica_fault(fault, pod, replica, time);
             }
             Fault::KillPod
             | Fault::DrainPod
             | Fault::NewPod
             | Fault::ComeAndGo
             | Fault::TwinPod
-            | Fault::Rollout => self.commit_lifecycle(fault, pod),
+            | Fault::Rollout => self.inject_lifecycle_fault(fault, pod),
             Fault::Edit => self.edit(),
             Fault::ClaimEpoch => self.claim_epoch(pod),
             Fault::CorruptEntry => {
@@ -70,7 +70,7 @@ impl World {
             | Fault::Boot
             | Fault::PauseAgent
             | Fault::LetGo => {
-                self.commit_pod(fault, pod, time);
+                self.inject_pod_fault(fault, pod, time);
             }
         }
     }
@@ -80,7 +80,7 @@ impl World {
         (!living.is_empty()).then(|| living[self.rng.usize(0..living.len())])
     }
 
-    fn commit_network(&mut self, fault: Fault, pod: usize, replica: usize, time: u64) {
+    fn inject_network_fault(&mut self, fault: Fault, pod: usize, replica: usize, time: u64) {
         match fault {
             Fault::BreakLink => {
                 if let Some(link) = self.pods[pod].agent.as_ref().and_then(|agent| agent.link) {
@@ -120,7 +120,7 @@ impl World {
         }
     }
 
-    fn commit_replica(&mut self, fault: Fault, pod: usize, replica: usize, time: u64) {
+    fn inject_replica_fault(&mut self, fault: Fault, pod: usize, replica: usize, time: u64) {
         match fault {
             Fault::PauseReplica => {
                 self.coverage.hit("fault: replica stopped");
@@ -145,7 +145,7 @@ impl World {
         }
     }
 
-    /// Two replicas that both believe to lead, with agents that go from one to the other.
+    /// Makes two replicas believe that they lead, and moves agents between them.
     fn split_brain(&mut self) {
         let Some((old, _)) = self.view().true_leader() else { return };
         self.coverage.hit("fault: two leaders");
@@ -163,14 +163,14 @@ impl World {
         self.replicas[new].election.eager = true;
         let run = self.replicas[new].run;
         self.after(MS, SimEvent::Poll { replica: new, run });
-        // One goes to the new leader, loses its memory there, and falls back to the old one.
+        // One goes to the new leader, loses its journal there, and falls back to the old one.
         if let Some(pod) = self.some_pod() {
             let (there, back) = (window / 6 + 50 * MS, window / 2);
             self.after(there, SimEvent::Redirect { pod, replica: new, forget: false });
             self.after(back, SimEvent::Redirect { pod, replica: old, forget: true });
         }
         if self.rng.u8(0..3) == 0 {
-            self.twin_at(new, window);
+            self.start_twin_at(new, window);
         }
         for pod in self.view().living() {
             for _ in 0..self.rng.u8(0..3) {
@@ -182,7 +182,7 @@ impl World {
         }
     }
 
-    /// An agent loses its link, and its memory too where that is wanted, and dials a replica.
+    /// An agent loses its link, and its journal too if `forget` is set, and dials a replica.
     pub(super) fn redirect(&mut self, pod: usize, replica: usize, forget: bool) {
         if self.pods[pod].agent.is_none() {
             return;
@@ -205,7 +205,7 @@ impl World {
         self.core_event(replica, Event::Drain(key));
     }
 
-    fn commit_lifecycle(&mut self, fault: Fault, pod: usize) {
+    fn inject_lifecycle_fault(&mut self, fault: Fault, pod: usize) {
         let room = self.view().living().len() < self.profile.pods_max
             && self.pods.len() < self.profile.pods_ever_max;
         let newest = self.pods.iter().map(|pod| pod.generation).max().unwrap_or(0);
@@ -244,15 +244,15 @@ impl World {
         }
     }
 
-    /// Another replica than the leader takes over at its next look.
-    pub(super) fn take_soon(&mut self) {
+    /// Another replica takes over when it next reads the store.
+    pub(super) fn take_over_soon(&mut self) {
         if let Some((leader, _)) = self.view().true_leader() {
             let next = (leader + 1) % self.replicas.len();
             self.replicas[next].election.eager = true;
         }
     }
 
-    /// A stranger says hello to the leader, as a worker of some pod's cluster.
+    /// An unknown agent sends a hello to the leader, as a worker of some pod's cluster.
     fn claim_epoch(&mut self, pod: usize) {
         let Some((leader, epoch)) = self.view().true_leader() else { return };
         self.coverage.hit("fault: an epoch that never was");
@@ -273,7 +273,7 @@ impl World {
         self.core_event(leader, Event::Hello(STRANGER, hello, None));
     }
 
-    fn commit_pod(&mut self, fault: Fault, pod: usize, time: u64) {
+    fn inject_pod_fault(&mut self, fault: Fault, pod: usize, time: u64) {
         match fault {
             Fault::CrashAgent => {
                 self.coverage.hit("fault: agent crashed");
@@ -283,7 +283,7 @@ impl World {
                 self.coverage.hit("fault: journal lost");
                 self.crash_agent(pod, false, Some(time));
                 if self.rng.bool() {
-                    // Two restarts in a row must not look like a memory.
+                    // After two restarts in a row the journal must still count as lost.
                     let again = time + self.rng.u64(0..self.profile.ttl_real());
                     self.after(again, SimEvent::CrashAgain { pod });
                 }
@@ -296,7 +296,7 @@ impl World {
             Fault::DrainUnwritten => {
                 self.coverage.hit("fault: drain on a full disk");
                 self.pods[pod].disk.borrow_mut().failing = true;
-                self.after(time, SimEvent::MendJournal { pod });
+                self.after(time, SimEvent::RepairJournal { pod });
                 self.drain_pod(pod);
             }
             Fault::CrashWorker => {
@@ -334,27 +334,27 @@ impl World {
         self.coverage.hit("fault: journal fails");
         if self.rng.u8(0..3) == 0 {
             self.coverage.hit("fault: only short records fit");
-            self.fill_nearly(pod);
+            self.fill_disk_nearly(pod);
             return;
         }
         if self.rng.bool() {
-            // A write or two, and soon after the last one that succeeds.
+            // One or two writes fail, and the agent dies soon after.
             let (fails, left) = (self.rng.u32(1..=2), self.rng.u32(0..4));
             let mut disk = self.pods[pod].disk.borrow_mut();
             (disk.failing_next, disk.crash_after) = (fails, Some(left));
             return;
         }
         self.pods[pod].disk.borrow_mut().failing = true;
-        self.after(time, SimEvent::MendJournal { pod });
+        self.after(time, SimEvent::RepairJournal { pod });
     }
 
     /// A disk has room for short records only, for longer than leases last, while streams are asked
     /// back from a worker that keeps them.
-    fn fill_nearly(&mut self, pod: usize) {
+    fn fill_disk_nearly(&mut self, pod: usize) {
         self.pods[pod].disk.borrow_mut().nearly_full = true;
         let ttl = self.profile.ttl_real();
         let time = self.rng.u64(ttl..ttl * 6);
-        self.after(time, SimEvent::MendJournal { pod });
+        self.after(time, SimEvent::RepairJournal { pod });
         if let Some((leader, _)) = self.view().true_leader().filter(|_| self.rng.bool()) {
             let key = self.pods[pod].key.clone();
             self.pods[pod].leaving = true;

@@ -4,7 +4,7 @@ use leasehold_agent_core::effect::Notice as AgentNotice;
 use leasehold_coordinator_core::effect::{Freed, Notice};
 use leasehold_types::message::{CoordinatorMessage, RefusalReason};
 
-/// What an agent noticed.
+/// The label of an agent's notice.
 pub(crate) fn of_agent_notice(notice: &AgentNotice) -> &'static str {
     match notice {
         AgentNotice::Welcomed(_) => "agent welcomed",
@@ -27,7 +27,7 @@ pub(crate) fn of_agent_notice(notice: &AgentNotice) -> &'static str {
     }
 }
 
-/// What a replica noticed.
+/// The label of a replica's notice.
 pub(crate) fn of_notice(notice: &Notice) -> &'static str {
     match notice {
         Notice::Elected(_) => "elected",
@@ -53,7 +53,7 @@ pub(crate) fn of_notice(notice: &Notice) -> &'static str {
     }
 }
 
-/// What a replica sent.
+/// The label of a replica's message.
 pub(crate) fn of_message(message: &CoordinatorMessage) -> &'static str {
     match message {
         CoordinatorMessage::Welcome(_) => "sent: welcome",

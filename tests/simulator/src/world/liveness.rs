@@ -29,7 +29,7 @@ impl World {
     /// Declares pods gone whose leases only the platform can free.
     fn declare_gone(&mut self) {
         for pod in self.view().living() {
-            if self.stuck_by_design(pod) {
+            if self.needs_declaration(pod) {
                 self.coverage.hit("declared gone");
                 let mut pipelines = self.view().pipelines_at(pod);
                 pipelines.extend(self.view().pipelines_planned_on(pod));
@@ -41,7 +41,7 @@ impl World {
         }
     }
 
-    fn stuck_by_design(&self, pod: usize) -> bool {
+    fn needs_declaration(&self, pod: usize) -> bool {
         let node = &self.pods[pod];
         let complete = node.disk.borrow().memory.complete;
         let doubtful = !complete || node.twin || node.is_replaced();
@@ -87,7 +87,7 @@ impl World {
         }
         self.restore_classes();
         for pod in self.view().living() {
-            if self.stuck_by_design(pod) {
+            if self.needs_declaration(pod) {
                 // Only the platform can free leases that no time ends and no agent can report.
                 self.end_pod(pod);
                 continue;
@@ -103,7 +103,7 @@ impl World {
                 used.decided = false;
             }
             if node.leaving && !node.left && node.agent.is_some() {
-                // What was asked of a stopped or dead process is asked again.
+                // A request to a stopped or dead process is repeated.
                 self.agent_call(pod, leasehold_agent_core::Holder::drain);
             }
         }
@@ -112,13 +112,12 @@ impl World {
         }
     }
 
-    /// Once a run, where its seed wants it: stops an agent and lets another pod appear. Whether
-    /// it did.
+    /// Once in a run of some seeds: stops an agent and starts another pod. Returns whether it did.
     fn stop_one_agent(&mut self) -> bool {
         let living = self.view().living();
         let ttl = self.profile.ttl_real();
         let leader = self.view().true_leader().map(|(leader, _)| &self.replicas[leader]);
-        // What is written down comes after what was asked of the store before.
+        // A store answers earlier requests first, which would delay the new pod.
         let ready = leader.is_some_and(|leader| leader.election.is_answered());
         if !self.profile.stops_agent || !ready || ttl < TTL_MIN || living.len() < 2 {
             return false;
@@ -137,7 +136,7 @@ impl World {
         true
     }
 
-    /// The pod that has appeared is served by now.
+    /// L5: the new pod is served by now.
     pub(super) fn check_not_delayed(&mut self, pod: usize) {
         let Some((leader, _)) = self.view().true_leader() else { return };
         self.network.full = None;
@@ -154,7 +153,7 @@ impl World {
         }
     }
 
-    /// Looks whether it has converged, and goes on from there.
+    /// Checks whether the system has converged, and starts what comes next.
     pub(super) fn check_convergence(&mut self) {
         let ttl = self.profile.ttl_real();
         self.after(ttl / 2, SimEvent::CheckConvergence);
@@ -180,7 +179,7 @@ impl World {
             }
             return;
         }
-        // Still for longer than any cooldown and settling that a manifest may ask for.
+        // Unchanged for longer than any cooldown and settling time of the manifests.
         if self.t - self.observer.last_change < self.view().quiet_period() {
             if waited > self.view().convergence_timeout() {
                 self.checks().fail("L4", || "it moves again and again".into());
@@ -214,7 +213,7 @@ impl World {
         self.observer.streams_expired.clear();
         let mut waiting = self.view().waiting_pipelines();
         let mut fits_beside = false;
-        // Where there are pipelines, a loss is what heals them.
+        // With pipelines, a loss is more likely: it shows how they heal.
         let kinds = if self.profile.pipelines { 8 } else { 5 };
         let kind = match self.rng.u8(0..kinds) {
             0 | 1 => {
@@ -239,7 +238,7 @@ impl World {
                 ChangeKind::Join(self.new_pod(None, newest))
             }
             3 | 5.. => {
-                // Where there is one, one that serves something.
+                // Prefers a pod that serves a pipeline.
                 let serving = self
                     .view()
                     .living()

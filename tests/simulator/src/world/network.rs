@@ -19,7 +19,7 @@ use crate::system::store::Shape;
 use crate::world::queue::SimEvent;
 use crate::world::{World, wire};
 
-/// Signs of life that a transport asks for while a lease lasts.
+/// The number of pings that a transport sends during a lease.
 const PINGS_PER_TTL: Real = 5;
 
 impl World {
@@ -76,14 +76,14 @@ impl World {
         self.after(delay, SimEvent::Opened { link: id });
     }
 
-    /// The transport asks the other end for a sign of life soon.
+    /// Schedules the transport's next ping.
     pub(super) fn ping_later(&mut self, link: LinkId, missed: bool) {
         let every = self.profile.ttl_real() / PINGS_PER_TTL;
         self.after(every, SimEvent::Ping { link, missed });
     }
 
-    /// The transport of an agent's link has asked for a sign of life: where none came twice in a
-    /// row, the link is over.
+    /// The transport of an agent's link sends a ping. After two without an answer the link is
+    /// over.
     pub(super) fn ping(&mut self, link: LinkId, missed: bool) {
         let line = &self.network.links[link];
         let (pod, number, replica) = (line.pod, line.number, line.replica);
@@ -102,9 +102,9 @@ impl World {
             self.ping_later(link, !answered);
             return;
         }
-        self.coverage.hit("link without a sign of life");
+        self.coverage.hit("link without an answer to pings");
         self.hang_up(link);
-        self.agent_call(pod, |holder, now| holder.handle_closed(number, "no sign of life", now));
+        self.agent_call(pod, |holder, now| holder.handle_closed(number, "pings not answered", now));
     }
 
     /// An agent sends on a link.
@@ -115,7 +115,7 @@ impl World {
             && self.quiet_since.is_none()
             && matches!(message, AgentMessage::Report(_))
             && self.rng.bool();
-        self.put_up(link, Frame::Message(bytes), late);
+        self.send_frame_up(link, Frame::Message(bytes), late);
         if matches!(message, AgentMessage::Hello(_))
             && one_in(&mut self.rng, self.profile.fallback_one_in)
         {
@@ -125,7 +125,7 @@ impl World {
     }
 
     /// Puts data on its way to the replica.
-    fn put_up(&mut self, link: LinkId, data: Frame, late: bool) {
+    fn send_frame_up(&mut self, link: LinkId, data: Frame, late: bool) {
         let (mut delay, copies, ordered) = self.draw_delivery(&data);
         if late {
             let ttl = self.profile.ttl_real();
@@ -141,7 +141,7 @@ impl World {
     }
 
     /// Puts data on its way to the agent.
-    pub(super) fn put_down(&mut self, link: LinkId, data: Frame) {
+    pub(super) fn send_frame_down(&mut self, link: LinkId, data: Frame) {
         let (delay, copies, ordered) = self.draw_delivery(&data);
         let line = &mut self.network.links[link];
         line.torn |= copies == 0;
@@ -175,7 +175,7 @@ impl World {
     }
 
     /// Data reaches a replica, unless the direction is cut.
-    pub(super) fn arrive_up(&mut self, link: LinkId, data: Frame) {
+    pub(super) fn frame_at_replica(&mut self, link: LinkId, data: Frame) {
         let line = &mut self.network.links[link];
         line.unread = None;
         if self.network.cuts.contains(&Cut::Up(line.pod, line.replica)) || !line.held_up.is_empty()
@@ -197,7 +197,7 @@ impl World {
             }
             Frame::Close => return,
             Frame::Message(bytes) => {
-                // A replica that has closed may still find what had come before in its queue.
+                // A replica that has closed the link may still take earlier messages of it.
                 if !open && self.rng.bool() {
                     return;
                 }
@@ -208,7 +208,7 @@ impl World {
                 }
             }
         };
-        if matches!(event, Event::Hello(..)) && !self.is_let_in(link) {
+        if matches!(event, Event::Hello(..)) && !self.is_authorized(link) {
             self.coverage.hit("agent of an earlier pod kept out");
             self.close_conn(link);
             return;
@@ -221,7 +221,7 @@ impl World {
     /// proves of which pod an agent is; and a leader that has listed them since a later pod of
     /// that name appeared lets no earlier one speak. An entry that cannot be read names no newest
     /// agent, so that the leader has no other way to know which of the two speaks.
-    fn is_let_in(&self, link: LinkId) -> bool {
+    fn is_authorized(&self, link: LinkId) -> bool {
         let line = &self.network.links[link];
         let Some(replaced_at) = self.pods[line.pod].replaced_at else { return true };
         let leads = self.replicas[line.replica].leads();
@@ -230,7 +230,7 @@ impl World {
     }
 
     /// Data reaches a pod, unless the direction is cut.
-    pub(super) fn arrive_down(&mut self, link: LinkId, data: Frame) {
+    pub(super) fn frame_at_pod(&mut self, link: LinkId, data: Frame) {
         let line = &mut self.network.links[link];
         if self.network.cuts.contains(&Cut::Down(line.pod, line.replica))
             || !line.held_down.is_empty()
@@ -251,7 +251,7 @@ impl World {
             }
             Frame::Close => {}
             Frame::Message(bytes) => {
-                // A link that the agent left may still give what had come before.
+                // A link that the agent left may still deliver earlier messages.
                 if line.pod_open || self.rng.bool() {
                     self.deliver(pod, link, wire::decode_down(&bytes));
                 }
@@ -266,7 +266,7 @@ impl World {
             return;
         }
         line.pod_open = false;
-        self.end_seen_by_replica(link);
+        self.close_at_replica(link);
     }
 
     /// The replica ends a link, after what it has sent.
@@ -274,16 +274,16 @@ impl World {
         let line = &mut self.network.links[link];
         if line.replica_open {
             line.replica_open = false;
-            self.put_down(link, Frame::Close);
+            self.send_frame_down(link, Frame::Close);
         }
     }
 
-    /// A link breaks: each end learns it some time, and what is on its way may arrive or not.
+    /// A link breaks: each end learns that later, and messages on their way may be lost.
     pub(super) fn break_link(&mut self, link: LinkId) {
-        self.put_down(link, Frame::Close);
-        self.end_seen_by_replica(link);
+        self.send_frame_down(link, Frame::Close);
+        self.close_at_replica(link);
         if self.rng.u8(0..3) == 0 {
-            // What was on its way is lost; the ends find out from silence alone.
+            // All messages on their way are lost; only silence shows the ends that the link broke.
             let line = &mut self.network.links[link];
             line.lost = true;
             let (pod, run, number) = (line.pod, line.pod_run, line.number);
@@ -294,18 +294,18 @@ impl World {
         }
     }
 
-    fn end_seen_by_replica(&mut self, link: LinkId) {
+    fn close_at_replica(&mut self, link: LinkId) {
         match self.rng.u8(0..4) {
             // Half-open: the replica finds out much later.
             0 => {
                 let t = self.t + self.rng.u64(0..self.profile.ttl_real() * 4);
                 self.queue.push(t, SimEvent::ToReplica { link, data: Frame::Close });
             }
-            _ => self.put_up(link, Frame::Close, false),
+            _ => self.send_frame_up(link, Frame::Close, false),
         }
     }
 
-    /// A process at one end has died: the other end learns it soon, or not before its time.
+    /// A process at one end has died: the other end learns that soon, or only by a timeout.
     pub(super) fn end_links(&mut self, concerns: impl Fn(&Link) -> bool, of_pod: bool) {
         for link in 0..self.network.links.len() {
             let line = &mut self.network.links[link];
@@ -316,13 +316,13 @@ impl World {
                 true => {
                     let was = std::mem::take(&mut line.pod_open);
                     if was {
-                        self.end_seen_by_replica(link);
+                        self.close_at_replica(link);
                     }
                 }
                 false => {
                     let was = std::mem::take(&mut line.replica_open);
                     if was && self.rng.u8(0..4) > 0 {
-                        self.put_down(link, Frame::Close);
+                        self.send_frame_down(link, Frame::Close);
                     }
                 }
             }
@@ -344,7 +344,7 @@ impl World {
         }
     }
 
-    /// A direction works again: what waited goes on in order.
+    /// A direction works again: held frames go on in order.
     pub(super) fn heal(&mut self, cut: Cut) {
         if !self.network.cuts.remove(&cut) {
             return;

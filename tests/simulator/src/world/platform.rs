@@ -97,7 +97,7 @@ impl World {
         let clusters = &self.manifests.current.clusters;
         let mut all: Vec<_> = clusters.keys().cloned().collect();
         if self.profile.pipelines {
-            // A class has two for one of a cluster.
+            // A class gets two pods for each one of a cluster.
             all.extend(pipelines::classes(&self.manifests.current));
         }
         all
@@ -106,7 +106,7 @@ impl World {
     /// Asks a pod to leave: its agent drains, and the pod ends when the agent has left.
     pub(super) fn drain_pod(&mut self, pod: usize) {
         if self.quiet_since.is_some() && self.paused_pod(pod) {
-            // Its agent hears of it when it goes on.
+            // Its agent learns of that when it goes on.
             let goes_on = self.pods[pod].paused_until - self.t;
             self.after(goes_on, SimEvent::DrainPod { pod });
             return;
@@ -120,7 +120,7 @@ impl World {
         }
     }
 
-    /// Nothing of a pod runs any more.
+    /// Ends a pod: none of its processes runs any longer.
     pub(super) fn end_pod(&mut self, pod: usize) {
         if std::mem::replace(&mut self.pods[pod].dead, true) {
             return;
@@ -130,7 +130,7 @@ impl World {
         self.crash_agent(pod, true, None);
     }
 
-    /// The platform's look at its pods: which of those that a leader may wait for are gone?
+    /// Lists which of the pods that a leader may wait for are gone.
     pub(super) fn list(&mut self) {
         for replica in 0..self.replicas.len() {
             if self.replicas[replica].leads().is_none() {

@@ -27,7 +27,7 @@ impl World {
     /// The agent's process starts, with what the journal holds.
     pub(super) fn boot_agent(&mut self, pod: usize) {
         let now = self.view().local_of_pod(pod);
-        // Equal clocks of two agents are ruled out: only their order may be wrong.
+        // No two agents get equal clocks: only the order of their clocks may be wrong.
         let own = pod as u64;
         let raise = self.raise(pod);
         let by_time = Incarnation(1_000_000_000 + self.t / MS * 10_000 + own * 100);
@@ -88,7 +88,7 @@ impl World {
         self.tick_soon(pod);
     }
 
-    /// A distance of its own for every start of every agent.
+    /// The distance by which this start may raise its incarnation; each start has its own.
     fn raise(&self, pod: usize) -> u64 {
         ((pod as u64) << 10 | (self.pods[pod].run & 0x3ff)) % RAISE_MAX + 1
     }
@@ -142,7 +142,7 @@ impl World {
             return None;
         }
         self.agent_effects(pod);
-        self.checks().check_said(pod);
+        self.checks().check_reported(pod);
         Some(result)
     }
 
@@ -167,7 +167,7 @@ impl World {
         }
     }
 
-    /// An agent that was stopped goes on earlier than it was to: so do its wake-ups.
+    /// A stopped agent goes on before its pause is over, and its wake-ups with it.
     pub(super) fn go_on(&mut self, pod: usize) {
         let node = &mut self.pods[pod];
         let stopped = node.paused_until > self.t;
@@ -209,7 +209,7 @@ impl World {
             Effect::Send(number, message) => {
                 let Some(link) = agent.link.filter(|_| agent.number == number) else { return };
                 self.checks().observe_sent(pod, &message);
-                self.checks().note_said(pod, &message);
+                self.checks().note_reported(pod, &message);
                 if self.network.links[link].pod_open {
                     self.send_up(link, &message);
                 }
@@ -221,7 +221,7 @@ impl World {
                 self.leave(pod);
             }
             Effect::Resumed => {
-                // Only its worker's container was started again.
+                // Only the container of its worker restarted.
                 let was_left = std::mem::replace(&mut self.pods[pod].left, false);
                 self.coverage.hit(if was_left { "drained agent resumed" } else { "agent resumed" });
                 self.pods[pod].leaving = false;
@@ -261,7 +261,7 @@ impl World {
             self.come_back_elsewhere(pod);
             return;
         }
-        // All that follows is over when faults end.
+        // Everything that follows ends before the faults end.
         let soon = self.t + ttl * 8 < self.profile.safety;
         let takes = self.profile.has(Sequence::TakenNames) && soon;
         if !ends && stays && takes && self.may_get_twin(pod) {
@@ -276,7 +276,7 @@ impl World {
         }
     }
 
-    /// An agent that has left goes on at once, while what its leader had written down of it is on
+    /// An agent that has left comes back at once, while its leader's write to its entry is still on
     /// its way; often another replica leads by then.
     fn come_back_elsewhere(&mut self, pod: usize) {
         let ttl = self.profile.ttl_real();
@@ -312,8 +312,8 @@ impl World {
         }
     }
 
-    /// A journal can be written again; now and then its agent dies soon after.
-    pub(super) fn mend_journal(&mut self, pod: usize) {
+    /// A journal can be written again; sometimes its agent dies soon after.
+    pub(super) fn repair_journal(&mut self, pod: usize) {
         let dies = self.quiet_since.is_none() && self.rng.bool();
         let writes = self.rng.u32(0..3);
         let mut disk = self.pods[pod].disk.borrow_mut();
@@ -348,7 +348,7 @@ impl World {
         }
     }
 
-    /// A message comes to the agent.
+    /// A message reaches the agent.
     pub(super) fn deliver(&mut self, pod: usize, link: LinkId, message: CoordinatorMessage) {
         let number = self.network.links[link].number;
         self.trace.say(self.t, || format!("        p{pod} <- {number:?} {message:?}"));
@@ -364,7 +364,7 @@ impl World {
         let agent = self.pods[pod].agent.as_mut();
         if let (Some(agent), Some((of, number, snapshot))) = (agent, before.grant) {
             let next = agent.applied.0 == of && number == agent.applied.1.next();
-            // A link that it has given up since shows that nothing of it was written.
+            // An agent that gave the link up meanwhile has written nothing of the grant.
             if (snapshot || next) && agent.link == Some(link) {
                 agent.applied = (of, number);
             }

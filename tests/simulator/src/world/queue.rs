@@ -18,7 +18,7 @@ use crate::system::store::{Answer, Request};
 /// dropped.
 #[derive(Clone, Debug)]
 pub(crate) enum SimEvent {
-    /// An agent's dial reaches its end.
+    /// An agent's dial ends.
     Dial { pod: usize, run: u64, number: LinkNumber, target: Target },
     /// The agent learns that its link is open.
     Opened { link: LinkId },
@@ -48,7 +48,7 @@ pub(crate) enum SimEvent {
     BootReplica { replica: usize },
     /// A leader's renewal is due.
     Renew { replica: usize, run: u64 },
-    /// A replica looks at the store.
+    /// A replica reads the store.
     Poll { replica: usize, run: u64 },
     /// Clusters may run more jobs, and another replica takes over while a pod's agent is stopped.
     RaiseCaps { pod: usize },
@@ -68,7 +68,7 @@ pub(crate) enum SimEvent {
     AgentWake { pod: usize, run: u64, at: Moment },
     /// An agent's process starts.
     BootAgent { pod: usize, run: u64 },
-    /// A worker asks for its lease; when it asked, where that was earlier.
+    /// A worker reads its lease; `asked` is when it asked, if that was earlier.
     Tick { pod: usize, start: u64, number: u64, asked: Option<Moment> },
     /// A job ends.
     JobEnd { pod: usize, start: u64, job: JobId },
@@ -93,7 +93,7 @@ pub(crate) enum SimEvent {
     /// A pod ends.
     EndPod { pod: usize },
     /// A journal can be written again.
-    MendJournal { pod: usize },
+    RepairJournal { pod: usize },
     /// The platform lists which pods are gone.
     ListPods,
     /// Faults end.

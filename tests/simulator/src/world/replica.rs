@@ -25,7 +25,7 @@ impl World {
         self.replicas[replica].paused_until > self.t
     }
 
-    /// Stops a replica's process until then.
+    /// Stops a replica's process until `until`.
     pub(super) fn pause_replica(&mut self, replica: usize, until: Real) {
         let node = &mut self.replicas[replica];
         node.driver.read_by(node.clock, node.paused_until, self.t);
@@ -80,7 +80,7 @@ impl World {
             node.wake = wake;
             if let Some(at) = wake {
                 let run = node.run;
-                // What is due and was not done waits for what has not been read yet.
+                // Work that is due and was not done waits for unread messages.
                 let now = node.clock.local(self.t);
                 let t = match at > now {
                     true => node.clock.real(at).max(self.t + WAKE_GAP_MIN),
@@ -108,7 +108,7 @@ impl World {
                 self.checks().observe_decision(conn, &message);
                 let link = conn.0 as usize;
                 if link >= self.network.links.len() {
-                    // A stranger's.
+                    // The connection of an agent that no pod has.
                     self.coverage.hit(names::of_message(&message));
                     return;
                 }
@@ -135,7 +135,7 @@ impl World {
         }
     }
 
-    /// The writer takes a message: the last look at leadership.
+    /// The writer takes a message, and checks leadership for the last time.
     pub(super) fn write(&mut self, replica: usize, link: LinkId, message: CoordinatorMessage) {
         if message == CoordinatorMessage::Refusal(closing()) {
             self.close_conn(link);
@@ -155,7 +155,7 @@ impl World {
         self.coverage.hit(names::of_message(&message));
         let bytes = wire::encode_down(&message);
         self.trace.hash(&bytes);
-        self.put_down(link, Frame::Message(bytes));
+        self.send_frame_down(link, Frame::Message(bytes));
         self.core_event(replica, Event::Sent(ConnId(link as u64)));
     }
 }

@@ -113,8 +113,8 @@ impl World {
         node.paused_until = node.paused_until.max(self.t + ttl * 2);
     }
 
-    /// A platform that takes a pod for dead starts another of its name; the first, unreachable
-    /// to it, runs on.
+    /// Whether a twin of this pod may start: a platform that cannot reach a pod takes it for dead
+    /// and starts another of its name, while the first one runs on.
     pub(super) fn may_get_twin(&self, pod: usize) -> bool {
         let node = &self.pods[pod];
         // The leader knows the first one's incarnation, so that the second's is above it.
@@ -140,7 +140,7 @@ impl World {
             // It may leave before the first one is known to be over.
             let leaves = self.rng.u64(ttl / 4..ttl * 4);
             self.after(leaves, SimEvent::DrainPod { pod: twin });
-            self.take_soon();
+            self.take_over_soon();
         }
         let later = self.rng.u64(MS..ttl * 6);
         self.after(later, SimEvent::EndPod { pod });
@@ -148,7 +148,7 @@ impl World {
 
     /// A pod appears under the name of one that goes on with the old leader, dials the new one, and
     /// leaves soon.
-    pub(super) fn twin_at(&mut self, new: usize, window: u64) {
+    pub(super) fn start_twin_at(&mut self, new: usize, window: u64) {
         let room = self.view().living().len() < self.profile.pods_max
             && self.pods.len() < self.profile.pods_ever_max;
         let Some(pod) = self.some_pod().filter(|_| room) else { return };

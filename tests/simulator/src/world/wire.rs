@@ -15,7 +15,7 @@ pub(crate) fn encode_down(message: &CoordinatorMessage) -> Vec<u8> {
 }
 
 /// # Panics
-/// Where a core wrote what the mapping refuses: that is a fault of the core.
+/// If a core wrote a message that the mapping refuses, which is a bug of the core.
 pub(crate) fn decode_up(bytes: &[u8]) -> AgentMessage {
     let wire = OpenSessionRequest::decode(bytes).expect("bytes that prost has written");
     wire.try_into().unwrap_or_else(|error| panic!("an agent sent an invalid message: {error}"))

@@ -188,8 +188,8 @@ impl World {
         streams.chain(shares).collect()
     }
 
-    /// The worker has come to the end of what it did with a stream that was asked back; where it
-    /// is to be kept after all, it may go on.
+    /// The worker has finished its work on a revoked stream. If the revoke was withdrawn, it may go
+    /// on.
     pub(super) fn let_go_decided(&mut self, pod: usize, stream: StreamKey, token: Token) {
         let used = self.pods[pod].worker.streams.get(&stream);
         if used.is_some_and(|used| used.token == token && !used.decided) && self.rng.bool() {
@@ -258,9 +258,9 @@ impl World {
                 Some(Ok(_)) => {
                     let worker = &mut self.pods[pod].worker;
                     worker.unanswered_job = None;
-                    // Where its id was another one's before, that has ended, too.
+                    // An earlier job of the same id has ended, too.
                     worker.calls.retain(|call| *call != WorkerCall::End(job.clone()));
-                    self.checks().observe_begun(pod, &job, draining && !known);
+                    self.checks().observe_job_start(pod, &job, draining && !known);
                     self.run_job(pod, job);
                 }
                 Some(Err(refused)) => {
