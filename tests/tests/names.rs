@@ -44,7 +44,7 @@ fn a_second_agent_under_a_name_is_refused_while_the_first_one_is_alive() {
     let why = eventually("the second's refusal", || refused(&second));
     assert!(why.contains("builds/w: incarnation") && why.contains(" at 127.0.0.1:"), "{why}");
     assert!(why.contains("--take-over") && why.contains("--state-dir"), "{why}");
-    // Longer than the first one's leases last.
+    // For longer than the first agent's leases last, nothing changes.
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_secs(5) {
         assert_eq!(streams(&first, 2).as_ref(), Some(&before), "the first keeps what it has");

@@ -22,7 +22,7 @@ use leasehold_types::limits::PROTOCOL_VERSION;
 use rcgen::SigningKey as _;
 use serde_json::{Value, json};
 use tests::kube::{AUDIENCE, Access, Cluster, Replicas, TokenFor};
-use tests::process::{Process, eventually, free_address};
+use tests::process::{HANG, Process, eventually, free_address};
 use tests::toolbox;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -332,9 +332,12 @@ async fn a_hostile_agent_neither_reads_nor_changes_what_is_another_workers() {
         let stream = answer.expect("a stream").into_inner().stream.expect("a stream");
         stream.claims.into_iter().map(|claim| claim.worker).collect::<Vec<_>>()
     };
-    while owner(&mut admin).await != ["w-0"] {
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-    }
+    let owned = async {
+        while owner(&mut admin).await != ["w-0"] {
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(HANG, owned).await.expect("w-0 owns the stream");
 
     // Hello for another worker.
     let mut peer = rig.dial(&hostile).await;
