@@ -1,4 +1,4 @@
-//! Two agents under one name: the one that has it and is alive keeps it, whoever starts another one
+//! Two agents under one name: the living one that has it keeps it, even if another starts
 //! where, and whichever coordinator leads.
 
 use std::net::SocketAddr;
@@ -133,7 +133,7 @@ fn lease(api: SocketAddr) -> Option<Value> {
     serde_json::from_str(&get(api, "/v1/lease")?.1).ok()
 }
 
-/// The tokens of its streams, where it holds so many and is connected.
+/// The tokens of its streams, where it holds this many and is connected.
 fn streams(agent: &Agent, count: usize) -> Option<Vec<String>> {
     let lease = lease(agent.api).filter(|lease| lease["connected"] == true)?;
     let held = lease["streams"].as_array()?.iter().filter(|stream| stream["state"] == "held");

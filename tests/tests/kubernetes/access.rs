@@ -402,7 +402,7 @@ async fn a_hostile_agent_neither_reads_nor_changes_what_is_another_workers() {
     let drain = DrainWorkerRequest { cluster: cluster_name, worker: name };
     let status = admin.drain_worker(with_token(drain.clone(), &hostile)).await.expect_err("ok");
     assert_eq!(status.code(), Code::PermissionDenied, "{status:?}");
-    // Whoever may read may not yet change; and who shows nothing gets nothing.
+    // A right to read is no right to change, and no token means no answer.
     let status = admin.drain_worker(with_token(drain, &person)).await.expect_err("a drain");
     assert_eq!(status.code(), Code::PermissionDenied, "{status:?}");
     assert!(status.message().contains("create workerclusters/drain"), "{status:?}");

@@ -81,7 +81,7 @@ impl Election {
         })
     }
 
-    /// Waits until the holder has renewed so many times from now.
+    /// Waits until the holder has renewed this many times from now.
     fn renews(&self, times: u32) -> Lease {
         let mut last = self.lease().expect("a Lease");
         for _ in 0..times {

@@ -30,7 +30,7 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// Starts the background tasks. `start_id` is none if another process of this worker announces
+    /// Starts the background tasks. Without a `start_id`, another process of this worker announces
     /// the start.
     pub(crate) fn start(address: Address, start_id: Option<String>, stop_before: Duration) -> Self {
         let shared = Arc::new(Shared::new(stop_before));
