@@ -48,7 +48,7 @@ class Journal:
 
 
 class Processor(threading.Thread):
-    """Runs one job after another until it is told to end."""
+    """Runs one job after another until it is asked to end."""
 
     def __init__(self, pool, number):
         super().__init__(daemon=True)

@@ -35,7 +35,7 @@ pub struct Right {
     pub needed: f64,
 }
 
-/// What was answered so far.
+/// The answers so far.
 #[derive(Clone, Debug, Default)]
 pub struct Heard {
     /// Right answers, by call.
@@ -67,7 +67,7 @@ impl Keda {
     /// is whom to trust, and the name in the replica's certificate; plain text without it.
     ///
     /// # Panics
-    /// Where the address or the certificate is none.
+    /// If the address or the certificate is invalid.
     #[must_use]
     pub fn start(
         name: &'static str,
@@ -94,7 +94,7 @@ impl Keda {
         Self { name, heard, tasks }
     }
 
-    /// What was answered so far.
+    /// The answers so far.
     ///
     /// # Panics
     /// Where any answer was wrong.
@@ -132,7 +132,7 @@ impl Keda {
         .await;
     }
 
-    /// Waits for so many more refusals.
+    /// Waits for this many more refusals.
     pub async fn until_refusals(&self, more: usize) {
         let before = self.heard().refused;
         soon(&format!("{more} refusals of the {}", self.name), || {

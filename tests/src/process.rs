@@ -15,7 +15,7 @@ use crate::toolbox;
 /// A hang shows as a failure after this time. No test asserts how long something took.
 pub const HANG: Duration = Duration::from_secs(180);
 
-/// Whether whoever started this process has given it up.
+/// Whether the process that started this one has given it up.
 static GIVEN_UP: AtomicBool = AtomicBool::new(false);
 
 /// Notes that this process is given up. Ctrl-C ends its children, too, so what they do from now on
@@ -83,7 +83,7 @@ impl Process {
     /// How it has ended; none while it runs.
     ///
     /// # Panics
-    /// Where the system does not tell.
+    /// If the system call fails.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().expect("the child's state")
     }

@@ -97,7 +97,7 @@ impl Reader {
     }
 }
 
-/// Where a program answers that runs until it is told to end: it has a terminal of its own.
+/// Where a program answers that runs until it is asked to end: it has a terminal of its own.
 fn kept_at(command: &str) -> Option<String> {
     let after = |flag: &str| command.split(flag).nth(1)?.split_whitespace().next();
     let address = match command {

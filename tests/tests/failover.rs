@@ -133,6 +133,7 @@ fn a_state_folder_that_is_deleted_under_two_coordinators_is_noticed_and_no_token
     let granted = grants(first.http);
     // What a leader would grant this one at once.
     let other = first.agent("builds", "w-1", &["--coordinator", &addresses]);
+    // Over this whole span no replica leads and nothing is granted.
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_secs(4) {
         for http in [first.http, second.http] {

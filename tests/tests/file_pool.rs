@@ -85,7 +85,7 @@ fn size(pair: &Pair) -> Option<u64> {
     serde_json::from_str::<Value>(&text).ok()?["pool"]["size"].as_u64()
 }
 
-/// The most jobs at once in a part of the journal that begins with so many.
+/// The most jobs at once in a part of the journal that begins with this many.
 fn most(lines: &[&str], mut running: i64) -> (i64, i64) {
     let mut most = running;
     for line in lines {

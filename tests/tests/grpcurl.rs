@@ -266,7 +266,7 @@ fn a_drain_is_ordered_and_its_changes_are_watched() {
         }
     });
 
-    // Nobody tells when the watch is open: workers join until it shows one.
+    // No message says when the watch is open: workers join until it shows one.
     let mut agents = Vec::new();
     let joined = eventually("a change", || {
         let name = format!("worker-{}", agents.len());

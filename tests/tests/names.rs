@@ -1,4 +1,4 @@
-//! Two agents under one name: the one that has it and is alive keeps it, whoever starts another one
+//! Two agents under one name: the living one that has it keeps it, even if another starts
 //! where, and whichever coordinator leads.
 
 use std::net::SocketAddr;
@@ -44,7 +44,7 @@ fn a_second_agent_under_a_name_is_refused_while_the_first_one_is_alive() {
     let why = eventually("the second's refusal", || refused(&second));
     assert!(why.contains("builds/w: incarnation") && why.contains(" at 127.0.0.1:"), "{why}");
     assert!(why.contains("--take-over") && why.contains("--state-dir"), "{why}");
-    // Longer than the first one's leases last.
+    // For longer than the first agent's leases last, nothing changes.
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_secs(5) {
         assert_eq!(streams(&first, 2).as_ref(), Some(&before), "the first keeps what it has");
@@ -133,7 +133,7 @@ fn lease(api: SocketAddr) -> Option<Value> {
     serde_json::from_str(&get(api, "/v1/lease")?.1).ok()
 }
 
-/// The tokens of its streams, where it holds so many and is connected.
+/// The tokens of its streams, where it holds this many and is connected.
 fn streams(agent: &Agent, count: usize) -> Option<Vec<String>> {
     let lease = lease(agent.api).filter(|lease| lease["connected"] == true)?;
     let held = lease["streams"].as_array()?.iter().filter(|stream| stream["state"] == "held");

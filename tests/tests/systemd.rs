@@ -182,7 +182,7 @@ fn workers_work_again_each_time_that_they_are_stopped_and_started() {
         }
         host.put_jobs();
         host.until_done(&format!("in round {round}"));
-        // In the middle of these they are told to end.
+        // In the middle of these they are asked to end.
         host.put_jobs();
         eventually("work to stop", || {
             let work = |agent: &Service| !list(agent, "taken").is_empty();

@@ -316,7 +316,7 @@ impl Memory {
         }
     }
 
-    /// What is left of it once the host has booted: nothing that the journal tells of is held any
+    /// What is left of it once the host has booted: nothing that the journal records of is held any
     /// more, and no job runs. What it cannot tell of, another host may still hold.
     ///
     /// The last incarnation is left, since the record of a start is synced before its agent says

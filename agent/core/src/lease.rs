@@ -99,7 +99,7 @@ pub struct Outstanding {
     /// The size of the pool lease: as many slots as unknown jobs may take, where
     /// the lease is known.
     pub slots_max: u32,
-    /// The pool size that a worker keeps to that counts for itself: so many jobs it may start.
+    /// The pool size that a worker keeps to that counts for itself: this many jobs it may start.
     pub obeyed: u32,
     /// Streams and shares that are held.
     pub streams: usize,

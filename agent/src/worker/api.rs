@@ -136,7 +136,7 @@ impl WorkerApi {
         Ok(self.driver.ask(|reply| DriverRequest::End { job, reply }).await??)
     }
 
-    /// So many jobs run, and the worker keeps to this pool size.
+    /// This many jobs run, and the worker keeps to this pool size.
     pub(crate) async fn count(&self, running: u32, obeyed: u32) -> Result<(), Denial> {
         Ok(self.driver.ask(|reply| DriverRequest::Count { running, obeyed, reply }).await??)
     }

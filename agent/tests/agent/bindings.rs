@@ -11,7 +11,7 @@ use tonic::Code;
 use super::coordinator::{Coordinator, PATIENCE, route};
 use super::process::Agent;
 
-/// The load that the newest report tells for a token.
+/// The load that the newest report has for a token.
 async fn hear_load(coordinator: &Coordinator, token: Token) -> Option<Load> {
     let pick = |message: &AgentMessage| match message {
         AgentMessage::Report(report) => {

@@ -10,8 +10,8 @@ use tokio::process::{Child, Command};
 use super::coordinator::{Coordinator, told};
 use super::process::{Agent, pids, read, runs, until};
 
-/// Begins jobs as long as there are fewer than the file `size` says; a job is a file. Whoever
-/// changes the size holds the lock, so that no job is begun by the previous one.
+/// Begins jobs as long as there are fewer than the file `size` says; a job is a file. A change
+/// of the size holds the lock, so that no job is begun by the previous one.
 const WORKER: &str = "i=0; while :; do i=$((i+1)); flock lock sh -c '\
     if [ $(ls jobs | wc -l) -lt $(cat size) ]; then touch jobs/'$i'; fi'; sleep 0.01; done";
 const COUNT: &str = "ls jobs | wc -l";

@@ -165,7 +165,7 @@ impl Coordinator {
         self.heard.borrow().iter().filter(|it| pick(it)).count()
     }
 
-    /// Waits until a beat tells of this pool size in effect and these jobs.
+    /// Waits until a beat reports this pool size in effect and these jobs.
     pub async fn hear_count(&self, size: u32, jobs: u32) {
         let what = format!("a beat with pool {size} and {jobs} jobs");
         self.hear(&what, |message| told(message, size, jobs).then_some(())).await;
@@ -184,7 +184,7 @@ impl Coordinator {
     }
 }
 
-/// The pool size in effect and the jobs that run, as a beat tells them.
+/// The pool size in effect and the jobs that run, as a beat reports them.
 pub fn counts(message: &AgentMessage) -> Option<(u32, u32)> {
     match message {
         AgentMessage::Beat(Beat { pool: Some(pool), jobs: Jobs::Running(jobs), .. }) => {
@@ -194,7 +194,7 @@ pub fn counts(message: &AgentMessage) -> Option<(u32, u32)> {
     }
 }
 
-/// Whether a beat tells of this pool size in effect and these jobs.
+/// Whether a beat reports this pool size in effect and these jobs.
 pub fn told(message: &AgentMessage, size: u32, jobs: u32) -> bool {
     counts(message) == Some((size, jobs))
 }

@@ -60,7 +60,7 @@ async fn the_process_in_a_pid_file_is_signalled_after_a_change() {
     let dir = tempfile::tempdir().unwrap();
     let (path, pid) = (dir.path().join("config.yml"), dir.path().join("pid"));
     let told = dir.path().join("told");
-    // Not HUP: whoever runs the tests by nohup has it ignored, and a shell cannot change that.
+    // Not HUP: nohup makes the tests ignore it, and a shell cannot change that.
     let script = format!(
         "trap 'echo told >> {}' USR1; echo $$ > {}; while :; do sleep 0.02; done",
         told.display(),

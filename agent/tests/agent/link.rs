@@ -101,7 +101,7 @@ async fn mutual_tls_is_spoken_with_the_files_that_are_there_at_the_dial() {
     let name = ["--tls-server-name", "coordinator.example"];
     let own_files = ["--tls-ca", &ca, "--tls-cert", &cert, "--tls-key", &key];
     let agent = Agent::start(&coordinator, &[&own_files[..], &name].concat()).await;
-    // The certificate is none that the coordinator trusts, until it is renewed.
+    // The coordinator does not trust the certificate, until it is renewed.
     agent.log.line("no session with the coordinator").await;
     file("key.pem", &own.signing_key.serialize_pem());
     file("cert.pem", &own.cert.pem());

@@ -272,7 +272,7 @@ async fn a_drain_ends_every_program_and_kills_on_request_only() {
     assert!(runs(pid), "it was killed");
     kill_process(pid, Signal::KILL).unwrap();
     coordinator.hear_release(token).await;
-    // Told twice to end, the agent leaves nothing behind.
+    // Asked twice to end, the agent leaves nothing behind.
     coordinator.grant("cars", "d", true);
     let pid = stage.started("d", 1).await;
     agent.signal(Signal::TERM);

@@ -8,7 +8,7 @@ use super::coordinator::Coordinator;
 use super::process::{Agent, read, until};
 
 /// An agent with the folder `dir/state`, and a worker that writes a line into `dir/runs` and works
-/// until it is told to end.
+/// until it is asked to end.
 async fn start(coordinator: &Coordinator, dir: &Path) -> Agent {
     let (state, runs) = (dir.join("state"), dir.join("runs"));
     let script =

@@ -1,4 +1,4 @@
-//! The agent as a sidecar: it starts before its worker, outlives its drain, and ends when told to.
+//! The agent as a sidecar: it starts before its worker, outlives its drain, and ends when asked to.
 
 use std::path::Path;
 use std::process::Command;

@@ -21,12 +21,12 @@ from process import arguments, exit_with, set_on_signals, tell_start
 SLOT_WAIT_MS = 500
 # Passes over a file before the one that counts: they make a job as long as a real one.
 PASSES = 4
-# How often a worker that stops tells its agent that a job has ended.
+# How often a worker that stops notifies its agent that a job has ended.
 END_TRIES = 50
 
 
 class JobWorker:
-    """Asks the agent before each job starts, and tells it when the job has ended."""
+    """Asks the agent before each job starts, and notifies it when the job has ended."""
 
     def __init__(self, agent, queue, journal, name):
         self.agent, self.journal, self.name = agent, journal, name
@@ -36,7 +36,7 @@ class JobWorker:
         self.stop = set_on_signals()
 
     def run(self):
-        """Works until it is told to stop; jobs that run then are finished."""
+        """Works until a signal stops it; finishes the jobs that run then."""
         for left in self.taken.glob(f"{self.name}@*"):
             # An earlier process of this worker was killed with this job in its hands.
             self.put_back(left.name.split("@", 1)[1], "job_retried")
@@ -56,11 +56,11 @@ class JobWorker:
             running[-1].start()
         for thread in running:
             thread.join()
-        # A drained worker stays until it is told to end.
+        # A drained worker stays until a signal ends it.
         self.stop.wait()
 
     def take(self):
-        """The oldest job that nobody else was quicker to take; None where there is none."""
+        """The oldest job that no other worker has taken; None if there is no such job."""
         for job in sorted(os.listdir(self.pending)):
             try:
                 os.rename(self.pending / job, self.taken_path(job))
@@ -70,7 +70,7 @@ class JobWorker:
         return None
 
     def wait_for_slot(self, job):
-        """The token under which the job may start; None where no job is to start any more."""
+        """The token under which the job may start; None if no further job is to start."""
         while not self.stop.is_set():
             try:
                 return self.agent.begin_job(job, SLOT_WAIT_MS)

@@ -1,4 +1,4 @@
-"""A worker's own journal: what it did and when, for whoever wants to check the platform."""
+"""A worker's own journal: what it did and when, for checks of the platform."""
 
 import json
 import os

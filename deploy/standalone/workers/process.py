@@ -35,7 +35,7 @@ def set_on_signals():
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
 
     # A handler would hang where it comes while its own thread holds the event's lock, or while
-    # another handler does: an agent tells all processes of a worker, and each tells its children.
+    # another handler does: an agent signals all processes of a worker, and each signals its children.
     def wait():
         signal.sigwait(SIGNALS)
         stop.set()
@@ -45,7 +45,7 @@ def set_on_signals():
 
 
 def tell_start(agent: Agent):
-    """Tells the agent that a worker starts: once, where the worker has several processes."""
+    """Announces the start to the agent: once, if the worker has several processes."""
     if os.environ.get("LEASEHOLD_START_ID"):
         return
     start_id = os.urandom(16).hex()

@@ -1,4 +1,4 @@
-"""An append-only file a stream that refuses whoever has been replaced.
+"""An append-only file for each stream, which refuses a former owner.
 
 Every line carries the token of its writer. A token lower than the file's highest is refused, so a
 worker that was stopped between "is it still mine?" and its write cannot spoil a successor's work.
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from agent import clock_ns
 
-# No line of a sink is longer: the last one is found in so many bytes.
+# The longest line of a sink: its last line is found within this many bytes.
 LINE_BYTES_MAX = 64 * 1024
 
 
@@ -49,7 +49,7 @@ class Sink:
             self.record, self.offset = self.record + len(records), records[-1][0]
 
     def close(self):
-        """Forgets the file; what was written stays."""
+        """Closes the file; its lines stay."""
         os.close(self.fd)
 
     @contextmanager

@@ -62,8 +62,8 @@ class StreamWorker:
         self.stop = set_on_signals()
 
     def run(self):
-        """Works until it is told to stop, then lets every stream go."""
-        # Whoever hears of a lease does not wait for whoever copies: Python's 5 ms are too long.
+        """Works until a signal stops it, then releases every stream."""
+        # The watch of the lease must not wait for threads that copy: Python's 5 ms are too long.
         sys.setswitchinterval(0.0005)
         threading.Thread(target=self.watch, daemon=True).start()
         while not self.stop.is_set():
@@ -168,7 +168,7 @@ class StreamWorker:
             self.end(key, "expired", at_ns=own.until_ns)
 
     def let_go(self, key, why):
-        """Stops a stream, and only then tells the agent so."""
+        """Stops a stream, and only then notifies the agent."""
         token = self.owned[key].token
         self.end(key, why)
         return self.release(key, token)
@@ -183,19 +183,19 @@ class StreamWorker:
         self.journal.write("own_end", at_ns=at_ns, why=why, **fields)
 
     def release(self, key, token):
-        """Tells the agent that a stream was let go, in a thread: other streams do not wait."""
+        """Releases a stream at the agent, in a thread: other streams do not wait."""
 
-        def tell():
+        def release():
             for _ in range(20):
                 try:
                     return self.agent.release_stream(key[0], key[1], token)
                 except Refused:
-                    return None  # It is not held any more: nothing is left to release.
+                    return None  # It is no longer held: nothing is left to release.
                 except OSError:
                     time.sleep(0.1)
             return None
 
-        thread = threading.Thread(target=tell, daemon=True)
+        thread = threading.Thread(target=release, daemon=True)
         thread.start()
         return thread
 

@@ -25,11 +25,11 @@ pub(crate) struct Tally {
     faults: Mutex<Vec<String>>,
 }
 
-/// Agents by number, from 1 on; 0 is none.
+/// Agents by number, from 1 on; 0 means no agent.
 #[derive(Debug, Default)]
 struct Stream {
     owner: AtomicU32,
-    /// The owner, or the last one where there is none.
+    /// The owner, or the last one if it has none now.
     last: AtomicU32,
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct Counts {
 }
 
 impl Tally {
-    /// Of so many agents and streams, of which nobody owns any.
+    /// Of this many agents and streams, of which nobody owns any.
     pub(crate) fn new(agents: usize, streams: usize) -> Self {
         Self {
             streams: std::iter::repeat_with(Stream::default).take(streams).collect(),

@@ -13,10 +13,10 @@ use crate::figures::Figures;
 const LOOK: Duration = Duration::from_millis(2);
 const WORKERS: u64 = JOBS_AFTER / 2;
 
-/// Times hand-overs and takeovers, so many of each.
+/// Times hand-overs and takeovers, this many of each.
 pub(crate) async fn measure(story: &mut Story, runs: usize, figures: &mut Figures) {
     let replicas = &mut story.stage.replicas;
-    // The script has killed one. Agents learn of this one from whoever leads.
+    // The script has killed one. Agents learn of this one from the leader.
     replicas.start();
     for (what, signal) in
         [("SIGTERM to the leader", Signal::TERM), ("kill -9 of the leader", Signal::KILL)]

@@ -66,7 +66,7 @@ enum Seen {
     PollMissed(String, Instant),
 }
 
-/// Loses the worker that serves all pipelines, so many times.
+/// Loses the worker that serves all pipelines, this many times.
 pub(crate) async fn measure(access: &Access, runs: usize, figures: &mut Figures) {
     let namespace = namespace(access, "healing");
     let stage = Stage::set(access, &namespace, 1, 1, Work::File).await;

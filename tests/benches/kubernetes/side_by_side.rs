@@ -25,7 +25,7 @@ pub(crate) struct Outcome {
     lost: usize,
     peak: usize,
     settled: Duration,
-    /// Writes of the object's status, by whoever keeps it.
+    /// Writes of the object's status, by its controller.
     status_writes: u64,
 }
 

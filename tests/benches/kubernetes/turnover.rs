@@ -42,7 +42,7 @@ spec:
     )
 }
 
-/// Times slots that move after a pod's end, so many times for each way to end.
+/// Times slots that move after a pod's end, this many times for each way to end.
 pub(crate) async fn measure(access: &Access, runs: usize, figures: &mut Figures) {
     let (ms_min, ms_max) = JOB_MS;
     let namespace = namespace(access, "turnover");

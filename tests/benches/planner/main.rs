@@ -85,7 +85,7 @@ impl Options {
     }
 }
 
-/// Runs it so many times; the median, and what the last run gave.
+/// Runs it this many times; the median, and what the last run gave.
 fn median<T>(runs: usize, what: &str, mut run: impl FnMut() -> (Duration, T)) -> (Duration, T) {
     let progress = std::io::stderr().is_terminal();
     if progress {

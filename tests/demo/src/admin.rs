@@ -25,7 +25,7 @@ impl Admin {
     /// Connects when it is first used, and again whenever a replica is back.
     ///
     /// # Errors
-    /// Where an address is none.
+    /// If an address is invalid.
     pub fn new(addresses: &[String]) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let guard = runtime.enter();

@@ -299,7 +299,7 @@ mod tests {
         );
         assert_eq!(moves(&evidence.owns, 0, 100), 2, "there and back are two");
         assert_eq!(moves(&evidence.owns, 0, 31), 1);
-        assert_eq!(moves(&evidence.owns, 32, 100), 0, "its own stream again is none");
+        assert_eq!(moves(&evidence.owns, 32, 100), 0, "taking its own stream again is not a move");
         assert_eq!(evidence.owners_at(25).len(), 2);
         assert_eq!(evidence.owners_at(25)["s/x"], "w2");
         assert_eq!(evidence.owners_at(20).get("s/x"), None);

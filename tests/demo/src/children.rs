@@ -86,7 +86,7 @@ impl Process {
     /// How it ended; none while it lives.
     ///
     /// # Errors
-    /// Where the system does not tell.
+    /// If the system call fails.
     pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
         if self.status.is_none() {
             self.status = self.child.try_wait()?;

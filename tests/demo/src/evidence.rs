@@ -40,7 +40,7 @@ pub struct Own {
     pub load_milli: u64,
 }
 
-/// A worker was told to end by a signal.
+/// A worker was asked to end by a signal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Told {
     /// The worker.
@@ -53,14 +53,14 @@ pub struct Told {
     pub owned: usize,
 }
 
-/// All that the journals tell.
+/// All that the journals record.
 #[derive(Clone, Debug, Default)]
 pub struct Evidence {
     /// Every run of a job, by time of its beginning.
     pub runs: Vec<Run>,
     /// Every time of owning, by stream and then by time of its beginning.
     pub owns: Vec<Own>,
-    /// Every time that a worker was told to end by a signal.
+    /// Every time that a worker was asked to end by a signal.
     pub told: Vec<Told>,
     /// Jobs that were put into the queue.
     pub created: BTreeSet<String>,

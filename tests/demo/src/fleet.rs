@@ -63,7 +63,7 @@ impl Programs {
 pub enum Part {
     /// It takes part.
     Lives,
-    /// It was told to drain.
+    /// It was asked to drain.
     Drains,
     /// It is stopped: it lives, and does nothing.
     Stopped,
@@ -204,15 +204,15 @@ impl Fleet {
     /// The agent of a worker.
     ///
     /// # Errors
-    /// Where there is none.
+    /// If there is no such worker.
     pub fn agent(&mut self, worker: &str) -> Result<&mut Agent> {
         self.agents.get_mut(worker).with_context(|| format!("there is no worker {worker}"))
     }
 
-    /// Tells a worker to drain and end.
+    /// Asks a worker to drain and end.
     ///
     /// # Errors
-    /// Where there is none.
+    /// If there is no such worker.
     pub fn drain(&mut self, worker: &str) -> Result<()> {
         let agent = self.agent(worker)?;
         agent.part = Part::Drains;
@@ -239,10 +239,10 @@ impl Fleet {
         self.agents.iter().filter(lives).map(|(worker, _)| worker.clone()).collect()
     }
 
-    /// Forgets processes that have ended although the demo did not tell them to, and says which.
+    /// Forgets processes that have ended although the demo did not ask them to, and says which.
     ///
     /// # Errors
-    /// Where the system does not tell.
+    /// If the system call fails.
     pub fn forget_ended(&mut self) -> Result<Vec<String>> {
         let mut ended = Vec::new();
         for replica in &mut self.replicas {

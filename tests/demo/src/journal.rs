@@ -95,9 +95,9 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         until_ns: Option<u64>,
     },
-    /// A worker has ended, as it was told to.
+    /// A worker has ended, as it was asked to.
     Ended,
-    /// A worker was told to end by a signal.
+    /// A worker was asked to end by a signal.
     ToldToEnd {
         /// How many jobs it ran.
         running: usize,
@@ -115,7 +115,7 @@ pub enum Event {
     Stopped,
     /// It goes on.
     Continued,
-    /// From now on at most so many jobs may run at once.
+    /// From now on at most this many jobs may run at once.
     Budget {
         /// How many.
         max_jobs: u32,
@@ -142,7 +142,7 @@ pub struct Phase {
     pub to_ns: u64,
     /// The highest `maxJobs` that was in force in it.
     pub max_jobs: u32,
-    /// Whether so many jobs must have run at once while it was stable: the queue was long.
+    /// Whether this many jobs must have run at once while it was stable: the queue was long.
     pub full: bool,
     /// The workers that live and take streams at its end.
     pub living: Vec<String>,
@@ -247,7 +247,7 @@ impl Journals {
 /// Reads one journal line.
 ///
 /// # Errors
-/// Where it is none.
+/// If it is invalid.
 pub fn parse(text: &str) -> Result<Line> {
     serde_json::from_str(text).with_context(|| format!("no journal line: {text}"))
 }

@@ -61,7 +61,7 @@ impl Records {
 /// Reads a sink's file.
 ///
 /// # Errors
-/// Where a line is none of a sink's. A missing file is an empty one.
+/// If a line is not a sink's. A missing file is an empty one.
 pub fn read_sink(path: &Path) -> Result<Vec<Entry>> {
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
@@ -103,7 +103,7 @@ pub fn compare(stream: &str, source: &[&str], sink: &[Entry]) -> Records {
 /// A token's place in the order of tokens: `EPOCH.SEQ`, by epoch, then by number.
 ///
 /// # Errors
-/// Where `token` is none.
+/// If `token` is invalid.
 pub fn token_order(token: &str) -> Result<(u64, u64)> {
     match token.split_once('.') {
         Some((epoch, seq)) => Ok((epoch.parse()?, seq.parse()?)),

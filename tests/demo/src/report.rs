@@ -84,7 +84,7 @@ pub enum End {
 pub struct Failure {
     /// The check.
     pub check: String,
-    /// What was found.
+    /// The findings.
     pub evidence: Vec<String>,
 }
 

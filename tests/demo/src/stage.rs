@@ -46,7 +46,7 @@ pub struct Plan {
     pub name: String,
     /// The highest `maxJobs` in force in it.
     pub max_jobs: u32,
-    /// Whether so many jobs must run at once.
+    /// Whether this many jobs must run at once.
     pub full: bool,
 }
 
@@ -193,7 +193,7 @@ impl Stage {
         self.read_journals()?;
         let ended = self.fleet.forget_ended()?;
         if self.stays {
-            // Whoever looks around may end what they like.
+            // A user who looks around may end any process.
             ended.iter().for_each(|words| self.screen.say(words));
         } else if !ended.is_empty() {
             bail!("nobody told them to, and yet {}", ended.join(", "));

@@ -138,7 +138,7 @@ impl Work {
         Ok(jobs)
     }
 
-    /// What the journals tell now, and who wrote what to the sink.
+    /// What the journals record now, and who wrote what to the sink.
     ///
     /// # Errors
     /// Where a file cannot be understood.

@@ -57,7 +57,7 @@ pub(super) struct Fleet {
 struct Place {
     process: Option<Process>,
     is_stopped: bool,
-    /// It is dead because it was told to be.
+    /// It is dead because it was asked to be.
     is_down: bool,
     starts: u32,
 }
@@ -178,7 +178,7 @@ impl Fleet {
         Ok(ended)
     }
 
-    /// Tells all workers to end when their jobs have, and waits for that. Returns whose end was
+    /// Asks all workers to end when their jobs have, and waits for that. Returns whose end was
     /// another.
     pub(super) fn end_workers(&mut self) -> Vec<String> {
         for node in 0..NODES {

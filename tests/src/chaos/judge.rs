@@ -12,7 +12,7 @@ use super::wanted::CAPACITY;
 /// Cases of one kind that are told one by one.
 const CASES_MAX: usize = 10;
 
-/// What was found.
+/// The findings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
     /// Jobs that were begun.

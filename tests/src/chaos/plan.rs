@@ -57,7 +57,7 @@ pub enum Disk {
 pub enum Edit {
     /// Another budget.
     Budget(u32),
-    /// So many streams more in both sets.
+    /// This many streams more in both sets.
     Streams(usize),
     /// Another set of streams.
     Set,

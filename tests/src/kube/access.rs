@@ -1,5 +1,5 @@
-//! A way into a cluster: the real kubectl, a client, and tokens of service accounts. Whoever holds
-//! one of [`super::ControlPlane`]'s own is its administrator.
+//! A way into a cluster: the real kubectl, a client, and tokens of service accounts. The
+//! holder of one from [`super::ControlPlane`] itself is its administrator.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -50,7 +50,7 @@ impl Access {
     /// A client of this cluster.
     ///
     /// # Panics
-    /// Where the kubeconfig is none.
+    /// If the kubeconfig is invalid.
     pub async fn client(&self) -> Client {
         let config = Kubeconfig::read_from(&self.kubeconfig).expect("a kubeconfig");
         let config = Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await;
@@ -162,7 +162,7 @@ impl Access {
         Ok(token.expect("a granted request has its token"))
     }
 
-    /// The way in of whoever bears `token`; its kubeconfig is written to `file`.
+    /// Access for the bearer of `token`; its kubeconfig is written to `file`.
     ///
     /// # Panics
     /// Where this kubeconfig names no cluster, or `file` cannot be written.

@@ -9,7 +9,7 @@ use crate::toolbox::{self, Missing};
 pub(super) const CONTROL_PLANE: [&str; 5] =
     ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"];
 
-/// The binary's path; none where there is none.
+/// The binary's path; none if it is not built.
 pub(super) fn find(name: &str) -> Option<PathBuf> {
     let own = std::env::var_os("KUBEBUILDER_ASSETS").map(PathBuf::from);
     let folders = own.into_iter().chain([toolbox::root().join(".cache/kubernetes")]);
@@ -19,7 +19,7 @@ pub(super) fn find(name: &str) -> Option<PathBuf> {
 /// The binary's path.
 ///
 /// # Panics
-/// Where there is none: whoever needs it has looked with [`all`] before.
+/// If there is none: callers have checked with [`all`] before.
 pub(super) fn path(name: &str) -> PathBuf {
     find(name).unwrap_or_else(|| panic!("no {name}: `make tools` builds it"))
 }

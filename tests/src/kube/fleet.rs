@@ -36,14 +36,14 @@ pub struct Dials {
 /// What a fleet's workers do.
 #[derive(Clone, Copy, Debug)]
 pub enum Work {
-    /// Long jobs, of so many milliseconds.
+    /// Long jobs, of this many milliseconds.
     Jobs {
         /// The shortest.
         ms_min: u64,
         /// The longest.
         ms_max: u64,
     },
-    /// The same without an agent: so many at once, whatever others do.
+    /// The same without an agent: this many at once, whatever others do.
     JobsAlone {
         /// The shortest.
         ms_min: u64,
@@ -208,7 +208,7 @@ impl Fleet {
 }
 
 impl Member {
-    /// Tells the worker's and then the agent's process to end, and waits for both.
+    /// Asks the worker's and then the agent's process to end, and waits for both.
     async fn end(&self) {
         if let Some((_, address)) = &self.agent {
             // The hook. Where the agent has ended already, the drain is over.

@@ -25,7 +25,7 @@ pub trait Runner: Send + Sync + 'static {
     /// is deleted before.
     fn start(&self, pod: PlayedPod) -> impl Future<Output = ()> + Send;
 
-    /// Tells the pod's processes to end, and returns when they have ended. It is dropped when the
+    /// Asks the pod's processes to end, and returns when they have ended. It is dropped when the
     /// grace period is over.
     fn stop(&self, pod: PlayedPod, grace: Duration) -> impl Future<Output = ()> + Send;
 
@@ -194,7 +194,7 @@ fn grace(pod: &Pod) -> Duration {
     Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
 }
 
-/// Whether the pod, or this one of its name, is there no more.
+/// Whether the pod, or the one with its name and UID, is gone.
 fn is_gone(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 404 || status.code == 409)
 }

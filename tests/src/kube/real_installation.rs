@@ -33,7 +33,7 @@ pub struct RealInstallation {
 }
 
 impl RealInstallation {
-    /// Starts a cluster with so many nodes and installs `overlays/dev` in it; none as with
+    /// Starts a cluster with this many nodes and installs `overlays/dev` in it; none as with
     /// [`RealCluster::start`].
     ///
     /// # Panics
@@ -138,7 +138,7 @@ impl Room<'_> {
         }
     }
 
-    /// A field of an object, by a JSON path; empty where there is none.
+    /// A field of an object, by a JSON path; empty if the object lacks it.
     #[must_use]
     pub fn field(&self, object: &str, path: &str) -> String {
         let output = format!("--output=jsonpath={{{path}}}");
@@ -179,7 +179,7 @@ impl Room<'_> {
         (volume, "{name: journals, mountPath: /journals}".to_owned())
     }
 
-    /// How a container of a pod stands, whichever kind it is of; null where there is none.
+    /// How a container of a pod stands, whichever kind it is of; null if the pod lacks it.
     ///
     /// # Panics
     /// Where there is no such pod.
@@ -261,7 +261,7 @@ impl Room<'_> {
     }
 }
 
-/// What was found instead, and how the room stands at the moment when this is shown.
+/// The findings instead, and how the room stands at the moment when this is shown.
 struct Standing<'a> {
     room: &'a Room<'a>,
     found: String,
@@ -273,7 +273,7 @@ impl Display for Standing<'_> {
     }
 }
 
-/// How a container of a pod stands, whichever kind it is of; null where there is none.
+/// How a container of a pod stands, whichever kind it is of; null if the pod lacks it.
 #[must_use]
 pub fn container(pod: &Value, name: &str) -> Value {
     let kinds = ["containerStatuses", "initContainerStatuses"];

@@ -85,7 +85,7 @@ impl Replicas {
         self.running.last().expect("it was just added")
     }
 
-    /// Replaces one, as a rolling update does: it is told to end, and when it has, another begins
+    /// Replaces one, as a rolling update does: it is asked to end, and when it has, another begins
     /// in its place.
     ///
     /// # Panics

@@ -24,7 +24,7 @@ const JOBS_PER_WORKER: u64 = 2;
 pub enum Keeper {
     /// The WorkerCluster `builds`.
     WorkerCluster,
-    /// The Deployment `builds`, whose pods have so many seconds to end.
+    /// The Deployment `builds`, whose pods have this many seconds to end.
     Deployment {
         /// `terminationGracePeriodSeconds`.
         grace_s: u64,
@@ -110,7 +110,7 @@ impl Story {
         self.stage.apply(&self.keeper.manifest(&self.stage, &image(version), jobs));
     }
 
-    /// Whether all is as wanted: so many jobs run, and no pod is on its way in or out.
+    /// Whether all is as wanted: this many jobs run, and no pod is on its way in or out.
     fn stands_at(&self, jobs: u64) -> bool {
         let workers = jobs / JOBS_PER_WORKER;
         let Some(object) = self.stage.get(self.keeper.kind(), "builds") else { return false };

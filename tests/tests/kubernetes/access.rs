@@ -22,7 +22,7 @@ use leasehold_types::limits::PROTOCOL_VERSION;
 use rcgen::SigningKey as _;
 use serde_json::{Value, json};
 use tests::kube::{AUDIENCE, Access, Cluster, Replicas, TokenFor};
-use tests::process::{Process, eventually, free_address};
+use tests::process::{HANG, Process, eventually, free_address};
 use tests::toolbox;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -332,9 +332,12 @@ async fn a_hostile_agent_neither_reads_nor_changes_what_is_another_workers() {
         let stream = answer.expect("a stream").into_inner().stream.expect("a stream");
         stream.claims.into_iter().map(|claim| claim.worker).collect::<Vec<_>>()
     };
-    while owner(&mut admin).await != ["w-0"] {
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-    }
+    let owned = async {
+        while owner(&mut admin).await != ["w-0"] {
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(HANG, owned).await.expect("w-0 owns the stream");
 
     // Hello for another worker.
     let mut peer = rig.dial(&hostile).await;
@@ -399,7 +402,7 @@ async fn a_hostile_agent_neither_reads_nor_changes_what_is_another_workers() {
     let drain = DrainWorkerRequest { cluster: cluster_name, worker: name };
     let status = admin.drain_worker(with_token(drain.clone(), &hostile)).await.expect_err("ok");
     assert_eq!(status.code(), Code::PermissionDenied, "{status:?}");
-    // Whoever may read may not yet change; and who shows nothing gets nothing.
+    // A right to read is no right to change, and no token means no answer.
     let status = admin.drain_worker(with_token(drain, &person)).await.expect_err("a drain");
     assert_eq!(status.code(), Code::PermissionDenied, "{status:?}");
     assert!(status.message().contains("create workerclusters/drain"), "{status:?}");

@@ -42,7 +42,7 @@ spec:
     )
 }
 
-/// The class has so many workers, all connected, and workers are chosen for so much load.
+/// The class has this many workers, all connected, and workers are chosen for so much load.
 fn wait_for_workers(stage: &Stage, workers: u64, placed: &str) {
     stage.wait_for(&format!("{workers} workers with {placed}"), "wcl", "green", |it| {
         let status = &it["status"];

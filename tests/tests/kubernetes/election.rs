@@ -81,7 +81,7 @@ impl Election {
         })
     }
 
-    /// Waits until the holder has renewed so many times from now.
+    /// Waits until the holder has renewed this many times from now.
     fn renews(&self, times: u32) -> Lease {
         let mut last = self.lease().expect("a Lease");
         for _ in 0..times {
@@ -309,7 +309,7 @@ fn a_leader_leads_on_while_the_api_server_is_away() {
         let standby = &election.replicas.running[at];
         eventually("a watch in vain", || says(standby, "cannot watch the Lease"));
     }
-    // For longer than a standby would wait for a leader that it cannot hear.
+    // Longer than a standby waits for a leader that it cannot reach: no standby takes over.
     std::thread::sleep(Duration::from_secs(10));
     assert!(leads(election.replicas.running[leader].http, first.epoch));
     plane.start_component(Component::ApiServer);

@@ -33,7 +33,7 @@ spec:
     )
 }
 
-/// Says what happens to its pods, and ends none before it is told to.
+/// Says what happens to its pods, and ends none before it is asked to.
 struct Told {
     events: mpsc::UnboundedSender<(&'static str, PlayedPod)>,
     may_end: tokio::sync::Semaphore,

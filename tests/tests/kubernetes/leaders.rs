@@ -65,6 +65,7 @@ async fn a_leader_that_wakes_after_its_time_changes_nothing() {
         (all && owned_once(&leases)).then_some(leases)
     });
     let workers: Vec<_> = granted.keys().cloned().collect();
+    // Longer than `--leadership`, so that the old leader's term is over when it wakes.
     tokio::time::sleep(Duration::from_secs(9)).await;
 
     stopped.signal(Signal::CONT);

@@ -14,7 +14,7 @@ use tests::kube::{Room, WORKER_IMAGE};
 /// The agent's container.
 const AGENT: &str = "leasehold-agent";
 
-/// A WorkerCluster for so many jobs, two a worker, and six streams, none of which a living worker
+/// A WorkerCluster for this many jobs, two a worker, and six streams, none of which a living worker
 /// gives up within half a minute.
 fn cluster(jobs: u32, more: &str) -> String {
     let streams: Vec<_> = (1..=6).map(|number| format!("{{name: feed-{number}}}")).collect();
@@ -64,7 +64,7 @@ fn template(room: &Room<'_>, arguments: &[&str]) -> String {
     )
 }
 
-/// A Deployment of so many workers.
+/// A Deployment of this many workers.
 fn deployment(room: &Room<'_>, replicas: u32, arguments: &[&str]) -> String {
     format!(
         r"

@@ -56,7 +56,7 @@ async fn a_scale_in_ends_no_job_and_the_replicas_fall_last() {
         let marked = pods
             .iter()
             .filter(|pod| pod["metadata"]["annotations"]["leasehold.dev/drain"] == "scale-in");
-        // Whoever has drained may be gone by now.
+        // A drained worker may be gone by now.
         (marked.count() + 4 - pods.len() >= 3).then_some(())
     });
     eventually("1 replica", || (replicas(&stage, "deployment", "builds") == Some(1)).then_some(()));

@@ -30,6 +30,7 @@ async fn an_outage_of_the_api_server_stops_no_job_and_moves_no_stream() {
 
     plane.kill_component(Component::ApiServer);
     let (began, began_ns) = (Instant::now(), now_ns());
+    // For the whole outage, no lease changes.
     while began.elapsed() < OUTAGE {
         assert_eq!(stage.leases(&workers), before, "after {:?}", began.elapsed());
         tokio::time::sleep(Duration::from_millis(500)).await;

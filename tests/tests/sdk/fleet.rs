@@ -123,7 +123,7 @@ impl Fleet {
         std::fs::remove_file(self.coordinator.folder().join("work/hold")).expect("the file");
     }
 
-    /// What an agent tells its worker.
+    /// What an agent reports to its worker.
     pub(crate) fn lease(&self, index: usize) -> Option<Value> {
         let (_, body) = get(self.agents[index].api, "/v1/lease")?;
         serde_json::from_str(&body).ok()
@@ -146,7 +146,7 @@ impl Fleet {
         own.map(|run| run.job).collect()
     }
 
-    /// Waits until a worker runs so many jobs; which.
+    /// Waits until a worker runs this many jobs; which.
     pub(crate) fn eventually_running(&self, index: usize, jobs: usize) -> BTreeSet<String> {
         eventually("its jobs to run", || {
             Some(self.running(index)).filter(|running| running.len() == jobs)
@@ -169,7 +169,7 @@ impl Fleet {
         owners.values().filter(|owner| **owner == worker).count()
     }
 
-    /// Waits until so many streams are owned.
+    /// Waits until this many streams are owned.
     pub(crate) fn eventually_owned(&self, streams: usize) {
         eventually("owners of all streams", || {
             (self.evidence().owners_at(clock::now_ns()).len() == streams).then_some(())

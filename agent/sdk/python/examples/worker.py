@@ -1,4 +1,4 @@
-"""A worker with the SDK: jobs, streams, and a sink that refuses whoever has been replaced.
+"""A worker with the SDK: jobs, streams, and a sink that refuses a former owner.
 
     leasehold-agent run ... -- python3 agent/sdk/python/examples/worker.py FOLDER
 

@@ -1,7 +1,7 @@
-"""The link to the agent: it follows the lease, and is made again whenever it breaks.
+"""The link to the agent: it watches the lease, and connects again when the connection breaks.
 
-Invariant: whoever hears of a lease, or asks for a job, does so after this agent's process has been
-told of this start and of the jobs that run. One process of the agent's is one *era*.
+Invariant: a worker sees a lease, or asks for a job, only after the agent's present process has
+learnt of this start and of the jobs that run. One process of the agent's is one *era*.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class Pool:
     token: str = ""
     #: How many jobs run now.
     running: int = 0
-    #: The size is valid for so many milliseconds from when the worker sent the request; None
+    #: The size is valid for this many milliseconds from when the worker sent the request; None
     #: where it does not expire.
     valid_for_ms: Optional[int] = None
 
@@ -99,10 +99,10 @@ class StreamLease:
     token: str = ""
     #: Held or revoked.
     state: StreamLeaseState = StreamLeaseState.UNSPECIFIED
-    #: The lease is valid for so many milliseconds from when the worker sent the request; None for
+    #: The lease is valid for this many milliseconds from when the worker sent the request; None for
     #: a pinned stream, which does not expire.
     valid_for_ms: Optional[int] = None
-    #: If revoked: release it within so many milliseconds from when the worker sent the request.
+    #: If revoked: release it within this many milliseconds from when the worker sent the request.
     release_within_ms: Optional[int] = None
 
     @classmethod
@@ -174,10 +174,10 @@ class Binding:
     token: str = ""
     #: Held or revoked.
     state: StreamLeaseState = StreamLeaseState.UNSPECIFIED
-    #: The lease is valid for so many milliseconds from when the worker sent the request; None
+    #: The lease is valid for this many milliseconds from when the worker sent the request; None
     #: where it does not expire.
     valid_for_ms: Optional[int] = None
-    #: If revoked: release it within so many milliseconds from when the worker sent the request.
+    #: If revoked: release it within this many milliseconds from when the worker sent the request.
     release_within_ms: Optional[int] = None
     #: The worker's part of the node's load, in documents per second.
     documents_per_second: float = 0.0

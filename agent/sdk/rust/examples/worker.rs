@@ -1,4 +1,4 @@
-//! A worker with the SDK: jobs, streams, and a sink that refuses whoever has been replaced.
+//! A worker with the SDK: jobs, streams, and a sink that refuses a former owner.
 //!
 //!     leasehold-agent run ... -- target/debug/examples/worker FOLDER
 //!
@@ -19,13 +19,13 @@ use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Jobs at once, where the pool allows as many.
+/// The most jobs at once, if the pool allows them.
 const TASKS: usize = 4;
 const STEP: Duration = Duration::from_millis(20);
 /// No line of a sink is longer.
 const LINE_BYTES_MAX: u64 = 4096;
 
-/// Where this worker writes, and as whom.
+/// The folder of this worker, its name and its journal.
 struct Place {
     folder: PathBuf,
     worker: String,
@@ -43,7 +43,7 @@ impl Place {
         Ok(Self { folder: folder.into(), worker, journal })
     }
 
-    /// Writes what this worker did; one write a line.
+    /// Writes an event of this worker in one write, as one line.
     fn note(&self, event: &str, at_ns: u64, fields: Value) -> anyhow::Result<()> {
         let wall = SystemTime::now().duration_since(UNIX_EPOCH)?.as_micros();
         let mut line = json!({
@@ -123,7 +123,7 @@ async fn run_jobs(worker: Worker, place: Arc<Place>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes to the sink for as long as the stream is this worker's.
+/// Writes to the sink while this worker owns the stream.
 async fn consume(stream: Stream, place: Arc<Place>) -> anyhow::Result<()> {
     let (set, name, token) = (stream.set(), stream.name(), stream.token().to_string());
     let lease = json!({"set": set, "stream": name, "token": token});
@@ -134,8 +134,8 @@ async fn consume(stream: Stream, place: Arc<Place>) -> anyhow::Result<()> {
                 break error.to_string();
             }
             if !owned {
-                // From its first record on: that one shuts out a former owner that was stopped
-                // between "is it still mine?" and its write.
+                // Ownership counts from the first record: it shuts out a former owner that was
+                // suspended between its check of the lease and its write.
                 place.note("own_start", sink.last_ns, lease.clone())?;
                 owned = true;
             }
@@ -152,7 +152,7 @@ async fn consume(stream: Stream, place: Arc<Place>) -> anyhow::Result<()> {
     if !stream.is_valid() {
         why = "lost".into();
     }
-    // Of a stream that is over this task may hear late; it wrote nothing after that moment.
+    // The task may learn late that the stream is lost; it wrote nothing after that moment.
     if why != "revoked" {
         at_ns = sink.last_ns;
     }

@@ -1,5 +1,5 @@
-//! Where the agent is. A connection made here is one process of the agent's: it is never made
-//! again behind its user's back.
+//! The agent's address. A connection made here belongs to one process of the agent's: it never
+//! reconnects by itself, so its user notices that the process has changed.
 
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -27,7 +27,7 @@ pub(crate) enum Address {
 
 impl Address {
     /// The address that the environment names, or the default one.
-    pub(crate) fn of_environment() -> Result<Self, Error> {
+    pub(crate) fn from_environment() -> Result<Self, Error> {
         let named = |name| std::env::var(name).ok().filter(|value: &String| !value.is_empty());
         match (named("LEASEHOLD_ADDR"), named("LEASEHOLD_SOCKET")) {
             (Some(address), _) => Self::parse(&address),

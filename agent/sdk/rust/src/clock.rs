@@ -1,5 +1,5 @@
-//! The one clock that leases are counted by: it never jumps, and a suspended machine's sleep does
-//! not stop it.
+//! The clock that leases are counted by: it never jumps, and it goes on while the machine is
+//! suspended.
 
 use leasehold_types::Moment;
 use rustix::time::{ClockId, clock_gettime};

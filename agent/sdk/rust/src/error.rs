@@ -11,9 +11,9 @@ pub enum Error {
     /// The agent refused.
     #[error("{reason}: {message}")]
     Refused {
-        /// One of the worker API's words: `no_slot`, `no_lease`, `invalid`, …
+        /// A reason of the worker API: `no_slot`, `no_lease`, `invalid`, …
         reason: String,
-        /// The same for people.
+        /// The refusal in words, for people.
         message: String,
     },
     /// A job of this id runs in this process, or waits to run.
@@ -46,7 +46,7 @@ impl Error {
     }
 }
 
-/// The agent writes `reason: message`; what it did not write is the connection's.
+/// The agent writes `reason: message`. Any other status comes from the connection.
 impl From<Status> for Error {
     fn from(status: Status) -> Self {
         let parts = status.message().split_once(": ");
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_of_the_agents_is_a_no_and_another_is_a_lost_connection() {
+    fn a_status_of_the_agent_is_a_refusal_and_any_other_a_lost_connection() {
         let no = Error::from(Status::failed_precondition("no_slot: every slot is in use: 1 of 1"));
         assert_eq!(no.reason(), "no_slot");
         assert_eq!(no.to_string(), "no_slot: every slot is in use: 1 of 1");

@@ -1,6 +1,6 @@
-//! A job: from the question whether it may run to the word that it is over.
+//! A job: it asks for a slot, runs, and ends.
 //!
-//! Invariant: a job runs only after a yes of the agent's present process, or one that was told of
+//! Invariant: a job runs only after the agent's present process has admitted it, or has learnt of
 //! it when its era began.
 
 use std::sync::Arc;
@@ -12,18 +12,18 @@ use leasehold_types::{Moment, Token};
 use crate::clock;
 use crate::error::Error;
 use crate::link::{PAUSE_MAX, PAUSE_MIN, answer};
+use crate::session::Session;
 use crate::state::{Client, State};
-use crate::worker::Inner;
 
-/// How long the agent may keep one question for a slot.
-const ASK_MAX: Duration = Duration::from_secs(10);
+/// How long the agent may hold one request for a slot.
+const WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// A job that may run, until it is dropped: dropping ends it.
 #[derive(Debug)]
 pub struct Job {
     id: String,
     token: Token,
-    inner: Arc<Inner>,
+    session: Arc<Session>,
 }
 
 impl Job {
@@ -41,56 +41,56 @@ impl Job {
 
     /// Ends the job, and returns when the agent has confirmed that.
     pub async fn end(self) {
-        let (inner, id) = (self.inner.clone(), self.id.clone());
+        let (session, id) = (self.session.clone(), self.id.clone());
         drop(self);
-        inner.shared.until(|state| (!state.ended.contains(&id)).then_some(())).await;
+        session.shared.until(|state| (!state.ended.contains(&id)).then_some(())).await;
     }
 
     pub(crate) async fn begin(
-        inner: Arc<Inner>,
+        session: Arc<Session>,
         id: String,
         until: Option<Moment>,
     ) -> Result<Self, Error> {
-        let mut asking = Asking::new(inner, id, until)?;
-        let token = asking.ask().await?;
-        Ok(Self { id: asking.id.clone(), token, inner: asking.inner.clone() })
+        let mut pending = PendingJob::new(session, id, until)?;
+        let token = pending.admit().await?;
+        Ok(Self { id: pending.id.clone(), token, session: pending.session.clone() })
     }
 }
 
 impl Drop for Job {
     fn drop(&mut self) {
-        self.inner.shared.change(|state| state.end(&self.id));
+        self.session.shared.change(|state| state.end(&self.id));
     }
 }
 
-/// A job on its way to its slot. Dropped on the way, it leaves no slot taken.
-struct Asking {
-    inner: Arc<Inner>,
+/// A job that waits for its slot. If it is dropped before it runs, it leaves no slot in use.
+struct PendingJob {
+    session: Arc<Session>,
     id: String,
     until: Option<Moment>,
     pause: Duration,
-    /// The agent may have admitted it without our knowing.
+    /// The agent may have admitted it although this process got no answer.
     unsure: bool,
 }
 
-impl Asking {
-    fn new(inner: Arc<Inner>, id: String, until: Option<Moment>) -> Result<Self, Error> {
-        let free = inner
+impl PendingJob {
+    fn new(session: Arc<Session>, id: String, until: Option<Moment>) -> Result<Self, Error> {
+        let free = session
             .shared
-            .change(|state| !state.running.contains(&id) && state.asking.insert(id.clone()));
+            .change(|state| !state.running.contains(&id) && state.pending.insert(id.clone()));
         match free {
-            true => Ok(Self { inner, id, until, pause: PAUSE_MIN, unsure: false }),
+            true => Ok(Self { session, id, until, pause: PAUSE_MIN, unsure: false }),
             false => Err(Error::Runs(id)),
         }
     }
 
-    /// Asks until there is a yes, a no that stays one, or no time left.
-    async fn ask(&mut self) -> Result<Token, Error> {
+    /// Asks until the agent admits the job, refuses it for good, or the time is over.
+    async fn admit(&mut self) -> Result<Token, Error> {
         loop {
             let (era, mut client) = self.link().await?;
-            match self.ask_once(&mut client).await {
-                Ok(yes) => {
-                    let token = yes.token.parse().map_err(Error::lost)?;
+            match self.admit_once(&mut client).await {
+                Ok(admitted) => {
+                    let token = admitted.token.parse().map_err(Error::lost)?;
                     if self.runs_in(era) {
                         return Ok(token);
                     }
@@ -100,7 +100,7 @@ impl Asking {
                     self.unsure = false;
                     match error.reason() {
                         "draining" | "invalid" => return Err(error),
-                        // The agent has let us wait for a slot; for anything else we wait.
+                        // The agent has already held this request until its wait was over.
                         "no_slot" | "no_lease" if !self.is_over() => {}
                         _ => self.pause(error).await?,
                     }
@@ -109,19 +109,20 @@ impl Asking {
         }
     }
 
-    async fn ask_once(&mut self, client: &mut Client) -> Result<wire::BeginJobResponse, Error> {
-        let asks = self.inner.asks.clone();
-        let _turn = asks.acquire().await.expect("it is never closed");
-        let wait = self.left().map_or(ASK_MAX, |left| left.min(ASK_MAX));
+    async fn admit_once(&mut self, client: &mut Client) -> Result<wire::BeginJobResponse, Error> {
+        let session = self.session.clone();
+        let _permit = session.slot_requests.acquire().await.expect("it is never closed");
+        let wait = self.left().map_or(WAIT_MAX, |left| left.min(WAIT_MAX));
         let wait_ms = u32::try_from(wait.as_millis()).unwrap_or(u32::MAX);
         let request = wire::BeginJobRequest { job_id: self.id.clone(), wait_ms };
         self.unsure = true;
         answer(client.begin_job(request), wait).await
     }
 
-    /// A process that took over while this one answered was not told of the job: it is asked too.
+    /// Records that the job runs, unless another process of the agent's has taken over meanwhile:
+    /// that one does not know the job, so it is asked as well.
     fn runs_in(&mut self, era: u64) -> bool {
-        let runs = self.inner.shared.change(|state| {
+        let runs = self.session.shared.change(|state| {
             let same = state.era == era;
             if same {
                 state.running.insert(self.id.clone());
@@ -132,16 +133,16 @@ impl Asking {
         runs
     }
 
-    /// Waits until the agent may be asked.
+    /// Waits for a connection over which the agent may be asked.
     async fn link(&self) -> Result<(u64, Client), Error> {
-        let ready = self.inner.shared.until(|state: &mut State| {
+        let ready = self.session.shared.until(|state: &mut State| {
             if state.closed {
                 return Some(Err(Error::Closed));
             }
             if state.draining {
                 return Some(Err(Error::Draining));
             }
-            // An end of the same id that is still owed would end this one.
+            // An unconfirmed end of an earlier job of the same id would end this one.
             let client = state.client.clone().filter(|_| !state.ended.contains(&self.id))?;
             Some(Ok((state.era, client)))
         });
@@ -172,10 +173,10 @@ impl Asking {
     }
 }
 
-impl Drop for Asking {
+impl Drop for PendingJob {
     fn drop(&mut self) {
-        self.inner.shared.change(|state| {
-            state.asking.remove(&self.id);
+        self.session.shared.change(|state| {
+            state.pending.remove(&self.id);
             if self.unsure {
                 state.ended.insert(self.id.clone());
             }

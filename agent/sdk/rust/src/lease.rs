@@ -1,193 +1,111 @@
-//! The lease of a stream or of a binding while this worker owns it: where it stands, and its way
-//! back.
+//! Streams and bindings that this worker owns, and the lease that both have.
 
 use std::fmt;
+use std::ops::Deref;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use leasehold_types::{Moment, Token};
+use leasehold_types::Token;
 use tokio::sync::watch;
 
-use crate::binding::Binding;
 use crate::clock;
-use crate::route::Next;
-use crate::state::{Key, Kind, Taken};
-use crate::stream::Stream;
-use crate::worker::Inner;
+use crate::owned::{Key, Kind, LeaseStatus, OwnedLease};
+use crate::route::{Endpoint, Next, Turns};
+use crate::session::Session;
+use crate::state::TakenLease;
 
-/// Where a lease stands.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Standing {
-    revoked: bool,
-    lost: bool,
-    /// Of a binding: where documents go from here.
-    pub(crate) next: Arc<[Next]>,
-}
-
-impl Standing {
-    /// Nothing may be written any more.
-    pub(crate) fn is_lost(&self) -> bool {
-        self.lost
-    }
-}
-
-/// A lease as the state keeps it while it is in the worker's hands.
-#[derive(Debug)]
-pub(crate) struct Hand {
-    pub(crate) token: Token,
-    end: Option<Moment>,
-    release_by: Option<Moment>,
-    shown: String,
-    standing: watch::Sender<Standing>,
-}
-
-impl Hand {
-    pub(crate) fn new(
-        key: &Key,
-        token: Token,
-        end: Option<Moment>,
-        next: Arc<[Next]>,
-    ) -> (Self, watch::Receiver<Standing>) {
-        let (standing, seen) = watch::channel(Standing { next, ..Standing::default() });
-        (Self { token, end, release_by: None, shown: key.to_string(), standing }, seen)
-    }
-
-    /// What the newest lease says of it. What is lost stays lost.
-    pub(crate) fn renew(&mut self, held: bool, end: Option<Moment>, release_by: Option<Moment>) {
-        let Standing { revoked, lost, .. } = *self.standing.borrow();
-        if lost {
-            return;
-        }
-        self.end = end;
-        if held == revoked {
-            // Revoked, or after all to be kept: a new leader may want it so.
-            self.release_by = release_by.filter(|_| !held);
-            self.standing.send_modify(|standing| standing.revoked = !held);
-        }
-    }
-
-    /// Where documents go from here now.
-    pub(crate) fn reroute(&self, next: &Arc<[Next]>) {
-        self.standing.send_if_modified(|standing| {
-            let other = standing.next != *next;
-            if other {
-                standing.next = next.clone();
-            }
-            other
-        });
-    }
-
-    /// The lease is over.
-    pub(crate) fn lose(&mut self, why: &str) {
-        if !self.standing.borrow().is_lost() {
-            tracing::warn!(lease = self.shown, token = %self.token, why, "a lease is lost");
-            self.standing.send_modify(|standing| standing.lost = true);
-        }
-    }
-
-    /// Ends it where its time is over; when it will be.
-    pub(crate) fn keep_time(&mut self, now: Moment) -> Option<Moment> {
-        let end = self.end.filter(|_| !self.standing.borrow().is_lost())?;
-        if end <= now {
-            self.lose("it was not renewed");
-            return None;
-        }
-        Some(end)
-    }
-}
-
-/// What a [`Stream`] and a [`Binding`] have in common: a lease that
-/// this worker owns, until it is dropped.
+/// The lease of a [`Stream`] or a [`Binding`] that this worker owns until it drops it.
 ///
-/// It is lost a little before it ends, by this process's own clock, whether the agent says so or
-/// cannot be reached.
+/// It is lost shortly before it ends, by this process's own clock, even if the agent cannot be
+/// reached.
 pub struct Lease {
     key: Key,
     token: Token,
     /// Of a binding: its share of the load.
-    pub(crate) load: f64,
-    standing: watch::Receiver<Standing>,
-    inner: Arc<Inner>,
+    load: f64,
+    status: watch::Receiver<LeaseStatus>,
+    session: Arc<Session>,
 }
 
 impl Lease {
-    /// The next of this kind to own; none when there will be none any more.
-    async fn next(inner: &Arc<Inner>, kind: Kind) -> Option<Self> {
-        let taken = inner.shared.until(|state| match state.take(kind) {
+    /// Waits for the next lease of this kind; none once the worker drains or is closed.
+    async fn next(session: &Arc<Session>, kind: Kind) -> Option<Self> {
+        let taken = session.shared.until(|state| match state.take(kind) {
             Some(taken) => Some(Some(taken)),
             None if state.draining || state.closed => Some(None),
             None => None,
         });
-        let Taken { key, token, load, standing } = taken.await?;
-        let lease = Self { key, token, load, standing, inner: inner.clone() };
-        inner.shared.tell();
+        let TakenLease { key, token, load, status } = taken.await?;
+        let lease = Self { key, token, load, status, session: session.clone() };
+        session.shared.notify();
         Some(lease)
     }
 
-    pub(crate) fn key(&self) -> &Key {
+    fn key(&self) -> &Key {
         &self.key
     }
 
     /// Of a binding: where documents go from here, at this moment.
-    pub(crate) fn routes(&self) -> Arc<[Next]> {
-        self.standing.borrow().next.clone()
+    fn routes(&self) -> Arc<[Next]> {
+        self.status.borrow().next.clone()
     }
 
-    /// The fencing token: goes with everything that is written under the lease.
+    /// The fencing token: send it with every write under the lease.
     #[must_use]
     pub fn token(&self) -> Token {
         self.token
     }
 
-    /// Whether anything may be written under it at this moment, by the clock.
+    /// Whether the lease permits writes at this moment, by the clock.
     #[must_use]
     pub fn is_valid(&self) -> bool {
-        if self.standing.borrow().is_lost() {
+        if self.status.borrow().lost {
             return false;
         }
-        self.with_hand(|hand| hand.keep_time(clock::now()));
-        !self.standing.borrow().is_lost()
+        self.with_owned(|owned| owned.expire(clock::now()));
+        !self.status.borrow().lost
     }
 
-    /// The time until it is lost unless it is renewed; none where it does not end by time.
+    /// The time until the lease is lost unless it is renewed; none if it does not end by time.
     #[must_use]
     pub fn time_left(&self) -> Option<Duration> {
-        if self.standing.borrow().is_lost() {
+        if self.status.borrow().lost {
             return Some(Duration::ZERO);
         }
-        self.with_hand(|hand| hand.end).flatten().map(|end| end.since(clock::now()))
+        self.with_owned(|owned| owned.end).flatten().map(|end| end.since(clock::now()))
     }
 
-    /// Of a revoked one: the time within which it should be let go.
+    /// The time within which a revoked lease should be released.
     #[must_use]
     pub fn release_within(&self) -> Option<Duration> {
-        self.with_hand(|hand| hand.release_by).flatten().map(|at| at.since(clock::now()))
+        self.with_owned(|owned| owned.release_by).flatten().map(|at| at.since(clock::now()))
     }
 
-    /// Whether it is revoked.
+    /// Whether the lease is revoked.
     #[must_use]
     pub fn is_revoked(&self) -> bool {
-        self.standing.borrow().revoked
+        self.status.borrow().revoked
     }
 
-    /// Ends when nothing may be written any more.
+    /// Completes when the lease is lost and permits no more writes.
     pub fn lost(&self) -> impl Future<Output = ()> + Send + use<> {
-        self.once(|standing| standing.lost)
+        self.once(|status| status.lost)
     }
 
-    /// Ends when it is revoked: finish what is in hand, then drop it.
+    /// Completes when the lease is revoked: finish the current work, then drop the stream or
+    /// binding.
     pub fn revoked(&self) -> impl Future<Output = ()> + Send + use<> {
-        self.once(|standing| standing.revoked)
+        self.once(|status| status.revoked)
     }
 
-    /// Ends when it is revoked or lost: what a worker waits for between two steps.
+    /// Completes when the lease is revoked or lost: a worker checks this between two steps.
     pub fn stopping(&self) -> impl Future<Output = ()> + Send + use<> {
-        self.once(|standing| standing.revoked || standing.lost)
+        self.once(|status| status.revoked || status.lost)
     }
 
-    /// Runs `work` to its end, or drops it when the lease is lost, which gives none.
+    /// Runs `work` to its end. Drops it and returns none when the lease is lost.
     pub async fn while_owned<F: Future>(&self, work: F) -> Option<F::Output> {
         tokio::select! {
             biased;
@@ -196,29 +114,29 @@ impl Lease {
         }
     }
 
-    /// Releases it, and returns when the agent has confirmed that.
-    pub(crate) async fn release(self) {
-        let (inner, key, token) = (self.inner.clone(), self.key.clone(), self.token);
+    /// Releases the lease, and returns when the agent has confirmed that.
+    async fn release(self) {
+        let (session, key, token) = (self.session.clone(), self.key.clone(), self.token);
         drop(self);
-        let told = (key, token);
-        inner.shared.until(|state| (!state.released.contains(&told)).then_some(())).await;
+        let released = (key, token);
+        session.shared.until(|state| (!state.released.contains(&released)).then_some(())).await;
     }
 
-    fn once(&self, holds: fn(&Standing) -> bool) -> impl Future<Output = ()> + Send + use<> {
-        let mut standing = self.standing.clone();
-        // What was let go is nobody's to write to either.
-        async move { drop(standing.wait_for(holds).await) }
+    fn once(&self, holds: fn(&LeaseStatus) -> bool) -> impl Future<Output = ()> + Send + use<> {
+        let mut status = self.status.clone();
+        // The sender is gone once the lease is released: that permits no writes either.
+        async move { drop(status.wait_for(holds).await) }
     }
 
-    fn with_hand<T>(&self, look: impl FnOnce(&mut Hand) -> T) -> Option<T> {
-        let mut state = self.inner.shared.look();
-        state.in_hand.get_mut(&self.key).filter(|hand| hand.token == self.token).map(look)
+    fn with_owned<T>(&self, lock: impl FnOnce(&mut OwnedLease) -> T) -> Option<T> {
+        let mut state = self.session.shared.lock();
+        state.owned.get_mut(&self.key).filter(|owned| owned.token == self.token).map(lock)
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.inner.shared.change(|state| state.release(&self.key, self.token));
+        self.session.shared.change(|state| state.release(&self.key, self.token));
     }
 }
 
@@ -228,25 +146,20 @@ impl fmt::Debug for Lease {
     }
 }
 
-/// Each stream, see [`Owning`].
-pub type Streams = Owning<Stream>;
-/// Each binding, see [`Owning`].
-pub type Bindings = Owning<Binding>;
-
-/// Each stream or binding once this worker owns it, until the worker drains.
+/// Yields each stream or binding that this worker comes to own, until the worker drains.
 pub struct Owning<T>(Pin<Box<dyn futures_util::Stream<Item = T> + Send>>);
 
 impl<T: 'static> Owning<T> {
-    pub(crate) fn new(inner: Arc<Inner>, kind: Kind, of: fn(Lease) -> T) -> Self {
-        inner.shared.change(|state| state.consume(kind));
-        let next = move |inner: Arc<Inner>| async move {
-            let lease = Lease::next(&inner, kind).await?;
-            Some((of(lease), inner))
+    pub(crate) fn new(session: Arc<Session>, kind: Kind, of: fn(Lease) -> T) -> Self {
+        session.shared.change(|state| state.consume(kind));
+        let next = move |session: Arc<Session>| async move {
+            let lease = Lease::next(&session, kind).await?;
+            Some((of(lease), session))
         };
-        Self(Box::pin(futures_util::stream::unfold(inner, next)))
+        Self(Box::pin(futures_util::stream::unfold(session, next)))
     }
 
-    /// The next one; none once the worker drains.
+    /// Waits for the next one; none once the worker drains.
     pub async fn next(&mut self) -> Option<T> {
         futures_util::StreamExt::next(&mut self.0).await
     }
@@ -263,5 +176,113 @@ impl<T> futures_util::Stream for Owning<T> {
 impl<T> fmt::Debug for Owning<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Owning")
+    }
+}
+
+/// Yields streams, see [`Owning`].
+pub type Streams = Owning<Stream>;
+
+/// A stream that this worker owns. Drop it to release it.
+#[derive(Debug)]
+pub struct Stream(Lease);
+
+impl Stream {
+    pub(crate) fn of(lease: Lease) -> Self {
+        Self(lease)
+    }
+
+    /// The stream set.
+    #[must_use]
+    pub fn set(&self) -> &str {
+        &self.0.key().of
+    }
+
+    /// The stream's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.0.key().name
+    }
+
+    /// Releases the stream, and returns when the agent has confirmed that.
+    pub async fn release(self) {
+        self.0.release().await;
+    }
+}
+
+impl Deref for Stream {
+    type Target = Lease;
+
+    fn deref(&self) -> &Lease {
+        &self.0
+    }
+}
+
+/// Yields bindings, see [`Owning`].
+pub type Bindings = Owning<Binding>;
+
+/// A share of a pipeline's node that this worker owns. Drop it to release it.
+#[derive(Debug)]
+pub struct Binding {
+    lease: Lease,
+    turns: Mutex<Turns>,
+}
+
+impl Binding {
+    pub(crate) fn of(lease: Lease) -> Self {
+        Self { lease, turns: Mutex::default() }
+    }
+
+    /// The pipeline.
+    #[must_use]
+    pub fn pipeline(&self) -> &str {
+        &self.lease.key().of
+    }
+
+    /// The node of it that this worker serves.
+    #[must_use]
+    pub fn node(&self) -> &str {
+        &self.lease.key().name
+    }
+
+    /// The number of this share among the node's, from 0.
+    #[must_use]
+    pub fn index(&self) -> u32 {
+        self.lease.key().index
+    }
+
+    /// This worker's share of the load. It stays the same for as long as the token.
+    #[must_use]
+    pub fn documents_per_second(&self) -> f64 {
+        self.lease.load
+    }
+
+    /// Where documents go from here, by node, at this moment; empty at the end of the pipeline.
+    #[must_use]
+    pub fn next(&self) -> Arc<[Next]> {
+        self.lease.routes()
+    }
+
+    /// Where the next document for `node` goes: its workers take turns in proportion to their
+    /// shares of the load, those that drain only if no other is left. None if no worker
+    /// serves the node at this moment, or if no node of that name comes next.
+    #[must_use]
+    pub fn pick(&self, node: &str) -> Option<Endpoint> {
+        let next = self.next();
+        let route = next.iter().find(|next| next.node == node)?;
+        let mut turns = self.turns.lock().expect("nobody panics with it");
+        turns.pick(route).cloned()
+    }
+
+    /// Releases the binding, and returns when the agent has confirmed that.
+    pub async fn release(self) {
+        self.lease.release().await;
+    }
+}
+
+impl Deref for Binding {
+    type Target = Lease;
+
+    fn deref(&self) -> &Lease {
+        &self.lease
     }
 }

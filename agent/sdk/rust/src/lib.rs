@@ -9,36 +9,33 @@
 //! let worker = leasehold::Worker::connect().await?;
 //! let job = worker.job("build-42").await?; // waits for a slot
 //! build(job.id()).await;
-//! drop(job); // ended: the agent is told until it answers
+//! drop(job); // ended: the agent is notified until it confirms
 //!
-//! worker.run_streams(consume).await; // a task each, until the worker drains
+//! worker.run_streams(consume).await; // a task for each, until the worker drains
 //! worker.run_bindings(serve).await; // the same for shares of pipelines
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! What holds however often the agent restarts: a job runs only after a yes, an end and a release
-//! are told until they are answered, a stream or binding is handed out once a token, and it is
-//! lost, by this process's own clock, before its lease ends.
+//! Invariants, however often the agent restarts: a job runs only after the agent has admitted it;
+//! ends and releases are repeated until the agent confirms them; a stream or binding is handed out
+//! once under a token, and it is lost, by this process's own clock, before its lease ends.
 
 mod address;
-mod binding;
 mod clock;
 mod error;
 mod job;
-mod keeper;
 mod lease;
 mod link;
+mod owned;
 mod route;
+mod session;
 mod state;
-mod stream;
 mod worker;
 
-pub use binding::Binding;
 pub use error::Error;
 pub use job::Job;
-pub use lease::{Bindings, Lease, Owning, Streams};
+pub use lease::{Binding, Bindings, Lease, Owning, Stream, Streams};
 pub use leasehold_types::Token;
 pub use route::{Endpoint, Next};
-pub use stream::Stream;
 pub use worker::{Options, Worker};

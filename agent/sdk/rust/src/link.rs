@@ -1,4 +1,4 @@
-//! The link to the agent: it follows the lease, and is made again whenever it breaks.
+//! The link to the agent: it watches the lease, and connects again when the connection breaks.
 //!
 //! Invariant: one connection is one process of the agent's, an *era*. A request goes over it only
 //! after that process knows this start and the running jobs.
@@ -13,20 +13,21 @@ use tonic::{Response, Status};
 use crate::address::Address;
 use crate::clock;
 use crate::error::Error;
-use crate::state::{Client, Key, Kind, Shared};
+use crate::owned::{Key, Kind};
+use crate::state::{Client, Shared};
 
 /// Between two attempts to reach the agent.
 pub(crate) const PAUSE_MIN: Duration = Duration::from_millis(50);
 pub(crate) const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// How long an answer may take beyond what the question allows it.
+/// How long an answer may take beyond the wait that the request allows.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// The answer to a question that lets the agent wait for so long.
+/// The answer to a request that lets the agent wait for `wait`.
 pub(crate) async fn answer<T>(
-    asked: impl Future<Output = Result<Response<T>, Status>>,
+    request: impl Future<Output = Result<Response<T>, Status>>,
     wait: Duration,
 ) -> Result<T, Error> {
-    let answered = tokio::time::timeout(wait.saturating_add(ANSWER), asked).await;
+    let answered = tokio::time::timeout(wait.saturating_add(ANSWER), request).await;
     Ok(answered.map_err(|_| Error::lost("it does not answer"))??.into_inner())
 }
 
@@ -34,19 +35,19 @@ pub(crate) async fn answer<T>(
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) address: Address,
-    /// None where another process of the worker says that it starts.
+    /// None if another process of this worker announces the start.
     pub(crate) start_id: Option<String>,
     pub(crate) shared: Arc<Shared>,
 }
 
 impl Link {
-    /// Follows the lease until it is dropped.
-    pub(crate) async fn follow_always(self) {
+    /// Watches the lease until this future is dropped.
+    pub(crate) async fn run(self) {
         let mut pause = PAUSE_MIN;
         loop {
-            let followed = self.follow().await;
+            let watched = self.watch().await;
             let was_up = self.shared.change(|state| state.client.take().is_some());
-            let Err(error) = followed else { continue };
+            let Err(error) = watched else { continue };
             if was_up {
                 tracing::warn!(%error, "the connection to the agent is lost");
                 pause = PAUSE_MIN;
@@ -58,34 +59,34 @@ impl Link {
         }
     }
 
-    /// Follows the lease until somebody consumes what it does not show. The agent takes what it
-    /// shows for what the worker may work on, so it is asked for what is consumed here alone.
-    async fn follow(&self) -> Result<(), Error> {
+    /// Watches the lease until this process also consumes the other kind of lease. The agent counts
+    /// what it lists as in use by the worker, so the request names only the kinds consumed here.
+    async fn watch(&self) -> Result<(), Error> {
         let channel = self.address.connect().await?;
         let mut client = Client::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
         let (running, consumed) =
             self.shared.change(|state| (state.begin_era(), state.consumed.clone()));
-        // It may be another process than before, with or without a memory: this is right for both.
-        self.say_start(&mut client, running).await?;
+        // Announce the start each time: the agent may be a new process, with or without a journal.
+        self.announce_start(&mut client, running).await?;
         let asked = clock::now();
         let request = wire::WatchLeaseRequest {
             without_streams: !consumed.contains(&Kind::Stream),
             without_bindings: !consumed.contains(&Kind::Binding),
         };
         let mut leases = answer(client.watch_lease(request), Duration::ZERO).await?;
-        let more = self.shared.until(|state| (state.consumed != consumed).then_some(()));
-        let mut more = std::pin::pin!(more);
+        let consumes_more = self.shared.until(|state| (state.consumed != consumed).then_some(()));
+        let mut consumes_more = std::pin::pin!(consumes_more);
         loop {
             let message = tokio::select! {
                 message = leases.message() => message?,
-                () = &mut more => return Ok(()),
+                () = &mut consumes_more => return Ok(()),
             };
             let Some(wire::WatchLeaseResponse { lease }) = message else {
                 return Err(Error::lost("it ended the watch"));
             };
             let lease = lease.ok_or_else(|| Error::lost("its answer has no lease"))?;
             self.shared.change(|state| {
-                state.obey(&lease, asked);
+                state.apply(&lease, asked);
                 if state.client.is_none() {
                     tracing::info!(era = state.era, "connected to the agent");
                     state.client = Some(client.clone());
@@ -94,7 +95,7 @@ impl Link {
         }
     }
 
-    async fn say_start(&self, client: &mut Client, running: u32) -> Result<(), Error> {
+    async fn announce_start(&self, client: &mut Client, running: u32) -> Result<(), Error> {
         let Some(start_id) = self.start_id.clone() else { return Ok(()) };
         let request = wire::StartWorkerRequest { start_id, running };
         answer(client.start_worker(request), Duration::ZERO).await?;
@@ -102,20 +103,20 @@ impl Link {
     }
 }
 
-/// Sends the agent what it must know, until it has confirmed all of it.
+/// Notifies the agent of ends and releases until the agent has confirmed each of them.
 #[derive(Debug)]
-pub(crate) struct Teller {
+pub(crate) struct Notifier {
     pub(crate) start_id: Option<String>,
     pub(crate) shared: Arc<Shared>,
 }
 
-impl Teller {
-    /// Tells until it is dropped.
-    pub(crate) async fn tell_always(self) {
+impl Notifier {
+    /// Notifies until this future is dropped.
+    pub(crate) async fn run(self) {
         let mut pause = PAUSE_MIN;
         loop {
-            let (era, client) = self.owing().await;
-            match self.tell_all(era, client).await {
+            let (era, client) = self.unconfirmed().await;
+            match self.notify_all(era, client).await {
                 Ok(()) => pause = PAUSE_MIN,
                 Err(error) => {
                     tracing::debug!(%error, "the agent has not confirmed an end or a release");
@@ -126,37 +127,39 @@ impl Teller {
         }
     }
 
-    async fn owing(&self) -> (u64, Client) {
-        let owing = self.shared.until(|state| {
+    /// Waits until something is unconfirmed and there is a connection.
+    async fn unconfirmed(&self) -> (u64, Client) {
+        let ready = self.shared.until(|state| {
             let client = state.client.clone()?;
-            (state.owes() || state.fewer_unnamed).then_some((state.era, client))
+            (state.has_unconfirmed() || state.fewer_unnamed).then_some((state.era, client))
         });
-        owing.await
+        ready.await
     }
 
-    async fn tell_all(&self, era: u64, mut client: Client) -> Result<(), Error> {
+    async fn notify_all(&self, era: u64, mut client: Client) -> Result<(), Error> {
         let (ended, released) = {
-            let state = self.shared.look();
+            let state = self.shared.lock();
             (state.ended.clone(), state.released.clone())
         };
         for job_id in ended {
             let request = wire::EndJobRequest { job_id: job_id.clone() };
-            heard(answer(client.end_job(request), Duration::ZERO).await, &["invalid"])?;
-            self.shared.change(|state| state.end_heard(&job_id, era));
+            accept_refusals(answer(client.end_job(request), Duration::ZERO).await, &["invalid"])?;
+            self.shared.change(|state| state.end_confirmed(&job_id, era));
         }
         for (key, token) in released {
-            // What is not held any more needs no release.
-            let over = ["not_held", "invalid"];
-            heard(release(&mut client, key.clone(), token.to_string()).await, &over)?;
+            // A lease that the agent no longer holds needs no release.
+            let accepted = ["not_held", "invalid"];
+            accept_refusals(release(&mut client, key.clone(), token.to_string()).await, &accepted)?;
             self.shared.change(|state| state.released.remove(&(key, token)));
         }
-        self.tell_fewer(era, client).await
+        self.notify_fewer_jobs(era, client).await
     }
 
-    /// Over the era's own connection: another process may know less than this one does.
-    async fn tell_fewer(&self, era: u64, mut client: Client) -> Result<(), Error> {
+    /// Sends the lower number of jobs. It is valid for this era only: a later process of the
+    /// agent's gets a number of its own.
+    async fn notify_fewer_jobs(&self, era: u64, mut client: Client) -> Result<(), Error> {
         let left = {
-            let state = self.shared.look();
+            let state = self.shared.lock();
             (state.era == era && state.fewer_unnamed).then(|| state.unnamed_left())
         };
         let Some(running) = left else { return Ok(()) };
@@ -187,10 +190,10 @@ async fn release(client: &mut Client, key: Key, token: String) -> Result<(), Err
     }
 }
 
-/// Whether the agent has answered: with success, or one of these refusals.
-fn heard<T>(answered: Result<T, Error>, over: &[&str]) -> Result<(), Error> {
+/// Treats these refusals as success: they mean that there is nothing left to do.
+fn accept_refusals<T>(answered: Result<T, Error>, accepted: &[&str]) -> Result<(), Error> {
     match answered {
-        Err(error) if !over.contains(&error.reason()) => Err(error),
+        Err(error) if !accepted.contains(&error.reason()) => Err(error),
         _ => Ok(()),
     }
 }

@@ -1,5 +1,5 @@
-//! Where documents go from a binding, and whose turn it is: smooth weighted round robin, as nginx
-//! has it. Among workers that stay the same, no count is ever a whole turn away from its share.
+//! Where documents go from a binding, and which worker is next: smooth weighted round robin, as in
+//! nginx. While the workers stay the same, no count differs from its share by a whole turn.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use leasehold_proto::worker::v1 as wire;
 pub struct Next {
     /// Its name.
     pub node: String,
-    /// The workers that serve it; none where it is not served at present.
+    /// The workers that serve it; empty while no worker does.
     pub endpoints: Vec<Endpoint>,
 }
 
@@ -23,7 +23,7 @@ pub struct Endpoint {
     pub address: Option<String>,
     /// Its share of the load.
     pub documents_per_second: f64,
-    /// It drains: it takes documents only if no other worker does.
+    /// It drains: it takes documents only if all other workers drain as well.
     pub draining: bool,
 }
 
@@ -45,18 +45,18 @@ impl From<&wire::Endpoint> for Endpoint {
     }
 }
 
-/// Whose turn it is, node by node.
+/// The turns of the workers of each node.
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
     nodes: BTreeMap<String, BTreeMap<String, i128>>,
 }
 
 impl Turns {
-    /// The worker whose turn it is.
+    /// Picks the next worker.
     pub(crate) fn pick<'a>(&mut self, next: &'a Next) -> Option<&'a Endpoint> {
         let stay = next.endpoints.iter().any(|it| !it.draining);
         let open = || next.endpoints.iter().filter(|it| !(stay && it.draining));
-        // Without loads, all take the same.
+        // If all loads are zero, all workers take the same.
         let even = open().all(|it| load_milli(it) == 0);
         let weight = |it: &Endpoint| if even { 1 } else { load_milli(it) };
         let total: i128 = open().map(weight).sum();
@@ -65,7 +65,7 @@ impl Turns {
         let mut best = None;
         for endpoint in open() {
             let credit = credits.entry(endpoint.worker.clone()).or_default();
-            // No credit of other workers or loads is worth more than a round.
+            // Credit from other workers or loads counts for at most one round.
             *credit = (*credit).clamp(-total, total) + weight(endpoint);
             if weight(endpoint) > 0 && best.is_none_or(|(most, _)| *credit > most) {
                 best = Some((*credit, endpoint));
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_drains_takes_documents_only_where_nobody_else_does() {
+    fn a_draining_worker_takes_documents_only_if_all_workers_drain() {
         let mut turns = Turns::default();
         assert_eq!(picks(&mut turns, &next(&[("~a", 5.0), ("b", 1.0)]), 3), "b b b");
         assert_eq!(picks(&mut turns, &next(&[("~a", 1.0), ("~b", 1.0)]), 4), "a b a b");
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_due_under_larger_loads_is_no_debt_under_smaller_ones() {
+    fn credit_from_larger_loads_is_limited_under_smaller_loads() {
         let mut turns = Turns::default();
         assert_eq!(picks(&mut turns, &next(&[("a", 900.0), ("b", 800.0)]), 1), "a");
         assert_eq!(picks(&mut turns, &next(&[("a", 1.0), ("b", 1.0)]), 6), "b b a b a b");

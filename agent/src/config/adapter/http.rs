@@ -38,7 +38,7 @@ pub struct HttpAdapter {
 pub enum Sizing {
     /// By this request.
     Request(HttpRequest),
-    /// Not at all: it may run so many jobs until it drains.
+    /// Not at all: it may run this many jobs until it drains.
     Fixed(u32),
 }
 

@@ -40,7 +40,7 @@ pub(super) fn render(worker: &str, entry: &Entry, version: u64) -> String {
     out
 }
 
-/// The version of the file as it is, 0 where there is none: the only line that starts with
+/// The version of the file as it is, 0 if it has none: the only line that starts with
 /// `version:` without an indent, no matter which process wrote it.
 pub(super) fn version_in(path: &Path) -> u64 {
     let text = std::fs::read_to_string(path).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! A worker with long jobs, and streams where it is told to, for tests and benchmarks on
-//! Kubernetes. It takes as many jobs as it may; told to end it begins none any more and ends when
+//! A worker with long jobs, and streams where it is asked to, for tests and benchmarks on
+//! Kubernetes. It takes as many jobs as it may; asked to end it begins none any more and ends when
 //! the last is done. Each job is written down when it begins and when it ends, and nowhere else:
 //! what a killed worker had in its hands is lost, and its journal shows it.
 
@@ -45,10 +45,10 @@ struct Args {
     /// The longest.
     #[arg(long, default_value_t = 6_000)]
     job_ms_max: u64,
-    /// Ask no agent, and run so many jobs at once.
+    /// Ask no agent, and run this many jobs at once.
     #[arg(long)]
     pool: Option<usize>,
-    /// End after so many jobs; with 0 and --streams take none, and end when told to.
+    /// End after this many jobs; with 0 and --streams take none, and end when asked to.
     #[arg(long, default_value_t = u64::MAX)]
     jobs: u64,
     /// Own streams, too.

@@ -84,7 +84,7 @@ impl Binding {
 }
 
 impl Streams {
-    /// None yet; how many there are is told to `count`.
+    /// None yet; how many there are is asked to `count`.
     pub(super) fn new(address: SocketAddr, shared: Arc<Shared>, count: Arc<AtomicUsize>) -> Self {
         Self { address, shared, owned: BTreeMap::new(), count }
     }

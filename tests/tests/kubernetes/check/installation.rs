@@ -169,7 +169,7 @@ async fn election_and_authority(access: &Access, scene: &mut Scene<'_>) {
     fails("webhook-answers", &[]).is_gone(access);
 }
 
-/// A certificate that began so many days ago and lasts so many.
+/// A certificate that began this many days ago and lasts this many.
 fn authority(days_ago: i64, days: i64) -> String {
     let now = std::time::SystemTime::now();
     let day = std::time::Duration::from_secs(24 * 3_600);

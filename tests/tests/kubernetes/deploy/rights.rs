@@ -191,7 +191,7 @@ spec:
     )
 }
 
-/// A cluster for so many jobs, two a worker, and a set of three streams from a ConfigMap.
+/// A cluster for this many jobs, two a worker, and a set of three streams from a ConfigMap.
 fn cluster_with_streams(jobs: u32) -> String {
     format!(
         r#"

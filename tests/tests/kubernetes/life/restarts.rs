@@ -25,7 +25,7 @@ fn two_workers(room: &Room<'_>) -> Vec<String> {
     pods(room)
 }
 
-/// Waits until a worker that has something to do has begun so many more jobs.
+/// Waits until a worker that has something to do has begun this many more jobs.
 fn work_goes_on(room: &Room<'_>, worker: &str) {
     let begun = || room.evidence().runs.iter().filter(|run| run.worker == worker).count();
     let before = begun();

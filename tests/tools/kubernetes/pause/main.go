@@ -1,4 +1,4 @@
-// Pause waits until it is told to end. It is the sandbox of every pod on the tests' real node, and
+// Pause waits until it is asked to end. It is the sandbox of every pod on the tests' real node, and
 // the whole of the containers whose work does not matter.
 package main
 

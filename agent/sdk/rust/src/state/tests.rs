@@ -1,4 +1,4 @@
-//! What is handed out, released and told, lease by lease.
+//! Which leases are handed out, lost and released.
 
 use super::*;
 
@@ -54,7 +54,7 @@ fn token(text: &str) -> Token {
     text.parse().expect("a token")
 }
 
-/// What can be taken now: `STREAM TOKEN`.
+/// The streams that can be taken now: `STREAM TOKEN`.
 fn takes(state: &mut State) -> Vec<String> {
     let taken = std::iter::from_fn(|| state.take(Kind::Stream));
     taken.map(|taken| format!("{} {}", taken.key.name, taken.token)).collect()
@@ -64,94 +64,94 @@ fn takes(state: &mut State) -> Vec<String> {
 fn a_token_is_handed_out_once() {
     let mut state = consuming();
     let held = lease(&[("new", "8.9", "held", None)]);
-    state.obey(&held, clock::now());
+    state.apply(&held, clock::now());
     assert_eq!(takes(&mut state), ["new 8.9"]);
     state.release(&key("new"), token("8.9"));
-    // What was on its way lists it once more.
-    state.obey(&held, clock::now());
+    // A lease that was in flight lists it once more.
+    state.apply(&held, clock::now());
     assert_eq!(takes(&mut state), Vec::<String>::new());
-    state.obey(&lease(&[("new", "8.10", "held", None)]), clock::now());
+    state.apply(&lease(&[("new", "8.10", "held", None)]), clock::now());
     assert_eq!(takes(&mut state), ["new 8.10"]);
     assert_eq!(state.released, BTreeSet::from([(key("new"), token("8.9"))]));
 }
 
 #[test]
-fn the_next_owner_comes_after_the_last_has_let_go() {
+fn the_next_owner_comes_after_the_last_has_released() {
     let mut state = consuming();
-    state.obey(&lease(&[("new", "8.1", "held", None)]), clock::now());
-    let last = state.take(Kind::Stream).expect("it is held").standing;
-    state.obey(&lease(&[("new", "8.2", "held", None)]), clock::now());
-    assert!(last.borrow().is_lost(), "it was granted anew");
+    state.apply(&lease(&[("new", "8.1", "held", None)]), clock::now());
+    let last = state.take(Kind::Stream).expect("it is held").status;
+    state.apply(&lease(&[("new", "8.2", "held", None)]), clock::now());
+    assert!(last.borrow().lost, "it was granted anew");
     assert_eq!(takes(&mut state), Vec::<String>::new());
     state.release(&key("new"), token("8.1"));
     assert_eq!(takes(&mut state), ["new 8.2"]);
 }
 
 #[test]
-fn what_nobody_took_is_given_back_when_it_is_asked_for() {
+fn a_revoked_lease_that_nobody_took_is_released() {
     let mut state = State::default();
     let revoked = lease(&[("new", "8.1", "revoked", None)]);
-    state.obey(&revoked, clock::now());
-    assert!(state.released.is_empty(), "nobody consumes streams here: they are another process's");
+    state.apply(&revoked, clock::now());
+    assert!(state.released.is_empty(), "this process consumes no streams: another one may");
     state.consume(Kind::Stream);
     assert_eq!(state.released, BTreeSet::from([(key("new"), token("8.1"))]));
     assert_eq!(takes(&mut state), Vec::<String>::new());
 }
 
 #[test]
-fn a_state_of_tomorrow_is_no_permission() {
+fn an_unknown_state_is_no_permission() {
     let mut state = consuming();
-    state.obey(&lease(&[("new", "8.1", "borrowed", None)]), clock::now());
+    state.apply(&lease(&[("new", "8.1", "borrowed", None)]), clock::now());
     assert_eq!(takes(&mut state), Vec::<String>::new());
 }
 
 #[test]
-fn a_stream_is_lost_before_its_lease_ends_counted_from_the_question() {
+fn a_stream_is_lost_before_its_lease_ends_counted_from_the_request() {
     let mut state = consuming();
     let asked = clock::now();
-    state.obey(&lease(&[("new", "8.1", "held", Some(600_000))]), asked);
-    let standing = state.take(Kind::Stream).expect("it is held").standing;
+    state.apply(&lease(&[("new", "8.1", "held", Some(600_000))]), asked);
+    let status = state.take(Kind::Stream).expect("it is held").status;
     let lease_end = asked + Duration::from_secs(600);
-    let left = state.keep_time(asked).expect("it ends by time");
+    let left = state.expire(asked).expect("it ends by time");
     assert!(asked + left < lease_end && lease_end.since(asked + left) <= Duration::from_secs(1));
-    assert!(!standing.borrow().is_lost());
-    assert_eq!(state.keep_time(asked + left), None);
-    assert!(standing.borrow().is_lost());
-    // The agent may still list it: what is lost stays lost.
-    state.obey(&lease(&[("new", "8.1", "held", Some(900_000))]), asked);
-    assert!(standing.borrow().is_lost());
+    assert!(!status.borrow().lost);
+    assert_eq!(state.expire(asked + left), None);
+    assert!(status.borrow().lost);
+    // The agent may still list it: a lost lease stays lost.
+    state.apply(&lease(&[("new", "8.1", "held", Some(900_000))]), asked);
+    assert!(status.borrow().lost);
     assert_eq!(takes(&mut state), Vec::<String>::new());
 }
 
 #[test]
 fn a_lease_that_is_over_is_not_handed_out_until_it_is_renewed() {
     let mut state = consuming();
-    state.obey(&lease(&[("new", "8.1", "held", Some(0))]), clock::now());
+    state.apply(&lease(&[("new", "8.1", "held", Some(0))]), clock::now());
     assert_eq!(takes(&mut state), Vec::<String>::new());
-    state.obey(&lease(&[("new", "8.1", "held", Some(60_000))]), clock::now());
+    state.apply(&lease(&[("new", "8.1", "held", Some(60_000))]), clock::now());
     assert_eq!(takes(&mut state), ["new 8.1"]);
 }
 
 #[test]
-fn a_binding_is_handed_out_once_to_whom_takes_bindings_and_its_way_on_is_the_newest() {
+fn a_binding_is_handed_out_once_to_a_consumer_of_bindings_and_its_routes_are_the_newest() {
     let mut state = consuming();
-    state.obey(&bound("8.1", &["a"]), clock::now());
+    state.apply(&bound("8.1", &["a"]), clock::now());
     assert_eq!(takes(&mut state), Vec::<String>::new(), "it is no stream");
     assert!(state.take(Kind::Binding).is_none(), "nobody consumes bindings here");
     state.consume(Kind::Binding);
     let taken = state.take(Kind::Binding).expect("it is held");
     assert_eq!((taken.key.to_string(), taken.load), ("first/in/2".into(), 2.5));
     let workers = || {
-        let next = taken.standing.borrow().next.clone();
+        let next = taken.status.borrow().next.clone();
         next[0].endpoints.iter().map(|it| it.worker.clone()).collect::<Vec<_>>().join(" ")
     };
     assert_eq!(workers(), "a");
-    state.obey(&bound("8.1", &["a", "b"]), clock::now());
+    state.apply(&bound("8.1", &["a", "b"]), clock::now());
     assert_eq!(workers(), "a b");
     assert!(state.take(Kind::Binding).is_none(), "a token is handed out once");
-    // Another token is another load and another lease: this one's way on is as it was.
-    state.obey(&bound("8.2", &["c"]), clock::now());
-    assert!(taken.standing.borrow().is_lost());
+    // Another token is another lease with its own load: this one's routes stay as they were.
+    state.apply(&bound("8.2", &["c"]), clock::now());
+    assert!(taken.status.borrow().lost);
     assert_eq!(workers(), "a b");
     state.release(&taken.key, taken.token);
     assert_eq!(state.released, BTreeSet::from([(taken.key.clone(), token("8.1"))]));
@@ -159,23 +159,23 @@ fn a_binding_is_handed_out_once_to_whom_takes_bindings_and_its_way_on_is_the_new
 }
 
 #[test]
-fn an_agent_without_memory_hears_of_fewer_jobs_as_those_of_before_end() {
+fn an_agent_without_a_journal_learns_of_fewer_jobs_as_the_earlier_ones_end() {
     let running = ["a", "b"].map(str::to_owned).into();
     let mut state = State { running, ..State::default() };
     assert_eq!(state.begin_era(), 2);
     state.running.insert("c".into());
     state.end("c");
-    state.end_heard("c", 1);
+    state.end_confirmed("c", 1);
     assert!(!state.fewer_unnamed, "it knows the id of c");
     state.end("a");
-    state.end_heard("a", 1);
+    state.end_confirmed("a", 1);
     assert!(state.fewer_unnamed);
     assert_eq!(state.unnamed_left(), 1);
-    // What the previous process has heard, its successor may not know.
+    // Its successor may not know what the previous process has confirmed.
     assert_eq!(state.begin_era(), 1);
     state.end("b");
-    state.end_heard("b", 1);
+    state.end_confirmed("b", 1);
     assert!(state.ended.contains("b"));
-    state.end_heard("b", 2);
+    state.end_confirmed("b", 2);
     assert_eq!((state.ended.len(), state.unnamed_left()), (0, 0));
 }

@@ -1,0 +1,77 @@
+//! What a worker, its jobs and its leases share: the state, the limit on requests for a slot, and
+//! the tasks in the background. It lives as long as any of them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
+
+use crate::address::Address;
+use crate::clock;
+use crate::link::{Link, Notifier};
+use crate::state::Shared;
+
+/// At most this many requests for a slot are in flight; more wait here. The agent answers 512
+/// requests at once on one connection, and the end of a job must not wait behind requests that
+/// wait for a slot.
+const SLOT_REQUESTS_MAX: usize = 256;
+/// How long [`Session`] waits, once dropped, for the agent to confirm ends and releases.
+pub(crate) const CLOSE: Duration = Duration::from_secs(2);
+/// Leases count the time for which a machine is suspended; a timer of tokio's does not.
+const SLEEP_MAX: Duration = Duration::from_secs(1);
+
+/// A worker's session with its agent.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) slot_requests: Semaphore,
+    tasks: [AbortHandle; 3],
+}
+
+impl Session {
+    /// Starts the background tasks. Without a `start_id`, another process of this worker announces
+    /// the start.
+    pub(crate) fn start(address: Address, start_id: Option<String>, stop_before: Duration) -> Self {
+        let shared = Arc::new(Shared::new(stop_before));
+        let link = Link { address, start_id: start_id.clone(), shared: shared.clone() };
+        let notifier = Notifier { start_id, shared: shared.clone() };
+        let tasks = [
+            tokio::spawn(link.run()).abort_handle(),
+            tokio::spawn(notifier.run()).abort_handle(),
+            tokio::spawn(expire_leases(shared.clone())).abort_handle(),
+        ];
+        Self { shared, slot_requests: Semaphore::new(SLOT_REQUESTS_MAX), tasks }
+    }
+}
+
+impl Drop for Session {
+    /// The agent still learns of the last ends and releases if there is a runtime to send them.
+    fn drop(&mut self) {
+        let (shared, tasks) = (self.shared.clone(), self.tasks.clone());
+        let abort = move || tasks.iter().for_each(AbortHandle::abort);
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) if shared.lock().has_unconfirmed() => {
+                runtime.spawn(async move {
+                    let confirmed = shared.until(|state| (!state.has_unconfirmed()).then_some(()));
+                    let _ = tokio::time::timeout(CLOSE, confirmed).await;
+                    abort();
+                });
+            }
+            _ => abort(),
+        }
+    }
+}
+
+/// Marks streams and bindings as lost in time, even if the agent does not answer.
+async fn expire_leases(shared: Arc<Shared>) {
+    let mut changes = shared.changes();
+    loop {
+        let next = shared.lock().expire(clock::now());
+        let changed = changes.changed();
+        match next {
+            None => drop(changed.await),
+            Some(left) => drop(tokio::time::timeout(left.min(SLEEP_MAX), changed).await),
+        }
+    }
+}
