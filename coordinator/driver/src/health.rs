@@ -179,7 +179,7 @@ mod tests {
         let now = Moment(1);
         assert!(health.ready(now).is_err_and(|why| why.contains("manifests")));
         health.manifests_read();
-        assert!(health.ready(now).is_err_and(|why| why.contains("leads")));
+        assert!(health.ready(now).is_err_and(|why| why.contains("leader")));
         health.role_known();
         assert_eq!(health.ready(now), Ok(()));
         health.stops();

@@ -46,7 +46,7 @@ async fn ready_comes_with_manifests_and_a_role_and_live_does_not_wait_for_them()
     assert_eq!(status, 503);
     assert!(why.contains("manifests"), "{why}");
     replica.tell(Event::Desired(Arc::new(desired()))).await;
-    until(replica.http, "/readyz", (503, "who leads")).await;
+    until(replica.http, "/readyz", (503, "leader is not known")).await;
     replica.depose("leader.example:7400").await;
     until(replica.http, "/readyz", (200, "ok")).await;
     replica.elect(1, LONG).await;

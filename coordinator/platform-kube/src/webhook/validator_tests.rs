@@ -187,7 +187,8 @@ async fn names_are_not_had_twice() {
 #[tokio::test]
 async fn what_is_not_there_yet_is_waited_for_with_a_warning() {
     let spec = pipeline(1, json!({ "a": { "class": "grey" }, "b": { "class": "blue" } }));
-    let warning = "spec.workers.a.class: there is no WorkerClass \"grey\" yet: the pipeline waits";
+    let warning =
+        "spec.workers.a.class: WorkerClass \"grey\" does not exist yet: the pipeline waits";
     let new = || asked("CREATE", "Pipeline", "ci", "new", &spec);
     allowed(&validator(&[]), new(), &[warning]).await;
     // The class that a pipeline waits for is too small.

@@ -34,7 +34,7 @@ impl Metric {
         let [request, needed] = Self::ALL.map(Self::name);
         let found = Self::ALL.into_iter().find(|metric| metric.name() == name);
         found.ok_or_else(|| {
-            let why = format!("invalid metricName {name:?}: use {request} or {needed}");
+            let why = format!("metricName: invalid metric {name:?}: use {request} or {needed}");
             Status::invalid_argument(why)
         })
     }
