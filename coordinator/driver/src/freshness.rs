@@ -56,7 +56,7 @@ mod tests {
         let fresh = Freshness::confirmed(start);
         assert_eq!(fresh.stale(start + STALE_AFTER), None);
         let troubled = fresh.troubled("no answer".into());
-        assert_eq!(troubled.stale(start + STALE_AFTER), None, "a passing trouble is none");
+        assert_eq!(troubled.stale(start + STALE_AFTER), None, "a short failure does not count");
         let late = start + STALE_AFTER + Duration::from_secs(1);
         let why = troubled.stale(late).expect("it is stale");
         assert!(why.contains("16 s") && why.ends_with("no answer"), "{why}");

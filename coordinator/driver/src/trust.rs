@@ -1,5 +1,5 @@
-//! Whom a replica trusts when it dials another one: whoever proves to be behind the Service's name
-//! by a certificate of the authority in force. The authority is looked up for every dial, since it
+//! Whom a replica trusts when it dials another one: a server with a certificate for the Service's
+//! name, signed by the authority in force. The authority is looked up for every dial, since it
 //! changes while replicas run.
 
 use std::path::{Path, PathBuf};

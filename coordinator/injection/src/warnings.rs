@@ -23,7 +23,7 @@ pub(crate) fn all(pod: &Value, config: &PodSettings, with: &Sidecar, warnings: &
         let [listen, health] = ports(config);
         warnings.push(format!(
             "spec.hostNetwork: the agent's ports {listen} and {health} are the node's: only one \
-             such pod fits on a node, and whoever is on the node can ask its worker API"
+             such pod fits on a node, and every process on the node can call its worker API"
         ));
     }
     names(pod, with, warnings);

@@ -1,4 +1,4 @@
-//! Calls to a replica that stands by: what only reads is answered by the leader, whoever is asked.
+//! Calls to a replica that stands by: the leader answers those that only read.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -49,7 +49,7 @@ async fn nowhere() -> SocketAddr {
 }
 
 #[tokio::test]
-async fn whoever_asks_a_replica_that_stands_by_reads_what_the_leader_knows() {
+async fn a_replica_that_stands_by_answers_with_what_the_leader_knows() {
     let leader = Replica::leading().await;
     let _agent = Agent::join(leader.grpc, "w-0").await;
     let address = leader.grpc.to_string();

@@ -258,7 +258,7 @@ async fn streams_tell_every_change_and_end_with_the_reason() {
     let first = soon(specs.message()).await.expect("no error").expect("at once");
     assert_eq!(first.metric_specs[0].target_size_float, 10.5);
 
-    // A change of what is not told is none.
+    // A change of what is not reported wakes no watcher.
     for pipelines in [1, 2] {
         replica.tell(Event::Desired(desired(None, pipelines))).await;
     }

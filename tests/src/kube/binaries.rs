@@ -19,7 +19,7 @@ pub(super) fn find(name: &str) -> Option<PathBuf> {
 /// The binary's path.
 ///
 /// # Panics
-/// If there is none: callers have checked with [`all`] before.
+/// If it is missing: callers have checked with [`all`] before.
 pub(super) fn path(name: &str) -> PathBuf {
     find(name).unwrap_or_else(|| panic!("no {name}: `make tools` builds it"))
 }

@@ -116,7 +116,7 @@ impl ApiClient {
         }
     }
 
-    /// An object, by the folder of its kind and its name; none where there is none.
+    /// An object, by the folder of its kind and its name; `None` if it does not exist.
     pub(super) async fn get(&self, folder: &str, name: &str) -> Result<Option<Value>, ApiError> {
         let request = Request::new(folder).get(name, &Default::default());
         let request = request.map_err(|error| ApiError::Unreachable(error.to_string()))?;

@@ -128,7 +128,7 @@ fn mounted(pod: &Value, container: &Value, file: &str) -> Option<String> {
 #[derive(Clone, Debug)]
 pub(super) enum Found {
     Installed(Box<Installation>),
-    /// There is none in this namespace.
+    /// This namespace has no installation.
     Missing(String),
 }
 

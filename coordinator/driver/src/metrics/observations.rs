@@ -1,5 +1,5 @@
-//! Figures that are read rather than counted: the newest values that the driver has set, given to
-//! whoever collects.
+//! Figures that are read rather than counted: the newest values that the driver has set. Each
+//! collection reads them.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

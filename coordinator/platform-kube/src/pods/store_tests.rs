@@ -94,8 +94,8 @@ fn core_view(led_since: u64, presence: Option<Presence>) -> CoreView {
 /// The tombstone of the one pod.
 fn tombstone(store: &PodStore) -> Tombstone {
     let mut tombstones = store.tombstones();
-    let tombstone = tombstones.next().expect("a ghost").1.clone();
-    assert!(tombstones.next().is_none(), "two ghosts");
+    let tombstone = tombstones.next().expect("a tombstone").1.clone();
+    assert!(tombstones.next().is_none(), "two tombstones");
     tombstone
 }
 
@@ -276,7 +276,7 @@ fn a_later_pod_of_the_name_is_admitted_after_the_earlier_is_reported_gone() {
     let mut store = deleted_by_force();
     assert_eq!(store.apply(pod(NEXT, 3, json!({})), at(101)), []);
     assert_eq!(store.find(&this()).expect("the new one").uid, NEXT);
-    assert!(store.settled(&this()).is_none(), "let in beside a ghost");
+    assert!(store.settled(&this()).is_none(), "let in beside a tombstone");
     let connected = core_view(0, Some(Presence::Connected));
     // 30 s of grace, which the node gives it once it has noticed.
     assert_eq!(action_for(&store, connected, 159), TombstoneAction::Keep);
@@ -420,7 +420,7 @@ fn a_pod_that_only_a_list_has_shown_and_that_is_no_more_is_missed() {
 fn a_worker_without_a_pod_gets_a_tombstone_until_the_api_server_answers() {
     let mut store = PodStore::default();
     assert!(!store.confirm_gone(&key("builds"), at(0)));
-    assert!(!store.confirm_gone(&key("builds"), at(1)), "a second ghost");
+    assert!(!store.confirm_gone(&key("builds"), at(1)), "a second tombstone");
     // It exists after all, the watch is only behind.
     store.api_check(&this(), "", Some(&pod(UID, 3, json!({}))), at(2));
     assert_eq!(store.apply(pod(UID, 3, json!({})), at(3)), []);

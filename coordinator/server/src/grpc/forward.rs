@@ -1,6 +1,6 @@
-//! Whoever asks a replica that stands by is answered by the leader: calls of the admin service that
-//! only read go on to it as they are, over one connection, and at most once. Calls that change
-//! something do not: those who give orders should know whom they give them to.
+//! A replica that stands by forwards calls of the admin service that only read to the leader, as
+//! they are, over one connection, and at most once. It refuses calls that change something: the
+//! caller should know which replica takes the order.
 
 use std::convert::Infallible;
 use std::future::Future;

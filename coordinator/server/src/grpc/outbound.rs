@@ -38,7 +38,7 @@ pub(crate) struct Outbound {
 /// What has become of the last message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LastMessage {
-    /// There is none, or the driver knows that it is on its way.
+    /// No grant waits, or the driver knows that the last one is on its way.
     Settled,
     /// It was handed over in this very call of the layer above, which asks once more before it
     /// passes on what it has.
