@@ -94,7 +94,7 @@ class Pool:
 
     def ready(self):
         file = self.args.ready_file
-        return file is None or os.path.exists(file)
+        return not file or os.path.exists(file)
 
     def pause_between(self):
         return self.random.uniform(0, self.args.pause_ms / 1000)
@@ -271,7 +271,7 @@ class Controller(BaseHTTPRequestHandler):
         if not self.allowed():
             return None
         wanted = self.body()
-        if wanted is None:
+        if not isinstance(wanted, dict):
             return None
         size = wanted.get("poolSize", 0)
         if size <= 0:
@@ -290,7 +290,7 @@ class Controller(BaseHTTPRequestHandler):
         if not self.allowed():
             return None
         options = self.body()
-        if options is None:
+        if not isinstance(options, dict):
             return None
 
         def carry_out():

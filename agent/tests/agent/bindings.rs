@@ -156,7 +156,7 @@ const WORKER: &str = r#"
 import leasehold
 worker = leasehold.Worker()
 def serve(binding):
-    while binding.pick("out") is None:
+    while not binding.pick("out"):
         assert not binding.stopping.wait(0.01)
     print(binding.pipeline, binding.index, binding.token, binding.documents_per_second)
     print(*sorted(binding.pick("out").address for _ in range(2)), flush=True)

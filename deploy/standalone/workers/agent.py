@@ -70,7 +70,7 @@ class Agent:
     def _call(self, method, path, body=None, wait_s=0.0):
         connection = http.client.HTTPConnection(self.host, self.port, timeout=wait_s + 5)
         try:
-            text = None if body is None else json.dumps(body)
+            text = json.dumps(body) if body is not None else None
             connection.request(method, path, text, {"content-type": "application/json"})
             response = connection.getresponse()
             status, answer = response.status, response.read()

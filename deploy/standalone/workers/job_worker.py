@@ -43,11 +43,11 @@ class JobWorker:
         running = []
         while not self.stop.is_set():
             job = self.take()
-            if job is None:
+            if not job:
                 self.stop.wait(0.05)
                 continue
             token = self.wait_for_slot(job)
-            if token is None:
+            if not token:
                 self.put_back(job, "job_put_back")
                 break
             self.journal.write("job_start", job=job, token=token)

@@ -18,7 +18,7 @@ class Journal:
         """Adds a line; the clocks are read here unless they were read earlier."""
         line = {
             "event": event,
-            "at_ns": clock_ns() if at_ns is None else at_ns,
+            "at_ns": at_ns if at_ns is not None else clock_ns(),
             "wall_us": wall_us or time.time_ns() // 1000,
             "worker": self.worker,
             **fields,

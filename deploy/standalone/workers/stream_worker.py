@@ -34,7 +34,7 @@ class Owned:
 
     def copy(self):
         """Appends the records that are new in the source. Half a line waits for its end."""
-        if self.source is None or self.over():
+        if not self.source or self.over():
             return
         self.source.seek(self.sink.offset)
         data = self.source.read(CHUNK_BYTES)
@@ -127,11 +127,11 @@ class StreamWorker:
                 self.end(key, "replaced")
                 own = None
             if stream["state"] == "revoked":
-                if own is None:
+                if not own:
                     self.release(key, stream["token"])
                 else:
                     self.let_go(key, "revoked")
-            elif own is None:
+            elif not own:
                 self.begin(key, stream["token"], asked_ns, until(asked_ns, stream))
             else:
                 own.until_ns = until(asked_ns, stream)
@@ -203,7 +203,7 @@ class StreamWorker:
 def until(asked_ns, lease):
     """When a lease ends by this process's clock; None where it does not end by time."""
     valid_for_ms = lease.get("valid_for_ms")
-    return None if valid_for_ms is None else asked_ns + int(valid_for_ms) * 1_000_000
+    return asked_ns + int(valid_for_ms) * 1_000_000 if valid_for_ms is not None else None
 
 
 def run(args):

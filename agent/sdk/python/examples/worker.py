@@ -86,7 +86,7 @@ def consume(stream, journal):
     try:
         while True:
             if stream.valid():
-                is_first = sink.last_ns is None
+                is_first = not sink.last_ns
                 sink.append()
                 if is_first:
                     # From its first record on: that one shuts out a former owner that was stopped
@@ -96,7 +96,7 @@ def consume(stream, journal):
                 break
     except Fenced as fenced:
         why = f"fenced: {fenced}"
-    if sink.last_ns is None:
+    if not sink.last_ns:
         return
     looked_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
     if not stream.valid():

@@ -54,7 +54,7 @@ class Connection:
     def call(self, method: str, path: str, body: Optional[Dict[str, Any]] = None) -> Any:
         """One question; its answer as JSON gives it. Raises Refused for the agent's no."""
         try:
-            text = None if body is None else json.dumps(body)
+            text = json.dumps(body) if body is not None else None
             self._http.request(method, path, text, {"content-type": "application/json"})
             response = self._http.getresponse()
             return _answer(response.status, response.read())

@@ -90,7 +90,7 @@ class Turns:
             # No credit of other workers or loads is worth more than a round.
             credit = max(-total, min(total, before.get(endpoint.worker, 0))) + weight
             credits[endpoint.worker] = credit
-            if weight and (best is None or credit > credits[best.worker]):
+            if weight and (not best or credit > credits[best.worker]):
                 best = endpoint
         if best is not None:
             credits[best.worker] -= total

@@ -10,6 +10,6 @@ _BOOTTIME = getattr(time, "CLOCK_BOOTTIME", None)
 
 def now_ns() -> int:
     """The clock's reading in nanoseconds; only differences mean anything."""
-    if _BOOTTIME is None:
-        return time.monotonic_ns()
-    return time.clock_gettime_ns(_BOOTTIME)
+    if _BOOTTIME is not None:
+        return time.clock_gettime_ns(_BOOTTIME)
+    return time.monotonic_ns()

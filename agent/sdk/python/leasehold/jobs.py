@@ -72,8 +72,8 @@ class Jobs:
 
     def begin(self, link: Link, job_id: Optional[str], wait: Optional[float]) -> Job:
         """See `Worker.job`."""
-        job_id = uuid.uuid4().hex if job_id is None else job_id
-        until_ns = None if wait is None else clock.now_ns() + int(wait * NS)
+        job_id = job_id if job_id is not None else uuid.uuid4().hex
+        until_ns = clock.now_ns() + int(wait * NS) if wait is not None else None
         with self._state:
             if job_id in self._running or job_id in self._asking:
                 raise ValueError(f"the job {job_id!r} already runs or waits to run: use another id")
@@ -174,9 +174,9 @@ class _Asking:
         return self._until_ns is not None and clock.now_ns() >= self._until_ns
 
     def _left_s(self, most_s: float) -> float:
-        if self._until_ns is None:
-            return most_s
-        return max(0.0, min(most_s, (self._until_ns - clock.now_ns()) / NS))
+        if self._until_ns is not None:
+            return max(0.0, min(most_s, (self._until_ns - clock.now_ns()) / NS))
+        return most_s
 
     def _wait_ms(self) -> int:
         return int(self._left_s(ASK_MS_MAX / 1000) * 1000)

@@ -42,7 +42,7 @@ class Link:
         # is consumed here alone.
         self._consumed = consumed
         self._shown: Kinds = frozenset()
-        self._started = start_id is None
+        self._started = not start_id
         self._watch: Optional[Connection] = None
         self._control: Optional[Connection] = None
         # Calls on the control connection, one after another.
@@ -140,7 +140,7 @@ class Link:
                 return
 
     def _say_start(self, control: Connection, running: int) -> None:
-        if self._start_id is None:
+        if not self._start_id:
             return
         with self._calls:
             control.call("POST", "/v1/start", {"start_id": self._start_id, "running": running})

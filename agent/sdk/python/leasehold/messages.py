@@ -19,7 +19,7 @@ Json = Mapping[str, Any]
 
 
 def _optional(convert: Callable[[Any], T], value: Any) -> Optional[T]:
-    return None if value is None else convert(value)
+    return convert(value) if value is not None else None
 
 
 class StreamLeaseState(enum.Enum):

@@ -83,12 +83,12 @@ class Owned:
         end_ns = self.end_ns
         if self.lost.is_set():
             return 0.0
-        return None if end_ns is None else max(0.0, (end_ns - clock.now_ns()) / NS)
+        return max(0.0, (end_ns - clock.now_ns()) / NS) if end_ns is not None else None
 
     def release_within(self) -> Optional[float]:
         """Of a revoked one: seconds within which it should be let go."""
         at_ns = self._release_ns
-        return None if at_ns is None else max(0.0, (at_ns - clock.now_ns()) / NS)
+        return max(0.0, (at_ns - clock.now_ns()) / NS) if at_ns is not None else None
 
     def release(self) -> None:
         """Lets it go: nothing more is written under this token. Twice is once."""
@@ -136,11 +136,11 @@ class Owned:
 
 def end_ns(asked_ns: int, lease: Listed, spare_ns_max: int) -> Optional[int]:
     """When to have stopped: a little before the lease ends."""
-    if lease.valid_for_ms is None:
-        return None
-    until_ns = asked_ns + lease.valid_for_ms * MS
-    left_ns = max(0, until_ns - clock.now_ns())
-    return until_ns - min(spare_ns_max, left_ns // SPARE)
+    if lease.valid_for_ms is not None:
+        until_ns = asked_ns + lease.valid_for_ms * MS
+        left_ns = max(0, until_ns - clock.now_ns())
+        return until_ns - min(spare_ns_max, left_ns // SPARE)
+    return None
 
 
 class Owning(Generic[Own]):
@@ -175,7 +175,7 @@ class Owning(Generic[Own]):
         self._listed = {self._kind.key_of(it): (asked_ns, it) for it in listed_all}
         for key, own in self._in_hand.items():
             listed = self._listed.get(key)
-            if listed is None or listed[1].token != own.token:
+            if not listed or listed[1].token != own.token:
                 own.lose("it was withdrawn")
             else:
                 own.renew(asked_ns, listed[1], self._spare_ns_max)
@@ -240,7 +240,7 @@ class Owning(Generic[Own]):
                 live = [it for it in self._in_hand.values() if not it.lost.is_set()]
                 ends = [it.end_ns for it in live if it.end_ns is not None and not self.is_over(it)]
                 left_s = min(((end - now_ns) / NS for end in ends), default=None)
-                self._state.wait(None if left_s is None else min(left_s, SLEEP_MAX_S))
+                self._state.wait(min(left_s, SLEEP_MAX_S) if left_s is not None else None)
 
     def lose_all(self) -> None:
         """No thread follows the lease any longer. The caller holds the state."""

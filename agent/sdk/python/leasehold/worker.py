@@ -238,7 +238,7 @@ class Worker:
 def _each(owning: Owning[Own]) -> Iterator[Own]:
     while True:
         own = owning.take()
-        if own is None:
+        if not own:
             return
         yield own
 

@@ -134,13 +134,13 @@ class FakeAgent:
         elif path.startswith("/v1/streams/"):
             name = unquote(path.rsplit("/", 1)[1])
             held = self.streams.get(name)
-            if held is None or held["token"] != query["token"][0]:
+            if not held or held["token"] != query["token"][0]:
                 return 409, _no("not_held")
             del self.streams[name]
             self.version += 1
         elif path == "/v1/bindings/ns%2Ffirst/in/2":
             held = self.bindings.get("in")
-            if held is None or held["token"] != query["token"][0]:
+            if not held or held["token"] != query["token"][0]:
                 return 409, _no("not_held")
             self.bindings = {}
             self.version += 1

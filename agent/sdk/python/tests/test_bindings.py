@@ -33,7 +33,7 @@ class Bindings(unittest.TestCase):
             picked = [binding.pick("out").worker for _ in range(4)]
             self.assertEqual(sorted(picked), ["a", "a", "b", "b"])
             self.agent.bind("8.17", next=[], valid_for_ms=60_000)
-            eventually("nobody to be next", lambda: binding.pick("out") is None)
+            eventually("nobody to be next", lambda: not binding.pick("out"))
             self.assertEqual(self.released("8.17"), [])
         eventually("the release", lambda: self.released("8.17"))
         self.assertFalse(binding.valid())
@@ -80,7 +80,7 @@ class Choice(unittest.TestCase):
             for worker, load in endpoints
         )
         picked = [turns.pick(Next("out", listed)) for _ in range(count)]
-        return "".join("-" if it is None else it.worker for it in picked)
+        return "".join(it.worker if it is not None else "-" for it in picked)
 
     def test_workers_take_turns_in_proportion_to_their_loads_and_smoothly(self):
         picks = self.picks(Turns(), 14, ("a", 5.0), ("b", 1.0), ("c", 1.0))
