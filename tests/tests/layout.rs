@@ -374,12 +374,16 @@ fn the_planner_knows_no_time_no_leadership_and_no_ledger() {
 /// What only some folders below another may name: the words, and how those files' paths begin.
 const RESERVED: [(&str, &[&str], &[&str]); 6] = [
     ("coordinator", &["clock_gettime", "SystemTime"], &["coordinator/driver/src/clock.rs"]),
-    ("agent", &["clock_gettime", "SystemTime"], &["agent/src/clock.rs"]),
+    (
+        "agent",
+        &["clock_gettime", "SystemTime"],
+        &["agent/src/clock.rs", "agent/sdk/rust/src/clock.rs"],
+    ),
     ("coordinator", &["Core::new"], &["coordinator/driver/src/driver", "coordinator/core"]),
     ("agent", &["Holder::new"], &["agent/src/driver", "agent/core"]),
     (
         "coordinator",
-        &["serde_yaml", "notify"],
+        &["serde_yaml", "notify::"],
         &[
             "coordinator/manifest",
             "coordinator/driver/src/",
