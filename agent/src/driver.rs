@@ -382,7 +382,8 @@ impl Driver {
         let took = self.drain.since.map_or(Duration::ZERO, |since| now.since(since));
         match jobs_left {
             0 => {
-                tracing::info!(took = %duration::format_short(took), "the drain has ended: nothing is held")
+                let took = duration::format_short(took);
+                tracing::info!(%took, "the drain has ended: nothing is held");
             }
             _ => tracing::warn!(
                 jobs_left,
