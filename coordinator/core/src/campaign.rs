@@ -240,8 +240,8 @@ impl Lead {
         self.issue_requests(now);
     }
 
-    /// The answer to [`StoreRequest::List`]; none where the store did not give one. The request was sent
-    /// after the term was taken, so the list has all that predecessors wrote.
+    /// The answer to [`StoreRequest::List`]; none where the store did not give one. The request was
+    /// sent after the term was taken, so the list has all that predecessors wrote.
     pub fn listed(&mut self, exposed: Option<BTreeMap<WorkerKey, Entry>>, now: Moment) {
         self.listing = false;
         match exposed {

@@ -99,8 +99,8 @@ fn unknown_classes(before: &Desired, pipeline: &Pipeline) -> Vec<String> {
     let unknown = pipeline.nodes.iter().filter(|(_, it)| !before.clusters.contains_key(&it.class));
     let warn = |(node, it): (&NodeName, &Node)| {
         format!(
-            "spec.workers.{node}.class: WorkerClass {:?} does not exist yet: the pipeline waits for \
-             it",
+            "spec.workers.{node}.class: WorkerClass {:?} does not exist yet: the pipeline waits \
+             for it",
             it.class.parts().1
         )
     };

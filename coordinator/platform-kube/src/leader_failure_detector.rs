@@ -409,7 +409,7 @@ mod tests {
         assert_eq!(standby.vacancy(10_003), None);
         standby.signals(10_004, LeaderSignal::Heartbeat(Epoch(7)));
         let vacant = standby.passes(10_050, 60_000);
-        assert_eq!(vacant, Some((13_050, Vacancy::Silent)), "a heartbeat of another epoch does not count");
+        assert_eq!(vacant, Some((13_050, Vacancy::Silent)), "another epoch does not count");
     }
 
     #[test]

@@ -111,7 +111,8 @@ impl OperatorArgs {
         let is_word = |c: char| !c.is_control() && !c.is_whitespace();
         if image.is_empty() || image.len() > NAME_BYTES_MAX || !image.chars().all(is_word) {
             return refuse(format!(
-                "--agent-image {image:?} is not an image name: use a name such as registry/agent:1.0"
+                "--agent-image {image:?} is not an image name: use a name such as \
+                 registry/agent:1.0"
             ));
         }
         let of_service = || format!("{service}.{namespace}.svc:{SERVICE_PORT}");
@@ -136,7 +137,8 @@ impl OperatorArgs {
         for (flag, other) in others {
             if share_a_port(*listen, other) {
                 return refuse(format!(
-                    "--webhook-listen {listen} and {flag} {other} are the same address: change one of them"
+                    "--webhook-listen {listen} and {flag} {other} are the same address: change one \
+                     of them"
                 ));
             }
         }

@@ -35,7 +35,8 @@ def set_on_signals():
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
 
     # A handler would hang where it comes while its own thread holds the event's lock, or while
-    # another handler does: an agent signals all processes of a worker, and each signals its children.
+    # another handler does: an agent signals all processes of a worker, and each signals its
+    # children.
     def wait():
         signal.sigwait(SIGNALS)
         stop.set()

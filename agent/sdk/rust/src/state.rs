@@ -1,5 +1,5 @@
-//! The worker's state behind one lock: its jobs, its streams and bindings, and the ends and releases
-//! that the agent has not confirmed.
+//! The worker's state behind one lock: its jobs, its streams and bindings, and the ends and
+//! releases that the agent has not confirmed.
 //!
 //! Invariant: a stream or binding is handed out at most once under a token, and never to a second
 //! owner in this process before the first has released it.

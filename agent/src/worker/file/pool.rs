@@ -54,7 +54,7 @@ impl Pool {
         self.told.get_or_insert(now);
     }
 
-    /// When the worker will have taken up a smaller size in the file; none if no smaller size waits.
+    /// When the worker will have taken up a smaller size in the file; none if no such size waits.
     pub(super) fn settles(&self, in_file: u32, settle: Duration) -> Option<Instant> {
         self.told.filter(|_| in_file < self.obeyed).map(|told| told + settle)
     }

@@ -17,7 +17,7 @@ use super::webhook;
 const REQUESTS_IN_FLIGHT_MAX: usize = 16;
 /// The oldest minor version of Kubernetes 1 whose kubelets run native sidecars unasked.
 const KUBELET_MINOR_MIN: u64 = 29;
-/// The label of a namespace for the enforced level of pod security; without it no level is enforced.
+/// The label of a namespace for the enforced level of pod security; no level is enforced without.
 const ENFORCE: &str = "pod-security.kubernetes.io/enforce";
 
 /// Runs all checks before an installation.

@@ -259,8 +259,8 @@ fn the_worker_is_the_container_that_is_named_or_the_first() {
     let said = refusal(&pod(json!({ ours: "d" })), &settings());
     assert_eq!(
         said,
-        "config.leasehold.dev/container names the container \"d\", which does not exist: use one of \
-         a, b, c"
+        "config.leasehold.dev/container names the container \"d\", which does not exist: use one \
+         of a, b, c"
     );
 }
 

@@ -191,8 +191,8 @@ fn parts(token: &str) -> Result<Option<Vec<String>>, AdminError> {
 }
 
 fn wrong_token() -> AdminError {
-    let why = "page_token: invalid token: use the next_page_token of an answer to the same request, or \
-               leave it empty";
+    let why = "page_token: invalid token: use the next_page_token of an answer to the same \
+               request, or leave it empty";
     AdminError::Invalid(why.into())
 }
 

@@ -189,7 +189,8 @@ impl Shared {
     ) -> Response<Body> {
         let Ok(_place) = self.places.try_acquire() else {
             let why = format!(
-                "too many calls wait for the leader at {address}: at most {WAITING_MAX} at once, try again later"
+                "too many calls wait for the leader at {address}: at most {WAITING_MAX} at \
+                 once, try again later"
             );
             return Status::resource_exhausted(why).into_http();
         };

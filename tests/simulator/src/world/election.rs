@@ -4,8 +4,8 @@
 //! Invariant: leadership counts from when a request was sent.
 
 use leasehold_coordinator_core::campaign::{
-    EntryAttempt, EntryOutcome, EntryWrite, Lead, LeadSettings, RenewalOutcome,
-    StoreRequest, TermEnd, TermTaken,
+    EntryAttempt, EntryOutcome, EntryWrite, Lead, LeadSettings, RenewalOutcome, StoreRequest,
+    TermEnd, TermTaken,
 };
 use leasehold_coordinator_core::effect::Order;
 use leasehold_coordinator_core::event::Event;
