@@ -275,19 +275,19 @@ async fn an_agent_that_is_not_whom_it_says_is_refused_and_its_log_says_why() {
 
     let tls = |token| Credentials { tls: true, token: Some(token) };
     let cases = [
-        ("tampered", "w-0", tls(&tampered), vec!["Unauthorized", "refuses the token"]),
-        ("nonsense", "w-0", tls("nonsense"), vec!["Unauthorized", "refuses the token"]),
+        ("tampered", "w-0", tls(&tampered), vec!["Unauthorized", "rejects the token"]),
+        ("nonsense", "w-0", tls("nonsense"), vec!["Unauthorized", "rejects the token"]),
         ("others", "w-0", tls(&others), vec!["Unauthorized", "cannot speak for"]),
         ("unmeant", "w-0", tls(&unmeant), vec!["Unauthorized", "audience"]),
         ("unbound", "w-0", tls(&unbound), vec!["Unauthorized", "not bound to a pod"]),
         ("bare", "bare", tls(&bare), vec!["Unauthorized", "label leasehold.dev/cluster=builds"]),
         ("elsewhere", "elsewhere", tls(&elsewhere), vec!["Unauthorized", "cluster=nightly"]),
-        ("gone", "gone", tls(&gone), vec!["Unauthorized", "refuses the token"]),
+        ("gone", "gone", tls(&gone), vec!["Unauthorized", "rejects the token"]),
         ("none", "w-0", Credentials { tls: true, token: None }, vec!["Unauthorized", "no token"]),
         ("plain", "w-0", Credentials { tls: false, token: None }, vec!["--tls-ca"]),
     ];
     let expired_case = expired.as_deref().map(|token| {
-        ("expired", "w-0", tls(token), vec!["Unauthorized", "refuses the token", "expired"])
+        ("expired", "w-0", tls(token), vec!["Unauthorized", "rejects the token", "expired"])
     });
     let cases = cases.into_iter().chain(expired_case);
     let started: Vec<_> = cases

@@ -100,7 +100,7 @@ spec:
     stage.apply(&manifest(&stage, 8).replace("affinity:", "# none:"));
     stage.wait_for("a condition that says so", "wc", "builds", |it| {
         let conditions = it["status"]["conditions"].to_string();
-        conditions.contains("WorkloadNotOwned") && conditions.contains("not made for this")
+        conditions.contains("WorkloadNotOwned") && conditions.contains("does not belong to this")
     });
     let after = stage.get("deployment", "builds").expect("the Deployment");
     assert_eq!(after["metadata"]["generation"], before["metadata"]["generation"]);
