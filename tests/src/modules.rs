@@ -130,7 +130,7 @@ impl Modules {
         self.modules.insert(name.clone(), reader.module);
         for inner in below {
             let word = inner.ident.to_string();
-            let path = [&name[..], &[word.clone()]].concat();
+            let path = [&name[..], std::slice::from_ref(&word)].concat();
             match &inner.content {
                 Some((_, items)) => self.read_items(items, file, path, &children.join(&word)),
                 None => {

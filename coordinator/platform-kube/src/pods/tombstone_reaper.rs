@@ -232,7 +232,7 @@ impl TombstoneReaper {
             return true;
         }
         self.compared_at = Some(now);
-        let Ok(keys) = handle.ask(|core, now| workers(core, now)).await else { return true };
+        let Ok(keys) = handle.ask(workers).await else { return true };
         let gone: Vec<_> = {
             let mut store = self.shared.store();
             keys.into_iter().filter(|key| store.confirm_gone(key, now)).collect()
