@@ -86,6 +86,8 @@ async fn run_settings(settings: Settings) -> anyhow::Result<()> {
         %grpc, http = %sockets.http_addr()?, advertise = address, identity = settings.identity,
         version = env!("CARGO_PKG_VERSION"), "listening"
     );
+    // Only Kubernetes brings certificates and webhooks of its own.
+    #[cfg_attr(not(feature = "kubernetes"), allow(unused_mut))]
     let mut options = Options {
         identity: settings.identity.clone(),
         bounds: settings.bounds,

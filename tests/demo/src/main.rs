@@ -51,7 +51,7 @@ enum Command {
 }
 
 fn default_deploy() -> PathBuf {
-    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/standalone"))
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/standalone"))
 }
 
 fn main() -> ExitCode {

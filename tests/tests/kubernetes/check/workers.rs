@@ -137,7 +137,7 @@ spec:
   containers: [{name: worker, image: example.invalid/worker}]
 ",
     );
-    let says = &["pod/lost", "of other", "no WorkerCluster or WorkerClass"];
+    let says = &["pod/lost", "cluster=other", "no WorkerCluster or WorkerClass"];
     let lost = Fault { line: "pods-clusters", result: "fail", says };
     let line: Value = lost.is_found(scene.access);
     assert!(line["problems"][0]["mend"].as_str().is_some_and(|mend| mend.contains("label")));
