@@ -60,6 +60,9 @@ impl Listeners {
         let tcp = TcpListener::bind(config.listen)
             .await
             .with_context(|| format!("cannot listen on --listen {}", config.listen))?;
+        // With the default of 128, clients that connect at once wait a second for their next try.
+        rustix::net::listen(&tcp, CONNECTIONS_MAX as i32)
+            .with_context(|| format!("cannot listen on --listen {}", config.listen))?;
         let address = tcp.local_addr().context("the port has no address")?;
         let unix = match &config.socket {
             None => None,

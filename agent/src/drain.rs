@@ -19,7 +19,11 @@ use call::{DrainError, Request};
 const ANSWER: Duration = Duration::from_secs(5);
 /// The wait before an agent that is away is asked again.
 const AGAIN: Duration = Duration::from_millis(200);
-/// How often it is said how far the drain has come.
+/// When the first line about the drain's progress is written. The request that waits for the end
+/// must reach the agent before the first one that asks for progress: each of them begins the drain,
+/// and an agent without jobs ends so soon that it may not answer the second one.
+const FIRST_PROGRESS: Duration = Duration::from_secs(1);
+/// The time between two lines about the drain's progress.
 const PROGRESS: Duration = Duration::from_secs(5);
 
 /// Does what was asked for and says how this process is to end.
@@ -85,7 +89,7 @@ async fn begin_patiently(options: &DrainOptions) -> anyhow::Result<()> {
 /// Begins the drain and waits for its end, or its deadline.
 async fn wait(options: &DrainOptions) -> anyhow::Result<()> {
     let mut away = Away::default();
-    let mut progress = interval_at(Instant::now(), PROGRESS);
+    let mut progress = interval_at(Instant::now() + FIRST_PROGRESS, PROGRESS);
     progress.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let ended = call::drain(&options.agent, Request::Wait);

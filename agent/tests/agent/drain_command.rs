@@ -1,9 +1,12 @@
 //! `leasehold-agent drain`, as a container's preStop hook runs it.
 
 use std::process::{Output, Stdio};
+use std::time::Duration;
 
 use leasehold_types::message::{AgentMessage, DrainPhase, Jobs};
 use rustix::process::Signal;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
 
 use super::coordinator::{Coordinator, PATIENCE};
 use super::drain::phase;
@@ -51,6 +54,25 @@ async fn it_waits_for_the_last_job_and_says_how_many_are_left() {
     coordinator.hear("the drain's begin", phase(DrainPhase::Draining)).await;
     assert_eq!(agent.ask("DELETE", "/v1/jobs/a", "").await.0, 200);
     errand.log.line("drained").await;
+    assert_eq!(errand.end().await, (Some(0), String::new()));
+}
+
+#[tokio::test]
+async fn the_request_that_waits_for_the_end_is_answered_before_another_is_sent() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let errand = Errand::start(&listener.local_addr().unwrap().to_string(), &["--wait"]);
+    let accepted = tokio::time::timeout(PATIENCE, listener.accept()).await;
+    let (mut socket, _) = accepted.expect("no request").unwrap();
+    let mut head = [0; 1024];
+    let read = socket.read(&mut head).await.unwrap();
+    let head = String::from_utf8_lossy(&head[..read]);
+    assert!(head.starts_with("POST /v1/drain?wait=true "), "{head}");
+    // An agent without jobs answers within milliseconds, and ends.
+    let second = tokio::time::timeout(Duration::from_millis(300), listener.accept()).await;
+    assert!(second.is_err(), "a second request was sent beside the first");
+    let answer = "HTTP/1.1 200 OK\r\ncontent-length: 15\r\n\r\n{\"jobs_left\":0}";
+    socket.write_all(answer.as_bytes()).await.unwrap();
+    drop(listener);
     assert_eq!(errand.end().await, (Some(0), String::new()));
 }
 

@@ -151,7 +151,10 @@ fn what_is_wrong_is_refused_before_it_is_stored() {
 
     let early = pipeline("early", 1, json!({ "a": { "class": "later" } }));
     let told = office.apply(&[], &early).expect("it may wait");
-    assert!(told.contains("Warning") && told.contains("WorkerClass \"later\" does not exist yet"), "{told}");
+    assert!(
+        told.contains("Warning") && told.contains("WorkerClass \"later\" does not exist yet"),
+        "{told}"
+    );
 }
 
 #[test]
