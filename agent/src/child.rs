@@ -23,11 +23,11 @@ use crate::watchdog::Watchdog;
 use crate::watchdog::WatchedGroup;
 
 /// The exit code of a child that this agent did not start: its true one is unknown.
-const UNKNOWN: Exit = Exit(1);
+const UNKNOWN_EXIT: Exit = Exit(1);
 /// How often such a child is looked at.
-const ADOPTED_LOOK: Duration = Duration::from_millis(200);
+const ADOPTED_POLL: Duration = Duration::from_millis(200);
 /// How often a process is looked at that may become a child, or end.
-const LAUNCH_LOOK: Duration = Duration::from_millis(5);
+const LAUNCH_POLL: Duration = Duration::from_millis(5);
 /// Bytes of the record that are read.
 const RECORD_BYTES_MAX: u64 = 4096;
 
@@ -38,11 +38,11 @@ pub(crate) struct ChildPid(Arc<Mutex<Option<Pid>>>);
 impl ChildPid {
     /// The process, while there is one.
     pub(crate) fn get(&self) -> Option<Pid> {
-        *self.0.lock().expect("nobody panics while holding it")
+        *self.0.lock().expect("the lock is not poisoned")
     }
 
     fn set(&self, pid: Option<Pid>) {
-        *self.0.lock().expect("nobody panics while holding it") = pid;
+        *self.0.lock().expect("the lock is not poisoned") = pid;
     }
 
     /// Sends a signal to the child alone, if there is one.
@@ -66,7 +66,7 @@ impl ChildPid {
 #[derive(Debug)]
 pub(crate) enum NotStarted {
     /// It cannot be recorded, so it has not run. That may change.
-    Unwritten(anyhow::Error),
+    NotRecorded(anyhow::Error),
     /// It cannot be run.
     Failed(anyhow::Error),
 }
@@ -132,7 +132,7 @@ impl ChildRunner {
         let group = ProcessGroup::of(process.pid)
             .ok_or_else(|| self.failed(anyhow!("its process has exited at once")))?;
         // If that fails, the launch is dropped, and its process ends.
-        self.write_down(&group).map_err(NotStarted::Unwritten)?;
+        self.write_down(&group).map_err(NotStarted::NotRecorded)?;
         self.watchdog(&group).await.map_err(|error| self.failed(error))?;
         let stdin = std::io::stdin();
         // A background group that reads from the terminal would be stopped.
@@ -213,7 +213,7 @@ impl ChildRunner {
         let Some(pid) = Pid::from_raw(group.id) else { return Ok(None) };
         // Its agent was killed: it ends at once, or was let through in the last moment.
         while group.has_leader() && is_launcher(pid) {
-            tokio::time::sleep(LAUNCH_LOOK).await;
+            tokio::time::sleep(LAUNCH_POLL).await;
         }
         let led = group.has_leader();
         match led {
@@ -240,9 +240,9 @@ impl ChildRunner {
         tokio::spawn(async move {
             // The system reports only the ends of one's own children.
             while if led { group.has_leader() } else { group.exists() } {
-                tokio::time::sleep(ADOPTED_LOOK).await;
+                tokio::time::sleep(ADOPTED_POLL).await;
             }
-            let _ = sender.send(UNKNOWN);
+            let _ = sender.send(UNKNOWN_EXIT);
         });
         self.pid.set(Some(pid));
         Ok(Some(Process { pid, exit }))

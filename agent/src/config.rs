@@ -16,7 +16,8 @@ use leasehold_types::{ClusterName, WorkerName};
 
 pub use adapter::{
     Adapter, CommandAdapter, FileAdapter, FilePool, HttpAdapter, HttpRequest, JobPrograms,
-    ProcessAdapter, Secret, SignalTo, Sizing, StreamPrograms, TakenUp, TravisAdapter, TravisAuth,
+    ProcessAdapter, ReloadCheck, Secret, SignalTo, Sizing, StreamPrograms, TravisAdapter,
+    TravisAuth,
 };
 use args::{Action, Cli, DrainArgs, LeaveArgs, RunArgs, SocketMode, TlsArgs};
 pub use args::{ChildSignal, LogFormat, Restart};
@@ -209,7 +210,7 @@ impl Invocation {
             Action::Drain(args) => Ok(Self::Drain(args.into())),
             Action::Leave(args) => {
                 let leave = Leave { nothing_runs: args.nothing_runs };
-                Ok(Self::Leave(Box::new(silent(*args)), leave))
+                Ok(Self::Leave(Box::new(leave_config(*args)), leave))
             }
             Action::Run(args) => match check(*args) {
                 Ok(config) => Ok(Self::Run(Box::new(config))),
@@ -231,14 +232,14 @@ fn check(args: RunArgs) -> Result<Config, String> {
     }
     let adapter = args.adapter.check(&args.command)?;
     let per_stream = matches!(adapter, Adapter::Process(_));
-    let of_child = [
+    let child_options = [
         args.restart.is_some(),
         args.child_grace.is_some(),
         args.child_kill,
         args.child_signal.is_some(),
         args.child_kill_on_parent_death,
     ];
-    if per_stream && of_child.contains(&true) {
+    if per_stream && child_options.contains(&true) {
         return Err(
             "--restart and the options --child-* apply only where COMMAND is the worker. With \
                     --adapter process COMMAND is the program of one stream: the agent always \
@@ -283,7 +284,7 @@ fn check(args: RunArgs) -> Result<Config, String> {
 }
 
 /// An agent that serves no worker.
-fn silent(args: LeaveArgs) -> Config {
+fn leave_config(args: LeaveArgs) -> Config {
     Config {
         coordinators: args.who.coordinator,
         cluster: args.who.cluster,

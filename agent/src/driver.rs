@@ -51,7 +51,7 @@ pub(crate) enum Outcome {
         /// Jobs that outlived the deadline.
         jobs_left: u32,
         /// Whether a coordinator knows that the agent leaves.
-        told: bool,
+        reported: bool,
     },
     /// A newer agent speaks for this worker.
     Superseded,
@@ -85,7 +85,7 @@ struct Drain {
     limit: Option<Duration>,
     fixed: bool,
     since: Option<Moment>,
-    told: Moment,
+    logged_at: Moment,
     /// Whether it takes longer than it may, and goes on.
     overdue: bool,
     /// Whether the agent stays after it.
@@ -276,7 +276,7 @@ impl Driver {
             }
             DriverRequest::Start { start, running, reply } => {
                 let _ = reply.send(self.holder.start_worker(start, running, now));
-                self.job_queue.look_again();
+                self.job_queue.recheck();
             }
             DriverRequest::Begin { job, wait, reply } => {
                 let waiter = QueuedJob { job, until: now + wait, reply };
@@ -284,11 +284,11 @@ impl Driver {
             }
             DriverRequest::End { job, reply } => {
                 let _ = reply.send(self.holder.end_job(&job, now));
-                self.job_queue.look_again();
+                self.job_queue.recheck();
             }
             DriverRequest::Count { running, obeyed, reply } => {
                 let _ = reply.send(self.holder.report_count(running, obeyed, now));
-                self.job_queue.look_again();
+                self.job_queue.recheck();
             }
             DriverRequest::Release { stream, token, reply } => {
                 let _ = reply.send(self.holder.release_stream(&stream, token, now));
@@ -357,10 +357,10 @@ impl Driver {
             }
             Effect::LeaseChanged => {
                 self.changes.send_modify(|count| *count += 1);
-                self.job_queue.look_again();
+                self.job_queue.recheck();
             }
             Effect::LeaseRenewed => self.changes.send_modify(|count| *count += 1),
-            Effect::DrainEnded { jobs_left, told } => self.end_drain(jobs_left, told, now),
+            Effect::DrainEnded { jobs_left, reported } => self.end_drain(jobs_left, reported, now),
             Effect::DrainOverdue { jobs_left } => {
                 let reports = "the drain's deadline has passed: jobs still run, and the agent \
                                does not kill \
@@ -388,7 +388,7 @@ impl Driver {
         }
     }
 
-    fn end_drain(&mut self, jobs_left: u32, told: bool, now: Moment) {
+    fn end_drain(&mut self, jobs_left: u32, reported: bool, now: Moment) {
         let took = self.drain.since.map_or(Duration::ZERO, |since| now.since(since));
         match jobs_left {
             0 => {
@@ -405,10 +405,10 @@ impl Driver {
             tracing::info!("the agent stays until it gets a signal");
         }
         self.answer_drain_waiters(jobs_left);
-        self.outcome.send_replace(Some(Outcome::Drained { jobs_left, told }));
+        self.outcome.send_replace(Some(Outcome::Drained { jobs_left, reported }));
     }
 
-    /// Says once that all is done and no coordinator can be told: it looks like a hang otherwise.
+    /// Says once that all is done and no coordinator can be reported: it looks like a hang otherwise.
     fn log_goodbye(&mut self) {
         let waits = !self.drain.goodbye_logged && self.holder.outstanding().goodbye;
         if waits && self.outcome.borrow().is_none() {
@@ -431,14 +431,14 @@ impl Driver {
     fn log_drain_progress(&mut self, now: Moment) {
         if self.notices.draining() && self.drain.since.is_none() {
             self.drain.since = Some(now);
-            self.drain.told = now;
+            self.drain.logged_at = now;
         }
         let Some(since) = self.drain.since else { return };
         self.log_goodbye();
-        if self.outcome.borrow().is_some() || now.since(self.drain.told) < PROGRESS {
+        if self.outcome.borrow().is_some() || now.since(self.drain.logged_at) < PROGRESS {
             return;
         }
-        self.drain.told = now;
+        self.drain.logged_at = now;
         let outstanding = self.holder.outstanding();
         let left = self.drain.limit.map(|limit| (since + limit).since(now));
         let left = match left {

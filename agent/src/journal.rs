@@ -19,7 +19,7 @@ use leasehold_agent_core::{Journal, JournalError, Memory, Record};
 use leasehold_types::{Moment, WorkerKey};
 
 use crate::state_dir::{self, StateDir};
-use text::{End, Found, Header};
+use text::{End, Header, Parsed};
 
 /// The file that says under which boot the journal is written.
 const BOOT_FILE: &str = "boot.json";
@@ -123,18 +123,18 @@ impl FileJournal {
         let memory_kept = memory.clone();
         let mut journal =
             Self { path, boot, header, tail, damage, memory: memory_kept, problem, retry_at };
-        if let Err(error) = journal.begin() {
+        if let Err(error) = journal.rewrite() {
             let path = journal.path.display().to_string();
             if !exists {
                 return Err(error).with_context(|| format!("cannot write the journal {path}"));
             }
-            journal.go_on(end, &error);
+            journal.fall_back_to_append(end, &error);
         }
         Ok((memory, journal))
     }
 
     /// The file cannot be rewritten: more is written behind its end, if that can be.
-    fn go_on(&mut self, end: Option<End>, error: &std::io::Error) {
+    fn fall_back_to_append(&mut self, end: Option<End>, error: &std::io::Error) {
         let path = self.path.display().to_string();
         self.tail = end.and_then(|end| Some(Tail::of(state_dir::open(&self.path).ok()?, end)));
         if self.tail.is_some() {
@@ -156,7 +156,7 @@ impl FileJournal {
     fn write(&mut self, record: &Record) -> Result<(), JournalError> {
         let failed = |what: &str, error: std::io::Error| JournalError(format!("{what}: {error}"));
         if self.tail.is_none() {
-            self.begin().map_err(|error| failed("cannot create the file", error))?;
+            self.rewrite().map_err(|error| failed("cannot create the file", error))?;
         }
         let tail = self.tail.as_mut().expect("it was begun");
         tail.repair().map_err(|error| failed("cannot remove a partly written record", error))?;
@@ -173,7 +173,7 @@ impl FileJournal {
 
     /// Rewrites the file with the fewest records; where that fails the long one stays in use.
     fn compact(&mut self) {
-        if let Err(error) = self.begin() {
+        if let Err(error) = self.rewrite() {
             tracing::warn!(%error, "cannot compact the journal; it grows");
             if let Some(tail) = &mut self.tail {
                 tail.compact_at = COMPACT_BYTES.max(2 * tail.end.len);
@@ -182,10 +182,10 @@ impl FileJournal {
     }
 
     /// Begins the file again, with what it adds up to.
-    fn begin(&mut self) -> std::io::Result<()> {
+    fn rewrite(&mut self) -> std::io::Result<()> {
         if self.damage.is_some() {
             // People may want to look at it.
-            std::fs::rename(&self.path, aside(&self.path))?;
+            std::fs::rename(&self.path, damaged_path(&self.path))?;
             self.damage = None;
         }
         write_boot(&self.boot, &self.header)?;
@@ -201,7 +201,7 @@ impl FileJournal {
             return;
         }
         self.retry_at = now + RETRY_INTERVAL;
-        match self.begin() {
+        match self.rewrite() {
             Ok(()) => {
                 tracing::info!(path = %self.path.display(), "the journal is writable again");
                 self.problem = None;
@@ -259,14 +259,14 @@ struct Recovery {
 impl Recovery {
     /// Judges it for the agent that `header` names.
     fn of(
-        found: Found,
+        found: Parsed,
         path: &Path,
         boot: &Path,
         header: &Header,
         knows_boot: bool,
     ) -> anyhow::Result<Self> {
         let (why, rest) = match found {
-            Found::Whole(old, ..)
+            Parsed::Intact(old, ..)
                 if (&old.cluster, &old.worker) != (&header.cluster, &header.worker) =>
             {
                 bail!(
@@ -279,24 +279,24 @@ impl Recovery {
                     header.worker,
                 );
             }
-            Found::Whole(..) if !knows_boot => {
+            Parsed::Intact(..) if !knows_boot => {
                 let why = "cannot read the kernel's boot id, so the times in the journal mean \
                            nothing";
                 (why.to_owned(), None)
             }
-            Found::Whole(old, memory, end) if old.boot_id == header.boot_id => {
+            Parsed::Intact(old, memory, end) if old.boot_id == header.boot_id => {
                 return Ok(Self { memory: *memory, damage: None, end: Some(end) });
             }
-            Found::Whole(_, memory, _) => {
+            Parsed::Intact(_, memory, _) => {
                 return Ok(Self { memory: after_boot(*memory), ..Self::default() });
             }
-            Found::Damaged { why, header: old, rest } => {
+            Parsed::Damaged { why, header: old, rest } => {
                 let booted = || knows_boot && is_of_another_boot(boot, header);
                 let booted = old.as_ref().map_or_else(booted, |old| is_after(header, old));
                 (why, booted.then_some(rest))
             }
         };
-        let (path, aside) = (path.display().to_string(), aside(path).display().to_string());
+        let (path, aside) = (path.display().to_string(), damaged_path(path).display().to_string());
         let memory = match rest {
             Some(rest) => {
                 tracing::warn!(
@@ -352,20 +352,20 @@ fn write_boot(path: &Path, header: &Header) -> std::io::Result<()> {
     state_dir::sync(path, &file)
 }
 
-fn read(path: &Path) -> anyhow::Result<Option<Found>> {
+fn read(path: &Path) -> anyhow::Result<Option<Parsed>> {
     let bytes = state_dir::read(path, JOURNAL_BYTES_MAX + 1);
     let bytes = bytes.with_context(|| format!("cannot read the journal {}", path.display()))?;
     Ok(bytes.map(|bytes| match bytes.len() as u64 > JOURNAL_BYTES_MAX {
         false => text::parse(&bytes),
         true => {
             let why = format!("it is longer than {JOURNAL_BYTES_MAX} bytes");
-            Found::Damaged { why, header: None, rest: Box::default() }
+            Parsed::Damaged { why, header: None, rest: Box::default() }
         }
     }))
 }
 
 /// Where a damaged journal is kept.
-fn aside(path: &Path) -> PathBuf {
+fn damaged_path(path: &Path) -> PathBuf {
     path.with_extension("jsonl.lost")
 }
 

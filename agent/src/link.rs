@@ -38,7 +38,7 @@ const KEEPALIVES_PER_TTL: u32 = 5;
 /// Messages on their way to a coordinator that reads slowly; one more ends the link.
 const OUTBOX_MAX: usize = 64;
 /// What tonic says where an answer is no gRPC.
-const NO_GRPC: [&str; 2] = ["invalid compression flag", "port for health and metrics"];
+const NOT_GRPC: [&str; 2] = ["invalid compression flag", "port for health and metrics"];
 /// Bytes that a coordinator may send ahead of what this agent has read.
 const WINDOW_BYTES: u32 = 1024 * 1024;
 
@@ -82,9 +82,9 @@ impl Link {
     }
 
     /// Sends what is still to be sent and lets the coordinator end the stream.
-    pub(crate) async fn finish(mut self, patience: Duration) {
+    pub(crate) async fn finish(mut self, timeout: Duration) {
         self.outbox = None;
-        let _ = tokio::time::timeout(patience, &mut self.task).await;
+        let _ = tokio::time::timeout(timeout, &mut self.task).await;
     }
 }
 
@@ -164,7 +164,7 @@ impl Dial {
     async fn run(&self, messages: mpsc::Receiver<AgentMessage>) -> anyhow::Result<()> {
         let connect = async {
             let connected = self.endpoint().await?.connect().await;
-            connected.map_err(|error| self.no_tls(error))
+            connected.map_err(|error| self.explain_connect_error(error))
         };
         let channel: anyhow::Result<Channel> = tokio::time::timeout(CONNECT_TIMEOUT, connect)
             .await
@@ -178,15 +178,16 @@ impl Dial {
         if let Some(path) = self.tls.as_ref().and_then(|tls| tls.token.as_deref()) {
             request.metadata_mut().insert("authorization", token::bearer(path).await?);
         }
-        let session = client.open_session(request).await.map_err(|status| self.explained(status));
+        let session =
+            client.open_session(request).await.map_err(|status| self.explain_status(status));
         let session = session?;
-        let word = session.metadata().get(TOKEN_METADATA);
-        if word.is_some_and(|word| word.as_bytes() == TOKEN_IGNORED.as_bytes()) {
+        let token_note = session.metadata().get(TOKEN_METADATA);
+        if token_note.is_some_and(|note| note.as_bytes() == TOKEN_IGNORED.as_bytes()) {
             self.send_event(LinkChange::TokenIgnored).await;
         }
         let mut responses = session.into_inner();
         while let Some(response) =
-            responses.message().await.map_err(|status| self.explained(status))?
+            responses.message().await.map_err(|status| self.explain_status(status))?
         {
             let message = CoordinatorMessage::try_from(response)
                 .context("cannot decode the coordinator's message")?;
@@ -213,7 +214,7 @@ impl Dial {
     }
 
     /// An error of connecting with what may be behind it: a port that answers in plain text.
-    fn no_tls(&self, error: tonic::transport::Error) -> anyhow::Error {
+    fn explain_connect_error(&self, error: tonic::transport::Error) -> anyhow::Error {
         let plain = self.tls.is_some() && cause(&error).contains("InvalidContentType");
         let error = anyhow::Error::from(error);
         match plain {
@@ -227,12 +228,12 @@ impl Dial {
 
     /// A status with what may be behind it: a port that wants TLS ends a plain connection without
     /// a word, and one that serves other things answers what is no gRPC.
-    fn explained(&self, status: tonic::Status) -> anyhow::Error {
+    fn explain_status(&self, status: tonic::Status) -> anyhow::Error {
         let broke = status.source().is_some();
-        let no_grpc = NO_GRPC.iter().any(|words| status.message().contains(words));
+        let not_grpc = NOT_GRPC.iter().any(|words| status.message().contains(words));
         let error = anyhow::Error::from(status);
         match self.tls {
-            _ if no_grpc => error.context(
+            _ if not_grpc => error.context(
                 "this is not a coordinator's gRPC port: give --coordinator the port of its \
                  --listen \
                  (7400 by default), not that of --http-listen",

@@ -7,7 +7,7 @@ use leasehold_agent::config::Invocation;
 use leasehold_agent::{drain, run};
 
 fn main() -> ExitCode {
-    if let Some(code) = run::part() {
+    if let Some(code) = run::run_helper() {
         return code;
     }
     match Invocation::parse() {

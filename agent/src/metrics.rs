@@ -49,28 +49,28 @@ pub(crate) struct Metrics {
 impl Metrics {
     /// Counts a job that was not let begin.
     pub(crate) fn count_refused(&self, reason: &'static str) {
-        let mut refused = self.refused.lock().expect("nobody panics while counting");
+        let mut refused = self.refused.lock().expect("the lock is not poisoned");
         *refused.entry(reason).or_default() += 1;
     }
 
     /// Says who has the worker's name; none where it is this agent's, as far as it is known.
     pub(crate) fn set_name_taken(&self, by: Option<String>) {
-        *self.name_taken.lock().expect("nobody panics while setting it") = by;
+        *self.name_taken.lock().expect("the lock is not poisoned") = by;
     }
 
     /// Whether another agent has the worker's name.
     pub(crate) fn is_name_taken(&self) -> bool {
-        self.name_taken.lock().expect("see above").is_some()
+        self.name_taken.lock().expect("the lock is not poisoned").is_some()
     }
 
     /// Says why the worker's file is not as it should be; none where it is.
     pub(crate) fn set_file_problem(&self, problem: Option<String>) {
-        *self.file_problem.lock().expect("nobody panics while setting it") = problem;
+        *self.file_problem.lock().expect("the lock is not poisoned") = problem;
     }
 
     /// Says why the journal cannot be written; none where it can.
     pub(crate) fn set_journal_problem(&self, problem: Option<&str>) {
-        let mut set = self.journal_problem.lock().expect("nobody panics while setting it");
+        let mut set = self.journal_problem.lock().expect("the lock is not poisoned");
         if set.as_deref() != problem {
             *set = problem.map(str::to_owned);
         }
@@ -78,41 +78,47 @@ impl Metrics {
 
     /// Says why the worker is not started; none where it is, or is not to be.
     pub(crate) fn set_child_problem(&self, problem: Option<String>) {
-        *self.child_problem.lock().expect("nobody panics while setting it") = problem;
+        *self.child_problem.lock().expect("the lock is not poisoned") = problem;
     }
 
     /// Says why a stream's program cannot be started; none where all can.
     pub(crate) fn set_process_problem(&self, problem: Option<String>) {
-        *self.process_problem.lock().expect("nobody panics while setting it") = problem;
+        *self.process_problem.lock().expect("the lock is not poisoned") = problem;
     }
 
     /// Says why the agent cannot reach the worker; none where it can.
     pub(crate) fn set_worker_problem(&self, problem: Option<String>) {
-        *self.worker_problem.lock().expect("nobody panics while setting it") = problem;
+        *self.worker_problem.lock().expect("the lock is not poisoned") = problem;
     }
 
     /// Why the agent is not ready; none where it is. Ready means that a coordinator has welcomed
     /// it once: an outage of the coordinator later must not take every worker out of service.
     pub(crate) fn unready(&self) -> Option<String> {
-        if let Some(by) = self.name_taken.lock().expect("see above").clone() {
+        if let Some(by) = self.name_taken.lock().expect("the lock is not poisoned").clone() {
             return Some(format!("refused: {by}"));
         }
-        if let Some(problem) = self.journal_problem.lock().expect("see above").clone() {
+        if let Some(problem) =
+            self.journal_problem.lock().expect("the lock is not poisoned").clone()
+        {
             return Some(format!(
                 "cannot write the journal: {problem}: until the agent can, no job begins, no job's \
                  end is confirmed, and no lease is granted or renewed"
             ));
         }
-        if let Some(problem) = self.child_problem.lock().expect("see above").clone() {
+        if let Some(problem) = self.child_problem.lock().expect("the lock is not poisoned").clone()
+        {
             return Some(problem);
         }
-        if let Some(problem) = self.file_problem.lock().expect("see above").clone() {
+        if let Some(problem) = self.file_problem.lock().expect("the lock is not poisoned").clone() {
             return Some(format!("the worker's streams are out of date: {problem}"));
         }
-        if let Some(problem) = self.process_problem.lock().expect("see above").clone() {
+        if let Some(problem) =
+            self.process_problem.lock().expect("the lock is not poisoned").clone()
+        {
             return Some(problem);
         }
-        if let Some(problem) = self.worker_problem.lock().expect("see above").clone() {
+        if let Some(problem) = self.worker_problem.lock().expect("the lock is not poisoned").clone()
+        {
             return Some(format!("cannot reach the worker: {problem}"));
         }
         (!self.welcomed.load(Relaxed)).then(|| "no coordinator has welcomed this agent yet".into())
@@ -121,9 +127,9 @@ impl Metrics {
     /// The figures as a scrape reads them.
     pub(crate) fn render(&self) -> String {
         let mut out = String::new();
-        let file_ok = self.file_problem.lock().expect("see above").is_none();
-        let journal_ok = self.journal_problem.lock().expect("see above").is_none();
-        let worker_ok = self.worker_problem.lock().expect("see above").is_none();
+        let file_ok = self.file_problem.lock().expect("the lock is not poisoned").is_none();
+        let journal_ok = self.journal_problem.lock().expect("the lock is not poisoned").is_none();
+        let worker_ok = self.worker_problem.lock().expect("the lock is not poisoned").is_none();
         let version = env!("CARGO_PKG_VERSION");
         let mut one = |name: &str, kind: &str, help: &str, value: u64| {
             let name = format!("leasehold_agent_{name}");
@@ -168,7 +174,7 @@ impl Metrics {
             "# HELP leasehold_agent_begin_refused_total Jobs that were not let begin.\n\
              # TYPE leasehold_agent_begin_refused_total counter"
         );
-        for (reason, count) in self.refused.lock().expect("see above").iter() {
+        for (reason, count) in self.refused.lock().expect("the lock is not poisoned").iter() {
             let name = "leasehold_agent_begin_refused_total";
             let _ = writeln!(out, "{name}{{reason=\"{reason}\"}} {count}");
         }

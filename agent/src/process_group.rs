@@ -31,7 +31,7 @@ impl ProcessGroup {
 
     /// Whether any process of it runs. A zombie does not count.
     pub(crate) fn exists(&self) -> bool {
-        let Some(pid) = self.pid().filter(|_| !self.is_anothers()) else { return false };
+        let Some(pid) = self.pid().filter(|_| !self.id_is_reused()) else { return false };
         // A program of another user may refuse the signal: it runs all the same.
         test_kill_process_group(pid) != Err(Errno::SRCH)
             && (self.has_leader() || self.has_members())
@@ -39,7 +39,7 @@ impl ProcessGroup {
 
     /// Sends a signal to all of it; what has ended needs none.
     pub(crate) fn signal(&self, signal: Signal) {
-        if let Some(pid) = self.pid().filter(|_| !self.is_anothers()) {
+        if let Some(pid) = self.pid().filter(|_| !self.id_is_reused()) {
             let _ = kill_process_group(pid, signal);
         }
     }
@@ -50,7 +50,7 @@ impl ProcessGroup {
     }
 
     /// Whether a process that started at another time has its number.
-    fn is_anothers(&self) -> bool {
+    fn id_is_reused(&self) -> bool {
         self.pid().and_then(start_time).is_some_and(|started| started != self.started)
     }
 

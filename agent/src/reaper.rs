@@ -48,7 +48,7 @@ impl Reaper {
     pub(crate) fn spawn(&self, command: &mut Command) -> std::io::Result<Process> {
         // The lock is held from the fork to the entry: a process that ends at once is not taken
         // for an orphan.
-        let mut awaited = self.awaited.lock().expect("nobody panics while holding it");
+        let mut awaited = self.awaited.lock().expect("the lock is not poisoned");
         let child = command.spawn()?;
         let (sender, exit) = oneshot::channel();
         awaited.insert(child.id().cast_signed(), sender);
@@ -56,7 +56,7 @@ impl Reaper {
     }
 
     fn reap(&self) {
-        let mut awaited = self.awaited.lock().expect("nobody panics while holding it");
+        let mut awaited = self.awaited.lock().expect("the lock is not poisoned");
         while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
             match (awaited.remove(&pid.as_raw_pid()), exit(status)) {
                 (Some(sender), Some(exit)) => {

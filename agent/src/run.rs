@@ -34,7 +34,7 @@ use with_child::ChildSupervisor;
 /// Does the part that another agent has started this process for, by the name that it was called
 /// by; none where it is an agent itself.
 #[must_use]
-pub fn part() -> Option<ExitCode> {
+pub fn run_helper() -> Option<ExitCode> {
     let mut args = std::env::args_os();
     let name = args.next()?;
     match Path::new(&name).file_name()?.to_str()? {
@@ -62,7 +62,7 @@ pub fn leave(config: Config, leave: Leave) -> ExitCode {
 
 /// The exit code where an order to drain stands since an earlier start: a supervisor need not
 /// start the agent again.
-const ORDER_STANDS: u8 = 3;
+const EXIT_DRAIN_ORDERED: u8 = 3;
 
 fn end_with(work: impl Future<Output = anyhow::Result<u8>>) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -88,8 +88,8 @@ async fn run(config: Config) -> anyhow::Result<u8> {
     let signals = Signals::take().context("cannot install signal handlers")?;
     let reaper = Reaper::start().context("cannot install a handler for ended child processes")?;
     let who = WorkerKey { cluster: config.cluster.clone(), worker: config.worker.clone() };
-    let (memory, journal, state_dir) = remember(&config, &who)?;
-    let (is_first, stands) = (memory.incarnation.is_none(), memory.drain_ordered);
+    let (memory, journal, state_dir) = open_journal(&config, &who)?;
+    let (is_first, drain_ordered) = (memory.incarnation.is_none(), memory.drain_ordered);
     if let Some(tls) = &config.tls {
         check_tls(tls, config.sidecar).await?;
     }
@@ -98,7 +98,7 @@ async fn run(config: Config) -> anyhow::Result<u8> {
     }
     let listeners = Listeners::bind(&config).await?;
     let address = listeners.address();
-    let past = Predecessor::find(&config.adapter, &memory, state_dir.as_ref()).await?;
+    let predecessor = Predecessor::find(&config.adapter, &memory, state_dir.as_ref()).await?;
     let identity = identity::of(state_dir.as_ref());
     let (driver, handle) =
         Driver::new(&config, memory, journal, identity, Arc::new(Metrics::default()));
@@ -109,28 +109,28 @@ async fn run(config: Config) -> anyhow::Result<u8> {
 
     let child_pid = ChildPid::default();
     let environment = environment(&config, &who, address);
-    let start = AdapterContext {
+    let context = AdapterContext {
         worker: &who.worker,
         driver: &handle,
         reaper: &reaper,
         child: &child_pid,
         environment: &environment,
         state_dir: state_dir.as_ref(),
-        past,
+        predecessor,
     };
-    let mut adapter = start.adapter(&config.adapter).await;
+    let mut adapter = context.start(&config.adapter).await;
     let code = match config.child.clone() {
         None if config.sidecar => {
             // Without a port for probes a worker may start before anybody has connected.
             let first = is_first && config.health_listen.is_some();
-            Ok(without_child::stay(&handle, signals, &server, first).await)
+            Ok(without_child::run_sidecar(&handle, signals, &server, first).await)
         }
-        None => Ok(without_child::run(&handle, signals, stands).await),
+        None => Ok(without_child::run(&handle, signals, drain_ordered).await),
         Some(spec) => {
             let record = state_dir.as_ref().map(|dir| dir.file("child"));
             let reads_file = matches!(config.adapter, Adapter::File(_));
             let runner = ChildRunner::new(spec, environment, record, reaper, child_pid, reads_file);
-            ChildSupervisor::new(handle.clone(), runner, signals, stands).run().await
+            ChildSupervisor::new(handle.clone(), runner, signals, drain_ordered).run().await
         }
     };
     adapter.stop_programs().await?;
@@ -158,7 +158,7 @@ async fn check_tls(tls: &Tls, sidecar: bool) -> anyhow::Result<()> {
 }
 
 /// The journal, and the folder that it is locked in.
-fn remember(
+fn open_journal(
     config: &Config,
     who: &WorkerKey,
 ) -> anyhow::Result<(Memory, AgentJournal, Option<StateDir>)> {
@@ -206,11 +206,11 @@ fn environment(
     always.into_iter().chain(socket).collect()
 }
 
-/// The agent's own exit code for how its work ended, where an order to drain `stands` since an
+/// The agent's own exit code for how its work ended, where an order to drain `drain_ordered` since an
 /// earlier start or not.
-fn own_code(outcome: Result<Outcome, DriverStopped>, stands: bool) -> u8 {
+fn own_code(outcome: Result<Outcome, DriverStopped>, drain_ordered: bool) -> u8 {
     match outcome {
-        Ok(Outcome::Drained { .. }) if stands => ORDER_STANDS,
+        Ok(Outcome::Drained { .. }) if drain_ordered => EXIT_DRAIN_ORDERED,
         Ok(Outcome::Drained { .. }) => 0,
         Ok(Outcome::Superseded) | Err(DriverStopped) => 1,
     }

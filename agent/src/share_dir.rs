@@ -21,7 +21,7 @@ pub(crate) fn install(dir: &Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(dir).context("cannot create the folder")?;
     let mut own = File::open("/proc/self/exe").context("cannot read this program's file")?;
     let path = dir.join(NAME);
-    if is_there(&path, &own)? {
+    if is_current(&path, &own)? {
         return Ok(());
     }
     own.rewind().context("cannot rewind this program's file")?;
@@ -31,7 +31,7 @@ pub(crate) fn install(dir: &Path) -> anyhow::Result<()> {
 }
 
 /// Whether the very program is there, for everybody to run.
-fn is_there(path: &Path, own: &File) -> anyhow::Result<bool> {
+fn is_current(path: &Path, own: &File) -> anyhow::Result<bool> {
     let found = match File::open(path) {
         Ok(found) => found,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),

@@ -13,9 +13,9 @@ use anyhow::{Context, bail};
 use rustix::fs::{FlockOperation, OFlags, flock};
 
 /// How long a process may take to be loaded.
-const LOADING: Duration = Duration::from_secs(2);
+const LOCK_WAIT_MAX: Duration = Duration::from_secs(2);
 /// How often it is looked whether the lock is free.
-const LOCK_LOOK: Duration = Duration::from_millis(10);
+const LOCK_POLL: Duration = Duration::from_millis(10);
 
 /// A folder that this process alone writes in.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ impl StateDir {
             lock => lock,
         };
         let lock = lock.with_context(|| format!("cannot open {}", lock_path.display()))?;
-        match lock_soon(&lock) {
+        match lock_with_retries(&lock) {
             Err(error) if error == rustix::io::Errno::WOULDBLOCK => bail!(
                 "--state-dir {} is in use by another agent: give each agent its own",
                 path.display()
@@ -61,12 +61,12 @@ impl StateDir {
 
 /// Locks the file. A process that an agent was about to start when it was killed holds the agent's
 /// lock until it is loaded, or has ended.
-fn lock_soon(lock: &File) -> rustix::io::Result<()> {
-    let until = Instant::now() + LOADING;
+fn lock_with_retries(lock: &File) -> rustix::io::Result<()> {
+    let until = Instant::now() + LOCK_WAIT_MAX;
     loop {
         match flock(lock, FlockOperation::NonBlockingLockExclusive) {
             Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < until => {
-                std::thread::sleep(LOCK_LOOK);
+                std::thread::sleep(LOCK_POLL);
             }
             locked => return locked,
         }

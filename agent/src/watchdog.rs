@@ -30,11 +30,11 @@ pub(crate) const NAME: &str = "leasehold-watchdog";
 const ACKNOWLEDGE_TIMEOUT: Duration = Duration::from_secs(5);
 /// It looks at the clock at least this often while a group has an end: a timer does not count the
 /// time that a suspended host slept.
-const LOOK: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// The same once its agent is gone.
-const LOOK_WITHOUT_AGENT: Duration = Duration::from_millis(200);
+const CHECK_INTERVAL_WITHOUT_AGENT: Duration = Duration::from_millis(200);
 /// A group that is over and has not ended is killed again, but no more often than this.
-const LOOK_MIN: Duration = Duration::from_millis(20);
+const CHECK_INTERVAL_MIN: Duration = Duration::from_millis(20);
 
 /// All groups to watch: it replaces the list before.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -173,16 +173,16 @@ fn run(messages: &Receiver<Message>, mut answers: UnixStream) {
             }
             Ok(Message::AgentGone) => agent_gone = true,
             Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => std::thread::sleep(LOOK_WITHOUT_AGENT),
+            Err(RecvTimeoutError::Disconnected) => std::thread::sleep(CHECK_INTERVAL_WITHOUT_AGENT),
         }
         let now = clock::now();
         for watched in &list.groups {
-            if watched.is_over(now) || (agent_gone && !list.outlive) {
+            if watched.is_due(now) || (agent_gone && !list.outlive) {
                 watched.group.signal(Signal::KILL);
             }
         }
         // A group that has ended is over for good.
-        list.groups.retain(|it| !(agent_gone || it.is_over(now)) || it.group.exists());
+        list.groups.retain(|it| !(agent_gone || it.is_due(now)) || it.group.exists());
         if agent_gone && list.groups.is_empty() {
             return;
         }
@@ -192,12 +192,12 @@ fn run(messages: &Receiver<Message>, mut answers: UnixStream) {
 fn pause(list: &WatchList, agent_gone: bool, now: Moment) -> Duration {
     let ends = list.groups.iter().filter_map(|watched| watched.end);
     let next = ends.map(|end| Moment(end).since(now)).min();
-    let longest = if agent_gone { LOOK_WITHOUT_AGENT } else { LOOK };
-    next.map_or(longest, |next| next.clamp(LOOK_MIN, longest))
+    let longest = if agent_gone { CHECK_INTERVAL_WITHOUT_AGENT } else { CHECK_INTERVAL };
+    next.map_or(longest, |next| next.clamp(CHECK_INTERVAL_MIN, longest))
 }
 
 impl WatchedGroup {
-    fn is_over(&self, now: Moment) -> bool {
+    fn is_due(&self, now: Moment) -> bool {
         self.end.is_some_and(|end| Moment(end) <= now)
     }
 }

@@ -30,7 +30,7 @@ pub enum Effect {
         /// Jobs that outlived the deadline.
         jobs_left: u32,
         /// Whether a coordinator knows that the agent leaves.
-        told: bool,
+        reported: bool,
     },
     /// The drain's deadline has passed, and the agent stays until nothing is left: a caller that
     /// waits for the drain waits no longer.

@@ -87,11 +87,11 @@ pub struct Holder<J> {
     token_max: Token,
     /// Records that could not be written: until they are, the journal must not say that what
     /// they end goes on.
-    owed: Vec<Record>,
+    deferred: Vec<Record>,
     /// Released, and not yet reported.
     released: Vec<Release>,
     /// What the worker gave back, newest first.
-    given_back: VecDeque<(StreamKey, Token)>,
+    released_by_worker: VecDeque<(StreamKey, Token)>,
     start: Option<StartId>,
     jobs: BTreeSet<JobId>,
     jobs_known: bool,
@@ -192,9 +192,9 @@ impl<J: Journal> Holder<J> {
             token_max: tokens.max().unwrap_or_default(),
             streams,
             shown,
-            owed: Vec::new(),
+            deferred: Vec::new(),
             released: Vec::new(),
-            given_back: VecDeque::new(),
+            released_by_worker: VecDeque::new(),
             start: memory.start,
             jobs: memory.jobs,
             jobs_known: memory.jobs_known,
@@ -273,7 +273,7 @@ impl<J: Journal> Holder<J> {
     /// The most jobs that may start under what is held, renewed or not: what a beat reports.
     fn size_in_effect(&self) -> u32 {
         // A successor that finds no drain in the journal would start jobs again.
-        let written = !self.owed.contains(&Record::Draining);
+        let written = !self.deferred.contains(&Record::Draining);
         let ended = self.draining() && (written || mutation::on(Mutation::TellUnwritten));
         let size = self.pool.filter(|_| !ended).map_or(0, |pool| pool.size);
         let count = self.count.filter(|_| !mutation::on(Mutation::ObeyedSizeUntold));
@@ -300,15 +300,15 @@ impl<J: Journal> Holder<J> {
     fn drain_phase(&self) -> DrainPhase {
         match self.drain {
             Drain::Working => DrainPhase::Working,
-            Drain::Leaving { .. } | Drain::Left if self.may_leave() => DrainPhase::Leaving,
+            Drain::Leaving { .. } | Drain::Left if self.may_report_leaving() => DrainPhase::Leaving,
             Drain::Draining { .. } | Drain::Leaving { .. } | Drain::Left => DrainPhase::Draining,
         }
     }
 
     /// Whether the journal has all that a goodbye says: whatever it says is over stays so for
     /// every successor.
-    fn may_leave(&self) -> bool {
-        (self.left && self.owed.is_empty()) || mutation::on(Mutation::TellUnwritten)
+    fn may_report_leaving(&self) -> bool {
+        (self.left && self.deferred.is_empty()) || mutation::on(Mutation::TellUnwritten)
     }
 
     fn changed(&mut self) {
@@ -330,19 +330,19 @@ impl<J: Journal> Holder<J> {
     }
 
     /// Writes a record that ends something; where it cannot be written, it is owed.
-    fn write_or_owe(&mut self, record: Record) -> Result<(), JournalError> {
+    fn write_or_defer(&mut self, record: Record) -> Result<(), JournalError> {
         let written = self.write(&record);
         if written.is_err() && !mutation::on(Mutation::OwedForgotten) {
-            self.owed.push(record);
+            self.deferred.push(record);
         }
         written
     }
 
     /// Writes what is owed, oldest first.
-    fn write_owed(&mut self) -> Result<(), JournalError> {
-        while let Some(record) = self.owed.first().cloned() {
+    fn write_deferred(&mut self) -> Result<(), JournalError> {
+        while let Some(record) = self.deferred.first().cloned() {
             self.write(&record)?;
-            self.owed.remove(0);
+            self.deferred.remove(0);
             if let Record::StreamEnded { stream, token } = record {
                 self.released.push(Release { stream, token });
             }
@@ -359,11 +359,11 @@ impl<J: Journal> Holder<J> {
     /// since the next agent might take the same.
     fn write_begun(&mut self) {
         let (incarnation, begun, first) = (self.config.incarnation, self.begun, self.first);
-        let _ = self.write_or_owe(Record::Begun { incarnation, begun, first });
+        let _ = self.write_or_defer(Record::Begun { incarnation, begun, first });
     }
 
-    fn owes_begun(&self) -> bool {
-        self.owed.iter().any(|record| matches!(record, Record::Begun { .. }))
+    fn begun_is_deferred(&self) -> bool {
+        self.deferred.iter().any(|record| matches!(record, Record::Begun { .. }))
     }
 }
 
@@ -406,7 +406,7 @@ impl Held {
     }
 
     /// Takes the way on from `told`; whether it is another.
-    fn reroute(&mut self, told: Option<&Arc<Share>>) -> bool {
+    fn update_routes(&mut self, told: Option<&Arc<Share>>) -> bool {
         let Some((binding, told)) = self.binding.as_mut().zip(told) else { return false };
         let (load, same) = match &binding.share {
             None => (told.load, false),

@@ -29,7 +29,7 @@ const REQUESTS_PER_CONNECTION_MAX: u32 = 512;
 /// How long to wait when the system has no connection to give (too many open files).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// How long a client that has hung up is given for what is answered without waiting.
-const HANG_UP: Duration = Duration::from_millis(50);
+const CLOSE_DELAY: Duration = Duration::from_millis(50);
 
 /// Where connections come from.
 pub(super) enum Acceptor {
@@ -85,7 +85,7 @@ impl Port {
 
     fn serve(&self, socket: Socket) -> impl Future<Output = ()> + Send + use<> {
         let (router, caller) = (self.router.clone(), self.caller);
-        let guard = self.connections.take();
+        let guard = self.connections.register();
         let mut stopped = self.stopped.clone();
         async move {
             let connection = guard.connection();
@@ -99,7 +99,7 @@ impl Port {
                     connection.as_mut().graceful_shutdown();
                     log_end(connection.await);
                 }
-                why = over(&socket, &guard, caller) => tracing::debug!("a connection {why}"),
+                why = close_reason(&socket, &guard, caller) => tracing::debug!("a connection {why}"),
             }
         }
     }
@@ -137,8 +137,8 @@ async fn accept(acceptor: &Acceptor) -> std::io::Result<Socket> {
 }
 
 /// Waits until the agent must close a connection, and returns why.
-async fn over(socket: &Socket, guard: &ConnectionGuard, caller: Caller) -> &'static str {
-    let outstayed = async {
+async fn close_reason(socket: &Socket, guard: &ConnectionGuard, caller: Caller) -> &'static str {
+    let expired = async {
         match caller {
             Caller::Worker => guard.connection().idle_for(IDLE_MAX).await,
             Caller::Anyone => tokio::time::sleep(CONNECTION_TIME_MAX).await,
@@ -146,19 +146,19 @@ async fn over(socket: &Socket, guard: &ConnectionGuard, caller: Caller) -> &'sta
     };
     tokio::select! {
         () = guard.connection().evicted() => "was closed to make room for a newer one",
-        () = hung_up(socket, guard.connection()) => "was closed by its client",
-        () = outstayed => "took too long",
+        () = client_closed(socket, guard.connection()) => "was closed by its client",
+        () = expired => "took too long",
     }
 }
 
 /// Waits until the client has hung up while it waits for an answer. Where it waits for none, its
 /// connection ends by itself.
-async fn hung_up(socket: &Socket, connection: &Connection) {
+async fn client_closed(socket: &Socket, connection: &Connection) {
     loop {
-        let hung_up = socket.readable().await.is_ok_and(|ready| ready.is_read_closed());
+        let closed = socket.readable().await.is_ok_and(|ready| ready.is_read_closed());
         // What it sent before it hung up may be unread for as long as it waits for an answer.
-        tokio::time::sleep(HANG_UP).await;
-        if hung_up && connection.is_busy() {
+        tokio::time::sleep(CLOSE_DELAY).await;
+        if closed && connection.is_busy() {
             return;
         }
     }

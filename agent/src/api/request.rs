@@ -32,9 +32,9 @@ pub(super) async fn answer(
         // It talks for as long as its client likes, and holds nothing.
         return router.oneshot(request.map(Body::new)).await;
     }
-    let request = match whole(request).await {
+    let request = match with_body(request).await {
         Ok(request) => request,
-        Err(why) => return Ok(last(why)),
+        Err(why) => return Ok(closing(why)),
     };
     let busy = connection.begin();
     let answer = router.oneshot(request).await?;
@@ -51,7 +51,7 @@ pub(super) async fn answer(
 }
 
 /// The request with all of its body.
-async fn whole(request: Request<Incoming>) -> Result<Request<Body>, Answer> {
+async fn with_body(request: Request<Incoming>) -> Result<Request<Body>, Answer> {
     let max = match grpc::is_grpc(request.headers()) {
         true => BODY_BYTES_MAX + GRPC_FRAME_BYTES,
         false => BODY_BYTES_MAX,
@@ -82,7 +82,7 @@ fn too_long(max: usize) -> Answer {
 }
 
 /// The last answer on a connection: what is left of the request is not read.
-fn last(why: Answer) -> Response {
+fn closing(why: Answer) -> Response {
     let mut answer = why.into_response();
     answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     answer

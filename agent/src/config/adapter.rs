@@ -15,7 +15,7 @@ use clap::{Args, ValueEnum};
 use command::CommandArgs;
 pub use command::{CommandAdapter, JobPrograms, StreamPrograms};
 use file::FileArgs;
-pub use file::{FileAdapter, FilePool, SignalTo, TakenUp};
+pub use file::{FileAdapter, FilePool, ReloadCheck, SignalTo};
 use http::HttpArgs;
 pub use http::{HttpAdapter, HttpRequest, Sizing};
 pub use process::ProcessAdapter;

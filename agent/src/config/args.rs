@@ -206,7 +206,7 @@ pub(super) struct RunArgs {
     pub(super) sidecar: bool,
     /// Where /livez, /readyz, /healthz and /metrics are served, and nothing else: for a kubelet
     /// and for Prometheus
-    #[arg(long, env = "LEASEHOLD_HEALTH_LISTEN", value_name = "[IP]:PORT", value_parser = every)]
+    #[arg(long, env = "LEASEHOLD_HEALTH_LISTEN", value_name = "[IP]:PORT", value_parser = health_address)]
     pub(super) health_listen: Option<SocketAddr>,
     /// Copy this program to DIR/leasehold-agent first, for a worker that is to run `drain`
     #[arg(long, env = "LEASEHOLD_SHARE_DIR", value_name = "DIR")]
@@ -249,7 +249,7 @@ fn listen_address(text: &str) -> Result<SocketAddr, String> {
 }
 
 /// An address to listen on; without an IP it is every one of this machine's.
-fn every(text: &str) -> Result<SocketAddr, String> {
+fn health_address(text: &str) -> Result<SocketAddr, String> {
     let whole = if text.starts_with(':') { format!("[::]{text}") } else { text.to_owned() };
     whole.parse().map_err(|_| {
         format!(

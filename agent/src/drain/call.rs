@@ -29,17 +29,17 @@ pub(super) enum DrainError {
 }
 
 #[derive(Deserialize)]
-struct Drained {
+struct DrainAnswer {
     jobs_left: u32,
 }
 
 #[derive(Deserialize)]
-struct Denied {
-    error: Denial,
+struct ErrorAnswer {
+    error: ErrorBody,
 }
 
 #[derive(Deserialize)]
-struct Denial {
+struct ErrorBody {
     message: String,
 }
 
@@ -62,17 +62,19 @@ pub(super) async fn drain(agent: &Url, request: Request) -> Result<u32, DrainErr
         .send()
         .await
         .map_err(|error: CallError| DrainError::Unavailable(format!("{address}: {error}")))?;
-    let text = || match serde_json::from_slice::<Denied>(&answer.body) {
-        Ok(denied) => denied.error.message,
+    let text = || match serde_json::from_slice::<ErrorAnswer>(&answer.body) {
+        Ok(answer) => answer.error.message,
         Err(_) => String::from_utf8_lossy(&answer.body).trim().to_owned(),
     };
     match answer.status {
-        200 => serde_json::from_slice(&answer.body).map(|it: Drained| it.jobs_left).map_err(|_| {
-            DrainError::Refused(format!(
-                "{address} is not an agent: it answered {:?}; give --addr the agent's --listen",
-                text()
-            ))
-        }),
+        200 => {
+            serde_json::from_slice(&answer.body).map(|it: DrainAnswer| it.jobs_left).map_err(|_| {
+                DrainError::Refused(format!(
+                    "{address} is not an agent: it answered {:?}; give --addr the agent's --listen",
+                    text()
+                ))
+            })
+        }
         // It is stopping, or cannot let another client wait.
         503 => Err(DrainError::Unavailable(text())),
         status => Err(DrainError::Refused(format!("{address} answered {status}: {}", text()))),

@@ -96,7 +96,7 @@ impl DriverHandle {
     }
 
     /// Reports to the holder that all earlier jobs of the worker have ended.
-    pub(crate) async fn start_anew(&self) -> Result<(), String> {
+    pub(crate) async fn report_no_jobs(&self) -> Result<(), String> {
         let id = format!("agent-{:016x}", fastrand::u64(..));
         let start = StartId::new(&id).expect("letters and digits are printable");
         let told = self.ask(|reply| DriverRequest::Start { start, running: 0, reply }).await;

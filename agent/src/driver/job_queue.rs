@@ -28,7 +28,7 @@ pub(super) struct QueuedJob {
 pub(super) struct JobQueue {
     queue: VecDeque<QueuedJob>,
     /// A slot may have come free.
-    look: bool,
+    recheck: bool,
 }
 
 impl JobQueue {
@@ -51,8 +51,8 @@ impl JobQueue {
     }
 
     /// Something has happened that may have freed a slot.
-    pub(super) fn look_again(&mut self) {
-        self.look = true;
+    pub(super) fn recheck(&mut self) {
+        self.recheck = true;
     }
 
     /// When the next of them has waited long enough.
@@ -68,7 +68,7 @@ impl JobQueue {
         now: Moment,
     ) -> bool {
         let due = self.next_end().is_some_and(|end| end <= now);
-        if !std::mem::take(&mut self.look) && !due {
+        if !std::mem::take(&mut self.recheck) && !due {
             return false;
         }
         let waiting = std::mem::take(&mut self.queue);

@@ -40,8 +40,13 @@ impl NoticeLogger {
     pub(super) fn link_closed(&mut self, address: &str, why: &str, now: Moment) {
         self.metrics.connected.store(false, Relaxed);
         self.metrics.answered.store(true, Relaxed);
-        if let Some(unsaid) = self.log_limiter.admit(address, why, now) {
-            tracing::warn!(coordinator = address, why, unsaid, "no session with the coordinator");
+        if let Some(suppressed) = self.log_limiter.admit(address, why, now) {
+            tracing::warn!(
+                coordinator = address,
+                why,
+                suppressed,
+                "no session with the coordinator"
+            );
         }
     }
 
@@ -102,8 +107,8 @@ impl NoticeLogger {
                 tracing::info!("the worker restarted after a drain: it may work again");
             }
             Notice::JournalFailed(why) => {
-                if let Some(unsaid) = self.log_limiter.admit("journal", &why, now) {
-                    tracing::error!(why, unsaid, "cannot write the journal");
+                if let Some(suppressed) = self.log_limiter.admit("journal", &why, now) {
+                    tracing::error!(why, suppressed, "cannot write the journal");
                 }
             }
             Notice::Offence(what) => {
@@ -137,8 +142,8 @@ impl NoticeLogger {
             RefusalReason::NameTaken => "NameTaken".into(),
             _ => format!("{reason:?}: {message}"),
         };
-        if let Some(unsaid) = self.log_limiter.admit(address, &cause, now) {
-            tracing::warn!(coordinator = address, ?reason, message, unsaid, "refused");
+        if let Some(suppressed) = self.log_limiter.admit(address, &cause, now) {
+            tracing::warn!(coordinator = address, ?reason, message, suppressed, "refused");
         }
     }
 }

@@ -37,7 +37,7 @@ struct Mark {
 
 /// What a journal's bytes are.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum Parsed {
     /// Not all that counts is there.
     Damaged {
         why: String,
@@ -47,7 +47,7 @@ pub(super) enum Found {
         rest: Box<Memory>,
     },
     /// What it adds up to, and where it ends.
-    Whole(Header, Box<Memory>, End),
+    Intact(Header, Box<Memory>, End),
 }
 
 /// The end of a journal that is being written.
@@ -104,13 +104,13 @@ pub(super) fn write_header(header: &Header) -> Vec<u8> {
 
 /// Reads such a line; none where it is damaged.
 pub(super) fn parse_header(line: &[u8]) -> Option<Header> {
-    serde_json::from_slice(unseal(line, &mut 0)?).ok()
+    serde_json::from_slice(verify_line(line, &mut 0)?).ok()
 }
 
 /// Reads a journal.
-pub(super) fn parse(bytes: &[u8]) -> Found {
-    let damaged = |why: String, header, rest| Found::Damaged { why, header, rest };
-    let marked = counted(bytes);
+pub(super) fn parse(bytes: &[u8]) -> Parsed {
+    let damaged = |why: String, header, rest| Parsed::Damaged { why, header, rest };
+    let marked = counted_bytes(bytes);
     // A line's own checksum holds where the mark is damaged, too.
     let len = marked.as_ref().map_or(bytes.len(), |len| bytes.len().min(*len));
     let mut lines = bytes[..len].split_inclusive(|byte| *byte == b'\n');
@@ -118,7 +118,7 @@ pub(super) fn parse(bytes: &[u8]) -> Found {
     let mut sum = 0;
     let mut next = || -> Result<Option<&[u8]>, String> {
         let Some(line) = lines.next() else { return Ok(None) };
-        let json = unseal(line, &mut sum).ok_or_else(|| format!("the line at byte {at}"))?;
+        let json = verify_line(line, &mut sum).ok_or_else(|| format!("the line at byte {at}"))?;
         at += line.len();
         Ok(Some(json))
     };
@@ -140,7 +140,7 @@ pub(super) fn parse(bytes: &[u8]) -> Found {
     };
     match (marked, read, header) {
         (Ok(counts), Ok(()), Some(header)) if counts == len => {
-            Found::Whole(header, memory, End { len: len as u64, sum })
+            Parsed::Intact(header, memory, End { len: len as u64, sum })
         }
         (Err(why), _, header) | (Ok(_), Err(why), header) => damaged(why, header, memory),
         (Ok(counts), Ok(()), header) => {
@@ -151,7 +151,7 @@ pub(super) fn parse(bytes: &[u8]) -> Found {
 }
 
 /// The bytes that count, by the first line.
-fn counted(bytes: &[u8]) -> Result<usize, String> {
+fn counted_bytes(bytes: &[u8]) -> Result<usize, String> {
     let line = bytes.split_inclusive(|byte| *byte == b'\n').next().unwrap_or_default();
     let mark: Mark = serde_json::from_slice(line).map_err(|error| format!("line 1: {error}"))?;
     if mark.journal != FORMAT {
@@ -164,11 +164,11 @@ fn counted(bytes: &[u8]) -> Result<usize, String> {
 }
 
 /// What a line says, where its checksum is that of itself and of those before it.
-fn unseal<'a>(line: &'a [u8], sum: &mut u32) -> Option<&'a [u8]> {
-    let (said, json) = line.strip_suffix(b"\n")?.split_at_checked(SUM_DIGITS)?;
+fn verify_line<'a>(line: &'a [u8], sum: &mut u32) -> Option<&'a [u8]> {
+    let (digits, json) = line.strip_suffix(b"\n")?.split_at_checked(SUM_DIGITS)?;
     let json = json.strip_prefix(b" ")?;
     *sum = checksum(*sum, json);
-    (said == format!("{sum:08x}").as_bytes()).then_some(json)
+    (digits == format!("{sum:08x}").as_bytes()).then_some(json)
 }
 
 fn checksum(before: u32, bytes: &[u8]) -> u32 {

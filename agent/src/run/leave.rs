@@ -9,7 +9,7 @@ use anyhow::{Context, bail};
 use leasehold_agent_core::Memory;
 use leasehold_types::{WorkerKey, duration};
 
-use super::{check_tls, drain, remember};
+use super::{check_tls, drain, open_journal};
 use crate::child::ChildRecord;
 use crate::config::{Config, Leave};
 use crate::driver::{Driver, Outcome, amount};
@@ -31,7 +31,7 @@ pub(super) async fn run(config: Config, leave: Leave) -> anyhow::Result<u8> {
             path.display()
         );
     }
-    let (memory, journal, dir) = remember(&config, &who)?;
+    let (memory, journal, dir) = open_journal(&config, &who)?;
     if let Some(tls) = &config.tls {
         check_tls(tls, false).await?;
     }
@@ -41,7 +41,7 @@ pub(super) async fn run(config: Config, leave: Leave) -> anyhow::Result<u8> {
     let (identity, metrics) = (identity::of(Some(&dir)), Arc::new(Metrics::default()));
     let (driver, handle) = Driver::new(&config, memory, journal, identity, metrics);
     let driver = tokio::spawn(driver.run());
-    if let Err(why) = handle.start_anew().await {
+    if let Err(why) = handle.report_no_jobs().await {
         bail!("cannot write to {} that nothing runs: {why}", path.display());
     }
     drain(&handle).await;
@@ -59,7 +59,7 @@ pub(super) async fn run(config: Config, leave: Leave) -> anyhow::Result<u8> {
     drop(handle);
     driver.await.context("the driver has failed")?;
     match ended {
-        Outcome::Drained { told: true, .. } => {
+        Outcome::Drained { reported: true, .. } => {
             let (jobs, streams) = (amount(jobs, "job"), amount(streams as u64, "stream"));
             println!("worker {who} has left; ended: {jobs}, {streams}");
             Ok(0)
@@ -80,7 +80,7 @@ fn check(memory: &Memory, dir: &StateDir, who: &WorkerKey, leave: Leave) -> anyh
     if let Some((stream, id)) = process::first_running(dir)? {
         bail!("process {id}, the program of stream {stream}, still runs: stop it first");
     }
-    let knows = match ChildRecord::read(&dir.file("child"))? {
+    let known = match ChildRecord::read(&dir.file("child"))? {
         ChildRecord::Child(group) if group.exists() => {
             let id = group.id;
             bail!(
@@ -93,7 +93,7 @@ fn check(memory: &Memory, dir: &StateDir, who: &WorkerKey, leave: Leave) -> anyh
             memory.incarnation.is_some() && memory.running() == 0 && memory.streams.is_empty()
         }
     };
-    if !knows && !leave.nothing_runs {
+    if !known && !leave.nothing_runs {
         bail!(
             "cannot know whether {who} still runs, since its agent did not start it. The journal \
              lists {} and {}. Check that nothing of it runs, then add --nothing-runs",

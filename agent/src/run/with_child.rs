@@ -20,13 +20,13 @@ use crate::reaper::Exit;
 use crate::signals::{SignalAction, Signals, exit_code};
 
 /// How often it is looked whether the file that the child reads is true.
-const FILE_LOOK: Duration = Duration::from_millis(20);
+const FILE_POLL: Duration = Duration::from_millis(20);
 /// How often it is looked whether another agent still has the worker's name.
-const NAME_LOOK: Duration = Duration::from_millis(500);
+const NAME_POLL: Duration = Duration::from_millis(500);
 /// How often it is looked whether a coordinator has answered: the worker waits for that.
-const ASK_LOOK: Duration = Duration::from_millis(2);
+const ANSWER_POLL: Duration = Duration::from_millis(2);
 /// How long a first start waits for a coordinator's word whether another agent has the name.
-const ASK_MAX: Duration = Duration::from_secs(2);
+const ANSWER_WAIT_MAX: Duration = Duration::from_secs(2);
 /// How often the log says that a child does not exit.
 const REMIND: Duration = Duration::from_secs(30);
 
@@ -38,20 +38,20 @@ pub(super) struct ChildSupervisor {
     child: Option<Running>,
     last_exit: Option<Exit>,
     /// SIGTERM or SIGINT came so often.
-    asked: u32,
+    shutdown_signals: u32,
     /// How the agent's own work ended.
     ended: Option<Result<Outcome, DriverStopped>>,
     /// When to look after the child next: it should have ended, or should be started.
     due: Option<(Instant, Due)>,
     restarts: u32,
     /// The holder does not know yet that the jobs of every process before are over.
-    untold: bool,
+    start_unreported: bool,
     /// What must be written before a start could not be, that many times in a row.
-    unwritten: u32,
+    write_failures: u32,
     /// When the agent began.
     since: Instant,
     /// An order to drain stands since an earlier start.
-    stands: bool,
+    drain_ordered: bool,
     /// COMMAND could not be started, and never will be.
     failed: bool,
 }
@@ -84,7 +84,7 @@ impl ChildSupervisor {
         driver: DriverHandle,
         runner: ChildRunner,
         signals: Signals,
-        stands: bool,
+        drain_ordered: bool,
     ) -> Self {
         Self {
             driver,
@@ -92,14 +92,14 @@ impl ChildSupervisor {
             signals,
             child: None,
             last_exit: None,
-            asked: 0,
+            shutdown_signals: 0,
             ended: None,
             due: None,
             restarts: 0,
-            untold: false,
-            unwritten: 0,
+            start_unreported: false,
+            write_failures: 0,
             since: Instant::now(),
-            stands,
+            drain_ordered,
             failed: false,
         }
     }
@@ -111,12 +111,12 @@ impl ChildSupervisor {
                 self.child = Some(Running { exit: process.exit, since: Instant::now() });
             }
             None => {
-                self.untold = true;
-                let told = self.tell_start().await;
+                self.start_unreported = true;
+                let reported = self.report_start().await;
                 // What a coordinator ordered outlives the worker that it was ordered for.
                 if self.is_draining().await {
                     tracing::info!("COMMAND is not started: the worker is draining");
-                } else if told {
+                } else if reported {
                     self.start().await;
                 }
             }
@@ -144,7 +144,7 @@ impl ChildSupervisor {
             exit = exited(&mut self.child) => Event::Exited(exit),
             outcome = self.driver.ended(), if self.ended.is_none() => Event::Ended(outcome),
             asked = self.signals.next() => Event::Signal(asked),
-            due = pass(due) => {
+            due = until_due(due) => {
                 self.due = None;
                 Event::Due(due)
             }
@@ -156,16 +156,16 @@ impl ChildSupervisor {
     /// too, and what it will read is true. Not while another agent has the worker's name, or that
     /// has not been asked yet.
     async fn start(&mut self) {
-        if self.untold && !self.tell_start().await {
+        if self.start_unreported && !self.report_start().await {
             return;
         }
-        if self.asked > 0 || self.is_draining().await {
+        if self.shutdown_signals > 0 || self.is_draining().await {
             return;
         }
         let wait = match () {
-            () if self.driver.metrics().is_name_taken() => Some(NAME_LOOK),
-            () if !self.has_asked() => Some(ASK_LOOK),
-            () if !self.file_is_true().await => Some(FILE_LOOK),
+            () if self.driver.metrics().is_name_taken() => Some(NAME_POLL),
+            () if !self.name_is_checked() => Some(ANSWER_POLL),
+            () if !self.file_is_current().await => Some(FILE_POLL),
             () => None,
         };
         if let Some(wait) = wait {
@@ -177,7 +177,7 @@ impl ChildSupervisor {
                 self.note_written();
                 self.child = Some(Running { exit: process.exit, since: Instant::now() });
             }
-            Err(NotStarted::Unwritten(why)) => self.wait_to_write(&format!("{why:#}")),
+            Err(NotStarted::NotRecorded(why)) => self.retry_write(&format!("{why:#}")),
             Err(NotStarted::Failed(error)) => {
                 tracing::error!("{error:#}");
                 self.failed = true;
@@ -188,9 +188,9 @@ impl ChildSupervisor {
     }
 
     /// What must be written before COMMAND is started could not be: that is tried again.
-    fn wait_to_write(&mut self, why: &str) {
-        let wait = backoff::RETRY.wait(self.unwritten);
-        self.unwritten = self.unwritten.saturating_add(1);
+    fn retry_write(&mut self, why: &str) {
+        let wait = backoff::RETRY.wait(self.write_failures);
+        self.write_failures = self.write_failures.saturating_add(1);
         let problem =
             format!("cannot record the start of COMMAND, so COMMAND is not started yet: {why}");
         tracing::error!(again_in = %duration::format_short(wait), "{problem}");
@@ -199,18 +199,18 @@ impl ChildSupervisor {
     }
 
     fn note_written(&mut self) {
-        self.unwritten = 0;
+        self.write_failures = 0;
         self.driver.metrics().set_child_problem(None);
     }
 
     /// Whether a coordinator has answered, cannot be reached, or has had its time.
-    fn has_asked(&self) -> bool {
-        self.driver.metrics().answered.load(Relaxed) || self.since.elapsed() >= ASK_MAX
+    fn name_is_checked(&self) -> bool {
+        self.driver.metrics().answered.load(Relaxed) || self.since.elapsed() >= ANSWER_WAIT_MAX
     }
 
     /// Whether the file that the child reads, if it does, shows the lease as it is: one that names
     /// streams that went back would make a second owner of it.
-    async fn file_is_true(&self) -> bool {
+    async fn file_is_current(&self) -> bool {
         if !self.runner.reads_file() {
             return true;
         }
@@ -221,15 +221,15 @@ impl ChildSupervisor {
 
     /// Reports to the holder that the jobs of all earlier processes have ended; returns whether it
     /// did. Until then they count, and the report is repeated.
-    async fn tell_start(&mut self) -> bool {
-        match self.driver.start_anew().await {
+    async fn report_start(&mut self) -> bool {
+        match self.driver.report_no_jobs().await {
             Ok(()) => {
-                self.untold = false;
+                self.start_unreported = false;
                 self.note_written();
             }
-            Err(why) => self.wait_to_write(&why),
+            Err(why) => self.retry_write(&why),
         }
-        !self.untold
+        !self.start_unreported
     }
 
     async fn handle_exit(&mut self, exit: Exit) -> Option<u8> {
@@ -239,10 +239,10 @@ impl ChildSupervisor {
         self.due = None;
         tracing::info!(code = exit.0, ran = %duration::format_short(ran), "the child has exited");
         // A drain that a previous agent was asked for is over once its child is.
-        let draining = self.asked > 0 || self.is_draining().await;
-        self.untold = true;
-        self.tell_start().await;
-        if self.asked > 1 || self.ended.is_some() {
+        let draining = self.shutdown_signals > 0 || self.is_draining().await;
+        self.start_unreported = true;
+        self.report_start().await;
+        if self.shutdown_signals > 1 || self.ended.is_some() {
             return Some(self.code());
         }
         let again = match self.runner.spec().restart {
@@ -267,7 +267,7 @@ impl ChildSupervisor {
         if self.child.is_none() || outcome.is_err() {
             return Some(self.code());
         }
-        if self.asked < 2 {
+        if self.shutdown_signals < 2 {
             self.runner.end(Signal::TERM);
             self.due = Some((Instant::now() + self.runner.spec().grace, Due::Grace));
         }
@@ -277,13 +277,13 @@ impl ChildSupervisor {
     async fn handle_signal(&mut self, asked: SignalAction) -> Option<u8> {
         match asked {
             SignalAction::Forward(signal) => self.runner.pid().send(signal),
-            SignalAction::Shutdown(_) if self.asked == 0 => {
-                self.asked = 1;
+            SignalAction::Shutdown(_) if self.shutdown_signals == 0 => {
+                self.shutdown_signals = 1;
                 drain(&self.driver).await;
             }
             SignalAction::Shutdown(signal) | SignalAction::Quit(signal) => {
-                let hurried = self.asked > 1;
-                self.asked = 2;
+                let hurried = self.shutdown_signals > 1;
+                self.shutdown_signals = 2;
                 self.runner.end(signal);
                 if self.child.is_none() || hurried {
                     return Some(exit_code(signal));
@@ -333,7 +333,7 @@ impl ChildSupervisor {
         if self.failed {
             return 1;
         }
-        let own = self.ended.map_or(0, |ended| own_code(ended, self.stands));
+        let own = self.ended.map_or(0, |ended| own_code(ended, self.drain_ordered));
         match (self.ended, self.last_exit) {
             (Some(Ok(Outcome::Superseded) | Err(DriverStopped)), _) | (_, None) => own,
             (_, Some(Exit(code))) => code,
@@ -348,7 +348,7 @@ async fn exited(child: &mut Option<Running>) -> Exit {
     }
 }
 
-async fn pass(due: Option<(Instant, Due)>) -> Due {
+async fn until_due(due: Option<(Instant, Due)>) -> Due {
     match due {
         None => std::future::pending().await,
         Some((at, due)) => {

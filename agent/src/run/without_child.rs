@@ -7,13 +7,13 @@ use crate::signals::{SignalAction, Signals, exit_code};
 
 use super::{drain, own_code};
 
-/// Runs until the drain has ended, or a second signal wants no more waiting. `stands` is as in
+/// Runs until the drain has ended, or a second signal wants no more waiting. `drain_ordered` is as in
 /// [`own_code`].
-pub(super) async fn run(driver: &DriverHandle, mut signals: Signals, stands: bool) -> u8 {
+pub(super) async fn run(driver: &DriverHandle, mut signals: Signals, drain_ordered: bool) -> u8 {
     let mut draining = false;
     loop {
         tokio::select! {
-            outcome = driver.ended() => return own_code(outcome, stands),
+            outcome = driver.ended() => return own_code(outcome, drain_ordered),
             asked = signals.next() => match asked {
                 SignalAction::Shutdown(_) if !draining => {
                     draining = true;
@@ -38,19 +38,19 @@ pub(super) async fn run(driver: &DriverHandle, mut signals: Signals, stands: boo
 /// wait for the whole of its grace period. But its coordinator has the agent drain, and no worker
 /// was started before a kubelet saw the agent live: so one without any connection ends with its
 /// drain.
-pub(super) async fn stay(
+pub(super) async fn run_sidecar(
     driver: &DriverHandle,
     mut signals: Signals,
     server: &Server,
     first: bool,
 ) -> u8 {
-    let mut alone = first;
+    let mut without_worker = first;
     loop {
         tokio::select! {
             outcome = driver.superseded() => return own_code(outcome, false),
-            outcome = driver.ended(), if alone => {
-                alone = !server.had_connections();
-                if alone {
+            outcome = driver.ended(), if without_worker => {
+                without_worker = !server.had_connections();
+                if without_worker {
                     tracing::info!("the agent ends: its worker was never started");
                     return own_code(outcome, false);
                 }

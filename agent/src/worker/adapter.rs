@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 use super::command::{CommandWorker, Streams};
 use super::file::{FileWorker, Remembered};
 use super::http::HttpWorker;
-use super::polled::{Kind, PolledWorker};
+use super::polled::{Polled, PolledWorker};
 use super::process::{self, Leftovers, ProcessWorker};
 use super::travis::Travis;
 use crate::child::ChildPid;
@@ -29,7 +29,7 @@ const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct Predecessor {
     /// Nothing is remembered.
-    forgot: bool,
+    no_memory: bool,
     /// The pool size that a worker which counts for itself may keep to.
     obeyed: Option<u32>,
     /// Programs of streams.
@@ -47,7 +47,7 @@ pub(crate) struct AdapterContext<'a> {
     /// The environment of every program.
     pub(crate) environment: &'a [(&'static str, String)],
     pub(crate) state_dir: Option<&'a StateDir>,
-    pub(crate) past: Predecessor,
+    pub(crate) predecessor: Predecessor,
 }
 
 /// An adapter that runs.
@@ -59,20 +59,21 @@ pub(crate) struct RunningAdapter {
 
 impl Predecessor {
     /// Finds it. Programs of streams are let run only where the journal claims their streams and
-    /// this adapter minds them.
+    /// this adapter runs_programs them.
     pub(crate) async fn find(
         adapter: &Adapter,
         memory: &Memory,
         dir: Option<&StateDir>,
     ) -> anyhow::Result<Self> {
-        let minds = matches!(adapter, Adapter::Process(_));
+        let runs_programs = matches!(adapter, Adapter::Process(_));
         let now = clock::now();
         let claimed = |stream: &StreamKey, token: Token| {
-            let held = memory.streams.get(stream).filter(|held| minds && held.token == token);
+            let held =
+                memory.streams.get(stream).filter(|held| runs_programs && held.token == token);
             held.is_some_and(|it| it.lives(memory.renewed_until, now))
         };
         Ok(Self {
-            forgot: memory.incarnation.is_none(),
+            no_memory: memory.incarnation.is_none(),
             obeyed: memory.count.map(|(_, obeyed)| obeyed),
             leftovers: Leftovers::find(dir, claimed).await?,
         })
@@ -81,19 +82,15 @@ impl Predecessor {
 
 impl AdapterContext<'_> {
     /// Starts the adapter.
-    pub(crate) async fn adapter(self, adapter: &Adapter) -> RunningAdapter {
-        let Predecessor { forgot, obeyed, leftovers } = self.past;
+    pub(crate) async fn start(self, adapter: &Adapter) -> RunningAdapter {
+        let Predecessor { no_memory, obeyed, leftovers } = self.predecessor;
         let driver = self.driver.clone();
         let reaper = self.reaper.clone();
-        let polled = |kind, interval| {
-            let worker = PolledWorker::new(kind, interval, self.driver.clone());
-            RunningAdapter { polled: Some(tokio::spawn(worker.run())), programs: None }
-        };
         match adapter.clone() {
             Adapter::Api => RunningAdapter::default(),
             Adapter::File(adapter) => {
                 let remembered = Remembered { pool_size: obeyed.unwrap_or(0) };
-                let remembered = (!forgot).then_some(remembered);
+                let remembered = (!no_memory).then_some(remembered);
                 let (name, child) = (self.worker.to_string(), self.child.clone());
                 let worker = FileWorker::new(name, adapter, driver, reaper, child, remembered);
                 tokio::spawn(worker.run());
@@ -107,32 +104,34 @@ impl AdapterContext<'_> {
                     driver,
                     reaper,
                     leftovers,
-                    forgot,
+                    no_memory,
                 };
                 RunningAdapter { programs: Some(ProcessWorker::start(context)), polled: None }
             }
             Adapter::Travis(adapter) => {
                 let record = self.state_dir.map(|dir| dir.file("travis.json"));
                 let interval = adapter.interval;
-                polled(Kind::Travis(Travis::new(adapter, record, obeyed)), interval)
+                RunningAdapter::polled(Travis::new(adapter, record, obeyed), interval, driver)
             }
             Adapter::Http(adapter) => {
                 let interval = adapter.interval;
-                polled(Kind::Http(HttpWorker::new(adapter, obeyed)), interval)
+                RunningAdapter::polled(HttpWorker::new(adapter, obeyed), interval, driver)
             }
             Adapter::Command(adapter) => {
                 let CommandAdapter { jobs, streams, timeout, interval } = adapter;
                 if let Some(programs) = streams {
-                    tokio::spawn(Streams::new(programs, timeout, reaper.clone(), driver).run());
+                    tokio::spawn(
+                        Streams::new(programs, timeout, reaper.clone(), driver.clone()).run(),
+                    );
                 }
                 match jobs {
                     Some(jobs) => {
                         let worker = CommandWorker::new(jobs, timeout, reaper, obeyed);
-                        polled(Kind::Command(worker), interval)
+                        RunningAdapter::polled(worker, interval, driver)
                     }
                     None => {
                         // A worker that only consumes streams runs no jobs: the agent must say so.
-                        if forgot && let Err(why) = self.driver.start_anew().await {
+                        if no_memory && let Err(why) = self.driver.report_no_jobs().await {
                             tracing::warn!(why, "cannot record that the worker runs no jobs");
                         }
                         RunningAdapter::default()
@@ -144,6 +143,12 @@ impl AdapterContext<'_> {
 }
 
 impl RunningAdapter {
+    /// Starts to poll a worker at this interval.
+    fn polled(worker: impl Polled, interval: Duration, driver: DriverHandle) -> Self {
+        let worker = PolledWorker::new(worker, interval, driver);
+        Self { polled: Some(tokio::spawn(worker.run())), programs: None }
+    }
+
     /// Ends every program that is left. To be called while the driver runs.
     pub(crate) async fn stop_programs(&mut self) -> anyhow::Result<()> {
         match self.programs.take() {

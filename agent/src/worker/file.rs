@@ -23,14 +23,14 @@ use tokio::time::{Instant, MissedTickBehavior};
 use super::shell_command::ShellCommand;
 use crate::backoff;
 use crate::child::ChildPid;
-use crate::config::{FileAdapter, SignalTo, TakenUp};
+use crate::config::{FileAdapter, ReloadCheck, SignalTo};
 use crate::driver::{DriverHandle, DriverRequest};
 use crate::reaper::Reaper;
 use config_yml::Entry;
 use pool::Pool;
 
 /// How often it is looked whether the file is as it was written.
-const LOOK: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// How long the command after a change may take.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -43,21 +43,21 @@ pub(crate) struct FileWorker {
     reaper: Reaper,
     child: ChildPid,
     /// This agent remembers nothing of its worker.
-    forgot: bool,
+    no_memory: bool,
     /// What the file on disk says, as far as this agent has written it.
     written: Option<Entry>,
     /// The worker's pool, where it reads its size in the file.
     pool: Option<Pool>,
     version: u64,
     /// The worker does not know of the last change yet.
-    untold: bool,
+    unnotified: bool,
     /// Streams to release that the file does not name any more, and when the worker has taken
     /// that up.
-    gone: BTreeMap<StreamKey, Option<Instant>>,
+    removed: BTreeMap<StreamKey, Option<Instant>>,
     failures: u32,
     retry_at: Option<Instant>,
     /// How often another process has changed the file.
-    disturbed: u32,
+    foreign_changes: u32,
 }
 
 /// What an agent remembers of a worker that reads a file.
@@ -86,52 +86,52 @@ impl FileWorker {
             driver,
             reaper,
             child,
-            forgot: remembered.is_none(),
+            no_memory: remembered.is_none(),
             pool,
             written: None,
             version: 0,
-            untold: false,
-            gone: BTreeMap::new(),
+            unnotified: false,
+            removed: BTreeMap::new(),
             failures: 0,
             retry_at: None,
-            disturbed: 0,
+            foreign_changes: 0,
         }
     }
 
     /// Runs until the driver ends.
     pub(crate) async fn run(mut self) {
         self.version = config_yml::version_in(&self.adapter.path);
-        if self.forgot && self.pool.is_none() {
+        if self.no_memory && self.pool.is_none() {
             // A worker that reads only its streams runs no jobs: the agent must say so.
-            if let Err(why) = self.driver.start_anew().await {
+            if let Err(why) = self.driver.report_no_jobs().await {
                 tracing::warn!(why, "cannot record that the worker runs no jobs");
             }
         }
         let mut changes = self.driver.changes();
         changes.mark_changed();
-        let mut looks = tokio::time::interval(LOOK);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut checks = tokio::time::interval(CHECK_INTERVAL);
+        checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let put_off = tokio::select! {
+            let backing_off = tokio::select! {
                 changed = changes.changed() => match changed {
                     Ok(()) => false,
                     Err(_) => return,
                 },
-                () = backoff::until(self.next_look()) => {
+                () = backoff::until(self.next_check()) => {
                     self.retry_at.is_some_and(|at| at > Instant::now())
                 }
-                _ = looks.tick() => match self.is_as_written() {
+                _ = checks.tick() => match self.is_as_written() {
                     true => continue,
                     false => {
-                        self.note_disturbed();
+                        self.note_foreign_change();
                         false
                     }
                 },
             };
             let Ok(snapshot) = self.driver.lease().await else { return };
-            if !put_off {
+            if !backing_off {
                 match self.step(&snapshot.lease).await {
-                    Err(error) => self.failed(&error),
+                    Err(error) => self.note_failure(&error),
                     Ok(()) => {
                         (self.failures, self.retry_at) = (0, None);
                         self.driver.metrics().set_file_problem(None);
@@ -139,8 +139,8 @@ impl FileWorker {
                 }
             }
             self.release(&snapshot.lease).await;
-            if let Err(error) = self.tell_count().await {
-                self.failed(&error);
+            if let Err(error) = self.report_count().await {
+                self.note_failure(&error);
             }
         }
     }
@@ -152,7 +152,7 @@ impl FileWorker {
         let pool_size = self.pool.as_ref().map(|_| lease.pool.size);
         if let (Some(pool), Some(size)) = (&mut self.pool, pool_size) {
             pool.may_grow(size);
-            self.tell_count().await?;
+            self.report_count().await?;
         }
         let wanted = Entry { streams, pool_size };
         if self.written.as_ref() != Some(&wanted) {
@@ -162,30 +162,31 @@ impl FileWorker {
             }
             written?;
             self.written = Some(wanted);
-            self.untold = true;
-            self.pool.iter_mut().for_each(Pool::untold);
+            self.unnotified = true;
+            self.pool.iter_mut().for_each(Pool::note_change);
         }
         self.driver.metrics().file_shows.store(lease.version, Relaxed);
-        self.note_gone(lease);
-        if self.untold {
-            self.tell_worker().await?;
-            self.untold = false;
+        self.note_removed(lease);
+        if self.unnotified {
+            self.notify_worker().await?;
+            self.unnotified = false;
         }
         let now = Instant::now();
-        for taken_up in self.gone.values_mut() {
-            taken_up.get_or_insert(now);
+        for reloaded_at in self.removed.values_mut() {
+            reloaded_at.get_or_insert(now);
         }
-        self.pool.iter_mut().for_each(|pool| pool.told(now));
+        self.pool.iter_mut().for_each(|pool| pool.note_notified(now));
         Ok(())
     }
 
     /// Reports to the holder how many jobs run and which pool size the worker keeps to.
-    async fn tell_count(&mut self) -> anyhow::Result<()> {
+    async fn report_count(&mut self) -> anyhow::Result<()> {
         let (settle, in_file) = (self.settle(), self.pool_size_in_file());
         let Some(pool) = &mut self.pool else { return Ok(()) };
-        let (running, obeyed) = pool.look(in_file, settle, Instant::now());
-        let told = self.driver.ask(|reply| DriverRequest::Count { running, obeyed, reply }).await;
-        match told {
+        let (running, obeyed) = pool.count(in_file, settle, Instant::now());
+        let reported =
+            self.driver.ask(|reply| DriverRequest::Count { running, obeyed, reply }).await;
+        match reported {
             Ok(Ok(())) | Err(_) => Ok(()),
             Ok(Err(refused)) => bail!("{running} jobs under pool size {obeyed}: {refused:?}"),
         }
@@ -198,15 +199,15 @@ impl FileWorker {
     }
 
     /// Finds the streams that are to be released and that the file does not name.
-    fn note_gone(&mut self, lease: &Lease) {
+    fn note_removed(&mut self, lease: &Lease) {
         let written = self.written.iter().flat_map(|written| &written.streams);
         let named = written.collect::<BTreeSet<_>>();
         let back = lease.streams.iter().filter(|held| lease.draining || held.revoked.is_some());
         let back = back.filter(|held| !named.contains(&held.stream.stream));
         let keys: BTreeSet<StreamKey> = back.map(|held| held.stream.clone()).collect();
-        self.gone.retain(|key, _| keys.contains(key));
+        self.removed.retain(|key, _| keys.contains(key));
         for key in keys {
-            self.gone.entry(key).or_insert(None);
+            self.removed.entry(key).or_insert(None);
         }
     }
 
@@ -227,15 +228,15 @@ impl FileWorker {
         Ok(())
     }
 
-    async fn tell_worker(&self) -> anyhow::Result<()> {
+    async fn notify_worker(&self) -> anyhow::Result<()> {
         match &self.adapter.signal {
             None => {}
             Some((signal, SignalTo::Child)) => self.child.send(*signal),
             Some((signal, SignalTo::PidFile(path))) => send_to(path, *signal)?,
         }
-        match &self.adapter.taken_up {
-            TakenUp::After(_) => Ok(()),
-            TakenUp::Command(command) => self.run_command(command).await,
+        match &self.adapter.reload_check {
+            ReloadCheck::After(_) => Ok(()),
+            ReloadCheck::Command(command) => self.run_command(command).await,
         }
     }
 
@@ -256,9 +257,9 @@ impl FileWorker {
     }
 
     fn settle(&self) -> Duration {
-        match self.adapter.taken_up {
-            TakenUp::After(settle) => settle,
-            TakenUp::Command(_) => Duration::ZERO,
+        match self.adapter.reload_check {
+            ReloadCheck::After(settle) => settle,
+            ReloadCheck::Command(_) => Duration::ZERO,
         }
     }
 
@@ -267,8 +268,8 @@ impl FileWorker {
         let now = Instant::now();
         let back = lease.streams.iter().filter(|held| lease.draining || held.revoked.is_some());
         for held in back {
-            let taken_up = self.gone.get(&held.stream).copied().flatten();
-            if taken_up.is_none_or(|at| now < at + self.settle()) {
+            let reloaded_at = self.removed.get(&held.stream).copied().flatten();
+            if reloaded_at.is_none_or(|at| now < at + self.settle()) {
                 continue;
             }
             let (stream, token) = (held.stream.clone(), held.token);
@@ -277,11 +278,11 @@ impl FileWorker {
             match released {
                 Err(_) => return,
                 Ok(Ok(()) | Err(Refused::NotHeld { .. })) => {
-                    self.gone.remove(&held.stream);
+                    self.removed.remove(&held.stream);
                 }
                 Ok(Err(refused)) => {
                     tracing::error!(?refused, stream = %held.stream, "cannot release the stream");
-                    self.put_off();
+                    self.back_off();
                 }
             }
         }
@@ -295,12 +296,12 @@ impl FileWorker {
     }
 
     /// Another process has changed the file, and the worker may have read that: nothing that it
-    /// was told counts any more.
-    fn note_disturbed(&mut self) {
+    /// was reported counts any more.
+    fn note_foreign_change(&mut self) {
         let path = &self.adapter.path;
-        self.disturbed = self.disturbed.saturating_add(1);
-        if self.disturbed.is_power_of_two() {
-            let (shown, times) = (path.display().to_string(), self.disturbed);
+        self.foreign_changes = self.foreign_changes.saturating_add(1);
+        if self.foreign_changes.is_power_of_two() {
+            let (shown, times) = (path.display().to_string(), self.foreign_changes);
             let what = if path.exists() { "changed" } else { "deleted" };
             tracing::warn!(
                 path = shown,
@@ -313,38 +314,38 @@ impl FileWorker {
             pool.may_grow(config_yml::pool_size_in(path));
         }
         self.written = None;
-        self.gone.values_mut().for_each(|taken_up| *taken_up = None);
+        self.removed.values_mut().for_each(|reloaded_at| *reloaded_at = None);
     }
 
-    fn failed(&mut self, error: &anyhow::Error) {
+    fn note_failure(&mut self, error: &anyhow::Error) {
         self.driver.metrics().set_file_problem(Some(format!("{error:#}")));
         if self.failures.is_power_of_two() || self.failures == 0 {
             let path = self.adapter.path.display().to_string();
             let failures = self.failures + 1;
             tracing::error!(path, failures, "the worker's streams are out of date: {error:#}");
         }
-        self.put_off();
+        self.back_off();
     }
 
-    fn put_off(&mut self) {
+    fn back_off(&mut self) {
         let wait = backoff::RETRY.wait(self.failures);
         self.failures = self.failures.saturating_add(1);
         self.retry_at = Some(Instant::now() + wait);
     }
 
     /// When to look again though nothing changes.
-    fn next_look(&self) -> Option<Instant> {
+    fn next_check(&self) -> Option<Instant> {
         let settle = self.settle();
-        let gone = self.gone.values().flatten().map(|at| *at + settle);
+        let removed = self.removed.values().flatten().map(|at| *at + settle);
         let in_file = self.pool_size_in_file();
         let smaller = self.pool.as_ref().and_then(|pool| pool.settles(in_file, settle));
-        let settled = gone.chain(smaller).min();
+        let settled = removed.chain(smaller).min();
         let next = match (self.retry_at, settled) {
             (Some(retry), Some(settled)) => Some(retry.max(settled)),
             (retry, settled) => retry.or(settled),
         };
         let counted = self.pool.as_ref().is_some_and(Pool::is_counted);
-        next.into_iter().chain(counted.then(|| Instant::now() + pool::LOOK)).min()
+        next.into_iter().chain(counted.then(|| Instant::now() + pool::COUNT_INTERVAL)).min()
     }
 }
 

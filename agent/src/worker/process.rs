@@ -30,7 +30,7 @@ pub(crate) struct ProcessContext {
     /// What a previous agent has left running.
     pub(crate) leftovers: Leftovers,
     /// This agent remembers nothing.
-    pub(crate) forgot: bool,
+    pub(crate) no_memory: bool,
 }
 
 /// The task of the adapter.

@@ -35,7 +35,7 @@ pub(crate) enum Adjustment {
     /// Nothing.
     Nothing,
     /// Poll it again soon.
-    Look,
+    PollSoon,
     /// It must get this size.
     Order {
         /// The size, by the worker's own way of counting.
@@ -51,13 +51,13 @@ pub(crate) struct SizeBound {
     /// Unknown where no agent has set a size yet, as far as the journal says.
     most: Option<u32>,
     /// The size that it surely keeps to.
-    told: Option<u32>,
+    kept: Option<u32>,
 }
 
 impl SizeBound {
     /// The largest size that a previous agent has set, if there was one.
     pub(crate) fn inherited(most: Option<u32>) -> Self {
-        Self { most, told: None }
+        Self { most, kept: None }
     }
 
     /// What a count of its jobs shows.
@@ -71,38 +71,38 @@ impl SizeBound {
     /// The next adjustment: 0 at first, so that the size is known.
     pub(crate) fn adjustment(&self, target: Target) -> Adjustment {
         let Some(most) = self.most else { return Adjustment::Order { size: 0, grows: false } };
-        match self.told == Some(target.size) {
+        match self.kept == Some(target.size) {
             true => Adjustment::Nothing,
             false => Adjustment::Order { size: target.size, grows: target.size > most },
         }
     }
 
     /// It shows itself that it keeps to this size.
-    pub(crate) fn shows(&mut self, size: u32) {
-        *self = Self { most: Some(size), told: Some(size) };
+    pub(crate) fn observed(&mut self, size: u32) {
+        *self = Self { most: Some(size), kept: Some(size) };
     }
 
     /// It shows this size, which an order that may be on its way can still change.
-    pub(crate) fn shows_for_now(&mut self, size: u32) {
-        *self = Self { most: self.most.max(Some(size)), told: Some(size) };
+    pub(crate) fn observed_once(&mut self, size: u32) {
+        *self = Self { most: self.most.max(Some(size)), kept: Some(size) };
     }
 
     /// It may have lost its size: its process may be another.
     pub(crate) fn forget(&mut self) {
-        self.told = None;
+        self.kept = None;
     }
 
     /// An order goes out.
     pub(crate) fn sending(&mut self, size: u32) {
-        self.told = None;
+        self.kept = None;
         if let Some(most) = &mut self.most {
             *most = size.max(*most);
         }
     }
 
     /// It keeps to it.
-    pub(crate) fn kept(&mut self, size: u32) {
-        *self = Self { most: Some(size), told: Some(size) };
+    pub(crate) fn confirmed(&mut self, size: u32) {
+        *self = Self { most: Some(size), kept: Some(size) };
     }
 }
 
@@ -118,7 +118,7 @@ mod tests {
         assert_eq!(bound.adjustment(target(5)), Adjustment::Order { size: 0, grows: false });
         bound.sending(0);
         assert_eq!(bound.observation(3), Observation::Unsized);
-        bound.kept(0);
+        bound.confirmed(0);
         assert_eq!(bound.observation(3), Observation::Working { running: 3, limit: 0 });
         assert_eq!(bound.adjustment(target(5)), Adjustment::Order { size: 5, grows: true });
         bound.sending(5);
@@ -126,7 +126,7 @@ mod tests {
         assert_eq!(bound.adjustment(target(2)), Adjustment::Order { size: 2, grows: false });
         bound.sending(2);
         assert_eq!(bound.observation(1), Observation::Working { running: 1, limit: 5 });
-        bound.kept(2);
+        bound.confirmed(2);
         assert_eq!(
             (bound.observation(1), bound.adjustment(target(2))),
             (Observation::Working { running: 1, limit: 2 }, Adjustment::Nothing)

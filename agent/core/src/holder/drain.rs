@@ -21,11 +21,11 @@ impl<J: Journal> Holder<J> {
         if self.draining() {
             return;
         }
-        let _ = self.write_or_owe(Record::Draining);
+        let _ = self.write_or_defer(Record::Draining);
         self.drain = Drain::Draining { since: now, overdue: false };
         self.notice(Notice::DrainStarted);
         let deadline = now + self.drain_deadline();
-        self.give_back_unshown();
+        self.release_unshown();
         for held in self.streams.values_mut() {
             held.revoked.get_or_insert(deadline);
         }
@@ -62,9 +62,9 @@ impl<J: Journal> Holder<J> {
     pub(super) fn end_drain(&mut self, now: Moment) -> Result<(), JournalError> {
         // The coordinator forgets an agent that leaves, and may have admitted another one under
         // this name since, with any incarnation. This journal does not know that agent's leases.
-        let told = self.left && !self.owed.contains(&Record::Left);
-        if told && !mutation::on(Mutation::LeftStaysComplete) {
-            self.begin_anew(self.config.incarnation, now)?;
+        let reported = self.left && !self.deferred.contains(&Record::Left);
+        if reported && !mutation::on(Mutation::LeftStaysComplete) {
+            self.restart_journal(self.config.incarnation, now)?;
         }
         self.write(&Record::DrainOver)?;
         (self.left, self.drain_remembered) = (false, false);
@@ -72,7 +72,7 @@ impl<J: Journal> Holder<J> {
         if !mutation::on(Mutation::ResumedPool) {
             self.pool = None;
         }
-        self.owed.retain(|record| !matches!(record, Record::Draining | Record::Left));
+        self.deferred.retain(|record| !matches!(record, Record::Draining | Record::Left));
         self.drain = Drain::Working;
         self.notice(Notice::DrainOver);
         Ok(())
@@ -91,9 +91,9 @@ impl<J: Journal> Holder<J> {
     /// What keeps the worker from being done, for people.
     #[must_use]
     pub fn outstanding(&self) -> Outstanding {
-        let told = self.jobs_known || !self.link.has_been_welcomed();
+        let jobs_known = self.jobs_known || !self.link.has_been_welcomed();
         Outstanding {
-            jobs: told.then(|| self.running()),
+            jobs: jobs_known.then(|| self.running()),
             slots_max: self.pool.map_or(0, |pool| pool.size),
             obeyed: self.count.map_or(0, |count| count.obeyed),
             streams: self.streams.len(),
@@ -109,19 +109,20 @@ impl<J: Journal> Holder<J> {
             _ if self.link.is_superseded() => {}
             Drain::Working | Drain::Left => {}
             Drain::Draining { since, overdue } => {
-                self.give_back_unshown();
+                self.release_unshown();
                 // An agent that was never welcomed, and remembers nothing, has let nothing begin.
                 let idle = !self.jobs_known && !self.link.has_been_welcomed();
-                let told = self.jobs_known || idle;
+                let jobs_known = self.jobs_known || idle;
                 // One that reports counts may start jobs until it says that it keeps to 0.
                 let obeyed = self.count.map_or(0, |count| count.obeyed);
-                let empty = told && self.running() == 0 && obeyed == 0 && self.streams.is_empty();
+                let empty =
+                    jobs_known && self.running() == 0 && obeyed == 0 && self.streams.is_empty();
                 let late = since + self.drain_deadline() <= now;
                 if empty && idle {
                     self.leave(false);
                 } else if empty || (late && !self.config.stays) {
                     self.drain = Drain::Leaving { give_up: now + self.config.goodbye_max };
-                    self.say_goodbye(now);
+                    self.report_leaving(now);
                 } else if late && !overdue {
                     self.drain = Drain::Draining { since, overdue: true };
                     self.effects.push_back(Effect::DrainOverdue { jobs_left: self.running() });
@@ -129,38 +130,38 @@ impl<J: Journal> Holder<J> {
             }
             Drain::Leaving { give_up } if give_up <= now => self.leave(false),
             // The link has come to life since.
-            Drain::Leaving { .. } => self.say_goodbye(now),
+            Drain::Leaving { .. } => self.report_leaving(now),
         }
     }
 
-    /// The drain is over, and a coordinator was `told` or could not be.
-    pub(super) fn leave(&mut self, told: bool) {
+    /// The drain is over, and a coordinator was `reported` or could not be.
+    pub(super) fn leave(&mut self, reported: bool) {
         self.drain = Drain::Left;
         self.write_if_possible(&Record::DrainEnded);
         let jobs_left = self.running();
-        self.effects.push_back(Effect::DrainEnded { jobs_left, told });
+        self.effects.push_back(Effect::DrainEnded { jobs_left, reported });
         self.stop_link();
     }
 
     /// Releases what the worker never saw, and so will never let go.
-    fn give_back_unshown(&mut self) {
+    fn release_unshown(&mut self) {
         let unshown = self.streams.iter().filter(|(_, held)| !held.shown);
         let unshown: Vec<_> = unshown.map(|(stream, held)| (stream.clone(), held.token)).collect();
         for (stream, token) in unshown {
             // What cannot be written now is released when the drain is looked at again.
-            let _ = self.give_back(&stream, token);
+            let _ = self.release(&stream, token);
         }
     }
 
     /// Says that nothing is left, once that is recorded. Where it cannot be before the agent
     /// gives up, it reports nothing: what it held counts until the platform says that it is gone.
-    fn say_goodbye(&mut self, now: Moment) {
+    fn report_leaving(&mut self, now: Moment) {
         if !self.link.is_live() {
             return;
         }
         self.write_left();
-        let _ = self.write_owed();
-        if self.may_leave() {
+        let _ = self.write_deferred();
+        if self.may_report_leaving() {
             self.beat(now);
             self.leave(true);
         }
@@ -169,12 +170,12 @@ impl<J: Journal> Holder<J> {
     /// Records that it is about to report that it leaves.
     pub(super) fn write_left(&mut self) {
         if !std::mem::replace(&mut self.left, true) {
-            let _ = self.write_or_owe(Record::Left);
+            let _ = self.write_or_defer(Record::Left);
         }
     }
 
     fn drain_deadline(&self) -> Duration {
-        let told = self.terms.map(|terms| terms.drain_deadline);
-        self.config.drain_deadline.or(told).unwrap_or(DEADLINE_DEFAULT)
+        let ordered = self.terms.map(|terms| terms.drain_deadline);
+        self.config.drain_deadline.or(ordered).unwrap_or(DEADLINE_DEFAULT)
     }
 }

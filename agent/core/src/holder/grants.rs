@@ -21,11 +21,11 @@ enum Change {
 impl<J: Journal> Holder<J> {
     pub(super) fn grant(&mut self, grant: &Grant, now: Moment) {
         if self.epoch != Some(grant.epoch) && !mutation::on(Mutation::ObeyLowerEpoch) {
-            self.offence("a grant of another epoch", now);
+            self.protocol_violation("a grant of another epoch", now);
             return;
         }
         if !self.link.has_reported() {
-            self.offence("a grant before the report", now);
+            self.protocol_violation("a grant before the report", now);
             return;
         }
         self.link.answered(grant.nonce);
@@ -63,7 +63,7 @@ impl<J: Journal> Holder<J> {
         for (stream, token) in ended {
             self.notice(Notice::StreamExpired(stream.clone(), token));
             self.streams.remove(&stream);
-            if self.write_or_owe(stream_ended(&stream, token)).is_ok() {
+            if self.write_or_defer(stream_ended(&stream, token)).is_ok() {
                 self.released.push(Release { stream, token });
             }
         }
@@ -84,11 +84,7 @@ impl<J: Journal> Holder<J> {
     }
 
     /// Releases a stream: written first, then reported.
-    pub(super) fn give_back(
-        &mut self,
-        stream: &StreamKey,
-        token: Token,
-    ) -> Result<(), JournalError> {
+    pub(super) fn release(&mut self, stream: &StreamKey, token: Token) -> Result<(), JournalError> {
         if !mutation::on(Mutation::ReleaseUnwritten) {
             self.write(&stream_ended(stream, token))?;
         }
@@ -119,13 +115,13 @@ impl<J: Journal> Holder<J> {
             changed = changed.max(self.apply_stream(stream, grant.snapshot, before, until, now)?);
         }
         if grant.snapshot {
-            changed = changed.max(self.apply_absence(grant, until, now)?);
+            changed = changed.max(self.revoke_unlisted(grant, until, now)?);
         }
         if until > self.renewed_until {
             // Unwritten, a successor would release what the worker still uses; and it would
             // claim what has ended without a record of that.
             if !mutation::on(Mutation::RenewedBeforeOwed) {
-                self.write_owed()?;
+                self.write_deferred()?;
             }
             if !mutation::on(Mutation::RenewalUnwritten) {
                 self.write(&Record::Renewed { until })?;
@@ -172,11 +168,11 @@ impl<J: Journal> Holder<J> {
         let is_held = self.streams.get(stream).is_some_and(|held| held.token == *token);
         match *state {
             StreamState::Held { .. } if is_held => {
-                let rerouted = self.reroute(grant);
-                if snapshot && self.keep(stream)? {
+                let routes_changed = self.update_routes(grant);
+                if snapshot && self.cancel_revocation(stream)? {
                     return Ok(Change::Leases);
                 }
-                Ok(if rerouted { Change::Routes } else { Change::Nothing })
+                Ok(if routes_changed { Change::Routes } else { Change::Nothing })
             }
             StreamState::Held { pinned } => {
                 // A token that is not above all that came before was released, or has ended:
@@ -187,45 +183,45 @@ impl<J: Journal> Holder<J> {
                 if stale || (!pinned && until <= now) {
                     // A grant that was on its way meanwhile may list it once more.
                     self.token_max = self.token_max.max(*token);
-                    self.disown(stream, *token);
+                    self.report_not_held(stream, *token);
                     return Ok(Change::Leases);
                 }
-                self.take_stream(grant, pinned)?;
+                self.add_stream(grant, pinned)?;
                 Ok(Change::Leases)
             }
             StreamState::Revoked { deadline, renewed } if is_held => {
-                self.reroute(grant);
+                self.update_routes(grant);
                 self.revoke(stream, now + deadline, (!renewed).then_some(until))?;
                 Ok(Change::Leases)
             }
             StreamState::Revoked { .. } => {
-                self.disown(stream, *token);
+                self.report_not_held(stream, *token);
                 Ok(Change::Leases)
             }
         }
     }
 
     /// Takes the way on of a share that is held; whether it is another.
-    fn reroute(&mut self, grant: &StreamGrant) -> bool {
+    fn update_routes(&mut self, grant: &StreamGrant) -> bool {
         let Some(held) = self.streams.get_mut(&grant.stream) else { return false };
         let before = held.record(&grant.stream);
-        let rerouted = held.reroute(grant.share.as_ref());
+        let routes_changed = held.update_routes(grant.share.as_ref());
         let after = held.record(&grant.stream);
         if before != after {
             // Unwritten, a successor knows older nodes, until a coordinator sends newer ones.
             self.write_if_possible(&after);
         }
-        rerouted
+        routes_changed
     }
 
     /// Reports that a lease is not held, unless the journal does not say so yet.
-    fn disown(&mut self, stream: &StreamKey, token: Token) {
-        if !self.owed.contains(&stream_ended(stream, token)) {
+    fn report_not_held(&mut self, stream: &StreamKey, token: Token) {
+        if !self.deferred.contains(&stream_ended(stream, token)) {
             self.released.push(Release { stream: stream.clone(), token });
         }
     }
 
-    fn take_stream(&mut self, grant: &StreamGrant, pinned: bool) -> Result<(), JournalError> {
+    fn add_stream(&mut self, grant: &StreamGrant, pinned: bool) -> Result<(), JournalError> {
         let (stream, token) = (&grant.stream, grant.token);
         let mut held = Held::new(stream, token, pinned, grant.share.clone());
         let record = held.record(stream);
@@ -238,7 +234,7 @@ impl<J: Journal> Holder<J> {
         self.token_max = self.token_max.max(token);
         self.notice(Notice::StreamGranted(stream.clone(), token));
         if self.draining() {
-            self.give_back(stream, token)?;
+            self.release(stream, token)?;
         }
         Ok(())
     }
@@ -253,7 +249,7 @@ impl<J: Journal> Holder<J> {
         let Some(held) = self.streams.get_mut(stream) else { return Ok(()) };
         let token = held.token;
         if !held.shown {
-            return self.give_back(stream, token);
+            return self.release(stream, token);
         }
         let first = held.revoked.is_none();
         held.revoked.get_or_insert(deadline);
@@ -266,14 +262,14 @@ impl<J: Journal> Holder<J> {
         }
         let written = !mutation::on(Mutation::LapseUnwritten);
         if let (true, Some(until)) = (lapsing && written, lapses) {
-            let _ = self.write_or_owe(Record::Lapsing { stream: stream.clone(), until });
+            let _ = self.write_or_defer(Record::Lapsing { stream: stream.clone(), until });
         }
         Ok(())
     }
 
     /// A snapshot lists the stream as held: it is no longer revoked, unless the worker drains.
     /// Whether that is a change.
-    fn keep(&mut self, stream: &StreamKey) -> Result<bool, JournalError> {
+    fn cancel_revocation(&mut self, stream: &StreamKey) -> Result<bool, JournalError> {
         let Some(held) = self.streams.get(stream) else { return Ok(false) };
         let (token, lapses) = (held.token, held.lapses.is_some());
         let asked = held.revoked.is_some() || lapses;
@@ -284,7 +280,7 @@ impl<J: Journal> Holder<J> {
             self.write(&Record::LapseOver { stream: stream.clone() })?;
             let lapsing =
                 |owed: &Record| matches!(owed, Record::Lapsing { stream: of, .. } if of == stream);
-            self.owed.retain(|owed| !lapsing(owed));
+            self.deferred.retain(|owed| !lapsing(owed));
         }
         if let Some(held) = self.streams.get_mut(stream) {
             (held.revoked, held.lapses) = (None, None);
@@ -294,7 +290,7 @@ impl<J: Journal> Holder<J> {
     }
 
     /// What a snapshot does not list is to be released.
-    fn apply_absence(
+    fn revoke_unlisted(
         &mut self,
         grant: &Grant,
         until: Moment,
@@ -316,7 +312,7 @@ impl<J: Journal> Holder<J> {
         let joined = grant.snapshot && !self.link.is_live();
         self.link.applied = self.link.applied.max(grant.number);
         if grant.snapshot {
-            self.link.now_live();
+            self.link.set_live();
             self.reset_attempts();
         }
         self.terms = Some(grant.terms);
@@ -324,7 +320,7 @@ impl<J: Journal> Holder<J> {
             self.drain_by_order(now);
         }
         if joined {
-            self.first_beat_at(now + grant.terms.beat);
+            self.schedule_beat(now + grant.terms.beat);
         }
         if changed > Change::Nothing || joined {
             self.changed();
@@ -335,7 +331,7 @@ impl<J: Journal> Holder<J> {
             Change::Routes => self.beat_soon(now),
             Change::Nothing => {}
         }
-        self.tell_released(now);
+        self.report_released(now);
         self.check_drain(now);
     }
 }

@@ -30,7 +30,7 @@ pub(super) struct Link {
     number: LinkNumber,
     stage: Stage,
     /// When the last message of the coordinator came, or the stage began.
-    heard: Moment,
+    last_message_at: Moment,
     /// Attempts that have failed in a row.
     attempt: u32,
     /// The nonce that the next report or beat has.
@@ -65,7 +65,7 @@ impl Link {
         Self {
             number: LinkNumber(0),
             stage: Stage::Dialling,
-            heard: now,
+            last_message_at: now,
             attempt: 0,
             nonce: Nonce(1),
             sent: Sent::default(),
@@ -82,7 +82,7 @@ impl Link {
     }
 
     /// Whether its messages are ignored.
-    fn is_over(&self) -> bool {
+    fn is_stopped(&self) -> bool {
         self.is_superseded() || self.stage == Stage::Stopped
     }
 
@@ -99,7 +99,7 @@ impl Link {
         self.welcomed
     }
 
-    pub(super) fn now_live(&mut self) {
+    pub(super) fn set_live(&mut self) {
         self.stage = Stage::Live;
         self.gap = false;
     }
@@ -136,7 +136,7 @@ impl Link {
     /// would have them all report again.
     fn dead_at(&self, terms: Option<&Terms>) -> Option<Moment> {
         match (self.stage, terms) {
-            (Stage::Live, Some(terms)) => Some(self.heard + terms.ttl),
+            (Stage::Live, Some(terms)) => Some(self.last_message_at + terms.ttl),
             (Stage::Live, None) => None,
             (Stage::Dialling | Stage::Greeting | Stage::Reported, _) => None,
             (Stage::Stopped | Stage::Superseded, _) => None,
@@ -188,13 +188,13 @@ impl<J: Journal> Holder<J> {
         if link != self.link.number || self.link.stage != Stage::Dialling {
             return;
         }
-        if self.owes_begun() && self.write_owed().is_err() {
+        if self.begun_is_deferred() && self.write_deferred().is_err() {
             self.notice(Notice::Unlinked("the agent's start is not in its journal yet".into()));
             self.redial(Target::Next, now);
             return;
         }
         self.link.stage = Stage::Greeting;
-        self.link.heard = now;
+        self.link.last_message_at = now;
         let hello = Hello {
             protocol: PROTOCOL_VERSION,
             cluster: self.config.cluster.clone(),
@@ -215,7 +215,7 @@ impl<J: Journal> Holder<J> {
 
     /// The link could not be opened, or has ended, and why.
     pub fn handle_closed(&mut self, link: LinkNumber, why: &str, now: Moment) {
-        if link != self.link.number || self.link.is_over() {
+        if link != self.link.number || self.link.is_stopped() {
             return;
         }
         self.notice(Notice::Unlinked(why.into()));
@@ -225,17 +225,17 @@ impl<J: Journal> Holder<J> {
     /// A message came on the link.
     pub fn handle_message(&mut self, link: LinkNumber, message: CoordinatorMessage, now: Moment) {
         let old = link != self.link.number && !mutation::on(Mutation::ListenOldLink);
-        if old || self.link.is_over() {
+        if old || self.link.is_stopped() {
             return;
         }
         self.expire(now);
-        self.link.heard = now;
+        self.link.last_message_at = now;
         match (message, self.link.stage) {
             (CoordinatorMessage::Welcome(welcome), Stage::Greeting) => self.welcome(welcome, now),
             (CoordinatorMessage::Refusal(refusal), _) => self.refused(refusal, now),
             (CoordinatorMessage::Grant(grant), _) => self.grant(&grant, now),
             (CoordinatorMessage::Welcome(_), _) => {
-                self.offence("a welcome that no hello asked for", now);
+                self.protocol_violation("a welcome that no hello asked for", now);
             }
         }
     }
@@ -253,7 +253,7 @@ impl<J: Journal> Holder<J> {
         self.effects.push_back(Effect::Hangup(self.link.number));
         self.link.number = self.link.number.next();
         self.link.stage = Stage::Dialling;
-        self.link.heard = now;
+        self.link.last_message_at = now;
         self.link.beat_at = Moment::NEVER;
         let (link, attempt) = (self.link.number, self.link.attempt);
         self.effects.push_back(Effect::Dial { link, target, attempt });
@@ -264,7 +264,7 @@ impl<J: Journal> Holder<J> {
     }
 
     /// The coordinator broke the rules: this link is not to be trusted.
-    pub(super) fn offence(&mut self, rule: &'static str, now: Moment) {
+    pub(super) fn protocol_violation(&mut self, rule: &'static str, now: Moment) {
         self.notice(Notice::Offence(rule));
         self.redial(Target::Next, now);
     }
@@ -281,7 +281,7 @@ impl<J: Journal> Holder<J> {
             return;
         }
         // What cannot be written now is tried again with the next beat.
-        let _ = self.write_owed();
+        let _ = self.write_deferred();
         let (ttl, interval) =
             self.terms.map_or((Duration::ZERO, BEAT_DEFAULT), |terms| (terms.ttl, terms.beat));
         let told = match self.drain_phase() {
@@ -294,7 +294,7 @@ impl<J: Journal> Holder<J> {
             nonce: self.link.next_nonce(ttl, now),
             applied: self.link.applied,
             pool: self.held_pool(),
-            jobs: self.jobs_told(),
+            jobs: self.reported_jobs(),
             drain: self.drain_phase(),
             released: self.released.drain(..told).collect(),
             wants_snapshot: self.link.gap,
@@ -309,7 +309,7 @@ impl<J: Journal> Holder<J> {
     /// Reports what was released: at once, or, where a beat is on its way, when that is answered or
     /// soon. A worker may release thousands of streams one by one. A beat for each would make the
     /// coordinator take them all before the beats of other agents.
-    pub(super) fn tell_released(&mut self, now: Moment) {
+    pub(super) fn report_released(&mut self, now: Moment) {
         match self.link.awaits_answer() {
             _ if self.released.is_empty() => {}
             false => self.beat(now),
@@ -339,7 +339,7 @@ impl<J: Journal> Holder<J> {
         self.link.stage = Stage::Stopped;
     }
 
-    fn jobs_told(&self) -> Jobs {
+    fn reported_jobs(&self) -> Jobs {
         match self.jobs_known {
             // There is no other way to report a size that is kept to without a lease.
             true if self.pool.is_none() && !mutation::on(Mutation::UnknownForgotten) => {
@@ -376,7 +376,7 @@ impl<J: Journal> Holder<J> {
 
     fn report(&mut self, terms: Terms, now: Moment) {
         // What cannot be written now is tried again with the first beat.
-        let _ = self.write_owed();
+        let _ = self.write_deferred();
         // A report says everything that is held: what was released is not in it.
         self.released.clear();
         if matches!(self.drain, Drain::Leaving { .. }) {
@@ -395,11 +395,11 @@ impl<J: Journal> Holder<J> {
             memory: self.memory(terms, now),
             pool: self.held_pool(),
             streams: streams.collect(),
-            jobs: self.jobs_told(),
+            jobs: self.reported_jobs(),
             drain: self.drain_phase(),
         };
         self.effects.push_back(Effect::Send(self.link.number, AgentMessage::Report(report)));
-        if matches!(self.drain, Drain::Leaving { .. }) && self.may_leave() {
+        if matches!(self.drain, Drain::Leaving { .. }) && self.may_report_leaving() {
             self.leave(true);
         }
     }
@@ -428,7 +428,7 @@ impl<J: Journal> Holder<J> {
             RefusalReason::NewerIncarnation(_) if self.link.welcomed => self.superseded(),
             RefusalReason::NewerIncarnation(newer) => {
                 // If the record cannot be written, the coordinator refuses the next hello, too.
-                if self.begin_anew(newer, now).is_ok() {
+                if self.restart_journal(newer, now).is_ok() {
                     self.notice(Notice::IncarnationRaised(self.config.incarnation));
                 }
                 self.redial(Target::Next, now);
@@ -448,7 +448,7 @@ impl<J: Journal> Holder<J> {
 
     /// Begins a new journal under a higher incarnation: another agent has, or may have, leases
     /// under this name that this journal does not list.
-    pub(super) fn begin_anew(
+    pub(super) fn restart_journal(
         &mut self,
         newer: Incarnation,
         now: Moment,
@@ -458,7 +458,7 @@ impl<J: Journal> Holder<J> {
         let incarnation = Incarnation(above.0.saturating_add(raise));
         let begun = Record::Begun { incarnation, begun: now, first: incarnation };
         self.write(&begun)?;
-        self.owed.retain(|record| !matches!(record, Record::Begun { .. }));
+        self.deferred.retain(|record| !matches!(record, Record::Begun { .. }));
         self.config.incarnation = incarnation;
         if !mutation::on(Mutation::RaisedJournalSpeaks) {
             (self.first, self.begun, self.complete) = (incarnation, now, false);
@@ -480,7 +480,7 @@ impl<J: Journal> Holder<J> {
         self.link.attempt = 0;
     }
 
-    pub(super) fn first_beat_at(&mut self, at: Moment) {
+    pub(super) fn schedule_beat(&mut self, at: Moment) {
         self.link.beat_at = at;
     }
 }

@@ -10,7 +10,7 @@ use crate::journal::{Journal, JournalError, Record};
 use crate::lease::{Kinds, Refused};
 
 /// Leases of which a holder remembers that its worker has given them back.
-const GIVEN_BACK_MAX: usize = 256;
+const RELEASED_BY_WORKER_MAX: usize = 256;
 
 impl<J: Journal> Holder<J> {
     /// The worker's process says that it starts, and how many jobs already run in it. A new
@@ -42,7 +42,7 @@ impl<J: Journal> Holder<J> {
         let shown = self.streams.iter().filter(|(_, held)| held.shown);
         let shown: Vec<_> = shown.map(|(stream, held)| (stream.clone(), held.token)).collect();
         for (stream, token) in shown {
-            self.give_back(&stream, token)?;
+            self.release(&stream, token)?;
         }
         self.changed();
         self.beat(now);
@@ -85,7 +85,7 @@ impl<J: Journal> Holder<J> {
         at_most(running + 1)?;
         // The end of a job of this id that is written after it would be taken for its end.
         if !mutation::on(Mutation::JobBeforeOwed) {
-            self.write_owed()?;
+            self.write_deferred()?;
         }
         if !mutation::on(Mutation::JobUnwritten) {
             self.write(&Record::JobBegan { job: job.clone() })?;
@@ -107,12 +107,12 @@ impl<J: Journal> Holder<J> {
         let over = self.running() > self.size_in_effect();
         let ended = Record::JobEnded { job: job.clone() };
         if !self.jobs.remove(job) {
-            if self.owed.contains(&ended) {
-                self.write_owed()?;
+            if self.deferred.contains(&ended) {
+                self.write_deferred()?;
             }
             return Ok(());
         }
-        let written = self.write_or_owe(ended);
+        let written = self.write_or_defer(ended);
         self.notice(Notice::JobEnded(job.clone()));
         self.changed();
         match over {
@@ -166,16 +166,16 @@ impl<J: Journal> Holder<J> {
         let held = self.streams.get(stream).map(|held| held.token);
         let lease = (stream.clone(), token);
         if held != Some(token) {
-            return match self.given_back.contains(&lease) {
+            return match self.released_by_worker.contains(&lease) {
                 true => Ok(()),
                 false => Err(Refused::NotHeld { held }),
             };
         }
-        self.give_back(stream, token)?;
-        self.given_back.truncate(GIVEN_BACK_MAX - 1);
-        self.given_back.push_front(lease);
+        self.release(stream, token)?;
+        self.released_by_worker.truncate(RELEASED_BY_WORKER_MAX - 1);
+        self.released_by_worker.push_front(lease);
         self.changed();
-        self.tell_released(now);
+        self.report_released(now);
         self.check_drain(now);
         Ok(())
     }

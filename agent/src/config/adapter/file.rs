@@ -20,7 +20,7 @@ pub struct FileAdapter {
     /// The signal after a change, and its receiver.
     pub signal: Option<(Signal, SignalTo)>,
     /// How it is known that the worker has taken up a change.
-    pub taken_up: TakenUp,
+    pub reload_check: ReloadCheck,
     /// The pool size is in the file too.
     pub pool: Option<FilePool>,
 }
@@ -43,7 +43,7 @@ pub enum SignalTo {
 
 /// How it is known that the worker has taken up a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum TakenUp {
+pub enum ReloadCheck {
     /// So long after the change it surely has.
     After(Duration),
     /// When this command has ended with 0.
@@ -112,11 +112,11 @@ impl FileArgs {
                 return Err("--file-signal needs --file-pid, or a COMMAND to send it to".into());
             }
         };
-        let taken_up = match file_command {
-            Some(command) => TakenUp::Command(command),
-            None => TakenUp::After(file_settle.unwrap_or(SETTLE)),
+        let reload_check = match file_command {
+            Some(command) => ReloadCheck::Command(command),
+            None => ReloadCheck::After(file_settle.unwrap_or(SETTLE)),
         };
-        Ok(FileAdapter { path, signal, taken_up, pool })
+        Ok(FileAdapter { path, signal, reload_check, pool })
     }
 }
 

@@ -104,7 +104,7 @@ impl Streams {
             () = backoff::until(retry) => {}
         }
         let lease = self.lease().await?;
-        self.take(&lease);
+        self.apply(&lease);
         self.start_programs();
         Ok(())
     }
@@ -121,7 +121,7 @@ impl Streams {
         Ok(Lease::clone(&self.driver.lease().await?.lease))
     }
 
-    fn take(&mut self, lease: &Lease) {
+    fn apply(&mut self, lease: &Lease) {
         let mut wanted = BTreeSet::new();
         for held in &lease.streams {
             if !lease.draining && held.revoked.is_none() {
@@ -191,15 +191,15 @@ impl Streams {
             Err(error) => {
                 // One that was killed on its way may have started something: it is stopped again.
                 stream.state = if starts { State::Stopped } else { State::Started };
-                stream.put_off();
+                stream.back_off();
                 let why = format!("{error:#}");
                 self.driver.metrics().worker_failures.fetch_add(1, Relaxed);
                 let about = key.to_string();
-                if let Some(unsaid) = self.log_limiter.admit(&about, &why, clock::now()) {
+                if let Some(suppressed) = self.log_limiter.admit(&about, &why, clock::now()) {
                     tracing::error!(
                         stream = about,
                         why,
-                        unsaid,
+                        suppressed,
                         "the command of a stream has failed"
                     );
                 }
@@ -220,7 +220,7 @@ impl Stream {
         due && self.retry_at.is_none_or(|at| at <= now)
     }
 
-    fn put_off(&mut self) {
+    fn back_off(&mut self) {
         let wait = backoff::RETRY.wait(self.failures);
         self.failures = self.failures.saturating_add(1);
         self.retry_at = Some(Instant::now() + wait);

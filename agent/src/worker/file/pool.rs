@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// How often the worker's own count is read.
-pub(super) const LOOK: Duration = Duration::from_secs(1);
+pub(super) const COUNT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Bytes of a file with a count; a longer file is invalid.
 const COUNT_BYTES_MAX: u64 = 64;
@@ -25,13 +25,13 @@ pub(super) struct Pool {
     obeyed: u32,
     running: u32,
     /// Since when it knows the size in the file.
-    told: Option<Instant>,
+    notified: Option<Instant>,
 }
 
 impl Pool {
     /// A pool of a worker that may keep to this size already.
     pub(super) fn new(count: Option<PathBuf>, obeyed: u32) -> Self {
-        Self { count, obeyed, running: obeyed, told: None }
+        Self { count, obeyed, running: obeyed, notified: None }
     }
 
     /// Whether the worker counts for itself.
@@ -45,22 +45,22 @@ impl Pool {
     }
 
     /// The file has another size: the worker does not know it yet.
-    pub(super) fn untold(&mut self) {
-        self.told = None;
+    pub(super) fn note_change(&mut self) {
+        self.notified = None;
     }
 
     /// The worker was notified of the file as it is.
-    pub(super) fn told(&mut self, now: Instant) {
-        self.told.get_or_insert(now);
+    pub(super) fn note_notified(&mut self, now: Instant) {
+        self.notified.get_or_insert(now);
     }
 
     /// When the worker will have taken up a smaller size in the file; none if no such size waits.
     pub(super) fn settles(&self, in_file: u32, settle: Duration) -> Option<Instant> {
-        self.told.filter(|_| in_file < self.obeyed).map(|told| told + settle)
+        self.notified.filter(|_| in_file < self.obeyed).map(|notified| notified + settle)
     }
 
     /// The jobs that run and the size that the worker keeps to, now that the file says `in_file`.
-    pub(super) fn look(&mut self, in_file: u32, settle: Duration, now: Instant) -> (u32, u32) {
+    pub(super) fn count(&mut self, in_file: u32, settle: Duration, now: Instant) -> (u32, u32) {
         let most = self.running.max(self.obeyed);
         if self.settles(in_file, settle).is_some_and(|at| at <= now) {
             self.obeyed = in_file;
@@ -100,14 +100,14 @@ mod tests {
         let now = Instant::now();
         let mut pool = Pool::new(None, 0);
         pool.may_grow(3);
-        assert_eq!(pool.look(3, SETTLE, now), (3, 3));
+        assert_eq!(pool.count(3, SETTLE, now), (3, 3));
         pool.may_grow(1);
-        pool.untold();
-        assert_eq!(pool.look(1, SETTLE, now + SETTLE), (3, 3), "it was not told");
-        pool.told(now);
-        assert_eq!(pool.look(1, SETTLE, now), (3, 3), "it was told just now");
+        pool.note_change();
+        assert_eq!(pool.count(1, SETTLE, now + SETTLE), (3, 3), "it was not notified");
+        pool.note_notified(now);
+        assert_eq!(pool.count(1, SETTLE, now), (3, 3), "it was notified just now");
         assert_eq!(pool.settles(1, SETTLE), Some(now + SETTLE));
-        assert_eq!(pool.look(1, SETTLE, now + SETTLE), (1, 1));
+        assert_eq!(pool.count(1, SETTLE, now + SETTLE), (1, 1));
         assert_eq!(pool.settles(1, SETTLE), None);
     }
 
@@ -117,15 +117,15 @@ mod tests {
         let path = dir.path().join("count");
         let now = Instant::now();
         let mut pool = Pool::new(Some(path.clone()), 3);
-        pool.told(now);
-        assert_eq!(pool.look(3, SETTLE, now), (3, 3), "there is no count yet");
+        pool.note_notified(now);
+        assert_eq!(pool.count(3, SETTLE, now), (3, 3), "there is no count yet");
         std::fs::write(&path, "2\n").expect("written");
-        assert_eq!(pool.look(1, SETTLE, now + SETTLE), (2, 1));
+        assert_eq!(pool.count(1, SETTLE, now + SETTLE), (2, 1));
         std::fs::write(&path, "").expect("written");
-        assert_eq!(pool.look(1, SETTLE, now + SETTLE), (2, 1), "it was torn");
+        assert_eq!(pool.count(1, SETTLE, now + SETTLE), (2, 1), "it was torn");
         std::fs::write(&path, "0\n".to_owned() + &" ".repeat(100)).expect("written");
-        assert_eq!(pool.look(1, SETTLE, now + SETTLE), (2, 1), "it is too long to be a count");
+        assert_eq!(pool.count(1, SETTLE, now + SETTLE), (2, 1), "it is too long to be a count");
         std::fs::write(&path, "0").expect("written");
-        assert_eq!(pool.look(1, SETTLE, now + SETTLE), (0, 1));
+        assert_eq!(pool.count(1, SETTLE, now + SETTLE), (0, 1));
     }
 }

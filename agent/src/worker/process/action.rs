@@ -46,7 +46,7 @@ impl LeadTimes {
     }
 
     /// When the watchdog kills what the agent has not.
-    pub(super) fn guarded(&self, until: Moment) -> Moment {
+    pub(super) fn watchdog_deadline(&self, until: Moment) -> Moment {
         before(until, self.kill / 2)
     }
 }
@@ -59,9 +59,9 @@ pub(super) struct Running {
     /// Its first process has ended, and others that it has started run on.
     pub(super) leader_exited: bool,
     /// When it got SIGTERM.
-    pub(super) told: Option<Moment>,
+    pub(super) terminated_at: Option<Moment>,
     /// When it last got SIGKILL.
-    pub(super) killed: Option<Moment>,
+    pub(super) killed_at: Option<Moment>,
 }
 
 /// What is to happen now.
@@ -81,10 +81,10 @@ pub(super) enum Action {
     Forget,
 }
 
-/// Judges a stream without a program; `again` is when it may be started again.
+/// Judges a stream without a program; `restart_at` is when it may be started again.
 pub(super) fn action_without_program(
     held: Option<&StreamLease>,
-    again: Option<Moment>,
+    restart_at: Option<Moment>,
     leads: LeadTimes,
     now: Moment,
 ) -> Action {
@@ -96,9 +96,9 @@ pub(super) fn action_without_program(
         // Only a renewal makes a start worth while.
         return Action::Wait(None);
     }
-    match again.filter(|again| *again > now) {
+    match restart_at.filter(|at| *at > now) {
         None => Action::Start,
-        again => Action::Wait(again),
+        later => Action::Wait(later),
     }
 }
 
@@ -112,7 +112,7 @@ pub(super) fn action_for_program(
 ) -> Action {
     let held = held.filter(|held| held.token == program.token);
     let kill_at = held.and_then(|held| held.until).map(|until| before(until, leads.kill));
-    if let Some(killed) = program.killed {
+    if let Some(killed) = program.killed_at {
         return match killed + KILL_AGAIN <= now {
             true => Action::Kill("it has not exited after SIGKILL"),
             false => Action::Wait(Some(killed + KILL_AGAIN)),
@@ -122,7 +122,7 @@ pub(super) fn action_for_program(
     if kill_at.is_some_and(|at| at <= now) {
         return Action::Kill("its lease ends");
     }
-    let Some(told) = program.told else {
+    let Some(told) = program.terminated_at else {
         let term_at = held.until.map(|until| before(until, leads.term));
         return match () {
             () if held.revoked.is_some() => Action::Terminate("the stream is revoked"),
@@ -170,7 +170,7 @@ mod tests {
     }
 
     fn running() -> Running {
-        Running { token: token(1), leader_exited: false, told: None, killed: None }
+        Running { token: token(1), leader_exited: false, terminated_at: None, killed_at: None }
     }
 
     fn decide(held: &StreamLease, program: Running, now: u64) -> Action {
@@ -182,7 +182,7 @@ mod tests {
         let held = lease(Some(110), false);
         assert_eq!(decide(&held, running(), 100), Action::Wait(Some(at(108))));
         assert!(matches!(decide(&held, running(), 108), Action::Terminate(_)));
-        let told = Running { told: Some(at(108)), ..running() };
+        let told = Running { terminated_at: Some(at(108)), ..running() };
         let kill_at = Moment(at(110).0 - 500_000_000);
         assert_eq!(decide(&held, told, 109), Action::Wait(Some(kill_at)));
         let leads = LeadTimes::new(Some(TTL), RULES);
@@ -190,9 +190,12 @@ mod tests {
             action_for_program(Some(&held), told, RULES, leads, kill_at),
             Action::Kill(_)
         ));
-        let guarded = leads.guarded(at(110));
-        assert!(kill_at < guarded && guarded < at(110), "{guarded:?}");
-        let killed = Running { killed: Some(at(109)), ..told };
+        let watchdog_deadline = leads.watchdog_deadline(at(110));
+        assert!(
+            kill_at < watchdog_deadline && watchdog_deadline < at(110),
+            "{watchdog_deadline:?}"
+        );
+        let killed = Running { killed_at: Some(at(109)), ..told };
         assert_eq!(decide(&held, killed, 109), Action::Wait(Some(at(110))));
         assert!(matches!(decide(&held, killed, 110), Action::Kill(_)), "once more");
     }
@@ -201,7 +204,7 @@ mod tests {
     fn asked_back_it_is_told_to_end_and_killed_only_on_request_or_with_its_lease() {
         let pinned = lease(None, true);
         assert!(matches!(decide(&pinned, running(), 100), Action::Terminate(_)));
-        let told = Running { told: Some(at(100)), ..running() };
+        let told = Running { terminated_at: Some(at(100)), ..running() };
         assert_eq!(decide(&pinned, told, 1_000), Action::Wait(None));
         let rules = Rules { kill: true, ..RULES };
         let leads = LeadTimes::new(Some(TTL), rules);

@@ -15,9 +15,9 @@ use crate::state_dir::{self, StateDir, boot_id};
 /// Bytes of the file that are read: four thousand programs with the longest names need 4 MB.
 const BYTES_MAX: u64 = 16 * 1024 * 1024;
 /// How long a killed program may take to end.
-const KILLED: Duration = Duration::from_secs(10);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often it is looked whether it has.
-const LOOK: Duration = Duration::from_millis(10);
+const EXIT_POLL: Duration = Duration::from_millis(10);
 
 /// What the file says.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -127,7 +127,7 @@ impl Record {
 /// Kills groups, and waits until nothing of them runs.
 pub(super) async fn end(groups: impl Iterator<Item = &ProcessGroup>) -> anyhow::Result<()> {
     let mut left: Vec<&ProcessGroup> = groups.collect();
-    let until = tokio::time::Instant::now() + KILLED;
+    let until = tokio::time::Instant::now() + EXIT_TIMEOUT;
     loop {
         left.iter().for_each(|group| group.signal(Signal::KILL));
         left.retain(|group| group.exists());
@@ -139,6 +139,6 @@ pub(super) async fn end(groups: impl Iterator<Item = &ProcessGroup>) -> anyhow::
                 first.id
             );
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(EXIT_POLL).await;
     }
 }

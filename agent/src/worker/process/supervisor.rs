@@ -1,4 +1,4 @@
-//! The task that starts and ends the programs.
+//! The task that starts and exits the programs.
 //!
 //! Invariant: a program runs only once it is in the record and the watchdog knows its end.
 
@@ -30,9 +30,9 @@ const PROGRAMS_MAX: usize = 4096;
 /// Programs that are started in one go.
 const STARTS_MAX: usize = 64;
 /// How often it is looked whether the rest of a group has ended.
-const GROUP_LOOK: Duration = Duration::from_millis(20);
+const GROUP_POLL: Duration = Duration::from_millis(20);
 /// How often it is looked whether a program has ended that another agent has started.
-const ADOPTED_LOOK: Duration = Duration::from_millis(200);
+const ADOPTED_POLL: Duration = Duration::from_millis(200);
 /// The clock is read at least this often: a timer does not count the time that a suspended host
 /// slept.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
@@ -54,8 +54,8 @@ pub(super) struct Supervisor {
     /// The watchdog of the previous agent, which ends what it does not know to be renewed.
     old_watchdog: Option<ProcessGroup>,
     entries: BTreeMap<StreamKey, StreamEntry>,
-    tell_end: mpsc::Sender<Ended>,
-    ends: mpsc::Receiver<Ended>,
+    exit_sender: mpsc::Sender<Ended>,
+    exits: mpsc::Receiver<Ended>,
     /// Nothing is started before this moment.
     retry_at: Option<Moment>,
 }
@@ -72,7 +72,7 @@ impl Supervisor {
             entry.program = Some(Program::new(group, token, true, now));
             (stream, entry)
         };
-        let (tell_end, ends) = mpsc::channel(PROGRAMS_MAX);
+        let (exit_sender, exits) = mpsc::channel(PROGRAMS_MAX);
         let rules = Rules { grace: context.adapter.grace, kill: context.adapter.kill };
         Self {
             record: leftovers.record,
@@ -81,18 +81,18 @@ impl Supervisor {
             watchdog: None,
             old_watchdog: leftovers.watchdog,
             entries: leftovers.programs.into_iter().map(adopt).collect(),
-            tell_end,
-            ends,
+            exit_sender,
+            exits,
             retry_at: None,
             context,
         }
     }
 
-    /// Runs until the driver ends or it is stopped; then no program runs.
+    /// Runs until the driver exits or it is stopped; then no program runs.
     pub(super) async fn run(mut self, mut stopped: oneshot::Receiver<()>) {
         let driver = self.context.driver.clone();
-        if self.context.forgot
-            && let Err(why) = driver.start_anew().await
+        if self.context.no_memory
+            && let Err(why) = driver.report_no_jobs().await
         {
             tracing::warn!(why, "cannot record that the worker runs no jobs");
         }
@@ -103,11 +103,11 @@ impl Supervisor {
             let pause = look.map_or(SLEEP_MAX, |at: Moment| at.since(clock::now()).min(SLEEP_MAX));
             tokio::select! {
                 changed = changes.changed() => if changed.is_err() { break },
-                Some(end) = self.ends.recv() => self.note_end(end),
+                Some(end) = self.exits.recv() => self.note_end(end),
                 () = tokio::time::sleep(pause), if look.is_some() => {}
                 _ = &mut stopped => break,
             }
-            while let Ok(end) = self.ends.try_recv() {
+            while let Ok(end) = self.exits.try_recv() {
                 self.note_end(end);
             }
             let Ok(snapshot) = driver.lease().await else { break };
@@ -132,31 +132,31 @@ impl Supervisor {
         for (stream, entry) in &mut self.entries {
             entry.reap(stream, self.rules, metrics, clock::now());
         }
-        let mut looks = Vec::new();
+        let mut wakeups = Vec::new();
         let mut starts = Vec::new();
         for (stream, action) in self.decide(&held) {
             match action {
-                Action::Wait(at) => looks.extend(at),
+                Action::Wait(at) => wakeups.extend(at),
                 Action::Start => starts.extend(held.get(&stream).copied()),
-                Action::Release => looks.extend(self.release(&held, &stream).await),
+                Action::Release => wakeups.extend(self.release(&held, &stream).await),
                 Action::Terminate(why) => {
                     self.entry(&stream).terminate(&stream, why, clock::now());
-                    looks.push(clock::now() + GROUP_LOOK);
+                    wakeups.push(clock::now() + GROUP_POLL);
                 }
                 Action::Kill(why) => {
                     if self.entry(&stream).kill(&stream, why, clock::now()) {
                         self.context.driver.metrics().process_kills.fetch_add(1, Relaxed);
                     }
-                    looks.push(clock::now() + GROUP_LOOK);
+                    wakeups.push(clock::now() + GROUP_POLL);
                 }
                 Action::Forget => {
                     self.entries.remove(&stream);
                 }
             }
         }
-        looks.extend(self.supply(&starts, &held).await);
-        looks.extend(self.next_look());
-        looks.into_iter().min()
+        wakeups.extend(self.start_programs(&starts, &held).await);
+        wakeups.extend(self.next_poll());
+        wakeups.into_iter().min()
     }
 
     fn decide(&self, held: &Held<'_>) -> Vec<(StreamKey, Action)> {
@@ -189,12 +189,12 @@ impl Supervisor {
     }
 
     /// Starts programs and updates the watchdog; returns when to try again.
-    async fn supply(&mut self, starts: &[&StreamLease], held: &Held<'_>) -> Option<Moment> {
+    async fn start_programs(&mut self, starts: &[&StreamLease], held: &Held<'_>) -> Option<Moment> {
         let now = clock::now();
         let early = self.retry_at.filter(|at| *at > now);
         let starts = if early.is_some() { &[] } else { starts };
-        let supplied = self.start(starts, held).await;
-        match &supplied {
+        let started = self.start(starts, held).await;
+        match &started {
             Ok(()) if early.is_some() => {}
             Ok(()) => self.retry_at = None,
             Err(error) => {
@@ -202,7 +202,7 @@ impl Supervisor {
                 self.retry_at = Some(clock::now() + RETRY);
             }
         }
-        self.tell_figures(held, supplied.err());
+        self.update_metrics(held, started.err());
         // More may wait than are started in one go.
         let more = starts.len() > STARTS_MAX && self.running() < PROGRAMS_MAX;
         self.retry_at.or(more.then_some(now))
@@ -213,7 +213,7 @@ impl Supervisor {
             self.watchdog.iter().for_each(|watchdog| watchdog.watch(Vec::new()));
             return Ok(());
         }
-        self.mind_warden()?;
+        self.ensure_watchdog()?;
         let room = PROGRAMS_MAX.saturating_sub(self.running()).min(STARTS_MAX);
         let mut launches = Vec::new();
         for held in starts.iter().take(room) {
@@ -225,7 +225,7 @@ impl Supervisor {
                 }
             }
         }
-        if let Err(error) = self.entrust(&launches, held).await {
+        if let Err(error) = self.record_and_watch(&launches, held).await {
             self.abandon(&launches);
             return Err(error);
         }
@@ -248,7 +248,7 @@ impl Supervisor {
         environment.push(("LEASEHOLD_TOKEN", token.to_string()));
         let (launch, process) = Launch::prepare(&command, &environment, &self.context.reaper)?;
         let pid = process.pid.as_raw_pid();
-        let (tell, key) = (self.tell_end.clone(), stream.clone());
+        let (tell, key) = (self.exit_sender.clone(), stream.clone());
         tokio::spawn(async move {
             if let Ok(exit) = process.exit.await {
                 let _ = tell.send((key, pid, exit)).await;
@@ -261,15 +261,15 @@ impl Supervisor {
     }
 
     /// Lets the record and the watchdog know of all programs before new ones run.
-    async fn entrust(
+    async fn record_and_watch(
         &mut self,
         launches: &[(StreamKey, Launch)],
         held: &Held<'_>,
     ) -> anyhow::Result<()> {
-        let guarded = self.guarded(held);
+        let groups = self.watched_groups(held);
         let (programs, old_watchdog) = (self.programs(), self.old_watchdog.clone());
         let watchdog = self.watchdog.as_mut().expect("it was minded");
-        watchdog.watch(guarded);
+        watchdog.watch(groups);
         if launches.is_empty() && old_watchdog.is_none() {
             return Ok(());
         }
@@ -278,7 +278,7 @@ impl Supervisor {
         }
         watchdog.acknowledged().await?;
         if let Some(watchdog) = self.old_watchdog.take() {
-            // What it guarded is now in better hands.
+            // What it groups is now in better hands.
             watchdog.signal(Signal::KILL);
         }
         Ok(())
@@ -303,7 +303,7 @@ impl Supervisor {
     }
 
     /// Sees to it that a watchdog runs.
-    fn mind_warden(&mut self) -> anyhow::Result<()> {
+    fn ensure_watchdog(&mut self) -> anyhow::Result<()> {
         if self.watchdog.as_ref().is_some_and(Watchdog::has_ended) {
             tracing::error!(
                 "the watchdog of the programs has exited: the agent starts another one"
@@ -319,13 +319,13 @@ impl Supervisor {
         Ok(())
     }
 
-    fn guarded(&self, held: &Held<'_>) -> Vec<WatchedGroup> {
+    fn watched_groups(&self, held: &Held<'_>) -> Vec<WatchedGroup> {
         let all = self.entries.iter().filter_map(|(stream, entry)| {
             let program = entry.program.as_ref()?;
             let held = held.get(stream).filter(|held| held.token == program.state.token);
             // Without a lease it is being killed already.
             let until = held.map_or(Some(Moment(0)), |held| held.until);
-            let end = until.map(|until| self.leads.guarded(until).0);
+            let end = until.map(|until| self.leads.watchdog_deadline(until).0);
             Some(WatchedGroup { group: program.group.clone(), end })
         });
         all.collect()
@@ -343,7 +343,7 @@ impl Supervisor {
         self.entries.values().filter(|entry| entry.program.is_some()).count()
     }
 
-    fn tell_figures(&self, held: &Held<'_>, error: Option<anyhow::Error>) {
+    fn update_metrics(&self, held: &Held<'_>, error: Option<anyhow::Error>) {
         let metrics = self.context.driver.metrics();
         let running = self.running();
         let lacks =
@@ -366,12 +366,12 @@ impl Supervisor {
         metrics.set_process_problem(problem);
     }
 
-    fn next_look(&self) -> Option<Moment> {
+    fn next_poll(&self) -> Option<Moment> {
         let now = clock::now();
         let programs = self.entries.values().filter_map(|entry| entry.program.as_ref());
         let look = |program: &Program| match program {
-            _ if program.state.leader_exited => GROUP_LOOK,
-            _ if program.adopted => ADOPTED_LOOK,
+            _ if program.state.leader_exited => GROUP_POLL,
+            _ if program.adopted => ADOPTED_POLL,
             _ => SLEEP_MAX,
         };
         programs.map(look).min().map(|look| now + look)
@@ -383,7 +383,7 @@ impl Supervisor {
         if !left.is_empty() {
             tracing::warn!(
                 programs = left.len(),
-                "the agent ends: it kills the programs that still run"
+                "the agent exits: it kills the programs that still run"
             );
         }
         match record::end(left.iter()).await {

@@ -15,9 +15,9 @@ use crate::config::{TravisAdapter, TravisAuth};
 use crate::http_client::{ANSWER_BYTES_MAX, Answer, Call, CallError};
 
 /// How long a question may take.
-const LOOK_MAX: Duration = Duration::from_secs(2);
+const POLL_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long an order may take.
-const ORDER_MAX: Duration = Duration::from_secs(5);
+const ORDER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What the worker says of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,8 +57,8 @@ struct Processor {
 }
 
 /// Polls the worker; none where nothing listens.
-pub(super) async fn look(adapter: &TravisAdapter) -> anyhow::Result<Option<Info>> {
-    match send(adapter, Method::GET, "/worker", None, LOOK_MAX).await? {
+pub(super) async fn poll(adapter: &TravisAdapter) -> anyhow::Result<Option<Info>> {
+    match send(adapter, Method::GET, "/worker", None, POLL_TIMEOUT).await? {
         Err(CallError::Refused) => Ok(None),
         Err(failure) => Err(failure).with_context(|| adapter.url.to_string()),
         Ok(answer) if answer.status == 200 => read(&answer.body).map(Some),
@@ -67,21 +67,21 @@ pub(super) async fn look(adapter: &TravisAdapter) -> anyhow::Result<Option<Info>
 }
 
 /// Sends an order.
-pub(super) async fn tell(adapter: &TravisAdapter, order: PoolOrder) -> OrderResult {
+pub(super) async fn order(adapter: &TravisAdapter, order: PoolOrder) -> OrderResult {
     let pause = match order {
         PoolOrder::Size(size) => {
             return send_order(adapter, Method::PATCH, format!(r#"{{"poolSize":{size}}}"#)).await;
         }
         PoolOrder::Pause => true,
-        PoolOrder::Rest => false,
-        PoolOrder::Leave { toggle } => toggle,
+        PoolOrder::ZeroWhilePaused => false,
+        PoolOrder::Exit { toggle } => toggle,
     };
     send_order(adapter, Method::DELETE, format!(r#"{{"graceful":true,"pause":{pause}}}"#)).await
 }
 
 async fn send_order(adapter: &TravisAdapter, method: Method, body: String) -> OrderResult {
     // A worker that has no queue yet crashes on an order.
-    match send(adapter, Method::GET, "/ready", None, LOOK_MAX).await {
+    match send(adapter, Method::GET, "/ready", None, POLL_TIMEOUT).await {
         Ok(Ok(Answer { status: 200, .. })) => {}
         Ok(Ok(Answer { status, .. })) => {
             return OrderResult::NotDone(anyhow!("not ready yet: {status}"));
@@ -91,18 +91,20 @@ async fn send_order(adapter: &TravisAdapter, method: Method, body: String) -> Or
         }
         Err(error) => return OrderResult::NotDone(error),
     }
-    let said = format!("{method} {}worker", adapter.url);
-    match send(adapter, method, "/worker", Some(body), ORDER_MAX).await {
+    let request = format!("{method} {}worker", adapter.url);
+    match send(adapter, method, "/worker", Some(body), ORDER_TIMEOUT).await {
         Err(error) => OrderResult::NotDone(error),
         Ok(Ok(Answer { status: 204, .. })) => OrderResult::Done,
         Ok(Ok(Answer { status: status @ (400..500), .. })) => {
             OrderResult::NotDone(refusal(adapter, status))
         }
-        Ok(Ok(Answer { status, .. })) => OrderResult::Unknown(anyhow!("{said}: {status}")),
+        Ok(Ok(Answer { status, .. })) => OrderResult::Unknown(anyhow!("{request}: {status}")),
         Ok(Err(failure @ (CallError::Refused | CallError::NotSent(_)))) => {
-            OrderResult::NotDone(anyhow!("{said}: {failure}"))
+            OrderResult::NotDone(anyhow!("{request}: {failure}"))
         }
-        Ok(Err(failure @ CallError::Lost(_))) => OrderResult::Unknown(anyhow!("{said}: {failure}")),
+        Ok(Err(failure @ CallError::Lost(_))) => {
+            OrderResult::Unknown(anyhow!("{request}: {failure}"))
+        }
     }
 }
 

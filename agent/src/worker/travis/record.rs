@@ -12,10 +12,12 @@ const BYTES_MAX: usize = 1024;
 /// The pause of one process was toggled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Record {
-    /// When the process began, in milliseconds since 1970.
-    pub(super) born_ms: u64,
-    /// It arrived; otherwise the order may have been lost.
-    pub(super) heard: bool,
+    /// When the process started, in milliseconds since 1970.
+    #[serde(rename = "born_ms")]
+    pub(super) started_ms: u64,
+    /// The worker confirmed it; otherwise the request may have been lost.
+    #[serde(rename = "heard")]
+    pub(super) confirmed: bool,
 }
 
 impl Record {
@@ -26,8 +28,8 @@ impl Record {
     }
 
     /// Whether it is of the process that began then.
-    pub(super) fn is_of(&self, born_ms: u64) -> bool {
-        self.born_ms.abs_diff(born_ms) <= APART_MS_MAX
+    pub(super) fn is_of(&self, started_ms: u64) -> bool {
+        self.started_ms.abs_diff(started_ms) <= APART_MS_MAX
     }
 
     /// Writes it in place of the previous one.
