@@ -1,6 +1,6 @@
-//! `leasehold-agent drain`: has the worker's agent drain, and waits for the end of that. It is made
-//! for a container's preStop hook, so it outlasts an agent that is started again meanwhile: a
-//! journal keeps a drain, and asking twice is asking once.
+//! `leasehold-agent drain`: starts a drain of the worker's agent, and may wait for its end. It is
+//! made for a container's preStop hook, so it keeps trying while the agent restarts: the journal
+//! records the drain, and the request is idempotent.
 
 mod call;
 
@@ -15,20 +15,20 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout};
 use crate::config::DrainOptions;
 use call::{DrainError, Request};
 
-/// How long an agent may take to answer what needs no waiting.
+/// How long the agent may take to answer a request that does not wait.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// The wait before an agent that is away is asked again.
+/// The pause before another attempt to reach the agent.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
-/// How often it is said how far the drain has come.
+/// How often the progress of the drain is printed.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Does what was asked for and says how this process is to end.
+/// Runs the command and returns the exit code of this process.
 #[must_use]
 pub fn main(options: &DrainOptions) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let outcome = match runtime {
         Ok(runtime) => runtime.block_on(run(options)),
-        Err(error) => Err(error).context("cannot create an event queue"),
+        Err(error) => Err(error).context("cannot start the async runtime"),
     };
     if let Err(error) = &outcome {
         eprintln!("error: {error:#}");
@@ -94,7 +94,7 @@ async fn wait(options: &DrainOptions) -> anyhow::Result<()> {
             tokio::select! {
                 answer = &mut ended => break answer,
                 _ = progress.tick() => {
-                    // Asking once more changes nothing, and is answered with what is left.
+                    // The request is idempotent, and its answer has the number of jobs left.
                     let asked = timeout(ANSWER_TIMEOUT, call::drain(&options.agent, Request::Begin)).await;
                     if let Ok(Ok(jobs)) = asked {
                         outage.is_back();
@@ -105,7 +105,7 @@ async fn wait(options: &DrainOptions) -> anyhow::Result<()> {
         };
         match answer {
             Ok(0) => {
-                println!("drained: nothing is left");
+                println!("drained: no job runs and no stream is held");
                 return Ok(());
             }
             Ok(jobs) => {
@@ -121,7 +121,7 @@ async fn wait(options: &DrainOptions) -> anyhow::Result<()> {
     }
 }
 
-/// An agent that does not answer, said now and then until it is back.
+/// Reports that the agent does not answer, at a bounded rate.
 #[derive(Debug, Default)]
 struct OutageLog {
     logged_at: Option<Instant>,
@@ -132,9 +132,8 @@ impl OutageLog {
         if self.logged_at.is_none_or(|at| at.elapsed() >= PROGRESS_INTERVAL) {
             self.logged_at = Some(Instant::now());
             eprintln!(
-                "the agent does not answer ({why}); trying again until it does, or until \
-                 --timeout. \
-                 If its worker API has another address, give that with --addr"
+                "the agent does not answer ({why}): retrying until it does, or until --timeout. If \
+                 its worker API has another address, set it with --addr"
             );
         }
         sleep(RETRY_PAUSE).await;

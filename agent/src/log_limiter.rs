@@ -1,14 +1,14 @@
-//! What went wrong with which coordinator, at a bounded rate: a cause is said at once when it is
-//! new, and then every half minute while it lasts.
+//! Limits repeated log lines: a new cause is logged at once, and then every half minute while it
+//! repeats.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use leasehold_types::Moment;
 
-/// How often a cause that lasts is said again.
+/// The interval between log lines of the same cause.
 const REPEAT: Duration = Duration::from_secs(30);
-/// Causes that are remembered; beyond them the oldest is forgotten.
+/// Remembered causes; one more replaces the oldest.
 const CAUSES_MAX: usize = 64;
 
 /// The causes that were logged, and when.
@@ -24,7 +24,7 @@ struct LoggedCause {
 }
 
 impl LogLimiter {
-    /// Whether to say this cause now, and how often it came up suppressed since the last time.
+    /// If this cause is to be logged now, returns how often it was suppressed since the last line.
     pub(crate) fn admit(&mut self, address: &str, cause: &str, now: Moment) -> Option<u64> {
         let key = (address.to_owned(), cause.to_owned());
         if let Some(entry) = self.logged.get_mut(&key) {
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cause_is_said_at_once_then_every_half_minute_with_its_count() {
+    fn logs_a_cause_at_once_then_every_half_minute_with_the_suppressed_count() {
         let mut log_limiter = LogLimiter::default();
         let at = |secs| Moment::default() + Duration::from_secs(secs);
         assert_eq!(log_limiter.admit("a:1", "refused", at(0)), Some(0));

@@ -31,8 +31,7 @@ use crate::worker::shell_command;
 use crate::{launcher, watchdog};
 use with_child::ChildSupervisor;
 
-/// Does the part that another agent has started this process for, by the name that it was called
-/// by; none where it is an agent itself.
+/// Runs the helper process that argv[0] names. Returns none if this process is not a helper.
 #[must_use]
 pub fn run_helper() -> Option<ExitCode> {
     let mut args = std::env::args_os();
@@ -45,23 +44,23 @@ pub fn run_helper() -> Option<ExitCode> {
     }
 }
 
-/// Runs the agent and says how this process is to end.
+/// Runs the agent and returns the exit code of this process.
 #[must_use]
 pub fn main(config: Config) -> ExitCode {
     logging::start(config.log_format, "info");
     end_with(run(config))
 }
 
-/// Says that nothing of a worker runs any more, and how this process is to end.
+/// Reports for an agent that has ended that its worker has ended too, and returns the exit code.
 #[must_use]
 pub fn leave(config: Config, leave: Leave) -> ExitCode {
-    // Its own lines say what came of it; those of a driver describe a working worker.
+    // The command prints its own result; the INFO lines of the driver describe a running worker.
     logging::start(config.log_format, "warn");
     end_with(leave::run(config, leave))
 }
 
-/// The exit code where an order to drain stands since an earlier start: a supervisor need not
-/// start the agent again.
+/// The exit code if the coordinator ordered the drain before this start: a supervisor need not
+/// restart the agent.
 const EXIT_DRAIN_ORDERED: u8 = 3;
 
 fn end_with(work: impl Future<Output = anyhow::Result<u8>>) -> ExitCode {
@@ -69,11 +68,11 @@ fn end_with(work: impl Future<Output = anyhow::Result<u8>>) -> ExitCode {
     let ended = match runtime {
         Ok(runtime) => {
             let ended = runtime.block_on(work);
-            // A name that is still being looked up must not hold the process.
+            // A pending DNS lookup must not delay the exit.
             runtime.shutdown_background();
             ended
         }
-        Err(error) => Err(error).context("cannot create an event queue"),
+        Err(error) => Err(error).context("cannot start the async runtime"),
     };
     match ended {
         Ok(code) => ExitCode::from(code),
@@ -86,7 +85,7 @@ fn end_with(work: impl Future<Output = anyhow::Result<u8>>) -> ExitCode {
 
 async fn run(config: Config) -> anyhow::Result<u8> {
     let signals = Signals::take().context("cannot install signal handlers")?;
-    let reaper = Reaper::start().context("cannot install a handler for ended child processes")?;
+    let reaper = Reaper::start().context("cannot install a SIGCHLD handler")?;
     let who = WorkerKey { cluster: config.cluster.clone(), worker: config.worker.clone() };
     let (memory, journal, state_dir) = open_journal(&config, &who)?;
     let (is_first, drain_ordered) = (memory.incarnation.is_none(), memory.drain_ordered);
@@ -121,7 +120,7 @@ async fn run(config: Config) -> anyhow::Result<u8> {
     let mut adapter = context.start(&config.adapter).await;
     let code = match config.child.clone() {
         None if config.sidecar => {
-            // Without a port for probes a worker may start before anybody has connected.
+            // Without a port for probes the worker may start before the first connection.
             let first = is_first && config.health_listen.is_some();
             Ok(without_child::run_sidecar(&handle, signals, &server, first).await)
         }
@@ -143,11 +142,11 @@ async fn run(config: Config) -> anyhow::Result<u8> {
     code
 }
 
-/// Whether the files for TLS can be used, so that a wrong one is reported at the start. They are
-/// read again at every dial.
+/// Checks the TLS files, so that an invalid one is reported at the start. They are read again at
+/// every dial.
 async fn check_tls(tls: &Tls, sidecar: bool) -> anyhow::Result<()> {
     match link::client_tls(tls).await {
-        // The kubelet brings it once a coordinator has published it.
+        // The kubelet mounts the file once a coordinator has published it.
         Err(why) if sidecar && !tls.ca.exists() => tracing::warn!("cannot use TLS yet: {why:#}"),
         tried => drop(tried.context("TLS")?),
     }
@@ -157,7 +156,7 @@ async fn check_tls(tls: &Tls, sidecar: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The journal, and the folder that it is locked in.
+/// Opens the journal, and locks its folder.
 fn open_journal(
     config: &Config,
     who: &WorkerKey,
@@ -181,7 +180,7 @@ fn open_journal(
     Ok((memory, AgentJournal::File(Box::new(journal)), Some(dir)))
 }
 
-/// The environment of the child.
+/// The environment variables of the child.
 fn environment(
     config: &Config,
     who: &WorkerKey,
@@ -206,8 +205,7 @@ fn environment(
     always.into_iter().chain(socket).collect()
 }
 
-/// The agent's own exit code for how its work ended, where an order to drain `drain_ordered` since an
-/// earlier start or not.
+/// The agent's own exit code. `drain_ordered`: the coordinator ordered the drain before this start.
 fn own_code(outcome: Result<Outcome, DriverStopped>, drain_ordered: bool) -> u8 {
     match outcome {
         Ok(Outcome::Drained { .. }) if drain_ordered => EXIT_DRAIN_ORDERED,
@@ -216,7 +214,7 @@ fn own_code(outcome: Result<Outcome, DriverStopped>, drain_ordered: bool) -> u8 
     }
 }
 
-/// Begins a drain; a driver that is gone is noticed elsewhere.
+/// Begins a drain. A driver that has stopped is handled elsewhere.
 async fn drain(handle: &DriverHandle) {
     let _ = handle.drain().await;
 }

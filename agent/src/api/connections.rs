@@ -1,7 +1,7 @@
-//! The open connections of a port: a bounded number, and the newest is always accepted.
+//! The open connections of a port: a bounded number, and a new one is always accepted.
 //!
-//! Invariant: a connection that is accepted is served, whatever the others do: at the
-//! limit the one that has been idle for longest is closed for it.
+//! Invariant: an accepted connection is served, whatever the others do. At the limit the connection
+//! that has been idle for longest is closed.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -74,8 +74,8 @@ impl Connections {
         ConnectionGuard { number, connection, connections: self.clone() }
     }
 
-    /// Has the connection closed that has asked for nothing for longest; where every one waits for
-    /// an answer, the one that has waited longest. Whether there was one.
+    /// Closes the connection that has been idle for longest; if all wait for an answer, the one that
+    /// has waited longest. Returns whether there was one.
     pub(super) fn evict(&self) -> bool {
         let mut open = self.lock();
         let rank = |connection: &Connection| {
@@ -109,7 +109,7 @@ impl Drop for ConnectionGuard {
 }
 
 impl Connection {
-    /// A request is served from here on.
+    /// Notes that a request is being served, until the result is dropped.
     pub(super) fn begin(self: &Arc<Self>) -> ActiveRequest {
         let mut usage = self.lock();
         *usage = Usage { requests: usage.requests + 1, since: Instant::now() };
@@ -121,12 +121,12 @@ impl Connection {
         self.lock().requests > 0
     }
 
-    /// Ends when the connection is to make room for another one.
+    /// Waits until the connection is evicted.
     pub(super) async fn evicted(&self) {
         self.evicted.notified().await;
     }
 
-    /// Ends when nothing was asked for so long.
+    /// Waits until the connection has been idle for this long.
     pub(super) async fn idle_for(&self, limit: Duration) {
         loop {
             let Usage { requests, since } = *self.lock();
@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_newest_gets_the_place_of_the_one_that_has_been_idle_for_longest() {
+    async fn evicts_the_longest_idle_connection_at_the_limit() {
         let connections = Connections::new(3);
         let (waits, silent, asked) =
             (connections.register(), connections.register(), connections.register());
@@ -166,7 +166,7 @@ mod tests {
         drop(silent);
         drop(connections.register());
         asked.connection().evicted().await;
-        // Only connections that wait for an answer are left.
+        // All connections wait for an answer now.
         let also = newest.connection().begin();
         let last = connections.register();
         let third = last.connection().begin();

@@ -1,7 +1,7 @@
 //! An agent whose worker is its child. SIGTERM means: drain first, then let the child end.
 //!
-//! Invariant: the holder knows of the child's end before another child starts, so that
-//! no job of the previous one counts as running and none that runs goes uncounted.
+//! Invariant: the holder learns of the child's exit before another child starts. So no job of the
+//! previous child counts as running, and every running job is counted.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -19,13 +19,13 @@ use crate::driver::{DriverHandle, DriverRequest, DriverStopped, Outcome};
 use crate::reaper::Exit;
 use crate::signals::{SignalAction, Signals, exit_code};
 
-/// How often it is looked whether the file that the child reads is true.
+/// How often the agent checks whether the file that the child reads shows the current lease.
 const FILE_POLL: Duration = Duration::from_millis(20);
-/// How often it is looked whether another agent still has the worker's name.
+/// How often the agent checks whether another agent still has the worker's name.
 const NAME_POLL: Duration = Duration::from_millis(500);
-/// How often it is looked whether a coordinator has answered: the worker waits for that.
+/// How often the agent checks whether a coordinator has answered: the worker waits for that.
 const ANSWER_POLL: Duration = Duration::from_millis(2);
-/// How long a first start waits for a coordinator's word whether another agent has the name.
+/// How long a first start waits for a coordinator to answer whether another agent has the name.
 const ANSWER_WAIT_MAX: Duration = Duration::from_secs(2);
 /// How often the log says that a child does not exit.
 const REMIND: Duration = Duration::from_secs(30);
@@ -37,22 +37,22 @@ pub(super) struct ChildSupervisor {
     signals: Signals,
     child: Option<Running>,
     last_exit: Option<Exit>,
-    /// SIGTERM or SIGINT came so often.
+    /// How many SIGTERMs and SIGINTs have arrived: two or more mean exit at once.
     shutdown_signals: u32,
-    /// How the agent's own work ended.
+    /// The result of the agent's own work, once it has ended.
     ended: Option<Result<Outcome, DriverStopped>>,
-    /// When to look after the child next: it should have ended, or should be started.
+    /// The next timed step, and when it is due.
     due: Option<(Instant, Due)>,
     restarts: u32,
-    /// The holder does not know yet that the jobs of every process before are over.
+    /// The holder has not recorded yet that the jobs of all earlier processes have ended.
     start_unreported: bool,
-    /// What must be written before a start could not be, that many times in a row.
+    /// Failed writes in a row of what must be recorded before a start.
     write_failures: u32,
-    /// When the agent began.
+    /// When the agent started.
     since: Instant,
-    /// An order to drain stands since an earlier start.
+    /// The coordinator ordered the drain before this start.
     drain_ordered: bool,
-    /// COMMAND could not be started, and never will be.
+    /// COMMAND cannot be started, so the agent drains and exits.
     failed: bool,
 }
 
@@ -65,9 +65,9 @@ struct Running {
 enum Due {
     /// Start the child again.
     Restart,
-    /// The child was sent SIGTERM at the end of a drain.
+    /// The grace period after SIGTERM has passed.
     Grace,
-    /// The agent got a second signal: it no longer waits for the child.
+    /// The grace period after a second signal has passed: exit without the child.
     Leave(Signal),
 }
 
@@ -104,7 +104,7 @@ impl ChildSupervisor {
         }
     }
 
-    /// Runs until the child has ended for good; its exit code.
+    /// Runs until the child has exited and will not restart. Returns the exit code.
     pub(super) async fn run(mut self) -> anyhow::Result<u8> {
         match self.runner.adopt().await? {
             Some(process) => {
@@ -113,7 +113,7 @@ impl ChildSupervisor {
             None => {
                 self.start_unreported = true;
                 let reported = self.report_start().await;
-                // What a coordinator ordered outlives the worker that it was ordered for.
+                // A coordinator's order to drain also applies to the next process of the worker.
                 if self.is_draining().await {
                     tracing::info!("COMMAND is not started: the worker is draining");
                 } else if reported {
@@ -152,9 +152,9 @@ impl ChildSupervisor {
         }
     }
 
-    /// Starts the child, unless the worker drains: once what ran before it is over for the holder,
-    /// too, and what it will read is true. Not while another agent has the worker's name, or that
-    /// has not been asked yet.
+    /// Starts the child, unless the worker drains. Before that, the holder must have recorded the
+    /// end of earlier jobs, the child's file must show the current lease, and a coordinator must
+    /// have had time to answer whether another agent has the worker's name.
     async fn start(&mut self) {
         if self.start_unreported && !self.report_start().await {
             return;
@@ -181,13 +181,13 @@ impl ChildSupervisor {
             Err(NotStarted::Failed(error)) => {
                 tracing::error!("{error:#}");
                 self.failed = true;
-                // What was granted meanwhile goes back: nothing of the worker runs.
+                // Release what was granted in the meantime: the worker does not run.
                 drain(&self.driver).await;
             }
         }
     }
 
-    /// What must be written before COMMAND is started could not be: that is tried again.
+    /// Schedules another attempt after a record that must precede the start could not be written.
     fn retry_write(&mut self, why: &str) {
         let wait = backoff::RETRY.wait(self.write_failures);
         self.write_failures = self.write_failures.saturating_add(1);
@@ -208,8 +208,8 @@ impl ChildSupervisor {
         self.driver.metrics().answered.load(Relaxed) || self.since.elapsed() >= ANSWER_WAIT_MAX
     }
 
-    /// Whether the file that the child reads, if it does, shows the lease as it is: one that names
-    /// streams that went back would make a second owner of it.
+    /// Whether the file that the child reads, if any, shows the current lease: a stale file could
+    /// name streams that another worker owns by now.
     async fn file_is_current(&self) -> bool {
         if !self.runner.reads_file() {
             return true;
@@ -219,8 +219,8 @@ impl ChildSupervisor {
         lease.is_ok_and(|lease| shown >= lease.version)
     }
 
-    /// Reports to the holder that the jobs of all earlier processes have ended; returns whether it
-    /// did. Until then they count, and the report is repeated.
+    /// Reports to the holder that the jobs of all earlier processes have ended. Returns whether that
+    /// is recorded; until then they count as running, and the report is repeated.
     async fn report_start(&mut self) -> bool {
         match self.driver.report_no_jobs().await {
             Ok(()) => {
@@ -238,7 +238,7 @@ impl ChildSupervisor {
         self.last_exit = Some(exit);
         self.due = None;
         tracing::info!(code = exit.0, ran = %duration::format_short(ran), "the child has exited");
-        // A drain that a previous agent was asked for is over once its child is.
+        // The drain may come from a previous agent: it ends with the adopted child.
         let draining = self.shutdown_signals > 0 || self.is_draining().await;
         self.start_unreported = true;
         self.report_start().await;
@@ -261,7 +261,7 @@ impl ChildSupervisor {
         None
     }
 
-    /// The drain is over, or a newer agent has taken over: the child ends, then the agent.
+    /// The drain has ended, or a newer agent has taken over: end the child, then the agent.
     fn handle_end(&mut self, outcome: Result<Outcome, DriverStopped>) -> Option<u8> {
         self.ended = Some(outcome);
         if self.child.is_none() || outcome.is_err() {
@@ -290,7 +290,7 @@ impl ChildSupervisor {
                 }
                 tracing::warn!(
                     signal = signal.as_raw(),
-                    "second signal: the agent and its child end now"
+                    "second signal: the agent and its child exit now"
                 );
                 let leave = Instant::now() + self.runner.spec().grace;
                 self.due = Some((leave, Due::Leave(signal)));
@@ -316,7 +316,7 @@ impl ChildSupervisor {
                 self.due = Some((Instant::now() + REMIND, Due::Grace));
             }
             Due::Leave(signal) => {
-                tracing::error!("the child has not exited: the agent ends without it");
+                tracing::error!("the child has not exited: the agent exits without it");
                 return Some(exit_code(signal));
             }
         }
@@ -344,7 +344,7 @@ impl ChildSupervisor {
 async fn exited(child: &mut Option<Running>) -> Exit {
     match child {
         None => std::future::pending().await,
-        Some(child) => (&mut child.exit).await.expect("the reaper tells every end"),
+        Some(child) => (&mut child.exit).await.expect("the reaper reports every exit"),
     }
 }
 

@@ -1,7 +1,7 @@
-//! The start of the adapter that the configuration names, and its end.
+//! Starts and stops the configured adapter.
 //!
-//! Invariant: what a previous agent has left running has ended, or is adopted, before
-//! anything else of this one runs.
+//! Invariant: programs that a previous agent left running have ended or are adopted before this agent
+//! starts anything else.
 
 use std::time::Duration;
 
@@ -22,35 +22,35 @@ use crate::driver::DriverHandle;
 use crate::reaper::Reaper;
 use crate::state_dir::StateDir;
 
-/// How long the last word to a drained worker may take.
+/// How long the last order to a drained worker may take.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What a previous agent has left behind.
+/// What a previous agent left.
 #[derive(Debug)]
 pub(crate) struct Predecessor {
-    /// Nothing is remembered.
+    /// The journal is empty.
     no_memory: bool,
-    /// The pool size that a worker which counts for itself may keep to.
+    /// The pool size that a worker with its own count may still use.
     obeyed: Option<u32>,
-    /// Programs of streams.
+    /// Running programs of streams.
     leftovers: Leftovers,
 }
 
-/// What an adapter is started with.
+/// What an adapter needs to start.
 #[derive(Debug)]
 pub(crate) struct AdapterContext<'a> {
     pub(crate) worker: &'a WorkerName,
     pub(crate) driver: &'a DriverHandle,
     pub(crate) reaper: &'a Reaper,
-    /// The worker's process, where it is the agent's child.
+    /// The worker's process, if it is the agent's child.
     pub(crate) child: &'a ChildPid,
-    /// The environment of every program.
+    /// The environment of each program.
     pub(crate) environment: &'a [(&'static str, String)],
     pub(crate) state_dir: Option<&'a StateDir>,
     pub(crate) predecessor: Predecessor,
 }
 
-/// An adapter that runs.
+/// A running adapter.
 #[derive(Debug, Default)]
 pub(crate) struct RunningAdapter {
     programs: Option<ProcessWorker>,
@@ -58,8 +58,8 @@ pub(crate) struct RunningAdapter {
 }
 
 impl Predecessor {
-    /// Finds it. Programs of streams are let run only where the journal claims their streams and
-    /// this adapter runs_programs them.
+    /// Finds what the previous agent left. Programs of streams keep running only if the journal has
+    /// their streams and this adapter runs programs; the others are killed.
     pub(crate) async fn find(
         adapter: &Adapter,
         memory: &Memory,
@@ -130,7 +130,7 @@ impl AdapterContext<'_> {
                         RunningAdapter::polled(worker, interval, driver)
                     }
                     None => {
-                        // A worker that only consumes streams runs no jobs: the agent must say so.
+                        // A worker that only consumes streams runs no jobs: the agent must report it.
                         if no_memory && let Err(why) = self.driver.report_no_jobs().await {
                             tracing::warn!(why, "cannot record that the worker runs no jobs");
                         }
@@ -149,7 +149,7 @@ impl RunningAdapter {
         Self { polled: Some(tokio::spawn(worker.run())), programs: None }
     }
 
-    /// Ends every program that is left. To be called while the driver runs.
+    /// Kills the remaining programs. Call it while the driver runs.
     pub(crate) async fn stop_programs(&mut self) -> anyhow::Result<()> {
         match self.programs.take() {
             Some(programs) => programs.stop().await,
@@ -157,7 +157,7 @@ impl RunningAdapter {
         }
     }
 
-    /// Lets a last word to a drained worker out. To be called when the driver has ended.
+    /// Waits until the last order to a drained worker is sent. Call it after the driver has stopped.
     pub(crate) async fn finish(self) {
         if let Some(polled) = self.polled {
             let _ = tokio::time::timeout(FINISH_TIMEOUT, polled).await;

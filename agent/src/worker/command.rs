@@ -1,5 +1,5 @@
-//! The adapter `command`: programs of the user's count and size a worker's jobs, and start and
-//! stop its streams.
+//! The adapter `command`: the user's commands count and size a worker's jobs, and start and stop its
+//! streams.
 //!
 //! Invariant: a size is in effect when the command that sets it has exited with 0, and not
 //! before.
@@ -19,19 +19,19 @@ use crate::reaper::Reaper;
 pub(super) use streams::Streams;
 use user_command::UserCommand;
 
-/// A worker whose jobs programs count and size.
+/// A worker whose jobs are counted and sized by commands.
 #[derive(Debug)]
 pub(crate) struct CommandWorker {
     programs: JobPrograms,
     timeout: Duration,
     reaper: Reaper,
     bound: SizeBound,
-    /// It has taken the drain's begin.
+    /// The command for the drain has succeeded.
     drained: bool,
 }
 
 impl CommandWorker {
-    /// A worker that a previous agent has set to at most this size.
+    /// A worker whose pool size a previous agent has set to at most `most`.
     pub(crate) fn new(
         programs: JobPrograms,
         timeout: Duration,
@@ -61,7 +61,7 @@ impl Polled for CommandWorker {
     async fn poll(&mut self) -> anyhow::Result<Observation> {
         let counted = self.count().await;
         if counted.is_err() {
-            // Its process may be another when it can be counted again.
+            // The worker may have restarted when it can be counted again.
             self.bound.forget();
             self.drained = false;
         }

@@ -1,9 +1,8 @@
-//! The adapter `file`: writes the worker's streams, and its pool size where it wants that, into
-//! k8s-swarm's `config.yml`, for a worker that only reads and reloads.
+//! The adapter `file`: writes the worker's streams, and optionally its pool size, into k8s-swarm's
+//! `config.yml`, for a worker that only reads and reloads a file.
 //!
 //! Invariant: a stream is released, and a smaller pool size reported, only when the file on disk
-//! says so and the worker has taken that up; a larger pool size is reported before the file says
-//! it.
+//! shows it and the worker has reloaded it; a larger pool size is reported before it is written.
 
 mod config_yml;
 mod pool;
@@ -29,9 +28,9 @@ use crate::reaper::Reaper;
 use config_yml::Entry;
 use pool::Pool;
 
-/// How often it is looked whether the file is as it was written.
+/// How often the agent checks whether the file is unchanged.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// How long the command after a change may take.
+/// The time limit of --file-command.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Writes the file of one worker.
@@ -42,17 +41,16 @@ pub(crate) struct FileWorker {
     driver: DriverHandle,
     reaper: Reaper,
     child: ChildPid,
-    /// This agent remembers nothing of its worker.
+    /// The journal is empty.
     no_memory: bool,
-    /// What the file on disk says, as far as this agent has written it.
+    /// The content that this agent has written.
     written: Option<Entry>,
-    /// The worker's pool, where it reads its size in the file.
+    /// The worker's pool, if the file contains its size.
     pool: Option<Pool>,
     version: u64,
-    /// The worker does not know of the last change yet.
+    /// The worker was not notified of the last change yet.
     unnotified: bool,
-    /// Streams to release that the file does not name any more, and when the worker has taken
-    /// that up.
+    /// Streams to release that the file no longer lists, and when the worker was notified.
     removed: BTreeMap<StreamKey, Option<Instant>>,
     failures: u32,
     retry_at: Option<Instant>,
@@ -60,15 +58,15 @@ pub(crate) struct FileWorker {
     foreign_changes: u32,
 }
 
-/// What an agent remembers of a worker that reads a file.
+/// What the journal has of a worker that reads a file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Remembered {
-    /// The pool size that it last kept to.
+    /// The pool size that it last used.
     pub(crate) pool_size: u32,
 }
 
 impl FileWorker {
-    /// A writer for this worker's name in the file; without `remembered` this agent has no memory.
+    /// A writer for this worker. `remembered` is none if the journal is empty.
     pub(crate) fn new(
         worker: String,
         adapter: FileAdapter,
@@ -102,7 +100,7 @@ impl FileWorker {
     pub(crate) async fn run(mut self) {
         self.version = config_yml::version_in(&self.adapter.path);
         if self.no_memory && self.pool.is_none() {
-            // A worker that reads only its streams runs no jobs: the agent must say so.
+            // A worker without a pool runs no jobs: the agent must report it.
             if let Err(why) = self.driver.report_no_jobs().await {
                 tracing::warn!(why, "cannot record that the worker runs no jobs");
             }
@@ -179,7 +177,7 @@ impl FileWorker {
         Ok(())
     }
 
-    /// Reports to the holder how many jobs run and which pool size the worker keeps to.
+    /// Reports to the holder how many jobs run and which pool size the worker uses.
     async fn report_count(&mut self) -> anyhow::Result<()> {
         let (settle, in_file) = (self.settle(), self.pool_size_in_file());
         let Some(pool) = &mut self.pool else { return Ok(()) };
@@ -188,17 +186,19 @@ impl FileWorker {
             self.driver.ask(|reply| DriverRequest::Count { running, obeyed, reply }).await;
         match reported {
             Ok(Ok(())) | Err(_) => Ok(()),
-            Ok(Err(refused)) => bail!("{running} jobs under pool size {obeyed}: {refused:?}"),
+            Ok(Err(refused)) => {
+                bail!("cannot report {running} jobs with pool size {obeyed}: {refused:?}")
+            }
         }
     }
 
-    /// The pool size in the file; before this agent has written it, no worker is said to keep to
-    /// less than was known.
+    /// The pool size in the file; the maximum before this agent has written it, so that no smaller
+    /// size is reported too early.
     fn pool_size_in_file(&self) -> u32 {
         self.written.as_ref().map_or(u32::MAX, |written| written.pool_size.unwrap_or(0))
     }
 
-    /// Finds the streams that are to be released and that the file does not name.
+    /// Finds the streams to release that the file does not list.
     fn note_removed(&mut self, lease: &Lease) {
         let written = self.written.iter().flat_map(|written| &written.streams);
         let named = written.collect::<BTreeSet<_>>();
@@ -221,7 +221,7 @@ impl FileWorker {
         let text = config_yml::render(&self.worker, wanted, version);
         let shown = path.display().to_string();
         let written = tokio::task::spawn_blocking(move || config_yml::replace(&path, &text)).await;
-        written.context("writing")?.with_context(|| shown.clone())?;
+        written.context("the task that writes the file failed")?.with_context(|| shown.clone())?;
         self.version = version;
         let (streams, pool_size) = (wanted.streams.len(), wanted.pool_size);
         tracing::info!(path = shown, version, streams, pool_size, "the worker's file changed");
@@ -250,9 +250,9 @@ impl FileWorker {
             .context("--file-command: cannot start a process")?;
         match tokio::time::timeout(COMMAND_TIMEOUT, &mut shell.exit).await {
             Ok(Ok(exit)) if exit.0 == 0 => Ok(()),
-            Ok(Ok(exit)) => bail!("--file-command ended with {}", exit.0),
+            Ok(Ok(exit)) => bail!("--file-command exited with {}", exit.0),
             Ok(Err(_)) => bail!("--file-command: its exit code is unknown"),
-            Err(_) => bail!("--file-command did not end within {COMMAND_TIMEOUT:?}"),
+            Err(_) => bail!("--file-command did not exit within {COMMAND_TIMEOUT:?}"),
         }
     }
 
@@ -263,7 +263,7 @@ impl FileWorker {
         }
     }
 
-    /// Releases every stream that the worker has let go.
+    /// Releases the streams that the worker no longer uses.
     async fn release(&mut self, lease: &Lease) {
         let now = Instant::now();
         let back = lease.streams.iter().filter(|held| lease.draining || held.revoked.is_some());
@@ -288,15 +288,15 @@ impl FileWorker {
         }
     }
 
-    /// Whether the file on disk is what this agent has written last.
+    /// Whether the file still has the content that this agent wrote last.
     fn is_as_written(&self) -> bool {
         let Some(written) = &self.written else { return true };
         let text = std::fs::read_to_string(&self.adapter.path);
         text.is_ok_and(|text| text == config_yml::render(&self.worker, written, self.version))
     }
 
-    /// Another process has changed the file, and the worker may have read that: nothing that it
-    /// was reported counts any more.
+    /// Handles a change by another process. The worker may have read it, so earlier notifications no
+    /// longer count.
     fn note_foreign_change(&mut self) {
         let path = &self.adapter.path;
         self.foreign_changes = self.foreign_changes.saturating_add(1);
@@ -333,7 +333,7 @@ impl FileWorker {
         self.retry_at = Some(Instant::now() + wait);
     }
 
-    /// When to look again though nothing changes.
+    /// When to run the next step unless the lease changes.
     fn next_check(&self) -> Option<Instant> {
         let settle = self.settle();
         let removed = self.removed.values().flatten().map(|at| *at + settle);

@@ -1,8 +1,7 @@
-//! The adapter `http`: a worker with its own HTTP interface, polled and steered by requests that
+//! The adapter `http`: a worker with its own HTTP interface, polled and controlled with requests that
 //! the agent's options describe.
 //!
-//! Invariant: a size that the worker shows, or has answered with a 2xx, is in effect; nothing
-//! else is.
+//! Invariant: a size is in effect only if the worker shows it, or has answered it with a 2xx.
 
 use std::time::Duration;
 
@@ -16,11 +15,11 @@ use super::sizing::{Adjustment, Observation, SizeBound, Target};
 use crate::config::{HttpAdapter, HttpRequest, Sizing};
 use crate::http_client::{ANSWER_BYTES_MAX, Answer, Call, Url};
 
-/// How long a question may take.
+/// The time limit of a poll.
 const POLL_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long an order may take.
+/// The time limit of an order.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Polls after an order until a worker that does not show the size gets it again.
+/// An order is repeated if the worker does not show the size after this many polls.
 const RESEND_AFTER_POLLS: u32 = 10;
 
 /// One worker.
@@ -28,22 +27,22 @@ const RESEND_AFTER_POLLS: u32 = 10;
 pub(crate) struct HttpWorker {
     adapter: HttpAdapter,
     bound: SizeBound,
-    /// It has taken the drain's begin.
+    /// The worker has accepted the request to drain.
     drained: bool,
-    /// The size that it has last answered with a 2xx.
+    /// The last size that it has answered with a 2xx.
     answered: Option<u32>,
     /// Polls since the last order.
     polls: u32,
 }
 
 impl HttpWorker {
-    /// A worker that a previous agent has set to at most this size.
+    /// A worker whose pool size a previous agent has set to at most `most`.
     pub(crate) fn new(adapter: HttpAdapter, most: Option<u32>) -> Self {
         let bound = first_bound(&adapter.sizing, most);
         Self { adapter, bound, drained: false, answered: None, polls: 0 }
     }
 
-    /// The jobs that run, and the size that it shows.
+    /// Fetches the number of running jobs, and the size that the worker shows.
     async fn fetch(&self) -> anyhow::Result<(u32, Option<u32>)> {
         let url = &self.adapter.count;
         let request_line = || format!("--http-count-url {url}");
@@ -58,7 +57,7 @@ impl HttpWorker {
                 let found = found.map_or("nothing".into(), Value::to_string);
                 let found: String = found.chars().take(80).collect();
                 anyhow!(
-                    "{option} {pointer}: the answer has {found} there instead of a number of jobs"
+                    "{option} {pointer}: the answer has {found} there, expected a number of jobs"
                 )
             })
         };
@@ -74,7 +73,7 @@ impl HttpWorker {
         self.call(method, &url, body, ORDER_TIMEOUT).await.context(request_line).map(drop)
     }
 
-    /// One request that is answered with a 2xx.
+    /// Sends a request; any answer but a 2xx is an error.
     async fn call(
         &self,
         method: Method,
@@ -110,7 +109,7 @@ impl Polled for HttpWorker {
         let (running, size) = match self.fetch().await {
             Ok(shown) => shown,
             Err(error) => {
-                // Its process may be another when it answers again.
+                // The worker may have restarted when it answers again.
                 match self.adapter.sizing {
                     Sizing::Request(_) => self.bound.forget(),
                     Sizing::Fixed(_) => self.bound = first_bound(&self.adapter.sizing, None),
@@ -163,7 +162,7 @@ impl Polled for HttpWorker {
     }
 }
 
-/// What is known of the size of a worker that has not been asked yet.
+/// The bound before the first poll.
 fn first_bound(sizing: &Sizing, most: Option<u32>) -> SizeBound {
     match sizing {
         Sizing::Request(_) => SizeBound::inherited(most),

@@ -1,9 +1,8 @@
-//! Workers that the agent polls: it asks how many jobs run, sets how many may run, and
-//! reports both.
+//! Workers that the agent polls: it asks how many jobs run, sets how many may run, and reports both.
 //!
-//! Invariant: a larger size is journalled before the worker gets it, and a smaller one
-//! counts only once the worker, polled after it got it, has shown that it keeps to it. A worker
-//! that does not answer keeps the counts that it had.
+//! Invariant: a larger size is journalled before the worker gets it. A smaller size counts only after
+//! a later poll shows that the worker respects it. A worker that does not answer keeps its last
+//! counts.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -19,9 +18,9 @@ use crate::driver::{DriverHandle, DriverRequest, DriverStopped, Outcome};
 use crate::log_limiter::LogLimiter;
 use crate::refusal;
 
-/// While something is to change the worker is asked so much more often.
+/// During a change the worker is polled this many times as often.
 const CHANGE_POLL_FACTOR: u32 = 5;
-/// How long after an answered order the worker surely shows what it has done.
+/// The pause after an accepted order, until a poll shows its result.
 const SETTLE: Duration = Duration::from_millis(100);
 
 /// How one kind of worker is polled and sized. Each polled adapter implements it.
@@ -46,34 +45,34 @@ pub(crate) trait Polled: Send + Sync + 'static {
     }
 }
 
-/// The agent's side of one worker that counts for itself.
+/// Polls one worker, reports its counts, and sets its pool size.
 #[derive(Debug)]
 pub(crate) struct PolledWorker<W> {
     driver: DriverHandle,
     worker: W,
     interval: Duration,
     log_limiter: LogLimiter,
-    /// It has failed so often since it last answered.
+    /// Failures since the last answer.
     failures: u32,
-    /// It has answered.
+    /// The last poll was answered.
     reachable: bool,
 }
 
-/// When to look again.
+/// When to poll again.
 #[derive(Clone, Copy, Debug)]
 enum Next {
-    /// While all is as it should be.
+    /// At the interval: the worker respects its target.
     Idle,
     /// After a failure.
     Retry,
-    /// While something is to change.
+    /// More often: the worker has not reached its target.
     Soon,
     /// After an order.
     Settled,
 }
 
 impl<W: Polled> PolledWorker<W> {
-    /// The agent's side of a worker of this kind, which is asked at this interval.
+    /// Polls a worker at this interval.
     pub(crate) fn new(worker: W, interval: Duration, driver: DriverHandle) -> Self {
         Self {
             driver,
@@ -100,7 +99,7 @@ impl<W: Polled> PolledWorker<W> {
         }
     }
 
-    /// One look at the worker, what follows from it, and the wait for the next.
+    /// One poll, its consequences, and the wait for the next poll.
     async fn turn(&mut self, changes: &mut watch::Receiver<u64>) -> Result<(), DriverStopped> {
         changes.mark_unchanged();
         let (next, target) = match self.step().await {
@@ -141,7 +140,7 @@ impl<W: Polled> PolledWorker<W> {
                 if grows
                     && self.driver.ask(|reply| DriverRequest::Size { reply }).await? != target.size
                 {
-                    // It has changed meanwhile, or could not be recorded.
+                    // The size has changed, or could not be recorded.
                     return Ok((Next::Soon, target));
                 }
                 self.worker.order(size, target).await?;
@@ -155,7 +154,7 @@ impl<W: Polled> PolledWorker<W> {
         let reported =
             self.driver.ask(|reply| DriverRequest::Count { running, obeyed, reply }).await?;
         reported.or_else(|refused| {
-            bail!("cannot report its {running} jobs: {}", refusal::message(&refused))
+            bail!("cannot report the worker's {running} jobs: {}", refusal::message(&refused))
         })
     }
 
@@ -164,7 +163,7 @@ impl<W: Polled> PolledWorker<W> {
         Ok(Target { size: lease.pool.size, draining: lease.draining })
     }
 
-    /// Waits for the next look: a renewal, and the agent's own report, are no reason for one.
+    /// Waits for the next poll, or until the target changes. Renewals do not cause a poll.
     async fn wait(
         &self,
         changes: &mut watch::Receiver<u64>,

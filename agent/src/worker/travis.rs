@@ -1,7 +1,7 @@
-//! The adapter `travis`: an unchanged Travis worker, steered through its remote controller.
+//! The adapter `travis`: an unmodified Travis worker, controlled through its remote controller.
 //!
-//! Invariant: the worker's pause is toggled at most once in the life of its process, but for the
-//! drain: a second time ends it.
+//! Invariant: the worker's pause is toggled at most once per process, except for a drain: a second
+//! toggle ends the process.
 
 mod controller;
 mod pool;
@@ -23,31 +23,31 @@ use record::Record;
 
 /// Refused connections in a row after which the worker's process counts as ended.
 const REFUSALS: u32 = 2;
-/// The clock that the worker's uptime rests on may be set back a little.
+/// The tolerance for a clock adjustment in the worker's uptime.
 const SLACK: Duration = Duration::from_secs(2);
 
 /// One Travis worker.
 #[derive(Debug)]
 pub(crate) struct Travis {
     adapter: TravisAdapter,
-    /// Where it is kept that the pause was toggled.
+    /// The file that records that the pause was toggled.
     record: Option<PathBuf>,
     pool: Pool,
-    /// A worker has been there, under this agent or the previous one.
+    /// A worker has answered this agent or the previous one.
     seen: bool,
-    /// When its process was last asked, and how long it had run then.
+    /// The time of the last poll, and the uptime that it returned.
     last: Option<(Instant, Option<Duration>)>,
     refusals: u32,
 }
 
 impl Travis {
-    /// A worker that a previous agent may have steered, so that it may run `bound` jobs.
+    /// A worker that may run `bound` jobs by the orders of a previous agent.
     pub(crate) fn new(adapter: TravisAdapter, record: Option<PathBuf>, bound: Option<u32>) -> Self {
         let pool = bound.map_or_else(Pool::default, Pool::inherited);
         Self { adapter, record, pool, seen: bound.is_some(), last: None, refusals: 0 }
     }
 
-    /// Nothing listens: the worker has not started, or its process has exited.
+    /// Connection refused: the worker has not started, or its process has exited.
     fn note_refused(&mut self) -> anyhow::Result<Observation> {
         self.refusals = self.refusals.saturating_add(1);
         if !self.seen || self.refusals < REFUSALS {
@@ -61,11 +61,11 @@ impl Travis {
         Ok(Observation::Ended)
     }
 
-    /// Finds out whether this is the process that was asked before.
+    /// Checks whether this is the process of the last poll.
     fn identify_process(&mut self, info: &Info, asked: Instant) {
         let another = match (self.last, info.uptime) {
             (Some((then, Some(before))), Some(now)) => {
-                // A worker may say whatever it likes.
+                // The uptime may have any value.
                 let since = asked.saturating_duration_since(then);
                 now.saturating_add(SLACK) < before.saturating_add(since)
             }
@@ -81,7 +81,7 @@ impl Travis {
         self.last = Some((asked, info.uptime));
     }
 
-    /// A process that this agent has not asked before.
+    /// Handles a process that this agent has not polled before.
     fn note_new_process(&mut self, info: &Info) {
         self.seen = true;
         let record = self.record.as_deref().and_then(Record::read);
@@ -99,7 +99,7 @@ impl Travis {
         }
     }
 
-    /// Keeps what is known of the pause, where that has changed, for an agent after this one.
+    /// Records a change of the pause for the next agent.
     fn note_change(&self, before: Pause) {
         if self.pool.pause() == before {
             return;
@@ -112,7 +112,7 @@ impl Travis {
         };
         let written = Record { started_ms: started_ms(uptime), confirmed }.write(path);
         if let Err(error) = written {
-            // A successor would toggle it again: the worker then ends after its jobs.
+            // A successor may toggle it again, which ends the worker after its jobs.
             let path = path.display();
             tracing::warn!(%error, %path, "cannot record that the worker is paused");
         }
@@ -164,7 +164,7 @@ impl Polled for Travis {
     }
 }
 
-/// When a process began that has run so long, by the clock that it reckons with itself.
+/// When a process with this uptime started, in milliseconds since 1970.
 fn started_ms(uptime: Duration) -> u64 {
     let uptime = u64::try_from(uptime.as_millis()).unwrap_or(u64::MAX);
     clock::unix_millis().saturating_sub(uptime)
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_known_by_its_uptime_however_absurd_that_is() {
+    fn identifies_a_process_by_its_uptime_even_if_the_value_is_absurd() {
         let info = |uptime| Info { figures: Figures::default(), uptime: Some(uptime) };
         let mut travis = travis();
         let begin = Instant::now();
@@ -192,8 +192,8 @@ mod tests {
         let later = begin + Duration::from_secs(3600);
         travis.pool.set_pause(Pause::Toggled);
         travis.identify_process(&info(Duration::MAX), later);
-        assert_eq!(travis.pool.pause(), Pause::Toggled, "it is the same process");
+        assert_eq!(travis.pool.pause(), Pause::Toggled, "the same process");
         travis.identify_process(&info(Duration::ZERO), later);
-        assert_eq!(travis.pool.pause(), Pause::Never, "it is another");
+        assert_eq!(travis.pool.pause(), Pause::Never, "a new process");
     }
 }

@@ -1,4 +1,4 @@
-//! One stream's program, and what is remembered of those before it.
+//! One stream's program, and the failures of its previous runs.
 
 use leasehold_agent_core::StreamLease;
 use leasehold_types::{Moment, StreamKey, Token};
@@ -10,13 +10,13 @@ use crate::metrics::Metrics;
 use crate::process_group::ProcessGroup;
 use crate::reaper::Exit;
 
-/// A stream's place.
+/// The state of one stream.
 #[derive(Debug, Default)]
 pub(super) struct StreamEntry {
     pub(super) program: Option<Program>,
-    /// Unwanted exits in a row.
+    /// Unexpected exits in a row.
     failures: u32,
-    /// When it may be started again.
+    /// When it may restart.
     restart_at: Option<Moment>,
     /// Why it cannot be started.
     pub(super) problem: Option<String>,
@@ -28,7 +28,7 @@ pub(super) struct Program {
     pub(super) group: ProcessGroup,
     pub(super) state: Running,
     since: Moment,
-    /// Another agent has started it: the system does not report its end.
+    /// Another agent has started it, so the kernel does not report its exit to this one.
     pub(super) adopted: bool,
     exit: Option<Exit>,
     /// It exited without a signal of the agent.
@@ -44,7 +44,7 @@ impl Program {
         Self { group, state, since: now, adopted, exit, unexpected, reminded }
     }
 
-    /// Its first process has ended.
+    /// Notes that its first process has exited.
     pub(super) fn note_leader_exit(&mut self, exit: Option<Exit>) {
         if !self.state.leader_exited {
             self.state.leader_exited = true;
@@ -53,7 +53,7 @@ impl Program {
         self.exit = self.exit.or(exit);
     }
 
-    /// It was never let run.
+    /// Kills a launcher that did not run its program.
     pub(super) fn abandon(&mut self, now: Moment) {
         self.state.killed_at = Some(now);
         self.group.signal(Signal::KILL);
@@ -61,7 +61,7 @@ impl Program {
 }
 
 impl StreamEntry {
-    /// What is to happen now.
+    /// The next action.
     pub(super) fn decide(
         &self,
         held: Option<&StreamLease>,
@@ -81,7 +81,7 @@ impl StreamEntry {
         tracing::info!(%stream, pid = program.group.id, why, "sent SIGTERM to the program");
         program.state.terminated_at = Some(now);
         program.group.signal(Signal::TERM);
-        // One that is stopped would not hear it.
+        // A stopped process handles SIGTERM only after SIGCONT.
         program.group.signal(Signal::CONT);
     }
 
@@ -93,7 +93,7 @@ impl StreamEntry {
         program.state.killed_at.replace(now).is_none()
     }
 
-    /// Takes leave of a program of which nothing runs any more; whether it still has one.
+    /// Removes the program if none of its processes runs, and schedules a restart.
     pub(super) fn reap(
         &mut self,
         stream: &StreamKey,
@@ -122,7 +122,7 @@ impl StreamEntry {
         self.failures = if ran >= backoff::RAN_WELL { 0 } else { self.failures.saturating_add(1) };
         let wait = backoff::RESTART.wait(self.failures);
         self.restart_at = Some(now + wait);
-        // A program that ends again and again must not fill the log.
+        // Limit the log of a program that exits repeatedly.
         if self.failures.is_power_of_two() || self.failures == 0 {
             let (failures, why) = (self.failures, self.problem.as_deref());
             tracing::warn!(%stream, pid, code, failures, why, ?ran, ?wait,
@@ -133,7 +133,7 @@ impl StreamEntry {
 
 impl Program {
     fn remind(&mut self, stream: &StreamKey, rules: Rules, now: Moment) {
-        let late = self.state.terminated_at.is_some_and(|told| told + rules.grace <= now);
+        let late = self.state.terminated_at.is_some_and(|at| at + rules.grace <= now);
         if late && !self.reminded && !rules.kill {
             self.reminded = true;
             tracing::warn!(%stream, pid = self.group.id,

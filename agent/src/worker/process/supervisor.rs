@@ -1,6 +1,6 @@
-//! The task that starts and exits the programs.
+//! The task that starts and stops the programs.
 //!
-//! Invariant: a program runs only once it is in the record and the watchdog knows its end.
+//! Invariant: a program runs only after it is recorded and the watchdog knows when it must end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering::Relaxed;
@@ -25,23 +25,23 @@ use crate::reaper::Exit;
 use crate::watchdog::Watchdog;
 use crate::watchdog::WatchedGroup;
 
-/// Programs that may run at once.
+/// Concurrent programs.
 const PROGRAMS_MAX: usize = 4096;
-/// Programs that are started in one go.
+/// Programs that are started in one step.
 const STARTS_MAX: usize = 64;
-/// How often it is looked whether the rest of a group has ended.
+/// How often the agent checks whether the remaining processes of a group have exited.
 const GROUP_POLL: Duration = Duration::from_millis(20);
-/// How often it is looked whether a program has ended that another agent has started.
+/// How often the agent checks whether an adopted program has exited.
 const ADOPTED_POLL: Duration = Duration::from_millis(200);
-/// The clock is read at least this often: a timer does not count the time that a suspended host
-/// slept.
+/// The clock is read at least this often: a timer does not count the time during which the host is
+/// suspended.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
-/// The wait after the watchdog, the record or the journal failed.
+/// The pause after a failure of the watchdog, the record or the journal.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// The first process of a program has ended.
+/// The first process of a program has exited.
 type Ended = (StreamKey, i32, Exit);
-/// What is held now.
+/// The held streams.
 type Held<'a> = BTreeMap<&'a StreamKey, &'a StreamLease>;
 
 #[derive(Debug)]
@@ -51,12 +51,12 @@ pub(super) struct Supervisor {
     rules: Rules,
     leads: LeadTimes,
     watchdog: Option<Watchdog>,
-    /// The watchdog of the previous agent, which ends what it does not know to be renewed.
+    /// The previous agent's watchdog, which would kill programs although their leases are renewed.
     old_watchdog: Option<ProcessGroup>,
     entries: BTreeMap<StreamKey, StreamEntry>,
     exit_sender: mpsc::Sender<Ended>,
     exits: mpsc::Receiver<Ended>,
-    /// Nothing is started before this moment.
+    /// No program is started before this moment.
     retry_at: Option<Moment>,
 }
 
@@ -88,7 +88,7 @@ impl Supervisor {
         }
     }
 
-    /// Runs until the driver exits or it is stopped; then no program runs.
+    /// Runs until the driver ends or it is stopped, then kills all programs.
     pub(super) async fn run(mut self, mut stopped: oneshot::Receiver<()>) {
         let driver = self.context.driver.clone();
         if self.context.no_memory
@@ -98,20 +98,20 @@ impl Supervisor {
         }
         let mut changes = driver.changes();
         changes.mark_changed();
-        let mut look = None;
+        let mut next = None;
         loop {
-            let pause = look.map_or(SLEEP_MAX, |at: Moment| at.since(clock::now()).min(SLEEP_MAX));
+            let pause = next.map_or(SLEEP_MAX, |at: Moment| at.since(clock::now()).min(SLEEP_MAX));
             tokio::select! {
                 changed = changes.changed() => if changed.is_err() { break },
                 Some(end) = self.exits.recv() => self.note_end(end),
-                () = tokio::time::sleep(pause), if look.is_some() => {}
+                () = tokio::time::sleep(pause), if next.is_some() => {}
                 _ = &mut stopped => break,
             }
             while let Ok(end) = self.exits.try_recv() {
                 self.note_end(end);
             }
             let Ok(snapshot) = driver.lease().await else { break };
-            look = self.step(&snapshot).await;
+            next = self.step(&snapshot).await;
         }
         self.end_all().await;
     }
@@ -123,7 +123,7 @@ impl Supervisor {
         }
     }
 
-    /// Does for every stream what is to be done now; when to look again.
+    /// Carries out the next action of each stream. Returns when to run the next step.
     async fn step(&mut self, snapshot: &Snapshot) -> Option<Moment> {
         self.leads = LeadTimes::new(snapshot.ttl, self.rules);
         let streams = snapshot.lease.streams.iter();
@@ -174,7 +174,7 @@ impl Supervisor {
         self.entries.entry(stream.clone()).or_default()
     }
 
-    /// Releases a stream; when to try again, where that failed.
+    /// Releases a stream. Returns when to try again if that failed.
     async fn release(&mut self, held: &Held<'_>, stream: &StreamKey) -> Option<Moment> {
         let (stream, token) = (stream.clone(), held.get(stream)?.token);
         let shown = stream.clone();
@@ -203,7 +203,7 @@ impl Supervisor {
             }
         }
         self.update_metrics(held, started.err());
-        // More may wait than are started in one go.
+        // There may be more programs to start than one step allows.
         let more = starts.len() > STARTS_MAX && self.running() < PROGRAMS_MAX;
         self.retry_at.or(more.then_some(now))
     }
@@ -237,7 +237,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Starts a process that will be the stream's program.
+    /// Starts a launcher for the stream's program.
     fn prepare_launch(&mut self, held: &StreamLease) -> anyhow::Result<Launch> {
         let (stream, token) = (&held.stream, held.token);
         let (set, name) = (stream.set.to_string(), stream.stream.to_string());
@@ -248,10 +248,10 @@ impl Supervisor {
         environment.push(("LEASEHOLD_TOKEN", token.to_string()));
         let (launch, process) = Launch::prepare(&command, &environment, &self.context.reaper)?;
         let pid = process.pid.as_raw_pid();
-        let (tell, key) = (self.exit_sender.clone(), stream.clone());
+        let (sender, key) = (self.exit_sender.clone(), stream.clone());
         tokio::spawn(async move {
             if let Ok(exit) = process.exit.await {
-                let _ = tell.send((key, pid, exit)).await;
+                let _ = sender.send((key, pid, exit)).await;
             }
         });
         let group = ProcessGroup::of(process.pid).context("a process has exited at once")?;
@@ -260,7 +260,7 @@ impl Supervisor {
         Ok(launch)
     }
 
-    /// Lets the record and the watchdog know of all programs before new ones run.
+    /// Records all programs and sends them to the watchdog before new ones run.
     async fn record_and_watch(
         &mut self,
         launches: &[(StreamKey, Launch)],
@@ -268,7 +268,7 @@ impl Supervisor {
     ) -> anyhow::Result<()> {
         let groups = self.watched_groups(held);
         let (programs, old_watchdog) = (self.programs(), self.old_watchdog.clone());
-        let watchdog = self.watchdog.as_mut().expect("it was minded");
+        let watchdog = self.watchdog.as_mut().expect("a watchdog runs");
         watchdog.watch(groups);
         if launches.is_empty() && old_watchdog.is_none() {
             return Ok(());
@@ -278,7 +278,7 @@ impl Supervisor {
         }
         watchdog.acknowledged().await?;
         if let Some(watchdog) = self.old_watchdog.take() {
-            // What it groups is now in better hands.
+            // The new watchdog has taken over its groups.
             watchdog.signal(Signal::KILL);
         }
         Ok(())
@@ -302,7 +302,7 @@ impl Supervisor {
         }
     }
 
-    /// Sees to it that a watchdog runs.
+    /// Starts a watchdog if none runs.
     fn ensure_watchdog(&mut self) -> anyhow::Result<()> {
         if self.watchdog.as_ref().is_some_and(Watchdog::has_ended) {
             tracing::error!(
@@ -323,7 +323,7 @@ impl Supervisor {
         let all = self.entries.iter().filter_map(|(stream, entry)| {
             let program = entry.program.as_ref()?;
             let held = held.get(stream).filter(|held| held.token == program.state.token);
-            // Without a lease it is being killed already.
+            // Without a lease the program is being killed.
             let until = held.map_or(Some(Moment(0)), |held| held.until);
             let end = until.map(|until| self.leads.watchdog_deadline(until).0);
             Some(WatchedGroup { group: program.group.clone(), end })
@@ -359,7 +359,7 @@ impl Supervisor {
             Some(error) => Some(format!("cannot start programs: {error:#}")),
             None if self.retry_at.is_some() => return,
             None if full => Some(format!(
-                "at most {PROGRAMS_MAX} programs run at once: {missing} streams have none"
+                "the limit of {PROGRAMS_MAX} programs is reached: {missing} streams have none; add workers"
             )),
             None => self.entries.iter().find_map(of_entry),
         };
@@ -369,12 +369,12 @@ impl Supervisor {
     fn next_poll(&self) -> Option<Moment> {
         let now = clock::now();
         let programs = self.entries.values().filter_map(|entry| entry.program.as_ref());
-        let look = |program: &Program| match program {
+        let next = |program: &Program| match program {
             _ if program.state.leader_exited => GROUP_POLL,
             _ if program.adopted => ADOPTED_POLL,
             _ => SLEEP_MAX,
         };
-        programs.map(look).min().map(|look| now + look)
+        programs.map(next).min().map(|next| now + next)
     }
 
     async fn end_all(&mut self) {

@@ -1,68 +1,67 @@
 //! The state of a Travis worker's pool, and the next order for it.
 //!
-//! Invariant: the bound is never below the jobs that the worker may come to run, whatever came of
-//! the orders that it was sent.
+//! Invariant: the bound is never below the number of jobs that the worker may run, whatever the
+//! results of the orders.
 
 use crate::worker::sizing::{Adjustment, Observation, Target};
 
-/// Looks that may not show yet what became of an order whose answer was lost.
+/// Polls that may not yet show the effect of an order whose answer was lost.
 const STALE_POLLS: u8 = 3;
-/// Polls of a worker that runs nothing without an order of this agent, until it counts as one
-/// that stays and not for one that is about to end.
+/// A worker that has no processors without an order counts as shutting down for this many polls.
 const EMPTY_POLLS: u32 = 3;
 
-/// The sizes in an answer of the worker.
+/// The numbers of processors in an answer of the worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Figures {
-    /// Processors, those that drain included.
+    /// All processors, including those that drain.
     pub(super) size: u32,
     /// Processors that take jobs.
     pub(super) expected: u32,
-    /// Of those, the ones with a job.
+    /// Processors that take jobs and run one.
     pub(super) processing: u32,
 }
 
 /// An order for the worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PoolOrder {
-    /// How many processors take jobs from now on, which is above 0.
+    /// Set the number of processors that take jobs, which is above 0.
     Size(u32),
-    /// None takes a job any more; the process stays. This toggles its pause.
+    /// Stop taking jobs and keep the process. This toggles the pause.
     Pause,
-    /// The same for one whose pause was toggled. That keeps its process for good, and another
-    /// toggle ends it.
+    /// Stop taking jobs if the pause was toggled before. The toggle keeps the process; another one
+    /// would end it.
     ZeroWhilePaused,
-    /// None takes a job any more, and the process ends after the last one. One that was paused
-    /// would ignore its stop signal, so it needs the other toggle.
+    /// Stop taking jobs and exit after the last one. A paused worker ignores its stop signal, so it
+    /// needs another toggle.
     Exit {
-        /// Whether that toggles its pause.
+        /// Whether to toggle the pause.
         toggle: bool,
     },
 }
 
-/// Whether the worker's pause was toggled: once is for the life of its process.
+/// Whether the worker's pause was toggled, which lasts for the life of its process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Pause {
     /// It was not.
     #[default]
     Never,
-    /// The order went out, and nothing shows yet whether it arrived.
+    /// The order was sent; its result is not known yet.
     Asked,
     /// It was.
     Toggled,
 }
 
-/// Whether the process was ordered to end after its jobs.
+/// Whether the process was ordered to exit after its jobs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum ExitOrder {
     /// It was not.
     #[default]
     None,
-    /// The order went out.
+    /// The order was sent.
     Sent,
-    /// It arrived.
+    /// The worker accepted it.
     Accepted,
-    /// The process before this one was: it is started again wherever it runs, and stays at 0.
+    /// The previous process was; this one was started by a supervisor and stays at 0.
     Previous,
 }
 
@@ -71,14 +70,14 @@ enum ExitOrder {
 pub(super) struct Pool {
     figures: Figures,
     running: u32,
-    /// The most jobs that it may come to run without another order.
+    /// The most jobs that it may run without another order.
     bound: u32,
     stale_polls: u8,
     pause: Pause,
     exit_order: ExitOrder,
-    /// The last size that it was set to.
+    /// The last size that was ordered.
     last_size: Option<u32>,
-    /// It was seen with processors.
+    /// It has had processors.
     ran: bool,
     empty_polls: u32,
 }
@@ -90,12 +89,12 @@ impl Figures {
 }
 
 impl Pool {
-    /// A pool that may run so many jobs by the orders of another agent, which may be on their way.
+    /// A pool that may run this many jobs by orders of a previous agent, which may be in flight.
     pub(super) fn inherited(bound: u32) -> Self {
         Self { bound, stale_polls: STALE_POLLS, ..Self::default() }
     }
 
-    /// Takes an answer; returns what it shows.
+    /// Takes the answer to a poll.
     pub(super) fn observe(&mut self, figures: Figures) -> Observation {
         let running = figures.processing.saturating_add(figures.draining());
         let limit = figures.size.max(figures.expected).max(running);
@@ -110,7 +109,7 @@ impl Pool {
         self.stale_polls = self.stale_polls.saturating_sub(1);
         self.pause = match self.pause {
             Pause::Asked if figures.expected == 0 => Pause::Toggled,
-            // It would show by now.
+            // The order was lost: its effect would show by now.
             Pause::Asked if self.stale_polls == 0 => Pause::Never,
             pause => pause,
         };
@@ -124,7 +123,7 @@ impl Pool {
     /// The next adjustment.
     pub(super) fn adjustment(&self, target: Target) -> Adjustment {
         let Figures { size, expected, .. } = self.figures;
-        // What drains runs beside the new size, and leaves that much less for it.
+        // Draining processors run in addition to the new size, so they are subtracted.
         let wanted = target.size.saturating_sub(self.figures.draining());
         let stays = target.draining
             && self.pause != Pause::Never
@@ -143,13 +142,13 @@ impl Pool {
         }
     }
 
-    /// Whether the worker may be given processors: one that shuts down would take them.
+    /// Whether the size may grow: a worker that is shutting down must not get processors.
     fn may_grow(&self) -> bool {
         let by_order = self.last_size == Some(0) || !self.ran;
         self.figures.expected > 0 || by_order || self.empty_polls >= EMPTY_POLLS
     }
 
-    /// The order for this size; in a drain it is 0, for good.
+    /// The order for this size; 0 in a drain.
     pub(super) fn order(&self, size: u32, draining: bool) -> PoolOrder {
         match (self.pause, draining && self.exit_order != ExitOrder::Previous) {
             _ if size > 0 => PoolOrder::Size(size),
@@ -159,17 +158,17 @@ impl Pool {
         }
     }
 
-    /// Whether its pause was toggled.
+    /// Whether the pause was toggled.
     pub(super) fn pause(&self) -> Pause {
         self.pause
     }
 
-    /// Takes over what is known of its pause.
+    /// Sets whether the pause was toggled.
     pub(super) fn set_pause(&mut self, pause: Pause) {
         self.pause = pause;
     }
 
-    /// The process has ended; the pool of the one that comes in its place.
+    /// The pool of the next process, after this one has exited.
     pub(super) fn for_next_process(&self) -> Self {
         let exit_order = match self.exit_order {
             ExitOrder::None => ExitOrder::None,
@@ -178,7 +177,7 @@ impl Pool {
         Self { exit_order, ..Self::default() }
     }
 
-    /// An order goes out.
+    /// An order is about to be sent.
     pub(super) fn sending(&mut self, order: PoolOrder) {
         match order {
             PoolOrder::Size(size) => {
@@ -190,12 +189,12 @@ impl Pool {
         }
     }
 
-    /// It surely did not arrive: things stand as they did before.
+    /// The order was not sent: restores the state before it.
     pub(super) fn not_sent(&mut self, before: &Self) {
         (self.pause, self.exit_order) = (before.pause, before.exit_order);
     }
 
-    /// It was answered.
+    /// The order was accepted.
     pub(super) fn answered(&mut self, order: PoolOrder) {
         self.note_order(order);
         match order {
@@ -205,7 +204,7 @@ impl Pool {
         }
     }
 
-    /// It is unknown whether it arrived.
+    /// The answer to the order was lost.
     pub(super) fn answer_lost(&mut self, order: PoolOrder) {
         self.note_order(order);
         self.stale_polls = STALE_POLLS;
@@ -239,13 +238,13 @@ mod tests {
     }
 
     #[test]
-    fn what_drains_runs_and_leaves_less_to_grow_by() {
+    fn draining_processors_count_as_running_and_limit_growth() {
         let mut pool = Pool::default();
         assert_eq!(pool.observe(figures(3, 3, 3)), Observation::Working { running: 3, limit: 3 });
         assert_eq!(pool.adjustment(target(1)), Adjustment::Order { size: 1, grows: false });
         obeyed(&mut pool, PoolOrder::Size(1));
         assert_eq!(pool.observe(figures(3, 1, 1)), Observation::Working { running: 3, limit: 3 });
-        // OrderResult 3 now, it would run 5.
+        // An order of 3 now would let it run 5.
         assert_eq!(pool.adjustment(target(3)), Adjustment::PollSoon);
         assert_eq!(pool.adjustment(target(4)), Adjustment::Order { size: 2, grows: true });
         assert_eq!(pool.adjustment(target(2)), Adjustment::Order { size: 0, grows: false });
@@ -253,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pause_is_toggled_once_in_the_life_of_a_process() {
+    fn the_pause_is_toggled_once_per_process() {
         let mut pool = Pool::default();
         pool.observe(figures(2, 2, 2));
         assert_eq!(pool.order(0, false), PoolOrder::Pause);
@@ -268,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn in_a_drain_the_process_ends_once_and_one_that_follows_stays_at_0() {
+    fn a_drain_ends_the_process_once_and_keeps_the_next_process_at_0() {
         let drain = Target { size: 0, draining: true };
         let exit = |toggle| PoolOrder::Exit { toggle };
         let mut pool = Pool::default();
@@ -295,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_answer_counts_as_heard_and_as_unheard() {
+    fn after_a_lost_answer_both_results_are_assumed() {
         let mut pool = Pool::default();
         pool.observe(figures(1, 1, 1));
         pool.sending(PoolOrder::Size(4));
@@ -323,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_shuts_down_by_itself_is_given_no_processors() {
+    fn a_worker_that_shuts_down_by_itself_gets_no_processors() {
         let mut pool = Pool::default();
         pool.observe(figures(2, 2, 2));
         pool.observe(figures(2, 0, 0));
@@ -336,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn the_orders_of_an_agent_before_may_still_be_on_their_way() {
+    fn orders_of_a_previous_agent_may_be_in_flight() {
         let mut pool = Pool::inherited(5);
         assert_eq!(pool.observe(figures(2, 2, 0)), Observation::Working { running: 0, limit: 5 });
         for _ in 1..STALE_POLLS {
