@@ -1,5 +1,5 @@
-//! The server of the worker API: HTTP/1, HTTP/2 and gRPC on one port and on a Unix socket. Health and
-//! metrics have a port of their own, which other machines may use.
+//! The server of the worker API: HTTP/1, HTTP/2 and gRPC on one port and on a Unix socket. Health
+//! and metrics have a port of their own, which other machines may use.
 //!
 //! Every `valid_for_ms` and `release_within_ms` in an answer counts from when the worker *sent* the
 //! request, or opened the watch: a worker reads its clock before the request and adds to that.

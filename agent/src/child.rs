@@ -1,5 +1,5 @@
-//! The worker as a child of its agent: started in its own process group (so that Ctrl-C reaches only
-//! the agent), adopted by the successor of a killed agent, and never started twice.
+//! The worker as a child of its agent: started in its own process group (so that Ctrl-C reaches
+//! only the agent), adopted by the successor of a killed agent, and never started twice.
 //!
 //! Invariant: a child runs only after it is recorded. So the record names every child that may run,
 //! whenever its agent was killed.
@@ -154,7 +154,8 @@ impl ChildRunner {
         NotStarted::Failed(error.context(format!("cannot start {program}")))
     }
 
-    /// Lets a watchdog kill the process group of the child when this agent has ended for any reason.
+    /// Lets a watchdog kill the process group of the child when this agent has ended for any
+    /// reason.
     async fn watchdog(&mut self, group: &ProcessGroup) -> anyhow::Result<()> {
         if !self.spec.dies_with_agent {
             return Ok(());
@@ -210,7 +211,8 @@ impl ChildRunner {
     pub(crate) async fn adopt(&mut self) -> anyhow::Result<Option<Process>> {
         let Some(group) = self.read()? else { return Ok(None) };
         let Some(pid) = Pid::from_raw(group.id) else { return Ok(None) };
-        // A launcher without an agent exits, unless the agent had already told it to run the program.
+        // A launcher without an agent exits, unless the agent had already told it to run the
+        // program.
         while group.has_leader() && is_launcher(pid) {
             tokio::time::sleep(LAUNCH_POLL).await;
         }

@@ -225,8 +225,8 @@ fn check(args: RunArgs) -> Result<Config, String> {
     if !args.listen.ip().is_loopback() && !args.listen_anywhere {
         let ip = args.listen.ip();
         return Err(format!(
-            "other machines can reach --listen {ip}, and the worker API has no password: anyone who \
-             reaches it can end the worker's jobs and release its streams. Listen on 127.0.0.1 or \
+            "other machines can reach --listen {ip}, and the worker API has no password: anyone \
+             who reaches it can end the worker's jobs and release its streams. Listen on 127.0.0.1 or \
              [::1], or add --listen-anywhere"
         ));
     }

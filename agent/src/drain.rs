@@ -95,8 +95,8 @@ async fn wait(options: &DrainOptions) -> anyhow::Result<()> {
                 answer = &mut ended => break answer,
                 _ = progress.tick() => {
                     // The request is idempotent, and its answer has the number of jobs left.
-                    let asked = timeout(ANSWER_TIMEOUT, call::drain(&options.agent, Request::Begin)).await;
-                    if let Ok(Ok(jobs)) = asked {
+                    let request = call::drain(&options.agent, Request::Begin);
+                    if let Ok(Ok(jobs)) = timeout(ANSWER_TIMEOUT, request).await {
                         outage.is_back();
                         println!("draining: {}", jobs_left(jobs));
                     }

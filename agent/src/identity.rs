@@ -12,9 +12,9 @@ const FILE: &str = "identity";
 /// The most bytes of it that are read: an identity has 32.
 const BYTES_MAX: u64 = 64;
 
-/// Reads the identity from the state folder, or creates one there. Without a folder, or if it cannot
-/// be written, it is valid for this process only: a later agent has another identity, and waits
-/// until the leases of this one have expired.
+/// Reads the identity from the state folder, or creates one there. Without a folder, or if it
+/// cannot be written, it is valid for this process only: a later agent has another identity, and
+/// waits until the leases of this one have expired.
 pub(crate) fn of(dir: Option<&StateDir>) -> AgentId {
     let drawn = AgentId(fastrand::u128(..));
     let Some(dir) = dir else { return drawn };

@@ -1,11 +1,12 @@
 //! The journal on disk: one line per record, written before the record takes effect, so that the
 //! successor of a killed agent finds it. It outlives the process, not the host: only the record of
-//! a start is synced, and after a reboot of the host only the epoch and the incarnation still count.
+//! a start is synced, and after a reboot of the host only the epoch and the incarnation still
+//! count.
 //!
-//! Invariant: within one boot the file has the format of [`text`] and yields a [`Memory`]; any other
-//! file is damaged, and its agent has no memory. A power loss may leave any content. So the boot id
-//! has a file of its own, which is synced before the first line under that boot is written: a
-//! journal of another boot is recognized whatever its content.
+//! Invariant: within one boot the file has the format of [`text`] and yields a [`Memory`]; any
+//! other file is damaged, and its agent has no memory. A power loss may leave any content. So the
+//! boot id has a file of its own, which is synced before the first line under that boot is written:
+//! a journal of another boot is recognized whatever its content.
 
 mod text;
 
@@ -75,7 +76,8 @@ pub(crate) struct FileJournal {
     path: PathBuf,
     boot: PathBuf,
     header: Header,
-    /// None until the file could be rewritten: until then the previous agent's file is in its place.
+    /// None until the file could be rewritten: until then the previous agent's file is in its
+    /// place.
     tail: Option<Tail>,
     /// The damage of the previous agent's file, which must be renamed first.
     damage: Option<String>,
@@ -98,8 +100,9 @@ struct Tail {
 }
 
 impl FileJournal {
-    /// Opens the journal in `dir` and returns its content. A damaged file is renamed. A journal that
-    /// can be read but not written is used as well: records are refused until it can be written.
+    /// Opens the journal in `dir` and returns its content. A damaged file is renamed. A journal
+    /// that can be read but not written is used as well: records are refused until it can be
+    /// written.
     pub(crate) fn open(
         dir: &StateDir,
         who: &WorkerKey,
@@ -157,7 +160,8 @@ impl FileJournal {
         }
         let tail = self.tail.as_mut().expect("the file was rewritten");
         tail.repair().map_err(|error| failed("cannot remove a partly written record", error))?;
-        // The next incarnation follows the last one even after a reboot, so this record must survive.
+        // The next incarnation follows the last one even after a reboot, so this record must
+        // survive.
         let durable = matches!(record, Record::Begun { .. });
         let written = tail.append(record, durable.then_some(self.path.as_path()));
         written.map_err(|error| failed("cannot append a record", error))?;

@@ -1,8 +1,8 @@
-//! The launcher: a process of the agent's own executable that becomes a program (exec) when the agent
-//! sends it a message.
+//! The launcher: a process of the agent's own executable that becomes a program (exec) when the
+//! agent sends it a message.
 //!
-//! Invariant: a program runs only after it is recorded on disk. If the agent is killed before it has
-//! written the record, or cannot write it, the launcher exits without running the program.
+//! Invariant: a program runs only after it is recorded on disk. If the agent is killed before it
+//! has written the record, or cannot write it, the launcher exits without running the program.
 
 use std::ffi::OsString;
 use std::io::{IoSlice, IoSliceMut, Write};

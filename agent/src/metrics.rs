@@ -1,5 +1,5 @@
-//! The agent's metrics in the Prometheus text format. The driver and the adapters set them; a scrape
-//! only reads them.
+//! The agent's metrics in the Prometheus text format. The driver and the adapters set them; a
+//! scrape only reads them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

@@ -1,9 +1,9 @@
 //! The process group of a program: its first process and all that it has started. It exists as long
 //! as any of them runs.
 //!
-//! Invariant: no signal goes to a group whose id another program has reused. The kernel reuses an id
-//! only when no process and no group has it, so a group whose first process has exited is still the
-//! same group.
+//! Invariant: no signal goes to a group whose id another program has reused. The kernel reuses an
+//! id only when no process and no group has it, so a group whose first process has exited is still
+//! the same group.
 
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
@@ -66,8 +66,8 @@ impl ProcessGroup {
     }
 }
 
-/// When a process started, in clock ticks since the boot (field 22 of its stat); none if it does not
-/// run.
+/// When a process started, in clock ticks since the boot (field 22 of its stat); none if it does
+/// not run.
 fn start_time(pid: Pid) -> Option<String> {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid())).ok()?;
     // The second field is the program's name in brackets, which may contain any character.

@@ -99,7 +99,8 @@ mod tests {
         install(&dir).expect("it is there");
         assert_eq!(of(&path).0, first.0, "a copy that was right was replaced");
 
-        // A file of the same length with other content, a short one, and one that is not executable.
+        // A file of the same length with other content, a short one, and one that is not
+        // executable.
         let mut other = own.clone();
         *other.last_mut().expect("a byte") ^= 1;
         std::fs::write(path.with_extension("new"), "half").expect("it is written");

@@ -1,5 +1,5 @@
-//! The watchdog: a process of the agent's own executable. It kills process groups at the end of their
-//! leases if the agent was killed, is stopped or hangs.
+//! The watchdog: a process of the agent's own executable. It kills process groups at the end of
+//! their leases if the agent was killed, is stopped or hangs.
 //!
 //! Invariant: the watchdog knows each program before it runs, and kills it no later than the newest
 //! end that the agent sent. It knows groups and times only, no leases.

@@ -74,8 +74,8 @@ impl Connections {
         ConnectionGuard { number, connection, connections: self.clone() }
     }
 
-    /// Closes the connection that has been idle for longest; if all wait for an answer, the one that
-    /// has waited longest. Returns whether there was one.
+    /// Closes the connection that has been idle for longest; if all wait for an answer, the one
+    /// that has waited longest. Returns whether there was one.
     pub(super) fn evict(&self) -> bool {
         let mut open = self.lock();
         let rank = |connection: &Connection| {

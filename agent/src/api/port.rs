@@ -42,8 +42,8 @@ pub(super) enum Acceptor {
 pub(super) enum Caller {
     /// Clients on this machine, without a time limit.
     Worker,
-    /// Any client of the network: HTTP/1 only, with a time limit, and one request per connection, so
-    /// that no client can hold all connections and lock out the kubelet.
+    /// Any client of the network: HTTP/1 only, with a time limit, and one request per connection,
+    /// so that no client can hold all connections and lock out the kubelet.
     Anyone,
 }
 
@@ -99,7 +99,9 @@ impl Port {
                     connection.as_mut().graceful_shutdown();
                     log_end(connection.await);
                 }
-                why = close_reason(&socket, &guard, caller) => tracing::debug!("a connection {why}"),
+                why = close_reason(&socket, &guard, caller) => {
+                    tracing::debug!("a connection {why}");
+                }
             }
         }
     }

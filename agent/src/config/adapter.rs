@@ -1,5 +1,5 @@
-//! The adapter between the agent and its worker, and its options. An option of an adapter that is not
-//! selected is an error.
+//! The adapter between the agent and its worker, and its options. An option of an adapter that is
+//! not selected is an error.
 
 mod command;
 mod file;
@@ -111,7 +111,8 @@ impl AdapterArgs {
         for (kind, name, option) in given {
             if let Some(option) = option.filter(|_| kind != adapter) {
                 return Err(format!(
-                    "{option} is valid only with --adapter {name}: remove it, or select that adapter"
+                    "{option} is valid only with --adapter {name}: remove it, or select that \
+                     adapter"
                 ));
             }
         }

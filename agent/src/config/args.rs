@@ -122,8 +122,8 @@ pub(super) struct LeaveArgs {
     /// The state folder of the agent that has ended
     #[arg(long, env = "LEASEHOLD_STATE_DIR", value_name = "DIR")]
     pub(super) state_dir: PathBuf,
-    /// You have checked that no process of the worker runs. Needed if its agent did not start it. If
-    /// this is wrong, more jobs may run than the budget allows
+    /// You have checked that no process of the worker runs. Needed if its agent did not start it.
+    /// If this is wrong, more jobs may run than the budget allows
     #[arg(long)]
     pub(super) nothing_runs: bool,
     /// How long to try to reach a coordinator
@@ -169,8 +169,8 @@ pub(super) struct RunArgs {
     /// The folder of the journal, from which a restarted agent restores what its worker holds
     #[arg(long, env = "LEASEHOLD_STATE_DIR", value_name = "DIR")]
     pub(super) state_dir: Option<PathBuf>,
-    /// Take the worker's name from another running agent, which then stops. Use it for one start, to
-    /// correct a mistake. Without it, an agent with another --state-dir waits until the previous
+    /// Take the worker's name from another running agent, which then stops. Use it for one start,
+    /// to correct a mistake. Without it, an agent with another --state-dir waits until the previous
     /// agent of that name no longer reports and its leases have expired
     #[arg(long, env = "LEASEHOLD_TAKE_OVER")]
     pub(super) take_over: bool,
@@ -201,15 +201,17 @@ pub(super) struct RunArgs {
     #[arg(value_parser = duration::parse)]
     pub(super) drain_deadline: Option<Duration>,
     /// The agent is a sidecar, which starts before its worker and gets SIGTERM after it: SIGTERM
-    /// ends it at once without a drain, it keeps running after a drain, and after a drain's deadline
-    /// it keeps reporting until the last job has ended
+    /// ends it at once without a drain, it keeps running after a drain, and after a drain's
+    /// deadline it keeps reporting until the last job has ended
     #[arg(long, env = "LEASEHOLD_SIDECAR", conflicts_with = "command")]
     pub(super) sidecar: bool,
     /// An address that serves only /livez, /readyz, /healthz and /metrics, for a kubelet and for
     /// Prometheus
-    #[arg(long, env = "LEASEHOLD_HEALTH_LISTEN", value_name = "[IP]:PORT", value_parser = health_address)]
+    #[arg(long, env = "LEASEHOLD_HEALTH_LISTEN", value_name = "[IP]:PORT")]
+    #[arg(value_parser = health_address)]
     pub(super) health_listen: Option<SocketAddr>,
-    /// Copy this program to DIR/leasehold-agent first, so that the worker's container can run `drain`
+    /// Copy this program to DIR/leasehold-agent first, so that the worker's container can run
+    /// `drain`
     #[arg(long, env = "LEASEHOLD_SHARE_DIR", value_name = "DIR")]
     pub(super) share_dir: Option<PathBuf>,
     #[command(flatten)]
@@ -222,8 +224,8 @@ pub(super) struct RunArgs {
     #[arg(value_parser = duration::parse)]
     #[arg(requires = "command")]
     pub(super) child_grace: Option<Duration>,
-    /// Kill COMMAND with SIGKILL after --child-grace. Without it the agent keeps waiting, so that no
-    /// running job is killed
+    /// Kill COMMAND with SIGKILL after --child-grace. Without it the agent keeps waiting, so that
+    /// no running job is killed
     #[arg(long, env = "LEASEHOLD_CHILD_KILL", requires = "command")]
     pub(super) child_kill: bool,
     /// Which processes get signals: the process group of COMMAND, or only COMMAND itself

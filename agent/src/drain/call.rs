@@ -70,7 +70,8 @@ pub(super) async fn drain(agent: &Url, request: Request) -> Result<u32, DrainErr
         200 => {
             serde_json::from_slice(&answer.body).map(|it: DrainAnswer| it.jobs_left).map_err(|_| {
                 DrainError::Refused(format!(
-                    "{address} is not an agent: it answered {:?}; set --addr to the agent's --listen",
+                    "{address} is not an agent: it answered {:?}; set --addr to the address of \
+                 the agent's --listen",
                     text()
                 ))
             })

@@ -39,8 +39,8 @@ fn unknown(outstanding: &Outstanding) -> String {
         slots => format!("{slots} slots count"),
     };
     format!(
-        "{slots} as used, since the jobs of an earlier agent are unknown: the worker must restart or \
-         report its jobs (POST /v1/start, PUT /v1/count), or a person must confirm with \
+        "{slots} as used, since the jobs of an earlier agent are unknown: the worker must restart \
+         or report its jobs (POST /v1/start, PUT /v1/count), or a person must confirm with \
          DeclareWorkerGone that none runs"
     )
 }

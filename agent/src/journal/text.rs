@@ -1,8 +1,8 @@
 //! The format of a journal: a mark, a header and the records, one line each.
 //!
 //! The mark contains the number of valid bytes. It is overwritten in place after each record and
-//! before the record takes effect: bytes behind that number were never used. A shorter file has been
-//! truncated. Each other line begins with a checksum of itself and of all lines before it.
+//! before the record takes effect: bytes behind that number were never used. A shorter file has
+//! been truncated. Each other line begins with a checksum of itself and of all lines before it.
 //!
 //! So a journal that was changed, truncated or reordered is detected, except for a collision of 32
 //! bits. The replacement of the whole file by an older one cannot be detected.

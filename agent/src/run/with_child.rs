@@ -219,8 +219,8 @@ impl ChildSupervisor {
         lease.is_ok_and(|lease| shown >= lease.version)
     }
 
-    /// Reports to the holder that the jobs of all earlier processes have ended. Returns whether that
-    /// is recorded; until then they count as running, and the report is repeated.
+    /// Reports to the holder that the jobs of all earlier processes have ended. Returns whether
+    /// that is recorded; until then they count as running, and the report is repeated.
     async fn report_start(&mut self) -> bool {
         match self.driver.report_no_jobs().await {
             Ok(()) => {

@@ -6,7 +6,8 @@ use crate::signals::{SignalAction, Signals, exit_code};
 
 use super::{drain, own_code};
 
-/// Runs until the drain has ended or a second signal arrives. `drain_ordered` is as in [`own_code`].
+/// Runs until the drain has ended or a second signal arrives. `drain_ordered` is as in
+/// [`own_code`].
 pub(super) async fn run(driver: &DriverHandle, mut signals: Signals, drain_ordered: bool) -> u8 {
     let mut draining = false;
     loop {

@@ -1,7 +1,7 @@
 //! Starts and stops the configured adapter.
 //!
-//! Invariant: programs that a previous agent left running have ended or are adopted before this agent
-//! starts anything else.
+//! Invariant: programs that a previous agent left running have ended or are adopted before this
+//! agent starts anything else.
 
 use std::time::Duration;
 
@@ -130,7 +130,8 @@ impl AdapterContext<'_> {
                         RunningAdapter::polled(worker, interval, driver)
                     }
                     None => {
-                        // A worker that only consumes streams runs no jobs: the agent must report it.
+                        // A worker that only consumes streams runs no jobs: the agent must report
+                        // it.
                         if no_memory && let Err(why) = self.driver.report_no_jobs().await {
                             tracing::warn!(why, "cannot record that the worker runs no jobs");
                         }
@@ -157,7 +158,8 @@ impl RunningAdapter {
         }
     }
 
-    /// Waits until the last order to a drained worker is sent. Call it after the driver has stopped.
+    /// Waits until the last order to a drained worker is sent. Call it after the driver has
+    /// stopped.
     pub(crate) async fn finish(self) {
         if let Some(polled) = self.polled {
             let _ = tokio::time::timeout(FINISH_TIMEOUT, polled).await;

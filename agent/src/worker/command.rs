@@ -1,5 +1,5 @@
-//! The adapter `command`: the user's commands count and size a worker's jobs, and start and stop its
-//! streams.
+//! The adapter `command`: the user's commands count and size a worker's jobs, and start and stop
+//! its streams.
 //!
 //! Invariant: a size is in effect when the command that sets it has exited with 0, and not
 //! before.

@@ -295,8 +295,8 @@ impl FileWorker {
         text.is_ok_and(|text| text == config_yml::render(&self.worker, written, self.version))
     }
 
-    /// Handles a change by another process. The worker may have read it, so earlier notifications no
-    /// longer count.
+    /// Handles a change by another process. The worker may have read it, so earlier notifications
+    /// no longer count.
     fn note_foreign_change(&mut self) {
         let path = &self.adapter.path;
         self.foreign_changes = self.foreign_changes.saturating_add(1);

@@ -1,5 +1,5 @@
-//! The adapter `http`: a worker with its own HTTP interface, polled and controlled with requests that
-//! the agent's options describe.
+//! The adapter `http`: a worker with its own HTTP interface, polled and controlled with requests
+//! that the agent's options describe.
 //!
 //! Invariant: a size is in effect only if the worker shows it, or has answered it with a 2xx.
 

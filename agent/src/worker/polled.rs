@@ -1,8 +1,9 @@
-//! Workers that the agent polls: it asks how many jobs run, sets how many may run, and reports both.
+//! Workers that the agent polls: it asks how many jobs run, sets how many may run, and reports
+//! both.
 //!
-//! Invariant: a larger size is journalled before the worker gets it. A smaller size counts only after
-//! a later poll shows that the worker respects it. A worker that does not answer keeps its last
-//! counts.
+//! Invariant: a larger size is journalled before the worker gets it. A smaller size counts only
+//! after a later poll shows that the worker respects it. A worker that does not answer keeps its
+//! last counts.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! The adapter `process`: one program per stream, started when the lease is granted and stopped
 //! before it ends.
 //!
-//! Invariant: at most one program runs per stream, only under a valid lease, and no stream is released
-//! while a process of its program runs.
+//! Invariant: at most one program runs per stream, only under a valid lease, and no stream is
+//! released while a process of its program runs.
 
 mod action;
 mod program;

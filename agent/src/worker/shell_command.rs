@@ -1,8 +1,8 @@
 //! A user's command that must not outlive its agent: a process of the agent's own executable (the
 //! runner) runs it in its own process group, and kills that group when the agent drops it or ends.
 //!
-//! Invariant: when the runner exits, no process of the command is left, unless the command exited by
-//! itself.
+//! Invariant: when the runner exits, no process of the command is left, unless the command exited
+//! by itself.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
@@ -30,8 +30,8 @@ pub(super) struct ShellCommand {
 }
 
 impl ShellCommand {
-    /// Runs `sh -c LINE` with `environment` in addition to the agent's. `outputs` are standard output
-    /// and standard error.
+    /// Runs `sh -c LINE` with `environment` in addition to the agent's. `outputs` are standard
+    /// output and standard error.
     pub(super) fn start<V: AsRef<OsStr>>(
         line: &str,
         environment: impl IntoIterator<Item = (&'static str, V)>,

@@ -57,8 +57,8 @@ impl StateView {
 }
 
 impl LeaseView {
-    /// The lease with its times counted from `asked`, which is not before the request: a worker that
-    /// adds them to its own clock reading from before the request stops in time.
+    /// The lease with its times counted from `asked`, which is not before the request: a worker
+    /// that adds them to its own clock reading from before the request stops in time.
     pub(crate) fn new(lease: &Lease, asked: Moment, who: &WorkerKey) -> Self {
         let left = |until: Moment| {
             u64::try_from(until.since(asked).as_millis()).expect("64 bits of nanoseconds fit")

@@ -1,4 +1,4 @@
-//! What grants do to what is held, and what time does.
+//! Applies grants to the held leases, and expires them.
 
 use leasehold_types::message::{Grant, PoolGrant, Release, StreamGrant, StreamState};
 use leasehold_types::mutation::{self, Mutation};
@@ -8,13 +8,13 @@ use super::{Held, Holder, Pool};
 use crate::effect::{Effect, Notice, Target};
 use crate::journal::{Journal, JournalError, Record};
 
-/// What a grant changes beside the end of the leases.
+/// What a grant changes besides the end of the leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Change {
     Nothing,
-    /// Only where documents go next.
+    /// Only routes.
     Routes,
-    /// What is held.
+    /// The held leases.
     Leases,
 }
 
@@ -43,12 +43,12 @@ impl<J: Journal> Holder<J> {
         }
         match self.apply(grant, now) {
             Ok(changed) => self.applied(grant, changed, now),
-            // Nothing of it is in force: the coordinator learns that from the next report.
+            // The grant has no effect: the coordinator learns it from the next report.
             Err(_) => self.redial(Target::Next, now),
         }
     }
 
-    /// Ends what has no time left.
+    /// Ends the leases whose time has passed.
     pub(super) fn expire(&mut self, now: Moment) {
         if mutation::on(Mutation::KeepAfterExpiry) {
             return;
@@ -83,7 +83,7 @@ impl<J: Journal> Holder<J> {
         streams.chain(self.pool_end()).min()
     }
 
-    /// Releases a stream: written first, then reported.
+    /// Releases a stream: records it first, then reports it.
     pub(super) fn release(&mut self, stream: &StreamKey, token: Token) -> Result<(), JournalError> {
         if !mutation::on(Mutation::ReleaseUnwritten) {
             self.write(&stream_ended(stream, token))?;
@@ -94,7 +94,7 @@ impl<J: Journal> Holder<J> {
         Ok(())
     }
 
-    /// When the pool falls to its floor; none where it has fallen, or never will.
+    /// When the pool expires to its floor; none if it has expired or does not expire.
     fn pool_end(&self) -> Option<Moment> {
         let falls = self.pool.is_some_and(|pool| pool.size > pool.floor) && !self.pool_expired;
         falls.then_some(self.renewed_until)
@@ -118,8 +118,8 @@ impl<J: Journal> Holder<J> {
             changed = changed.max(self.revoke_unlisted(grant, until, now)?);
         }
         if until > self.renewed_until {
-            // Unwritten, a successor would release what the worker still uses; and it would
-            // claim what has ended without a record of that.
+            // Without this record a successor would release what the worker still uses. Without the
+            // deferred records it would claim what has ended.
             if !mutation::on(Mutation::RenewedBeforeOwed) {
                 self.write_deferred()?;
             }
@@ -133,8 +133,8 @@ impl<J: Journal> Holder<J> {
         Ok(changed)
     }
 
-    /// The end of all leases once this grant is applied: counted from when the beat that it
-    /// echoes was sent, however long the grant was on its way.
+    /// The end of all leases after this grant: counted from when the beat that it answers was sent,
+    /// however long the grant was in flight.
     fn renewal(&self, grant: &Grant, now: Moment) -> Moment {
         let sent = match mutation::on(Mutation::CountFromReceive) {
             true => Some(now),
@@ -175,13 +175,13 @@ impl<J: Journal> Holder<J> {
                 Ok(if routes_changed { Change::Routes } else { Change::Nothing })
             }
             StreamState::Held { pinned } => {
-                // A token that is not above all that came before was released, or has ended:
-                // it is listed only because the coordinator does not know that yet.
+                // A token that is not above all earlier ones was released or has expired: the
+                // coordinator lists it only because it does not know that yet.
                 let stale = *token <= token_before
                     && !mutation::on(Mutation::ObeyLowerNumber)
                     && !mutation::on(Mutation::StaleTokenTaken);
                 if stale || (!pinned && until <= now) {
-                    // A grant that was on its way meanwhile may list it once more.
+                    // A grant in flight may list it again.
                     self.token_max = self.token_max.max(*token);
                     self.report_not_held(stream, *token);
                     return Ok(Change::Leases);
@@ -201,20 +201,21 @@ impl<J: Journal> Holder<J> {
         }
     }
 
-    /// Takes the way on of a share that is held; whether it is another.
+    /// Updates the routes of a held share; returns whether they changed.
     fn update_routes(&mut self, grant: &StreamGrant) -> bool {
         let Some(held) = self.streams.get_mut(&grant.stream) else { return false };
         let before = held.record(&grant.stream);
         let routes_changed = held.update_routes(grant.share.as_ref());
         let after = held.record(&grant.stream);
         if before != after {
-            // Unwritten, a successor knows older nodes, until a coordinator sends newer ones.
+            // Without this record a successor uses the older nodes until a coordinator sends newer
+            // ones.
             self.write_if_possible(&after);
         }
         routes_changed
     }
 
-    /// Reports that a lease is not held, unless the journal does not say so yet.
+    /// Reports that a lease is not held, unless the record of its end is still deferred.
     fn report_not_held(&mut self, stream: &StreamKey, token: Token) {
         if !self.deferred.contains(&stream_ended(stream, token)) {
             self.released.push(Release { stream: stream.clone(), token });
@@ -228,7 +229,7 @@ impl<J: Journal> Holder<J> {
         if !mutation::on(Mutation::UseUnwritten) {
             self.write(&record)?;
         }
-        // While it drains, a worker is to take nothing new: it is revoked at once.
+        // A draining worker must take nothing new: the stream is revoked at once.
         held.revoked = self.draining().then_some(Moment(0));
         self.streams.insert(stream.clone(), held);
         self.token_max = self.token_max.max(token);
@@ -239,7 +240,7 @@ impl<J: Journal> Holder<J> {
         Ok(())
     }
 
-    /// Asks the worker for a stream; with an `end`, renewals no longer cover it.
+    /// Revokes a stream. With an `end`, it is no longer renewed.
     fn revoke(
         &mut self,
         stream: &StreamKey,
@@ -267,8 +268,8 @@ impl<J: Journal> Holder<J> {
         Ok(())
     }
 
-    /// A snapshot lists the stream as held: it is no longer revoked, unless the worker drains.
-    /// Whether that is a change.
+    /// Cancels the revocation of a stream that a snapshot lists as held, unless the worker drains.
+    /// Returns whether that is a change.
     fn cancel_revocation(&mut self, stream: &StreamKey) -> Result<bool, JournalError> {
         let Some(held) = self.streams.get(stream) else { return Ok(false) };
         let (token, lapses) = (held.token, held.lapses.is_some());
@@ -289,7 +290,7 @@ impl<J: Journal> Holder<J> {
         Ok(true)
     }
 
-    /// What a snapshot does not list is to be released.
+    /// Revokes the streams that a snapshot does not list.
     fn revoke_unlisted(
         &mut self,
         grant: &Grant,
@@ -327,7 +328,7 @@ impl<J: Journal> Holder<J> {
         }
         match changed {
             Change::Leases => self.beat(now),
-            // No other worker waits for that.
+            // No other worker waits for this.
             Change::Routes => self.beat_soon(now),
             Change::Nothing => {}
         }

@@ -78,8 +78,8 @@ pub(super) struct TravisArgs {
     /// environment [default: http://127.0.0.1:8080]
     #[arg(long, env = "LEASEHOLD_TRAVIS_URL", value_name = "URL")]
     travis_url: Option<Url>,
-    /// Its user and password, as in TRAVIS_WORKER_REMOTE_CONTROLLER_AUTH. Set it in the environment:
-    /// other users can see a command line [default: leasehold:leasehold]
+    /// Its user and password, as in TRAVIS_WORKER_REMOTE_CONTROLLER_AUTH. Set it in the
+    /// environment: other users can see a command line [default: leasehold:leasehold]
     #[arg(long, env = "LEASEHOLD_TRAVIS_AUTH", value_name = "USER:PASSWORD")]
     #[arg(hide_env_values = true)]
     travis_auth: Option<Secret>,

@@ -55,8 +55,8 @@ pub(super) fn pool_size_in(path: &Path) -> u32 {
     sizes.filter_map(|size| size.trim().parse().ok()).max().unwrap_or(0)
 }
 
-/// Replaces the file atomically, and keeps its permissions. On failure the old file is unchanged. If
-/// the path is a symbolic link, its target is replaced.
+/// Replaces the file atomically, and keeps its permissions. On failure the old file is unchanged.
+/// If the path is a symbolic link, its target is replaced.
 pub(super) fn replace(path: &Path, text: &str) -> std::io::Result<()> {
     let path = &target(path)?;
     let no_name = || std::io::Error::other(format!("{} is not the path of a file", path.display()));

@@ -84,7 +84,8 @@ fn count_in(path: &Path) -> Option<u32> {
     let whole = read.is_ok_and(|read| read as u64 <= COUNT_BYTES_MAX);
     let count = whole.then(|| text.trim().parse().ok()).flatten();
     if count.is_none() {
-        tracing::debug!(path = %path.display(), "the file contains no valid count of jobs: every slot counts as used");
+        let path = path.display();
+        tracing::debug!(%path, "the file contains no count of jobs: every slot counts as used");
     }
     count
 }

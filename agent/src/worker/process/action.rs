@@ -1,4 +1,5 @@
-//! The next action for one stream's program: a pure function of its lease, the program and the time.
+//! The next action for one stream's program: a pure function of its lease, the program and the
+//! time.
 //!
 //! Invariant: a program is killed before its lease ends, and no lease is released before its
 //! program has ended.

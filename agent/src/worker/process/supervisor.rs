@@ -359,7 +359,8 @@ impl Supervisor {
             Some(error) => Some(format!("cannot start programs: {error:#}")),
             None if self.retry_at.is_some() => return,
             None if full => Some(format!(
-                "the limit of {PROGRAMS_MAX} programs is reached: {missing} streams have none; add workers"
+                "the limit of {PROGRAMS_MAX} programs is reached: {missing} streams have none; add \
+                 workers"
             )),
             None => self.entries.iter().find_map(of_entry),
         };
