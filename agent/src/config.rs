@@ -226,8 +226,8 @@ fn check(args: RunArgs) -> Result<Config, String> {
         let ip = args.listen.ip();
         return Err(format!(
             "other machines can reach --listen {ip}, and the worker API has no password: anyone \
-             who reaches it can end the worker's jobs and release its streams. Listen on 127.0.0.1 or \
-             [::1], or add --listen-anywhere"
+             who reaches it can end the worker's jobs and release its streams. Listen on \
+             127.0.0.1 or [::1], or add --listen-anywhere"
         ));
     }
     let adapter = args.adapter.check(&args.command)?;

@@ -96,7 +96,7 @@ async fn a_size_is_in_effect_only_after_its_command_has_exited_with_0() {
     std::fs::write(stage.path("broken"), "").unwrap();
     stage.coordinator.forget();
     stage.coordinator.pool(1);
-    agent.log.line("--command-resize ended with 7: words").await;
+    agent.log.line("--command-resize exited with 7: words").await;
     let (status, why) = agent.text("GET", "/readyz", "").await;
     assert!(status == 503 && why.contains("exited with 7: words"), "{status} {why}");
     stage.end_job();
@@ -129,7 +129,7 @@ async fn reports_a_command_with_invalid_output_and_kills_one_that_hangs() {
     let agent = stage.agent(&more).await;
     agent.log.line("--command-count printed \\\"many\\\": it must print the number").await;
     std::fs::write(stage.path("hang"), "").unwrap();
-    agent.log.line("--command-count did not end within 1s").await;
+    agent.log.line("--command-count did not exit within 1s").await;
     let hanging = pids(&stage.path("pid"));
     assert_eq!(hanging.len(), 1);
     std::fs::remove_file(stage.path("hang")).unwrap();
@@ -168,7 +168,7 @@ async fn starts_and_stops_streams_with_commands_and_releases_them_only_after_the
     until("it is started", || lines(&told).len() == 2).await;
     std::fs::write(stage.path("busy"), "").unwrap();
     stage.coordinator.revoke("cars", "cars:new");
-    agent.log.line("--command-stream-stop ended with 1: still busy").await;
+    agent.log.line("--command-stream-stop exited with 1: still busy").await;
     let released = |message: &AgentMessage| match message {
         AgentMessage::Beat(beat) => !beat.released.is_empty(),
         _ => false,

@@ -43,7 +43,7 @@ async fn writes_the_streams_and_releases_a_revoked_one_after_the_reload() {
 
     std::fs::remove_file(&may).unwrap();
     coordinator.revoke("cars", "cars:new");
-    agent.log.line("--file-command ended with 1").await;
+    agent.log.line("--file-command exited with 1").await;
     assert_eq!(read(&path), listed(&["cars:updated"], version + 1));
     let released = |message: &AgentMessage| match message {
         AgentMessage::Beat(beat) => beat.released.iter().any(|it| it.token == token),

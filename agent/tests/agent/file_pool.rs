@@ -38,7 +38,7 @@ async fn keeps_slots_reserved_until_the_worker_has_reloaded_and_its_jobs_have_en
     std::fs::remove_file(&may).unwrap();
     coordinator.pool(1);
     until("the smaller size is in the file", || shows(&path, 1)).await;
-    agent.log.line("--file-command ended with 1").await;
+    agent.log.line("--file-command exited with 1").await;
     // The worker has not reloaded, and begins a third job under the old size.
     coordinator.forget();
     std::fs::write(&count, "3").unwrap();
@@ -78,13 +78,13 @@ async fn a_restarted_agent_knows_the_size_that_its_worker_may_still_use() {
     coordinator.hear_count(3, 3).await;
     std::fs::remove_file(&may).unwrap();
     coordinator.pool(1);
-    agent.log.line("--file-command ended with 1").await;
+    agent.log.line("--file-command exited with 1").await;
     assert!(shows(&path, 1), "{}", read(&path));
     agent.kill().await;
 
     coordinator.forget();
     let agent = start(&coordinator, &path, &more).await;
-    agent.log.line("--file-command ended with 1").await;
+    agent.log.line("--file-command exited with 1").await;
     coordinator.hear_count(3, 3).await;
     let freed = |message: &AgentMessage| counts(message).is_some_and(|it| it != (3, 3));
     assert_eq!(coordinator.count(freed), 0, "slots were released before the worker had reloaded");

@@ -200,8 +200,7 @@ async fn a_successor_adopts_the_programs_of_a_killed_agent() {
 }
 
 #[tokio::test]
-async fn without_a_successor_programs_are_killed_with_their_leases_or_at_once_without_a_state_folder()
- {
+async fn without_a_successor_programs_end_with_their_leases_or_at_once_without_a_state_folder() {
     let stage = Stage::new();
     let coordinator = Coordinator::start().await;
     let state = stage.path("state").display().to_string();

@@ -162,7 +162,7 @@ async fn a_smaller_pool_counts_until_its_jobs_have_ended_and_never_exceeds_the_s
     coordinator.hear_count(3, 3).await;
     coordinator.forget();
     coordinator.pool(1);
-    until("it was told", || worker.lines().iter().any(|line| line["size"] == 1)).await;
+    until("the order arrived", || worker.lines().iter().any(|line| line["size"] == 1)).await;
     // All three jobs still run; when one has ended, two count.
     worker.end_last_job();
     coordinator.hear_count(2, 2).await;
@@ -194,7 +194,7 @@ async fn size_0_keeps_the_process_repeatedly_and_after_an_agent_restart() {
         worker.runs(2).await;
         coordinator.hear_count(2, 2).await;
         coordinator.pool(0);
-        until("it was told", || worker.count("shut_down") == round).await;
+        until("the order arrived", || worker.count("shut_down") == round).await;
         if round == 1 {
             agent.kill().await;
             agent = start(&coordinator, &worker, &["--state-dir", &state]).await;
@@ -221,7 +221,7 @@ async fn a_drain_ends_with_the_last_job_and_the_pool_never_grows_in_it() {
     worker.runs(2).await;
     coordinator.hear_count(2, 2).await;
     agent.signal(Signal::TERM);
-    until("it was told", || worker.count("shut_down") == 1).await;
+    until("the order arrived", || worker.count("shut_down") == 1).await;
     coordinator.pool(4);
     worker.end_job();
     coordinator.hear_count(1, 1).await;
@@ -246,7 +246,7 @@ async fn a_drain_of_an_idle_worker_waits_until_it_takes_no_jobs() {
     let coordinator = Coordinator::start().await;
     coordinator.pool(2);
     let mut agent = start(&coordinator, &worker, &[]).await;
-    until("it was told", || worker.count("size") == 1).await;
+    until("the order arrived", || worker.count("size") == 1).await;
     agent.signal(Signal::TERM);
     assert_eq!(agent.code().await, Some(0));
     assert_eq!(worker.count("shut_down"), 1);
@@ -267,14 +267,14 @@ async fn a_worker_that_restarts_during_its_drain_stays_at_0() {
     worker.runs(2).await;
     coordinator.hear_count(2, 2).await;
     agent.signal(Signal::TERM);
-    until("it was told", || worker.count("shut_down") == 1).await;
+    until("the order arrived", || worker.count("shut_down") == 1).await;
     worker.end_job();
     worker.end_job();
     worker.leaves().await;
     let next = dir.path().join("next");
     std::fs::create_dir(&next).unwrap();
     let mut worker = Worker::start_of_size(&next, address, 2, &[]).await;
-    until("it was told", || worker.count("shut_down") == 1).await;
+    until("the order arrived", || worker.count("shut_down") == 1).await;
     worker.end_job();
     worker.end_job();
     worker.runs(0).await;
