@@ -1,9 +1,8 @@
-//! The worker API's server: HTTP/1, HTTP/2 and gRPC on one port, and the same on a Unix socket. On
-//! a port of its own, health and metrics, which others than this machine may ask for.
+//! The server of the worker API: HTTP/1, HTTP/2 and gRPC on one port and on a Unix socket. Health
+//! and metrics have a port of their own, which other machines may use.
 //!
-//! Every `valid_for_ms` and `release_within_ms` that it answers counts from when the worker
-//! *asked*, for a watch from when the watch was asked for: a worker takes its clock's reading
-//! before the request and adds to that.
+//! Every `valid_for_ms` and `release_within_ms` in an answer counts from when the worker *sent* the
+//! request, or opened the watch: a worker reads its clock before the request and adds to that.
 
 mod browser_check;
 mod connections;
@@ -33,19 +32,18 @@ use crate::worker::api::WorkerApi;
 use connections::Connections;
 use port::{Acceptor, Caller, Port};
 
-/// Connections of workers at once; for one more the agent closes the one that was idle for
-/// longest.
+/// Open connections of workers; for one more the agent closes the one that was idle for longest.
 const CONNECTIONS_MAX: usize = 1024;
-/// Bytes of one request's body.
+/// The most bytes of a request's body.
 const BODY_BYTES_MAX: usize = 64 * 1024;
-/// Open files that the agent itself may need beside the connections.
+/// Open files that the agent may need besides the connections.
 const FILES_KEPT: u64 = 128;
-/// Connections of kubelets and scrapers at once.
+/// Open connections of kubelets and scrapers.
 const HEALTH_CONNECTIONS_MAX: usize = 64;
-/// How long answers that are on their way may take when the agent ends.
+/// How long answers in flight may take when the agent exits.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Where the worker API listens; nothing is answered yet.
+/// The bound listeners; no connection is accepted yet.
 #[derive(Debug)]
 pub(crate) struct Listeners {
     tcp: TcpListener,
@@ -125,12 +123,12 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Whether anybody has ever connected: a kubelet that looks whether it lives, or a worker.
+    /// Whether any client has ever connected: a probe of the kubelet, or a worker.
     pub(crate) fn had_connections(&self) -> bool {
         self.connections.iter().any(|connections| connections.any_accepted())
     }
 
-    /// Finishes answers that are under way, takes no further requests, and ends.
+    /// Finishes the answers in flight, accepts no further requests, and stops.
     pub(crate) async fn stop(mut self) {
         self.stop.send_replace(true);
         let all = async { while self.tasks.join_next().await.is_some() {} };
@@ -141,14 +139,14 @@ impl Server {
     }
 }
 
-/// Connections of workers at once: fewer where this process may have few files open.
+/// The limit of worker connections, lower if this process may open only few files.
 fn connections_max() -> usize {
     let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let left = files.saturating_sub(FILES_KEPT).max(FILES_KEPT);
     usize::try_from(left).unwrap_or(usize::MAX).min(CONNECTIONS_MAX)
 }
 
-/// Binds a Unix socket, in place of one that no process listens on any longer.
+/// Binds a Unix socket. Replaces a socket on which no process listens any longer.
 async fn bind_unix(socket: &Socket) -> anyhow::Result<UnixListener> {
     let path = &socket.path;
     let shown = path.display();
@@ -163,7 +161,7 @@ async fn bind_unix(socket: &Socket) -> anyhow::Result<UnixListener> {
         }
         Ok(_) => std::fs::remove_file(path).with_context(|| format!("--socket {shown}"))?,
     }
-    // The mask makes the socket closed to others from its first moment on.
+    // The umask restricts access from the moment of the bind.
     let mask = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o777 & !socket.mode));
     let listener = UnixListener::bind(path);
     rustix::process::umask(mask);

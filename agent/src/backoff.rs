@@ -1,29 +1,29 @@
-//! How long to wait before another attempt: the one backoff of the agent. The waits are
-//! exponential and bounded; who waits counts the failures in a row.
+//! The agent's backoff: exponential and bounded waits between attempts. The caller counts the
+//! failures in a row.
 
 use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBuilder};
 use tokio::time::Instant;
 
-/// From here on every wait is the longest one.
+/// After this many doublings the wait stays the longest one.
 const DOUBLINGS_MAX: usize = 16;
 
-/// How the waits grow.
+/// A sequence of waits.
 #[derive(Debug)]
 pub(crate) struct Backoff(ExponentialBuilder);
 
-/// Dials of coordinators: jitter up to twice the delay, so that a thousand agents that lost one
-/// coordinator do not come back in step. No wait exceeds two seconds.
+/// Between dials: jitter up to twice the delay, so that a thousand agents that lost one coordinator
+/// do not return at the same time. No wait exceeds two seconds.
 pub(crate) const DIAL: Backoff =
     Backoff(waits(Duration::from_millis(10), Duration::from_secs(1)).with_jitter());
-/// Writes and calls on this machine that failed.
+/// After failed writes and calls on this machine.
 pub(crate) const RETRY: Backoff =
     Backoff(waits(Duration::from_millis(250), Duration::from_secs(10)));
-/// Restarts of programs that have ended.
+/// Between restarts of programs that have exited.
 pub(crate) const RESTART: Backoff =
     Backoff(waits(Duration::from_millis(100), Duration::from_secs(30)));
-/// A program that ran so long was well: its next failure counts as the first.
+/// After a run of this length the count of failures starts again.
 pub(crate) const RAN_WELL: Duration = Duration::from_secs(60);
 
 const fn waits(first: Duration, longest: Duration) -> ExponentialBuilder {
@@ -31,14 +31,14 @@ const fn waits(first: Duration, longest: Duration) -> ExponentialBuilder {
 }
 
 impl Backoff {
-    /// The wait after a failure that `before` others preceded in a row.
+    /// The wait after a failure, with `before` earlier failures in a row.
     pub(crate) fn wait(&self, before: u32) -> Duration {
         let index = usize::try_from(before).map_or(DOUBLINGS_MAX, |it| it.min(DOUBLINGS_MAX));
         self.0.build().nth(index).expect("the number of waits has no bound")
     }
 }
 
-/// Waits until then; for ever where there is no such moment.
+/// Waits until this moment, or for ever if it is none.
 pub(crate) async fn until(at: Option<Instant>) {
     match at {
         None => std::future::pending().await,
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dials_wait_is_random_between_a_doubling_delay_and_its_double() {
+    fn a_dial_waits_a_random_time_between_the_delay_and_twice_the_delay() {
         for _ in 0..100 {
             for (before, delay) in (0..9).zip([10, 20, 40, 80, 160, 320, 640, 1000, 1000]) {
                 let wait = DIAL.wait(before).as_secs_f64() * 1e3;

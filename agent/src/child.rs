@@ -1,8 +1,8 @@
-//! The worker as a child of its agent: started in a process group of its own (so that Ctrl-C
-//! reaches the agent alone), found again by a successor of a killed agent, and never started twice.
+//! The worker as a child of its agent: started in its own process group (so that Ctrl-C reaches
+//! only the agent), adopted by the successor of a killed agent, and never started twice.
 //!
-//! Invariant: a child runs only once it is in the record. So the record names every child that may
-//! run, whenever the agent that started it was killed.
+//! Invariant: a child runs only after it is recorded. So the record names every child that may run,
+//! whenever its agent was killed.
 
 use std::io::IsTerminal;
 use std::os::fd::AsFd;
@@ -22,30 +22,30 @@ use crate::state_dir::{self, boot_id};
 use crate::watchdog::Watchdog;
 use crate::watchdog::WatchedGroup;
 
-/// The exit code of a child that this agent did not start: its true one is unknown.
-const UNKNOWN: Exit = Exit(1);
-/// How often such a child is looked at.
-const ADOPTED_LOOK: Duration = Duration::from_millis(200);
-/// How often a process is looked at that may become a child, or end.
-const LAUNCH_LOOK: Duration = Duration::from_millis(5);
-/// Bytes of the record that are read.
+/// The exit code of an adopted child: the real one is unknown.
+const UNKNOWN_EXIT: Exit = Exit(1);
+/// How often the agent checks whether an adopted child has exited.
+const ADOPTED_POLL: Duration = Duration::from_millis(200);
+/// How often the agent checks whether a launcher has become the program or exited.
+const LAUNCH_POLL: Duration = Duration::from_millis(5);
+/// The most bytes of the record that are read.
 const RECORD_BYTES_MAX: u64 = 4096;
 
-/// The child's process id, for those that signal it.
+/// The child's process id, shared with those that signal it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ChildPid(Arc<Mutex<Option<Pid>>>);
 
 impl ChildPid {
     /// The process, while there is one.
     pub(crate) fn get(&self) -> Option<Pid> {
-        *self.0.lock().expect("nobody panics while holding it")
+        *self.0.lock().expect("the lock is not poisoned")
     }
 
     fn set(&self, pid: Option<Pid>) {
-        *self.0.lock().expect("nobody panics while holding it") = pid;
+        *self.0.lock().expect("the lock is not poisoned") = pid;
     }
 
-    /// Sends a signal to the child alone, if there is one.
+    /// Sends a signal to the child only, if it runs.
     pub(crate) fn send(&self, signal: Signal) {
         self.send_by(kill_process, signal);
     }
@@ -62,16 +62,16 @@ impl ChildPid {
     }
 }
 
-/// Why there is no child.
+/// Why the child was not started.
 #[derive(Debug)]
 pub(crate) enum NotStarted {
-    /// It cannot be recorded, so it has not run. That may change.
-    Unwritten(anyhow::Error),
-    /// It cannot be run.
+    /// The record could not be written: try again later.
+    NotRecorded(anyhow::Error),
+    /// The program cannot be run.
     Failed(anyhow::Error),
 }
 
-/// Starts the child, again and again.
+/// Starts and restarts the child.
 #[derive(Debug)]
 pub(crate) struct ChildRunner {
     spec: Child,
@@ -82,7 +82,7 @@ pub(crate) struct ChildRunner {
     pid: ChildPid,
     /// The child reads the file of the adapter `file`.
     reads_file: bool,
-    /// Kills the child when this agent ends before it, where that is wanted.
+    /// Kills the child if this agent exits first, if so configured.
     watchdog: Option<Watchdog>,
 }
 
@@ -98,17 +98,17 @@ impl ChildRunner {
         Self { spec, environment, record, reaper, pid, reads_file, watchdog: None }
     }
 
-    /// Whether the child reads the file of the adapter `file`, which must be true by its start.
+    /// Whether the child reads the file of the adapter `file`, which must be current at its start.
     pub(crate) fn reads_file(&self) -> bool {
         self.reads_file
     }
 
-    /// What the child is.
+    /// The configuration of the child.
     pub(crate) fn spec(&self) -> &Child {
         &self.spec
     }
 
-    /// Sends the child a signal, or its whole process group.
+    /// Sends a signal to the child, or to its whole process group if so configured.
     pub(crate) fn end(&self, signal: Signal) {
         self.pid.send_by(
             match self.spec.signal {
@@ -119,23 +119,23 @@ impl ChildRunner {
         );
     }
 
-    /// The process id of the child that runs.
+    /// The process id of the running child.
     pub(crate) fn pid(&self) -> &ChildPid {
         &self.pid
     }
 
-    /// Starts the child, and writes it down before any of it runs.
+    /// Starts the child. It is recorded before its program runs.
     pub(crate) async fn spawn(&mut self) -> Result<Process, NotStarted> {
         let (launch, process) =
             Launch::prepare(&self.spec.command, &self.environment, &self.reaper)
                 .map_err(|error| self.failed(error))?;
         let group = ProcessGroup::of(process.pid)
             .ok_or_else(|| self.failed(anyhow!("its process has exited at once")))?;
-        // If that fails, the launch is dropped, and its process ends.
-        self.write_down(&group).map_err(NotStarted::Unwritten)?;
+        // On failure the launch is dropped, and its process exits.
+        self.write_record(&group).map_err(NotStarted::NotRecorded)?;
         self.watchdog(&group).await.map_err(|error| self.failed(error))?;
         let stdin = std::io::stdin();
-        // A background group that reads from the terminal would be stopped.
+        // The kernel stops a background group that reads from the terminal.
         let input = (!stdin.is_terminal()).then(|| stdin.as_fd());
         if let Err(error) = launch.exec(input).await {
             group.signal(Signal::KILL);
@@ -154,7 +154,8 @@ impl ChildRunner {
         NotStarted::Failed(error.context(format!("cannot start {program}")))
     }
 
-    /// Has a watchdog kill the child with its group once this agent has ended, however it does.
+    /// Lets a watchdog kill the process group of the child when this agent has ended for any
+    /// reason.
     async fn watchdog(&mut self, group: &ProcessGroup) -> anyhow::Result<()> {
         if !self.spec.dies_with_agent {
             return Ok(());
@@ -168,7 +169,7 @@ impl ChildRunner {
         watchdog.acknowledged().await
     }
 
-    /// Waits until the watchdog of the child has ended, which it should not.
+    /// Waits until the watchdog of the child has exited unexpectedly.
     pub(crate) async fn watchdog_lost(&mut self) {
         match &mut self.watchdog {
             Some(watchdog) => watchdog.ended().await,
@@ -176,7 +177,7 @@ impl ChildRunner {
         }
     }
 
-    /// Has another watchdog in its place.
+    /// Starts another watchdog.
     pub(crate) async fn restart_watchdog(&mut self) {
         self.watchdog = None;
         let Some(group) = self.pid.get().and_then(ProcessGroup::of) else { return };
@@ -192,7 +193,7 @@ impl ChildRunner {
         }
     }
 
-    /// The child has ended.
+    /// Notes that the child has exited.
     pub(crate) fn note_exit(&self) {
         self.pid.set(None);
         if let Some(watchdog) = &self.watchdog {
@@ -203,17 +204,17 @@ impl ChildRunner {
         }
     }
 
-    /// The child of a previous agent, or what it has left in its process group, if any of
-    /// it still runs.
+    /// Adopts the child of a previous agent, or the remaining processes of its group, if any runs.
     ///
     /// # Errors
-    /// Where the record cannot be read: it is unknown whether a child runs.
+    /// If the record cannot be read: it is unknown whether a child runs.
     pub(crate) async fn adopt(&mut self) -> anyhow::Result<Option<Process>> {
         let Some(group) = self.read()? else { return Ok(None) };
         let Some(pid) = Pid::from_raw(group.id) else { return Ok(None) };
-        // Its agent was killed: it ends at once, or was let through in the last moment.
+        // A launcher without an agent exits, unless the agent had already told it to run the
+        // program.
         while group.has_leader() && is_launcher(pid) {
-            tokio::time::sleep(LAUNCH_LOOK).await;
+            tokio::time::sleep(LAUNCH_POLL).await;
         }
         let led = group.has_leader();
         match led {
@@ -226,8 +227,7 @@ impl ChildRunner {
             false if group.exists() => tracing::warn!(
                 group = group.id,
                 "the previous agent's child has exited, and a process that it started still runs: \
-                 COMMAND \
-                 starts when this process group is empty"
+                 COMMAND starts when this process group is empty"
             ),
             false => return Ok(None),
         }
@@ -238,25 +238,25 @@ impl ChildRunner {
         }
         let (sender, exit) = oneshot::channel();
         tokio::spawn(async move {
-            // The system reports only the ends of one's own children.
+            // The kernel reports exits only to the parent process.
             while if led { group.has_leader() } else { group.exists() } {
-                tokio::time::sleep(ADOPTED_LOOK).await;
+                tokio::time::sleep(ADOPTED_POLL).await;
             }
-            let _ = sender.send(UNKNOWN);
+            let _ = sender.send(UNKNOWN_EXIT);
         });
         self.pid.set(Some(pid));
         Ok(Some(Process { pid, exit }))
     }
 
-    fn write_down(&self, group: &ProcessGroup) -> anyhow::Result<()> {
+    fn write_record(&self, group: &ProcessGroup) -> anyhow::Result<()> {
         let Some(path) = &self.record else { return Ok(()) };
         let ProcessGroup { id, started } = group;
         let line = format!("{id} {started} {}\n", boot_id().unwrap_or_default());
         let written = state_dir::replace(path, line.as_bytes());
-        written.map(drop).with_context(|| format!("{} cannot be written", path.display()))
+        written.map(drop).with_context(|| format!("cannot write {}", path.display()))
     }
 
-    /// The child that was recorded last, if that was under this boot.
+    /// The recorded child, if it was started under this boot.
     fn read(&self) -> anyhow::Result<Option<ProcessGroup>> {
         let Some(path) = &self.record else { return Ok(None) };
         Ok(match ChildRecord::read(path)? {
@@ -266,14 +266,14 @@ impl ChildRunner {
     }
 }
 
-/// What the record says.
+/// The record of the child.
 #[derive(Debug)]
 pub(crate) enum ChildRecord {
-    /// No child, or one whose end its agent has seen.
+    /// No child, or its exit was noted.
     Nothing,
-    /// A child that an earlier boot has ended.
+    /// A child of an earlier boot: it has ended.
     OtherBoot,
-    /// The process group of a child that runs, or has ended without an agent.
+    /// The process group of a child that may run.
     Child(ProcessGroup),
 }
 
@@ -281,16 +281,16 @@ impl ChildRecord {
     /// Reads the record at `path`.
     ///
     /// # Errors
-    /// Where it cannot be read, or is invalid.
+    /// If it cannot be read or is invalid.
     pub(crate) fn read(path: &Path) -> anyhow::Result<Self> {
         let text = state_dir::read(path, RECORD_BYTES_MAX)
-            .with_context(|| format!("{} cannot be read", path.display()))?;
+            .with_context(|| format!("cannot read {}", path.display()))?;
         let Some(text) = text else { return Ok(Self::Nothing) };
         let text = String::from_utf8_lossy(&text);
         let words: Vec<&str> = text.split_whitespace().collect();
         let (id, started, boot) = match words[..] {
             [id, started, boot] => (id, started, Some(boot)),
-            // By an agent that wrote no boot.
+            // Written by an older version, without a boot id.
             [id, started] => (id, started, None),
             _ => ("", "", None),
         };

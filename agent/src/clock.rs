@@ -1,5 +1,5 @@
-//! The one clock that leases are counted by: CLOCK_BOOTTIME, which a suspended host's sleep does
-//! not stop and which outlives this process, but not the host's boot.
+//! The clock of leases: CLOCK_BOOTTIME. It runs on while the host is suspended and while the agent
+//! restarts; a reboot resets it.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -14,7 +14,7 @@ pub(crate) fn now() -> Moment {
     Moment(secs * 1_000_000_000 + nanos)
 }
 
-/// Milliseconds since 1970, for ordering incarnations only; 0 where the clock is before that.
+/// Milliseconds since 1970, for ordering incarnations only; 0 if the clock is before that.
 pub(crate) fn unix_millis() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)

@@ -16,40 +16,41 @@ use leasehold_types::{ClusterName, WorkerName};
 
 pub use adapter::{
     Adapter, CommandAdapter, FileAdapter, FilePool, HttpAdapter, HttpRequest, JobPrograms,
-    ProcessAdapter, Secret, SignalTo, Sizing, StreamPrograms, TakenUp, TravisAdapter, TravisAuth,
+    ProcessAdapter, ReloadCheck, Secret, SignalTo, Sizing, StreamPrograms, TravisAdapter,
+    TravisAuth,
 };
 use args::{Action, Cli, DrainArgs, LeaveArgs, RunArgs, SocketMode, TlsArgs};
 pub use args::{ChildSignal, LogFormat, Restart};
 
 use crate::http_client::Url;
 
-/// How long a child may take to end on SIGTERM.
+/// How long a child may take to exit after SIGTERM.
 const CHILD_GRACE: Duration = Duration::from_secs(30);
 
-/// How long an agent that has drained tries to say so to a coordinator that it does not reach.
+/// How long an agent that has drained tries to report it to a coordinator that it cannot reach.
 const GOODBYE_MAX: Duration = Duration::from_secs(5);
 
-/// What is to be done.
+/// The command to run.
 #[derive(Clone, Debug)]
 pub enum Invocation {
-    /// Be a worker's agent.
+    /// Run the agent of a worker.
     Run(Box<Config>),
-    /// Have the worker's agent drain.
+    /// Start a drain of the worker's agent.
     Drain(DrainOptions),
-    /// Say for an agent that has ended that nothing of its worker runs any more.
+    /// Report for an agent that has ended that its worker has ended too.
     Leave(Box<Config>, Leave),
 }
 
 /// The options of the command `drain`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DrainOptions {
-    /// Where the agent is.
+    /// The address of the agent.
     pub agent: Url,
     /// Whether to wait for the end of the drain.
     pub wait: bool,
-    /// How long to try and to wait.
+    /// How long to retry and to wait.
     pub timeout: Option<Duration>,
-    /// What to run afterwards; empty where nothing is.
+    /// The command to run afterwards; empty for none.
     pub command: Vec<OsString>,
 }
 
@@ -60,14 +61,14 @@ impl From<DrainArgs> for DrainOptions {
     }
 }
 
-/// What is known of a worker whose agent has ended.
+/// The options of the command `leave`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leave {
-    /// A person says that nothing of it runs.
+    /// A person confirms that no process of the worker runs.
     pub nothing_runs: bool,
 }
 
-/// All that one run of the agent needs to know.
+/// The configuration of one run of the agent.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The coordinators, tried in turn.
@@ -78,29 +79,29 @@ pub struct Config {
     pub worker: WorkerName,
     /// The worker's rollout generation.
     pub generation: u64,
-    /// Where the worker is reached by those before it in a pipeline.
+    /// The address at which workers of the previous nodes of a pipeline reach the worker.
     pub worker_address: Option<WorkerAddress>,
-    /// Where the journal is kept; without it there is no memory.
+    /// The folder of the journal; without it the agent has no memory.
     pub state_dir: Option<PathBuf>,
-    /// Whether it takes the worker's name from another agent that is alive.
+    /// Whether it takes the worker's name from another running agent.
     pub take_over: bool,
-    /// Where the worker asks.
+    /// The address of the worker API.
     pub listen: SocketAddr,
-    /// Whether others than this machine may ask.
+    /// Whether other machines may use the worker API.
     pub listen_anywhere: bool,
-    /// The Unix socket where it asks too.
+    /// The Unix socket of the worker API.
     pub socket: Option<Socket>,
     /// How the worker learns of its leases.
     pub adapter: Adapter,
-    /// How long a drain may take, where not the coordinator decides.
+    /// How long a drain may take; none if the coordinator decides.
     pub drain_deadline: Option<Duration>,
-    /// How long an agent that has drained tries to say so to a coordinator that it does not reach.
+    /// How long an agent that has drained tries to report it to a coordinator that it cannot reach.
     pub goodbye_max: Duration,
     /// Whether it is a sidecar, which starts before its worker and gets SIGTERM after it.
     pub sidecar: bool,
-    /// Where health and metrics are served, and nothing else.
+    /// The address that serves only health and metrics.
     pub health_listen: Option<SocketAddr>,
-    /// Where a copy of this program is put for the worker.
+    /// The folder for a copy of this program for the worker.
     pub share_dir: Option<PathBuf>,
     /// TLS to the coordinator.
     pub tls: Option<Tls>,
@@ -122,13 +123,14 @@ pub struct Socket {
 /// TLS to the coordinator. The files are read at every dial, so that they can be renewed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tls {
-    /// The certificate that is trusted.
+    /// The trusted CA certificates.
     pub ca: PathBuf,
     /// The agent's own certificate and its key.
     pub identity: Option<(PathBuf, PathBuf)>,
     /// The name in the coordinators' certificates.
     pub server_name: Option<String>,
-    /// The token that proves who the agent is. It is here, so that none is sent without TLS.
+    /// The token that proves which pod this is. It is part of this type, so that it is never sent
+    /// without TLS.
     pub token: Option<PathBuf>,
 }
 
@@ -137,19 +139,19 @@ pub struct Tls {
 pub struct Child {
     /// The program and its arguments.
     pub command: Vec<OsString>,
-    /// Whether it is started again when it ends.
+    /// Whether it restarts when it exits.
     pub restart: Restart,
-    /// How long it may take to end on SIGTERM.
+    /// How long it may take to exit after SIGTERM.
     pub grace: Duration,
-    /// Whether it is ended with SIGKILL after that.
+    /// Whether it gets SIGKILL after that.
     pub kill: bool,
     /// Which of its processes get signals.
     pub signal: ChildSignal,
-    /// Whether it is killed when its agent ends before it.
+    /// Whether it is killed when its agent exits first.
     pub dies_with_agent: bool,
 }
 
-/// Where a coordinator is: `HOST:PORT`.
+/// The address of a coordinator: `HOST:PORT`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address(String);
 
@@ -191,17 +193,17 @@ impl std::fmt::Display for Address {
 }
 
 impl Invocation {
-    /// Reads this process's command line and environment; ends the process with exit code 2 and
-    /// a reason where they are invalid.
+    /// Parses this process's command line and environment. Exits with code 2 and an error if they
+    /// are invalid.
     #[must_use]
     pub fn parse() -> Self {
         Self::try_parse_from(std::env::args_os()).unwrap_or_else(|error| error.exit())
     }
 
-    /// Reads a command line and the environment.
+    /// Parses a command line and the environment.
     ///
     /// # Errors
-    /// Where they are invalid, and why.
+    /// If they are invalid.
     pub fn try_parse_from<T: Into<OsString> + Clone>(
         args: impl IntoIterator<Item = T>,
     ) -> Result<Self, clap::Error> {
@@ -209,7 +211,7 @@ impl Invocation {
             Action::Drain(args) => Ok(Self::Drain(args.into())),
             Action::Leave(args) => {
                 let leave = Leave { nothing_runs: args.nothing_runs };
-                Ok(Self::Leave(Box::new(silent(*args)), leave))
+                Ok(Self::Leave(Box::new(leave_config(*args)), leave))
             }
             Action::Run(args) => match check(*args) {
                 Ok(config) => Ok(Self::Run(Box::new(config))),
@@ -224,25 +226,24 @@ fn check(args: RunArgs) -> Result<Config, String> {
         let ip = args.listen.ip();
         return Err(format!(
             "other machines can reach --listen {ip}, and the worker API has no password: anyone \
-             who \
-             reaches it can end the worker's jobs and release its streams. Listen on 127.0.0.1 or \
-             [::1], or add --listen-anywhere"
+             who reaches it can end the worker's jobs and release its streams. Listen on \
+             127.0.0.1 or [::1], or add --listen-anywhere"
         ));
     }
     let adapter = args.adapter.check(&args.command)?;
     let per_stream = matches!(adapter, Adapter::Process(_));
-    let of_child = [
+    let child_options = [
         args.restart.is_some(),
         args.child_grace.is_some(),
         args.child_kill,
         args.child_signal.is_some(),
         args.child_kill_on_parent_death,
     ];
-    if per_stream && of_child.contains(&true) {
+    if per_stream && child_options.contains(&true) {
         return Err(
-            "--restart and the options --child-* apply only where COMMAND is the worker. With \
+            "--restart and the options --child-* apply only if COMMAND is the worker. With \
                     --adapter process COMMAND is the program of one stream: the agent always \
-                    restarts it, and --process-grace and --process-kill say how it ends"
+                    restarts it, and --process-grace and --process-kill control how it ends"
                 .into(),
         );
     }
@@ -282,8 +283,8 @@ fn check(args: RunArgs) -> Result<Config, String> {
     })
 }
 
-/// An agent that serves no worker.
-fn silent(args: LeaveArgs) -> Config {
+/// The configuration of the command `leave`, which serves no worker.
+fn leave_config(args: LeaveArgs) -> Config {
     Config {
         coordinators: args.who.coordinator,
         cluster: args.who.cluster,
@@ -334,8 +335,8 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_command_line_is_taken_with_its_defaults() {
-        let config = parse("").expect("it makes sense");
+    fn a_minimal_command_line_gets_the_defaults() {
+        let config = parse("").expect("valid");
         let addresses: Vec<_> = config.coordinators.iter().map(Address::as_str).collect();
         assert_eq!(addresses, ["a:7400", "[::1]:7401"]);
         assert_eq!(config.listen.to_string(), "127.0.0.1:7411");
@@ -348,27 +349,27 @@ mod tests {
         let child = parse("--restart on-failure -- sh -c true").expect("a child");
         assert_eq!(child.child.expect("it is there").restart, Restart::OnFailure);
         let streams = parse("--adapter process -- feed {stream}").expect("a program");
-        assert_eq!(streams.child, None, "it is no worker, but one stream's program");
+        assert_eq!(streams.child, None, "COMMAND is the program of one stream, not the worker");
         assert!(streams.adapter.stops_worker());
     }
 
     #[test]
-    fn a_generation_that_a_pod_does_not_have_is_the_first() {
+    fn an_empty_generation_is_0() {
         assert_eq!(parse("--generation=").expect("nothing").generation, 0);
         assert_eq!(parse("--generation 7").expect("a number").generation, 7);
         assert!(parse("--generation x").is_err());
     }
 
     #[test]
-    fn the_workers_address_gets_its_port() {
-        let address = |more: &str| parse(more).expect("it makes sense").worker_address;
+    fn the_port_is_added_to_the_workers_address() {
+        let address = |more: &str| parse(more).expect("valid").worker_address;
         assert_eq!(address(""), None);
         let given = address("--worker-address fd00::7 --worker-port 8080");
         assert_eq!(given.map(|it| it.to_string()), Some("[fd00::7]:8080".into()));
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_and_named() {
+    fn refuses_invalid_options_and_names_them() {
         for (more, word) in [
             ("--listen 0.0.0.0:7411", "--listen-anywhere"),
             ("--listen nowhere", "--listen"),

@@ -1,6 +1,6 @@
-//! `leasehold-agent drain`: has the worker's agent drain, and waits for the end of that. It is made
-//! for a container's preStop hook, so it outlasts an agent that is started again meanwhile: a
-//! journal keeps a drain, and asking twice is asking once.
+//! `leasehold-agent drain`: starts a drain of the worker's agent, and may wait for its end. It is
+//! made for a container's preStop hook, so it keeps trying while the agent restarts: the journal
+//! records the drain, and the request is idempotent.
 
 mod call;
 
@@ -15,24 +15,24 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout};
 use crate::config::DrainOptions;
 use call::{DrainError, Request};
 
-/// How long an agent may take to answer what needs no waiting.
-const ANSWER: Duration = Duration::from_secs(5);
-/// The wait before an agent that is away is asked again.
-const AGAIN: Duration = Duration::from_millis(200);
-/// When the first line about the drain's progress is written. The request that waits for the end
+/// How long the agent may take to answer a request that does not wait.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// The pause before another attempt to reach the agent.
+const RETRY_PAUSE: Duration = Duration::from_millis(200);
+/// When the first line about the drain's progress is printed. The request that waits for the end
 /// must reach the agent before the first one that asks for progress: each of them begins the drain,
 /// and an agent without jobs ends so soon that it may not answer the second one.
 const FIRST_PROGRESS: Duration = Duration::from_secs(1);
 /// The time between two lines about the drain's progress.
-const PROGRESS: Duration = Duration::from_secs(5);
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Does what was asked for and says how this process is to end.
+/// Runs the command and returns the exit code of this process.
 #[must_use]
 pub fn main(options: &DrainOptions) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let outcome = match runtime {
         Ok(runtime) => runtime.block_on(run(options)),
-        Err(error) => Err(error).context("cannot create an event queue"),
+        Err(error) => Err(error).context("cannot start the async runtime"),
     };
     if let Err(error) = &outcome {
         eprintln!("error: {error:#}");
@@ -51,7 +51,7 @@ async fn run(options: &DrainOptions) -> anyhow::Result<()> {
     match (options.wait, options.timeout) {
         (false, None) => begin(options).await,
         (false, Some(limit)) => {
-            let begun = timeout(limit, begin_patiently(options)).await;
+            let begun = timeout(limit, begin_with_retries(options)).await;
             begun.unwrap_or_else(|_| bail!("no answer within {}", duration::format_short(limit)))
         }
         (true, None) => wait(options).await,
@@ -64,32 +64,32 @@ async fn run(options: &DrainOptions) -> anyhow::Result<()> {
 
 /// Begins the drain.
 async fn begin(options: &DrainOptions) -> anyhow::Result<()> {
-    let answer = timeout(ANSWER, call::drain(&options.agent, Request::Begin)).await;
-    let jobs =
-        answer.with_context(|| format!("no answer within {}", duration::format_short(ANSWER)))?;
-    println!("the drain has begun: {}", left(jobs?));
+    let answer = timeout(ANSWER_TIMEOUT, call::drain(&options.agent, Request::Begin)).await;
+    let jobs = answer
+        .with_context(|| format!("no answer within {}", duration::format_short(ANSWER_TIMEOUT)))?;
+    println!("the drain has begun: {}", jobs_left(jobs?));
     Ok(())
 }
 
-async fn begin_patiently(options: &DrainOptions) -> anyhow::Result<()> {
-    let mut away = Away::default();
+async fn begin_with_retries(options: &DrainOptions) -> anyhow::Result<()> {
+    let mut outage = OutageLog::default();
     loop {
-        match timeout(ANSWER, call::drain(&options.agent, Request::Begin)).await {
+        match timeout(ANSWER_TIMEOUT, call::drain(&options.agent, Request::Begin)).await {
             Ok(Ok(jobs)) => {
-                println!("the drain has begun: {}", left(jobs));
+                println!("the drain has begun: {}", jobs_left(jobs));
                 return Ok(());
             }
             Ok(Err(DrainError::Refused(why))) => bail!(why),
-            Ok(Err(DrainError::Unavailable(why))) => away.pause(&why).await,
-            Err(_) => away.pause("no answer").await,
+            Ok(Err(DrainError::Unavailable(why))) => outage.pause(&why).await,
+            Err(_) => outage.pause("no answer").await,
         }
     }
 }
 
 /// Begins the drain and waits for its end, or its deadline.
 async fn wait(options: &DrainOptions) -> anyhow::Result<()> {
-    let mut away = Away::default();
-    let mut progress = interval_at(Instant::now() + FIRST_PROGRESS, PROGRESS);
+    let mut outage = OutageLog::default();
+    let mut progress = interval_at(Instant::now() + FIRST_PROGRESS, PROGRESS_INTERVAL);
     progress.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let ended = call::drain(&options.agent, Request::Wait);
@@ -98,58 +98,57 @@ async fn wait(options: &DrainOptions) -> anyhow::Result<()> {
             tokio::select! {
                 answer = &mut ended => break answer,
                 _ = progress.tick() => {
-                    // Asking once more changes nothing, and is answered with what is left.
-                    let asked = timeout(ANSWER, call::drain(&options.agent, Request::Begin)).await;
-                    if let Ok(Ok(jobs)) = asked {
-                        away.is_back();
-                        println!("draining: {}", left(jobs));
+                    // The request is idempotent, and its answer has the number of jobs left.
+                    let request = call::drain(&options.agent, Request::Begin);
+                    if let Ok(Ok(jobs)) = timeout(ANSWER_TIMEOUT, request).await {
+                        outage.is_back();
+                        println!("draining: {}", jobs_left(jobs));
                     }
                 }
             }
         };
         match answer {
             Ok(0) => {
-                println!("drained: nothing is left");
+                println!("drained: no job runs and no stream is held");
                 return Ok(());
             }
             Ok(jobs) => {
-                let left = left(jobs);
+                let jobs = jobs_left(jobs);
                 eprintln!(
-                    "the drain's deadline has passed: {left}, and the agent does not kill them"
+                    "the drain's deadline has passed: {jobs}, and the agent does not kill them"
                 );
                 return Ok(());
             }
             Err(DrainError::Refused(why)) => bail!(why),
-            Err(DrainError::Unavailable(why)) => away.pause(&why).await,
+            Err(DrainError::Unavailable(why)) => outage.pause(&why).await,
         }
     }
 }
 
-/// An agent that does not answer, said now and then until it is back.
+/// Reports that the agent does not answer, at a bounded rate.
 #[derive(Debug, Default)]
-struct Away {
-    said_at: Option<Instant>,
+struct OutageLog {
+    logged_at: Option<Instant>,
 }
 
-impl Away {
+impl OutageLog {
     async fn pause(&mut self, why: &str) {
-        if self.said_at.is_none_or(|at| at.elapsed() >= PROGRESS) {
-            self.said_at = Some(Instant::now());
+        if self.logged_at.is_none_or(|at| at.elapsed() >= PROGRESS_INTERVAL) {
+            self.logged_at = Some(Instant::now());
             eprintln!(
-                "the agent does not answer ({why}); trying again until it does, or until \
-                 --timeout. \
-                 If its worker API has another address, give that with --addr"
+                "the agent does not answer ({why}): retrying until it does, or until --timeout. If \
+                 its worker API has another address, set it with --addr"
             );
         }
-        sleep(AGAIN).await;
+        sleep(RETRY_PAUSE).await;
     }
 
     fn is_back(&mut self) {
-        self.said_at = None;
+        self.logged_at = None;
     }
 }
 
-fn left(jobs: u32) -> String {
+fn jobs_left(jobs: u32) -> String {
     match jobs {
         0 => "no job is left".into(),
         1 => "1 job is left".into(),

@@ -1,5 +1,5 @@
-//! The driver: the one task that owns the holder and reads the clock. Events go in one after
-//! another, and every effect of one is carried out before the next.
+//! The driver: the one task that owns the holder and reads the clock. It passes events to the
+//! holder one at a time, and carries out all effects of one event before the next.
 
 mod handle;
 mod job_queue;
@@ -27,33 +27,33 @@ use crate::metrics::Metrics;
 use job_queue::{JobQueue, QueuedJob};
 use notices::NoticeLogger;
 
-/// Requests on their way to the driver; senders of more wait.
+/// Queued requests to the driver; further senders wait.
 const REQUESTS_MAX: usize = 1024;
-/// What the link may say ahead of the driver.
+/// Queued events of the link; further sends wait.
 const LINK_EVENTS_MAX: usize = 64;
-/// Drains that may be waited for at once.
+/// Callers that may wait for the drain at once.
 const DRAIN_WAITERS_MAX: usize = 64;
-/// The driver looks at the clock at least this often: a timer of tokio's does not count the time
-/// that a suspended host slept, which leases do.
+/// The driver reads the clock at least this often: leases count the time during which the host is
+/// suspended, tokio's timers do not.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
-/// How often the log says how far a drain has come.
+/// How often the log reports the progress of a drain.
 const PROGRESS: Duration = Duration::from_secs(5);
-/// Links that may be on their way out at once.
+/// Links that may be closing at once.
 const CLOSING_LINKS_MAX: usize = 8;
-/// How long the last message may take to reach the coordinator.
+/// How long the last messages may take to reach the coordinator.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Why the agent is to end.
+/// Why the agent must end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// The drain is over.
+    /// The drain has ended.
     Drained {
-        /// Jobs that outlived the deadline.
+        /// Jobs that still run after the deadline.
         jobs_left: u32,
-        /// Whether a coordinator knows that the agent leaves.
-        told: bool,
+        /// Whether a coordinator has received the report that the agent leaves.
+        reported: bool,
     },
-    /// A newer agent speaks for this worker.
+    /// A newer agent has taken over this worker.
     Superseded,
 }
 
@@ -73,26 +73,26 @@ pub(crate) struct Driver {
     drain: Drain,
     metrics: Arc<Metrics>,
     notices: NoticeLogger,
-    /// How long a lease lasts from one renewal on.
+    /// The time from a renewal to the end of the lease.
     ttl: Option<Duration>,
     stopping: bool,
 }
 
-/// What the log says about a drain.
+/// The state of a drain, for the log.
 #[derive(Debug, Default)]
 struct Drain {
-    /// How long one may take: the command line's word, else the coordinator's.
+    /// How long a drain may take, from the command line or else from the coordinator.
     limit: Option<Duration>,
     fixed: bool,
     since: Option<Moment>,
-    told: Moment,
-    /// Whether it takes longer than it may, and goes on.
+    logged_at: Moment,
+    /// The deadline has passed, and the agent keeps waiting.
     overdue: bool,
-    /// Whether the agent stays after it.
+    /// The agent keeps running after the drain.
     stays: bool,
     /// How long the agent then tries to report that it leaves.
     goodbye_max: Duration,
-    /// Whether the log says that it tries.
+    /// The log already says that it tries.
     goodbye_logged: bool,
 }
 
@@ -179,7 +179,7 @@ impl Driver {
         while self.closing_links.join_next().await.is_some() {}
     }
 
-    /// Ends the link, this one or any, after what was given to it.
+    /// Closes the link, if it has this number or none is given, after its queued messages.
     fn close_link(&mut self, number: Option<LinkNumber>) {
         while self.closing_links.try_join_next().is_some() {}
         let this = |link: &mut Link| number.is_none_or(|number| link.number == number);
@@ -189,21 +189,21 @@ impl Driver {
         }
     }
 
-    /// How long to sleep when nothing happens.
+    /// How long to sleep unless an event arrives.
     fn pause(&self, now: Moment) -> Duration {
         let holder = self.holder.poll_timeout().map(|wakeup| wakeup.at);
         let next = holder.into_iter().chain(self.job_queue.next_end()).min();
         next.map_or(SLEEP_MAX, |at| at.since(now).min(SLEEP_MAX))
     }
 
-    /// Lets everything happen that is due, so that nothing is decided on a lease that has ended.
+    /// Processes due timers first, so that no decision is based on a lease that has ended.
     fn wake(&mut self, now: Moment) {
         if self.holder.poll_timeout().is_some_and(|wakeup| wakeup.at <= now) {
             self.holder.handle_wake(now);
         }
     }
 
-    /// Sees to it that a journal that cannot be written is known, and tried again.
+    /// Retries a journal that cannot be written, and publishes its problem.
     fn check_journal(&mut self, now: Moment) {
         let journal = self.holder.journal_mut();
         journal.retry(now);
@@ -219,7 +219,7 @@ impl Driver {
         self.wake(now);
         match what {
             LinkChange::Opened => {
-                self.link.as_mut().expect("it was looked at above").opened = true;
+                self.link.as_mut().expect("checked above").opened = true;
                 self.holder.handle_open(link, now);
             }
             LinkChange::Closed(why) => {
@@ -276,7 +276,7 @@ impl Driver {
             }
             DriverRequest::Start { start, running, reply } => {
                 let _ = reply.send(self.holder.start_worker(start, running, now));
-                self.job_queue.look_again();
+                self.job_queue.recheck();
             }
             DriverRequest::Begin { job, wait, reply } => {
                 let waiter = QueuedJob { job, until: now + wait, reply };
@@ -284,11 +284,11 @@ impl Driver {
             }
             DriverRequest::End { job, reply } => {
                 let _ = reply.send(self.holder.end_job(&job, now));
-                self.job_queue.look_again();
+                self.job_queue.recheck();
             }
             DriverRequest::Count { running, obeyed, reply } => {
                 let _ = reply.send(self.holder.report_count(running, obeyed, now));
-                self.job_queue.look_again();
+                self.job_queue.recheck();
             }
             DriverRequest::Release { stream, token, reply } => {
                 let _ = reply.send(self.holder.release_stream(&stream, token, now));
@@ -306,7 +306,7 @@ impl Driver {
             Some(Outcome::Drained { jobs_left, .. }) => {
                 let _ = ended.send(jobs_left);
             }
-            // Dropping it tells the caller that no end will come.
+            // Dropping the sender is the answer: the drain will not end.
             Some(Outcome::Superseded) => {}
             None if self.drain.overdue => {
                 let _ = ended.send(self.holder.peek(now).pool.running);
@@ -320,7 +320,7 @@ impl Driver {
         }
     }
 
-    /// Runs every effect, then admits waiting jobs, until neither leaves any work.
+    /// Carries out all effects, then admits waiting jobs, until no work is left.
     fn run_effects(&mut self, now: Moment) {
         loop {
             while let Some(effect) = self.holder.poll_effect() {
@@ -335,7 +335,7 @@ impl Driver {
     fn apply(&mut self, effect: Effect, now: Moment) {
         match effect {
             Effect::Dial { link, target, attempt } => {
-                // The old one is not listened to from here on: the new one may say hello.
+                // Events of the old link are ignored from now on.
                 self.close_link(None);
                 self.notices.dialled();
                 self.link = Some(self.dialer.dial(link, target, attempt, self.ttl));
@@ -357,10 +357,10 @@ impl Driver {
             }
             Effect::LeaseChanged => {
                 self.changes.send_modify(|count| *count += 1);
-                self.job_queue.look_again();
+                self.job_queue.recheck();
             }
             Effect::LeaseRenewed => self.changes.send_modify(|count| *count += 1),
-            Effect::DrainEnded { jobs_left, told } => self.end_drain(jobs_left, told, now),
+            Effect::DrainEnded { jobs_left, reported } => self.end_drain(jobs_left, reported, now),
             Effect::DrainOverdue { jobs_left } => {
                 let reports = "the drain's deadline has passed: jobs still run, and the agent \
                                does not kill \
@@ -388,7 +388,7 @@ impl Driver {
         }
     }
 
-    fn end_drain(&mut self, jobs_left: u32, told: bool, now: Moment) {
+    fn end_drain(&mut self, jobs_left: u32, reported: bool, now: Moment) {
         let took = self.drain.since.map_or(Duration::ZERO, |since| now.since(since));
         match jobs_left {
             0 => {
@@ -405,10 +405,11 @@ impl Driver {
             tracing::info!("the agent stays until it gets a signal");
         }
         self.answer_drain_waiters(jobs_left);
-        self.outcome.send_replace(Some(Outcome::Drained { jobs_left, told }));
+        self.outcome.send_replace(Some(Outcome::Drained { jobs_left, reported }));
     }
 
-    /// Says once that all is done and no coordinator can be told: it looks like a hang otherwise.
+    /// Logs once that the drain is done but no coordinator can be reached: it would look like a
+    /// hang.
     fn log_goodbye(&mut self) {
         let waits = !self.drain.goodbye_logged && self.holder.outstanding().goodbye;
         if waits && self.outcome.borrow().is_none() {
@@ -431,14 +432,14 @@ impl Driver {
     fn log_drain_progress(&mut self, now: Moment) {
         if self.notices.draining() && self.drain.since.is_none() {
             self.drain.since = Some(now);
-            self.drain.told = now;
+            self.drain.logged_at = now;
         }
         let Some(since) = self.drain.since else { return };
         self.log_goodbye();
-        if self.outcome.borrow().is_some() || now.since(self.drain.told) < PROGRESS {
+        if self.outcome.borrow().is_some() || now.since(self.drain.logged_at) < PROGRESS {
             return;
         }
-        self.drain.told = now;
+        self.drain.logged_at = now;
         let outstanding = self.holder.outstanding();
         let left = self.drain.limit.map(|limit| (since + limit).since(now));
         let left = match left {

@@ -1,7 +1,7 @@
-//! HTTP/1.1 calls to this machine or this pod: a connection for each, with bounds on the time and
+//! HTTP/1.1 calls within this machine or pod: one connection per call, with limits on the time and
 //! on the bytes of the answer.
 //!
-//! Invariant: a failure says whether the server may have received the request.
+//! Invariant: an error says whether the server may have received the request.
 
 use std::error::Error;
 use std::fmt;
@@ -19,7 +19,7 @@ use hyper_util::client::legacy::connect::{CaptureConnection, HttpConnector, capt
 use hyper_util::rt::TokioExecutor;
 use tokio::time::timeout;
 
-/// Bytes of a worker's answer.
+/// The most bytes of a worker's answer.
 pub(crate) const ANSWER_BYTES_MAX: usize = 1024 * 1024;
 
 /// An `http://` URL.
@@ -87,20 +87,20 @@ pub(crate) struct Call<'a> {
     pub(crate) answer_bytes_max: usize,
 }
 
-/// An answer, whatever its status.
+/// An answer of any status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) body: Bytes,
 }
 
-/// Why a call has no answer.
+/// Why a call failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum CallError {
-    /// Nothing listens there: the request was not sent.
+    /// No process listens there: the request was not sent.
     #[error("connection refused: nothing listens there")]
     Refused,
-    /// There was no connection: the request was not sent.
+    /// The connection failed: the request was not sent.
     #[error("{0}")]
     NotSent(String),
     /// The server may have received the request and acted on it.
@@ -112,7 +112,7 @@ impl Call<'_> {
     /// Sends the request and waits for the answer.
     ///
     /// # Errors
-    /// Where there is no answer in time, or a longer one than the limit.
+    /// If no answer arrives in time, or it is longer than the limit.
     pub(crate) async fn send(self) -> Result<Answer, CallError> {
         let mut request = self.request();
         let connection = capture_connection(&mut request);
@@ -177,7 +177,7 @@ fn is_refused(error: &(dyn Error + 'static)) -> bool {
     })
 }
 
-/// What caused the client's error: its own text says only in which step it came.
+/// The causes of a client error: its own text names only the failed step.
 fn causes(error: &(dyn Error + 'static)) -> String {
     let texts: Vec<String> = anyhow::Chain::new(error).skip(1).map(ToString::to_string).collect();
     if texts.is_empty() { error.to_string() } else { texts.join(": ") }
@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_plain_urls_without_secrets_are_taken() {
+    fn accepts_only_http_urls_without_credentials() {
         for (text, shown) in [
             ("http://127.0.0.1:8080", "http://127.0.0.1:8080/"),
             ("http://[::1]:1/worker?a=b", "http://[::1]:1/worker?a=b"),

@@ -1,6 +1,5 @@
-//! Which installation of an agent this is: a number drawn at random, which stays in the state
-//! folder. A coordinator uses it to tell a restart from a second agent that was started under
-//! the same name.
+//! The identity of an installation of the agent: a random number in the state folder. A coordinator
+//! uses it to distinguish a restart from a second agent with the same name.
 
 use std::path::Path;
 
@@ -10,12 +9,12 @@ use crate::state_dir::{self, StateDir};
 
 /// The file in the state folder.
 const FILE: &str = "identity";
-/// Bytes of it that are read: an identity has 32.
+/// The most bytes of it that are read: an identity has 32.
 const BYTES_MAX: u64 = 64;
 
-/// The identity in the state folder, or a new one, which is written there. Without a folder, or
-/// where it cannot be written, it lasts as long as this process: an agent started later is another
-/// one, and waits until the leases of this one are over.
+/// Reads the identity from the state folder, or creates one there. Without a folder, or if it
+/// cannot be written, it is valid for this process only: a later agent has another identity, and
+/// waits until the leases of this one have expired.
 pub(crate) fn of(dir: Option<&StateDir>) -> AgentId {
     let drawn = AgentId(fastrand::u128(..));
     let Some(dir) = dir else { return drawn };
@@ -25,7 +24,7 @@ pub(crate) fn of(dir: Option<&StateDir>) -> AgentId {
         Ok(None) => {}
         Err(error) => tracing::warn!(%error, path = %path.display(), "cannot read the identity"),
     }
-    // Durably: an agent that a coordinator knows must not return as another one.
+    // Synced: an agent that a coordinator knows must not return with another identity.
     let line = format!("{drawn}\n");
     let written = state_dir::replace(&path, line.as_bytes());
     if let Err(error) = written.and_then(|file| state_dir::sync(&path, &file)) {
@@ -49,12 +48,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_identity_stays_with_its_folder_and_a_damaged_one_is_drawn_anew() {
+    fn keeps_the_identity_of_the_folder_and_replaces_a_damaged_one() {
         let folder = tempfile::tempdir().expect("a folder");
         let dir = StateDir::open(folder.path()).expect("it is locked");
         let first = of(Some(&dir));
         assert_eq!(of(Some(&dir)), first, "kept");
-        assert_ne!(of(None), first, "without a folder it is another one");
+        assert_ne!(of(None), first, "without a folder it is random");
         std::fs::write(dir.file(FILE), &first.to_string()[..7]).expect("cut");
         let second = of(Some(&dir));
         assert_ne!(second, first);

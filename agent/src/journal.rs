@@ -1,11 +1,12 @@
-//! The journal on disk: one line a record, written before the record is used, so that a killed
-//! agent's successor finds it. It outlives the process, not the host: only the record of a start is
-//! synced, and after another boot of the host only the epoch and the incarnation still count.
+//! The journal on disk: one line per record, written before the record takes effect, so that the
+//! successor of a killed agent finds it. It outlives the process, not the host: only the record of
+//! a start is synced, and after a reboot of the host only the epoch and the incarnation still
+//! count.
 //!
-//! Invariant: within one boot the file is a journal as [`text`] has it, which adds up to a
-//! [`Memory`]; any other file is damaged, and its agent has no memory. After a power loss it may be
-//! anything. So the boot has a file of its own, which is synced before the journal's first line
-//! under it: a journal of another boot is known as such whatever it is now.
+//! Invariant: within one boot the file has the format of [`text`] and yields a [`Memory`]; any
+//! other file is damaged, and its agent has no memory. A power loss may leave any content. So the
+//! boot id has a file of its own, which is synced before the first line under that boot is written:
+//! a journal of another boot is recognized whatever its content.
 
 mod text;
 
@@ -19,32 +20,31 @@ use leasehold_agent_core::{Journal, JournalError, Memory, Record};
 use leasehold_types::{Moment, WorkerKey};
 
 use crate::state_dir::{self, StateDir};
-use text::{End, Found, Header};
+use text::{End, Header, Parsed};
 
-/// The file that says under which boot the journal is written.
+/// The file with the id of the boot under which the journal is written.
 const BOOT_FILE: &str = "boot.json";
-/// Bytes of it that are read.
+/// The most bytes of it that are read.
 const BOOT_BYTES_MAX: u64 = 4096;
-/// Bytes of a journal that is read; a longer one counts as lost. Twenty thousand streams and ten
+/// The most bytes of a journal; a longer one counts as damaged. Twenty thousand streams and ten
 /// thousand jobs with the longest names need 20 MB.
 const JOURNAL_BYTES_MAX: u64 = 256 * 1024 * 1024;
-/// A journal is rewritten with the fewest records once it is this long and twice as long as after
-/// the last time.
+/// A journal is compacted once it is this long and twice as long as after the last compaction.
 const COMPACT_BYTES: u64 = 256 * 1024;
-/// How often it is looked whether a journal that could not be written can be.
+/// The interval between attempts to write a journal that could not be written.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Where one agent's records go.
+/// The journal of one agent.
 #[derive(Debug)]
 pub(crate) enum AgentJournal {
-    /// Nowhere: a restarted agent has no memory.
+    /// No journal: a restarted agent has no memory.
     None,
     /// A file.
     File(Box<FileJournal>),
 }
 
 impl AgentJournal {
-    /// Why it cannot be written now; none where it can.
+    /// Why it cannot be written at this moment; none if it can.
     pub(crate) fn problem(&self) -> Option<&str> {
         match self {
             Self::None => None,
@@ -52,7 +52,7 @@ impl AgentJournal {
         }
     }
 
-    /// Looks, now and then, whether one that could not be written can be.
+    /// Tries again, at an interval, to write a journal that could not be written.
     pub(crate) fn retry(&mut self, now: Moment) {
         match self {
             Self::None => {}
@@ -76,15 +76,16 @@ pub(crate) struct FileJournal {
     path: PathBuf,
     boot: PathBuf,
     header: Header,
-    /// None until the file could be begun: the one of the previous agent is in its place.
+    /// None until the file could be rewritten: until then the previous agent's file is in its
+    /// place.
     tail: Option<Tail>,
-    /// Why the file of the previous agent is to be set aside first.
+    /// The damage of the previous agent's file, which must be renamed first.
     damage: Option<String>,
-    /// What the file adds up to.
+    /// The content of the file.
     memory: Memory,
     /// Why the last record could not be written.
     problem: Option<String>,
-    /// When that is to be tried again.
+    /// When to try again.
     retry_at: Moment,
 }
 
@@ -94,14 +95,14 @@ struct Tail {
     file: File,
     end: End,
     compact_at: u64,
-    /// A record was written in part, or the mark was, and could not be taken back yet.
+    /// A record or the mark was written in part, and could not be repaired yet.
     torn: bool,
 }
 
 impl FileJournal {
-    /// Takes up the journal in `dir`, and says what it adds up to. A damaged one is set aside. One
-    /// that was found and cannot be written now is a memory all the same: records are refused until
-    /// it can be.
+    /// Opens the journal in `dir` and returns its content. A damaged file is renamed. A journal
+    /// that can be read but not written is used as well: records are refused until it can be
+    /// written.
     pub(crate) fn open(
         dir: &StateDir,
         who: &WorkerKey,
@@ -123,18 +124,18 @@ impl FileJournal {
         let memory_kept = memory.clone();
         let mut journal =
             Self { path, boot, header, tail, damage, memory: memory_kept, problem, retry_at };
-        if let Err(error) = journal.begin() {
+        if let Err(error) = journal.rewrite() {
             let path = journal.path.display().to_string();
             if !exists {
                 return Err(error).with_context(|| format!("cannot write the journal {path}"));
             }
-            journal.go_on(end, &error);
+            journal.fall_back_to_append(end, &error);
         }
         Ok((memory, journal))
     }
 
-    /// The file cannot be rewritten: more is written behind its end, if that can be.
-    fn go_on(&mut self, end: Option<End>, error: &std::io::Error) {
+    /// Appends to the existing file, if possible, because it cannot be rewritten.
+    fn fall_back_to_append(&mut self, end: Option<End>, error: &std::io::Error) {
         let path = self.path.display().to_string();
         self.tail = end.and_then(|end| Some(Tail::of(state_dir::open(&self.path).ok()?, end)));
         if self.tail.is_some() {
@@ -142,8 +143,7 @@ impl FileJournal {
             return;
         }
         tracing::error!(path, %error, "cannot write the journal, only read it: this agent \
-                                       continues with what \
-            the journal says, and accepts nothing new until it can write");
+            continues with its content, and accepts nothing new until it can write");
         self.problem = Some(error.to_string());
     }
 
@@ -156,11 +156,12 @@ impl FileJournal {
     fn write(&mut self, record: &Record) -> Result<(), JournalError> {
         let failed = |what: &str, error: std::io::Error| JournalError(format!("{what}: {error}"));
         if self.tail.is_none() {
-            self.begin().map_err(|error| failed("cannot create the file", error))?;
+            self.rewrite().map_err(|error| failed("cannot create the file", error))?;
         }
-        let tail = self.tail.as_mut().expect("it was begun");
+        let tail = self.tail.as_mut().expect("the file was rewritten");
         tail.repair().map_err(|error| failed("cannot remove a partly written record", error))?;
-        // After a boot the next number follows the last one: that one must not be lost.
+        // The next incarnation follows the last one even after a reboot, so this record must
+        // survive.
         let durable = matches!(record, Record::Begun { .. });
         let written = tail.append(record, durable.then_some(self.path.as_path()));
         written.map_err(|error| failed("cannot append a record", error))?;
@@ -171,9 +172,9 @@ impl FileJournal {
         Ok(())
     }
 
-    /// Rewrites the file with the fewest records; where that fails the long one stays in use.
+    /// Rewrites the file with the fewest records. If that fails the long file stays in use.
     fn compact(&mut self) {
-        if let Err(error) = self.begin() {
+        if let Err(error) = self.rewrite() {
             tracing::warn!(%error, "cannot compact the journal; it grows");
             if let Some(tail) = &mut self.tail {
                 tail.compact_at = COMPACT_BYTES.max(2 * tail.end.len);
@@ -181,11 +182,11 @@ impl FileJournal {
         }
     }
 
-    /// Begins the file again, with what it adds up to.
-    fn begin(&mut self) -> std::io::Result<()> {
+    /// Writes a new file with the same content.
+    fn rewrite(&mut self) -> std::io::Result<()> {
         if self.damage.is_some() {
-            // People may want to look at it.
-            std::fs::rename(&self.path, aside(&self.path))?;
+            // Kept for inspection.
+            std::fs::rename(&self.path, damaged_path(&self.path))?;
             self.damage = None;
         }
         write_boot(&self.boot, &self.header)?;
@@ -195,13 +196,13 @@ impl FileJournal {
         Ok(())
     }
 
-    /// Looks, now and then, whether a file that could not be written can be.
+    /// Tries again, at an interval, to write a file that could not be written.
     fn retry(&mut self, now: Moment) {
         if self.problem.is_none() || now < self.retry_at {
             return;
         }
         self.retry_at = now + RETRY_INTERVAL;
-        match self.begin() {
+        match self.rewrite() {
             Ok(()) => {
                 tracing::info!(path = %self.path.display(), "the journal is writable again");
                 self.problem = None;
@@ -212,17 +213,17 @@ impl FileJournal {
 }
 
 impl Tail {
-    /// The end of this file, behind which there may be what does not count.
+    /// The end of this file. There may be invalid bytes behind it.
     fn of(file: File, end: End) -> Self {
         Self { file, end, compact_at: COMPACT_BYTES.max(2 * end.len), torn: true }
     }
 
-    /// Appends a record; a `durable` one, in the file of this path, outlives the host's power, too.
+    /// Appends a record. With the path in `durable` it survives a power loss as well.
     fn append(&mut self, record: &Record, durable: Option<&Path>) -> std::io::Result<()> {
         let (line, end) = self.end.line(record);
         let write = || {
             self.file.write_all_at(&line, self.end.len)?;
-            // The record counts from here on.
+            // From here on the record is valid.
             self.file.write_all_at(&end.mark(), 0)?;
             durable.map_or(Ok(()), |path| state_dir::sync(path, &self.file))
         };
@@ -235,7 +236,7 @@ impl Tail {
         Ok(())
     }
 
-    /// Takes back what was written in part.
+    /// Removes what was written in part.
     fn repair(&mut self) -> std::io::Result<()> {
         if self.torn {
             self.file.write_all_at(&self.end.mark(), 0)?;
@@ -246,27 +247,27 @@ impl Tail {
     }
 }
 
-/// What a journal that was found is to its next agent.
+/// What the next agent takes over from a journal.
 #[derive(Debug, Default)]
 struct Recovery {
     memory: Memory,
-    /// Why the file is to be set aside.
+    /// The damage of the file, which must be renamed.
     damage: Option<String>,
-    /// Where more can be written in it.
+    /// Where records can be appended.
     end: Option<End>,
 }
 
 impl Recovery {
-    /// Judges it for the agent that `header` names.
+    /// Takes over a journal for the agent that `header` names.
     fn of(
-        found: Found,
+        found: Parsed,
         path: &Path,
         boot: &Path,
         header: &Header,
         knows_boot: bool,
     ) -> anyhow::Result<Self> {
         let (why, rest) = match found {
-            Found::Whole(old, ..)
+            Parsed::Intact(old, ..)
                 if (&old.cluster, &old.worker) != (&header.cluster, &header.worker) =>
             {
                 bail!(
@@ -279,24 +280,24 @@ impl Recovery {
                     header.worker,
                 );
             }
-            Found::Whole(..) if !knows_boot => {
-                let why = "cannot read the kernel's boot id, so the times in the journal mean \
-                           nothing";
+            Parsed::Intact(..) if !knows_boot => {
+                let why = "cannot read the kernel's boot id, so the times in the journal are \
+                           invalid";
                 (why.to_owned(), None)
             }
-            Found::Whole(old, memory, end) if old.boot_id == header.boot_id => {
+            Parsed::Intact(old, memory, end) if old.boot_id == header.boot_id => {
                 return Ok(Self { memory: *memory, damage: None, end: Some(end) });
             }
-            Found::Whole(_, memory, _) => {
+            Parsed::Intact(_, memory, _) => {
                 return Ok(Self { memory: after_boot(*memory), ..Self::default() });
             }
-            Found::Damaged { why, header: old, rest } => {
+            Parsed::Damaged { why, header: old, rest } => {
                 let booted = || knows_boot && is_of_another_boot(boot, header);
                 let booted = old.as_ref().map_or_else(booted, |old| is_after(header, old));
                 (why, booted.then_some(rest))
             }
         };
-        let (path, aside) = (path.display().to_string(), aside(path).display().to_string());
+        let (path, aside) = (path.display().to_string(), damaged_path(path).display().to_string());
         let memory = match rest {
             Some(rest) => {
                 tracing::warn!(
@@ -313,8 +314,7 @@ impl Recovery {
                     why,
                     aside,
                     "the journal is damaged: renamed. This agent starts without it, and its \
-                     worker gets no \
-                     new leases until those of the previous agent have expired"
+                     worker gets no new leases until those of the previous agent have expired"
                 );
                 Memory::default()
             }
@@ -328,21 +328,20 @@ fn after_boot(memory: Memory) -> Memory {
     memory.after_boot()
 }
 
-/// Whether the boot that `header` names is known, and is another than that of `old`, of the same
-/// worker.
+/// Whether both boot ids are known and differ, for the same worker.
 fn is_after(header: &Header, old: &Header) -> bool {
     let same_worker = (&old.cluster, &old.worker) == (&header.cluster, &header.worker);
     let known = !header.boot_id.is_empty() && !old.boot_id.is_empty();
     same_worker && known && old.boot_id != header.boot_id
 }
 
-/// Whether the last agent here ran under another boot.
+/// Whether the previous agent ran under another boot.
 fn is_of_another_boot(path: &Path, header: &Header) -> bool {
     let bytes = state_dir::read(path, BOOT_BYTES_MAX).ok().flatten().unwrap_or_default();
     text::parse_header(&bytes).is_some_and(|old| is_after(header, &old))
 }
 
-/// Notes under which boot the journal is written from now on, durably.
+/// Writes the boot id for the journal durably.
 fn write_boot(path: &Path, header: &Header) -> std::io::Result<()> {
     let bytes = text::write_header(header);
     if state_dir::read(path, BOOT_BYTES_MAX).is_ok_and(|old| old.as_ref() == Some(&bytes)) {
@@ -352,20 +351,20 @@ fn write_boot(path: &Path, header: &Header) -> std::io::Result<()> {
     state_dir::sync(path, &file)
 }
 
-fn read(path: &Path) -> anyhow::Result<Option<Found>> {
+fn read(path: &Path) -> anyhow::Result<Option<Parsed>> {
     let bytes = state_dir::read(path, JOURNAL_BYTES_MAX + 1);
     let bytes = bytes.with_context(|| format!("cannot read the journal {}", path.display()))?;
     Ok(bytes.map(|bytes| match bytes.len() as u64 > JOURNAL_BYTES_MAX {
         false => text::parse(&bytes),
         true => {
             let why = format!("it is longer than {JOURNAL_BYTES_MAX} bytes");
-            Found::Damaged { why, header: None, rest: Box::default() }
+            Parsed::Damaged { why, header: None, rest: Box::default() }
         }
     }))
 }
 
-/// Where a damaged journal is kept.
-fn aside(path: &Path) -> PathBuf {
+/// The path that a damaged journal is renamed to.
+fn damaged_path(path: &Path) -> PathBuf {
     path.with_extension("jsonl.lost")
 }
 

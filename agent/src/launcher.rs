@@ -1,8 +1,8 @@
-//! A program before it runs: a process of the agent's own executable, which becomes the program
-//! only when the agent says so.
+//! The launcher: a process of the agent's own executable that becomes a program (exec) when the
+//! agent sends it a message.
 //!
-//! Invariant: no program runs that is not in a record on disk: an agent that is killed between the
-//! start of a process and its entry, or cannot write it, leaves one behind that just ends.
+//! Invariant: a program runs only after it is recorded on disk. If the agent is killed before it
+//! has written the record, or cannot write it, the launcher exits without running the program.
 
 use std::ffi::OsString;
 use std::io::{IoSlice, IoSliceMut, Write};
@@ -24,25 +24,25 @@ use tokio::io::AsyncReadExt;
 
 use crate::reaper::{Process, Reaper};
 
-/// What the executable is called in this part.
+/// The name under which the executable runs as a launcher.
 pub(crate) const NAME: &str = "leasehold-launcher";
-/// This program's own executable, also where it was replaced on disk.
+/// This program's own executable, even if it was replaced on disk.
 pub(crate) const EXECUTABLE: &str = "/proc/self/exe";
-/// How long a program may take until it runs.
+/// How long the program may take to start.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// The longest reason why it does not.
+/// The most bytes of an error of the launcher.
 const REASON_BYTES_MAX: u64 = 4096;
-/// What lets the program run.
+/// The message that starts the program.
 const START: [u8; 1] = *b"!";
 
-/// A closed launch.
+/// A launcher that waits for its message.
 #[derive(Debug)]
 pub(crate) struct Launch {
     socket: tokio::net::UnixStream,
 }
 
 impl Launch {
-    /// Starts a process that will be `command`, in a group of its own.
+    /// Starts a launcher for `command`, in its own process group.
     pub(crate) fn prepare(
         command: &[OsString],
         environment: &[(&'static str, String)],
@@ -58,12 +58,12 @@ impl Launch {
         Ok((Self { socket }, process))
     }
 
-    /// Lets the program run, with this input or none.
+    /// Runs the program, with this standard input or none.
     pub(crate) async fn exec(self, stdin: Option<BorrowedFd<'_>>) -> anyhow::Result<()> {
         let opening = async {
             send_start(&self.socket, stdin).context("its process ended before it ran")?;
             let mut reason = String::new();
-            // The end of the program's loading closes the other end of the socket.
+            // A successful exec closes the other end of the socket.
             self.socket.take(REASON_BYTES_MAX).read_to_string(&mut reason).await?;
             match reason.is_empty() {
                 true => Ok(()),
@@ -71,19 +71,19 @@ impl Launch {
             }
         };
         let opened = tokio::time::timeout(TIMEOUT, opening).await;
-        opened.with_context(|| format!("it did not start within {TIMEOUT:?}"))?
+        opened.with_context(|| format!("the program did not start within {TIMEOUT:?}"))?
     }
 }
 
-/// Whether this process is a launch: it has not become its program yet, and may never do.
+/// Whether this process is still a launcher and has not become its program.
 pub(crate) fn is_launcher(pid: Pid) -> bool {
     let line = std::fs::read(format!("/proc/{}/cmdline", pid.as_raw_pid())).unwrap_or_default();
     line.split(|byte| *byte == 0).next() == Some(NAME.as_bytes())
 }
 
-/// The launcher's own process: waits for the message, and becomes the program.
+/// The launcher's process: waits for the message, then becomes the program.
 pub(crate) fn main(mut command: impl Iterator<Item = OsString>) -> ExitCode {
-    // A copy that the program will not inherit.
+    // A close-on-exec copy, which the program does not inherit.
     let Ok(socket) = std::io::stdin().as_fd().try_clone_to_owned() else {
         return ExitCode::from(126);
     };
@@ -105,11 +105,11 @@ fn send_start(socket: impl AsFd, stdin: Option<BorrowedFd<'_>>) -> rustix::io::R
     if !inputs.is_empty() && !control.push(SendAncillaryMessage::ScmRights(&inputs)) {
         return Err(Errno::NOBUFS);
     }
-    // The socket is new: it has room for a byte.
+    // The socket is new, so it has space for one byte.
     sendmsg(socket, &[IoSlice::new(&START)], &mut control, SendFlags::NOSIGNAL).map(drop)
 }
 
-/// The program's input, once the message has come; none if the agent has gone.
+/// Waits for the message, and returns the program's input; none if the agent has exited.
 fn receive_start(socket: &UnixStream) -> Option<Stdio> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);

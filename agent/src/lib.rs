@@ -1,7 +1,7 @@
-//! Leasehold's agent: a thin shell round the holder of one worker's leases.
+//! Leasehold's agent: a thin shell around the holder of one worker's leases.
 //!
 //! One driver task owns the holder and reads the clock; the link to the coordinator, the worker's
-//! API, the adapters and the child only pass messages to it and from it.
+//! API, the adapters and the child only exchange messages with it.
 
 pub mod config;
 pub mod drain;

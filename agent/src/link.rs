@@ -1,6 +1,6 @@
 //! The link to a coordinator: one task per dial, which opens one gRPC stream and passes messages
-//! both ways. It decides nothing. Everything that it says carries its number, so that what an
-//! older link says is told apart and dropped.
+//! both ways. It decides nothing. Every event carries the number of its link, so that the driver
+//! drops events of an older link.
 
 pub(crate) mod token;
 
@@ -25,24 +25,24 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity
 use crate::backoff;
 use crate::config::{Address, Tls};
 
-/// How long a connection, with its TLS handshake, may take to come about.
+/// How long connecting may take, with the TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a connection may be silent before it is asked for a sign of life, and how long that
-/// may take: a fifth of a lease, so that three are left to find another leader, within these
-/// bounds. Nothing else ends a link that waits for its welcome or its snapshot.
+/// The interval and the timeout of HTTP/2 keepalives: a fifth of a lease each, so that three fifths
+/// are left to find another leader, within these bounds. Nothing else ends a link that waits for
+/// its welcome or its snapshot.
 const KEEPALIVE_MAX: Duration = Duration::from_secs(2);
 /// See [`KEEPALIVE_MAX`].
 const KEEPALIVE_MIN: Duration = Duration::from_millis(400);
 /// See [`KEEPALIVE_MAX`].
 const KEEPALIVES_PER_TTL: u32 = 5;
-/// Messages on their way to a coordinator that reads slowly; one more ends the link.
+/// Queued messages to a coordinator that reads slowly; one more ends the link.
 const OUTBOX_MAX: usize = 64;
-/// What tonic says where an answer is no gRPC.
-const NO_GRPC: [&str; 2] = ["invalid compression flag", "port for health and metrics"];
-/// Bytes that a coordinator may send ahead of what this agent has read.
+/// Texts in tonic's error if the answer is not gRPC.
+const NOT_GRPC: [&str; 2] = ["invalid compression flag", "port for health and metrics"];
+/// Bytes that a coordinator may send before this agent has read them.
 const WINDOW_BYTES: u32 = 1024 * 1024;
 
-/// What a link's task says.
+/// An event of a link.
 #[derive(Debug)]
 pub(crate) struct LinkEvent {
     /// Which link.
@@ -54,13 +54,13 @@ pub(crate) struct LinkEvent {
 /// What happened to a link.
 #[derive(Debug)]
 pub(crate) enum LinkChange {
-    /// The connection is there.
+    /// It is connected.
     Opened,
-    /// A message came.
+    /// A message arrived.
     Message(Box<CoordinatorMessage>),
-    /// The coordinator looks at no tokens, and one was shown.
+    /// The agent sent a token, and the coordinator ignores tokens.
     TokenIgnored,
-    /// It has ended, or could not be opened, and why.
+    /// It has ended or could not be opened; the reason.
     Closed(String),
 }
 
@@ -69,22 +69,22 @@ pub(crate) enum LinkChange {
 pub(crate) struct Link {
     pub(crate) number: LinkNumber,
     pub(crate) address: String,
-    /// The connection is there.
+    /// It is connected.
     pub(crate) opened: bool,
     outbox: Option<mpsc::Sender<AgentMessage>>,
     task: JoinHandle<()>,
 }
 
 impl Link {
-    /// Sends a message; says whether the link still takes any.
+    /// Queues a message; returns false if the link takes no more.
     pub(crate) fn send(&self, message: AgentMessage) -> bool {
         self.outbox.as_ref().is_some_and(|outbox| outbox.try_send(message).is_ok())
     }
 
-    /// Sends what is still to be sent and lets the coordinator end the stream.
-    pub(crate) async fn finish(mut self, patience: Duration) {
+    /// Sends the queued messages and waits until the coordinator ends the stream.
+    pub(crate) async fn finish(mut self, timeout: Duration) {
         self.outbox = None;
-        let _ = tokio::time::timeout(patience, &mut self.task).await;
+        let _ = tokio::time::timeout(timeout, &mut self.task).await;
     }
 }
 
@@ -104,17 +104,17 @@ pub(crate) struct Dialer {
 }
 
 impl Dialer {
-    /// A dialer whose links say what happens on `events`.
+    /// A dialer whose links report on `events`.
     pub(crate) fn new(
         coordinators: Vec<Address>,
         tls: Option<Tls>,
         events: mpsc::Sender<LinkEvent>,
     ) -> Self {
-        assert!(!coordinators.is_empty(), "the command line wants at least one");
+        assert!(!coordinators.is_empty(), "the command line requires at least one");
         Self { coordinators, next: 0, tls, events }
     }
 
-    /// Dials, after a wait unless `attempt` is 0; with the lease time, where it is known.
+    /// Dials, after a wait unless `attempt` is 0. `ttl` sets the keepalive interval if it is known.
     pub(crate) fn dial(
         &mut self,
         number: LinkNumber,
@@ -164,7 +164,7 @@ impl Dial {
     async fn run(&self, messages: mpsc::Receiver<AgentMessage>) -> anyhow::Result<()> {
         let connect = async {
             let connected = self.endpoint().await?.connect().await;
-            connected.map_err(|error| self.no_tls(error))
+            connected.map_err(|error| self.explain_connect_error(error))
         };
         let channel: anyhow::Result<Channel> = tokio::time::timeout(CONNECT_TIMEOUT, connect)
             .await
@@ -178,15 +178,16 @@ impl Dial {
         if let Some(path) = self.tls.as_ref().and_then(|tls| tls.token.as_deref()) {
             request.metadata_mut().insert("authorization", token::bearer(path).await?);
         }
-        let session = client.open_session(request).await.map_err(|status| self.explained(status));
+        let session =
+            client.open_session(request).await.map_err(|status| self.explain_status(status));
         let session = session?;
-        let word = session.metadata().get(TOKEN_METADATA);
-        if word.is_some_and(|word| word.as_bytes() == TOKEN_IGNORED.as_bytes()) {
+        let token_note = session.metadata().get(TOKEN_METADATA);
+        if token_note.is_some_and(|note| note.as_bytes() == TOKEN_IGNORED.as_bytes()) {
             self.send_event(LinkChange::TokenIgnored).await;
         }
         let mut responses = session.into_inner();
         while let Some(response) =
-            responses.message().await.map_err(|status| self.explained(status))?
+            responses.message().await.map_err(|status| self.explain_status(status))?
         {
             let message = CoordinatorMessage::try_from(response)
                 .context("cannot decode the coordinator's message")?;
@@ -212,38 +213,37 @@ impl Dial {
         }
     }
 
-    /// An error of connecting with what may be behind it: a port that answers in plain text.
-    fn no_tls(&self, error: tonic::transport::Error) -> anyhow::Error {
+    /// Adds the likely cause to a connection error: the port does not use TLS.
+    fn explain_connect_error(&self, error: tonic::transport::Error) -> anyhow::Error {
         let plain = self.tls.is_some() && cause(&error).contains("InvalidContentType");
         let error = anyhow::Error::from(error);
         match plain {
             true => error.context(
-                "this port does not use TLS: give --coordinator the gRPC port (--listen) of a \
+                "this port does not use TLS: set --coordinator to the gRPC port (--listen) of a \
                  coordinator with a certificate, or remove --tls-ca",
             ),
             false => error,
         }
     }
 
-    /// A status with what may be behind it: a port that wants TLS ends a plain connection without
-    /// a word, and one that serves other things answers what is no gRPC.
-    fn explained(&self, status: tonic::Status) -> anyhow::Error {
+    /// Adds the likely cause to a status: a TLS port closes a plain connection without an answer,
+    /// and an HTTP port does not answer with gRPC.
+    fn explain_status(&self, status: tonic::Status) -> anyhow::Error {
         let broke = status.source().is_some();
-        let no_grpc = NO_GRPC.iter().any(|words| status.message().contains(words));
+        let not_grpc = NOT_GRPC.iter().any(|words| status.message().contains(words));
         let error = anyhow::Error::from(status);
         match self.tls {
-            _ if no_grpc => error.context(
-                "this is not a coordinator's gRPC port: give --coordinator the port of its \
-                 --listen \
-                 (7400 by default), not that of --http-listen",
+            _ if not_grpc => error.context(
+                "this is not a coordinator's gRPC port: set --coordinator to the port of its \
+                 --listen (7400 by default), not of its --http-listen",
             ),
             None if broke => error.context(
-                "the connection ended before an answer (if the coordinator wants TLS, give \
+                "the connection ended before an answer (if the coordinator requires TLS, set \
                  --tls-ca)",
             ),
             Some(Tls { identity: None, .. }) if broke => error.context(
-                "the connection ended before an answer (if the coordinator wants certificates of \
-                 its clients, give --tls-cert and --tls-key)",
+                "the connection ended before an answer (if the coordinator requires client \
+                 certificates, set --tls-cert and --tls-key)",
             ),
             None | Some(_) => error,
         }
@@ -260,7 +260,7 @@ fn keepalive(ttl: Option<Duration>) -> Duration {
     part.clamp(KEEPALIVE_MIN, KEEPALIVE_MAX)
 }
 
-/// The TLS settings from the files as they are now.
+/// Reads the TLS settings from their files.
 pub(crate) async fn client_tls(tls: &Tls) -> anyhow::Result<ClientTlsConfig> {
     let read = async |path: &std::path::Path| {
         let bytes = tokio::fs::read(path).await;
@@ -277,7 +277,7 @@ pub(crate) async fn client_tls(tls: &Tls) -> anyhow::Result<ClientTlsConfig> {
     Ok(config)
 }
 
-/// An error and all that it came from, each said once: tonic's own texts hide the cause.
+/// The error and its causes, each text once: tonic's own texts hide the cause.
 fn cause(error: &(dyn Error + 'static)) -> String {
     let mut parts: Vec<String> = Vec::new();
     let mut next = Some(error);
@@ -286,7 +286,7 @@ fn cause(error: &(dyn Error + 'static)) -> String {
             Some(status) => format!("{:?}: {}", status.code(), status.message()),
             None => error.to_string(),
         };
-        if !part.is_empty() && !parts.iter().any(|said| said.contains(&part)) {
+        if !part.is_empty() && !parts.iter().any(|other| other.contains(&part)) {
             parts.push(part);
         }
         next = error.source();
@@ -299,7 +299,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn addresses_are_dialled_in_turn_and_a_leader_at_once() {
+    async fn dials_the_addresses_in_turn_and_the_named_leader_next() {
         let (events, _kept) = mpsc::channel(8);
         let addresses = ["a:1", "b:2"].map(|text| text.parse().expect("an address"));
         let mut dialer = Dialer::new(addresses.into(), None, events);
@@ -312,14 +312,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_refused_connection_is_closed_with_its_cause() {
+    async fn reports_a_refused_connection_with_its_cause() {
         let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = free.local_addr().expect("it is bound").to_string();
         drop(free);
-        let (events, mut said) = mpsc::channel(8);
+        let (events, mut received) = mpsc::channel(8);
         let mut dialer = Dialer::new(vec![address.parse().expect("ok")], None, events);
         let _link = dialer.dial(LinkNumber(9), Target::Next, 0, None);
-        let event = said.recv().await.expect("it says so");
+        let event = received.recv().await.expect("a closed event");
         assert_eq!(event.link, LinkNumber(9));
         let LinkChange::Closed(why) = event.what else { panic!("{event:?}") };
         assert!(why.contains("refused"), "{why}");

@@ -1,46 +1,46 @@
-//! What went wrong with which coordinator, at a bounded rate: a cause is said at once when it is
-//! new, and then every half minute while it lasts.
+//! Limits repeated log lines: a new cause is logged at once, and then every half minute while it
+//! repeats.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use leasehold_types::Moment;
 
-/// How often a cause that lasts is said again.
+/// The interval between log lines of the same cause.
 const REPEAT: Duration = Duration::from_secs(30);
-/// Causes that are remembered; beyond them the oldest is forgotten.
+/// Remembered causes; one more replaces the oldest.
 const CAUSES_MAX: usize = 64;
 
-/// The causes that were said, and when.
+/// The causes that were logged, and when.
 #[derive(Debug, Default)]
 pub(crate) struct LogLimiter {
-    said: BTreeMap<(String, String), Said>,
+    logged: BTreeMap<(String, String), LoggedCause>,
 }
 
 #[derive(Debug)]
-struct Said {
+struct LoggedCause {
     last: Moment,
-    unsaid: u64,
+    suppressed: u64,
 }
 
 impl LogLimiter {
-    /// Whether to say this cause now, and how often it came up unsaid since the last time.
+    /// If this cause is to be logged now, returns how often it was suppressed since the last line.
     pub(crate) fn admit(&mut self, address: &str, cause: &str, now: Moment) -> Option<u64> {
         let key = (address.to_owned(), cause.to_owned());
-        if let Some(said) = self.said.get_mut(&key) {
-            if now.since(said.last) < REPEAT {
-                said.unsaid += 1;
+        if let Some(entry) = self.logged.get_mut(&key) {
+            if now.since(entry.last) < REPEAT {
+                entry.suppressed += 1;
                 return None;
             }
-            said.last = now;
-            return Some(std::mem::take(&mut said.unsaid));
+            entry.last = now;
+            return Some(std::mem::take(&mut entry.suppressed));
         }
-        if self.said.len() == CAUSES_MAX {
-            let oldest = self.said.iter().min_by_key(|(_, said)| said.last);
+        if self.logged.len() == CAUSES_MAX {
+            let oldest = self.logged.iter().min_by_key(|(_, entry)| entry.last);
             let oldest = oldest.map(|(key, _)| key.clone());
-            oldest.map(|key| self.said.remove(&key));
+            oldest.map(|key| self.logged.remove(&key));
         }
-        self.said.insert(key, Said { last: now, unsaid: 0 });
+        self.logged.insert(key, LoggedCause { last: now, suppressed: 0 });
         Some(0)
     }
 }
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cause_is_said_at_once_then_every_half_minute_with_its_count() {
+    fn logs_a_cause_at_once_then_every_half_minute_with_the_suppressed_count() {
         let mut log_limiter = LogLimiter::default();
         let at = |secs| Moment::default() + Duration::from_secs(secs);
         assert_eq!(log_limiter.admit("a:1", "refused", at(0)), Some(0));
@@ -62,6 +62,6 @@ mod tests {
         for number in 0..1000 {
             log_limiter.admit("a:1", &number.to_string(), at(31));
         }
-        assert_eq!(log_limiter.said.len(), CAUSES_MAX);
+        assert_eq!(log_limiter.logged.len(), CAUSES_MAX);
     }
 }

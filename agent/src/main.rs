@@ -1,5 +1,5 @@
-//! Leasehold's agent as a program: parses its command line and runs, unless it was started in one
-//! of the small parts that the adapter `process` gives it.
+//! The agent's program: runs a helper process if an agent started it as one, and otherwise parses
+//! the command line and runs it.
 
 use std::process::ExitCode;
 
@@ -7,7 +7,7 @@ use leasehold_agent::config::Invocation;
 use leasehold_agent::{drain, run};
 
 fn main() -> ExitCode {
-    if let Some(code) = run::part() {
+    if let Some(code) = run::run_helper() {
         return code;
     }
     match Invocation::parse() {

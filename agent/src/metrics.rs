@@ -1,20 +1,20 @@
-//! The agent's own figures, in Prometheus' text format. The driver and the adapter set them; a
-//! scrape only reads.
+//! The agent's metrics in the Prometheus text format. The driver and the adapters set them; a
+//! scrape only reads them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// All the figures of one agent.
+/// All metrics of one agent.
 #[derive(Debug, Default)]
 pub(crate) struct Metrics {
     pub(crate) connected: AtomicBool,
     /// A coordinator has welcomed this agent at least once.
     pub(crate) welcomed: AtomicBool,
-    /// A coordinator has answered once, be it with a refusal, or one could not be reached.
+    /// A coordinator has answered once, even with a refusal, or a dial has failed.
     pub(crate) answered: AtomicBool,
-    /// Why this agent may not have its worker's name: another one has it.
+    /// The refusal, if another agent has the worker's name.
     name_taken: Mutex<Option<String>>,
     pub(crate) epoch: AtomicU64,
     pub(crate) pool_size: AtomicU32,
@@ -24,9 +24,9 @@ pub(crate) struct Metrics {
     pub(crate) draining: AtomicBool,
     pub(crate) reconnects: AtomicU64,
     pub(crate) file_failures: AtomicU64,
-    /// The version of the lease that the worker's file shows.
+    /// The version of the lease in the worker's file.
     pub(crate) file_shows: AtomicU64,
-    /// Streams whose program runs, and those that wait for theirs to start.
+    /// Streams whose program runs, and streams whose program has not started.
     pub(crate) processes: AtomicU64,
     pub(crate) processes_missing: AtomicU64,
     /// Programs that ended by themselves, and those that had to be killed.
@@ -38,7 +38,7 @@ pub(crate) struct Metrics {
     child_problem: Mutex<Option<String>>,
     /// Why a stream's program cannot be started.
     process_problem: Mutex<Option<String>>,
-    /// Why the worker's file is not as it should be.
+    /// Why the worker's file is out of date.
     file_problem: Mutex<Option<String>>,
     pub(crate) worker_failures: AtomicU64,
     /// Why the agent cannot reach a polled worker.
@@ -47,83 +47,89 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    /// Counts a job that was not let begin.
+    /// Counts a refused job.
     pub(crate) fn count_refused(&self, reason: &'static str) {
-        let mut refused = self.refused.lock().expect("nobody panics while counting");
+        let mut refused = self.refused.lock().expect("the lock is not poisoned");
         *refused.entry(reason).or_default() += 1;
     }
 
-    /// Says who has the worker's name; none where it is this agent's, as far as it is known.
+    /// Sets the refusal if another agent has the worker's name; none if not.
     pub(crate) fn set_name_taken(&self, by: Option<String>) {
-        *self.name_taken.lock().expect("nobody panics while setting it") = by;
+        *self.name_taken.lock().expect("the lock is not poisoned") = by;
     }
 
     /// Whether another agent has the worker's name.
     pub(crate) fn is_name_taken(&self) -> bool {
-        self.name_taken.lock().expect("see above").is_some()
+        self.name_taken.lock().expect("the lock is not poisoned").is_some()
     }
 
-    /// Says why the worker's file is not as it should be; none where it is.
+    /// Sets why the worker's file is out of date; none if it is current.
     pub(crate) fn set_file_problem(&self, problem: Option<String>) {
-        *self.file_problem.lock().expect("nobody panics while setting it") = problem;
+        *self.file_problem.lock().expect("the lock is not poisoned") = problem;
     }
 
-    /// Says why the journal cannot be written; none where it can.
+    /// Sets why the journal cannot be written; none if it can.
     pub(crate) fn set_journal_problem(&self, problem: Option<&str>) {
-        let mut set = self.journal_problem.lock().expect("nobody panics while setting it");
+        let mut set = self.journal_problem.lock().expect("the lock is not poisoned");
         if set.as_deref() != problem {
             *set = problem.map(str::to_owned);
         }
     }
 
-    /// Says why the worker is not started; none where it is, or is not to be.
+    /// Sets why the worker is not started; none if it is, or must not run.
     pub(crate) fn set_child_problem(&self, problem: Option<String>) {
-        *self.child_problem.lock().expect("nobody panics while setting it") = problem;
+        *self.child_problem.lock().expect("the lock is not poisoned") = problem;
     }
 
-    /// Says why a stream's program cannot be started; none where all can.
+    /// Sets why a stream's program cannot be started; none if all can.
     pub(crate) fn set_process_problem(&self, problem: Option<String>) {
-        *self.process_problem.lock().expect("nobody panics while setting it") = problem;
+        *self.process_problem.lock().expect("the lock is not poisoned") = problem;
     }
 
-    /// Says why the agent cannot reach the worker; none where it can.
+    /// Sets why the agent cannot reach the worker; none if it can.
     pub(crate) fn set_worker_problem(&self, problem: Option<String>) {
-        *self.worker_problem.lock().expect("nobody panics while setting it") = problem;
+        *self.worker_problem.lock().expect("the lock is not poisoned") = problem;
     }
 
-    /// Why the agent is not ready; none where it is. Ready means that a coordinator has welcomed
-    /// it once: an outage of the coordinator later must not take every worker out of service.
+    /// Why the agent is not ready; none if it is. Ready means that a coordinator has welcomed it
+    /// once: a later outage of the coordinator must not take all workers out of service.
     pub(crate) fn unready(&self) -> Option<String> {
-        if let Some(by) = self.name_taken.lock().expect("see above").clone() {
+        if let Some(by) = self.name_taken.lock().expect("the lock is not poisoned").clone() {
             return Some(format!("refused: {by}"));
         }
-        if let Some(problem) = self.journal_problem.lock().expect("see above").clone() {
+        if let Some(problem) =
+            self.journal_problem.lock().expect("the lock is not poisoned").clone()
+        {
             return Some(format!(
                 "cannot write the journal: {problem}: until the agent can, no job begins, no job's \
                  end is confirmed, and no lease is granted or renewed"
             ));
         }
-        if let Some(problem) = self.child_problem.lock().expect("see above").clone() {
+        if let Some(problem) = self.child_problem.lock().expect("the lock is not poisoned").clone()
+        {
             return Some(problem);
         }
-        if let Some(problem) = self.file_problem.lock().expect("see above").clone() {
+        if let Some(problem) = self.file_problem.lock().expect("the lock is not poisoned").clone() {
             return Some(format!("the worker's streams are out of date: {problem}"));
         }
-        if let Some(problem) = self.process_problem.lock().expect("see above").clone() {
+        if let Some(problem) =
+            self.process_problem.lock().expect("the lock is not poisoned").clone()
+        {
             return Some(problem);
         }
-        if let Some(problem) = self.worker_problem.lock().expect("see above").clone() {
+        if let Some(problem) = self.worker_problem.lock().expect("the lock is not poisoned").clone()
+        {
             return Some(format!("cannot reach the worker: {problem}"));
         }
         (!self.welcomed.load(Relaxed)).then(|| "no coordinator has welcomed this agent yet".into())
     }
 
-    /// The figures as a scrape reads them.
+    /// The metrics in the text format.
     pub(crate) fn render(&self) -> String {
         let mut out = String::new();
-        let file_ok = self.file_problem.lock().expect("see above").is_none();
-        let journal_ok = self.journal_problem.lock().expect("see above").is_none();
-        let worker_ok = self.worker_problem.lock().expect("see above").is_none();
+        let file_ok = self.file_problem.lock().expect("the lock is not poisoned").is_none();
+        let journal_ok = self.journal_problem.lock().expect("the lock is not poisoned").is_none();
+        let worker_ok = self.worker_problem.lock().expect("the lock is not poisoned").is_none();
         let version = env!("CARGO_PKG_VERSION");
         let mut one = |name: &str, kind: &str, help: &str, value: u64| {
             let name = format!("leasehold_agent_{name}");
@@ -131,13 +137,18 @@ impl Metrics {
         };
         let bit = |bit: &AtomicBool| u64::from(bit.load(Relaxed));
         one("connected", "gauge", "1 while a leading coordinator answers.", bit(&self.connected));
-        one("epoch", "gauge", "The highest epoch that was answered.", self.epoch.load(Relaxed));
+        one(
+            "epoch",
+            "gauge",
+            "The highest epoch that welcomed this agent.",
+            self.epoch.load(Relaxed),
+        );
         let size = u64::from(self.pool_size.load(Relaxed));
         one("pool_size", "gauge", "Jobs that may run at once.", size);
-        one("running", "gauge", "Jobs that run.", u64::from(self.running.load(Relaxed)));
-        one("streams", "gauge", "Stream leases that are held.", self.streams.load(Relaxed));
+        one("running", "gauge", "Running jobs.", u64::from(self.running.load(Relaxed)));
+        one("streams", "gauge", "Stream leases held.", self.streams.load(Relaxed));
         let count = self.bindings.load(Relaxed);
-        one("bindings", "gauge", "Shares of pipelines that are held.", count);
+        one("bindings", "gauge", "Shares of pipelines held.", count);
         one("draining", "gauge", "1 while the worker drains.", bit(&self.draining));
         let count = self.reconnects.load(Relaxed);
         one("reconnects_total", "counter", "Dials after the first one.", count);
@@ -156,25 +167,30 @@ impl Metrics {
         let count = self.processes_missing.load(Relaxed);
         one("processes_missing", "gauge", "Streams that wait for their program to start.", count);
         let count = self.process_exits.load(Relaxed);
-        one("process_exits_total", "counter", "Programs that ended by themselves.", count);
+        one("process_exits_total", "counter", "Programs that exited by themselves.", count);
         let count = self.process_kills.load(Relaxed);
-        one("process_kills_total", "counter", "Programs that were ended by SIGKILL.", count);
+        one(
+            "process_kills_total",
+            "counter",
+            "Programs that the agent killed with SIGKILL.",
+            count,
+        );
         let count = self.worker_failures.load(Relaxed);
         one("worker_failures_total", "counter", "Failed calls of the worker.", count);
         let help = "0 while the agent cannot reach the worker.";
         one("worker_ok", "gauge", help, u64::from(worker_ok));
         let _ = writeln!(
             out,
-            "# HELP leasehold_agent_begin_refused_total Jobs that were not let begin.\n\
+            "# HELP leasehold_agent_begin_refused_total Jobs that the agent refused.\n\
              # TYPE leasehold_agent_begin_refused_total counter"
         );
-        for (reason, count) in self.refused.lock().expect("see above").iter() {
+        for (reason, count) in self.refused.lock().expect("the lock is not poisoned").iter() {
             let name = "leasehold_agent_begin_refused_total";
             let _ = writeln!(out, "{name}{{reason=\"{reason}\"}} {count}");
         }
         let _ = writeln!(
             out,
-            "# HELP leasehold_agent_build_info The version that runs.\n\
+            "# HELP leasehold_agent_build_info The version of the agent.\n\
              # TYPE leasehold_agent_build_info gauge\n\
              leasehold_agent_build_info{{version=\"{version}\"}} 1"
         );

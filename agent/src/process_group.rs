@@ -1,9 +1,9 @@
-//! The process group of one stream's program: it and all that it has started. It is over when the
-//! last of them is.
+//! The process group of a program: its first process and all that it has started. It exists as long
+//! as any of them runs.
 //!
-//! Invariant: no signal goes to a group whose number another program has got meanwhile. The kernel
-//! gives a number out again only when no process and no group has it any more, so a group whose
-//! first process is gone is still the same one.
+//! Invariant: no signal goes to a group whose id another program has reused. The kernel reuses an
+//! id only when no process and no group has it, so a group whose first process has exited is still
+//! the same group.
 
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
@@ -11,15 +11,14 @@ use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 /// A process group.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct ProcessGroup {
-    /// Its number: the id of its first process.
+    /// Its id: that of its first process.
     pub(crate) id: i32,
-    /// When that one started, in the kernel's ticks since the boot.
+    /// When that process started, in clock ticks since the boot.
     pub(crate) started: String,
 }
 
 impl ProcessGroup {
-    /// The group of a process that has just been started as its first; none where it has ended
-    /// already.
+    /// The group of a process that was started as its leader; none if it has already exited.
     pub(crate) fn of(pid: Pid) -> Option<Self> {
         Some(Self { id: pid.as_raw_pid(), started: start_time(pid)? })
     }
@@ -31,26 +30,26 @@ impl ProcessGroup {
 
     /// Whether any process of it runs. A zombie does not count.
     pub(crate) fn exists(&self) -> bool {
-        let Some(pid) = self.pid().filter(|_| !self.is_anothers()) else { return false };
-        // A program of another user may refuse the signal: it runs all the same.
+        let Some(pid) = self.pid().filter(|_| !self.id_is_reused()) else { return false };
+        // A process of another user refuses the signal, but it runs.
         test_kill_process_group(pid) != Err(Errno::SRCH)
             && (self.has_leader() || self.has_members())
     }
 
-    /// Sends a signal to all of it; what has ended needs none.
+    /// Sends a signal to all of its processes, if any runs.
     pub(crate) fn signal(&self, signal: Signal) {
-        if let Some(pid) = self.pid().filter(|_| !self.is_anothers()) {
+        if let Some(pid) = self.pid().filter(|_| !self.id_is_reused()) {
             let _ = kill_process_group(pid, signal);
         }
     }
 
     fn pid(&self) -> Option<Pid> {
-        // 0 and 1 would mean the caller's own group and everybody.
+        // kill(0) and kill(-1) would reach the caller's own group and all processes.
         Some(self.id).filter(|id| *id > 1).and_then(Pid::from_raw)
     }
 
-    /// Whether a process that started at another time has its number.
-    fn is_anothers(&self) -> bool {
+    /// Whether a process that started at another time has its id.
+    fn id_is_reused(&self) -> bool {
         self.pid().and_then(start_time).is_some_and(|started| started != self.started)
     }
 
@@ -59,7 +58,7 @@ impl ProcessGroup {
         let names = all.flatten().filter_map(|entry| entry.file_name().into_string().ok());
         names.filter(|name| name.starts_with(|c: char| c.is_ascii_digit())).any(|name| {
             let stat = std::fs::read_to_string(format!("/proc/{name}/stat")).unwrap_or_default();
-            // Behind the program's name, which may hold anything: state, parent, group.
+            // After the program's name, which may contain any character: state, parent, group.
             let mut fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace();
             let runs = fields.next().is_some_and(|state| state != "Z" && state != "X");
             runs && fields.nth(1) == Some(self.id.to_string().as_str())
@@ -67,11 +66,11 @@ impl ProcessGroup {
     }
 }
 
-/// When a process started, in the kernel's ticks since boot (field 22 of its stat); none where it
-/// does not run.
+/// When a process started, in clock ticks since the boot (field 22 of its stat); none if it does
+/// not run.
 fn start_time(pid: Pid) -> Option<String> {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid())).ok()?;
-    // The second field is the program's name in brackets, which may hold anything.
+    // The second field is the program's name in brackets, which may contain any character.
     let (_, rest) = stat.rsplit_once(')')?;
     let mut fields = rest.split_whitespace();
     let state = fields.next()?;
@@ -86,21 +85,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_group_lives_as_long_as_its_last_process_and_is_known_by_its_start() {
-        // The first process ends once its input does, and leaves another behind.
+    fn a_group_exists_as_long_as_any_process_and_is_identified_by_its_start_time() {
+        // The first process exits at the end of its input and leaves a background process.
         let script = "sleep 1000 & cat";
         let mut command = Command::new("sh");
         command.args(["-c", script]).process_group(0).stdin(Stdio::piped()).stdout(Stdio::null());
         let mut first = command.spawn().expect("sh");
         let group = ProcessGroup::of(Pid::from_child(&first)).expect("it waits for its input");
         let other = ProcessGroup { started: "1".into(), ..group.clone() };
-        assert!(!other.exists(), "another start is another group");
+        assert!(!other.exists(), "a group with another start time is another group");
         other.signal(Signal::KILL);
         assert!(group.exists());
-        // This closes its input, too.
+        // This also closes its input.
         first.wait().expect("it ends");
         assert!(!group.has_leader());
-        assert!(group.exists(), "what it has started runs on");
+        assert!(group.exists(), "the background process still runs");
         group.signal(Signal::KILL);
         while group.exists() {
             std::thread::sleep(std::time::Duration::from_millis(5));

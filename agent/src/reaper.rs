@@ -1,5 +1,5 @@
-//! Every process that this one starts, and, where this one is PID 1, every orphan: one place
-//! waits for them all, so that no exit status is taken by the wrong hand and no zombie stays.
+//! Waits for all child processes, and for orphans if the agent is PID 1. Only this module calls
+//! `wait`, so that each exit status reaches its owner and no zombie remains.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -13,11 +13,11 @@ use tokio::sync::oneshot;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Exit(pub(crate) u8);
 
-/// A process that runs, or has ended unnoticed.
+/// A process that was started or adopted.
 #[derive(Debug)]
 pub(crate) struct Process {
     pub(crate) pid: Pid,
-    /// Resolves with how it ended.
+    /// Resolves when it has ended.
     pub(crate) exit: oneshot::Receiver<Exit>,
 }
 
@@ -28,12 +28,12 @@ pub(crate) struct Reaper {
 }
 
 impl Reaper {
-    /// Waits from now on.
+    /// Starts to wait for children.
     pub(crate) fn start() -> std::io::Result<Self> {
         let mut ended = signal(SignalKind::child())?;
         let reaper = Self { awaited: Arc::default() };
         if rustix::process::getpid().is_init() {
-            tracing::info!("running as PID 1: orphans are waited for");
+            tracing::info!("running as PID 1: the agent reaps orphans");
         }
         let reaping = reaper.clone();
         tokio::spawn(async move {
@@ -46,9 +46,9 @@ impl Reaper {
 
     /// Starts a process.
     pub(crate) fn spawn(&self, command: &mut Command) -> std::io::Result<Process> {
-        // The lock is held from the fork to the entry: a process that ends at once is not taken
-        // for an orphan.
-        let mut awaited = self.awaited.lock().expect("nobody panics while holding it");
+        // Held until the process is registered, so that one that exits at once is not treated as an
+        // orphan.
+        let mut awaited = self.awaited.lock().expect("the lock is not poisoned");
         let child = command.spawn()?;
         let (sender, exit) = oneshot::channel();
         awaited.insert(child.id().cast_signed(), sender);
@@ -56,7 +56,7 @@ impl Reaper {
     }
 
     fn reap(&self) {
-        let mut awaited = self.awaited.lock().expect("nobody panics while holding it");
+        let mut awaited = self.awaited.lock().expect("the lock is not poisoned");
         while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
             match (awaited.remove(&pid.as_raw_pid()), exit(status)) {
                 (Some(sender), Some(exit)) => {
@@ -65,7 +65,7 @@ impl Reaper {
                 (None, Some(Exit(code))) => {
                     tracing::debug!(pid = pid.as_raw_pid(), code, "an orphan has ended");
                 }
-                (_, None) => unreachable!("only ends are waited for, not {status:?}"),
+                (_, None) => unreachable!("wait returned a status without an exit: {status:?}"),
             }
         }
     }

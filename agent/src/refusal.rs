@@ -1,8 +1,8 @@
-//! Why the holder refused a request, as HTTP, gRPC, metrics and logs name it.
+//! The reason of a refusal, as HTTP, gRPC, metrics and logs show it.
 
 use leasehold_agent_core::Refused;
 
-/// A refusal's reason as HTTP, gRPC and the figures name it.
+/// The reason as HTTP, gRPC and the metrics name it.
 pub(crate) fn reason(refused: &Refused) -> &'static str {
     match refused {
         Refused::NoLease => "no_lease",
@@ -14,7 +14,7 @@ pub(crate) fn reason(refused: &Refused) -> &'static str {
     }
 }
 
-/// A refusal in words.
+/// The message for people.
 pub(crate) fn message(refused: &Refused) -> String {
     match refused {
         Refused::NoLease => "no pool lease is in force: no job may start".into(),

@@ -31,10 +31,9 @@ use crate::worker::shell_command;
 use crate::{launcher, watchdog};
 use with_child::ChildSupervisor;
 
-/// Does the part that another agent has started this process for, by the name that it was called
-/// by; none where it is an agent itself.
+/// Runs the helper process that argv[0] names. Returns none if this process is not a helper.
 #[must_use]
-pub fn part() -> Option<ExitCode> {
+pub fn run_helper() -> Option<ExitCode> {
     let mut args = std::env::args_os();
     let name = args.next()?;
     match Path::new(&name).file_name()?.to_str()? {
@@ -45,35 +44,35 @@ pub fn part() -> Option<ExitCode> {
     }
 }
 
-/// Runs the agent and says how this process is to end.
+/// Runs the agent and returns the exit code of this process.
 #[must_use]
 pub fn main(config: Config) -> ExitCode {
     logging::start(config.log_format, "info");
     end_with(run(config))
 }
 
-/// Says that nothing of a worker runs any more, and how this process is to end.
+/// Reports for an agent that has ended that its worker has ended too, and returns the exit code.
 #[must_use]
 pub fn leave(config: Config, leave: Leave) -> ExitCode {
-    // Its own lines say what came of it; those of a driver describe a working worker.
+    // The command prints its own result; the INFO lines of the driver describe a running worker.
     logging::start(config.log_format, "warn");
     end_with(leave::run(config, leave))
 }
 
-/// The exit code where an order to drain stands since an earlier start: a supervisor need not
-/// start the agent again.
-const ORDER_STANDS: u8 = 3;
+/// The exit code if the coordinator ordered the drain before this start: a supervisor need not
+/// restart the agent.
+const EXIT_DRAIN_ORDERED: u8 = 3;
 
 fn end_with(work: impl Future<Output = anyhow::Result<u8>>) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let ended = match runtime {
         Ok(runtime) => {
             let ended = runtime.block_on(work);
-            // A name that is still being looked up must not hold the process.
+            // A pending DNS lookup must not delay the exit.
             runtime.shutdown_background();
             ended
         }
-        Err(error) => Err(error).context("cannot create an event queue"),
+        Err(error) => Err(error).context("cannot start the async runtime"),
     };
     match ended {
         Ok(code) => ExitCode::from(code),
@@ -86,10 +85,10 @@ fn end_with(work: impl Future<Output = anyhow::Result<u8>>) -> ExitCode {
 
 async fn run(config: Config) -> anyhow::Result<u8> {
     let signals = Signals::take().context("cannot install signal handlers")?;
-    let reaper = Reaper::start().context("cannot install a handler for ended child processes")?;
+    let reaper = Reaper::start().context("cannot install a SIGCHLD handler")?;
     let who = WorkerKey { cluster: config.cluster.clone(), worker: config.worker.clone() };
-    let (memory, journal, state_dir) = remember(&config, &who)?;
-    let (is_first, stands) = (memory.incarnation.is_none(), memory.drain_ordered);
+    let (memory, journal, state_dir) = open_journal(&config, &who)?;
+    let (is_first, drain_ordered) = (memory.incarnation.is_none(), memory.drain_ordered);
     if let Some(tls) = &config.tls {
         check_tls(tls, config.sidecar).await?;
     }
@@ -98,7 +97,7 @@ async fn run(config: Config) -> anyhow::Result<u8> {
     }
     let listeners = Listeners::bind(&config).await?;
     let address = listeners.address();
-    let past = Predecessor::find(&config.adapter, &memory, state_dir.as_ref()).await?;
+    let predecessor = Predecessor::find(&config.adapter, &memory, state_dir.as_ref()).await?;
     let identity = identity::of(state_dir.as_ref());
     let (driver, handle) =
         Driver::new(&config, memory, journal, identity, Arc::new(Metrics::default()));
@@ -109,28 +108,28 @@ async fn run(config: Config) -> anyhow::Result<u8> {
 
     let child_pid = ChildPid::default();
     let environment = environment(&config, &who, address);
-    let start = AdapterContext {
+    let context = AdapterContext {
         worker: &who.worker,
         driver: &handle,
         reaper: &reaper,
         child: &child_pid,
         environment: &environment,
         state_dir: state_dir.as_ref(),
-        past,
+        predecessor,
     };
-    let mut adapter = start.adapter(&config.adapter).await;
+    let mut adapter = context.start(&config.adapter).await;
     let code = match config.child.clone() {
         None if config.sidecar => {
-            // Without a port for probes a worker may start before anybody has connected.
+            // Without a port for probes the worker may start before the first connection.
             let first = is_first && config.health_listen.is_some();
-            Ok(without_child::stay(&handle, signals, &server, first).await)
+            Ok(without_child::run_sidecar(&handle, signals, &server, first).await)
         }
-        None => Ok(without_child::run(&handle, signals, stands).await),
+        None => Ok(without_child::run(&handle, signals, drain_ordered).await),
         Some(spec) => {
             let record = state_dir.as_ref().map(|dir| dir.file("child"));
             let reads_file = matches!(config.adapter, Adapter::File(_));
             let runner = ChildRunner::new(spec, environment, record, reaper, child_pid, reads_file);
-            ChildSupervisor::new(handle.clone(), runner, signals, stands).run().await
+            ChildSupervisor::new(handle.clone(), runner, signals, drain_ordered).run().await
         }
     };
     adapter.stop_programs().await?;
@@ -143,11 +142,11 @@ async fn run(config: Config) -> anyhow::Result<u8> {
     code
 }
 
-/// Whether the files for TLS can be used, so that a wrong one is reported at the start. They are
-/// read again at every dial.
+/// Checks the TLS files, so that an invalid one is reported at the start. They are read again at
+/// every dial.
 async fn check_tls(tls: &Tls, sidecar: bool) -> anyhow::Result<()> {
     match link::client_tls(tls).await {
-        // The kubelet brings it once a coordinator has published it.
+        // The kubelet mounts the file once a coordinator has published it.
         Err(why) if sidecar && !tls.ca.exists() => tracing::warn!("cannot use TLS yet: {why:#}"),
         tried => drop(tried.context("TLS")?),
     }
@@ -157,8 +156,8 @@ async fn check_tls(tls: &Tls, sidecar: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The journal, and the folder that it is locked in.
-fn remember(
+/// Opens the journal, and locks its folder.
+fn open_journal(
     config: &Config,
     who: &WorkerKey,
 ) -> anyhow::Result<(Memory, AgentJournal, Option<StateDir>)> {
@@ -181,7 +180,7 @@ fn remember(
     Ok((memory, AgentJournal::File(Box::new(journal)), Some(dir)))
 }
 
-/// The environment of the child.
+/// The environment variables of the child.
 fn environment(
     config: &Config,
     who: &WorkerKey,
@@ -206,17 +205,16 @@ fn environment(
     always.into_iter().chain(socket).collect()
 }
 
-/// The agent's own exit code for how its work ended, where an order to drain `stands` since an
-/// earlier start or not.
-fn own_code(outcome: Result<Outcome, DriverStopped>, stands: bool) -> u8 {
+/// The agent's own exit code. `drain_ordered`: the coordinator ordered the drain before this start.
+fn own_code(outcome: Result<Outcome, DriverStopped>, drain_ordered: bool) -> u8 {
     match outcome {
-        Ok(Outcome::Drained { .. }) if stands => ORDER_STANDS,
+        Ok(Outcome::Drained { .. }) if drain_ordered => EXIT_DRAIN_ORDERED,
         Ok(Outcome::Drained { .. }) => 0,
         Ok(Outcome::Superseded) | Err(DriverStopped) => 1,
     }
 }
 
-/// Begins a drain; a driver that is gone is noticed elsewhere.
+/// Begins a drain. A driver that has stopped is handled elsewhere.
 async fn drain(handle: &DriverHandle) {
     let _ = handle.drain().await;
 }

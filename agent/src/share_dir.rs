@@ -1,6 +1,6 @@
-//! The copy of this program that the worker's container can run, whatever its image has in it.
+//! The copy of this program that the worker's container can run, whatever its image contains.
 //!
-//! Invariant: a file that may be executing is never written to; another takes its place.
+//! Invariant: a file that may be running is never written to; it is replaced.
 
 use std::fs::{File, Metadata, OpenOptions, Permissions};
 use std::io::{BufRead, BufReader, ErrorKind, Seek};
@@ -11,27 +11,27 @@ use anyhow::Context;
 
 /// The copy's name in its folder.
 const NAME: &str = "leasehold-agent";
-/// Everybody may run it, its owner replace it.
+/// All users may run it; its owner may replace it.
 const MODE: u32 = 0o755;
 /// Bytes that are compared at once.
 const COMPARED_AT_ONCE: usize = 64 * 1024;
 
-/// Puts a copy of this program into the folder, unless it is there.
+/// Copies this program into the folder, unless the folder already contains the same program.
 pub(crate) fn install(dir: &Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(dir).context("cannot create the folder")?;
     let mut own = File::open("/proc/self/exe").context("cannot read this program's file")?;
     let path = dir.join(NAME);
-    if is_there(&path, &own)? {
+    if is_current(&path, &own)? {
         return Ok(());
     }
     own.rewind().context("cannot rewind this program's file")?;
-    replace(&path, &mut own).with_context(|| format!("{} cannot be written", path.display()))?;
+    replace(&path, &mut own).with_context(|| format!("cannot write {}", path.display()))?;
     tracing::info!(path = %path.display(), "copied this program for the worker to run");
     Ok(())
 }
 
-/// Whether the very program is there, for everybody to run.
-fn is_there(path: &Path, own: &File) -> anyhow::Result<bool> {
+/// Whether the folder contains the same program, executable for all users.
+fn is_current(path: &Path, own: &File) -> anyhow::Result<bool> {
     let found = match File::open(path) {
         Ok(found) => found,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
@@ -64,7 +64,7 @@ fn are_equal(one: &File, other: &File) -> std::io::Result<bool> {
 
 fn replace(path: &Path, own: &mut File) -> std::io::Result<()> {
     let temp = path.with_extension("new");
-    // What an agent left that was killed while it wrote.
+    // A leftover of an agent that was killed while it wrote.
     match std::fs::remove_file(&temp) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
         Ok(()) | Err(_) => {}
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_is_made_once_and_again_where_it_differs() {
+    fn copies_once_and_again_if_the_copy_differs() {
         let dir = tempfile::tempdir().expect("a folder");
         let (dir, path) = (dir.path().join("bin"), dir.path().join("bin").join(NAME));
         let own = std::fs::read("/proc/self/exe").expect("this test");
@@ -99,7 +99,8 @@ mod tests {
         install(&dir).expect("it is there");
         assert_eq!(of(&path).0, first.0, "a copy that was right was replaced");
 
-        // As long, and another; not to be run; half written.
+        // A file of the same length with other content, a short one, and one that is not
+        // executable.
         let mut other = own.clone();
         *other.last_mut().expect("a byte") ^= 1;
         std::fs::write(path.with_extension("new"), "half").expect("it is written");

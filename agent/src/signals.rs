@@ -1,20 +1,20 @@
-//! The signals that this process is sent, each handled by name: as PID 1 it has no defaults.
+//! Signal handlers: as PID 1 the process has no default ones.
 
 use rustix::process::Signal;
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 
-/// What a signal asks for.
+/// The action for a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SignalAction {
-    /// Drain, then end; the second time, end at once. (SIGTERM, SIGINT)
+    /// Drain, then exit; the second time, exit at once. (SIGTERM, SIGINT)
     Shutdown(Signal),
-    /// End at once. (SIGQUIT)
+    /// Exit at once. (SIGQUIT)
     Quit(Signal),
-    /// Nothing of the agent; a child gets it. (SIGHUP, SIGUSR1, SIGUSR2)
+    /// Forward it to the child. (SIGHUP, SIGUSR1, SIGUSR2)
     Forward(Signal),
 }
 
-/// The signals, as they come.
+/// A receiver for each signal.
 #[derive(Debug)]
 pub(crate) struct Signals {
     term: Stream,
@@ -26,7 +26,7 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// Takes the signals over from the system's defaults.
+    /// Installs the handlers.
     pub(crate) fn take() -> std::io::Result<Self> {
         Ok(Self {
             term: signal(SignalKind::terminate())?,
@@ -38,7 +38,7 @@ impl Signals {
         })
     }
 
-    /// What the next signal asks for.
+    /// Waits for the next signal.
     pub(crate) async fn next(&mut self) -> SignalAction {
         tokio::select! {
             Some(()) = self.term.recv() => SignalAction::Shutdown(Signal::TERM),
@@ -52,7 +52,7 @@ impl Signals {
     }
 }
 
-/// The exit code of a program that a signal ended.
+/// The exit code of a program that a signal terminated.
 pub(crate) fn exit_code(signal: Signal) -> u8 {
     u8::try_from(128 + signal.as_raw()).unwrap_or(u8::MAX)
 }

@@ -1,7 +1,6 @@
-//! The state folder: what an agent leaves to the next one beside the same worker.
+//! The state folder: what an agent leaves to the next agent of the same worker.
 //!
-//! Invariant: one process at a time writes in it, and of every file in it that is replaced there is
-//! always the old one or the new one, whole.
+//! Invariant: one process at a time writes in it, and files are replaced atomically.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{Error, ErrorKind, Read, Result, Write};
@@ -12,12 +11,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use rustix::fs::{FlockOperation, OFlags, flock};
 
-/// How long a process may take to be loaded.
-const LOADING: Duration = Duration::from_secs(2);
-/// How often it is looked whether the lock is free.
-const LOCK_LOOK: Duration = Duration::from_millis(10);
+/// How long to wait for the lock: a launcher of a killed agent may hold it for a moment.
+const LOCK_WAIT_MAX: Duration = Duration::from_secs(2);
+/// The interval between attempts to take the lock.
+const LOCK_POLL: Duration = Duration::from_millis(10);
 
-/// A folder that this process alone writes in.
+/// A folder that only this process writes in.
 #[derive(Debug)]
 pub(crate) struct StateDir {
     path: PathBuf,
@@ -34,14 +33,14 @@ impl StateDir {
         let mut options = OpenOptions::new();
         options.create(true).append(true).mode(0o600);
         let lock = match open_regular(&lock_path, &mut options) {
-            // A lock can be taken where nothing can be written, too.
+            // A lock can also be taken on a read-only file system.
             Err(_) if lock_path.is_file() => {
                 open_regular(&lock_path, OpenOptions::new().read(true))
             }
             lock => lock,
         };
         let lock = lock.with_context(|| format!("cannot open {}", lock_path.display()))?;
-        match lock_soon(&lock) {
+        match lock_with_retries(&lock) {
             Err(error) if error == rustix::io::Errno::WOULDBLOCK => bail!(
                 "--state-dir {} is in use by another agent: give each agent its own",
                 path.display()
@@ -59,14 +58,14 @@ impl StateDir {
     }
 }
 
-/// Locks the file. A process that an agent was about to start when it was killed holds the agent's
-/// lock until it is loaded, or has ended.
-fn lock_soon(lock: &File) -> rustix::io::Result<()> {
-    let until = Instant::now() + LOADING;
+/// Locks the file. A process that a killed agent has just started inherits the lock and holds it
+/// until it has executed its program or exited.
+fn lock_with_retries(lock: &File) -> rustix::io::Result<()> {
+    let until = Instant::now() + LOCK_WAIT_MAX;
     loop {
         match flock(lock, FlockOperation::NonBlockingLockExclusive) {
             Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < until => {
-                std::thread::sleep(LOCK_LOOK);
+                std::thread::sleep(LOCK_POLL);
             }
             locked => return locked,
         }
@@ -79,7 +78,7 @@ pub(crate) fn boot_id() -> Option<String> {
     Some(id.trim().to_owned()).filter(|id| !id.is_empty())
 }
 
-/// The first `max` bytes of a file; none where there is no file.
+/// Reads at most `max` bytes of a file; none if there is no file.
 pub(crate) fn read(path: &Path, max: u64) -> Result<Option<Vec<u8>>> {
     let file = match open_regular(path, OpenOptions::new().read(true)) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -90,12 +89,12 @@ pub(crate) fn read(path: &Path, max: u64) -> Result<Option<Vec<u8>>> {
     Ok(Some(bytes))
 }
 
-/// Opens a file to write more into it.
+/// Opens a file for writing.
 pub(crate) fn open(path: &Path) -> Result<File> {
     open_regular(path, OpenOptions::new().write(true))
 }
 
-/// Makes `path` a file of these bytes at one stroke; it is open for more.
+/// Replaces the file at `path` atomically, and returns it open for writing.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<File> {
     let mut temp = path.as_os_str().to_owned();
     temp.push(".new");
@@ -110,13 +109,13 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<File> {
     };
     let written = write();
     if written.is_err() {
-        // On a full disk a part of it takes the last room.
+        // On a full disk the temporary file takes the last space.
         let _ = remove(&temp);
     }
     written
 }
 
-/// Makes durable what a file holds, and that it has its name.
+/// Syncs the content of a file, and its name in the folder.
 pub(crate) fn sync(path: &Path, file: &File) -> Result<()> {
     file.sync_data()?;
     let folder = path.parent().expect("a file in a state folder");
@@ -131,7 +130,7 @@ pub(crate) fn remove(path: &Path) -> Result<()> {
     }
 }
 
-/// Opens a file that holds bytes. A pipe would block the agent, a device has no end.
+/// Opens a regular file. A pipe would block the agent, and a device may be endless.
 fn open_regular(path: &Path, options: &mut OpenOptions) -> Result<File> {
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     let file = options.custom_flags(flags).open(path);

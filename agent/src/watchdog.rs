@@ -1,8 +1,8 @@
-//! The watchdog: a process of the agent's own executable. It kills the process groups that the
-//! agent has not ended by the end of their leases, should the agent be killed, be stopped or hang.
+//! The watchdog: a process of the agent's own executable. It kills process groups at the end of
+//! their leases if the agent was killed, is stopped or hangs.
 //!
-//! Invariant: the watchdog knows of a program before that runs, and kills it no later than the
-//! newest end that the agent sent. It knows nothing of leases: only groups and moments.
+//! Invariant: the watchdog knows each program before it runs, and kills it no later than the newest
+//! end that the agent sent. It knows groups and times only, no leases.
 
 use std::io::{BufRead, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -28,20 +28,20 @@ use crate::reaper::{Exit, Reaper};
 pub(crate) const NAME: &str = "leasehold-watchdog";
 /// How long a watchdog may take to acknowledge a list.
 const ACKNOWLEDGE_TIMEOUT: Duration = Duration::from_secs(5);
-/// It looks at the clock at least this often while a group has an end: a timer does not count the
-/// time that a suspended host slept.
-const LOOK: Duration = Duration::from_secs(1);
-/// The same once its agent is gone.
-const LOOK_WITHOUT_AGENT: Duration = Duration::from_millis(200);
-/// A group that is over and has not ended is killed again, but no more often than this.
-const LOOK_MIN: Duration = Duration::from_millis(20);
+/// It reads the clock at least this often: a timer does not count the time during which the host is
+/// suspended.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// The same once its agent has ended.
+const CHECK_INTERVAL_WITHOUT_AGENT: Duration = Duration::from_millis(200);
+/// A group that has not ended is killed again after this time at the earliest.
+const CHECK_INTERVAL_MIN: Duration = Duration::from_millis(20);
 
-/// All groups to watch: it replaces the list before.
+/// All groups to watch. Each list replaces the previous one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct WatchList {
-    /// Counts the lists; the acknowledgement names it.
+    /// The number of the list, which the acknowledgement repeats.
     number: u64,
-    /// Without their agent the groups run on until their end: its successor will find them.
+    /// If the agent ends, the groups run until their end, because a successor adopts them.
     outlive: bool,
     groups: Vec<WatchedGroup>,
 }
@@ -50,11 +50,11 @@ struct WatchList {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WatchedGroup {
     pub(crate) group: ProcessGroup,
-    /// In nanoseconds of the clock of leases; none if no time ends it.
+    /// In nanoseconds of the clock of leases; none if it does not end by time.
     pub(crate) end: Option<u64>,
 }
 
-/// The agent's handle of a running watchdog.
+/// The agent's handle to a running watchdog.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
     /// The watchdog's own process.
@@ -65,17 +65,17 @@ pub(crate) struct Watchdog {
 }
 
 impl Watchdog {
-    /// Starts a watchdog. Where its groups are to `outlive` the agent, a successor must find them.
+    /// Starts a watchdog. With `outlive` its groups may outlive the agent until their end.
     pub(crate) fn start(reaper: &Reaper, outlive: bool) -> anyhow::Result<Self> {
         let pair = || "cannot create a socket pair for the watchdog";
         let (ours, theirs) = UnixStream::pair().with_context(pair)?;
         ours.set_nonblocking(true).with_context(pair)?;
         let socket = tokio::net::UnixStream::from_std(ours).with_context(pair)?;
         let mut command = Command::new(EXECUTABLE);
-        // In a group of its own, so that Ctrl-C reaches the agent alone.
+        // In its own group, so that Ctrl-C reaches only the agent.
         command.arg0(NAME).stdin(Stdio::from(OwnedFd::from(theirs))).process_group(0);
         let process = reaper.spawn(&mut command).context("cannot start a watchdog")?;
-        let group = ProcessGroup::of(process.pid).context("the watchdog has ended at once")?;
+        let group = ProcessGroup::of(process.pid).context("the watchdog exited at once")?;
         let (lists, newest) = watch::channel(WatchList { outlive, ..WatchList::default() });
         let (acknowledge, acknowledged) = watch::channel(0);
         tokio::spawn(send_lists(socket, newest, acknowledge));
@@ -87,12 +87,12 @@ impl Watchdog {
         self.exit.is_terminated() || !self.exit.is_empty()
     }
 
-    /// Waits until it has ended, which it does not while its agent lives.
+    /// Waits until it has ended, which is an error while its agent runs.
     pub(crate) async fn ended(&mut self) {
         let _ = (&mut self.exit).await;
     }
 
-    /// Has it watch these groups from now on, in place of those before.
+    /// Sends a new list of groups, which replaces the previous one.
     pub(crate) fn watch(&self, groups: Vec<WatchedGroup>) {
         self.lists.send_if_modified(|list| {
             let changed = list.groups != groups;
@@ -110,13 +110,13 @@ impl Watchdog {
         let acknowledged = self.acknowledged.wait_for(|seen| *seen >= number);
         match tokio::time::timeout(ACKNOWLEDGE_TIMEOUT, acknowledged).await {
             Ok(Ok(_)) => Ok(()),
-            Ok(Err(_)) => bail!("the watchdog has ended"),
+            Ok(Err(_)) => bail!("the watchdog exited"),
             Err(_) => bail!("the watchdog has not answered within {ACKNOWLEDGE_TIMEOUT:?}"),
         }
     }
 }
 
-/// Sends the newest list and passes acknowledgements on; a slow watchdog skips those between.
+/// Sends the newest list and receives acknowledgements. A slow watchdog skips older lists.
 async fn send_lists(
     socket: tokio::net::UnixStream,
     mut newest: watch::Receiver<WatchList>,
@@ -142,7 +142,7 @@ enum Message {
     AgentGone,
 }
 
-/// The watchdog's own process: obeys the lists on its standard input.
+/// The watchdog's process: reads the lists from its standard input.
 pub(crate) fn main() -> ExitCode {
     let socket = std::io::stdin().as_fd().try_clone_to_owned().map(UnixStream::from);
     let ends = socket.and_then(|socket| socket.try_clone().map(|answers| (socket, answers)));
@@ -173,16 +173,16 @@ fn run(messages: &Receiver<Message>, mut answers: UnixStream) {
             }
             Ok(Message::AgentGone) => agent_gone = true,
             Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => std::thread::sleep(LOOK_WITHOUT_AGENT),
+            Err(RecvTimeoutError::Disconnected) => std::thread::sleep(CHECK_INTERVAL_WITHOUT_AGENT),
         }
         let now = clock::now();
         for watched in &list.groups {
-            if watched.is_over(now) || (agent_gone && !list.outlive) {
+            if watched.is_due(now) || (agent_gone && !list.outlive) {
                 watched.group.signal(Signal::KILL);
             }
         }
-        // A group that has ended is over for good.
-        list.groups.retain(|it| !(agent_gone || it.is_over(now)) || it.group.exists());
+        // A group that has ended needs no watching.
+        list.groups.retain(|it| !(agent_gone || it.is_due(now)) || it.group.exists());
         if agent_gone && list.groups.is_empty() {
             return;
         }
@@ -192,12 +192,12 @@ fn run(messages: &Receiver<Message>, mut answers: UnixStream) {
 fn pause(list: &WatchList, agent_gone: bool, now: Moment) -> Duration {
     let ends = list.groups.iter().filter_map(|watched| watched.end);
     let next = ends.map(|end| Moment(end).since(now)).min();
-    let longest = if agent_gone { LOOK_WITHOUT_AGENT } else { LOOK };
-    next.map_or(longest, |next| next.clamp(LOOK_MIN, longest))
+    let longest = if agent_gone { CHECK_INTERVAL_WITHOUT_AGENT } else { CHECK_INTERVAL };
+    next.map_or(longest, |next| next.clamp(CHECK_INTERVAL_MIN, longest))
 }
 
 impl WatchedGroup {
-    fn is_over(&self, now: Moment) -> bool {
+    fn is_due(&self, now: Moment) -> bool {
         self.end.is_some_and(|end| Moment(end) <= now)
     }
 }

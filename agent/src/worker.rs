@@ -1,5 +1,4 @@
-//! What stands between the holder and its worker: one adapter a way in which workers learn of
-//! their leases.
+//! The adapters: each connects the holder to one kind of worker.
 
 pub(crate) mod adapter;
 pub(crate) mod api;

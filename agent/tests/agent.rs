@@ -1,5 +1,5 @@
-//! The agent as a process: real sockets, files, signals and children, and a small coordinator in
-//! the test that grants what the test says.
+//! The agent as a process, with real sockets, files, signals and children. A fake coordinator in
+//! the test process grants what the test sets.
 
 #![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
 

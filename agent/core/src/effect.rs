@@ -1,13 +1,13 @@
-//! What the holder wants done, and its notices for the log.
+//! The effects that the holder asks its driver for, and its notices for the log.
 
 use leasehold_types::message::{AgentMessage, RefusalReason};
 use leasehold_types::{Epoch, Incarnation, JobId, LinkNumber, Moment, StreamKey, Token};
 
-/// Something for the driver to carry out, in this order.
+/// An effect. The driver carries effects out in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Open this link; every other one is over. The first attempt goes out at once, later ones
-    /// after a back-off with jitter that grows with `attempt`.
+    /// Open this link and drop all others. The first attempt is made at once, later ones after a
+    /// backoff with jitter that grows with `attempt`.
     Dial {
         /// The link's number.
         link: LinkNumber,
@@ -16,31 +16,30 @@ pub enum Effect {
         /// How many attempts have failed in a row.
         attempt: u32,
     },
-    /// End this link, after the messages given so far.
+    /// Close this link after the queued messages.
     Hangup(LinkNumber),
     /// Send a message on this link.
     Send(LinkNumber, AgentMessage),
-    /// [`crate::Holder::lease`] reads differently now, and has a new version.
+    /// The lease has changed, and has a new version.
     LeaseChanged,
-    /// The lease's time was extended; it reads the same otherwise.
+    /// The lease was renewed; otherwise it is unchanged.
     LeaseRenewed,
-    /// The drain is over and the agent has said so, as far as it could: leave with these jobs
-    /// still running.
+    /// The drain has ended, and the agent has tried to report it: leave, even if jobs still run.
     DrainEnded {
-        /// Jobs that outlived the deadline.
+        /// Jobs that still run after the deadline.
         jobs_left: u32,
-        /// Whether a coordinator knows that the agent leaves.
-        told: bool,
+        /// Whether a coordinator has received the report that the agent leaves.
+        reported: bool,
     },
-    /// The drain's deadline has passed, and the agent stays until nothing is left: a caller that
-    /// waits for the drain waits no longer.
+    /// The drain's deadline has passed, and the agent stays until nothing is left. Callers that
+    /// wait for the drain get an answer now.
     DrainOverdue {
         /// Jobs that still run.
         jobs_left: u32,
     },
-    /// The drain is over without an end of the agent: its worker was restarted.
+    /// The drain was cancelled because the worker restarted; the agent keeps running.
     Resumed,
-    /// A newer agent speaks for this worker: stop, for good.
+    /// A newer agent has taken over this worker: stop permanently.
     Superseded,
     /// Write to the log.
     Notice(Notice),
@@ -64,15 +63,15 @@ pub enum Notice {
     Refused(RefusalReason, String),
     /// The link has ended, and why.
     Unlinked(String),
-    /// A pool lease came.
+    /// A pool lease was granted.
     PoolGranted(Token, u32),
     /// The pool lease has ended without renewal; this size is left.
     PoolExpired(u32),
-    /// A stream lease came.
+    /// A stream lease was granted.
     StreamGranted(StreamKey, Token),
     /// A stream was revoked.
     StreamRevoked(StreamKey, Token),
-    /// A stream that was revoked is to be kept.
+    /// The revocation of a stream was cancelled.
     StreamKept(StreamKey, Token),
     /// A stream lease was released.
     StreamReleased(StreamKey, Token),
@@ -84,22 +83,22 @@ pub enum Notice {
     JobEnded(JobId),
     /// The drain began.
     DrainStarted,
-    /// The drain is over, because the worker was restarted.
+    /// The drain was cancelled because the worker restarted.
     DrainOver,
-    /// The journal could not be written; what was to be written is not in force.
+    /// The journal could not be written, so the change did not take effect.
     JournalFailed(String),
-    /// The coordinator broke the protocol's rules.
+    /// The coordinator violated the protocol.
     Offence(&'static str),
-    /// Another agent had this incarnation or a higher one; this one was raised above it.
+    /// Another agent had this incarnation or a higher one, so this agent took a higher one.
     IncarnationRaised(Incarnation),
 }
 
 /// When to wake the holder, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Wakeup {
-    /// At this moment, or soon after.
+    /// The moment.
     pub at: Moment,
-    /// For this.
+    /// The reason.
     pub reason: WakeReason,
 }
 
@@ -108,7 +107,7 @@ pub struct Wakeup {
 pub enum WakeReason {
     /// A beat is due.
     Beat,
-    /// The link is silent for too long.
+    /// No message has arrived on the link for too long.
     LinkDead,
     /// A lease ends.
     LeaseEnd,

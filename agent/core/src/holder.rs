@@ -1,5 +1,7 @@
-//! The holder: everything that one agent holds for its worker. What it has journalled it may use;
-//! what it may not use any more it has stopped before anybody else can be granted it.
+//! The holder: the leases that one agent holds for its worker.
+//!
+//! Invariant: a lease is used only after it is in the journal, and its use stops before another
+//! worker can be granted it.
 
 mod drain;
 mod grants;
@@ -24,43 +26,43 @@ use crate::journal::{Journal, JournalError, Memory, Record, end_of_lease};
 use crate::lease::Kinds;
 use link::Link;
 
-/// Who the holder is.
+/// The configuration of a holder.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The cluster that its worker belongs to.
     pub cluster: ClusterName,
     /// Its worker.
     pub worker: WorkerName,
-    /// Its incarnation: above every earlier one's as far as anyone here knows.
+    /// Its incarnation: above every earlier one that is known here.
     pub incarnation: Incarnation,
-    /// Which installation of an agent it is.
+    /// The identity of this installation of the agent.
     pub identity: Option<AgentId>,
-    /// Whether it takes its name from another agent, alive or not.
+    /// Whether it takes its name from another agent, running or not.
     pub take_over: bool,
     /// Its worker's rollout generation.
     pub generation: u64,
     /// Whether it can stop its worker when a lease ends.
     pub stops_worker: bool,
-    /// Where its worker is reached by those before it in a pipeline.
+    /// The address at which workers of the previous nodes of a pipeline reach its worker.
     pub address: Option<WorkerAddress>,
-    /// Whether its worker learns of its bindings and is asked for them: where it does not, what is
-    /// revoked is released at once.
+    /// Whether its worker sees and releases its bindings. If not, a revoked one is released at
+    /// once.
     pub shows_bindings: bool,
-    /// How long a drain may take; the coordinator's word where none is given.
+    /// How long a drain may take; none if the coordinator decides.
     pub drain_deadline: Option<Duration>,
-    /// How long an agent that is done tries to write that down, and to say so to a coordinator that
-    /// it does not reach.
+    /// How long an agent that has drained tries to record it, and to report it to a coordinator
+    /// that it cannot reach.
     pub goodbye_max: Duration,
-    /// Whether it goes on after a drain's deadline until its worker holds nothing: for an agent
-    /// that does not end before its worker.
+    /// Whether it continues after a drain's deadline until its worker holds nothing, as a sidecar
+    /// does.
     pub stays: bool,
-    /// By how much it goes above the number of another agent that has its name: a random number
-    /// from 1 to [`RAISE_MAX`], so that no other agent comes to the same one.
+    /// The amount by which it raises its incarnation above that of another agent of its name: a
+    /// random number from 1 to [`RAISE_MAX`], so that no other agent gets the same incarnation.
     pub raise: u64,
 }
 
-/// The most by which an agent goes above another's incarnation, which are milliseconds: a later
-/// agent, whose number is its clock's, is older for so long at most, and is then raised, too.
+/// The most by which an agent raises its incarnation, in milliseconds: a later agent, whose
+/// incarnation is its clock, has a lower one for at most this time, and is then raised as well.
 pub const RAISE_MAX: u64 = 1 << 20;
 
 /// The state of one agent.
@@ -68,7 +70,7 @@ pub const RAISE_MAX: u64 = 1 << 20;
 pub struct Holder<J> {
     config: Config,
     journal: J,
-    /// The first incarnation that wrote the journal, and when it began.
+    /// The first incarnation that wrote the journal, and when it was begun.
     first: Incarnation,
     begun: Moment,
     complete: bool,
@@ -76,32 +78,32 @@ pub struct Holder<J> {
     terms: Option<Terms>,
     link: Link,
     pool: Option<Pool>,
-    /// The end of all that renewals cover.
+    /// The end of all renewed leases.
     renewed_until: Moment,
-    /// The pool has fallen to its floor, and was not renewed since.
+    /// The pool has expired to its floor, and was not renewed since.
     pool_expired: bool,
     streams: BTreeMap<StreamKey, Held>,
-    /// Of which kinds of them the worker may have seen some, as the journal says.
+    /// The kinds of leases that the worker may have seen, according to the journal.
     shown: Kinds,
-    /// The highest token of all grants that were applied: a lower one was once released.
+    /// The highest token of all applied grants: a lower one that is not held was released.
     token_max: Token,
-    /// Records that could not be written: until they are, the journal must not say that what
-    /// they end goes on.
-    owed: Vec<Record>,
-    /// Released, and not yet reported.
+    /// Records that could not be written yet. Until they are, no renewal may be written that would
+    /// extend what they end.
+    deferred: Vec<Record>,
+    /// Released leases that were not reported yet.
     released: Vec<Release>,
-    /// What the worker gave back, newest first.
-    given_back: VecDeque<(StreamKey, Token)>,
+    /// Leases that the worker released, newest first.
+    released_by_worker: VecDeque<(StreamKey, Token)>,
     start: Option<StartId>,
     jobs: BTreeSet<JobId>,
     jobs_known: bool,
-    /// Jobs without a known id: they began under an agent whose journal was lost.
+    /// The number of jobs without a known id, which began under an agent whose journal was lost.
     unnamed: u32,
     count: Option<Count>,
     drain: Drain,
-    /// The coordinator wants the drain.
+    /// The coordinator ordered the drain.
     drain_ordered: bool,
-    /// This agent was not asked for the drain: it is from the journal.
+    /// The drain comes from the journal, not from a request to this agent.
     drain_remembered: bool,
     /// The agent may have reported that it leaves.
     left: bool,
@@ -120,25 +122,25 @@ struct Pool {
 struct Held {
     token: Token,
     pinned: bool,
-    /// Its own end, where renewals no longer cover it.
+    /// Its own end, if it is no longer renewed.
     lapses: Option<Moment>,
-    /// Revoked: until when the worker should have let go.
+    /// If revoked: the deadline for the release.
     revoked: Option<Moment>,
     /// The worker has seen it, so only the worker can release it.
     shown: bool,
-    /// Where it is a share of a pipeline.
+    /// Set if it is a share of a pipeline.
     binding: Option<Binding>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Binding {
     key: ShareKey,
-    /// What came with it: its load, which lasts as long as its token, and the way on, which does
-    /// not and of which a journal has the nodes alone.
+    /// Its load, which is fixed for a token, and its routes, which may change. The journal has only
+    /// the nodes of the routes.
     share: Option<Arc<Share>>,
 }
 
-/// The report of a worker that asks for no single job.
+/// The report of a worker that counts its own jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Count {
     running: u32,
@@ -154,14 +156,13 @@ enum Drain {
 }
 
 impl<J: Journal> Holder<J> {
-    /// A holder that takes up what `memory` (its predecessors' journal, or nothing) says, and
-    /// dials at once.
+    /// A holder that continues from `memory`, the content of the journal, and dials at once.
     #[must_use]
     pub fn new(config: Config, memory: Memory, journal: J, now: Moment) -> Self {
-        // Of a journal that does not say it, the worker may have seen all.
+        // Without a record of this, the worker may have seen all leases.
         let shown = memory.shown.unwrap_or(Kinds::ALL);
         let held = |(stream, remembered): (&StreamKey, &crate::journal::RememberedStream)| {
-            // A coordinator must first say who serves the next nodes.
+            // The endpoints are unknown until a coordinator sends them.
             let route = |node: &NodeName| Route { node: node.clone(), endpoints: Vec::new() };
             let next = || remembered.next.iter().map(route).collect();
             let share = remembered.load.map(|load| Arc::new(Share { load, next: next() }));
@@ -176,7 +177,7 @@ impl<J: Journal> Holder<J> {
             true => Drain::Draining { since: now, overdue: false },
             false => Drain::Working,
         };
-        // A drain that has ended belongs to the life that ended with it.
+        // A drain that has ended does not apply to a new start.
         let ended = (memory.drain_ended || memory.left) && !memory.drain_ordered && !config.stays;
         let (first, begun) = memory.begun.unwrap_or((config.incarnation, now));
         let mut holder = Self {
@@ -192,9 +193,9 @@ impl<J: Journal> Holder<J> {
             token_max: tokens.max().unwrap_or_default(),
             streams,
             shown,
-            owed: Vec::new(),
+            deferred: Vec::new(),
             released: Vec::new(),
-            given_back: VecDeque::new(),
+            released_by_worker: VecDeque::new(),
             start: memory.start,
             jobs: memory.jobs,
             jobs_known: memory.jobs_known,
@@ -214,31 +215,31 @@ impl<J: Journal> Holder<J> {
             holder.write_none_shown();
         }
         if ended {
-            // Where it cannot be recorded, it ends once more.
+            // If this cannot be recorded, the next start ends the drain again.
             let _ = holder.end_drain(now);
         }
         holder.dial_first();
         holder
     }
 
-    /// The wake-up that was asked for, or any moment.
+    /// Processes due timers. May be called at any time.
     pub fn handle_wake(&mut self, now: Moment) {
         self.expire(now);
         self.check_drain(now);
         self.check_link(now);
     }
 
-    /// Where its records go.
+    /// The journal.
     pub fn journal(&self) -> &J {
         &self.journal
     }
 
-    /// The same, to see to it that they can.
+    /// The journal, mutable.
     pub fn journal_mut(&mut self) -> &mut J {
         &mut self.journal
     }
 
-    /// The version of the lease: grows with every change.
+    /// The version of the lease, which grows with every change.
     #[must_use]
     pub fn version(&self) -> u64 {
         self.version
@@ -259,7 +260,7 @@ impl<J: Journal> Holder<J> {
             .min()
     }
 
-    /// How many jobs may run at once now.
+    /// How many jobs may run at once at this moment.
     fn size(&self, now: Moment) -> u32 {
         match self.pool {
             _ if self.draining() && !mutation::on(Mutation::AdmitWhileDraining) => 0,
@@ -270,10 +271,10 @@ impl<J: Journal> Holder<J> {
         }
     }
 
-    /// The most jobs that may start under what is held, renewed or not: what a beat reports.
+    /// The most jobs that may start under the held pool, renewed or not, as beats report it.
     fn size_in_effect(&self) -> u32 {
         // A successor that finds no drain in the journal would start jobs again.
-        let written = !self.owed.contains(&Record::Draining);
+        let written = !self.deferred.contains(&Record::Draining);
         let ended = self.draining() && (written || mutation::on(Mutation::TellUnwritten));
         let size = self.pool.filter(|_| !ended).map_or(0, |pool| pool.size);
         let count = self.count.filter(|_| !mutation::on(Mutation::ObeyedSizeUntold));
@@ -300,15 +301,15 @@ impl<J: Journal> Holder<J> {
     fn drain_phase(&self) -> DrainPhase {
         match self.drain {
             Drain::Working => DrainPhase::Working,
-            Drain::Leaving { .. } | Drain::Left if self.may_leave() => DrainPhase::Leaving,
+            Drain::Leaving { .. } | Drain::Left if self.may_report_leaving() => DrainPhase::Leaving,
             Drain::Draining { .. } | Drain::Leaving { .. } | Drain::Left => DrainPhase::Draining,
         }
     }
 
-    /// Whether the journal has all that a goodbye says: whatever it says is over stays so for
-    /// every successor.
-    fn may_leave(&self) -> bool {
-        (self.left && self.owed.is_empty()) || mutation::on(Mutation::TellUnwritten)
+    /// Whether the journal has everything that the report of leaving says, so that no successor
+    /// contradicts it.
+    fn may_report_leaving(&self) -> bool {
+        (self.left && self.deferred.is_empty()) || mutation::on(Mutation::TellUnwritten)
     }
 
     fn changed(&mut self) {
@@ -329,20 +330,20 @@ impl<J: Journal> Holder<J> {
         written
     }
 
-    /// Writes a record that ends something; where it cannot be written, it is owed.
-    fn write_or_owe(&mut self, record: Record) -> Result<(), JournalError> {
+    /// Writes a record that ends something. If it cannot be written, it is deferred.
+    fn write_or_defer(&mut self, record: Record) -> Result<(), JournalError> {
         let written = self.write(&record);
         if written.is_err() && !mutation::on(Mutation::OwedForgotten) {
-            self.owed.push(record);
+            self.deferred.push(record);
         }
         written
     }
 
-    /// Writes what is owed, oldest first.
-    fn write_owed(&mut self) -> Result<(), JournalError> {
-        while let Some(record) = self.owed.first().cloned() {
+    /// Writes the deferred records, oldest first.
+    fn write_deferred(&mut self) -> Result<(), JournalError> {
+        while let Some(record) = self.deferred.first().cloned() {
             self.write(&record)?;
-            self.owed.remove(0);
+            self.deferred.remove(0);
             if let Record::StreamEnded { stream, token } = record {
                 self.released.push(Release { stream, token });
             }
@@ -350,20 +351,20 @@ impl<J: Journal> Holder<J> {
         Ok(())
     }
 
-    /// Writes a record whose loss does no harm: a successor then assumes more than is true.
+    /// Writes a record whose loss does no harm: a successor then assumes more than is held.
     fn write_if_possible(&mut self, record: &Record) {
         let _ = self.write(record);
     }
 
-    /// Writes that this agent begins. Until that is written it sends its number to no coordinator,
-    /// since the next agent might take the same.
+    /// Records the start of this agent. Until then it sends its incarnation to no coordinator,
+    /// since the next agent might take the same one.
     fn write_begun(&mut self) {
         let (incarnation, begun, first) = (self.config.incarnation, self.begun, self.first);
-        let _ = self.write_or_owe(Record::Begun { incarnation, begun, first });
+        let _ = self.write_or_defer(Record::Begun { incarnation, begun, first });
     }
 
-    fn owes_begun(&self) -> bool {
-        self.owed.iter().any(|record| matches!(record, Record::Begun { .. }))
+    fn begun_is_deferred(&self) -> bool {
+        self.deferred.iter().any(|record| matches!(record, Record::Begun { .. }))
     }
 }
 
@@ -379,7 +380,7 @@ impl Held {
         if self.binding.is_some() { kinds.bindings } else { kinds.streams }
     }
 
-    /// Whether the worker learns of it.
+    /// Whether the worker sees it.
     fn is_for_worker(&self, config: &Config) -> bool {
         self.binding.is_none() || config.shows_bindings
     }
@@ -388,12 +389,12 @@ impl Held {
         self.binding.as_ref()?.share.as_deref()
     }
 
-    /// The load that came with it, where it is a share.
+    /// Its load, if it is a share.
     fn load(&self) -> Option<Load> {
         self.share().map(|share| share.load)
     }
 
-    /// What a journal has of it, but for its end.
+    /// Its record in the journal, without its end.
     fn record(&self, stream: &StreamKey) -> Record {
         let next = self.share().into_iter().flat_map(|share| &share.next);
         Record::Stream {
@@ -405,23 +406,23 @@ impl Held {
         }
     }
 
-    /// Takes the way on from `told`; whether it is another.
-    fn reroute(&mut self, told: Option<&Arc<Share>>) -> bool {
-        let Some((binding, told)) = self.binding.as_mut().zip(told) else { return false };
+    /// Takes the routes from a grant; returns whether they changed.
+    fn update_routes(&mut self, granted: Option<&Arc<Share>>) -> bool {
+        let Some((binding, granted)) = self.binding.as_mut().zip(granted) else { return false };
         let (load, same) = match &binding.share {
-            None => (told.load, false),
-            // The load lasts as long as the token does, whatever the grant says.
-            Some(held) => (held.load, held.next == told.next),
+            None => (granted.load, false),
+            // The load is fixed for a token, whatever the grant contains.
+            Some(held) => (held.load, held.next == granted.next),
         };
         if !same {
-            let whole = load == told.load;
-            let next = || Arc::new(Share { load, next: told.next.clone() });
-            binding.share = Some(if whole { told.clone() } else { next() });
+            let whole = load == granted.load;
+            let next = || Arc::new(Share { load, next: granted.next.clone() });
+            binding.share = Some(if whole { granted.clone() } else { next() });
         }
         !same
     }
 
-    /// When the lease ends, if it does by time.
+    /// When the lease ends, if it ends by time.
     fn until(&self, renewed_until: Moment) -> Option<Moment> {
         end_of_lease(self.pinned, self.lapses, renewed_until)
     }

@@ -1,5 +1,5 @@
-//! The journal: what an agent records so that its successor beside the same worker can claim
-//! what it held. A record is written before what it says is used or sent.
+//! The journal: an agent records what it holds, so that its successor can claim it. A record is
+//! written before it takes effect or is sent.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,12 +11,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::lease::Kinds;
 
-/// Where records go. One that was written outlives the process.
+/// A store of records. A written record outlives the process.
 pub trait Journal {
     /// Appends one record.
     ///
     /// # Errors
-    /// Where it could not be written: then nothing of it may be used.
+    /// If it could not be written: then it must not take effect.
     fn append(&mut self, record: &Record) -> Result<(), JournalError>;
 }
 
@@ -34,12 +34,12 @@ pub enum Record {
         incarnation: Incarnation,
         /// When the journal was begun from nothing.
         begun: Moment,
-        /// By this one, the first that wrote it.
+        /// The first incarnation that wrote it.
         first: Incarnation,
     },
-    /// Nothing was outstanding before this journal: it is complete.
+    /// Nothing was held before this journal: it is complete.
     Fresh,
-    /// The highest epoch that was answered.
+    /// The highest epoch that was accepted.
     Epoch {
         /// The epoch.
         epoch: Epoch,
@@ -50,22 +50,21 @@ pub enum Record {
         token: Token,
         /// Its size.
         size: u32,
-        /// What is left of it after its end.
+        /// The size after it has expired.
         floor: u32,
     },
-    /// A stream lease that is held from now on; of a token that was written before, what is other
-    /// than it was.
+    /// A stream lease that is held from now on, or a change of one with the same token.
     Stream {
         /// The stream.
         stream: StreamKey,
         /// The token.
         token: Token,
-        /// It does not end with its time.
+        /// It does not end by time.
         pinned: bool,
-        /// The load that came with it, where it is a share of a pipeline.
+        /// Its load, if it is a share of a pipeline.
         #[serde(default, skip_serializing_if = "Option::is_none", with = "milli")]
         load: Option<Load>,
-        /// The nodes that its documents go to, where it is one.
+        /// The next nodes, if it is a share of a pipeline.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         next: Vec<NodeName>,
     },
@@ -76,12 +75,12 @@ pub enum Record {
         /// The token.
         token: Token,
     },
-    /// Everything that is renewed is held until then.
+    /// All renewed leases are held until then.
     Renewed {
         /// The end, by the clock that outlives the process.
         until: Moment,
     },
-    /// This stream is no longer renewed, and held until then.
+    /// This stream is no longer renewed, and is held until then.
     Lapsing {
         /// The stream.
         stream: StreamKey,
@@ -93,7 +92,7 @@ pub enum Record {
         /// The stream.
         stream: StreamKey,
     },
-    /// Of which kinds of leases the worker may have seen some since it was started.
+    /// The kinds of leases that the worker may have seen since its start.
     Shown {
         /// The kinds.
         kinds: Kinds,
@@ -108,15 +107,15 @@ pub enum Record {
         /// Its id.
         job: JobId,
     },
-    /// The worker reported how many jobs run beside those with an id, and the pool size it keeps
-    /// to.
+    /// The worker reported how many jobs run besides those with an id, and the pool size that it
+    /// uses.
     Count {
         /// The jobs.
         running: u32,
         /// The pool size.
         obeyed: u32,
     },
-    /// The worker's process restarted: the jobs of the previous one are over.
+    /// The worker's process restarted: the jobs of the previous one have ended.
     WorkerStarted {
         /// The start's id.
         start: StartId,
@@ -131,11 +130,12 @@ pub enum Record {
     },
     /// The drain began.
     Draining,
-    /// The coordinator wants it.
+    /// The coordinator ordered the drain.
     DrainOrdered,
-    /// The drain has ended, and the agent with it.
+    /// The drain has ended, and the agent exits.
     DrainEnded,
-    /// The drain is over, because worker or agent was restarted; the pool lease ended with it.
+    /// The drain no longer applies, because the worker or agent restarted. The pool lease is
+    /// dropped.
     DrainOver,
     /// The agent is about to report that it leaves. From then on the coordinator may admit another
     /// agent under its name.
@@ -143,7 +143,7 @@ pub enum Record {
 }
 
 impl Record {
-    /// Whether it changes what its agent holds or obeys.
+    /// Whether it changes the leases or the epoch of its agent.
     #[must_use]
     pub fn is_of_lease(&self) -> bool {
         matches!(
@@ -158,12 +158,12 @@ impl Record {
     }
 }
 
-/// What a journal's records add up to.
+/// The content of a journal, after applying all records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Memory {
     /// The incarnation that wrote last; none for an empty journal.
     pub incarnation: Option<Incarnation>,
-    /// By which incarnation the journal was begun, and when.
+    /// The incarnation that began the journal, and when.
     pub begun: Option<(Incarnation, Moment)>,
     /// It lists everything that was ever held.
     pub complete: bool,
@@ -237,7 +237,7 @@ pub(crate) fn end_of_lease(
 }
 
 impl Memory {
-    /// The jobs that run as far as it says.
+    /// The number of running jobs, according to the journal.
     #[must_use]
     pub fn running(&self) -> u32 {
         let ids = u32::try_from(self.jobs.len()).unwrap_or(u32::MAX);
@@ -249,7 +249,7 @@ impl Memory {
     pub fn apply(&mut self, record: &Record) {
         match record {
             Record::Begun { incarnation, begun, first } => {
-                // One that starts again beside another agent's is no longer complete.
+                // A journal that was started again is no longer complete.
                 self.complete &= self.begun.is_none_or(|(before, _)| before == *first);
                 self.incarnation = Some(*incarnation);
                 self.begun = Some((*first, *begun));
@@ -316,14 +316,14 @@ impl Memory {
         }
     }
 
-    /// What is left of it once the host has booted: nothing that the journal records of is held any
-    /// more, and no job runs. What it cannot tell of, another host may still hold.
+    /// The memory after a reboot of the host: none of the recorded leases is held, and no job runs.
+    /// Leases that the journal does not list may still be held on another host.
     ///
-    /// The last incarnation is left, since the record of a start is synced before its agent says
-    /// hello. So the next number is the one after it, as after any end: were it further away, the
-    /// number of an agent on another host might lie between, and count as one of this journal's.
-    /// Where that record could not be written, its agent has said no hello, and another one may
-    /// take its number.
+    /// The last incarnation is kept: the record of a start is synced before its agent sends its
+    /// hello. So the next incarnation directly follows it, as without a reboot. With a gap, the
+    /// incarnation of an agent on another host could lie between, and would count as one of this
+    /// journal. If the record could not be written, no hello was sent, and another agent may take
+    /// that incarnation.
     #[must_use]
     pub fn after_boot(self) -> Self {
         Self {
@@ -336,7 +336,7 @@ impl Memory {
         }
     }
 
-    /// The fewest records that add up to this.
+    /// The fewest records that result in this memory.
     #[must_use]
     pub fn records(&self) -> Vec<Record> {
         let mut all = Vec::new();
@@ -370,12 +370,12 @@ impl Memory {
     }
 }
 
-/// A load as a journal has it: in thousandths of a document per second.
+/// A load in the journal: in thousandths of a document per second.
 mod milli {
     use leasehold_types::Load;
     use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-    #[expect(clippy::ref_option, reason = "serde calls it so")]
+    #[expect(clippy::ref_option, reason = "the signature is required by serde")]
     pub(super) fn serialize<S: Serializer>(load: &Option<Load>, to: S) -> Result<S::Ok, S::Error> {
         load.map(Load::milli).serialize(to)
     }
@@ -394,10 +394,9 @@ mod tests {
 
     use super::*;
 
-    /// On a full disk the end of a lease that a renewal no longer covers may be written, and the
-    /// renewal itself not.
+    /// On a full disk the own end of a lease may be written although the renewal before it was not.
     #[test]
-    fn a_lease_with_an_end_of_its_own_outlives_no_renewal_that_is_written() {
+    fn a_lease_with_its_own_end_ends_no_later_than_the_written_renewal() {
         let (set, name) = (SetName::new("s"), StreamName::new("x"));
         let stream = StreamKey { set: set.expect("a name"), stream: name.expect("a name") };
         let token = Token { epoch: Epoch(1), seq: 1 };

@@ -1,10 +1,10 @@
-//! What a worker sees of its leases, and why it is refused something.
+//! The lease as a worker sees it, and the reasons of refusals.
 
 use leasehold_types::share::Route;
 use leasehold_types::{Load, Moment, ShareKey, StreamKey, Token};
 use serde::{Deserialize, Serialize};
 
-/// Kinds of leases beside the pool.
+/// Kinds of leases besides the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kinds {
     /// Streams.
@@ -23,7 +23,7 @@ impl Kinds {
     /// Every kind.
     pub const ALL: Self = Self { streams: true, bindings: true };
 
-    /// Those of both.
+    /// The kinds that are in both.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         let (streams, bindings) = (self.streams && other.streams, self.bindings && other.bindings);
@@ -31,18 +31,18 @@ impl Kinds {
     }
 }
 
-/// All that a worker may do now.
+/// Everything that a worker may do at this moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease {
     /// Grows with every change, but not with a renewal.
     pub version: u64,
     /// The pool.
     pub pool: PoolView,
-    /// The streams that it owns or is asked to release, by name.
+    /// The streams that it owns or must release, by name.
     pub streams: Vec<StreamLease>,
-    /// The shares of pipelines that it serves or is asked to release, by name.
+    /// The shares of pipelines that it serves or must release, by name.
     pub bindings: Vec<BindingLease>,
-    /// No new job starts, and every stream and binding is to be released.
+    /// No new job starts, and all streams and bindings must be released.
     pub draining: bool,
     /// Whether the agent is connected to a leader.
     pub connected: bool,
@@ -51,13 +51,13 @@ pub struct Lease {
 /// The pool lease as the worker sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolView {
-    /// How many jobs may run at once now; 0 without a lease or while draining.
+    /// How many jobs may run at once; 0 without a lease or while draining.
     pub size: u32,
     /// The lease's token; none without a lease.
     pub token: Option<Token>,
     /// Jobs that run.
     pub running: u32,
-    /// When `size` falls to the floor unless the lease is renewed; none where it does not.
+    /// When `size` expires to the floor unless the lease is renewed; none if it does not expire.
     pub until: Option<Moment>,
 }
 
@@ -66,11 +66,11 @@ pub struct PoolView {
 pub struct StreamLease {
     /// The stream.
     pub stream: StreamKey,
-    /// The fencing token that goes with everything written for it.
+    /// The fencing token for every write under the lease.
     pub token: Token,
     /// When it ends unless it is renewed; none for a pinned one.
     pub until: Option<Moment>,
-    /// Revoked: the worker should have let go by then.
+    /// If revoked: the deadline for the release.
     pub revoked: Option<Moment>,
 }
 
@@ -79,31 +79,30 @@ pub struct StreamLease {
 pub struct BindingLease {
     /// The share.
     pub key: ShareKey,
-    /// The fencing token that goes with everything written for it.
+    /// The fencing token for every write under the lease.
     pub token: Token,
     /// When it ends unless it is renewed; none for a pinned one.
     pub until: Option<Moment>,
-    /// Revoked: the worker should have let go by then.
+    /// If revoked: the deadline for the release.
     pub revoked: Option<Moment>,
-    /// The load that is the worker's.
+    /// The worker's share of the load.
     pub load: Load,
     /// Where documents go from here, by node.
     pub next: Vec<Route>,
 }
 
-/// What keeps a worker from being done.
+/// What a drain waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outstanding {
-    /// Jobs that run; none where it is unknown what an earlier agent left.
+    /// Running jobs; none if the jobs of an earlier agent are unknown.
     pub jobs: Option<u32>,
-    /// The size of the pool lease: as many slots as unknown jobs may take, where
-    /// the lease is known.
+    /// The size of the pool lease, which unknown jobs may use up; 0 without a lease.
     pub slots_max: u32,
-    /// The pool size that a worker keeps to that counts for itself: this many jobs it may start.
+    /// The pool size that a worker with its own count still uses, and may start jobs for.
     pub obeyed: u32,
     /// Streams and shares that are held.
     pub streams: usize,
-    /// Nothing is held, and a coordinator has yet to hear so.
+    /// Nothing is held, but no coordinator has received the report yet.
     pub goodbye: bool,
     /// Whether a drain is under way.
     pub draining: bool,

@@ -1,4 +1,4 @@
-//! The agent's pure core: the holder of one worker's leases. It takes events and `now`, and gives
+//! The agent's pure core: the holder of one worker's leases. It takes events and `now`, and returns
 //! effects and the next wake-up with its reason. No tokio, tonic, prost, clock or randomness.
 
 pub mod effect;

@@ -1,5 +1,5 @@
-//! Scenario files: `testdata/*.txt` holds commands, and under `----` what comes of each. The
-//! language is read in [`Scenario::run`]. To write the outcomes again:
+//! Scenario files: `testdata/*.txt` contains commands, and under `----` their outcomes.
+//! [`Scenario::run`] parses the commands. To write the outcomes again:
 //! `LEASEHOLD_REGENERATE=1 cargo test -p leasehold-agent-core --test holder_scenarios`.
 
 use std::cell::RefCell;
@@ -35,7 +35,7 @@ fn scenarios() {
     }
 }
 
-/// Runs one file, and compares what comes of each block with what it says.
+/// Runs one file, and compares the outcome of each block with the file.
 fn check(file: &Path) {
     let text = std::fs::read_to_string(file).expect("a scenario");
     let mut scenario = Scenario::new();
@@ -79,13 +79,13 @@ struct Scenario {
     journal: Kept,
     link: LinkNumber,
     incarnation: Incarnation,
-    who: Who,
+    who: Options,
     now: Moment,
 }
 
-/// What one agent is told otherwise than another.
+/// The options in which agents differ.
 #[derive(Clone, Debug, Default)]
-struct Who {
+struct Options {
     stays: bool,
     hides_bindings: bool,
     address: Option<String>,
@@ -97,7 +97,7 @@ impl Scenario {
     fn new() -> Self {
         let (journal, now) = (Kept::default(), Moment(1_000_000_000_000));
         let incarnation = Incarnation(1);
-        let who = Who::default();
+        let who = Options::default();
         let config = config(incarnation, &who);
         let holder = Holder::new(config, Memory::default(), journal.clone(), now);
         let link = LinkNumber(0);
@@ -107,7 +107,7 @@ impl Scenario {
         scenario
     }
 
-    /// One command: a verb, then words, some of them KEY=VALUE.
+    /// Runs one command: a verb, then words, some of them KEY=VALUE.
     fn run(&mut self, line: &str, out: &mut String) {
         let mut words = line.split_whitespace();
         let verb = words.next().expect("a verb");
@@ -133,7 +133,7 @@ impl Scenario {
         }
     }
 
-    /// What cannot be refused.
+    /// Runs a command that cannot be refused.
     fn act(&mut self, verb: &str, plain: &[&str], pairs: &Words, out: &mut String) {
         let now = self.now;
         match verb {
@@ -145,8 +145,8 @@ impl Scenario {
             "drain" => self.holder.drain(now),
             "full" => *self.journal.full.borrow_mut() = plain[0] == "yes",
             "as" => {
-                // Another agent, from its start on.
-                self.who = Who {
+                // Starts another agent.
+                self.who = Options {
                     stays: plain.contains(&"stays"),
                     hides_bindings: plain.contains(&"hides-bindings"),
                     address: pairs.get("address").map(|it| (*it).to_owned()),
@@ -177,7 +177,7 @@ impl Scenario {
         self.holder = Holder::new(config, memory, self.journal.clone(), self.now);
     }
 
-    /// `lease [jobs]`: what the worker is shown; one that takes jobs alone sees no stream.
+    /// `lease [jobs]`: shows the lease to the worker; one that uses only jobs sees no streams.
     fn show_lease(&mut self, plain: &[&str], out: &mut String) {
         let kinds = if plain.contains(&"jobs") { Kinds::NONE } else { Kinds::ALL };
         let lease = self.holder.lease_of(kinds, self.now);
@@ -248,7 +248,7 @@ fn shown_report(report: &Report) -> String {
     line
 }
 
-/// As [`share`] reads them.
+/// In the format that [`share`] parses.
 fn shown_routes(next: &[Route]) -> String {
     let endpoint = |it: &Endpoint| format!("{}{}", if it.draining { "~" } else { "" }, it.worker);
     let route = |route: &Route| {
@@ -281,7 +281,7 @@ fn shown_jobs(jobs: Jobs) -> String {
     }
 }
 
-fn config(incarnation: Incarnation, who: &Who) -> Config {
+fn config(incarnation: Incarnation, who: &Options) -> Config {
     Config {
         cluster: ClusterName::new("c").expect("a cluster"),
         worker: WorkerName::new("w").expect("a worker"),
@@ -327,7 +327,7 @@ fn refusal(plain: &[&str]) -> CoordinatorMessage {
 }
 
 /// `grant EPOCH NUMBER NONCE [snapshot] [fresh] [drain] [+a:TOKEN] [-a:TOKEN] [!a:TOKEN]
-/// [pool=TOKEN:SIZE]`; `!` asks a stream back and renews it no more. A stream `PIPELINE/NODE/INDEX`
+/// [pool=TOKEN:SIZE]`; `!` revokes a stream and stops renewing it. A stream `PIPELINE/NODE/INDEX`
 /// is a share, see [`share`].
 fn grant(plain: &[&str], pairs: &Words) -> CoordinatorMessage {
     let pool = pairs.get("pool").map(|pool| {
@@ -361,7 +361,7 @@ fn grant(plain: &[&str], pairs: &Words) -> CoordinatorMessage {
     })
 }
 
-/// `LOAD[>NODE:WORKER,~WORKER]...`; `~` marks one that drains.
+/// `LOAD[>NODE:WORKER,~WORKER]...`; `~` marks a draining worker.
 fn share(text: &str) -> Arc<Share> {
     let mut parts = text.split('>');
     let load = parts.next().and_then(|load| load.parse().ok()).expect("a load");

@@ -1,5 +1,5 @@
-//! Beats and what they renew: an answer to any beat of the last time to live renews the leases,
-//! and many streams that are released cost few beats.
+//! Beats and renewals: an answer to any beat of the last lease time renews the leases, and the
+//! release of many streams costs few beats.
 
 use std::time::Duration;
 
@@ -26,49 +26,49 @@ impl Journal for Kept {
 }
 
 #[test]
-fn a_lease_is_renewed_however_many_beats_followed_the_answered_one() {
+fn an_answer_to_an_old_beat_renews_the_lease_from_when_it_was_sent() {
     let mut now = Moment(1_000_000_000_000);
-    let mut holder = asked_for_streams(now);
+    let mut holder = with_revoked_streams(now);
     let mut answered = None;
     for number in 0..STREAMS {
         now = now + Duration::from_millis(100);
-        give_back(&mut holder, number, now);
-        let Said { nonce, .. } = said(&mut holder).expect("a beat for each");
+        release(&mut holder, number, now);
+        let SentMessages { nonce, .. } = sent_messages(&mut holder).expect("a beat for each");
         answered = answered.or((number == 20).then_some((nonce, now)));
     }
     let (nonce, at) = answered.expect("the beat that is answered late");
     holder.handle_message(LINK, granted(3, nonce, false, |_| None), now);
 
     let until = holder.lease(now).pool.until.expect("an end");
-    assert!(until <= at + TTL, "no longer than counted from when the beat was sent");
+    assert!(until <= at + TTL, "the lease counts from when the beat was sent");
     assert!(until + TTL / 100 >= at + TTL, "ends {:?} too early", (at + TTL).since(until));
 }
 
 #[test]
-fn many_streams_that_are_given_back_one_by_one_cost_few_beats() {
+fn releasing_many_streams_one_by_one_costs_few_beats() {
     let mut now = Moment(1_000_000_000_000);
-    let mut holder = asked_for_streams(now);
+    let mut holder = with_revoked_streams(now);
     let (mut beats, mut released) = (0, 0);
     for number in 0..STREAMS {
         now = now + Duration::from_millis(1);
-        give_back(&mut holder, number, now);
-        if let Some(said) = said(&mut holder) {
-            (beats, released) = (beats + 1, released + said.released);
+        release(&mut holder, number, now);
+        if let Some(sent) = sent_messages(&mut holder) {
+            (beats, released) = (beats + 1, released + sent.released);
         }
     }
     assert!(beats <= STREAMS / 100 + 1, "{beats} beats");
     // The rest waits for the next beat.
     now = now + Duration::from_millis(100);
     holder.handle_wake(now);
-    released += said(&mut holder).map_or(0, |said| said.released);
+    released += sent_messages(&mut holder).map_or(0, |sent| sent.released);
     assert_eq!(released, STREAMS);
 }
 
 #[test]
-fn an_answer_to_a_beat_that_was_never_sent_renews_nothing() {
+fn an_answer_to_a_beat_that_was_not_sent_renews_nothing() {
     let now = Moment(1_000_000_000_000);
     let mut holder = connected(now);
-    let Said { nonce, .. } = said(&mut holder).expect("a report");
+    let SentMessages { nonce, .. } = sent_messages(&mut holder).expect("a report");
     holder.handle_message(LINK, granted(1, nonce, true, |_| None), now);
     let before = holder.lease(now).pool.until;
     assert_eq!(before, Some(now + TTL));
@@ -102,33 +102,33 @@ fn connected(now: Moment) -> Holder<Kept> {
     holder
 }
 
-/// A holder that the coordinator asks for all its streams.
-fn asked_for_streams(now: Moment) -> Holder<Kept> {
+/// A holder whose streams are all revoked.
+fn with_revoked_streams(now: Moment) -> Holder<Kept> {
     let mut holder = connected(now);
-    let Said { nonce, .. } = said(&mut holder).expect("a report");
+    let SentMessages { nonce, .. } = sent_messages(&mut holder).expect("a report");
     holder.handle_message(LINK, granted(1, nonce, true, held), now);
-    let Said { nonce, .. } = said(&mut holder).expect("a beat that says what was taken");
+    let SentMessages { nonce, .. } = sent_messages(&mut holder).expect("a beat after the grant");
     assert_eq!(holder.lease(now).streams.len() as u64, STREAMS, "the worker sees them");
     holder.handle_message(LINK, granted(2, nonce, false, revoked), now);
-    said(&mut holder).expect("a beat that says what was taken");
+    sent_messages(&mut holder).expect("a beat after the grant");
     holder
 }
 
-/// The worker gives a stream back; what is due is done.
-fn give_back(holder: &mut Holder<Kept>, number: u64, now: Moment) {
+/// The worker releases a stream; due timers are processed.
+fn release(holder: &mut Holder<Kept>, number: u64, now: Moment) {
     holder.release_stream(&key(number), token(number), now).expect("it is held");
     holder.handle_wake(now);
 }
 
-/// What the holder said to the coordinator.
-struct Said {
+/// The messages that the holder sent.
+struct SentMessages {
     /// The newest report or beat.
     nonce: Nonce,
     /// The streams that were released.
     released: u64,
 }
 
-fn said(holder: &mut Holder<Kept>) -> Option<Said> {
+fn sent_messages(holder: &mut Holder<Kept>) -> Option<SentMessages> {
     let (mut newest, mut released) = (None, 0);
     while let Some(effect) = holder.poll_effect() {
         match effect {
@@ -140,7 +140,7 @@ fn said(holder: &mut Holder<Kept>) -> Option<Said> {
             _ => {}
         }
     }
-    newest.map(|nonce| Said { nonce, released })
+    newest.map(|nonce| SentMessages { nonce, released })
 }
 
 fn granted(

@@ -1,5 +1,5 @@
-//! Keeps web pages out: a browser on this machine can be made to send requests to localhost, but
-//! not without naming the page's origin, nor, by a name that was bound again, with our own name.
+//! Rejects requests from web pages. A page can make a browser on this machine send requests to
+//! localhost, but they carry the page's origin, or, after DNS rebinding, a foreign host name.
 
 use std::net::IpAddr;
 
@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use super::http::Answer;
 use crate::worker::api::Denial;
 
-/// Lets through what a worker sends.
+/// Passes on requests of workers only.
 pub(super) async fn check(request: Request, next: Next) -> Response {
     match objection(request.uri(), request.headers()) {
         None => next.run(request).await,
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_names_of_this_machine_pass() {
+    fn accepts_only_names_of_this_machine() {
         for host in ["localhost", "LOCALHOST:7411", "127.0.0.1", "127.0.0.1:1", "[::1]:7411"] {
             assert!(is_local(host), "{host}");
         }

@@ -1,7 +1,7 @@
-//! The open connections of a port: a bounded number, and the newest is always accepted.
+//! The open connections of a port: a bounded number, and a new one is always accepted.
 //!
-//! Invariant: a connection that is accepted is served, whatever the others do: at the
-//! limit the one that has been idle for longest is closed for it.
+//! Invariant: an accepted connection is served, whatever the others do. At the limit the connection
+//! that has been idle for longest is closed.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -14,11 +14,11 @@ use tokio::time::Instant;
 #[derive(Debug)]
 pub(super) struct Connections {
     max: usize,
-    taken: Mutex<Taken>,
+    open: Mutex<OpenConnections>,
 }
 
 #[derive(Debug, Default)]
-struct Taken {
+struct OpenConnections {
     next: u64,
     connections: BTreeMap<u64, Arc<Connection>>,
 }
@@ -52,46 +52,46 @@ pub(super) struct ActiveRequest(Arc<Connection>);
 
 impl Connections {
     pub(super) fn new(max: usize) -> Arc<Self> {
-        Arc::new(Self { max, taken: Mutex::default() })
+        Arc::new(Self { max, open: Mutex::default() })
     }
 
     /// Whether any connection was ever accepted.
     pub(super) fn any_accepted(&self) -> bool {
-        self.look().next > 0
+        self.lock().next > 0
     }
 
     /// Registers a connection that was just accepted.
-    pub(super) fn take(self: &Arc<Self>) -> ConnectionGuard {
-        if self.look().connections.len() >= self.max {
+    pub(super) fn register(self: &Arc<Self>) -> ConnectionGuard {
+        if self.lock().connections.len() >= self.max {
             self.evict();
         }
         let usage = Mutex::new(Usage { requests: 0, since: Instant::now() });
         let connection = Arc::new(Connection { usage, evicted: Notify::new() });
-        let mut taken = self.look();
-        let number = taken.next;
-        taken.next += 1;
-        taken.connections.insert(number, connection.clone());
+        let mut open = self.lock();
+        let number = open.next;
+        open.next += 1;
+        open.connections.insert(number, connection.clone());
         ConnectionGuard { number, connection, connections: self.clone() }
     }
 
-    /// Has the connection closed that has asked for nothing for longest; where every one waits for
-    /// an answer, the one that has waited longest. Whether there was one.
+    /// Closes the connection that has been idle for longest; if all wait for an answer, the one
+    /// that has waited longest. Returns whether there was one.
     pub(super) fn evict(&self) -> bool {
-        let mut taken = self.look();
+        let mut open = self.lock();
         let rank = |connection: &Connection| {
-            let Usage { requests, since } = *connection.look();
+            let Usage { requests, since } = *connection.lock();
             (requests > 0, since)
         };
-        let longest = taken.connections.iter().min_by_key(|(_, connection)| rank(connection));
+        let longest = open.connections.iter().min_by_key(|(_, connection)| rank(connection));
         let Some(number) = longest.map(|(number, _)| *number) else { return false };
-        if let Some(connection) = taken.connections.remove(&number) {
+        if let Some(connection) = open.connections.remove(&number) {
             connection.evicted.notify_one();
         }
         true
     }
 
-    fn look(&self) -> MutexGuard<'_, Taken> {
-        self.taken.lock().expect("nobody panics with it")
+    fn lock(&self) -> MutexGuard<'_, OpenConnections> {
+        self.open.lock().expect("the lock is not poisoned")
     }
 }
 
@@ -104,32 +104,32 @@ impl ConnectionGuard {
 
 impl Drop for ConnectionGuard {
     fn drop(&mut self) {
-        self.connections.look().connections.remove(&self.number);
+        self.connections.lock().connections.remove(&self.number);
     }
 }
 
 impl Connection {
-    /// A request is served from here on.
+    /// Notes that a request is being served, until the result is dropped.
     pub(super) fn begin(self: &Arc<Self>) -> ActiveRequest {
-        let mut usage = self.look();
+        let mut usage = self.lock();
         *usage = Usage { requests: usage.requests + 1, since: Instant::now() };
         ActiveRequest(self.clone())
     }
 
     /// Whether a request is being served.
     pub(super) fn is_busy(&self) -> bool {
-        self.look().requests > 0
+        self.lock().requests > 0
     }
 
-    /// Ends when the connection is to make room for another one.
+    /// Waits until the connection is evicted.
     pub(super) async fn evicted(&self) {
         self.evicted.notified().await;
     }
 
-    /// Ends when nothing was asked for so long.
+    /// Waits until the connection has been idle for this long.
     pub(super) async fn idle_for(&self, limit: Duration) {
         loop {
-            let Usage { requests, since } = *self.look();
+            let Usage { requests, since } = *self.lock();
             let idle = if requests > 0 { Duration::ZERO } else { since.elapsed() };
             if idle >= limit {
                 return;
@@ -138,14 +138,14 @@ impl Connection {
         }
     }
 
-    fn look(&self) -> MutexGuard<'_, Usage> {
-        self.usage.lock().expect("nobody panics with it")
+    fn lock(&self) -> MutexGuard<'_, Usage> {
+        self.usage.lock().expect("the lock is not poisoned")
     }
 }
 
 impl Drop for ActiveRequest {
     fn drop(&mut self) {
-        let mut usage = self.0.look();
+        let mut usage = self.0.lock();
         *usage = Usage { requests: usage.requests - 1, since: Instant::now() };
     }
 }
@@ -155,21 +155,22 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_newest_gets_the_place_of_the_one_that_has_been_idle_for_longest() {
+    async fn evicts_the_longest_idle_connection_at_the_limit() {
         let connections = Connections::new(3);
-        let (waits, silent, asked) = (connections.take(), connections.take(), connections.take());
+        let (waits, silent, asked) =
+            (connections.register(), connections.register(), connections.register());
         let busy = waits.connection().begin();
         drop(asked.connection().begin());
-        let newest = connections.take();
+        let newest = connections.register();
         silent.connection().evicted().await;
         drop(silent);
-        drop(connections.take());
+        drop(connections.register());
         asked.connection().evicted().await;
-        // Only connections that wait for an answer are left.
+        // All connections wait for an answer now.
         let also = newest.connection().begin();
-        let last = connections.take();
+        let last = connections.register();
         let third = last.connection().begin();
-        drop(connections.take());
+        drop(connections.register());
         waits.connection().evicted().await;
         drop((busy, also, third));
     }

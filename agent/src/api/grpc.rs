@@ -18,7 +18,7 @@ use crate::worker::api::{Denial, WorkerApi};
 
 const SERVICE: &str = "leasehold.worker.v1.WorkerService";
 
-/// The services' routes.
+/// The routes of the services.
 pub(super) fn router(api: WorkerApi) -> Router {
     let service = WorkerServiceServer::new(Grpc(api))
         .max_decoding_message_size(BODY_BYTES_MAX)
@@ -36,20 +36,20 @@ pub(super) fn router(api: WorkerApi) -> Router {
         .route_service("/grpc.reflection.v1alpha.ServerReflection/{*method}", v1alpha)
 }
 
-/// Whether a request is meant for gRPC.
+/// Whether a request is a gRPC request.
 pub(super) fn is_grpc(headers: &HeaderMap) -> bool {
     let kind = headers.get("content-type").and_then(|kind| kind.to_str().ok());
     kind.is_some_and(|kind| kind.starts_with("application/grpc"))
 }
 
-/// Whether a path is one of the reflection service's.
+/// Whether a path belongs to the reflection service.
 pub(super) fn is_reflection(path: &str) -> bool {
     path.starts_with("/grpc.reflection.")
 }
 
-/// The answer to a call of a service that is not here.
+/// The answer to a call of an unknown service.
 pub(super) fn unknown_method() -> HttpResponse {
-    let status = Status::unimplemented(format!("only {SERVICE} and reflection are served here"));
+    let status = Status::unimplemented(format!("unknown service: use {SERVICE} or reflection"));
     status.into_http::<axum::body::Body>().into_response()
 }
 

@@ -1,4 +1,4 @@
-//! The worker API over HTTP/JSON: paths, queries and bodies in; JSON objects out.
+//! The worker API over HTTP/JSON.
 
 use std::convert::Infallible;
 use std::sync::atomic::Ordering::Relaxed;
@@ -19,7 +19,7 @@ use super::{BODY_BYTES_MAX, grpc};
 use crate::driver::DriverRequest;
 use crate::worker::api::{Denial, WorkerApi};
 
-/// What the port for health knows.
+/// The paths of the port for health.
 const HEALTH_PATHS: &str = "GET /livez, GET /readyz, GET /healthz, GET /metrics";
 
 const PATHS: &str = "GET /v1/lease, GET /v1/lease/watch, POST /v1/start, PUT /v1/jobs/{id}, \
@@ -46,10 +46,10 @@ pub(super) fn router(api: WorkerApi) -> Router {
         .with_state(api)
 }
 
-/// The routes of the port for health: nothing that changes anything, and nothing that is the
-/// worker's.
+/// The routes of the port for health: read-only, and without the worker's leases.
 pub(super) fn health_router(api: WorkerApi) -> Router {
-    let unknown = async || (StatusCode::NOT_FOUND, format!("served here: {HEALTH_PATHS}\n"));
+    let unknown =
+        async || (StatusCode::NOT_FOUND, format!("unknown path: use one of {HEALTH_PATHS}\n"));
     health_routes().fallback(unknown).layer(DefaultBodyLimit::max(BODY_BYTES_MAX)).with_state(api)
 }
 
@@ -247,13 +247,13 @@ async fn drain(
 async fn livez(State(api): State<WorkerApi>) -> (StatusCode, &'static str) {
     match api.driver().is_open() {
         true => (StatusCode::OK, "ok\n"),
-        false => (StatusCode::SERVICE_UNAVAILABLE, "the driver has ended\n"),
+        false => (StatusCode::SERVICE_UNAVAILABLE, "the driver has stopped\n"),
     }
 }
 
 async fn readyz(State(api): State<WorkerApi>) -> (StatusCode, String) {
     if !api.driver().is_open() {
-        return (StatusCode::SERVICE_UNAVAILABLE, "the driver has ended\n".into());
+        return (StatusCode::SERVICE_UNAVAILABLE, "the driver has stopped\n".into());
     }
     if let Some(why) = api.driver().metrics().unready() {
         return (StatusCode::SERVICE_UNAVAILABLE, why + "\n");

@@ -16,20 +16,20 @@ use super::connections::{Connection, ConnectionGuard, Connections};
 use super::request;
 use super::socket::Socket;
 
-/// How long a worker's connection may be without a request.
+/// How long a worker's connection may be idle.
 const IDLE_MAX: Duration = Duration::from_secs(600);
 /// How long the head of a request from another machine may take.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long all of a connection from another machine may take.
+/// How long a connection from another machine may last.
 const CONNECTION_TIME_MAX: Duration = Duration::from_secs(30);
-/// Bytes of one request's head.
+/// The most bytes of a request's head.
 const HEADER_BYTES_MAX: usize = 16 * 1024;
 /// Requests at once on one HTTP/2 connection.
 const REQUESTS_PER_CONNECTION_MAX: u32 = 512;
-/// How long to wait when the system has no connection to give (too many open files).
+/// How long to wait after a failed accept (too many open files).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// How long a client that has hung up is given for what is answered without waiting.
-const HANG_UP: Duration = Duration::from_millis(50);
+/// How long requests of a client that has closed the connection may take if they do not wait.
+const CLOSE_DELAY: Duration = Duration::from_millis(50);
 
 /// Where connections come from.
 pub(super) enum Acceptor {
@@ -37,13 +37,13 @@ pub(super) enum Acceptor {
     Unix(UnixListener),
 }
 
-/// Who may come to a port.
+/// The clients of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Caller {
-    /// Clients of this machine: a worker may take its time.
+    /// Clients on this machine, without a time limit.
     Worker,
-    /// Any client of the network: HTTP/1 only, within a time, and one request a connection, so
-    /// that no client can hold all connections and keep the kubelet out.
+    /// Any client of the network: HTTP/1 only, with a time limit, and one request per connection,
+    /// so that no client can hold all connections and lock out the kubelet.
     Anyone,
 }
 
@@ -56,7 +56,7 @@ pub(super) struct Port {
 }
 
 impl Port {
-    /// Serves until the server is to stop.
+    /// Serves until the server stops.
     pub(super) async fn accept_all(self, acceptor: Acceptor) {
         let mut connections = JoinSet::new();
         let mut stopped = self.stopped.clone();
@@ -73,7 +73,7 @@ impl Port {
         while connections.join_next().await.is_some() {}
     }
 
-    /// Makes room where that can help, and waits until it may.
+    /// Closes an idle connection if open files are exhausted, and waits before the next attempt.
     async fn handle_accept_error(&self, error: &std::io::Error) {
         tracing::warn!(%error, "cannot accept a worker's connection");
         let files = [Errno::MFILE, Errno::NFILE].map(Errno::raw_os_error);
@@ -85,7 +85,7 @@ impl Port {
 
     fn serve(&self, socket: Socket) -> impl Future<Output = ()> + Send + use<> {
         let (router, caller) = (self.router.clone(), self.caller);
-        let guard = self.connections.take();
+        let guard = self.connections.register();
         let mut stopped = self.stopped.clone();
         async move {
             let connection = guard.connection();
@@ -99,7 +99,9 @@ impl Port {
                     connection.as_mut().graceful_shutdown();
                     log_end(connection.await);
                 }
-                why = over(&socket, &guard, caller) => tracing::debug!("a connection {why}"),
+                why = close_reason(&socket, &guard, caller) => {
+                    tracing::debug!("a connection {why}");
+                }
             }
         }
     }
@@ -137,8 +139,8 @@ async fn accept(acceptor: &Acceptor) -> std::io::Result<Socket> {
 }
 
 /// Waits until the agent must close a connection, and returns why.
-async fn over(socket: &Socket, guard: &ConnectionGuard, caller: Caller) -> &'static str {
-    let outstayed = async {
+async fn close_reason(socket: &Socket, guard: &ConnectionGuard, caller: Caller) -> &'static str {
+    let expired = async {
         match caller {
             Caller::Worker => guard.connection().idle_for(IDLE_MAX).await,
             Caller::Anyone => tokio::time::sleep(CONNECTION_TIME_MAX).await,
@@ -146,25 +148,25 @@ async fn over(socket: &Socket, guard: &ConnectionGuard, caller: Caller) -> &'sta
     };
     tokio::select! {
         () = guard.connection().evicted() => "was closed to make room for a newer one",
-        () = hung_up(socket, guard.connection()) => "was closed by its client",
-        () = outstayed => "took too long",
+        () = client_closed(socket, guard.connection()) => "was closed by its client",
+        () = expired => "took too long",
     }
 }
 
-/// Waits until the client has hung up while it waits for an answer. Where it waits for none, its
-/// connection ends by itself.
-async fn hung_up(socket: &Socket, connection: &Connection) {
+/// Waits until the client has closed the connection while a request is served. Without such a
+/// request, the connection ends by itself.
+async fn client_closed(socket: &Socket, connection: &Connection) {
     loop {
-        let hung_up = socket.readable().await.is_ok_and(|ready| ready.is_read_closed());
-        // What it sent before it hung up may be unread for as long as it waits for an answer.
-        tokio::time::sleep(HANG_UP).await;
-        if hung_up && connection.is_busy() {
+        let closed = socket.readable().await.is_ok_and(|ready| ready.is_read_closed());
+        // Requests that it sent before may be unread until the current one is answered.
+        tokio::time::sleep(CLOSE_DELAY).await;
+        if closed && connection.is_busy() {
             return;
         }
     }
 }
 
-/// Waits until the server is to stop.
+/// Waits until the server must stop.
 async fn stop_requested(stopped: &mut watch::Receiver<bool>) {
     // Without a server there is nothing to serve.
     let _ = stopped.wait_for(|stopped| *stopped).await;

@@ -1,4 +1,4 @@
-//! One request, from its head to its answer: its body is read before anything is done for it.
+//! Serves one request. Its body is read completely before it is handled.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -19,29 +19,29 @@ use crate::worker::api::Denial;
 
 /// How long a request's body may take.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
-/// Bytes around a gRPC message, whose own limit is looked at where it is read.
+/// Additional bytes for the frame of a gRPC message; tonic checks the size of the message itself.
 const GRPC_FRAME_BYTES: usize = BODY_BYTES_MAX;
 
-/// Answers it; as long as that takes, its connection is in use.
+/// Answers the request. Its connection counts as busy until then.
 pub(super) async fn answer(
     router: Router,
     connection: Arc<Connection>,
     request: Request<Incoming>,
 ) -> Result<Response, Infallible> {
     if grpc::is_reflection(request.uri().path()) {
-        // It talks for as long as its client likes, and holds nothing.
+        // A bidirectional stream without a fixed body; it changes nothing.
         return router.oneshot(request.map(Body::new)).await;
     }
-    let request = match whole(request).await {
+    let request = match with_body(request).await {
         Ok(request) => request,
-        Err(why) => return Ok(last(why)),
+        Err(why) => return Ok(closing(why)),
     };
     let busy = connection.begin();
     let answer = router.oneshot(request).await?;
     if answer.body().size_hint().exact().is_some() {
         return Ok(answer);
     }
-    // A watch.
+    // A watch: busy until its body ends.
     Ok(answer.map(|body| {
         Body::new(body.map_frame(move |frame| {
             let _ = &busy;
@@ -50,8 +50,8 @@ pub(super) async fn answer(
     }))
 }
 
-/// The request with all of its body.
-async fn whole(request: Request<Incoming>) -> Result<Request<Body>, Answer> {
+/// Reads the whole body of the request.
+async fn with_body(request: Request<Incoming>) -> Result<Request<Body>, Answer> {
     let max = match grpc::is_grpc(request.headers()) {
         true => BODY_BYTES_MAX + GRPC_FRAME_BYTES,
         false => BODY_BYTES_MAX,
@@ -81,8 +81,8 @@ fn too_long(max: usize) -> Answer {
     Answer(StatusCode::PAYLOAD_TOO_LARGE, why)
 }
 
-/// The last answer on a connection: what is left of the request is not read.
-fn last(why: Answer) -> Response {
+/// An answer that closes the connection: the rest of the request is not read.
+fn closing(why: Answer) -> Response {
     let mut answer = why.into_response();
     answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     answer

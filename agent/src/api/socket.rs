@@ -1,5 +1,5 @@
-//! A connection's socket, of which it can be seen that the other end has hung up while bytes that
-//! it sent before are still unread: a client may send its next request before it has the answer.
+//! A connection's socket that detects that the client has closed it even while earlier bytes are
+//! unread: a client may send its next request before it has the answer.
 
 use std::io::{ErrorKind, IoSlice, Result};
 use std::net::Shutdown;
@@ -11,7 +11,7 @@ use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
 use tokio::net::{TcpStream, UnixStream};
 
-/// The socket; clones are the same one.
+/// The socket. Clones share it.
 #[derive(Clone, Debug)]
 pub(super) struct Socket(Arc<Kind>);
 
@@ -21,7 +21,7 @@ enum Kind {
     Unix(UnixStream),
 }
 
-/// The same call on either kind.
+/// Calls the same method on either kind.
 macro_rules! each {
     ($socket:expr, $stream:ident => $call:expr) => {
         match &*$socket.0 {
@@ -44,12 +44,12 @@ impl From<UnixStream> for Socket {
 }
 
 impl Socket {
-    /// What the system has said of it, once it has said anything about reading.
+    /// Waits until the socket is readable or closed for reading.
     pub(super) async fn readable(&self) -> Result<Ready> {
         each!(self, stream => stream.ready(Interest::READABLE).await)
     }
 
-    /// Does something that may have to wait, whenever it may be possible.
+    /// Retries an operation until it does not block.
     fn poll(
         ready: impl Fn(&mut Context<'_>) -> Poll<Result<()>>,
         cx: &mut Context<'_>,

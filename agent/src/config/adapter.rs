@@ -1,11 +1,10 @@
-//! Which adapter stands between the agent and its worker, and its options. Options of another
-//! adapter than the chosen one are refused, not ignored.
+//! The adapter between the agent and its worker, and its options. An option of an adapter that is
+//! not selected is an error.
 
 mod command;
 mod file;
 mod http;
 mod process;
-mod secret;
 mod travis;
 
 use std::ffi::OsString;
@@ -15,35 +14,34 @@ use clap::{Args, ValueEnum};
 use command::CommandArgs;
 pub use command::{CommandAdapter, JobPrograms, StreamPrograms};
 use file::FileArgs;
-pub use file::{FileAdapter, FilePool, SignalTo, TakenUp};
+pub use file::{FileAdapter, FilePool, ReloadCheck, SignalTo};
 use http::HttpArgs;
 pub use http::{HttpAdapter, HttpRequest, Sizing};
 pub use process::ProcessAdapter;
 use process::ProcessArgs;
-pub use secret::Secret;
 use travis::TravisArgs;
-pub use travis::{TravisAdapter, TravisAuth};
+pub use travis::{Secret, TravisAdapter, TravisAuth};
 
 /// How the worker learns of its leases.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Adapter {
-    /// It asks.
+    /// It uses the worker API.
     Api,
     /// It reads a file.
     File(FileAdapter),
-    /// It is one process for each stream, a child of the agent.
+    /// It is one child process of the agent per stream.
     Process(ProcessAdapter),
-    /// It is a Travis worker, steered through its remote controller.
+    /// It is a Travis worker, controlled through its remote controller.
     Travis(TravisAdapter),
-    /// It has an HTTP interface of its own.
+    /// It has its own HTTP interface.
     Http(HttpAdapter),
-    /// Commands query and steer it.
+    /// Commands query and control it.
     Command(CommandAdapter),
 }
 
 impl Adapter {
-    /// Whether the agent can stop its worker's use of a stream when the lease ends: where the
-    /// worker asks for each step, or is its child.
+    /// Whether the agent can stop its worker's use of a stream when the lease ends: the worker uses
+    /// the API, or is a child of the agent.
     #[must_use]
     pub fn stops_worker(&self) -> bool {
         match self {
@@ -52,20 +50,20 @@ impl Adapter {
         }
     }
 
-    /// Whether the worker learns of its bindings, by asking: with every other adapter nobody could
-    /// let one go that is revoked.
+    /// Whether the worker sees its bindings. Only a worker that uses the API can release a revoked
+    /// one.
     #[must_use]
     pub fn shows_bindings(&self) -> bool {
         matches!(self, Self::Api)
     }
 }
 
-/// The first option that was given.
+/// The first option that is set.
 fn first_given(options: &[(&'static str, bool)]) -> Option<&'static str> {
     options.iter().find(|(_, given)| *given).map(|(option, _)| *option)
 }
 
-/// The adapter and the options of all.
+/// The selected adapter, and the options of all adapters.
 #[derive(Debug, Args)]
 pub(super) struct AdapterArgs {
     /// How the worker learns of its leases
@@ -85,22 +83,22 @@ pub(super) struct AdapterArgs {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum AdapterKind {
-    /// The worker asks, over HTTP or gRPC
+    /// The worker uses the worker API, over HTTP or gRPC
     Api,
     /// The worker reads a file
     File,
-    /// COMMAND is started once for each stream, and ended with its lease
+    /// The agent runs COMMAND once per stream, and stops it with the lease
     Process,
     /// The worker is a Travis worker with its remote controller
     Travis,
-    /// The worker has an HTTP interface of its own
+    /// The worker has its own HTTP interface
     Http,
-    /// Commands query and steer the worker
+    /// Commands query and control the worker
     Command,
 }
 
 impl AdapterArgs {
-    /// The adapter, where its options are valid together and no other's are given.
+    /// Validates the options, and returns the selected adapter.
     pub(super) fn check(self, worker: &[OsString]) -> Result<Adapter, String> {
         let Self { adapter, file, process, travis, http, command } = self;
         let given = [
@@ -112,7 +110,10 @@ impl AdapterArgs {
         ];
         for (kind, name, option) in given {
             if let Some(option) = option.filter(|_| kind != adapter) {
-                return Err(format!("{option} is for --adapter {name} only"));
+                return Err(format!(
+                    "{option} is valid only with --adapter {name}: remove it, or select that \
+                     adapter"
+                ));
             }
         }
         match adapter {

@@ -1,4 +1,4 @@
-//! The command line as clap reads it; nothing here is checked against anything else yet.
+//! The command line as clap parses it. Checks that involve several options follow in `config`.
 
 use std::net::SocketAddr;
 use std::num::NonZeroU16;
@@ -14,7 +14,7 @@ use crate::http_client::Url;
 
 const EXAMPLES: &str = "\
 Examples:
-  # Beside a worker that asks over HTTP or gRPC on 127.0.0.1:7411
+  # Beside a worker that uses the worker API over HTTP or gRPC on 127.0.0.1:7411
   leasehold-agent run --coordinator 127.0.0.1:7400 --cluster ci --worker w1 --state-dir ./w1
 
   # The worker as its child: LEASEHOLD_ADDR is in the child's environment
@@ -29,19 +29,19 @@ Examples:
   leasehold-agent run --coordinator a:7400 --cluster feeds --worker w1 --state-dir ./w1 \\
       --adapter process -- ./feed --topic {stream}
 
-  # A worker that serves pipelines, and where those before it send documents
+  # A worker that serves pipelines, and the address to which others send documents
   leasehold-agent run --coordinator a:7400 --cluster blue --worker w1 --state-dir ./w1 \\
       --worker-address 10.0.0.7:8080
 
-  # What the worker may do now; one job
+  # Show the lease; begin and end a job
   curl 127.0.0.1:7411/v1/lease
   curl -X PUT '127.0.0.1:7411/v1/jobs/build-1?wait_ms=5000'
   curl -X DELETE 127.0.0.1:7411/v1/jobs/build-1
 
 Every option can also be given in the environment, as LEASEHOLD_ and its name in capitals.
-Exit: 0 after a drain (with a COMMAND: its exit code, 128 and the signal's number where a signal
-ended it), 1 after an error, 2 for a command line that makes no sense, 3 after a drain that the
-coordinator ordered before this start: nothing was begun, and nothing will be.";
+Exit: 0 after a drain (with a COMMAND: its exit code, or 128 plus the signal's number if a signal
+terminated it), 1 after an error, 2 for an invalid command line, 3 after a drain that the
+coordinator ordered before this start: no job or stream began.";
 
 /// Holds one worker's leases and serves them on localhost.
 #[derive(Debug, Parser)]
@@ -56,38 +56,38 @@ pub(super) enum Action {
     /// Holds the leases of one worker until it is drained.
     #[command(after_help = EXAMPLES)]
     Run(Box<RunArgs>),
-    /// Asks the agent of this machine or pod to drain its worker.
+    /// Tells the agent on this machine or in this pod to drain its worker.
     #[command(after_help = DRAIN_EXAMPLES)]
     Drain(DrainArgs),
-    /// Says for an agent that has ended that nothing of its worker runs any more: its slots and
-    /// streams go to others at once.
+    /// Reports for an agent that has ended that its worker has ended too, so that other workers get
+    /// its slots and streams at once.
     #[command(after_help = LEAVE_EXAMPLES)]
     Leave(Box<LeaveArgs>),
 }
 
 const LEAVE_EXAMPLES: &str = "\
 Examples:
-  # On the host of a worker that was killed with its agent and is not to come back
+  # On the host of a worker that was killed with its agent and will not return
   leasehold-agent leave --coordinator a:7400 --cluster ci --worker w1 --state-dir ./w1
 
-  # The same for a worker that no agent started, once you have seen that it has ended
+  # The same for a worker that no agent started, after you have checked that it has ended
   leasehold-agent leave --coordinator a:7400 --cluster ci --worker w1 --state-dir ./w1 \\
       --nothing-runs
 
-It refuses where the agent, or the COMMAND that it had started, still runs.
-Exit: 0 when a coordinator has heard it, 1 where it cannot be said or nobody hears it, 2 for a
-command line that makes no sense.";
+It refuses if the agent, or the COMMAND that it started, still runs.
+Exit: 0 when a coordinator has received the report, 1 if it was not sent or no coordinator answered,
+2 for an invalid command line.";
 
 const DRAIN_EXAMPLES: &str = "\
 Examples:
   # As a container's preStop hook: returns when the last job has ended, or at the deadline
   leasehold-agent drain --wait
 
-  # The same before a hook that was there
+  # The same, followed by an existing hook
   leasehold-agent drain --wait --then -- /bin/sh -c 'nginx -s quit'
 
-Exit: 0 when drained, also with jobs left at the deadline; 1 after an error; 2 for a command line
-that makes no sense. With a COMMAND, its exit code.";
+Exit: 0 when drained, even if jobs are left at the deadline; 1 after an error; 2 for an invalid
+command line. With a COMMAND, its exit code.";
 
 #[derive(Debug, Args)]
 pub(super) struct DrainArgs {
@@ -100,17 +100,17 @@ pub(super) struct DrainArgs {
         value_parser = agent_url
     )]
     pub(super) addr: Url,
-    /// Wait until no job runs and no stream is held, or the drain's deadline has passed. An agent
-    /// that is away is asked again, for as long as that takes
+    /// Wait until no job runs and no stream is held, or the drain's deadline has passed. If the
+    /// agent cannot be reached, keep trying
     #[arg(long)]
     pub(super) wait: bool,
-    /// How long to try and to wait; the drain itself goes on
+    /// How long to retry and to wait; the drain itself continues
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     pub(super) timeout: Option<Duration>,
-    /// Run COMMAND afterwards in this process's place, whatever came of the drain
+    /// Replace this process with COMMAND afterwards, whether or not the drain succeeded
     #[arg(long, requires = "command")]
     pub(super) then: bool,
-    /// What --then runs
+    /// The command for --then
     #[arg(last = true, value_name = "COMMAND", requires = "then")]
     pub(super) command: Vec<std::ffi::OsString>,
 }
@@ -119,11 +119,11 @@ pub(super) struct DrainArgs {
 pub(super) struct LeaveArgs {
     #[command(flatten)]
     pub(super) who: WhoArgs,
-    /// The folder of the agent that has ended
+    /// The state folder of the agent that has ended
     #[arg(long, env = "LEASEHOLD_STATE_DIR", value_name = "DIR")]
     pub(super) state_dir: PathBuf,
-    /// Your own word that nothing of the worker runs, where its agent did not start it and cannot
-    /// know. If it is not true, more jobs may run than the budget allows
+    /// You have checked that no process of the worker runs. Needed if its agent did not start it.
+    /// If this is wrong, more jobs may run than the budget allows
     #[arg(long)]
     pub(super) nothing_runs: bool,
     /// How long to try to reach a coordinator
@@ -136,7 +136,7 @@ pub(super) struct LeaveArgs {
     pub(super) log_format: LogFormat,
 }
 
-/// Which worker it is, and who leads it.
+/// The worker and its coordinators.
 #[derive(Debug, Args)]
 pub(super) struct WhoArgs {
     /// The coordinators' addresses; each is tried in turn until one leads
@@ -159,21 +159,22 @@ pub(super) struct RunArgs {
     #[arg(long, env = "LEASEHOLD_GENERATION", value_name = "N", default_value = "0")]
     #[arg(value_parser = generation)]
     pub(super) generation: u64,
-    /// Where the worker is reached by those before it in a pipeline; on Kubernetes the pod's IP
+    /// The address at which workers of the previous nodes of a pipeline reach this worker; on
+    /// Kubernetes the pod's IP
     #[arg(long, env = "LEASEHOLD_WORKER_ADDRESS", value_name = "HOST[:PORT]")]
     pub(super) worker_address: Option<String>,
-    /// The port that goes with it, where it names none
+    /// The port of --worker-address, if that contains none
     #[arg(long, env = "LEASEHOLD_WORKER_PORT", value_name = "PORT", requires = "worker_address")]
     pub(super) worker_port: Option<NonZeroU16>,
-    /// Where the journal is kept that lets a restarted agent claim what its worker holds
+    /// The folder of the journal, from which a restarted agent restores what its worker holds
     #[arg(long, env = "LEASEHOLD_STATE_DIR", value_name = "DIR")]
     pub(super) state_dir: Option<PathBuf>,
-    /// Take the worker's name from another agent that has it and is alive, which stops that one:
-    /// for one start, after a mistake. Without it only a restart with the same --state-dir goes on
-    /// under a name; any other agent waits until the previous one is silent and its leases are over
+    /// Take the worker's name from another running agent, which then stops. Use it for one start,
+    /// to correct a mistake. Without it, an agent with another --state-dir waits until the previous
+    /// agent of that name no longer reports and its leases have expired
     #[arg(long, env = "LEASEHOLD_TAKE_OVER")]
     pub(super) take_over: bool,
-    /// Where the worker asks: HTTP/JSON and gRPC on one port
+    /// The address of the worker API: HTTP/JSON and gRPC on one port
     #[arg(
         long,
         env = "LEASEHOLD_LISTEN",
@@ -182,61 +183,63 @@ pub(super) struct RunArgs {
         value_parser = listen_address
     )]
     pub(super) listen: SocketAddr,
-    /// Let --listen be an address that others can reach. The worker API has no password: anyone who
-    /// reaches it can end the worker's jobs and give its streams away
+    /// Allow a --listen address that other machines can reach. The worker API has no password:
+    /// anyone who reaches it can end the worker's jobs and release its streams
     #[arg(long, env = "LEASEHOLD_LISTEN_ANYWHERE")]
     pub(super) listen_anywhere: bool,
-    /// A Unix socket that serves the same
+    /// A Unix socket that also serves the worker API
     #[arg(long, env = "LEASEHOLD_SOCKET", value_name = "PATH")]
     pub(super) socket: Option<PathBuf>,
-    /// Who may use the socket: this user (0600), or its group too (0660)
+    /// Who may use the socket: only this user (0600), or also its group (0660)
     #[arg(long, env = "LEASEHOLD_SOCKET_MODE", requires = "socket", value_enum)]
     pub(super) socket_mode: Option<SocketMode>,
     #[command(flatten)]
     pub(super) adapter: AdapterArgs,
-    /// How long a drain may take before the agent leaves with jobs still running, or as a sidecar
-    /// stops waiting for it; without it, the cluster's drain.deadline
+    /// How long a drain may take before the agent leaves although jobs still run; as a sidecar,
+    /// before callers stop waiting. Without it, the cluster's drain.deadline
     #[arg(long, env = "LEASEHOLD_DRAIN_DEADLINE", value_name = "DURATION")]
     #[arg(value_parser = duration::parse)]
     pub(super) drain_deadline: Option<Duration>,
-    /// The agent is a sidecar, which starts before its worker and gets SIGTERM after it:
-    /// SIGTERM ends it at once and drains nothing, a drain's end does not end it, and past a
-    /// drain's deadline it goes on reporting until the last job has ended
+    /// The agent is a sidecar, which starts before its worker and gets SIGTERM after it: SIGTERM
+    /// ends it at once without a drain, it keeps running after a drain, and after a drain's
+    /// deadline it keeps reporting until the last job has ended
     #[arg(long, env = "LEASEHOLD_SIDECAR", conflicts_with = "command")]
     pub(super) sidecar: bool,
-    /// Where /livez, /readyz, /healthz and /metrics are served, and nothing else: for a kubelet
-    /// and for Prometheus
-    #[arg(long, env = "LEASEHOLD_HEALTH_LISTEN", value_name = "[IP]:PORT", value_parser = every)]
+    /// An address that serves only /livez, /readyz, /healthz and /metrics, for a kubelet and for
+    /// Prometheus
+    #[arg(long, env = "LEASEHOLD_HEALTH_LISTEN", value_name = "[IP]:PORT")]
+    #[arg(value_parser = health_address)]
     pub(super) health_listen: Option<SocketAddr>,
-    /// Copy this program to DIR/leasehold-agent first, for a worker that is to run `drain`
+    /// Copy this program to DIR/leasehold-agent first, so that the worker's container can run
+    /// `drain`
     #[arg(long, env = "LEASEHOLD_SHARE_DIR", value_name = "DIR")]
     pub(super) share_dir: Option<PathBuf>,
     #[command(flatten)]
     pub(super) tls: TlsArgs,
-    /// Whether COMMAND is started again when it ends
+    /// Whether COMMAND restarts when it exits
     #[arg(long, env = "LEASEHOLD_RESTART", value_enum, requires = "command")]
     pub(super) restart: Option<Restart>,
-    /// How long COMMAND may take to end on SIGTERM before the agent says so, or ends it
+    /// How long COMMAND may take to exit after SIGTERM before the agent logs it, or kills COMMAND
     #[arg(long, env = "LEASEHOLD_CHILD_GRACE", value_name = "DURATION")]
     #[arg(value_parser = duration::parse)]
     #[arg(requires = "command")]
     pub(super) child_grace: Option<Duration>,
-    /// End COMMAND with SIGKILL after --child-grace. Without it the agent waits on: no running
-    /// job is ever killed to make a plan come true
+    /// Kill COMMAND with SIGKILL after --child-grace. Without it the agent keeps waiting, so that
+    /// no running job is killed
     #[arg(long, env = "LEASEHOLD_CHILD_KILL", requires = "command")]
     pub(super) child_kill: bool,
-    /// Who gets the signals: COMMAND with all processes that it has started, or COMMAND alone
+    /// Which processes get signals: the process group of COMMAND, or only COMMAND itself
     #[arg(long, env = "LEASEHOLD_CHILD_SIGNAL", value_enum, requires = "command")]
     pub(super) child_signal: Option<ChildSignal>,
-    /// Kill COMMAND, and what it has started in its process group, when this agent ends before it,
-    /// however that happens: nothing of the worker then outlives its agent. Running jobs are killed
+    /// Kill the process group of COMMAND if this agent exits first, for whatever reason, so that no
+    /// process of the worker outlives its agent. Running jobs are killed
     #[arg(long, env = "LEASEHOLD_CHILD_KILL_ON_PARENT_DEATH", requires = "command")]
     pub(super) child_kill_on_parent_death: bool,
     /// How log lines are written to stderr
     #[arg(long, env = "LEASEHOLD_LOG_FORMAT", value_enum, default_value = "text")]
     pub(super) log_format: LogFormat,
     /// The worker, started as this agent's child once the worker API listens; with --adapter
-    /// process the program of one stream
+    /// process, the program of one stream
     #[arg(last = true, value_name = "COMMAND")]
     pub(super) command: Vec<std::ffi::OsString>,
 }
@@ -248,13 +251,13 @@ fn listen_address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| wrong())
 }
 
-/// An address to listen on; without an IP it is every one of this machine's.
-fn every(text: &str) -> Result<SocketAddr, String> {
+/// An address to listen on; without an IP all addresses of this machine.
+fn health_address(text: &str) -> Result<SocketAddr, String> {
     let whole = if text.starts_with(':') { format!("[::]{text}") } else { text.to_owned() };
     whole.parse().map_err(|_| {
         format!(
-            "invalid address {text:?}: expected IP:PORT or :PORT, for \
-                                       example :7412 or 127.0.0.1:7412"
+            "invalid address {text:?}: expected IP:PORT or :PORT, for example :7412 or \
+             127.0.0.1:7412"
         )
     })
 }
@@ -263,21 +266,21 @@ fn every(text: &str) -> Result<SocketAddr, String> {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "TLS")]
 pub(super) struct TlsArgs {
-    /// Use TLS, and trust the coordinators' certificates that this one (PEM) has signed
+    /// Use TLS, and trust coordinator certificates that this CA (PEM) has signed
     #[arg(long, env = "LEASEHOLD_TLS_CA", value_name = "FILE")]
     pub(super) tls_ca: Option<PathBuf>,
     /// The agent's own certificate (PEM), for mutual TLS
     #[arg(long, env = "LEASEHOLD_TLS_CERT", value_name = "FILE")]
     #[arg(requires_all = ["tls_ca", "tls_key"])]
     pub(super) tls_cert: Option<PathBuf>,
-    /// Its key (PEM)
+    /// The key of the agent's certificate (PEM)
     #[arg(long, env = "LEASEHOLD_TLS_KEY", value_name = "FILE", requires = "tls_cert")]
     pub(super) tls_key: Option<PathBuf>,
-    /// The name in the coordinators' certificates, where it is not the host that is dialled
+    /// The name in the coordinators' certificates, if it differs from the host in --coordinator
     #[arg(long, env = "LEASEHOLD_TLS_SERVER_NAME", value_name = "NAME", requires = "tls_ca")]
     pub(super) tls_server_name: Option<String>,
-    /// The file of the token that proves which pod this is, read again for every connection. It is
-    /// never sent without TLS
+    /// The file with the token that proves which pod this is, read again for every connection. The
+    /// token is never sent without TLS
     #[arg(long, env = "LEASEHOLD_TOKEN_FILE", value_name = "FILE", requires = "tls_ca")]
     pub(super) token_file: Option<PathBuf>,
 }
@@ -292,23 +295,23 @@ pub(super) enum SocketMode {
     Group,
 }
 
-/// Whether a child is started again when it ends.
+/// Whether a child restarts when it exits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Restart {
-    /// However it ended
+    /// After every exit
     Always,
-    /// Unless it ended with exit code 0
+    /// After an exit with a code other than 0
     OnFailure,
-    /// Never: the agent leaves, with the child's exit code
+    /// Never: the agent exits with the child's exit code
     Never,
 }
 
-/// Which processes a signal that ends the child goes to.
+/// Which processes get a signal that ends the child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ChildSignal {
-    /// Its process group: it and what it has started, unless that went into a group of its own
+    /// Its process group: COMMAND and its child processes, unless they left the group
     Group,
-    /// The process that was started
+    /// Only the process of COMMAND
     Process,
 }
 
@@ -317,12 +320,11 @@ pub enum ChildSignal {
 pub enum LogFormat {
     /// For people
     Text,
-    /// One JSON object a line
+    /// One JSON object per line
     Json,
 }
 
-/// Reads a generation; nothing is the first: a pod's annotation that is not there is an empty
-/// variable.
+/// Parses a generation. Empty is 0: a missing annotation of a pod becomes an empty variable.
 fn generation(text: &str) -> Result<u64, String> {
     match text {
         "" => Ok(0),
@@ -332,7 +334,7 @@ fn generation(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Reads the address of an agent's worker API: `http://HOST:PORT`.
+/// Parses the address of an agent's worker API: `http://HOST:PORT`.
 fn agent_url(text: &str) -> Result<Url, String> {
     let url = text.parse().ok().filter(Url::is_bare);
     url.ok_or_else(|| {
@@ -347,7 +349,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_agents_address_has_neither_path_nor_query() {
+    fn refuses_an_agent_address_with_a_path_or_a_query() {
         for text in ["http://127.0.0.1:7411", "http://localhost:1/", "http://[::1]:7411"] {
             let authority = text.trim_start_matches("http://").trim_end_matches('/');
             assert_eq!(agent_url(text).expect(text).authority(), authority);

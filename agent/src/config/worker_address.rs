@@ -1,17 +1,16 @@
-//! Where the worker is reached by those before it in a pipeline.
+//! The address at which workers of the previous nodes of a pipeline reach this worker.
 
 use std::net::Ipv6Addr;
 use std::num::NonZeroU16;
 
 use leasehold_types::share::WorkerAddress;
 
-/// The address, with the port where it names none.
+/// Parses the address, and adds the port if it contains none.
 pub(super) fn parse(text: &str, port: Option<NonZeroU16>) -> Result<WorkerAddress, String> {
     let wrong = || {
         format!(
             "invalid address {text:?}: expected HOST or HOST:PORT, for example 10.0.0.7, fd00::7 \
-             or \
-             worker-0:8080"
+             or worker-0:8080"
         )
     };
     let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']'));
@@ -26,7 +25,7 @@ pub(super) fn parse(text: &str, port: Option<NonZeroU16>) -> Result<WorkerAddres
     WorkerAddress::new(&whole).map_err(|_| wrong())
 }
 
-/// Whether it is one, with its zone where it has one.
+/// Whether it is an IPv6 address, with or without a zone.
 fn is_ipv6(host: &str) -> bool {
     host.split('%').next().is_some_and(|host| host.parse::<Ipv6Addr>().is_ok())
 }
@@ -36,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_is_added_where_the_address_names_none() {
+    fn adds_the_port_if_the_address_contains_none() {
         for (text, port, whole) in [
             ("10.0.0.7", 8080, "10.0.0.7:8080"),
             ("10.0.0.7", 0, "10.0.0.7"),

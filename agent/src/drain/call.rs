@@ -1,4 +1,4 @@
-//! The call that asks an agent to drain.
+//! The HTTP request that starts a drain.
 
 use hyper::Method;
 use serde::Deserialize;
@@ -8,7 +8,7 @@ use crate::http_client::{Call, CallError, Url};
 /// Bytes of an agent's answer, which is one short line.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 
-/// Which answer is wanted.
+/// When the agent answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Request {
     /// Drain, and answer at once.
@@ -17,33 +17,33 @@ pub(super) enum Request {
     Wait,
 }
 
-/// Why a drain has no answer.
+/// Why a drain request failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DrainError {
-    /// The agent is not there, or went away before it answered: it may come back.
+    /// The agent cannot be reached, or exited before it answered: it may restart.
     #[error("{0}")]
     Unavailable(String),
-    /// It refused, or it is not an agent.
+    /// The agent refused, or the server is not an agent.
     #[error("{0}")]
     Refused(String),
 }
 
 #[derive(Deserialize)]
-struct Drained {
+struct DrainAnswer {
     jobs_left: u32,
 }
 
 #[derive(Deserialize)]
-struct Denied {
-    error: Denial,
+struct ErrorAnswer {
+    error: ErrorBody,
 }
 
 #[derive(Deserialize)]
-struct Denial {
+struct ErrorBody {
     message: String,
 }
 
-/// Asks an agent to drain, and returns how many jobs still run.
+/// Starts a drain, and returns how many jobs still run.
 pub(super) async fn drain(agent: &Url, request: Request) -> Result<u32, DrainError> {
     let path = match request {
         Request::Begin => "/v1/drain",
@@ -62,18 +62,21 @@ pub(super) async fn drain(agent: &Url, request: Request) -> Result<u32, DrainErr
         .send()
         .await
         .map_err(|error: CallError| DrainError::Unavailable(format!("{address}: {error}")))?;
-    let text = || match serde_json::from_slice::<Denied>(&answer.body) {
-        Ok(denied) => denied.error.message,
+    let text = || match serde_json::from_slice::<ErrorAnswer>(&answer.body) {
+        Ok(answer) => answer.error.message,
         Err(_) => String::from_utf8_lossy(&answer.body).trim().to_owned(),
     };
     match answer.status {
-        200 => serde_json::from_slice(&answer.body).map(|it: Drained| it.jobs_left).map_err(|_| {
-            DrainError::Refused(format!(
-                "{address} is not an agent: it answered {:?}; give --addr the agent's --listen",
-                text()
-            ))
-        }),
-        // It is stopping, or cannot let another client wait.
+        200 => {
+            serde_json::from_slice(&answer.body).map(|it: DrainAnswer| it.jobs_left).map_err(|_| {
+                DrainError::Refused(format!(
+                    "{address} is not an agent: it answered {:?}; set --addr to the address of \
+                 the agent's --listen",
+                    text()
+                ))
+            })
+        }
+        // The agent is stopping, or has too many waiting clients.
         503 => Err(DrainError::Unavailable(text())),
         status => Err(DrainError::Refused(format!("{address} answered {status}: {}", text()))),
     }

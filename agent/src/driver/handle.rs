@@ -1,4 +1,4 @@
-//! The driver to the driver: how every other task asks the holder something.
+//! The handle to the driver: how every other task sends requests to the holder.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,17 +16,17 @@ pub(crate) type Reply<T> = oneshot::Sender<Result<T, Refused>>;
 /// A request to the driver.
 #[derive(Debug)]
 pub(crate) enum DriverRequest {
-    /// Show the worker its lease, with these kinds of leases beside the pool.
+    /// Return the lease to show to the worker: the pool and these kinds of leases.
     Lease { kinds: Kinds, reply: oneshot::Sender<Snapshot> },
-    /// The lease for the agent's own eyes: the worker has not seen it.
+    /// Return the lease for the agent's own use, without showing it to the worker.
     Peek { reply: oneshot::Sender<Lease> },
-    /// What is waited for, in words; none where nothing is.
+    /// Describe what the agent waits for; none if nothing.
     Outstanding { reply: oneshot::Sender<Option<String>> },
-    /// The pool size alone, for a polled worker that is about to get it.
+    /// Return the pool size only, for a polled worker that is about to get it.
     Size { reply: oneshot::Sender<u32> },
     /// The worker starts.
     Start { start: StartId, running: u32, reply: Reply<()> },
-    /// A job wants to begin, and waits for a slot so long.
+    /// A job waits for a slot, at most this long.
     Begin { job: JobId, wait: Duration, reply: Reply<Token> },
     /// A job has ended.
     End { job: JobId, reply: Reply<()> },
@@ -34,9 +34,9 @@ pub(crate) enum DriverRequest {
     Count { running: u32, obeyed: u32, reply: Reply<()> },
     /// The worker has released a stream.
     Release { stream: StreamKey, token: Token, reply: Reply<()> },
-    /// Drain, and say when that has ended.
+    /// Drain, and reply when the drain has ended.
     Drain { ended: Option<oneshot::Sender<u32>> },
-    /// Send what is to be sent, and end.
+    /// Send the queued messages, and stop.
     Stop,
 }
 
@@ -45,9 +45,9 @@ pub(crate) enum DriverRequest {
 pub(crate) struct Snapshot {
     /// The lease.
     pub(crate) lease: Arc<Lease>,
-    /// The moment, which is after the question was asked.
+    /// The moment, which is after the request was made.
     pub(crate) now: Moment,
-    /// How long a lease lasts from one renewal on, once a coordinator has sent that.
+    /// The time from a renewal to the end of the lease; none before a coordinator has sent it.
     pub(crate) ttl: Option<Duration>,
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct Snapshot {
 #[error("the agent is stopping")]
 pub(crate) struct DriverStopped;
 
-/// The driver.
+/// The handle to the driver.
 #[derive(Clone, Debug)]
 pub(crate) struct DriverHandle {
     commands: mpsc::Sender<DriverRequest>,
@@ -75,7 +75,7 @@ impl DriverHandle {
         Self { commands, changes, outcome, metrics }
     }
 
-    /// Asks the driver something.
+    /// Sends a request to the driver, and waits for the answer.
     pub(crate) async fn ask<T>(
         &self,
         command: impl FnOnce(oneshot::Sender<T>) -> DriverRequest,
@@ -90,17 +90,19 @@ impl DriverHandle {
         self.lease_of(Kinds::ALL).await
     }
 
-    /// The same for a worker that takes leases of these kinds alone.
+    /// The same for a worker that uses only these kinds of leases.
     pub(crate) async fn lease_of(&self, kinds: Kinds) -> Result<Snapshot, DriverStopped> {
         self.ask(|reply| DriverRequest::Lease { kinds, reply }).await
     }
 
     /// Reports to the holder that all earlier jobs of the worker have ended.
-    pub(crate) async fn start_anew(&self) -> Result<(), String> {
+    pub(crate) async fn report_no_jobs(&self) -> Result<(), String> {
         let id = format!("agent-{:016x}", fastrand::u64(..));
         let start = StartId::new(&id).expect("letters and digits are printable");
-        let told = self.ask(|reply| DriverRequest::Start { start, running: 0, reply }).await;
-        told.map_err(|gone| gone.to_string())?.map_err(|refused| crate::refusal::message(&refused))
+        let written = self.ask(|reply| DriverRequest::Start { start, running: 0, reply }).await;
+        written
+            .map_err(|stopped| stopped.to_string())?
+            .map_err(|refused| crate::refusal::message(&refused))
     }
 
     /// Begins a drain and does not wait for its end.
@@ -108,25 +110,24 @@ impl DriverHandle {
         self.commands.send(DriverRequest::Drain { ended: None }).await.map_err(|_| DriverStopped)
     }
 
-    /// Lets the driver end.
+    /// Stops the driver.
     pub(crate) async fn stop(&self) {
         let _ = self.commands.send(DriverRequest::Stop).await;
     }
 
-    /// Changes whenever the lease reads differently or is renewed.
+    /// Changes whenever the lease changes or is renewed.
     pub(crate) fn changes(&self) -> watch::Receiver<u64> {
         self.changes.clone()
     }
 
-    /// Why the agent is to end, once it is.
+    /// Waits until the agent must end, and returns why.
     pub(crate) async fn ended(&self) -> Result<Outcome, DriverStopped> {
         let mut outcome = self.outcome.clone();
         let ended = outcome.wait_for(Option::is_some).await.map_err(|_| DriverStopped)?;
         Ok(ended.expect("it was waited for"))
     }
 
-    /// Waits until this agent must end: a newer one runs for its
-    /// worker, or the driver is gone.
+    /// Waits until a newer agent has taken over the worker, or the driver has stopped.
     pub(crate) async fn superseded(&self) -> Result<Outcome, DriverStopped> {
         let mut outcome = self.outcome.clone();
         let superseded = |outcome: &Option<Outcome>| *outcome == Some(Outcome::Superseded);
@@ -134,7 +135,7 @@ impl DriverHandle {
         Ok(Outcome::Superseded)
     }
 
-    /// Why the agent is to end, if it is.
+    /// Why the agent must end, if it must.
     pub(crate) fn outcome(&self) -> Option<Outcome> {
         *self.outcome.borrow()
     }
@@ -144,7 +145,7 @@ impl DriverHandle {
         !self.commands.is_closed()
     }
 
-    /// The agent's figures.
+    /// The agent's metrics.
     pub(crate) fn metrics(&self) -> &Metrics {
         &self.metrics
     }

@@ -1,4 +1,4 @@
-//! Jobs that wait for a slot, first come, first served.
+//! Jobs that wait for a slot, in the order of their arrival.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,11 +11,11 @@ use crate::journal::AgentJournal;
 use crate::metrics::Metrics;
 use crate::refusal::reason;
 
-/// Jobs that may wait for a slot at once: each may have a connection of its own, and the rest of
-/// the connections are for what frees slots.
+/// Jobs that may wait for a slot at once. Each may use a connection of its own; the other
+/// connections stay free for requests that end jobs.
 const WAITERS_MAX: usize = 512;
 
-/// A job that wants to begin.
+/// A job that waits to begin.
 #[derive(Debug)]
 pub(super) struct QueuedJob {
     pub(super) job: JobId,
@@ -27,12 +27,12 @@ pub(super) struct QueuedJob {
 #[derive(Debug, Default)]
 pub(super) struct JobQueue {
     queue: VecDeque<QueuedJob>,
-    /// A slot may have come free.
-    look: bool,
+    /// A slot may be free: try the queue again.
+    recheck: bool,
 }
 
 impl JobQueue {
-    /// Lets a job begin, refuses it, or lets it wait.
+    /// Begins a job, refuses it, or queues it.
     pub(super) fn begin(
         &mut self,
         holder: &mut Holder<AgentJournal>,
@@ -45,22 +45,23 @@ impl JobQueue {
             self.queue.push_back(waiter);
             return;
         }
-        let refused = Refused::Limit { what: "jobs that wait", max: WAITERS_MAX as u64 };
+        let refused = Refused::Limit { what: "waiting jobs", max: WAITERS_MAX as u64 };
         metrics.count_refused(reason(&refused));
         let _ = waiter.reply.send(Err(refused));
     }
 
-    /// Something has happened that may have freed a slot.
-    pub(super) fn look_again(&mut self) {
-        self.look = true;
+    /// Notes that a slot may be free.
+    pub(super) fn recheck(&mut self) {
+        self.recheck = true;
     }
 
-    /// When the next of them has waited long enough.
+    /// When the wait of the next queued job ends.
     pub(super) fn next_end(&self) -> Option<Moment> {
         self.queue.iter().map(|waiter| waiter.until).min()
     }
 
-    /// Serves those whose turn or time has come; says whether it asked the holder anything.
+    /// Tries the queue again if a slot may be free or a wait has ended. Returns whether it sent the
+    /// holder anything.
     pub(super) fn serve(
         &mut self,
         holder: &mut Holder<AgentJournal>,
@@ -68,19 +69,19 @@ impl JobQueue {
         now: Moment,
     ) -> bool {
         let due = self.next_end().is_some_and(|end| end <= now);
-        if !std::mem::take(&mut self.look) && !due {
+        if !std::mem::take(&mut self.recheck) && !due {
             return false;
         }
         let waiting = std::mem::take(&mut self.queue);
         let asked = !waiting.is_empty();
-        // A worker that has hung up must not be given a slot that it will never end.
+        // A caller that has disconnected would never end the job.
         let present = waiting.into_iter().filter(|waiter| !waiter.reply.is_closed());
         self.queue = present.filter_map(|waiter| attempt(holder, waiter, metrics, now)).collect();
         asked
     }
 }
 
-/// Asks the holder; gives the waiter back where it is to wait on.
+/// Tries to begin the job. Returns the waiter if it must keep waiting.
 fn attempt(
     holder: &mut Holder<AgentJournal>,
     waiter: QueuedJob,

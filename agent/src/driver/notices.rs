@@ -24,7 +24,7 @@ impl NoticeLogger {
         Self { metrics, log_limiter: LogLimiter::default(), dials: 0, draining: false }
     }
 
-    /// Whether the holder has said that it drains.
+    /// Whether a drain has begun and not ended.
     pub(super) fn draining(&self) -> bool {
         self.draining
     }
@@ -40,12 +40,17 @@ impl NoticeLogger {
     pub(super) fn link_closed(&mut self, address: &str, why: &str, now: Moment) {
         self.metrics.connected.store(false, Relaxed);
         self.metrics.answered.store(true, Relaxed);
-        if let Some(unsaid) = self.log_limiter.admit(address, why, now) {
-            tracing::warn!(coordinator = address, why, unsaid, "no session with the coordinator");
+        if let Some(suppressed) = self.log_limiter.admit(address, why, now) {
+            tracing::warn!(
+                coordinator = address,
+                why,
+                suppressed,
+                "no session with the coordinator"
+            );
         }
     }
 
-    /// The coordinator looks at no tokens.
+    /// The coordinator ignores tokens.
     pub(super) fn token_ignored(&mut self, address: &str, now: Moment) {
         if self.log_limiter.admit(address, "token", now).is_some() {
             tracing::warn!(
@@ -95,15 +100,17 @@ impl NoticeLogger {
             Notice::JobEnded(job) => tracing::debug!(%job, "job ended"),
             Notice::DrainStarted => {
                 self.draining = true;
-                tracing::info!("the drain begins: no new job starts, streams are released");
+                tracing::info!("the drain has begun: no new job starts, and streams are released");
             }
             Notice::DrainOver => {
                 self.draining = false;
-                tracing::info!("the worker restarted after a drain: it may work again");
+                tracing::info!(
+                    "the worker restarted after a drain: it may take jobs and streams again"
+                );
             }
             Notice::JournalFailed(why) => {
-                if let Some(unsaid) = self.log_limiter.admit("journal", &why, now) {
-                    tracing::error!(why, unsaid, "cannot write the journal");
+                if let Some(suppressed) = self.log_limiter.admit("journal", &why, now) {
+                    tracing::error!(why, suppressed, "cannot write the journal");
                 }
             }
             Notice::Offence(what) => {
@@ -125,7 +132,7 @@ impl NoticeLogger {
     fn refused(&mut self, reason: &RefusalReason, message: &str, address: &str, now: Moment) {
         self.metrics.connected.store(false, Relaxed);
         if let RefusalReason::NotLeader(leader) = reason {
-            tracing::debug!(coordinator = address, leader, "that coordinator is not the leader");
+            tracing::debug!(coordinator = address, leader, "the coordinator is not the leader");
             return;
         }
         if *reason == RefusalReason::NameTaken {
@@ -133,12 +140,12 @@ impl NoticeLogger {
         }
         self.metrics.answered.store(true, Relaxed);
         let cause = match reason {
-            // For how long it has been so is another text each time.
+            // The message contains a duration, which differs each time.
             RefusalReason::NameTaken => "NameTaken".into(),
             _ => format!("{reason:?}: {message}"),
         };
-        if let Some(unsaid) = self.log_limiter.admit(address, &cause, now) {
-            tracing::warn!(coordinator = address, ?reason, message, unsaid, "refused");
+        if let Some(suppressed) = self.log_limiter.admit(address, &cause, now) {
+            tracing::warn!(coordinator = address, ?reason, message, suppressed, "refused");
         }
     }
 }

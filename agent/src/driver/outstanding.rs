@@ -1,4 +1,4 @@
-//! What is really waited for, in words.
+//! Describes what the agent waits for.
 
 use leasehold_agent_core::Outstanding;
 
@@ -6,7 +6,7 @@ use leasehold_agent_core::Outstanding;
 pub(super) fn describe_drain(outstanding: &Outstanding) -> String {
     let Outstanding { jobs, obeyed, streams, goodbye, .. } = *outstanding;
     if goodbye {
-        return "waiting for a coordinator, which must learn that the worker has left".into();
+        return "waiting for a coordinator, to report that the worker leaves".into();
     }
     let mut parts = vec![match jobs {
         Some(jobs) => format!("{} running", amount(jobs, "job")),
@@ -19,7 +19,7 @@ pub(super) fn describe_drain(outstanding: &Outstanding) -> String {
     parts.join(", ")
 }
 
-/// What keeps a working agent from admitting jobs; none where it knows of all jobs.
+/// What keeps an agent that does not drain from admitting jobs; none if all jobs are known.
 pub(super) fn describe_work(outstanding: &Outstanding) -> Option<String> {
     outstanding.jobs.is_none().then(|| unknown(outstanding))
 }
@@ -39,9 +39,9 @@ fn unknown(outstanding: &Outstanding) -> String {
         slots => format!("{slots} slots count"),
     };
     format!(
-        "{slots} as used, since it is unknown which jobs an earlier agent left: until the worker \
-         restarts or reports its jobs (POST /v1/start, PUT /v1/count), or DeclareWorkerGone says \
-         that none runs"
+        "{slots} as used, since the jobs of an earlier agent are unknown: the worker must restart \
+         or report its jobs (POST /v1/start, PUT /v1/count), or a person must confirm with \
+         DeclareWorkerGone that none runs"
     )
 }
 
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_waited_for_is_named() {
+    fn describes_jobs_streams_unknown_slots_and_the_last_report() {
         let none = Outstanding {
             jobs: Some(0),
             slots_max: 0,
@@ -62,12 +62,15 @@ mod tests {
         assert_eq!(describe_drain(&none), "0 jobs running, 0 streams held");
         assert_eq!(describe_work(&none), None);
         let unknown = Outstanding { jobs: None, slots_max: 3, ..none };
-        for said in [describe_drain(&unknown), describe_work(&unknown).expect("it waits")] {
-            assert!(said.starts_with("3 slots count as used, since it is unknown"), "{said}");
+        for text in [
+            describe_drain(&unknown),
+            describe_work(&unknown).expect("unknown jobs are outstanding"),
+        ] {
+            assert!(text.starts_with("3 slots count as used, since the jobs of an"), "{text}");
         }
         let counts = Outstanding { obeyed: 2, streams: 1, ..none };
-        let said = describe_drain(&counts);
-        assert!(said.contains("pool size 0: it still has 2") && said.ends_with("1 stream held"));
+        let text = describe_drain(&counts);
+        assert!(text.contains("pool size 0: it still has 2") && text.ends_with("1 stream held"));
         assert!(
             describe_drain(&Outstanding { goodbye: true, ..none })
                 .contains("waiting for a coordinator")

@@ -1,4 +1,4 @@
-//! The journal on disk: what the next agent reads of it.
+//! The journal on disk: what the next agent reads from it.
 
 use std::io::Write;
 
@@ -24,7 +24,7 @@ fn begun() -> Record {
     Record::Begun { incarnation: Incarnation(7), begun: Moment(5), first: Incarnation(6) }
 }
 
-/// Opens, appends, and leaves as a killed process does.
+/// Opens the journal, appends records, and closes it without a shutdown, as a kill does.
 fn write(dir: &Path, records: &[Record]) -> (Memory, PathBuf) {
     let dir = StateDir::open(dir).expect("the folder is free");
     let (memory, mut journal) = FileJournal::open(&dir, &who(), BOOT).expect("it opens");
@@ -40,12 +40,12 @@ fn append(path: &Path, bytes: &[u8]) {
 }
 
 #[test]
-fn the_next_agent_reads_what_was_appended_and_nothing_behind_it() {
+fn the_next_agent_reads_the_records_and_ignores_bytes_behind_them() {
     let dir = tempfile::tempdir().expect("a folder");
     let (_, path) = write(dir.path(), &[begun(), job("a"), job("b")]);
     let written = std::fs::read(&path).expect("it is there");
     let last = written.split_inclusive(|byte| *byte == b'\n').next_back().expect("a line");
-    // What a kill leaves of a record that was never used, and bytes that no agent has written.
+    // Parts of a record that a kill has cut off, and foreign bytes.
     for torn in [&last[..last.len() / 2], &last[..last.len() - 1], last, b"\0\0\0\n"] {
         append(&path, torn);
         let (memory, _) = write(dir.path(), &[]);
@@ -53,7 +53,7 @@ fn the_next_agent_reads_what_was_appended_and_nothing_behind_it() {
         let jobs: Vec<_> = memory.jobs.iter().map(JobId::as_str).collect();
         assert_eq!(jobs, ["a", "b"], "{torn:?}");
         let (again, _) = write(dir.path(), &[]);
-        assert_eq!(again, memory, "compaction at the start changed what it adds up to");
+        assert_eq!(again, memory, "compaction at the start changed the content");
     }
 }
 
@@ -64,7 +64,7 @@ fn stream(set: &str, name: &str, load: Option<Load>, next: Vec<NodeName>) -> Rec
 }
 
 #[test]
-fn a_share_keeps_its_load() {
+fn a_share_keeps_its_load_across_restarts() {
     let dir = tempfile::tempdir().expect("a folder");
     let load = Load::from_milli(2500).expect("a load");
     let share = stream("shares:", "p/n/0", Some(load), vec![]);
@@ -79,8 +79,8 @@ fn a_share_keeps_its_load() {
     }
 }
 
-/// A journal as an agent leaves it: the records of its start, rewritten, and those appended since.
-fn of_a_busy_agent(dir: &Path) -> (Memory, Vec<u8>) {
+/// A journal with records from before a compaction, and records appended since.
+fn journal_with_all_records(dir: &Path) -> (Memory, Vec<u8>) {
     let fresh = [begun(), Record::Fresh, Record::Epoch { epoch: Epoch(3) }];
     let start = Record::WorkerStarted { start: StartId::new("s").expect("an id"), running: 1 };
     let token = Token { epoch: Epoch(3), seq: 1 };
@@ -95,37 +95,36 @@ fn of_a_busy_agent(dir: &Path) -> (Memory, Vec<u8>) {
     (memory, bytes)
 }
 
-/// No byte of it can be lost without the agent's knowledge: it remembers all, or says that it
-/// remembers nothing.
+/// The agent restores everything, or reports that it has no memory.
 #[test]
-fn a_journal_that_is_cut_anywhere_is_no_memory() {
+fn a_journal_truncated_at_any_byte_is_rejected() {
     let dir = tempfile::tempdir().expect("a folder");
-    let (memory, whole) = of_a_busy_agent(dir.path());
+    let (memory, whole) = journal_with_all_records(dir.path());
     let boot = BOOT.expect("a boot");
     for cut in 0..whole.len() {
-        assert_eq!(found(dir.path(), &whole[..cut], boot), Memory::default(), "cut at {cut}");
+        assert_eq!(memory_from(dir.path(), &whole[..cut], boot), Memory::default(), "cut at {cut}");
         assert!(dir.path().join("journal.jsonl.lost").exists(), "cut at {cut}");
     }
-    assert_eq!(found(dir.path(), &whole, boot), memory);
+    assert_eq!(memory_from(dir.path(), &whole, boot), memory);
 }
 
 #[test]
-fn a_journal_with_one_bit_of_it_another_is_no_memory() {
+fn a_journal_with_any_bit_flipped_is_rejected() {
     let dir = tempfile::tempdir().expect("a folder");
-    let (memory, whole) = of_a_busy_agent(dir.path());
+    let (memory, whole) = journal_with_all_records(dir.path());
     let boot = BOOT.expect("a boot");
     for bit in 0..whole.len() * 8 {
         let mut bytes = whole.clone();
         bytes[bit / 8] ^= 1 << (bit % 8);
-        assert_eq!(found(dir.path(), &bytes, boot), Memory::default(), "bit {bit}");
+        assert_eq!(memory_from(dir.path(), &bytes, boot), Memory::default(), "bit {bit}");
     }
-    assert_eq!(found(dir.path(), &whole, boot), memory);
+    assert_eq!(memory_from(dir.path(), &whole, boot), memory);
 }
 
 #[test]
-fn a_journal_with_lines_left_out_or_in_another_order_is_no_memory() {
+fn a_journal_with_lines_missing_doubled_or_swapped_is_rejected() {
     let dir = tempfile::tempdir().expect("a folder");
-    let (_, whole) = of_a_busy_agent(dir.path());
+    let (_, whole) = journal_with_all_records(dir.path());
     let boot = BOOT.expect("a boot");
     let lines: Vec<&[u8]> = whole.split_inclusive(|byte| *byte == b'\n').collect();
     for at in 1..lines.len() - 1 {
@@ -136,19 +135,23 @@ fn a_journal_with_lines_left_out_or_in_another_order_is_no_memory() {
         let mut without = lines.clone();
         without.remove(at);
         for lines in [swapped, doubled, without] {
-            assert_eq!(found(dir.path(), &lines.concat(), boot), Memory::default(), "line {at}");
+            assert_eq!(
+                memory_from(dir.path(), &lines.concat(), boot),
+                Memory::default(),
+                "line {at}"
+            );
         }
     }
 }
 
-/// The file cannot be rewritten, as where the disk has no room for another one.
+/// The file cannot be rewritten, for example because the disk has no space for a second one.
 #[test]
-fn a_journal_that_cannot_be_rewritten_grows_and_one_that_cannot_be_written_is_remembered() {
+fn appends_if_rewriting_fails_and_keeps_the_memory_if_writing_fails() {
     let dir = tempfile::tempdir().expect("a folder");
-    let (memory, _) = of_a_busy_agent(dir.path());
+    let (memory, _) = journal_with_all_records(dir.path());
     let path = dir.path().join("journal.jsonl");
     append(&path, b"torn");
-    // A folder in the new file's place: it cannot be made.
+    // A folder in place of the new file makes its creation fail.
     let new = dir.path().join("journal.jsonl.new");
     std::fs::create_dir(&new).expect("a folder");
     let (kept, _) = write(dir.path(), &[job("f")]);
@@ -157,7 +160,7 @@ fn a_journal_that_cannot_be_rewritten_grows_and_one_that_cannot_be_written_is_re
     let added: Vec<_> = kept.jobs.difference(&memory.jobs).map(JobId::as_str).collect();
     assert_eq!(added, ["f"]);
 
-    // Of another boot no more can be written into it.
+    // A journal of another boot must be rewritten, so nothing can be appended to it.
     let folder = StateDir::open(dir.path()).expect("the folder is free");
     let opened = FileJournal::open(&folder, &who(), Some("boot-2"));
     let (kept, mut journal) = opened.expect("it is read");
@@ -168,7 +171,7 @@ fn a_journal_that_cannot_be_rewritten_grows_and_one_that_cannot_be_written_is_re
     assert!(journal.problem.is_some());
     std::fs::remove_dir(&new).expect("it was there");
     journal.retry(Moment(1));
-    assert!(journal.problem.is_some(), "it is tried once a second");
+    assert!(journal.problem.is_some(), "the retry interval has not passed");
     journal.retry(Moment(1) + RETRY_INTERVAL);
     assert_eq!(journal.problem, None);
     journal.append(&job("i")).expect("it can be written");
@@ -178,7 +181,7 @@ fn a_journal_that_cannot_be_rewritten_grows_and_one_that_cannot_be_written_is_re
 }
 
 #[test]
-fn what_is_no_regular_file_is_refused() {
+fn refuses_a_journal_that_is_not_a_regular_file() {
     for name in ["journal.jsonl", "boot.json", "lock"] {
         let dir = tempfile::tempdir().expect("a folder");
         rustix::fs::mknodat(
@@ -192,8 +195,8 @@ fn what_is_no_regular_file_is_refused() {
         let opened = StateDir::open(dir.path())
             .and_then(|dir| FileJournal::open(&dir, &who(), BOOT).map(drop));
         match name {
-            // It is replaced.
-            "boot.json" => opened.expect("it is no file of the agent's"),
+            // Replaced without being read.
+            "boot.json" => opened.expect("the agent replaces it"),
             _ => {
                 let error = format!("{:#}", opened.expect_err(name));
                 assert!(error.contains("not a regular file") && error.contains(name), "{error}");
@@ -203,7 +206,7 @@ fn what_is_no_regular_file_is_refused() {
 }
 
 #[test]
-fn a_damaged_line_loses_the_journal_and_sets_it_aside() {
+fn a_damaged_line_discards_the_memory_and_renames_the_file() {
     let dir = tempfile::tempdir().expect("a folder");
     let (_, path) = write(dir.path(), &[begun(), job("a"), job("b")]);
     let text = std::fs::read_to_string(&path).expect("it is text");
@@ -214,7 +217,7 @@ fn a_damaged_line_loses_the_journal_and_sets_it_aside() {
 }
 
 #[test]
-fn after_another_boot_it_tells_no_lease_and_no_job() {
+fn after_a_reboot_the_memory_has_no_leases_and_no_jobs() {
     let dir = tempfile::tempdir().expect("a folder");
     write(dir.path(), &[begun(), Record::Fresh, Record::Epoch { epoch: Epoch(3) }, job("a")]);
     let dir = StateDir::open(dir.path()).expect("the folder is free");
@@ -230,37 +233,37 @@ fn after_another_boot_it_tells_no_lease_and_no_job() {
     assert_eq!(memory, wanted);
 }
 
-/// What an agent finds that starts under this boot over such a journal.
-fn found(dir: &Path, journal: &[u8], boot: &str) -> Memory {
+/// The memory of an agent that starts under this boot with such a journal.
+fn memory_from(dir: &Path, journal: &[u8], boot: &str) -> Memory {
     std::fs::write(dir.join("journal.jsonl"), journal).expect("it is written");
     let dir = StateDir::open(dir).expect("the folder is free");
     FileJournal::open(&dir, &who(), Some(boot)).expect("it opens").0
 }
 
 #[test]
-fn whatever_a_power_loss_leaves_of_a_journal_its_leases_are_over_after_the_boot() {
+fn after_a_reboot_leases_have_ended_whatever_a_power_loss_left_of_the_journal() {
     let dir = tempfile::tempdir().expect("a folder");
     let records = [begun(), Record::Epoch { epoch: Epoch(3) }, job("a"), Record::Fresh];
     let (_, path) = write(dir.path(), &records);
     let whole = std::fs::read(&path).expect("it is there");
-    // The beginning is there, and zeros for the rest.
+    // The beginning, then zeros.
     let lines: Vec<_> = whole.split_inclusive(|byte| *byte == b'\n').collect();
     let kept = lines[..5].concat();
     let zeros = [&kept[..], &vec![0; whole.len() - kept.len()][..]].concat();
-    // All is there but for the mark, which is that of a longer one.
+    // All lines, but the mark of a longer journal.
     let mark = [&End { len: 4096, sum: 0 }.mark()[..], &whole[lines[0].len()..]].concat();
     let rotten = vec![0xff; 100];
     let journals = [&zeros, &mark, &rotten, &vec![]];
     for journal in journals {
         let same = BOOT.expect("a boot");
-        assert_eq!(found(dir.path(), journal, same), Memory::default(), "{journal:?}");
+        assert_eq!(memory_from(dir.path(), journal, same), Memory::default(), "{journal:?}");
     }
-    // What is left says whether it tells of everything; the jobs are over with the boot.
+    // The intact lines show whether the journal was complete; the jobs ended with the reboot.
     let begun = Some((Incarnation(6), Moment(0)));
     let left = [(begun, false), (begun, true), (None, false), (None, false)];
     for ((boot, journal), (begun, complete)) in ["2", "3", "4", "5"].iter().zip(journals).zip(left)
     {
-        let memory = found(dir.path(), journal, boot);
+        let memory = memory_from(dir.path(), journal, boot);
         assert_eq!((memory.begun, memory.complete), (begun, complete), "{boot}: {memory:?}");
         assert!(memory.jobs_known, "{boot}: {memory:?}");
         assert!(memory.jobs.is_empty() && memory.streams.is_empty(), "{boot}: {memory:?}");
@@ -268,19 +271,20 @@ fn whatever_a_power_loss_leaves_of_a_journal_its_leases_are_over_after_the_boot(
 }
 
 #[test]
-fn a_journal_of_another_worker_or_in_use_is_refused() {
+fn refuses_a_journal_of_another_worker_or_in_use() {
     let dir = tempfile::tempdir().expect("a folder");
     write(dir.path(), &[begun()]);
     let held = StateDir::open(dir.path()).expect("the folder is free");
     let error = StateDir::open(dir.path()).expect_err("it is in use").to_string();
     assert!(error.contains("in use by another agent"), "{error}");
     let other = WorkerKey { worker: "w2".parse().expect("a name"), ..who() };
-    let error = FileJournal::open(&held, &other, BOOT).expect_err("not its own").to_string();
+    let error =
+        FileJournal::open(&held, &other, BOOT).expect_err("another worker's journal").to_string();
     assert!(error.contains("ci/w1"), "{error}");
 }
 
 #[test]
-fn a_long_journal_is_compacted_and_keeps_its_meaning() {
+fn a_long_journal_is_compacted_and_keeps_its_content() {
     let dir = tempfile::tempdir().expect("a folder");
     let id = JobId::new("a").expect("an id");
     let over = [job("a"), Record::JobEnded { job: id }];

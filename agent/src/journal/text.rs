@@ -1,13 +1,11 @@
-//! The bytes of a journal: a mark, a header and the records, a line each.
+//! The format of a journal: a mark, a header and the records, one line each.
 //!
-//! The mark says how many bytes count. It is written again, in its place, after each record and
-//! before that is used: what stands behind the bytes that count was never used by anybody, and is
-//! no part of the journal. A journal that is shorter has been cut, at whatever place. Each other
-//! line begins with a checksum of itself and of all lines before it.
+//! The mark contains the number of valid bytes. It is overwritten in place after each record and
+//! before the record takes effect: bytes behind that number were never used. A shorter file has
+//! been truncated. Each other line begins with a checksum of itself and of all lines before it.
 //!
-//! So nothing that was changed, cut or left out passes as a journal, but for a collision of 32
-//! bits. One thing cannot be known from the file: that somebody has put an older one in its place,
-//! whole.
+//! So a journal that was changed, truncated or reordered is detected, except for a collision of 32
+//! bits. The replacement of the whole file by an older one cannot be detected.
 
 use leasehold_agent_core::{Memory, Record};
 use serde::{Deserialize, Serialize};
@@ -17,7 +15,7 @@ const FORMAT: u32 = 2;
 /// Digits of a checksum.
 const SUM_DIGITS: usize = 8;
 
-/// Whose journal it is.
+/// The owner of a journal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Header {
     pub(super) boot_id: String,
@@ -25,35 +23,35 @@ pub(super) struct Header {
     pub(super) worker: String,
 }
 
-/// The first line. Its length is always the same.
+/// The first line. Its length is fixed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Mark {
     journal: u32,
-    /// Bytes that count, in hexadecimal digits.
+    /// The number of valid bytes, in hexadecimal digits.
     bytes: String,
     /// Their checksum.
     sum: String,
 }
 
-/// What a journal's bytes are.
+/// The result of parsing a journal.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Found {
-    /// Not all that counts is there.
+pub(super) enum Parsed {
+    /// Some valid bytes are missing or changed.
     Damaged {
         why: String,
-        /// The header, where that is not damaged.
+        /// The header, unless it is damaged.
         header: Option<Header>,
-        /// What the lines before the damage add up to.
+        /// The content of the lines before the damage.
         rest: Box<Memory>,
     },
-    /// What it adds up to, and where it ends.
-    Whole(Header, Box<Memory>, End),
+    /// The owner, the content and the end.
+    Intact(Header, Box<Memory>, End),
 }
 
 /// The end of a journal that is being written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct End {
-    /// Bytes that count.
+    /// The number of valid bytes.
     pub(super) len: u64,
     /// The checksum of the last line.
     pub(super) sum: u32,
@@ -97,28 +95,28 @@ pub(super) fn write(header: &Header, memory: &Memory) -> (Vec<u8>, End) {
     (bytes, end)
 }
 
-/// A header by itself, as a line.
+/// A line with a header only.
 pub(super) fn write_header(header: &Header) -> Vec<u8> {
     End { len: 0, sum: 0 }.line(header).0
 }
 
-/// Reads such a line; none where it is damaged.
+/// Reads such a line; none if it is damaged.
 pub(super) fn parse_header(line: &[u8]) -> Option<Header> {
-    serde_json::from_slice(unseal(line, &mut 0)?).ok()
+    serde_json::from_slice(verify_line(line, &mut 0)?).ok()
 }
 
 /// Reads a journal.
-pub(super) fn parse(bytes: &[u8]) -> Found {
-    let damaged = |why: String, header, rest| Found::Damaged { why, header, rest };
-    let marked = counted(bytes);
-    // A line's own checksum holds where the mark is damaged, too.
+pub(super) fn parse(bytes: &[u8]) -> Parsed {
+    let damaged = |why: String, header, rest| Parsed::Damaged { why, header, rest };
+    let marked = counted_bytes(bytes);
+    // The checksums of the lines are valid even if the mark is damaged.
     let len = marked.as_ref().map_or(bytes.len(), |len| bytes.len().min(*len));
     let mut lines = bytes[..len].split_inclusive(|byte| *byte == b'\n');
     let mut at = lines.next().map_or(0, <[u8]>::len);
     let mut sum = 0;
     let mut next = || -> Result<Option<&[u8]>, String> {
         let Some(line) = lines.next() else { return Ok(None) };
-        let json = unseal(line, &mut sum).ok_or_else(|| format!("the line at byte {at}"))?;
+        let json = verify_line(line, &mut sum).ok_or_else(|| format!("the line at byte {at}"))?;
         at += line.len();
         Ok(Some(json))
     };
@@ -140,35 +138,35 @@ pub(super) fn parse(bytes: &[u8]) -> Found {
     };
     match (marked, read, header) {
         (Ok(counts), Ok(()), Some(header)) if counts == len => {
-            Found::Whole(header, memory, End { len: len as u64, sum })
+            Parsed::Intact(header, memory, End { len: len as u64, sum })
         }
         (Err(why), _, header) | (Ok(_), Err(why), header) => damaged(why, header, memory),
         (Ok(counts), Ok(()), header) => {
-            let why = format!("it ends at byte {}, and {counts} were written", bytes.len());
+            let why = format!("it ends at byte {}, but {counts} bytes were written", bytes.len());
             damaged(why, header, memory)
         }
     }
 }
 
-/// The bytes that count, by the first line.
-fn counted(bytes: &[u8]) -> Result<usize, String> {
+/// The number of valid bytes, from the first line.
+fn counted_bytes(bytes: &[u8]) -> Result<usize, String> {
     let line = bytes.split_inclusive(|byte| *byte == b'\n').next().unwrap_or_default();
     let mark: Mark = serde_json::from_slice(line).map_err(|error| format!("line 1: {error}"))?;
     if mark.journal != FORMAT {
-        return Err(format!("it has format {}, not {FORMAT}", mark.journal));
+        return Err(format!("it has format {}, expected {FORMAT}", mark.journal));
     }
     let counts = u64::from_str_radix(&mark.bytes, 16).ok();
     let same = |len: &u64| End { len: *len, sum: 0 }.mark() == line;
     let counts = counts.filter(same).and_then(|len| usize::try_from(len).ok());
-    counts.ok_or_else(|| "line 1 has another checksum".into())
+    counts.ok_or_else(|| "the checksum of line 1 is wrong".into())
 }
 
-/// What a line says, where its checksum is that of itself and of those before it.
-fn unseal<'a>(line: &'a [u8], sum: &mut u32) -> Option<&'a [u8]> {
-    let (said, json) = line.strip_suffix(b"\n")?.split_at_checked(SUM_DIGITS)?;
+/// Verifies the checksum of a line, and returns its JSON.
+fn verify_line<'a>(line: &'a [u8], sum: &mut u32) -> Option<&'a [u8]> {
+    let (digits, json) = line.strip_suffix(b"\n")?.split_at_checked(SUM_DIGITS)?;
     let json = json.strip_prefix(b" ")?;
     *sum = checksum(*sum, json);
-    (said == format!("{sum:08x}").as_bytes()).then_some(json)
+    (digits == format!("{sum:08x}").as_bytes()).then_some(json)
 }
 
 fn checksum(before: u32, bytes: &[u8]) -> u32 {

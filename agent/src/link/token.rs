@@ -1,5 +1,5 @@
-//! The token that proves which pod this agent is in. It is read from its file for every connection:
-//! the kubelet, which mounts it there, renews it.
+//! The token that proves which pod this agent runs in. It is read from its file for every
+//! connection, because the kubelet renews it.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use tonic::metadata::{Ascii, MetadataValue};
 /// The value of the `authorization` header for the token in a file.
 ///
 /// # Errors
-/// Where the file cannot be read or holds no token, with its name; never with what it holds.
+/// If the file cannot be read or contains no token. The error names the file, never its content.
 pub(crate) async fn bearer(path: &Path) -> anyhow::Result<MetadataValue<Ascii>> {
     let shown = path.display();
     let text = tokio::fs::read_to_string(path).await;
@@ -21,7 +21,7 @@ pub(crate) async fn bearer(path: &Path) -> anyhow::Result<MetadataValue<Ascii>> 
     let Ok(mut value) = format!("Bearer {token}").parse::<MetadataValue<Ascii>>() else {
         bail!("--token-file {shown} does not hold a token: expected one line of plain text");
     };
-    // Kept out of logs, and out of the tables of HTTP/2's header compression.
+    // Sensitive values stay out of logs and of the HTTP/2 header compression table.
     value.set_sensitive(true);
     Ok(value)
 }
@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_token_is_read_anew_and_what_is_none_is_named() {
+    async fn reads_the_token_again_each_time_and_names_an_invalid_file() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("token");
         let missing = bearer(&path).await.expect_err("there is no file").to_string();

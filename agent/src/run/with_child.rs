@@ -1,7 +1,7 @@
 //! An agent whose worker is its child. SIGTERM means: drain first, then let the child end.
 //!
-//! Invariant: the holder knows of the child's end before another child starts, so that
-//! no job of the previous one counts as running and none that runs goes uncounted.
+//! Invariant: the holder learns of the child's exit before another child starts. So no job of the
+//! previous child counts as running, and every running job is counted.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -19,14 +19,14 @@ use crate::driver::{DriverHandle, DriverRequest, DriverStopped, Outcome};
 use crate::reaper::Exit;
 use crate::signals::{SignalAction, Signals, exit_code};
 
-/// How often it is looked whether the file that the child reads is true.
-const FILE_LOOK: Duration = Duration::from_millis(20);
-/// How often it is looked whether another agent still has the worker's name.
-const NAME_LOOK: Duration = Duration::from_millis(500);
-/// How often it is looked whether a coordinator has answered: the worker waits for that.
-const ASK_LOOK: Duration = Duration::from_millis(2);
-/// How long a first start waits for a coordinator's word whether another agent has the name.
-const ASK_MAX: Duration = Duration::from_secs(2);
+/// How often the agent checks whether the file that the child reads shows the current lease.
+const FILE_POLL: Duration = Duration::from_millis(20);
+/// How often the agent checks whether another agent still has the worker's name.
+const NAME_POLL: Duration = Duration::from_millis(500);
+/// How often the agent checks whether a coordinator has answered: the worker waits for that.
+const ANSWER_POLL: Duration = Duration::from_millis(2);
+/// How long a first start waits for a coordinator to answer whether another agent has the name.
+const ANSWER_WAIT_MAX: Duration = Duration::from_secs(2);
 /// How often the log says that a child does not exit.
 const REMIND: Duration = Duration::from_secs(30);
 
@@ -37,22 +37,22 @@ pub(super) struct ChildSupervisor {
     signals: Signals,
     child: Option<Running>,
     last_exit: Option<Exit>,
-    /// SIGTERM or SIGINT came so often.
-    asked: u32,
-    /// How the agent's own work ended.
+    /// How many SIGTERMs and SIGINTs have arrived: two or more mean exit at once.
+    shutdown_signals: u32,
+    /// The result of the agent's own work, once it has ended.
     ended: Option<Result<Outcome, DriverStopped>>,
-    /// When to look after the child next: it should have ended, or should be started.
+    /// The next timed step, and when it is due.
     due: Option<(Instant, Due)>,
     restarts: u32,
-    /// The holder does not know yet that the jobs of every process before are over.
-    untold: bool,
-    /// What must be written before a start could not be, that many times in a row.
-    unwritten: u32,
-    /// When the agent began.
+    /// The holder has not recorded yet that the jobs of all earlier processes have ended.
+    start_unreported: bool,
+    /// Failed writes in a row of what must be recorded before a start.
+    write_failures: u32,
+    /// When the agent started.
     since: Instant,
-    /// An order to drain stands since an earlier start.
-    stands: bool,
-    /// COMMAND could not be started, and never will be.
+    /// The coordinator ordered the drain before this start.
+    drain_ordered: bool,
+    /// COMMAND cannot be started, so the agent drains and exits.
     failed: bool,
 }
 
@@ -65,9 +65,9 @@ struct Running {
 enum Due {
     /// Start the child again.
     Restart,
-    /// The child was sent SIGTERM at the end of a drain.
+    /// The grace period after SIGTERM has passed.
     Grace,
-    /// The agent got a second signal: it no longer waits for the child.
+    /// The grace period after a second signal has passed: exit without the child.
     Leave(Signal),
 }
 
@@ -84,7 +84,7 @@ impl ChildSupervisor {
         driver: DriverHandle,
         runner: ChildRunner,
         signals: Signals,
-        stands: bool,
+        drain_ordered: bool,
     ) -> Self {
         Self {
             driver,
@@ -92,31 +92,31 @@ impl ChildSupervisor {
             signals,
             child: None,
             last_exit: None,
-            asked: 0,
+            shutdown_signals: 0,
             ended: None,
             due: None,
             restarts: 0,
-            untold: false,
-            unwritten: 0,
+            start_unreported: false,
+            write_failures: 0,
             since: Instant::now(),
-            stands,
+            drain_ordered,
             failed: false,
         }
     }
 
-    /// Runs until the child has ended for good; its exit code.
+    /// Runs until the child has exited and will not restart. Returns the exit code.
     pub(super) async fn run(mut self) -> anyhow::Result<u8> {
         match self.runner.adopt().await? {
             Some(process) => {
                 self.child = Some(Running { exit: process.exit, since: Instant::now() });
             }
             None => {
-                self.untold = true;
-                let told = self.tell_start().await;
-                // What a coordinator ordered outlives the worker that it was ordered for.
+                self.start_unreported = true;
+                let reported = self.report_start().await;
+                // A coordinator's order to drain also applies to the next process of the worker.
                 if self.is_draining().await {
                     tracing::info!("COMMAND is not started: the worker is draining");
-                } else if told {
+                } else if reported {
                     self.start().await;
                 }
             }
@@ -144,7 +144,7 @@ impl ChildSupervisor {
             exit = exited(&mut self.child) => Event::Exited(exit),
             outcome = self.driver.ended(), if self.ended.is_none() => Event::Ended(outcome),
             asked = self.signals.next() => Event::Signal(asked),
-            due = pass(due) => {
+            due = until_due(due) => {
                 self.due = None;
                 Event::Due(due)
             }
@@ -152,20 +152,20 @@ impl ChildSupervisor {
         }
     }
 
-    /// Starts the child, unless the worker drains: once what ran before it is over for the holder,
-    /// too, and what it will read is true. Not while another agent has the worker's name, or that
-    /// has not been asked yet.
+    /// Starts the child, unless the worker drains. Before that, the holder must have recorded the
+    /// end of earlier jobs, the child's file must show the current lease, and a coordinator must
+    /// have had time to answer whether another agent has the worker's name.
     async fn start(&mut self) {
-        if self.untold && !self.tell_start().await {
+        if self.start_unreported && !self.report_start().await {
             return;
         }
-        if self.asked > 0 || self.is_draining().await {
+        if self.shutdown_signals > 0 || self.is_draining().await {
             return;
         }
         let wait = match () {
-            () if self.driver.metrics().is_name_taken() => Some(NAME_LOOK),
-            () if !self.has_asked() => Some(ASK_LOOK),
-            () if !self.file_is_true().await => Some(FILE_LOOK),
+            () if self.driver.metrics().is_name_taken() => Some(NAME_POLL),
+            () if !self.name_is_checked() => Some(ANSWER_POLL),
+            () if !self.file_is_current().await => Some(FILE_POLL),
             () => None,
         };
         if let Some(wait) = wait {
@@ -177,20 +177,20 @@ impl ChildSupervisor {
                 self.note_written();
                 self.child = Some(Running { exit: process.exit, since: Instant::now() });
             }
-            Err(NotStarted::Unwritten(why)) => self.wait_to_write(&format!("{why:#}")),
+            Err(NotStarted::NotRecorded(why)) => self.retry_write(&format!("{why:#}")),
             Err(NotStarted::Failed(error)) => {
                 tracing::error!("{error:#}");
                 self.failed = true;
-                // What was granted meanwhile goes back: nothing of the worker runs.
+                // Release what was granted in the meantime: the worker does not run.
                 drain(&self.driver).await;
             }
         }
     }
 
-    /// What must be written before COMMAND is started could not be: that is tried again.
-    fn wait_to_write(&mut self, why: &str) {
-        let wait = backoff::RETRY.wait(self.unwritten);
-        self.unwritten = self.unwritten.saturating_add(1);
+    /// Schedules another attempt after a record that must precede the start could not be written.
+    fn retry_write(&mut self, why: &str) {
+        let wait = backoff::RETRY.wait(self.write_failures);
+        self.write_failures = self.write_failures.saturating_add(1);
         let problem =
             format!("cannot record the start of COMMAND, so COMMAND is not started yet: {why}");
         tracing::error!(again_in = %duration::format_short(wait), "{problem}");
@@ -199,18 +199,18 @@ impl ChildSupervisor {
     }
 
     fn note_written(&mut self) {
-        self.unwritten = 0;
+        self.write_failures = 0;
         self.driver.metrics().set_child_problem(None);
     }
 
     /// Whether a coordinator has answered, cannot be reached, or has had its time.
-    fn has_asked(&self) -> bool {
-        self.driver.metrics().answered.load(Relaxed) || self.since.elapsed() >= ASK_MAX
+    fn name_is_checked(&self) -> bool {
+        self.driver.metrics().answered.load(Relaxed) || self.since.elapsed() >= ANSWER_WAIT_MAX
     }
 
-    /// Whether the file that the child reads, if it does, shows the lease as it is: one that names
-    /// streams that went back would make a second owner of it.
-    async fn file_is_true(&self) -> bool {
+    /// Whether the file that the child reads, if any, shows the current lease: a stale file could
+    /// name streams that another worker owns by now.
+    async fn file_is_current(&self) -> bool {
         if !self.runner.reads_file() {
             return true;
         }
@@ -219,17 +219,17 @@ impl ChildSupervisor {
         lease.is_ok_and(|lease| shown >= lease.version)
     }
 
-    /// Reports to the holder that the jobs of all earlier processes have ended; returns whether it
-    /// did. Until then they count, and the report is repeated.
-    async fn tell_start(&mut self) -> bool {
-        match self.driver.start_anew().await {
+    /// Reports to the holder that the jobs of all earlier processes have ended. Returns whether
+    /// that is recorded; until then they count as running, and the report is repeated.
+    async fn report_start(&mut self) -> bool {
+        match self.driver.report_no_jobs().await {
             Ok(()) => {
-                self.untold = false;
+                self.start_unreported = false;
                 self.note_written();
             }
-            Err(why) => self.wait_to_write(&why),
+            Err(why) => self.retry_write(&why),
         }
-        !self.untold
+        !self.start_unreported
     }
 
     async fn handle_exit(&mut self, exit: Exit) -> Option<u8> {
@@ -238,11 +238,11 @@ impl ChildSupervisor {
         self.last_exit = Some(exit);
         self.due = None;
         tracing::info!(code = exit.0, ran = %duration::format_short(ran), "the child has exited");
-        // A drain that a previous agent was asked for is over once its child is.
-        let draining = self.asked > 0 || self.is_draining().await;
-        self.untold = true;
-        self.tell_start().await;
-        if self.asked > 1 || self.ended.is_some() {
+        // The drain may come from a previous agent: it ends with the adopted child.
+        let draining = self.shutdown_signals > 0 || self.is_draining().await;
+        self.start_unreported = true;
+        self.report_start().await;
+        if self.shutdown_signals > 1 || self.ended.is_some() {
             return Some(self.code());
         }
         let again = match self.runner.spec().restart {
@@ -261,13 +261,13 @@ impl ChildSupervisor {
         None
     }
 
-    /// The drain is over, or a newer agent has taken over: the child ends, then the agent.
+    /// The drain has ended, or a newer agent has taken over: end the child, then the agent.
     fn handle_end(&mut self, outcome: Result<Outcome, DriverStopped>) -> Option<u8> {
         self.ended = Some(outcome);
         if self.child.is_none() || outcome.is_err() {
             return Some(self.code());
         }
-        if self.asked < 2 {
+        if self.shutdown_signals < 2 {
             self.runner.end(Signal::TERM);
             self.due = Some((Instant::now() + self.runner.spec().grace, Due::Grace));
         }
@@ -277,20 +277,20 @@ impl ChildSupervisor {
     async fn handle_signal(&mut self, asked: SignalAction) -> Option<u8> {
         match asked {
             SignalAction::Forward(signal) => self.runner.pid().send(signal),
-            SignalAction::Shutdown(_) if self.asked == 0 => {
-                self.asked = 1;
+            SignalAction::Shutdown(_) if self.shutdown_signals == 0 => {
+                self.shutdown_signals = 1;
                 drain(&self.driver).await;
             }
             SignalAction::Shutdown(signal) | SignalAction::Quit(signal) => {
-                let hurried = self.asked > 1;
-                self.asked = 2;
+                let hurried = self.shutdown_signals > 1;
+                self.shutdown_signals = 2;
                 self.runner.end(signal);
                 if self.child.is_none() || hurried {
                     return Some(exit_code(signal));
                 }
                 tracing::warn!(
                     signal = signal.as_raw(),
-                    "second signal: the agent and its child end now"
+                    "second signal: the agent and its child exit now"
                 );
                 let leave = Instant::now() + self.runner.spec().grace;
                 self.due = Some((leave, Due::Leave(signal)));
@@ -316,7 +316,7 @@ impl ChildSupervisor {
                 self.due = Some((Instant::now() + REMIND, Due::Grace));
             }
             Due::Leave(signal) => {
-                tracing::error!("the child has not exited: the agent ends without it");
+                tracing::error!("the child has not exited: the agent exits without it");
                 return Some(exit_code(signal));
             }
         }
@@ -333,7 +333,7 @@ impl ChildSupervisor {
         if self.failed {
             return 1;
         }
-        let own = self.ended.map_or(0, |ended| own_code(ended, self.stands));
+        let own = self.ended.map_or(0, |ended| own_code(ended, self.drain_ordered));
         match (self.ended, self.last_exit) {
             (Some(Ok(Outcome::Superseded) | Err(DriverStopped)), _) | (_, None) => own,
             (_, Some(Exit(code))) => code,
@@ -344,11 +344,11 @@ impl ChildSupervisor {
 async fn exited(child: &mut Option<Running>) -> Exit {
     match child {
         None => std::future::pending().await,
-        Some(child) => (&mut child.exit).await.expect("the reaper tells every end"),
+        Some(child) => (&mut child.exit).await.expect("the reaper reports every exit"),
     }
 }
 
-async fn pass(due: Option<(Instant, Due)>) -> Due {
+async fn until_due(due: Option<(Instant, Due)>) -> Due {
     match due {
         None => std::future::pending().await,
         Some((at, due)) => {

@@ -1,7 +1,7 @@
-//! The start of the adapter that the configuration names, and its end.
+//! Starts and stops the configured adapter.
 //!
-//! Invariant: what a previous agent has left running has ended, or is adopted, before
-//! anything else of this one runs.
+//! Invariant: programs that a previous agent left running have ended or are adopted before this
+//! agent starts anything else.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 use super::command::{CommandWorker, Streams};
 use super::file::{FileWorker, Remembered};
 use super::http::HttpWorker;
-use super::polled::{Kind, PolledWorker};
+use super::polled::{Polled, PolledWorker};
 use super::process::{self, Leftovers, ProcessWorker};
 use super::travis::Travis;
 use crate::child::ChildPid;
@@ -22,35 +22,35 @@ use crate::driver::DriverHandle;
 use crate::reaper::Reaper;
 use crate::state_dir::StateDir;
 
-/// How long the last word to a drained worker may take.
+/// How long the last order to a drained worker may take.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What a previous agent has left behind.
+/// What a previous agent left.
 #[derive(Debug)]
 pub(crate) struct Predecessor {
-    /// Nothing is remembered.
-    forgot: bool,
-    /// The pool size that a worker which counts for itself may keep to.
+    /// The journal is empty.
+    no_memory: bool,
+    /// The pool size that a worker with its own count may still use.
     obeyed: Option<u32>,
-    /// Programs of streams.
+    /// Running programs of streams.
     leftovers: Leftovers,
 }
 
-/// What an adapter is started with.
+/// What an adapter needs to start.
 #[derive(Debug)]
 pub(crate) struct AdapterContext<'a> {
     pub(crate) worker: &'a WorkerName,
     pub(crate) driver: &'a DriverHandle,
     pub(crate) reaper: &'a Reaper,
-    /// The worker's process, where it is the agent's child.
+    /// The worker's process, if it is the agent's child.
     pub(crate) child: &'a ChildPid,
-    /// The environment of every program.
+    /// The environment of each program.
     pub(crate) environment: &'a [(&'static str, String)],
     pub(crate) state_dir: Option<&'a StateDir>,
-    pub(crate) past: Predecessor,
+    pub(crate) predecessor: Predecessor,
 }
 
-/// An adapter that runs.
+/// A running adapter.
 #[derive(Debug, Default)]
 pub(crate) struct RunningAdapter {
     programs: Option<ProcessWorker>,
@@ -58,21 +58,22 @@ pub(crate) struct RunningAdapter {
 }
 
 impl Predecessor {
-    /// Finds it. Programs of streams are let run only where the journal claims their streams and
-    /// this adapter minds them.
+    /// Finds what the previous agent left. Programs of streams keep running only if the journal has
+    /// their streams and this adapter runs programs; the others are killed.
     pub(crate) async fn find(
         adapter: &Adapter,
         memory: &Memory,
         dir: Option<&StateDir>,
     ) -> anyhow::Result<Self> {
-        let minds = matches!(adapter, Adapter::Process(_));
+        let runs_programs = matches!(adapter, Adapter::Process(_));
         let now = clock::now();
         let claimed = |stream: &StreamKey, token: Token| {
-            let held = memory.streams.get(stream).filter(|held| minds && held.token == token);
+            let held =
+                memory.streams.get(stream).filter(|held| runs_programs && held.token == token);
             held.is_some_and(|it| it.lives(memory.renewed_until, now))
         };
         Ok(Self {
-            forgot: memory.incarnation.is_none(),
+            no_memory: memory.incarnation.is_none(),
             obeyed: memory.count.map(|(_, obeyed)| obeyed),
             leftovers: Leftovers::find(dir, claimed).await?,
         })
@@ -81,19 +82,15 @@ impl Predecessor {
 
 impl AdapterContext<'_> {
     /// Starts the adapter.
-    pub(crate) async fn adapter(self, adapter: &Adapter) -> RunningAdapter {
-        let Predecessor { forgot, obeyed, leftovers } = self.past;
+    pub(crate) async fn start(self, adapter: &Adapter) -> RunningAdapter {
+        let Predecessor { no_memory, obeyed, leftovers } = self.predecessor;
         let driver = self.driver.clone();
         let reaper = self.reaper.clone();
-        let polled = |kind, interval| {
-            let worker = PolledWorker::new(kind, interval, self.driver.clone());
-            RunningAdapter { polled: Some(tokio::spawn(worker.run())), programs: None }
-        };
         match adapter.clone() {
             Adapter::Api => RunningAdapter::default(),
             Adapter::File(adapter) => {
                 let remembered = Remembered { pool_size: obeyed.unwrap_or(0) };
-                let remembered = (!forgot).then_some(remembered);
+                let remembered = (!no_memory).then_some(remembered);
                 let (name, child) = (self.worker.to_string(), self.child.clone());
                 let worker = FileWorker::new(name, adapter, driver, reaper, child, remembered);
                 tokio::spawn(worker.run());
@@ -107,32 +104,35 @@ impl AdapterContext<'_> {
                     driver,
                     reaper,
                     leftovers,
-                    forgot,
+                    no_memory,
                 };
                 RunningAdapter { programs: Some(ProcessWorker::start(context)), polled: None }
             }
             Adapter::Travis(adapter) => {
                 let record = self.state_dir.map(|dir| dir.file("travis.json"));
                 let interval = adapter.interval;
-                polled(Kind::Travis(Travis::new(adapter, record, obeyed)), interval)
+                RunningAdapter::polled(Travis::new(adapter, record, obeyed), interval, driver)
             }
             Adapter::Http(adapter) => {
                 let interval = adapter.interval;
-                polled(Kind::Http(HttpWorker::new(adapter, obeyed)), interval)
+                RunningAdapter::polled(HttpWorker::new(adapter, obeyed), interval, driver)
             }
             Adapter::Command(adapter) => {
                 let CommandAdapter { jobs, streams, timeout, interval } = adapter;
                 if let Some(programs) = streams {
-                    tokio::spawn(Streams::new(programs, timeout, reaper.clone(), driver).run());
+                    tokio::spawn(
+                        Streams::new(programs, timeout, reaper.clone(), driver.clone()).run(),
+                    );
                 }
                 match jobs {
                     Some(jobs) => {
                         let worker = CommandWorker::new(jobs, timeout, reaper, obeyed);
-                        polled(Kind::Command(worker), interval)
+                        RunningAdapter::polled(worker, interval, driver)
                     }
                     None => {
-                        // A worker that only consumes streams runs no jobs: the agent must say so.
-                        if forgot && let Err(why) = self.driver.start_anew().await {
+                        // A worker that only consumes streams runs no jobs: the agent must report
+                        // it.
+                        if no_memory && let Err(why) = self.driver.report_no_jobs().await {
                             tracing::warn!(why, "cannot record that the worker runs no jobs");
                         }
                         RunningAdapter::default()
@@ -144,7 +144,13 @@ impl AdapterContext<'_> {
 }
 
 impl RunningAdapter {
-    /// Ends every program that is left. To be called while the driver runs.
+    /// Starts to poll a worker at this interval.
+    fn polled(worker: impl Polled, interval: Duration, driver: DriverHandle) -> Self {
+        let worker = PolledWorker::new(worker, interval, driver);
+        Self { polled: Some(tokio::spawn(worker.run())), programs: None }
+    }
+
+    /// Kills the remaining programs. Call it while the driver runs.
     pub(crate) async fn stop_programs(&mut self) -> anyhow::Result<()> {
         match self.programs.take() {
             Some(programs) => programs.stop().await,
@@ -152,7 +158,8 @@ impl RunningAdapter {
         }
     }
 
-    /// Lets a last word to a drained worker out. To be called when the driver has ended.
+    /// Waits until the last order to a drained worker is sent. Call it after the driver has
+    /// stopped.
     pub(crate) async fn finish(self) {
         if let Some(polled) = self.polled {
             let _ = tokio::time::timeout(FINISH_TIMEOUT, polled).await;

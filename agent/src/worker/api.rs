@@ -1,5 +1,5 @@
-//! The adapter `api`: the worker asks, over HTTP or gRPC, and this answers both alike. Texts turn
-//! into ids here, by the mapping module, and nowhere later.
+//! The adapter `api`: answers the requests of the worker, for HTTP and gRPC alike. Texts become ids
+//! here, through the mapping module.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,12 +15,12 @@ use super::LeaseView;
 use crate::driver::{DriverHandle, DriverRequest, DriverStopped};
 use crate::refusal;
 
-/// Watches and waiting reads that are served at once.
+/// Concurrent watches and waiting reads.
 const WATCHERS_MAX: usize = 256;
 /// The longest wait of one request, in milliseconds.
 pub(crate) const WAIT_MS_MAX: u32 = 60_000;
 
-/// Why a worker gets a no: one of the reasons in the proto, in lower case, and words for people.
+/// A refused request: a reason of the proto in lower case, and a message for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Denial {
     pub(crate) reason: &'static str,
@@ -52,7 +52,7 @@ impl From<DriverStopped> for Denial {
     }
 }
 
-/// What a worker may ask.
+/// The requests of a worker.
 #[derive(Clone, Debug)]
 pub(crate) struct WorkerApi {
     driver: DriverHandle,
@@ -71,13 +71,13 @@ impl WorkerApi {
         &self.driver
     }
 
-    /// The lease for the agent's own figures; the worker has not seen it.
+    /// The lease for the agent's own metrics. It does not count as shown to the worker.
     pub(crate) async fn peek(&self) -> Result<Lease, DriverStopped> {
         self.driver.ask(|reply| DriverRequest::Peek { reply }).await
     }
 
-    /// The lease now, with leases of these kinds; with `after_version`, once it has another, or
-    /// after `wait_ms`.
+    /// The lease with these kinds. With `after_version`, waits until the version differs, at most
+    /// `wait_ms`.
     pub(crate) async fn lease(
         &self,
         kinds: Kinds,
@@ -103,8 +103,8 @@ impl WorkerApi {
         Ok(LeaseView::new(&snapshot.lease, asked, &self.who))
     }
 
-    /// The lease now, again after every change and every renewal, until the agent ends. Its times
-    /// count from when the watch was asked for.
+    /// The lease now, and again after every change and renewal, until the agent exits. Its times
+    /// count from when the watch was opened.
     pub(crate) async fn watch(
         &self,
         kinds: Kinds,
@@ -122,7 +122,7 @@ impl WorkerApi {
         Ok(self.driver.ask(|reply| DriverRequest::Start { start, running, reply }).await??)
     }
 
-    /// May this job start? The pool lease's token if so.
+    /// Begins a job, and returns the pool lease's token.
     pub(crate) async fn begin(&self, job: &str, wait_ms: u32) -> Result<String, Denial> {
         let wait = wait(wait_ms)?;
         let job: JobId = map::job_id(job)?;
@@ -136,7 +136,7 @@ impl WorkerApi {
         Ok(self.driver.ask(|reply| DriverRequest::End { job, reply }).await??)
     }
 
-    /// This many jobs run, and the worker keeps to this pool size.
+    /// Reports the number of running jobs and the pool size that the worker respects.
     pub(crate) async fn count(&self, running: u32, obeyed: u32) -> Result<(), Denial> {
         Ok(self.driver.ask(|reply| DriverRequest::Count { running, obeyed, reply }).await??)
     }
@@ -146,7 +146,7 @@ impl WorkerApi {
         self.give_back(map::stream_key(set, stream)?, map::token(token)?).await
     }
 
-    /// The worker has let a share of a pipeline go.
+    /// The worker has released a share of a pipeline.
     pub(crate) async fn release_binding(
         &self,
         pipeline: &str,
@@ -163,7 +163,7 @@ impl WorkerApi {
         Ok(self.driver.ask(|reply| DriverRequest::Release { stream, token, reply }).await??)
     }
 
-    /// Begins a drain; with `wait`, answers when it has ended, with the jobs that outlived it.
+    /// Begins a drain. With `wait`, returns after its end how many jobs still run.
     pub(crate) async fn drain(&self, wait: bool) -> Result<u32, Denial> {
         if wait {
             return Ok(self
@@ -189,7 +189,7 @@ struct Watch {
     api: WorkerApi,
     kinds: Kinds,
     changes: watch::Receiver<u64>,
-    /// When it was asked for; none before the first answer.
+    /// When it was opened; none before the first answer.
     asked: Option<Moment>,
     _permit: OwnedSemaphorePermit,
 }

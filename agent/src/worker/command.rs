@@ -1,5 +1,5 @@
-//! The adapter `command`: programs of the user's count and size a worker's jobs, and start and
-//! stop its streams.
+//! The adapter `command`: the user's commands count and size a worker's jobs, and start and stop
+//! its streams.
 //!
 //! Invariant: a size is in effect when the command that sets it has exited with 0, and not
 //! before.
@@ -11,25 +11,27 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 
+use super::polled::Polled;
 use super::sizing::{Adjustment, Observation, SizeBound, Target};
+use crate::backoff;
 use crate::config::JobPrograms;
 use crate::reaper::Reaper;
 pub(super) use streams::Streams;
 use user_command::UserCommand;
 
-/// A worker whose jobs programs count and size.
+/// A worker whose jobs are counted and sized by commands.
 #[derive(Debug)]
 pub(crate) struct CommandWorker {
     programs: JobPrograms,
     timeout: Duration,
     reaper: Reaper,
     bound: SizeBound,
-    /// It has taken the drain's begin.
+    /// The command for the drain has succeeded.
     drained: bool,
 }
 
 impl CommandWorker {
-    /// A worker that a previous agent has set to at most this size.
+    /// A worker whose pool size a previous agent has set to at most `most`.
     pub(crate) fn new(
         programs: JobPrograms,
         timeout: Duration,
@@ -38,44 +40,6 @@ impl CommandWorker {
     ) -> Self {
         let bound = SizeBound::inherited(most);
         Self { programs, timeout, reaper, bound, drained: false }
-    }
-
-    /// Counts its jobs.
-    pub(super) async fn look(&mut self) -> anyhow::Result<Observation> {
-        let counted = self.count().await;
-        if counted.is_err() {
-            // Its process may be another when it can be counted again.
-            self.bound.forget();
-            self.drained = false;
-        }
-        counted.map(|running| self.bound.observation(running))
-    }
-
-    /// The next adjustment.
-    pub(super) fn adjustment(&self, target: Target) -> Adjustment {
-        match target.draining && self.programs.drain.is_some() {
-            true if self.drained => Adjustment::Nothing,
-            true => Adjustment::Order { size: 0, grows: false },
-            false => self.bound.adjustment(target),
-        }
-    }
-
-    /// Carries out an adjustment.
-    pub(super) async fn order(&mut self, size: u32, target: Target) -> anyhow::Result<()> {
-        let drain = self.programs.drain.as_ref().filter(|_| target.draining);
-        let (option, line) = match drain {
-            Some(drain) => ("--command-drain", drain),
-            None => ("--command-resize", &self.programs.resize),
-        };
-        let environment = vec![("LEASEHOLD_POOL_SIZE", size.to_string())];
-        let program =
-            UserCommand { option, line: line.clone(), environment, timeout: self.timeout };
-        self.bound.sending(size);
-        program.run(&self.reaper).await?;
-        self.bound.kept(size);
-        self.drained = target.draining;
-        tracing::info!(size, draining = target.draining, "set the worker's pool size");
-        Ok(())
     }
 
     async fn count(&self) -> anyhow::Result<u32> {
@@ -90,5 +54,47 @@ impl CommandWorker {
         text.parse().with_context(|| {
             format!("{option} printed {start:?}: it must print the number of running jobs")
         })
+    }
+}
+
+impl Polled for CommandWorker {
+    async fn poll(&mut self) -> anyhow::Result<Observation> {
+        let counted = self.count().await;
+        if counted.is_err() {
+            // The worker may have restarted when it can be counted again.
+            self.bound.forget();
+            self.drained = false;
+        }
+        counted.map(|running| self.bound.observation(running))
+    }
+
+    fn adjustment(&self, target: Target) -> Adjustment {
+        match target.draining && self.programs.drain.is_some() {
+            true if self.drained => Adjustment::Nothing,
+            true => Adjustment::Order { size: 0, grows: false },
+            false => self.bound.adjustment(target),
+        }
+    }
+
+    async fn order(&mut self, size: u32, target: Target) -> anyhow::Result<()> {
+        let drain = self.programs.drain.as_ref().filter(|_| target.draining);
+        let (option, line) = match drain {
+            Some(drain) => ("--command-drain", drain),
+            None => ("--command-resize", &self.programs.resize),
+        };
+        let environment = vec![("LEASEHOLD_POOL_SIZE", size.to_string())];
+        let program =
+            UserCommand { option, line: line.clone(), environment, timeout: self.timeout };
+        self.bound.sending(size);
+        program.run(&self.reaper).await?;
+        self.bound.confirmed(size);
+        self.drained = target.draining;
+        tracing::info!(size, draining = target.draining, "set the worker's pool size");
+        Ok(())
+    }
+
+    // Running a command costs more than sending a request.
+    fn retry_pause(&self, failures: u32) -> Duration {
+        backoff::RETRY.wait(failures)
     }
 }

@@ -1,9 +1,8 @@
-//! The adapter `file`: writes the worker's streams, and its pool size where it wants that, into
-//! k8s-swarm's `config.yml`, for a worker that only reads and reloads.
+//! The adapter `file`: writes the worker's streams, and optionally its pool size, into k8s-swarm's
+//! `config.yml`, for a worker that only reads and reloads a file.
 //!
 //! Invariant: a stream is released, and a smaller pool size reported, only when the file on disk
-//! says so and the worker has taken that up; a larger pool size is reported before the file says
-//! it.
+//! shows it and the worker has reloaded it; a larger pool size is reported before it is written.
 
 mod config_yml;
 mod pool;
@@ -23,15 +22,15 @@ use tokio::time::{Instant, MissedTickBehavior};
 use super::shell_command::ShellCommand;
 use crate::backoff;
 use crate::child::ChildPid;
-use crate::config::{FileAdapter, SignalTo, TakenUp};
+use crate::config::{FileAdapter, ReloadCheck, SignalTo};
 use crate::driver::{DriverHandle, DriverRequest};
 use crate::reaper::Reaper;
 use config_yml::Entry;
 use pool::Pool;
 
-/// How often it is looked whether the file is as it was written.
-const LOOK: Duration = Duration::from_secs(1);
-/// How long the command after a change may take.
+/// How often the agent checks whether the file is unchanged.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// The time limit of --file-command.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Writes the file of one worker.
@@ -42,33 +41,32 @@ pub(crate) struct FileWorker {
     driver: DriverHandle,
     reaper: Reaper,
     child: ChildPid,
-    /// This agent remembers nothing of its worker.
-    forgot: bool,
-    /// What the file on disk says, as far as this agent has written it.
+    /// The journal is empty.
+    no_memory: bool,
+    /// The content that this agent has written.
     written: Option<Entry>,
-    /// The worker's pool, where it reads its size in the file.
+    /// The worker's pool, if the file contains its size.
     pool: Option<Pool>,
     version: u64,
-    /// The worker does not know of the last change yet.
-    untold: bool,
-    /// Streams to release that the file does not name any more, and when the worker has taken
-    /// that up.
-    gone: BTreeMap<StreamKey, Option<Instant>>,
+    /// The worker was not notified of the last change yet.
+    unnotified: bool,
+    /// Streams to release that the file no longer lists, and when the worker was notified.
+    removed: BTreeMap<StreamKey, Option<Instant>>,
     failures: u32,
     retry_at: Option<Instant>,
     /// How often another process has changed the file.
-    disturbed: u32,
+    foreign_changes: u32,
 }
 
-/// What an agent remembers of a worker that reads a file.
+/// What the journal has of a worker that reads a file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Remembered {
-    /// The pool size that it last kept to.
+    /// The pool size that it last used.
     pub(crate) pool_size: u32,
 }
 
 impl FileWorker {
-    /// A writer for this worker's name in the file; without `remembered` this agent has no memory.
+    /// A writer for this worker. `remembered` is none if the journal is empty.
     pub(crate) fn new(
         worker: String,
         adapter: FileAdapter,
@@ -86,52 +84,52 @@ impl FileWorker {
             driver,
             reaper,
             child,
-            forgot: remembered.is_none(),
+            no_memory: remembered.is_none(),
             pool,
             written: None,
             version: 0,
-            untold: false,
-            gone: BTreeMap::new(),
+            unnotified: false,
+            removed: BTreeMap::new(),
             failures: 0,
             retry_at: None,
-            disturbed: 0,
+            foreign_changes: 0,
         }
     }
 
     /// Runs until the driver ends.
     pub(crate) async fn run(mut self) {
         self.version = config_yml::version_in(&self.adapter.path);
-        if self.forgot && self.pool.is_none() {
-            // A worker that reads only its streams runs no jobs: the agent must say so.
-            if let Err(why) = self.driver.start_anew().await {
+        if self.no_memory && self.pool.is_none() {
+            // A worker without a pool runs no jobs: the agent must report it.
+            if let Err(why) = self.driver.report_no_jobs().await {
                 tracing::warn!(why, "cannot record that the worker runs no jobs");
             }
         }
         let mut changes = self.driver.changes();
         changes.mark_changed();
-        let mut looks = tokio::time::interval(LOOK);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut checks = tokio::time::interval(CHECK_INTERVAL);
+        checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let put_off = tokio::select! {
+            let backing_off = tokio::select! {
                 changed = changes.changed() => match changed {
                     Ok(()) => false,
                     Err(_) => return,
                 },
-                () = backoff::until(self.next_look()) => {
+                () = backoff::until(self.next_check()) => {
                     self.retry_at.is_some_and(|at| at > Instant::now())
                 }
-                _ = looks.tick() => match self.is_as_written() {
+                _ = checks.tick() => match self.is_as_written() {
                     true => continue,
                     false => {
-                        self.note_disturbed();
+                        self.note_foreign_change();
                         false
                     }
                 },
             };
             let Ok(snapshot) = self.driver.lease().await else { return };
-            if !put_off {
+            if !backing_off {
                 match self.step(&snapshot.lease).await {
-                    Err(error) => self.failed(&error),
+                    Err(error) => self.note_failure(&error),
                     Ok(()) => {
                         (self.failures, self.retry_at) = (0, None);
                         self.driver.metrics().set_file_problem(None);
@@ -139,8 +137,8 @@ impl FileWorker {
                 }
             }
             self.release(&snapshot.lease).await;
-            if let Err(error) = self.tell_count().await {
-                self.failed(&error);
+            if let Err(error) = self.report_count().await {
+                self.note_failure(&error);
             }
         }
     }
@@ -152,7 +150,7 @@ impl FileWorker {
         let pool_size = self.pool.as_ref().map(|_| lease.pool.size);
         if let (Some(pool), Some(size)) = (&mut self.pool, pool_size) {
             pool.may_grow(size);
-            self.tell_count().await?;
+            self.report_count().await?;
         }
         let wanted = Entry { streams, pool_size };
         if self.written.as_ref() != Some(&wanted) {
@@ -162,51 +160,54 @@ impl FileWorker {
             }
             written?;
             self.written = Some(wanted);
-            self.untold = true;
-            self.pool.iter_mut().for_each(Pool::untold);
+            self.unnotified = true;
+            self.pool.iter_mut().for_each(Pool::note_change);
         }
         self.driver.metrics().file_shows.store(lease.version, Relaxed);
-        self.note_gone(lease);
-        if self.untold {
-            self.tell_worker().await?;
-            self.untold = false;
+        self.note_removed(lease);
+        if self.unnotified {
+            self.notify_worker().await?;
+            self.unnotified = false;
         }
         let now = Instant::now();
-        for taken_up in self.gone.values_mut() {
-            taken_up.get_or_insert(now);
+        for reloaded_at in self.removed.values_mut() {
+            reloaded_at.get_or_insert(now);
         }
-        self.pool.iter_mut().for_each(|pool| pool.told(now));
+        self.pool.iter_mut().for_each(|pool| pool.note_notified(now));
         Ok(())
     }
 
-    /// Reports to the holder how many jobs run and which pool size the worker keeps to.
-    async fn tell_count(&mut self) -> anyhow::Result<()> {
+    /// Reports to the holder how many jobs run and which pool size the worker uses.
+    async fn report_count(&mut self) -> anyhow::Result<()> {
         let (settle, in_file) = (self.settle(), self.pool_size_in_file());
         let Some(pool) = &mut self.pool else { return Ok(()) };
-        let (running, obeyed) = pool.look(in_file, settle, Instant::now());
-        let told = self.driver.ask(|reply| DriverRequest::Count { running, obeyed, reply }).await;
-        match told {
+        let (running, obeyed) = pool.count(in_file, settle, Instant::now());
+        let reported =
+            self.driver.ask(|reply| DriverRequest::Count { running, obeyed, reply }).await;
+        match reported {
             Ok(Ok(())) | Err(_) => Ok(()),
-            Ok(Err(refused)) => bail!("{running} jobs under pool size {obeyed}: {refused:?}"),
+            Ok(Err(refused)) => {
+                bail!("cannot report {running} jobs with pool size {obeyed}: {refused:?}")
+            }
         }
     }
 
-    /// The pool size in the file; before this agent has written it, no worker is said to keep to
-    /// less than was known.
+    /// The pool size in the file; the maximum before this agent has written it, so that no smaller
+    /// size is reported too early.
     fn pool_size_in_file(&self) -> u32 {
         self.written.as_ref().map_or(u32::MAX, |written| written.pool_size.unwrap_or(0))
     }
 
-    /// Finds the streams that are to be released and that the file does not name.
-    fn note_gone(&mut self, lease: &Lease) {
+    /// Finds the streams to release that the file does not list.
+    fn note_removed(&mut self, lease: &Lease) {
         let written = self.written.iter().flat_map(|written| &written.streams);
         let named = written.collect::<BTreeSet<_>>();
         let back = lease.streams.iter().filter(|held| lease.draining || held.revoked.is_some());
         let back = back.filter(|held| !named.contains(&held.stream.stream));
         let keys: BTreeSet<StreamKey> = back.map(|held| held.stream.clone()).collect();
-        self.gone.retain(|key, _| keys.contains(key));
+        self.removed.retain(|key, _| keys.contains(key));
         for key in keys {
-            self.gone.entry(key).or_insert(None);
+            self.removed.entry(key).or_insert(None);
         }
     }
 
@@ -220,22 +221,22 @@ impl FileWorker {
         let text = config_yml::render(&self.worker, wanted, version);
         let shown = path.display().to_string();
         let written = tokio::task::spawn_blocking(move || config_yml::replace(&path, &text)).await;
-        written.context("writing")?.with_context(|| shown.clone())?;
+        written.context("the task that writes the file failed")?.with_context(|| shown.clone())?;
         self.version = version;
         let (streams, pool_size) = (wanted.streams.len(), wanted.pool_size);
         tracing::info!(path = shown, version, streams, pool_size, "the worker's file changed");
         Ok(())
     }
 
-    async fn tell_worker(&self) -> anyhow::Result<()> {
+    async fn notify_worker(&self) -> anyhow::Result<()> {
         match &self.adapter.signal {
             None => {}
             Some((signal, SignalTo::Child)) => self.child.send(*signal),
             Some((signal, SignalTo::PidFile(path))) => send_to(path, *signal)?,
         }
-        match &self.adapter.taken_up {
-            TakenUp::After(_) => Ok(()),
-            TakenUp::Command(command) => self.run_command(command).await,
+        match &self.adapter.reload_check {
+            ReloadCheck::After(_) => Ok(()),
+            ReloadCheck::Command(command) => self.run_command(command).await,
         }
     }
 
@@ -249,26 +250,26 @@ impl FileWorker {
             .context("--file-command: cannot start a process")?;
         match tokio::time::timeout(COMMAND_TIMEOUT, &mut shell.exit).await {
             Ok(Ok(exit)) if exit.0 == 0 => Ok(()),
-            Ok(Ok(exit)) => bail!("--file-command ended with {}", exit.0),
+            Ok(Ok(exit)) => bail!("--file-command exited with {}", exit.0),
             Ok(Err(_)) => bail!("--file-command: its exit code is unknown"),
-            Err(_) => bail!("--file-command did not end within {COMMAND_TIMEOUT:?}"),
+            Err(_) => bail!("--file-command did not exit within {COMMAND_TIMEOUT:?}"),
         }
     }
 
     fn settle(&self) -> Duration {
-        match self.adapter.taken_up {
-            TakenUp::After(settle) => settle,
-            TakenUp::Command(_) => Duration::ZERO,
+        match self.adapter.reload_check {
+            ReloadCheck::After(settle) => settle,
+            ReloadCheck::Command(_) => Duration::ZERO,
         }
     }
 
-    /// Releases every stream that the worker has let go.
+    /// Releases the streams that the worker no longer uses.
     async fn release(&mut self, lease: &Lease) {
         let now = Instant::now();
         let back = lease.streams.iter().filter(|held| lease.draining || held.revoked.is_some());
         for held in back {
-            let taken_up = self.gone.get(&held.stream).copied().flatten();
-            if taken_up.is_none_or(|at| now < at + self.settle()) {
+            let reloaded_at = self.removed.get(&held.stream).copied().flatten();
+            if reloaded_at.is_none_or(|at| now < at + self.settle()) {
                 continue;
             }
             let (stream, token) = (held.stream.clone(), held.token);
@@ -277,30 +278,30 @@ impl FileWorker {
             match released {
                 Err(_) => return,
                 Ok(Ok(()) | Err(Refused::NotHeld { .. })) => {
-                    self.gone.remove(&held.stream);
+                    self.removed.remove(&held.stream);
                 }
                 Ok(Err(refused)) => {
                     tracing::error!(?refused, stream = %held.stream, "cannot release the stream");
-                    self.put_off();
+                    self.back_off();
                 }
             }
         }
     }
 
-    /// Whether the file on disk is what this agent has written last.
+    /// Whether the file still has the content that this agent wrote last.
     fn is_as_written(&self) -> bool {
         let Some(written) = &self.written else { return true };
         let text = std::fs::read_to_string(&self.adapter.path);
         text.is_ok_and(|text| text == config_yml::render(&self.worker, written, self.version))
     }
 
-    /// Another process has changed the file, and the worker may have read that: nothing that it
-    /// was told counts any more.
-    fn note_disturbed(&mut self) {
+    /// Handles a change by another process. The worker may have read it, so earlier notifications
+    /// no longer count.
+    fn note_foreign_change(&mut self) {
         let path = &self.adapter.path;
-        self.disturbed = self.disturbed.saturating_add(1);
-        if self.disturbed.is_power_of_two() {
-            let (shown, times) = (path.display().to_string(), self.disturbed);
+        self.foreign_changes = self.foreign_changes.saturating_add(1);
+        if self.foreign_changes.is_power_of_two() {
+            let (shown, times) = (path.display().to_string(), self.foreign_changes);
             let what = if path.exists() { "changed" } else { "deleted" };
             tracing::warn!(
                 path = shown,
@@ -313,38 +314,38 @@ impl FileWorker {
             pool.may_grow(config_yml::pool_size_in(path));
         }
         self.written = None;
-        self.gone.values_mut().for_each(|taken_up| *taken_up = None);
+        self.removed.values_mut().for_each(|reloaded_at| *reloaded_at = None);
     }
 
-    fn failed(&mut self, error: &anyhow::Error) {
+    fn note_failure(&mut self, error: &anyhow::Error) {
         self.driver.metrics().set_file_problem(Some(format!("{error:#}")));
         if self.failures.is_power_of_two() || self.failures == 0 {
             let path = self.adapter.path.display().to_string();
             let failures = self.failures + 1;
             tracing::error!(path, failures, "the worker's streams are out of date: {error:#}");
         }
-        self.put_off();
+        self.back_off();
     }
 
-    fn put_off(&mut self) {
+    fn back_off(&mut self) {
         let wait = backoff::RETRY.wait(self.failures);
         self.failures = self.failures.saturating_add(1);
         self.retry_at = Some(Instant::now() + wait);
     }
 
-    /// When to look again though nothing changes.
-    fn next_look(&self) -> Option<Instant> {
+    /// When to run the next step unless the lease changes.
+    fn next_check(&self) -> Option<Instant> {
         let settle = self.settle();
-        let gone = self.gone.values().flatten().map(|at| *at + settle);
+        let removed = self.removed.values().flatten().map(|at| *at + settle);
         let in_file = self.pool_size_in_file();
         let smaller = self.pool.as_ref().and_then(|pool| pool.settles(in_file, settle));
-        let settled = gone.chain(smaller).min();
+        let settled = removed.chain(smaller).min();
         let next = match (self.retry_at, settled) {
             (Some(retry), Some(settled)) => Some(retry.max(settled)),
             (retry, settled) => retry.or(settled),
         };
         let counted = self.pool.as_ref().is_some_and(Pool::is_counted);
-        next.into_iter().chain(counted.then(|| Instant::now() + pool::LOOK)).min()
+        next.into_iter().chain(counted.then(|| Instant::now() + pool::COUNT_INTERVAL)).min()
     }
 }
 

@@ -1,8 +1,7 @@
-//! The adapter `http`: a worker with its own HTTP interface, polled and steered by requests that
-//! the agent's options describe.
+//! The adapter `http`: a worker with its own HTTP interface, polled and controlled with requests
+//! that the agent's options describe.
 //!
-//! Invariant: a size that the worker shows, or has answered with a 2xx, is in effect; nothing
-//! else is.
+//! Invariant: a size is in effect only if the worker shows it, or has answered it with a 2xx.
 
 use std::time::Duration;
 
@@ -11,101 +10,44 @@ use hyper::Method;
 use hyper::header::HeaderValue;
 use serde_json::Value;
 
+use super::polled::Polled;
 use super::sizing::{Adjustment, Observation, SizeBound, Target};
 use crate::config::{HttpAdapter, HttpRequest, Sizing};
 use crate::http_client::{ANSWER_BYTES_MAX, Answer, Call, Url};
 
-/// How long a question may take.
-const LOOK_MAX: Duration = Duration::from_secs(2);
-/// How long an order may take.
-const ORDER_MAX: Duration = Duration::from_secs(10);
-/// Polls after an order until a worker that does not show the size gets it again.
-const PATIENCE: u32 = 10;
+/// The time limit of a poll.
+const POLL_TIMEOUT: Duration = Duration::from_secs(2);
+/// The time limit of an order.
+const ORDER_TIMEOUT: Duration = Duration::from_secs(10);
+/// An order is repeated if the worker does not show the size after this many polls.
+const RESEND_AFTER_POLLS: u32 = 10;
 
 /// One worker.
 #[derive(Debug)]
 pub(crate) struct HttpWorker {
     adapter: HttpAdapter,
     bound: SizeBound,
-    /// It has taken the drain's begin.
+    /// The worker has accepted the request to drain.
     drained: bool,
-    /// The size that it has last answered with a 2xx.
+    /// The last size that it has answered with a 2xx.
     answered: Option<u32>,
     /// Polls since the last order.
-    looks: u32,
+    polls: u32,
 }
 
 impl HttpWorker {
-    /// A worker that a previous agent has set to at most this size.
+    /// A worker whose pool size a previous agent has set to at most `most`.
     pub(crate) fn new(adapter: HttpAdapter, most: Option<u32>) -> Self {
         let bound = first_bound(&adapter.sizing, most);
-        Self { adapter, bound, drained: false, answered: None, looks: 0 }
+        Self { adapter, bound, drained: false, answered: None, polls: 0 }
     }
 
-    /// Polls it.
-    pub(super) async fn look(&mut self) -> anyhow::Result<Observation> {
-        let (running, size) = match self.ask().await {
-            Ok(shown) => shown,
-            Err(error) => {
-                // Its process may be another when it answers again.
-                match self.adapter.sizing {
-                    Sizing::Request(_) => self.bound.forget(),
-                    Sizing::Fixed(_) => self.bound = first_bound(&self.adapter.sizing, None),
-                }
-                (self.drained, self.answered) = (false, None);
-                return Err(error);
-            }
-        };
-        self.looks = self.looks.saturating_add(1);
-        match size.filter(|_| !self.drained) {
-            None => {}
-            Some(size) if self.looks == 1 => self.bound.shows_for_now(size),
-            Some(size) => self.bound.shows(size),
-        }
-        Ok(self.bound.observation(running))
-    }
-
-    /// The next adjustment.
-    pub(super) fn adjustment(&self, target: Target) -> Adjustment {
-        let drains = target.draining && self.adapter.drain.is_some();
-        match &self.adapter.sizing {
-            _ if drains && self.drained => Adjustment::Nothing,
-            _ if drains => Adjustment::Order { size: 0, grows: false },
-            Sizing::Fixed(_) => Adjustment::Nothing,
-            Sizing::Request(_) => match self.bound.adjustment(target) {
-                Adjustment::Order { size, .. }
-                    if self.answered == Some(size) && self.looks < PATIENCE =>
-                {
-                    Adjustment::Look
-                }
-                need => need,
-            },
-        }
-    }
-
-    /// Carries out an adjustment.
-    pub(super) async fn order(&mut self, size: u32, target: Target) -> anyhow::Result<()> {
-        let drain = self.adapter.drain.as_ref().filter(|_| target.draining);
-        let request = match (drain, &self.adapter.sizing) {
-            (Some(drain), _) => drain.clone(),
-            (None, Sizing::Request(request)) => request.clone(),
-            (None, Sizing::Fixed(_)) => return Ok(()),
-        };
-        self.bound.sending(size);
-        (self.looks, self.answered) = (0, None);
-        self.send(&request, size).await?;
-        self.bound.kept(size);
-        self.answered = Some(size);
-        self.drained = target.draining;
-        tracing::info!(size, draining = target.draining, "set the worker's pool size");
-        Ok(())
-    }
-
-    /// The jobs that run, and the size that it shows.
-    async fn ask(&self) -> anyhow::Result<(u32, Option<u32>)> {
+    /// Fetches the number of running jobs, and the size that the worker shows.
+    async fn fetch(&self) -> anyhow::Result<(u32, Option<u32>)> {
         let url = &self.adapter.count;
-        let said = || format!("--http-count-url {url}");
-        let answer = self.call(Method::GET, url, None, LOOK_MAX).await.with_context(said)?;
+        let request_line = || format!("--http-count-url {url}");
+        let answer =
+            self.call(Method::GET, url, None, POLL_TIMEOUT).await.with_context(request_line)?;
         let body: Value = serde_json::from_slice(&answer.body)
             .with_context(|| format!("--http-count-url {url}: the answer is not JSON"))?;
         let number = |option: &str, pointer: &str| {
@@ -115,7 +57,7 @@ impl HttpWorker {
                 let found = found.map_or("nothing".into(), Value::to_string);
                 let found: String = found.chars().take(80).collect();
                 anyhow!(
-                    "{option} {pointer}: the answer has {found} there instead of a number of jobs"
+                    "{option} {pointer}: the answer has {found} there, expected a number of jobs"
                 )
             })
         };
@@ -127,11 +69,11 @@ impl HttpWorker {
 
     async fn send(&self, request: &HttpRequest, size: u32) -> anyhow::Result<()> {
         let (method, url, body) = request.at(size);
-        let said = format!("{method} {url}");
-        self.call(method, &url, body, ORDER_MAX).await.context(said).map(drop)
+        let request_line = format!("{method} {url}");
+        self.call(method, &url, body, ORDER_TIMEOUT).await.context(request_line).map(drop)
     }
 
-    /// One request that is answered with a 2xx.
+    /// Sends a request; any answer but a 2xx is an error.
     async fn call(
         &self,
         method: Method,
@@ -162,7 +104,65 @@ impl HttpWorker {
     }
 }
 
-/// What is known of the size of a worker that has not been asked yet.
+impl Polled for HttpWorker {
+    async fn poll(&mut self) -> anyhow::Result<Observation> {
+        let (running, size) = match self.fetch().await {
+            Ok(shown) => shown,
+            Err(error) => {
+                // The worker may have restarted when it answers again.
+                match self.adapter.sizing {
+                    Sizing::Request(_) => self.bound.forget(),
+                    Sizing::Fixed(_) => self.bound = first_bound(&self.adapter.sizing, None),
+                }
+                (self.drained, self.answered) = (false, None);
+                return Err(error);
+            }
+        };
+        self.polls = self.polls.saturating_add(1);
+        match size.filter(|_| !self.drained) {
+            None => {}
+            Some(size) if self.polls == 1 => self.bound.observed_once(size),
+            Some(size) => self.bound.observed(size),
+        }
+        Ok(self.bound.observation(running))
+    }
+
+    fn adjustment(&self, target: Target) -> Adjustment {
+        let drains = target.draining && self.adapter.drain.is_some();
+        match &self.adapter.sizing {
+            _ if drains && self.drained => Adjustment::Nothing,
+            _ if drains => Adjustment::Order { size: 0, grows: false },
+            Sizing::Fixed(_) => Adjustment::Nothing,
+            Sizing::Request(_) => match self.bound.adjustment(target) {
+                Adjustment::Order { size, .. }
+                    if self.answered == Some(size) && self.polls < RESEND_AFTER_POLLS =>
+                {
+                    Adjustment::PollSoon
+                }
+                adjustment => adjustment,
+            },
+        }
+    }
+
+    async fn order(&mut self, size: u32, target: Target) -> anyhow::Result<()> {
+        let drain = self.adapter.drain.as_ref().filter(|_| target.draining);
+        let request = match (drain, &self.adapter.sizing) {
+            (Some(drain), _) => drain.clone(),
+            (None, Sizing::Request(request)) => request.clone(),
+            (None, Sizing::Fixed(_)) => return Ok(()),
+        };
+        self.bound.sending(size);
+        (self.polls, self.answered) = (0, None);
+        self.send(&request, size).await?;
+        self.bound.confirmed(size);
+        self.answered = Some(size);
+        self.drained = target.draining;
+        tracing::info!(size, draining = target.draining, "set the worker's pool size");
+        Ok(())
+    }
+}
+
+/// The bound before the first poll.
 fn first_bound(sizing: &Sizing, most: Option<u32>) -> SizeBound {
     match sizing {
         Sizing::Request(_) => SizeBound::inherited(most),

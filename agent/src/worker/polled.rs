@@ -1,9 +1,9 @@
-//! Workers that the agent polls: it asks how many jobs run, sets how many may run, and
-//! reports both.
+//! Workers that the agent polls: it asks how many jobs run, sets how many may run, and reports
+//! both.
 //!
-//! Invariant: a larger size is journalled before the worker gets it, and a smaller one
-//! counts only once the worker, polled after it got it, has shown that it keeps to it. A worker
-//! that does not answer keeps the counts that it had.
+//! Invariant: a larger size is journalled before the worker gets it. A smaller size counts only
+//! after a later poll shows that the worker respects it. A worker that does not answer keeps its
+//! last counts.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -14,91 +14,74 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::sizing::{Adjustment, Observation, Target};
-use super::{command::CommandWorker, http::HttpWorker, travis::Travis};
-use crate::backoff;
 use crate::clock;
 use crate::driver::{DriverHandle, DriverRequest, DriverStopped, Outcome};
 use crate::log_limiter::LogLimiter;
 use crate::refusal;
 
-/// While something is to change the worker is asked so much more often.
-const HASTE: u32 = 5;
-/// How long after an answered order the worker surely shows what it has done.
+/// During a change the worker is polled this many times as often.
+const CHANGE_POLL_FACTOR: u32 = 5;
+/// The pause after an accepted order, until a poll shows its result.
 const SETTLE: Duration = Duration::from_millis(100);
 
-/// What a worker that reports counts is.
-#[derive(Debug)]
-pub(crate) enum Kind {
-    /// A Travis worker.
-    Travis(Travis),
-    /// A worker with another HTTP interface.
-    Http(HttpWorker),
-    /// A worker that programs count and size.
-    Command(CommandWorker),
+/// How one kind of worker is polled and sized. Each polled adapter implements it.
+pub(crate) trait Polled: Send + Sync + 'static {
+    /// Asks the worker for its state.
+    fn poll(&mut self) -> impl Future<Output = anyhow::Result<Observation>> + Send;
+
+    /// The order that the worker needs to reach `target`, if any.
+    fn adjustment(&self, target: Target) -> Adjustment;
+
+    /// Sends the order that [`Self::adjustment`] returned.
+    fn order(
+        &mut self,
+        size: u32,
+        target: Target,
+    ) -> impl Future<Output = anyhow::Result<()>> + Send;
+
+    /// The least pause after this many failures in a row.
+    fn retry_pause(&self, failures: u32) -> Duration {
+        let _ = failures;
+        Duration::ZERO
+    }
 }
 
-/// The agent's side of one worker that counts for itself.
+/// Polls one worker, reports its counts, and sets its pool size.
 #[derive(Debug)]
-pub(crate) struct PolledWorker {
+pub(crate) struct PolledWorker<W> {
     driver: DriverHandle,
-    kind: Kind,
+    worker: W,
     interval: Duration,
     log_limiter: LogLimiter,
-    /// It has failed so often since it last answered.
+    /// Failures since the last answer.
     failures: u32,
-    /// It has answered.
-    well: bool,
+    /// The last poll was answered.
+    reachable: bool,
 }
 
-/// When to look again.
+/// When to poll again.
 #[derive(Clone, Copy, Debug)]
 enum Next {
-    /// While all is as it should be.
+    /// At the interval: the worker respects its target.
     Idle,
     /// After a failure.
     Retry,
-    /// While something is to change.
+    /// More often: the worker has not reached its target.
     Soon,
     /// After an order.
     Settled,
 }
 
-impl Kind {
-    async fn look(&mut self) -> anyhow::Result<Observation> {
-        match self {
-            Self::Travis(travis) => travis.look().await,
-            Self::Http(http) => http.look().await,
-            Self::Command(command) => command.look().await,
-        }
-    }
-
-    fn adjustment(&self, target: Target) -> Adjustment {
-        match self {
-            Self::Travis(travis) => travis.adjustment(target),
-            Self::Http(http) => http.adjustment(target),
-            Self::Command(command) => command.adjustment(target),
-        }
-    }
-
-    async fn order(&mut self, size: u32, target: Target) -> anyhow::Result<()> {
-        match self {
-            Self::Travis(travis) => travis.order(size, target).await,
-            Self::Http(http) => http.order(size, target).await,
-            Self::Command(command) => command.order(size, target).await,
-        }
-    }
-}
-
-impl PolledWorker {
-    /// The agent's side of a worker of this kind, which is asked at this interval.
-    pub(crate) fn new(kind: Kind, interval: Duration, driver: DriverHandle) -> Self {
+impl<W: Polled> PolledWorker<W> {
+    /// Polls a worker at this interval.
+    pub(crate) fn new(worker: W, interval: Duration, driver: DriverHandle) -> Self {
         Self {
             driver,
-            kind,
+            worker,
             interval,
             log_limiter: LogLimiter::default(),
             failures: 0,
-            well: false,
+            reachable: false,
         }
     }
 
@@ -110,28 +93,28 @@ impl PolledWorker {
             return;
         }
         let target = Target { size: 0, draining: true };
-        if let Adjustment::Order { size, .. } = self.kind.adjustment(target)
-            && let Err(error) = self.kind.order(size, target).await
+        if let Adjustment::Order { size, .. } = self.worker.adjustment(target)
+            && let Err(error) = self.worker.order(size, target).await
         {
             tracing::warn!("cannot stop the drained worker: {error:#}");
         }
     }
 
-    /// One look at the worker, what follows from it, and the wait for the next.
+    /// One poll, its consequences, and the wait for the next poll.
     async fn turn(&mut self, changes: &mut watch::Receiver<u64>) -> Result<(), DriverStopped> {
         changes.mark_unchanged();
         let (next, target) = match self.step().await {
             Ok(next) => next,
             Err(error) if error.is::<DriverStopped>() => return Err(DriverStopped),
             Err(error) => {
-                self.silent(&error);
+                self.note_failure(&error);
                 (Next::Retry, self.target().await?)
             }
         };
         let pause = match next {
             Next::Idle => self.interval,
-            Next::Retry => self.interval.max(self.retry()),
-            Next::Soon => self.interval / HASTE,
+            Next::Retry => self.interval.max(self.worker.retry_pause(self.failures)),
+            Next::Soon => self.interval / CHANGE_POLL_FACTOR,
             Next::Settled => SETTLE,
         };
         self.wait(changes, pause, target).await
@@ -139,29 +122,29 @@ impl PolledWorker {
 
     /// Polls the worker, reports, and adjusts its size; returns when to poll again.
     async fn step(&mut self) -> anyhow::Result<(Next, Target)> {
-        let sight = self.kind.look().await?;
-        match sight {
+        let observation = self.worker.poll().await?;
+        match observation {
             Observation::Working { running, limit } => self.report(running, limit).await?,
             Observation::Unsized => {}
             Observation::Ended => self.report(0, 0).await?,
         }
         let target = self.target().await?;
-        if sight == Observation::Ended {
+        if observation == Observation::Ended {
             self.driver.metrics().set_worker_problem(Some("its process has exited".into()));
             return Ok((Next::Soon, target));
         }
-        self.answered();
-        let next = match self.kind.adjustment(target) {
+        self.note_success();
+        let next = match self.worker.adjustment(target) {
             Adjustment::Nothing => Next::Idle,
-            Adjustment::Look => Next::Soon,
+            Adjustment::PollSoon => Next::Soon,
             Adjustment::Order { size, grows } => {
                 if grows
                     && self.driver.ask(|reply| DriverRequest::Size { reply }).await? != target.size
                 {
-                    // It has changed meanwhile, or could not be recorded.
+                    // The size has changed, or could not be recorded.
                     return Ok((Next::Soon, target));
                 }
-                self.kind.order(size, target).await?;
+                self.worker.order(size, target).await?;
                 Next::Settled
             }
         };
@@ -169,9 +152,10 @@ impl PolledWorker {
     }
 
     async fn report(&self, running: u32, obeyed: u32) -> anyhow::Result<()> {
-        let told = self.driver.ask(|reply| DriverRequest::Count { running, obeyed, reply }).await?;
-        told.or_else(|refused| {
-            bail!("cannot report its {running} jobs: {}", refusal::message(&refused))
+        let reported =
+            self.driver.ask(|reply| DriverRequest::Count { running, obeyed, reply }).await?;
+        reported.or_else(|refused| {
+            bail!("cannot report the worker's {running} jobs: {}", refusal::message(&refused))
         })
     }
 
@@ -180,7 +164,7 @@ impl PolledWorker {
         Ok(Target { size: lease.pool.size, draining: lease.draining })
     }
 
-    /// Waits for the next look: a renewal, and the agent's own report, are no reason for one.
+    /// Waits for the next poll, or until the target changes. Renewals do not cause a poll.
     async fn wait(
         &self,
         changes: &mut watch::Receiver<u64>,
@@ -201,29 +185,25 @@ impl PolledWorker {
         }
     }
 
-    /// How long to wait after failures. A worker that programs ask costs more than a packet.
-    fn retry(&self) -> Duration {
-        match self.kind {
-            Kind::Travis(_) | Kind::Http(_) => Duration::ZERO,
-            Kind::Command(_) => backoff::RETRY.wait(self.failures),
-        }
-    }
-
-    fn answered(&mut self) {
+    fn note_success(&mut self) {
         self.failures = 0;
-        if !std::mem::replace(&mut self.well, true) {
+        if !std::mem::replace(&mut self.reachable, true) {
             tracing::info!("the worker answers");
         }
         self.driver.metrics().set_worker_problem(None);
     }
 
-    fn silent(&mut self, error: &anyhow::Error) {
-        self.well = false;
+    fn note_failure(&mut self, error: &anyhow::Error) {
+        self.reachable = false;
         self.failures = self.failures.saturating_add(1);
         let why = format!("{error:#}");
         self.driver.metrics().worker_failures.fetch_add(1, Relaxed);
-        if let Some(unsaid) = self.log_limiter.admit("worker", &why, clock::now()) {
-            tracing::warn!(why, unsaid, "cannot reach the worker; its last counts stay in force");
+        if let Some(suppressed) = self.log_limiter.admit("worker", &why, clock::now()) {
+            tracing::warn!(
+                why,
+                suppressed,
+                "cannot reach the worker; its last counts stay in force"
+            );
         }
         self.driver.metrics().set_worker_problem(Some(why));
     }

@@ -1,8 +1,8 @@
-//! The adapter `process`: one program for each stream, started when its lease comes and ended
-//! before it goes.
+//! The adapter `process`: one program per stream, started when the lease is granted and stopped
+//! before it ends.
 //!
-//! Invariant: of one stream at most one program runs, none without a live lease, and no stream is
-//! released while anything of its program runs.
+//! Invariant: at most one program runs per stream, only under a valid lease, and no stream is
+//! released while a process of its program runs.
 
 mod action;
 mod program;
@@ -19,18 +19,18 @@ use crate::reaper::Reaper;
 pub(crate) use record::{Leftovers, first_running};
 use supervisor::Supervisor;
 
-/// What the adapter is started with.
+/// What the adapter needs to start.
 #[derive(Debug)]
 pub(crate) struct ProcessContext {
     pub(crate) adapter: ProcessAdapter,
-    /// The environment of every program.
+    /// The environment of each program.
     pub(crate) environment: Vec<(&'static str, String)>,
     pub(crate) driver: DriverHandle,
     pub(crate) reaper: Reaper,
-    /// What a previous agent has left running.
+    /// What a previous agent left running.
     pub(crate) leftovers: Leftovers,
-    /// This agent remembers nothing.
-    pub(crate) forgot: bool,
+    /// The journal is empty.
+    pub(crate) no_memory: bool,
 }
 
 /// The task of the adapter.
@@ -47,7 +47,7 @@ impl ProcessWorker {
         Self { stop, task: tokio::spawn(Supervisor::new(context).run(stopped)) }
     }
 
-    /// Kills every program that is left, and ends once nothing of them runs.
+    /// Kills all programs, and returns when none of their processes runs.
     pub(crate) async fn stop(self) -> anyhow::Result<()> {
         let _ = self.stop.send(());
         self.task.await.context("the adapter has failed")

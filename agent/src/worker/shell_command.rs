@@ -1,8 +1,8 @@
-//! A command of the user's that must not outlive its agent: a process of the agent's own executable
-//! runs it in a group of its own, and kills that group when the agent lets go, however it ends.
+//! A user's command that must not outlive its agent: a process of the agent's own executable (the
+//! runner) runs it in its own process group, and kills that group when the agent drops it or ends.
 //!
-//! Invariant: nothing that the command has started is left once its runner is gone, unless the
-//! command ended by itself before.
+//! Invariant: when the runner exits, no process of the command is left, unless the command exited
+//! by itself.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
@@ -17,21 +17,21 @@ use tokio::sync::oneshot;
 use crate::launcher::EXECUTABLE;
 use crate::reaper::{Exit, Reaper};
 
-/// What the executable is called in this part.
+/// The name under which the executable runs as a runner.
 pub(crate) const NAME: &str = "leasehold-command";
 
-/// A command that runs; it is killed when this is dropped.
+/// A running command. Dropping it kills the command.
 #[derive(Debug)]
 pub(super) struct ShellCommand {
-    /// How it has ended.
+    /// Resolves with its exit code.
     pub(super) exit: oneshot::Receiver<Exit>,
-    /// Closed by the system where the agent is killed.
+    /// The kernel closes it if the agent is killed.
     _held: UnixStream,
 }
 
 impl ShellCommand {
-    /// Runs `sh -c LINE` with `environment` beside the agent's own; what it prints goes to
-    /// `outputs`, standard output first.
+    /// Runs `sh -c LINE` with `environment` in addition to the agent's. `outputs` are standard
+    /// output and standard error.
     pub(super) fn start<V: AsRef<OsStr>>(
         line: &str,
         environment: impl IntoIterator<Item = (&'static str, V)>,
@@ -42,14 +42,14 @@ impl ShellCommand {
         let [stdout, stderr] = outputs;
         let mut command = Command::new(EXECUTABLE);
         command.arg0(NAME).args(["sh", "-c", line]).envs(environment);
-        // In a group of its own, so that Ctrl-C reaches the agent alone.
+        // In its own group, so that Ctrl-C reaches only the agent.
         command.stdin(Stdio::from(OwnedFd::from(theirs))).process_group(0);
         let process = reaper.spawn(command.stdout(stdout).stderr(stderr))?;
         Ok(Self { exit: process.exit, _held: held })
     }
 }
 
-/// The runner itself: runs the command, and ends as it does.
+/// The runner: runs the command, and exits with its code.
 pub(crate) fn main(mut command: impl Iterator<Item = OsString>) -> ExitCode {
     let Ok(socket) = std::io::stdin().as_fd().try_clone_to_owned() else {
         return ExitCode::from(126);
@@ -59,7 +59,7 @@ pub(crate) fn main(mut command: impl Iterator<Item = OsString>) -> ExitCode {
     let Ok(mut child) = child else { return ExitCode::from(127) };
     let group = Pid::from_child(&child);
     std::thread::spawn(move || {
-        // The agent says nothing: all that can come is the end.
+        // The agent sends nothing, so `read` returns when the socket closes.
         let _ = UnixStream::from(socket).read(&mut [0]);
         let _ = kill_process_group(group, Signal::KILL);
     });

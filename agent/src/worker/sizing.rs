@@ -1,66 +1,65 @@
-//! How a polled worker is kept to a size: the vocabulary, and an upper bound of the
-//! jobs that it may come to run.
+//! The pool size of a polled worker: shared types, and an upper bound of the jobs that it may run.
 //!
-//! Invariant: while the answer to an order is not known, the larger of the sizes before and after
-//! it counts.
+//! Invariant: until the result of an order is known, the larger of the sizes before and after it
+//! counts.
 
-/// What a worker shows of itself.
+/// The result of a poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Observation {
-    /// It works.
+    /// The worker runs.
     Working {
         /// Jobs that run.
         running: u32,
-        /// The most jobs that it may come to run at once without another order.
+        /// The most jobs that it may run at once without another order.
         limit: u32,
     },
-    /// It must get a size before it is known how many jobs it may come to run.
+    /// It needs an order first: the number of jobs that it may run is unknown.
     Unsized,
     /// Its process has ended, and its jobs with it.
     Ended,
 }
 
-/// What the worker is to keep to.
+/// The pool size that the worker must reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
-    /// Jobs at once.
+    /// Concurrent jobs.
     pub(crate) size: u32,
-    /// It must start no further job, for good; the size is 0.
+    /// It must never start another job; the size is 0.
     pub(crate) draining: bool,
 }
 
-/// What is to be done for the worker to keep to its target.
+/// What the worker needs to reach its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Adjustment {
     /// Nothing.
     Nothing,
     /// Poll it again soon.
-    Look,
-    /// It must get this size.
+    PollSoon,
+    /// Send it this size.
     Order {
-        /// The size, by the worker's own way of counting.
+        /// The size, as this kind of worker counts it.
         size: u32,
         /// It may then run more jobs than before.
         grows: bool,
     },
 }
 
-/// What is known of a worker's size.
+/// An upper bound of a worker's pool size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SizeBound {
-    /// Unknown where no agent has set a size yet, as far as the journal says.
+    /// None if no agent has set a size yet, according to the journal.
     most: Option<u32>,
-    /// The size that it surely keeps to.
-    told: Option<u32>,
+    /// The confirmed size; none while an order is in flight.
+    kept: Option<u32>,
 }
 
 impl SizeBound {
     /// The largest size that a previous agent has set, if there was one.
     pub(crate) fn inherited(most: Option<u32>) -> Self {
-        Self { most, told: None }
+        Self { most, kept: None }
     }
 
-    /// What a count of its jobs shows.
+    /// The observation for a count of its jobs.
     pub(crate) fn observation(&self, running: u32) -> Observation {
         match self.most {
             None => Observation::Unsized,
@@ -68,41 +67,41 @@ impl SizeBound {
         }
     }
 
-    /// The next adjustment: 0 at first, so that the size is known.
+    /// The next adjustment. An unknown size is set to 0 first.
     pub(crate) fn adjustment(&self, target: Target) -> Adjustment {
         let Some(most) = self.most else { return Adjustment::Order { size: 0, grows: false } };
-        match self.told == Some(target.size) {
+        match self.kept == Some(target.size) {
             true => Adjustment::Nothing,
             false => Adjustment::Order { size: target.size, grows: target.size > most },
         }
     }
 
-    /// It shows itself that it keeps to this size.
-    pub(crate) fn shows(&mut self, size: u32) {
-        *self = Self { most: Some(size), told: Some(size) };
+    /// The worker shows this size.
+    pub(crate) fn observed(&mut self, size: u32) {
+        *self = Self { most: Some(size), kept: Some(size) };
     }
 
-    /// It shows this size, which an order that may be on its way can still change.
-    pub(crate) fn shows_for_now(&mut self, size: u32) {
-        *self = Self { most: self.most.max(Some(size)), told: Some(size) };
+    /// The worker shows this size, but an order in flight may still change it.
+    pub(crate) fn observed_once(&mut self, size: u32) {
+        *self = Self { most: self.most.max(Some(size)), kept: Some(size) };
     }
 
-    /// It may have lost its size: its process may be another.
+    /// The worker may have restarted and lost its size.
     pub(crate) fn forget(&mut self) {
-        self.told = None;
+        self.kept = None;
     }
 
-    /// An order goes out.
+    /// An order is about to be sent.
     pub(crate) fn sending(&mut self, size: u32) {
-        self.told = None;
+        self.kept = None;
         if let Some(most) = &mut self.most {
             *most = size.max(*most);
         }
     }
 
-    /// It keeps to it.
-    pub(crate) fn kept(&mut self, size: u32) {
-        *self = Self { most: Some(size), told: Some(size) };
+    /// The worker has accepted the order.
+    pub(crate) fn confirmed(&mut self, size: u32) {
+        *self = Self { most: Some(size), kept: Some(size) };
     }
 }
 
@@ -111,14 +110,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_unknown_size_is_set_to_0_and_an_unanswered_one_counts_at_its_most() {
+    fn sets_an_unknown_size_to_0_and_counts_the_larger_size_until_an_order_is_confirmed() {
         let target = |size| Target { size, draining: false };
         let mut bound = SizeBound::inherited(None);
         assert_eq!(bound.observation(3), Observation::Unsized);
         assert_eq!(bound.adjustment(target(5)), Adjustment::Order { size: 0, grows: false });
         bound.sending(0);
         assert_eq!(bound.observation(3), Observation::Unsized);
-        bound.kept(0);
+        bound.confirmed(0);
         assert_eq!(bound.observation(3), Observation::Working { running: 3, limit: 0 });
         assert_eq!(bound.adjustment(target(5)), Adjustment::Order { size: 5, grows: true });
         bound.sending(5);
@@ -126,7 +125,7 @@ mod tests {
         assert_eq!(bound.adjustment(target(2)), Adjustment::Order { size: 2, grows: false });
         bound.sending(2);
         assert_eq!(bound.observation(1), Observation::Working { running: 1, limit: 5 });
-        bound.kept(2);
+        bound.confirmed(2);
         assert_eq!(
             (bound.observation(1), bound.adjustment(target(2))),
             (Observation::Working { running: 1, limit: 2 }, Adjustment::Nothing)

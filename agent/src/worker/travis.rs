@@ -1,7 +1,7 @@
-//! The adapter `travis`: an unchanged Travis worker, steered through its remote controller.
+//! The adapter `travis`: an unmodified Travis worker, controlled through its remote controller.
 //!
-//! Invariant: the worker's pause is toggled at most once in the life of its process, but for the
-//! drain: a second time ends it.
+//! Invariant: the worker's pause is toggled at most once per process, except for a drain: a second
+//! toggle ends the process.
 
 mod controller;
 mod pool;
@@ -13,6 +13,7 @@ use std::time::Duration;
 use anyhow::bail;
 use tokio::time::Instant;
 
+use super::polled::Polled;
 use super::sizing::{Adjustment, Observation, Target};
 use crate::clock;
 use crate::config::TravisAdapter;
@@ -22,95 +23,49 @@ use record::Record;
 
 /// Refused connections in a row after which the worker's process counts as ended.
 const REFUSALS: u32 = 2;
-/// The clock that the worker's uptime rests on may be set back a little.
+/// The tolerance for a clock adjustment in the worker's uptime.
 const SLACK: Duration = Duration::from_secs(2);
 
 /// One Travis worker.
 #[derive(Debug)]
 pub(crate) struct Travis {
     adapter: TravisAdapter,
-    /// Where it is kept that the pause was toggled.
+    /// The file that records that the pause was toggled.
     record: Option<PathBuf>,
     pool: Pool,
-    /// A worker has been there, under this agent or the previous one.
-    met: bool,
-    /// When its process was last asked, and how long it had run then.
+    /// A worker has answered this agent or the previous one.
+    seen: bool,
+    /// The time of the last poll, and the uptime that it returned.
     last: Option<(Instant, Option<Duration>)>,
     refusals: u32,
 }
 
 impl Travis {
-    /// A worker that a previous agent may have steered, so that it may run `bound` jobs.
+    /// A worker that may run `bound` jobs by the orders of a previous agent.
     pub(crate) fn new(adapter: TravisAdapter, record: Option<PathBuf>, bound: Option<u32>) -> Self {
         let pool = bound.map_or_else(Pool::default, Pool::inherited);
-        Self { adapter, record, pool, met: bound.is_some(), last: None, refusals: 0 }
+        Self { adapter, record, pool, seen: bound.is_some(), last: None, refusals: 0 }
     }
 
-    /// Polls it.
-    pub(super) async fn look(&mut self) -> anyhow::Result<Observation> {
-        let asked = Instant::now();
-        let Some(info) = controller::look(&self.adapter).await? else {
-            return self.refused();
-        };
-        self.refusals = 0;
-        self.recognise(&info, asked);
-        let before = self.pool.pause();
-        let sight = self.pool.see(info.figures);
-        self.note_change(before);
-        Ok(sight)
-    }
-
-    /// The next adjustment.
-    pub(super) fn adjustment(&self, target: Target) -> Adjustment {
-        self.pool.adjustment(target)
-    }
-
-    /// Carries out an adjustment.
-    pub(super) async fn order(&mut self, size: u32, target: Target) -> anyhow::Result<()> {
-        let order = self.pool.order(size, target.draining);
-        let before = self.pool.clone();
-        self.pool.sending(order);
-        self.note_change(before.pause());
-        let asked = self.pool.pause();
-        let told = controller::tell(&self.adapter, order).await;
-        let result = match told {
-            OrderResult::Done => {
-                tracing::info!(?order, "set the worker's number of processors");
-                self.pool.answered(order);
-                Ok(())
-            }
-            OrderResult::NotDone(error) => {
-                self.pool.unsent(&before);
-                Err(error)
-            }
-            OrderResult::Unknown(error) => {
-                self.pool.lost(order);
-                Err(error)
-            }
-        };
-        self.note_change(asked);
-        result
-    }
-
-    /// Nothing listens: the worker has not started, or its process has exited.
-    fn refused(&mut self) -> anyhow::Result<Observation> {
+    /// Connection refused: the worker has not started, or its process has exited.
+    fn note_refused(&mut self) -> anyhow::Result<Observation> {
         self.refusals = self.refusals.saturating_add(1);
-        if !self.met || self.refusals < REFUSALS {
+        if !self.seen || self.refusals < REFUSALS {
             bail!("{}: connection refused: nothing listens there", self.adapter.url);
         }
         self.last = None;
         if self.refusals == REFUSALS {
             tracing::info!("the worker's process has exited, and its jobs with it");
-            self.pool = self.pool.of_next_process();
+            self.pool = self.pool.for_next_process();
         }
         Ok(Observation::Ended)
     }
 
-    /// Finds out whether this is the process that was asked before.
-    fn recognise(&mut self, info: &Info, asked: Instant) {
+    /// Checks whether this is the process of the last poll.
+    fn identify_process(&mut self, info: &Info, asked: Instant) {
         let another = match (self.last, info.uptime) {
             (Some((then, Some(before))), Some(now)) => {
-                // A worker may say whatever it likes.
+                // The uptime may have any value.
                 let since = asked.saturating_duration_since(then);
                 now.saturating_add(SLACK) < before.saturating_add(since)
             }
@@ -118,21 +73,21 @@ impl Travis {
         };
         if another {
             tracing::info!("the worker has restarted: the jobs of the previous process have ended");
-            self.pool = self.pool.of_next_process();
+            self.pool = self.pool.for_next_process();
         }
         if another || self.last.is_none() {
-            self.meet(info);
+            self.note_new_process(info);
         }
         self.last = Some((asked, info.uptime));
     }
 
-    /// A process that this agent has not asked before.
-    fn meet(&mut self, info: &Info) {
-        self.met = true;
+    /// Handles a process that this agent has not polled before.
+    fn note_new_process(&mut self, info: &Info) {
+        self.seen = true;
         let record = self.record.as_deref().and_then(Record::read);
-        let same = |record: &Record| info.uptime.is_some_and(|up| record.is_of(born(up)));
+        let same = |record: &Record| info.uptime.is_some_and(|up| record.is_of(started_ms(up)));
         if let Some(record) = record.filter(same) {
-            let pause = if record.heard { Pause::Toggled } else { Pause::Asked };
+            let pause = if record.confirmed { Pause::Toggled } else { Pause::Asked };
             self.pool.set_pause(pause);
         } else if info.figures.expected > 0 {
             let processors = info.figures.expected;
@@ -144,28 +99,73 @@ impl Travis {
         }
     }
 
-    /// Keeps what is known of the pause, where that has changed, for an agent after this one.
+    /// Records a change of the pause for the next agent.
     fn note_change(&self, before: Pause) {
         if self.pool.pause() == before {
             return;
         }
         let (Some(path), Some((_, Some(uptime)))) = (&self.record, self.last) else { return };
-        let heard = match self.pool.pause() {
+        let confirmed = match self.pool.pause() {
             Pause::Never => return Record::remove(path),
             Pause::Asked => false,
             Pause::Toggled => true,
         };
-        let written = Record { born_ms: born(uptime), heard }.write(path);
+        let written = Record { started_ms: started_ms(uptime), confirmed }.write(path);
         if let Err(error) = written {
-            // A successor would toggle it again: the worker then ends after its jobs.
+            // A successor may toggle it again, which ends the worker after its jobs.
             let path = path.display();
             tracing::warn!(%error, %path, "cannot record that the worker is paused");
         }
     }
 }
 
-/// When a process began that has run so long, by the clock that it reckons with itself.
-fn born(uptime: Duration) -> u64 {
+impl Polled for Travis {
+    async fn poll(&mut self) -> anyhow::Result<Observation> {
+        let asked = Instant::now();
+        let Some(info) = controller::poll(&self.adapter).await? else {
+            return self.note_refused();
+        };
+        self.refusals = 0;
+        self.identify_process(&info, asked);
+        let before = self.pool.pause();
+        let observation = self.pool.observe(info.figures);
+        self.note_change(before);
+        Ok(observation)
+    }
+
+    fn adjustment(&self, target: Target) -> Adjustment {
+        self.pool.adjustment(target)
+    }
+
+    async fn order(&mut self, size: u32, target: Target) -> anyhow::Result<()> {
+        let order = self.pool.order(size, target.draining);
+        let before = self.pool.clone();
+        self.pool.sending(order);
+        self.note_change(before.pause());
+        let asked = self.pool.pause();
+        let result = controller::order(&self.adapter, order).await;
+        let outcome = match result {
+            OrderResult::Done => {
+                tracing::info!(?order, "set the worker's number of processors");
+                self.pool.answered(order);
+                Ok(())
+            }
+            OrderResult::NotDone(error) => {
+                self.pool.not_sent(&before);
+                Err(error)
+            }
+            OrderResult::Unknown(error) => {
+                self.pool.answer_lost(order);
+                Err(error)
+            }
+        };
+        self.note_change(asked);
+        outcome
+    }
+}
+
+/// When a process with this uptime started, in milliseconds since 1970.
+fn started_ms(uptime: Duration) -> u64 {
     let uptime = u64::try_from(uptime.as_millis()).unwrap_or(u64::MAX);
     clock::unix_millis().saturating_sub(uptime)
 }
@@ -184,16 +184,16 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_known_by_its_uptime_however_absurd_that_is() {
+    fn identifies_a_process_by_its_uptime_even_if_the_value_is_absurd() {
         let info = |uptime| Info { figures: Figures::default(), uptime: Some(uptime) };
         let mut travis = travis();
         let begin = Instant::now();
-        travis.recognise(&info(Duration::MAX), begin);
+        travis.identify_process(&info(Duration::MAX), begin);
         let later = begin + Duration::from_secs(3600);
         travis.pool.set_pause(Pause::Toggled);
-        travis.recognise(&info(Duration::MAX), later);
-        assert_eq!(travis.pool.pause(), Pause::Toggled, "it is the same process");
-        travis.recognise(&info(Duration::ZERO), later);
-        assert_eq!(travis.pool.pause(), Pause::Never, "it is another");
+        travis.identify_process(&info(Duration::MAX), later);
+        assert_eq!(travis.pool.pause(), Pause::Toggled, "the same process");
+        travis.identify_process(&info(Duration::ZERO), later);
+        assert_eq!(travis.pool.pause(), Pause::Never, "a new process");
     }
 }

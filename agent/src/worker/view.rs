@@ -1,7 +1,6 @@
-//! The lease as a worker reads it, in JSON and over gRPC alike.
+//! The lease as a worker reads it, for JSON and gRPC alike.
 //!
-//! Invariant: no time in it is longer than what is left of the lease when counted from the moment
-//! at which the worker asked.
+//! Invariant: counted from the moment of the request, no duration exceeds the remaining lease time.
 
 use leasehold_agent_core::{BindingLease, Lease};
 use leasehold_proto::worker::v1 as wire;
@@ -51,15 +50,15 @@ enum StateView {
 }
 
 impl StateView {
-    /// Of a lease that was revoked, or not.
+    /// The state of a lease.
     fn of(revoked: Option<Moment>) -> Self {
         if revoked.is_some() { Self::Revoked } else { Self::Held }
     }
 }
 
 impl LeaseView {
-    /// The lease with its times counted from `asked`, which is no earlier than the question: a
-    /// worker that adds them to its own reading from before the question stops in time.
+    /// The lease with its times counted from `asked`, which is not before the request: a worker
+    /// that adds them to its own clock reading from before the request stops in time.
     pub(crate) fn new(lease: &Lease, asked: Moment, who: &WorkerKey) -> Self {
         let left = |until: Moment| {
             u64::try_from(until.since(asked).as_millis()).expect("64 bits of nanoseconds fit")
@@ -165,7 +164,7 @@ struct EndpointView {
 }
 
 impl BindingView {
-    /// The binding with its times as `left` counts them.
+    /// The binding; `left` returns the remaining milliseconds.
     fn new(held: &BindingLease, left: impl Fn(Moment) -> u64) -> Self {
         Self {
             pipeline: held.key.pipeline.to_string(),
@@ -233,7 +232,7 @@ impl From<EndpointView> for wire::Endpoint {
     }
 }
 
-/// A load as people write it: `10`, `2.5`.
+/// Serializes a load as a JSON number: `10`, `2.5`.
 fn as_number<S: Serializer>(load: &Load, to: S) -> Result<S::Ok, S::Error> {
     match load.milli() % 1_000 {
         0 => to.serialize_u64(load.milli() / 1_000),
@@ -249,7 +248,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_count_from_the_question_and_are_rounded_down() {
+    fn times_count_from_the_request_and_are_rounded_down() {
         let token = Token { epoch: Epoch(8), seq: 17 };
         let stream = StreamKey {
             set: "cars".parse().expect("a name"),

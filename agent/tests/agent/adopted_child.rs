@@ -1,5 +1,5 @@
-//! A worker whose agent is killed at any moment of its start: the next agent takes it up, and none
-//! runs beside it. And none is started that a next agent would not find.
+//! A worker whose agent is killed at any moment of its start: the next agent adopts it, and never
+//! starts a second one. No worker is started that a next agent would not find.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -10,12 +10,12 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::coordinator::Coordinator;
 use super::process::{Agent, SmallDisk, pids, read, runs, until};
 
-/// Starts of an agent that are cut short.
+/// How often an agent is killed during its start.
 const ATTEMPTS: u64 = 30;
-/// The longest life of such an agent after its port listens.
+/// The longest time until the kill, after its port listens.
 const LIFE_MICROS_MAX: u64 = 4000;
 
-/// A folder for a worker that holds a lock as long as it lives, and tells where there are two.
+/// A folder for a worker that holds a lock while it runs, and records if two run at once.
 struct Stage {
     dir: tempfile::TempDir,
 }
@@ -39,7 +39,7 @@ impl Stage {
         Agent::start(coordinator, &["--state-dir", &state, "--", "sh", "-c", &script]).await
     }
 
-    /// The processes that were ever started.
+    /// All processes that were started.
     fn started(&self) -> Vec<Pid> {
         pids(&self.path("starts"))
     }
@@ -70,7 +70,7 @@ fn running(jobs: u32) -> impl Fn(&AgentMessage) -> Option<()> {
 }
 
 #[tokio::test]
-async fn however_early_an_agent_is_killed_its_successor_starts_no_second_worker() {
+async fn a_successor_starts_no_second_worker_however_early_the_agent_was_killed() {
     let stage = Stage::new();
     let state = stage.path("state");
     let coordinator = Coordinator::start().await;
@@ -78,7 +78,7 @@ async fn however_early_an_agent_is_killed_its_successor_starts_no_second_worker(
         let _ = std::fs::remove_file(stage.path("starts"));
         let mut agent = stage.agent(&coordinator, &state).await;
         let life = Duration::from_micros(attempt * LIFE_MICROS_MAX / ATTEMPTS);
-        // Shorter than a timer can wait.
+        // Shorter than the resolution of a timer.
         let since = Instant::now();
         while since.elapsed() < life {
             std::hint::spin_loop();
@@ -89,7 +89,11 @@ async fn however_early_an_agent_is_killed_its_successor_starts_no_second_worker(
         until("a worker runs", || stage.running() > 0).await;
         let known = || successor.log.count("adopts it") + successor.log.count("child started") > 0;
         until("its agent knows it", known).await;
-        assert_eq!(read(&stage.path("twice")), "", "two at once, {life:?} after the port listened");
+        assert_eq!(
+            read(&stage.path("twice")),
+            "",
+            "two workers at once, killed {life:?} after the port listened"
+        );
         assert_eq!(stage.started().len(), 1, "{life:?}: {}", successor.log.text());
         successor.kill().await;
         stage.kill_all();
@@ -98,7 +102,7 @@ async fn however_early_an_agent_is_killed_its_successor_starts_no_second_worker(
 }
 
 #[tokio::test]
-async fn a_worker_whose_start_cannot_be_written_is_not_started_until_it_can() {
+async fn starts_no_worker_until_its_start_can_be_recorded() {
     let stage = Stage::new();
     let state = stage.path("state");
     std::fs::create_dir(&state).unwrap();
@@ -110,11 +114,11 @@ async fn a_worker_whose_start_cannot_be_written_is_not_started_until_it_can() {
     until("it runs", || stage.running() == 1).await;
     let ballast = disk.fill();
     let begun = agent.fill_journal().await;
-    assert!(begun > 0, "the disk was full before");
+    assert!(begun > 0, "the disk was full before the first job");
     kill_process(agent.pid, Signal::KILL).unwrap();
     agent.status().await;
 
-    // The worker lives: the next agent takes it up with its jobs, though it can write nothing.
+    // The worker runs: the next agent adopts it with its jobs, although it cannot write.
     let mut agent = stage.agent(&coordinator, &state).await;
     agent.log.line("adopts it").await;
     let (status, why) = agent.text("GET", "/readyz", "").await;
@@ -125,14 +129,14 @@ async fn a_worker_whose_start_cannot_be_written_is_not_started_until_it_can() {
     kill_process(agent.pid, Signal::KILL).unwrap();
     agent.status().await;
 
-    // It has died: no other one is started that the next agent would not find.
+    // The worker has exited: no other one is started while it cannot be recorded.
     stage.kill_all();
     until("it has ended", || stage.running() == 0).await;
     let agent = stage.agent(&coordinator, &state).await;
     agent.log.line("cannot record the start of COMMAND").await;
     assert_eq!(agent.text("GET", "/readyz", "").await.0, 503);
     let (_, lease) = agent.ask("GET", "/v1/lease", "").await;
-    assert_eq!(lease["pool"]["running"], begun, "nobody has written that they are over");
+    assert_eq!(lease["pool"]["running"], begun, "the end of the jobs is not recorded");
     assert_eq!(stage.started().len(), 1);
     coordinator.forget();
     std::fs::remove_file(&ballast).unwrap();
@@ -144,7 +148,7 @@ async fn a_worker_whose_start_cannot_be_written_is_not_started_until_it_can() {
 }
 
 #[tokio::test]
-async fn what_a_dead_worker_has_left_in_its_group_keeps_another_from_starting() {
+async fn starts_no_worker_while_a_process_of_the_previous_one_runs() {
     let stage = Stage::new();
     let (state, starts) = (stage.path("state"), stage.path("starts"));
     let coordinator = Coordinator::start().await;
@@ -161,13 +165,13 @@ async fn what_a_dead_worker_has_left_in_its_group_keeps_another_from_starting() 
     let agent = Agent::start(&coordinator, &args).await;
     agent.log.line("COMMAND starts when this process group is empty").await;
     assert!(runs(rest));
-    assert_eq!(stage.started().len(), 2, "another one was started");
+    assert_eq!(stage.started().len(), 2, "the worker was not started again exactly once");
     kill_process(rest, Signal::KILL).unwrap();
     until("it is started again", || stage.started().len() == 4).await;
 }
 
 #[tokio::test]
-async fn a_record_of_the_worker_that_makes_no_sense_is_no_licence_to_start_one() {
+async fn refuses_to_start_a_worker_if_its_record_is_invalid() {
     let stage = Stage::new();
     let state = stage.path("state");
     std::fs::create_dir(&state).unwrap();

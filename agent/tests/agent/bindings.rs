@@ -1,4 +1,4 @@
-//! Bindings: what a worker that serves pipelines is told, and how it lets one go.
+//! Bindings: what a worker that serves pipelines gets, and how it releases one.
 
 use leasehold_proto::worker::v1 as wire;
 use leasehold_proto::worker::v1::worker_service_client::WorkerServiceClient;
@@ -23,7 +23,7 @@ async fn hear_load(coordinator: &Coordinator, token: Token) -> Option<Load> {
 }
 
 #[tokio::test]
-async fn a_binding_tells_its_load_and_the_way_on_and_is_given_back() {
+async fn a_binding_has_a_load_and_routes_and_is_released() {
     let coordinator = Coordinator::start().await;
     let more = ["--worker-address", "fd00::7", "--worker-port", "8080"];
     let agent = Agent::start(&coordinator, &more).await;
@@ -43,7 +43,7 @@ async fn a_binding_tells_its_load_and_the_way_on_and_is_given_back() {
         "token": token.to_string(), "documents_per_second": 2.5, "next": []});
     assert_eq!((&binding, &lease["streams"]), (&wanted, &json!([])));
 
-    // A long poll ends when the way on changes, under the same token.
+    // A long poll ends when the routes change under the same token.
     let path = format!("/v1/lease?after_version={}&wait_ms=20000", lease["version"]);
     let routes = [route("out", &[("w2", "10.0.0.2:80", "10"), ("w3", "10.0.0.3:80", "2.5")])];
     let told = async { coordinator.share("first/in/0", "2.5", &routes) };
@@ -79,7 +79,7 @@ async fn a_binding_tells_its_load_and_the_way_on_and_is_given_back() {
 }
 
 #[tokio::test]
-async fn grpc_tells_the_same() {
+async fn grpc_returns_the_same_binding() {
     let coordinator = Coordinator::start().await;
     let agent = Agent::start(&coordinator, &[]).await;
     let routes = [route("out", &[("w2", "10.0.0.2:80", "10")])];
@@ -106,7 +106,7 @@ async fn grpc_tells_the_same() {
 }
 
 #[tokio::test]
-async fn an_agent_that_was_started_anew_claims_the_binding_with_its_load() {
+async fn a_restarted_agent_claims_the_binding_with_its_load() {
     let dir = tempfile::tempdir().unwrap();
     let more = ["--state-dir", dir.path().to_str().unwrap()];
     let coordinator = Coordinator::start().await;
@@ -124,7 +124,7 @@ async fn an_agent_that_was_started_anew_claims_the_binding_with_its_load() {
 }
 
 #[tokio::test]
-async fn a_worker_that_is_told_of_no_bindings_holds_none_up() {
+async fn releases_a_revoked_binding_if_the_worker_sees_no_bindings() {
     let dir = tempfile::tempdir().unwrap();
     let (file, state) = (dir.path().join("config.yml"), dir.path().join("state"));
     let (file, state) = (file.to_str().unwrap(), state.to_str().unwrap());
@@ -142,7 +142,7 @@ async fn a_worker_that_is_told_of_no_bindings_holds_none_up() {
     coordinator.revoke("shares:", "first/in/0");
     coordinator.hear_release(first).await;
 
-    // Nor does one whose agent was restarted beside it.
+    // The same after a restart of the agent.
     agent.kill().await;
     coordinator.forget();
     let _agent = Agent::start(&coordinator, &more).await;
@@ -151,7 +151,7 @@ async fn a_worker_that_is_told_of_no_bindings_holds_none_up() {
     coordinator.hear_release(second).await;
 }
 
-/// A worker in Python that serves one binding, and prints where two documents go.
+/// A worker in Python that serves one binding and prints the destinations of two documents.
 const WORKER: &str = r#"
 import leasehold
 worker = leasehold.Worker()
@@ -208,7 +208,7 @@ async fn a_worker_in_rust_serves_a_binding() {
             .run_bindings(|binding| async move {
                 let share = (binding.node().to_owned(), binding.index(), binding.token());
                 assert_eq!(share, ("in".into(), 3, token));
-                // The way on is the newest, whenever it is asked for.
+                // Each call returns the newest routes.
                 while binding.pick("out").is_none_or(|to| to.worker != "w3") {
                     assert!(binding.is_valid() && !binding.is_revoked());
                     tokio::task::yield_now().await;

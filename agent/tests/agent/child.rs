@@ -17,14 +17,14 @@ async fn start(coordinator: &Coordinator, options: &[&str], script: &str) -> Age
 fn leaving(message: &AgentMessage) -> Option<()> {
     match message {
         AgentMessage::Beat(beat) => (beat.drain == DrainPhase::Leaving).then_some(()),
-        // Where the drain ended before the link was there.
+        // If the drain ended before the link was open.
         AgentMessage::Report(report) => (report.drain == DrainPhase::Leaving).then_some(()),
         AgentMessage::Hello(_) => None,
     }
 }
 
 #[tokio::test]
-async fn the_child_knows_its_agent_and_its_exit_code_is_passed_on() {
+async fn the_child_gets_the_agents_address_and_the_agent_returns_its_exit_code() {
     let dir = tempfile::tempdir().unwrap();
     let told = dir.path().join("told");
     let coordinator = Coordinator::start().await;
@@ -35,15 +35,15 @@ async fn the_child_knows_its_agent_and_its_exit_code_is_passed_on() {
     let mut agent = start(&coordinator, &[], &script).await;
     assert_eq!(agent.code().await, Some(7));
     assert_eq!(read(&told), format!("http://{} ci w1\n", agent.address));
-    // It drained first: the coordinator knows that nothing is left.
+    // The agent has drained, so the coordinator knows that nothing is left.
     coordinator.hear("the farewell", leaving).await;
     let mut killed = start(&coordinator, &[], "kill -9 $$").await;
     assert_eq!(killed.code().await, Some(137));
 }
 
-/// Its slots would stay with a worker of which nothing runs.
+/// Otherwise its slots would stay reserved for a worker that does not run.
 #[tokio::test]
-async fn an_agent_whose_command_cannot_be_started_gives_back_what_it_was_granted() {
+async fn releases_its_leases_if_the_command_cannot_be_started() {
     let dir = tempfile::tempdir().unwrap();
     let state = dir.path().join("state");
     let coordinator = Coordinator::start().await;
@@ -54,18 +54,18 @@ async fn an_agent_whose_command_cannot_be_started_gives_back_what_it_was_granted
     coordinator.hear("the farewell", leaving).await;
     let said = agent.log.text();
     assert!(said.contains("cannot start ./nowhere"), "{said}");
-    // Mended, it works.
+    // With a valid command it works.
     let args = ["--state-dir", state.to_str().unwrap(), "--", "true"];
     assert_eq!(Agent::start(&coordinator, &args).await.code().await, Some(0));
 }
 
 #[tokio::test]
-async fn a_child_is_restarted_by_policy_and_its_jobs_end_with_it() {
+async fn restarts_the_child_by_policy_and_ends_the_jobs_of_the_previous_one() {
     let dir = tempfile::tempdir().unwrap();
     let (runs, go) = (dir.path().join("runs"), dir.path().join("go"));
     let coordinator = Coordinator::start().await;
     coordinator.pool(2);
-    // Fails until its third run, then ends well.
+    // Fails until its third run, then exits with 0.
     let script = format!(
         "echo run >> {0}; n=$(wc -l < {0}); [ $n -ge 3 ] && exit 0; \
          [ $n -ge 2 ] && exit 5; while ! [ -e {1} ]; do sleep 0.02; done; exit 5",
@@ -91,7 +91,7 @@ async fn a_child_is_restarted_by_policy_and_its_jobs_end_with_it() {
 }
 
 #[tokio::test]
-async fn signals_reach_the_child_and_sigterm_drains_first() {
+async fn forwards_signals_and_drains_on_sigterm_before_ending_the_child() {
     let dir = tempfile::tempdir().unwrap();
     let told = dir.path().join("told");
     let coordinator = Coordinator::start().await;
@@ -113,7 +113,7 @@ async fn signals_reach_the_child_and_sigterm_drains_first() {
     agent.ask_until("/v1/lease", |lease| lease["draining"] == true).await;
     let (status, refused) = agent.ask("PUT", "/v1/jobs/b", "").await;
     assert_eq!((status, refused["error"]["reason"].as_str()), (409, Some("draining")));
-    // It still answers: no signal that came before this one has ended it.
+    // It still answers: none of the earlier signals has ended it.
     agent.signal(Signal::USR1);
     until("it is told again", || read(&told).matches("USR1").count() == 2).await;
     assert!(!read(&told).contains("TERM"), "the child was ended while its job ran");
@@ -145,7 +145,7 @@ async fn a_second_signal_ends_the_child_at_once() {
 }
 
 #[tokio::test]
-async fn what_the_child_has_started_is_told_to_end_too_unless_that_is_not_wanted() {
+async fn signals_the_process_group_of_the_child_or_only_the_child_by_option() {
     let dir = tempfile::tempdir().unwrap();
     let coordinator = Coordinator::start().await;
     for (name, options) in [("group", &[][..]), ("process", &["--child-signal", "process"][..])] {
@@ -159,14 +159,14 @@ async fn what_the_child_has_started_is_told_to_end_too_unless_that_is_not_wanted
         if name == "group" {
             until("it has ended", || test_kill_process(started).is_err()).await;
         } else {
-            test_kill_process(started).expect("it runs on");
+            test_kill_process(started).expect("it still runs");
             kill_process(started, Signal::KILL).unwrap();
         }
     }
 }
 
 #[tokio::test]
-async fn a_child_that_ignores_sigterm_is_killed_only_on_request() {
+async fn kills_a_child_that_ignores_sigterm_only_with_the_option() {
     let coordinator = Coordinator::start().await;
     let dir = tempfile::tempdir().unwrap();
     let deaf = dir.path().join("deaf");
@@ -198,7 +198,7 @@ fn pid_in(line: &str) -> Pid {
 }
 
 #[tokio::test]
-async fn a_killed_agents_child_is_adopted_not_started_twice() {
+async fn a_successor_adopts_the_child_of_a_killed_agent_and_starts_no_second_one() {
     let dir = tempfile::tempdir().unwrap();
     let state = dir.path().join("state").display().to_string();
     let (runs, go) = (dir.path().join("runs"), dir.path().join("go"));
@@ -218,13 +218,13 @@ async fn a_killed_agents_child_is_adopted_not_started_twice() {
     let mut successor = start(&coordinator, &options, &script).await;
     successor.log.line("adopts it").await;
     successor.ask_until("/v1/lease", |lease| lease["pool"]["running"] == 1).await;
-    assert_eq!(read(&runs).lines().count(), 1, "a second worker was started beside the first");
+    assert_eq!(read(&runs).lines().count(), 1, "a second worker was started");
     std::fs::write(&go, "").unwrap();
-    assert_eq!(successor.code().await, Some(1), "nobody knows how an adopted child has ended");
+    assert_eq!(successor.code().await, Some(1), "the exit code of an adopted child is unknown");
 }
 
 #[tokio::test]
-async fn as_pid_1_it_waits_for_orphans_and_handles_signals() {
+async fn as_pid_1_it_reaps_orphans_and_handles_signals() {
     let dir = tempfile::tempdir().unwrap();
     let told = dir.path().join("told");
     let coordinator = Coordinator::start().await;
@@ -236,7 +236,7 @@ async fn as_pid_1_it_waits_for_orphans_and_handles_signals() {
         );
         return;
     }
-    // The orphan's parent ends at once; then the worker waits until no zombie is left.
+    // The orphan's parent exits at once; then the worker waits until no zombie is left.
     let script = format!(
         "trap 'exit 6' TERM; (sh -c 'echo $$ > {0}.orphan; sleep 0.1' &); \
          while ! [ -s {0}.orphan ]; do sleep 0.02; done; \

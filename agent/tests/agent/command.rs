@@ -1,4 +1,4 @@
-//! The adapter `command`: programs of the user's around a worker that is a shell script.
+//! The adapter `command`, with a worker that is a shell script.
 
 use std::path::{Path, PathBuf};
 
@@ -10,15 +10,15 @@ use tokio::process::{Child, Command};
 use super::coordinator::{Coordinator, told};
 use super::process::{Agent, pids, read, runs, until};
 
-/// Begins jobs as long as there are fewer than the file `size` says; a job is a file. A change
-/// of the size holds the lock, so that no job is begun by the previous one.
+/// Begins jobs while there are fewer than the number in the file `size`. A job is a file. A change
+/// of the size holds the lock, so that no job begins under the old size.
 const WORKER: &str = "i=0; while :; do i=$((i+1)); flock lock sh -c '\
     if [ $(ls jobs | wc -l) -lt $(cat size) ]; then touch jobs/'$i'; fi'; sleep 0.01; done";
 const COUNT: &str = "ls jobs | wc -l";
 const RESIZE: &str = "flock lock sh -c 'echo $LEASEHOLD_POOL_SIZE > size'";
 
 struct Stage {
-    /// Ends before its folder does.
+    /// Dropped before its folder.
     _worker: Child,
     folder: tempfile::TempDir,
     coordinator: Coordinator,
@@ -64,7 +64,7 @@ fn lines(path: &Path) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn jobs_are_counted_sized_and_drained_by_programs() {
+async fn counts_sizes_and_drains_jobs_with_commands() {
     let stage = Stage::start().await;
     let drain = format!("{RESIZE}; echo $LEASEHOLD_POOL_SIZE >> drained");
     let programs =
@@ -87,7 +87,7 @@ async fn jobs_are_counted_sized_and_drained_by_programs() {
 }
 
 #[tokio::test]
-async fn a_size_is_in_effect_when_its_program_has_ended_with_0_and_not_before() {
+async fn a_size_is_in_effect_only_after_its_command_has_exited_with_0() {
     let stage = Stage::start().await;
     let resize = format!("test ! -e broken || {{ echo words >&2; exit 7; }}; {RESIZE}");
     let agent = stage.agent(&["--command-count", COUNT, "--command-resize", &resize]).await;
@@ -96,12 +96,12 @@ async fn a_size_is_in_effect_when_its_program_has_ended_with_0_and_not_before() 
     std::fs::write(stage.path("broken"), "").unwrap();
     stage.coordinator.forget();
     stage.coordinator.pool(1);
-    agent.log.line("--command-resize ended with 7: words").await;
+    agent.log.line("--command-resize exited with 7: words").await;
     let (status, why) = agent.text("GET", "/readyz", "").await;
-    assert!(status == 503 && why.contains("ended with 7: words"), "{status} {why}");
+    assert!(status == 503 && why.contains("exited with 7: words"), "{status} {why}");
     stage.end_job();
     until("the next begins", || stage.running() == 2).await;
-    // The jobs are counted again before each try.
+    // The jobs are counted again before each attempt.
     let failures = "leasehold_agent_worker_failures_total";
     let failing = async {
         while agent.metric(failures).await.parse::<u64>().unwrap() < 4 {
@@ -109,15 +109,19 @@ async fn a_size_is_in_effect_when_its_program_has_ended_with_0_and_not_before() 
         }
     };
     let failed = tokio::time::timeout(super::coordinator::PATIENCE, failing).await;
-    assert!(failed.is_ok(), "it was not tried again: {}", agent.log.text());
+    assert!(failed.is_ok(), "the command was not repeated: {}", agent.log.text());
     let freed = |message: &AgentMessage| (0..3).any(|jobs| told(message, 1, jobs));
-    assert_eq!(stage.coordinator.count(freed), 0, "freed though the size is not in effect");
+    assert_eq!(
+        stage.coordinator.count(freed),
+        0,
+        "slots were freed although the size is not in effect"
+    );
     std::fs::remove_file(stage.path("broken")).unwrap();
     stage.coordinator.hear_count(1, 2).await;
 }
 
 #[tokio::test]
-async fn a_program_that_prints_nonsense_or_hangs_is_named_and_ended() {
+async fn reports_a_command_with_invalid_output_and_kills_one_that_hangs() {
     let stage = Stage::start().await;
     let count = "cat count; test ! -e hang || { echo $$ > pid; sleep 600 & wait; }";
     std::fs::write(stage.path("count"), "many").unwrap();
@@ -125,7 +129,7 @@ async fn a_program_that_prints_nonsense_or_hangs_is_named_and_ended() {
     let agent = stage.agent(&more).await;
     agent.log.line("--command-count printed \\\"many\\\": it must print the number").await;
     std::fs::write(stage.path("hang"), "").unwrap();
-    agent.log.line("--command-count did not end within 1s").await;
+    agent.log.line("--command-count did not exit within 1s").await;
     let hanging = pids(&stage.path("pid"));
     assert_eq!(hanging.len(), 1);
     std::fs::remove_file(stage.path("hang")).unwrap();
@@ -134,9 +138,9 @@ async fn a_program_that_prints_nonsense_or_hangs_is_named_and_ended() {
     agent.log.line("the worker answers").await;
 }
 
-/// It would set the size that it was asked for when a later agent has set another.
+/// A command that outlives its agent could set an old size after a later agent has set another.
 #[tokio::test]
-async fn a_program_that_hangs_ends_with_its_killed_agent() {
+async fn a_hanging_command_is_killed_when_its_agent_is_killed() {
     let stage = Stage::start().await;
     std::fs::write(stage.path("count"), "0").unwrap();
     let resize = "sleep 600 & echo $$ $! > pids; wait";
@@ -149,7 +153,7 @@ async fn a_program_that_hangs_ends_with_its_killed_agent() {
 }
 
 #[tokio::test]
-async fn streams_are_started_and_stopped_by_programs_and_released_only_then() {
+async fn starts_and_stops_streams_with_commands_and_releases_them_only_after_the_stop() {
     let stage = Stage::start().await;
     let start = "echo start $LEASEHOLD_SET $LEASEHOLD_STREAM $LEASEHOLD_TOKEN >> told";
     let stop = "test ! -e busy || { echo still busy >&2; exit 1; }; \
@@ -164,12 +168,12 @@ async fn streams_are_started_and_stopped_by_programs_and_released_only_then() {
     until("it is started", || lines(&told).len() == 2).await;
     std::fs::write(stage.path("busy"), "").unwrap();
     stage.coordinator.revoke("cars", "cars:new");
-    agent.log.line("--command-stream-stop ended with 1: still busy").await;
+    agent.log.line("--command-stream-stop exited with 1: still busy").await;
     let released = |message: &AgentMessage| match message {
         AgentMessage::Beat(beat) => !beat.released.is_empty(),
         _ => false,
     };
-    assert_eq!(stage.coordinator.count(released), 0, "released though it was not stopped");
+    assert_eq!(stage.coordinator.count(released), 0, "released although it was not stopped");
     std::fs::remove_file(stage.path("busy")).unwrap();
     stage.coordinator.hear_release(a).await;
     assert_eq!(lines(&told)[2..], [line("stop", "cars:new", a)]);

@@ -1,4 +1,4 @@
-//! Many connections, and clients that hang up: a request that frees a slot is always answered.
+//! Many connections, and clients that disconnect: a request that frees a slot is always answered.
 
 use rustix::process::Signal;
 use serde_json::json;
@@ -6,12 +6,12 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::coordinator::{Coordinator, PATIENCE};
-use super::process::{AGENT, Agent, converse};
+use super::process::{AGENT, Agent, exchange};
 
-/// More than the agent has places for.
+/// More than the agent's limit of connections.
 const MANY: usize = 1100;
 
-async fn say(agent: &Agent, text: &str) -> TcpStream {
+async fn send(agent: &Agent, text: &str) -> TcpStream {
     let mut socket = TcpStream::connect(agent.address).await.unwrap();
     socket.write_all(text.as_bytes()).await.unwrap();
     socket
@@ -28,7 +28,7 @@ fn put(job: &str) -> String {
 }
 
 #[tokio::test]
-async fn what_frees_a_slot_gets_through_beside_idle_connections_and_so_does_a_drain() {
+async fn serves_the_end_of_a_job_and_a_drain_despite_idle_connections() {
     let coordinator = Coordinator::start().await;
     let mut agent = Agent::start(&coordinator, &[]).await;
     coordinator.pool(1);
@@ -37,29 +37,29 @@ async fn what_frees_a_slot_gets_through_beside_idle_connections_and_so_does_a_dr
     assert_eq!(agent.ask("PUT", "/v1/jobs/a", "").await.0, 200);
     let mut idle = Vec::new();
     for number in 0..MANY {
-        // Some of them have begun to ask.
-        idle.push(say(&agent, if number % 2 == 0 { "" } else { "GET /v1/le" }).await);
+        // Half of them have sent the beginning of a request.
+        idle.push(send(&agent, if number % 2 == 0 { "" } else { "GET /v1/le" }).await);
     }
     assert_eq!(agent.ask("DELETE", "/v1/jobs/a", "").await, (200, json!({})));
     let url = format!("http://{}", agent.address);
     let mut drain = tokio::process::Command::new(AGENT);
     drain.args(["drain", "--wait", "--addr", &url]).kill_on_drop(true);
-    let drained = tokio::time::timeout(PATIENCE, drain.status()).await.expect("it goes on");
+    let drained = tokio::time::timeout(PATIENCE, drain.status()).await.expect("the drain ends");
     assert!(drained.unwrap().success());
     assert_eq!(agent.code().await, Some(0));
 }
 
 #[tokio::test]
-async fn what_frees_a_slot_gets_through_beside_those_that_wait_for_it() {
+async fn serves_the_end_of_a_job_despite_requests_that_wait_for_a_slot() {
     let coordinator = Coordinator::start().await;
     let agent = Agent::start(&coordinator, &[]).await;
     coordinator.pool(1);
     agent.pool(1).await;
     assert_eq!(agent.ask("PUT", "/v1/jobs/a", "").await.0, 200);
-    let first = say(&agent, &put("first")).await;
+    let first = send(&agent, &put("first")).await;
     let mut waiting = Vec::new();
     for number in 0..MANY {
-        waiting.push(say(&agent, &put(&format!("job-{number}"))).await);
+        waiting.push(send(&agent, &put(&format!("job-{number}"))).await);
     }
     let refused = answer(waiting.pop().unwrap()).await;
     assert!(refused.contains("429") && refused.contains("at most 512"), "{refused}");
@@ -68,7 +68,7 @@ async fn what_frees_a_slot_gets_through_beside_those_that_wait_for_it() {
 }
 
 #[tokio::test]
-async fn silent_connections_do_not_keep_the_kubelet_waiting() {
+async fn serves_the_kubelet_despite_idle_connections() {
     let coordinator = Coordinator::start().await;
     let agent = Agent::start(&coordinator, &["--health-listen", "127.0.0.1:0"]).await;
     let line = agent.log.line("health and metrics are served").await;
@@ -79,15 +79,15 @@ async fn silent_connections_do_not_keep_the_kubelet_waiting() {
         silent.push(TcpStream::connect(&health).await.unwrap());
     }
     let kubelet = TcpStream::connect(&health).await.unwrap();
-    let (status, _) = converse(kubelet, "GET", "/livez", "Host: x\r\n", "").await;
+    let (status, _) = exchange(kubelet, "GET", "/livez", "Host: x\r\n", "").await;
     assert_eq!(status, 200);
-    // It was served while others had their time, not once that was over.
+    // The kubelet was served before the idle connections timed out.
     let still = silent[60].try_read(&mut [0]).unwrap_err();
     assert_eq!(still.kind(), std::io::ErrorKind::WouldBlock);
 }
 
 #[tokio::test]
-async fn a_client_that_hangs_up_gets_no_slot_though_it_has_asked_for_more_meanwhile() {
+async fn a_client_that_disconnects_gets_no_slot_even_with_pipelined_requests() {
     let coordinator = Coordinator::start().await;
     let agent = Agent::start(&coordinator, &[]).await;
     coordinator.pool(1);
@@ -96,15 +96,19 @@ async fn a_client_that_hangs_up_gets_no_slot_though_it_has_asked_for_more_meanwh
     let next = "GET /v1/lease HTTP/1.1\r\nHost: localhost\r\n\r\n";
     for more in [String::new(), next.to_owned(), next.repeat(1000)] {
         let seen = agent.log.count("was closed by its client");
-        let gone = say(&agent, &(put("gone") + &more)).await;
-        // It is served, so that the agent has read something of what follows.
-        let also = say(&agent, &put("also")).await;
+        let gone = send(&agent, &(put("gone") + &more)).await;
+        // This request is served, so the agent has read some of the pipelined requests.
+        let also = send(&agent, &put("also")).await;
         let (_, lease) = agent.ask("GET", "/v1/lease", "").await;
         assert_eq!(lease["pool"]["running"], 1);
         drop(gone);
         if !more.is_empty() {
             let noticed = || agent.log.count("was closed by its client") > seen;
-            super::process::until("the end is noticed", noticed).await;
+            super::process::until(
+                "the agent notices that the client has closed the connection",
+                noticed,
+            )
+            .await;
         }
         assert_eq!(agent.ask("DELETE", "/v1/jobs/a", "").await.0, 200);
         assert!(answer(also).await.contains("200 OK"));
@@ -115,10 +119,10 @@ async fn a_client_that_hangs_up_gets_no_slot_though_it_has_asked_for_more_meanwh
 }
 
 #[tokio::test]
-async fn a_body_that_is_too_long_is_refused_before_it_comes() {
+async fn refuses_a_body_that_is_too_long_before_it_arrives() {
     let coordinator = Coordinator::start().await;
     let agent = Agent::start(&coordinator, &[]).await;
     let head = "POST /v1/start HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000000\r\n\r\n";
-    let refused = answer(say(&agent, head).await).await;
+    let refused = answer(send(&agent, head).await).await;
     assert!(refused.contains("413") && refused.contains("65536 bytes"), "{refused}");
 }

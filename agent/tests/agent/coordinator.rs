@@ -1,5 +1,4 @@
-//! A coordinator of few words: it welcomes every agent, renews at every beat, and grants what the
-//! test says.
+//! A fake coordinator: it welcomes each agent, renews at each beat, and grants what the test sets.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -24,7 +23,7 @@ use tokio_stream::{Stream, StreamExt};
 use tonic::transport::{Server, ServerTlsConfig};
 use tonic::{Request, Response, Status, Streaming};
 
-/// How long a test waits for anything before it fails.
+/// How long a test waits for a condition before it fails.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 pub const TERMS: Terms = Terms {
@@ -34,12 +33,12 @@ pub const TERMS: Terms = Terms {
     drain_deadline: Duration::from_secs(60),
 };
 
-/// What the agent is to hold.
+/// What the agent must hold.
 #[derive(Clone, Debug, Default)]
 struct Wanted {
     pool: Option<PoolGrant>,
     streams: BTreeMap<StreamKey, (Token, StreamState)>,
-    /// What goes with streams that are shares of pipelines.
+    /// The loads and routes of streams that are shares of pipelines.
     shares: BTreeMap<StreamKey, Arc<Share>>,
     drain: bool,
     refusal: Option<Refusal>,
@@ -58,7 +57,7 @@ pub struct Coordinator {
 }
 
 impl Coordinator {
-    /// Ends it and every session of it.
+    /// Stops it and all its sessions.
     pub fn stop(&self) {
         self.tasks.lock().unwrap().iter().for_each(tokio::task::AbortHandle::abort);
     }
@@ -92,7 +91,7 @@ impl Coordinator {
         this
     }
 
-    /// A pool of this size from now on.
+    /// Grants a pool of this size.
     pub fn pool(&self, size: u32) {
         self.wanted.send_modify(|wanted| {
             wanted.seq += 1;
@@ -101,7 +100,7 @@ impl Coordinator {
         });
     }
 
-    /// A stream under a new token; its token.
+    /// Grants a stream under a new token, and returns the token.
     pub fn grant(&self, set: &str, stream: &str, pinned: bool) -> Token {
         self.wanted.send_modify(|wanted| {
             wanted.seq += 1;
@@ -111,8 +110,8 @@ impl Coordinator {
         Token { epoch: self.epoch, seq: self.wanted.borrow().seq }
     }
 
-    /// A share `PIPELINE/NODE/INDEX` of this load under a new token, or the way on of one that is
-    /// held; its token.
+    /// Grants a share `PIPELINE/NODE/INDEX` of this load under a new token, or sets the routes of a
+    /// held one. Returns its token.
     pub fn share(&self, share: &str, load: &str, next: &[Route]) -> Token {
         let stream = key("shares:", share);
         let told = Arc::new(Share { load: load.parse().unwrap(), next: next.to_vec() });
@@ -129,7 +128,7 @@ impl Coordinator {
         self.wanted.borrow().streams[&stream].0
     }
 
-    /// Asks a stream back.
+    /// Revokes a stream.
     pub fn revoke(&self, set: &str, stream: &str) {
         let state = StreamState::Revoked { deadline: Duration::from_secs(30), renewed: true };
         self.wanted.send_modify(|wanted| {
@@ -146,21 +145,21 @@ impl Coordinator {
         self.wanted.send_modify(|wanted| wanted.refusal = Some(refusal));
     }
 
-    /// The first message that `pick` takes, among all that any agent has ever sent.
+    /// Waits for a message for which `pick` returns a value, among all that any agent has sent.
     pub async fn hear<T>(&self, what: &str, pick: impl Fn(&AgentMessage) -> Option<T>) -> T {
         let mut heard = self.heard.subscribe();
         let found = heard.wait_for(|heard| heard.iter().any(|it| pick(it).is_some()));
         let found = tokio::time::timeout(PATIENCE, found).await;
-        let Ok(Ok(found)) = found else { panic!("never heard: {what}") };
+        let Ok(Ok(found)) = found else { panic!("never received: {what}") };
         found.iter().find_map(&pick).unwrap()
     }
 
-    /// Forgets what it has heard.
+    /// Forgets the received messages.
     pub fn forget(&self) {
         self.heard.send_modify(Vec::clear);
     }
 
-    /// How often something was heard.
+    /// The number of received messages that match.
     pub fn count(&self, pick: impl Fn(&AgentMessage) -> bool) -> usize {
         self.heard.borrow().iter().filter(|it| pick(it)).count()
     }
@@ -203,7 +202,7 @@ fn key(set: &str, stream: &str) -> StreamKey {
     StreamKey { set: set.parse().unwrap(), stream: stream.parse().unwrap() }
 }
 
-/// The way on to a node, by workers, where they are reached and the load of each.
+/// A route to a node: workers, their addresses and loads.
 pub fn route(node: &str, endpoints: &[(&str, &str, &str)]) -> Route {
     let endpoint = |(worker, address, load): &(&str, &str, &str)| Endpoint {
         worker: worker.parse().unwrap(),
@@ -214,17 +213,17 @@ pub fn route(node: &str, endpoints: &[(&str, &str, &str)]) -> Route {
     Route { node: node.parse().unwrap(), endpoints: endpoints.iter().map(endpoint).collect() }
 }
 
-/// One agent's session.
+/// The session of one agent.
 struct Session {
     coordinator: Coordinator,
     out: mpsc::Sender<Result<wire::OpenSessionResponse, Status>>,
     nonce: Nonce,
-    /// The agent remembers nothing: nothing was before it.
+    /// The agent has no memory, and no agent was before it.
     new: bool,
 }
 
 impl Session {
-    async fn say(&self, message: CoordinatorMessage) {
+    async fn send(&self, message: CoordinatorMessage) {
         let _ = self.out.send(Ok(message.into())).await;
     }
 
@@ -253,7 +252,7 @@ impl Session {
             drain: wanted.drain,
             fresh: snapshot && self.new,
         };
-        self.say(CoordinatorMessage::Grant(grant)).await;
+        self.send(CoordinatorMessage::Grant(grant)).await;
     }
 
     async fn renew(&mut self) {
@@ -269,7 +268,7 @@ impl Session {
             drain: false,
             fresh: false,
         };
-        self.say(CoordinatorMessage::Grant(grant)).await;
+        self.send(CoordinatorMessage::Grant(grant)).await;
     }
 
     async fn run(mut self, mut messages: Streaming<wire::OpenSessionRequest>) {
@@ -289,7 +288,7 @@ impl Session {
                 Ok(()) = wanted.changed(), if live => {
                     let refusal = wanted.borrow_and_update().refusal.clone();
                     match refusal {
-                        Some(refusal) => self.say(CoordinatorMessage::Refusal(refusal)).await,
+                        Some(refusal) => self.send(CoordinatorMessage::Refusal(refusal)).await,
                         None => self.grant(false).await,
                     }
                 }
@@ -315,10 +314,10 @@ impl Session {
                 self.new = hello.epoch_seen.is_none();
                 let refusal = self.coordinator.wanted.borrow().refusal.clone();
                 match refusal {
-                    Some(refusal) => self.say(CoordinatorMessage::Refusal(refusal)).await,
+                    Some(refusal) => self.send(CoordinatorMessage::Refusal(refusal)).await,
                     None => {
                         let welcome = Welcome { epoch: self.coordinator.epoch, terms: TERMS };
-                        self.say(CoordinatorMessage::Welcome(welcome)).await;
+                        self.send(CoordinatorMessage::Welcome(welcome)).await;
                     }
                 }
             }

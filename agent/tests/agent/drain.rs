@@ -1,4 +1,4 @@
-//! Drains of an agent without a child: by signal and by call.
+//! Drains of an agent without a child, by signal and by request.
 
 use leasehold_types::message::{AgentMessage, DrainPhase};
 use rustix::process::Signal;
@@ -15,7 +15,7 @@ pub fn phase(wanted: DrainPhase) -> impl Fn(&AgentMessage) -> Option<()> {
 }
 
 #[tokio::test]
-async fn sigterm_drains_waits_for_the_job_and_the_stream_and_ends_with_0() {
+async fn sigterm_drains_waits_for_the_job_and_the_stream_and_exits_with_0() {
     let coordinator = Coordinator::start().await;
     coordinator.pool(2);
     let mut agent = Agent::start(&coordinator, &[]).await;
@@ -43,7 +43,7 @@ async fn sigterm_drains_waits_for_the_job_and_the_stream_and_ends_with_0() {
 }
 
 #[tokio::test]
-async fn an_agent_without_a_coordinator_says_what_its_end_waits_for() {
+async fn logs_that_a_drained_agent_waits_for_a_coordinator() {
     let coordinator = Coordinator::start().await;
     coordinator.stop();
     let mut agent = Agent::start(&coordinator, &[]).await;
@@ -54,9 +54,9 @@ async fn an_agent_without_a_coordinator_says_what_its_end_waits_for() {
     assert_eq!(agent.code().await, Some(0));
 }
 
-/// Like the README's first worker: jobs are all that it asks for, through its agent's restarts.
+/// Like the first worker of the README: it uses jobs only, also across restarts of its agent.
 #[tokio::test]
-async fn a_worker_that_never_asks_for_streams_is_not_waited_for() {
+async fn a_drain_does_not_wait_for_streams_that_the_worker_never_used() {
     let dir = tempfile::tempdir().unwrap();
     let args = ["--state-dir", dir.path().to_str().unwrap(), "--adapter", "api"];
     let coordinator = Coordinator::start().await;
@@ -67,7 +67,7 @@ async fn a_worker_that_never_asks_for_streams_is_not_waited_for() {
     assert_eq!(first.ask("POST", "/v1/start", start).await.0, 200);
     assert_eq!(first.ask("PUT", "/v1/jobs/a?wait_ms=20000", "").await.0, 200);
     first.log.line("stream granted").await;
-    // It may look at its pool.
+    // It may read its pool.
     let path = "/v1/lease?without_streams=true&without_bindings=true";
     let (_, lease) = first.ask("GET", path, "").await;
     assert_eq!((&lease["pool"]["size"], &lease["streams"]), (&json!(1), &json!([])));
@@ -86,7 +86,7 @@ async fn a_worker_that_never_asks_for_streams_is_not_waited_for() {
 }
 
 #[tokio::test]
-async fn a_drain_that_is_waited_for_tells_the_jobs_that_outlived_the_deadline() {
+async fn a_waiting_drain_returns_the_jobs_left_at_the_deadline() {
     let coordinator = Coordinator::start().await;
     coordinator.pool(2);
     let mut agent = Agent::start(&coordinator, &["--drain-deadline", "100ms"]).await;
@@ -100,7 +100,7 @@ async fn a_drain_that_is_waited_for_tells_the_jobs_that_outlived_the_deadline() 
 }
 
 #[tokio::test]
-async fn a_second_signal_ends_it_at_once() {
+async fn a_second_signal_ends_the_agent_at_once() {
     let coordinator = Coordinator::start().await;
     coordinator.pool(1);
     let mut agent = Agent::start(&coordinator, &[]).await;

@@ -12,26 +12,26 @@ use super::coordinator::{Coordinator, PATIENCE};
 use super::drain::phase;
 use super::process::{AGENT, Agent, Log};
 
-/// The command, with its output to look at.
-struct Errand {
+/// The running command, and its output.
+struct DrainCommand {
     log: Log,
     process: tokio::process::Child,
 }
 
-impl Errand {
+impl DrainCommand {
     fn start(agent: &str, more: &[&str]) -> Self {
-        let mut command = tokio::process::Command::new(AGENT);
-        command.args(["drain", "--addr", &format!("http://{agent}")]).args(more);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut process = command.kill_on_drop(true).spawn().unwrap();
+        let mut program = tokio::process::Command::new(AGENT);
+        program.args(["drain", "--addr", &format!("http://{agent}")]).args(more);
+        program.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut process = program.kill_on_drop(true).spawn().unwrap();
         let log = Log::follow(process.stdout.take().unwrap());
         Self { log, process }
     }
 
-    /// Its exit code, and what it said on stderr.
+    /// Waits for its end, and returns its exit code and stderr.
     async fn end(self) -> (Option<i32>, String) {
         let output = tokio::time::timeout(PATIENCE, self.process.wait_with_output()).await;
-        let Output { status, stderr, .. } = output.expect("it does not end").unwrap();
+        let Output { status, stderr, .. } = output.expect("the command exits").unwrap();
         (status.code(), String::from_utf8(stderr).unwrap())
     }
 }
@@ -46,21 +46,21 @@ async fn sidecar(coordinator: &Coordinator, more: &[&str]) -> Agent {
 }
 
 #[tokio::test]
-async fn it_waits_for_the_last_job_and_says_how_many_are_left() {
+async fn waits_for_the_last_job_and_prints_how_many_are_left() {
     let coordinator = Coordinator::start().await;
     let agent = sidecar(&coordinator, &[]).await;
-    let errand = Errand::start(&agent.address.to_string(), &["--wait"]);
-    errand.log.line("1 job is left").await;
+    let command = DrainCommand::start(&agent.address.to_string(), &["--wait"]);
+    command.log.line("1 job is left").await;
     coordinator.hear("the drain's begin", phase(DrainPhase::Draining)).await;
     assert_eq!(agent.ask("DELETE", "/v1/jobs/a", "").await.0, 200);
-    errand.log.line("drained").await;
-    assert_eq!(errand.end().await, (Some(0), String::new()));
+    command.log.line("drained").await;
+    assert_eq!(command.end().await, (Some(0), String::new()));
 }
 
 #[tokio::test]
-async fn the_request_that_waits_for_the_end_is_answered_before_another_is_sent() {
+async fn sends_no_progress_request_beside_the_one_that_waits_for_the_end() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let errand = Errand::start(&listener.local_addr().unwrap().to_string(), &["--wait"]);
+    let command = DrainCommand::start(&listener.local_addr().unwrap().to_string(), &["--wait"]);
     let accepted = tokio::time::timeout(PATIENCE, listener.accept()).await;
     let (mut socket, _) = accepted.expect("no request").unwrap();
     let mut head = [0; 1024];
@@ -73,18 +73,18 @@ async fn the_request_that_waits_for_the_end_is_answered_before_another_is_sent()
     let answer = "HTTP/1.1 200 OK\r\ncontent-length: 15\r\n\r\n{\"jobs_left\":0}";
     socket.write_all(answer.as_bytes()).await.unwrap();
     drop(listener);
-    assert_eq!(errand.end().await, (Some(0), String::new()));
+    assert_eq!(command.end().await, (Some(0), String::new()));
 }
 
 #[tokio::test]
-async fn it_waits_on_while_the_agent_is_started_again() {
+async fn keeps_waiting_while_the_agent_restarts() {
     let dir = tempfile::tempdir().unwrap();
     let state = dir.path().display().to_string();
     let coordinator = Coordinator::start().await;
     let mut agent = sidecar(&coordinator, &["--state-dir", &state]).await;
     let address = agent.address.to_string();
-    let errand = Errand::start(&address, &["--wait"]);
-    errand.log.line("1 job is left").await;
+    let command = DrainCommand::start(&address, &["--wait"]);
+    command.log.line("1 job is left").await;
     for signal in [Signal::TERM, Signal::KILL] {
         agent.signal(signal);
         agent.status().await;
@@ -96,20 +96,20 @@ async fn it_waits_on_while_the_agent_is_started_again() {
             _ => None,
         };
         let told = coordinator.hear("the successor's report", told).await;
-        assert_eq!(told, (Jobs::Running(1), DrainPhase::Draining), "the journal keeps a drain");
+        assert_eq!(told, (Jobs::Running(1), DrainPhase::Draining), "the journal records the drain");
     }
     assert_eq!(agent.ask("DELETE", "/v1/jobs/a", "").await.0, 200);
-    errand.log.line("drained").await;
-    let (code, said) = errand.end().await;
+    command.log.line("drained").await;
+    let (code, said) = command.end().await;
     assert_eq!(code, Some(0));
     assert!(said.contains("the agent does not answer"), "{said}");
 }
 
 #[tokio::test]
-async fn jobs_that_outlive_the_deadline_are_named_and_are_no_error() {
+async fn reports_jobs_left_at_the_deadline_and_exits_with_0() {
     let coordinator = Coordinator::start().await;
     let agent = sidecar(&coordinator, &["--drain-deadline", "100ms"]).await;
-    let (code, said) = Errand::start(&agent.address.to_string(), &["--wait"]).end().await;
+    let (code, said) = DrainCommand::start(&agent.address.to_string(), &["--wait"]).end().await;
     assert_eq!(code, Some(0));
     assert!(
         said.contains("deadline has passed: 1 job is left, and the agent does not kill them"),
@@ -118,41 +118,42 @@ async fn jobs_that_outlive_the_deadline_are_named_and_are_no_error() {
 }
 
 #[tokio::test]
-async fn it_gives_up_at_its_timeout_and_the_drain_goes_on() {
+async fn exits_with_1_at_its_timeout_and_the_drain_continues() {
     let coordinator = Coordinator::start().await;
     let agent = sidecar(&coordinator, &[]).await;
     let address = agent.address.to_string();
-    let (code, said) = Errand::start(&address, &["--wait", "--timeout", "300ms"]).end().await;
+    let (code, said) = DrainCommand::start(&address, &["--wait", "--timeout", "300ms"]).end().await;
     assert_eq!(code, Some(1));
     assert!(said.contains("not drained within 300ms"), "{said}");
     assert_eq!(agent.ask("GET", "/v1/lease", "").await.1["draining"], true);
 
-    // Nobody there, and somebody who is no agent.
-    let (code, said) = Errand::start("127.0.0.1:1", &[]).end().await;
+    // No server, and a server that is not an agent.
+    let (code, said) = DrainCommand::start("127.0.0.1:1", &[]).end().await;
     assert!(code == Some(1) && said.contains("127.0.0.1:1"), "{said}");
-    let (code, said) = Errand::start("127.0.0.1:1", &["--timeout", "300ms"]).end().await;
+    let (code, said) = DrainCommand::start("127.0.0.1:1", &["--timeout", "300ms"]).end().await;
     assert!(code == Some(1) && said.contains("no answer within 300ms"), "{said}");
     let grpc = coordinator.address.to_string();
-    let (code, _) = Errand::start(&grpc, &["--wait", "--timeout", "300ms"]).end().await;
+    let (code, _) = DrainCommand::start(&grpc, &["--wait", "--timeout", "300ms"]).end().await;
     assert_eq!(code, Some(1));
 }
 
 #[tokio::test]
-async fn what_follows_it_runs_afterwards_in_any_case_and_its_exit_code_counts() {
+async fn runs_the_command_of_then_after_success_and_failure_and_returns_its_exit_code() {
     let coordinator = Coordinator::start().await;
     let agent = sidecar(&coordinator, &[]).await;
     let then = ["--then", "--", "sh", "-c", "echo afterwards; exit 7"];
-    let errand = Errand::start(&agent.address.to_string(), &[&["--wait"][..], &then].concat());
-    errand.log.line("1 job is left").await;
-    assert_eq!(errand.log.count("afterwards"), 0);
+    let command =
+        DrainCommand::start(&agent.address.to_string(), &[&["--wait"][..], &then].concat());
+    command.log.line("1 job is left").await;
+    assert_eq!(command.log.count("afterwards"), 0);
     assert_eq!(agent.ask("DELETE", "/v1/jobs/a", "").await.0, 200);
-    errand.log.line("afterwards").await;
-    assert_eq!(errand.end().await.0, Some(7));
+    command.log.line("afterwards").await;
+    assert_eq!(command.end().await.0, Some(7));
 
-    let errand = Errand::start("127.0.0.1:1", &then);
-    errand.log.line("afterwards").await;
-    assert_eq!(errand.end().await.0, Some(7));
+    let command = DrainCommand::start("127.0.0.1:1", &then);
+    command.log.line("afterwards").await;
+    assert_eq!(command.end().await.0, Some(7));
     for wrong in [&["--then"][..], &["--", "sh"], &["--timeout", "5"], &["--addr", "nowhere"]] {
-        assert_eq!(Errand::start("127.0.0.1:1", wrong).end().await.0, Some(2), "{wrong:?}");
+        assert_eq!(DrainCommand::start("127.0.0.1:1", wrong).end().await.0, Some(2), "{wrong:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! The adapter `file`: k8s-swarm's file, its versions, and what happens on a full disk.
+//! The adapter `file`: k8s-swarm's file, its versions, and a full disk.
 
 use std::path::Path;
 
@@ -24,12 +24,12 @@ fn listed(streams: &[&str], version: u64) -> String {
 }
 
 #[tokio::test]
-async fn streams_are_written_and_a_revoked_one_is_released_once_the_worker_has_reloaded() {
+async fn writes_the_streams_and_releases_a_revoked_one_after_the_reload() {
     let dir = tempfile::tempdir().unwrap();
     let (path, reloaded) = (dir.path().join("config.yml"), dir.path().join("reloaded"));
     std::fs::write(&path, "workloads: {}\nversion: 41\n").unwrap();
     let coordinator = Coordinator::start().await;
-    // The worker's reload works only once `may` is there.
+    // The reload succeeds only once `may` exists.
     let may = dir.path().join("may");
     let command = format!("test -e {} && cp $LEASEHOLD_FILE {}", may.display(), reloaded.display());
     std::fs::write(&may, "").unwrap();
@@ -43,7 +43,7 @@ async fn streams_are_written_and_a_revoked_one_is_released_once_the_worker_has_r
 
     std::fs::remove_file(&may).unwrap();
     coordinator.revoke("cars", "cars:new");
-    agent.log.line("--file-command ended with 1").await;
+    agent.log.line("--file-command exited with 1").await;
     assert_eq!(read(&path), listed(&["cars:updated"], version + 1));
     let released = |message: &AgentMessage| match message {
         AgentMessage::Beat(beat) => beat.released.iter().any(|it| it.token == token),
@@ -56,7 +56,7 @@ async fn streams_are_written_and_a_revoked_one_is_released_once_the_worker_has_r
 }
 
 #[tokio::test]
-async fn the_process_in_a_pid_file_is_signalled_after_a_change() {
+async fn signals_the_process_in_the_pid_file_after_a_change() {
     let dir = tempfile::tempdir().unwrap();
     let (path, pid) = (dir.path().join("config.yml"), dir.path().join("pid"));
     let told = dir.path().join("told");
@@ -83,7 +83,7 @@ async fn the_process_in_a_pid_file_is_signalled_after_a_change() {
 }
 
 #[tokio::test]
-async fn on_a_full_disk_the_last_good_file_stays_and_nothing_is_released() {
+async fn on_a_full_disk_the_old_file_stays_and_nothing_is_released() {
     let dir = tempfile::tempdir().unwrap();
     let what = "a full disk under the worker's file";
     let Some(disk) = SmallDisk::mount(dir.path(), what) else { return };
@@ -102,9 +102,12 @@ async fn on_a_full_disk_the_last_good_file_stays_and_nothing_is_released() {
     assert!(why.contains("No space left"), "{why}");
     assert_ne!(agent.metric("leasehold_agent_file_failures_total").await, "0");
     assert_eq!(agent.metric("leasehold_agent_file_ok").await, "0");
-    assert_eq!(read(&path), good, "the last good file is gone");
+    assert_eq!(read(&path), good, "the old file was changed");
     let (_, lease) = agent.ask("GET", "/v1/lease", "").await;
-    assert_eq!(lease["streams"][0]["state"], "revoked", "released though the file still names it");
+    assert_eq!(
+        lease["streams"][0]["state"], "revoked",
+        "released although the file still lists it"
+    );
     let released = |message: &AgentMessage| match message {
         AgentMessage::Beat(beat) => !beat.released.is_empty(),
         _ => false,
@@ -150,7 +153,7 @@ async fn a_reader_never_sees_half_a_file() {
 }
 
 #[tokio::test]
-async fn a_worker_that_cannot_be_told_is_not_well() {
+async fn is_not_ready_while_the_worker_cannot_be_notified() {
     let dir = tempfile::tempdir().unwrap();
     let (path, pid) = (dir.path().join("config.yml"), dir.path().join("pid"));
     std::fs::write(&pid, "nonsense\n").unwrap();
@@ -165,14 +168,16 @@ async fn a_worker_that_cannot_be_told_is_not_well() {
     assert_eq!(agent.metric("leasehold_agent_file_failures_total").await, "0");
     let mut worker = Command::new("sleep").arg("1000").kill_on_drop(true).spawn().unwrap();
     std::fs::write(&pid, worker.id().unwrap().to_string()).unwrap();
-    let well = async { while agent.metric("leasehold_agent_file_ok").await == "0" {} };
-    tokio::time::timeout(super::coordinator::PATIENCE, well).await.expect("it stays unwell");
+    let up_to_date = async { while agent.metric("leasehold_agent_file_ok").await == "0" {} };
+    tokio::time::timeout(super::coordinator::PATIENCE, up_to_date)
+        .await
+        .expect("the file is up to date");
     assert_eq!(agent.text("GET", "/readyz", "").await.0, 200);
     worker.kill().await.unwrap();
 }
 
 #[tokio::test]
-async fn a_file_that_somebody_else_changes_or_deletes_is_restored_and_the_worker_is_told() {
+async fn restores_a_file_that_another_process_changes_or_deletes_and_notifies_the_worker() {
     let dir = tempfile::tempdir().unwrap();
     let (path, told) = (dir.path().join("config.yml"), dir.path().join("told"));
     let target = dir.path().join("target.yml");
@@ -186,18 +191,18 @@ async fn a_file_that_somebody_else_changes_or_deletes_is_restored_and_the_worker
 
     std::fs::write(&path, "workloads: {}\nversion: 70\n").unwrap();
     until("it is restored", || read(&path) == listed(&["a"], 71)).await;
-    until("the worker is told", || last() == Some(71)).await;
+    until("the worker is notified", || last() == Some(71)).await;
     agent.log.line("another process changed the worker's file").await;
     std::fs::remove_file(&target).unwrap();
-    until("it is there again", || read(&path) == listed(&["a"], 72)).await;
-    until("the worker is told", || last() == Some(72)).await;
+    until("the file is restored", || read(&path) == listed(&["a"], 72)).await;
+    until("the worker is notified", || last() == Some(72)).await;
     agent.log.line("another process deleted the worker's file").await;
     assert!(path.is_symlink());
     assert_eq!(agent.text("GET", "/readyz", "").await.0, 200);
 }
 
 #[tokio::test]
-async fn a_command_that_hangs_ends_with_its_killed_agent() {
+async fn a_hanging_command_is_killed_when_its_agent_is_killed() {
     let dir = tempfile::tempdir().unwrap();
     let (path, ids) = (dir.path().join("config.yml"), dir.path().join("ids"));
     let coordinator = Coordinator::start().await;
@@ -206,7 +211,7 @@ async fn a_command_that_hangs_ends_with_its_killed_agent() {
     until("it hangs", || read(&ids).ends_with('\n')).await;
     let hanging = pids(&ids);
     assert!(hanging.iter().all(|id| runs(*id)));
-    // Not by the harness, which would kill its children, too.
+    // Not with Agent::kill, which would also kill its children.
     agent.signal(Signal::KILL);
-    until("all of it has ended", || !hanging.iter().any(|id| runs(*id))).await;
+    until("all its processes have exited", || !hanging.iter().any(|id| runs(*id))).await;
 }

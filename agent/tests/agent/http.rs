@@ -1,4 +1,4 @@
-//! The adapter `http` against a worker with an HTTP interface of its own.
+//! The adapter `http` against a worker with its own HTTP interface.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -10,12 +10,12 @@ use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 
 use super::coordinator::{Coordinator, told};
-use super::process::{Agent, converse, read, until};
+use super::process::{Agent, exchange, read, until};
 
 const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/http_worker.py");
 const TOKEN: &str = "Bearer w0rker";
 
-/// A worker that runs; it is killed at the end of its test.
+/// A running worker; it is killed at the end of its test.
 struct Worker {
     _process: Child,
     address: SocketAddr,
@@ -53,7 +53,7 @@ impl Worker {
     async fn ask(&self, method: &str, path: &str) -> Value {
         let socket = TcpStream::connect(self.address).await.unwrap();
         let header = format!("Authorization: {TOKEN}\r\n");
-        let (status, body) = converse(socket, method, path, &header, "").await;
+        let (status, body) = exchange(socket, method, path, &header, "").await;
         assert_eq!(status, 200, "{body}");
         serde_json::from_str(&body).unwrap()
     }
@@ -98,17 +98,17 @@ async fn sizes_count_and_drain(field: bool) {
 }
 
 #[tokio::test]
-async fn a_worker_that_shows_its_size_is_kept_to_it() {
+async fn sizes_counts_and_drains_a_worker_that_shows_its_size() {
     sizes_count_and_drain(true).await;
 }
 
 #[tokio::test]
-async fn a_worker_that_only_answers_is_kept_to_its_size() {
+async fn sizes_counts_and_drains_a_worker_that_only_answers_2xx() {
     sizes_count_and_drain(false).await;
 }
 
 #[tokio::test]
-async fn a_worker_of_a_fixed_size_counts_in_full_until_it_drains() {
+async fn a_fixed_size_counts_as_used_until_the_drain() {
     let dir = tempfile::tempdir().unwrap();
     let worker = Worker::start(dir.path(), &["--fixed", "2"]).await;
     let coordinator = Coordinator::start().await;
@@ -131,7 +131,7 @@ async fn a_worker_of_a_fixed_size_counts_in_full_until_it_drains() {
 }
 
 #[tokio::test]
-async fn a_worker_that_cannot_be_read_keeps_its_counts_and_is_named() {
+async fn keeps_the_last_counts_and_reports_an_unreadable_answer() {
     let dir = tempfile::tempdir().unwrap();
     let worker = Worker::start(dir.path(), &[]).await;
     let coordinator = Coordinator::start().await;
@@ -149,11 +149,15 @@ async fn a_worker_that_cannot_be_read_keeps_its_counts_and_is_named() {
     coordinator
         .hear("a beat", |message| matches!(message, AgentMessage::Beat(_)).then_some(()))
         .await;
-    assert_eq!(coordinator.count(|message| !told(message, 2, 2)), 0, "the counts have fallen");
+    assert_eq!(coordinator.count(|message| !told(message, 2, 2)), 0, "the counts were reduced");
     worker.ask("POST", "/break").await;
     agent.log.line("the worker answers").await;
     until("it is ready", || agent.log.count("the worker answers") == 2).await;
     assert_eq!(agent.text("GET", "/readyz", "").await.0, 200);
-    assert_eq!(agent.log.count("the answer has nothing there"), 1, "it is said at a bounded rate");
+    assert_eq!(
+        agent.log.count("the answer has nothing there"),
+        1,
+        "the error is logged more than once"
+    );
     assert!(!agent.log.text().contains(TOKEN));
 }

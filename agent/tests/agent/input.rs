@@ -1,12 +1,12 @@
-//! Bad input: each gets a clear no, and the agent goes on.
+//! Invalid input: the agent refuses it with a clear error, and keeps running.
 
 use serde_json::json;
 
 use super::coordinator::Coordinator;
-use super::process::{Agent, converse, fail};
+use super::process::{Agent, exchange, fail};
 
 #[tokio::test]
-async fn bad_requests_are_named_and_change_nothing() {
+async fn refuses_invalid_requests_with_a_reason_and_changes_nothing() {
     let coordinator = Coordinator::start().await;
     let agent = Agent::start(&coordinator, &[]).await;
     coordinator.pool(2);
@@ -49,7 +49,7 @@ async fn bad_requests_are_named_and_change_nothing() {
 }
 
 #[tokio::test]
-async fn ten_thousand_unknown_ids_cost_nothing_lasting() {
+async fn ten_thousand_unknown_job_ids_leave_nothing_in_the_journal() {
     use leasehold_proto::worker::v1 as wire;
     let dir = tempfile::tempdir().unwrap();
     let state = dir.path().display().to_string();
@@ -68,17 +68,17 @@ async fn ten_thousand_unknown_ids_cost_nothing_lasting() {
     let (_, lease) = agent.ask("GET", "/v1/lease", "").await;
     assert_eq!(lease["pool"]["running"], 1);
     let journal = std::fs::read_to_string(dir.path().join("journal.jsonl")).unwrap();
-    assert!(!journal.contains("job-"), "the journal keeps ids that never ran");
+    assert!(!journal.contains("job-"), "the journal contains ids of jobs that never ran");
 }
 
 #[tokio::test]
-async fn web_pages_and_foreign_host_names_are_refused() {
+async fn refuses_web_pages_and_foreign_host_names() {
     let coordinator = Coordinator::start().await;
     let agent = Agent::start(&coordinator, &[]).await;
     for headers in ["Host: evil.example\r\n", "Host: 127.0.0.1\r\nOrigin: http://evil.example\r\n"]
     {
         let socket = tokio::net::TcpStream::connect(agent.address).await.unwrap();
-        let (status, answer) = converse(socket, "POST", "/v1/drain", headers, "").await;
+        let (status, answer) = exchange(socket, "POST", "/v1/drain", headers, "").await;
         assert_eq!(status, 403, "{answer}");
     }
     let (_, lease) = agent.ask("GET", "/v1/lease", "").await;
@@ -86,7 +86,7 @@ async fn web_pages_and_foreign_host_names_are_refused() {
 }
 
 #[tokio::test]
-async fn a_command_line_that_makes_no_sense_ends_with_2_and_a_used_port_with_1() {
+async fn exits_with_2_for_an_invalid_command_line_and_with_1_for_a_port_in_use() {
     let base = ["run", "--coordinator", "127.0.0.1:1", "--cluster", "ci", "--worker", "w1"];
     for (more, word) in [
         (&["--listen", "0.0.0.0:7411"][..], "--listen-anywhere"),

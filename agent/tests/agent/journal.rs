@@ -1,4 +1,4 @@
-//! An agent that is killed beside its worker, and what its successor knows.
+//! What the successor of a killed agent restores from the journal.
 
 use std::io::Write;
 
@@ -14,7 +14,7 @@ fn report(message: &AgentMessage) -> Option<Report> {
     }
 }
 
-/// An agent with this folder, and many slots.
+/// An agent with this state folder and many slots.
 async fn served(state: &str) -> (Coordinator, Agent) {
     let coordinator = Coordinator::start().await;
     let agent = Agent::start(&coordinator, &["--state-dir", state]).await;
@@ -38,7 +38,7 @@ async fn a_killed_agents_successor_claims_what_the_worker_holds() {
     assert_eq!(agent.ask("DELETE", "/v1/jobs/b", "").await.0, 200);
     agent.ask_until("/v1/lease", |lease| lease["streams"][0]["state"] == "held").await;
     agent.kill().await;
-    // The last write may have been cut by the kill.
+    // The kill may have cut off the last write.
     let journal = dir.path().join("journal.jsonl");
     let mut file = std::fs::OpenOptions::new().append(true).open(&journal).unwrap();
     file.write_all(br#"{"record":"job_ended","jo"#).unwrap();
@@ -50,13 +50,13 @@ async fn a_killed_agents_successor_claims_what_the_worker_holds() {
     let held: Vec<_> = report.streams.iter().map(|HeldStream { token, .. }| *token).collect();
     assert_eq!(held, [token]);
     successor.ask_until("/v1/lease", |lease| lease["pool"]["running"] == 2).await;
-    // The same id is still the same job.
+    // The id still names the same job.
     assert_eq!(successor.ask("PUT", "/v1/jobs/a", "").await.0, 200);
     successor.ask_until("/v1/lease", |lease| lease["pool"]["running"] == 2).await;
 }
 
 #[tokio::test]
-async fn a_damaged_journal_is_set_aside_loudly_and_speaks_for_nobody() {
+async fn renames_and_logs_a_damaged_journal_and_starts_without_memory() {
     let dir = tempfile::tempdir().unwrap();
     let state = dir.path().display().to_string();
     let coordinator = Coordinator::start().await;
@@ -74,7 +74,7 @@ async fn a_damaged_journal_is_set_aside_loudly_and_speaks_for_nobody() {
     let said = successor.log.line("the journal is damaged").await;
     assert!(said.contains(journal.to_str().unwrap()) && said.contains("at byte"), "{said}");
     let report = coordinator.hear("the successor's report", report).await;
-    assert!(!report.memory.aged, "it must not speak for the agent before");
+    assert!(!report.memory.aged, "the new journal must not cover the previous agent");
     assert_eq!(report.jobs, Jobs::Unknown);
     assert!(dir.path().join("journal.jsonl.lost").exists());
 }
@@ -94,13 +94,13 @@ async fn two_agents_cannot_share_a_state_dir() {
 }
 
 #[tokio::test]
-async fn on_a_full_disk_no_job_begins_that_a_successor_would_not_know() {
+async fn on_a_full_disk_no_job_begins_without_a_record() {
     let dir = tempfile::tempdir().unwrap();
     let Some(disk) = SmallDisk::mount(dir.path(), "a full disk under the journal") else { return };
     let state = disk.0.display().to_string();
     let (coordinator, mut agent) = served(&state).await;
     let ballast = disk.fill();
-    // The journal's last page still takes some.
+    // The last page of the journal has space for some records.
     let mut begun = 0;
     let refused = loop {
         let (status, answer) = agent.ask("PUT", &format!("/v1/jobs/job-{begun}"), "").await;
@@ -122,9 +122,9 @@ async fn on_a_full_disk_no_job_begins_that_a_successor_would_not_know() {
     assert_eq!(report.jobs, Jobs::Running(begun + 1));
 }
 
-/// A full disk, and one that cannot be written at all.
+/// On a full disk, and on a read-only disk.
 #[tokio::test]
-async fn an_agent_that_cannot_write_goes_on_with_what_its_journal_tells() {
+async fn an_agent_that_cannot_write_continues_with_the_content_of_its_journal() {
     let dir = tempfile::tempdir().unwrap();
     let Some(disk) = SmallDisk::mount(dir.path(), "a full disk at the start of an agent") else {
         return;
@@ -165,7 +165,7 @@ async fn an_agent_that_cannot_write_goes_on_with_what_its_journal_tells() {
 }
 
 #[tokio::test]
-async fn an_end_that_cannot_be_written_is_not_confirmed_until_it_is() {
+async fn confirms_the_end_of_a_job_only_once_it_is_written() {
     let dir = tempfile::tempdir().unwrap();
     let Some(disk) = SmallDisk::mount(dir.path(), "the end of a job on a full disk") else {
         return;
@@ -189,11 +189,11 @@ async fn an_end_that_cannot_be_written_is_not_confirmed_until_it_is() {
     coordinator.forget();
     let _successor = Agent::start(&coordinator, &["--state-dir", &state]).await;
     let report = coordinator.hear("the successor's report", report).await;
-    assert_eq!(report.jobs, Jobs::Running(begun), "the job that has ended counts again");
+    assert_eq!(report.jobs, Jobs::Running(begun), "the ended job counts again");
 }
 
 #[tokio::test]
-async fn the_sdk_tells_an_end_again_until_it_is_written() {
+async fn the_sdk_repeats_the_end_of_a_job_until_it_is_written() {
     let dir = tempfile::tempdir().unwrap();
     let Some(disk) = SmallDisk::mount(dir.path(), "an end that the SDK tells on a full disk")
     else {
@@ -209,14 +209,14 @@ async fn the_sdk_tells_an_end_again_until_it_is_written() {
     let begun = agent.fill_journal().await;
     let end = tokio::spawn(job.end());
     agent.ask_until("/v1/lease", |lease| lease["pool"]["running"] == begun).await;
-    assert!(!end.is_finished(), "it is not written");
+    assert!(!end.is_finished(), "the end is not written yet");
     std::fs::remove_file(&ballast).unwrap();
     tokio::time::timeout(PATIENCE, end).await.unwrap().unwrap();
     worker.close().await;
 }
 
 #[tokio::test]
-async fn a_pipe_in_the_journals_place_is_refused() {
+async fn refuses_a_pipe_in_place_of_the_journal() {
     let dir = tempfile::tempdir().unwrap();
     let state = dir.path().display().to_string();
     let journal = dir.path().join("journal.jsonl");

@@ -1,5 +1,5 @@
-//! Coordinators that are away, talk nonsense, or refuse: clear lines at a bounded rate, and the
-//! next address.
+//! Coordinators that cannot be reached, send garbage, or refuse: the agent logs the cause at a
+//! bounded rate, and tries the next address.
 
 use leasehold_types::Epoch;
 use leasehold_types::message::{Refusal, RefusalReason};
@@ -9,7 +9,7 @@ use super::coordinator::Coordinator;
 use super::process::{Agent, until};
 
 #[tokio::test]
-async fn garbage_is_named_once_and_the_next_address_is_tried() {
+async fn logs_garbage_once_and_tries_the_next_address() {
     let garbage = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = garbage.local_addr().unwrap().to_string();
     tokio::spawn(async move {
@@ -36,7 +36,7 @@ async fn garbage_is_named_once_and_the_next_address_is_tried() {
 }
 
 #[tokio::test]
-async fn a_leaders_address_is_followed() {
+async fn connects_to_the_leader_that_a_standby_names() {
     let leader = Coordinator::start().await;
     let standby = Coordinator::start().await;
     let reason = RefusalReason::NotLeader(Some(leader.address.to_string()));
@@ -47,7 +47,7 @@ async fn a_leaders_address_is_followed() {
 }
 
 #[tokio::test]
-async fn a_failed_tls_handshake_is_named_with_its_address() {
+async fn logs_a_failed_tls_handshake_with_the_address() {
     let plain = Coordinator::start().await;
     let dir = tempfile::tempdir().unwrap();
     let ca = dir.path().join("ca.pem");
@@ -61,7 +61,7 @@ async fn a_failed_tls_handshake_is_named_with_its_address() {
 }
 
 #[tokio::test]
-async fn a_lost_coordinator_is_found_again_and_leases_go_on_meanwhile() {
+async fn reconnects_after_a_lost_connection_and_leases_stay_valid() {
     let first = Coordinator::start().await;
     let second = Coordinator::start_in(Epoch(2)).await;
     first.pool(1);
@@ -69,14 +69,17 @@ async fn a_lost_coordinator_is_found_again_and_leases_go_on_meanwhile() {
     let agent = Agent::start(&first, &["--coordinator", &address]).await;
     agent.pool(1).await;
     first.stop();
-    until("the loss is noticed", || agent.log.count("no session with the coordinator") > 0).await;
+    until("the agent notices the lost connection", || {
+        agent.log.count("no session with the coordinator") > 0
+    })
+    .await;
     assert_eq!(agent.ask("PUT", "/v1/jobs/a", "").await.0, 200, "the lease has not ended");
     agent.ask_until("/v1/lease", |lease| lease["connected"] == true).await;
     assert_eq!(agent.text("GET", "/readyz", "").await.0, 200);
 }
 
 #[tokio::test]
-async fn mutual_tls_is_spoken_with_the_files_that_are_there_at_the_dial() {
+async fn reads_the_certificate_files_again_for_every_dial() {
     use tonic::transport::{Certificate, Identity, ServerTlsConfig};
     let dir = tempfile::tempdir().unwrap();
     let file = |name: &str, pem: &str| {
@@ -101,7 +104,7 @@ async fn mutual_tls_is_spoken_with_the_files_that_are_there_at_the_dial() {
     let name = ["--tls-server-name", "coordinator.example"];
     let own_files = ["--tls-ca", &ca, "--tls-cert", &cert, "--tls-key", &key];
     let agent = Agent::start(&coordinator, &[&own_files[..], &name].concat()).await;
-    // The coordinator does not trust the certificate, until it is renewed.
+    // The coordinator rejects the certificate until it is renewed.
     agent.log.line("no session with the coordinator").await;
     file("key.pem", &own.signing_key.serialize_pem());
     file("cert.pem", &own.cert.pem());
@@ -109,7 +112,7 @@ async fn mutual_tls_is_spoken_with_the_files_that_are_there_at_the_dial() {
 }
 
 #[tokio::test]
-async fn the_authorities_that_are_trusted_are_read_anew_for_every_dial() {
+async fn reads_the_ca_file_again_for_every_dial() {
     use tonic::transport::{Identity, ServerTlsConfig};
     let dir = tempfile::tempdir().unwrap();
     let bundle = dir.path().join("ca.crt");
@@ -123,13 +126,13 @@ async fn the_authorities_that_are_trusted_are_read_anew_for_every_dial() {
     let name = ["--tls-server-name", "localhost"];
     let agent = Agent::start(&coordinator, &[&["--tls-ca", &ca][..], &name].concat()).await;
     agent.log.line("no session with the coordinator").await;
-    // A bundle of both, as it is while authorities change.
+    // A bundle of both CAs, as during a rotation.
     std::fs::write(&bundle, old.cert.pem() + &new.cert.pem()).unwrap();
     agent.pool(1).await;
 }
 
 #[tokio::test]
-async fn an_agent_that_a_newer_one_replaces_stops_for_good() {
+async fn an_agent_that_a_newer_agent_replaces_exits() {
     let coordinator = Coordinator::start().await;
     coordinator.pool(1);
     let mut agent = Agent::start(&coordinator, &[]).await;

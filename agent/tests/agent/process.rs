@@ -1,4 +1,4 @@
-//! The agent's process, and a worker with nothing but a socket.
+//! Helpers: the agent's process, and HTTP requests to it.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -15,13 +15,13 @@ use super::coordinator::{Coordinator, PATIENCE};
 
 pub const AGENT: &str = env!("CARGO_BIN_EXE_leasehold-agent");
 
-/// An agent that runs; it is killed at the end of its test.
+/// A running agent; it is killed at the end of its test.
 pub struct Agent {
     pub address: SocketAddr,
     pub log: Log,
     pub pid: Pid,
     process: tokio::process::Child,
-    /// Children of it that outlived it.
+    /// Its child processes that outlived it.
     orphans: Vec<Pid>,
 }
 
@@ -42,7 +42,7 @@ impl Log {
         log
     }
 
-    /// The first line with this text in it.
+    /// Waits for a line that contains this text, and returns the first one.
     pub async fn line(&self, text: &str) -> String {
         let mut lines = self.0.subscribe();
         let found = lines.wait_for(|lines| lines.iter().any(|line| line.contains(text)));
@@ -67,7 +67,7 @@ impl Agent {
         Self::start_at(coordinator, "127.0.0.1:0", more).await
     }
 
-    /// The same with its API at a given address.
+    /// The same, with its API at this address.
     pub async fn start_at(coordinator: &Coordinator, listen: &str, more: &[&str]) -> Self {
         let coordinator = coordinator.address.to_string();
         let mut args = vec!["run", "--coordinator", &coordinator, "--cluster", "ci"];
@@ -101,7 +101,7 @@ impl Agent {
         pids.split_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)).collect()
     }
 
-    /// Waits for its end; its exit code.
+    /// Waits until it exits, and returns its exit code.
     pub async fn code(&mut self) -> Option<i32> {
         self.status().await.code()
     }
@@ -109,7 +109,7 @@ impl Agent {
     pub async fn status(&mut self) -> ExitStatus {
         match tokio::time::timeout(PATIENCE, self.process.wait()).await {
             Ok(status) => status.unwrap(),
-            Err(_) => panic!("it does not end\n{}", self.log.text()),
+            Err(_) => panic!("the agent does not exit\n{}", self.log.text()),
         }
     }
 
@@ -118,7 +118,7 @@ impl Agent {
         self.process.kill().await.unwrap();
     }
 
-    /// Begins jobs until the last room of a journal on a full disk is taken; how many.
+    /// Begins jobs until the journal on a full disk has no space; returns how many began.
     pub async fn fill_journal(&self) -> u32 {
         let mut begun = 0;
         while self.ask("PUT", &format!("/v1/jobs/{begun}"), "").await.0 == 200 {
@@ -133,20 +133,20 @@ impl Agent {
         tonic::transport::Endpoint::from_shared(url).unwrap().connect().await.unwrap()
     }
 
-    /// One request; its status and its JSON body.
+    /// Sends a request; returns its status and JSON body.
     pub async fn ask(&self, method: &str, path: &str, body: &str) -> (u16, Value) {
         let (status, text) = self.text(method, path, body).await;
         let value = serde_json::from_str(&text);
-        (status, value.unwrap_or_else(|_| panic!("no JSON: {status} {text:?}")))
+        (status, value.unwrap_or_else(|_| panic!("not JSON: {status} {text:?}")))
     }
 
     pub async fn text(&self, method: &str, path: &str, body: &str) -> (u16, String) {
         let socket = tokio::net::TcpStream::connect(self.address).await.unwrap();
         let host = format!("Host: {}\r\n", self.address);
-        converse(socket, method, path, &host, body).await
+        exchange(socket, method, path, &host, body).await
     }
 
-    /// Asks until the answer is to the test's liking.
+    /// Repeats the request until the answer fulfils the condition.
     pub async fn ask_until(&self, path: &str, good: impl Fn(&Value) -> bool) -> Value {
         let asking = async {
             let mut version = String::new();
@@ -161,7 +161,9 @@ impl Agent {
         };
         match tokio::time::timeout(PATIENCE, asking).await {
             Ok(answer) => answer,
-            Err(_) => panic!("{path} never became good\n{}", self.log.text()),
+            Err(_) => {
+                panic!("the answer of {path} never fulfilled the condition\n{}", self.log.text())
+            }
         }
     }
 
@@ -180,7 +182,7 @@ impl Agent {
 }
 
 impl Drop for Agent {
-    /// A failed test leaves no worker behind.
+    /// Kills the workers of a failed test.
     fn drop(&mut self) {
         for pid in self.children().into_iter().chain(self.orphans.drain(..)) {
             let _ = kill_process(pid, Signal::KILL);
@@ -189,7 +191,7 @@ impl Drop for Agent {
 }
 
 /// One HTTP/1.1 exchange over any socket.
-pub async fn converse(
+pub async fn exchange(
     mut socket: impl AsyncRead + AsyncWrite + Unpin,
     method: &str,
     path: &str,
@@ -201,13 +203,13 @@ pub async fn converse(
         body.len()
     );
     let mut answer = Vec::new();
-    let exchange = async {
+    let request = async {
         socket.write_all(head.as_bytes()).await?;
-        // A server that has heard enough may close before all is sent.
+        // The server may answer and close the connection before it has read everything.
         let _ = socket.write_all(body.as_bytes()).await;
         socket.read_to_end(&mut answer).await
     };
-    let ended = tokio::time::timeout(PATIENCE, exchange).await.expect("no answer in time");
+    let ended = tokio::time::timeout(PATIENCE, request).await.expect("no answer in time");
     if answer.is_empty() {
         ended.unwrap();
     }
@@ -217,35 +219,35 @@ pub async fn converse(
     (status, body.to_owned())
 }
 
-/// Runs an agent that is expected to end by itself; its exit code and what it said.
+/// Runs an agent that is expected to exit by itself; returns its exit code and stderr.
 pub async fn fail(args: &[&str]) -> (Option<i32>, String) {
     let mut command = tokio::process::Command::new(AGENT);
     command.args(args).stdin(Stdio::null()).kill_on_drop(true);
-    let ended = tokio::time::timeout(PATIENCE, command.output()).await.expect("it does not end");
+    let ended = tokio::time::timeout(PATIENCE, command.output()).await.expect("the agent exits");
     let output = ended.unwrap();
     (output.status.code(), String::from_utf8(output.stderr).unwrap())
 }
 
-/// Waits until a condition holds; looks again every few milliseconds.
+/// Waits until a condition holds, and checks it every few milliseconds.
 pub async fn until(what: &str, holds: impl Fn() -> bool) {
-    let looking = async {
+    let poll = async {
         while !holds() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    assert!(tokio::time::timeout(PATIENCE, looking).await.is_ok(), "never: {what}");
+    assert!(tokio::time::timeout(PATIENCE, poll).await.is_ok(), "timeout: {what}");
 }
 
 pub fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_default()
 }
 
-/// The process ids in a file, as far as it is there.
+/// The process ids in a file; empty if it does not exist.
 pub fn pids(path: &Path) -> Vec<Pid> {
     read(path).split_whitespace().filter_map(|id| Pid::from_raw(id.parse().ok()?)).collect()
 }
 
-/// Whether a process runs; one that nobody has waited for yet does not.
+/// Whether a process runs. A zombie does not.
 pub fn runs(pid: Pid) -> bool {
     let stat = read(Path::new(&format!("/proc/{}/stat", pid.as_raw_pid())));
     !(stat.is_empty() || stat.contains(") Z "))
@@ -255,7 +257,7 @@ pub fn runs(pid: Pid) -> bool {
 pub struct SmallDisk(pub PathBuf);
 
 impl SmallDisk {
-    /// None where this is not allowed: that a test of `what` was left out is noted then.
+    /// None if mounting is not permitted; then the test of `what` is recorded as skipped.
     pub fn mount(dir: &Path, what: &str) -> Option<Self> {
         let mut mount = Command::new("mount");
         mount.args(["-t", "tmpfs", "-o", "size=36k", "tmpfs"]).arg(dir);
@@ -273,7 +275,7 @@ impl SmallDisk {
         assert!(mount.status().unwrap().success(), "{how}");
     }
 
-    /// Fills it to the last byte; the file that does.
+    /// Fills it to the last byte; returns the file that does.
     pub fn fill(&self) -> PathBuf {
         let ballast = self.0.join("ballast");
         let filled = std::fs::write(&ballast, vec![b'x'; 64 * 1024]);
@@ -288,7 +290,7 @@ impl Drop for SmallDisk {
     }
 }
 
-/// Notes that a test could not be made on this machine, for the end of `make test`.
+/// Records a test that cannot run on this machine, for the summary of `make test`.
 pub fn left_out(what: &str, why: &str) {
     eprintln!("left out: {what}: {why}");
     let notes = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.cache"));

@@ -1,4 +1,4 @@
-//! The adapter `process`: one program a stream, never two, and none beyond its lease.
+//! The adapter `process`: one program per stream, never two, and none after its lease.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -8,8 +8,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::coordinator::Coordinator;
 use super::process::{Agent, read, runs, until};
 
-/// A stream's program in a shell: locks the stream's file for as long as anything of it runs, and
-/// notes its starts.
+/// The program of a stream as a shell script: it locks the stream's file while any of its processes
+/// runs, and records its starts.
 struct Stage {
     dir: tempfile::TempDir,
 }
@@ -23,7 +23,7 @@ impl Stage {
         self.dir.path().join(name)
     }
 
-    /// A program that, once it has the lock, does this.
+    /// A program that takes the lock and then runs `body`.
     fn program(&self, body: &str) -> PathBuf {
         let path = self.path("program.sh");
         let script = format!(
@@ -42,7 +42,7 @@ impl Stage {
         Agent::start(coordinator, &[more, &command].concat()).await
     }
 
-    /// The words of a stream's starts.
+    /// The recorded starts of a stream, split into words.
     fn starts(&self, stream: &str) -> Vec<Vec<String>> {
         let text = read(&self.path(&format!("{stream}.starts")));
         let words = |line: &str| line.split(' ').map(str::to_owned).collect();
@@ -54,7 +54,7 @@ impl Stage {
         Pid::from_raw(self.starts(stream)[times - 1][3].parse().unwrap()).unwrap()
     }
 
-    /// Whether nothing of a stream's program runs.
+    /// Whether no process of a stream's program runs.
     fn is_free(&self, stream: &str) -> bool {
         let lock = self.path(&format!("{stream}.lock"));
         Command::new("flock").arg("-n").arg(lock).arg("true").status().unwrap().success()
@@ -72,24 +72,27 @@ impl Drop for Stage {
             }
         }
         let doubles = read(&self.path("doubles"));
-        assert!(doubles.is_empty() || std::thread::panicking(), "two at once: {doubles}");
+        assert!(
+            doubles.is_empty() || std::thread::panicking(),
+            "two programs ran at once: {doubles}"
+        );
     }
 }
 
 const RUN: &str = "trap 'exit 0' TERM; while :; do sleep 0.02; done";
 const IGNORE: &str = "trap '' TERM; while :; do sleep 0.02; done";
 
-async fn guard_of(agent: &Agent) -> Pid {
+async fn watchdog_of(agent: &Agent) -> Pid {
     let line = agent.log.line("a watchdog has started").await;
     let line: serde_json::Value = serde_json::from_str(&line).unwrap();
     Pid::from_raw(i32::try_from(line["fields"]["pid"].as_i64().unwrap()).unwrap()).unwrap()
 }
 
 #[tokio::test]
-async fn each_stream_has_a_program_with_its_token_and_it_is_released_once_all_of_it_has_ended() {
+async fn runs_a_program_per_stream_and_releases_the_stream_after_all_its_processes_have_exited() {
     let stage = Stage::new();
     let coordinator = Coordinator::start().await;
-    // The first process ends on SIGTERM at once; what it has started ends when it may.
+    // The first process exits on SIGTERM at once; its child exits once `may` exists.
     let body = "(trap '' TERM; while ! [ -e may ]; do sleep 0.02; done) & \
                 trap 'echo told >> told; exit 0' TERM; while :; do sleep 0.02; done";
     let agent = stage.agent(&coordinator, &[], body).await;
@@ -104,7 +107,10 @@ async fn each_stream_has_a_program_with_its_token_and_it_is_released_once_all_of
     coordinator.revoke("cars", "cars:new");
     until("it was told to end", || !read(&stage.path("told")).is_empty()).await;
     let (_, lease) = agent.ask("GET", "/v1/lease", "").await;
-    assert_eq!(lease["streams"][0]["state"], "revoked", "released while a part of it runs");
+    assert_eq!(
+        lease["streams"][0]["state"], "revoked",
+        "released while a process of the program runs"
+    );
     std::fs::write(stage.path("may"), "").unwrap();
     coordinator.hear_release(one).await;
     assert!(stage.is_free("cars:new"));
@@ -113,7 +119,7 @@ async fn each_stream_has_a_program_with_its_token_and_it_is_released_once_all_of
 }
 
 #[tokio::test]
-async fn a_program_that_ends_is_started_again_under_the_same_token_and_one_after_another_grant() {
+async fn restarts_a_program_under_the_same_token_and_starts_another_for_a_new_token() {
     let stage = Stage::new();
     let coordinator = Coordinator::start().await;
     let agent = stage.agent(&coordinator, &[], "[ -e crash ] && exit 3; sleep 1000 & wait").await;
@@ -125,14 +131,14 @@ async fn a_program_that_ends_is_started_again_under_the_same_token_and_one_after
     let exits: u64 = agent.metric("leasehold_agent_process_exits_total").await.parse().unwrap();
     assert!(exits >= 2, "{exits}");
     assert!(stage.starts("a").iter().all(|start| start[2] == token));
-    // Another token is another program.
+    // A new token needs a new program.
     let newer = coordinator.grant("cars", "a", false).to_string();
     let under = |token: &str| stage.starts("a").iter().any(|start| start[2] == token);
     until("it was started anew", || under(&newer)).await;
 }
 
 #[tokio::test]
-async fn without_renewal_a_program_that_ignores_sigterm_is_dead_before_its_lease_is() {
+async fn without_renewal_a_program_that_ignores_sigterm_is_killed_before_its_lease_ends() {
     let stage = Stage::new();
     let coordinator = Coordinator::start().await;
     let agent = stage.agent(&coordinator, &[], IGNORE).await;
@@ -143,13 +149,13 @@ async fn without_renewal_a_program_that_ignores_sigterm_is_dead_before_its_lease
     coordinator.stop();
     let one = |lease: &serde_json::Value| lease["streams"].as_array().unwrap().len() == 1;
     agent.ask_until("/v1/lease", one).await;
-    assert!(stage.is_free("expiring"), "it runs without a lease");
+    assert!(stage.is_free("expiring"), "the program runs without a lease");
     assert!(runs(pinned), "a pinned stream does not end by time");
     assert_eq!(agent.metric("leasehold_agent_process_kills_total").await, "1");
 }
 
 #[tokio::test]
-async fn a_stopped_agents_programs_end_with_their_leases_by_the_guard() {
+async fn the_watchdog_kills_programs_of_a_stopped_agent_at_the_end_of_their_leases() {
     let stage = Stage::new();
     let coordinator = Coordinator::start().await;
     let agent = stage.agent(&coordinator, &[], IGNORE).await;
@@ -159,27 +165,32 @@ async fn a_stopped_agents_programs_end_with_their_leases_by_the_guard() {
     until("the guard has killed it", || !runs(pid)).await;
     assert!(stage.is_free("a"));
     agent.signal(Signal::CONT);
-    // It may have been in time to renew its lease; whatever it holds next has a program.
+    // The agent may have renewed its lease in time; its next lease gets a program in any case.
     let token = coordinator.grant("cars", "a", false).to_string();
     until("a program runs again", || stage.starts("a").iter().any(|it| it[2] == token)).await;
 }
 
 #[tokio::test]
-async fn a_killed_agents_programs_are_adopted_by_its_successor() {
+async fn a_successor_adopts_the_programs_of_a_killed_agent() {
     let stage = Stage::new();
     let coordinator = Coordinator::start().await;
     let state = stage.path("state").display().to_string();
     let mut agent = stage.agent(&coordinator, &["--state-dir", &state], RUN).await;
     let token = coordinator.grant("cars", "a", false);
     let pid = stage.started("a", 1).await;
-    let guard = guard_of(&agent).await;
+    let guard = watchdog_of(&agent).await;
     agent.kill().await;
     let mut agent = stage.agent(&coordinator, &["--state-dir", &state], RUN).await;
     agent.log.line("adopts it").await;
     agent.ask_until("/v1/lease", |lease| lease["connected"] == true).await;
-    // The watchdog of the previous agent, which would end it with the lease that it knew, is gone.
+    // The watchdog of the previous agent, which would kill it at the old lease end, has been
+    // replaced.
     until("it has ended", || !runs(guard)).await;
-    assert!(runs(pid), "it was ended, though its lease was renewed\n{}", agent.log.text());
+    assert!(
+        runs(pid),
+        "the program was killed although its lease was renewed\n{}",
+        agent.log.text()
+    );
     assert_eq!(stage.starts("a").len(), 1);
     coordinator.revoke("cars", "a");
     coordinator.hear_release(token).await;
@@ -189,7 +200,7 @@ async fn a_killed_agents_programs_are_adopted_by_its_successor() {
 }
 
 #[tokio::test]
-async fn without_a_successor_they_end_with_their_leases_and_without_a_state_folder_at_once() {
+async fn without_a_successor_programs_end_with_their_leases_or_at_once_without_a_state_folder() {
     let stage = Stage::new();
     let coordinator = Coordinator::start().await;
     let state = stage.path("state").display().to_string();
@@ -198,7 +209,7 @@ async fn without_a_successor_they_end_with_their_leases_and_without_a_state_fold
         let stream = format!("with{}", more.len());
         coordinator.grant("cars", &stream, more.is_empty());
         let pid = stage.started(&stream, 1).await;
-        // Not by the harness, which would kill its children, too.
+        // Not with Agent::kill, which would also kill its children.
         kill_process(agent.pid, Signal::KILL).unwrap();
         agent.status().await;
         until("the guard has killed it", || !runs(pid)).await;
@@ -208,7 +219,7 @@ async fn without_a_successor_they_end_with_their_leases_and_without_a_state_fold
 }
 
 #[tokio::test]
-async fn what_no_journal_claims_is_killed_before_anything_else() {
+async fn kills_leftover_programs_without_a_lease_before_anything_else() {
     let stage = Stage::new();
     let coordinator = Coordinator::start().await;
     let state = stage.path("state").display().to_string();
@@ -217,14 +228,14 @@ async fn what_no_journal_claims_is_killed_before_anything_else() {
     let pid = stage.started("a", 1).await;
     agent.kill().await;
     std::fs::remove_file(stage.path("state").join("journal.jsonl")).unwrap();
-    // Another adapter knows no programs.
+    // Another adapter runs no programs.
     let agent = Agent::start(&coordinator, &["--state-dir", &state]).await;
-    assert!(!runs(pid), "it runs beside an agent that does not know it");
+    assert!(!runs(pid), "the program runs although no adapter manages it");
     agent.log.line("runs without a lease").await;
 }
 
 #[tokio::test]
-async fn a_program_that_is_not_there_is_told_and_tried_again() {
+async fn reports_a_missing_program_and_retries() {
     let stage = Stage::new();
     let coordinator = Coordinator::start().await;
     let program = stage.path("feed").display().to_string();
@@ -237,7 +248,7 @@ async fn a_program_that_is_not_there_is_told_and_tried_again() {
     assert!(why.contains("No such file") && why.contains(&program), "{why}");
     assert_eq!(agent.metric("leasehold_agent_processes_missing").await, "1");
     let (_, lease) = agent.ask("GET", "/v1/lease", "").await;
-    assert_eq!(lease["streams"][0]["state"], "held", "the stream is ours");
+    assert_eq!(lease["streams"][0]["state"], "held", "the stream stays held");
 
     let script = std::fs::read_to_string(stage.program(RUN)).unwrap();
     let ready = stage.path("ready");
@@ -251,7 +262,7 @@ async fn a_program_that_is_not_there_is_told_and_tried_again() {
 }
 
 #[tokio::test]
-async fn a_drain_ends_every_program_and_kills_on_request_only() {
+async fn a_drain_terminates_all_programs_and_kills_them_only_with_the_option() {
     let stage = Stage::new();
     let coordinator = Coordinator::start().await;
     let more = ["--process-grace", "50ms", "--process-kill"];
@@ -269,10 +280,10 @@ async fn a_drain_ends_every_program_and_kills_on_request_only() {
     let pid = stage.started("c", 1).await;
     coordinator.revoke("cars", "c");
     agent.log.line("the program has not exited after SIGTERM").await;
-    assert!(runs(pid), "it was killed");
+    assert!(runs(pid), "the program was killed");
     kill_process(pid, Signal::KILL).unwrap();
     coordinator.hear_release(token).await;
-    // Asked twice to end, the agent leaves nothing behind.
+    // After a second signal the agent leaves no program running.
     coordinator.grant("cars", "d", true);
     let pid = stage.started("d", 1).await;
     agent.signal(Signal::TERM);
@@ -284,13 +295,13 @@ async fn a_drain_ends_every_program_and_kills_on_request_only() {
 }
 
 #[tokio::test]
-async fn a_guard_that_is_killed_is_replaced() {
+async fn replaces_a_watchdog_that_was_killed() {
     let stage = Stage::new();
     let coordinator = Coordinator::start().await;
     let agent = stage.agent(&coordinator, &[], IGNORE).await;
     coordinator.grant("cars", "a", false);
     let pid = stage.started("a", 1).await;
-    kill_process(guard_of(&agent).await, Signal::KILL).unwrap();
+    kill_process(watchdog_of(&agent).await, Signal::KILL).unwrap();
     agent.log.line("the agent starts another one").await;
     until("it has started", || agent.log.count("a watchdog has started") == 2).await;
     assert!(runs(pid));

@@ -1,4 +1,4 @@
-//! Agents that are started again with the folder of one that has ended.
+//! Agents that start with the state folder of an agent that has exited.
 
 use std::path::Path;
 
@@ -7,8 +7,8 @@ use rustix::process::Signal;
 use super::coordinator::Coordinator;
 use super::process::{Agent, read, until};
 
-/// An agent with the folder `dir/state`, and a worker that writes a line into `dir/runs` and works
-/// until it is asked to end.
+/// An agent with the folder `dir/state`, and a worker that writes a line into `dir/runs` and runs
+/// until SIGTERM.
 async fn start(coordinator: &Coordinator, dir: &Path) -> Agent {
     let (state, runs) = (dir.join("state"), dir.join("runs"));
     let script =
@@ -18,7 +18,7 @@ async fn start(coordinator: &Coordinator, dir: &Path) -> Agent {
 }
 
 #[tokio::test]
-async fn a_worker_that_has_ended_is_started_again_and_again() {
+async fn starts_the_worker_again_after_each_exit() {
     let dir = tempfile::tempdir().unwrap();
     let (state, told) = (dir.path().join("state"), dir.path().join("told"));
     let coordinator = Coordinator::start().await;
@@ -33,7 +33,7 @@ async fn a_worker_that_has_ended_is_started_again_and_again() {
 }
 
 #[tokio::test]
-async fn one_that_was_told_to_end_takes_jobs_again() {
+async fn takes_jobs_again_after_sigterm_and_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let runs = dir.path().join("runs");
     let coordinator = Coordinator::start().await;
@@ -50,7 +50,7 @@ async fn one_that_was_told_to_end_takes_jobs_again() {
 }
 
 #[tokio::test]
-async fn an_order_of_the_coordinator_stands() {
+async fn does_not_start_the_worker_after_a_drain_that_the_coordinator_ordered() {
     let dir = tempfile::tempdir().unwrap();
     let coordinator = Coordinator::start().await;
     coordinator.pool(1);
@@ -64,10 +64,10 @@ async fn an_order_of_the_coordinator_stands() {
     let state = dir.path().join("state");
     let said = again.log.text();
     assert!(said.contains(&format!("remove {}", state.display())), "{said}");
-    assert_eq!(read(&dir.path().join("runs")), "run\n", "the worker is not started");
+    assert_eq!(read(&dir.path().join("runs")), "run\n", "the worker was started again");
 }
 
-/// A worker without a child's start: the agent's own start is all that there is to see.
+/// Without a child the agent does not see a restart of the worker, only its own.
 #[tokio::test]
 async fn an_agent_without_a_child_takes_jobs_again() {
     let dir = tempfile::tempdir().unwrap();

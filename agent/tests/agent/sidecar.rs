@@ -1,4 +1,5 @@
-//! The agent as a sidecar: it starts before its worker, outlives its drain, and ends when asked to.
+//! The agent as a sidecar: it starts before its worker, keeps running after a drain, and exits on
+//! SIGTERM.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::coordinator::Coordinator;
 use super::drain::phase;
-use super::process::{Agent, converse};
+use super::process::{Agent, exchange};
 
 fn report(message: &AgentMessage) -> Option<Report> {
     match message {
@@ -29,7 +30,7 @@ fn beat_of(running: u32, wanted: DrainPhase) -> impl Fn(&AgentMessage) -> Option
 }
 
 #[tokio::test]
-async fn it_stays_after_a_drain_until_it_is_told_to_end() {
+async fn stays_after_a_drain_until_sigterm() {
     let coordinator = Coordinator::start().await;
     coordinator.pool(2);
     let mut agent = Agent::start(&coordinator, &["--sidecar"]).await;
@@ -48,7 +49,7 @@ async fn it_stays_after_a_drain_until_it_is_told_to_end() {
 }
 
 #[tokio::test]
-async fn the_first_that_nobody_has_visited_ends_with_its_drain_for_a_sigterm_may_be_lost() {
+async fn a_first_agent_without_any_connection_exits_after_its_drain() {
     for visited in [false, true] {
         let coordinator = Coordinator::start().await;
         coordinator.pool(2);
@@ -63,7 +64,11 @@ async fn the_first_that_nobody_has_visited_ends_with_its_drain_for_a_sigterm_may
         coordinator.hear("the farewell", phase(DrainPhase::Leaving)).await;
         if visited {
             agent.log.line("the agent stays until it gets a signal").await;
-            assert_eq!(agent.ask("GET", "/v1/lease", "").await.0, 200, "its worker may come");
+            assert_eq!(
+                agent.ask("GET", "/v1/lease", "").await.0,
+                200,
+                "its worker may still start"
+            );
             agent.signal(Signal::TERM);
         }
         assert_eq!(agent.code().await, Some(0));
@@ -71,7 +76,7 @@ async fn the_first_that_nobody_has_visited_ends_with_its_drain_for_a_sigterm_may
 }
 
 #[tokio::test]
-async fn sigterm_ends_it_at_once_and_its_successor_counts_on() {
+async fn sigterm_ends_it_at_once_and_its_successor_continues_from_the_journal() {
     let dir = tempfile::tempdir().unwrap();
     let state = dir.path().display().to_string();
     for signal in [Signal::TERM, Signal::INT] {
@@ -92,7 +97,7 @@ async fn sigterm_ends_it_at_once_and_its_successor_counts_on() {
             }
             _ => false,
         };
-        assert_eq!(coordinator.count(drains), 0, "it drained, or gave something back");
+        assert_eq!(coordinator.count(drains), 0, "it drained or released something");
 
         coordinator.forget();
         let mut successor = Agent::start(&coordinator, &more).await;
@@ -100,7 +105,7 @@ async fn sigterm_ends_it_at_once_and_its_successor_counts_on() {
         assert_eq!(report.jobs, Jobs::Running(2));
         assert_eq!(report.drain, DrainPhase::Working);
         assert_eq!(report.streams.iter().map(|held| held.token).collect::<Vec<_>>(), [token]);
-        assert_eq!(successor.ask("PUT", "/v1/jobs/a", "").await.0, 200, "it is known still");
+        assert_eq!(successor.ask("PUT", "/v1/jobs/a", "").await.0, 200, "the job is still known");
         successor.pool(3).await;
         successor.kill().await;
         std::fs::remove_file(dir.path().join("journal.jsonl")).unwrap();
@@ -108,7 +113,7 @@ async fn sigterm_ends_it_at_once_and_its_successor_counts_on() {
 }
 
 #[tokio::test]
-async fn past_a_drains_deadline_it_goes_on_reporting_until_the_last_job_has_ended() {
+async fn keeps_reporting_after_the_drain_deadline_until_the_last_job_has_ended() {
     let coordinator = Coordinator::start().await;
     coordinator.pool(2);
     let more = ["--sidecar", "--drain-deadline", "100ms"];
@@ -131,13 +136,14 @@ async fn past_a_drains_deadline_it_goes_on_reporting_until_the_last_job_has_ende
 }
 
 #[tokio::test]
-async fn a_worker_that_is_started_again_in_its_pod_works_again_unless_a_drain_was_ordered() {
+async fn a_worker_restart_cancels_a_drain_unless_the_coordinator_ordered_it() {
     let coordinator = Coordinator::start().await;
     coordinator.pool(2);
     let agent = Agent::start(&coordinator, &["--sidecar"]).await;
     agent.pool(2).await;
     assert_eq!(agent.ask("POST", "/v1/start", r#"{"start_id":"1"}"#).await.0, 200);
-    // A kubelet whose liveness probe fails runs the hook, ends the container and starts another.
+    // After a failed liveness probe a kubelet runs the hook, stops the container and starts
+    // another.
     assert_eq!(agent.ask("POST", "/v1/drain?wait=true", "").await, (200, json!({"jobs_left": 0})));
     coordinator.hear("the farewell", phase(DrainPhase::Leaving)).await;
     coordinator.forget();
@@ -166,8 +172,8 @@ async fn the_port_for_health_serves_health_and_metrics_and_no_worker_api() {
     let port: u16 = address.rsplit(':').next().unwrap().parse().unwrap();
     let ask = async |method: &str, path: &str| {
         let socket = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.unwrap();
-        // As a kubelet asks: by the pod's address.
-        converse(socket, method, path, "Host: 10.1.2.3:7412\r\n", "").await
+        // With the pod's address as the host, as a kubelet does.
+        exchange(socket, method, path, "Host: 10.1.2.3:7412\r\n", "").await
     };
     for path in ["/livez", "/readyz", "/healthz"] {
         assert_eq!(ask("GET", path).await, (200, "ok\n".into()), "{path}");
@@ -185,7 +191,7 @@ async fn the_port_for_health_serves_health_and_metrics_and_no_worker_api() {
     let lease = agent.ask("GET", "/v1/lease", "").await.1;
     assert_eq!((&lease["draining"], &lease["pool"]["running"]), (&json!(false), &json!(0)));
 
-    // Nobody keeps a connection for himself: there are few, and the kubelet needs one.
+    // Connections are closed after one request, so that the kubelet always gets one.
     let mut socket = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.unwrap();
     socket.write_all(b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
     let mut answer = String::new();
@@ -193,10 +199,10 @@ async fn the_port_for_health_serves_health_and_metrics_and_no_worker_api() {
     assert!(answer.contains("connection: close\r\n"), "{answer}");
 }
 
-/// How `drain` without an agent to ask ends: it ran.
+/// Whether the program runs: `drain` without an agent exits with 1.
 fn runs(program: &Path) -> bool {
-    let nobody = ["drain", "--addr", "http://127.0.0.1:1"];
-    Command::new(program).args(nobody).output().unwrap().status.code() == Some(1)
+    let args = ["drain", "--addr", "http://127.0.0.1:1"];
+    Command::new(program).args(args).output().unwrap().status.code() == Some(1)
 }
 
 #[tokio::test]
@@ -211,8 +217,8 @@ async fn a_shared_program_is_replaced_while_the_old_one_runs() {
     let mut old = old.arg("1000").kill_on_drop(true).spawn().unwrap();
     let more = ["--sidecar", "--share-dir", &share.display().to_string()];
     let mut agent = Agent::start(&coordinator, &more).await;
-    assert!(runs(&program), "the copy is no agent");
-    assert!(old.try_wait().unwrap().is_none(), "what ran has ended");
+    assert!(runs(&program), "the copy is not the agent");
+    assert!(old.try_wait().unwrap().is_none(), "the old program has exited");
     old.kill().await.unwrap();
 
     // The next agent finds its own copy in use, and leaves it.
@@ -221,7 +227,7 @@ async fn a_shared_program_is_replaced_while_the_old_one_runs() {
     let mut waits = waits.spawn().unwrap();
     agent.kill().await;
     let _successor = Agent::start(&coordinator, &more).await;
-    assert!(runs(&program), "the copy is no agent");
-    assert!(waits.try_wait().unwrap().is_none(), "what ran has ended");
+    assert!(runs(&program), "the copy is not the agent");
+    assert!(waits.try_wait().unwrap().is_none(), "the old program has exited");
     waits.kill().await.unwrap();
 }

@@ -1,4 +1,4 @@
-//! The adapter `travis` against a stand-in of the Travis worker that has all its traps.
+//! The adapter `travis` against a fake Travis worker with all known pitfalls of the real one.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -14,8 +14,8 @@ use super::process::{Agent, read, until};
 const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/travis_worker.py");
 const AUTH: &str = "user:Tr4vis";
 
-/// A Travis worker that runs; it is killed at the end of its test. Its jobs run until the test
-/// ends them.
+/// A running Travis worker; it is killed at the end of its test. Its jobs run until the test ends
+/// them.
 struct Worker {
     process: tokio::process::Child,
     address: SocketAddr,
@@ -73,12 +73,12 @@ impl Worker {
         std::fs::remove_file(&self.jobs()[0]).unwrap();
     }
 
-    /// Ends the job of the processor that came last, which is the first to drain.
+    /// Ends the job of the newest processor, which is the first to drain.
     fn end_last_job(&self) {
         std::fs::remove_file(self.jobs().last().unwrap()).unwrap();
     }
 
-    /// The most jobs that ever ran at once.
+    /// The most jobs that ran at once.
     fn peak(&self) -> i32 {
         let mut running = 0;
         let change = |line: &Value| match line["what"].as_str().unwrap() {
@@ -99,16 +99,20 @@ impl Worker {
         kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
     }
 
-    /// It has ended by itself, and no trap was stepped into.
+    /// Waits until it has exited by itself, and checks that no pitfall was hit.
     async fn leaves(&mut self) {
         let ended = tokio::time::timeout(super::coordinator::PATIENCE, self.process.wait()).await;
-        assert_eq!(ended.expect("it does not end").unwrap().code(), Some(0));
+        assert_eq!(ended.expect("the worker exits").unwrap().code(), Some(0));
         assert_eq!((self.count("exit"), self.count("trap")), (1, 0), "{:?}", self.lines());
     }
 
-    /// It lives, and no trap was stepped into.
+    /// Checks that it runs, and that no pitfall was hit.
     fn is_well(&mut self) {
-        assert!(self.process.try_wait().unwrap().is_none(), "it has ended: {:?}", self.lines());
+        assert!(
+            self.process.try_wait().unwrap().is_none(),
+            "the worker has exited: {:?}",
+            self.lines()
+        );
         let traps = self.count("trap") + self.count("toggled_again");
         assert_eq!(traps, 0, "{:?}", self.lines());
     }
@@ -129,7 +133,7 @@ async fn start(coordinator: &Coordinator, worker: &Worker, more: &[&str]) -> Age
 }
 
 #[tokio::test]
-async fn it_is_told_nothing_before_it_is_ready_and_then_its_size() {
+async fn sends_no_order_before_the_worker_is_ready() {
     let dir = tempfile::tempdir().unwrap();
     let ready = dir.path().join("ready");
     let option = ready.display().to_string();
@@ -148,7 +152,7 @@ async fn it_is_told_nothing_before_it_is_ready_and_then_its_size() {
 }
 
 #[tokio::test]
-async fn a_shrunk_pool_counts_until_its_jobs_have_ended_and_never_overshoots() {
+async fn a_smaller_pool_counts_until_its_jobs_have_ended_and_never_exceeds_the_size() {
     let dir = tempfile::tempdir().unwrap();
     let mut worker = Worker::start(dir.path(), &[]).await;
     let coordinator = Coordinator::start().await;
@@ -158,14 +162,14 @@ async fn a_shrunk_pool_counts_until_its_jobs_have_ended_and_never_overshoots() {
     coordinator.hear_count(3, 3).await;
     coordinator.forget();
     coordinator.pool(1);
-    until("it was told", || worker.lines().iter().any(|line| line["size"] == 1)).await;
-    // All three run on; when one has ended, two count.
+    until("the order arrived", || worker.lines().iter().any(|line| line["size"] == 1)).await;
+    // All three jobs still run; when one has ended, two count.
     worker.end_last_job();
     coordinator.hear_count(2, 2).await;
     let freed = |message: &AgentMessage| told(message, 1, 1) || told(message, 1, 2);
     assert_eq!(coordinator.count(freed), 0, "freed while two jobs run");
     assert_eq!(worker.jobs().len(), 2);
-    // Back to three: one more, not two.
+    // Size 3 again: one more job, not two.
     coordinator.forget();
     coordinator.pool(3);
     worker.runs(3).await;
@@ -178,7 +182,7 @@ async fn a_shrunk_pool_counts_until_its_jobs_have_ended_and_never_overshoots() {
 }
 
 #[tokio::test]
-async fn zero_leaves_the_process_again_and_again_also_under_a_new_agent() {
+async fn size_0_keeps_the_process_repeatedly_and_after_an_agent_restart() {
     let dir = tempfile::tempdir().unwrap();
     let mut worker = Worker::start(dir.path(), &[]).await;
     let coordinator = Coordinator::start().await;
@@ -190,7 +194,7 @@ async fn zero_leaves_the_process_again_and_again_also_under_a_new_agent() {
         worker.runs(2).await;
         coordinator.hear_count(2, 2).await;
         coordinator.pool(0);
-        until("it was told", || worker.count("shut_down") == round).await;
+        until("the order arrived", || worker.count("shut_down") == round).await;
         if round == 1 {
             agent.kill().await;
             agent = start(&coordinator, &worker, &["--state-dir", &state]).await;
@@ -200,7 +204,7 @@ async fn zero_leaves_the_process_again_and_again_also_under_a_new_agent() {
         coordinator.hear_count(0, 0).await;
         worker.is_well();
     }
-    // A paused worker would ignore its container's stop signal: the drain ends it.
+    // A paused worker ignores the stop signal of its container, so the drain ends it.
     agent.signal(Signal::TERM);
     assert_eq!(agent.code().await, Some(0));
     worker.leaves().await;
@@ -208,7 +212,7 @@ async fn zero_leaves_the_process_again_and_again_also_under_a_new_agent() {
 }
 
 #[tokio::test]
-async fn a_drain_ends_with_the_last_job_and_nothing_grows_after_it_began() {
+async fn a_drain_ends_with_the_last_job_and_the_pool_never_grows_in_it() {
     let dir = tempfile::tempdir().unwrap();
     let mut worker = Worker::start(dir.path(), &[]).await;
     let coordinator = Coordinator::start().await;
@@ -217,7 +221,7 @@ async fn a_drain_ends_with_the_last_job_and_nothing_grows_after_it_began() {
     worker.runs(2).await;
     coordinator.hear_count(2, 2).await;
     agent.signal(Signal::TERM);
-    until("it was told", || worker.count("shut_down") == 1).await;
+    until("the order arrived", || worker.count("shut_down") == 1).await;
     coordinator.pool(4);
     worker.end_job();
     coordinator.hear_count(1, 1).await;
@@ -235,14 +239,14 @@ async fn a_drain_ends_with_the_last_job_and_nothing_grows_after_it_began() {
 }
 
 #[tokio::test]
-async fn a_drain_of_a_worker_without_jobs_waits_until_it_takes_none() {
+async fn a_drain_of_an_idle_worker_waits_until_it_takes_no_jobs() {
     let dir = tempfile::tempdir().unwrap();
-    // Its processors wait for a job for a minute.
+    // Its processors wait a minute for a job.
     let mut worker = Worker::start(dir.path(), &["--pause-ms", "600000"]).await;
     let coordinator = Coordinator::start().await;
     coordinator.pool(2);
     let mut agent = start(&coordinator, &worker, &[]).await;
-    until("it was told", || worker.count("size") == 1).await;
+    until("the order arrived", || worker.count("size") == 1).await;
     agent.signal(Signal::TERM);
     assert_eq!(agent.code().await, Some(0));
     assert_eq!(worker.count("shut_down"), 1);
@@ -250,7 +254,7 @@ async fn a_drain_of_a_worker_without_jobs_waits_until_it_takes_none() {
 }
 
 #[tokio::test]
-async fn a_worker_that_is_started_again_in_its_drain_is_kept_at_0() {
+async fn a_worker_that_restarts_during_its_drain_stays_at_0() {
     let dir = tempfile::tempdir().unwrap();
     let mut worker = Worker::start(dir.path(), &[]).await;
     let address = worker.address;
@@ -258,19 +262,19 @@ async fn a_worker_that_is_started_again_in_its_drain_is_kept_at_0() {
     coordinator.pool(2);
     coordinator.grant("cars", "held", true);
     let agent = start(&coordinator, &worker, &[]).await;
-    // The stream keeps the drain from its end.
+    // A held stream keeps the drain from ending.
     agent.ask_until("/v1/lease", |lease| lease["streams"][0]["state"] == "held").await;
     worker.runs(2).await;
     coordinator.hear_count(2, 2).await;
     agent.signal(Signal::TERM);
-    until("it was told", || worker.count("shut_down") == 1).await;
+    until("the order arrived", || worker.count("shut_down") == 1).await;
     worker.end_job();
     worker.end_job();
     worker.leaves().await;
     let next = dir.path().join("next");
     std::fs::create_dir(&next).unwrap();
     let mut worker = Worker::start_of_size(&next, address, 2, &[]).await;
-    until("it was told", || worker.count("shut_down") == 1).await;
+    until("the order arrived", || worker.count("shut_down") == 1).await;
     worker.end_job();
     worker.end_job();
     worker.runs(0).await;
@@ -278,7 +282,7 @@ async fn a_worker_that_is_started_again_in_its_drain_is_kept_at_0() {
 }
 
 #[tokio::test]
-async fn the_jobs_of_a_process_that_is_gone_are_over_and_the_next_one_is_told_anew() {
+async fn jobs_end_with_their_process_and_the_next_process_gets_the_size_again() {
     let dir = tempfile::tempdir().unwrap();
     let mut worker = Worker::start(dir.path(), &[]).await;
     let address = worker.address;
@@ -304,7 +308,7 @@ async fn the_jobs_of_a_process_that_is_gone_are_over_and_the_next_one_is_told_an
 }
 
 #[tokio::test]
-async fn a_worker_that_shuts_down_by_itself_is_given_no_processors() {
+async fn a_worker_that_shuts_down_by_itself_gets_no_processors() {
     let dir = tempfile::tempdir().unwrap();
     let mut worker = Worker::start(dir.path(), &[]).await;
     let coordinator = Coordinator::start().await;
@@ -326,7 +330,7 @@ async fn a_worker_that_shuts_down_by_itself_is_given_no_processors() {
 }
 
 #[tokio::test]
-async fn lost_answers_change_nothing_but_the_time_it_takes() {
+async fn lost_answers_only_delay_a_change() {
     let dir = tempfile::tempdir().unwrap();
     let mut worker = Worker::start(dir.path(), &["--lose-every", "2"]).await;
     let coordinator = Coordinator::start().await;
@@ -336,7 +340,7 @@ async fn lost_answers_change_nothing_but_the_time_it_takes() {
         coordinator.pool(size);
         let settling = async {
             while coordinator.count(|message| told(message, size, size)) == 0 {
-                // One that has not been told begins the next.
+                // A worker without the new size begins the next job.
                 if worker.jobs().len() > size as usize {
                     worker.end_job();
                 }
@@ -352,7 +356,7 @@ async fn lost_answers_change_nothing_but_the_time_it_takes() {
 }
 
 #[tokio::test]
-async fn a_wrong_password_is_named_and_not_shown() {
+async fn reports_a_wrong_password_without_showing_it() {
     let dir = tempfile::tempdir().unwrap();
     let worker = Worker::start(dir.path(), &[]).await;
     let coordinator = Coordinator::start().await;

@@ -1,4 +1,4 @@
-//! What a worker can ask, over HTTP and gRPC on one port and over a Unix socket.
+//! The worker API over HTTP and gRPC on one port, and over a Unix socket.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -9,10 +9,10 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tonic::Code;
 
 use super::coordinator::{Coordinator, PATIENCE};
-use super::process::{Agent, converse};
+use super::process::{Agent, exchange};
 
 #[tokio::test]
-async fn a_job_begins_is_refused_without_a_slot_and_ends() {
+async fn begins_and_ends_a_job_and_refuses_one_without_a_slot() {
     let coordinator = Coordinator::start().await;
     let agent = Agent::start(&coordinator, &[]).await;
     let (status, refused) = agent.ask("PUT", "/v1/jobs/a", "").await;
@@ -31,7 +31,7 @@ async fn a_job_begins_is_refused_without_a_slot_and_ends() {
     let name = "leasehold_agent_begin_refused_total{reason=\"no_slot\"}";
     assert_eq!(agent.metric(name).await, "1");
 
-    // One that waits gets the slot that the end frees.
+    // A waiting job gets the slot that an end frees.
     let waits = agent.ask("PUT", "/v1/jobs/b%2Fc?wait_ms=20000", "");
     let frees = async { agent.ask("DELETE", "/v1/jobs/a", "").await };
     let (waited, ended) = tokio::join!(waits, frees);
@@ -63,7 +63,7 @@ async fn a_long_poll_and_a_watch_see_a_change() {
     let mut next = async || -> serde_json::Value {
         loop {
             let line = tokio::time::timeout(PATIENCE, lines.next_line()).await.unwrap();
-            let line = line.unwrap().expect("the watch goes on");
+            let line = line.unwrap().expect("another line");
             if line.starts_with('{') {
                 return serde_json::from_str(&line).unwrap();
             }
@@ -90,7 +90,7 @@ async fn a_long_poll_and_a_watch_see_a_change() {
 }
 
 #[tokio::test]
-async fn grpc_and_reflection_are_served_on_the_same_port() {
+async fn serves_grpc_and_reflection_on_the_same_port() {
     let coordinator = Coordinator::start().await;
     let agent = Agent::start(&coordinator, &[]).await;
     let mut client = WorkerServiceClient::new(agent.channel().await);
@@ -118,7 +118,7 @@ async fn grpc_and_reflection_are_served_on_the_same_port() {
     assert!(!services.contains("AdminService"), "{services}");
 }
 
-/// Asks for the list of services, as grpcurl does.
+/// Requests the list of services, as grpcurl does.
 async fn reflected(agent: &Agent) -> String {
     use tonic_reflection::pb::v1::ServerReflectionRequest;
     use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
@@ -131,7 +131,7 @@ async fn reflected(agent: &Agent) -> String {
 }
 
 #[tokio::test]
-async fn a_unix_socket_serves_the_same_to_its_owner_only() {
+async fn serves_the_same_on_a_unix_socket_for_its_owner_only() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("agent.sock");
     let coordinator = Coordinator::start().await;
@@ -141,13 +141,13 @@ async fn a_unix_socket_serves_the_same_to_its_owner_only() {
     assert_eq!(mode & 0o777, 0o600);
     let ask = async || {
         let socket = tokio::net::UnixStream::connect(&path).await.unwrap();
-        converse(socket, "GET", "/v1/lease", "Host: anything\r\n", "").await
+        exchange(socket, "GET", "/v1/lease", "Host: anything\r\n", "").await
     };
     let (status, lease) = ask().await;
     assert_eq!(status, 200);
     assert!(lease.contains(r#""worker":"w1""#), "{lease}");
 
-    // A socket that a killed agent left behind does not stop its successor; a live one does.
+    // A successor replaces the socket of a killed agent, but not one in use.
     let coordinators = coordinator.address.to_string();
     let second = ["run", "--coordinator", &coordinators, "--cluster", "ci", "--worker", "w2"];
     let second = [&second[..], &["--listen", "127.0.0.1:0", "--socket", &text]].concat();
@@ -163,7 +163,7 @@ async fn a_unix_socket_serves_the_same_to_its_owner_only() {
 }
 
 #[tokio::test]
-async fn a_count_and_a_new_start_are_told_to_the_coordinator() {
+async fn reports_a_count_and_a_new_start_to_the_coordinator() {
     use leasehold_types::message::{AgentMessage, Jobs};
     let coordinator = Coordinator::start().await;
     let agent = Agent::start(&coordinator, &[]).await;

@@ -1,6 +1,6 @@
-//! A drain: no new job, streams released, jobs end by themselves, and the agent leaves, empty
-//! or at the deadline. One that stays says at the deadline what is left, and leaves when all is
-//! done.
+//! A drain: no new job begins, streams are released, jobs end by themselves, and the agent leaves
+//! when nothing is left or at the deadline. An agent that stays reports at the deadline what is
+//! left, and leaves when nothing is.
 
 use std::time::Duration;
 
@@ -12,20 +12,21 @@ use crate::effect::{Effect, Notice, Target, WakeReason, Wakeup};
 use crate::journal::{Journal, JournalError, Record};
 use crate::lease::Outstanding;
 
-/// The drain's deadline where neither the agent's flags nor a coordinator has given one.
+/// The deadline of a drain if neither the agent's flags nor a coordinator has set one.
 const DEADLINE_DEFAULT: Duration = Duration::from_secs(2 * 3600);
+
 impl<J: Journal> Holder<J> {
-    /// Begins a drain; twice is once.
+    /// Begins a drain. Does nothing if one has begun.
     pub fn drain(&mut self, now: Moment) {
         self.drain_remembered = false;
         if self.draining() {
             return;
         }
-        let _ = self.write_or_owe(Record::Draining);
+        let _ = self.write_or_defer(Record::Draining);
         self.drain = Drain::Draining { since: now, overdue: false };
         self.notice(Notice::DrainStarted);
         let deadline = now + self.drain_deadline();
-        self.give_back_unshown();
+        self.release_unshown();
         for held in self.streams.values_mut() {
             held.revoked.get_or_insert(deadline);
         }
@@ -34,7 +35,7 @@ impl<J: Journal> Holder<J> {
         self.check_drain(now);
     }
 
-    /// The coordinator wants a drain.
+    /// Begins a drain that the coordinator orders.
     pub(super) fn drain_by_order(&mut self, now: Moment) {
         self.drain(now);
         if !self.drain_ordered {
@@ -43,9 +44,9 @@ impl<J: Journal> Holder<J> {
         }
     }
 
-    /// The worker was restarted. A drain that its hook began, beside an agent that stays, was
-    /// for the previous process, which did not end with its pod; and so was one that an agent
-    /// before this one was asked for. One that the coordinator wants goes on.
+    /// The worker restarted. Cancels a drain that applied to its previous process: one that a hook
+    /// requested from an agent that stays, or one that a previous agent was asked for. A drain that
+    /// the coordinator ordered continues.
     pub(super) fn resume(&mut self, now: Moment) -> Result<(), JournalError> {
         let over = self.draining() && !self.drain_ordered && !self.link.is_superseded();
         if !over || !(self.config.stays || self.drain_remembered) {
@@ -53,26 +54,26 @@ impl<J: Journal> Holder<J> {
         }
         self.end_drain(now)?;
         self.effects.push_back(Effect::Resumed);
-        // Only a report ends a drain for the coordinator.
+        // The coordinator learns of the cancelled drain only from a report.
         self.redial(Target::Next, now);
         Ok(())
     }
 
-    /// The worker works again.
+    /// Ends the drain, so that the worker may take jobs and streams again.
     pub(super) fn end_drain(&mut self, now: Moment) -> Result<(), JournalError> {
         // The coordinator forgets an agent that leaves, and may have admitted another one under
         // this name since, with any incarnation. This journal does not know that agent's leases.
-        let told = self.left && !self.owed.contains(&Record::Left);
-        if told && !mutation::on(Mutation::LeftStaysComplete) {
-            self.begin_anew(self.config.incarnation, now)?;
+        let reported = self.left && !self.deferred.contains(&Record::Left);
+        if reported && !mutation::on(Mutation::LeftStaysComplete) {
+            self.restart_journal(self.config.incarnation, now)?;
         }
         self.write(&Record::DrainOver)?;
         (self.left, self.drain_remembered) = (false, false);
-        // It was reported as not in effect: the coordinator must grant it again.
+        // The pool was reported as not in effect: the coordinator must grant it again.
         if !mutation::on(Mutation::ResumedPool) {
             self.pool = None;
         }
-        self.owed.retain(|record| !matches!(record, Record::Draining | Record::Left));
+        self.deferred.retain(|record| !matches!(record, Record::Draining | Record::Left));
         self.drain = Drain::Working;
         self.notice(Notice::DrainOver);
         Ok(())
@@ -88,12 +89,12 @@ impl<J: Journal> Holder<J> {
         Some(Wakeup { at, reason: WakeReason::DrainDeadline })
     }
 
-    /// What keeps the worker from being done, for people.
+    /// What the drain waits for, for people.
     #[must_use]
     pub fn outstanding(&self) -> Outstanding {
-        let told = self.jobs_known || !self.link.has_been_welcomed();
+        let jobs_known = self.jobs_known || !self.link.has_been_welcomed();
         Outstanding {
-            jobs: told.then(|| self.running()),
+            jobs: jobs_known.then(|| self.running()),
             slots_max: self.pool.map_or(0, |pool| pool.size),
             obeyed: self.count.map_or(0, |count| count.obeyed),
             streams: self.streams.len(),
@@ -102,79 +103,80 @@ impl<J: Journal> Holder<J> {
         }
     }
 
-    /// Ends the drain where nothing is left, or its time is over.
+    /// Ends the drain if nothing is left or the deadline has passed.
     pub(super) fn check_drain(&mut self, now: Moment) {
         match self.drain {
-            // The other agent reports its end.
+            // The newer agent handles the drain.
             _ if self.link.is_superseded() => {}
             Drain::Working | Drain::Left => {}
             Drain::Draining { since, overdue } => {
-                self.give_back_unshown();
-                // An agent that was never welcomed, and remembers nothing, has let nothing begin.
+                self.release_unshown();
+                // Without a memory and a welcome, the agent has never admitted a job.
                 let idle = !self.jobs_known && !self.link.has_been_welcomed();
-                let told = self.jobs_known || idle;
-                // One that reports counts may start jobs until it says that it keeps to 0.
+                let jobs_known = self.jobs_known || idle;
+                // A worker that reports counts may start jobs until it confirms pool size 0.
                 let obeyed = self.count.map_or(0, |count| count.obeyed);
-                let empty = told && self.running() == 0 && obeyed == 0 && self.streams.is_empty();
+                let empty =
+                    jobs_known && self.running() == 0 && obeyed == 0 && self.streams.is_empty();
                 let late = since + self.drain_deadline() <= now;
                 if empty && idle {
                     self.leave(false);
                 } else if empty || (late && !self.config.stays) {
                     self.drain = Drain::Leaving { give_up: now + self.config.goodbye_max };
-                    self.say_goodbye(now);
+                    self.report_leaving(now);
                 } else if late && !overdue {
                     self.drain = Drain::Draining { since, overdue: true };
                     self.effects.push_back(Effect::DrainOverdue { jobs_left: self.running() });
                 }
             }
             Drain::Leaving { give_up } if give_up <= now => self.leave(false),
-            // The link has come to life since.
-            Drain::Leaving { .. } => self.say_goodbye(now),
+            // The link may be live by now.
+            Drain::Leaving { .. } => self.report_leaving(now),
         }
     }
 
-    /// The drain is over, and a coordinator was `told` or could not be.
-    pub(super) fn leave(&mut self, told: bool) {
+    /// Ends the drain; `reported` says whether a coordinator has received the report.
+    pub(super) fn leave(&mut self, reported: bool) {
         self.drain = Drain::Left;
         self.write_if_possible(&Record::DrainEnded);
         let jobs_left = self.running();
-        self.effects.push_back(Effect::DrainEnded { jobs_left, told });
+        self.effects.push_back(Effect::DrainEnded { jobs_left, reported });
         self.stop_link();
     }
 
-    /// Releases what the worker never saw, and so will never let go.
-    fn give_back_unshown(&mut self) {
+    /// Releases leases that the worker has never seen, and so will never release.
+    fn release_unshown(&mut self) {
         let unshown = self.streams.iter().filter(|(_, held)| !held.shown);
         let unshown: Vec<_> = unshown.map(|(stream, held)| (stream.clone(), held.token)).collect();
         for (stream, token) in unshown {
-            // What cannot be written now is released when the drain is looked at again.
-            let _ = self.give_back(&stream, token);
+            // If this cannot be written, the next check of the drain tries again.
+            let _ = self.release(&stream, token);
         }
     }
 
-    /// Says that nothing is left, once that is recorded. Where it cannot be before the agent
-    /// gives up, it reports nothing: what it held counts until the platform says that it is gone.
-    fn say_goodbye(&mut self, now: Moment) {
+    /// Reports that the agent leaves, after recording it. If it cannot be recorded in time, nothing
+    /// is reported: the leases count until the platform reports that the worker is gone.
+    fn report_leaving(&mut self, now: Moment) {
         if !self.link.is_live() {
             return;
         }
         self.write_left();
-        let _ = self.write_owed();
-        if self.may_leave() {
+        let _ = self.write_deferred();
+        if self.may_report_leaving() {
             self.beat(now);
             self.leave(true);
         }
     }
 
-    /// Records that it is about to report that it leaves.
+    /// Records that the agent is about to report that it leaves.
     pub(super) fn write_left(&mut self) {
         if !std::mem::replace(&mut self.left, true) {
-            let _ = self.write_or_owe(Record::Left);
+            let _ = self.write_or_defer(Record::Left);
         }
     }
 
     fn drain_deadline(&self) -> Duration {
-        let told = self.terms.map(|terms| terms.drain_deadline);
-        self.config.drain_deadline.or(told).unwrap_or(DEADLINE_DEFAULT)
+        let ordered = self.terms.map(|terms| terms.drain_deadline);
+        self.config.drain_deadline.or(ordered).unwrap_or(DEADLINE_DEFAULT)
     }
 }

@@ -1,4 +1,4 @@
-//! What grants do to what is held, and what time does.
+//! Applies grants to the held leases, and expires them.
 
 use leasehold_types::message::{Grant, PoolGrant, Release, StreamGrant, StreamState};
 use leasehold_types::mutation::{self, Mutation};
@@ -8,24 +8,24 @@ use super::{Held, Holder, Pool};
 use crate::effect::{Effect, Notice, Target};
 use crate::journal::{Journal, JournalError, Record};
 
-/// What a grant changes beside the end of the leases.
+/// What a grant changes besides the end of the leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Change {
     Nothing,
-    /// Only where documents go next.
+    /// Only routes.
     Routes,
-    /// What is held.
+    /// The held leases.
     Leases,
 }
 
 impl<J: Journal> Holder<J> {
     pub(super) fn grant(&mut self, grant: &Grant, now: Moment) {
         if self.epoch != Some(grant.epoch) && !mutation::on(Mutation::ObeyLowerEpoch) {
-            self.offence("a grant of another epoch", now);
+            self.protocol_violation("a grant of another epoch", now);
             return;
         }
         if !self.link.has_reported() {
-            self.offence("a grant before the report", now);
+            self.protocol_violation("a grant before the report", now);
             return;
         }
         self.link.answered(grant.nonce);
@@ -43,12 +43,12 @@ impl<J: Journal> Holder<J> {
         }
         match self.apply(grant, now) {
             Ok(changed) => self.applied(grant, changed, now),
-            // Nothing of it is in force: the coordinator learns that from the next report.
+            // The grant has no effect: the coordinator learns it from the next report.
             Err(_) => self.redial(Target::Next, now),
         }
     }
 
-    /// Ends what has no time left.
+    /// Ends the leases whose time has passed.
     pub(super) fn expire(&mut self, now: Moment) {
         if mutation::on(Mutation::KeepAfterExpiry) {
             return;
@@ -63,7 +63,7 @@ impl<J: Journal> Holder<J> {
         for (stream, token) in ended {
             self.notice(Notice::StreamExpired(stream.clone(), token));
             self.streams.remove(&stream);
-            if self.write_or_owe(stream_ended(&stream, token)).is_ok() {
+            if self.write_or_defer(stream_ended(&stream, token)).is_ok() {
                 self.released.push(Release { stream, token });
             }
         }
@@ -83,12 +83,8 @@ impl<J: Journal> Holder<J> {
         streams.chain(self.pool_end()).min()
     }
 
-    /// Releases a stream: written first, then reported.
-    pub(super) fn give_back(
-        &mut self,
-        stream: &StreamKey,
-        token: Token,
-    ) -> Result<(), JournalError> {
+    /// Releases a stream: records it first, then reports it.
+    pub(super) fn release(&mut self, stream: &StreamKey, token: Token) -> Result<(), JournalError> {
         if !mutation::on(Mutation::ReleaseUnwritten) {
             self.write(&stream_ended(stream, token))?;
         }
@@ -98,7 +94,7 @@ impl<J: Journal> Holder<J> {
         Ok(())
     }
 
-    /// When the pool falls to its floor; none where it has fallen, or never will.
+    /// When the pool expires to its floor; none if it has expired or does not expire.
     fn pool_end(&self) -> Option<Moment> {
         let falls = self.pool.is_some_and(|pool| pool.size > pool.floor) && !self.pool_expired;
         falls.then_some(self.renewed_until)
@@ -119,13 +115,13 @@ impl<J: Journal> Holder<J> {
             changed = changed.max(self.apply_stream(stream, grant.snapshot, before, until, now)?);
         }
         if grant.snapshot {
-            changed = changed.max(self.apply_absence(grant, until, now)?);
+            changed = changed.max(self.revoke_unlisted(grant, until, now)?);
         }
         if until > self.renewed_until {
-            // Unwritten, a successor would release what the worker still uses; and it would
-            // claim what has ended without a record of that.
+            // Without this record a successor would release what the worker still uses. Without the
+            // deferred records it would claim what has ended.
             if !mutation::on(Mutation::RenewedBeforeOwed) {
-                self.write_owed()?;
+                self.write_deferred()?;
             }
             if !mutation::on(Mutation::RenewalUnwritten) {
                 self.write(&Record::Renewed { until })?;
@@ -137,8 +133,8 @@ impl<J: Journal> Holder<J> {
         Ok(changed)
     }
 
-    /// The end of all leases once this grant is applied: counted from when the beat that it
-    /// echoes was sent, however long the grant was on its way.
+    /// The end of all leases after this grant: counted from when the beat that it answers was sent,
+    /// however long the grant was in flight.
     fn renewal(&self, grant: &Grant, now: Moment) -> Moment {
         let sent = match mutation::on(Mutation::CountFromReceive) {
             true => Some(now),
@@ -172,78 +168,79 @@ impl<J: Journal> Holder<J> {
         let is_held = self.streams.get(stream).is_some_and(|held| held.token == *token);
         match *state {
             StreamState::Held { .. } if is_held => {
-                let rerouted = self.reroute(grant);
-                if snapshot && self.keep(stream)? {
+                let routes_changed = self.update_routes(grant);
+                if snapshot && self.cancel_revocation(stream)? {
                     return Ok(Change::Leases);
                 }
-                Ok(if rerouted { Change::Routes } else { Change::Nothing })
+                Ok(if routes_changed { Change::Routes } else { Change::Nothing })
             }
             StreamState::Held { pinned } => {
-                // A token that is not above all that came before was released, or has ended:
-                // it is listed only because the coordinator does not know that yet.
+                // A token that is not above all earlier ones was released or has expired: the
+                // coordinator lists it only because it does not know that yet.
                 let stale = *token <= token_before
                     && !mutation::on(Mutation::ObeyLowerNumber)
                     && !mutation::on(Mutation::StaleTokenTaken);
                 if stale || (!pinned && until <= now) {
-                    // A grant that was on its way meanwhile may list it once more.
+                    // A grant in flight may list it again.
                     self.token_max = self.token_max.max(*token);
-                    self.disown(stream, *token);
+                    self.report_not_held(stream, *token);
                     return Ok(Change::Leases);
                 }
-                self.take_stream(grant, pinned)?;
+                self.add_stream(grant, pinned)?;
                 Ok(Change::Leases)
             }
             StreamState::Revoked { deadline, renewed } if is_held => {
-                self.reroute(grant);
+                self.update_routes(grant);
                 self.revoke(stream, now + deadline, (!renewed).then_some(until))?;
                 Ok(Change::Leases)
             }
             StreamState::Revoked { .. } => {
-                self.disown(stream, *token);
+                self.report_not_held(stream, *token);
                 Ok(Change::Leases)
             }
         }
     }
 
-    /// Takes the way on of a share that is held; whether it is another.
-    fn reroute(&mut self, grant: &StreamGrant) -> bool {
+    /// Updates the routes of a held share; returns whether they changed.
+    fn update_routes(&mut self, grant: &StreamGrant) -> bool {
         let Some(held) = self.streams.get_mut(&grant.stream) else { return false };
         let before = held.record(&grant.stream);
-        let rerouted = held.reroute(grant.share.as_ref());
+        let routes_changed = held.update_routes(grant.share.as_ref());
         let after = held.record(&grant.stream);
         if before != after {
-            // Unwritten, a successor knows older nodes, until a coordinator sends newer ones.
+            // Without this record a successor uses the older nodes until a coordinator sends newer
+            // ones.
             self.write_if_possible(&after);
         }
-        rerouted
+        routes_changed
     }
 
-    /// Reports that a lease is not held, unless the journal does not say so yet.
-    fn disown(&mut self, stream: &StreamKey, token: Token) {
-        if !self.owed.contains(&stream_ended(stream, token)) {
+    /// Reports that a lease is not held, unless the record of its end is still deferred.
+    fn report_not_held(&mut self, stream: &StreamKey, token: Token) {
+        if !self.deferred.contains(&stream_ended(stream, token)) {
             self.released.push(Release { stream: stream.clone(), token });
         }
     }
 
-    fn take_stream(&mut self, grant: &StreamGrant, pinned: bool) -> Result<(), JournalError> {
+    fn add_stream(&mut self, grant: &StreamGrant, pinned: bool) -> Result<(), JournalError> {
         let (stream, token) = (&grant.stream, grant.token);
         let mut held = Held::new(stream, token, pinned, grant.share.clone());
         let record = held.record(stream);
         if !mutation::on(Mutation::UseUnwritten) {
             self.write(&record)?;
         }
-        // While it drains, a worker is to take nothing new: it is revoked at once.
+        // A draining worker must take nothing new: the stream is revoked at once.
         held.revoked = self.draining().then_some(Moment(0));
         self.streams.insert(stream.clone(), held);
         self.token_max = self.token_max.max(token);
         self.notice(Notice::StreamGranted(stream.clone(), token));
         if self.draining() {
-            self.give_back(stream, token)?;
+            self.release(stream, token)?;
         }
         Ok(())
     }
 
-    /// Asks the worker for a stream; with an `end`, renewals no longer cover it.
+    /// Revokes a stream. With an `end`, it is no longer renewed.
     fn revoke(
         &mut self,
         stream: &StreamKey,
@@ -253,7 +250,7 @@ impl<J: Journal> Holder<J> {
         let Some(held) = self.streams.get_mut(stream) else { return Ok(()) };
         let token = held.token;
         if !held.shown {
-            return self.give_back(stream, token);
+            return self.release(stream, token);
         }
         let first = held.revoked.is_none();
         held.revoked.get_or_insert(deadline);
@@ -266,14 +263,14 @@ impl<J: Journal> Holder<J> {
         }
         let written = !mutation::on(Mutation::LapseUnwritten);
         if let (true, Some(until)) = (lapsing && written, lapses) {
-            let _ = self.write_or_owe(Record::Lapsing { stream: stream.clone(), until });
+            let _ = self.write_or_defer(Record::Lapsing { stream: stream.clone(), until });
         }
         Ok(())
     }
 
-    /// A snapshot lists the stream as held: it is no longer revoked, unless the worker drains.
-    /// Whether that is a change.
-    fn keep(&mut self, stream: &StreamKey) -> Result<bool, JournalError> {
+    /// Cancels the revocation of a stream that a snapshot lists as held, unless the worker drains.
+    /// Returns whether that is a change.
+    fn cancel_revocation(&mut self, stream: &StreamKey) -> Result<bool, JournalError> {
         let Some(held) = self.streams.get(stream) else { return Ok(false) };
         let (token, lapses) = (held.token, held.lapses.is_some());
         let asked = held.revoked.is_some() || lapses;
@@ -284,7 +281,7 @@ impl<J: Journal> Holder<J> {
             self.write(&Record::LapseOver { stream: stream.clone() })?;
             let lapsing =
                 |owed: &Record| matches!(owed, Record::Lapsing { stream: of, .. } if of == stream);
-            self.owed.retain(|owed| !lapsing(owed));
+            self.deferred.retain(|owed| !lapsing(owed));
         }
         if let Some(held) = self.streams.get_mut(stream) {
             (held.revoked, held.lapses) = (None, None);
@@ -293,8 +290,8 @@ impl<J: Journal> Holder<J> {
         Ok(true)
     }
 
-    /// What a snapshot does not list is to be released.
-    fn apply_absence(
+    /// Revokes the streams that a snapshot does not list.
+    fn revoke_unlisted(
         &mut self,
         grant: &Grant,
         until: Moment,
@@ -316,7 +313,7 @@ impl<J: Journal> Holder<J> {
         let joined = grant.snapshot && !self.link.is_live();
         self.link.applied = self.link.applied.max(grant.number);
         if grant.snapshot {
-            self.link.now_live();
+            self.link.set_live();
             self.reset_attempts();
         }
         self.terms = Some(grant.terms);
@@ -324,18 +321,18 @@ impl<J: Journal> Holder<J> {
             self.drain_by_order(now);
         }
         if joined {
-            self.first_beat_at(now + grant.terms.beat);
+            self.schedule_beat(now + grant.terms.beat);
         }
         if changed > Change::Nothing || joined {
             self.changed();
         }
         match changed {
             Change::Leases => self.beat(now),
-            // No other worker waits for that.
+            // No other worker waits for this.
             Change::Routes => self.beat_soon(now),
             Change::Nothing => {}
         }
-        self.tell_released(now);
+        self.report_released(now);
         self.check_drain(now);
     }
 }

@@ -15,13 +15,13 @@ use super::{Drain, Holder};
 use crate::effect::{Effect, Notice, Target, WakeReason, Wakeup};
 use crate::journal::{Journal, JournalError, Record};
 
-/// The time between two beats where no coordinator has said one yet.
+/// The time between two beats if no coordinator has set it yet.
 const BEAT_DEFAULT: Duration = Duration::from_secs(5);
 /// The least time between two beats that no other worker waits for.
 const BEAT_GAP_MIN: Duration = Duration::from_millis(100);
-/// Sending times are remembered at most so often in a time to live.
+/// The most send times that are remembered per lease time.
 const SENT_PER_TTL: u32 = 128;
-/// Sending times that are remembered: those of two times to live.
+/// The most send times that are remembered: those of two lease times.
 const SENT_MAX: usize = 2 * SENT_PER_TTL as usize;
 
 /// The newest link.
@@ -29,11 +29,11 @@ const SENT_MAX: usize = 2 * SENT_PER_TTL as usize;
 pub(super) struct Link {
     number: LinkNumber,
     stage: Stage,
-    /// When the last message of the coordinator came, or the stage began.
-    heard: Moment,
+    /// When the last message of the coordinator arrived, or the stage began.
+    last_message_at: Moment,
     /// Attempts that have failed in a row.
     attempt: u32,
-    /// The nonce that the next report or beat has.
+    /// The nonce of the next report or beat.
     nonce: Nonce,
     sent: Sent,
     /// The newest report or beat that a grant has answered.
@@ -43,7 +43,7 @@ pub(super) struct Link {
     welcomed: bool,
     /// The newest grant that was applied in this epoch.
     pub(super) applied: GrantNumber,
-    /// A gap was seen, and a snapshot asked for.
+    /// A grant is missing, and a snapshot was requested.
     pub(super) gap: bool,
 }
 
@@ -56,7 +56,7 @@ enum Stage {
     Live,
     /// Until the worker is restarted.
     Stopped,
-    /// Another agent speaks for the worker: never again.
+    /// A newer agent has taken over the worker: permanent.
     Superseded,
 }
 
@@ -65,7 +65,7 @@ impl Link {
         Self {
             number: LinkNumber(0),
             stage: Stage::Dialling,
-            heard: now,
+            last_message_at: now,
             attempt: 0,
             nonce: Nonce(1),
             sent: Sent::default(),
@@ -82,7 +82,7 @@ impl Link {
     }
 
     /// Whether its messages are ignored.
-    fn is_over(&self) -> bool {
+    fn is_stopped(&self) -> bool {
         self.is_superseded() || self.stage == Stage::Stopped
     }
 
@@ -90,7 +90,7 @@ impl Link {
         self.stage == Stage::Superseded
     }
 
-    /// Whether grants may come: a leader grants nothing before the report.
+    /// Whether grants are valid: a leader grants nothing before the report.
     pub(super) fn has_reported(&self) -> bool {
         matches!(self.stage, Stage::Reported | Stage::Live) || mutation::on(Mutation::ListenOldLink)
     }
@@ -99,7 +99,7 @@ impl Link {
         self.welcomed
     }
 
-    pub(super) fn now_live(&mut self) {
+    pub(super) fn set_live(&mut self) {
         self.stage = Stage::Live;
         self.gap = false;
     }
@@ -115,12 +115,12 @@ impl Link {
         self.sent.last
     }
 
-    /// A grant came that answers this report or beat.
+    /// A grant has answered this report or beat.
     pub(super) fn answered(&mut self, nonce: Nonce) {
         self.answered = self.answered.max(nonce);
     }
 
-    /// Whether a report or beat is on its way, or its answer.
+    /// Whether a report or beat, or its answer, is in flight.
     fn awaits_answer(&self) -> bool {
         self.answered.next() < self.nonce
     }
@@ -130,13 +130,13 @@ impl Link {
         Some(dead.min(Wakeup { at: self.beat_at, reason: WakeReason::Beat }))
     }
 
-    /// When a live link counts as dead although the shell, which asks the other end for signs of
-    /// life, says nothing: the leases have ended then. An agent waits for a welcome or a snapshot
-    /// as long as the connection lives. A leader that is slow because many report at once
-    /// would have them all report again.
+    /// When a live link counts as dead although the connection is open: by then the leases have
+    /// ended. For a welcome or a snapshot an agent waits as long as the connection is open: a
+    /// leader that is slow because many agents report at once would otherwise make them all report
+    /// again.
     fn dead_at(&self, terms: Option<&Terms>) -> Option<Moment> {
         match (self.stage, terms) {
-            (Stage::Live, Some(terms)) => Some(self.heard + terms.ttl),
+            (Stage::Live, Some(terms)) => Some(self.last_message_at + terms.ttl),
             (Stage::Live, None) => None,
             (Stage::Dialling | Stage::Greeting | Stage::Reported, _) => None,
             (Stage::Stopped | Stage::Superseded, _) => None,
@@ -153,17 +153,17 @@ impl Link {
 
 /// When reports and beats were sent, on any link.
 ///
-/// An agent that releases many streams sends many beats before one is answered. So the times are
-/// thinned out: a beat that follows another closely counts from when that one was sent.
+/// An agent that releases many streams sends many beats before one is answered. So only some times
+/// are kept: a beat that closely follows another counts from when that one was sent.
 #[derive(Clone, Debug, Default)]
 struct Sent {
-    /// In the order of both.
+    /// Ordered by nonce and time.
     times: VecDeque<(Nonce, Moment)>,
     last: Option<Moment>,
 }
 
 impl Sent {
-    /// A report or beat is sent, with the next nonce.
+    /// Notes that a report or beat with this nonce is sent.
     fn note(&mut self, nonce: Nonce, step: Duration, now: Moment) {
         self.last = Some(now);
         if self.times.back().is_some_and(|(_, at)| now < *at + step) {
@@ -175,7 +175,7 @@ impl Sent {
         }
     }
 
-    /// The newest time that is remembered of this nonce and those before it.
+    /// The newest remembered time of this nonce or an earlier one.
     fn at(&self, nonce: Nonce) -> Option<Moment> {
         let before = self.times.partition_point(|(sent, _)| *sent <= nonce);
         self.times.get(before.checked_sub(1)?).map(|(_, at)| *at)
@@ -188,13 +188,13 @@ impl<J: Journal> Holder<J> {
         if link != self.link.number || self.link.stage != Stage::Dialling {
             return;
         }
-        if self.owes_begun() && self.write_owed().is_err() {
+        if self.begun_is_deferred() && self.write_deferred().is_err() {
             self.notice(Notice::Unlinked("the agent's start is not in its journal yet".into()));
             self.redial(Target::Next, now);
             return;
         }
         self.link.stage = Stage::Greeting;
-        self.link.heard = now;
+        self.link.last_message_at = now;
         let hello = Hello {
             protocol: PROTOCOL_VERSION,
             cluster: self.config.cluster.clone(),
@@ -206,7 +206,8 @@ impl<J: Journal> Holder<J> {
             generation: self.config.generation,
             address: self.config.address.clone(),
             identity: self.config.identity,
-            // Once: of two agents that have this flag, none keeps the other from working.
+            // Only until the first welcome, so that two agents with this flag do not replace each
+            // other for ever.
             take_over: self.config.take_over && !self.link.welcomed,
             knows_from: self.knows_from(),
         };
@@ -215,27 +216,27 @@ impl<J: Journal> Holder<J> {
 
     /// The link could not be opened, or has ended, and why.
     pub fn handle_closed(&mut self, link: LinkNumber, why: &str, now: Moment) {
-        if link != self.link.number || self.link.is_over() {
+        if link != self.link.number || self.link.is_stopped() {
             return;
         }
         self.notice(Notice::Unlinked(why.into()));
         self.redial(Target::Next, now);
     }
 
-    /// A message came on the link.
+    /// A message arrived on the link.
     pub fn handle_message(&mut self, link: LinkNumber, message: CoordinatorMessage, now: Moment) {
         let old = link != self.link.number && !mutation::on(Mutation::ListenOldLink);
-        if old || self.link.is_over() {
+        if old || self.link.is_stopped() {
             return;
         }
         self.expire(now);
-        self.link.heard = now;
+        self.link.last_message_at = now;
         match (message, self.link.stage) {
             (CoordinatorMessage::Welcome(welcome), Stage::Greeting) => self.welcome(welcome, now),
             (CoordinatorMessage::Refusal(refusal), _) => self.refused(refusal, now),
             (CoordinatorMessage::Grant(grant), _) => self.grant(&grant, now),
             (CoordinatorMessage::Welcome(_), _) => {
-                self.offence("a welcome that no hello asked for", now);
+                self.protocol_violation("a welcome without a hello", now);
             }
         }
     }
@@ -246,14 +247,14 @@ impl<J: Journal> Holder<J> {
         self.effects.push_back(Effect::Dial { link, target, attempt });
     }
 
-    /// Ends the link and opens the next; every attempt since the last welcome makes the wait
-    /// before it longer.
+    /// Closes the link and opens the next one. The wait before it grows with each attempt since the
+    /// last snapshot.
     pub(super) fn redial(&mut self, target: Target, now: Moment) {
         let was_live = self.link.is_live();
         self.effects.push_back(Effect::Hangup(self.link.number));
         self.link.number = self.link.number.next();
         self.link.stage = Stage::Dialling;
-        self.link.heard = now;
+        self.link.last_message_at = now;
         self.link.beat_at = Moment::NEVER;
         let (link, attempt) = (self.link.number, self.link.attempt);
         self.effects.push_back(Effect::Dial { link, target, attempt });
@@ -263,29 +264,29 @@ impl<J: Journal> Holder<J> {
         }
     }
 
-    /// The coordinator broke the rules: this link is not to be trusted.
-    pub(super) fn offence(&mut self, rule: &'static str, now: Moment) {
+    /// The coordinator violated the protocol: the link is closed.
+    pub(super) fn protocol_violation(&mut self, rule: &'static str, now: Moment) {
         self.notice(Notice::Offence(rule));
         self.redial(Target::Next, now);
     }
 
-    /// Whether the epoch is one that counts: a leader that was deposed unawares welcomes too, but
-    /// grants an agent without an epoch nothing.
+    /// Whether a leader of this epoch has granted anything. A deposed leader that does not know it
+    /// welcomes agents too, but grants nothing to an agent without an epoch.
     fn was_granted(&self) -> bool {
         self.renewed_until > Moment(0) && !mutation::on(Mutation::ObeyLowerEpoch)
     }
 
-    /// Sends a beat at once, where the link is live.
+    /// Sends a beat at once, if the link is live.
     pub(super) fn beat(&mut self, now: Moment) {
         if !self.link.is_live() {
             return;
         }
-        // What cannot be written now is tried again with the next beat.
-        let _ = self.write_owed();
+        // If this fails, the next beat tries again.
+        let _ = self.write_deferred();
         let (ttl, interval) =
             self.terms.map_or((Duration::ZERO, BEAT_DEFAULT), |terms| (terms.ttl, terms.beat));
         let told = match self.drain_phase() {
-            // A goodbye says that nothing is held.
+            // The report of leaving says that nothing is held.
             DrainPhase::Leaving => self.released.len(),
             DrainPhase::Working | DrainPhase::Draining => self.released.len().min(RELEASED_MAX),
         };
@@ -294,7 +295,7 @@ impl<J: Journal> Holder<J> {
             nonce: self.link.next_nonce(ttl, now),
             applied: self.link.applied,
             pool: self.held_pool(),
-            jobs: self.jobs_told(),
+            jobs: self.reported_jobs(),
             drain: self.drain_phase(),
             released: self.released.drain(..told).collect(),
             wants_snapshot: self.link.gap,
@@ -306,10 +307,9 @@ impl<J: Journal> Holder<J> {
         }
     }
 
-    /// Reports what was released: at once, or, where a beat is on its way, when that is answered or
-    /// soon. A worker may release thousands of streams one by one. A beat for each would make the
-    /// coordinator take them all before the beats of other agents.
-    pub(super) fn tell_released(&mut self, now: Moment) {
+    /// Reports released leases at once, or soon if a beat is in flight. A worker may release
+    /// thousands of streams one by one, and a beat for each would delay the beats of other agents.
+    pub(super) fn report_released(&mut self, now: Moment) {
         match self.link.awaits_answer() {
             _ if self.released.is_empty() => {}
             false => self.beat(now),
@@ -317,7 +317,7 @@ impl<J: Journal> Holder<J> {
         }
     }
 
-    /// Sends a beat soon: no other worker waits for it, but people like to see it.
+    /// Sends a beat soon. No other worker waits for it, but the state shown to people stays fresh.
     pub(super) fn beat_soon(&mut self, now: Moment) {
         let last = self.link.sent_last().unwrap_or(Moment(0));
         let soon = now.max(last + BEAT_GAP_MIN);
@@ -327,7 +327,9 @@ impl<J: Journal> Holder<J> {
     pub(super) fn check_link(&mut self, now: Moment) {
         let dead = self.link.dead_at(self.terms.as_ref()).is_some_and(|at| at <= now);
         if dead {
-            self.notice(Notice::Unlinked("the coordinator is silent".into()));
+            self.notice(Notice::Unlinked(
+                "no message from the coordinator within a lease time".into(),
+            ));
             self.redial(Target::Next, now);
         } else if self.link.is_live() && self.link.beat_at <= now {
             self.beat(now);
@@ -339,9 +341,9 @@ impl<J: Journal> Holder<J> {
         self.link.stage = Stage::Stopped;
     }
 
-    fn jobs_told(&self) -> Jobs {
+    fn reported_jobs(&self) -> Jobs {
         match self.jobs_known {
-            // There is no other way to report a size that is kept to without a lease.
+            // Without a pool lease there is no other field for a size that the worker still uses.
             true if self.pool.is_none() && !mutation::on(Mutation::UnknownForgotten) => {
                 Jobs::Running(self.running().max(self.count.map_or(0, |count| count.obeyed)))
             }
@@ -354,7 +356,9 @@ impl<J: Journal> Holder<J> {
     fn welcome(&mut self, welcome: Welcome, now: Moment) {
         let lower = self.epoch.is_some_and(|epoch| welcome.epoch < epoch);
         if lower && !mutation::on(Mutation::ObeyLowerEpoch) {
-            self.notice(Notice::Unlinked("the coordinator's epoch is over".into()));
+            self.notice(Notice::Unlinked(
+                "the coordinator's epoch is lower than one that this agent has seen".into(),
+            ));
             self.redial(Target::Next, now);
             return;
         }
@@ -375,9 +379,9 @@ impl<J: Journal> Holder<J> {
     }
 
     fn report(&mut self, terms: Terms, now: Moment) {
-        // What cannot be written now is tried again with the first beat.
-        let _ = self.write_owed();
-        // A report says everything that is held: what was released is not in it.
+        // If this fails, the first beat tries again.
+        let _ = self.write_deferred();
+        // A report lists everything that is held, so released leases are implied.
         self.released.clear();
         if matches!(self.drain, Drain::Leaving { .. }) {
             self.write_left();
@@ -395,24 +399,24 @@ impl<J: Journal> Holder<J> {
             memory: self.memory(terms, now),
             pool: self.held_pool(),
             streams: streams.collect(),
-            jobs: self.jobs_told(),
+            jobs: self.reported_jobs(),
             drain: self.drain_phase(),
         };
         self.effects.push_back(Effect::Send(self.link.number, AgentMessage::Report(report)));
-        if matches!(self.drain, Drain::Leaving { .. }) && self.may_leave() {
+        if matches!(self.drain, Drain::Leaving { .. }) && self.may_report_leaving() {
             self.leave(true);
         }
     }
 
-    /// How far back the journal reaches. One that is younger than a lease may have been begun
-    /// while an earlier incarnation's leases lasted.
+    /// How far back the journal reaches. A journal that is younger than a lease may have been begun
+    /// while the leases of an earlier incarnation were valid.
     fn memory(&self, terms: Terms, now: Moment) -> ReportedMemory {
         let old = now.since(self.begun) > terms.reserve;
         let knows_from = self.knows_from();
         ReportedMemory { knows_from, aged: knows_from == Incarnation(0) || old }
     }
 
-    /// The journal is complete for this incarnation and all later ones.
+    /// The first incarnation for which the journal is complete.
     fn knows_from(&self) -> Incarnation {
         match self.complete || mutation::on(Mutation::YoungJournalSpeaks) {
             true => Incarnation(0),
@@ -428,7 +432,7 @@ impl<J: Journal> Holder<J> {
             RefusalReason::NewerIncarnation(_) if self.link.welcomed => self.superseded(),
             RefusalReason::NewerIncarnation(newer) => {
                 // If the record cannot be written, the coordinator refuses the next hello, too.
-                if self.begin_anew(newer, now).is_ok() {
+                if self.restart_journal(newer, now).is_ok() {
                     self.notice(Notice::IncarnationRaised(self.config.incarnation));
                 }
                 self.redial(Target::Next, now);
@@ -446,9 +450,9 @@ impl<J: Journal> Holder<J> {
         }
     }
 
-    /// Begins a new journal under a higher incarnation: another agent has, or may have, leases
-    /// under this name that this journal does not list.
-    pub(super) fn begin_anew(
+    /// Starts the journal again under a higher incarnation: another agent of this name may have
+    /// leases that this journal does not list.
+    pub(super) fn restart_journal(
         &mut self,
         newer: Incarnation,
         now: Moment,
@@ -458,7 +462,7 @@ impl<J: Journal> Holder<J> {
         let incarnation = Incarnation(above.0.saturating_add(raise));
         let begun = Record::Begun { incarnation, begun: now, first: incarnation };
         self.write(&begun)?;
-        self.owed.retain(|record| !matches!(record, Record::Begun { .. }));
+        self.deferred.retain(|record| !matches!(record, Record::Begun { .. }));
         self.config.incarnation = incarnation;
         if !mutation::on(Mutation::RaisedJournalSpeaks) {
             (self.first, self.begun, self.complete) = (incarnation, now, false);
@@ -466,7 +470,7 @@ impl<J: Journal> Holder<J> {
         Ok(())
     }
 
-    /// Another agent speaks for the worker now: everything stops here.
+    /// Stops permanently: a newer agent has taken over the worker.
     fn superseded(&mut self) {
         self.stop_link();
         self.link.stage = Stage::Superseded;
@@ -480,7 +484,7 @@ impl<J: Journal> Holder<J> {
         self.link.attempt = 0;
     }
 
-    pub(super) fn first_beat_at(&mut self, at: Moment) {
+    pub(super) fn schedule_beat(&mut self, at: Moment) {
         self.link.beat_at = at;
     }
 }

@@ -1,8 +1,8 @@
-//! What the worker is shown, and what is recorded of that: a lease that it has never seen goes
-//! back without it.
+//! Shows leases to the worker and records it. A lease that the worker has never seen can be
+//! released without it.
 //!
-//! Invariant: before a worker sees a stream, the journal says that it may have seen streams; the
-//! same with bindings, and with a larger pool than it has reported.
+//! Invariant: before a worker sees a stream, the journal records that it may have seen streams. The
+//! same applies to bindings, and to a pool size larger than the reported one.
 
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{Load, Moment};
@@ -12,14 +12,14 @@ use crate::journal::{Journal, Record};
 use crate::lease::{BindingLease, Kinds, Lease, PoolView, StreamLease};
 
 impl<J: Journal> Holder<J> {
-    /// What the worker may do now. To be called only on its way to the worker: it marks the
-    /// streams in it as shown, and one that was never shown is released without asking.
+    /// The lease of the worker. Call it only to send the result to the worker: it marks the streams
+    /// as shown, and a stream that was never shown is released without the worker.
     pub fn lease(&mut self, now: Moment) -> Lease {
         self.lease_of(Kinds::ALL, now)
     }
 
-    /// The same for a worker that takes leases of these kinds alone: the others are left out, and
-    /// are not shown.
+    /// The same for a worker that uses only these kinds of leases. Other kinds are omitted and do
+    /// not count as shown.
     pub fn lease_of(&mut self, kinds: Kinds, now: Moment) -> Lease {
         self.expire(now);
         let size = self.size_to_show(now);
@@ -32,7 +32,7 @@ impl<J: Journal> Holder<J> {
         if !shown.streams {
             lease.streams.clear();
         }
-        // What is for people alone is never shown to the worker.
+        // Bindings that the worker does not use are listed for people only.
         let listed = if self.config.shows_bindings { shown } else { kinds };
         if !listed.bindings {
             lease.bindings.clear();
@@ -40,7 +40,7 @@ impl<J: Journal> Holder<J> {
         lease
     }
 
-    /// The lease for other eyes than the worker's: marks nothing, ends nothing.
+    /// The lease without showing it to the worker. Changes nothing.
     #[must_use]
     pub fn peek(&self, now: Moment) -> Lease {
         let (mut streams, mut bindings) = (Vec::new(), Vec::new());
@@ -77,8 +77,8 @@ impl<J: Journal> Holder<J> {
         }
     }
 
-    /// The pool size alone, to be called only on its way to a worker that reports counts: a
-    /// larger one than it has reported is in effect, and recorded, before it gets it.
+    /// The pool size only, to send it to a worker that reports counts. A size larger than the
+    /// reported one is recorded and in effect before the worker gets it.
     pub fn size_for_worker(&mut self, now: Moment) -> u32 {
         self.expire(now);
         self.size_to_show(now)
@@ -91,7 +91,7 @@ impl<J: Journal> Holder<J> {
         }
     }
 
-    /// Records that the worker sees leases of these kinds, where it holds some; those that it
+    /// Records that the worker sees leases of these kinds, if it holds any. Returns the kinds that
     /// may be shown.
     fn write_shown(&mut self, kinds: Kinds) -> Kinds {
         let held = |kind: Kinds| {
@@ -112,8 +112,8 @@ impl<J: Journal> Holder<J> {
         kinds.and(self.shown)
     }
 
-    /// The size to show to the worker. One that reports counts may use a larger size from the
-    /// moment it sees it, and reports it later: it is in effect, and recorded, before that.
+    /// The size to show to the worker. A worker that reports counts may use a larger size as soon
+    /// as it sees it, so the size is recorded and in effect before.
     fn size_to_show(&mut self, now: Moment) -> u32 {
         let size = self.size(now);
         let Some(Count { running, obeyed }) = self.count.filter(|count| count.obeyed < size) else {

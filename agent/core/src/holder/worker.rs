@@ -1,4 +1,4 @@
-//! The worker's requests and reports. Admission is here: no job starts without a live lease.
+//! The worker's requests and reports. No job is admitted without a valid lease.
 
 use leasehold_types::limits::JOBS_PER_WORKER_MAX;
 use leasehold_types::mutation::{self, Mutation};
@@ -9,14 +9,14 @@ use crate::effect::Notice;
 use crate::journal::{Journal, JournalError, Record};
 use crate::lease::{Kinds, Refused};
 
-/// Leases of which a holder remembers that its worker has given them back.
-const GIVEN_BACK_MAX: usize = 256;
+/// The most leases that are remembered as released by the worker.
+const RELEASED_BY_WORKER_MAX: usize = 256;
 
 impl<J: Journal> Holder<J> {
-    /// The worker's process says that it starts, and how many jobs already run in it. A new
-    /// start id ends the jobs of the previous process, gives its streams back, and beside an agent
-    /// that stays ends a drain that the coordinator did not order. The same start id again, with
-    /// fewer jobs, reports the end of jobs whose id its agent does not know.
+    /// The worker's process reports its start, and how many jobs already run in it. A new start id
+    /// ends the jobs of the previous process, releases its streams, and for an agent that stays
+    /// cancels a drain that the coordinator did not order. The same start id with fewer jobs
+    /// reports the end of jobs whose ids the agent does not know.
     ///
     /// # Errors
     /// [`Refused::Limit`] or [`Refused::Journal`].
@@ -31,7 +31,7 @@ impl<J: Journal> Holder<J> {
         }
         at_most(running)?;
         self.resume(now)?;
-        // One record: a process that dies between two must not leave uncounted jobs.
+        // One record for both, so that a kill between two writes leaves no uncounted jobs.
         self.write(&Record::WorkerStarted { start: start.clone(), running })?;
         self.start = Some(start);
         self.shown = Kinds::NONE;
@@ -42,7 +42,7 @@ impl<J: Journal> Holder<J> {
         let shown = self.streams.iter().filter(|(_, held)| held.shown);
         let shown: Vec<_> = shown.map(|(stream, held)| (stream.clone(), held.token)).collect();
         for (stream, token) in shown {
-            self.give_back(&stream, token)?;
+            self.release(&stream, token)?;
         }
         self.changed();
         self.beat(now);
@@ -62,7 +62,7 @@ impl<J: Journal> Holder<J> {
         Ok(())
     }
 
-    /// The worker wants to start a job; twice for one id is once.
+    /// The worker asks to start a job. Idempotent for an id.
     ///
     /// # Errors
     /// Every reason but [`Refused::NotHeld`].
@@ -83,9 +83,9 @@ impl<J: Journal> Holder<J> {
             return Err(Refused::NoSlot { size, running });
         }
         at_most(running + 1)?;
-        // The end of a job of this id that is written after it would be taken for its end.
+        // A deferred end of an earlier job with this id must not be written after this begin.
         if !mutation::on(Mutation::JobBeforeOwed) {
-            self.write_owed()?;
+            self.write_deferred()?;
         }
         if !mutation::on(Mutation::JobUnwritten) {
             self.write(&Record::JobBegan { job: job.clone() })?;
@@ -97,22 +97,22 @@ impl<J: Journal> Holder<J> {
         Ok(token)
     }
 
-    /// A job has ended; for an id that does not run it does nothing.
+    /// A job has ended. Does nothing for an id that does not run.
     ///
     /// # Errors
-    /// [`Refused::Journal`] until it is recorded, though its slot is free at once: a successor
-    /// that finds no record counts it as running, and the worker must report it, too.
+    /// [`Refused::Journal`] until it is recorded, although its slot is free at once: a successor
+    /// without the record counts the job as running, so the worker must repeat the report.
     pub fn end_job(&mut self, job: &JobId, now: Moment) -> Result<(), Refused> {
         self.expire(now);
         let over = self.running() > self.size_in_effect();
         let ended = Record::JobEnded { job: job.clone() };
         if !self.jobs.remove(job) {
-            if self.owed.contains(&ended) {
-                self.write_owed()?;
+            if self.deferred.contains(&ended) {
+                self.write_deferred()?;
             }
             return Ok(());
         }
-        let written = self.write_or_owe(ended);
+        let written = self.write_or_defer(ended);
         self.notice(Notice::JobEnded(job.clone()));
         self.changed();
         match over {
@@ -124,8 +124,8 @@ impl<J: Journal> Holder<J> {
         Ok(written?)
     }
 
-    /// A worker that asks for no single job reports how many run, and the pool size that it keeps
-    /// to from now on. A smaller pool is in effect only when it is reported here.
+    /// A worker that counts its own jobs reports how many run, and the pool size that it uses from
+    /// now on. A smaller pool is in effect only once it is reported here.
     ///
     /// # Errors
     /// [`Refused::Limit`] or [`Refused::Journal`].
@@ -152,7 +152,7 @@ impl<J: Journal> Holder<J> {
         Ok(())
     }
 
-    /// The worker has released a stream, revoked or of its own will; twice is once.
+    /// The worker has released a stream, revoked or not. Idempotent.
     ///
     /// # Errors
     /// [`Refused::NotHeld`] or [`Refused::Journal`].
@@ -166,16 +166,16 @@ impl<J: Journal> Holder<J> {
         let held = self.streams.get(stream).map(|held| held.token);
         let lease = (stream.clone(), token);
         if held != Some(token) {
-            return match self.given_back.contains(&lease) {
+            return match self.released_by_worker.contains(&lease) {
                 true => Ok(()),
                 false => Err(Refused::NotHeld { held }),
             };
         }
-        self.give_back(stream, token)?;
-        self.given_back.truncate(GIVEN_BACK_MAX - 1);
-        self.given_back.push_front(lease);
+        self.release(stream, token)?;
+        self.released_by_worker.truncate(RELEASED_BY_WORKER_MAX - 1);
+        self.released_by_worker.push_front(lease);
         self.changed();
-        self.tell_released(now);
+        self.report_released(now);
         self.check_drain(now);
         Ok(())
     }

@@ -1,4 +1,4 @@
-"""A binding while the worker owns it: its share of a pipeline's node, and the way on from there."""
+"""A binding while the worker owns it: its share of a pipeline's node, and its routes."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class Binding(Owned):
 
     def pick(self, node: str) -> Optional[Endpoint]:
         """Where the next document for `node` goes: its workers take turns in proportion to their
-        shares of the load, those that drain only where nobody else is left. None where nobody
-        serves the node at this moment, or none of that name comes next."""
+        shares of the load, those that drain only if no other is left. None if no worker
+        serves the node at this moment, or if no node of that name comes next."""
         for route in self.next:
             if route.node == node:
                 with self._turn:
@@ -61,7 +61,7 @@ class Binding(Owned):
         return (lease.pipeline, lease.node, str(lease.index))
 
     @staticmethod
-    def tell_release(agent: Agent, key: Key, token: str) -> None:
+    def send_release(agent: Agent, key: Key, token: str) -> None:
         """Reports the release to the agent."""
         agent.release("bindings", key, token)
 

@@ -1,7 +1,7 @@
 """Jobs: the slots that run, and the ends that the agent has not confirmed yet.
 
-Invariant: a job runs only after a yes that the agent's present process has given, or one that it
-was told of when its era began. An end is told until it is answered.
+Invariant: a job runs only after the agent's present process has admitted it, or learnt of it when
+its era began. An end is repeated until the agent confirms it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from .agent import Agent
 from .errors import Closed, Draining, Refused, Unreachable
 from .link import PAUSE_MAX_S, PAUSE_MIN_S, Link
 
-# How long the agent may keep one question for a slot.
-ASK_MS_MAX = 10_000
-# Questions for a slot that are on their way at once; more wait here. The agent takes 1024
-# connections, and ends must not wait behind those that wait for them.
-ASKS_MAX = 256
+# How long the agent may hold one request for a slot.
+WAIT_MS_MAX = 10_000
+# At most this many requests for a slot are in flight; more wait here. The agent accepts 1024
+# connections, and the end of a job must not wait behind requests for slots.
+SLOT_REQUESTS_MAX = 256
 NS = 1_000_000_000
 
 
@@ -58,11 +58,11 @@ class Jobs:
 
     def __init__(self, agent: Agent, state: threading.Condition) -> None:
         self._agent, self._state = agent, state
-        self._asking: Set[str] = set()
-        self._turns = threading.BoundedSemaphore(ASKS_MAX)
+        self._pending: Set[str] = set()
+        self._turns = threading.BoundedSemaphore(SLOT_REQUESTS_MAX)
         self._running: Dict[str, Job] = {}
         #: Ended, and not yet confirmed: never more than ran at once when the agent went away.
-        self.owed: Dict[str, None] = {}
+        self.unconfirmed: Dict[str, None] = {}
         self.draining = False
         self.closed = False
 
@@ -75,28 +75,28 @@ class Jobs:
         job_id = job_id if job_id is not None else uuid.uuid4().hex
         until_ns = clock.now_ns() + int(wait * NS) if wait is not None else None
         with self._state:
-            if job_id in self._running or job_id in self._asking:
+            if job_id in self._running or job_id in self._pending:
                 raise ValueError(f"the job {job_id!r} already runs or waits to run: use another id")
-            self._asking.add(job_id)
-        asking = _Asking(self, link, job_id, until_ns)
+            self._pending.add(job_id)
+        pending = _PendingJob(self, link, job_id, until_ns)
         try:
-            return asking.ask()
+            return pending.admit()
         except BaseException:
             with self._state:
-                if asking.unsure:
-                    self.owed[job_id] = None
+                if pending.unsure:
+                    self.unconfirmed[job_id] = None
                     self._state.notify_all()
             raise
         finally:
             with self._state:
-                self._asking.discard(job_id)
+                self._pending.discard(job_id)
 
     def end(self, job: Job) -> None:
-        """Gives the slot back; twice is once."""
+        """Ends the job and frees its slot. Idempotent."""
         with self._state:
             if self._running.get(job.id) is job:
                 del self._running[job.id]
-                self.owed[job.id] = None
+                self.unconfirmed[job.id] = None
                 self._state.notify_all()
 
     def put(self, job: Job) -> None:
@@ -109,7 +109,7 @@ class Jobs:
             return self._agent.begin_job(job_id, wait_ms)
 
 
-class _Asking:
+class _PendingJob:
     """One job on its way to its slot."""
 
     def __init__(self, jobs: Jobs, link: Link, job_id: str, until_ns: Optional[int]) -> None:
@@ -120,7 +120,7 @@ class _Asking:
         #: Whether the agent may have admitted it without our knowing.
         self.unsure = False
 
-    def ask(self) -> Job:
+    def admit(self) -> Job:
         """Asks until there is a yes; raises for a no, and when the time is over."""
         while True:
             era = self._wait_for_link()
@@ -152,7 +152,7 @@ class _Asking:
                 if self._jobs.draining:
                     raise Draining()
                 # An end of the same id that is still owed would end this one.
-                if self._link.up and self._job_id not in self._jobs.owed:
+                if self._link.up and self._job_id not in self._jobs.unconfirmed:
                     return self._link.era
                 if self._is_over():
                     raise Unreachable("cannot reach the agent")
@@ -179,4 +179,4 @@ class _Asking:
         return most_s
 
     def _wait_ms(self) -> int:
-        return int(self._left_s(ASK_MS_MAX / 1000) * 1000)
+        return int(self._left_s(WAIT_MS_MAX / 1000) * 1000)

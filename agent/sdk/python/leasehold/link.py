@@ -1,7 +1,7 @@
 """The link to the agent: it watches the lease, and connects again when the connection breaks.
 
-Invariant: a worker sees a lease, or asks for a job, only after the agent's present process has
-learnt of this start and of the jobs that run. One process of the agent's is one *era*.
+Invariant: a worker sees a lease, or asks for a job, only after the agent's present process knows
+this start and the running jobs. One process of the agent is one *era*.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LOG = logging.getLogger("leasehold")
 # Between two attempts to reach the agent.
 PAUSE_MIN_S, PAUSE_MAX_S = 0.05, 1.0
 
-Obey = Callable[[int, Lease], None]
+Apply = Callable[[int, Lease], None]
 # The kinds of leases that this process consumes: `streams`, `bindings`.
 Kinds = FrozenSet[str]
 
@@ -34,10 +34,10 @@ class Link:
         start_id: Optional[str],
         running: Callable[[], Set[str]],
         consumed: Callable[[], Kinds],
-        obey: Obey,
+        apply: Apply,
     ) -> None:
         self._agent, self._state = agent, state
-        self._start_id, self._running, self._obey = start_id, running, obey
+        self._start_id, self._running, self._apply = start_id, running, apply
         # The agent takes what it shows for what the worker may work on, so it is asked for what
         # is consumed here alone.
         self._consumed = consumed
@@ -85,9 +85,9 @@ class Link:
             if connection is not None:
                 connection.cut()
 
-    def end_heard(self, job_id: str, era: int) -> bool:
-        """A process has heard of a job's end; false where another has taken over meanwhile, which
-        is to be told too. One that knows no ids is told that there are fewer jobs."""
+    def confirm_end(self, job_id: str, era: int) -> bool:
+        """Records that the process of `era` has confirmed a job's end. False if a later process has
+        taken over, which must confirm it as well. A process without ids gets the lower number."""
         with self._state:
             if self.era != era:
                 return False
@@ -98,7 +98,7 @@ class Link:
         try:
             if control is not None:
                 # No new connection: it might reach a process that knows less than this one.
-                self._say_start(control, left)
+                self._announce_start(control, left)
         except (OSError, LeaseholdError):
             with self._state:
                 broken = self._control is control
@@ -124,22 +124,22 @@ class Link:
             self._unnamed = set(self._running())
             running = len(self._unnamed)
         # It may be another process than before, with or without a memory: this is right for both.
-        self._say_start(control, running)
+        self._announce_start(control, running)
         control_asked_ns = clock.now_ns()
         with self._calls:
             first = read_lease(control, shown)
         with self._state:
             self.up = True
             LOG.info("connected to the agent at %s (era %d)", self._agent.address, self.era)
-        self._obey(control_asked_ns, first)
+        self._apply(control_asked_ns, first)
         for lease in leases:
             # What was on its way before the start was told speaks of another start.
             if lease.version >= first.version:
-                self._obey(asked_ns, lease)
+                self._apply(asked_ns, lease)
             if self._closed.is_set():
                 return
 
-    def _say_start(self, control: Connection, running: int) -> None:
+    def _announce_start(self, control: Connection, running: int) -> None:
         if not self._start_id:
             return
         with self._calls:

@@ -1,7 +1,8 @@
-"""What the worker owns, streams and bindings alike, and until when by its own clock.
+"""The streams and bindings that the worker owns, and until when by its own clock.
 
-Invariant: one is handed out at most once under a token, and its next owner in this process comes
-after its last one has let go. `lost` is set before the lease ends, heard or unheard.
+Invariant: a lease is handed out at most once under a token, and never to a second owner in this
+process before the first has released it. `lost` is set before the lease ends, even if the agent
+cannot be reached.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ LOG = logging.getLogger("leasehold")
 NS, MS = 1_000_000_000, 1_000_000
 # A timer of Python's does not count the time that a suspended machine slept, which leases do.
 SLEEP_MAX_S = 1.0
-# The part of what is left of a lease that is kept for stopping in time.
-SPARE = 10
+# A lease is lost at most the tenth part of its remaining time before its end.
+SPARE_DIVISOR = 10
 
 # One of the leases that the agent lists.
 Listed = Union[messages.StreamLease, messages.Binding]
@@ -38,15 +39,15 @@ def token_order(token: str) -> Order:
 
 
 class Owned:
-    """What a Stream and a Binding have in common. Leaving its `with` block lets it go."""
+    """The base of Stream and Binding. Leaving its `with` block releases it."""
 
     def __init__(self, owning: Owning[Any], lease: Any) -> None:
         self._owning = owning
-        #: The fencing token, EPOCH.SEQ: goes with everything that is written under the lease.
+        #: The fencing token, EPOCH.SEQ: send it with every write under the lease.
         self.token: str = lease.token
-        #: Set when the lease is over, or will be in a moment: nothing may be written any more.
+        #: Set when the lease has ended or is about to end: it permits no more writes.
         self.lost = threading.Event()
-        #: Set when it is revoked: finish what is in hand, then let go.
+        #: Set when it is revoked: finish the current work, then release it.
         self.revoked = threading.Event()
         #: Set with either: what a worker waits on between two steps.
         self.stopping = threading.Event()
@@ -65,7 +66,7 @@ class Owned:
         raise NotImplementedError
 
     @staticmethod
-    def tell_release(agent: Agent, key: Key, token: str) -> None:
+    def send_release(agent: Agent, key: Key, token: str) -> None:
         """Reports the release to the agent."""
         raise NotImplementedError
 
@@ -91,7 +92,7 @@ class Owned:
         return max(0.0, (at_ns - clock.now_ns()) / NS) if at_ns is not None else None
 
     def release(self) -> None:
-        """Lets it go: nothing more is written under this token. Twice is once."""
+        """Releases it: the token permits no more writes. Idempotent."""
         self._owning.release(self)
 
     def __enter__(self: Self) -> Self:
@@ -111,7 +112,7 @@ class Owned:
     # What follows is called with the state held.
 
     def renew(self, asked_ns: int, lease: Any, spare_ns_max: int) -> None:
-        """What the agent says of it, asked at `asked_ns`."""
+        """Applies the newest lease, which was requested at `asked_ns`."""
         if self.lost.is_set():
             return
         self.end_ns = end_ns(asked_ns, lease, spare_ns_max)
@@ -121,13 +122,13 @@ class Owned:
             self.revoked.set()
             self.stopping.set()
         elif lease.state is StreamLeaseState.HELD and self.revoked.is_set():
-            # It is to be kept after all: a new leader may want it so.
+            # No longer revoked: a new leader may decide otherwise.
             self._release_ns = None
             self.revoked.clear()
             self.stopping.clear()
 
-    def lose(self, why: str) -> None:
-        """The lease is over."""
+    def mark_lost(self, why: str) -> None:
+        """Marks the lease as lost."""
         if not self.lost.is_set():
             LOG.warning("%r is lost: %s", self, why)
             self.lost.set()
@@ -139,7 +140,7 @@ def end_ns(asked_ns: int, lease: Listed, spare_ns_max: int) -> Optional[int]:
     if lease.valid_for_ms is not None:
         until_ns = asked_ns + lease.valid_for_ms * MS
         left_ns = max(0, until_ns - clock.now_ns())
-        return until_ns - min(spare_ns_max, left_ns // SPARE)
+        return until_ns - min(spare_ns_max, left_ns // SPARE_DIVISOR)
     return None
 
 
@@ -158,25 +159,25 @@ class Owning(Generic[Own]):
         self._listed: Dict[Key, Tuple[int, Listed]] = {}
         # Held, and neither handed out nor withdrawn.
         self._fresh: Dict[Key, None] = {}
-        self._in_hand: Dict[Key, Own] = {}
+        self._owned: Dict[Key, Own] = {}
         # The highest token of each that was handed out or released.
         self._spent: Dict[Key, Order] = {}
         #: Released, and not yet confirmed: at most one for each that was listed.
-        self.owed: Dict[Tuple[Key, str], None] = {}
+        self.unconfirmed: Dict[Tuple[Key, str], None] = {}
         #: Whether this process consumes them.
         self.consumed = False
         self.draining = False
         self.closed = False
 
-    def obey(self, asked_ns: int, lease: Lease) -> None:
+    def apply(self, asked_ns: int, lease: Lease) -> None:
         """Takes the newest lease. The caller holds the state."""
         self.draining = lease.draining
         listed_all = self._kind.listed(lease)
         self._listed = {self._kind.key_of(it): (asked_ns, it) for it in listed_all}
-        for key, own in self._in_hand.items():
+        for key, own in self._owned.items():
             listed = self._listed.get(key)
             if not listed or listed[1].token != own.token:
-                own.lose("it was withdrawn")
+                own.mark_lost("it was withdrawn")
             else:
                 own.renew(asked_ns, listed[1], self._spare_ns_max)
         self._fresh.clear()
@@ -185,7 +186,7 @@ class Owning(Generic[Own]):
         self._state.notify_all()
 
     def take(self) -> Optional[Own]:
-        """The next one to own, once there is one; None when there will be none any more."""
+        """Waits for the next one to own; None once the worker drains or is closed."""
         with self._state:
             if not self.consumed:
                 self.consumed = True
@@ -204,24 +205,24 @@ class Owning(Generic[Own]):
     def release(self, own: Own) -> None:
         """See `Owned.release`."""
         with self._state:
-            if self._in_hand.get(own.key) is not own:
+            if self._owned.get(own.key) is not own:
                 return
-            del self._in_hand[own.key]
+            del self._owned[own.key]
             own.lost.set()
             own.stopping.set()
-            self.owed[(own.key, own.token)] = None
+            self.unconfirmed[(own.key, own.token)] = None
             if own.key in self._listed:
                 self._offer(own.key)
             self._state.notify_all()
 
-    def tell_release(self, agent: Agent, key: Key, token: str) -> None:
+    def send_release(self, agent: Agent, key: Key, token: str) -> None:
         """Reports a release to the agent."""
-        self._kind.tell_release(agent, key, token)
+        self._kind.send_release(agent, key, token)
 
-    def heard(self, key: Key, token: str) -> None:
-        """The agent knows that it was let go."""
+    def confirm(self, key: Key, token: str) -> None:
+        """Records that the agent has confirmed the release."""
         with self._state:
-            self.owed.pop((key, token), None)
+            self.unconfirmed.pop((key, token), None)
             self._state.notify_all()
 
     def is_over(self, own: Own) -> bool:
@@ -229,32 +230,32 @@ class Owning(Generic[Own]):
         with self._state:
             over = own.end_ns is not None and clock.now_ns() >= own.end_ns
             if over:
-                own.lose("it was not renewed")
+                own.mark_lost("it was not renewed")
             return over
 
-    def keep_time(self) -> None:
+    def expire_leases(self) -> None:
         """Ends them in time, whether the agent answers or not, until this is closed."""
         with self._state:
             while not self.closed:
                 now_ns = clock.now_ns()
-                live = [it for it in self._in_hand.values() if not it.lost.is_set()]
+                live = [it for it in self._owned.values() if not it.lost.is_set()]
                 ends = [it.end_ns for it in live if it.end_ns is not None and not self.is_over(it)]
                 left_s = min(((end - now_ns) / NS for end in ends), default=None)
                 self._state.wait(min(left_s, SLEEP_MAX_S) if left_s is not None else None)
 
-    def lose_all(self) -> None:
+    def mark_all_lost(self) -> None:
         """No thread follows the lease any longer. The caller holds the state."""
-        for own in self._in_hand.values():
-            own.lose("the worker was closed")
+        for own in self._owned.values():
+            own.mark_lost("the worker was closed")
 
-    def in_hand(self) -> int:
+    def owned_count(self) -> int:
         """How many are handed out. The caller holds the state."""
-        return len(self._in_hand)
+        return len(self._owned)
 
     def _offer(self, key: Key) -> None:
         """Queues one for the next taker, or releases one that no caller took."""
         _, lease = self._listed[key]
-        if not self.consumed or key in self._in_hand:
+        if not self.consumed or key in self._owned:
             return
         order = token_order(lease.token)
         if order <= self._spent.get(key, (-1, -1)):
@@ -263,7 +264,7 @@ class Owning(Generic[Own]):
             self._fresh[key] = None
         elif lease.state is StreamLeaseState.REVOKED:
             self._spent[key] = order
-            self.owed[(key, lease.token)] = None
+            self.unconfirmed[(key, lease.token)] = None
 
     def _hand_out(self, key: Key) -> Optional[Own]:
         asked_ns, lease = self._listed[key]
@@ -272,7 +273,7 @@ class Owning(Generic[Own]):
         if own.end_ns is not None and clock.now_ns() >= own.end_ns:
             # It may be renewed yet: the next lease offers it again.
             return None
-        self._in_hand[key] = own
+        self._owned[key] = own
         self._spent[key] = token_order(lease.token)
         self._state.notify_all()
         return own

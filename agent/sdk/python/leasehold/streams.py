@@ -35,6 +35,6 @@ class Stream(Owned):
         return (lease.set, lease.stream)
 
     @staticmethod
-    def tell_release(agent: Agent, key: Key, token: str) -> None:
+    def send_release(agent: Agent, key: Key, token: str) -> None:
         """Reports the release to the agent."""
         agent.release("streams", key, token)

@@ -47,16 +47,16 @@ class Worker:
         self._jobs = Jobs(self._agent, self._state)
         start_id = uuid.uuid4().hex if start else None
         self._link = Link(
-            self._agent, self._state, start_id, self._jobs.running, self._consumed, self._obey
+            self._agent, self._state, start_id, self._jobs.running, self._consumed, self._apply
         )
-        # A lease is followed with what is consumed: what more is, needs another look.
+        # The watch requests only the kinds that are consumed; another kind needs a new watch.
         self._streams = Owning(Stream, self._state, stop_before, self._link.cut)
         self._bindings = Owning(Binding, self._state, stop_before, self._link.cut)
         self._owning: Tuple[Owning[Any], ...] = (self._streams, self._bindings)
         self._lease: Optional[Lease] = None
         self._closed = False
         self._threads: List[threading.Thread] = []
-        for work in (self._link.run, self._tell, *(it.keep_time for it in self._owning)):
+        for work in (self._link.run, self._notify, *(it.expire_leases for it in self._owning)):
             name = f"leasehold-{work.__name__.strip('_')}"
             self._threads.append(threading.Thread(target=work, name=name, daemon=True))
         for thread in self._threads:
@@ -67,7 +67,7 @@ class Worker:
     @property
     def lease(self) -> Optional[Lease]:
         """The newest lease; None before the first. It lists streams and bindings
-        once somebody has asked for them with `streams` and `bindings`."""
+        once `streams` and `bindings` were called."""
         return self._lease
 
     @property
@@ -148,9 +148,11 @@ class Worker:
             self._jobs.closed = True
             for owning in self._owning:
                 owning.closed = True
-                owning.lose_all()
+                owning.mark_all_lost()
             self._state.notify_all()
-            while self._jobs.owed or any(it.owed or it.in_hand() for it in self._owning):
+            while self._jobs.unconfirmed or any(
+                it.unconfirmed or it.owned_count() for it in self._owning
+            ):
                 left_s = (until_ns - clock.now_ns()) / NS
                 if left_s <= 0 or self._closed:
                     break
@@ -175,27 +177,27 @@ class Worker:
         kinds = {"streams": self._streams.consumed, "bindings": self._bindings.consumed}
         return frozenset(kind for kind, consumed in kinds.items() if consumed)
 
-    def _obey(self, asked_ns: int, lease: Lease) -> None:
+    def _apply(self, asked_ns: int, lease: Lease) -> None:
         with self._state:
             self._lease = lease
             self._jobs.draining = lease.draining
             for owning in self._owning:
-                owning.obey(asked_ns, lease)
+                owning.apply(asked_ns, lease)
 
-    def _tell(self) -> None:
-        """Sends the agent what it must know, until it has confirmed all of it."""
+    def _notify(self) -> None:
+        """Sends ends and releases until the agent has confirmed them."""
         pause = PAUSE_MIN_S
         while True:
             with self._state:
-                while not (self._link.up and self._owes()):
+                while not (self._link.up and self._has_unconfirmed()):
                     if self._closed:
                         return
                     self._state.wait()
                 era = self._link.era
-                jobs = list(self._jobs.owed)
-                owned = [(owning, *owed) for owning in self._owning for owed in owning.owed]
-            told = all([self._tell_end(job, era) for job in jobs])
-            told = all([self._tell_release(*owed) for owed in owned]) and told
+                jobs = list(self._jobs.unconfirmed)
+                owned = [(owning, *owed) for owning in self._owning for owed in owning.unconfirmed]
+            told = all([self._send_end(job, era) for job in jobs])
+            told = all([self._send_release(*owed) for owed in owned]) and told
             if told:
                 pause = PAUSE_MIN_S
                 continue
@@ -205,33 +207,33 @@ class Worker:
                 self._state.wait(pause)
             pause = min(pause * 2, PAUSE_MAX_S)
 
-    def _owes(self) -> bool:
-        return bool(self._jobs.owed) or any(owning.owed for owning in self._owning)
+    def _has_unconfirmed(self) -> bool:
+        return bool(self._jobs.unconfirmed) or any(owning.unconfirmed for owning in self._owning)
 
-    def _tell_end(self, job_id: str, era: int) -> bool:
+    def _send_end(self, job_id: str, era: int) -> bool:
         try:
             self._agent.end_job(job_id)
         except (OSError, LeaseholdError) as error:
             if not isinstance(error, Refused) or error.reason != "invalid":
                 LOG.debug("cannot report the end of job %s yet: %s", job_id, error)
                 return False
-        if not self._link.end_heard(job_id, era):
+        if not self._link.confirm_end(job_id, era):
             return False
         with self._state:
-            self._jobs.owed.pop(job_id, None)
+            self._jobs.unconfirmed.pop(job_id, None)
             self._state.notify_all()
         return True
 
-    def _tell_release(self, owning: Owning[Any], key: Key, token: str) -> bool:
+    def _send_release(self, owning: Owning[Any], key: Key, token: str) -> bool:
         try:
-            owning.tell_release(self._agent, key, token)
+            owning.send_release(self._agent, key, token)
         except (OSError, LeaseholdError) as error:
             # What is not held any more needs no release.
             over = isinstance(error, Refused) and error.reason in ("not_held", "invalid")
             if not over:
                 LOG.debug("cannot report the release of %s yet: %s", "/".join(key), error)
                 return False
-        owning.heard(key, token)
+        owning.confirm(key, token)
         return True
 
 

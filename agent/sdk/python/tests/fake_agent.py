@@ -1,4 +1,4 @@
-"""An agent in a test's hands: it keeps slots and shows what the test says, and can be killed."""
+"""A fake agent: it counts slots, lists what the test sets, and can be killed."""
 
 import json
 import socket
@@ -13,14 +13,14 @@ HANG_S = 60
 
 
 def eventually(what, holds):
-    """Waits until a condition holds; its value."""
+    """Waits until a condition holds, and returns its value."""
     end = time.monotonic() + HANG_S
     while time.monotonic() < end:
         value = holds()
         if value:
             return value
         time.sleep(0.005)
-    raise AssertionError(f"waited in vain for {what}")
+    raise AssertionError(f"timeout: {what}")
 
 
 class FakeAgent:
@@ -55,7 +55,7 @@ class FakeAgent:
         threading.Thread(target=serve, args=(0.01,), daemon=True).start()
 
     def kill(self):
-        """The process dies: nobody listens, and every connection breaks."""
+        """Kills the process: the port closes, and all connections break."""
         with self.news:
             self.dead = True
             self.news.notify_all()
@@ -93,7 +93,7 @@ class FakeAgent:
         self.change(bindings={"in": shown})
 
     def hide(self, name):
-        """Lists a stream no more."""
+        """Removes a stream from the lease."""
         self.change(streams={key: it for key, it in self.streams.items() if key != name})
 
     def called(self, method, start):
@@ -170,7 +170,7 @@ class FakeAgent:
 
 
 def _no(reason):
-    return {"error": {"reason": reason, "message": "as the test says"}}
+    return {"error": {"reason": reason, "message": "set by the test"}}
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""Jobs: slots that are asked for, ends that are told, and agents that come and go meanwhile."""
+"""Jobs: requests for slots, reports of ends, and restarts of the agent in between."""
 
 import threading
 import unittest
@@ -21,7 +21,7 @@ class Jobs(unittest.TestCase):
             self.assertEqual(self.agent.jobs, {"build/1 ä"})
         eventually("the end", lambda: not self.agent.jobs)
 
-    def test_the_start_is_told_before_anything_is_asked(self):
+    def test_the_start_is_announced_before_the_first_request(self):
         self.worker.job("a").end()
         paths = [path.split("?")[0] for _, path, _ in self.agent.calls]
         self.assertEqual(paths[0], "/v1/start")
@@ -43,14 +43,14 @@ class Jobs(unittest.TestCase):
         second.join()
         self.assertEqual(self.agent.jobs, {"b"})
 
-    def test_no_slot_in_time_is_refused_and_leaves_none_taken(self):
+    def test_a_timeout_is_refused_and_leaves_no_slot_in_use(self):
         with self.worker.job("a"):
             with self.assertRaises(leasehold.Refused) as refused:
                 self.worker.job("b", wait=0.05)
             self.assertEqual(refused.exception.reason, "no_slot")
             self.assertEqual(self.agent.jobs, {"a"})
 
-    def test_an_id_that_makes_no_sense_is_refused_at_once(self):
+    def test_an_invalid_id_is_refused_at_once(self):
         with self.assertRaises(leasehold.Refused) as refused:
             self.worker.job("a\nb")
         self.assertEqual(refused.exception.reason, "invalid")
@@ -74,7 +74,7 @@ class Jobs(unittest.TestCase):
             self.worker.job()
         eventually("the last end", lambda: not self.agent.jobs)
 
-    def test_an_end_is_told_once_the_agent_is_back(self):
+    def test_an_end_is_reported_after_the_agent_restarts(self):
         job = self.worker.job("a")
         self.agent.kill()
         job.end()
@@ -83,7 +83,7 @@ class Jobs(unittest.TestCase):
         with self.worker.job("b"):
             self.assertEqual(self.agent.jobs, {"b"})
 
-    def test_an_end_that_the_agent_cannot_write_is_told_again(self):
+    def test_an_end_that_the_agent_cannot_write_is_repeated(self):
         job = self.worker.job("a")
         self.agent.change(full=True)
         job.end()
@@ -92,7 +92,7 @@ class Jobs(unittest.TestCase):
         self.agent.change(full=False)
         eventually("the end", lambda: not self.agent.jobs)
 
-    def test_an_agent_that_remembers_counts_no_job_twice(self):
+    def test_an_agent_with_a_journal_counts_each_job_once(self):
         self.agent.pool = 2
         first, _second = self.worker.job("a"), self.worker.job("b")
         self.agent.kill()
@@ -103,7 +103,7 @@ class Jobs(unittest.TestCase):
         first.end()
         eventually("the end", lambda: self.agent.jobs == {"b"})
 
-    def test_an_agent_without_memory_is_told_how_many_run_and_as_they_end(self):
+    def test_an_agent_without_a_journal_gets_the_number_of_jobs(self):
         self.agent.pool = 3
         first, second = self.worker.job("a"), self.worker.job("b")
         self.agent.kill()
@@ -120,7 +120,7 @@ class Jobs(unittest.TestCase):
         second.end()
         eventually("none", lambda: self.agent.unnamed == 0)
 
-    def test_a_job_that_waits_while_the_agent_dies_is_asked_for_again(self):
+    def test_a_waiting_job_is_requested_again_after_an_agent_restart(self):
         first = self.worker.job("a")
         began = []
         second = threading.Thread(target=lambda: began.append(self.worker.job("b")))
@@ -130,18 +130,18 @@ class Jobs(unittest.TestCase):
         self.agent.forget()
         self.agent.revive()
         eventually("the word", lambda: self.agent.unnamed == 1)
-        self.assertEqual(began, [], "a slot that waits is no job that runs")
+        self.assertEqual(began, [], "a waiting job does not run")
         first.end()
         second.join()
         self.assertEqual((self.agent.jobs, self.agent.unnamed), ({"b"}, 0))
 
-    def test_an_agent_that_is_not_there_is_unreachable_in_time(self):
+    def test_a_missing_agent_is_unreachable_within_the_wait(self):
         self.agent.kill()
         with self.assertRaises(leasehold.Unreachable):
             self.worker.job(wait=0.05)
         self.agent.revive()
 
-    def test_another_process_of_the_worker_says_no_start(self):
+    def test_a_second_process_of_the_worker_announces_no_start(self):
         agent = FakeAgent()
         agent.start_id = "told by the worker's first process"
         self.addCleanup(agent.kill)
@@ -149,7 +149,7 @@ class Jobs(unittest.TestCase):
             self.assertEqual(agent.jobs, {"of a helper"})
         self.assertEqual(agent.called("POST", "/v1/start"), [])
 
-    def test_closing_ends_the_loops_and_tells_what_is_owed(self):
+    def test_closing_ends_the_loops_and_reports_unconfirmed_ends(self):
         job = self.worker.job("a")
         loop = threading.Thread(target=lambda: list(self.worker.jobs()))
         loop.start()

@@ -32,7 +32,7 @@ class Streams(unittest.TestCase):
         eventually("the release", lambda: self.released("new", "8.17"))
         self.assertFalse(stream.valid())
 
-    def test_streams_are_looked_at_once_somebody_consumes_them(self):
+    def test_streams_are_requested_only_once_they_are_consumed(self):
         self.agent.show("new", "8.17", valid_for_ms=60_000)
         # What the agent shows counts as something that the worker may work on.
         with self.worker.job("a"):
@@ -48,7 +48,7 @@ class Streams(unittest.TestCase):
             self.assertIsNone(stream.time_left())
             self.assertTrue(stream.valid())
 
-    def test_a_revoked_stream_is_valid_until_it_is_let_go(self):
+    def test_a_revoked_stream_is_valid_until_it_is_released(self):
         self.agent.show("new", "8.17", valid_for_ms=60_000)
         with next(self.streams) as stream:
             self.agent.show(
@@ -60,7 +60,7 @@ class Streams(unittest.TestCase):
             self.assertEqual(self.released("new", "8.17"), [])
         eventually("the release", lambda: self.released("new", "8.17"))
 
-    def test_a_stream_that_nobody_took_is_given_back_when_it_is_asked_for(self):
+    def test_a_revoked_stream_that_was_not_handed_out_is_released(self):
         self.agent.show("old", "8.1")
         self.agent.show("new", "8.2")
         taken = next(self.streams)
@@ -70,7 +70,7 @@ class Streams(unittest.TestCase):
         eventually("the release", lambda: self.agent.called("DELETE", f"/v1/streams/cars/{left}"))
         self.assertEqual(self.agent.called("DELETE", f"/v1/streams/cars/{taken.name}"), [])
 
-    def test_a_worker_that_takes_no_streams_gives_none_back(self):
+    def test_a_worker_that_uses_no_streams_releases_none(self):
         self.agent.show("new", "8.1", "revoked")
         with self.worker.job():
             self.assertEqual(self.worker.lease.streams, ())
@@ -85,7 +85,7 @@ class Streams(unittest.TestCase):
         self.agent.show("new", "8.10")
         self.assertEqual(next(self.streams).token, "8.10")
 
-    def test_the_next_owner_comes_after_the_last_has_let_go(self):
+    def test_the_next_owner_comes_after_the_last_has_released(self):
         self.agent.show("new", "8.1")
         last = next(self.streams)
         self.agent.show("new", "8.2")
@@ -106,7 +106,7 @@ class Streams(unittest.TestCase):
         stream.lost.wait()
         self.assertFalse(stream.valid())
 
-    def test_a_stream_outlives_its_agent_and_no_longer_than_its_lease(self):
+    def test_a_stream_outlives_its_agent_but_not_its_lease(self):
         self.agent.show("new", "8.1", valid_for_ms=600_000)
         stream = next(self.streams)
         self.agent.kill()
@@ -124,14 +124,14 @@ class Streams(unittest.TestCase):
         stream.release()
         eventually("the release", lambda: self.released("new", "8.1"))
 
-    def test_a_stream_is_lost_by_the_clock_though_nobody_asks(self):
+    def test_a_stream_is_lost_by_the_clock_without_a_call(self):
         self.agent.show("new", "8.1", valid_for_ms=2_000)
         with next(self.streams) as stream:
             self.agent.kill()
             self.assertTrue(stream.lost.wait(60))
         self.agent.revive()
 
-    def test_a_lease_that_is_over_is_not_handed_out(self):
+    def test_an_expired_lease_is_not_handed_out(self):
         self.agent.show("over", "8.1", valid_for_ms=0)
         self.agent.show("new", "8.2", valid_for_ms=60_000)
         self.assertEqual(next(self.streams).name, "new")
@@ -170,7 +170,7 @@ class Streams(unittest.TestCase):
 
 
 class Ends(unittest.TestCase):
-    def test_a_stream_ends_before_its_lease_counted_from_the_question(self):
+    def test_a_stream_ends_before_its_lease_counted_from_the_request(self):
         with mock.patch.object(clock, "now_ns", lambda: 7 * NS):
             lease = StreamLease(valid_for_ms=10_000)
             self.assertEqual(end_ns(2 * NS, lease, NS), 12 * NS - NS // 2)

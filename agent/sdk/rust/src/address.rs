@@ -73,7 +73,7 @@ where
 {
     let once = Mutex::new(Some(TokioIo::new(socket)));
     let connector = tower::service_fn(move |_| {
-        let socket = once.lock().expect("nobody panics with it").take();
+        let socket = once.lock().expect("the lock is not poisoned").take();
         std::future::ready(socket.ok_or(std::io::Error::from(std::io::ErrorKind::NotConnected)))
     });
     let endpoint = Endpoint::from_shared(origin.to_owned()).map_err(Error::lost)?;

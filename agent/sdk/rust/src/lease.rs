@@ -269,7 +269,7 @@ impl Binding {
     pub fn pick(&self, node: &str) -> Option<Endpoint> {
         let next = self.next();
         let route = next.iter().find(|next| next.node == node)?;
-        let mut turns = self.turns.lock().expect("nobody panics with it");
+        let mut turns = self.turns.lock().expect("the lock is not poisoned");
         turns.pick(route).cloned()
     }
 

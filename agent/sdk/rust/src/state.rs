@@ -97,7 +97,7 @@ impl Shared {
 
     /// Locks the state, to read it or to change it without a notification.
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("nobody panics with it")
+        self.state.lock().expect("the lock is not poisoned")
     }
 
     /// Wakes all that wait for a change.

@@ -8,17 +8,17 @@ use leasehold_types::duration;
 use super::first_given;
 use super::travis::interval;
 
-/// How long a program may take.
+/// The default time limit of a command.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The adapter `command`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommandAdapter {
-    /// What counts and sizes the worker's jobs; none where it runs none.
+    /// The commands for jobs; none if the worker runs no jobs.
     pub jobs: Option<JobPrograms>,
-    /// What starts and stops streams; none where it consumes none.
+    /// The commands for streams; none if the worker consumes no streams.
     pub streams: Option<StreamPrograms>,
-    /// How long a program may take.
+    /// The time limit of a command.
     pub timeout: Duration,
     /// How often the jobs are counted.
     pub interval: Duration,
@@ -27,9 +27,9 @@ pub struct CommandAdapter {
 /// Programs for jobs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobPrograms {
-    /// Prints how many run.
+    /// Prints the number of running jobs.
     pub count: String,
-    /// Brings a pool size into effect.
+    /// Sets the pool size.
     pub resize: String,
     /// Begins a drain.
     pub drain: Option<String>,
@@ -38,9 +38,9 @@ pub struct JobPrograms {
 /// Programs for streams.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamPrograms {
-    /// Has the worker consume a stream.
+    /// Lets the worker consume a stream.
     pub start: String,
-    /// Has it let the stream go.
+    /// Lets the worker stop consuming it.
     pub stop: String,
 }
 
@@ -48,34 +48,34 @@ pub struct StreamPrograms {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Adapter command")]
 pub(super) struct CommandArgs {
-    /// Run with sh -c: prints how many jobs run
+    /// Run with sh -c, as all these commands: prints the number of running jobs
     #[arg(long, env = "LEASEHOLD_COMMAND_COUNT", value_name = "COMMAND")]
     command_count: Option<String>,
-    /// Its exit 0 says that the worker keeps to the pool size in LEASEHOLD_POOL_SIZE
+    /// Sets the pool size in LEASEHOLD_POOL_SIZE; exits with 0 once the worker respects it
     #[arg(long, env = "LEASEHOLD_COMMAND_RESIZE", value_name = "COMMAND")]
     command_resize: Option<String>,
-    /// Begins a drain: after its exit 0 no job starts [default: --command-resize with size 0]
+    /// Begins a drain; exits with 0 once no job starts [default: --command-resize with size 0]
     #[arg(long, env = "LEASEHOLD_COMMAND_DRAIN", value_name = "COMMAND")]
     command_drain: Option<String>,
-    /// Has the worker consume the stream LEASEHOLD_STREAM of the set LEASEHOLD_SET, whose fencing
-    /// token is LEASEHOLD_TOKEN
+    /// Lets the worker consume the stream LEASEHOLD_STREAM of the set LEASEHOLD_SET, with the
+    /// fencing token LEASEHOLD_TOKEN
     #[arg(long, env = "LEASEHOLD_COMMAND_STREAM_START", value_name = "COMMAND")]
     command_stream_start: Option<String>,
-    /// Has it let the stream go; its exit 0 says that it has
+    /// Lets the worker stop consuming the stream; exits with 0 once it has
     #[arg(long, env = "LEASEHOLD_COMMAND_STREAM_STOP", value_name = "COMMAND")]
     command_stream_stop: Option<String>,
-    /// How long each of these may take before it is killed [default: 30s]
+    /// The time limit of each command, after which it is killed [default: 30s]
     #[arg(long, env = "LEASEHOLD_COMMAND_TIMEOUT", value_name = "DURATION")]
     #[arg(value_parser = duration::parse)]
     command_timeout: Option<Duration>,
-    /// How often jobs are counted; five times as often while something is to change [default: 1s]
+    /// How often jobs are counted; five times as often during a change [default: 1s]
     #[arg(long, env = "LEASEHOLD_COMMAND_INTERVAL", value_name = "DURATION")]
     #[arg(value_parser = duration::parse)]
     command_interval: Option<Duration>,
 }
 
 impl CommandArgs {
-    /// An option that was given.
+    /// The first option of this adapter that is set.
     pub(super) fn given(&self) -> Option<&'static str> {
         first_given(&[
             ("--command-count", self.command_count.is_some()),
@@ -88,7 +88,7 @@ impl CommandArgs {
         ])
     }
 
-    /// The adapter, where its options are valid together.
+    /// Validates the options.
     pub(super) fn check(self) -> Result<CommandAdapter, String> {
         let jobs = match (self.command_count, self.command_resize, self.command_drain) {
             (Some(count), Some(resize), drain) => Some(JobPrograms { count, resize, drain }),

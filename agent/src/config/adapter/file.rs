@@ -9,7 +9,7 @@ use rustix::process::Signal;
 
 use super::first_given;
 
-/// How long after a change a worker has surely released what the file no longer lists.
+/// How long after a change the worker is assumed to have reloaded.
 const SETTLE: Duration = Duration::from_secs(1);
 
 /// The adapter `file`.
@@ -19,16 +19,16 @@ pub struct FileAdapter {
     pub path: PathBuf,
     /// The signal after a change, and its receiver.
     pub signal: Option<(Signal, SignalTo)>,
-    /// How it is known that the worker has taken up a change.
-    pub taken_up: TakenUp,
-    /// The pool size is in the file too.
+    /// How the agent knows that the worker has reloaded.
+    pub reload_check: ReloadCheck,
+    /// Set if the file also contains the pool size.
     pub pool: Option<FilePool>,
 }
 
-/// The pool of a worker that reads its size in the file.
+/// The pool of a worker that reads its pool size from the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FilePool {
-    /// Where the worker writes how many jobs run; without it as many as may.
+    /// The file with the number of running jobs; without it every slot counts as used.
     pub count: Option<PathBuf>,
 }
 
@@ -41,12 +41,12 @@ pub enum SignalTo {
     Child,
 }
 
-/// How it is known that the worker has taken up a change.
+/// How the agent knows that the worker has reloaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum TakenUp {
-    /// So long after the change it surely has.
+pub enum ReloadCheck {
+    /// It has reloaded this long after the change.
     After(Duration),
-    /// When this command has ended with 0.
+    /// It has reloaded when this command exits with 0.
     Command(String),
 }
 
@@ -54,35 +54,35 @@ pub enum TakenUp {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Adapter file")]
 pub(super) struct FileArgs {
-    /// The file that lists the worker's streams, in k8s-swarm's format; the agent owns it whole
+    /// The file that lists the worker's streams, in k8s-swarm's format. The agent overwrites it
     #[arg(long, env = "LEASEHOLD_FILE_PATH", value_name = "FILE")]
     file_path: Option<PathBuf>,
-    /// A signal after each change, to the process in --file-pid or to COMMAND
+    /// The signal to send after each change, to the process in --file-pid or to COMMAND
     #[arg(long, env = "LEASEHOLD_FILE_SIGNAL", value_name = "SIGNAL")]
     file_signal: Option<String>,
-    /// The file with the process id that --file-signal goes to
+    /// The file with the process id for --file-signal
     #[arg(long, env = "LEASEHOLD_FILE_PID", value_name = "FILE", requires = "file_signal")]
     file_pid: Option<PathBuf>,
-    /// Run with sh -c after each change; its exit 0 says that the worker has reloaded
+    /// Run with sh -c after each change; exits with 0 once the worker has reloaded
     #[arg(long, env = "LEASEHOLD_FILE_COMMAND", value_name = "COMMAND")]
     file_command: Option<String>,
-    /// Without --file-command: how long after a change the worker has surely released what the file
-    /// no longer lists [default: 1s]
+    /// Without --file-command: how long after a change the worker is assumed to have reloaded
+    /// [default: 1s]
     #[arg(long, env = "LEASEHOLD_FILE_SETTLE", value_name = "DURATION")]
     #[arg(value_parser = duration::parse)]
     #[arg(conflicts_with = "file_command")]
     file_settle: Option<Duration>,
-    /// Write the pool size into the file too, as poolSize
+    /// Also write the pool size into the file, as poolSize
     #[arg(long, env = "LEASEHOLD_FILE_POOL")]
     file_pool: bool,
-    /// A file in which the worker keeps the number of jobs that run. Without it a worker that has
-    /// taken up a smaller pool size must have ended the jobs above it
+    /// The file in which the worker writes the number of running jobs. Without it, a worker must
+    /// have ended the excess jobs when it reloads a smaller pool size
     #[arg(long, env = "LEASEHOLD_FILE_COUNT", value_name = "FILE", requires = "file_pool")]
     file_count: Option<PathBuf>,
 }
 
 impl FileArgs {
-    /// An option that was given.
+    /// The first option of this adapter that is set.
     pub(super) fn given(&self) -> Option<&'static str> {
         first_given(&[
             ("--file-path", self.file_path.is_some()),
@@ -93,7 +93,7 @@ impl FileArgs {
         ])
     }
 
-    /// The adapter, where its options are valid together.
+    /// Validates the options.
     pub(super) fn check(self, has_child: bool) -> Result<FileAdapter, String> {
         let Self { file_path, file_signal, file_pid, file_command, file_settle, .. } = self;
         let pool = self.file_pool.then_some(FilePool { count: self.file_count });
@@ -112,11 +112,11 @@ impl FileArgs {
                 return Err("--file-signal needs --file-pid, or a COMMAND to send it to".into());
             }
         };
-        let taken_up = match file_command {
-            Some(command) => TakenUp::Command(command),
-            None => TakenUp::After(file_settle.unwrap_or(SETTLE)),
+        let reload_check = match file_command {
+            Some(command) => ReloadCheck::Command(command),
+            None => ReloadCheck::After(file_settle.unwrap_or(SETTLE)),
         };
-        Ok(FileAdapter { path, signal, taken_up, pool })
+        Ok(FileAdapter { path, signal, reload_check, pool })
     }
 }
 

@@ -11,7 +11,7 @@ use super::first_given;
 use super::travis::interval;
 use crate::http_client::Url;
 
-/// What stands for the size in a URL or a body.
+/// The placeholder for the pool size in a URL or a body.
 const SIZE: &str = "{size}";
 
 /// The adapter `http`.
@@ -19,30 +19,30 @@ const SIZE: &str = "{size}";
 pub struct HttpAdapter {
     /// Answers with JSON that holds the number of running jobs.
     pub count: Url,
-    /// Where in the answer that number is, as a JSON pointer.
+    /// The JSON pointer to that number.
     pub count_field: String,
-    /// Where in the answer the size is that the worker keeps to.
+    /// The JSON pointer to the pool size that the worker respects.
     pub size_field: Option<String>,
-    /// How the worker is kept to a size.
+    /// How the pool size is set.
     pub sizing: Sizing,
     /// Begins the worker's drain.
     pub drain: Option<HttpRequest>,
     /// The file with the value of the `Authorization` header.
     pub auth: Option<PathBuf>,
-    /// How often the worker is asked.
+    /// How often the worker is polled.
     pub interval: Duration,
 }
 
-/// How a worker is kept to a size.
+/// How the pool size is set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sizing {
-    /// By this request.
+    /// With this request.
     Request(HttpRequest),
-    /// Not at all: it may run this many jobs until it drains.
+    /// It is fixed: the worker may run this many jobs until it drains.
     Fixed(u32),
 }
 
-/// A request with the size in it.
+/// A request with a placeholder for the size.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpRequest {
     method: Method,
@@ -67,7 +67,7 @@ impl HttpRequest {
     /// Method, URL and body for this size.
     pub(crate) fn at(&self, size: u32) -> (Method, Url, Option<String>) {
         let fill = |text: &str| text.replace(SIZE, &size.to_string());
-        let url = fill(&self.url).parse().expect("it was parsed with another number");
+        let url = fill(&self.url).parse().expect("parsed with another number");
         (self.method.clone(), url, self.body.as_deref().map(fill))
     }
 }
@@ -76,54 +76,54 @@ impl HttpRequest {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Adapter http")]
 pub(super) struct HttpArgs {
-    /// Answers GET with JSON that holds the number of jobs that run
+    /// The URL that answers GET with JSON that contains the number of running jobs
     #[arg(long, env = "LEASEHOLD_HTTP_COUNT_URL", value_name = "URL")]
     http_count_url: Option<Url>,
-    /// Where in the answer that number is: a JSON pointer, as /jobs/running
+    /// The JSON pointer to that number, for example /jobs/running
     #[arg(long, env = "LEASEHOLD_HTTP_COUNT_FIELD", value_name = "POINTER")]
     http_count_field: Option<String>,
-    /// Where in the answer the size is that the worker keeps to; without it, a 2xx to
-    /// --http-size-url says that the worker does
+    /// The JSON pointer to the pool size that the worker respects; without it, the size is in
+    /// effect once --http-size-url answers with 2xx
     #[arg(long, env = "LEASEHOLD_HTTP_SIZE_FIELD", value_name = "POINTER")]
     http_size_field: Option<String>,
-    /// Sets the worker's pool size; {size} stands for it
+    /// The URL that sets the worker's pool size; {size} is replaced by the size
     #[arg(long, env = "LEASEHOLD_HTTP_SIZE_URL", value_name = "URL")]
     http_size_url: Option<String>,
     /// The method of that request [default: PUT]
     #[arg(long, env = "LEASEHOLD_HTTP_SIZE_METHOD", value_name = "METHOD")]
     #[arg(requires = "http_size_url")]
     http_size_method: Option<Method>,
-    /// Its body, JSON in which {size} stands for the size [default: {"size":{size}}]
+    /// The JSON body of that request; {size} is replaced by the size [default: {"size":{size}}]
     #[arg(long, env = "LEASEHOLD_HTTP_SIZE_BODY", value_name = "JSON", requires = "http_size_url")]
     http_size_body: Option<String>,
-    /// In the place of --http-size-url: the worker's size is fixed, and this many jobs count as
-    /// running from its start until it drains
+    /// Instead of --http-size-url: the worker's size is fixed, and this many slots count as used
+    /// from its start until it drains
     #[arg(long, env = "LEASEHOLD_HTTP_SIZE_MAX", value_name = "N")]
     #[arg(conflicts_with = "http_size_url", requires = "http_drain_url")]
     http_size_max: Option<u32>,
-    /// Begins the worker's drain: after a 2xx no job starts; without it, the size 0 is set
+    /// The URL that begins the worker's drain: after a 2xx no job starts; without it, the agent
+    /// sets the size 0
     #[arg(long, env = "LEASEHOLD_HTTP_DRAIN_URL", value_name = "URL")]
     http_drain_url: Option<String>,
     /// The method of that request [default: POST]
     #[arg(long, env = "LEASEHOLD_HTTP_DRAIN_METHOD", value_name = "METHOD")]
     #[arg(requires = "http_drain_url")]
     http_drain_method: Option<Method>,
-    /// Its body, which is JSON
+    /// The JSON body of that request
     #[arg(long, env = "LEASEHOLD_HTTP_DRAIN_BODY", value_name = "JSON")]
     #[arg(requires = "http_drain_url")]
     http_drain_body: Option<String>,
     /// A file with the value of the Authorization header, read again for every request
     #[arg(long, env = "LEASEHOLD_HTTP_AUTH_FILE", value_name = "FILE")]
     http_auth_file: Option<PathBuf>,
-    /// How often the worker is asked; five times as often while something is to change
-    /// [default: 1s]
+    /// How often the worker is polled; five times as often during a change [default: 1s]
     #[arg(long, env = "LEASEHOLD_HTTP_INTERVAL", value_name = "DURATION")]
     #[arg(value_parser = duration::parse)]
     http_interval: Option<Duration>,
 }
 
 impl HttpArgs {
-    /// An option that was given.
+    /// The first option of this adapter that is set.
     pub(super) fn given(&self) -> Option<&'static str> {
         first_given(&[
             ("--http-count-url", self.http_count_url.is_some()),
@@ -137,7 +137,7 @@ impl HttpArgs {
         ])
     }
 
-    /// The adapter, where its options are valid together.
+    /// Validates the options.
     pub(super) fn check(self) -> Result<HttpAdapter, String> {
         let count = self.http_count_url.ok_or("--adapter http needs --http-count-url")?;
         let count_field = self.http_count_field.ok_or("--adapter http needs --http-count-field")?;
@@ -156,7 +156,7 @@ impl HttpArgs {
             (Some(url), _) => {
                 if !(url.contains(SIZE) || body.as_ref().is_some_and(|it| it.contains(SIZE))) {
                     return Err("neither --http-size-body nor --http-size-url contains {size}: \
-                                write {size} where the worker expects the pool size"
+                                add {size} where the worker expects the pool size"
                         .into());
                 }
                 let (option, method) = ("--http-size-url", self.http_size_method);
@@ -164,7 +164,7 @@ impl HttpArgs {
             }
             (None, Some(max)) => Sizing::Fixed(max),
             (None, None) => {
-                return Err("--adapter http needs --http-size-url, or --http-size-max where the \
+                return Err("--adapter http needs --http-size-url, or --http-size-max if the \
                             worker's size is fixed"
                     .into());
             }

@@ -8,7 +8,7 @@ use leasehold_types::duration;
 
 use super::first_given;
 
-/// How long a program may take to end on SIGTERM.
+/// How long a program may take to exit after SIGTERM.
 const GRACE: Duration = Duration::from_secs(30);
 
 /// The adapter `process`.
@@ -16,9 +16,9 @@ const GRACE: Duration = Duration::from_secs(30);
 pub struct ProcessAdapter {
     /// The program of one stream and its arguments, with `{set}` and `{stream}` in them.
     pub command: Vec<OsString>,
-    /// How long it may take to end on SIGTERM.
+    /// How long it may take to exit after SIGTERM.
     pub grace: Duration,
-    /// It is ended with SIGKILL after that, though its lease goes on.
+    /// It gets SIGKILL after that, even if its lease has not ended.
     pub kill: bool,
 }
 
@@ -26,18 +26,18 @@ pub struct ProcessAdapter {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Adapter process")]
 pub(super) struct ProcessArgs {
-    /// How long a stream's program may take to end on SIGTERM before the agent says so, or ends
-    /// it. What does not end by itself before its lease does is ended then [default: 30s]
+    /// How long a stream's program may take to exit after SIGTERM before the agent logs it, or
+    /// kills the program. A program that still runs when its lease ends is killed [default: 30s]
     #[arg(long, env = "LEASEHOLD_PROCESS_GRACE", value_name = "DURATION")]
     #[arg(value_parser = duration::parse)]
     process_grace: Option<Duration>,
-    /// End a stream's program with SIGKILL after --process-grace, though its lease goes on
+    /// Kill a stream's program with SIGKILL after --process-grace, even if its lease has not ended
     #[arg(long, env = "LEASEHOLD_PROCESS_KILL")]
     process_kill: bool,
 }
 
 impl ProcessArgs {
-    /// An option that was given.
+    /// The first option of this adapter that is set.
     pub(super) fn given(&self) -> Option<&'static str> {
         first_given(&[
             ("--process-grace", self.process_grace.is_some()),
@@ -45,11 +45,11 @@ impl ProcessArgs {
         ])
     }
 
-    /// The adapter, where there is a command.
+    /// Validates the options; they need a command.
     pub(super) fn check(self, command: &[OsString]) -> Result<ProcessAdapter, String> {
         if command.is_empty() {
-            return Err("--adapter process needs -- COMMAND: the program of one stream, with \
-                        {set} and {stream} in its arguments where it needs them"
+            return Err("--adapter process needs -- COMMAND: the program of one stream; its \
+                        arguments may contain {set} and {stream}"
                 .into());
         }
         let (grace, kill) = (self.process_grace.unwrap_or(GRACE), self.process_kill);
@@ -62,7 +62,7 @@ impl ProcessAdapter {
     #[must_use]
     pub fn command_of(&self, set: &str, stream: &str) -> Vec<OsString> {
         let fill = |arg: &OsString| match arg.to_str() {
-            // Names of sets have no braces, so that none is filled twice.
+            // Names of sets contain no braces, so nothing is replaced twice.
             Some(text) => text.replace("{set}", set).replace("{stream}", stream).into(),
             None => arg.clone(),
         };
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_set_and_the_stream_stand_wherever_the_command_names_them() {
+    fn replaces_all_placeholders_for_the_set_and_the_stream() {
         let words = |words: &[&str]| words.iter().map(OsString::from).collect::<Vec<_>>();
         let command = words(&["feed-{set}", "--topic={stream}", "{set}/{stream}", "{other}"]);
         let adapter = ProcessAdapter { command, grace: GRACE, kill: false };

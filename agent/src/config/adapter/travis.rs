@@ -1,21 +1,22 @@
 //! Options of the adapter `travis`.
 
+use std::fmt;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 use clap::Args;
 use leasehold_types::duration;
 
 use super::first_given;
-use super::secret::Secret;
 use crate::http_client::Url;
 
-/// Where the Travis worker's remote controller listens, unless the options say otherwise.
+/// The default address of the Travis worker's remote controller.
 const URL: &str = "http://127.0.0.1:8080";
-/// The user and the password in an injected pod: its port is on localhost, so they protect nothing
-/// who is in the pod, and are no secret.
+/// The default user and password in an injected pod. They need not be secret: the port is on
+/// localhost, where only the containers of the pod can reach it.
 const AUTH: &str = "leasehold:leasehold";
-/// How often the worker is asked while nothing is to change.
+/// How often the worker is polled while nothing changes.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// The adapter `travis`.
@@ -25,11 +26,11 @@ pub struct TravisAdapter {
     pub url: Url,
     /// The user and the password.
     pub auth: TravisAuth,
-    /// How often the worker is asked while nothing is to change.
+    /// How often the worker is polled while nothing changes.
     pub interval: Duration,
 }
 
-/// Where the user and the password come from, as `USER:PASSWORD`.
+/// The source of `USER:PASSWORD`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TravisAuth {
     /// From an option.
@@ -38,32 +39,62 @@ pub enum TravisAuth {
     File(PathBuf),
 }
 
+/// A text that must not appear in logs, errors or debug output.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// The text: send it, never log it.
+    pub(crate) fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<&str> for Secret {
+    fn from(text: &str) -> Self {
+        Self(text.into())
+    }
+}
+
+impl FromStr for Secret {
+    type Err = std::convert::Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(Self(text.into()))
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(a secret)")
+    }
+}
+
 /// Options of the adapter `travis`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Adapter travis")]
 pub(super) struct TravisArgs {
-    /// The Travis worker's remote controller, which is TRAVIS_WORKER_REMOTE_CONTROLLER_ADDR in its
+    /// The Travis worker's remote controller: TRAVIS_WORKER_REMOTE_CONTROLLER_ADDR in the worker's
     /// environment [default: http://127.0.0.1:8080]
     #[arg(long, env = "LEASEHOLD_TRAVIS_URL", value_name = "URL")]
     travis_url: Option<Url>,
-    /// Its user and password, as in TRAVIS_WORKER_REMOTE_CONTROLLER_AUTH; better in the
-    /// environment than on a command line, which others can see [default: leasehold:leasehold]
+    /// Its user and password, as in TRAVIS_WORKER_REMOTE_CONTROLLER_AUTH. Set it in the
+    /// environment: other users can see a command line [default: leasehold:leasehold]
     #[arg(long, env = "LEASEHOLD_TRAVIS_AUTH", value_name = "USER:PASSWORD")]
     #[arg(hide_env_values = true)]
     travis_auth: Option<Secret>,
-    /// A file with them, read again for every request
+    /// A file with the user and password, read again for every request
     #[arg(long, env = "LEASEHOLD_TRAVIS_AUTH_FILE", value_name = "FILE")]
     #[arg(conflicts_with = "travis_auth")]
     travis_auth_file: Option<PathBuf>,
-    /// How often the worker is asked while nothing is to change; five times as often while
-    /// something is [default: 1s]
+    /// How often the worker is polled; five times as often during a change [default: 1s]
     #[arg(long, env = "LEASEHOLD_TRAVIS_INTERVAL", value_name = "DURATION")]
     #[arg(value_parser = duration::parse)]
     travis_interval: Option<Duration>,
 }
 
 impl TravisArgs {
-    /// An option that was given.
+    /// The first option of this adapter that is set.
     pub(super) fn given(&self) -> Option<&'static str> {
         first_given(&[
             ("--travis-url", self.travis_url.is_some()),
@@ -73,7 +104,7 @@ impl TravisArgs {
         ])
     }
 
-    /// The adapter, where its options are valid together.
+    /// Validates the options.
     pub(super) fn check(self) -> Result<TravisAdapter, String> {
         let Self { travis_url, travis_auth, travis_auth_file, travis_interval } = self;
         let url = travis_url.unwrap_or_else(|| URL.parse().expect("it is a URL"));
@@ -92,12 +123,12 @@ impl TravisArgs {
     }
 }
 
-/// How often a worker is asked; `option` is the name of what was given.
+/// Validates a poll interval; `option` is the name of its option.
 pub(super) fn interval(option: &str, given: Option<Duration>) -> Result<Duration, String> {
     let interval = given.unwrap_or(INTERVAL);
     match interval.is_zero() {
         true => Err(format!(
-            "{option} is zero, so the agent would poll the worker without a pause: use 1s, for \
+            "invalid {option} 0: the agent would poll the worker without a pause; use 1s, for \
              example"
         )),
         false => Ok(interval),

@@ -1,7 +1,7 @@
-//! The streams of a worker that programs start and stop.
+//! The streams of a worker that commands start and stop.
 //!
-//! Invariant: a stream is released only when the program that stops it has ended with 0, and no two
-//! programs run for one stream at once.
+//! Invariant: a stream is released only after the command that stops it has exited with 0, and at
+//! most one command runs per stream.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering::Relaxed;
@@ -20,10 +20,10 @@ use crate::driver::{DriverHandle, DriverRequest, DriverStopped};
 use crate::log_limiter::LogLimiter;
 use crate::reaper::Reaper;
 
-/// Programs that run at once.
+/// Concurrent commands.
 const PROGRAMS_MAX: usize = 8;
 
-/// Has programs start and stop streams.
+/// Starts and stops streams with commands.
 #[derive(Debug)]
 pub(crate) struct Streams {
     programs: StreamPrograms,
@@ -38,7 +38,7 @@ pub(crate) struct Streams {
 #[derive(Debug)]
 struct Stream {
     token: Token,
-    /// The worker is to consume it.
+    /// The worker must consume it.
     wanted: bool,
     state: State,
     failures: u32,
@@ -47,14 +47,14 @@ struct Stream {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Not started, as far as is known.
+    /// Not started, as far as this agent knows.
     Stopped,
     Started,
-    /// A program runs for it.
+    /// A command runs for it.
     Changing,
 }
 
-/// A program has ended.
+/// The result of a command.
 #[derive(Debug)]
 struct Ended {
     stream: StreamKey,
@@ -63,7 +63,7 @@ struct Ended {
 }
 
 impl Streams {
-    /// Starts and stops the streams that this driver shows.
+    /// Starts and stops the streams of this driver.
     pub(crate) fn new(
         programs: StreamPrograms,
         timeout: Duration,
@@ -94,22 +94,22 @@ impl Streams {
         changes: &mut tokio::sync::watch::Receiver<u64>,
     ) -> Result<(), DriverStopped> {
         let retry = self.streams.values().filter_map(|stream| stream.retry_at).min();
-        // If no other program may run now, wait for the end of one.
+        // At the limit, wait for the end of a command.
         let retry = retry.filter(|_| self.running.len() < PROGRAMS_MAX);
         tokio::select! {
             changed = changes.changed() => changed.map_err(|_| DriverStopped)?,
             Some(ended) = self.running.join_next() => {
-                self.ended(ended.expect("no program's task panics")).await?;
+                self.ended(ended.expect("the task does not panic")).await?;
             }
             () = backoff::until(retry) => {}
         }
         let lease = self.lease().await?;
-        self.take(&lease);
+        self.apply(&lease);
         self.start_programs();
         Ok(())
     }
 
-    /// The lease; the worker has been shown it only where a stream in it is new to this agent.
+    /// The lease. It counts as shown to the worker only if it contains a stream that is new here.
     async fn lease(&self) -> Result<Lease, DriverStopped> {
         let lease: Lease = self.driver.ask(|reply| DriverRequest::Peek { reply }).await?;
         let known = |held: &leasehold_agent_core::StreamLease| {
@@ -121,13 +121,13 @@ impl Streams {
         Ok(Lease::clone(&self.driver.lease().await?.lease))
     }
 
-    fn take(&mut self, lease: &Lease) {
+    fn apply(&mut self, lease: &Lease) {
         let mut wanted = BTreeSet::new();
         for held in &lease.streams {
             if !lease.draining && held.revoked.is_none() {
                 wanted.insert((&held.stream, held.token));
             }
-            // One under an older token is stopped first.
+            // A stream under an older token is stopped first.
             self.streams.entry(held.stream.clone()).or_insert(Stream {
                 token: held.token,
                 wanted: true,
@@ -189,17 +189,17 @@ impl Streams {
                 self.streams.remove(&key);
             }
             Err(error) => {
-                // One that was killed on its way may have started something: it is stopped again.
+                // A command that was killed may have started the stream: stop it.
                 stream.state = if starts { State::Stopped } else { State::Started };
-                stream.put_off();
+                stream.back_off();
                 let why = format!("{error:#}");
                 self.driver.metrics().worker_failures.fetch_add(1, Relaxed);
                 let about = key.to_string();
-                if let Some(unsaid) = self.log_limiter.admit(&about, &why, clock::now()) {
+                if let Some(suppressed) = self.log_limiter.admit(&about, &why, clock::now()) {
                     tracing::error!(
                         stream = about,
                         why,
-                        unsaid,
+                        suppressed,
                         "the command of a stream has failed"
                     );
                 }
@@ -214,13 +214,13 @@ impl Stream {
         let due = match self.state {
             State::Changing => false,
             State::Started => !self.wanted,
-            // A previous agent may have started what is to be stopped.
+            // A previous agent may have started it, so an unwanted stream is stopped as well.
             State::Stopped => true,
         };
         due && self.retry_at.is_none_or(|at| at <= now)
     }
 
-    fn put_off(&mut self) {
+    fn back_off(&mut self) {
         let wait = backoff::RETRY.wait(self.failures);
         self.failures = self.failures.saturating_add(1);
         self.retry_at = Some(Instant::now() + wait);

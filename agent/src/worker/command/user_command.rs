@@ -1,5 +1,5 @@
-//! One run of a program of the user's: bounded in time and in what it prints, and ended with all
-//! that it has started where it takes too long or its agent is killed.
+//! One run of a user's command, with limits on its time and output. It is killed with all its child
+//! processes at the time limit or if its agent is killed.
 
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
@@ -11,47 +11,47 @@ use tokio::net::unix::pipe::Receiver;
 use crate::reaper::{Exit, Reaper};
 use crate::worker::shell_command::ShellCommand;
 
-/// Bytes that are kept of each output.
+/// The most bytes kept of each output.
 const OUTPUT_BYTES_MAX: usize = 64 * 1024;
-/// Characters of its last words that are shown.
+/// The most characters of its last line in an error.
 const SHOWN_MAX: usize = 200;
 
-/// A program and what it is to know.
+/// A command and its environment.
 #[derive(Clone, Debug)]
 pub(super) struct UserCommand {
     /// The option that gives it, for messages.
     pub(super) option: &'static str,
-    /// What `sh -c` runs.
+    /// The line for `sh -c`.
     pub(super) line: String,
-    /// What it finds in its environment beside the agent's own.
+    /// Its environment in addition to the agent's.
     pub(super) environment: Vec<(&'static str, String)>,
-    /// How long it may take.
+    /// Its time limit.
     pub(super) timeout: Duration,
 }
 
 impl UserCommand {
-    /// Runs it, and returns what it has printed.
+    /// Runs it, and returns its standard output.
     ///
     /// # Errors
-    /// Where it has not ended with 0 in time, with the last line that it wrote to stderr.
+    /// If it has not exited with 0 in time; with the last line of its stderr.
     pub(super) async fn run(&self, reaper: &Reaper) -> anyhow::Result<String> {
         let option = self.option;
         let (mut shell, mut stdout, mut stderr) = self.start(reaper).context(option)?;
         let ended = tokio::select! {
             exit = &mut shell.exit => Some(exit),
-            () = stdout.fill() => unreachable!("it goes on after the end of the output"),
-            () = stderr.fill() => unreachable!("it goes on after the end of the output"),
+            () = stdout.fill() => unreachable!("it waits for ever after the end of the output"),
+            () = stderr.fill() => unreachable!("it waits for ever after the end of the output"),
             () = tokio::time::sleep(self.timeout) => None,
         };
         stdout.take_rest();
         stderr.take_rest();
         let Some(exit) = ended else {
-            // Its shell ends here: it is killed, with all that it has started.
-            bail!("{option} did not end within {:?}{}", self.timeout, stderr.last_line());
+            // Dropping the shell kills it and its child processes.
+            bail!("{option} did not exit within {:?}{}", self.timeout, stderr.last_line());
         };
         let exit = exit.with_context(|| format!("{option}: its exit code is unknown"))?;
         if exit != Exit(0) {
-            bail!("{option} ended with {}{}", exit.0, stderr.last_line());
+            bail!("{option} exited with {}{}", exit.0, stderr.last_line());
         }
         if stdout.overflowed {
             bail!("{option} printed more than {OUTPUT_BYTES_MAX} bytes");
@@ -70,36 +70,36 @@ impl UserCommand {
     }
 }
 
-/// What a program prints.
+/// An output of the command.
 #[derive(Debug)]
 struct Output {
     pipe: Receiver,
     bytes: Vec<u8>,
-    /// There was more than is kept; the first bytes are gone.
+    /// There was more than the limit; only the last bytes are kept.
     overflowed: bool,
-    over: bool,
+    ended: bool,
 }
 
 impl Output {
     fn new(pipe: Receiver) -> Self {
-        Self { pipe, bytes: Vec::new(), overflowed: false, over: false }
+        Self { pipe, bytes: Vec::new(), overflowed: false, ended: false }
     }
 
-    /// Takes what comes, for ever.
+    /// Reads the output, and never returns.
     async fn fill(&mut self) {
         loop {
-            if self.over || self.pipe.readable().await.is_err() {
+            if self.ended || self.pipe.readable().await.is_err() {
                 std::future::pending::<()>().await;
             }
             self.take();
         }
     }
 
-    /// Takes what is there. Something that the program has started may hold the pipe open for
-    /// long, so the agent does not wait for its end.
+    /// Reads what is available. A background process may hold the pipe open, so the agent does not
+    /// wait for its end.
     fn take_rest(&mut self) {
         let mut left = OUTPUT_BYTES_MAX;
-        while !self.over && left > 0 {
+        while !self.ended && left > 0 {
             match self.take() {
                 0 => return,
                 taken => left = left.saturating_sub(taken),
@@ -110,7 +110,7 @@ impl Output {
     fn take(&mut self) -> usize {
         let mut part = [0; 4096];
         match self.pipe.try_read(&mut part) {
-            Ok(0) => self.over = true,
+            Ok(0) => self.ended = true,
             Ok(read) => {
                 self.bytes.extend_from_slice(&part[..read]);
                 let excess = self.bytes.len().saturating_sub(OUTPUT_BYTES_MAX);
@@ -119,12 +119,12 @@ impl Output {
                 return read;
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-            Err(_) => self.over = true,
+            Err(_) => self.ended = true,
         }
         0
     }
 
-    /// The last line that is not empty, as the end of a message.
+    /// The last line that is not empty, to append to an error.
     fn last_line(&self) -> String {
         let text = String::from_utf8_lossy(&self.bytes);
         let line = text.lines().rev().map(str::trim).find(|line| !line.is_empty());

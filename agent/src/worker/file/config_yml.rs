@@ -1,4 +1,4 @@
-//! k8s-swarm's `config.yml` with one worker in it: written whole, replaced at one stroke.
+//! k8s-swarm's `config.yml` with one worker in it, replaced atomically.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -9,20 +9,20 @@ use std::path::{Path, PathBuf};
 
 use leasehold_types::StreamName;
 
-/// The permissions of a file that was not there before.
+/// The permissions of a new file.
 const MODE: u32 = 0o644;
-/// Symbolic links that are followed, one after another: as many as Linux does.
+/// The most symbolic links that are followed, as in Linux.
 const LINKS_MAX: usize = 40;
 
-/// What the file says to the worker.
+/// The content of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) streams: BTreeSet<StreamName>,
-    /// Where the worker reads its pool size here too.
+    /// Set if the worker also reads its pool size here.
     pub(super) pool_size: Option<u32>,
 }
 
-/// The file's text.
+/// Renders the file.
 pub(super) fn render(worker: &str, entry: &Entry, version: u64) -> String {
     let Entry { streams, pool_size } = entry;
     let mut out = format!("workloads:\n  {}:\n", scalar(worker));
@@ -40,27 +40,26 @@ pub(super) fn render(worker: &str, entry: &Entry, version: u64) -> String {
     out
 }
 
-/// The version of the file as it is, 0 if it has none: the only line that starts with
-/// `version:` without an indent, no matter which process wrote it.
+/// The version in the file, 0 if it has none: the line that starts with `version:` without an
+/// indent, whichever process wrote it.
 pub(super) fn version_in(path: &Path) -> u64 {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     let versions = text.lines().filter_map(|line| line.strip_prefix("version:"));
     versions.filter_map(|version| version.trim().parse().ok()).next_back().unwrap_or(0)
 }
 
-/// The pool size in the file, 0 if it has none: the largest, should it name several
-/// workers.
+/// The pool size in the file, 0 if it has none; the largest if it lists several workers.
 pub(super) fn pool_size_in(path: &Path) -> u32 {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     let sizes = text.lines().filter_map(|line| line.trim_start().strip_prefix("poolSize:"));
     sizes.filter_map(|size| size.trim().parse().ok()).max().unwrap_or(0)
 }
 
-/// Puts a new text in the place of the old file at one stroke, with its permissions. Where that
-/// fails the old one is untouched. Of a symbolic link it is the file that it leads to.
+/// Replaces the file atomically, and keeps its permissions. On failure the old file is unchanged.
+/// If the path is a symbolic link, its target is replaced.
 pub(super) fn replace(path: &Path, text: &str) -> std::io::Result<()> {
     let path = &target(path)?;
-    let no_name = || std::io::Error::other(format!("{} names no file", path.display()));
+    let no_name = || std::io::Error::other(format!("{} is not the path of a file", path.display()));
     let name = path.file_name().ok_or_else(no_name)?;
     let temp = path.with_file_name(format!(".{}.leasehold-new", name.to_string_lossy()));
     let done = write_new(&temp, path, text).and_then(|()| std::fs::rename(&temp, path));
@@ -72,7 +71,7 @@ pub(super) fn replace(path: &Path, text: &str) -> std::io::Result<()> {
     File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }
 
-/// Where symbolic links lead to, which need not be there.
+/// Resolves symbolic links. The target need not exist.
 fn target(path: &Path) -> std::io::Result<PathBuf> {
     let mut path = path.to_owned();
     for _ in 0..LINKS_MAX {
@@ -97,7 +96,7 @@ fn write_new(temp: &Path, path: &Path, text: &str) -> std::io::Result<()> {
     file.sync_all()
 }
 
-/// A text as YAML, plain where no reader of YAML 1.1 or 1.2 could take it for anything else.
+/// A text as a YAML scalar, plain only if YAML 1.1 and 1.2 both read it as a string.
 fn scalar(text: &str) -> String {
     let harmless = |c: char| c.is_ascii_alphanumeric() || "_.:/-".contains(c);
     let words = ["true", "false", "yes", "no", "on", "off", "null", "y", "n"];
@@ -124,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_is_k8s_swarms() {
+    fn renders_the_format_of_k8s_swarm() {
         let text = render("swarm-worker-0", &names(&["stream:b", "stream:a"]), 3);
         assert_eq!(
             text,
@@ -135,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_size_stands_beside_the_streams_and_is_read_back() {
+    fn writes_the_pool_size_and_reads_it_back() {
         let dir = tempfile::tempdir().expect("a folder");
         let path = dir.path().join("config.yml");
         assert_eq!(pool_size_in(&path), 0);
@@ -148,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_yaml_would_take_for_something_else_are_quoted() {
+    fn quotes_names_that_yaml_would_not_read_as_strings() {
         for plain in ["cars:new", "a", "db/x.y-z_1"] {
             assert_eq!(scalar(plain), plain);
         }
@@ -158,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_symbolic_link_stays_and_the_file_that_it_leads_to_is_replaced() {
+    fn replaces_the_target_of_a_symbolic_link() {
         use std::os::unix::fs::symlink;
         let dir = tempfile::tempdir().expect("a folder");
         let folder = dir.path().join("data");
@@ -172,12 +171,12 @@ mod tests {
             assert!(link.is_symlink() && between.is_symlink());
         }
         symlink("loop", dir.path().join("loop")).expect("it is ours");
-        let error = replace(&dir.path().join("loop"), "").expect_err("it leads nowhere");
+        let error = replace(&dir.path().join("loop"), "").expect_err("a loop");
         assert!(error.to_string().contains("symbolic links"), "{error}");
     }
 
     #[test]
-    fn a_replaced_file_keeps_its_permissions_and_its_version_is_read_back() {
+    fn replacing_keeps_the_permissions_and_leaves_no_temporary_file() {
         let dir = tempfile::tempdir().expect("a folder");
         let path = dir.path().join("config.yml");
         assert_eq!(version_in(&path), 0);

@@ -1,4 +1,4 @@
-//! What is to happen with one stream's program: a pure function of its lease, the program and the
+//! The next action for one stream's program: a pure function of its lease, the program and the
 //! time.
 //!
 //! Invariant: a program is killed before its lease ends, and no lease is released before its
@@ -9,27 +9,25 @@ use std::time::Duration;
 use leasehold_agent_core::StreamLease;
 use leasehold_types::{Moment, Token};
 
-/// How long after SIGKILL it is sent again.
+/// The interval between repeated SIGKILLs.
 const KILL_AGAIN: Duration = Duration::from_secs(1);
-/// How long a lease lasts, where no coordinator has sent that yet.
+/// The lease time if no coordinator has sent it yet.
 const TTL_UNKNOWN: Duration = Duration::from_secs(5);
-/// SIGKILL comes no earlier than this before the end of the lease, and no later than
-/// [`KILL_LEAD_MIN`].
+/// SIGKILL is sent between this and [`KILL_LEAD_MIN`] before the end of the lease.
 const KILL_LEAD_MAX: Duration = Duration::from_secs(1);
 /// See [`KILL_LEAD_MAX`].
 const KILL_LEAD_MIN: Duration = Duration::from_millis(50);
 
-/// How programs are ended.
+/// How programs are stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Rules {
-    /// How long one may take to end on SIGTERM.
+    /// How long a program may take to exit after SIGTERM.
     pub(super) grace: Duration,
-    /// It is killed after that.
+    /// Whether it is killed after that.
     pub(super) kill: bool,
 }
 
-/// How long before the end of a lease its program gets SIGTERM, and how long before it gets
-/// SIGKILL.
+/// How long before the end of a lease its program gets SIGTERM and SIGKILL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LeadTimes {
     pub(super) term: Duration,
@@ -37,37 +35,37 @@ pub(super) struct LeadTimes {
 }
 
 impl LeadTimes {
-    /// For leases that last so long from one renewal on. An agent that hears nothing looks for
-    /// another coordinator after three fifths of that: a fifth is left for a renewal by that one.
+    /// The lead times for leases of this duration. An agent without an answer tries another
+    /// coordinator after three fifths of it, which leaves a fifth for a renewal by that one.
     pub(super) fn new(ttl: Option<Duration>, rules: Rules) -> Self {
         let ttl = ttl.unwrap_or(TTL_UNKNOWN);
         let kill = (ttl / 20).clamp(KILL_LEAD_MIN, KILL_LEAD_MAX);
         Self { term: rules.grace.min(ttl / 5).max(kill), kill }
     }
 
-    /// When the watchdog kills what the agent has not.
-    pub(super) fn guarded(&self, until: Moment) -> Moment {
+    /// When the watchdog kills a program that the agent has not.
+    pub(super) fn watchdog_deadline(&self, until: Moment) -> Moment {
         before(until, self.kill / 2)
     }
 }
 
-/// A program that runs, as far as the action goes.
+/// The state of a running program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Running {
     /// The token that it was started with.
     pub(super) token: Token,
-    /// Its first process has ended, and others that it has started run on.
+    /// Its first process has exited, and processes that it has started still run.
     pub(super) leader_exited: bool,
     /// When it got SIGTERM.
-    pub(super) told: Option<Moment>,
+    pub(super) terminated_at: Option<Moment>,
     /// When it last got SIGKILL.
-    pub(super) killed: Option<Moment>,
+    pub(super) killed_at: Option<Moment>,
 }
 
-/// What is to happen now.
+/// The next action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
-    /// Nothing, until something changes or this moment has come.
+    /// Wait for a change or for this moment.
     Wait(Option<Moment>),
     /// Start the program.
     Start,
@@ -75,16 +73,16 @@ pub(super) enum Action {
     Terminate(&'static str),
     /// Send it SIGKILL.
     Kill(&'static str),
-    /// The program has ended: give the stream back.
+    /// The program has exited: release the stream.
     Release,
-    /// Neither lease nor program: nothing is left to remember.
+    /// Neither a lease nor a program: remove the entry.
     Forget,
 }
 
-/// Judges a stream without a program; `again` is when it may be started again.
+/// The action for a stream without a program, which may restart at `restart_at`.
 pub(super) fn action_without_program(
     held: Option<&StreamLease>,
-    again: Option<Moment>,
+    restart_at: Option<Moment>,
     leads: LeadTimes,
     now: Moment,
 ) -> Action {
@@ -93,16 +91,16 @@ pub(super) fn action_without_program(
         return Action::Release;
     }
     if held.until.is_some_and(|until| before(until, leads.term) <= now) {
-        // Only a renewal makes a start worth while.
+        // The lease ends too soon: wait for a renewal.
         return Action::Wait(None);
     }
-    match again.filter(|again| *again > now) {
+    match restart_at.filter(|at| *at > now) {
         None => Action::Start,
-        again => Action::Wait(again),
+        later => Action::Wait(later),
     }
 }
 
-/// Judges a stream whose program runs.
+/// The action for a stream whose program runs.
 pub(super) fn action_for_program(
     held: Option<&StreamLease>,
     program: Running,
@@ -112,7 +110,7 @@ pub(super) fn action_for_program(
 ) -> Action {
     let held = held.filter(|held| held.token == program.token);
     let kill_at = held.and_then(|held| held.until).map(|until| before(until, leads.kill));
-    if let Some(killed) = program.killed {
+    if let Some(killed) = program.killed_at {
         return match killed + KILL_AGAIN <= now {
             true => Action::Kill("it has not exited after SIGKILL"),
             false => Action::Wait(Some(killed + KILL_AGAIN)),
@@ -122,7 +120,7 @@ pub(super) fn action_for_program(
     if kill_at.is_some_and(|at| at <= now) {
         return Action::Kill("its lease ends");
     }
-    let Some(told) = program.told else {
+    let Some(terminated_at) = program.terminated_at else {
         let term_at = held.until.map(|until| before(until, leads.term));
         return match () {
             () if held.revoked.is_some() => Action::Terminate("the stream is revoked"),
@@ -133,7 +131,7 @@ pub(super) fn action_for_program(
             () => Action::Wait(term_at),
         };
     };
-    let grace_at = rules.kill.then_some(told + rules.grace);
+    let grace_at = rules.kill.then_some(terminated_at + rules.grace);
     match grace_at.is_some_and(|at| at <= now) {
         true => Action::Kill("it has not exited after SIGTERM"),
         false => Action::Wait(grace_at.into_iter().chain(kill_at).min()),
@@ -170,7 +168,7 @@ mod tests {
     }
 
     fn running() -> Running {
-        Running { token: token(1), leader_exited: false, told: None, killed: None }
+        Running { token: token(1), leader_exited: false, terminated_at: None, killed_at: None }
     }
 
     fn decide(held: &StreamLease, program: Running, now: u64) -> Action {
@@ -178,40 +176,43 @@ mod tests {
     }
 
     #[test]
-    fn without_renewal_it_is_told_to_end_and_killed_before_its_lease_ends() {
+    fn without_renewal_a_program_gets_sigterm_then_sigkill_before_its_lease_ends() {
         let held = lease(Some(110), false);
         assert_eq!(decide(&held, running(), 100), Action::Wait(Some(at(108))));
         assert!(matches!(decide(&held, running(), 108), Action::Terminate(_)));
-        let told = Running { told: Some(at(108)), ..running() };
+        let terminated_at = Running { terminated_at: Some(at(108)), ..running() };
         let kill_at = Moment(at(110).0 - 500_000_000);
-        assert_eq!(decide(&held, told, 109), Action::Wait(Some(kill_at)));
+        assert_eq!(decide(&held, terminated_at, 109), Action::Wait(Some(kill_at)));
         let leads = LeadTimes::new(Some(TTL), RULES);
         assert!(matches!(
-            action_for_program(Some(&held), told, RULES, leads, kill_at),
+            action_for_program(Some(&held), terminated_at, RULES, leads, kill_at),
             Action::Kill(_)
         ));
-        let guarded = leads.guarded(at(110));
-        assert!(kill_at < guarded && guarded < at(110), "{guarded:?}");
-        let killed = Running { killed: Some(at(109)), ..told };
+        let watchdog_deadline = leads.watchdog_deadline(at(110));
+        assert!(
+            kill_at < watchdog_deadline && watchdog_deadline < at(110),
+            "{watchdog_deadline:?}"
+        );
+        let killed = Running { killed_at: Some(at(109)), ..terminated_at };
         assert_eq!(decide(&held, killed, 109), Action::Wait(Some(at(110))));
-        assert!(matches!(decide(&held, killed, 110), Action::Kill(_)), "once more");
+        assert!(matches!(decide(&held, killed, 110), Action::Kill(_)), "repeated");
     }
 
     #[test]
-    fn asked_back_it_is_told_to_end_and_killed_only_on_request_or_with_its_lease() {
+    fn a_revoked_program_gets_sigterm_and_sigkill_only_if_configured() {
         let pinned = lease(None, true);
         assert!(matches!(decide(&pinned, running(), 100), Action::Terminate(_)));
-        let told = Running { told: Some(at(100)), ..running() };
-        assert_eq!(decide(&pinned, told, 1_000), Action::Wait(None));
+        let terminated_at = Running { terminated_at: Some(at(100)), ..running() };
+        assert_eq!(decide(&pinned, terminated_at, 1_000), Action::Wait(None));
         let rules = Rules { kill: true, ..RULES };
         let leads = LeadTimes::new(Some(TTL), rules);
-        let action = |now| action_for_program(Some(&pinned), told, rules, leads, at(now));
+        let action = |now| action_for_program(Some(&pinned), terminated_at, rules, leads, at(now));
         assert_eq!(action(129), Action::Wait(Some(at(130))));
         assert!(matches!(action(130), Action::Kill(_)));
     }
 
     #[test]
-    fn no_lease_or_one_under_another_token_ends_it_at_once() {
+    fn a_program_without_a_lease_of_its_token_is_killed_at_once() {
         let leads = LeadTimes::new(None, RULES);
         let action = action_for_program(None, running(), RULES, leads, at(1));
         assert!(matches!(action, Action::Kill(_)));
@@ -220,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_started_while_there_is_time_and_the_stream_goes_back_only_without_it() {
+    fn starts_a_program_only_with_enough_lease_time_and_releases_only_without_a_program() {
         let leads = LeadTimes::new(Some(TTL), RULES);
         let held = lease(Some(110), false);
         let decide = |held, again, now| action_without_program(held, again, leads, at(now));

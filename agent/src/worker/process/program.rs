@@ -1,4 +1,4 @@
-//! One stream's program, and what is remembered of those before it.
+//! One stream's program, and the failures of its previous runs.
 
 use leasehold_agent_core::StreamLease;
 use leasehold_types::{Moment, StreamKey, Token};
@@ -10,14 +10,14 @@ use crate::metrics::Metrics;
 use crate::process_group::ProcessGroup;
 use crate::reaper::Exit;
 
-/// A stream's place.
+/// The state of one stream.
 #[derive(Debug, Default)]
 pub(super) struct StreamEntry {
     pub(super) program: Option<Program>,
-    /// Unwanted exits in a row.
+    /// Unexpected exits in a row.
     failures: u32,
-    /// When it may be started again.
-    again: Option<Moment>,
+    /// When it may restart.
+    restart_at: Option<Moment>,
     /// Why it cannot be started.
     pub(super) problem: Option<String>,
 }
@@ -28,40 +28,40 @@ pub(super) struct Program {
     pub(super) group: ProcessGroup,
     pub(super) state: Running,
     since: Moment,
-    /// Another agent has started it: the system does not report its end.
+    /// Another agent has started it, so the kernel does not report its exit to this one.
     pub(super) adopted: bool,
     exit: Option<Exit>,
     /// It exited without a signal of the agent.
-    unasked: bool,
+    unexpected: bool,
     /// The log says that it takes long to exit.
     reminded: bool,
 }
 
 impl Program {
     pub(super) fn new(group: ProcessGroup, token: Token, adopted: bool, now: Moment) -> Self {
-        let state = Running { token, leader_exited: false, told: None, killed: None };
-        let (exit, unasked, reminded) = (None, false, false);
-        Self { group, state, since: now, adopted, exit, unasked, reminded }
+        let state = Running { token, leader_exited: false, terminated_at: None, killed_at: None };
+        let (exit, unexpected, reminded) = (None, false, false);
+        Self { group, state, since: now, adopted, exit, unexpected, reminded }
     }
 
-    /// Its first process has ended.
+    /// Notes that its first process has exited.
     pub(super) fn note_leader_exit(&mut self, exit: Option<Exit>) {
         if !self.state.leader_exited {
             self.state.leader_exited = true;
-            self.unasked = self.state.told.is_none() && self.state.killed.is_none();
+            self.unexpected = self.state.terminated_at.is_none() && self.state.killed_at.is_none();
         }
         self.exit = self.exit.or(exit);
     }
 
-    /// It was never let run.
+    /// Kills a launcher that did not run its program.
     pub(super) fn abandon(&mut self, now: Moment) {
-        self.state.killed = Some(now);
+        self.state.killed_at = Some(now);
         self.group.signal(Signal::KILL);
     }
 }
 
 impl StreamEntry {
-    /// What is to happen now.
+    /// The next action.
     pub(super) fn decide(
         &self,
         held: Option<&StreamLease>,
@@ -71,7 +71,7 @@ impl StreamEntry {
     ) -> Action {
         match &self.program {
             Some(program) => action::action_for_program(held, program.state, rules, leads, now),
-            None => action::action_without_program(held, self.again, leads, now),
+            None => action::action_without_program(held, self.restart_at, leads, now),
         }
     }
 
@@ -79,9 +79,9 @@ impl StreamEntry {
     pub(super) fn terminate(&mut self, stream: &StreamKey, why: &str, now: Moment) {
         let Some(program) = &mut self.program else { return };
         tracing::info!(%stream, pid = program.group.id, why, "sent SIGTERM to the program");
-        program.state.told = Some(now);
+        program.state.terminated_at = Some(now);
         program.group.signal(Signal::TERM);
-        // One that is stopped would not hear it.
+        // A stopped process handles SIGTERM only after SIGCONT.
         program.group.signal(Signal::CONT);
     }
 
@@ -90,10 +90,10 @@ impl StreamEntry {
         let Some(program) = &mut self.program else { return false };
         tracing::warn!(%stream, pid = program.group.id, why, "sent SIGKILL to the program");
         program.group.signal(Signal::KILL);
-        program.state.killed.replace(now).is_none()
+        program.state.killed_at.replace(now).is_none()
     }
 
-    /// Takes leave of a program of which nothing runs any more; whether it still has one.
+    /// Removes the program if none of its processes runs, and schedules a restart.
     pub(super) fn reap(
         &mut self,
         stream: &StreamKey,
@@ -111,18 +111,18 @@ impl StreamEntry {
         }
         let ran = now.since(program.since);
         let (pid, code) = (program.group.id, program.exit.map(|exit| exit.0));
-        let unasked = program.unasked;
+        let unexpected = program.unexpected;
         self.program = None;
-        if !unasked {
+        if !unexpected {
             tracing::info!(%stream, pid, code, "the program has exited");
-            (self.failures, self.again) = (0, None);
+            (self.failures, self.restart_at) = (0, None);
             return;
         }
         metrics.process_exits.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         self.failures = if ran >= backoff::RAN_WELL { 0 } else { self.failures.saturating_add(1) };
         let wait = backoff::RESTART.wait(self.failures);
-        self.again = Some(now + wait);
-        // A program that ends again and again must not fill the log.
+        self.restart_at = Some(now + wait);
+        // Limit the log of a program that exits repeatedly.
         if self.failures.is_power_of_two() || self.failures == 0 {
             let (failures, why) = (self.failures, self.problem.as_deref());
             tracing::warn!(%stream, pid, code, failures, why, ?ran, ?wait,
@@ -133,7 +133,7 @@ impl StreamEntry {
 
 impl Program {
     fn remind(&mut self, stream: &StreamKey, rules: Rules, now: Moment) {
-        let late = self.state.told.is_some_and(|told| told + rules.grace <= now);
+        let late = self.state.terminated_at.is_some_and(|at| at + rules.grace <= now);
         if late && !self.reminded && !rules.kill {
             self.reminded = true;
             tracing::warn!(%stream, pid = self.group.id,

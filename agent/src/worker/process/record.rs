@@ -1,5 +1,5 @@
-//! The record of the programs that run, in the state folder: what an agent that comes back finds
-//! of the previous one. Numbers of processes mean nothing after another boot of the host.
+//! The record of the running programs in the state folder, from which the next agent finds them.
+//! Process ids are invalid after a reboot of the host.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,14 +12,14 @@ use serde::{Deserialize, Serialize};
 use crate::process_group::ProcessGroup;
 use crate::state_dir::{self, StateDir, boot_id};
 
-/// Bytes of the file that are read: four thousand programs with the longest names need 4 MB.
+/// The most bytes of the file: four thousand programs with the longest names need 4 MB.
 const BYTES_MAX: u64 = 16 * 1024 * 1024;
-/// How long a killed program may take to end.
-const KILLED: Duration = Duration::from_secs(10);
-/// How often it is looked whether it has.
-const LOOK: Duration = Duration::from_millis(10);
+/// How long a killed program may take to exit.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often the agent checks whether it has exited.
+const EXIT_POLL: Duration = Duration::from_millis(10);
 
-/// What the file says.
+/// The content of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct RecordFile {
     boot_id: String,
@@ -36,13 +36,13 @@ pub(super) struct ProgramRecord {
     pub(super) group: ProcessGroup,
 }
 
-/// Where the programs are recorded; nowhere without a state folder.
+/// The record file; none without a state folder.
 #[derive(Debug, Default)]
 pub(super) struct Record {
     path: Option<PathBuf>,
 }
 
-/// What a previous agent has left running.
+/// What a previous agent left running.
 #[derive(Debug, Default)]
 pub(crate) struct Leftovers {
     pub(super) record: Record,
@@ -51,8 +51,8 @@ pub(crate) struct Leftovers {
 }
 
 impl Leftovers {
-    /// Finds what runs, and ends all of it that `claimed` does not own: nothing else may begin
-    /// before that.
+    /// Finds the running programs, and kills those that are not `claimed`. Nothing else may start
+    /// before.
     pub(crate) async fn find(
         dir: Option<&StateDir>,
         claimed: impl Fn(&StreamKey, Token) -> bool,
@@ -72,7 +72,7 @@ impl Leftovers {
     }
 }
 
-/// A program of a stream that a previous agent has left running, and its process.
+/// The first stream whose program a previous agent left running, and its process id.
 pub(crate) fn first_running(dir: &StateDir) -> anyhow::Result<Option<(StreamKey, i32)>> {
     let record = Record { path: Some(dir.file("programs.json")) };
     let programs = record.read()?.programs.into_iter();
@@ -81,12 +81,12 @@ pub(crate) fn first_running(dir: &StateDir) -> anyhow::Result<Option<(StreamKey,
 }
 
 impl Record {
-    /// Whether a successor will find what runs.
+    /// Whether a successor finds the running programs.
     pub(super) fn is_kept(&self) -> bool {
         self.path.is_some()
     }
 
-    /// Records all that runs, whole and at one stroke.
+    /// Replaces the record atomically.
     pub(super) fn write(
         &self,
         watchdog: &ProcessGroup,
@@ -97,10 +97,10 @@ impl Record {
         let text = RecordFile { boot_id, watchdog: Some(watchdog.clone()), programs };
         let text = serde_json::to_vec(&text).expect("a record has only plain fields");
         let written = state_dir::replace(path, &text);
-        written.map(drop).with_context(|| format!("{} cannot be written", path.display()))
+        written.map(drop).with_context(|| format!("cannot write {}", path.display()))
     }
 
-    /// Nothing runs any more.
+    /// Removes the record, when no program runs.
     pub(super) fn remove(&self) {
         if let Some(path) = &self.path {
             let _ = std::fs::remove_file(path);
@@ -110,7 +110,7 @@ impl Record {
     fn read(&self) -> anyhow::Result<RecordFile> {
         let Some(path) = &self.path else { return Ok(RecordFile::default()) };
         let text = state_dir::read(path, BYTES_MAX)
-            .with_context(|| format!("{} cannot be read", path.display()))?;
+            .with_context(|| format!("cannot read {}", path.display()))?;
         let Some(text) = text else { return Ok(RecordFile::default()) };
         let text: RecordFile = serde_json::from_slice(&text).with_context(|| {
             format!(
@@ -124,21 +124,21 @@ impl Record {
     }
 }
 
-/// Kills groups, and waits until nothing of them runs.
+/// Kills groups, and waits until none of their processes runs.
 pub(super) async fn end(groups: impl Iterator<Item = &ProcessGroup>) -> anyhow::Result<()> {
     let mut left: Vec<&ProcessGroup> = groups.collect();
-    let until = tokio::time::Instant::now() + KILLED;
+    let until = tokio::time::Instant::now() + EXIT_TIMEOUT;
     loop {
         left.iter().for_each(|group| group.signal(Signal::KILL));
         left.retain(|group| group.exists());
         let Some(first) = left.first() else { return Ok(()) };
         if tokio::time::Instant::now() >= until {
             bail!(
-                "{} programs do not exit after SIGKILL, process {} is one of them",
+                "{} programs did not exit after SIGKILL, for example process {}",
                 left.len(),
                 first.id
             );
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(EXIT_POLL).await;
     }
 }

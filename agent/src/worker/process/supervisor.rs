@@ -1,6 +1,6 @@
-//! The task that starts and ends the programs.
+//! The task that starts and stops the programs.
 //!
-//! Invariant: a program runs only once it is in the record and the watchdog knows its end.
+//! Invariant: a program runs only after it is recorded and the watchdog knows when it must end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering::Relaxed;
@@ -25,23 +25,23 @@ use crate::reaper::Exit;
 use crate::watchdog::Watchdog;
 use crate::watchdog::WatchedGroup;
 
-/// Programs that may run at once.
+/// Concurrent programs.
 const PROGRAMS_MAX: usize = 4096;
-/// Programs that are started in one go.
+/// Programs that are started in one step.
 const STARTS_MAX: usize = 64;
-/// How often it is looked whether the rest of a group has ended.
-const GROUP_LOOK: Duration = Duration::from_millis(20);
-/// How often it is looked whether a program has ended that another agent has started.
-const ADOPTED_LOOK: Duration = Duration::from_millis(200);
-/// The clock is read at least this often: a timer does not count the time that a suspended host
-/// slept.
+/// How often the agent checks whether the remaining processes of a group have exited.
+const GROUP_POLL: Duration = Duration::from_millis(20);
+/// How often the agent checks whether an adopted program has exited.
+const ADOPTED_POLL: Duration = Duration::from_millis(200);
+/// The clock is read at least this often: a timer does not count the time during which the host is
+/// suspended.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
-/// The wait after the watchdog, the record or the journal failed.
+/// The pause after a failure of the watchdog, the record or the journal.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// The first process of a program has ended.
+/// The first process of a program has exited.
 type Ended = (StreamKey, i32, Exit);
-/// What is held now.
+/// The held streams.
 type Held<'a> = BTreeMap<&'a StreamKey, &'a StreamLease>;
 
 #[derive(Debug)]
@@ -51,12 +51,12 @@ pub(super) struct Supervisor {
     rules: Rules,
     leads: LeadTimes,
     watchdog: Option<Watchdog>,
-    /// The watchdog of the previous agent, which ends what it does not know to be renewed.
+    /// The previous agent's watchdog, which would kill programs although their leases are renewed.
     old_watchdog: Option<ProcessGroup>,
     entries: BTreeMap<StreamKey, StreamEntry>,
-    tell_end: mpsc::Sender<Ended>,
-    ends: mpsc::Receiver<Ended>,
-    /// Nothing is started before this moment.
+    exit_sender: mpsc::Sender<Ended>,
+    exits: mpsc::Receiver<Ended>,
+    /// No program is started before this moment.
     retry_at: Option<Moment>,
 }
 
@@ -72,7 +72,7 @@ impl Supervisor {
             entry.program = Some(Program::new(group, token, true, now));
             (stream, entry)
         };
-        let (tell_end, ends) = mpsc::channel(PROGRAMS_MAX);
+        let (exit_sender, exits) = mpsc::channel(PROGRAMS_MAX);
         let rules = Rules { grace: context.adapter.grace, kill: context.adapter.kill };
         Self {
             record: leftovers.record,
@@ -81,37 +81,37 @@ impl Supervisor {
             watchdog: None,
             old_watchdog: leftovers.watchdog,
             entries: leftovers.programs.into_iter().map(adopt).collect(),
-            tell_end,
-            ends,
+            exit_sender,
+            exits,
             retry_at: None,
             context,
         }
     }
 
-    /// Runs until the driver ends or it is stopped; then no program runs.
+    /// Runs until the driver ends or it is stopped, then kills all programs.
     pub(super) async fn run(mut self, mut stopped: oneshot::Receiver<()>) {
         let driver = self.context.driver.clone();
-        if self.context.forgot
-            && let Err(why) = driver.start_anew().await
+        if self.context.no_memory
+            && let Err(why) = driver.report_no_jobs().await
         {
             tracing::warn!(why, "cannot record that the worker runs no jobs");
         }
         let mut changes = driver.changes();
         changes.mark_changed();
-        let mut look = None;
+        let mut next = None;
         loop {
-            let pause = look.map_or(SLEEP_MAX, |at: Moment| at.since(clock::now()).min(SLEEP_MAX));
+            let pause = next.map_or(SLEEP_MAX, |at: Moment| at.since(clock::now()).min(SLEEP_MAX));
             tokio::select! {
                 changed = changes.changed() => if changed.is_err() { break },
-                Some(end) = self.ends.recv() => self.note_end(end),
-                () = tokio::time::sleep(pause), if look.is_some() => {}
+                Some(end) = self.exits.recv() => self.note_end(end),
+                () = tokio::time::sleep(pause), if next.is_some() => {}
                 _ = &mut stopped => break,
             }
-            while let Ok(end) = self.ends.try_recv() {
+            while let Ok(end) = self.exits.try_recv() {
                 self.note_end(end);
             }
             let Ok(snapshot) = driver.lease().await else { break };
-            look = self.step(&snapshot).await;
+            next = self.step(&snapshot).await;
         }
         self.end_all().await;
     }
@@ -123,7 +123,7 @@ impl Supervisor {
         }
     }
 
-    /// Does for every stream what is to be done now; when to look again.
+    /// Carries out the next action of each stream. Returns when to run the next step.
     async fn step(&mut self, snapshot: &Snapshot) -> Option<Moment> {
         self.leads = LeadTimes::new(snapshot.ttl, self.rules);
         let streams = snapshot.lease.streams.iter();
@@ -132,31 +132,31 @@ impl Supervisor {
         for (stream, entry) in &mut self.entries {
             entry.reap(stream, self.rules, metrics, clock::now());
         }
-        let mut looks = Vec::new();
+        let mut wakeups = Vec::new();
         let mut starts = Vec::new();
         for (stream, action) in self.decide(&held) {
             match action {
-                Action::Wait(at) => looks.extend(at),
+                Action::Wait(at) => wakeups.extend(at),
                 Action::Start => starts.extend(held.get(&stream).copied()),
-                Action::Release => looks.extend(self.release(&held, &stream).await),
+                Action::Release => wakeups.extend(self.release(&held, &stream).await),
                 Action::Terminate(why) => {
                     self.entry(&stream).terminate(&stream, why, clock::now());
-                    looks.push(clock::now() + GROUP_LOOK);
+                    wakeups.push(clock::now() + GROUP_POLL);
                 }
                 Action::Kill(why) => {
                     if self.entry(&stream).kill(&stream, why, clock::now()) {
                         self.context.driver.metrics().process_kills.fetch_add(1, Relaxed);
                     }
-                    looks.push(clock::now() + GROUP_LOOK);
+                    wakeups.push(clock::now() + GROUP_POLL);
                 }
                 Action::Forget => {
                     self.entries.remove(&stream);
                 }
             }
         }
-        looks.extend(self.supply(&starts, &held).await);
-        looks.extend(self.next_look());
-        looks.into_iter().min()
+        wakeups.extend(self.start_programs(&starts, &held).await);
+        wakeups.extend(self.next_poll());
+        wakeups.into_iter().min()
     }
 
     fn decide(&self, held: &Held<'_>) -> Vec<(StreamKey, Action)> {
@@ -174,7 +174,7 @@ impl Supervisor {
         self.entries.entry(stream.clone()).or_default()
     }
 
-    /// Releases a stream; when to try again, where that failed.
+    /// Releases a stream. Returns when to try again if that failed.
     async fn release(&mut self, held: &Held<'_>, stream: &StreamKey) -> Option<Moment> {
         let (stream, token) = (stream.clone(), held.get(stream)?.token);
         let shown = stream.clone();
@@ -189,12 +189,12 @@ impl Supervisor {
     }
 
     /// Starts programs and updates the watchdog; returns when to try again.
-    async fn supply(&mut self, starts: &[&StreamLease], held: &Held<'_>) -> Option<Moment> {
+    async fn start_programs(&mut self, starts: &[&StreamLease], held: &Held<'_>) -> Option<Moment> {
         let now = clock::now();
         let early = self.retry_at.filter(|at| *at > now);
         let starts = if early.is_some() { &[] } else { starts };
-        let supplied = self.start(starts, held).await;
-        match &supplied {
+        let started = self.start(starts, held).await;
+        match &started {
             Ok(()) if early.is_some() => {}
             Ok(()) => self.retry_at = None,
             Err(error) => {
@@ -202,8 +202,8 @@ impl Supervisor {
                 self.retry_at = Some(clock::now() + RETRY);
             }
         }
-        self.tell_figures(held, supplied.err());
-        // More may wait than are started in one go.
+        self.update_metrics(held, started.err());
+        // There may be more programs to start than one step allows.
         let more = starts.len() > STARTS_MAX && self.running() < PROGRAMS_MAX;
         self.retry_at.or(more.then_some(now))
     }
@@ -213,7 +213,7 @@ impl Supervisor {
             self.watchdog.iter().for_each(|watchdog| watchdog.watch(Vec::new()));
             return Ok(());
         }
-        self.mind_warden()?;
+        self.ensure_watchdog()?;
         let room = PROGRAMS_MAX.saturating_sub(self.running()).min(STARTS_MAX);
         let mut launches = Vec::new();
         for held in starts.iter().take(room) {
@@ -225,7 +225,7 @@ impl Supervisor {
                 }
             }
         }
-        if let Err(error) = self.entrust(&launches, held).await {
+        if let Err(error) = self.record_and_watch(&launches, held).await {
             self.abandon(&launches);
             return Err(error);
         }
@@ -237,7 +237,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Starts a process that will be the stream's program.
+    /// Starts a launcher for the stream's program.
     fn prepare_launch(&mut self, held: &StreamLease) -> anyhow::Result<Launch> {
         let (stream, token) = (&held.stream, held.token);
         let (set, name) = (stream.set.to_string(), stream.stream.to_string());
@@ -248,10 +248,10 @@ impl Supervisor {
         environment.push(("LEASEHOLD_TOKEN", token.to_string()));
         let (launch, process) = Launch::prepare(&command, &environment, &self.context.reaper)?;
         let pid = process.pid.as_raw_pid();
-        let (tell, key) = (self.tell_end.clone(), stream.clone());
+        let (sender, key) = (self.exit_sender.clone(), stream.clone());
         tokio::spawn(async move {
             if let Ok(exit) = process.exit.await {
-                let _ = tell.send((key, pid, exit)).await;
+                let _ = sender.send((key, pid, exit)).await;
             }
         });
         let group = ProcessGroup::of(process.pid).context("a process has exited at once")?;
@@ -260,16 +260,16 @@ impl Supervisor {
         Ok(launch)
     }
 
-    /// Lets the record and the watchdog know of all programs before new ones run.
-    async fn entrust(
+    /// Records all programs and sends them to the watchdog before new ones run.
+    async fn record_and_watch(
         &mut self,
         launches: &[(StreamKey, Launch)],
         held: &Held<'_>,
     ) -> anyhow::Result<()> {
-        let guarded = self.guarded(held);
+        let groups = self.watched_groups(held);
         let (programs, old_watchdog) = (self.programs(), self.old_watchdog.clone());
-        let watchdog = self.watchdog.as_mut().expect("it was minded");
-        watchdog.watch(guarded);
+        let watchdog = self.watchdog.as_mut().expect("a watchdog runs");
+        watchdog.watch(groups);
         if launches.is_empty() && old_watchdog.is_none() {
             return Ok(());
         }
@@ -278,7 +278,7 @@ impl Supervisor {
         }
         watchdog.acknowledged().await?;
         if let Some(watchdog) = self.old_watchdog.take() {
-            // What it guarded is now in better hands.
+            // The new watchdog has taken over its groups.
             watchdog.signal(Signal::KILL);
         }
         Ok(())
@@ -302,8 +302,8 @@ impl Supervisor {
         }
     }
 
-    /// Sees to it that a watchdog runs.
-    fn mind_warden(&mut self) -> anyhow::Result<()> {
+    /// Starts a watchdog if none runs.
+    fn ensure_watchdog(&mut self) -> anyhow::Result<()> {
         if self.watchdog.as_ref().is_some_and(Watchdog::has_ended) {
             tracing::error!(
                 "the watchdog of the programs has exited: the agent starts another one"
@@ -319,13 +319,13 @@ impl Supervisor {
         Ok(())
     }
 
-    fn guarded(&self, held: &Held<'_>) -> Vec<WatchedGroup> {
+    fn watched_groups(&self, held: &Held<'_>) -> Vec<WatchedGroup> {
         let all = self.entries.iter().filter_map(|(stream, entry)| {
             let program = entry.program.as_ref()?;
             let held = held.get(stream).filter(|held| held.token == program.state.token);
-            // Without a lease it is being killed already.
+            // Without a lease the program is being killed.
             let until = held.map_or(Some(Moment(0)), |held| held.until);
-            let end = until.map(|until| self.leads.guarded(until).0);
+            let end = until.map(|until| self.leads.watchdog_deadline(until).0);
             Some(WatchedGroup { group: program.group.clone(), end })
         });
         all.collect()
@@ -343,7 +343,7 @@ impl Supervisor {
         self.entries.values().filter(|entry| entry.program.is_some()).count()
     }
 
-    fn tell_figures(&self, held: &Held<'_>, error: Option<anyhow::Error>) {
+    fn update_metrics(&self, held: &Held<'_>, error: Option<anyhow::Error>) {
         let metrics = self.context.driver.metrics();
         let running = self.running();
         let lacks =
@@ -359,22 +359,23 @@ impl Supervisor {
             Some(error) => Some(format!("cannot start programs: {error:#}")),
             None if self.retry_at.is_some() => return,
             None if full => Some(format!(
-                "at most {PROGRAMS_MAX} programs run at once: {missing} streams have none"
+                "the limit of {PROGRAMS_MAX} programs is reached: {missing} streams have none; add \
+                 workers"
             )),
             None => self.entries.iter().find_map(of_entry),
         };
         metrics.set_process_problem(problem);
     }
 
-    fn next_look(&self) -> Option<Moment> {
+    fn next_poll(&self) -> Option<Moment> {
         let now = clock::now();
         let programs = self.entries.values().filter_map(|entry| entry.program.as_ref());
-        let look = |program: &Program| match program {
-            _ if program.state.leader_exited => GROUP_LOOK,
-            _ if program.adopted => ADOPTED_LOOK,
+        let next = |program: &Program| match program {
+            _ if program.state.leader_exited => GROUP_POLL,
+            _ if program.adopted => ADOPTED_POLL,
             _ => SLEEP_MAX,
         };
-        programs.map(look).min().map(|look| now + look)
+        programs.map(next).min().map(|next| now + next)
     }
 
     async fn end_all(&mut self) {
@@ -383,7 +384,7 @@ impl Supervisor {
         if !left.is_empty() {
             tracing::warn!(
                 programs = left.len(),
-                "the agent ends: it kills the programs that still run"
+                "the agent exits: it kills the programs that still run"
             );
         }
         match record::end(left.iter()).await {

@@ -1,4 +1,4 @@
-//! The calls of a Travis worker's remote controller, and what its answers mean.
+//! The calls of a Travis worker's remote controller.
 
 use std::time::Duration;
 
@@ -14,20 +14,20 @@ use super::pool::{Figures, PoolOrder};
 use crate::config::{TravisAdapter, TravisAuth};
 use crate::http_client::{ANSWER_BYTES_MAX, Answer, Call, CallError};
 
-/// How long a question may take.
-const LOOK_MAX: Duration = Duration::from_secs(2);
-/// How long an order may take.
-const ORDER_MAX: Duration = Duration::from_secs(5);
+/// The time limit of a poll.
+const POLL_TIMEOUT: Duration = Duration::from_secs(2);
+/// The time limit of an order.
+const ORDER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What the worker says of itself.
+/// The state that the worker reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Info {
     pub(super) figures: Figures,
-    /// How long its process has run, where that can be read.
+    /// How long its process has run; none if the value is invalid.
     pub(super) uptime: Option<Duration>,
 }
 
-/// What came of an order.
+/// The result of an order.
 #[derive(Debug)]
 pub(super) enum OrderResult {
     /// It was carried out.
@@ -38,7 +38,7 @@ pub(super) enum OrderResult {
     Unknown(anyhow::Error),
 }
 
-/// The answer to `GET /worker`, as far as it matters.
+/// The used fields of the answer to `GET /worker`.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Worker {
@@ -46,7 +46,7 @@ struct Worker {
     expected_pool_size: i64,
     #[serde(default)]
     uptime: String,
-    /// Null where there are none.
+    /// Null if there are none.
     #[serde(default)]
     processors: Option<Vec<Processor>>,
 }
@@ -56,9 +56,9 @@ struct Processor {
     status: String,
 }
 
-/// Polls the worker; none where nothing listens.
-pub(super) async fn look(adapter: &TravisAdapter) -> anyhow::Result<Option<Info>> {
-    match send(adapter, Method::GET, "/worker", None, LOOK_MAX).await? {
+/// Polls the worker; none if the connection is refused.
+pub(super) async fn poll(adapter: &TravisAdapter) -> anyhow::Result<Option<Info>> {
+    match send(adapter, Method::GET, "/worker", None, POLL_TIMEOUT).await? {
         Err(CallError::Refused) => Ok(None),
         Err(failure) => Err(failure).with_context(|| adapter.url.to_string()),
         Ok(answer) if answer.status == 200 => read(&answer.body).map(Some),
@@ -67,46 +67,51 @@ pub(super) async fn look(adapter: &TravisAdapter) -> anyhow::Result<Option<Info>
 }
 
 /// Sends an order.
-pub(super) async fn tell(adapter: &TravisAdapter, order: PoolOrder) -> OrderResult {
+pub(super) async fn order(adapter: &TravisAdapter, order: PoolOrder) -> OrderResult {
     let pause = match order {
         PoolOrder::Size(size) => {
             return send_order(adapter, Method::PATCH, format!(r#"{{"poolSize":{size}}}"#)).await;
         }
         PoolOrder::Pause => true,
-        PoolOrder::Rest => false,
-        PoolOrder::Leave { toggle } => toggle,
+        PoolOrder::ZeroWhilePaused => false,
+        PoolOrder::Exit { toggle } => toggle,
     };
     send_order(adapter, Method::DELETE, format!(r#"{{"graceful":true,"pause":{pause}}}"#)).await
 }
 
 async fn send_order(adapter: &TravisAdapter, method: Method, body: String) -> OrderResult {
-    // A worker that has no queue yet crashes on an order.
-    match send(adapter, Method::GET, "/ready", None, LOOK_MAX).await {
+    // A worker that has not connected to its queue yet crashes on an order.
+    match send(adapter, Method::GET, "/ready", None, POLL_TIMEOUT).await {
         Ok(Ok(Answer { status: 200, .. })) => {}
         Ok(Ok(Answer { status, .. })) => {
-            return OrderResult::NotDone(anyhow!("not ready yet: {status}"));
+            return OrderResult::NotDone(anyhow!(
+                "GET {}ready: {status}: the worker is not ready yet",
+                adapter.url
+            ));
         }
         Ok(Err(failure)) => {
             return OrderResult::NotDone(anyhow!("GET {}ready: {failure}", adapter.url));
         }
         Err(error) => return OrderResult::NotDone(error),
     }
-    let said = format!("{method} {}worker", adapter.url);
-    match send(adapter, method, "/worker", Some(body), ORDER_MAX).await {
+    let request = format!("{method} {}worker", adapter.url);
+    match send(adapter, method, "/worker", Some(body), ORDER_TIMEOUT).await {
         Err(error) => OrderResult::NotDone(error),
         Ok(Ok(Answer { status: 204, .. })) => OrderResult::Done,
         Ok(Ok(Answer { status: status @ (400..500), .. })) => {
             OrderResult::NotDone(refusal(adapter, status))
         }
-        Ok(Ok(Answer { status, .. })) => OrderResult::Unknown(anyhow!("{said}: {status}")),
+        Ok(Ok(Answer { status, .. })) => OrderResult::Unknown(anyhow!("{request}: {status}")),
         Ok(Err(failure @ (CallError::Refused | CallError::NotSent(_)))) => {
-            OrderResult::NotDone(anyhow!("{said}: {failure}"))
+            OrderResult::NotDone(anyhow!("{request}: {failure}"))
         }
-        Ok(Err(failure @ CallError::Lost(_))) => OrderResult::Unknown(anyhow!("{said}: {failure}")),
+        Ok(Err(failure @ CallError::Lost(_))) => {
+            OrderResult::Unknown(anyhow!("{request}: {failure}"))
+        }
     }
 }
 
-/// Sends one request; an outer error is one of the agent's own options.
+/// Sends one request. The outer error is an invalid option of the agent.
 async fn send(
     adapter: &TravisAdapter,
     method: Method,
@@ -121,7 +126,7 @@ async fn send(
     Ok(call.send().await)
 }
 
-/// The header that proves who asks.
+/// The `Authorization` header.
 async fn authorization(auth: &TravisAuth) -> anyhow::Result<HeaderValue> {
     let text = match auth {
         TravisAuth::Given(secret) => secret.reveal().to_owned(),
@@ -143,7 +148,7 @@ async fn authorization(auth: &TravisAuth) -> anyhow::Result<HeaderValue> {
 fn refusal(adapter: &TravisAdapter, status: u16) -> anyhow::Error {
     let url = &adapter.url;
     match status {
-        401 => anyhow!("{url}: 401: it received no user and password"),
+        401 => anyhow!("{url}: 401: the request had no user and password"),
         403 => anyhow!(
             "{url}: 403: --travis-auth differs from the worker's \
              TRAVIS_WORKER_REMOTE_CONTROLLER_AUTH"
@@ -175,17 +180,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_read_as_the_worker_writes_it() {
+    fn parses_an_answer_of_the_worker() {
         let body = br#"{"version":"v6","revision":"r","generated":"g","uptime":"1h2m3.5s",
             "poolSize":3,"expectedPoolSize":2,"totalProcessed":9,"processors":[
             {"id":"a","processed":1,"status":"processing","lastJobId":1},
             {"id":"b","processed":1,"status":"waiting","lastJobId":1}]}"#;
         let figures = Figures { size: 3, expected: 2, processing: 1 };
         let uptime = Some(Duration::from_millis(3_723_500));
-        assert_eq!(read(body).expect("it is one"), Info { figures, uptime });
+        assert_eq!(read(body).expect("a valid answer"), Info { figures, uptime });
         let body = br#"{"poolSize":0,"expectedPoolSize":0,"processors":null}"#;
         let none = Info { figures: Figures::default(), uptime: None };
-        assert_eq!(read(body).expect("it is one"), none);
+        assert_eq!(read(body).expect("a valid answer"), none);
         assert!(read(b"{}").is_err());
     }
 }
