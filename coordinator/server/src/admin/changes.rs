@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::{Stream, StreamExt};
 use leasehold_coordinator_core::effect::{Freed, Notice};
 use leasehold_driver::clock::Timestamp;
-use leasehold_driver::history::{Change, KEPT_FOR, Replay};
+use leasehold_driver::history::{Change, HISTORY_RETENTION, Replay};
 use leasehold_proto::admin::v1::{ChangeKind, WatchChangesResponse};
 use leasehold_types::{ClusterName, Epoch, StreamKey, Token, WorkerKey, duration};
 use tokio::sync::OwnedSemaphorePermit;
@@ -21,7 +21,7 @@ use super::wire;
 /// How far back a watch goes; an hour where nothing is said.
 pub(super) fn replay_duration(text: &str) -> Result<Duration, AdminError> {
     if text.is_empty() {
-        return Ok(KEPT_FOR);
+        return Ok(HISTORY_RETENTION);
     }
     duration::parse(text).map_err(|error| AdminError::Invalid(format!("replay: {error}")))
 }

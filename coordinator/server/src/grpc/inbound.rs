@@ -8,7 +8,7 @@ use std::time::Duration;
 use leasehold_coordinator_core::event::ConnId;
 use leasehold_driver::access::{Access, Denied, Wants};
 use leasehold_driver::clock;
-use leasehold_driver::port::{Envelope, SessionEvent, SessionPort, WAITING_MAX};
+use leasehold_driver::port::{Envelope, SESSION_QUEUE_MAX, SessionEvent, SessionPort};
 use leasehold_proto::coordinator::v1::OpenSessionRequest;
 use leasehold_types::message::{
     AgentMessage, CoordinatorMessage, Hello, Refusal, RefusalReason, Report,
@@ -90,7 +90,7 @@ impl Inbound {
         }
         // A session's place is free again when the driver knows that it has ended.
         let closed = Envelope::new(self.conn, SessionEvent::Closed, clock::now());
-        let closed = closed.with_place(place);
+        let closed = closed.with_permit(place);
         let _ = self.port.events.try_send(closed);
     }
 
@@ -151,7 +151,7 @@ impl Inbound {
         greeting: HelloOutcome,
         messages: &mut Streaming<Bytes>,
     ) -> Result<(), Refusal> {
-        let budget = Arc::new(Semaphore::new(WAITING_MAX));
+        let budget = Arc::new(Semaphore::new(SESSION_QUEUE_MAX));
         let mut cluster = None;
         match greeting {
             HelloOutcome::Welcome(hello) => {
@@ -195,7 +195,7 @@ impl Inbound {
                 Arc::clone(budget).acquire_owned().await.expect("a budget is never closed")
             }
         };
-        let envelope = Envelope::new(self.conn, what, arrived).with_place(permit);
+        let envelope = Envelope::new(self.conn, what, arrived).with_permit(permit);
         self.port.events.try_send(envelope).map_err(|_| shuts_down())
     }
 
