@@ -86,8 +86,8 @@ impl Watermark {
     }
 }
 
-/// Detects whether a driver makes progress, by checks every [`Watchdog::INTERVAL`] of how much it has
-/// done. It counts checks and not time, because a process that was stopped for long has made no
+/// Detects whether a driver makes progress, by checks of how much it has done, one every
+/// [`Watchdog::INTERVAL`]. It counts checks and not time, because a process that was stopped for long has made no
 /// checks either.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Watchdog {

@@ -1,5 +1,5 @@
-//! Liveness and readiness. A replica is alive while its driver takes turns, whether it leads or not.
-//! It is ready when it has read the manifests and knows whether it leads.
+//! Liveness and readiness. A replica is alive while its driver takes turns, whether it leads or
+//! not. It is ready when it has read the manifests and knows whether it leads.
 
 use std::mem;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -85,7 +85,7 @@ impl History {
         let _ = watchers.send(change);
     }
 
-    /// The changes within `span` before `now`, and all later ones; `None` once the driver has ended.
+    /// The changes within `span` before `now`, and all later ones; `None` if the driver has ended.
     pub(crate) fn watch(&self, span: Duration, now: Moment) -> Option<Replay> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let live = self.watchers.upgrade()?.subscribe();

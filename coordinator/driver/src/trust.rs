@@ -1,5 +1,5 @@
-//! Which certificates a replica accepts when it dials another one: those for the Service's name that
-//! the current authority has signed. The authority is read for every dial, because it changes
+//! Which certificates a replica accepts when it dials another one: those for the Service's name
+//! that the current authority has signed. The authority is read for every dial, because it changes
 //! while replicas run.
 
 use std::path::{Path, PathBuf};

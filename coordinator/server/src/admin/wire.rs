@@ -1,4 +1,5 @@
-//! Converts the core's views to messages of the admin service, and `PlanRequest` to the core's type.
+//! Converts the core's views to messages of the admin service, and `PlanRequest` to the core's
+//! type.
 
 use leasehold_coordinator_core::view::{
     BindingPhase, BindingView, ClaimPhase, ClaimView, ClassView, ClusterView, Explanation,

@@ -203,7 +203,7 @@ impl AsyncRead for Connection {
             Poll::Pending => {
                 let Some(deadline) = &mut self.deadline else { return Poll::Pending };
                 ready!(deadline.as_mut().poll(cx));
-                tracing::debug!(peer = %self.peer, "connection dropped: the peer sent nothing in time");
+                tracing::debug!(peer = %self.peer, "connection dropped: no bytes in time");
                 Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
             }
         }

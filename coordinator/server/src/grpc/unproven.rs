@@ -1,5 +1,5 @@
-//! Limits the sessions that are not yet authenticated: in total and, if peers must authenticate, per
-//! address, so that one silent peer never keeps all others out.
+//! Limits the sessions that are not yet authenticated: in total and, if peers must authenticate,
+//! per address, so that one silent peer never keeps all others out.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
