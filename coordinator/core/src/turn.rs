@@ -87,8 +87,8 @@ impl Watermark {
 }
 
 /// Detects whether a driver makes progress, by checks of how much it has done, one every
-/// [`Watchdog::INTERVAL`]. It counts checks and not time, because a process that was stopped for long has made no
-/// checks either.
+/// [`Watchdog::INTERVAL`]. It counts checks and not time, because a process that was stopped for
+/// long has made no checks either.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Watchdog {
     seen: u64,

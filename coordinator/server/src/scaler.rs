@@ -1,6 +1,6 @@
 //! KEDA's external scaler. Every replica answers from its own view of the desired state. A view
-//! that may be out of date gives an error, never a number, so that no autoscaler scales in because a
-//! coordinator was away.
+//! that may be out of date gives an error, never a number, so that no autoscaler scales in because
+//! a coordinator was away.
 
 mod demand_stream;
 mod query;
