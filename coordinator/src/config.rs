@@ -262,8 +262,8 @@ impl ReplicaArgs {
             (None, None) if self.tls_client_ca.is_none() => None,
             _ => {
                 return refuse(
-                    "--tls-cert and --tls-key need each other, and --tls-client-ca needs both: add the \
-                 missing flag",
+                    "--tls-cert and --tls-key need each other, and --tls-client-ca needs both: add \
+                 the missing flag",
                 );
             }
         };
@@ -295,8 +295,8 @@ impl ReplicaArgs {
                  leasehold-0.example:7400"
             )),
             None if grpc.ip().is_unspecified() => refuse(format!(
-                "agents cannot dial --listen {grpc}, which stands for every address of this machine: add \
-                 --advertise HOST:PORT"
+                "agents cannot dial --listen {grpc}, which stands for every address of this \
+                 machine: add --advertise HOST:PORT"
             )),
             Some(_) | None => Ok(()),
         }

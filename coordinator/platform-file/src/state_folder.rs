@@ -111,8 +111,8 @@ impl StateFolder {
         format!(
             "the state folder {} {what} while this replica was running: it no longer leads and \
              grants nothing. Restore the same folder, or find the cause and restart every \
-             coordinator that uses it: see \"The state folder was deleted beside running coordinators\" in \
-             docs/OPERATIONS.md",
+             coordinator that uses it: see \"The state folder was deleted beside running \
+             coordinators\" in docs/OPERATIONS.md",
             self.path.display()
         )
     }

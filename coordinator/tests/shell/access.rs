@@ -1,5 +1,5 @@
-//! Access as a platform decides it: an agent is authenticated at its hello, and nothing is disclosed
-//! or changed before.
+//! Access as a platform decides it: an agent is authenticated at its hello, and nothing is
+//! disclosed or changed before.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -142,8 +142,8 @@ impl Agent {
         }
     }
 
-    /// Skips grants until the end of a session whose leader has lost its term: the session ends with
-    /// a refusal, or with an error if a grant was stopped.
+    /// Skips grants until the end of a session whose leader has lost its term: the session ends
+    /// with a refusal, or with an error if a grant was stopped.
     pub(crate) async fn end_of_term(&mut self) {
         loop {
             match self.next().await {
