@@ -24,7 +24,7 @@ const DRIFT_PPM_MAX: u32 = 100_000;
 const LEADERSHIP_MIN: Duration = Duration::from_secs(1);
 /// The longest leadership: a failover without confirmation waits for it.
 const LEADERSHIP_MAX: Duration = Duration::from_secs(3600);
-/// How long a leader on files may be silent, and how long it leads without renewal, by default.
+/// The defaults on files of --takeover-after and --leadership.
 const TAKEOVER_ON_FILES: Duration = Duration::from_secs(2);
 const LEADERSHIP_ON_FILES: Duration = Duration::from_secs(30);
 /// The longest margin.
@@ -44,7 +44,7 @@ pub struct Cli {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Run one replica on files: it leads, or stands by until the leader is gone.
+    /// Run one replica on files: it leads, or stands by until the leader fails.
     Run(Box<RunArgs>),
     /// Run one replica on Kubernetes, as its operator.
     #[cfg(feature = "kubernetes")]
@@ -60,7 +60,7 @@ pub enum Command {
     Operator(NotBuiltArgs),
 }
 
-/// Whatever was to be given to a command that this build has not.
+/// Ignores the flags of a command that this build does not have.
 #[cfg(not(feature = "kubernetes"))]
 #[derive(Args, Debug)]
 pub struct NotBuiltArgs {
@@ -96,10 +96,10 @@ pub struct RunArgs {
     /// Folder of the manifests (YAML); it is watched.
     #[arg(long, value_name = "DIR", env = "LEASEHOLD_MANIFESTS")]
     pub manifests: PathBuf,
-    /// Folder that the replicas share: election, epoch and the register of workers.
+    /// Folder that the replicas share: election, epochs and what workers may hold.
     #[arg(long, value_name = "DIR", env = "LEASEHOLD_STATE_DIR")]
     pub state_dir: PathBuf,
-    /// What every replica has.
+    /// The flags of every replica.
     #[command(flatten)]
     pub replica: ReplicaArgs,
 }
@@ -121,13 +121,13 @@ pub struct ReplicaArgs {
     /// This replica's name, unique among the replicas [default: HOST-PID].
     #[arg(long, value_name = "NAME", env = "LEASEHOLD_IDENTITY")]
     pub identity: Option<String>,
-    /// How long a leader may show no sign of life before a standby takes over [default: 2s;
-    /// of the operator 1s].
+    /// How long a leader may send no heartbeat before a standby takes over [default: 2s;
+    /// operator: 1s].
     #[arg(long, value_name = "DURATION", env = "LEASEHOLD_TAKEOVER_AFTER")]
     #[arg(value_parser = duration::parse)]
     pub takeover_after: Option<Duration>,
-    /// How long leadership lasts without renewal [default: 30s; of the operator 5m: an outage of
-    /// the API server that is shorter ends no lease].
+    /// How long leadership lasts without renewal [default: 30s; operator: 5m, so that a shorter
+    /// outage of the API server ends no lease].
     #[arg(long, value_name = "DURATION", env = "LEASEHOLD_LEADERSHIP")]
     #[arg(value_parser = duration::parse)]
     pub leadership: Option<Duration>,
@@ -136,17 +136,17 @@ pub struct ReplicaArgs {
     #[arg(allow_negative_numbers = true)]
     #[arg(value_parser = clap::value_parser!(u32).range(0..=i64::from(DRIFT_PPM_MAX)))]
     pub drift_ppm: u32,
-    /// Added to every time after which somebody else's lease counts as over.
+    /// Added to the time after which another process's lease counts as expired.
     #[arg(long, value_name = "DURATION", env = "LEASEHOLD_MARGIN")]
     #[arg(default_value = "500ms", value_parser = duration::parse)]
     pub margin: Duration,
-    /// Certificate chain (PEM) for gRPC over TLS. The operator makes its own unless given.
+    /// Certificate chain (PEM) for gRPC over TLS. Without it the operator issues its own.
     #[arg(long, value_name = "FILE", env = "LEASEHOLD_TLS_CERT", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
     /// Private key (PEM) of --tls-cert.
     #[arg(long, value_name = "FILE", env = "LEASEHOLD_TLS_KEY", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
-    /// Certificates (PEM) that must have signed every client's: mutual TLS.
+    /// Authorities (PEM) that must have signed the client certificates: mutual TLS.
     #[arg(long, value_name = "FILE", env = "LEASEHOLD_TLS_CLIENT_CA", requires = "tls_cert")]
     pub tls_client_ca: Option<PathBuf>,
     /// The most agents that may be connected; more are refused.
@@ -154,7 +154,7 @@ pub struct ReplicaArgs {
     #[arg(default_value_t = WORKERS_MAX as u32, allow_negative_numbers = true)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=WORKERS_MAX as i64))]
     pub sessions_max: u32,
-    /// How the log on standard error is written; RUST_LOG says how much.
+    /// Format of the log on standard error; RUST_LOG sets the level.
     #[arg(long, value_name = "FORMAT", env = "LEASEHOLD_LOG_FORMAT")]
     #[arg(value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
@@ -163,13 +163,13 @@ pub struct ReplicaArgs {
 /// How the log is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
-    /// A line for people.
+    /// Lines for people.
     Text,
-    /// A JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
-/// Flags that can work together.
+/// The validated flags.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Where the desired state and leadership come from.
@@ -178,17 +178,17 @@ pub struct Settings {
     pub listen: SocketAddr,
     /// Address for HTTP.
     pub http_listen: SocketAddr,
-    /// Where agents reach this replica; the bound address of `listen` where none is given.
+    /// Where agents reach this replica; without it the bound address of `listen`.
     pub advertise: Option<String>,
     /// This replica's name.
     pub identity: String,
-    /// How long a leader may show no sign of life.
+    /// How long a leader may send no heartbeat.
     pub takeover_after: Duration,
     /// How long leadership lasts without renewal.
     pub leadership: Duration,
-    /// How far clocks may be apart.
+    /// How far clocks may drift apart.
     pub bounds: TimeBounds,
-    /// The files for TLS, where it is on.
+    /// The files for TLS, if it is enabled.
     pub tls: Option<TlsFiles>,
     /// The most agents that may be connected.
     pub sessions_max: usize,
@@ -211,7 +211,7 @@ pub enum PlatformSettings {
     Kubernetes(Box<KubernetesSettings>),
 }
 
-/// Flags that cannot work together: one sentence that names them.
+/// Invalid flags: one sentence that names them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UsageError(String);
 
@@ -225,7 +225,7 @@ impl RunArgs {
     /// The flags, checked against each other.
     ///
     /// # Errors
-    /// [`UsageError`] where two of them cannot work together, or one is out of its range.
+    /// [`UsageError`] if two of them conflict, or one is out of its range.
     pub fn settings(self) -> Result<Settings, UsageError> {
         let Self { manifests, state_dir, replica } = self;
         let times =
@@ -234,7 +234,7 @@ impl RunArgs {
     }
 }
 
-/// Times that a platform has by default.
+/// The default times of a platform.
 struct DefaultTimes {
     takeover_after: Duration,
     leadership: Duration,
@@ -255,12 +255,17 @@ impl ReplicaArgs {
             || identity.len() > NAME_BYTES_MAX
             || identity.chars().any(|c| c.is_control() || c.is_whitespace())
         {
-            return refuse("--identity must be a word of at most 512 bytes");
+            return refuse("--identity must be a word without spaces, of at most 512 bytes");
         }
         let tls = match (self.tls_cert, self.tls_key) {
             (Some(cert), Some(key)) => Some(TlsFiles { cert, key, client_ca: self.tls_client_ca }),
             (None, None) if self.tls_client_ca.is_none() => None,
-            _ => return refuse("--tls-cert and --tls-key go together, --tls-client-ca with both"),
+            _ => {
+                return refuse(
+                    "--tls-cert and --tls-key need each other, and --tls-client-ca needs both: add \
+                 the missing flag",
+                );
+            }
         };
         Ok(Settings {
             platform,
@@ -290,8 +295,8 @@ impl ReplicaArgs {
                  leasehold-0.example:7400"
             )),
             None if grpc.ip().is_unspecified() => refuse(format!(
-                "agents cannot reach --listen {grpc}, which is every address of this machine: give \
-                 --advertise HOST:PORT too"
+                "agents cannot dial --listen {grpc}, which stands for every address of this \
+                 machine: add --advertise HOST:PORT"
             )),
             Some(_) | None => Ok(()),
         }
@@ -352,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn the_defaults_are_valid_and_each_flag_is_taken() {
+    fn the_defaults_are_valid_and_flags_override_them() {
         let settings = settings(&["--takeover-after", "500ms", "--leadership", "1m"]);
         let settings = settings.expect("valid");
         assert_eq!(settings.listen.to_string(), "127.0.0.1:7400");
@@ -363,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_work_is_refused_with_the_flag_named() {
+    fn invalid_flags_are_refused_with_an_error_that_names_them() {
         for (flags, named) in [
             (&["--tls-cert", "c"][..], "--tls-key"),
             (&["--tls-key", "k"], "--tls-cert"),

@@ -1,4 +1,4 @@
-//! Where metrics go: Prometheus reads them as text, and an OTLP collector is sent them.
+//! Exporters of metrics: Prometheus scrapes them, and they are pushed to an OTLP collector.
 
 use leasehold_driver::metrics::{SERIES_MAX, WORKERS};
 use opentelemetry::metrics::{Meter, MeterProvider};
@@ -15,10 +15,10 @@ pub(crate) struct Exporters {
 }
 
 impl Exporters {
-    /// A registry for Prometheus, and the exporter `otlp` where it is given.
+    /// A registry for Prometheus, and the exporter `otlp` if given.
     ///
     /// # Errors
-    /// Where the exporters cannot be set up.
+    /// If the exporters cannot be set up.
     pub(crate) fn new(resource: Resource, otlp: Option<MetricExporter>) -> anyhow::Result<Self> {
         let registry = Registry::new();
         let reader = opentelemetry_prometheus::exporter()
@@ -40,17 +40,17 @@ impl Exporters {
         Ok(Self { registry, provider: provider.build() })
     }
 
-    /// What instruments are made by.
+    /// The meter that creates the instruments.
     pub(crate) fn meter(&self) -> Meter {
         self.provider.meter("leasehold")
     }
 
-    /// What Prometheus collects.
+    /// The registry that Prometheus scrapes.
     pub(crate) fn registry(&self) -> Registry {
         self.registry.clone()
     }
 
-    /// Sends what an exporter has not sent yet.
+    /// Flushes the exporters.
     pub(crate) fn shutdown(&self) {
         if let Err(error) = self.provider.shutdown() {
             tracing::debug!(%error, "metrics were not flushed");
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_series_is_there_from_the_start_with_help_and_type() {
+    fn every_series_exists_from_the_start_with_help_and_type() {
         let exporters = Exporters::new(Resource::builder_empty().build(), None).expect("exporters");
         let metrics = Metrics::new(exporters.meter(), false);
         let text = || {
@@ -105,7 +105,7 @@ mod tests {
             assert!(first.contains(&format!("# HELP {name} ")), "{name} in\n{first}");
             assert!(first.contains(&format!("# TYPE {name} ")), "{name} in\n{first}");
         }
-        metrics.settled(Duration::from_micros(300));
+        metrics.record_settle(Duration::from_micros(300));
         let text = text();
         assert!(text.contains("leasehold_settle_duration_seconds_count 1"), "{text}");
     }

@@ -13,21 +13,21 @@ use leasehold_server::tls::{self, Certificates};
 use crate::config::{KubernetesSettings, Settings};
 use crate::sockets::bind;
 
-/// What a replica is made of on Kubernetes.
+/// The parts of a replica on Kubernetes.
 pub(crate) struct KubernetesParts {
     pub(crate) platform: Platform,
-    /// What the ports prove themselves with.
+    /// The certificates of the ports.
     pub(crate) certificates: Option<Certificates>,
-    /// Whom to trust when another replica is dialled.
+    /// The authorities to trust when this replica dials another one.
     pub(crate) trust: Option<Trust>,
     pub(crate) webhook: Option<Https>,
 }
 
 /// Starts the platform and the operator on the present runtime. `certificates` are those of the
-/// files in `settings`; without them the replica makes its own.
+/// files in `settings`; without them the replica issues its own.
 ///
 /// # Errors
-/// Where the webhook's address cannot be had, or no configuration of a cluster is found.
+/// If the webhook's address cannot be bound, or no Kubernetes configuration is found.
 pub(crate) async fn start(
     kubernetes: KubernetesSettings,
     settings: Settings,
@@ -65,7 +65,7 @@ pub(crate) async fn start(
 /// Prints the custom resource definitions that the platform reads.
 ///
 /// # Errors
-/// Where they cannot be written as YAML.
+/// If they cannot be written as YAML.
 pub fn crds() -> anyhow::Result<ExitCode> {
     print!("{}", crd::yaml()?);
     Ok(ExitCode::SUCCESS)

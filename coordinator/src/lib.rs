@@ -1,4 +1,4 @@
-//! Leasehold's coordinator: it puts the parts together, a platform, the driver and the ports.
+//! Leasehold's coordinator: assembles a platform, the driver and the ports.
 
 pub mod config;
 mod export;

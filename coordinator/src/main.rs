@@ -1,4 +1,4 @@
-//! The command `leasehold-coordinator`: it parses and calls.
+//! The program `leasehold-coordinator`: parses the command line and runs the command.
 
 use std::process::ExitCode;
 
@@ -14,7 +14,8 @@ fn main() -> ExitCode {
         Command::Check(arguments) => Ok(run::check(&arguments.manifests)),
         #[cfg(not(feature = "kubernetes"))]
         Command::Operator(_) => Err(anyhow::anyhow!(
-            "this program was built without Kubernetes, for the demo: build it with `make binaries`"
+            "this program was built without Kubernetes, for the demo: run `make binaries` to build \
+             one with it"
         )),
         #[cfg(feature = "kubernetes")]
         Command::Crds(_) => leasehold_coordinator::kubernetes::crds(),

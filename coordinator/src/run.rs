@@ -1,5 +1,5 @@
-//! One process: it puts platform, driver and ports together, and takes them down in an order in
-//! which nothing is granted that a successor could not know of.
+//! Runs one replica: starts the platform, the driver and the ports, and stops them in an order in
+//! which no grant goes out after leadership is released.
 
 use std::future::Future;
 use std::path::Path;
@@ -34,44 +34,44 @@ use crate::kubernetes;
 pub use crate::sockets::Sockets;
 use crate::telemetry::Telemetry;
 
-/// How long open streams may take to end once everybody was sent away.
-const STREAMS_END_WITHIN: Duration = Duration::from_millis(500);
+/// How long open streams may take to end once every session was refused.
+const STREAMS_END_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// What `check` says of a folder without manifests.
+/// The output of `check` for a folder without manifests.
 const NOTHING_DEFINED: &str = "no object is defined (manifests are files *.yaml and *.yml)";
 /// How long the last metrics may take to be sent.
-const FLUSH_WITHIN: Duration = Duration::from_secs(1);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What a replica needs beside its sockets and its platform.
+/// The options of a replica, apart from its sockets and its platform.
 #[derive(Default)]
 pub struct Options {
     /// This replica's name.
     pub identity: String,
-    /// How far clocks may be apart.
+    /// How far clocks may drift apart.
     pub bounds: leasehold_types::TimeBounds,
     /// The most agents that may be connected.
     pub sessions_max: usize,
-    /// What the gRPC port proves itself with; plain text without it.
+    /// The certificates of the gRPC port; plain text without them.
     pub tls: Option<Certificates>,
-    /// Whom to trust when the leader is asked on behalf of somebody; with TLS and without this,
-    /// a replica that stands by names the leader instead.
+    /// The authorities to trust when a call is forwarded to the leader. With TLS and without this
+    /// a standby returns the leader's address instead.
     pub trust: Option<Trust>,
     /// The attributes of this process for collectors.
     pub resource: Option<Resource>,
-    /// Where metrics go beside the Prometheus text.
+    /// The exporter that pushes metrics, if any.
     pub metrics: Option<MetricExporter>,
-    /// Where the API server asks what pods get.
+    /// The port of the admission webhooks.
     pub webhook: Option<Https>,
 }
 
 /// Runs a replica until SIGTERM or SIGINT; a second signal ends the process at once.
 ///
 /// # Errors
-/// What it could not start with, or why it had to end.
+/// If the replica cannot start, or a part of it fails.
 pub fn run(settings: Settings) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let outcome = runtime.block_on(run_settings(settings));
-    // Whatever still runs (a resolver, a file) must not hold the exit up.
+    // Blocking work that still runs (a resolver, a file) must not delay the exit.
     runtime.shutdown_background();
     outcome.map(|()| ExitCode::SUCCESS)
 }
@@ -86,7 +86,7 @@ async fn run_settings(settings: Settings) -> anyhow::Result<()> {
         %grpc, http = %sockets.http_addr()?, advertise = address, identity = settings.identity,
         version = env!("CARGO_PKG_VERSION"), "listening"
     );
-    // Only Kubernetes brings certificates and webhooks of its own.
+    // Only Kubernetes changes the certificates and adds the webhooks.
     #[cfg_attr(not(feature = "kubernetes"), allow(unused_mut))]
     let mut options = Options {
         identity: settings.identity.clone(),
@@ -131,10 +131,10 @@ async fn run_settings(settings: Settings) -> anyhow::Result<()> {
     outcome
 }
 
-/// Serves over a platform until `stop`, then gives leadership up and ends every session.
+/// Serves over a platform until `stop`, then releases leadership and ends every session.
 ///
 /// # Errors
-/// Where a part ends that must not.
+/// If a part fails or ends too early.
 pub async fn serve(
     options: Options,
     sockets: Sockets,
@@ -170,18 +170,18 @@ pub async fn serve(
         reach,
     };
 
-    // First the driver stops, then the ports: agents are still told where things stand.
+    // The driver stops before the ports, so that agents still get a refusal.
     let (stop_driver, driver_stops) = watch::channel(false);
     let (stop_ports, ports_stop) = watch::channel(false);
     let mut driver = driver.start(driver_stops)?;
-    let mut grpc = tokio::spawn(grpc::serve(port, told(ports_stop.clone())));
-    let mut http = tokio::spawn(http::serve(sockets.http, state, told(ports_stop.clone())));
+    let mut grpc = tokio::spawn(grpc::serve(port, stopped(ports_stop.clone())));
+    let mut http = tokio::spawn(http::serve(sockets.http, state, stopped(ports_stop.clone())));
     let counted = Arc::clone(&metrics);
     let mut webhook = tokio::spawn(async move {
         match options.webhook {
-            Some(webhook) => https::serve(webhook, counted, told(ports_stop)).await,
+            Some(webhook) => https::serve(webhook, counted, stopped(ports_stop)).await,
             None => {
-                told(ports_stop).await;
+                stopped(ports_stop).await;
                 Ok(())
             }
         }
@@ -207,21 +207,21 @@ pub async fn serve(
             }
         }
     };
-    if timeout(STREAMS_END_WITHIN, ports).await.is_err() {
-        tracing::debug!("some streams had to be cut");
+    if timeout(STREAMS_END_TIMEOUT, ports).await.is_err() {
+        tracing::debug!("some streams did not end in time and were aborted");
     }
     for part in [&grpc, &http, &webhook] {
         part.abort();
     }
     let flushed = tokio::task::spawn_blocking(move || exporters.shutdown());
-    if timeout(FLUSH_WITHIN, flushed).await.is_err() {
+    if timeout(FLUSH_TIMEOUT, flushed).await.is_err() {
         tracing::debug!("the last metrics were not sent in time");
     }
     outcome
 }
 
-/// Reads the manifests as [`run`] would. Prints what is wrong with them, or what they define where
-/// nothing is: then it returns success.
+/// Reads the manifests as [`run`] would. Prints their problems, or what they define; succeeds if
+/// there is no problem.
 #[must_use]
 pub fn check(manifests: &Path) -> ExitCode {
     let Reading { desired, problems } = Catalog::new(manifests).read();
@@ -236,7 +236,7 @@ pub fn check(manifests: &Path) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// How many objects of each kind manifests define.
+/// The number of objects of each kind.
 fn defined(desired: &Desired) -> String {
     let classes = desired.clusters.values().filter(|cluster| cluster.class.is_some()).count();
     let streams: usize = desired.sets.values().map(|set| set.streams.len()).sum();
@@ -255,8 +255,8 @@ fn defined(desired: &Desired) -> String {
     counts.collect::<Vec<_>>().join(", ")
 }
 
-async fn told(mut stop: watch::Receiver<bool>) {
-    // An error says that the sender is gone, and with it the process's main task.
+async fn stopped(mut stop: watch::Receiver<bool>) {
+    // Fails only if the main task has ended.
     let _ = stop.wait_for(|stop| *stop).await;
 }
 
@@ -266,13 +266,13 @@ fn early(
 ) -> anyhow::Result<()> {
     let part = part.to_owned();
     match ended {
-        Ok(Ok(())) => Err(anyhow::anyhow!("{part}: ended by itself")),
+        Ok(Ok(())) => Err(anyhow::anyhow!("{part}: ended unexpectedly")),
         Ok(Err(error)) => Err(error.context(part)),
         Err(error) => Err(anyhow::Error::from(error).context(part)),
     }
 }
 
-/// Waits for the first signal that asks to stop; from then on a second one ends the process.
+/// Waits for the first SIGTERM or SIGINT; a second one then ends the process at once.
 fn stop_signals() -> anyhow::Result<impl Future<Output = ()>> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;

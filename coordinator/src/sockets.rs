@@ -1,4 +1,4 @@
-//! Sockets that are bound, so that their addresses are known before anything runs.
+//! Binds the ports before anything else starts, so that their addresses are known.
 
 use std::net::SocketAddr;
 
@@ -9,7 +9,7 @@ use tokio::net::{TcpListener, TcpSocket};
 /// may allow fewer (net.core.somaxconn).
 const BACKLOG: u32 = 16_384;
 
-/// Both ports, bound, so that their addresses are known before anything runs.
+/// The bound sockets of both ports.
 #[derive(Debug)]
 pub struct Sockets {
     pub(crate) grpc: TcpListener,
@@ -20,7 +20,7 @@ impl Sockets {
     /// Binds both ports. Must run within a Tokio runtime.
     ///
     /// # Errors
-    /// Names the flag and the address that cannot be had.
+    /// Names the flag and the address that cannot be bound.
     pub fn bind(listen: SocketAddr, http_listen: SocketAddr) -> anyhow::Result<Self> {
         let grpc = bind("--listen", listen)?;
         let http = bind("--http-listen", http_listen)?;
@@ -30,7 +30,7 @@ impl Sockets {
     /// The address of the gRPC port.
     ///
     /// # Errors
-    /// Where the system does not say.
+    /// If the system cannot return it.
     pub fn grpc_addr(&self) -> std::io::Result<SocketAddr> {
         self.grpc.local_addr()
     }
@@ -38,7 +38,7 @@ impl Sockets {
     /// The address of the HTTP port.
     ///
     /// # Errors
-    /// Where the system does not say.
+    /// If the system cannot return it.
     pub fn http_addr(&self) -> std::io::Result<SocketAddr> {
         self.http.local_addr()
     }
@@ -54,5 +54,5 @@ pub(crate) fn bind(flag: &str, address: SocketAddr) -> anyhow::Result<TcpListene
         socket.bind(address)?;
         socket.listen(BACKLOG)
     };
-    listen().with_context(|| format!("{flag} {address}"))
+    listen().with_context(|| format!("cannot listen on {flag} {address}"))
 }

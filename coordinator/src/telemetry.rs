@@ -1,5 +1,5 @@
-//! The log on standard error, and traces and metrics by OTLP where the standard `OTEL_*`
-//! variables ask for them. Without those variables nothing is sent anywhere.
+//! The log on standard error, and traces and metrics over OTLP if the standard `OTEL_*` variables
+//! enable them. Without those variables nothing is sent.
 
 use std::time::Duration;
 
@@ -16,18 +16,18 @@ use tracing_subscriber::{Layer, Registry};
 
 use crate::config::LogFormat;
 
-/// The service's name where `OTEL_SERVICE_NAME` gives none.
+/// The service's name unless `OTEL_SERVICE_NAME` sets one.
 const SERVICE: &str = "leasehold-coordinator";
 /// How long the last spans may take to be sent.
-const FLUSH_WITHIN: Duration = Duration::from_secs(1);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What telemetry was set up.
+/// The exporters of this process.
 #[derive(Debug)]
 pub struct Telemetry {
     traces: Option<SdkTracerProvider>,
     /// The attributes of this process for collectors.
     pub resource: Resource,
-    /// Where metrics go beside the Prometheus text.
+    /// The exporter that pushes metrics, if any.
     pub metrics: Option<MetricExporter>,
 }
 
@@ -35,14 +35,14 @@ impl Telemetry {
     /// Sets up the log and the exporters of this process. Must run within a Tokio runtime.
     ///
     /// # Errors
-    /// Where RUST_LOG or an `OTEL_*` variable cannot be understood.
+    /// If RUST_LOG or an `OTEL_*` variable is invalid.
     pub fn start(format: LogFormat) -> anyhow::Result<Self> {
         let resource = resource();
-        let traces = match is_asked_for("TRACES") {
+        let traces = match is_enabled("TRACES") {
             true => Some(traces(resource.clone()).context("OTLP traces (OTEL_* variables)")?),
             false => None,
         };
-        let metrics = match is_asked_for("METRICS") {
+        let metrics = match is_enabled("METRICS") {
             true => {
                 let exporter = MetricExporter::builder().with_tonic().build();
                 Some(exporter.context("OTLP metrics (OTEL_* variables)")?)
@@ -50,7 +50,7 @@ impl Telemetry {
             false => None,
         };
         let spans = traces.as_ref().map(|provider| {
-            // Only this program's own: an exporter's must not trace itself.
+            // Only this program's spans: the exporter must not trace itself.
             let own = Targets::new().with_target("leasehold", Level::DEBUG);
             tracing_opentelemetry::layer().with_tracer(provider.tracer(SERVICE)).with_filter(own)
         });
@@ -58,14 +58,14 @@ impl Telemetry {
             .with(log(format)?)
             .with(spans)
             .try_init()
-            .context("the log is set up already")?;
+            .context("the log is already set up")?;
         Ok(Self { traces, resource, metrics })
     }
 
-    /// Sends what has not been sent, for a short time.
+    /// Flushes the traces, with a timeout.
     pub fn shutdown(&self) {
         let Some(traces) = &self.traces else { return };
-        if let Err(error) = traces.shutdown_with_timeout(FLUSH_WITHIN) {
+        if let Err(error) = traces.shutdown_with_timeout(FLUSH_TIMEOUT) {
             tracing::debug!(%error, "traces were not flushed");
         }
     }
@@ -76,7 +76,7 @@ fn log(format: LogFormat) -> anyhow::Result<Box<dyn Layer<Registry> + Send + Syn
     let filter = EnvFilter::builder()
         .with_default_directive(Level::INFO.into())
         .parse(directives)
-        .context("RUST_LOG")?;
+        .context("invalid RUST_LOG: expected levels such as info or leasehold=debug")?;
     let layer = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     Ok(match format {
         LogFormat::Text => layer.with_ansi(false).with_filter(filter).boxed(),
@@ -102,15 +102,15 @@ fn traces(resource: Resource) -> anyhow::Result<SdkTracerProvider> {
     Ok(SdkTracerProvider::builder().with_resource(resource).with_batch_exporter(exporter).build())
 }
 
-/// Whether the standard variables ask for a signal, and do not switch it off.
-fn is_asked_for(signal: &str) -> bool {
+/// Whether the standard variables enable a signal and do not disable it.
+fn is_enabled(signal: &str) -> bool {
     let is_set = |name: &str| std::env::var(name).is_ok_and(|value| !value.is_empty());
     let says = |name: &str, word: &str| {
         std::env::var(name).is_ok_and(|value| value.trim().eq_ignore_ascii_case(word))
     };
-    let wanted = is_set("OTEL_EXPORTER_OTLP_ENDPOINT")
+    let has_endpoint = is_set("OTEL_EXPORTER_OTLP_ENDPOINT")
         || is_set(&format!("OTEL_EXPORTER_OTLP_{signal}_ENDPOINT"));
-    wanted
+    has_endpoint
         && !says("OTEL_SDK_DISABLED", "true")
         && !says(&format!("OTEL_{signal}_EXPORTER"), "none")
 }

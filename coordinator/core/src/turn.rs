@@ -86,9 +86,9 @@ impl Watermark {
     }
 }
 
-/// Detects whether a driver makes progress, by checks every [`Watchdog::LOOK`] of how much it has
-/// done. It counts checks and not time, because a process that was stopped for long has made no
-/// checks either.
+/// Detects whether a driver makes progress, by checks of how much it has done, one every
+/// [`Watchdog::INTERVAL`]. It counts checks and not time, because a process that was stopped for
+/// long has made no checks either.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Watchdog {
     seen: u64,
@@ -97,18 +97,18 @@ pub struct Watchdog {
 
 impl Watchdog {
     /// The time between two checks.
-    pub const LOOK: Duration = Duration::from_millis(100);
+    pub const INTERVAL: Duration = Duration::from_millis(100);
     /// Checks in a row without progress: one second.
     const STILL_MAX: u32 = 10;
 
     /// A driver that has done nothing for this long makes no progress.
     #[must_use]
     pub fn patience() -> Duration {
-        Self::LOOK * Self::still_max()
+        Self::INTERVAL * Self::still_max()
     }
 
     /// Whether the driver makes progress; `done` counts what it has done until now.
-    pub fn look(&mut self, done: u64) -> bool {
+    pub fn check(&mut self, done: u64) -> bool {
         self.still = if done == self.seen { self.still + 1 } else { 0 };
         self.seen = done;
         self.still < Self::still_max()
@@ -217,13 +217,13 @@ mod tests {
     fn a_driver_that_does_nothing_for_a_second_hangs_however_busy_it_was() {
         let mut watchdog = Watchdog::default();
         for done in 1..100 {
-            assert!(watchdog.look(done));
+            assert!(watchdog.check(done));
         }
         for _ in 1..10 {
-            assert!(watchdog.look(99));
+            assert!(watchdog.check(99));
         }
-        assert!(!watchdog.look(99));
-        assert!(watchdog.look(100));
+        assert!(!watchdog.check(99));
+        assert!(watchdog.check(100));
     }
 
     #[test]

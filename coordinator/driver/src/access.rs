@@ -1,4 +1,4 @@
-//! Who may say and ask what, as the platform decides.
+//! Authorization of agents and people. The platform decides each request.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -7,25 +7,25 @@ use leasehold_types::{ClusterName, PipelineName, SetName, WorkerKey};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
-/// Questions of access that wait for the platform; more are refused as [`Denied::Unavailable`].
+/// Requests that may wait for the platform; more are refused as [`Denied::Unavailable`].
 pub const ACCESS_MAX: usize = 1_024;
-/// How long a platform may take to answer one.
-pub const ACCESS_WITHIN: Duration = Duration::from_secs(5);
+/// How long a platform may take to decide one.
+const ACCESS_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Who may say and ask what.
+/// How access is decided.
 #[derive(Clone, Debug)]
 pub enum Access {
-    /// Everybody who reaches the port may do everything.
+    /// Every peer that reaches the port may do everything.
     Open,
-    /// The platform decides, from the token that the peer shows.
+    /// The platform decides, by the peer's bearer token.
     Asked(mpsc::Sender<AccessRequest>),
 }
 
 impl Access {
-    /// Whether the peer may have what it wants.
+    /// Checks that the peer may have what it wants.
     ///
     /// # Errors
-    /// Why it may not; [`Denied::Unavailable`] where the platform does not answer in time.
+    /// Why it may not; [`Denied::Unavailable`] if the platform does not answer in time.
     pub async fn ask(
         &self,
         token: Option<String>,
@@ -36,24 +36,24 @@ impl Access {
         let (answer, answered) = oneshot::channel();
         if questions.try_send(AccessRequest { token, peer, wants, answer }).is_err() {
             return Err(Denied::Unavailable(format!(
-                "access cannot be checked at present: more than {ACCESS_MAX} others wait for it"
+                "cannot check access now: {ACCESS_MAX} other requests are waiting; try again"
             )));
         }
-        match timeout(ACCESS_WITHIN, answered).await {
+        match timeout(ACCESS_TIMEOUT, answered).await {
             Ok(Ok(decided)) => decided,
-            Ok(Err(_)) | Err(_) => {
-                Err(Denied::Unavailable("access cannot be checked at present".into()))
-            }
+            Ok(Err(_)) | Err(_) => Err(Denied::Unavailable(
+                "cannot check access now: the API server did not answer; try again".into(),
+            )),
         }
     }
 }
 
-/// A question of access. A question that is dropped counts as [`Denied::Unavailable`].
+/// A request for access. If the platform drops it, the peer gets [`Denied::Unavailable`].
 #[derive(Debug)]
 pub struct AccessRequest {
-    /// The bearer token of the call's `authorization` header; none where it shows none.
+    /// The bearer token of the call's `authorization` header, if it has one.
     pub token: Option<String>,
-    /// Where the peer is.
+    /// The peer's address.
     pub peer: Option<SocketAddr>,
     /// What it wants.
     pub wants: Wants,
@@ -64,8 +64,8 @@ pub struct AccessRequest {
 /// What a peer wants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wants {
-    /// To speak for this worker. Once it is granted, the platform has said all that it will ever
-    /// say of earlier pods of this name.
+    /// To be this worker's agent. Once this is granted, the platform sends no more events about
+    /// earlier pods of this name.
     Speak(WorkerKey),
     /// To read about this.
     Read(Subject),
@@ -86,16 +86,16 @@ pub enum Subject {
     Pipeline(PipelineName),
 }
 
-/// Why access is denied; the text is for people, and says what to fix.
+/// Why access is denied; the text is shown to people and says what to fix.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Denied {
-    /// The token is missing or proves nothing.
+    /// The token is missing or not valid.
     #[error("{0}")]
     Unproven(String),
-    /// It is known who asks, and that may not.
+    /// The caller is authenticated but not allowed to do this.
     #[error("{0}")]
     Forbidden(String),
-    /// The platform cannot decide at present.
+    /// The platform cannot decide now.
     #[error("{0}")]
     Unavailable(String),
 }

@@ -18,13 +18,13 @@ use leasehold_coordinator_core::exposure::Entry;
 use leasehold_types::{Epoch, Moment, WorkerKey};
 use tokio::sync::{mpsc, oneshot};
 
-use self::leading::{Ended, Leading};
+use self::leading::{LeadEnd, Leading};
 use crate::health::Progress;
 use crate::platform::Command;
 
 /// The highest epoch that a store may hold. Stores count from 1 or from their own revision, and an
 /// agent can raise the epoch by 2^40 at a time, so a higher number was written by hand. A store
-/// refuses it, since nothing above it could be handed out for long.
+/// refuses it: epochs above it would soon run out.
 pub const EPOCH_MAX: Epoch = Epoch(1 << 62);
 
 /// The answer of a store.
@@ -32,10 +32,10 @@ pub type Answer<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// The store of terms, as the leader of one term uses it.
 pub trait TermStore: Send {
-    /// Renews the term; returns when the renewal was sent, too. At most one is in flight.
+    /// Renews the term. Also returns when the renewal was sent. At most one is in flight.
     fn renew(&mut self) -> Answer<(Moment, Result<RenewalOutcome, String>)>;
 
-    /// The term is over without a release. The driver may grant until `until`.
+    /// Handles the end of the term without a release. The driver may grant until `until`.
     fn lost(self, loss: Loss, until: Moment) -> impl Future<Output = Successor> + Send;
 
     /// Releases the term, so that another replica takes the next one at once, above `above`.
@@ -45,10 +45,9 @@ pub trait TermStore: Send {
     fn release(self, above: Epoch) -> impl Future<Output = Result<(), String>> + Send;
 }
 
-/// The store of exposures, as the leader of one term uses it. It waits for nothing that the term
-/// store does.
+/// The store of exposures, as the leader of one term uses it. It never waits for the term store.
 pub trait ExposureStore: Send {
-    /// Every entry, not older than the call.
+    /// Lists every entry, as it is at the time of the call or later.
     fn list(&mut self) -> Answer<Result<BTreeMap<WorkerKey, Entry>, String>>;
 
     /// Tries changes; returns the outcome of each.
@@ -65,8 +64,8 @@ pub trait Candidate: Send + 'static {
     /// How a leader uses the stores.
     fn lead_settings(&self) -> LeadSettings;
 
-    /// Stands by until it has taken a term, the driver is gone or the replica resigns. It takes no
-    /// term before the replica is ready.
+    /// Stands by until it has taken a term, the driver has ended or the replica resigns. It takes
+    /// no term before the replica is ready.
     fn stand_by(
         &mut self,
         replica: &mut Replica,
@@ -83,7 +82,7 @@ pub struct Won<T, E> {
     pub exposures: E,
 }
 
-/// The campaign is over: the driver is gone, or the replica has resigned.
+/// The campaign has ended: the driver has ended, or the replica has resigned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stopped;
 
@@ -110,7 +109,7 @@ pub struct Successor {
 pub struct Replica {
     /// Events for the driver.
     pub events: mpsc::Sender<Event>,
-    /// What the driver asks.
+    /// The driver's commands.
     pub commands: mpsc::Receiver<Command>,
     /// Whether the driver makes progress.
     pub progress: Arc<Progress>,
@@ -118,13 +117,13 @@ pub struct Replica {
     pub ready: Option<oneshot::Receiver<()>>,
     /// Errors of the stores.
     pub errors: StoreErrors,
-    /// The highest epoch that this process has seen or heard of: the next must be above it.
+    /// The highest epoch that this process knows of: the next must be above it.
     above: Epoch,
-    /// The leader that was last sent to the driver in this time of standing by.
+    /// The leader that was last sent to the driver since this replica stands by.
     notified: Option<Option<String>>,
 }
 
-/// Logs the errors of stores, each once until it changes.
+/// Logs the errors of stores; repetitions of the last error are dropped.
 #[derive(Debug)]
 pub struct StoreErrors {
     is_severe: bool,
@@ -158,7 +157,7 @@ impl Replica {
     /// Notifies the driver of the leader when it has changed.
     ///
     /// # Errors
-    /// If the driver is gone.
+    /// If the driver has ended.
     pub async fn notify_leader(
         &mut self,
         leader: Option<String>,
@@ -180,12 +179,13 @@ impl Replica {
 }
 
 impl StoreErrors {
-    /// Logs errors at level ERROR if they are severe, else at WARN; `recovered` when they are over.
+    /// Logs errors at level ERROR if they are severe, else at WARN; `recovered` is logged when the
+    /// stores work again.
     pub fn new(is_severe: bool, recovered: &'static str) -> Self {
         Self { is_severe, recovered, last: None }
     }
 
-    /// Logs that something failed, unless that is the last thing that it has logged.
+    /// Logs that something failed, unless it is the same error as the last one.
     pub fn report(&mut self, what: &'static str, why: &dyn std::fmt::Display) {
         let text = format!("{what}: {why}");
         if self.last.as_ref() != Some(&text) {
@@ -197,7 +197,7 @@ impl StoreErrors {
         }
     }
 
-    /// Logs that the stores work again, if they did not.
+    /// Logs that the stores work again, if the last call failed.
     pub fn recover(&mut self) {
         if self.last.take().is_some() {
             tracing::info!("{}", self.recovered);
@@ -205,7 +205,7 @@ impl StoreErrors {
     }
 }
 
-/// Runs the campaign until the driver is gone or the replica has resigned.
+/// Runs the campaign until the driver has ended or the replica has resigned.
 pub async fn run<C: Candidate>(mut candidate: C, mut replica: Replica) {
     loop {
         replica.notified = None;
@@ -231,15 +231,15 @@ async fn lead<T: TermStore, E: ExposureStore>(
     drop(leading);
     drop(exposures);
     let loss = match ended {
-        Ended::DriverGone => return Err(Stopped),
-        Ended::Deposed => Loss::Deposed,
-        Ended::Expired => Loss::Expired,
-        Ended::GivenUp { above } => {
+        LeadEnd::DriverGone => return Err(Stopped),
+        LeadEnd::Deposed => Loss::Deposed,
+        LeadEnd::Expired => Loss::Expired,
+        LeadEnd::GivenUp { above } => {
             replica.raise_above(above);
             release(terms, replica).await;
             return replica.depose(None).await;
         }
-        Ended::Resign(done) => {
+        LeadEnd::Resign(done) => {
             release(terms, replica).await;
             tracing::info!(epoch, "resigned");
             let _ = done.send(());
@@ -254,11 +254,11 @@ async fn lead<T: TermStore, E: ExposureStore>(
 /// Releases a term; if that fails, it expires by itself.
 pub async fn release(terms: impl TermStore, replica: &mut Replica) {
     if let Err(why) = terms.release(replica.above).await {
-        replica.errors.report("cannot release leadership: it expires by itself", &why);
+        replica.errors.report("cannot release leadership; it will expire", &why);
     }
 }
 
-/// Waits until the replica may lead; never resolves after that.
+/// Waits until the replica may lead. Once it may, a second call never resolves.
 ///
 /// # Errors
 /// If the replica can never be ready, since the process is about to end.
@@ -269,7 +269,7 @@ pub async fn wait_ready(ready: &mut Option<oneshot::Receiver<()>>) -> Result<(),
     }
 }
 
-/// The output of a future that may be absent; never resolves without one.
+/// The output of a future that may be absent; without one it never resolves.
 pub async fn if_some<F: Future + Unpin>(future: &mut Option<F>) -> F::Output {
     match future {
         Some(future) => future.await,

@@ -1,6 +1,6 @@
-//! The one place of this process that reads clocks. Leases count by one that runs on while a host
-//! sleeps, so that no sleep stretches a lease; only certificates and people count by the time of
-//! day.
+//! The only place of this process that reads clocks. Leases use CLOCK_BOOTTIME, which also counts
+//! while the host sleeps, so that a sleep never extends a lease. The time of day is only for
+//! certificates and for people.
 
 use std::fmt;
 
@@ -13,12 +13,12 @@ use rustls_pki_types::UnixTime;
 pub fn now() -> Moment {
     let time = clock_gettime(ClockId::Boottime);
     let seconds = u64::try_from(time.tv_sec).expect("the time since boot is not negative");
-    let nanos = u64::try_from(time.tv_nsec).expect("a part of a second is not negative");
+    let nanos = u64::try_from(time.tv_nsec).expect("nanoseconds are not negative");
     Moment(seconds * 1_000_000_000 + nanos)
 }
 
-/// The time of day, for the validity of certificates and tokens and for nothing else: it can be
-/// wrong, and it can go back. No lease depends on it.
+/// The time of day, only for the validity of certificates and tokens: it can be wrong, and it can
+/// jump back. No lease depends on it.
 #[must_use]
 pub fn time_of_day() -> UnixTime {
     let seconds = clock_gettime(ClockId::Realtime).tv_sec;
@@ -26,14 +26,14 @@ pub fn time_of_day() -> UnixTime {
     UnixTime::since_unix_epoch(std::time::Duration::from_secs(seconds))
 }
 
-/// A moment for people to read, as the time of day had it.
+/// A time of day for people to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timestamp {
     unix_ms: u64,
 }
 
 impl Timestamp {
-    /// The present one.
+    /// The current time of day.
     #[must_use]
     pub fn now() -> Self {
         let time = clock_gettime(ClockId::Realtime);
@@ -67,7 +67,7 @@ mod tests {
     use super::Timestamp;
 
     #[test]
-    fn a_timestamp_is_written_in_utc() {
+    fn formats_timestamps_as_rfc_3339_in_utc() {
         for (unix_ms, text) in [
             (0, "1970-01-01T00:00:00.000Z"),
             (951_782_399_999, "2000-02-28T23:59:59.999Z"),

@@ -1,5 +1,5 @@
-//! What each class is asked for. By the desired state alone every replica knows most of it; the
-//! leader adds the workers that cannot be spared as shares lie now.
+//! How many workers each class needs. Every replica computes most of it from the desired state; the
+//! leader adds the workers that the present shares cannot spare.
 
 use std::collections::BTreeMap;
 
@@ -7,24 +7,24 @@ use leasehold_coordinator_core::desired::{Class, Desired};
 use leasehold_coordinator_core::planner::pipelines::needed;
 use leasehold_types::{ClusterName, Load};
 
-/// What one class is asked for.
+/// The demand for one class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Demand {
-    /// The load that it must process, that of Pending pipelines included.
+    /// The load that the class must process, Pending pipelines included.
     pub request: Load,
-    /// What one worker is to have of that: its capacity times the target utilisation.
+    /// The load that one worker should have: its capacity times the target utilisation.
     pub target: Load,
-    /// The fewest workers that the planner packs all its pipelines into. More than the request
-    /// asks for where shares fill workers badly: without them a pipeline would wait for ever. The
-    /// leader asks for more where its shares do not lie as in that packing.
+    /// The fewest workers onto which the planner can pack all pipelines of the class. It can be
+    /// more than the request divided by the target: without these workers a pipeline would wait
+    /// forever. It includes the workers that the present shares cannot spare, as the leader knows.
     pub needed: u32,
 }
 
-/// What every class is asked for, by name.
+/// The demand for every class, by name.
 pub type Demands = BTreeMap<ClusterName, Demand>;
 
-/// What the classes of a desired state are asked for, with the workers that the leader knows each
-/// to hold: a class is asked for so many as long as it may have them.
+/// The demands of a desired state. `held` has the workers that each class cannot spare now, as the
+/// leader knows them: a class needs at least that many, up to its maximum.
 pub fn demands(desired: &Desired, held: &BTreeMap<ClusterName, u32>) -> Demands {
     let classes = desired.clusters.iter();
     let classes = classes.filter_map(|(name, cluster)| Some((name, cluster.class.as_ref()?)));
@@ -32,7 +32,7 @@ pub fn demands(desired: &Desired, held: &BTreeMap<ClusterName, u32>) -> Demands 
         classes.map(|(name, class)| (name, (class, Vec::new()))).collect();
     for pipeline in desired.pipelines.values() {
         for node in pipeline.nodes.values() {
-            // A class that is not there is asked for nothing.
+            // There is no demand for a class that does not exist.
             if let Some((_, loads)) = loads.get_mut(&node.class) {
                 loads.push(pipeline.load);
             }
@@ -45,7 +45,7 @@ pub fn demands(desired: &Desired, held: &BTreeMap<ClusterName, u32>) -> Demands 
 
 fn demand(class: &Class, loads: Vec<Load>, held: u32) -> Demand {
     let request = loads.iter().copied().sum();
-    let least = Load::from_milli(1).expect("the least load is one");
+    let least = Load::from_milli(1).expect("the smallest load is 1");
     let target = class.capacity.percent(class.utilization).max(least);
     let needed = needed(class.capacity, loads).max(held.min(class.workers_max));
     Demand { request, target, needed }

@@ -1,5 +1,4 @@
-//! Publishes the desired state to the driver and the problems of the manifests, each time they
-//! change.
+//! Publishes the desired state and the problems of the manifests to the driver when they change.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,7 +18,7 @@ pub struct DesiredPublisher {
 }
 
 impl DesiredPublisher {
-    /// Publishes to these; `ready` resolves with the first desired state.
+    /// A publisher with these channels; `ready` resolves with the first desired state.
     pub fn new(
         events: mpsc::Sender<Event>,
         problems: watch::Sender<Arc<Vec<Problem>>>,
@@ -33,12 +32,12 @@ impl DesiredPublisher {
         self.last.is_some()
     }
 
-    /// Waits until the driver is gone.
+    /// Waits until the driver has ended.
     pub async fn closed(&self) {
         self.events.closed().await;
     }
 
-    /// Publishes a reading; fails if the driver is gone.
+    /// Publishes a reading; fails if the driver has ended.
     pub async fn publish(&mut self, reading: Reading) -> Result<(), ()> {
         report(&self.problems, reading.problems);
         let Some(desired) = reading.desired else { return Ok(()) };
@@ -59,7 +58,7 @@ impl DesiredPublisher {
     }
 }
 
-/// Publishes the problems, and logs each once when it appears and once when it is gone.
+/// Publishes the problems, and logs each once when it appears and once when it is resolved.
 fn report(published: &watch::Sender<Arc<Vec<Problem>>>, problems: Vec<Problem>) {
     let old: BTreeSet<Problem> = published.borrow().iter().cloned().collect();
     let new: BTreeSet<Problem> = problems.iter().cloned().collect();
@@ -69,7 +68,7 @@ fn report(published: &watch::Sender<Arc<Vec<Problem>>>, problems: Vec<Problem>) 
     }
     for problem in old.difference(&new) {
         let Problem { file, line, field, message, .. } = problem;
-        tracing::info!(file, line, field, message, "manifest problem gone");
+        tracing::info!(file, line, field, message, "manifest problem resolved");
     }
     if old != new {
         published.send_replace(Arc::new(problems));

@@ -6,6 +6,7 @@ mod effects;
 mod notices;
 mod outbox;
 mod pulse;
+mod sessions;
 #[cfg(test)]
 mod tests;
 
@@ -18,9 +19,7 @@ use leasehold_coordinator_core::core::{Config, Core};
 use leasehold_coordinator_core::event::{ConnId, Event};
 use leasehold_coordinator_core::turn::{PLATFORM_BATCH_MAX, PULSE, Turn, Watermark};
 use leasehold_coordinator_core::view::Leadership;
-use leasehold_types::message::{
-    AgentMessage, CoordinatorMessage, DrainPhase, Refusal, RefusalReason,
-};
+use leasehold_types::message::{CoordinatorMessage, Refusal, RefusalReason};
 use leasehold_types::{ClusterName, Moment, TimeBounds};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::time::{sleep, timeout};
@@ -35,40 +34,38 @@ use crate::health::{Health, Progress};
 use crate::history::{Change, History};
 use crate::metrics::{Fleet, Metrics};
 use crate::platform::{Command, Platform};
-use crate::port::{
-    Envelope, Handle, Request, SessionEvent, SessionPort, UNPROVEN_MAX, WAITING_MAX,
-};
+use crate::port::{Envelope, Handle, Request, SESSION_QUEUE_MAX, SessionPort, UNPROVEN_MAX};
 use crate::view::{PublishedState, View};
 
-/// A driver takes a turn at least this often, which is its sign of life.
+/// A driver takes a turn at least this often; the liveness probe relies on it.
 pub const TICK: Duration = Duration::from_millis(500);
-/// The shortest sleep: a wake-up that the core asks for again and again must not spin.
+/// The shortest sleep, so that repeated wake-ups of the core do not spin.
 const SLEEP_MIN: Duration = Duration::from_millis(1);
-/// Requests of people that are taken in one turn.
+/// Requests that are taken in one turn.
 const REQUEST_BATCH_MAX: usize = 16;
-/// Requests that come after so long are taken in a later turn.
-const REQUESTS_WITHIN: Duration = Duration::from_millis(10);
-/// A turn that takes longer is reported.
+/// How long a turn takes requests; the others wait for a later turn.
+const REQUEST_TIME_MAX: Duration = Duration::from_millis(10);
+/// A turn that takes longer is logged.
 const TURN_LONG: Duration = Duration::from_millis(50);
-/// Between two such reports.
-const LONG_TURN_EVERY: Duration = Duration::from_secs(10);
-/// Requests of people that may wait.
+/// The time between two log lines about long turns.
+const TURN_LONG_LOG_INTERVAL: Duration = Duration::from_secs(10);
+/// Requests that may wait.
 const REQUESTS_MAX: usize = 64;
-/// Changes that a watcher may be behind.
+/// The changes by which a watcher may lag behind.
 const CHANGES_MAX: usize = 8_192;
-/// Events that a session may have in the channel beside its messages: opened, sent, closed.
+/// The other events that a session may have in the channel: opened, sent, closed.
 const EVENTS_BESIDE_MESSAGES: usize = 3;
 /// How often the metrics of clusters are refreshed for exporters that push.
-const FIGURES_EVERY: Duration = Duration::from_secs(10);
-/// Between two looks at which workers cannot be spared, for autoscalers.
-const HELD_EVERY: Duration = Duration::from_secs(1);
-/// How long a platform may take to give leadership up at the end.
-const RESIGN_WITHIN: Duration = Duration::from_millis(1_000);
+const FLEET_METRICS_INTERVAL: Duration = Duration::from_secs(10);
+/// How often the workers that cannot be spared are counted, for autoscalers.
+const HELD_INTERVAL: Duration = Duration::from_secs(1);
+/// How long a platform may take to release leadership at shutdown.
+const RESIGN_TIMEOUT: Duration = Duration::from_millis(1_000);
 
-/// What a driver needs from outside.
+/// A driver's settings.
 #[derive(Debug)]
 pub struct Settings {
-    /// How far clocks may be apart.
+    /// How far clocks may drift apart.
     pub bounds: TimeBounds,
     /// The most agents that may be connected.
     pub sessions_max: usize,
@@ -90,18 +87,18 @@ pub struct Driver {
     health: Arc<Health>,
     progress: Arc<Progress>,
     metrics: Arc<Metrics>,
-    outlook: watch::Sender<PublishedState>,
-    /// Up to when the sessions' messages were taken.
+    published: watch::Sender<PublishedState>,
+    /// The moment up to which all messages of sessions were taken.
     taken: Watermark,
     log: notices::LeaseLog,
-    figures_at: Moment,
+    fleet_metrics_at: Moment,
     held_at: Moment,
-    long_turn_at: Moment,
+    long_turn_logged_at: Moment,
 }
 
-/// Where somebody is asked who may speak for a worker, which is the API server of Kubernetes, the
-/// uid of a pod says who an agent is, and only the newest pod of a name speaks. Elsewhere the core
-/// keeps a name for the agent that has it.
+/// On Kubernetes the API server authenticates agents, a pod's uid identifies its agent, and only
+/// the newest pod of a name is authorized. Elsewhere the core reserves each name for the agent that
+/// has it.
 fn core_config(settings: &Settings, access: &Access) -> Config {
     let keeps_names = match access {
         Access::Open => true,
@@ -129,9 +126,9 @@ impl Driver {
         metrics: Arc<Metrics>,
     ) -> (Self, SessionPort, Handle) {
         let sessions_max = settings.sessions_max;
-        // So large that it is never full: a session's events are counted, and so are sessions;
-        // one that has no place says at most that its refusal is on its way.
-        let events_max = sessions_max * (WAITING_MAX + EVENTS_BESIDE_MESSAGES) + UNPROVEN_MAX;
+        // The channel is never full: sessions are limited, and so are the events of each. A session
+        // beyond the limit puts in at most one event, about its refusal.
+        let events_max = sessions_max * (SESSION_QUEUE_MAX + EVENTS_BESIDE_MESSAGES) + UNPROVEN_MAX;
         let (events_in, events) = mpsc::channel(events_max);
         let (requests_in, requests) = mpsc::channel(REQUESTS_MAX);
         let (changes, _) = broadcast::channel(CHANGES_MAX);
@@ -148,7 +145,7 @@ impl Driver {
         };
         let progress = Arc::clone(&platform.progress);
         let problems = platform.problems.clone();
-        let (outlook, outlook_seen) = watch::channel(PublishedState::default());
+        let (published, outlook_seen) = watch::channel(PublishedState::default());
         let (seen_from, seen_by) = (Arc::clone(&gate), Arc::clone(&health));
         let view =
             Arc::new(View::new(outlook_seen, platform.freshness.clone(), seen_from, seen_by));
@@ -158,7 +155,7 @@ impl Driver {
         let past = Arc::clone(&history);
         let handle = Handle::new(requests_in, changes.downgrade(), past, problems, view, counted);
         if let Some(attend) = platform.attend.take() {
-            // A platform that has ended already is found out by its channels.
+            // If the platform has already ended, its closed channels show it.
             let _ = attend.send(handle.clone());
         }
         let driver = Self {
@@ -175,96 +172,97 @@ impl Driver {
             health,
             progress,
             metrics,
-            outlook,
+            published,
             taken: Watermark::default(),
             log: notices::LeaseLog::default(),
-            figures_at: Moment(0),
+            fleet_metrics_at: Moment(0),
             held_at: Moment(0),
-            long_turn_at: Moment(0),
+            long_turn_logged_at: Moment(0),
         };
         (driver, port, handle)
     }
 
-    /// Drives the core until `stop` says so, and then gives leadership up. It has a thread of its
-    /// own, so that a long turn keeps no session's task from reading; gives the end back.
+    /// Drives the core until `stop` is true, then releases leadership. The driver has a thread of
+    /// its own, so that a long turn does not keep the sessions' tasks from reading. Returns a
+    /// channel that resolves when the driver ends.
     ///
     /// # Errors
-    /// Where there can be no thread.
+    /// If the thread cannot be started.
     pub fn start(
         self,
         stop: watch::Receiver<bool>,
     ) -> anyhow::Result<oneshot::Receiver<anyhow::Result<()>>> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
-        let reading = PulseGuard::start(Arc::clone(&self.progress));
+        let pulse = PulseGuard::start(Arc::clone(&self.progress));
         let (ended, end) = oneshot::channel();
         std::thread::Builder::new().name("driver".into()).spawn(move || {
             // The process is about to exit: nothing waits for this task.
-            let _ = ended.send(runtime.block_on(self.run(stop, reading)));
+            let _ = ended.send(runtime.block_on(self.run(stop, pulse)));
         })?;
         Ok(end)
     }
 
-    /// An error where the platform has ended by itself.
+    /// Runs turns until `stop` is true; fails if the platform ends first.
     async fn run(
         mut self,
         mut stop: watch::Receiver<bool>,
-        reading: PulseGuard,
+        pulse: PulseGuard,
     ) -> anyhow::Result<()> {
         self.count_problems();
         loop {
             let woken = self.next_turn(&mut stop).await;
             let begun = clock::now();
             let mut turn = Turn::begin(begun);
-            // Looked at before the queue: what was read by then is in it, or was taken.
-            let read = reading.read();
+            // Read before the queue: a message that was read by then is in the queue or was taken.
+            let read = pulse.read();
             let mut events = 0;
             match woken {
                 WakeReason::Session(envelope) => events += self.take_envelope(envelope, &turn),
                 WakeReason::Platform(Some(event)) => events += self.take(event, clock::now()),
                 WakeReason::Platform(None) | WakeReason::Commands(false) => {
-                    bail!("the platform has ended: see the log above")
+                    bail!("the platform has stopped; the log lines above say why")
                 }
                 WakeReason::Request(request) => events += self.take_request(request),
                 WakeReason::Problems => self.count_problems(),
                 WakeReason::Commands(true) | WakeReason::Time => {}
                 WakeReason::Stop => break,
             }
-            events += self.take_what_waits(&mut turn);
+            events += self.take_queued(&mut turn);
             self.settle(events, self.taken.heard(read));
-            self.carry_out();
-            self.turned(begun);
+            self.run_effects();
+            self.record_turn(begun);
         }
         self.stop().await;
         Ok(())
     }
 
-    fn turned(&mut self, begun: Moment) {
+    fn record_turn(&mut self, begun: Moment) {
         let now = clock::now();
         let took = now.since(begun);
-        self.health.turned(now);
-        self.progress.made();
-        self.metrics.turned(took);
-        // What is built for tests makes long turns that mean nothing.
+        self.health.record_turn(now);
+        self.progress.record();
+        self.metrics.record_turn(took);
+        // Long turns are normal in a debug build.
         let is_long = took > TURN_LONG && !cfg!(debug_assertions);
-        if is_long && now.since(self.long_turn_at) >= LONG_TURN_EVERY {
-            self.long_turn_at = now;
-            tracing::warn!(took_ms = took.as_millis(), "a turn of the driver took long");
+        if is_long && now.since(self.long_turn_logged_at) >= TURN_LONG_LOG_INTERVAL {
+            self.long_turn_logged_at = now;
+            tracing::warn!(took_ms = took.as_millis(), "slow turn of the driver");
         }
     }
 
     async fn next_turn(&mut self, stop: &mut watch::Receiver<bool>) -> WakeReason {
         let now = clock::now();
-        // What is due and was not done waits for what has not been read yet.
+        // Work that is due and was not done waits until all messages have been read.
         let wake = self.core.poll_timeout().map_or(TICK, |wakeup| match wakeup.at > now {
             true => wakeup.at.since(now),
             false => PULSE,
         });
-        // What was left goes on at once, behind whatever has come meanwhile.
+        // Remaining slices run at once, after the events that have arrived meanwhile.
         let more = self.core.has_more();
         let commands = &self.platform.commands;
-        // The platform first: what it says of a pod is taken before anything that a later pod of
-        // the same name says. It says little, and takes little, so nobody starves behind it; behind
-        // sessions its commands would.
+        // The platform first: its events about a pod must be taken before messages of a later pod
+        // of the same name. It has few events and commands, so the sessions do not starve; behind
+        // the sessions its commands would.
         tokio::select! {
             biased;
             _ = stop.wait_for(|stop| *stop) => WakeReason::Stop,
@@ -280,33 +278,33 @@ impl Driver {
         }
     }
 
-    /// Takes what is there already, so that it is planned together.
-    fn take_what_waits(&mut self, turn: &mut Turn) -> usize {
+    /// Takes everything that is queued, so that it is planned together.
+    fn take_queued(&mut self, turn: &mut Turn) -> usize {
         let mut events = 0;
         for _ in 0..PLATFORM_BATCH_MAX {
             let Ok(event) = self.platform.events.try_recv() else { break };
             events += self.take(event, clock::now());
         }
         loop {
-            let looked = clock::now();
-            if !turn.takes(looked) {
+            let checked_at = clock::now();
+            if !turn.takes(checked_at) {
                 break;
             }
             let Ok(envelope) = self.events.try_recv() else {
-                self.taken.emptied(looked);
+                self.taken.emptied(checked_at);
                 break;
             };
             events += self.take_envelope(envelope, turn);
         }
-        let asked = clock::now();
+        let requests_begun = clock::now();
         for _ in 0..REQUEST_BATCH_MAX {
             let now = clock::now();
-            if now.since(asked) > REQUESTS_WITHIN {
+            if now.since(requests_begun) > REQUEST_TIME_MAX {
                 break;
             }
             let Ok(request) = self.requests.try_recv() else { break };
             events += self.take_request(request);
-            self.progress.made();
+            self.progress.record();
         }
         let now = clock::now();
         if self.core.poll_timeout().is_some_and(|wakeup| wakeup.at <= now) {
@@ -315,73 +313,7 @@ impl Driver {
         events
     }
 
-    fn take_envelope(&mut self, envelope: Envelope, turn: &Turn) -> usize {
-        let Envelope { conn, arrived, what, place } = envelope;
-        self.taken.took(arrived);
-        let at = turn.stamp(arrived);
-        let taken = match what {
-            SessionEvent::Opened(slot) => {
-                self.sessions.insert(conn, slot);
-                0
-            }
-            SessionEvent::Closed => {
-                self.sessions.remove(&conn);
-                self.take(Event::Closed(conn), at)
-            }
-            // The core has closed the session: its later events are dropped.
-            SessionEvent::Hello(..) | SessionEvent::Agent(_) | SessionEvent::Sent
-                if !self.sessions.contains_key(&conn) =>
-            {
-                0
-            }
-            SessionEvent::Unproven => {
-                self.send_away(conn);
-                0
-            }
-            SessionEvent::Sent => self.take(Event::Sent(conn), at),
-            SessionEvent::Hello(..) if self.has_hung_up(conn) => self.end_in_vain(conn, at),
-            SessionEvent::Agent(message) if self.is_in_vain(conn, &message) => {
-                self.end_in_vain(conn, at)
-            }
-            SessionEvent::Hello(hello, peer) => {
-                let peer = peer.map(|peer| peer.to_string().into());
-                self.take(Event::Hello(conn, hello, peer), at)
-            }
-            // Sessions say hello by an event of its own.
-            SessionEvent::Agent(AgentMessage::Hello(hello)) => {
-                self.take(Event::Hello(conn, hello, None), at)
-            }
-            SessionEvent::Agent(AgentMessage::Report(report)) => {
-                self.take(Event::Report(conn, report), at)
-            }
-            SessionEvent::Agent(AgentMessage::Beat(beat)) => self.take(Event::Beat(conn, beat), at),
-        };
-        self.metrics.set_sessions(self.sessions.len());
-        drop(place);
-        taken
-    }
-
-    /// Whether the other end has gone since it said this, and will say it all again when it comes
-    /// back. A goodbye is for good.
-    fn is_in_vain(&self, conn: ConnId, message: &AgentMessage) -> bool {
-        let again = match message {
-            AgentMessage::Hello(_) => true,
-            AgentMessage::Report(report) => report.drain != DrainPhase::Leaving,
-            AgentMessage::Beat(_) => false,
-        };
-        again && self.has_hung_up(conn)
-    }
-
-    fn has_hung_up(&self, conn: ConnId) -> bool {
-        self.sessions.get(&conn).is_some_and(mpsc::Sender::is_closed)
-    }
-
-    fn end_in_vain(&mut self, conn: ConnId, at: Moment) -> usize {
-        self.sessions.remove(&conn);
-        self.take(Event::Closed(conn), at)
-    }
-
-    /// Answers a query, or checks an order and takes its events; the number of events.
+    /// Answers a query, or checks an order and takes its events. Returns the number of events.
     fn take_request(&mut self, request: Request) -> usize {
         let now = clock::now();
         match request {
@@ -402,7 +334,7 @@ impl Driver {
         match &event {
             Event::Elected(elected) => {
                 self.gate.set(Some(Term { epoch: elected.epoch, until: elected.until }));
-                self.health.role_known();
+                self.health.set_role_known();
             }
             Event::Renewed(renewed) => {
                 if self.gate.term().is_some_and(|term| term.epoch == renewed.epoch) {
@@ -411,11 +343,11 @@ impl Driver {
             }
             Event::Deposed { .. } => {
                 self.gate.set(None);
-                self.health.role_known();
+                self.health.set_role_known();
             }
             Event::Desired(desired) => {
-                self.health.manifests_read();
-                self.outlook.send_modify(|it| it.desired = Some(Arc::clone(desired)));
+                self.health.set_manifests_read();
+                self.published.send_modify(|it| it.desired = Some(Arc::clone(desired)));
             }
             Event::Hello(..)
             | Event::Report(..)
@@ -430,7 +362,7 @@ impl Driver {
         }
         self.metrics.count_event(&event);
         self.core.handle(event, at);
-        self.progress.made();
+        self.progress.record();
         1
     }
 
@@ -440,31 +372,31 @@ impl Driver {
         let _entered = (events > 0).then(|| span.enter());
         let start = Instant::now();
         self.core.settle(now, heard);
-        self.metrics.settled(start.elapsed());
-        self.progress.made();
+        self.metrics.record_settle(start.elapsed());
+        self.progress.record();
         let leadership = self.core.leadership();
         match leadership {
             Leadership::Leads(epoch) => self.metrics.set_leadership(Some(epoch)),
             Leadership::StandsBy(_) => self.metrics.set_leadership(None),
         }
         let held = self.workers_held(&leadership, now);
-        self.outlook.send_if_modified(|outlook| {
-            let held = held.filter(|held| *held != *outlook.held);
-            let is_new = outlook.leadership != leadership || held.is_some();
-            outlook.leadership = leadership;
+        self.published.send_if_modified(|published| {
+            let held = held.filter(|held| *held != *published.held);
+            let is_new = published.leadership != leadership || held.is_some();
+            published.leadership = leadership;
             if let Some(held) = held {
-                outlook.held = Arc::new(held);
+                published.held = Arc::new(held);
             }
             is_new
         });
-        if self.metrics.is_pushed() && now.since(self.figures_at) >= FIGURES_EVERY {
-            self.figures_at = now;
+        if self.metrics.is_pushed() && now.since(self.fleet_metrics_at) >= FLEET_METRICS_INTERVAL {
+            self.fleet_metrics_at = now;
             self.metrics.set_fleet(Fleet::of(&self.core, now));
         }
     }
 
-    /// The workers that classes hold, where it is time to look; none where this replica does not
-    /// lead.
+    /// The number of workers that each class cannot spare; `None` if they were counted less than
+    /// [`HELD_INTERVAL`] ago. The map is empty if this replica does not lead.
     fn workers_held(
         &mut self,
         leadership: &Leadership,
@@ -472,7 +404,7 @@ impl Driver {
     ) -> Option<BTreeMap<ClusterName, u32>> {
         match leadership {
             Leadership::StandsBy(_) => Some(BTreeMap::new()),
-            Leadership::Leads(_) if now.since(self.held_at) < HELD_EVERY => None,
+            Leadership::Leads(_) if now.since(self.held_at) < HELD_INTERVAL => None,
             Leadership::Leads(_) => {
                 self.held_at = now;
                 Some(self.core.workers_held(now))
@@ -487,28 +419,29 @@ impl Driver {
         self.history.note(change, &self.changes, clock::now());
     }
 
-    /// Stops granting, sends every agent away, and gives up leadership.
+    /// Stops granting, ends every session, and releases leadership.
     async fn stop(&mut self) {
-        self.health.stops();
+        self.health.set_stopping();
         self.take(Event::Deposed { leader: None }, clock::now());
         self.settle(1, Moment(0));
-        self.carry_out();
+        self.run_effects();
         for (_, slot) in self.sessions.drain() {
             let reason = RefusalReason::GoAway;
-            let refusal = Refusal { reason, message: "the coordinator shuts down".into() };
-            // Where there is no room the agent finds out by the end of the stream.
+            let refusal =
+                Refusal { reason, message: "the coordinator is shutting down; dial again".into() };
+            // If there is no room, the end of the stream shows it to the agent.
             let _ = slot.try_send(Box::new(CoordinatorMessage::Refusal(refusal)));
         }
         self.metrics.set_sessions(0);
         let (resigned, answer) = oneshot::channel();
         self.outbox.push(Command::Resign(resigned));
-        let resigns = async {
+        let resign = async {
             while !self.outbox.is_empty() && self.outbox.send_one(&self.platform.commands).await {}
             // A platform that ended before it answered holds no leadership either.
             let _ = answer.await;
         };
-        if timeout(RESIGN_WITHIN, resigns).await.is_err() {
-            tracing::warn!("the platform did not give leadership up in time; it runs out");
+        if timeout(RESIGN_TIMEOUT, resign).await.is_err() {
+            tracing::warn!("the platform did not release leadership in time; it will expire");
         }
     }
 }

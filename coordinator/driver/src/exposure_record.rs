@@ -1,5 +1,5 @@
-//! An exposure as platforms write it down, as JSON. It is never taken for less than was written:
-//! what cannot be read counts as [`Exposure::anything`].
+//! The JSON form in which platforms store an exposure. A reader never assumes less than was
+//! written: an unreadable record counts as [`Exposure::anything`].
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use leasehold_types::Incarnation;
 use leasehold_types::limits::{JOBS_PER_WORKER_MAX, TTL_MAX};
 use serde::{Deserialize, Serialize};
 
-/// The text of an exposure.
+/// An exposure as JSON.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ExposureRecord {
@@ -16,7 +16,7 @@ pub struct ExposureRecord {
     ttl_ms: u64,
     jobs_max: u32,
     sets: SetsRecord,
-    /// Absent where names are not kept.
+    /// Absent if the platform does not reserve names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     identity: Option<String>,
 }
@@ -31,7 +31,7 @@ enum SetsRecord {
 
 impl From<&Exposure> for ExposureRecord {
     fn from(exposure: &Exposure) -> Self {
-        // A part of a millisecond counts as a whole one.
+        // Rounded up to whole milliseconds.
         let ttl_ms = exposure.ttl.as_nanos().div_ceil(1_000_000);
         Self {
             incarnation: exposure.incarnation,
@@ -50,7 +50,7 @@ impl From<&Exposure> for ExposureRecord {
 }
 
 impl From<ExposureRecord> for Exposure {
-    /// Numbers beyond what a worker may ever hold were not written here.
+    /// Numbers above the limits of a worker are cut to the limit.
     fn from(written: ExposureRecord) -> Self {
         let ExposureRecord { incarnation, ttl_ms, jobs_max, sets, identity } = written;
         let sets = match sets {
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_again_and_what_is_unknown_is_not() {
+    fn reads_what_it_writes_and_rejects_unknown_sets() {
         let listed = Sets::Listed { version: SetsVersion(u64::MAX), timeless: true };
         let identity = Some(AgentId(7));
         for (sets, identity) in [(Sets::None, None), (listed, identity), (Sets::Any, identity)] {

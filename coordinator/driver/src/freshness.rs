@@ -1,37 +1,37 @@
-//! How current the desired state is. It is known for certain only of moments at which the platform
-//! was asked and answered: silence never counts as news that nothing has changed.
+//! How current the desired state is. Only an answer of the platform confirms it; silence never
+//! counts as a confirmation.
 
 use std::time::Duration;
 
 use leasehold_types::Moment;
 
-/// How old the last certainty may be: longer than platforms pause between two looks, and than a
-/// passing failure takes to pass.
+/// How old the last confirmation may be: longer than the interval between two polls of a platform,
+/// and longer than a short failure lasts.
 pub const STALE_AFTER: Duration = Duration::from_secs(15);
 
-/// What is known of how current the desired state is.
+/// When the desired state was last confirmed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Freshness {
     /// When the platform last confirmed that the driver has the newest state.
     pub confirmed_at: Option<Moment>,
-    /// Why it has not been confirmed since, where that is known; for people.
+    /// Why it has not been confirmed since, if that is known; shown to people.
     pub trouble: Option<String>,
 }
 
 impl Freshness {
-    /// It is confirmed for this moment.
+    /// A state that is confirmed as of this moment.
     #[must_use]
     pub fn confirmed(at: Moment) -> Self {
         Self { confirmed_at: Some(at), trouble: None }
     }
 
-    /// The same, but it cannot be confirmed any more.
+    /// The same state, after a confirmation has failed.
     #[must_use]
     pub fn troubled(&self, why: String) -> Self {
         Self { confirmed_at: self.confirmed_at, trouble: Some(why) }
     }
 
-    /// Why the desired state must no longer be used, if so.
+    /// Why the desired state must no longer be used, or `None` if it may be used.
     #[must_use]
     pub fn stale(&self, now: Moment) -> Option<String> {
         let age = self.confirmed_at.map(|at| now.since(at));
@@ -50,15 +50,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_not_confirmed_for_long_is_stale_and_says_why() {
+    fn desired_state_without_recent_confirmation_is_stale_and_says_why() {
         let start = Moment(1);
         assert!(Freshness::default().stale(start).is_some());
         let fresh = Freshness::confirmed(start);
         assert_eq!(fresh.stale(start + STALE_AFTER), None);
         let troubled = fresh.troubled("no answer".into());
-        assert_eq!(troubled.stale(start + STALE_AFTER), None, "a short failure does not count");
+        assert_eq!(troubled.stale(start + STALE_AFTER), None, "a short failure is tolerated");
         let late = start + STALE_AFTER + Duration::from_secs(1);
-        let why = troubled.stale(late).expect("it is stale");
+        let why = troubled.stale(late).expect("the state is stale");
         assert!(why.contains("16 s") && why.ends_with("no answer"), "{why}");
     }
 }

@@ -1,20 +1,20 @@
-//! Whether a grant may still be written. The driver sets it from the election's events; every
-//! session looks at it after a message is serialised. Closed, it stays closed for that epoch's
-//! grants until the same epoch is renewed.
+//! Decides whether a grant may still be written. The driver sets the gate from the election's
+//! events; every session checks it after it has serialised a message. A closed gate stays closed
+//! for an epoch's grants until the same epoch is renewed.
 
 use leasehold_types::{Epoch, Moment};
 use tokio::sync::watch;
 
-/// The leadership that grants are written under, shared by the sessions of one cell.
+/// The term under which grants are written, shared by the sessions of one cell.
 #[derive(Debug, Default)]
 pub struct Gate(watch::Sender<Option<Term>>);
 
-/// A leadership term, and when it ends unless it is renewed.
+/// A term of leadership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Term {
-    /// The term.
+    /// The epoch of the term.
     pub epoch: Epoch,
-    /// Its end.
+    /// When the term ends unless it is renewed.
     pub until: Moment,
 }
 
@@ -24,13 +24,13 @@ impl Gate {
         self.0.send_replace(term);
     }
 
-    /// The present term, where there is one.
+    /// The present term, if this replica leads.
     #[must_use]
     pub fn term(&self) -> Option<Term> {
         *self.0.borrow()
     }
 
-    /// Tells of every change from now on.
+    /// Notifies of every change from now on.
     #[must_use]
     pub fn subscribe(&self) -> watch::Receiver<Option<Term>> {
         self.0.subscribe()
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_gate_is_open_for_its_own_epoch_before_its_end_and_for_nothing_else() {
+    fn a_gate_is_open_only_for_its_own_epoch_and_before_the_end_of_the_term() {
         let gate = Gate::default();
         assert!(!gate.is_open(Epoch(7), Moment(0)));
         gate.set(Some(Term { epoch: Epoch(7), until: Moment(100) }));

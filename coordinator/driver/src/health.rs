@@ -1,5 +1,5 @@
-//! What probes get as an answer: a replica is alive while its driver makes progress, whether it
-//! leads or not; it is ready when it knows its manifests and its role.
+//! Liveness and readiness. A replica is alive while its driver takes turns, whether it leads or
+//! not. It is ready when it has read the manifests and knows whether it leads.
 
 use std::mem;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,27 +11,26 @@ use leasehold_types::Moment;
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 
-/// The longest that a driver that works stays without a turn: it takes one at least every
-/// [`crate::driver::TICK`].
+/// A driver that has taken no turn for longer is not alive: a healthy one takes a turn at least
+/// every [`crate::driver::TICK`].
 const TURN_MAX: Duration = Duration::from_secs(10);
 
-/// How much a driver has done, and whether it goes on; reading it never waits for the driver.
+/// Whether a driver makes progress; reading it never waits for the driver.
 #[derive(Debug, Default)]
 pub struct Progress {
     done: AtomicU64,
     stalled: watch::Sender<bool>,
-    /// Why the platform cannot let this replica lead, where a person has to do something.
+    /// Why this replica cannot lead until a person fixes something.
     trouble: Mutex<Option<String>>,
 }
 
 impl Progress {
-    /// The driver did something: it took an event, or settled, or carried an effect out.
-    pub fn made(&self) {
+    /// Records that the driver took an event, settled, or ran an effect.
+    pub fn record(&self) {
         self.done.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The platform says why this replica cannot lead before a person has done something; none
-    /// where it can.
+    /// Sets why this replica cannot lead until a person fixes something; `None` if it can lead.
     pub fn set_trouble(&self, trouble: Option<String>) {
         *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
     }
@@ -40,8 +39,8 @@ impl Progress {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether the driver has done nothing for a second. A leader then renews nothing: who waits
-    /// for its sign of life must take over.
+    /// Whether the driver has done nothing for a second. A leader then does not renew its term, so
+    /// that a standby takes over.
     #[must_use]
     pub fn is_stalled(&self) -> bool {
         *self.stalled.borrow()
@@ -49,33 +48,33 @@ impl Progress {
 
     /// Waits until the driver has done nothing for a second.
     pub async fn stalled(&self) {
-        // The sender lives as long as this does.
+        // `self` owns the sender, so the wait cannot fail.
         let _ = self.stalled.subscribe().wait_for(|stalled| *stalled).await;
     }
 
-    /// Looks after the driver, for ever.
+    /// Runs the watchdog of the driver; never returns.
     pub async fn watch(&self) {
         let mut watchdog = Watchdog::default();
-        let mut looks = interval(Watchdog::LOOK);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut checks = interval(Watchdog::INTERVAL);
+        checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            looks.tick().await;
-            self.found(!watchdog.look(self.done.load(Ordering::Relaxed)));
+            checks.tick().await;
+            self.set_stalled(!watchdog.check(self.done.load(Ordering::Relaxed)));
         }
     }
 
-    /// Every session waits for it: what stays the same wakes none of them.
-    fn found(&self, stalled: bool) {
+    /// Every session waits for this value, so only a change wakes them.
+    fn set_stalled(&self, stalled: bool) {
         let changed = self.stalled.send_if_modified(|was| mem::replace(was, stalled) != stalled);
         match (changed, stalled) {
-            (true, true) => tracing::error!("the driver hangs: its sessions are ended"),
-            (true, false) => tracing::warn!("the driver goes on"),
+            (true, true) => tracing::error!("the driver hangs: all sessions are ended"),
+            (true, false) => tracing::warn!("the driver makes progress again"),
             (false, _) => {}
         }
     }
 }
 
-/// One replica's health, written by its driver.
+/// The health of one replica; the driver updates it.
 #[derive(Debug)]
 pub struct Health {
     turn: AtomicU64,
@@ -86,7 +85,7 @@ pub struct Health {
 }
 
 impl Health {
-    /// Health of a driver that starts at `now`.
+    /// The health of a driver that starts at `now`.
     #[must_use]
     pub fn new(now: Moment, progress: Arc<Progress>) -> Self {
         Self {
@@ -98,36 +97,36 @@ impl Health {
         }
     }
 
-    /// The driver took a turn.
-    pub fn turned(&self, now: Moment) {
+    /// Records that the driver took a turn.
+    pub fn record_turn(&self, now: Moment) {
         self.turn.store(now.0, Ordering::Relaxed);
     }
 
-    /// The manifests were read.
-    pub fn manifests_read(&self) {
+    /// Records that the manifests were read.
+    pub fn set_manifests_read(&self) {
         self.manifests.store(true, Ordering::Relaxed);
     }
 
-    /// It is known whether this replica leads.
-    pub fn role_known(&self) {
+    /// Records that this replica knows whether it leads.
+    pub fn set_role_known(&self) {
         self.role.store(true, Ordering::Relaxed);
     }
 
-    /// The process ends.
-    pub fn stops(&self) {
+    /// Records that the process is shutting down.
+    pub fn set_stopping(&self) {
         self.stopping.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the process ends.
+    /// Whether the process is shutting down.
     #[must_use]
     pub fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Relaxed)
     }
 
-    /// Ok, or why the process should be restarted.
+    /// The liveness probe.
     ///
     /// # Errors
-    /// One sentence for people.
+    /// Why the process should be restarted, for people.
     pub fn alive(&self, now: Moment) -> Result<(), String> {
         let since = now.since(Moment(self.turn.load(Ordering::Relaxed)));
         match since <= TURN_MAX {
@@ -136,10 +135,10 @@ impl Health {
         }
     }
 
-    /// Ok, or why this replica should get no traffic.
+    /// The readiness probe.
     ///
     /// # Errors
-    /// One sentence for people.
+    /// Why this replica should get no traffic, for people.
     pub fn ready(&self, now: Moment) -> Result<(), String> {
         self.alive(now)?;
         if self.is_stopping() {
@@ -163,26 +162,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_another_finding_of_the_watchdog_wakes_those_that_wait() {
+    fn only_a_changed_result_of_the_watchdog_wakes_waiters() {
         let progress = Progress::default();
         let mut waiting = progress.stalled.subscribe();
         for (stalled, wakes) in [(false, false), (true, true), (true, false), (false, true)] {
-            progress.found(stalled);
+            progress.set_stalled(stalled);
             assert_eq!(waiting.has_changed().ok(), Some(wakes), "{stalled}");
             waiting.mark_unchanged();
         }
     }
 
     #[test]
-    fn ready_wants_manifests_and_a_role_and_ends_with_the_shutdown() {
+    fn is_ready_with_manifests_and_a_role_until_the_shutdown() {
         let health = Health::new(Moment(0), Arc::default());
         let now = Moment(1);
         assert!(health.ready(now).is_err_and(|why| why.contains("manifests")));
-        health.manifests_read();
+        health.set_manifests_read();
         assert!(health.ready(now).is_err_and(|why| why.contains("leader")));
-        health.role_known();
+        health.set_role_known();
         assert_eq!(health.ready(now), Ok(()));
-        health.stops();
+        health.set_stopping();
         assert!(health.ready(now).is_err_and(|why| why.contains("shutting down")));
         assert_eq!(health.alive(now), Ok(()));
     }
@@ -190,12 +189,12 @@ mod tests {
     #[test]
     fn a_driver_without_a_turn_is_neither_alive_nor_ready() {
         let health = Health::new(Moment(0), Arc::default());
-        health.manifests_read();
-        health.role_known();
+        health.set_manifests_read();
+        health.set_role_known();
         let late = Moment(0) + TURN_MAX + Duration::from_nanos(1);
         assert!(health.alive(late).is_err());
         assert!(health.ready(late).is_err());
-        health.turned(late);
+        health.record_turn(late);
         assert_eq!(health.ready(late), Ok(()));
     }
 }

@@ -1,5 +1,4 @@
-//! The changes of the last hour, for people who ask what was: so many at the most, and none for
-//! longer.
+//! The changes of the last hour, for people who ask what happened. Their number is limited.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,18 +11,18 @@ use tokio::sync::broadcast;
 use crate::clock::Timestamp;
 
 /// How long a change is kept.
-pub const KEPT_FOR: Duration = Duration::from_secs(3_600);
-/// Changes that are kept: some 15 MB. Beyond them the oldest goes.
-const KEPT_MAX: usize = 65_536;
+pub const HISTORY_RETENTION: Duration = Duration::from_secs(3_600);
+/// The most changes that are kept, about 15 MB; beyond it the oldest is dropped.
+const HISTORY_MAX: usize = 65_536;
 
 /// A change that watchers get.
 #[derive(Clone, Debug)]
 pub enum Change {
-    /// The core's.
+    /// A notice of the core.
     Notice(Notice),
-    /// The manifests' problems have changed; with the number that there are now.
+    /// The problems of the manifests have changed.
     Manifests {
-        /// How many.
+        /// How many problems there are now.
         problems: usize,
     },
 }
@@ -31,7 +30,7 @@ pub enum Change {
 /// A change that has happened.
 #[derive(Debug)]
 pub struct RecordedChange {
-    /// When, by the clock that never jumps.
+    /// When, by the monotonic clock.
     moment: Moment,
     /// When, for people.
     pub at: Timestamp,
@@ -39,8 +38,8 @@ pub struct RecordedChange {
     pub change: Change,
 }
 
-/// The changes that are kept, and the way to those who watch. A new watcher misses none
-/// in between, and gets none twice.
+/// The changes that are kept, and the channel to the watchers. Between the replay and the live
+/// changes a new watcher misses none and gets none twice.
 #[derive(Debug)]
 pub(crate) struct History {
     watchers: broadcast::WeakSender<Change>,
@@ -50,15 +49,16 @@ pub(crate) struct History {
 #[derive(Debug, Default)]
 struct HistoryBuffer {
     changes: VecDeque<Arc<RecordedChange>>,
-    /// How many have gone for the limit's sake, and when the newest of them had happened.
+    /// How many were dropped because of the limit.
     dropped: u64,
+    /// When the newest dropped change happened.
     dropped_to: Moment,
 }
 
 /// What a new watcher gets first.
 #[derive(Debug)]
 pub struct Replay {
-    /// Changes that had happened since then and are no longer kept; 0 if none is missing.
+    /// The number of requested changes that are no longer kept.
     pub missing: u64,
     /// Oldest first.
     pub changes: Vec<Arc<RecordedChange>>,
@@ -78,20 +78,20 @@ impl History {
         watchers: &broadcast::Sender<Change>,
         moment: Moment,
     ) {
-        let past = RecordedChange { moment, at: Timestamp::now(), change: change.clone() };
+        let recorded = RecordedChange { moment, at: Timestamp::now(), change: change.clone() };
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.add(Arc::new(past), moment);
+        kept.add(Arc::new(recorded), moment);
         // There may be no watcher.
         let _ = watchers.send(change);
     }
 
-    /// What happened within `span` before `now`, and what will; none once the driver has ended.
+    /// The changes within `span` before `now`, and all later ones; `None` if the driver has ended.
     pub(crate) fn watch(&self, span: Duration, now: Moment) -> Option<Replay> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let live = self.watchers.upgrade()?.subscribe();
-        let span = span.min(KEPT_FOR);
+        let span = span.min(HISTORY_RETENTION);
         let within = |moment: Moment| now.since(moment) < span;
-        let newest = kept.changes.iter().rev().take_while(|past| within(past.moment));
+        let newest = kept.changes.iter().rev().take_while(|recorded| within(recorded.moment));
         let mut changes: Vec<_> = newest.cloned().collect();
         changes.reverse();
         let missing = if kept.dropped > 0 && within(kept.dropped_to) { kept.dropped } else { 0 };
@@ -100,15 +100,19 @@ impl History {
 }
 
 impl HistoryBuffer {
-    fn add(&mut self, past: Arc<RecordedChange>, now: Moment) {
-        self.changes.push_back(past);
-        while self.changes.front().is_some_and(|past| now.since(past.moment) >= KEPT_FOR) {
+    fn add(&mut self, recorded: Arc<RecordedChange>, now: Moment) {
+        self.changes.push_back(recorded);
+        while self
+            .changes
+            .front()
+            .is_some_and(|recorded| now.since(recorded.moment) >= HISTORY_RETENTION)
+        {
             self.changes.pop_front();
         }
-        if now.since(self.dropped_to) >= KEPT_FOR {
+        if now.since(self.dropped_to) >= HISTORY_RETENTION {
             self.dropped = 0;
         }
-        while self.changes.len() > KEPT_MAX {
+        while self.changes.len() > HISTORY_MAX {
             let Some(oldest) = self.changes.pop_front() else { break };
             (self.dropped, self.dropped_to) = (self.dropped + 1, oldest.moment);
         }
@@ -120,32 +124,36 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_hour_is_kept_up_to_a_limit_and_what_is_missing_is_counted() {
+    fn keeps_the_last_hour_up_to_a_limit_and_counts_dropped_changes() {
         let (sender, _) = broadcast::channel(4);
         let history = History::new(sender.downgrade());
         let at = |secs: u64| Moment(0) + Duration::from_secs(10_000 + secs);
         let note = |problems, secs| history.note(Change::Manifests { problems }, &sender, at(secs));
-        let told = |span, secs| {
+        let replayed = |span, secs| {
             let replay = history.watch(Duration::from_secs(span), at(secs)).expect("a driver");
-            let problems = replay.changes.iter().map(|past| match past.change {
+            let problems = replay.changes.iter().map(|recorded| match recorded.change {
                 Change::Manifests { problems } => problems,
-                Change::Notice(_) => unreachable!("none was noted"),
+                Change::Notice(_) => unreachable!("the test notes none"),
             });
             (replay.missing, problems.collect::<Vec<_>>())
         };
         note(1, 0);
         note(2, 3_000);
-        assert_eq!(told(3_600, 3_001), (0, vec![1, 2]));
-        assert_eq!(told(60, 3_001), (0, vec![2]));
-        assert_eq!(told(0, 3_001), (0, vec![]));
-        assert_eq!(told(1_000_000, 3_600), (0, vec![2]), "an hour is over");
-        for problems in 0..KEPT_MAX {
+        assert_eq!(replayed(3_600, 3_001), (0, vec![1, 2]));
+        assert_eq!(replayed(60, 3_001), (0, vec![2]));
+        assert_eq!(replayed(0, 3_001), (0, vec![]));
+        assert_eq!(
+            replayed(1_000_000, 3_600),
+            (0, vec![2]),
+            "the first change is older than an hour"
+        );
+        for problems in 0..HISTORY_MAX {
             note(problems, 4_000);
         }
-        let (missing, changes) = told(3_600, 4_001);
-        assert_eq!((missing, changes.len()), (1, KEPT_MAX));
-        assert_eq!(told(600, 4_001).0, 0, "nothing of those minutes is missing");
+        let (missing, changes) = replayed(3_600, 4_001);
+        assert_eq!((missing, changes.len()), (1, HISTORY_MAX));
+        assert_eq!(replayed(600, 4_001).0, 0, "no change of the last ten minutes is missing");
         drop(sender);
-        assert!(history.watch(KEPT_FOR, at(4_001)).is_none(), "the driver has ended");
+        assert!(history.watch(HISTORY_RETENTION, at(4_001)).is_none(), "the driver has ended");
     }
 }

@@ -1,4 +1,4 @@
-//! What is counted and measured, through OpenTelemetry; the program exports it. No label grows with
+//! OpenTelemetry metrics; the program exports them. The number of series does not grow with
 //! workers, jobs or streams.
 
 mod observations;
@@ -28,25 +28,26 @@ use crate::view::View;
 /// Upper bounds of the settle histogram's buckets, in seconds.
 const SETTLE_SECONDS: [f64; 10] = [1e-5, 1e-4, 5e-4, 1e-3, 5e-3, 1e-2, 5e-2, 0.1, 0.5, 1.0];
 
-/// Upper bounds of the buckets of how long pipelines take to heal, in seconds.
+/// Upper bounds of the buckets of the time from Broken to Ready, in seconds.
 const HEAL_SECONDS: [f64; 15] =
     [1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 15.0, 60.0, 300.0];
 
-/// Series of [`WORKERS`], the widest metric: every cluster by every presence of its
-/// workers, and the overflow.
+/// The series of [`WORKERS`], the metric with the most: one for each cluster and presence of its
+/// workers, and one for the overflow.
 pub const SERIES_MAX: usize = 4 * CLUSTERS_MAX + 1;
 
-/// What a core says of its clusters, classes and pipelines, copied out.
+/// A snapshot of a core's clusters, classes and pipelines.
 #[derive(Debug, Default)]
 pub struct Fleet {
     clusters: Vec<ClusterView>,
-    /// The classes, and how many pipelines there are: where this replica leads.
+    /// Empty if this replica does not lead.
     classes: Vec<ClassView>,
+    /// The number of pipelines, if this replica leads.
     pipelines: Option<usize>,
 }
 
 impl Fleet {
-    /// What this core says now.
+    /// A snapshot of this core.
     pub fn of(core: &Core, now: Moment) -> Self {
         let clusters = core.clusters(now);
         match core.leadership() {
@@ -63,7 +64,7 @@ impl Fleet {
 #[derive(Debug)]
 pub struct Metrics {
     meter: Meter,
-    figures: Arc<Mutex<Observations>>,
+    observations: Arc<Mutex<Observations>>,
     is_pushed: bool,
     grants: Counter<u64>,
     revokes: Counter<u64>,
@@ -91,12 +92,11 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Metrics of one replica, all at zero. `is_pushed` says that somebody is sent the figures
-    /// without asking for them.
+    /// Metrics of one replica, all at zero. `is_pushed` says that they are pushed to a collector.
     #[must_use]
     pub fn new(meter: Meter, is_pushed: bool) -> Self {
-        let figures = Arc::default();
-        observations::register(&meter, &figures);
+        let observations = Arc::default();
+        observations::register(&meter, &observations);
         let counter = |name: &'static str, help: &'static str| count(&meter, name, help);
         let metrics = Self {
             grants: counter("leasehold_grants", "Leases granted, by kind."),
@@ -150,25 +150,25 @@ impl Metrics {
                 .with_boundaries(HEAL_SECONDS.to_vec())
                 .build(),
             meter: meter.clone(),
-            figures,
+            observations,
             is_pushed,
         };
         metrics.start_at_zero();
         metrics
     }
 
-    /// Shows from now on when the certificate that is served ends (seconds of Unix time), as far as
-    /// that is known.
+    /// Exports from now on when the serving certificate ends (seconds of Unix time), if that is
+    /// known.
     pub fn show_certificate(&self, expires_at: impl Fn() -> Option<u64> + Send + Sync + 'static) {
         observations::certificate(&self.meter, expires_at);
     }
 
-    /// Shows from now on what classes are asked for, while this replica may know it.
+    /// Exports from now on the demands of classes, while this replica's view may be used.
     pub fn show_demands(&self, view: &Arc<View>) {
         observations::demands(&self.meter, view);
     }
 
-    /// A series that is absent until something happens cannot be alerted on.
+    /// Creates the series at zero: an alert cannot use a series that does not exist yet.
     fn start_at_zero(&self) {
         for kind in ["pool", "stream"] {
             self.grants.add(0, &label("kind", kind));
@@ -206,7 +206,7 @@ impl Metrics {
         self.refusals.add(0, &label("reason", reason(&RefusalReason::Invalid)));
     }
 
-    /// Counts what the core is given.
+    /// Counts an event for the core.
     pub fn count_event(&self, event: &Event) {
         match event {
             Event::Hello(..) => self.received.add(1, &label("kind", "hello")),
@@ -226,18 +226,18 @@ impl Metrics {
         }
     }
 
-    /// Counts what the core reports.
+    /// Counts a notice of the core.
     pub fn count_notice(&self, notice: &Notice, now: Moment) {
         match notice {
             Notice::Elected(_) => {
                 self.elections.add(1, &[]);
-                self.hear(notice, now);
+                self.count_transition(notice, now);
             }
             Notice::Deposed(_) => {
                 self.depositions.add(1, &[]);
-                self.hear(notice, now);
+                self.count_transition(notice, now);
             }
-            Notice::Pipeline { .. } => self.hear(notice, now),
+            Notice::Pipeline { .. } => self.count_transition(notice, now),
             Notice::Lost(_) => self.losses.add(1, &[]),
             Notice::PoolGranted { .. } => self.grants.add(1, &label("kind", "pool")),
             Notice::StreamGranted { .. } => self.grants.add(1, &label("kind", "stream")),
@@ -258,10 +258,10 @@ impl Metrics {
         }
     }
 
-    /// Keeps the states of pipelines, and counts what becomes of them.
-    fn hear(&self, notice: &Notice, now: Moment) {
-        let mut figures = self.figures.lock().unwrap_or_else(PoisonError::into_inner);
-        match figures.tally.hear(notice, now) {
+    /// Tracks the states of pipelines, and counts breaks and heals.
+    fn count_transition(&self, notice: &Notice, now: Moment) {
+        let mut observations = self.observations.lock().unwrap_or_else(PoisonError::into_inner);
+        match observations.tally.update(notice, now) {
             Some(PipelineTransition::Broken) => self.breaks.add(1, &[]),
             Some(PipelineTransition::Healed(after)) => {
                 self.heals.add(1, &[]);
@@ -311,14 +311,14 @@ impl Metrics {
 
     /// Sets how many pods lack an agent that they asked for, and how many have an outdated one.
     pub fn set_agents(&self, missing: usize, outdated: usize) {
-        self.set(|figures| {
-            figures.agents_missing = missing;
-            figures.agents_outdated = outdated;
+        self.set(|observations| {
+            observations.agents_missing = missing;
+            observations.agents_outdated = outdated;
         });
     }
 
-    /// A turn took so long.
-    pub fn turned(&self, took: Duration) {
+    /// Records the duration of a turn.
+    pub fn record_turn(&self, took: Duration) {
         self.turn.record(took.as_secs_f64(), &[]);
         let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         if self.turn_max_ns.fetch_max(ns, Ordering::Relaxed) < ns {
@@ -326,29 +326,29 @@ impl Metrics {
         }
     }
 
-    /// Counts the planning and granting of a turn.
-    pub fn settled(&self, took: Duration) {
+    /// Records the duration of a turn's planning and granting.
+    pub fn record_settle(&self, took: Duration) {
         self.settle.record(took.as_secs_f64(), &[]);
     }
 
     /// Sets the term that this replica leads, if any.
     pub fn set_leadership(&self, epoch: Option<Epoch>) {
-        self.set(|figures| figures.epoch = epoch);
+        self.set(|observations| observations.epoch = epoch);
     }
 
     /// Sets how many agents are connected.
     pub fn set_sessions(&self, sessions: usize) {
-        self.set(|figures| figures.sessions = sessions);
+        self.set(|observations| observations.sessions = sessions);
     }
 
     /// Sets how many problems the manifests have.
     pub fn set_problems(&self, problems: usize) {
-        self.set(|figures| figures.problems = problems);
+        self.set(|observations| observations.problems = problems);
     }
 
-    /// Sets what the core says of clusters, classes and pipelines.
+    /// Sets the snapshot of clusters, classes and pipelines.
     pub fn set_fleet(&self, fleet: Fleet) {
-        self.set(|figures| figures.fleet = fleet);
+        self.set(|observations| observations.fleet = fleet);
     }
 
     /// Whether metrics are pushed to a collector.
@@ -356,13 +356,13 @@ impl Metrics {
         self.is_pushed
     }
 
-    /// Agents connected at present.
+    /// The number of connected agents.
     pub fn sessions(&self) -> usize {
-        self.figures.lock().unwrap_or_else(PoisonError::into_inner).sessions
+        self.observations.lock().unwrap_or_else(PoisonError::into_inner).sessions
     }
 
     fn set(&self, change: impl FnOnce(&mut Observations)) {
-        change(&mut self.figures.lock().unwrap_or_else(PoisonError::into_inner));
+        change(&mut self.observations.lock().unwrap_or_else(PoisonError::into_inner));
     }
 }
 

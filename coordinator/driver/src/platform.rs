@@ -1,5 +1,5 @@
-//! A platform: where the desired state, leadership and the word on workers that are gone come
-//! from. Every platform starts and hands back the same channels; nothing else knows which it is.
+//! A platform: the source of the desired state, of leadership and of the news that workers are
+//! gone. Every platform returns the same channels; no other part knows which platform it is.
 
 use std::sync::Arc;
 
@@ -15,56 +15,56 @@ pub use crate::freshness::Freshness;
 use crate::health::Progress;
 use crate::port::Handle;
 
-/// Events that wait for the driver. A platform that finds no room goes on leading meanwhile.
+/// Events that may wait for the driver. A platform keeps leading while it waits for room.
 pub const EVENTS_MAX: usize = 16;
-/// Commands that wait for the platform. A driver must never wait for room without taking events in
-/// meanwhile: the platform may be waiting for it.
+/// Commands that may wait for the platform. While a driver waits for room it must keep taking
+/// events, because the platform may be waiting for it.
 pub const COMMANDS_MAX: usize = 1_024;
 
-/// A platform that runs. It stops when its channels are dropped.
+/// A running platform. It stops when its channels are dropped.
 #[derive(Debug)]
 pub struct Platform {
     /// Facts for the core: `Desired`, `Elected`, `Renewed`, `Deposed`, `Registered` and `Gone`.
     pub events: mpsc::Receiver<Event>,
-    /// What the core asks of the platform.
+    /// Commands for the platform.
     pub commands: mpsc::Sender<Command>,
-    /// What is wrong with the manifests at present, in the order of files and lines.
+    /// The present problems of the manifests, in the order of files and lines.
     pub problems: watch::Receiver<Arc<Vec<Problem>>>,
     /// How current the desired state is.
     pub freshness: watch::Receiver<Freshness>,
-    /// Who may say and ask what.
+    /// How access is decided.
     pub access: Access,
-    /// How the driver goes on: a leader whose driver hangs renews nothing.
+    /// Whether the driver makes progress: a leader whose driver hangs does not renew.
     pub progress: Arc<Progress>,
-    /// Takes the way to the driver, for a platform that shows the world what the core knows.
+    /// Receives the driver's handle, for a platform that publishes what the core knows.
     pub attend: Option<oneshot::Sender<Handle>>,
 }
 
-/// The newest certificate that a platform has made for this replica's ports; absent until the
+/// The newest certificate that a platform has issued for this replica's ports; absent until the
 /// first one.
 pub type ServingCertificates = watch::Receiver<Option<Arc<ServingCertificate>>>;
 
-/// A certificate that a platform has made, and its private key.
+/// A certificate that a platform has issued, and its private key.
 #[derive(Debug)]
 pub struct ServingCertificate {
-    /// The certificate itself first, then those that lead to its authority.
+    /// The certificate first, then its intermediates.
     pub chain: Vec<CertificateDer<'static>>,
     /// Its private key.
     pub key: PrivateKeyDer<'static>,
 }
 
-/// What a driver asks of its platform; carried out in this order.
+/// A command of the driver to its platform. Commands run in order.
 #[derive(Debug)]
 pub enum Command {
-    /// What the core ordered as the leader of `epoch`. A platform that does not lead that term only
-    /// notes what its next one is to be above.
+    /// An order of the core as the leader of `epoch`. A platform that does not lead that term only
+    /// notes the epoch that its next term must be above.
     Order {
         /// The term.
         epoch: Epoch,
-        /// What is to be done.
+        /// The order.
         order: Order,
     },
-    /// The process ends: give up leadership, stop campaigning, then answer. A leader must have
-    /// stopped granting before it sends this.
+    /// The process shuts down: release leadership, stop campaigning, then answer. A leader must
+    /// have stopped granting before it sends this.
     Resign(oneshot::Sender<()>),
 }

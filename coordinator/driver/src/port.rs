@@ -1,4 +1,5 @@
-//! The ways to a driver: what sessions put in, and what people ask. Nothing here holds a core.
+//! The ports of a driver: sessions put events in, people ask queries and give orders. Nothing here
+//! holds a core.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,12 +20,12 @@ use crate::history::{Change, History, Replay};
 use crate::metrics::Metrics;
 use crate::view::View;
 
-/// Sessions that have not said hello, or have not proven it.
+/// The most sessions whose hello or whose token is still missing.
 pub const UNPROVEN_MAX: usize = 4_096;
 /// Messages of one session that may wait for the driver.
-pub const WAITING_MAX: usize = 4;
+pub const SESSION_QUEUE_MAX: usize = 4;
 
-/// Something that happened to a session, on its way to the driver.
+/// An event of a session on its way to the driver.
 #[derive(Debug)]
 pub struct Envelope {
     /// The session.
@@ -33,23 +34,23 @@ pub struct Envelope {
     pub arrived: Moment,
     /// What happened.
     pub what: SessionEvent,
-    /// What the event holds of a limit, until it is handled.
-    pub place: Option<OwnedSemaphorePermit>,
+    /// The permit that the event holds until it is handled.
+    pub permit: Option<OwnedSemaphorePermit>,
 }
 
 /// What happened to a session.
 #[derive(Debug)]
 pub enum SessionEvent {
-    /// It is there; its messages go here.
+    /// It has begun; messages to its agent go here.
     Opened(mpsc::Sender<Box<CoordinatorMessage>>),
-    /// Somebody said hello while this replica did not lead, and was not asked for proof: it is
-    /// told where the leader is, and nothing else.
+    /// A peer said hello while this replica did not lead, so its token was not checked: it only
+    /// gets the leader's address.
     Unproven,
-    /// The agent said hello, and where it says so from.
+    /// The agent said hello, from this address.
     Hello(Hello, Option<SocketAddr>),
-    /// The agent said something.
+    /// The agent sent another message.
     Agent(AgentMessage),
-    /// The last message is on its way.
+    /// The last message to the agent was written.
     Sent,
     /// It has ended.
     Closed,
@@ -58,29 +59,29 @@ pub enum SessionEvent {
 impl Envelope {
     /// An event of a session that arrived at `arrived`.
     pub fn new(conn: ConnId, what: SessionEvent, arrived: Moment) -> Self {
-        Self { conn, arrived, what, place: None }
+        Self { conn, arrived, what, permit: None }
     }
 
-    /// The same event, which holds `place` of a limit until it is handled.
-    pub fn with_place(self, place: OwnedSemaphorePermit) -> Self {
-        Self { place: Some(place), ..self }
+    /// The same event; it holds `permit` until it is handled.
+    pub fn with_permit(self, permit: OwnedSemaphorePermit) -> Self {
+        Self { permit: Some(permit), ..self }
     }
 }
 
-/// What sessions need of their cell.
+/// The driver's port for sessions.
 #[derive(Clone, Debug)]
 pub struct SessionPort {
-    /// Never full: sessions are counted, and each one's events are.
+    /// Never full: the sessions are limited, and so are the events of each.
     pub events: mpsc::Sender<Envelope>,
     /// Whether a grant may still be written.
     pub gate: Arc<Gate>,
-    /// What probes are answered.
+    /// Answers the probes.
     pub health: Arc<Health>,
-    /// Whether the driver goes on.
+    /// Whether the driver makes progress.
     pub progress: Arc<Progress>,
     /// Where events are counted.
     pub metrics: Arc<Metrics>,
-    /// Who may speak for which worker.
+    /// Decides who may be which worker's agent.
     pub access: Access,
     /// The most agents that may be connected.
     pub sessions_max: usize,
@@ -96,7 +97,7 @@ pub(crate) type OrderCheck = Box<dyn FnOnce(&Core, Moment) -> (Vec<WorkerOrder>,
 /// Sends the answer to the caller.
 pub(crate) type Answer = Box<dyn FnOnce() + Send>;
 
-/// What callers put into the driver's queue of requests.
+/// A request in the driver's queue.
 pub(crate) enum Request {
     Query(Query),
     Order(OrderCheck),
@@ -107,7 +108,7 @@ pub(crate) enum Request {
 pub enum WorkerOrder {
     /// Drain the worker.
     Drain(WorkerKey),
-    /// Nothing of the worker runs any longer: free all that it has.
+    /// Free everything that the worker holds: it no longer runs.
     DeclareGone(WorkerKey),
 }
 
@@ -122,17 +123,17 @@ impl From<WorkerOrder> for Event {
 
 /// The driver has ended and no longer answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the coordinator shuts down")]
+#[error("the coordinator is shutting down")]
 pub struct Stopped;
 
-/// The way of people, and of the platform, to a driver.
+/// The driver's port for people and for the platform.
 #[derive(Clone, Debug)]
 pub struct Handle {
     requests: mpsc::Sender<Request>,
     changes: broadcast::WeakSender<Change>,
     history: Arc<History>,
     problems: watch::Receiver<Arc<Vec<Problem>>>,
-    /// What this replica knows without its core.
+    /// This replica's view of the desired state.
     pub view: Arc<View>,
     /// Where events are counted.
     pub metrics: Arc<Metrics>,
@@ -150,7 +151,7 @@ impl Handle {
         Self { requests, changes, history, problems, view, metrics }
     }
 
-    /// The answer of the driver's core to `question`; waits where many others ask.
+    /// Returns the answer of `question` about the driver's core; waits while the queue is full.
     pub async fn ask<T: Send + 'static>(
         &self,
         question: impl FnOnce(&Core, Moment) -> T + Send + 'static,
@@ -185,12 +186,12 @@ impl Handle {
         self.changes.upgrade().map(|changes| changes.subscribe()).ok_or(Stopped)
     }
 
-    /// What happened within `span`, and every change from now on.
+    /// The changes within `span` until now, and every change from now on.
     pub fn replay(&self, span: Duration) -> Result<Replay, Stopped> {
         self.history.watch(span, clock::now()).ok_or(Stopped)
     }
 
-    /// What is wrong with the manifests at present.
+    /// The present problems of the manifests.
     pub fn problems(&self) -> Arc<Vec<Problem>> {
         Arc::clone(&self.problems.borrow())
     }

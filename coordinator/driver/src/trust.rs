@@ -1,6 +1,6 @@
-//! Whom a replica trusts when it dials another one: a server with a certificate for the Service's
-//! name, signed by the authority in force. The authority is looked up for every dial, since it
-//! changes while replicas run.
+//! Which certificates a replica accepts when it dials another one: those for the Service's name
+//! that the current authority has signed. The authority is read for every dial, because it changes
+//! while replicas run.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,13 +8,13 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use tokio::sync::watch;
 
-/// The newest authorities as PEM, the one that signs first; none until they are known.
+/// The newest authorities as PEM, the one that signs first; `None` until they are known.
 pub type Bundle = watch::Receiver<Option<Arc<str>>>;
 
-/// The file of the authorities beside a certificate from elsewhere, as cert-manager names it.
+/// The file with the authorities of an external certificate, named as cert-manager does.
 const AUTHORITY_FILE: &str = "ca.crt";
 
-/// Whom to trust.
+/// The authorities to trust, and the server name to expect.
 #[derive(Clone, Debug)]
 pub struct Trust {
     source: Source,
@@ -28,14 +28,14 @@ enum Source {
 }
 
 impl Trust {
-    /// Trusts what the newest bundle's authorities have signed for `server_name`.
+    /// Trusts certificates for `server_name` that the newest bundle's authorities have signed.
     #[must_use]
     pub fn in_bundle(bundle: Bundle, server_name: String) -> Self {
         Self { source: Source::Bundle(bundle), server_name }
     }
 
-    /// Trusts what the authorities in the file `ca.crt` beside the certificate have signed for
-    /// `server_name`.
+    /// Trusts certificates for `server_name` that the authorities in the file `ca.crt` beside the
+    /// certificate have signed.
     #[must_use]
     pub fn beside(certificate: &Path, server_name: String) -> Self {
         Self { source: Source::File(certificate.with_file_name(AUTHORITY_FILE)), server_name }
@@ -44,7 +44,7 @@ impl Trust {
     /// The authorities for one dial, as PEM.
     ///
     /// # Errors
-    /// Where the authorities are not known yet, or their file cannot be read.
+    /// If the authorities are not known yet, or their file cannot be read.
     pub async fn authorities(&self) -> anyhow::Result<Vec<u8>> {
         match &self.source {
             Source::Bundle(bundle) => match &*bundle.borrow() {

@@ -1,5 +1,5 @@
-//! One replica's view of the desired state, and whether anybody should go by it. Where the least
-//! doubt is left it says so instead of answering.
+//! One replica's view of the desired state, for autoscalers. If the view may be out of date it
+//! returns an error instead of an answer.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,17 +16,17 @@ use crate::gate::Gate;
 use crate::health::Health;
 use crate::platform::Freshness;
 
-/// How often a view is looked at again without a reason: it also ages.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How often a view is checked without a notification, because it becomes stale by itself.
+const RECHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What the driver publishes of its core.
+/// The part of its core's state that the driver publishes.
 #[derive(Clone, Debug)]
 pub struct PublishedState {
-    /// What is wanted; none until it has been read.
+    /// The desired state; `None` until it has been read.
     pub desired: Option<Arc<Desired>>,
     /// Who leads.
     pub leadership: Leadership,
-    /// The workers that classes have to have as their shares lie now; a leader's only.
+    /// The workers that each class's present shares cannot spare; empty unless this replica leads.
     pub held: Arc<BTreeMap<ClusterName, u32>>,
 }
 
@@ -41,13 +41,13 @@ impl Default for PublishedState {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ViewUnavailable {
     /// The replica starts, stops or hangs.
-    #[error("this replica does not serve: {0}")]
+    #[error("this replica is not ready: {0}")]
     Unready(String),
-    /// The platform does not say what is wanted.
+    /// The platform has not confirmed the desired state.
     #[error("{0}")]
     Unconfirmed(String),
     /// This replica knows no leader.
-    #[error("no leader is known: a change of leader is under way")]
+    #[error("this replica knows no leader now, because leadership is changing; try again")]
     NoLeader,
 }
 
@@ -62,26 +62,25 @@ struct CachedDemands {
 /// The view of one replica.
 #[derive(Debug)]
 pub struct View {
-    outlook: watch::Receiver<PublishedState>,
+    published: watch::Receiver<PublishedState>,
     freshness: watch::Receiver<Freshness>,
     gate: Arc<Gate>,
     health: Arc<Health>,
-    /// What the classes of the newest desired state are asked for.
-    known: Mutex<Option<CachedDemands>>,
+    cached: Mutex<Option<CachedDemands>>,
 }
 
 impl View {
     /// A view of what the driver publishes.
     pub fn new(
-        outlook: watch::Receiver<PublishedState>,
+        published: watch::Receiver<PublishedState>,
         freshness: watch::Receiver<Freshness>,
         gate: Arc<Gate>,
         health: Arc<Health>,
     ) -> Self {
-        Self { outlook, freshness, gate, health, known: Mutex::default() }
+        Self { published, freshness, gate, health, cached: Mutex::default() }
     }
 
-    /// What each class is asked for.
+    /// The demand for each class.
     ///
     /// # Errors
     /// Why this view must not be used.
@@ -90,7 +89,7 @@ impl View {
         if let Some(why) = self.freshness.borrow().stale(now) {
             return Err(ViewUnavailable::Unconfirmed(why));
         }
-        let PublishedState { desired, leadership, held } = self.outlook.borrow().clone();
+        let PublishedState { desired, leadership, held } = self.published.borrow().clone();
         let is_led = match leadership {
             Leadership::Leads(_) => self.gate.term().is_some_and(|term| now < term.until),
             Leadership::StandsBy(leader) => leader.is_some(),
@@ -99,43 +98,47 @@ impl View {
             return Err(ViewUnavailable::NoLeader);
         }
         let unread = || ViewUnavailable::Unready("the manifests have not been read yet".into());
-        Ok(self.reckon(desired.ok_or_else(unread)?, held))
+        Ok(self.cached_demands(desired.ok_or_else(unread)?, held))
     }
 
-    /// Reckons once for each desired state, and for each word on the workers that are held.
-    fn reckon(&self, desired: Arc<Desired>, held: Arc<BTreeMap<ClusterName, u32>>) -> Arc<Demands> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let same = |known: &&CachedDemands| {
-            Arc::ptr_eq(&known.desired, &desired) && Arc::ptr_eq(&known.held, &held)
+    /// The demands, computed only when the inputs have changed.
+    fn cached_demands(
+        &self,
+        desired: Arc<Desired>,
+        held: Arc<BTreeMap<ClusterName, u32>>,
+    ) -> Arc<Demands> {
+        let mut cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
+        let same = |cached: &&CachedDemands| {
+            Arc::ptr_eq(&cached.desired, &desired) && Arc::ptr_eq(&cached.held, &held)
         };
-        if let Some(known) = known.as_ref().filter(same) {
-            return Arc::clone(&known.demands);
+        if let Some(cached) = cached.as_ref().filter(same) {
+            return Arc::clone(&cached.demands);
         }
         let demands = Arc::new(demands(&desired, &held));
-        *known = Some(CachedDemands { desired, held, demands: Arc::clone(&demands) });
+        *cached = Some(CachedDemands { desired, held, demands: Arc::clone(&demands) });
         demands
     }
 
     /// Notifies of possible changes of the view.
     pub fn changes(&self) -> Changes {
-        Changes { outlook: self.outlook.clone(), freshness: self.freshness.clone() }
+        Changes { published: self.published.clone(), freshness: self.freshness.clone() }
     }
 }
 
 /// Notifies of possible changes of a view.
 #[derive(Debug)]
 pub struct Changes {
-    outlook: watch::Receiver<PublishedState>,
+    published: watch::Receiver<PublishedState>,
     freshness: watch::Receiver<Freshness>,
 }
 
 impl Changes {
-    /// Waits for what may be a change. Fails where the driver has ended.
+    /// Waits for a possible change. Fails if the driver has ended.
     pub async fn next(&mut self) -> Result<(), ()> {
         tokio::select! {
-            changed = self.outlook.changed() => changed.map_err(|_| ()),
+            changed = self.published.changed() => changed.map_err(|_| ()),
             Ok(()) = self.freshness.changed() => Ok(()),
-            () = sleep(LOOK_EVERY) => Ok(()),
+            () = sleep(RECHECK_INTERVAL) => Ok(()),
         }
     }
 }

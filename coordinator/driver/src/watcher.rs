@@ -1,6 +1,5 @@
-//! Wakes the readers of files when something in or around their folders changes. A wake-up may be
-//! one too many, never one too few: a slow look by its owner catches what the system does not
-//! report.
+//! Wakes the readers of files when something in or around their folders changes. There may be
+//! needless wake-ups. A change that the system does not report is found by the reader's slow poll.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -13,29 +12,29 @@ use notify::event::{AccessKind, AccessMode};
 use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher as _};
 use tokio::sync::mpsc;
 
-/// Links that are followed from one path.
+/// The most links that are followed from one path.
 const LINKS_MAX: usize = 16;
 
-/// The folders that the files lie in, watched.
+/// Watches the folders of the files.
 pub struct Watcher {
     system: Option<RecommendedWatcher>,
-    /// Watched folders, each with what it was when the watch began.
+    /// Watched folders, each with its stamp from when the watch began.
     watched: BTreeMap<PathBuf, Stamp>,
-    /// In these folders, only these names matter.
-    wanted: Arc<Mutex<Wanted>>,
+    wanted: Arc<Mutex<WatchedNames>>,
 }
 
-type Wanted = BTreeMap<PathBuf, Option<BTreeSet<OsString>>>;
+/// The names that matter in each folder; `None` if all do.
+type WatchedNames = BTreeMap<PathBuf, Option<BTreeSet<OsString>>>;
 
 impl Watcher {
-    /// A watcher that watches nothing yet, and what it sends wake-ups to.
+    /// A watcher that watches nothing yet, and the receiver of its wake-ups.
     pub fn new() -> (Self, mpsc::Receiver<()>) {
         let (wake, wakes) = mpsc::channel(1);
-        let wanted = Arc::new(Mutex::new(Wanted::new()));
+        let wanted = Arc::new(Mutex::new(WatchedNames::new()));
         let names = wanted.clone();
         let system = notify::recommended_watcher(move |event: notify::Result<Event>| {
             if matters(&event, &names) {
-                // A full channel means that a wake-up is on its way.
+                // If the channel is full, a wake-up is already on its way.
                 let _ = wake.try_send(());
             }
         });
@@ -43,17 +42,17 @@ impl Watcher {
             Ok(system) => Some(system),
             Err(error) => {
                 let error = error.to_string();
-                tracing::warn!(error, "no file notifications: changes are seen by looking");
+                tracing::warn!(error, "no file notifications: changes are found by polling");
                 None
             }
         };
         (Self { system, watched: BTreeMap::new(), wanted }, wakes)
     }
 
-    /// Watches these folders whole, and the names of `paths` and of all links on their way.
-    /// Returns whether anything is watched that was not before: it may have changed meanwhile.
+    /// Watches everything in these folders, and the names of `paths` and of all links on their way.
+    /// Returns whether a watch is new: its folder may have changed before.
     pub fn watch(&mut self, folders: &[PathBuf], paths: &[PathBuf]) -> bool {
-        let mut wanted = Wanted::new();
+        let mut wanted = WatchedNames::new();
         for path in folders.iter().chain(paths) {
             for link in links(path) {
                 let Some((parent, name)) = link.parent().zip(link.file_name()) else { continue };
@@ -71,13 +70,13 @@ impl Watcher {
         new
     }
 
-    fn follow(&mut self, wanted: &Wanted) -> bool {
+    fn follow(&mut self, wanted: &WatchedNames) -> bool {
         let Some(system) = &mut self.system else { return false };
         let mut new = false;
         self.watched.retain(|folder, stamp| {
             let stays = wanted.contains_key(folder) && stamp.same_place(&Stamp::of(folder));
             if !stays {
-                // Fails where the folder is gone, and the watch with it.
+                // Fails if the folder no longer exists; its watch has then ended, too.
                 let _ = system.unwatch(folder);
             }
             stays
@@ -87,7 +86,7 @@ impl Watcher {
                 continue;
             }
             let stamp = Stamp::of(folder);
-            // A folder that is not there is found by its name in the one above.
+            // A missing folder is noticed by its name in its parent.
             if system.watch(folder, RecursiveMode::NonRecursive).is_ok() {
                 self.watched.insert(folder.clone(), stamp);
                 new = true;
@@ -97,7 +96,7 @@ impl Watcher {
     }
 }
 
-fn matters(event: &notify::Result<Event>, wanted: &Mutex<Wanted>) -> bool {
+fn matters(event: &notify::Result<Event>, wanted: &Mutex<WatchedNames>) -> bool {
     let Ok(event) = event else { return true };
     match event.kind {
         EventKind::Access(AccessKind::Close(AccessMode::Write)) => {}
@@ -120,7 +119,7 @@ fn matters(event: &notify::Result<Event>, wanted: &Mutex<Wanted>) -> bool {
     })
 }
 
-/// A path, and where the links on its way lead, one after the other.
+/// A path, and the targets of the links on its way, one after the other.
 fn links(path: &Path) -> Vec<PathBuf> {
     let mut found = vec![path.to_path_buf()];
     let mut current = path.to_path_buf();

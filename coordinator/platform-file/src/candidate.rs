@@ -1,6 +1,6 @@
-//! One replica's way through the election: it stands by, takes a term when there is no leader,
-//! leads, and stands by again. It leads only from a check of the disk that began after it took the
-//! term, and for a limited time after each check.
+//! The election in the state folder, for one replica: it stands by, takes a term when there is no
+//! leader, leads, and stands by again. It leads only after a check of the disk that began after it
+//! took the term, and for a limited time after each check.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -26,21 +26,21 @@ use super::exposure_log::{self, ExposureLog};
 use super::state_folder::StateFolder;
 use super::{Settings, blocking};
 
-/// Signs of life within the time after which a silent leader is replaced.
+/// The heartbeats that a leader writes within the time after which a silent one is replaced.
 const BEATS: u32 = 8;
-/// Checks in a row that must have found no heartbeat, however long they took.
+/// A leader counts as failed only after this many checks in a row without a new heartbeat.
 const UNCHANGED_CHECKS_MIN: u32 = 4;
 /// The longest and the shortest time between two checks of the disk.
 const CHECK_MAX: Duration = Duration::from_millis(500);
 const CHECK_MIN: Duration = Duration::from_millis(5);
-/// Candidates wait for a random part of this, so that one is first.
+/// Each candidate waits for a random part of this, so that one of them is first.
 const JITTER_MAX: Duration = Duration::from_millis(10);
-/// The pause after an attempt that the disk did not let happen.
+/// The pause after a disk error.
 const PAUSE: Duration = Duration::from_secs(1);
 /// The most changes in one write to the exposure log.
 const BATCH_MAX: usize = 4_096;
 
-/// What replicas share on disk.
+/// The state folder, which replicas share.
 #[derive(Clone, Debug)]
 pub(crate) struct Disk {
     pub(crate) folder: StateFolder,
@@ -53,17 +53,17 @@ pub(crate) struct FileCandidate {
     disk: Disk,
 }
 
-/// What a standby has seen of the leader.
+/// The last state of the leader that a standby has seen.
 #[derive(Clone, Debug)]
 struct Watch {
     state: EpochState,
-    /// When the last sign of life was seen.
+    /// When the last new heartbeat was seen.
     heartbeat_at: Moment,
     unchanged_checks: u32,
 }
 
-/// The claim of one term, as its leader has it open. The exposure log is apart: a slow write to the
-/// log delays no heartbeat.
+/// The open files of one term's claim. The exposure log has its own lock: a slow write to the log
+/// delays no heartbeat.
 pub(crate) struct TermFiles {
     address: String,
     disk: Disk,
@@ -72,11 +72,11 @@ pub(crate) struct TermFiles {
     progress: Arc<Progress>,
 }
 
-/// The exposure log of one term, as its leader has it open.
+/// The open exposure log of one term.
 pub(crate) struct ExposureFiles {
     folder: StateFolder,
     log: Arc<Mutex<ExposureLog>>,
-    /// The entries of the log, and whether all of them are in this term's log.
+    /// The entries of the log; each has this term's epoch if it was written to this term's log.
     entries: BTreeMap<WorkerKey, Entry>,
 }
 
@@ -115,7 +115,7 @@ impl Candidate for FileCandidate {
         let period = (self.settings.takeover_after / BEATS).clamp(CHECK_MIN, CHECK_MAX);
         let mut checks = interval(period);
         checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let (over, mut overs) = mpsc::channel(1);
+        let (ended, mut ended_leaders) = mpsc::channel(1);
         let mut watch: Option<Watch> = None;
         let mut awaited = None;
         loop {
@@ -127,11 +127,11 @@ impl Candidate for FileCandidate {
                         let _ = done.send(());
                         return Err(Stopped);
                     }
-                    // Meant for a term that is over.
+                    // An order for a term that has ended.
                     Some(Command::Order { order, .. }) => replica.raise_above(order.above()),
                 },
                 () = replica.events.closed() => return Err(Stopped),
-                _ = overs.recv() => awaited = None,
+                _ = ended_leaders.recv() => awaited = None,
                 _ = checks.tick() => {}
                 ready = wait_ready(&mut replica.ready) => {
                     ready?;
@@ -140,7 +140,7 @@ impl Candidate for FileCandidate {
             }
             match self.check(watch.take(), replica.above()).await {
                 Err(error) => {
-                    // A replaced folder was logged already.
+                    // A replaced folder has already been logged.
                     if self.disk.folder.lost().is_none() {
                         replica.errors.report("cannot read the state folder", &error);
                     }
@@ -152,7 +152,7 @@ impl Candidate for FileCandidate {
                     if let Some(seen) = &seen {
                         replica.raise_above(Some(seen.state.epoch));
                         if awaited != Some(seen.state.epoch) && !vacant {
-                            self.await_end(seen.state.epoch, &over);
+                            self.await_end(seen.state.epoch, &ended);
                             awaited = Some(seen.state.epoch);
                         }
                         if !vacant {
@@ -178,7 +178,7 @@ impl FileCandidate {
         let Disk { folder, epochs } = self.disk.clone();
         let takeover_after = self.settings.takeover_after;
         blocking(move || {
-            // The first time the leader, which knows more, is left to write it down.
+            // At the first failure the leader writes the epoch, because it knows the entries, too.
             let was_lost = folder.lost().is_some();
             folder.check().inspect_err(|_| {
                 if was_lost {
@@ -186,7 +186,7 @@ impl FileCandidate {
                 }
             })?;
             let Some(state) = epochs.latest()? else { return Ok((None, true)) };
-            let over = epochs.is_over(state.epoch);
+            let has_ended = epochs.has_ended(state.epoch);
             let now = clock::now();
             let watch = match last {
                 Some(last) if last.state == state => {
@@ -194,21 +194,21 @@ impl FileCandidate {
                 }
                 _ => Watch { state, heartbeat_at: now, unchanged_checks: 0 },
             };
-            let still = now.since(watch.heartbeat_at) >= takeover_after;
-            let hung = still && watch.unchanged_checks >= UNCHANGED_CHECKS_MIN;
-            Ok((Some(watch), over || hung))
+            let is_silent = now.since(watch.heartbeat_at) >= takeover_after;
+            let has_failed = is_silent && watch.unchanged_checks >= UNCHANGED_CHECKS_MIN;
+            Ok((Some(watch), has_ended || has_failed))
         })
         .await
     }
 
-    /// Has the end of a leader's process wake the standby at once.
-    fn await_end(&self, epoch: Epoch, over: &mpsc::Sender<()>) {
-        let (epochs, over) = (self.disk.epochs.clone(), over.clone());
-        // A thread of its own: it may wait for as long as the leader lives, and ends with the
-        // process. If the thread cannot start, the checks find the same a little later.
+    /// Wakes the standby as soon as the leader's process ends.
+    fn await_end(&self, epoch: Epoch, ended: &mpsc::Sender<()>) {
+        let (epochs, ended) = (self.disk.epochs.clone(), ended.clone());
+        // A separate thread, because it blocks for as long as the leader lives; it ends with the
+        // process. If the thread cannot start, the checks notice the end a little later.
         let _ = std::thread::Builder::new().name("leader-watch".into()).spawn(move || {
             if epochs.wait_for_end(epoch).is_ok() {
-                let _ = over.try_send(());
+                let _ = ended.try_send(());
             }
         });
     }
@@ -249,7 +249,7 @@ impl FileCandidate {
     }
 }
 
-/// Sets the health probes: whether the folder is still the one that this replica began with.
+/// Fails the readiness probe while the state folder is not the one that this replica started with.
 fn set_health(progress: &Progress, folder: &StateFolder) {
     progress.set_trouble(folder.lost());
 }
@@ -287,7 +287,7 @@ impl TermStore for TermFiles {
         tracing::info!(epoch = epoch.0, ?loss, "no longer leads");
         set_health(&self.progress, &self.disk.folder);
         let Self { address: own, disk, held, .. } = self;
-        let_go_at_end(held, until);
+        unlock_at_end(held, until);
         let latest = blocking(move || disk.epochs.latest()).await.ok().flatten();
         let address = latest.and_then(|latest| latest.claim).map(|claim| claim.address);
         Successor { address: address.filter(|address| *address != own), epoch: None }
@@ -305,8 +305,8 @@ impl ExposureStore for ExposureFiles {
         Box::pin(std::future::ready(Ok(entries)))
     }
 
-    /// Writes to this term's own log, which no other leader writes to: entries that could not be
-    /// read in the one before it were adopted when this one was begun.
+    /// Writes to this term's own log, which no other leader writes to. The entries of the log
+    /// before it were adopted when this one was opened.
     fn write(&mut self, attempts: Vec<EntryAttempt>) -> Answer<Vec<(EntryChange, EntryOutcome)>> {
         let (log, folder) = (Arc::clone(&self.log), self.folder.clone());
         let changes: Vec<_> = attempts.into_iter().map(|attempt| attempt.change).collect();
@@ -324,14 +324,14 @@ impl ExposureStore for ExposureFiles {
     }
 }
 
-/// The folder is another one: what a leader knows is written into what is there now, so that a
-/// replica that starts on it takes no epoch again, and knows which workers may hold what.
+/// Writes the leader's epoch and exposures into the folder that has replaced the state folder. A
+/// replica that starts on it then takes no epoch twice, and knows what workers may hold.
 fn save_to_current_folder(folder: &StateFolder, epoch: Epoch, log: &Mutex<ExposureLog>) {
     let mut log = log.lock().unwrap_or_else(PoisonError::into_inner);
     if let Err(error) = log.write_to_current_folder() {
         tracing::error!(
             error = error.to_string(),
-            "the exposure log is lost with the state folder"
+            "the state folder was replaced, and the exposure log cannot be written to the new one"
         );
     }
     mark_led(folder, epoch);
@@ -343,13 +343,13 @@ fn mark_led(folder: &StateFolder, epoch: Epoch) {
     }
     if let Err(error) = folder.mark_led(epoch) {
         let (epoch, error) = (epoch.0, error.to_string());
-        tracing::warn!(epoch, error, "cannot write the last epoch into the folder");
+        tracing::warn!(epoch, error, "cannot write the last epoch into the new state folder");
     }
 }
 
-/// The driver may grant until it has taken in that it is deposed, at most until the term's end.
-/// Only then may others take this leader for ended.
-fn let_go_at_end(held: Arc<Mutex<HeldEpoch>>, until: Moment) {
+/// Unlocks the claim at the end of the term. The driver may grant until it has handled the
+/// deposition, at most until then; an unlocked claim means that this leader has stopped.
+fn unlock_at_end(held: Arc<Mutex<HeldEpoch>>, until: Moment) {
     let left = until.since(clock::now());
     tokio::spawn(async move {
         sleep(left).await;
@@ -357,7 +357,8 @@ fn let_go_at_end(held: Arc<Mutex<HeldEpoch>>, until: Moment) {
     });
 }
 
-/// Takes the next epoch, then reads what its predecessors left. None where another was faster.
+/// Takes the next epoch, then reads its predecessors' exposures. `None` if another replica was
+/// faster.
 fn take_term(
     settings: &Settings,
     disk: &Disk,
@@ -389,7 +390,7 @@ fn take_term(
     if epochs.renew(&mut held)? != epochs::RenewOutcome::Leads {
         return Ok(None);
     }
-    // Proves that everything above was read from the folder that this replica began with.
+    // Proves that everything above was read from the folder that this replica started with.
     folder.check()?;
     if let Err(error) = epochs.prune() {
         tracing::warn!(error = error.to_string(), "cannot remove old epochs");
@@ -401,9 +402,9 @@ fn take_term(
     Ok(Some(TakenTerm { taken, held, log, entries }))
 }
 
-/// When every earlier leader has surely stopped. One whose process has ended or that has given up
-/// its place has stopped already. One that may live renewed for the last time before its last sign
-/// of life, if there was none since, else before this epoch was taken.
+/// When every earlier leader has surely stopped. A leader whose process has ended or that has
+/// unlocked its claim has stopped already. Any other one renewed for the last time before its last
+/// heartbeat if that has not changed since, else before this epoch was taken.
 fn predecessor_end(
     settings: &Settings,
     epochs: &Epochs,
@@ -416,12 +417,12 @@ fn predecessor_end(
     let mut end = now;
     for (earlier, claim) in unfinished_before {
         let leadership = claim.as_ref().map_or(settings.leadership, Claim::leadership);
-        let still = seen.zip(claim.as_ref()).filter(|(seen, claim)| {
+        let unchanged = seen.zip(claim.as_ref()).filter(|(seen, claim)| {
             seen.state.epoch == earlier
                 && seen.state.claim.as_ref() == Some(claim)
                 && epochs.heartbeat(earlier, claim) == seen.state.heartbeat
         });
-        let renewed_before = still.map_or(now, |(seen, _)| seen.heartbeat_at);
+        let renewed_before = unchanged.map_or(now, |(seen, _)| seen.heartbeat_at);
         end = end.max(renewed_before + settings.bounds.outlast(leadership));
     }
     if claims_lost {

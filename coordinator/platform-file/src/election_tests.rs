@@ -1,5 +1,5 @@
-//! Elections on real files: two platforms on one state folder, and the files by hand where a
-//! process would have to hang.
+//! Elections on real files: two platforms on one state folder. A hanging leader is simulated by
+//! writing its files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -23,7 +23,7 @@ use super::epochs::{Claim, Epochs, RenewOutcome};
 use super::exposure_log::{self, ExposureLog};
 use super::{Settings, start};
 
-/// Long enough that only a hang reaches it.
+/// Only a hang reaches this timeout.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn settings(folder: &Path, name: &str) -> Settings {
@@ -77,7 +77,7 @@ async fn elected(platform: &mut Platform) -> Elected {
     }
 }
 
-/// The next word on who else leads.
+/// The leader of the next `Deposed` event.
 async fn deposed(platform: &mut Platform) -> Option<String> {
     loop {
         match next(platform).await {
@@ -88,7 +88,7 @@ async fn deposed(platform: &mut Platform) -> Option<String> {
     }
 }
 
-/// Keeps a platform's channel from filling up while another is looked at.
+/// Empties a platform's channel while a test watches another platform.
 fn drain(mut platform: Platform) -> tokio::task::JoinHandle<Platform> {
     tokio::spawn(async move {
         let sleep = tokio::time::sleep(PATIENCE);
@@ -106,7 +106,7 @@ fn drain(mut platform: Platform) -> tokio::task::JoinHandle<Platform> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_of_two_leads_and_the_other_follows_when_it_ends() {
+async fn the_standby_takes_over_at_once_when_the_leader_ends() {
     let folder = tempfile::tempdir().unwrap();
     let mut a = start(settings(folder.path(), "a")).await.unwrap();
     let first = elected(&mut a).await;
@@ -118,8 +118,8 @@ async fn one_of_two_leads_and_the_other_follows_when_it_ends() {
     let mut b = start(settings(folder.path(), "b")).await.unwrap();
     a.commands.send(order(1, Order::Register(vec![entry("w", 1, 3)]))).await.unwrap();
     loop {
-        if let Event::Registered(said) = next(&mut a).await {
-            assert_eq!(said, [(worker("w"), Life(1), exposure(3))]);
+        if let Event::Registered(registered) = next(&mut a).await {
+            assert_eq!(registered, [(worker("w"), Life(1), exposure(3))]);
             break;
         }
     }
@@ -131,14 +131,14 @@ async fn one_of_two_leads_and_the_other_follows_when_it_ends() {
     assert_eq!(second.epoch, Epoch(2));
     let entry = Entry { epoch: Epoch(2), exposure: exposure(3) };
     assert_eq!(second.exposed, BTreeMap::from([(worker("w"), entry)]), "adopted");
-    // The first has ended, as its lock shows: there is nothing to wait for.
+    // The lock shows that the first leader has ended, so the second need not wait for it.
     assert!(second.predecessor_end <= clock::now());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_leader_that_resigns_is_followed_at_once_and_one_that_steps_down_goes_above() {
+async fn stepping_down_raises_the_epoch_and_a_resigned_leader_is_replaced_at_once() {
     let folder = tempfile::tempdir().unwrap();
-    // No heartbeat is missed here: only the lock shows the end.
+    // The takeover time is too long to matter: only the lock shows the end.
     let mut slow = settings(folder.path(), "a");
     slow.takeover_after = Duration::from_secs(3600);
     let mut a = start(slow.clone()).await.unwrap();
@@ -146,7 +146,7 @@ async fn a_leader_that_resigns_is_followed_at_once_and_one_that_steps_down_goes_
     a.commands.send(order(1, Order::StepDown { above: Some(Epoch(40)) })).await.unwrap();
     assert_eq!(deposed(&mut a).await, None);
     assert_eq!(elected(&mut a).await.epoch, Epoch(41));
-    // A driver in a long turn learned late that the former term was over.
+    // The driver was in a long turn and did not yet know that the former term had ended.
     a.commands.send(order(1, Order::StepDown { above: Some(Epoch(60)) })).await.unwrap();
     a.commands.send(order(41, Order::Confirm)).await.unwrap();
     match next(&mut a).await {
@@ -180,20 +180,20 @@ async fn a_hung_leader_is_replaced_and_waited_for() {
     assert_eq!(deposed(&mut b).await.as_deref(), Some("hung:7400"));
     let elected = elected(&mut b).await;
     assert_eq!(elected.epoch, Epoch(8));
-    // It may grant until its last renewal runs out by its own clock.
+    // The hung leader may grant until its last renewal expires by its own clock.
     let bounds = settings.bounds;
     assert!(elected.predecessor_end >= last_renewal + bounds.outlast(Duration::from_secs(30)));
     assert_eq!(epochs.renew(&mut hung).unwrap(), RenewOutcome::Deposed(Epoch(8)));
 
-    // The next one waits for it too, for as long as its process lives.
+    // The next leader waits for it, too, as long as its process lives.
     let third = epochs.unfinished_before(Epoch(9)).unwrap();
     assert_eq!(third.iter().map(|(epoch, _)| *epoch).collect::<Vec<_>>(), [Epoch(7), Epoch(8)]);
     drop(hung);
-    assert!(epochs.is_over(Epoch(7)));
+    assert!(epochs.has_ended(Epoch(7)));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_deposed_leader_registers_nobody_and_names_its_successor() {
+async fn a_deposed_leader_registers_no_worker_and_names_its_successor() {
     let folder = tempfile::tempdir().unwrap();
     let settings = settings(folder.path(), "a");
     let mut a = start(settings.clone()).await.unwrap();
@@ -203,7 +203,9 @@ async fn a_deposed_leader_registers_nobody_and_names_its_successor() {
     a.commands.send(order(1, Order::Register(vec![entry("late", 1, 1)]))).await.unwrap();
     loop {
         match next(&mut a).await {
-            Event::Registered(said) => panic!("{said:?} registered by a deposed leader"),
+            Event::Registered(registered) => {
+                panic!("{registered:?} registered by a deposed leader")
+            }
             Event::Deposed { leader } => {
                 assert_eq!(leader.as_deref(), Some("b:7400"));
                 break;
@@ -212,7 +214,7 @@ async fn a_deposed_leader_registers_nobody_and_names_its_successor() {
         }
     }
     assert_eq!(epochs.renew(&mut usurper).unwrap(), RenewOutcome::Leads);
-    // Its driver may grant until the end of its term: the next leader waits for that.
+    // The first driver may grant until the end of its term: the next leader waits for that.
     drop(usurper);
     let third = elected(&mut a).await;
     assert_eq!(third.epoch, Epoch(3));
@@ -220,38 +222,38 @@ async fn a_deposed_leader_registers_nobody_and_names_its_successor() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_that_is_struck_at_once_is_not_said_to_be_registered() {
+async fn a_worker_that_is_unregistered_at_once_is_not_reported_as_registered() {
     let folder = tempfile::tempdir().unwrap();
     let mut a = start(settings(folder.path(), "a")).await.unwrap();
     elected(&mut a).await;
-    // Together, so that they can be taken together.
+    // Sent together, so that the platform can take them together.
     let first = a.commands.reserve_many(3).await.unwrap();
     let both = vec![entry("w", 1, 3), entry("x", 2, 1)];
     let orders = [Order::Register(both), Order::Unregister(vec![worker("w")]), Order::Confirm];
-    first.zip(orders).for_each(|(place, wanted)| place.send(order(1, wanted)));
+    first.zip(orders).for_each(|(permit, it)| permit.send(order(1, it)));
     loop {
-        if let Event::Registered(said) = next(&mut a).await {
-            assert_eq!(said, [(worker("x"), Life(2), exposure(1))]);
+        if let Event::Registered(registered) = next(&mut a).await {
+            assert_eq!(registered, [(worker("x"), Life(2), exposure(1))]);
             break;
         }
     }
 }
 
-/// A state folder was lost, or put back from a copy: agents know later epochs than it does.
+/// A state folder was lost or restored from a copy, so agents know later epochs than it does.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_leader_goes_above_an_epoch_that_somebody_names_in_the_folder() {
+async fn an_epoch_that_an_administrator_adds_makes_the_leader_take_a_higher_one() {
     let folder = tempfile::tempdir().unwrap();
     let settings = settings(folder.path(), "a");
     let mut a = start(settings.clone()).await.unwrap();
     assert_eq!(elected(&mut a).await.epoch, Epoch(1));
-    // What docs/OPERATIONS.md says: an empty claim with the number that the log names.
+    // As in docs/OPERATIONS.md: an empty claim with the number from the log.
     fs::write(settings.state_dir.join("epochs/00000000000000000040.json"), "").unwrap();
     assert_eq!(deposed(&mut a).await, None);
     assert_eq!(elected(&mut a).await.epoch, Epoch(41));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_running_leader_keeps_its_epoch_when_somebody_removes_the_files() {
+async fn a_running_leader_keeps_its_epoch_and_restores_removed_files() {
     let folder = tempfile::tempdir().unwrap();
     let settings = settings(folder.path(), "a");
     let mut a = start(settings.clone()).await.unwrap();
@@ -261,13 +263,13 @@ async fn a_running_leader_keeps_its_epoch_when_somebody_removes_the_files() {
     a.commands.send(order(7, Order::Register(vec![entry("w", 1, 3)]))).await.unwrap();
     while !matches!(next(&mut a).await, Event::Registered(_)) {}
 
-    // In one step: the leader would put files back while others are being removed.
+    // Removed in one step, because the leader restores files meanwhile.
     let removed = folder.path().join("removed");
     fs::create_dir(&removed).unwrap();
     for name in ["register", "epochs"] {
         fs::rename(settings.state_dir.join(name), removed.join(name)).unwrap();
     }
-    // Two confirmations later it has been seen to be gone, and is there again.
+    // Within two renewals the leader notices the missing claim and restores it.
     let epochs = loop {
         a.commands.send(order(7, Order::Confirm)).await.unwrap();
         match next(&mut a).await {
@@ -279,7 +281,7 @@ async fn a_running_leader_keeps_its_epoch_when_somebody_removes_the_files() {
             break epochs;
         }
     };
-    assert!(!epochs.is_over(Epoch(7)));
+    assert!(!epochs.has_ended(Epoch(7)));
     let alive = || {
         let names = fs::read_dir(settings.state_dir.join("epochs")).unwrap();
         let mut paths = names.map(|entry| entry.unwrap().path());
@@ -290,7 +292,7 @@ async fn a_running_leader_keeps_its_epoch_when_somebody_removes_the_files() {
         a.commands.send(order(7, Order::Confirm)).await.unwrap();
         next(&mut a).await;
     }
-    assert!(!epochs.is_over(Epoch(7)));
+    assert!(!epochs.has_ended(Epoch(7)));
     a.commands.send(order(7, Order::Register(vec![entry("x", 2, 1)]))).await.unwrap();
     while !matches!(next(&mut a).await, Event::Registered(_)) {}
     let _a = drain(a);
@@ -299,10 +301,10 @@ async fn a_running_leader_keeps_its_epoch_when_somebody_removes_the_files() {
     assert_eq!(workers, BTreeSet::from([worker("w"), worker("x")]));
 }
 
-/// The state folder is deleted while replicas run: none of them leads any more, and no
-/// epoch is led twice, neither by them nor by one that is started on what they leave behind.
+/// The state folder is deleted while replicas run: none of them leads any longer. A replica that
+/// starts on the new folder takes a higher epoch, so no epoch is led twice.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_folder_that_is_deleted_is_led_by_nobody_and_begun_anew_above() {
+async fn after_the_state_folder_is_deleted_only_a_new_replica_leads_with_a_higher_epoch() {
     let folder = tempfile::tempdir().unwrap();
     let settings_of = |name| settings(folder.path(), name);
     let mut a = start(settings_of("a")).await.unwrap();
@@ -314,15 +316,15 @@ async fn a_folder_that_is_deleted_is_led_by_nobody_and_begun_anew_above() {
     let state_dir = settings_of("a").state_dir;
     fs::rename(&state_dir, folder.path().join("removed")).unwrap();
     assert_eq!(deposed(&mut a).await, None);
-    // As long as a standby waits before it takes over, and longer.
-    let nobody = async {
+    // Longer than a standby waits before it takes over.
+    let next_leader = async {
         tokio::select! {
             event = elected(&mut a) => event.epoch,
             event = elected(&mut b) => event.epoch,
         }
     };
-    let led = timeout(settings_of("a").takeover_after * 3, nobody).await;
-    assert!(led.is_err(), "epoch {led:?} is led");
+    let led = timeout(settings_of("a").takeover_after * 3, next_leader).await;
+    assert!(led.is_err(), "a running replica leads epoch {led:?}");
     let mut c = start(settings_of("c")).await.unwrap();
     let third = elected(&mut c).await;
     assert_eq!(third.epoch, Epoch(2));
@@ -330,19 +332,19 @@ async fn a_folder_that_is_deleted_is_led_by_nobody_and_begun_anew_above() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_readable_manifests_nobody_leads() {
+async fn no_replica_leads_without_readable_manifests() {
     let folder = tempfile::tempdir().unwrap();
     let settings = settings(folder.path(), "a");
     fs::remove_dir(&settings.manifests).unwrap();
     let error = start(settings.clone()).await.unwrap_err().to_string();
     assert!(error.contains(settings.manifests.to_str().unwrap()), "{error}");
-    // What an earlier replica left is of no use.
+    // The last good manifests are damaged.
     fs::create_dir_all(&settings.state_dir).unwrap();
     fs::write(settings.state_dir.join("manifests.good"), "torn").unwrap();
     let mut a = start(settings.clone()).await.unwrap();
     let mut problems = a.problems.clone();
     timeout(PATIENCE, problems.wait_for(|problems| !problems.is_empty())).await.unwrap().unwrap();
-    // After each command it looks whether it is to lead.
+    // After each command it checks whether it can lead.
     for _ in 0..5 {
         a.commands.send(order(7, Order::Confirm)).await.unwrap();
     }
@@ -356,7 +358,7 @@ async fn without_readable_manifests_nobody_leads() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_last_good_is_enough_to_lead() {
+async fn a_replica_leads_with_the_last_good_manifests() {
     let folder = tempfile::tempdir().unwrap();
     let settings = settings(folder.path(), "a");
     let mut a = start(settings.clone()).await.unwrap();
@@ -379,7 +381,7 @@ async fn what_was_last_good_is_enough_to_lead() {
 }
 
 #[test]
-fn of_many_that_take_one_epoch_exactly_one_has_it() {
+fn exactly_one_of_many_concurrent_candidates_takes_an_epoch() {
     let folder = tempfile::tempdir().unwrap();
     let epochs = Epochs::open(folder.path()).unwrap();
     const RACERS: usize = 8;
@@ -403,7 +405,7 @@ fn of_many_that_take_one_epoch_exactly_one_has_it() {
 }
 
 #[test]
-fn an_epoch_that_leaves_no_room_for_later_ones_is_refused_and_the_leader_stays() {
+fn an_epoch_above_the_limit_is_an_error_and_does_not_depose_the_leader() {
     let folder = tempfile::tempdir().unwrap();
     let epochs = Epochs::open(folder.path()).unwrap();
     let mut held = epochs.take(Epoch(7), &claim("a")).unwrap().unwrap();
@@ -413,7 +415,7 @@ fn an_epoch_that_leaves_no_room_for_later_ones_is_refused_and_the_leader_stays()
         let error = epochs.highest().unwrap_err().to_string();
         let path = file.to_str().unwrap();
         assert!(error.contains(path) && error.contains("move it out of the folder"), "{error}");
-        // It is not deposed: the renewal is tried again until the file is removed.
+        // The renewal fails until the file is removed, but the leader is not deposed.
         epochs.renew(&mut held).unwrap_err();
         fs::remove_file(&file).unwrap();
         assert_eq!(epochs.renew(&mut held).unwrap(), RenewOutcome::Leads);
@@ -426,7 +428,7 @@ fn an_epoch_that_leaves_no_room_for_later_ones_is_refused_and_the_leader_stays()
 }
 
 #[test]
-fn what_was_registered_is_read_back_and_a_torn_line_is_not() {
+fn reads_registered_exposures_back_and_skips_a_torn_last_line() {
     let folder = tempfile::tempdir().unwrap();
     let mut first = ExposureLog::open(folder.path(), Epoch(1)).unwrap();
     let enter = |name: &str, jobs| EntryChange::Register(worker(name), Life(1), exposure(jobs));
@@ -437,15 +439,15 @@ fn what_was_registered_is_read_back_and_a_torn_line_is_not() {
     file.write_all(br#"{"enter":{"cluster":"swarm","worker":"to"#).unwrap();
 
     let mut second = ExposureLog::open(folder.path(), Epoch(5)).unwrap();
-    let wanted = BTreeMap::from([(worker("b"), exposure(3)), (worker("c"), exposure(4))]);
-    assert_eq!(*second.entries(), wanted);
+    let expected = BTreeMap::from([(worker("b"), exposure(3)), (worker("c"), exposure(4))]);
+    assert_eq!(*second.entries(), expected);
     second.write(&[]).unwrap();
     let mut third = ExposureLog::open(folder.path(), Epoch(6)).unwrap();
-    assert_eq!(*third.entries(), wanted);
+    assert_eq!(*third.entries(), expected);
     third.write(&[]).unwrap();
-    assert!(!log.exists(), "an old log stays");
+    assert!(!log.exists(), "an old log was not removed");
 
-    // An exposure that cannot be read, or is of another release, allows anything.
+    // If an exposure cannot be decoded, the worker may hold anything.
     let newest = folder.path().join("register/00000000000000000006.log");
     let text = fs::read_to_string(&newest).unwrap();
     fs::write(&newest, text.replacen("jobsMax", "most", 1)).unwrap();
@@ -454,14 +456,14 @@ fn what_was_registered_is_read_back_and_a_torn_line_is_not() {
         BTreeMap::from([(worker("b"), Exposure::anything()), (worker("c"), exposure(4))]);
     assert_eq!(*entries.entries(), unreadable);
 
-    // A line in the middle may be any worker's: no replica may lead without it.
+    // A damaged line in the middle may be any worker's: no replica may lead without it.
     fs::write(&newest, text.replacen("enter", "entre", 1)).unwrap();
     let error = ExposureLog::open(folder.path(), Epoch(7)).unwrap_err().to_string();
     assert!(error.contains("00000000000000000006.log:1 cannot be read"), "{error}");
 }
 
 #[test]
-fn a_log_does_not_grow_without_end() {
+fn a_log_is_rewritten_when_it_has_grown_too_long() {
     let folder = tempfile::tempdir().unwrap();
     let mut register = ExposureLog::open(folder.path(), Epoch(1)).unwrap();
     let changes: Vec<_> =

@@ -1,11 +1,11 @@
-//! The epochs on disk: who leads, decided by a compare-and-swap on names in one folder. The leader
-//! is the one whose file has the highest number; no number is ever given twice.
+//! The epochs on disk. A compare-and-swap on file names in one folder decides who leads: the
+//! replica whose file has the highest number. No number is ever taken twice.
 //!
-//! For each epoch N there are `N.json`, the claim, made whole and then linked to its name, which
-//! fails where the number is taken; `N.ID.heartbeat`, a counter that the leader writes with every
-//! renewal; and `N.ID.alive`, which the leader keeps locked from before its claim, so that its
-//! death is known at once. The lock only says that a process has ended. It never keeps anyone from
-//! taking the next epoch.
+//! Each epoch N has three files. `N.json` is the claim: it is written under a temporary name and
+//! then linked, which fails if the number is taken. `N.ID.heartbeat` is a counter that the leader
+//! writes with every renewal. `N.ID.alive` is locked by the leader from before its claim, so that
+//! the end of its process is noticed at once. The lock never prevents another replica from taking
+//! the next epoch.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
@@ -20,10 +20,10 @@ use serde::{Deserialize, Serialize};
 /// Claims of earlier epochs that are kept for diagnosis.
 const CLAIMS_KEPT: usize = 8;
 
-/// What a leader writes into its epoch.
+/// The content of an epoch's claim.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Claim {
-    /// The replica.
+    /// The replica's name.
     pub(crate) identity: String,
     /// Where agents reach it.
     pub(crate) address: String,
@@ -45,7 +45,7 @@ pub(crate) struct Epochs {
     folder: PathBuf,
 }
 
-/// The place of a leader.
+/// An epoch that this replica has taken, with its open files.
 #[derive(Debug)]
 pub(crate) struct HeldEpoch {
     pub(crate) epoch: Epoch,
@@ -60,11 +60,11 @@ pub(crate) struct HeldEpoch {
 pub(crate) struct EpochState {
     pub(crate) epoch: Epoch,
     pub(crate) claim: Option<Claim>,
-    /// What the heartbeat says; any change is a sign of life.
+    /// The content of the heartbeat file; any change shows that the leader is alive.
     pub(crate) heartbeat: Vec<u8>,
 }
 
-/// What a renewal found.
+/// The result of a renewal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RenewOutcome {
     /// No successor had been elected when it began.
@@ -85,7 +85,7 @@ impl Epochs {
         Ok(self.epochs()?.pop())
     }
 
-    /// Takes an epoch; none where another has it already.
+    /// Takes an epoch; `None` if another replica already has it.
     pub(crate) fn take(&self, epoch: Epoch, claim: &Claim) -> io::Result<Option<HeldEpoch>> {
         let claim = claim.clone();
         let alive = locked(&self.path(epoch, &claim, "alive"))?;
@@ -100,15 +100,15 @@ impl Epochs {
         Ok(taken?.then_some(held))
     }
 
-    /// Writes a heartbeat, then checks whether a successor has been elected. In this order: a
-    /// successor that sees no heartbeat after it took its epoch knows that no renewal that began
-    /// since the last one can succeed.
+    /// Writes a heartbeat, then checks whether a successor has been elected. The order matters: if
+    /// a successor sees no new heartbeat after it took its epoch, no renewal that began since the
+    /// last heartbeat can succeed.
     pub(crate) fn renew(&self, held: &mut HeldEpoch) -> io::Result<RenewOutcome> {
         held.write_heartbeat()?;
         match self.claim(held.epoch) {
             Ok(claim) if claim.as_ref() == Some(&held.claim) => {}
             Ok(_) => return Ok(RenewOutcome::Deposed(held.epoch)),
-            // It was removed by hand: put it back, so that the number is not taken again.
+            // It was removed by hand: restore it, so that no replica takes the number again.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 fs::create_dir_all(&self.folder)?;
                 if !self.link_claim(held)? {
@@ -121,7 +121,9 @@ impl Epochs {
         match self.highest()? {
             Some(highest) if highest > held.epoch => Ok(RenewOutcome::Deposed(highest)),
             Some(highest) if highest == held.epoch => Ok(RenewOutcome::Leads),
-            _ => Err(io::Error::other("the epoch's file does not stay in the state folder")),
+            _ => Err(io::Error::other(
+                "the epoch's file disappears from the state folder: find out what removes it",
+            )),
         }
     }
 
@@ -133,23 +135,23 @@ impl Epochs {
         Ok(Some(EpochState { epoch, claim, heartbeat: heartbeat.unwrap_or_default() }))
     }
 
-    /// What a leader's sign of life says; any change is one.
+    /// The content of a leader's heartbeat file; any change shows that it is alive.
     pub(crate) fn heartbeat(&self, epoch: Epoch, claim: &Claim) -> Vec<u8> {
         fs::read(self.path(epoch, claim, "heartbeat")).unwrap_or_default()
     }
 
-    /// Claims below an epoch of processes that may still run, each with its epoch; a claim is
-    /// missing where it cannot be read.
+    /// The epochs below `below` whose process may still run, with their claims; `None` if a claim
+    /// cannot be read.
     pub(crate) fn unfinished_before(
         &self,
         below: Epoch,
     ) -> io::Result<Vec<(Epoch, Option<Claim>)>> {
         let earlier = self.epochs()?.into_iter().filter(|epoch| *epoch < below);
-        let unfinished_before = earlier.filter(|epoch| !self.is_over(*epoch));
+        let unfinished_before = earlier.filter(|epoch| !self.has_ended(*epoch));
         Ok(unfinished_before.map(|epoch| (epoch, self.claim(epoch).unwrap_or_default())).collect())
     }
 
-    /// Waits until the leader of an epoch has given up its place or ended. Blocks for as long.
+    /// Blocks until the leader of an epoch has unlocked its claim or ended.
     pub(crate) fn wait_for_end(&self, epoch: Epoch) -> io::Result<()> {
         let claim = self.claim(epoch)?.ok_or(io::ErrorKind::InvalidData)?;
         let file = File::open(self.path(epoch, &claim, "alive"))?;
@@ -162,22 +164,22 @@ impl Epochs {
     }
 
     /// Whether the process that held an epoch has surely stopped granting under it.
-    pub(crate) fn is_over(&self, epoch: Epoch) -> bool {
+    pub(crate) fn has_ended(&self, epoch: Epoch) -> bool {
         let Ok(Some(claim)) = self.claim(epoch) else { return false };
         let file = File::open(self.path(epoch, &claim, "alive"));
         file.is_ok_and(|file| file.try_lock_shared().is_ok())
     }
 
-    /// Removes what is left of old epochs, the newest few and those of living processes apart.
+    /// Removes the files of old epochs, except the newest few and those of running processes.
     pub(crate) fn prune(&self) -> io::Result<()> {
         let epochs = self.epochs()?;
         let old = epochs.len().saturating_sub(CLAIMS_KEPT);
         let Some(oldest_kept) = epochs.get(old) else { return Ok(()) };
         let living: Vec<Epoch> =
-            epochs[..old].iter().copied().filter(|epoch| !self.is_over(*epoch)).collect();
+            epochs[..old].iter().copied().filter(|epoch| !self.has_ended(*epoch)).collect();
         for entry in fs::read_dir(&self.folder)? {
             let entry = entry?;
-            // What candidates left behind that have lost or ended goes too.
+            // Also removes leftovers of candidates that have lost or ended.
             let epoch = entry.file_name().to_str().and_then(number).map(|(epoch, _)| epoch);
             if epoch.is_some_and(|epoch| epoch < *oldest_kept && !living.contains(&epoch)) {
                 match fs::remove_file(entry.path()) {
@@ -211,7 +213,8 @@ impl Epochs {
         self.folder.join(format!("{:020}.{:016x}.{kind}", epoch.0, claim.id))
     }
 
-    /// Makes the claim's file whole and durable, then gives it its name, if that is free.
+    /// Writes the claim's file durably, then links it to its name. Returns whether the name was
+    /// free.
     fn link_claim(&self, held: &HeldEpoch) -> io::Result<bool> {
         let temporary = self.path(held.epoch, &held.claim, "json.tmp");
         let mut text = serde_json::to_vec_pretty(&held.claim).map_err(io::Error::other)?;
@@ -228,7 +231,7 @@ impl Epochs {
         Ok(true)
     }
 
-    /// Puts back the leader's other files if they were removed by hand.
+    /// Restores the leader's other files if they were removed by hand.
     fn restore(&self, held: &mut HeldEpoch) -> io::Result<()> {
         let alive = self.path(held.epoch, &held.claim, "alive");
         if !same_file(&held.alive, &alive) {
@@ -297,17 +300,20 @@ pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// A new file, locked before it gets the name under which others look for it.
+/// A new locked file.
 fn locked(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::Error(error)) => Err(error),
-        Err(TryLockError::WouldBlock) => Err(io::Error::other("a new file is locked by another")),
+        Err(TryLockError::WouldBlock) => Err(io::Error::other(format!(
+            "another process has locked the new file {}",
+            path.display()
+        ))),
     }
 }
 
-/// Whether an open file is still the one of that name.
+/// Whether `path` still names this open file.
 pub(crate) fn same_file(file: &File, path: &Path) -> bool {
     let ours = file.metadata().map(|meta| (meta.dev(), meta.ino()));
     let theirs = fs::metadata(path).map(|meta| (meta.dev(), meta.ino()));

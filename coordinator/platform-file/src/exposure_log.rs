@@ -1,6 +1,5 @@
-//! The exposure log: what each worker may hold, written before it is granted. There is one file for
-//! each epoch, written by that epoch's leader alone; it begins with all entries of the file before
-//! it.
+//! The exposure log: the most that each worker may hold, written before it is granted. Each epoch
+//! has its own file, which only its leader writes; it begins with all entries of the previous one.
 //!
 //! A leader appends, then checks whether it still leads, then reports the entry as registered. A
 //! successor takes its epoch, then reads. So it reads every entry that was reported as registered.
@@ -20,10 +19,10 @@ use super::epochs::{numbered, same_file, sync_folder, write_durably};
 
 /// Logs that are kept: this leader's and the one before.
 const LOGS_KEPT: usize = 2;
-/// Lines beyond four for each worker after which a log is written anew.
+/// A log is rewritten when it has four lines per worker and this many more.
 const LINES_SPARE: usize = 10_000;
 
-/// All that is registered.
+/// All registered exposures.
 pub(crate) type Entries = BTreeMap<WorkerKey, Exposure>;
 
 /// One line of a log.
@@ -63,7 +62,7 @@ pub(crate) fn highest(state_dir: &Path) -> io::Result<Option<Epoch>> {
 }
 
 impl ExposureLog {
-    /// Reads what the newest log of an earlier epoch says. The own epoch must have been taken.
+    /// Reads the newest log of an earlier epoch. `epoch` must have been taken before.
     pub(crate) fn open(state_dir: &Path, epoch: Epoch) -> io::Result<Self> {
         let folder = folder(state_dir);
         fs::create_dir_all(&folder)?;
@@ -75,13 +74,13 @@ impl ExposureLog {
         Ok(Self { folder, epoch, entries, lines: 0, file: None })
     }
 
-    /// All that is registered.
+    /// All registered exposures.
     pub(crate) fn entries(&self) -> &Entries {
         &self.entries
     }
 
-    /// Writes changes down; they are on disk when this returns. After an error they are in force
-    /// here and are written with the next ones.
+    /// Writes changes; they are on disk when this returns. After an error they are kept in memory
+    /// and written with the next ones.
     pub(crate) fn write(&mut self, changes: &[EntryChange]) -> io::Result<()> {
         let mut text = Vec::new();
         for change in changes {
@@ -103,14 +102,14 @@ impl ExposureLog {
         }
     }
 
-    /// Writes all that is registered into whatever folder is there now, with what the newest log
-    /// there says of others.
+    /// Writes all registered exposures into the folder that now has this path, merged with the
+    /// newest log there.
     pub(crate) fn write_to_current_folder(&mut self) -> io::Result<()> {
         fs::create_dir_all(&self.folder)?;
         let newest = numbered(&self.folder, "log")?.pop();
         let found = newest.map_or(Ok(Entries::new()), |log| read(&log_path(&self.folder, log)))?;
         for (key, exposure) in found {
-            // Two leaders granted to this worker: the sum of both grants is unknown.
+            // If two leaders granted to this worker, the sum of both grants is unknown.
             let same = self.entries.get(&key).is_none_or(|known| *known == exposure);
             self.entries.insert(key, if same { exposure } else { Exposure::anything() });
         }
@@ -128,7 +127,7 @@ impl ExposureLog {
         }
     }
 
-    /// Writes the whole log anew beside the old one, then puts it in its place.
+    /// Writes the whole log to a temporary file, then replaces the old one.
     fn rewrite(&mut self) -> io::Result<()> {
         fs::create_dir_all(&self.folder)?;
         let mut text = Vec::new();
@@ -194,7 +193,7 @@ fn read(path: &Path) -> io::Result<Entries> {
     for (number, line) in (1..).zip(text[..whole].split_inclusive(|byte| *byte == b'\n')) {
         let line: Line = serde_json::from_slice(line).map_err(|error| {
             io::Error::other(format!(
-                "{}:{number} cannot be read ({error}); remove the file only once no worker of \
+                "{}:{number} cannot be read ({error}); remove the file only when no worker of \
                  any cluster holds a lease",
                 path.display()
             ))

@@ -1,6 +1,6 @@
 //! The last valid manifests, in a file of the state folder, for a replica that starts while a
-//! manifest is invalid. Every replica writes it, each the same from the same manifests; it is whole
-//! or not there, and no failure to read or write it changes anything else.
+//! manifest is invalid. Every replica writes the same content for the same manifests. The file is
+//! replaced atomically. A failure to read or write it is only logged.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
@@ -16,7 +16,7 @@ use super::epochs::{same_file, sync_folder};
 #[derive(Debug)]
 pub(crate) struct LastGoodFile {
     folder: PathBuf,
-    /// What it holds, as far as this replica knows.
+    /// The content, as far as this replica knows.
     written: Option<LastGood>,
     /// The last write error that was logged.
     failure: Option<String>,
@@ -39,7 +39,13 @@ impl LastGoodFile {
         match read {
             Ok((state, problems)) => {
                 for Problem { file, line, field, message, .. } in problems {
-                    tracing::warn!(file, line, field, message, "last good object left out");
+                    tracing::warn!(
+                        file,
+                        line,
+                        field,
+                        message,
+                        "an object of the last good manifests is invalid and ignored"
+                    );
                 }
                 self.written = Some(state.clone());
                 Some(state)
@@ -51,7 +57,7 @@ impl LastGoodFile {
         }
     }
 
-    /// Writes a state down unless the file holds it. What fails is tried again with the next call.
+    /// Writes a state unless the file already holds it. After an error the next call tries again.
     pub(crate) fn save(&mut self, state: LastGood) {
         if self.written.as_ref() == Some(&state) {
             return;
@@ -67,8 +73,8 @@ impl LastGoodFile {
             Err(error) => {
                 let error = error.to_string();
                 if self.failure.as_ref() != Some(&error) {
-                    let message = "last good manifests not written: a start while a manifest is \
-                                   invalid finds older ones or none";
+                    let message = "cannot write the last good manifests: a replica that starts \
+                                   while a manifest is invalid finds older ones or none";
                     tracing::warn!(file = FILE, error, message);
                 }
                 self.failure = Some(error);
@@ -76,7 +82,7 @@ impl LastGoodFile {
         }
     }
 
-    /// Whether it was this replica's turn to write.
+    /// Returns false if another replica is writing the file.
     fn write(&self, state: &LastGood) -> io::Result<bool> {
         let text = last_good::write(state)?;
         fs::create_dir_all(&self.folder)?;
@@ -85,7 +91,7 @@ impl LastGoodFile {
         match file.try_lock() {
             Err(TryLockError::WouldBlock) => return Ok(false),
             Err(TryLockError::Error(error)) => return Err(error),
-            // Another replica has put it in its place since it was opened.
+            // Another replica has renamed it since it was opened.
             Ok(()) if !same_file(&file, &temporary) => return Ok(false),
             Ok(()) => {}
         }

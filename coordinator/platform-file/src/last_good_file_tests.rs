@@ -1,4 +1,4 @@
-//! Replicas that start while a manifest is invalid, with what one before them found good.
+//! Replicas that start while a manifest is invalid, with the last good manifests of an earlier one.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -31,7 +31,7 @@ struct Replica {
     events: mpsc::Receiver<Event>,
     problems: watch::Receiver<Arc<Vec<Problem>>>,
     task: JoinHandle<()>,
-    /// What is in force: `name=maxJobs` and `set@cluster:streams`.
+    /// The desired state, as `name=maxJobs` and `set@cluster:streams`.
     in_force: Vec<String>,
 }
 
@@ -115,11 +115,11 @@ impl Replica {
     async fn take_in(&mut self) {
         match timeout(PATIENCE, self.events.recv()).await {
             Ok(Some(Event::Desired(desired))) => self.in_force = shown(&desired),
-            other => panic!("no desired state: {other:?}"),
+            other => panic!("expected a desired state: {other:?}"),
         }
     }
 
-    /// Ends the replica once it has done what follows a reading.
+    /// Ends the replica once it has handled its last reading.
     async fn stop(self) {
         drop(self.events);
         timeout(PATIENCE, self.task).await.expect("an end in time").unwrap();
@@ -143,14 +143,14 @@ fn names(folder: &Path) -> BTreeMap<String, u64> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_invalid_edit_outlives_any_number_of_restarts() {
+async fn an_invalid_edit_changes_nothing_across_restarts() {
     let host = Host::with_history().await;
     host.write("a.yaml", &(cluster("a", "-1") + &set("a")));
     host.write("b.yaml", &cluster("b", "3"));
     for _ in 0..2 {
         host.expect_after_start(&["a=1", "b=3", "s@a:2"], 1).await;
     }
-    // Half a file, and a list that is wrong.
+    // Half a file, then an invalid list.
     host.write("a.yaml", &cluster("a", "5")[..60]);
     host.expect_after_start(&["a=1", "b=3", "s@a:2"], 1).await;
     host.write("a.yaml", &(cluster("a", "5") + &set("a")));
@@ -158,13 +158,13 @@ async fn an_invalid_edit_outlives_any_number_of_restarts() {
     host.expect_after_start(&["a=5", "b=3", "s@a:2"], 1).await;
     fs::remove_file(host.manifests().join("list.txt")).unwrap();
     host.expect_after_start(&["a=5", "b=3", "s@a:2"], 1).await;
-    // Once fixed, it comes into force as always.
+    // Once fixed, it comes into force.
     host.write("list.txt", "x\ny\nz\n");
     host.expect_after_start(&["a=5", "b=3", "s@a:3"], 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_live_replica_kept_is_what_the_next_one_keeps() {
+async fn a_restarted_replica_keeps_what_the_running_one_had_in_force() {
     let host = Host::with_history().await;
     let mut replica = host.start().await;
     host.write("b.yaml", &cluster("b", "7"));
@@ -177,18 +177,18 @@ async fn what_a_live_replica_kept_is_what_the_next_one_keeps() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_removed_before_a_restart_does_not_come_back() {
+async fn a_manifest_removed_before_a_restart_does_not_come_back() {
     let host = Host::with_history().await;
     fs::remove_file(host.manifests().join("b.yaml")).unwrap();
     host.write("a.yaml", &cluster("a", "-1"));
     host.expect_after_start(&["a=1"], 1).await;
-    // Nor when a document of its name is written that was invalid from the first day.
+    // Nor if a new, invalid document has its name.
     host.write("b.yaml", &cluster("b", "x"));
     host.expect_after_start(&["a=1"], 2).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_folder_that_is_missing_at_the_start_leaves_all_in_force() {
+async fn without_the_manifests_folder_the_last_good_state_stays_in_force() {
     let host = Host::with_history().await;
     let away = host.dir.path().join("away");
     fs::rename(host.manifests(), &away).unwrap();
@@ -203,7 +203,7 @@ async fn a_folder_that_is_missing_at_the_start_leaves_all_in_force() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_damaged_file_is_ignored_and_written_anew() {
+async fn a_damaged_file_is_ignored_and_rewritten() {
     let host = Host::with_history().await;
     let good = host.kept();
     host.write("b.yaml", &cluster("b", "-2"));
@@ -213,7 +213,7 @@ async fn a_damaged_file_is_ignored_and_written_anew() {
     let damaged: [&[u8]; 5] = [b"", b"\xff\xfe", b"hello\n", &good[..good.len() / 2], &flipped];
     for text in damaged {
         fs::write(host.state().join(FILE), text).unwrap();
-        // What is valid is in force, as on the very first day.
+        // Valid manifests are in force, as at a first start.
         host.expect_after_start(&["a=1", "s@a:2"], 1).await;
         assert!(host.kept() != text);
         host.expect_after_start(&["a=1", "s@a:2"], 1).await;
@@ -223,9 +223,9 @@ async fn a_damaged_file_is_ignored_and_written_anew() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_state_folder_that_takes_no_file_changes_nothing_else() {
+async fn a_replica_works_if_the_last_good_file_cannot_be_written() {
     let host = Host::with_history().await;
-    // A folder of that name cannot be replaced by a file, by whichever user.
+    // No user can replace a folder by a file of its name.
     fs::remove_file(host.state().join(FILE)).unwrap();
     fs::create_dir(host.state().join(FILE)).unwrap();
     let mut replica = host.start().await;
@@ -235,13 +235,13 @@ async fn a_state_folder_that_takes_no_file_changes_nothing_else() {
     assert_eq!(replica.in_force, ["a=1", "b=3", "s@a:2"]);
     replica.stop().await;
     let left: Vec<String> = names(&host.state()).into_keys().collect();
-    assert_eq!(left, [FILE], "something was left behind");
+    assert_eq!(left, [FILE], "a temporary file was left behind");
     host.write("b.yaml", &cluster("b", "-3"));
     host.expect_after_start(&["a=1", "s@a:2"], 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_could_not_be_written_is_written_with_the_next_attempt() {
+async fn a_failed_write_is_repeated_with_the_next_save() {
     let host = Host::with_history().await;
     let mut good = LastGoodFile::new(host.state());
     let state = good.load().unwrap();
@@ -256,7 +256,7 @@ async fn what_could_not_be_written_is_written_with_the_next_attempt() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn replicas_that_write_at_once_leave_one_whole_file() {
+async fn concurrent_writers_leave_one_complete_file() {
     let host = Host::with_history().await;
     for jobs in 10..30 {
         host.write("b.yaml", &cluster("b", &jobs.to_string()));

@@ -43,36 +43,36 @@ use self::state_folder::StateFolder;
 pub struct Settings {
     /// The manifests' folder.
     pub manifests: PathBuf,
-    /// The folder that the replicas share; made where it is missing.
+    /// The folder that the replicas share; created if it is missing.
     pub state_dir: PathBuf,
     /// This replica's name.
     pub identity: String,
     /// Where agents and people reach this replica: HOST:PORT.
     pub address: String,
-    /// How long a leader's heartbeat may stand still before a standby takes over.
+    /// How long a leader's heartbeat may stay unchanged before a standby takes over.
     pub takeover_after: Duration,
     /// How long leadership lasts after a renewal was sent.
     pub leadership: Duration,
-    /// How far clocks may be apart.
+    /// How far clocks may drift apart.
     pub bounds: TimeBounds,
 }
 
 /// Starts the platform on the present runtime.
 ///
 /// # Errors
-/// Where the state folder cannot be made, and where the manifests cannot be read at the first
-/// start. Whatever goes wrong later is logged and tried again.
+/// If the state folder cannot be created, or if the manifests cannot be read at the first start.
+/// Later errors are logged and retried.
 pub async fn start(settings: Settings) -> anyhow::Result<Platform> {
     let state_dir = settings.state_dir.clone();
     let opened = blocking(move || {
         let folder = StateFolder::open(&state_dir)?;
         Ok::<_, io::Error>((Epochs::open(&state_dir)?, folder))
     });
-    let (epochs, folder) = opened.await.with_context(|| {
-        format!("the state folder {} cannot be used", settings.state_dir.display())
-    })?;
+    let (epochs, folder) = opened
+        .await
+        .with_context(|| format!("cannot use the state folder {}", settings.state_dir.display()))?;
     let manifests = std::path::absolute(&settings.manifests)
-        .with_context(|| format!("{:?} is no folder's name", settings.manifests))?;
+        .with_context(|| format!("--manifests {:?}: expected a folder", settings.manifests))?;
     check_first_start(&manifests, &settings.state_dir).await?;
     let (event_sender, events) = mpsc::channel(EVENTS_MAX);
     let (commands, command_receiver) = mpsc::channel(COMMANDS_MAX);
@@ -93,8 +93,8 @@ pub async fn start(settings: Settings) -> anyhow::Result<Platform> {
     Ok(Platform { events, commands, problems, freshness, access, progress, attend: None })
 }
 
-/// Where nothing was ever read, a folder that cannot be read is most often a wrong path. Later it
-/// may come back soon, and the last valid manifests stay in force meanwhile.
+/// Fails if the folder cannot be read at the very first start, most often because of a wrong path.
+/// At a later start the last valid manifests stay in force until the folder can be read.
 async fn check_first_start(manifests: &Path, state_dir: &Path) -> anyhow::Result<()> {
     let (folder, last_good) = (manifests.to_owned(), state_dir.join(last_good::FILE));
     let wrong = blocking(move || match last_good.exists() {
@@ -104,8 +104,8 @@ async fn check_first_start(manifests: &Path, state_dir: &Path) -> anyhow::Result
     match wrong.await {
         None => Ok(()),
         Some(error) => bail!(
-            "--manifests {}: the folder cannot be read ({error}), and no manifest was ever read: \
-             make the folder, or correct the path",
+            "--manifests {}: the folder cannot be read ({error}), and there are no last good \
+             manifests: create the folder, or correct the path",
             manifests.display()
         ),
     }
@@ -116,7 +116,7 @@ async fn blocking<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) 
     match tokio::task::spawn_blocking(work).await {
         Ok(result) => result,
         Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-        // The runtime is shutting down, and this task with it.
+        // The runtime is shutting down and will drop this task.
         Err(_) => std::future::pending().await,
     }
 }

@@ -1,7 +1,6 @@
-//! Keeps the desired state in step with the manifests' folder: it reads all of it after every
-//! change, publishes the result to the driver, and logs each problem once when it appears and once
-//! when it is gone. It starts from the last valid manifests on disk, and keeps that file up to
-//! date.
+//! Keeps the desired state in step with the manifests' folder: reads all of it after every change
+//! and publishes the result to the driver. It starts from the last valid manifests on disk, and
+//! keeps that file up to date.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -22,9 +21,9 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use super::blocking;
 use super::last_good_file::LastGoodFile;
 
-/// Changes are gathered until nothing has changed for so long, since a save is several.
+/// Changes are gathered until there was none for this long, because one save is several changes.
 const QUIET: Duration = Duration::from_millis(25);
-/// Rounds of gathering: a folder that never comes to rest is read all the same.
+/// The most rounds of gathering: a folder that changes all the time is read nevertheless.
 const ROUNDS_MAX: usize = 10;
 /// How often every file's stamp is compared.
 const RESCAN: Duration = Duration::from_secs(5);
@@ -37,14 +36,14 @@ pub(crate) struct ManifestWatcher {
     freshness: watch::Sender<Freshness>,
 }
 
-/// What is read and watched on the threads for blocking work.
+/// The state of the reader, used on the threads for blocking work.
 struct State {
     root: PathBuf,
     catalog: Catalog,
     last_good_file: LastGoodFile,
     watcher: Watcher,
     stamps: Vec<(PathBuf, Stamp)>,
-    /// What of the folder could not be read at the last reading.
+    /// What could not be read at the last reading.
     unread: Option<String>,
 }
 
@@ -62,7 +61,7 @@ impl ManifestWatcher {
         Self { state, wakes, desired_publisher, freshness }
     }
 
-    /// Runs until the driver is gone.
+    /// Runs until the driver has ended.
     pub(crate) async fn run(mut self) {
         let mut rescans = interval(RESCAN);
         rescans.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -146,9 +145,9 @@ impl State {
         self.stamps != self.current_stamps()
     }
 
-    /// Reads until everything that was read was watched before.
+    /// Reads the folder, again if it was not watched completely before.
     fn read(&mut self) -> Reading {
-        // A change during the reading must differ from what is remembered.
+        // Stamps from before the reading, so that the next check finds a change during it.
         let before: BTreeMap<PathBuf, Stamp> = self.current_stamps().into_iter().collect();
         let mut reading = self.catalog.read();
         for _ in 0..ROUNDS_MAX {
@@ -184,8 +183,8 @@ impl State {
     }
 }
 
-/// The first thing in and below `root` that cannot be read at present. Its last content is still in
-/// force, and may be out of date.
+/// The first file or folder in `root` that cannot be read now. Its last content is still in force,
+/// and may be out of date.
 fn unread(root: &Path) -> Option<String> {
     let listing = folder::list(root);
     if let Some((_, problem)) = listing.unknown.first() {
@@ -193,7 +192,7 @@ fn unread(root: &Path) -> Option<String> {
     }
     listing.files.iter().find_map(|file| {
         let error = readable(&root.join(file)).err()?;
-        Some(format!("{file}: it cannot be read ({error})"))
+        Some(format!("{file}: cannot be read ({error})"))
     })
 }
 

@@ -1,4 +1,4 @@
-//! A folder that changes under a running platform in every way that folders do.
+//! Changes of the manifests' folder under a running platform.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -60,7 +60,7 @@ impl Watched {
     async fn desired(&mut self) -> Arc<Desired> {
         match timeout(PROMPT, self.events.recv()).await {
             Ok(Some(Event::Desired(desired))) => desired,
-            other => panic!("no desired state: {other:?}"),
+            other => panic!("expected a desired state: {other:?}"),
         }
     }
 
@@ -104,21 +104,21 @@ async fn edits_replacements_and_removals_are_seen() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_half_written_file_changes_nothing_until_it_is_whole() {
+async fn a_half_written_file_changes_nothing_until_it_is_complete() {
     let mut folder = Watched::new(one).await;
     assert_eq!(folder.jobs().await, 1);
     let whole = manifest(2);
     fs::write(folder.root.join("a.yaml"), &whole[..whole.len() - 20]).unwrap();
-    // The moment at which it was empty may be seen too, and changes nothing either.
+    // The watcher may also see the empty file, which changes nothing either.
     let broken = folder.problems.wait_for(|all| all.iter().any(|problem| problem.line > 0));
     assert_eq!(timeout(PROMPT, broken).await.unwrap().unwrap()[0].file, "a.yaml");
     fs::write(folder.root.join("a.yaml"), whole).unwrap();
-    assert_eq!(folder.jobs().await, 2, "something was in force in between");
+    assert_eq!(folder.jobs().await, 2, "another desired state was in force in between");
     folder.problems(0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_config_map_that_is_swapped_is_seen() {
+async fn an_atomic_update_of_a_config_map_volume_is_seen() {
     let version = |root: &Path, name: &str, jobs: u32| {
         fs::create_dir(root.join(name)).unwrap();
         fs::write(root.join(name).join("a.yaml"), manifest(jobs)).unwrap();
@@ -152,7 +152,7 @@ async fn a_link_out_of_the_folder_and_a_linked_folder_are_followed() {
     fs::write(folder.base.join("elsewhere/real.yaml"), manifest(2)).unwrap();
     assert_eq!(folder.jobs().await, 2);
 
-    // The folder's own name becomes a link, as a deployment by symlink does it.
+    // The folder's own name becomes a link, as in a deployment by symlink.
     for jobs in 3..5 {
         let real = folder.base.join(format!("release-{jobs}"));
         fs::create_dir(&real).unwrap();
@@ -169,7 +169,7 @@ async fn a_link_out_of_the_folder_and_a_linked_folder_are_followed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_deleted_folder_leaves_all_in_force_until_it_is_back() {
+async fn a_deleted_folder_changes_nothing_until_it_is_back() {
     let mut folder = Watched::new(one).await;
     assert_eq!(folder.jobs().await, 1);
     for jobs in 2..4 {
@@ -180,7 +180,7 @@ async fn a_deleted_folder_leaves_all_in_force_until_it_is_back() {
         fs::create_dir(&fresh).unwrap();
         fs::write(fresh.join("a.yaml"), manifest(jobs)).unwrap();
         fs::rename(&fresh, &folder.root).unwrap();
-        assert_eq!(folder.jobs().await, jobs, "something was in force in between");
+        assert_eq!(folder.jobs().await, jobs, "another desired state was in force in between");
         folder.problems(0).await;
     }
     folder.write(7);
@@ -188,7 +188,7 @@ async fn a_deleted_folder_leaves_all_in_force_until_it_is_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_list_of_streams_is_watched_wherever_it_lies() {
+async fn a_list_of_streams_in_a_hidden_folder_is_watched() {
     let set = "---\napiVersion: leasehold.dev/v1alpha1\nkind: StreamSet\nmetadata: {name: s}\n\
                spec: {cluster: a, streamsFrom: [{file: .lists/all.txt}]}\n";
     let mut folder = Watched::new(|_, root| {
@@ -205,7 +205,7 @@ async fn a_list_of_streams_is_watched_wherever_it_lies() {
 }
 
 #[tokio::test]
-async fn a_folder_that_cannot_be_read_confirms_nothing() {
+async fn an_unreadable_folder_does_not_confirm_the_desired_state() {
     let mut watched =
         Watched::new(|_, root| fs::write(root.join("a.yaml"), manifest(1)).unwrap()).await;
     let is_confirmed = |it: &Freshness| it.confirmed_at.is_some() && it.trouble.is_none();

@@ -1,9 +1,9 @@
-//! The state folder itself: whether it is still the one that this replica began with. An
-//! administrator may delete it, replace it or restore it from a copy while replicas run. Its
-//! content then misses epochs that were led and workers that hold leases.
+//! Checks that the state folder is still the one that this replica started with. An administrator
+//! may delete it, replace it or restore it from a copy while replicas run. The content then lacks
+//! epochs that were led and workers that hold leases.
 //!
-//! The folder is known by its device and inode, and by a random id in a file of it, which an inode
-//! that is used again does not have.
+//! The folder is identified by its device and inode, and by a random id in a file, because an inode
+//! may be reused.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -18,7 +18,7 @@ use super::epochs::{numbered, sync_folder, write_durably};
 /// The file with the folder's id.
 const ID_FILE: &str = "folder.id";
 
-/// The state folder as it was when this replica began.
+/// The state folder as it was when this replica started.
 #[derive(Clone, Debug)]
 pub(crate) struct StateFolder {
     path: PathBuf,
@@ -26,7 +26,7 @@ pub(crate) struct StateFolder {
     lost: Arc<Mutex<Option<String>>>,
 }
 
-/// What a folder is known by.
+/// Identifies a folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct FolderIdentity {
     device: u64,
@@ -36,7 +36,7 @@ struct FolderIdentity {
 }
 
 impl StateFolder {
-    /// Makes the folder where it is missing, and gives it an id where it has none.
+    /// Creates the folder if it is missing, and gives it an id if it has none.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         fs::create_dir_all(path)?;
         let file = path.join(ID_FILE);
@@ -44,7 +44,7 @@ impl StateFolder {
             let id = fastrand::u128(..);
             let temporary = path.join(format!("{ID_FILE}.{id:032x}.tmp"));
             write_durably(&temporary, format!("{id:032x}\n").as_bytes())?;
-            // Of replicas that start together, one gives it.
+            // If several replicas start together, one of them sets the id.
             let linked = fs::hard_link(&temporary, &file);
             let _ = fs::remove_file(&temporary);
             linked.or_else(|error| match error.kind() {
@@ -76,7 +76,9 @@ impl StateFolder {
         let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
         match (&*lost, &text) {
             (None, Some(text)) => tracing::error!("{text}"),
-            (Some(_), None) => tracing::warn!("the state folder is back: this replica goes on"),
+            (Some(_), None) => {
+                tracing::warn!("the state folder is back: this replica can lead again")
+            }
             (None, None) | (Some(_), Some(_)) => {}
         }
         lost.clone_from(&text);
@@ -88,8 +90,8 @@ impl StateFolder {
         self.lost.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Sees to it that no epoch up to this one is led again by those who find another folder here:
-    /// a claim of its number that says nothing else.
+    /// Writes an empty claim for this epoch into the folder that now has this path, so that no
+    /// replica that starts on it leads this epoch or an earlier one again.
     pub(crate) fn mark_led(&self, epoch: Epoch) -> io::Result<()> {
         let epochs = self.path.join("epochs");
         fs::create_dir_all(&epochs)?;
@@ -107,8 +109,8 @@ impl StateFolder {
 
     fn instructions(&self, what: &str) -> String {
         format!(
-            "the state folder {} {what} under this running replica: it no longer leads and grants \
-             nothing. Put the same folder back, or else find out who did that and restart every \
+            "the state folder {} {what} while this replica was running: it no longer leads and \
+             grants nothing. Restore the same folder, or find the cause and restart every \
              coordinator that uses it: see \"The state folder was deleted beside running \
              coordinators\" in docs/OPERATIONS.md",
             self.path.display()
@@ -129,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_that_is_deleted_emptied_or_replaced_is_another_one_until_it_is_back() {
+    fn a_deleted_emptied_or_replaced_folder_fails_the_check_until_it_is_back() {
         let parent = tempfile::tempdir().unwrap();
         let (path, aside) = (parent.path().join("state"), parent.path().join("aside"));
         let folder = StateFolder::open(&path).unwrap();

@@ -1,5 +1,5 @@
-//! The admin service: questions to the driver's core and the few orders that people give. Every
-//! refusal names what was wrong, and a replica that does not lead names the one that does.
+//! The admin service: queries of the driver's core, and the few orders that people give. Every
+//! error says what is wrong. A replica that does not lead returns the leader's address.
 
 mod changes;
 mod cursor;
@@ -26,7 +26,7 @@ use self::cursor::{PageSize, PipelineCursor, StreamCursor, WorkerCursor};
 use self::error::AdminError;
 use crate::grpc::bearer::bearer;
 
-/// Watchers at once.
+/// The most concurrent watchers.
 const WATCHERS_MAX: usize = 64;
 
 /// The admin service of one cell.
@@ -38,12 +38,12 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// The service over a driver, for those whom `access` lets in.
+    /// The service over a driver; `access` authorizes the callers.
     pub fn new(handle: Handle, access: Access) -> Self {
         Self { handle, access, watchers: Arc::new(Semaphore::new(WATCHERS_MAX)) }
     }
 
-    /// Whether the caller may have what it wants.
+    /// Checks that the caller may have what it wants.
     async fn allow<T>(&self, request: &Request<T>, wants: Wants) -> Result<(), AdminError> {
         let token = bearer(request.metadata());
         Ok(self.access.ask(token, request.remote_addr(), wants).await?)
@@ -86,7 +86,7 @@ impl Admin {
     }
 }
 
-/// Whose a stream is: a share is its pipeline's.
+/// The object that a stream belongs to: its set or, for a share, its pipeline.
 fn subject_of(key: &StreamKey) -> Subject {
     match ShareKey::of(key) {
         Some(share) => Subject::Pipeline(share.pipeline),
@@ -323,9 +323,9 @@ impl AdminService for Admin {
         let subject = cluster.clone().map_or(Subject::All, Subject::Cluster);
         let replay = changes::replay_duration(&request.get_ref().replay)?;
         self.allow(&request, Wants::Read(subject)).await?;
-        let place = Arc::clone(&self.watchers).try_acquire_owned();
-        let place = place.map_err(|_| AdminError::TooMany("watchers", WATCHERS_MAX))?;
-        // Subscribed before the core is asked, so that nothing in between is missed.
+        let permit = Arc::clone(&self.watchers).try_acquire_owned();
+        let permit = permit.map_err(|_| AdminError::TooMany("watchers", WATCHERS_MAX))?;
+        // Subscribes before the core is asked, so that no change in between is missed.
         let changes = self.handle.replay(replay).map_err(|_| AdminError::Stopped)?;
         let wanted = cluster.clone();
         self.ask("WatchChanges", move |core, now| match wanted {
@@ -335,7 +335,7 @@ impl AdminService for Admin {
             Some(_) | None => Ok(()),
         })
         .await?;
-        Ok(Response::new(Box::pin(changes::watch(changes, cluster, place))))
+        Ok(Response::new(Box::pin(changes::watch(changes, cluster, permit))))
     }
 
     async fn drain_worker(
@@ -367,7 +367,7 @@ impl AdminService for Admin {
                 return Err(AdminError::Connected(key));
             }
             tracing::warn!(cluster = %key.cluster, worker = %key.worker, "declared gone");
-            // All that it has ends, from the next turn on.
+            // The core frees all of it in the next turns.
             let freed = proto::DeclareWorkerGoneResponse {
                 slots_freed: worker.committed,
                 streams_freed: wire::count(worker.streams),

@@ -1,5 +1,5 @@
-//! The gRPC port: sessions, admin, health and reflection, with a limit on everything that a peer
-//! can make grow.
+//! The gRPC port: sessions, admin, health and reflection. Every resource that a peer uses is
+//! limited.
 
 pub mod bearer;
 mod codec;
@@ -35,41 +35,41 @@ use crate::tls::Certificates;
 
 /// Connections beyond the sessions': people, probes, and agents that are about to be refused.
 const CONNECTIONS_SPARE: usize = 1_024;
-/// Streams of one connection. An agent has one; a proxy may gather many agents.
+/// The most streams of one connection. An agent has one; a proxy may serve many agents.
 const STREAMS_PER_CONNECTION_MAX: u32 = 256;
 /// Bytes of a request's headers.
 const HEADER_BYTES_MAX: u32 = 16 * 1024;
-/// Bytes that one stream may have on their way to us.
+/// Bytes that one stream may have in flight to this replica.
 const STREAM_WINDOW_BYTES: u32 = 256 * 1024;
-/// Bytes that one connection may have on their way to us.
+/// Bytes that one connection may have in flight to this replica.
 const CONNECTION_WINDOW_BYTES: u32 = 1024 * 1024;
-/// How long a connection may be silent until it is asked whether it is alive, and then until it
-/// is closed.
+/// After how long without traffic a connection gets a keepalive ping, and how long the answer may
+/// take.
 const KEEPALIVE: Duration = Duration::from_secs(10);
 
-/// What the port is made of.
+/// The parts of the port.
 #[derive(Debug)]
 pub struct GrpcPort {
     /// This replica's name, for its peers.
     pub identity: String,
     /// Its socket.
     pub socket: TcpListener,
-    /// What it proves itself with; plain text without it.
+    /// The port's certificates; plain text without them.
     pub tls: Option<Certificates>,
-    /// The way of sessions to the driver.
+    /// The driver's port for sessions.
     pub sessions: SessionPort,
     /// The admin service.
     pub admin: Admin,
-    /// The way of people to the driver.
+    /// The driver's port for people.
     pub handle: Handle,
-    /// How the leader is reached where another replica leads.
+    /// How this replica connects to a leader elsewhere.
     pub reach: PeerTransport,
 }
 
 /// Serves the port until `stop`, and then until its streams have ended.
 ///
 /// # Errors
-/// Where the services cannot be set up.
+/// If the services cannot be set up.
 pub async fn serve(port: GrpcPort, stop: impl Future<Output = ()>) -> anyhow::Result<()> {
     let preface = match port.tls {
         Some(_) => Preface::Tls,

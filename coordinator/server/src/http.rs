@@ -23,27 +23,27 @@ use tower::limit::ConcurrencyLimitLayer;
 
 use crate::grpc::incoming::{Listener, Preface};
 
-/// Connections at once.
+/// The most concurrent connections.
 const CONNECTIONS_MAX: usize = 256;
-/// Requests at once.
+/// The most concurrent requests.
 const REQUESTS_MAX: usize = 64;
 /// How long a connection may be idle; longer than scrapers pause.
 const IDLE_MAX: Duration = Duration::from_secs(120);
-/// How long a scrape waits for fresh figures before it takes the last ones.
-const FIGURES_WITHIN: Duration = Duration::from_secs(1);
+/// How long a scrape waits for fresh values before it uses the last ones.
+const REFRESH_TIMEOUT: Duration = Duration::from_secs(1);
 /// The Prometheus text format.
 const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
-/// What is answered to any other path.
+/// The answer for any other path.
 const PATHS: &str = "no such path: use /livez, /readyz, /healthz or /metrics\n";
 
-/// What the port answers from.
+/// The state of the port.
 #[derive(Clone, Debug)]
 pub struct HttpState {
-    /// What probes are answered.
+    /// Answers the probes.
     pub health: Arc<Health>,
-    /// The way to the driver.
+    /// The driver's handle.
     pub handle: Handle,
-    /// Where gRPC is served instead.
+    /// The address of the gRPC port.
     pub grpc: SocketAddr,
     /// The metrics, as Prometheus collects them.
     pub registry: Registry,
@@ -52,7 +52,7 @@ pub struct HttpState {
 /// Serves the port until `stop`.
 ///
 /// # Errors
-/// Where the socket fails.
+/// If the socket fails.
 pub async fn serve(
     socket: TcpListener,
     state: HttpState,
@@ -71,7 +71,7 @@ pub async fn serve(
     Ok(())
 }
 
-/// Answers a gRPC client, which took this port for the other one, with a gRPC status.
+/// Answers unknown paths; a gRPC client that dialled the wrong port gets a gRPC status.
 async fn unknown(State(state): State<HttpState>, headers: HeaderMap) -> Response {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
     if !kind.is_some_and(|kind| kind.starts_with("application/grpc")) {
@@ -103,7 +103,7 @@ fn answer(health: Result<(), String>) -> Response {
 async fn metrics(State(state): State<HttpState>) -> Response {
     let metrics = &state.handle.metrics;
     let fleet = state.handle.ask(Fleet::of);
-    if let Ok(Ok(fleet)) = timeout(FIGURES_WITHIN, fleet).await {
+    if let Ok(Ok(fleet)) = timeout(REFRESH_TIMEOUT, fleet).await {
         metrics.set_fleet(fleet);
     }
     match exposition(&state.registry) {

@@ -12,7 +12,7 @@ use crate::grpc::handshake::Handshakes;
 use crate::grpc::incoming::{Listener, Preface};
 use crate::tls::Certificates;
 
-/// Connections at once: API servers keep a few open each.
+/// The most concurrent connections: each API server keeps a few open.
 const CONNECTIONS_MAX: usize = 256;
 /// How long a connection may be idle; longer than the API server keeps one.
 const IDLE_MAX: Duration = Duration::from_secs(120);
@@ -21,16 +21,16 @@ const IDLE_MAX: Duration = Duration::from_secs(120);
 pub struct Https {
     /// Its socket.
     pub socket: TcpListener,
-    /// What it proves itself with.
+    /// The port's certificates.
     pub certificates: Certificates,
-    /// What it answers, counted in these metrics.
+    /// Makes the router, which counts in these metrics.
     pub router: Box<dyn FnOnce(Arc<Metrics>) -> Router + Send>,
 }
 
 /// Serves the port until `stop`.
 ///
 /// # Errors
-/// Where the socket fails.
+/// If the socket fails.
 pub async fn serve(
     https: Https,
     metrics: Arc<Metrics>,

@@ -1,5 +1,5 @@
 //! The coordinator's ports: gRPC for agents, people and autoscalers, HTTP for probes and metrics,
-//! and what they prove themselves with.
+//! and their TLS certificates.
 
 pub mod admin;
 pub mod grpc;

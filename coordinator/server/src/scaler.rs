@@ -1,6 +1,6 @@
-//! What autoscalers ask: KEDA by its own interface, Prometheus by a gauge. Every replica answers
-//! from its own view of the desired state; a view that may be out of date is an error, never a
-//! number, so that no autoscaler scales in because a coordinator was away.
+//! KEDA's external scaler. Every replica answers from its own view of the desired state. A view
+//! that may be out of date gives an error, never a number, so that no autoscaler scales in because
+//! a coordinator was away.
 
 mod demand_stream;
 mod query;
@@ -23,13 +23,13 @@ use tonic::{Request, Response, Status};
 use self::demand_stream::DemandStream;
 use self::query::{ClassQuery, Metric};
 
-/// Streams at once: each class may have both.
+/// The most concurrent streams: each class may have both.
 const STREAMS_MAX: usize = 2 * CLUSTERS_MAX;
 /// Bytes of one request.
 const REQUEST_BYTES_MAX: usize = 64 * 1024;
 
-/// KEDA's external scaler over one replica's view. Nobody has to prove anything: KEDA has nothing
-/// to prove itself with, and all that is told is the load of classes.
+/// KEDA's external scaler over one replica's view. It does not authenticate callers: KEDA sends no
+/// token, and the answers contain only the load of classes.
 #[derive(Debug)]
 pub struct Scaler {
     view: Arc<View>,
@@ -52,11 +52,13 @@ impl Scaler {
     where
         T: Clone + PartialEq + Send + 'static,
     {
-        let asked = ClassQuery::parse(reference)?;
-        let place = Arc::clone(&self.streams).try_acquire_owned().map_err(|_| {
-            Status::resource_exhausted(format!("all {STREAMS_MAX} streams of scalers are taken"))
+        let query = ClassQuery::parse(reference)?;
+        let permit = Arc::clone(&self.streams).try_acquire_owned().map_err(|_| {
+            Status::resource_exhausted(format!(
+                "too many streams of scalers: at most {STREAMS_MAX} at once; try again later"
+            ))
         })?;
-        let watching = DemandStream::new(Arc::clone(&self.view), asked, answer, place);
+        let watching = DemandStream::new(Arc::clone(&self.view), query, answer, permit);
         Ok(Response::new(Box::pin(futures_util::stream::unfold(watching, DemandStream::next))))
     }
 }
@@ -72,8 +74,8 @@ impl ExternalScaler for Scaler {
         &self,
         request: Request<proto::ScaledObjectRef>,
     ) -> Result<Response<proto::IsActiveResponse>, Status> {
-        let asked = ClassQuery::parse(request.get_ref())?;
-        Ok(Response::new(query::activity(asked.demand(&self.view, clock::now())?)))
+        let class = ClassQuery::parse(request.get_ref())?;
+        Ok(Response::new(query::activity(class.demand(&self.view, clock::now())?)))
     }
 
     async fn stream_is_active(
@@ -87,8 +89,8 @@ impl ExternalScaler for Scaler {
         &self,
         request: Request<proto::ScaledObjectRef>,
     ) -> Result<Response<proto::GetMetricSpecResponse>, Status> {
-        let asked = ClassQuery::parse(request.get_ref())?;
-        Ok(Response::new(query::specs(asked.demand(&self.view, clock::now())?)))
+        let class = ClassQuery::parse(request.get_ref())?;
+        Ok(Response::new(query::specs(class.demand(&self.view, clock::now())?)))
     }
 
     async fn get_metrics(
@@ -97,9 +99,9 @@ impl ExternalScaler for Scaler {
     ) -> Result<Response<proto::GetMetricsResponse>, Status> {
         let request = request.get_ref();
         let reference = request.scaled_object_ref.as_ref();
-        let asked = ClassQuery::parse(reference.unwrap_or(&proto::ScaledObjectRef::default()))?;
+        let class = ClassQuery::parse(reference.unwrap_or(&proto::ScaledObjectRef::default()))?;
         let metric = Metric::parse(&request.metric_name)?;
-        let demand = asked.demand(&self.view, clock::now())?;
+        let demand = class.demand(&self.view, clock::now())?;
         Ok(Response::new(query::value(metric, demand)))
     }
 

@@ -1,6 +1,6 @@
-//! What the ports prove themselves with, and how it comes from files. A connection is made with
-//! what is newest at its handshake and keeps it to its end; files that cannot be used are named
-//! with their flag and what is wrong with them, and never replace what can be used.
+//! TLS configurations of the ports, from files or from the platform. A connection uses the newest
+//! certificate at its handshake. An error names the flag, the file and the problem, and files with
+//! an error never replace a working configuration.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,38 +20,38 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep};
 use tonic::transport::{Certificate, ClientTlsConfig};
 
-/// Bytes of one file of certificates or keys.
+/// The largest file of certificates or keys, in bytes.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
-/// Certificates of one file.
+/// The most certificates in one file.
 const CERTIFICATES_MAX: usize = 1_024;
-/// How often files are read that nothing was heard of.
-const LOOK_EVERY: Duration = Duration::from_secs(30);
-/// Certificate and key are replaced one after the other: what does not fit is looked at again
-/// after so long before it counts as broken.
-const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(1);
-/// Rounds of watching files whose links change all the time.
+/// How often files are read without a notification.
+const POLL_INTERVAL: Duration = Duration::from_secs(30);
+/// Certificate and key are replaced one after the other: an error is logged only if it lasts this
+/// long.
+const ERROR_GRACE: Duration = Duration::from_secs(1);
+/// The most rounds of watching files whose links keep changing.
 const ROUNDS_MAX: usize = 4;
-/// The protocols that are spoken over TLS (RFC 7301).
+/// The ALPN names of the protocols (RFC 7301).
 const ALPN_HTTP2: &[u8] = b"h2";
 const ALPN_HTTP1: &[u8] = b"http/1.1";
 
-/// The newest of what a port proves itself with.
+/// The newest TLS configurations of a port.
 pub type Certificates = watch::Receiver<ServerConfigs>;
 
-/// What a port proves itself with.
+/// The TLS configurations of a port.
 #[derive(Clone, Debug)]
 pub struct ServerConfigs {
     /// TLS 1.2 and 1.3 with HTTP/2, for gRPC.
     pub config: Arc<ServerConfig>,
-    /// The same with HTTP/1.1 too, for clients without certificates: API servers that call the
-    /// webhook want it so.
+    /// The same for HTTP/2 and HTTP/1.1 without client certificates, for API servers that call the
+    /// webhook.
     pub https: Arc<ServerConfig>,
-    /// When the certificate ends, where there is one and it says so.
+    /// When the certificate ends, if there is one.
     pub expires_at: Option<UnixTime>,
 }
 
 impl ServerConfigs {
-    /// Nothing to prove itself with, until there is something: each handshake fails.
+    /// Configurations without a certificate: each handshake fails.
     #[must_use]
     pub fn nothing() -> Self {
         let config = builder().with_no_client_auth().with_cert_resolver(Arc::new(NoCertificate));
@@ -63,7 +63,7 @@ impl ServerConfigs {
     /// every client needs a certificate that one of these has signed.
     ///
     /// # Errors
-    /// Where they do not belong together, or cannot be used.
+    /// If they do not belong together, or cannot be used.
     pub fn new(
         chain: Vec<CertificateDer<'static>>,
         key: PrivateKeyDer<'static>,
@@ -94,14 +94,14 @@ fn builder() -> ConfigBuilder<ServerConfig, WantsVerifier> {
         .expect("the provider has ciphers for TLS 1.2 and 1.3")
 }
 
-/// The end of a certificate's time; none where it cannot be read.
+/// When a certificate ends; `None` if it cannot be decoded.
 fn expires_at(certificate: &CertificateDer<'static>) -> Option<UnixTime> {
     let (_, parsed) = x509_parser::parse_x509_certificate(certificate).ok()?;
     let seconds = u64::try_from(parsed.validity().not_after.timestamp()).ok()?;
     Some(UnixTime::since_unix_epoch(Duration::from_secs(seconds)))
 }
 
-/// Has no certificate for anybody.
+/// A resolver without a certificate.
 #[derive(Debug)]
 struct NoCertificate;
 
@@ -111,13 +111,13 @@ impl ResolvesServerCert for NoCertificate {
     }
 }
 
-/// What there is to serve with as the platform makes certificates. Must run within a Tokio runtime.
+/// Serves with the platform's certificates. Must run within a Tokio runtime.
 #[must_use]
-pub fn from_platform(mut made: ServingCertificates) -> Certificates {
+pub fn from_platform(mut issued: ServingCertificates) -> Certificates {
     let (serving, certificates) = watch::channel(ServerConfigs::nothing());
     tokio::spawn(async move {
         loop {
-            let newest = made.borrow_and_update().clone();
+            let newest = issued.borrow_and_update().clone();
             match newest.map(|it| ServerConfigs::new(it.chain.clone(), it.key.clone_key(), None)) {
                 None => {}
                 Some(Ok(newest)) => drop(serving.send_replace(newest)),
@@ -126,7 +126,7 @@ pub fn from_platform(mut made: ServingCertificates) -> Certificates {
                 }
             }
             tokio::select! {
-                changed = made.changed() => if changed.is_err() { return },
+                changed = issued.changed() => if changed.is_err() { return },
                 () = serving.closed() => return,
             }
         }
@@ -134,23 +134,23 @@ pub fn from_platform(mut made: ServingCertificates) -> Certificates {
     certificates
 }
 
-/// What to dial another replica with, by the newest of its authorities.
+/// The TLS configuration for dialling another replica, with its newest authorities.
 ///
 /// # Errors
-/// Where the authorities are not known yet, or their file cannot be read.
+/// If the authorities are not known yet, or their file cannot be read.
 pub async fn client_tls(trust: &Trust) -> anyhow::Result<ClientTlsConfig> {
     let authorities = Certificate::from_pem(trust.authorities().await?);
     Ok(ClientTlsConfig::new().ca_certificate(authorities).domain_name(trust.server_name()))
 }
 
-/// The files that TLS is made of.
+/// The files for TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
     /// Certificate chain.
     pub cert: PathBuf,
     /// Its private key.
     pub key: PathBuf,
-    /// Who signs clients' certificates; with it, every client needs one.
+    /// The authorities of client certificates; with it, every client needs a certificate.
     pub client_ca: Option<PathBuf>,
 }
 
@@ -163,17 +163,17 @@ impl TlsFiles {
         self.serving(&self.texts()?)
     }
 
-    /// Reads the files, and again whenever they change, for as long as somebody looks at the
-    /// result. Must run within a Tokio runtime.
+    /// Reads the files now, and again whenever they change, until the receiver is dropped. Must run
+    /// within a Tokio runtime.
     ///
     /// # Errors
-    /// As [`Self::read`], of the files as they are now; later it is logged, and what was read
-    /// before stays in force.
+    /// As [`Self::read`], for the files as they are now. Later errors are logged, and the last good
+    /// files stay in use.
     pub fn follow(self) -> anyhow::Result<Certificates> {
         let texts = self.texts()?;
         let (serving, certificates) = watch::channel(self.serving(&texts)?);
         let (watcher, wakes) = Watcher::new();
-        let follower = FileReloader { files: Arc::new(self), texts, serving, complaint: None };
+        let follower = FileReloader { files: Arc::new(self), texts, serving, error: None };
         tokio::spawn(follower.run(watcher, wakes));
         Ok(certificates)
     }
@@ -189,8 +189,9 @@ impl TlsFiles {
 
     fn serving(&self, texts: &FileContents) -> anyhow::Result<ServerConfigs> {
         let chain = certificates("--tls-cert", &self.cert, &texts.cert)?;
-        let key = PrivateKeyDer::from_pem_slice(&texts.key)
-            .with_context(|| format!("--tls-key {}: no private key", self.key.display()))?;
+        let key = PrivateKeyDer::from_pem_slice(&texts.key).with_context(|| {
+            format!("--tls-key {}: expected a private key (PEM)", self.key.display())
+        })?;
         let clients = match (&self.client_ca, &texts.client_ca) {
             (Some(file), Some(text)) => Some(authorities(file, text)?),
             _ => None,
@@ -207,7 +208,7 @@ impl TlsFiles {
     }
 }
 
-/// What the files say.
+/// The contents of the files.
 #[derive(Clone, PartialEq, Eq)]
 struct FileContents {
     cert: Vec<u8>,
@@ -223,10 +224,10 @@ fn certificates(
     let named = || format!("{flag} {}", file.display());
     let mut all = Vec::new();
     for certificate in CertificateDer::pem_slice_iter(pem) {
-        all.push(certificate.with_context(|| format!("{}: bad PEM", named()))?);
+        all.push(certificate.with_context(|| format!("{}: not valid PEM", named()))?);
     }
     match all.len() {
-        0 => bail!("{}: no certificate (PEM) in it", named()),
+        0 => bail!("{}: expected a certificate (PEM)", named()),
         1..=CERTIFICATES_MAX => Ok(all),
         _ => bail!("{}: more than {CERTIFICATES_MAX} certificates", named()),
     }
@@ -256,17 +257,17 @@ fn read(flag: &str, file: &Path) -> anyhow::Result<Vec<u8>> {
 /// Reads the files again when they change.
 struct FileReloader {
     files: Arc<TlsFiles>,
-    /// What is in force.
+    /// The contents in use.
     texts: FileContents,
     serving: watch::Sender<ServerConfigs>,
-    complaint: Option<ReloadError>,
+    error: Option<ReloadError>,
 }
 
-/// What is wrong with the files as they are.
+/// The problem of the files as they are now.
 struct ReloadError {
     problem: String,
     since: Instant,
-    is_said: bool,
+    is_logged: bool,
 }
 
 impl FileReloader {
@@ -274,7 +275,7 @@ impl FileReloader {
         let mut is_notified = true;
         loop {
             let files = Arc::clone(&self.files);
-            let look = tokio::task::spawn_blocking(move || {
+            let check = tokio::task::spawn_blocking(move || {
                 let paths = files.paths();
                 let mut texts = files.texts();
                 for _ in 0..ROUNDS_MAX {
@@ -285,19 +286,19 @@ impl FileReloader {
                 }
                 (watcher, texts)
             });
-            // It fails where the runtime ends, and this task with it.
-            let Ok((back, texts)) = look.await else { return };
+            // Fails only if the runtime shuts down, which also ends this task.
+            let Ok((back, texts)) = check.await else { return };
             watcher = back;
-            let next_look = self.take(texts);
+            let next_check = self.take(texts);
             tokio::select! {
                 () = self.serving.closed() => return,
                 woken = wakes.recv(), if is_notified => is_notified = woken.is_some(),
-                () = sleep(next_look) => {}
+                () = sleep(next_check) => {}
             }
         }
     }
 
-    /// Puts what was read in force, and says when to look again.
+    /// Uses the files if they are valid. Returns when to check again.
     fn take(&mut self, texts: anyhow::Result<FileContents>) -> Duration {
         let read = texts.and_then(|texts| {
             let is_new = texts != self.texts;
@@ -313,32 +314,32 @@ impl FileReloader {
                 );
                 self.texts = texts;
                 self.serving.send_replace(serving);
-                self.complaint = None;
-                LOOK_EVERY
+                self.error = None;
+                POLL_INTERVAL
             }
             Ok((_, None)) => {
-                if self.complaint.take().is_some_and(|complaint| complaint.is_said) {
-                    tracing::info!("the files for TLS are good again");
+                if self.error.take().is_some_and(|error| error.is_logged) {
+                    tracing::info!("the TLS files are valid again");
                 }
-                LOOK_EVERY
+                POLL_INTERVAL
             }
-            Err(error) => self.complain(format!("{error:#}")),
+            Err(error) => self.note_error(format!("{error:#}")),
         }
     }
 
-    fn complain(&mut self, problem: String) -> Duration {
+    fn note_error(&mut self, problem: String) -> Duration {
         let now = Instant::now();
-        let known = self.complaint.take().filter(|known| known.problem == problem);
-        let mut complaint = known.unwrap_or(ReloadError { problem, since: now, is_said: false });
-        let is_old = now.duration_since(complaint.since) >= LOOK_AGAIN_AFTER;
-        if is_old && !complaint.is_said {
-            complaint.is_said = true;
-            let problem = &complaint.problem;
+        let known = self.error.take().filter(|known| known.problem == problem);
+        let mut error = known.unwrap_or(ReloadError { problem, since: now, is_logged: false });
+        let is_old = now.duration_since(error.since) >= ERROR_GRACE;
+        if is_old && !error.is_logged {
+            error.is_logged = true;
+            let problem = &error.problem;
             tracing::warn!(%problem, "cannot use the new TLS files: the old ones stay in use");
         }
-        let next_look = if complaint.is_said { LOOK_EVERY } else { LOOK_AGAIN_AFTER };
-        self.complaint = Some(complaint);
-        next_look
+        let next_check = if error.is_logged { POLL_INTERVAL } else { ERROR_GRACE };
+        self.error = Some(error);
+        next_check
     }
 }
 
@@ -353,31 +354,31 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_good_is_said_once_it_lasts_and_replaces_nothing() {
+    fn invalid_files_are_logged_only_if_they_stay_invalid_and_replace_nothing() {
         let files = TlsFiles { cert: "c.pem".into(), key: "k.pem".into(), client_ca: None };
         let old = texts("old");
         let first = files.serving(&old).expect("good");
         let (serving, certificates) = watch::channel(first.clone());
         let is_first = || Arc::ptr_eq(&certificates.borrow().config, &first.config);
         let files = Arc::new(files);
-        let mut follower = FileReloader { files, texts: old.clone(), serving, complaint: None };
-        let is_said = |follower: &FileReloader| follower.complaint.as_ref().map(|it| it.is_said);
-        // A new certificate, whose key is still on its way.
+        let mut follower = FileReloader { files, texts: old.clone(), serving, error: None };
+        let is_logged = |follower: &FileReloader| follower.error.as_ref().map(|it| it.is_logged);
+        // A new certificate whose key has not been written yet.
         let new = texts("new");
         let half = FileContents { key: old.key.clone(), ..new.clone() };
         for _ in 0..3 {
-            assert_eq!(follower.take(Ok(half.clone())), LOOK_AGAIN_AFTER);
+            assert_eq!(follower.take(Ok(half.clone())), ERROR_GRACE);
         }
-        assert_eq!((is_said(&follower), is_first()), (Some(false), true));
-        follower.complaint.as_mut().expect("a complaint").since -= LOOK_AGAIN_AFTER;
-        assert_eq!(follower.take(Ok(half.clone())), LOOK_EVERY);
-        assert_eq!((is_said(&follower), is_first()), (Some(true), true));
-        // As it was before.
+        assert_eq!((is_logged(&follower), is_first()), (Some(false), true));
+        follower.error.as_mut().expect("an error").since -= ERROR_GRACE;
+        assert_eq!(follower.take(Ok(half.clone())), POLL_INTERVAL);
+        assert_eq!((is_logged(&follower), is_first()), (Some(true), true));
+        // The old files again.
         follower.take(Ok(old));
-        assert_eq!((is_said(&follower), is_first()), (None, true));
-        // The whole of the new one.
+        assert_eq!((is_logged(&follower), is_first()), (None, true));
+        // The new certificate and its key.
         follower.take(Ok(half));
-        assert_eq!(follower.take(Ok(new)), LOOK_EVERY);
-        assert_eq!((is_said(&follower), is_first()), (None, false));
+        assert_eq!(follower.take(Ok(new)), POLL_INTERVAL);
+        assert_eq!((is_logged(&follower), is_first()), (None, false));
     }
 }

@@ -12,11 +12,11 @@ use super::{
     share_a_port,
 };
 
-/// How long a leader may be silent, and how long it leads without renewal, by default: a lost
-/// connection is noticed sooner than on files, and the API server may be away for longer.
+/// The defaults of --takeover-after and --leadership: a lost connection is noticed sooner than on
+/// files, and the API server may be unavailable for longer.
 const TAKEOVER: Duration = Duration::from_secs(1);
 const LEADERSHIP: Duration = Duration::from_secs(300);
-/// Where agents find the Service.
+/// The port of the Service.
 const SERVICE_PORT: u16 = 7400;
 
 /// The flags of `operator`.
@@ -28,26 +28,26 @@ pub struct OperatorArgs {
     #[arg(long, value_name = "NAME", env = "LEASEHOLD_NAMESPACE")]
     #[arg(default_value = "leasehold-system")]
     pub namespace: String,
-    /// A namespace to serve; may be given several times, or separated by commas. All, unless given.
+    /// A namespace to serve; repeatable, or separated by commas [default: all namespaces].
     #[arg(long, value_name = "NAME", env = "LEASEHOLD_WATCH_NAMESPACE", value_delimiter = ',')]
     pub watch_namespace: Vec<String>,
-    /// The Service that agents dial, in --namespace; certificates are made for its name.
+    /// The Service that agents dial, in --namespace; certificates are issued for its name.
     #[arg(long, value_name = "NAME", env = "LEASEHOLD_SERVICE")]
     #[arg(default_value = "leasehold-coordinator")]
     pub service: String,
-    /// The audience that the tokens of agents and people must be made for.
+    /// The audience that the tokens of agents and people must have.
     #[arg(long, value_name = "NAME", env = "LEASEHOLD_AUDIENCE")]
     #[arg(default_value = "leasehold.dev")]
     pub audience: String,
-    /// The image of the agents that opted-in pods get [default: leasehold/agent:VERSION, this
-    /// program's own version].
+    /// The image of injected agents [default: leasehold/agent:VERSION, with the version of this
+    /// program].
     #[arg(long, value_name = "IMAGE", env = "LEASEHOLD_AGENT_IMAGE")]
     pub agent_image: Option<String>,
-    /// Where injected agents dial [default: SERVICE.NAMESPACE.svc:7400].
+    /// The address that injected agents dial [default: SERVICE.NAMESPACE.svc:7400].
     #[arg(long, value_name = "HOST:PORT", env = "LEASEHOLD_AGENT_COORDINATOR")]
     pub agent_coordinator: Option<String>,
-    /// Address for HTTPS, where the API server asks what opted-in pods get, /inject, and whether
-    /// classes and pipelines are right, /validate.
+    /// Address for the admission webhooks (HTTPS): /inject for pods, /validate for classes and
+    /// pipelines.
     #[arg(long, value_name = "IP:PORT", env = "LEASEHOLD_WEBHOOK_LISTEN")]
     #[arg(default_value = "127.0.0.1:7403")]
     pub webhook_listen: SocketAddr,
@@ -59,23 +59,23 @@ pub struct OperatorArgs {
     #[arg(long, value_name = "NAME", env = "LEASEHOLD_VALIDATOR_CONFIGURATION")]
     #[arg(default_value = "leasehold-validator")]
     pub validator_configuration: String,
-    /// What every replica has.
+    /// The flags of every replica.
     #[command(flatten)]
     pub replica: ReplicaArgs,
 }
 
-/// What a replica on Kubernetes has beside what every replica has.
+/// The settings that only a replica on Kubernetes has.
 #[derive(Clone, Debug)]
 pub struct KubernetesSettings {
     /// The namespace of the coordinator's own objects.
     pub namespace: String,
-    /// The namespaces that are served; all where it is empty.
+    /// The namespaces that are served; all if it is empty.
     pub watched: Vec<String>,
     /// The Service that agents dial.
     pub service: String,
     /// The audience of tokens.
     pub audience: String,
-    /// What opted-in pods get, and where the API server asks for it.
+    /// What is injected into pods, and the webhook's address.
     pub injection: InjectionSettings,
 }
 
@@ -83,7 +83,7 @@ impl OperatorArgs {
     /// The flags, checked against each other.
     ///
     /// # Errors
-    /// [`UsageError`] where two of them cannot work together, or one is out of its range.
+    /// [`UsageError`] if two of them conflict, or one is out of its range.
     pub fn settings(self) -> Result<Settings, UsageError> {
         let injection = self.injection()?;
         let Self { namespace, watch_namespace: watched, service, audience, replica, .. } = self;
@@ -111,7 +111,7 @@ impl OperatorArgs {
         let is_word = |c: char| !c.is_control() && !c.is_whitespace();
         if image.is_empty() || image.len() > NAME_BYTES_MAX || !image.chars().all(is_word) {
             return refuse(format!(
-                "--agent-image {image:?} is not an image name: use a name such as \
+                "invalid --agent-image {image:?}: expected an image name, for example \
                  registry/agent:1.0"
             ));
         }
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn agents_are_of_the_coordinators_own_version_and_dial_its_service() {
+    fn injected_agents_have_the_coordinators_version_and_dial_its_service_by_default() {
         let named = settings(&["--namespace", "ours", "--service", "lh"]).expect("valid");
         assert_eq!(named.image, format!("leasehold/agent:{}", env!("CARGO_PKG_VERSION")));
         assert_eq!(named.coordinator, "lh.ours.svc:7400");
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_work_is_refused_with_the_flag_named() {
+    fn invalid_flags_are_refused_with_an_error_that_names_them() {
         for (flags, named) in [
             (&["--agent-image", ""][..], "--agent-image"),
             (&["--agent-image", "a b"], "--agent-image"),

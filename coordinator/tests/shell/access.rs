@@ -1,5 +1,5 @@
-//! Access as a platform decides it: who says hello is asked for proof first, and nobody learns or
-//! changes anything before.
+//! Access as a platform decides it: an agent is authenticated at its hello, and nothing is
+//! disclosed or changed before.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,11 +16,11 @@ use tonic::{Code, Request};
 use crate::agent::{Agent, connect};
 use crate::replica::{LONG, Replica, desired, options};
 
-/// A replica whose questions of access the test answers.
+/// A replica whose access requests the test answers.
 async fn replica() -> (Replica, mpsc::Receiver<AccessRequest>) {
     let (questions, asked) = mpsc::channel(4);
     let replica = Replica::start_with(options(), Access::Asked(questions)).await;
-    replica.tell(Event::Desired(Arc::new(desired()))).await;
+    replica.send(Event::Desired(Arc::new(desired()))).await;
     (replica, asked)
 }
 
@@ -29,7 +29,7 @@ async fn leading() -> (Replica, mpsc::Receiver<AccessRequest>) {
     replica.elect(1, LONG).await;
     let mut status = AdminServiceClient::new(connect(replica.grpc).await);
     let mut asked = asked;
-    // Once the driver knows that it leads, hellos are asked for proof.
+    // Once the driver knows that it leads, hellos are authenticated.
     loop {
         let call = status.get_status(GetStatusRequest {});
         let (answer, ()) = tokio::join!(call, grant_one(&mut asked));
@@ -56,7 +56,7 @@ fn worker() -> WorkerKey {
 }
 
 #[tokio::test]
-async fn a_hello_is_welcome_once_the_platform_vouches_for_it() {
+async fn a_hello_is_welcome_once_the_platform_allows_it() {
     let (replica, mut asked) = leading().await;
     let mut agent = say_hello(replica.grpc, "secret").await;
     let question = asked.recv().await.expect("a question");
@@ -68,7 +68,7 @@ async fn a_hello_is_welcome_once_the_platform_vouches_for_it() {
 }
 
 #[tokio::test]
-async fn a_hello_that_is_not_proven_is_refused_with_the_reason_and_leaves_no_trace() {
+async fn a_denied_hello_is_refused_with_the_reason_and_changes_nothing() {
     let (replica, mut asked) = leading().await;
     for (denied, reason) in [
         (Denied::Unproven("no token".into()), RefusalReason::Unauthorized),
@@ -85,7 +85,7 @@ async fn a_hello_that_is_not_proven_is_refused_with_the_reason_and_leaves_no_tra
         assert_eq!((given, refusal.message), (reason, text));
         assert!(agent.next().await.expect("a clean end").is_none());
     }
-    // A question that nobody answers is no permission.
+    // A request without an answer is refused.
     let mut agent = say_hello(replica.grpc, "secret").await;
     drop(asked.recv().await.expect("a question"));
     assert_eq!(agent.refusal().await.0, RefusalReason::GoAway);
@@ -97,17 +97,17 @@ async fn a_hello_that_is_not_proven_is_refused_with_the_reason_and_leaves_no_tra
 }
 
 #[tokio::test]
-async fn whoever_waits_for_proof_takes_nobodys_place() {
+async fn an_unauthenticated_session_does_not_count_as_a_session() {
     let (questions, mut asked) = mpsc::channel(64);
     let options = leasehold_coordinator::run::Options { sessions_max: 1, ..options() };
     let replica = Replica::start_with(options, Access::Asked(questions)).await;
-    replica.tell(Event::Desired(Arc::new(desired()))).await;
+    replica.send(Event::Desired(Arc::new(desired()))).await;
     replica.elect(1, LONG).await;
     let mut silent = Vec::new();
     for _ in 0..8 {
         silent.push(Agent::dial(replica.grpc).await);
     }
-    // The replica may not lead yet: then it asks nobody, and sends the agent on.
+    // If the replica does not lead yet, it redirects the agent without authenticating it.
     let mut agent = loop {
         let mut agent = say_hello(replica.grpc, "secret").await;
         tokio::select! {
@@ -125,14 +125,14 @@ async fn whoever_waits_for_proof_takes_nobodys_place() {
 }
 
 #[tokio::test]
-async fn a_replica_that_does_not_lead_sends_agents_on_without_asking_anyone() {
+async fn a_standby_redirects_agents_without_authenticating_them() {
     let (replica, mut asked) = replica().await;
     replica.depose("leader.example:7400").await;
     let mut agent = loop {
         let mut agent = say_hello(replica.grpc, "nonsense").await;
         let (reason, refusal) = agent.refusal().await;
         assert_eq!(reason, RefusalReason::NotLeader);
-        // Before the driver has heard of a leader it knows none.
+        // The driver may not know the leader yet.
         if refusal.leader_address == "leader.example:7400" {
             break agent;
         }
@@ -142,7 +142,7 @@ async fn a_replica_that_does_not_lead_sends_agents_on_without_asking_anyone() {
 }
 
 #[tokio::test]
-async fn people_are_asked_for_proof_of_just_what_they_want() {
+async fn each_admin_call_requests_access_to_its_own_subject() {
     let (replica, mut asked) = leading().await;
     let channel = connect(replica.grpc).await;
     let mut admin = AdminServiceClient::new(channel);
@@ -200,7 +200,7 @@ async fn people_are_asked_for_proof_of_just_what_they_want() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_decided_or_is_not_proven_has_a_code_of_its_own() {
+async fn each_reason_of_denied_access_has_its_own_status_code() {
     let (replica, mut asked) = leading().await;
     let mut admin = AdminServiceClient::new(connect(replica.grpc).await);
     for (denied, code) in [

@@ -1,4 +1,4 @@
-//! The admin service as grpcurl sees it: what it shows, and how precisely it refuses.
+//! The admin service as a client sees it: its answers and its errors.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +36,7 @@ fn refused<T: std::fmt::Debug>(answer: Result<T, Status>, code: Code, named: &st
 }
 
 #[tokio::test]
-async fn what_workers_hold_is_listed_and_explained() {
+async fn lists_and_explains_what_workers_hold() {
     let replica = Replica::leading().await;
     let _agent = join_and_settle(&replica, "w-0", 3, 4).await;
     let mut admin = admin(&replica).await;
@@ -105,7 +105,7 @@ async fn long_lists_come_in_pages() {
 }
 
 #[tokio::test]
-async fn refusals_name_what_is_wrong() {
+async fn errors_name_the_wrong_field() {
     let replica = Replica::leading().await;
     let mut admin = admin(&replica).await;
     let (crawl, nowhere) = (|| "crawl".to_owned(), || "nowhere".to_owned());
@@ -177,7 +177,7 @@ async fn only_a_worker_that_is_not_connected_can_be_declared_gone() {
 }
 
 #[tokio::test]
-async fn a_drain_that_is_ordered_reaches_the_agent() {
+async fn an_ordered_drain_reaches_the_agent() {
     let replica = Replica::leading().await;
     let mut agent = join_and_settle(&replica, "w-0", 3, 4).await;
     let request = DrainWorkerRequest { cluster: "crawl".into(), worker: "w-0".into() };
@@ -192,7 +192,7 @@ async fn a_drain_that_is_ordered_reaches_the_agent() {
 }
 
 #[tokio::test]
-async fn a_plan_tells_what_would_be_and_changes_nothing() {
+async fn a_what_if_plan_changes_nothing() {
     let replica = Replica::leading().await;
     let _agent = join_and_settle(&replica, "w-0", 3, 4).await;
     let mut admin = admin(&replica).await;
@@ -213,7 +213,7 @@ async fn a_plan_tells_what_would_be_and_changes_nothing() {
     assert_eq!((workers[0].granted, workers[0].streams), (3, 4));
 }
 
-/// What was seen is told again to those who ask later, and when it was.
+/// A later watch replays the changes with their times.
 async fn replays(admin: &mut AdminServiceClient<Channel>, seen: &[ChangeKind]) {
     for (replay, all) in [("", true), ("30m", true), ("0s", false)] {
         let request = WatchChangesRequest { cluster: "crawl".into(), replay: replay.into() };
@@ -223,7 +223,7 @@ async fn replays(admin: &mut AdminServiceClient<Channel>, seen: &[ChangeKind]) {
             let next = timeout(Duration::from_millis(500), past.message()).await;
             let Ok(Ok(Some(change))) = next else { break };
             assert!(change.replayed && change.time.ends_with('Z'), "{change:?}");
-            // What led there came before the first watch.
+            // Earlier changes came before the first watch.
             if !again.is_empty() || Some(&change.kind()) == seen.first() {
                 again.push(change.kind());
             }
@@ -236,7 +236,7 @@ async fn replays(admin: &mut AdminServiceClient<Channel>, seen: &[ChangeKind]) {
 }
 
 #[tokio::test]
-async fn changes_are_told_as_they_happen() {
+async fn watchers_get_changes_as_they_happen() {
     let replica = Replica::leading().await;
     let mut admin = admin(&replica).await;
     let request = WatchChangesRequest { cluster: "crawl".into(), replay: "0s".into() };
@@ -257,7 +257,7 @@ async fn changes_are_told_as_they_happen() {
     assert!(seen.contains(&ChangeKind::Joined), "{seen:?}");
     assert!(seen.contains(&ChangeKind::PoolGranted), "{seen:?}");
     replays(&mut admin, &seen).await;
-    // The end of the coordinator is the end of the watch.
+    // The watch ends with the coordinator.
     tokio::spawn(replica.stop());
     let end = async { while changes.message().await.is_ok_and(|change| change.is_some()) {} };
     timeout(PATIENCE + Duration::from_secs(1), end).await.expect("an end");

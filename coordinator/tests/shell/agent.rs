@@ -1,4 +1,4 @@
-//! The least that an agent is, word for word as the test wants it.
+//! A minimal agent whose messages the test controls.
 
 use std::net::SocketAddr;
 
@@ -29,7 +29,7 @@ impl Agent {
         Self::over(connect(address).await).await.expect("a session")
     }
 
-    /// Dials and shows a token, if it has one.
+    /// Dials, with a token if given.
     pub(crate) async fn dial_with(address: SocketAddr, token: Option<&str>) -> Self {
         Self::over_with(connect(address).await, token).await.expect("a session")
     }
@@ -52,7 +52,7 @@ impl Agent {
         Ok(Self { to, from, nonce: 0, pool: None })
     }
 
-    /// An agent that has said hello and has reported nothing held.
+    /// An agent that has said hello and reported that it holds nothing.
     pub(crate) async fn join(address: SocketAddr, worker: &str) -> Self {
         let mut agent = Self::dial(address).await;
         agent.say_hello("crawl", worker).await;
@@ -68,7 +68,7 @@ impl Agent {
             agent.say_hello("crawl", worker).await;
             match agent.next().await {
                 Ok(Some(open_session_response::Message::Welcome(_))) => return agent,
-                // The coordinator has not noticed yet that a session has ended.
+                // The coordinator has not yet noticed the end of an earlier session.
                 Ok(Some(open_session_response::Message::Refusal(_))) => {}
                 other => panic!("neither welcome nor refusal: {other:?}"),
             }
@@ -85,7 +85,7 @@ impl Agent {
     }
 
     pub(crate) async fn say_raw(&self, request: OpenSessionRequest) {
-        // The coordinator may have ended the session: the test sees that by what it receives.
+        // If the coordinator has ended the session, the test sees it in what it receives.
         let _ = self.to.send(request).await;
     }
 
@@ -122,7 +122,7 @@ impl Agent {
         self.say(open_session_request::Message::Beat(beat)).await;
     }
 
-    /// The next message; none at the end of the session.
+    /// The next message; `None` at the end of the session.
     pub(crate) async fn next(&mut self) -> Result<Option<open_session_response::Message>, Status> {
         let message = timeout(PATIENCE, self.from.message()).await.expect("a message in time")?;
         Ok(message.map(|response| response.message.expect("a message in the response")))
@@ -131,19 +131,19 @@ impl Agent {
     pub(crate) async fn welcome(&mut self) -> Welcome {
         match self.next().await {
             Ok(Some(open_session_response::Message::Welcome(welcome))) => welcome,
-            other => panic!("no welcome: {other:?}"),
+            other => panic!("expected a welcome: {other:?}"),
         }
     }
 
     pub(crate) async fn grant(&mut self) -> Grant {
         match self.next().await {
             Ok(Some(open_session_response::Message::Grant(grant))) => grant,
-            other => panic!("no grant: {other:?}"),
+            other => panic!("expected a grant: {other:?}"),
         }
     }
 
-    /// Skips grants to the end of a session whose leader leads no more: it is refused, unless a
-    /// grant on its way was stopped before.
+    /// Skips grants until the end of a session whose leader has lost its term: the session ends
+    /// with a refusal, or with an error if a grant was stopped.
     pub(crate) async fn end_of_term(&mut self) {
         loop {
             match self.next().await {
@@ -156,12 +156,12 @@ impl Agent {
                     assert_eq!(status.code(), tonic::Code::Unavailable, "{status:?}");
                     return;
                 }
-                other => panic!("no end: {other:?}"),
+                other => panic!("expected the end of the session: {other:?}"),
             }
         }
     }
 
-    /// Skips grants; the refusal, after which the session is over.
+    /// Skips grants, and returns the refusal that ends the session.
     pub(crate) async fn refusal(&mut self) -> (RefusalReason, Refusal) {
         loop {
             match self.next().await {
@@ -170,7 +170,7 @@ impl Agent {
                     return (refusal.reason(), refusal);
                 }
                 Ok(Some(open_session_response::Message::Grant(_))) => {}
-                other => panic!("no refusal: {other:?}"),
+                other => panic!("expected a refusal: {other:?}"),
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Peers that speak nonsense, too much, or nothing: each hurts itself and nobody else.
+//! Peers that send garbage, too much, or nothing: they do not affect other agents.
 
 use std::net::SocketAddr;
 
@@ -17,7 +17,7 @@ use crate::agent::{Agent, hello};
 use crate::http::get;
 use crate::replica::{PATIENCE, Replica, soon};
 
-/// An agent whose session goes on while others misbehave.
+/// A correct agent whose session must work while others misbehave.
 struct Witness(Agent);
 
 impl Witness {
@@ -83,7 +83,7 @@ async fn a_second_hello_is_refused() {
 }
 
 #[tokio::test]
-async fn a_message_above_the_limit_is_refused_and_others_go_on() {
+async fn a_message_above_the_limit_is_refused_and_affects_no_other_agent() {
     let replica = Replica::leading().await;
     let mut witness = Witness::join(replica.grpc).await;
     let held = HeldStream {
@@ -108,14 +108,14 @@ async fn a_message_above_the_limit_is_refused_and_others_go_on() {
 /// Writes bytes and waits for the connection's end.
 async fn throw(address: SocketAddr, bytes: &[u8]) {
     let mut stream = TcpStream::connect(address).await.expect("a connection");
-    // The coordinator may hang up while we still write.
+    // The coordinator may close the connection during the write.
     let _ = stream.write_all(bytes).await;
     let mut answer = Vec::new();
     let _ = timeout(PATIENCE, stream.read_to_end(&mut answer)).await.expect("an end");
 }
 
 #[tokio::test]
-async fn garbage_on_the_port_is_dropped_and_others_go_on() {
+async fn garbage_on_the_port_is_dropped_and_affects_no_other_agent() {
     let replica = Replica::leading().await;
     let mut witness = Witness::join(replica.grpc).await;
     let zeros = vec![0; 100_000];
@@ -127,7 +127,7 @@ async fn garbage_on_the_port_is_dropped_and_others_go_on() {
         }
         witness.is_served().await;
     }
-    // A good beginning, and then frames that mean nothing.
+    // A valid preface, then invalid frames.
     let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
     bytes.extend([0xff; 1_000]);
     throw(replica.grpc, &bytes).await;
@@ -135,11 +135,11 @@ async fn garbage_on_the_port_is_dropped_and_others_go_on() {
 }
 
 #[tokio::test]
-async fn an_agent_that_reads_nothing_stalls_itself_alone() {
+async fn an_agent_that_reads_nothing_stalls_only_its_own_session() {
     let replica = Replica::leading().await;
     let mut witness = Witness::join(replica.grpc).await;
     let endpoint = Endpoint::from_shared(format!("http://{}", replica.grpc)).expect("an address");
-    // Room for the welcome and the first grant, and then for nothing.
+    // Room for the welcome and the first grant, and no more.
     let channel = endpoint.initial_stream_window_size(256).connect().await.expect("a connection");
     let mut stalled = Agent::over(channel).await.expect("a session");
     stalled.say_hello("crawl", "stalled").await;
@@ -152,7 +152,7 @@ async fn an_agent_that_reads_nothing_stalls_itself_alone() {
     }
     reaches(replica.http, "leasehold_messages_received_total{kind=\"beat\"}", 200.0).await;
     let waiting = grants(replica.http).await - before;
-    assert!(waiting < 20.0, "{waiting} grants pile up for an agent that takes none");
+    assert!(waiting < 20.0, "{waiting} grants are queued for an agent that reads none");
     for _ in 0..20 {
         witness.is_served().await;
     }
@@ -173,7 +173,7 @@ async fn count(http: SocketAddr, name: &str) -> f64 {
 }
 
 #[tokio::test]
-async fn an_agent_that_floods_hurts_itself_alone() {
+async fn an_agent_that_floods_slows_only_its_own_session() {
     let replica = Replica::leading().await;
     let mut witness = Witness::join(replica.grpc).await;
     let mut flooding = Agent::join(replica.grpc, "flooding").await;
@@ -191,10 +191,10 @@ async fn an_agent_that_floods_hurts_itself_alone() {
 }
 
 #[tokio::test]
-async fn a_crowd_that_comes_and_goes_leaves_nothing_behind() {
+async fn ended_sessions_release_their_permits() {
     let replica = Replica::leading().await;
     let mut witness = Witness::join(replica.grpc).await;
-    // More than there are sessions: each one's place must come back.
+    // More than the limit of sessions: each one must release its permit.
     for _ in 0..30 {
         let crowd: Vec<_> = (0..20).map(|_| Agent::dial(replica.grpc)).collect();
         drop(futures_util::future::join_all(crowd).await);

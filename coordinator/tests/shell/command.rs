@@ -93,7 +93,7 @@ fn a_first_start_without_the_manifests_folder_is_an_error_that_names_it() {
 }
 
 #[test]
-fn check_prints_every_problem_and_its_place_or_what_is_defined() {
+fn check_prints_every_problem_with_its_place_or_the_defined_objects() {
     let folder = TempDir::new().expect("a folder");
     let path = folder.path().to_str().expect("a path");
     let manifest = |jobs: &str| {
@@ -103,12 +103,12 @@ fn check_prints_every_problem_and_its_place_or_what_is_defined() {
         )
     };
     let output = coordinator(&["check", "--manifests", path]);
-    let said = String::from_utf8(output.stdout).expect("text");
-    assert!(said.starts_with("no object is defined"), "{said}");
+    let output_text = String::from_utf8(output.stdout).expect("text");
+    assert!(output_text.starts_with("no object is defined"), "{output_text}");
     fs::write(folder.path().join("a.yaml"), manifest("8")).expect("a file");
     let output = coordinator(&["check", "--manifests", path]);
-    let said = String::from_utf8(output.stdout).expect("text");
-    assert_eq!((output.status.code(), said.as_str()), (Some(0), "1 WorkerCluster: ok\n"));
+    let output_text = String::from_utf8(output.stdout).expect("text");
+    assert_eq!((output.status.code(), output_text.as_str()), (Some(0), "1 WorkerCluster: ok\n"));
     fs::write(folder.path().join("a.yaml"), manifest("-1")).expect("a file");
     let output = coordinator(&["check", "--manifests", path]);
     assert_eq!(code(&output), 1);
@@ -117,7 +117,7 @@ fn check_prints_every_problem_and_its_place_or_what_is_defined() {
     assert!(text.contains("maxJobs"), "{text}");
 }
 
-/// A replica that runs as a process of its own, and what it has logged so far.
+/// A replica in a process of its own, and its log.
 struct Process {
     child: Child,
     log: Lines<BufReader<ChildStderr>>,
@@ -138,8 +138,8 @@ impl Process {
         Self { child, log }
     }
 
-    /// The fields of the next line that says `message`.
-    fn says(&mut self, message: &str) -> serde_json::Value {
+    /// Waits for the next log line with this message, and returns its fields.
+    fn wait_for_log(&mut self, message: &str) -> serde_json::Value {
         loop {
             let line = self.log.next().expect("more of the log").expect("a line");
             let line: serde_json::Value = serde_json::from_str(&line).expect("JSON");
@@ -157,7 +157,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may already have ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -167,15 +167,15 @@ impl Drop for Process {
 fn a_leader_that_is_asked_to_stop_hands_over_and_exits_with_0() {
     let folder = TempDir::new().expect("a folder");
     let mut first = Process::start(folder.path());
-    let listening = first.says("listening");
+    let listening = first.wait_for_log("listening");
     assert!(listening["grpc"].as_str().is_some_and(|address| address.starts_with("127.0.0.1:")));
-    assert_eq!(first.says("this replica leads")["epoch"], "1");
+    assert_eq!(first.wait_for_log("this replica leads")["epoch"], "1");
     let mut second = Process::start(folder.path());
-    second.says("another replica leads");
+    second.wait_for_log("another replica leads");
     first.signal(Signal::TERM);
-    first.says("stopped");
+    first.wait_for_log("stopped");
     assert_eq!(first.child.wait().expect("an end").code(), Some(0));
-    assert_eq!(second.says("this replica leads")["epoch"], "2");
+    assert_eq!(second.wait_for_log("this replica leads")["epoch"], "2");
     second.signal(Signal::INT);
     assert_eq!(second.child.wait().expect("an end").code(), Some(0));
 }

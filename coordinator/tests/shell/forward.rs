@@ -1,4 +1,4 @@
-//! Calls to a replica that stands by: the leader answers those that only read.
+//! Calls to a standby: read-only ones are forwarded to the leader.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,10 +20,10 @@ use crate::tls::Pki;
 
 type Admin = AdminServiceClient<Channel>;
 
-/// A replica that stands by while the one at `leader` leads, as far as it knows.
+/// A standby that believes that the replica at `leader` leads.
 async fn standby(options: Options, leader: &str) -> Replica {
     let replica = Replica::start(options).await;
-    replica.tell(Event::Desired(Arc::new(desired()))).await;
+    replica.send(Event::Desired(Arc::new(desired()))).await;
     replica.depose(leader).await;
     replica
 }
@@ -42,14 +42,14 @@ async fn knows(admin: &mut Admin, leader: &str) {
     .await;
 }
 
-/// A loopback address where nobody listens.
+/// A loopback address without a listener.
 async fn nowhere() -> SocketAddr {
     let socket = TcpListener::bind("127.0.0.1:0").await.expect("a socket");
     socket.local_addr().expect("an address")
 }
 
 #[tokio::test]
-async fn a_replica_that_stands_by_answers_with_what_the_leader_knows() {
+async fn a_standby_forwards_reads_to_the_leader() {
     let leader = Replica::leading().await;
     let _agent = Agent::join(leader.grpc, "w-0").await;
     let address = leader.grpc.to_string();
@@ -65,7 +65,7 @@ async fn a_replica_that_stands_by_answers_with_what_the_leader_knows() {
     let request = GetWorkerRequest { cluster: "crawl".into(), worker: "w-0".into() };
     let worker = here.get_worker(request).await.expect("a worker").into_inner().worker;
     assert_eq!(worker.expect("a worker").presence(), Presence::Connected);
-    // What the leader refuses is refused with its words.
+    // An error of the leader is returned unchanged.
     let request = GetWorkerRequest { cluster: "crawl".into(), worker: "w-9".into() };
     let refused = here.get_worker(request).await.expect_err("no such worker");
     assert_eq!((refused.code(), refused.message().contains("w-9")), (Code::NotFound, true));
@@ -85,7 +85,7 @@ async fn a_replica_that_stands_by_answers_with_what_the_leader_knows() {
 }
 
 #[tokio::test]
-async fn orders_are_given_to_the_leader_itself() {
+async fn a_standby_does_not_forward_orders() {
     let leader = Replica::leading().await;
     let _agent = Agent::join(leader.grpc, "w-0").await;
     let address = leader.grpc.to_string();
@@ -102,10 +102,10 @@ async fn orders_are_given_to_the_leader_itself() {
 }
 
 #[tokio::test]
-async fn the_leader_decides_who_may_read_by_the_token_of_who_asks() {
+async fn the_leader_authorizes_forwarded_reads_by_the_callers_token() {
     let (questions, mut asked) = mpsc::channel(4);
     let leader = Replica::start_with(options(), Access::Asked(questions)).await;
-    leader.tell(Event::Desired(Arc::new(desired()))).await;
+    leader.send(Event::Desired(Arc::new(desired()))).await;
     leader.elect(1, LONG).await;
     let address = leader.grpc.to_string();
     let standby = standby(options(), &address).await;
@@ -136,7 +136,7 @@ async fn the_leader_decides_who_may_read_by_the_token_of_who_asks() {
 }
 
 #[tokio::test]
-async fn replicas_that_each_believe_that_the_other_leads_do_not_ask_in_circles() {
+async fn a_forwarded_call_is_not_forwarded_again() {
     let first = Replica::start(options()).await;
     let address = first.grpc.to_string();
     let second = standby(options(), &address).await;
@@ -146,12 +146,12 @@ async fn replicas_that_each_believe_that_the_other_leads_do_not_ask_in_circles()
     knows(&mut Admin::new(connect(second.grpc).await), &address).await;
     let refused = soon(admin.list_clusters(ListClustersRequest {})).await.expect_err("nobody");
     assert_eq!(refused.code(), Code::FailedPrecondition);
-    // The second one's answer.
+    // The answer of the second replica.
     assert!(refused.message().contains(&address), "{}", refused.message());
 }
 
 #[tokio::test]
-async fn a_leader_that_cannot_be_reached_is_named_and_its_successor_is_found() {
+async fn an_unreachable_leader_is_named_and_its_successor_is_used() {
     let nowhere = nowhere().await.to_string();
     let standby = standby(options(), &nowhere).await;
     let mut here = Admin::new(connect(standby.grpc).await);
@@ -177,10 +177,10 @@ async fn a_leader_that_cannot_be_reached_is_named_and_its_successor_is_found() {
 }
 
 #[tokio::test]
-async fn over_tls_the_leader_is_asked_only_by_who_knows_whom_to_trust() {
+async fn over_tls_a_standby_forwards_only_with_a_configured_authority() {
     let pki = Pki::new();
     let leader = pki.replica(None).await;
-    leader.tell(Event::Desired(Arc::new(desired()))).await;
+    leader.send(Event::Desired(Arc::new(desired()))).await;
     leader.elect(1, LONG).await;
     let address = leader.grpc.to_string();
     let trusts = |ca: &str| {

@@ -38,14 +38,14 @@ async fn until(address: SocketAddr, path: &str, wanted: (u16, &str)) {
 }
 
 #[tokio::test]
-async fn ready_comes_with_manifests_and_a_role_and_live_does_not_wait_for_them() {
+async fn readiness_needs_manifests_and_a_role_and_liveness_does_not() {
     let replica = Replica::start(options()).await;
     assert_eq!(get(replica.http, "/livez").await, (200, "ok\n".into()));
     assert_eq!(get(replica.http, "/healthz").await, (200, "ok\n".into()));
     let (status, why) = get(replica.http, "/readyz").await;
     assert_eq!(status, 503);
     assert!(why.contains("manifests"), "{why}");
-    replica.tell(Event::Desired(Arc::new(desired()))).await;
+    replica.send(Event::Desired(Arc::new(desired()))).await;
     until(replica.http, "/readyz", (503, "leader is not known")).await;
     replica.depose("leader.example:7400").await;
     until(replica.http, "/readyz", (200, "ok")).await;
@@ -54,7 +54,7 @@ async fn ready_comes_with_manifests_and_a_role_and_live_does_not_wait_for_them()
 }
 
 #[tokio::test]
-async fn an_unknown_path_names_the_ones_there_are() {
+async fn an_unknown_path_gets_the_list_of_paths() {
     let replica = Replica::start(options()).await;
     let (status, body) = get(replica.http, "/nothing").await;
     assert_eq!(status, 404);
@@ -93,7 +93,7 @@ fn value(series: &[(String, f64)], name: &str) -> f64 {
 }
 
 #[tokio::test]
-async fn metrics_tell_what_happened_and_name_no_worker() {
+async fn metrics_count_events_and_have_no_label_per_worker() {
     let replica = Replica::leading().await;
     let mut agent = Agent::join(replica.grpc, "w-unmistakable").await;
     agent.grant().await;

@@ -1,4 +1,4 @@
-//! Sessions that go well, and how they end: redirects, limits, the end of leadership, shutdown.
+//! Sessions and how they end: redirects, limits, the end of leadership, shutdown.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,9 +33,9 @@ async fn an_agent_that_joins_is_granted_slots_and_streams() {
 }
 
 #[tokio::test]
-async fn a_replica_that_stands_by_names_the_leader() {
+async fn a_standby_names_the_leader() {
     let replica = Replica::start(options()).await;
-    replica.tell(Event::Desired(Arc::new(desired()))).await;
+    replica.send(Event::Desired(Arc::new(desired()))).await;
     replica.depose("leader.example:7400").await;
     let leader = soon(async {
         loop {
@@ -43,7 +43,7 @@ async fn a_replica_that_stands_by_names_the_leader() {
             agent.say_hello("crawl", "w-0").await;
             let (reason, refusal) = agent.refusal().await;
             assert_eq!(reason, RefusalReason::NotLeader);
-            // The first hello may have come before the word of the leader.
+            // The replica may not know the leader yet at the first hello.
             if !refusal.leader_address.is_empty() {
                 break refusal.leader_address;
             }
@@ -53,7 +53,7 @@ async fn a_replica_that_stands_by_names_the_leader() {
 }
 
 #[tokio::test]
-async fn a_leader_that_is_deposed_sends_its_agents_to_the_new_one() {
+async fn a_deposed_leader_redirects_its_agents_to_the_new_one() {
     let replica = Replica::leading().await;
     let mut agent = Agent::join(replica.grpc, "w-0").await;
     agent.grant().await;
@@ -64,18 +64,18 @@ async fn a_leader_that_is_deposed_sends_its_agents_to_the_new_one() {
 }
 
 #[tokio::test]
-async fn a_leadership_that_runs_out_ends_the_sessions_without_another_grant() {
+async fn an_expired_leadership_ends_the_sessions_without_another_grant() {
     let replica = Replica::start(options()).await;
-    replica.tell(Event::Desired(Arc::new(desired()))).await;
+    replica.send(Event::Desired(Arc::new(desired()))).await;
     replica.elect(1, LONG).await;
     let mut agent = Agent::join(replica.grpc, "w-0").await;
     agent.grant().await;
     replica.elect(2, Duration::ZERO).await;
     agent.end_of_term().await;
-    // A renewal of a term that is over revives nothing.
+    // A late renewal of an ended term changes nothing.
     let now = clock::now();
     let late = Renewed { epoch: Epoch(1), sent_at: now, until: now + LONG };
-    replica.tell(Event::Renewed(late)).await;
+    replica.send(Event::Renewed(late)).await;
     let mut agent = Agent::dial(replica.grpc).await;
     agent.say_hello("crawl", "w-0").await;
     assert_eq!(agent.refusal().await.0, RefusalReason::NotLeader);
@@ -111,7 +111,7 @@ async fn an_agent_of_another_protocol_is_refused() {
 async fn sessions_beyond_the_limit_are_refused_until_one_ends() {
     let replica =
         Replica::start(leasehold_coordinator::run::Options { sessions_max: 2, ..options() }).await;
-    replica.tell(Event::Desired(Arc::new(desired()))).await;
+    replica.send(Event::Desired(Arc::new(desired()))).await;
     replica.elect(1, LONG).await;
     let mut one = Agent::join(replica.grpc, "w-0").await;
     let two = Agent::join(replica.grpc, "w-1").await;
@@ -128,11 +128,11 @@ async fn sessions_beyond_the_limit_are_refused_until_one_ends() {
 }
 
 #[tokio::test]
-async fn a_replica_that_stops_sends_its_agents_away_and_gives_leadership_up() {
+async fn a_stopping_replica_refuses_its_agents_and_releases_leadership() {
     let replica = Replica::leading().await;
     let mut agent = Agent::join(replica.grpc, "w-0").await;
     agent.grant().await;
-    // This one has not even said hello.
+    // This agent has not said hello.
     let mut silent = Agent::dial(replica.grpc).await;
     let address = replica.grpc;
     let stopped = tokio::spawn(replica.stop());

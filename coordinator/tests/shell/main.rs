@@ -1,4 +1,4 @@
-//! The coordinator's shell over real sockets on loopback, with a platform of the test's own.
+//! The coordinator's shell over real sockets on loopback, with a platform that the test controls.
 
 mod access;
 mod admin;

@@ -1,4 +1,4 @@
-//! A whole replica in this process, over a platform that obeys the test.
+//! A complete replica in this process, over a platform that the test controls.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -20,12 +20,12 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-/// How long a test waits for what must come; never how long something may take.
+/// How long a test waits before it fails; no test asserts a duration with it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 /// Longer than any test.
 pub(crate) const LONG: Duration = Duration::from_secs(3600);
 
-/// What `work` comes to, which must be soon.
+/// The output of `work`, which must come in time.
 pub(crate) async fn soon<T>(work: impl Future<Output = T>) -> T {
     timeout(PATIENCE, work).await.expect("it did not come to that in time")
 }
@@ -47,7 +47,7 @@ impl Replica {
         Self::start_with(options, Access::Open).await
     }
 
-    /// The same, where `access` says who may do what.
+    /// The same, with `access`.
     pub(crate) async fn start_with(options: Options, access: Access) -> Self {
         let any = "127.0.0.1:0".parse().expect("an address");
         let sockets = Sockets::bind(any, any).expect("sockets");
@@ -56,7 +56,7 @@ impl Replica {
         let (commands, commands_out) = mpsc::channel(64);
         let (problems, problems_out) = watch::channel(Arc::default());
         let (resigned_in, resigned) = watch::channel(false);
-        tokio::spawn(obey(commands_out, events.clone(), resigned_in));
+        tokio::spawn(run_platform(commands_out, events.clone(), resigned_in));
         let (freshness, freshness_out) = watch::channel(Freshness::confirmed(Moment::NEVER));
         let platform = Platform {
             events: events_out,
@@ -79,12 +79,12 @@ impl Replica {
     /// A replica that leads epoch 1 over [`desired`].
     pub(crate) async fn leading() -> Self {
         let replica = Self::start(options()).await;
-        replica.tell(Event::Desired(Arc::new(desired()))).await;
+        replica.send(Event::Desired(Arc::new(desired()))).await;
         replica.elect(1, LONG).await;
         replica
     }
 
-    pub(crate) async fn tell(&self, event: Event) {
+    pub(crate) async fn send(&self, event: Event) {
         self.events.send(event).await.expect("a driver");
     }
 
@@ -96,17 +96,18 @@ impl Replica {
             predecessor_end: now,
             exposed: BTreeMap::new(),
         };
-        self.tell(Event::Elected(elected)).await;
+        self.send(Event::Elected(elected)).await;
     }
 
     pub(crate) async fn depose(&self, leader: &str) {
-        self.tell(Event::Deposed { leader: Some(leader.into()) }).await;
+        self.send(Event::Deposed { leader: Some(leader.into()) }).await;
     }
 
-    /// Stops the replica as a signal would; true where it gave leadership up by itself.
+    /// Stops the replica as a signal would. Returns whether it released leadership.
     pub(crate) async fn stop(self) -> bool {
         self.stop.send(()).expect("a replica that runs");
-        let ended = timeout(PATIENCE, self.task).await.expect("an end").expect("no panic");
+        let ended =
+            timeout(PATIENCE, self.task).await.expect("an end").expect("the task has not panicked");
         ended.expect("a clean end");
         *self.resigned.borrow()
     }
@@ -152,8 +153,8 @@ pub(crate) fn desired() -> Desired {
     }
 }
 
-/// Does at once what a platform does sooner or later.
-async fn obey(
+/// A platform that runs every command at once.
+async fn run_platform(
     mut commands: mpsc::Receiver<Command>,
     events: mpsc::Sender<Event>,
     resigned: watch::Sender<bool>,

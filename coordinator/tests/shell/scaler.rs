@@ -1,4 +1,4 @@
-//! KEDA's calls, against a replica whose platform says what the test wants.
+//! KEDA's calls, against a replica whose platform the test controls.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -25,8 +25,8 @@ fn load(text: &str) -> Load {
     text.parse().expect("a load")
 }
 
-/// A class `blue` of capacity 15 at 70 %, in the namespace where one is given, and so many
-/// pipelines of 10 on it.
+/// A class `blue` of capacity 15 at 70 %, in the namespace if given, with this number of pipelines
+/// of load 10.
 fn desired(namespace: Option<&str>, pipelines: usize) -> Arc<Desired> {
     let prefix = namespace.map(|name| format!("{name}/")).unwrap_or_default();
     let blue = ClusterName::new(&format!("{prefix}blue")).expect("a name");
@@ -80,14 +80,14 @@ fn metric(object: ScaledObjectRef, name: &str) -> GetMetricsRequest {
 
 async fn leading(desired: Arc<Desired>) -> (Replica, Scaler) {
     let replica = Replica::start(options()).await;
-    replica.tell(Event::Desired(desired)).await;
+    replica.send(Event::Desired(desired)).await;
     replica.elect(1, LONG).await;
     let mut scaler = Scaler::new(connect(replica.grpc).await);
     until_it_answers(&mut scaler).await;
     (replica, scaler)
 }
 
-/// Waits while the replica says that it cannot know.
+/// Waits until the replica answers.
 async fn until_it_answers(scaler: &mut Scaler) {
     soon(async {
         while let Err(status) = scaler.is_active(object("docs")).await {
@@ -97,7 +97,7 @@ async fn until_it_answers(scaler: &mut Scaler) {
     .await;
 }
 
-/// Waits until it says that it cannot know; what it answers until then is right.
+/// Waits until the replica refuses to answer; its answers until then must be `right`.
 async fn until_it_refuses(scaler: &mut Scaler, right: f64) -> Status {
     soon(async {
         loop {
@@ -124,7 +124,7 @@ fn refused<T: std::fmt::Debug>(answer: Result<T, Status>, code: Code, named: &st
 }
 
 #[tokio::test]
-async fn each_call_answers_what_the_class_is_asked_for() {
+async fn each_call_answers_with_the_demand_for_the_class() {
     // Kubernetes has namespaces, and files have none.
     for namespace in [Some("docs"), None] {
         let (replica, mut scaler) = leading(desired(namespace, 3)).await;
@@ -136,13 +136,13 @@ async fn each_call_answers_what_the_class_is_asked_for() {
             .collect();
         let want = [("workerclass_request", 11, 10.5), ("workerclass_workers_needed", 1, 1.0)];
         assert_eq!(told, want);
-        // Two of 10 share no worker of 15: without the second metric three would wait for two.
+        // Two loads of 10 do not fit on a worker of 15, so the second metric is needed, too.
         for (name, right) in [("workerclass_request", 30.0), ("workerclass_workers_needed", 3.0)] {
             assert_eq!(value(&mut scaler, name).await.expect("a value"), right, "{name}");
         }
         let active = scaler.is_active(object("docs")).await.expect("an answer").into_inner();
         assert!(active.result);
-        replica.tell(Event::Desired(desired(namespace, 0))).await;
+        replica.send(Event::Desired(desired(namespace, 0))).await;
         soon(async {
             while scaler.is_active(object("docs")).await.expect("an answer").into_inner().result {}
         })
@@ -152,7 +152,7 @@ async fn each_call_answers_what_the_class_is_asked_for() {
 }
 
 #[tokio::test]
-async fn fractions_are_told_and_rounded_up() {
+async fn answers_have_the_fraction_and_the_rounded_up_number() {
     let mut wanted = Desired::clone(&desired(None, 0));
     let node = Node { class: ClusterName::new("blue").expect("a name"), next: BTreeSet::new() };
     let nodes = BTreeMap::from([(NodeName::new("first").expect("a name"), node)]);
@@ -166,7 +166,7 @@ async fn fractions_are_told_and_rounded_up() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_a_question_is_named() {
+async fn an_invalid_request_names_its_wrong_field() {
     let (_replica, mut scaler) = leading(desired(Some("docs"), 1)).await;
     let with = |class: Option<&str>| {
         let mut object = object("docs");
@@ -203,32 +203,32 @@ async fn what_is_wrong_with_a_question_is_named() {
     refused(scaler.get_metrics(nothing).await, Code::InvalidArgument, "scalerMetadata.class");
 }
 
-/// What a stream says first, whether it was refused or ends.
+/// The first message of a stream, or the error that refused or ended it.
 async fn first<T>(stream: Result<Response<Streaming<T>>, Status>) -> Result<T, Status> {
     let message = soon(stream?.get_mut().message()).await?;
     Ok(message.expect("a message before the end"))
 }
 
 #[tokio::test]
-async fn a_replica_that_cannot_know_says_so_and_never_zero() {
+async fn a_replica_with_a_stale_view_returns_an_error_and_never_zero() {
     let replica = Replica::start(options()).await;
     let mut scaler = Scaler::new(connect(replica.grpc).await);
     let ask = async |scaler: &mut Scaler| value(scaler, "workerclass_request").await;
     refused(ask(&mut scaler).await, Code::Unavailable, "not been read");
-    replica.tell(Event::Desired(desired(None, 2))).await;
+    replica.send(Event::Desired(desired(None, 2))).await;
     refused(ask(&mut scaler).await, Code::Unavailable, "");
 
-    // It stands by, and then knows nobody who leads.
+    // A standby that knows no leader.
     replica.depose("127.0.0.1:1").await;
     until_it_answers(&mut scaler).await;
     assert_eq!(ask(&mut scaler).await.expect("a follower's answer"), 20.0);
-    replica.tell(Event::Deposed { leader: None }).await;
+    replica.send(Event::Deposed { leader: None }).await;
     let status = until_it_refuses(&mut scaler, 20.0).await;
     assert!(status.message().contains("no leader"), "{status:?}");
     replica.depose("127.0.0.1:1").await;
     until_it_answers(&mut scaler).await;
 
-    // Its platform has not confirmed anything for long; then it does again.
+    // The platform has not confirmed the desired state for long; then it does again.
     replica.freshness.send_replace(Freshness::confirmed(Moment(0)).troubled("no answer".into()));
     let status = until_it_refuses(&mut scaler, 20.0).await;
     assert_eq!(status.code(), Code::Unavailable);
@@ -238,16 +238,16 @@ async fn a_replica_that_cannot_know_says_so_and_never_zero() {
 }
 
 #[tokio::test]
-async fn a_term_that_is_over_is_no_leadership() {
+async fn a_replica_with_an_expired_term_does_not_answer() {
     let replica = Replica::start(options()).await;
-    replica.tell(Event::Desired(desired(None, 2))).await;
+    replica.send(Event::Desired(desired(None, 2))).await;
     replica.elect(1, Duration::ZERO).await;
     let mut scaler = Scaler::new(connect(replica.grpc).await);
     refused(value(&mut scaler, "workerclass_request").await, Code::Unavailable, "");
 }
 
 #[tokio::test]
-async fn streams_tell_every_change_and_end_with_the_reason() {
+async fn streams_send_every_change_and_end_with_the_reason() {
     let (replica, mut scaler) = leading(desired(None, 0)).await;
     let active = scaler.stream_is_active(object("docs")).await.expect("a stream");
     let mut active = active.into_inner();
@@ -258,12 +258,12 @@ async fn streams_tell_every_change_and_end_with_the_reason() {
     let first = soon(specs.message()).await.expect("no error").expect("at once");
     assert_eq!(first.metric_specs[0].target_size_float, 10.5);
 
-    // A change of what is not reported wakes no watcher.
+    // A change that is not part of the answer wakes no watcher.
     for pipelines in [1, 2] {
-        replica.tell(Event::Desired(desired(None, pipelines))).await;
+        replica.send(Event::Desired(desired(None, pipelines))).await;
     }
     assert!(soon(active.message()).await.expect("no error").expect("a change").result);
-    replica.tell(Event::Desired(desired(None, 0))).await;
+    replica.send(Event::Desired(desired(None, 0))).await;
     assert!(!soon(active.message()).await.expect("no error").expect("a change").result);
 
     replica.freshness.send_replace(Freshness::confirmed(Moment(0)));
@@ -274,7 +274,7 @@ async fn streams_tell_every_change_and_end_with_the_reason() {
 }
 
 #[tokio::test]
-async fn the_gauge_is_there_while_it_is_known_and_absent_otherwise() {
+async fn the_gauge_is_exported_only_while_the_view_may_be_used() {
     let (replica, mut scaler) = leading(desired(Some("docs"), 3)).await;
     let line = |text: &str| {
         let found = text.lines().find(|line| line.starts_with("workerclass_request{"));

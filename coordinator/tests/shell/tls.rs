@@ -204,7 +204,7 @@ async fn new_connections_get_the_certificate_that_replaces_one_and_sessions_go_o
     mount.swap(&cert, &key);
     let tls = mount.files().follow().expect("good files");
     let replica = Replica::start(Options { tls: Some(tls), ..options() }).await;
-    replica.tell(Event::Desired(Arc::new(desired()))).await;
+    replica.send(Event::Desired(Arc::new(desired()))).await;
     replica.elect(1, LONG).await;
     let channel = connect(&replica, &first.pem(), None).await.expect("a connection");
     let mut agent = Agent::over(channel).await.expect("a session");
@@ -214,7 +214,7 @@ async fn new_connections_get_the_certificate_that_replaces_one_and_sessions_go_o
     let mut grant = agent.grant().await;
     let before = expiry(&replica).await;
 
-    // A broken certificate, and a key that is another's: what was good stays in force.
+    // A broken certificate, then a key of another one: the old files stay in use.
     mount.swap("garbage", &key);
     connect(&replica, &first.pem(), None).await.expect("the old certificate");
     let (cert, key) = signed_until(&second, "localhost", 2030);
@@ -228,7 +228,10 @@ async fn new_connections_get_the_certificate_that_replaces_one_and_sessions_go_o
         }
     })
     .await;
-    assert!(connect(&replica, &first.pem(), None).await.is_err(), "the old one is gone");
+    assert!(
+        connect(&replica, &first.pem(), None).await.is_err(),
+        "the old certificate is still served"
+    );
     assert!(expiry(&replica).await < before, "the new one ends sooner");
     agent.beat(&grant).await;
     let nonce = agent.sent();
@@ -239,7 +242,7 @@ async fn new_connections_get_the_certificate_that_replaces_one_and_sessions_go_o
 }
 
 #[tokio::test]
-async fn peers_that_stall_in_their_handshakes_hold_nobody_up() {
+async fn peers_that_stall_in_their_handshakes_delay_no_other_peer() {
     let pki = Pki::new();
     let replica = pki.replica(None).await;
     let mut stalled = Vec::new();
@@ -264,10 +267,10 @@ fn a_file_that_is_no_good_is_named_with_its_flag() {
     for (cert, key, client_ca, named) in [
         ("missing.pem", "key.pem", None, ["--tls-cert", "missing.pem", "No such file"]),
         ("empty.pem", "key.pem", None, ["--tls-cert", "empty.pem", "no certificate"]),
-        ("nonsense.pem", "key.pem", None, ["--tls-cert", "nonsense.pem", "bad PEM"]),
+        ("nonsense.pem", "key.pem", None, ["--tls-cert", "nonsense.pem", "not valid PEM"]),
         ("key.pem", "key.pem", None, ["--tls-cert", "key.pem", "no certificate"]),
         ("cert.pem", "missing.pem", None, ["--tls-key", "missing.pem", "No such file"]),
-        ("cert.pem", "cert.pem", None, ["--tls-key", "cert.pem", "no private key"]),
+        ("cert.pem", "cert.pem", None, ["--tls-key", "cert.pem", "expected a private key"]),
         ("cert.pem", "other-key.pem", None, ["--tls-cert", "other-key.pem", "together"]),
         ("cert.pem", ".", None, ["--tls-key", ".", "not a file"]),
         ("cert.pem", "key.pem", Some("empty.pem"), ["--tls-client-ca", "empty.pem", "no cert"]),

@@ -1,6 +1,6 @@
-//! A leader's task, the same on every platform: it carries what the campaign asks to the stores of
-//! the term, their answers back, and events to the driver. It waits for none of them: a store or a
-//! driver that is slow delays only what it was asked itself.
+//! A leader's task, the same on every platform: it sends the campaign's requests to the stores of
+//! the term, their answers to the campaign, and events to the driver. It never blocks on one of
+//! them: a slow store or driver delays only its own requests.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -26,23 +26,23 @@ const CHECK_MAX: Duration = Duration::from_millis(250);
 
 /// How a term has ended.
 #[derive(Debug)]
-pub(super) enum Ended {
+pub(super) enum LeadEnd {
     /// The driver no longer takes events.
     DriverGone,
     /// Another replica has the term.
     Deposed,
-    /// It could not be renewed in its time.
+    /// It could not be renewed in time.
     Expired,
     /// The core gives it up.
     GivenUp {
-        /// The next epoch is to be above this.
+        /// The next epoch must be above this.
         above: Option<Epoch>,
     },
     /// The process ends; the sender confirms that the term was released.
     Resign(oneshot::Sender<()>),
 }
 
-/// A leader at work.
+/// The task of a leader in one term.
 pub(super) struct Leading<'a, T, E> {
     lead: Lead,
     terms: &'a mut T,
@@ -55,11 +55,11 @@ pub(super) struct Leading<'a, T, E> {
     writing: FuturesUnordered<Answer<Vec<(EntryChange, EntryOutcome)>>>,
     /// Events for which the driver has no room yet.
     queued_events: VecDeque<Event>,
-    /// Whether the driver goes on: one that hangs must not go on leading.
+    /// Whether the driver makes progress: a leader whose driver hangs must not renew.
     progress: &'a Progress,
 }
 
-enum Woken {
+enum LeaderEvent {
     Command(Option<Command>),
     DriverGone,
     EventSent,
@@ -100,49 +100,49 @@ impl<'a, T: TermStore, E: ExposureStore> Leading<'a, T, E> {
     }
 
     /// Leads until the term has ended.
-    pub(super) async fn run(&mut self) -> Ended {
+    pub(super) async fn run(&mut self) -> LeadEnd {
         loop {
             self.dispatch();
             match self.lead.over() {
-                Some(TermEnd::Deposed) => return Ended::Deposed,
-                Some(TermEnd::Expired) => return Ended::Expired,
+                Some(TermEnd::Deposed) => return LeadEnd::Deposed,
+                Some(TermEnd::Expired) => return LeadEnd::Expired,
                 Some(TermEnd::GivenUp { above }) => {
                     let epoch = self.lead.epoch().0;
                     tracing::info!(epoch, above = above.map(|it| it.0), "leadership released");
-                    return Ended::GivenUp { above };
+                    return LeadEnd::GivenUp { above };
                 }
                 None => {}
             }
             let nap = self.lead.poll_timeout().since(clock::now()).min(CHECK_MAX);
             let woken = tokio::select! {
                 biased;
-                command = self.commands.recv() => Woken::Command(command),
-                () = self.events.closed() => Woken::DriverGone,
+                command = self.commands.recv() => LeaderEvent::Command(command),
+                () = self.events.closed() => LeaderEvent::DriverGone,
                 (sent_at, standing) = if_some(&mut self.renewing) => {
-                    Woken::Renewed(sent_at, standing)
+                    LeaderEvent::Renewed(sent_at, standing)
                 }
-                listed = if_some(&mut self.listing) => Woken::Listed(listed),
-                Some(outcomes) = self.writing.next() => Woken::Wrote(outcomes),
+                listed = if_some(&mut self.listing) => LeaderEvent::Listed(listed),
+                Some(outcomes) = self.writing.next() => LeaderEvent::Wrote(outcomes),
                 room = self.events.reserve(), if !self.queued_events.is_empty() => match room {
                     Ok(room) => {
                         if let Some(event) = self.queued_events.pop_front() {
                             room.send(event);
                         }
-                        Woken::EventSent
+                        LeaderEvent::EventSent
                     }
-                    Err(_) => Woken::DriverGone,
+                    Err(_) => LeaderEvent::DriverGone,
                 },
-                () = sleep(nap) => Woken::Time,
+                () = sleep(nap) => LeaderEvent::Time,
             };
             let now = clock::now();
             match woken {
-                Woken::Command(None) | Woken::DriverGone => return Ended::DriverGone,
-                Woken::Command(Some(command)) => {
+                LeaderEvent::Command(None) | LeaderEvent::DriverGone => return LeadEnd::DriverGone,
+                LeaderEvent::Command(Some(command)) => {
                     if let Some(ended) = self.run_command(command, now) {
                         return ended;
                     }
                 }
-                Woken::Renewed(sent_at, standing) => {
+                LeaderEvent::Renewed(sent_at, standing) => {
                     self.renewing = None;
                     let standing = standing.unwrap_or_else(|why| {
                         self.errors.report("cannot renew leadership", &why);
@@ -153,24 +153,24 @@ impl<'a, T: TermStore, E: ExposureStore> Leading<'a, T, E> {
                     }
                     self.lead.renewed(standing, sent_at, now);
                 }
-                Woken::Listed(listed) => {
+                LeaderEvent::Listed(listed) => {
                     self.listing = None;
                     if let Err(why) = &listed {
                         self.errors.report("cannot list the workers", &why);
                     }
                     self.lead.listed(listed.ok(), now);
                 }
-                Woken::Wrote(outcomes) => self.wrote(outcomes, now),
-                Woken::EventSent | Woken::Time => {}
+                LeaderEvent::Wrote(outcomes) => self.wrote(outcomes, now),
+                LeaderEvent::EventSent | LeaderEvent::Time => {}
             }
             self.lead.tick(!self.progress.is_stalled(), now);
         }
     }
 
-    fn run_command(&mut self, command: Command, now: Moment) -> Option<Ended> {
+    fn run_command(&mut self, command: Command, now: Moment) -> Option<LeadEnd> {
         match command {
             Command::Order { epoch, order } => self.lead.order(epoch, order, now),
-            Command::Resign(done) => return Some(Ended::Resign(done)),
+            Command::Resign(done) => return Some(LeadEnd::Resign(done)),
         }
         None
     }

@@ -1,4 +1,4 @@
-//! What a turn leads to: messages to agents, orders to the platform, and word to people.
+//! Runs the core's effects: messages to agents, orders to the platform, and notices to people.
 
 use leasehold_coordinator_core::effect::{Effect, Order};
 use leasehold_coordinator_core::event::ConnId;
@@ -10,12 +10,12 @@ use super::{Change, Command, Driver};
 use crate::clock;
 
 impl Driver {
-    /// Carries out what the core wants.
-    pub(super) fn carry_out(&mut self) {
+    /// Runs the effects that the core has queued.
+    pub(super) fn run_effects(&mut self) {
         let now = clock::now();
-        self.log.sum_up(now);
+        self.log.flush_summary(now);
         while let Some(effect) = self.core.poll_effect() {
-            self.progress.made();
+            self.progress.record();
             match effect {
                 Effect::Send { conn, message } => self.send(conn, message),
                 Effect::Close(conn) => {
@@ -44,24 +44,27 @@ impl Driver {
         self.metrics.count_sent(&message);
         let Some(slot) = self.sessions.get(&conn) else { return };
         match slot.try_send(Box::new(message)) {
-            // A session that has just ended says so by itself.
+            // The session has just ended; its event is on its way.
             Ok(()) | Err(mpsc::error::TrySendError::Closed(_)) => {}
             Err(mpsc::error::TrySendError::Full(_)) => {
-                tracing::error!(conn = conn.0, "a second message before the first was sent");
+                tracing::error!(
+                    conn = conn.0,
+                    "the core sent a second message before the first one was written"
+                );
                 self.sessions.remove(&conn);
             }
         }
     }
 
-    /// Tells a peer that was not asked for proof where the leader is. The core learns nothing of
-    /// it: what such a peer says must not even raise an epoch.
-    pub(super) fn send_away(&mut self, conn: ConnId) {
+    /// Refuses a peer whose token was not checked, and sends it the leader's address. The core does
+    /// not get its messages: an unauthenticated peer must not even raise an epoch.
+    pub(super) fn redirect_unproven(&mut self, conn: ConnId) {
         let (reason, message) = match self.core.leadership() {
             Leadership::StandsBy(leader) => {
-                (RefusalReason::NotLeader(leader), "this replica does not lead")
+                (RefusalReason::NotLeader(leader), "this replica is not the leader")
             }
             Leadership::Leads(_) => {
-                (RefusalReason::GoAway, "this replica leads since a moment: dial again")
+                (RefusalReason::GoAway, "this replica has just become the leader: dial again")
             }
         };
         let refusal = Refusal { reason, message: message.into() };

@@ -1,30 +1,29 @@
-//! The core's notices in the log. INFO says that state changed, and who has which lease: so many a
-//! second each in a line of its own, all others in sum. DEBUG has each.
+//! Logs the core's notices. Changes of state are logged at INFO. So are changes of leases, up to a
+//! limit per second; the rest is summed up in one line at INFO, and logged one by one at DEBUG.
 
 use std::time::Duration;
 
 use leasehold_coordinator_core::effect::{Freed, Notice};
 use leasehold_types::Moment;
 
-/// Lines about single leases within [`SPAN`]; changes beyond that are summed up in one line.
+/// The most lines about single leases within [`WINDOW`].
 const LEASE_LINES_MAX: u32 = 100;
 /// See [`LEASE_LINES_MAX`].
-const SPAN: Duration = Duration::from_secs(1);
+const WINDOW: Duration = Duration::from_secs(1);
 
 /// The target of every line about leases.
 const LEASE: &str = "leasehold::lease";
 /// The target of every line about workers and leadership.
 const CELL: &str = "leasehold::cell";
-
 /// The target of every line about pipelines.
 const PIPELINE: &str = "leasehold::pipeline";
 
-/// A state in a word; none if the object does not exist.
+/// The name of a phase; `None` if the object does not exist.
 fn state(phase: Option<impl ToString>) -> Option<String> {
     phase.map(|phase| phase.to_string())
 }
 
-/// How it is known that a lease has ended, in a word.
+/// The label for how a lease ended.
 pub fn freed(how: Freed) -> &'static str {
     match how {
         Freed::Released => "released",
@@ -33,7 +32,7 @@ pub fn freed(how: Freed) -> &'static str {
     }
 }
 
-/// Leases that changed without a line of their own at INFO.
+/// The number of changes that got no line of their own at INFO.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct UnloggedChanges {
     pools: u64,
@@ -41,56 +40,56 @@ struct UnloggedChanges {
     freed: u64,
 }
 
-/// What was written of leases lately.
+/// Limits the log lines about leases.
 #[derive(Debug, Default)]
 pub(super) struct LeaseLog {
     since: Moment,
     lines: u32,
-    unsaid: UnloggedChanges,
+    unlogged: UnloggedChanges,
 }
 
 impl LeaseLog {
-    /// Writes a notice to the log.
+    /// Logs a notice.
     pub(super) fn write(&mut self, notice: &Notice, now: Moment) {
-        self.sum_up(now);
+        self.flush_summary(now);
         write(notice, self.admits(notice));
     }
 
-    /// Tells in sum what had no line of its own, once its time is over.
-    pub(super) fn sum_up(&mut self, now: Moment) {
-        if let Some(UnloggedChanges { pools, granted, freed }) = self.take_unsaid(now) {
+    /// Logs the sum of the changes without a line of their own, once per [`WINDOW`].
+    pub(super) fn flush_summary(&mut self, now: Moment) {
+        if let Some(UnloggedChanges { pools, granted, freed }) = self.take_unlogged(now) {
             tracing::info!(target: LEASE, pools, granted, freed,
-                "more leases have changed: pools and streams granted, streams freed");
+                "further lease changes: pools and streams granted, streams freed");
         }
     }
 
-    fn take_unsaid(&mut self, now: Moment) -> Option<UnloggedChanges> {
-        if now.since(self.since) < SPAN {
+    fn take_unlogged(&mut self, now: Moment) -> Option<UnloggedChanges> {
+        if now.since(self.since) < WINDOW {
             return None;
         }
         (self.since, self.lines) = (now, 0);
-        let unsaid = std::mem::take(&mut self.unsaid);
-        (unsaid != UnloggedChanges::default()).then_some(unsaid)
+        let unlogged = std::mem::take(&mut self.unlogged);
+        (unlogged != UnloggedChanges::default()).then_some(unlogged)
     }
 
-    /// Whether a notice of a lease has a line of its own; it is counted where it has none.
+    /// Whether a notice gets a line of its own at INFO; if not, it is counted for the summary.
     fn admits(&mut self, notice: &Notice) -> bool {
-        let unsaid = match notice {
-            Notice::PoolGranted { .. } => &mut self.unsaid.pools,
-            Notice::StreamGranted { .. } => &mut self.unsaid.granted,
-            Notice::StreamFreed { .. } => &mut self.unsaid.freed,
+        let unlogged = match notice {
+            Notice::PoolGranted { .. } => &mut self.unlogged.pools,
+            Notice::StreamGranted { .. } => &mut self.unlogged.granted,
+            Notice::StreamFreed { .. } => &mut self.unlogged.freed,
             _ => return true,
         };
         let admits = self.lines < LEASE_LINES_MAX;
         match admits {
             true => self.lines += 1,
-            false => *unsaid += 1,
+            false => *unlogged += 1,
         }
         admits
     }
 }
 
-/// A line about a lease: at INFO where it is admitted, else at DEBUG.
+/// Logs a line about a lease: at INFO if it is admitted, else at DEBUG.
 macro_rules! lease {
     ($admitted:expr, $key:expr, $($rest:tt)*) => {
         match $admitted {
@@ -107,7 +106,9 @@ fn write(notice: &Notice, admitted: bool) {
     match notice {
         Notice::Elected(epoch) => info!(target: CELL, %epoch, "this replica leads"),
         Notice::Deposed(epoch) => info!(target: CELL, %epoch, "this replica no longer leads"),
-        Notice::HoldEnded(cluster) => info!(target: CELL, %cluster, "cluster plans from now on"),
+        Notice::HoldEnded(cluster) => {
+            info!(target: CELL, %cluster, "hold ended: the cluster is planned from now on")
+        }
         Notice::Joined(key) => {
             info!(target: CELL, cluster = %key.cluster, worker = %key.worker, "worker joined");
         }
@@ -117,15 +118,15 @@ fn write(notice: &Notice, admitted: bool) {
         }
         Notice::Lost(key) => {
             warn!(target: CELL, cluster = %key.cluster, worker = %key.worker,
-                "worker silent for longer than its leases");
+                "worker lost: no message for longer than its leases last");
         }
         Notice::GivenUp { worker: key, after } => {
             warn!(target: CELL, cluster = %key.cluster, worker = %key.worker, ?after,
-                "worker lost for as long as spec.lost.after allows: it counts as gone, and \
-                 others get its slots and streams though its jobs may still run");
+                "worker lost for longer than spec.lost.after: it counts as gone, and other \
+                 workers get its slots and streams although its jobs may still run");
         }
         Notice::DrainStarted(key) => {
-            info!(target: CELL, cluster = %key.cluster, worker = %key.worker, "worker drains");
+            info!(target: CELL, cluster = %key.cluster, worker = %key.worker, "worker is draining");
         }
         Notice::Gone(key) => {
             info!(target: CELL, cluster = %key.cluster, worker = %key.worker, "worker gone");
@@ -148,23 +149,23 @@ fn write(notice: &Notice, admitted: bool) {
         }
         Notice::Pipeline { pipeline, from, to, why } => {
             let (from, to) = (state(*from), state(*to));
-            info!(target: PIPELINE, %pipeline, from, to, why, "pipeline");
+            info!(target: PIPELINE, %pipeline, from, to, why, "pipeline changed");
         }
         Notice::Binding { pipeline, node, from, to } => {
             let (from, to) = (state(*from), state(*to));
-            debug!(target: PIPELINE, %pipeline, %node, from, to, "binding");
+            debug!(target: PIPELINE, %pipeline, %node, from, to, "binding changed");
         }
         Notice::Endpoints { pipeline, node } => {
             debug!(target: PIPELINE, %pipeline, %node, "endpoints changed");
         }
         Notice::EpochAhead { worker: key, seen } => {
             warn!(target: CELL, cluster = %key.cluster, worker = %key.worker, %seen,
-                "an agent remembers a later epoch than this leader's, which stands in its store: \
-                 either the store has lost its history, or the agent says what is not so");
+                "an agent reports a later epoch than this leader's, but the term store still has \
+                 this leader's: the store has lost its history, or the agent's journal is wrong");
         }
         Notice::Offence { worker: key, rule } => {
             warn!(target: CELL, cluster = %key.cluster, worker = %key.worker, rule,
-                "agent broke the protocol's rules");
+                "agent broke a rule of the protocol");
         }
     }
 }
@@ -178,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn beyond_so_many_lines_a_second_leases_are_told_in_sum() {
+    fn lease_changes_beyond_the_limit_per_second_are_summed_up() {
         let cluster = ClusterName::new("c").unwrap();
         let worker = WorkerKey { cluster, worker: WorkerName::new("w").unwrap() };
         let (set, stream) = (SetName::new("s").unwrap(), StreamName::new("x").unwrap());
@@ -187,17 +188,17 @@ mod tests {
         let granted = Notice::StreamGranted { worker: worker.clone(), stream, token };
         let mut log = LeaseLog::default();
         let second = |second: u64| Moment(second * 1_000_000_000);
-        assert_eq!(log.take_unsaid(second(5)), None);
+        assert_eq!(log.take_unlogged(second(5)), None);
         let all = LEASE_LINES_MAX + 7;
-        let said = (0..all).filter(|_| log.admits(&granted)).count();
-        assert_eq!(said, LEASE_LINES_MAX as usize);
-        assert!(log.admits(&Notice::Joined(worker)), "this is no lease");
-        assert_eq!(log.take_unsaid(second(5)), None, "its time is not over");
+        let admitted = (0..all).filter(|_| log.admits(&granted)).count();
+        assert_eq!(admitted, LEASE_LINES_MAX as usize);
+        assert!(log.admits(&Notice::Joined(worker)), "only lease changes are limited");
+        assert_eq!(log.take_unlogged(second(5)), None, "the second has not passed");
         assert_eq!(
-            log.take_unsaid(second(6)),
+            log.take_unlogged(second(6)),
             Some(UnloggedChanges { granted: 7, ..UnloggedChanges::default() })
         );
         assert!(log.admits(&granted));
-        assert_eq!(log.take_unsaid(second(7)), None);
+        assert_eq!(log.take_unlogged(second(7)), None);
     }
 }

@@ -1,5 +1,5 @@
-//! Commands that wait for the platform. The driver never waits for a disk: what piles up
-//! meanwhile is joined into as few commands as say the same.
+//! Commands that wait for the platform. The driver never waits for a disk: commands that queue up
+//! meanwhile are merged where they mean the same.
 
 use std::collections::VecDeque;
 
@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 
 use crate::platform::Command;
 
-/// Commands in the order in which they are to be carried out.
+/// Commands in the order in which they must run.
 #[derive(Debug, Default)]
 pub(super) struct Outbox(VecDeque<Command>);
 
@@ -17,7 +17,7 @@ impl Outbox {
         self.0.is_empty()
     }
 
-    /// Adds a command, or joins it with the last one.
+    /// Adds a command, or merges it into the last one.
     pub(super) fn push(&mut self, command: Command) {
         let Command::Order { epoch, order } = command else {
             return self.0.push_back(command);
@@ -29,7 +29,7 @@ impl Outbox {
         match (last, order) {
             (Some(Order::Register(last)), Order::Register(more)) => last.extend(more),
             (Some(Order::Unregister(last)), Order::Unregister(more)) => last.extend(more),
-            // One renewal says to all who wait for it that the term stands.
+            // One renewal answers every request that waits for one.
             (
                 Some(Order::Confirm | Order::AskTerm { .. }),
                 Order::Confirm | Order::AskTerm { .. },
@@ -38,8 +38,8 @@ impl Outbox {
         }
     }
 
-    /// Sends the oldest as soon as there is room; false where the platform has ended. Nothing is
-    /// lost where the caller stops waiting.
+    /// Sends the oldest command as soon as there is room. Returns false if the platform has ended.
+    /// Cancel-safe: the command stays queued.
     pub(super) async fn send_one(&mut self, commands: &mpsc::Sender<Command>) -> bool {
         let Ok(room) = commands.reserve().await else { return false };
         if let Some(command) = self.0.pop_front() {
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_piles_up_is_joined_and_keeps_its_order() {
+    async fn merges_queued_commands_of_one_epoch_and_keeps_their_order() {
         let mut outbox = Outbox::default();
         let mut push = |epoch, order| outbox.push(Command::Order { epoch: Epoch(epoch), order });
         push(8, Order::Confirm);
@@ -76,18 +76,18 @@ mod tests {
             let Command::Order { epoch, order } = command else { panic!("{command:?}") };
             names.push(format!("{epoch} {order:?}"));
         }
-        let wanted = [
+        let expected = [
             "8 Confirm",
             "8 Unregister([])",
             "9 Unregister([])",
             "9 Register([])",
             "9 Unregister([])",
         ];
-        assert_eq!(names, wanted);
+        assert_eq!(names, expected);
     }
 
     #[tokio::test]
-    async fn a_platform_that_has_ended_is_noticed() {
+    async fn sending_fails_if_the_platform_has_ended() {
         let mut outbox = Outbox::default();
         outbox.push(Command::Order { epoch: Epoch(1), order: Order::Confirm });
         let (sender, receiver) = mpsc::channel(1);

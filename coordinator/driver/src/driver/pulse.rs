@@ -1,5 +1,6 @@
-//! How far the sessions' tasks have read what has arrived: a task beside them beats, and what keeps
-//! them from reading keeps it from beating. Another looks after the driver from there.
+//! Measures up to which moment the sessions' tasks have read what arrived: a task on the same
+//! runtime beats, and whatever keeps them from reading keeps it from beating. Another task runs the
+//! driver's watchdog.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +13,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use crate::clock;
 use crate::health::Progress;
 
-/// The pulse of the readers, as long as this lives.
+/// Runs the pulse and the watchdog until it is dropped.
 #[derive(Debug)]
 pub(super) struct PulseGuard {
     read: Arc<AtomicU64>,
@@ -21,8 +22,7 @@ pub(super) struct PulseGuard {
 }
 
 impl PulseGuard {
-    /// Begins to beat, and to look whether the driver makes progress, on the runtime that the
-    /// caller runs on.
+    /// Starts the pulse and the watchdog on the caller's runtime.
     pub(super) fn start(progress: Arc<Progress>) -> Self {
         let read = Arc::new(AtomicU64::new(0));
         let shown = Arc::clone(&read);
@@ -40,7 +40,7 @@ impl PulseGuard {
         Self { read, task, watch }
     }
 
-    /// Everything that had arrived before this moment was read, and given to the driver.
+    /// Everything that had arrived before this moment was read and queued for the driver.
     pub(super) fn read(&self) -> Moment {
         Moment(self.read.load(Ordering::Acquire))
     }

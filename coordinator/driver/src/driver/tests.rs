@@ -1,4 +1,4 @@
-//! A driver over channels: what a turn that takes long must not do.
+//! A driver over channels, with turns that take long.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, mpsc as threads};
@@ -24,18 +24,19 @@ use opentelemetry_sdk::metrics::SdkMeterProvider;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
 
-use super::{Change, Driver, Envelope, Handle, SessionEvent, SessionPort, Settings};
+use super::{Change, Driver, Envelope, Handle, SessionPort, Settings};
 use crate::access::Access;
 use crate::clock;
 use crate::metrics::Metrics;
 use crate::platform::{Command, Freshness, Platform};
+use crate::port::SessionEvent;
 
 const LONG: Duration = Duration::from_secs(60);
 const TTL: Duration = Duration::from_secs(1);
 const CONN: ConnId = ConnId(1);
 
-/// A driver that leads, and the one agent that it has.
-struct Story {
+/// A leading driver with one agent.
+struct LeadingDriver {
     port: SessionPort,
     handle: Handle,
     slot: mpsc::Receiver<Box<CoordinatorMessage>>,
@@ -44,8 +45,8 @@ struct Story {
     _stop: watch::Sender<bool>,
 }
 
-impl Story {
-    async fn begin() -> Self {
+impl LeadingDriver {
+    async fn start() -> Self {
         let (events, events_out) = mpsc::channel(64);
         let (commands, commands_out) = mpsc::channel(64);
         let (_, problems) = watch::channel(Arc::default());
@@ -74,11 +75,11 @@ impl Story {
             exposed: BTreeMap::new(),
         };
         events.send(Event::Elected(elected)).await.expect("a driver");
-        tokio::spawn(obey(commands_out, events));
+        tokio::spawn(run_platform(commands_out, events));
         let (slot_in, slot) = mpsc::channel(3);
-        let story = Self { port, handle, slot, nonce: Nonce(0), pool: None, _stop: stop };
-        story.put(SessionEvent::Opened(slot_in));
-        story
+        let driver = Self { port, handle, slot, nonce: Nonce(0), pool: None, _stop: stop };
+        driver.put(SessionEvent::Opened(slot_in));
+        driver
     }
 
     fn put(&self, what: SessionEvent) {
@@ -94,7 +95,7 @@ impl Story {
     async fn grant(&mut self) -> Grant {
         match self.next().await {
             CoordinatorMessage::Grant(grant) => grant,
-            other => panic!("no grant: {other:?}"),
+            other => panic!("expected a grant: {other:?}"),
         }
     }
 
@@ -145,7 +146,7 @@ impl Story {
         })));
     }
 
-    /// Has the driver answer a question for as long as the sender that is given back lives.
+    /// Blocks the driver in a query until the returned sender is dropped.
     async fn occupy(&self) -> threads::Sender<()> {
         let (end, ended) = threads::channel::<()>();
         let (begin, mut begun) = mpsc::channel(1);
@@ -157,31 +158,31 @@ impl Story {
             };
             handle.ask(question).await
         });
-        begun.recv().await.expect("the question is asked");
+        begun.recv().await.expect("the query has begun");
         end
     }
 }
 
 #[tokio::test]
-async fn a_slow_turn_frees_nothing_before_its_holder_stops() {
-    let mut story = Story::begin().await;
-    story.join().await;
-    let mut grant = story.grant().await;
+async fn a_slow_turn_frees_no_stream_before_its_holder_stops() {
+    let mut driver = LeadingDriver::start().await;
+    driver.join().await;
+    let mut grant = driver.grant().await;
     while grant.streams.is_empty() {
-        story.beat(&grant);
-        grant = story.grant().await;
+        driver.beat(&grant);
+        grant = driver.grant().await;
     }
-    let mut changes = story.handle.watch().expect("a driver");
-    let occupied = story.occupy().await;
-    // The beat is sent long after the turn began that takes it.
+    let mut changes = driver.handle.watch().expect("a driver");
+    let occupied = driver.occupy().await;
+    // The turn that takes the beat begins long before the beat is sent.
     sleep(TTL / 2).await;
     let sent_at = clock::now();
-    story.beat(&grant);
+    driver.beat(&grant);
     drop(occupied);
-    while grant.nonce != story.nonce {
-        grant = story.grant().await;
+    while grant.nonce != driver.nonce {
+        grant = driver.grant().await;
     }
-    // The holder may use the stream until then, and says nothing any more.
+    // The holder may use the stream until then. It sends nothing more.
     let holder_end = sent_at + TTL;
     loop {
         let change = timeout(LONG, changes.recv()).await.expect("in time").expect("a change");
@@ -194,19 +195,19 @@ async fn a_slow_turn_frees_nothing_before_its_holder_stops() {
 }
 
 #[tokio::test]
-async fn a_driver_that_hangs_is_known_to_and_is_forgiven_when_it_goes_on() {
-    let story = Story::begin().await;
-    assert!(!story.port.progress.is_stalled());
-    let occupied = story.occupy().await;
-    timeout(LONG, story.port.progress.stalled()).await.expect("it is found out");
-    assert!(story.port.progress.is_stalled());
+async fn a_hanging_driver_is_stalled_until_it_makes_progress_again() {
+    let driver = LeadingDriver::start().await;
+    assert!(!driver.port.progress.is_stalled());
+    let occupied = driver.occupy().await;
+    timeout(LONG, driver.port.progress.stalled()).await.expect("the watchdog notices it");
+    assert!(driver.port.progress.is_stalled());
     drop(occupied);
-    let forgiven = async {
-        while story.port.progress.is_stalled() {
+    let recovered = async {
+        while driver.port.progress.is_stalled() {
             sleep(Duration::from_millis(10)).await;
         }
     };
-    timeout(LONG, forgiven).await.expect("it goes on");
+    timeout(LONG, recovered).await.expect("the driver makes progress again");
 }
 
 /// One cluster with one stream, whose lease ends by time.
@@ -242,8 +243,8 @@ fn desired() -> Desired {
     }
 }
 
-/// Does at once what a platform does sooner or later.
-async fn obey(mut commands: mpsc::Receiver<Command>, events: mpsc::Sender<Event>) {
+/// A platform that runs every command at once.
+async fn run_platform(mut commands: mpsc::Receiver<Command>, events: mpsc::Sender<Event>) {
     while let Some(command) = commands.recv().await {
         let event = match command {
             Command::Order { order: Order::Register(workers), .. } => Event::Registered(workers),

@@ -1,5 +1,4 @@
-//! Figures that are read rather than counted: the newest values that the driver has set. Each
-//! collection reads them.
+//! Gauges. The driver sets the values, and each collection reads the newest ones.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -14,10 +13,10 @@ use crate::clock;
 use crate::demand::Demand;
 use crate::view::View;
 
-/// The one metric whose series are more than clusters.
+/// The metric with the most series: several for each cluster.
 pub const WORKERS: &str = "leasehold_workers";
 
-/// The newest figures of one replica.
+/// The newest values of one replica.
 #[derive(Debug, Default)]
 pub(super) struct Observations {
     pub(super) epoch: Option<Epoch>,
@@ -29,35 +28,41 @@ pub(super) struct Observations {
     pub(super) agents_outdated: usize,
 }
 
-/// Registers a gauge for each figure.
-pub(super) fn register(meter: &Meter, figures: &Arc<Mutex<Observations>>) {
-    gauge(meter, figures, "leasehold_leader", "1 where this replica leads.", |figures| {
-        u64::from(figures.epoch.is_some())
+/// Registers a gauge for each value.
+pub(super) fn register(meter: &Meter, observations: &Arc<Mutex<Observations>>) {
+    gauge(meter, observations, "leasehold_leader", "1 where this replica leads.", |observations| {
+        u64::from(observations.epoch.is_some())
     });
     gauge(
         meter,
-        figures,
+        observations,
         "leasehold_epoch",
         "The term that this replica leads, or 0.",
-        |figures| figures.epoch.map_or(0, |epoch| epoch.0),
+        |observations| observations.epoch.map_or(0, |epoch| epoch.0),
     );
-    gauge(meter, figures, "leasehold_sessions", "Agents connected to this replica.", |figures| {
-        figures.sessions as u64
-    });
+    gauge(
+        meter,
+        observations,
+        "leasehold_sessions",
+        "Agents connected to this replica.",
+        |observations| observations.sessions as u64,
+    );
     let help = "Things wrong with the manifests; the last good ones are in force.";
-    gauge(meter, figures, "leasehold_manifest_problems", help, |figures| figures.problems as u64);
+    gauge(meter, observations, "leasehold_manifest_problems", help, |observations| {
+        observations.problems as u64
+    });
     let help = "Pods that asked for an agent and have none, as the leader sees them.";
-    gauge(meter, figures, "leasehold_agents_missing", help, |it| it.agents_missing as u64);
+    gauge(meter, observations, "leasehold_agents_missing", help, |it| it.agents_missing as u64);
     let help = "Pods with another agent than they would get now, as the leader sees them.";
-    gauge(meter, figures, "leasehold_agents_outdated", help, |it| it.agents_outdated as u64);
+    gauge(meter, observations, "leasehold_agents_outdated", help, |it| it.agents_outdated as u64);
     for (name, help, read) in CLUSTER_GAUGES {
-        per_cluster(meter, figures, name, help, *read);
+        per_cluster(meter, observations, name, help, *read);
     }
-    workers(meter, figures);
-    classes(meter, figures);
+    workers(meter, observations);
+    classes(meter, observations);
 }
 
-/// Registers the gauge of when the certificate that is served ends, by the newest one.
+/// Registers the gauge of the end of the serving certificate.
 pub(super) fn certificate(
     meter: &Meter,
     expires_at: impl Fn() -> Option<u64> + Send + Sync + 'static,
@@ -73,7 +78,7 @@ pub(super) fn certificate(
         .build();
 }
 
-/// A figure of each cluster.
+/// Name, help text and value of a gauge per cluster.
 type ClusterGauge = (&'static str, &'static str, fn(&ClusterView) -> u64);
 
 const CLUSTER_GAUGES: &[ClusterGauge] = &[
@@ -93,34 +98,34 @@ const CLUSTER_GAUGES: &[ClusterGauge] = &[
 
 fn gauge(
     meter: &Meter,
-    figures: &Arc<Mutex<Observations>>,
+    observations: &Arc<Mutex<Observations>>,
     name: &'static str,
     help: &'static str,
     read: impl Fn(&Observations) -> u64 + Send + Sync + 'static,
 ) {
-    let figures = Arc::clone(figures);
+    let observations = Arc::clone(observations);
     let gauge = meter.u64_observable_gauge(name).with_description(help);
     let _ = gauge
         .with_callback(move |observer| {
-            let figures = figures.lock().unwrap_or_else(PoisonError::into_inner);
-            observer.observe(read(&figures), &[]);
+            let observations = observations.lock().unwrap_or_else(PoisonError::into_inner);
+            observer.observe(read(&observations), &[]);
         })
         .build();
 }
 
 fn per_cluster(
     meter: &Meter,
-    figures: &Arc<Mutex<Observations>>,
+    observations: &Arc<Mutex<Observations>>,
     name: &'static str,
     help: &'static str,
     read: fn(&ClusterView) -> u64,
 ) {
-    let figures = Arc::clone(figures);
+    let observations = Arc::clone(observations);
     let gauge = meter.u64_observable_gauge(name).with_description(help);
     let _ = gauge
         .with_callback(move |observer| {
-            let figures = figures.lock().unwrap_or_else(PoisonError::into_inner);
-            for cluster in &figures.fleet.clusters {
+            let observations = observations.lock().unwrap_or_else(PoisonError::into_inner);
+            for cluster in &observations.fleet.clusters {
                 let label = KeyValue::new("cluster", cluster.name.to_string());
                 observer.observe(read(cluster), &[label]);
             }
@@ -128,19 +133,19 @@ fn per_cluster(
         .build();
 }
 
-fn workers(meter: &Meter, figures: &Arc<Mutex<Observations>>) {
-    let figures = Arc::clone(figures);
+fn workers(meter: &Meter, observations: &Arc<Mutex<Observations>>) {
+    let observations = Arc::clone(observations);
     let gauge = meter
         .u64_observable_gauge(WORKERS)
         .with_description("Workers known, by whether they are heard.");
     let _ = gauge
         .with_callback(move |observer| {
-            let figures = figures.lock().unwrap_or_else(PoisonError::into_inner);
-            for cluster in &figures.fleet.clusters {
-                let heard = cluster.connected + cluster.lost + cluster.unreported;
+            let observations = observations.lock().unwrap_or_else(PoisonError::into_inner);
+            for cluster in &observations.fleet.clusters {
+                let not_silent = cluster.connected + cluster.lost + cluster.unreported;
                 for (presence, workers) in [
                     ("connected", cluster.connected),
-                    ("silent", cluster.workers.saturating_sub(heard)),
+                    ("silent", cluster.workers.saturating_sub(not_silent)),
                     ("lost", cluster.lost),
                     ("unreported", cluster.unreported),
                 ] {
@@ -153,7 +158,7 @@ fn workers(meter: &Meter, figures: &Arc<Mutex<Observations>>) {
         .build();
 }
 
-/// A figure of each class.
+/// Name, help text and value of a gauge per class.
 type ClassGauge = (&'static str, &'static str, fn(&ClassView) -> f64);
 
 const CLASS_GAUGES: &[ClassGauge] = &[
@@ -175,35 +180,35 @@ const CLASS_GAUGES: &[ClassGauge] = &[
     }),
 ];
 
-/// Registers a gauge for each figure of the leader's.
-fn classes(meter: &Meter, figures: &Arc<Mutex<Observations>>) {
+/// Registers the gauges of classes and pipelines, which only a leader has.
+fn classes(meter: &Meter, observations: &Arc<Mutex<Observations>>) {
     for (name, help, read) in CLASS_GAUGES {
-        let figures = Arc::clone(figures);
+        let observations = Arc::clone(observations);
         let gauge = meter.f64_observable_gauge(*name).with_description(*help);
         let _ = gauge
             .with_callback(move |observer| {
-                let figures = figures.lock().unwrap_or_else(PoisonError::into_inner);
-                for class in &figures.fleet.classes {
+                let observations = observations.lock().unwrap_or_else(PoisonError::into_inner);
+                for class in &observations.fleet.classes {
                     observer.observe(read(class), &labels(&class.name));
                 }
             })
             .build();
     }
-    let figures = Arc::clone(figures);
+    let observations = Arc::clone(observations);
     let _ = meter
         .u64_observable_gauge("leasehold_pipelines")
         .with_description("Pipelines by their state, as the leader sees them.")
         .with_callback(move |observer| {
-            let figures = figures.lock().unwrap_or_else(PoisonError::into_inner);
-            let Some(all) = figures.epoch.and(figures.fleet.pipelines) else { return };
-            for (phase, count) in figures.tally.counts(all) {
+            let observations = observations.lock().unwrap_or_else(PoisonError::into_inner);
+            let Some(all) = observations.epoch.and(observations.fleet.pipelines) else { return };
+            for (phase, count) in observations.tally.counts(all) {
                 observer.observe(count as u64, &[KeyValue::new("phase", phase)]);
             }
         })
         .build();
 }
 
-/// A figure of what a class is asked for.
+/// Name, help text and value of a gauge of a class's demand.
 type DemandGauge = (&'static str, &'static str, fn(&Demand) -> f64);
 
 const DEMAND_GAUGES: &[DemandGauge] = &[
@@ -215,7 +220,7 @@ const DEMAND_GAUGES: &[DemandGauge] = &[
     }),
 ];
 
-/// Registers the gauges that autoscalers go by. A replica that may not know them tells none.
+/// Registers the gauges for autoscalers. A replica whose view must not be used exports none.
 pub(super) fn demands(meter: &Meter, view: &Arc<View>) {
     for (name, help, read) in DEMAND_GAUGES {
         let view = Arc::clone(view);

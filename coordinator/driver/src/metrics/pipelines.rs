@@ -1,6 +1,5 @@
-//! Figures of classes and pipelines: what every replica can tell by itself, and what the one that
-//! leads has heard its core say. States are counted as they change, so that nobody has to look at
-//! every pipeline.
+//! Tallies the states of pipelines from the leader's notices, so that a collection of metrics need
+//! not walk over all pipelines.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -9,12 +8,12 @@ use leasehold_coordinator_core::effect::Notice;
 use leasehold_coordinator_core::view::PipelinePhase;
 use leasehold_types::{Moment, PipelineName};
 
-/// What became of a pipeline, where that is worth counting.
+/// A change of a pipeline's state that is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PipelineTransition {
-    /// It is Broken.
+    /// It has become Broken.
     Broken,
-    /// It is Ready again, so long after it was Broken.
+    /// It is Ready again, this long after it became Broken.
     Healed(Duration),
 }
 
@@ -26,8 +25,8 @@ pub(super) struct PipelineTally {
 }
 
 impl PipelineTally {
-    /// Takes a notice in.
-    pub(super) fn hear(&mut self, notice: &Notice, now: Moment) -> Option<PipelineTransition> {
+    /// Updates the tally with a notice.
+    pub(super) fn update(&mut self, notice: &Notice, now: Moment) -> Option<PipelineTransition> {
         match notice {
             // Each term reports every state again.
             Notice::Elected(_) | Notice::Deposed(_) => {
@@ -39,12 +38,14 @@ impl PipelineTally {
                 self.broken_since.remove(pipeline);
                 None
             }
-            Notice::Pipeline { pipeline, to: Some(phase), .. } => self.turns(pipeline, *phase, now),
+            Notice::Pipeline { pipeline, to: Some(phase), .. } => {
+                self.set_phase(pipeline, *phase, now)
+            }
             _ => None,
         }
     }
 
-    fn turns(
+    fn set_phase(
         &mut self,
         name: &PipelineName,
         phase: PipelinePhase,
@@ -64,12 +65,12 @@ impl PipelineTally {
         }
     }
 
-    /// How many are in this state.
+    /// The number of pipelines in this state.
     fn count(&self, phase: PipelinePhase) -> usize {
         self.phases.values().filter(|it| **it == phase).count()
     }
 
-    /// How many there are in each state, of so many. What nothing was heard of is Pending.
+    /// The number in each state, of `all` pipelines. A pipeline without a notice is Pending.
     pub(super) fn counts(&self, all: usize) -> [(&'static str, usize); 4] {
         let [plotted, ready, broken] =
             [PipelinePhase::Plotted, PipelinePhase::Ready, PipelinePhase::Broken]
@@ -89,44 +90,44 @@ mod tests {
         Moment(0) + Duration::from_secs(seconds)
     }
 
-    fn turn(name: &str, to: Option<PipelinePhase>) -> Notice {
+    fn notice(name: &str, to: Option<PipelinePhase>) -> Notice {
         let pipeline = PipelineName::new(name).expect("a name");
         Notice::Pipeline { pipeline, from: None, to, why: String::new() }
     }
 
     #[test]
-    fn a_healing_is_measured_from_the_first_break() {
+    fn heal_time_is_measured_from_the_first_break() {
         use PipelinePhase::{Broken, Pending, Plotted, Ready};
         let mut tally = PipelineTally::default();
-        assert_eq!(tally.hear(&turn("a", Some(Ready)), seconds(1)), None);
+        assert_eq!(tally.update(&notice("a", Some(Ready)), seconds(1)), None);
         assert_eq!(
-            tally.hear(&turn("a", Some(Broken)), seconds(2)),
+            tally.update(&notice("a", Some(Broken)), seconds(2)),
             Some(PipelineTransition::Broken)
         );
-        assert_eq!(tally.hear(&turn("b", Some(Plotted)), seconds(2)), None);
+        assert_eq!(tally.update(&notice("b", Some(Plotted)), seconds(2)), None);
         let counts = [("pending", 3), ("plotted", 1), ("ready", 0), ("broken", 1)];
         assert_eq!(tally.counts(5), counts);
-        assert_eq!(tally.hear(&turn("a", Some(Pending)), seconds(3)), None);
-        assert_eq!(tally.hear(&turn("a", Some(Plotted)), seconds(4)), None);
+        assert_eq!(tally.update(&notice("a", Some(Pending)), seconds(3)), None);
+        assert_eq!(tally.update(&notice("a", Some(Plotted)), seconds(4)), None);
         assert_eq!(
-            tally.hear(&turn("a", Some(Broken)), seconds(5)),
+            tally.update(&notice("a", Some(Broken)), seconds(5)),
             Some(PipelineTransition::Broken)
         );
         let healed = Some(PipelineTransition::Healed(Duration::from_secs(7)));
-        assert_eq!(tally.hear(&turn("a", Some(Ready)), seconds(9)), healed);
-        assert_eq!(tally.hear(&turn("a", Some(Ready)), seconds(10)), None);
+        assert_eq!(tally.update(&notice("a", Some(Ready)), seconds(9)), healed);
+        assert_eq!(tally.update(&notice("a", Some(Ready)), seconds(10)), None);
     }
 
     #[test]
-    fn what_is_gone_or_of_another_term_is_not_counted() {
+    fn deleted_pipelines_and_earlier_terms_are_not_counted() {
         let mut tally = PipelineTally::default();
         let broken = Some(PipelinePhase::Broken);
-        tally.hear(&turn("a", broken), seconds(1));
-        tally.hear(&turn("a", None), seconds(2));
-        assert_eq!(tally.hear(&turn("a", Some(PipelinePhase::Ready)), seconds(3)), None);
-        tally.hear(&turn("b", broken), seconds(4));
-        tally.hear(&Notice::Elected(Epoch(2)), seconds(5));
+        tally.update(&notice("a", broken), seconds(1));
+        tally.update(&notice("a", None), seconds(2));
+        assert_eq!(tally.update(&notice("a", Some(PipelinePhase::Ready)), seconds(3)), None);
+        tally.update(&notice("b", broken), seconds(4));
+        tally.update(&Notice::Elected(Epoch(2)), seconds(5));
         assert_eq!(tally.counts(1)[0], ("pending", 1));
-        assert_eq!(tally.hear(&turn("b", Some(PipelinePhase::Ready)), seconds(6)), None);
+        assert_eq!(tally.update(&notice("b", Some(PipelinePhase::Ready)), seconds(6)), None);
     }
 }

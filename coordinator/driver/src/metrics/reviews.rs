@@ -1,11 +1,11 @@
-//! What came of what the webhooks were asked about.
+//! Results of the webhooks' reviews.
 
-/// What came of a class or pipeline that the webhook was asked about.
+/// The result of a review of a class or pipeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Validation {
-    /// It was let in.
+    /// It was allowed.
     Allowed,
-    /// It was let in with a warning.
+    /// It was allowed with a warning.
     Warned,
     /// It was refused.
     Refused,
@@ -26,7 +26,7 @@ impl Validation {
     }
 }
 
-/// What came of a pod that the webhook was asked about.
+/// The result of a review of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Injection {
     /// It got an agent.

@@ -1,5 +1,5 @@
 //! The stream of changes. A watcher that is too slow gets the number of changes that it missed, and
-//! goes on with the oldest that is still there.
+//! then the oldest change that is still kept.
 
 use std::future::ready;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::{Stream, StreamExt};
 use leasehold_coordinator_core::effect::{Freed, Notice};
 use leasehold_driver::clock::Timestamp;
-use leasehold_driver::history::{Change, KEPT_FOR, Replay};
+use leasehold_driver::history::{Change, HISTORY_RETENTION, Replay};
 use leasehold_proto::admin::v1::{ChangeKind, WatchChangesResponse};
 use leasehold_types::{ClusterName, Epoch, StreamKey, Token, WorkerKey, duration};
 use tokio::sync::OwnedSemaphorePermit;
@@ -18,19 +18,19 @@ use tonic::Status;
 use super::error::AdminError;
 use super::wire;
 
-/// How far back a watch goes; an hour where nothing is said.
+/// How far back a watch goes; an hour if `text` is empty.
 pub(super) fn replay_duration(text: &str) -> Result<Duration, AdminError> {
     if text.is_empty() {
-        return Ok(KEPT_FOR);
+        return Ok(HISTORY_RETENTION);
     }
     duration::parse(text).map_err(|error| AdminError::Invalid(format!("replay: {error}")))
 }
 
-/// The changes that concern `cluster`, or all; ends with the coordinator. Holds `place` as long.
+/// The changes of `cluster`, or all; ends with the coordinator. Holds `permit` until then.
 pub(super) fn watch(
     replay: Replay,
     cluster: Option<ClusterName>,
-    place: OwnedSemaphorePermit,
+    permit: OwnedSemaphorePermit,
 ) -> impl Stream<Item = Result<WatchChangesResponse, Status>> + Send {
     let Replay { missing, changes, live } = replay;
     let missing = (missing > 0).then(|| WatchChangesResponse {
@@ -39,11 +39,12 @@ pub(super) fn watch(
         replayed: true,
         ..of(ChangeKind::Skipped)
     });
-    let past = changes.into_iter().filter_map(|past| {
-        let response = response(past.change.clone())?;
-        Some(WatchChangesResponse { time: past.at.to_string(), replayed: true, ..response })
+    let replayed = changes.into_iter().filter_map(|recorded| {
+        let response = response(recorded.change.clone())?;
+        Some(WatchChangesResponse { time: recorded.at.to_string(), replayed: true, ..response })
     });
-    let all = futures_util::stream::iter(missing.into_iter().chain(past)).chain(news(live, place));
+    let replayed = futures_util::stream::iter(missing.into_iter().chain(replayed));
+    let all = replayed.chain(live_changes(live, permit));
     let concerns = move |response: &WatchChangesResponse| match &cluster {
         Some(cluster) => response.cluster.is_empty() || response.cluster == cluster.as_str(),
         None => true,
@@ -52,11 +53,11 @@ pub(super) fn watch(
 }
 
 /// Every change from now on.
-fn news(
+fn live_changes(
     changes: Receiver<Change>,
-    place: OwnedSemaphorePermit,
+    permit: OwnedSemaphorePermit,
 ) -> impl Stream<Item = WatchChangesResponse> + Send {
-    futures_util::stream::unfold((changes, place), |(mut changes, place)| async move {
+    futures_util::stream::unfold((changes, permit), |(mut changes, permit)| async move {
         loop {
             let response = match changes.recv().await {
                 Ok(change) => match response(change) {
@@ -71,12 +72,12 @@ fn news(
                 Err(RecvError::Closed) => return None,
             };
             let response = WatchChangesResponse { time: Timestamp::now().to_string(), ..response };
-            return Some((response, (changes, place)));
+            return Some((response, (changes, permit)));
         }
     })
 }
 
-/// What watchers get for a change, if anything.
+/// The message for a change, if watchers get one.
 fn response(change: Change) -> Option<WatchChangesResponse> {
     match change {
         Change::Notice(notice) => notice_response(notice),
@@ -100,7 +101,7 @@ fn notice_response(notice: Notice) -> Option<WatchChangesResponse> {
         Notice::Joined(worker) => of_worker(ChangeKind::Joined, &worker),
         Notice::Disconnected(worker) => of_worker(ChangeKind::Disconnected, &worker),
         Notice::Lost(worker) => of_worker(ChangeKind::Lost, &worker),
-        // That it is gone follows.
+        // A notice that the worker is gone follows.
         Notice::GivenUp { .. } => return None,
         Notice::DrainStarted(worker) => of_worker(ChangeKind::DrainStarted, &worker),
         Notice::Gone(worker) => of_worker(ChangeKind::Gone, &worker),
@@ -135,7 +136,7 @@ fn notice_response(notice: Notice) -> Option<WatchChangesResponse> {
             binding_phase: to.map_or(0, |to| wire::binding_phase(to).into()),
             ..of(ChangeKind::Binding)
         },
-        // With shares that are others come grants, revokes and releases.
+        // Changed shares have notices of their own.
         Notice::Endpoints { .. } => return None,
         Notice::EpochAhead { worker, seen } => WatchChangesResponse {
             message: format!("remembers epoch {seen}, which this leader's store does not know"),
@@ -191,10 +192,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_slow_watcher_is_told_how_many_changes_it_missed() {
+    async fn a_slow_watcher_gets_the_number_of_changes_that_it_missed() {
         let (sender, receiver) = broadcast::channel(2);
-        let place = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("a place");
-        let mut changes = pin!(watch(from_now_on(receiver), None, place));
+        let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("a free permit");
+        let mut changes = pin!(watch(from_now_on(receiver), None, permit));
         for epoch in 1..=5 {
             sender.send(Change::Notice(Notice::Elected(Epoch(epoch)))).expect("a watcher");
         }
@@ -209,11 +210,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_watcher_of_one_cluster_hears_of_no_other() {
+    async fn a_watcher_of_one_cluster_gets_no_changes_of_others() {
         let (sender, receiver) = broadcast::channel(8);
-        let place = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("a place");
+        let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("a free permit");
         let cluster = |name| ClusterName::new(name).expect("a name");
-        let mut changes = pin!(watch(from_now_on(receiver), Some(cluster("ours")), place));
+        let mut changes = pin!(watch(from_now_on(receiver), Some(cluster("ours")), permit));
         for notice in [
             Notice::HoldEnded(cluster("other")),
             Notice::Elected(Epoch(1)),

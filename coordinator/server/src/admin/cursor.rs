@@ -1,18 +1,18 @@
-//! Pages of long lists. A token says after which entry the next page begins and which list it
-//! belongs to; one that belongs to another is refused.
+//! Pages of long lists. A page token names the list and the entry after which the next page begins;
+//! a token of another list is refused.
 
 use leasehold_coordinator_core::view::{PipelineView, StreamView, WorkerView};
 use leasehold_types::{ClusterName, PipelineName, SetName, StreamName, WorkerName};
 
 use super::error::AdminError;
 
-/// Entries of a page where none is asked for.
+/// The default page size.
 const DEFAULT: usize = 1_000;
-/// Entries of a page at most.
+/// The largest page size.
 const MAX: usize = 10_000;
-/// Bytes of a token: three names in hexadecimal fit.
+/// The longest token in bytes: three names in hexadecimal fit.
 const TOKEN_BYTES_MAX: usize = 2_048;
-/// Parts a token from each other; no name has it.
+/// Separates the parts of a token; no name contains it.
 const SEPARATOR: char = '\n';
 
 /// How many entries a page has at most.
@@ -24,7 +24,9 @@ impl PageSize {
         match asked as usize {
             0 => Ok(Self(DEFAULT)),
             size if size <= MAX => Ok(Self(size)),
-            _ => Err(AdminError::Invalid(format!("page_size: {asked} is above {MAX}"))),
+            _ => Err(AdminError::Invalid(format!(
+                "page_size: {asked} is too large: use at most {MAX}"
+            ))),
         }
     }
 }
@@ -111,7 +113,7 @@ impl PipelineCursor {
     }
 }
 
-/// A page of a set's streams, of all or of those that one worker has or is to get.
+/// A page of a set's streams: all, or those that one worker holds or is planned to get.
 #[derive(Debug)]
 pub(super) struct StreamCursor {
     set: SetName,
@@ -143,8 +145,8 @@ impl StreamCursor {
         self.after.as_ref()
     }
 
-    /// The page out of the streams after that one, and the token of the next. Where that stream is
-    /// no longer listed there is no next page to be found.
+    /// The page out of the streams after [`Self::after`], and the token of the next page. It is
+    /// empty if that stream no longer exists.
     pub(super) fn cut(
         &self,
         streams: impl Iterator<Item = StreamView>,
@@ -176,7 +178,7 @@ fn token(parts: &[&str]) -> String {
     text.bytes().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A token's parts; none for the first page.
+/// A token's parts; `None` for the first page.
 fn parts(token: &str) -> Result<Option<Vec<String>>, AdminError> {
     if token.is_empty() {
         return Ok(None);
@@ -238,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_together_are_the_list_in_its_order() {
+    fn the_pages_contain_the_whole_list_in_order() {
         assert_eq!(pages(None, 2), [vec!["w1", "b"], vec!["w2", "a:x"], vec!["w3"]]);
         assert_eq!(pages(None, 5).len(), 1);
         assert_eq!(pages(None, 0).len(), 1);
@@ -247,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_of_another_list_and_nonsense_are_refused() {
+    fn rejects_tokens_of_other_lists_and_malformed_tokens() {
         let set = SetName::new("set").expect("a name");
         let other = token(&["s", "other", "", "a"]);
         let filtered = token(&["s", "set", "w", "a"]);

@@ -1,11 +1,11 @@
-//! Why an admin call is refused, and the gRPC status of it.
+//! Errors of admin calls, and their gRPC status.
 
 use leasehold_driver::access::Denied;
 use leasehold_proto::map::Invalid;
 use leasehold_types::{ClusterName, PipelineName, SetName, StreamKey, WorkerKey};
 use tonic::Status;
 
-/// Why a call is refused.
+/// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AdminError {
     /// Another replica leads.
@@ -23,13 +23,13 @@ pub(super) enum AdminError {
     )]
     Connected(WorkerKey),
     /// A named limit is reached.
-    #[error("too many {0}: at most {1} at once, try again later")]
+    #[error("too many {0}: at most {1} at once; try again later")]
     TooMany(&'static str, usize),
     /// The caller may not have what it wants.
     #[error(transparent)]
     Denied(#[from] Denied),
-    /// The process ends.
-    #[error("the coordinator shuts down")]
+    /// The process is shutting down.
+    #[error("the coordinator is shutting down: call again")]
     Stopped,
 }
 

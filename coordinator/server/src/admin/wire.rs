@@ -1,4 +1,5 @@
-//! The core's views as messages of the admin service, and the one request that is more than names.
+//! Converts the core's views to messages of the admin service, and `PlanRequest` to the core's
+//! type.
 
 use leasehold_coordinator_core::view::{
     BindingPhase, BindingView, ClaimPhase, ClaimView, ClassView, ClusterView, Explanation,
@@ -213,12 +214,14 @@ pub(super) fn plan(plan: PlanView) -> proto::PlanResponse {
     }
 }
 
-/// The circumstances of a plan that is only looked at.
+/// Reads the assumptions of a what-if plan.
 pub(super) fn what_if(request: &proto::PlanRequest) -> Result<WhatIf, AdminError> {
     if let Some(jobs_max) = request.max_jobs
         && jobs_max > JOBS_MAX
     {
-        return Err(AdminError::Invalid(format!("max_jobs: {jobs_max} is above {JOBS_MAX}")));
+        return Err(AdminError::Invalid(format!(
+            "max_jobs: {jobs_max} is too large: use at most {JOBS_MAX}"
+        )));
     }
     Ok(WhatIf {
         add: workers("add_workers", &request.add_workers)?,
@@ -231,7 +234,7 @@ fn workers(field: &'static str, names: &[String]) -> Result<Vec<WorkerName>, Adm
     if names.len() > WORKERS_MAX {
         let len = names.len();
         return Err(AdminError::Invalid(format!(
-            "{field}: {len} names are more than {WORKERS_MAX}"
+            "{field}: {len} names are too many: use at most {WORKERS_MAX}"
         )));
     }
     let mut workers = Vec::with_capacity(names.len());

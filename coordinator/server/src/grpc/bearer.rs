@@ -1,4 +1,4 @@
-//! The token that a call shows in its `authorization` header.
+//! The bearer token in a call's `authorization` header.
 
 use tonic::metadata::MetadataMap;
 
@@ -6,7 +6,7 @@ use tonic::metadata::MetadataMap;
 const HEADER: &str = "authorization";
 const SCHEME: &str = "bearer ";
 
-/// The bearer token; none without that header, or with another scheme.
+/// The bearer token; `None` without that header, or with another scheme.
 pub(crate) fn bearer(metadata: &MetadataMap) -> Option<String> {
     let value = metadata.get(HEADER)?.to_str().ok()?;
     let (scheme, token) = value.split_at_checked(SCHEME.len())?;
@@ -19,7 +19,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_token_is_what_follows_the_scheme() {
+    fn reads_the_token_after_the_bearer_scheme() {
         for (value, token) in [
             ("Bearer abc.def", Some("abc.def")),
             ("bearer  abc", Some("abc")),

@@ -1,5 +1,5 @@
-//! Messages of a session as bytes: what is sent was serialised before leadership is looked at for
-//! the last time, and what arrives is decoded where a mistake can be answered by name.
+//! Passes a session's messages as bytes. The session serialises a message before its last check of
+//! leadership, and decodes messages itself so that it can answer errors with a refusal.
 
 use prost::bytes::{Buf, BufMut, Bytes};
 use tonic::Status;
@@ -8,7 +8,7 @@ use tonic::codec::{BufferSettings, Codec, DecodeBuf, Decoder, EncodeBuf, Encoder
 /// Bytes set aside for each direction of a session before its first message: most messages are
 /// renewals and beats, and there are tens of thousands of sessions.
 const BUFFER_BYTES: usize = 512;
-/// A message from this size on is handed on by itself.
+/// A message of this size or larger is sent without waiting for more.
 const YIELD_BYTES: usize = 32 * 1024;
 
 /// Leaves messages as they are.

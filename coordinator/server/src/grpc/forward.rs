@@ -1,6 +1,6 @@
-//! A replica that stands by forwards calls of the admin service that only read to the leader, as
-//! they are, over one connection, and at most once. It refuses calls that change something: the
-//! caller should know which replica takes the order.
+//! A standby forwards read-only calls of the admin service to the leader, unchanged, over one
+//! connection, and at most once. It refuses calls that change something: the caller should know
+//! which replica takes the order.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -27,7 +27,7 @@ use tower::{Service, ServiceExt};
 use crate::admin::Admin;
 use crate::tls::client_tls;
 
-/// The calls that go on to the leader. GetStatus is about the replica that is asked.
+/// The calls that are forwarded. GetStatus is not: it is about the replica that is called.
 const READS: [&str; 14] = [
     "ListClusters",
     "GetCluster",
@@ -44,30 +44,30 @@ const READS: [&str; 14] = [
     "WatchChanges",
     "Plan",
 ];
-/// Marks a call that came from another replica: it goes no further.
+/// Marks a forwarded call, which must not be forwarded again.
 const FORWARDED: HeaderName = HeaderName::from_static("leasehold-forwarded");
-/// Calls that wait for the leader's answer.
+/// The most calls that may wait for the leader's answer.
 const WAITING_MAX: usize = 64;
 /// How long a connection to the leader may take.
-const CONNECT_WITHIN: Duration = Duration::from_secs(2);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long the leader may take until it begins to answer.
-const ANSWER_WITHIN: Duration = Duration::from_secs(30);
-/// How long the connection may be silent until the leader is asked whether it is alive, and then
-/// until it is closed.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// After how long without traffic the connection gets a keepalive ping, and how long the answer may
+/// take.
 const KEEPALIVE: Duration = Duration::from_secs(5);
 
 /// How a replica reaches another one.
 #[derive(Clone, Debug)]
 pub enum PeerTransport {
-    /// Without TLS, as everybody does.
+    /// Without TLS.
     Plain,
-    /// Over TLS, trusting this.
+    /// Over TLS, trusting these authorities.
     Secured(Trust),
-    /// Not at all: it does not know whom to trust.
+    /// Not at all: no authority for other replicas is configured.
     Not,
 }
 
-/// The admin service, of this replica or of the leader.
+/// The admin service, answered by this replica or by the leader.
 #[derive(Clone, Debug)]
 pub(crate) struct LeaderForwarder {
     local: AdminServiceServer<Admin>,
@@ -81,7 +81,7 @@ struct Shared {
     reach: PeerTransport,
     /// The connection to the leader that was dialled last, and its address.
     leader: Mutex<Option<(String, Channel)>>,
-    places: Semaphore,
+    permits: Semaphore,
 }
 
 impl LeaderForwarder {
@@ -91,8 +91,8 @@ impl LeaderForwarder {
         gate: Arc<Gate>,
         reach: PeerTransport,
     ) -> Self {
-        let (leader, places) = (Mutex::default(), Semaphore::new(WAITING_MAX));
-        Self { local, shared: Arc::new(Shared { handle, gate, reach, leader, places }) }
+        let (leader, permits) = (Mutex::default(), Semaphore::new(WAITING_MAX));
+        Self { local, shared: Arc::new(Shared { handle, gate, reach, leader, permits }) }
     }
 }
 
@@ -113,16 +113,16 @@ impl Service<Request<Body>> for LeaderForwarder {
         let mut local = self.local.clone();
         let shared = Arc::clone(&self.shared);
         Box::pin(async move {
-            if !may_go_on(&request) {
+            if !may_forward(&request) {
                 return local.call(request).await;
             }
             let Some(address) = shared.leader_elsewhere().await else {
                 return local.call(request).await;
             };
             match shared.connection(&address).await {
-                Ok(channel) => Ok(shared.pass_on(&address, channel, request).await),
+                Ok(channel) => Ok(shared.forward(&address, channel, request).await),
                 Err(why) => {
-                    // The answer then is the leader's address.
+                    // The local service then answers with the leader's address.
                     tracing::debug!(
                         address,
                         why = format!("{why:#}"),
@@ -135,13 +135,13 @@ impl Service<Request<Body>> for LeaderForwarder {
     }
 }
 
-fn may_go_on(request: &Request<Body>) -> bool {
+fn may_forward(request: &Request<Body>) -> bool {
     let method = request.uri().path().rsplit('/').next().unwrap_or_default();
     READS.contains(&method) && !request.headers().contains_key(FORWARDED)
 }
 
 impl Shared {
-    /// The leader's address, where it is another replica and can be reached.
+    /// The leader's address, if another replica leads and this one can connect to it.
     async fn leader_elsewhere(&self) -> Option<String> {
         if matches!(self.reach, PeerTransport::Not) || self.gate.term().is_some() {
             return None;
@@ -168,41 +168,41 @@ impl Shared {
         };
         let mut endpoint = Endpoint::from_shared(format!("{scheme}://{address}"))
             .with_context(|| format!("address {address:?}"))?
-            .connect_timeout(CONNECT_WITHIN)
+            .connect_timeout(CONNECT_TIMEOUT)
             .http2_keep_alive_interval(KEEPALIVE)
             .keep_alive_timeout(KEEPALIVE)
             .keep_alive_while_idle(true);
         if let Some(tls) = tls {
             endpoint = endpoint.tls_config(tls)?;
         }
-        let channel = timeout(CONNECT_WITHIN, endpoint.connect()).await??;
+        let channel = timeout(CONNECT_TIMEOUT, endpoint.connect()).await??;
         *leader = Some((address.to_owned(), channel.clone()));
         Ok(channel)
     }
 
-    /// The leader's answer, as it comes.
-    async fn pass_on(
+    /// Forwards a request, and returns the leader's answer.
+    async fn forward(
         &self,
         address: &str,
         channel: Channel,
         mut request: Request<Body>,
     ) -> Response<Body> {
-        let Ok(_place) = self.places.try_acquire() else {
+        let Ok(_permit) = self.permits.try_acquire() else {
             let why = format!(
                 "too many calls wait for the leader at {address}: at most {WAITING_MAX} at \
-                 once, try again later"
+                 once; try again later"
             );
             return Status::resource_exhausted(why).into_http();
         };
         request.headers_mut().insert(FORWARDED, HeaderValue::from_static("1"));
-        // What this replica's port knows of its own connection is not the next one's business.
+        // The extensions describe the caller's connection, not the one to the leader.
         request.extensions_mut().clear();
-        let why = match timeout(ANSWER_WITHIN, channel.oneshot(request)).await {
+        let why = match timeout(ANSWER_TIMEOUT, channel.oneshot(request)).await {
             Ok(Ok(response)) => return response,
             Ok(Err(error)) => format!("{:#}", anyhow::Error::from(error)),
-            Err(_) => format!("no answer within {ANSWER_WITHIN:?}"),
+            Err(_) => format!("no answer within {ANSWER_TIMEOUT:?}"),
         };
-        // The next call dials again, and trusts what is to be trusted then.
+        // The next call dials again, with the authorities of that time.
         self.leader.lock().await.take();
         let message =
             format!("this replica does not lead, and cannot reach the leader at {address}: {why}");

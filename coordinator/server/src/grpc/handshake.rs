@@ -1,5 +1,5 @@
-//! TLS handshakes: many at once, each with the newest certificate, for so long and no longer. A
-//! peer that stalls takes its own place and delays no other peer.
+//! TLS handshakes: many at once, each with the newest certificate and a timeout. A peer that stalls
+//! uses one connection of the limit and delays no other peer.
 
 use std::io;
 use std::net::SocketAddr;
@@ -17,9 +17,9 @@ use super::incoming::{Connection, Listener};
 use crate::tls::{Certificates, ServerConfigs};
 
 /// How long a handshake may take.
-const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A listener's connections once their handshakes have succeeded, as a stream without an end.
+/// A listener's connections after their handshakes, as an endless stream.
 pub(crate) fn secured(
     listener: Listener,
     certificates: Certificates,
@@ -32,14 +32,14 @@ pub(crate) fn secured(
     })
 }
 
-/// A listener whose connections are secured before they are handed out.
+/// A listener that returns connections after their TLS handshake.
 #[derive(Debug)]
 pub(crate) struct Handshakes {
     listener: Listener,
     certificates: Certificates,
-    /// Which of what there is to serve with.
+    /// Selects the configuration of the port.
     pick: fn(&ServerConfigs) -> Arc<ServerConfig>,
-    /// As many as the listener has places.
+    /// At most as many as the listener's limit of connections.
     running: JoinSet<Option<TlsStream<Connection>>>,
 }
 
@@ -56,7 +56,7 @@ impl Handshakes {
                 (connection, peer) = self.listener.next() => {
                     let config = (self.pick)(&self.certificates.borrow());
                     // A task of its own, so that many at once are spread over the processors.
-                    self.running.spawn(shake(TlsAcceptor::from(config), connection, peer));
+                    self.running.spawn(handshake(TlsAcceptor::from(config), connection, peer));
                 }
                 Some(ended) = self.running.join_next() => {
                     if let Ok(Some(stream)) = ended {
@@ -83,19 +83,19 @@ impl axum::serve::Listener for Handshakes {
     }
 }
 
-async fn shake(
+async fn handshake(
     acceptor: TlsAcceptor,
     connection: Connection,
     peer: SocketAddr,
 ) -> Option<TlsStream<Connection>> {
-    match timeout(HANDSHAKE_MAX, acceptor.accept(connection)).await {
+    match timeout(HANDSHAKE_TIMEOUT, acceptor.accept(connection)).await {
         Ok(Ok(stream)) => Some(stream),
         Ok(Err(error)) => {
             tracing::debug!(%peer, %error, "TLS handshake failed");
             None
         }
         Err(_) => {
-            tracing::debug!(%peer, "TLS handshake took longer than {HANDSHAKE_MAX:?}");
+            tracing::debug!(%peer, "TLS handshake took longer than {HANDSHAKE_TIMEOUT:?}");
             None
         }
     }

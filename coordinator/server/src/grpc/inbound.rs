@@ -1,5 +1,5 @@
-//! What one session receives: decoded and mapped here, and handed to the driver on a small budget,
-//! so that a peer that floods delays only itself.
+//! The receiving side of a session: decodes messages and queues them for the driver. The queue of
+//! each session is small, so that a peer that floods delays only itself.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use leasehold_coordinator_core::event::ConnId;
 use leasehold_driver::access::{Access, Denied, Wants};
 use leasehold_driver::clock;
-use leasehold_driver::port::{Envelope, SessionEvent, SessionPort, WAITING_MAX};
+use leasehold_driver::port::{Envelope, SESSION_QUEUE_MAX, SessionEvent, SessionPort};
 use leasehold_proto::coordinator::v1::OpenSessionRequest;
 use leasehold_types::message::{
     AgentMessage, CoordinatorMessage, Hello, Refusal, RefusalReason, Report,
@@ -23,8 +23,8 @@ use tonic::{Status, Streaming};
 use super::unproven::UnprovenPermit;
 
 /// How long a peer may take to say hello.
-const HELLO_WITHIN: Duration = Duration::from_secs(5);
-/// Messages that one session may send within [`WINDOW`]; what is beyond waits for the next.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
+/// Messages that one session may send within [`WINDOW`]; more wait for the next window.
 const WINDOW_MESSAGES_MAX: u32 = 1_000;
 /// See [`WINDOW_MESSAGES_MAX`].
 const WINDOW: Duration = Duration::from_secs(1);
@@ -34,16 +34,16 @@ const WINDOW: Duration = Duration::from_secs(1);
 pub(crate) struct Inbound {
     pub(crate) conn: ConnId,
     pub(crate) peer: Option<SocketAddr>,
-    /// The token that the peer shows.
+    /// The peer's bearer token.
     pub(crate) token: Option<String>,
     pub(crate) port: SessionPort,
-    /// The places of sessions.
-    pub(crate) places: Arc<Semaphore>,
+    /// The limit of sessions.
+    pub(crate) permits: Arc<Semaphore>,
 }
 
-/// What the first message comes to.
+/// The result of the first message.
 enum HelloOutcome {
-    /// The agent speaks for its worker.
+    /// The peer is the worker's agent.
     Welcome(Hello),
     /// This replica does not lead.
     Elsewhere,
@@ -53,81 +53,87 @@ enum HelloOutcome {
 type Slot = mpsc::Sender<Box<CoordinatorMessage>>;
 
 impl Inbound {
-    /// Receives until either side ends the session, then notifies the driver. Gives `door` back
-    /// once the peer has proven who it is.
+    /// Receives until either side ends the session, then notifies the driver. Releases `unproven`
+    /// once the peer is authenticated.
     pub(crate) async fn run(
         self,
         slot: Slot,
-        door: UnprovenPermit,
+        unproven: UnprovenPermit,
         mut messages: Streaming<Bytes>,
         mut gone: oneshot::Receiver<()>,
     ) {
-        let greeting = tokio::select! {
-            greeting = self.greet(&mut messages) => greeting,
+        let outcome_of_hello = tokio::select! {
+            outcome_of_hello = self.greet(&mut messages) => outcome_of_hello,
             _ = &mut gone => return,
-            () = self.port.events.closed() => Err(shuts_down()),
-            () = self.port.progress.stalled() => Err(hangs()),
+            () = self.port.events.closed() => Err(shutting_down()),
+            () = self.port.progress.stalled() => Err(stalled()),
         };
-        let (greeting, place) = match greeting {
+        let (outcome_of_hello, permit) = match outcome_of_hello {
             Ok(Some(greeted)) => greeted,
             Ok(None) => return,
             Err(refusal) => return self.refuse(Some(slot), refusal),
         };
-        drop(door);
+        drop(unproven);
         // The slot is reached only as long as the driver keeps the session.
         let weak = slot.downgrade();
         let opened = Envelope::new(self.conn, SessionEvent::Opened(slot), clock::now());
         // The channel has room by construction, unless the driver has ended.
         if self.port.events.try_send(opened).is_ok() {
             let outcome = tokio::select! {
-                outcome = self.receive(greeting, &mut messages) => outcome,
+                outcome = self.receive(outcome_of_hello, &mut messages) => outcome,
                 _ = gone => Ok(()),
-                () = self.port.progress.stalled() => Err(hangs()),
+                () = self.port.progress.stalled() => Err(stalled()),
             };
             if let Err(refusal) = outcome {
                 self.refuse(weak.upgrade(), refusal);
             }
         }
-        // A session's place is free again when the driver knows that it has ended.
+        // The permit is released when the driver has handled the end of the session.
         let closed = Envelope::new(self.conn, SessionEvent::Closed, clock::now());
-        let closed = closed.with_place(place);
+        let closed = closed.with_permit(permit);
         let _ = self.port.events.try_send(closed);
     }
 
-    /// Takes the hello, and looks who says it; none where the peer goes away.
+    /// Receives and authorizes the hello; `None` if the peer disconnects.
     async fn greet(
         &self,
         messages: &mut Streaming<Bytes>,
     ) -> Result<Option<(HelloOutcome, OwnedSemaphorePermit)>, Refusal> {
-        let first = timeout(HELLO_WITHIN, next(messages)).await;
-        let first = first.map_err(|_| invalid("no hello came within 5 s".into()))??;
+        let first = timeout(HELLO_TIMEOUT, next(messages)).await;
+        let first = first.map_err(|_| {
+            invalid(format!("no hello within {HELLO_TIMEOUT:?}: send it as the first message"))
+        })??;
         let hello = match first {
             Some(AgentMessage::Hello(hello)) => hello,
             Some(AgentMessage::Report(_)) => {
-                return Err(invalid("report came before hello".into()));
+                return Err(invalid("got a report before hello: send hello first".into()));
             }
-            Some(AgentMessage::Beat(_)) => return Err(invalid("beat came before hello".into())),
+            Some(AgentMessage::Beat(_)) => {
+                return Err(invalid("got a beat before hello: send hello first".into()));
+            }
             None => return Ok(None),
         };
         tracing::debug!(
             conn = self.conn.0, cluster = %hello.cluster, worker = %hello.worker,
             incarnation = %hello.incarnation, link = %hello.link, "hello"
         );
-        let greeting = self.look(hello).await?;
-        let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_| {
+        let outcome_of_hello = self.authorize(hello).await?;
+        let permit = Arc::clone(&self.permits).try_acquire_owned().map_err(|_| {
             let limit = self.port.sessions_max;
-            let message = format!("all {limit} sessions (--sessions-max) are taken");
+            let message =
+                format!("all {limit} sessions are in use: dial again, or raise --sessions-max");
             Refusal { reason: RefusalReason::Limit, message }
         })?;
-        Ok(Some((greeting, place)))
+        Ok(Some((outcome_of_hello, permit)))
     }
 
-    /// Whether the peer is whom its hello names.
-    async fn look(&self, hello: Hello) -> Result<HelloOutcome, Refusal> {
+    /// Checks that the peer may be the agent of the worker in its hello.
+    async fn authorize(&self, hello: Hello) -> Result<HelloOutcome, Refusal> {
         let SessionPort { access, gate, .. } = &self.port;
-        // A replica that does not lead only says who does, which is no secret: agents are sent on
-        // while the API server is away, and a thousand of them do not ask it twice. The driver
-        // looks again, so that nobody gets in by this door while leadership changes.
+        // A standby only returns the leader's address, which is not a secret, so it does not check
+        // the token. Agents are redirected even while the API server is away, and it gets only one
+        // review per agent. The driver checks again, so that no peer gets in unchecked while
+        // leadership changes.
         if matches!(access, Access::Asked(_)) && gate.term().is_none() {
             return Ok(HelloOutcome::Elsewhere);
         }
@@ -139,7 +145,7 @@ impl Inbound {
             Err(Denied::Unproven(message) | Denied::Forbidden(message)) => {
                 Err(Refusal { reason: RefusalReason::Unauthorized, message })
             }
-            // The agent dials again, and keeps what it holds meanwhile.
+            // The agent dials again, and keeps its leases meanwhile.
             Err(Denied::Unavailable(message)) => {
                 Err(Refusal { reason: RefusalReason::GoAway, message })
             }
@@ -148,12 +154,12 @@ impl Inbound {
 
     async fn receive(
         &self,
-        greeting: HelloOutcome,
+        outcome_of_hello: HelloOutcome,
         messages: &mut Streaming<Bytes>,
     ) -> Result<(), Refusal> {
-        let budget = Arc::new(Semaphore::new(WAITING_MAX));
+        let budget = Arc::new(Semaphore::new(SESSION_QUEUE_MAX));
         let mut cluster = None;
-        match greeting {
+        match outcome_of_hello {
             HelloOutcome::Welcome(hello) => {
                 cluster = Some(hello.cluster.clone());
                 let hello = SessionEvent::Hello(hello, self.peer);
@@ -165,13 +171,13 @@ impl Inbound {
         }
         let mut window = RateWindow::new(Instant::now());
         while let Some(message) = next(messages).await? {
-            // Whatever it waits for from here on changes nothing of when it came.
+            // The message counts from now, however long it waits after this.
             let arrived = clock::now();
             if matches!(message, AgentMessage::Hello(_)) {
-                return Err(invalid("hello came twice".into()));
+                return Err(invalid("got a second hello: send it once per session".into()));
             }
             if let (AgentMessage::Report(report), Some(cluster)) = (&message, &cluster) {
-                stays_at_home(report, cluster)?;
+                check_namespace(report, cluster)?;
             }
             if let Some(end) = window.full(Instant::now()) {
                 self.port.metrics.session_stalled();
@@ -195,8 +201,8 @@ impl Inbound {
                 Arc::clone(budget).acquire_owned().await.expect("a budget is never closed")
             }
         };
-        let envelope = Envelope::new(self.conn, what, arrived).with_place(permit);
-        self.port.events.try_send(envelope).map_err(|_| shuts_down())
+        let envelope = Envelope::new(self.conn, what, arrived).with_permit(permit);
+        self.port.events.try_send(envelope).map_err(|_| shutting_down())
     }
 
     fn refuse(&self, slot: Option<Slot>, refusal: Refusal) {
@@ -222,7 +228,7 @@ impl RateWindow {
         Self { end: now + WINDOW, messages: 0 }
     }
 
-    /// Counts a message; gives the window's end where it has had all that it may.
+    /// Counts a message; returns the window's end if the window is full.
     fn full(&mut self, now: Instant) -> Option<Instant> {
         if now >= self.end {
             *self = Self::new(now);
@@ -232,7 +238,7 @@ impl RateWindow {
     }
 }
 
-/// The next message; none where the peer has ended the session or its connection broke.
+/// The next message; `None` if the peer has ended the session or its connection broke.
 async fn next(messages: &mut Streaming<Bytes>) -> Result<Option<AgentMessage>, Refusal> {
     let bytes = match messages.message().await {
         Ok(Some(bytes)) => bytes,
@@ -259,29 +265,32 @@ fn broken(status: &Status) -> Result<Option<AgentMessage>, Refusal> {
     }
 }
 
-/// A report is believed, for the agents are the database; but no further than its sender could
-/// ever have been granted anything: a set runs on a cluster of its own namespace, and so do
-/// pipelines. A share may be of a node that is another class's by now.
-fn stays_at_home(report: &Report, cluster: &ClusterName) -> Result<(), Refusal> {
+/// Rejects a report of streams that its sender can never have been granted. Sets and pipelines run
+/// on clusters of their own namespace. The class is not checked, because a node may have moved to
+/// another class.
+fn check_namespace(report: &Report, cluster: &ClusterName) -> Result<(), Refusal> {
     let (home, _) = cluster.parts();
-    let strays = |set: &&SetName| set.namespace() != home;
+    let is_foreign = |set: &&SetName| set.namespace() != home;
     let mut sets = report.streams.iter().map(|held| &held.stream.set);
-    match sets.find(strays) {
+    match sets.find(is_foreign) {
         None => Ok(()),
         Some(set) => Err(invalid(format!(
-            "the report claims a stream of set {:?}, which a worker of cluster {:?} cannot hold",
+            "the report claims a stream of set {:?}, which is not in the namespace of cluster {:?}",
             set.as_str(),
             cluster.as_str()
         ))),
     }
 }
 
-fn shuts_down() -> Refusal {
-    Refusal { reason: RefusalReason::GoAway, message: "the coordinator shuts down".into() }
+fn shutting_down() -> Refusal {
+    Refusal {
+        reason: RefusalReason::GoAway,
+        message: "the coordinator is shutting down: dial again".into(),
+    }
 }
 
-/// An agent that gets this answer dials again, and finds the leader's successor.
-fn hangs() -> Refusal {
+/// The agent dials again, and then finds the leader's successor.
+fn stalled() -> Refusal {
     let message = "the coordinator's driver makes no progress: dial again".into();
     Refusal { reason: RefusalReason::GoAway, message }
 }
@@ -298,7 +307,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_window_lets_so_many_through_and_starts_again_after_its_end() {
+    fn a_window_admits_messages_up_to_its_limit_and_restarts_at_its_end() {
         let start = Instant::now();
         let mut window = RateWindow::new(start);
         for _ in 0..WINDOW_MESSAGES_MAX {
@@ -309,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_claims_nothing_of_another_namespace() {
+    fn rejects_reports_of_streams_in_another_namespace() {
         let report = |set: &str| {
             let set = SetName::new(set).expect("a name");
             let stream = StreamKey { set, stream: StreamName::first() };
@@ -332,7 +341,7 @@ mod tests {
         };
         let claims = |set, cluster: &str| {
             let cluster = ClusterName::new(cluster).expect("a name");
-            stays_at_home(&report(set), &cluster)
+            check_namespace(&report(set), &cluster)
         };
         assert_eq!(claims("feeds", "crawl"), Ok(()));
         assert_eq!(claims("ci/feeds", "ci/crawl"), Ok(()));

@@ -1,5 +1,5 @@
-//! Incoming connections: a bounded number at once, each of which must begin to speak the port's
-//! protocol soon. What speaks another costs one read and one line in the log.
+//! Incoming connections. Their number is limited, and each must send the first bytes of the port's
+//! protocol in time. A peer with another protocol costs one read and one log line.
 
 use std::collections::HashMap;
 use std::io;
@@ -16,27 +16,27 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep, sleep};
 use tonic::transport::server::{Connected, TcpConnectInfo};
 
-/// How long a peer may take until it has said its first bytes.
-const FIRST_BYTES_WITHIN: Duration = Duration::from_secs(10);
-/// How long to wait where the system has no more files or memory for a connection.
+/// How long a peer may take to send its first bytes.
+const FIRST_BYTES_TIMEOUT: Duration = Duration::from_secs(10);
+/// The pause after the system had no file or memory left for a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Peers that are remembered as warned about.
+/// The most warnings within [`WARNING_INTERVAL`], over all peers.
 const WARNED_PEERS_MAX: usize = 64;
-/// A peer is warned about once in so long, and all together [`WARNED_PEERS_MAX`] times.
-const WARN_AGAIN_AFTER: Duration = Duration::from_secs(60);
-/// What an HTTP/2 client says first (RFC 9113, 3.4).
+/// There is at most one warning about a peer in this time.
+const WARNING_INTERVAL: Duration = Duration::from_secs(60);
+/// The first bytes of an HTTP/2 client (RFC 9113, 3.4).
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// What a TLS client says first: a handshake record of version 3 (RFC 8446, 5.1).
+/// The first bytes of a TLS client: a handshake record of version 3 (RFC 8446, 5.1).
 const TLS_PREFACE: &[u8] = &[0x16, 0x03];
 
-/// What a port's peers must say first.
+/// The first bytes that a port expects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Preface {
     /// HTTP/2 without TLS.
     Http2,
     /// TLS.
     Tls,
-    /// HTTP/1 or 2: something, soon, and again within the time given.
+    /// HTTP/1 or 2: any bytes in time, and then more before `idle` has passed.
     Any {
         /// How long a connection may be idle.
         idle: Duration,
@@ -66,54 +66,54 @@ impl Preface {
 pub(crate) struct Listener {
     socket: TcpListener,
     preface: Preface,
-    places: Arc<Semaphore>,
-    strangers: Arc<PeerWarnings>,
+    permits: Arc<Semaphore>,
+    warnings: Arc<PeerWarnings>,
 }
 
 impl Listener {
     pub(crate) fn new(socket: TcpListener, preface: Preface, connections_max: usize) -> Self {
-        let places = Arc::new(Semaphore::new(connections_max));
-        Self { socket, preface, places, strangers: Arc::default() }
+        let permits = Arc::new(Semaphore::new(connections_max));
+        Self { socket, preface, permits, warnings: Arc::default() }
     }
 
-    /// The next connection for which there is a place.
+    /// Accepts the next connection within the limit.
     pub(crate) async fn next(&self) -> (Connection, SocketAddr) {
         loop {
             let (stream, peer) = match self.socket.accept().await {
                 Ok(accepted) => accepted,
                 Err(error) if is_of_one_connection(&error) => continue,
                 Err(error) => {
-                    self.strangers.warn(
+                    self.warnings.warn(
                         IpAddr::from([0, 0, 0, 0]),
-                        "no connection accepted",
+                        "cannot accept connections",
                         &error,
                     );
                     sleep(ACCEPT_PAUSE).await;
                     continue;
                 }
             };
-            let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
-                let why = "all connections are taken";
-                self.strangers.warn(peer.ip(), "connection refused", &why);
+            let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else {
+                let why = "the port has reached its limit of connections";
+                self.warnings.warn(peer.ip(), "connection refused", &why);
                 continue;
             };
             if let Err(error) = stream.set_nodelay(true) {
-                tracing::debug!(%peer, %error, "no TCP_NODELAY");
+                tracing::debug!(%peer, %error, "cannot set TCP_NODELAY");
             }
             let connection = Connection {
                 stream,
                 peer,
                 preface: self.preface,
                 seen: 0,
-                deadline: Some(Box::pin(sleep(FIRST_BYTES_WITHIN))),
-                strangers: Arc::clone(&self.strangers),
-                _place: place,
+                deadline: Some(Box::pin(sleep(FIRST_BYTES_TIMEOUT))),
+                warnings: Arc::clone(&self.warnings),
+                _permit: permit,
             };
             return (connection, peer);
         }
     }
 
-    /// The connections as a stream without an end.
+    /// The connections as an endless stream.
     pub(crate) fn into_stream(self) -> impl Stream<Item = io::Result<Connection>> {
         futures_util::stream::unfold(self, |listener| async move {
             let (connection, _) = listener.next().await;
@@ -148,26 +148,26 @@ pub(crate) struct Connection {
     preface: Preface,
     /// Bytes of the preface seen so far.
     seen: usize,
-    /// When the peer must have said something.
+    /// When the peer must have sent something.
     deadline: Option<Pin<Box<Sleep>>>,
-    strangers: Arc<PeerWarnings>,
-    _place: OwnedSemaphorePermit,
+    warnings: Arc<PeerWarnings>,
+    _permit: OwnedSemaphorePermit,
 }
 
 impl Connection {
-    /// Where it comes from.
+    /// The peer's address.
     pub(crate) fn peer(&self) -> SocketAddr {
         self.peer
     }
 
-    /// Looks at bytes that were read: the preface, or something else.
-    fn look_at(&mut self, read: &[u8]) -> io::Result<()> {
-        let wanted = &self.preface.bytes()[self.seen..];
-        let together = wanted.len().min(read.len());
-        if wanted[..together] != read[..together] {
-            let wants = self.preface.name();
-            let why = format!("peer does not speak {wants}, which this port wants");
-            self.strangers.warn(self.peer.ip(), "connection dropped", &why);
+    /// Checks received bytes against the preface.
+    fn check_preface(&mut self, read: &[u8]) -> io::Result<()> {
+        let expected = &self.preface.bytes()[self.seen..];
+        let together = expected.len().min(read.len());
+        if expected[..together] != read[..together] {
+            let protocol = self.preface.name();
+            let why = format!("the peer does not speak {protocol}, which this port expects");
+            self.warnings.warn(self.peer.ip(), "connection dropped", &why);
             return Err(io::Error::new(io::ErrorKind::InvalidData, why));
         }
         self.seen += together;
@@ -193,17 +193,17 @@ impl AsyncRead for Connection {
         let before = buf.filled().len();
         match Pin::new(&mut self.stream).poll_read(cx, buf) {
             Poll::Ready(Ok(())) if self.deadline.is_some() && buf.filled().len() > before => {
-                let looked = self.look_at(&buf.filled()[before..]);
-                if looked.is_err() {
+                let checked = self.check_preface(&buf.filled()[before..]);
+                if checked.is_err() {
                     buf.set_filled(before);
                 }
-                Poll::Ready(looked)
+                Poll::Ready(checked)
             }
             Poll::Ready(read) => Poll::Ready(read),
             Poll::Pending => {
                 let Some(deadline) = &mut self.deadline else { return Poll::Pending };
                 ready!(deadline.as_mut().poll(cx));
-                tracing::debug!(peer = %self.peer, "connection dropped: the peer is silent");
+                tracing::debug!(peer = %self.peer, "connection dropped: no bytes in time");
                 Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
             }
         }
@@ -248,21 +248,21 @@ impl Connected for Connection {
     }
 }
 
-/// Peers that were warned about lately, so that a flood of them does not flood the log.
+/// The peers of recent warnings, so that a flood of connections does not flood the log.
 #[derive(Debug, Default)]
 struct PeerWarnings(Mutex<HashMap<IpAddr, Instant>>);
 
 impl PeerWarnings {
     fn warn(&self, peer: IpAddr, what: &'static str, why: &dyn std::fmt::Display) {
-        match self.is_news(peer, Instant::now()) {
+        match self.should_warn(peer, Instant::now()) {
             true => tracing::warn!(%peer, %why, "{what}"),
             false => tracing::debug!(%peer, %why, "{what}"),
         }
     }
 
-    fn is_news(&self, peer: IpAddr, now: Instant) -> bool {
+    fn should_warn(&self, peer: IpAddr, now: Instant) -> bool {
         let mut peers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        peers.retain(|_, warned| now.duration_since(*warned) < WARN_AGAIN_AFTER);
+        peers.retain(|_, warned| now.duration_since(*warned) < WARNING_INTERVAL);
         if peers.contains_key(&peer) || peers.len() >= WARNED_PEERS_MAX {
             return false;
         }
@@ -278,19 +278,19 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_peer_is_warned_about_once_in_a_while_and_a_crowd_not_at_all() {
-        let strangers = PeerWarnings::default();
+    async fn warnings_are_limited_per_peer_and_in_total() {
+        let warnings = PeerWarnings::default();
         let start = Instant::now();
         let peer = |last: u8| IpAddr::from([127, 0, 0, last]);
-        assert!(strangers.is_news(peer(1), start));
-        assert!(!strangers.is_news(peer(1), start));
-        let news = (2..200).filter(|last| strangers.is_news(peer(*last), start)).count();
-        assert_eq!(news, WARNED_PEERS_MAX - 1);
-        assert!(strangers.is_news(peer(1), start + WARN_AGAIN_AFTER));
+        assert!(warnings.should_warn(peer(1), start));
+        assert!(!warnings.should_warn(peer(1), start));
+        let count = (2..200).filter(|last| warnings.should_warn(peer(*last), start)).count();
+        assert_eq!(count, WARNED_PEERS_MAX - 1);
+        assert!(warnings.should_warn(peer(1), start + WARNING_INTERVAL));
     }
 
-    /// What the port reads of a peer that says `bytes`.
-    async fn said(preface: Preface, bytes: &[u8]) -> io::Result<Vec<u8>> {
+    /// What the port reads from a peer that sends `bytes`.
+    async fn read_from_peer(preface: Preface, bytes: &[u8]) -> io::Result<Vec<u8>> {
         let socket = TcpListener::bind("127.0.0.1:0").await.expect("a socket");
         let address = socket.local_addr().expect("an address");
         let listener = Listener::new(socket, preface, 1);
@@ -303,13 +303,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_port_reads_what_begins_as_it_must_and_nothing_else() {
+    async fn a_port_accepts_only_peers_with_the_expected_first_bytes() {
         let good = [HTTP2_PREFACE, b"more"].concat();
-        assert_eq!(said(Preface::Http2, &good).await.expect("good"), good);
+        assert_eq!(read_from_peer(Preface::Http2, &good).await.expect("good"), good);
         let hello = [0x16, 0x03, 0x01, 0x02];
-        assert_eq!(said(Preface::Tls, &hello).await.expect("good"), hello);
-        let idle = FIRST_BYTES_WITHIN;
-        assert_eq!(said(Preface::Any { idle }, b"GET /").await.expect("good"), b"GET /");
+        assert_eq!(read_from_peer(Preface::Tls, &hello).await.expect("good"), hello);
+        let idle = FIRST_BYTES_TIMEOUT;
+        assert_eq!(read_from_peer(Preface::Any { idle }, b"GET /").await.expect("good"), b"GET /");
         for (preface, bad) in [
             (Preface::Http2, b"GET / HTTP/1.1\r\n".as_slice()),
             (Preface::Http2, b"PRI * HTTP/1.1\r\n"),
@@ -317,13 +317,13 @@ mod tests {
             (Preface::Tls, HTTP2_PREFACE),
             (Preface::Tls, &[0x16, 0x02]),
         ] {
-            let error = said(preface, bad).await.expect_err("taken");
+            let error = read_from_peer(preface, bad).await.expect_err("taken");
             assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{preface:?}: {bad:?}");
         }
     }
 
     #[tokio::test]
-    async fn a_connection_beyond_the_limit_is_closed_until_a_place_is_free() {
+    async fn a_connection_beyond_the_limit_is_closed_until_another_ends() {
         let socket = TcpListener::bind("127.0.0.1:0").await.expect("a socket");
         let address = socket.local_addr().expect("an address");
         let listener = Listener::new(socket, Preface::Http2, 1);
@@ -331,7 +331,7 @@ mod tests {
         let (first, _) = listener.next().await;
         let mut second = TcpStream::connect(address).await.expect("a connection");
         let closed = async {
-            // A reset is as good an end as any.
+            // The connection may also end by a reset.
             let _ = second.read_to_end(&mut Vec::new()).await;
         };
         tokio::select! {

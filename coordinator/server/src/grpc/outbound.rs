@@ -1,5 +1,6 @@
-//! What one session sends: at most one message waits here, and the next is asked for only when the
-//! HTTP/2 layer has taken the last. A grant is looked at once more after it is serialised.
+//! The sending side of a session. At most one message waits here; the core may send the next one
+//! when the HTTP/2 layer has taken the last. Leadership is checked again after a grant is
+//! serialised.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -19,8 +20,8 @@ use prost::bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
 use tonic::Status;
 
-/// Messages that fit into a session's slot: one that waits to be taken, after it a refusal of the
-/// core's, and a refusal of the session's own.
+/// Messages that fit into a session's slot: a message, then a refusal from the core, and a refusal
+/// from the session itself.
 pub(crate) const SLOT_MESSAGES_MAX: usize = 3;
 
 /// The stream that the HTTP/2 layer takes a session's messages from.
@@ -35,15 +36,14 @@ pub(crate) struct Outbound {
     _alive: oneshot::Sender<()>,
 }
 
-/// What has become of the last message.
+/// The state of the last message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LastMessage {
-    /// No grant waits, or the driver knows that the last one is on its way.
+    /// No message is pending: the driver knows that the last one was written.
     Settled,
-    /// It was handed over in this very call of the layer above, which asks once more before it
-    /// passes on what it has.
+    /// The current call of the layer above got it; that layer polls once more before it writes.
     Given,
-    /// It was passed on: the next question means that there is room again.
+    /// It was written: the next poll means that there is room again.
     Passed,
 }
 
@@ -66,8 +66,14 @@ impl Outbound {
         let bytes = Bytes::from(OpenSessionResponse::from(message).encode_to_vec());
         if bytes.len() > MESSAGE_BYTES_MAX {
             let bytes = bytes.len();
-            tracing::error!(conn = self.conn.0, bytes, "message above the limit was not sent");
-            return Err(Status::resource_exhausted("the grant is above the message limit"));
+            tracing::error!(
+                conn = self.conn.0,
+                bytes,
+                "message not sent: it is larger than the limit"
+            );
+            return Err(Status::resource_exhausted(format!(
+                "the message has {bytes} bytes, more than the limit of {MESSAGE_BYTES_MAX}"
+            )));
         }
         match epoch {
             Some(epoch) => self.unless_deposed(epoch).map(|()| bytes),
@@ -106,7 +112,7 @@ impl Stream for Outbound {
         match ready!(self.slot.poll_recv(cx)) {
             None => Poll::Ready(None),
             Some(message) => {
-                // Nothing follows a refusal, though the driver may still know the session.
+                // A refusal is the last message, even if the driver still has the session.
                 let is_last = matches!(*message, CoordinatorMessage::Refusal(_));
                 let bytes = self.serialise(*message);
                 match &bytes {
@@ -190,25 +196,28 @@ mod tests {
                 panic!("a grant was written under {term:?}");
             };
             assert_eq!(status.code(), tonic::Code::Unavailable);
-            assert!(ends.slot.try_send(grant(7)).is_err(), "the session goes on");
+            assert!(ends.slot.try_send(grant(7)).is_err(), "the session has not ended");
         }
     }
 
     #[tokio::test]
-    async fn the_next_message_is_asked_for_only_when_the_last_was_taken() {
+    async fn the_next_message_is_requested_only_when_the_last_was_written() {
         let mut ends = ends();
         let until = clock::now() + Duration::from_secs(60);
         ends.gate.set(Some(Term { epoch: Epoch(7), until }));
         ends.slot.try_send(grant(7)).expect("room");
         assert!(matches!(poll(&mut ends.outbound), Poll::Ready(Some(Ok(_)))));
-        assert!(ends.events.try_recv().is_err(), "asked before the layer above came back");
+        assert!(
+            ends.events.try_recv().is_err(),
+            "requested before the next poll of the layer above"
+        );
         assert!(poll(&mut ends.outbound).is_pending());
-        assert!(ends.events.try_recv().is_err(), "asked within the call that took the message");
+        assert!(ends.events.try_recv().is_err(), "requested within the call that took the message");
         assert!(poll(&mut ends.outbound).is_pending());
-        let event = ends.events.try_recv().expect("the question for the next");
+        let event = ends.events.try_recv().expect("the request for the next message");
         assert!(matches!(event.what, SessionEvent::Sent));
         assert!(poll(&mut ends.outbound).is_pending());
-        assert!(ends.events.try_recv().is_err(), "asked twice");
+        assert!(ends.events.try_recv().is_err(), "requested twice");
     }
 
     #[tokio::test]

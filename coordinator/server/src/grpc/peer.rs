@@ -1,5 +1,5 @@
-//! How standbys hear that this replica leads: a sign at intervals for as long as its driver turns.
-//! A replica that hangs gives none, though its sockets live.
+//! Heartbeats for standbys: this replica sends them at intervals while its driver makes progress. A
+//! replica that hangs sends none, even though its sockets are open.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,41 +17,42 @@ use tonic::{Request, Response, Status};
 
 /// Standbys that may follow at once.
 const FOLLOWERS_MAX: usize = 16;
-/// The time between two signs.
-const SIGN_EVERY: Duration = Duration::from_millis(250);
+/// The time between two heartbeats.
+const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(250);
 /// Bytes of one request.
 const REQUEST_BYTES_MAX: usize = 4 * 1024;
 
-/// Gives signs of one replica's life.
+/// Serves one replica's heartbeats.
 #[derive(Debug)]
 pub(crate) struct PeerServer {
     identity: String,
     port: SessionPort,
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
 }
 
-/// What one follower's stream needs.
+/// The stream of one follower.
 struct FollowerStream {
     identity: String,
     port: SessionPort,
     term: watch::Receiver<Option<Term>>,
-    told: Option<u64>,
-    _place: OwnedSemaphorePermit,
+    /// The epoch in the last heartbeat.
+    sent: Option<u64>,
+    _permit: OwnedSemaphorePermit,
 }
 
 impl PeerServer {
     /// The service of a replica of this name.
     pub(crate) fn service(identity: String, port: SessionPort) -> PeerServiceServer<Self> {
-        let places = Arc::new(Semaphore::new(FOLLOWERS_MAX));
-        PeerServiceServer::new(Self { identity, port, places })
+        let permits = Arc::new(Semaphore::new(FOLLOWERS_MAX));
+        PeerServiceServer::new(Self { identity, port, permits })
             .max_decoding_message_size(REQUEST_BYTES_MAX)
     }
 }
 
 impl FollowerStream {
-    /// The next sign when it is due; none when the driver has ended, and leadership with it.
+    /// The next heartbeat when it is due; `None` when the driver, and so leadership, has ended.
     async fn next(mut self) -> Option<(Result<FollowResponse, Status>, Self)> {
-        if self.told.is_some() {
+        if self.sent.is_some() {
             self.pause().await;
         }
         loop {
@@ -60,22 +61,22 @@ impl FollowerStream {
             }
             if !self.port.progress.is_stalled() {
                 let epoch = self.epoch();
-                self.told = Some(epoch);
-                let sign = FollowResponse { identity: self.identity.clone(), epoch };
-                return Some((Ok(sign), self));
+                self.sent = Some(epoch);
+                let heartbeat = FollowResponse { identity: self.identity.clone(), epoch };
+                return Some((Ok(heartbeat), self));
             }
             self.pause().await;
         }
     }
 
-    /// Waits for the next sign's time, or for another term, or for the driver's end.
+    /// Waits until the next heartbeat is due, the term changes or the driver ends.
     async fn pause(&mut self) {
         let events = self.port.events.clone();
-        let told = self.told;
+        let sent = self.sent;
         let changed = async {
             while self.term.changed().await.is_ok() {
                 let term = *self.term.borrow_and_update();
-                if told != Some(term.map_or(0, |term| term.epoch.0)) {
+                if sent != Some(term.map_or(0, |term| term.epoch.0)) {
                     return;
                 }
             }
@@ -84,11 +85,11 @@ impl FollowerStream {
         tokio::select! {
             () = events.closed() => {}
             () = changed => {}
-            () = sleep(SIGN_EVERY) => {}
+            () = sleep(HEARTBEAT_INTERVAL) => {}
         }
     }
 
-    /// The term that this replica leads; 0 where it leads none.
+    /// The epoch that this replica leads, or 0.
     fn epoch(&self) -> u64 {
         let term = self.port.gate.term().filter(|term| clock::now() < term.until);
         term.map_or(0, |term| term.epoch.0)
@@ -103,21 +104,23 @@ impl PeerService for PeerServer {
         &self,
         request: Request<FollowRequest>,
     ) -> Result<Response<Self::FollowStream>, Status> {
-        let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_| {
-            Status::resource_exhausted(format!("{FOLLOWERS_MAX} replicas follow already"))
+        let permit = Arc::clone(&self.permits).try_acquire_owned().map_err(|_| {
+            Status::resource_exhausted(format!(
+                "too many followers: at most {FOLLOWERS_MAX} at once; try again later"
+            ))
         })?;
         if self.port.events.is_closed() {
-            return Err(Status::unavailable("the coordinator shuts down"));
+            return Err(Status::unavailable("the coordinator is shutting down"));
         }
         let (peer, follower) = (request.remote_addr(), request.into_inner().identity);
-        tracing::debug!(?peer, follower, "followed");
-        let signs = FollowerStream {
+        tracing::debug!(?peer, follower, "a standby follows this replica");
+        let heartbeats = FollowerStream {
             identity: self.identity.clone(),
             port: self.port.clone(),
             term: self.port.gate.subscribe(),
-            told: None,
-            _place: place,
+            sent: None,
+            _permit: permit,
         };
-        Ok(Response::new(Box::pin(futures_util::stream::unfold(signs, FollowerStream::next))))
+        Ok(Response::new(Box::pin(futures_util::stream::unfold(heartbeats, FollowerStream::next))))
     }
 }

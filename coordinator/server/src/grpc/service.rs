@@ -1,5 +1,5 @@
-//! The session service: it opens a session's two sides. Sessions that have yet to say who they are
-//! are counted apart: a flood of them takes no place of those that have.
+//! The session service: opens the two sides of a session. Sessions that are not yet authenticated
+//! have a limit of their own, so that a flood of them does not keep agents out.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -39,19 +39,19 @@ pub(crate) struct SessionServer(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     port: SessionPort,
-    places: Arc<Semaphore>,
-    /// Room for sessions that have no place yet: who has not said hello and proven itself takes
-    /// nobody's place.
-    doors: Arc<UnprovenSessions>,
+    /// The limit of authenticated sessions.
+    permits: Arc<Semaphore>,
+    /// The limit of sessions that are not yet authenticated.
+    unproven: Arc<UnprovenSessions>,
     /// The number of the next connection.
     next: AtomicU64,
 }
 
 impl SessionServer {
     pub(crate) fn new(port: SessionPort) -> Self {
-        let places = Arc::new(Semaphore::new(port.sessions_max));
-        let doors = UnprovenSessions::new(matches!(port.access, Access::Asked(_)));
-        Self(Arc::new(Shared { port, places, doors, next: AtomicU64::new(1) }))
+        let permits = Arc::new(Semaphore::new(port.sessions_max));
+        let unproven = UnprovenSessions::new(matches!(port.access, Access::Asked(_)));
+        Self(Arc::new(Shared { port, permits, unproven, next: AtomicU64::new(1) }))
     }
 
     fn open(&self, request: Request<Streaming<Bytes>>) -> Result<Response<Outbound>, Status> {
@@ -62,16 +62,16 @@ impl SessionServer {
         let (alive, gone) = oneshot::channel();
         let events = port.events.clone();
         let outbound = Outbound::new(conn, slot_out, events, Arc::clone(&port.gate), alive);
-        let door = if port.health.is_stopping() {
-            Err(refusal(RefusalReason::GoAway, "the coordinator shuts down"))
+        let unproven = if port.health.is_stopping() {
+            Err(refusal(RefusalReason::GoAway, "the coordinator is shutting down: dial again"))
         } else {
-            self.0.doors.open(peer.map(|peer| peer.ip())).ok_or_else(|| {
-                let message = "too many others have yet to say who they are: dial again";
+            self.0.unproven.open(peer.map(|peer| peer.ip())).ok_or_else(|| {
+                let message = "too many sessions have not sent their hello yet: dial again";
                 refusal(RefusalReason::Limit, message)
             })
         };
-        let door = match door {
-            Ok(door) => door,
+        let unproven = match unproven {
+            Ok(unproven) => unproven,
             Err(refusal) => {
                 tracing::debug!(?peer, why = refusal.message, "session refused");
                 port.metrics.refused(&refusal.reason);
@@ -82,14 +82,14 @@ impl SessionServer {
         };
         let token = bearer(request.metadata());
         let ignored = token.is_some() && matches!(port.access, Access::Open);
-        let places = Arc::clone(&self.0.places);
-        let inbound = Inbound { conn, peer, token, port: port.clone(), places };
+        let permits = Arc::clone(&self.0.permits);
+        let inbound = Inbound { conn, peer, token, port: port.clone(), permits };
         let span = tracing::debug_span!("session", conn = conn.0, ?peer);
-        tokio::spawn(inbound.run(slot, door, request.into_inner(), gone).instrument(span));
+        tokio::spawn(inbound.run(slot, unproven, request.into_inner(), gone).instrument(span));
         let mut response = Response::new(outbound);
         if ignored {
-            let word = MetadataValue::from_static(TOKEN_IGNORED);
-            response.metadata_mut().insert(TOKEN_METADATA, word);
+            let value = MetadataValue::from_static(TOKEN_IGNORED);
+            response.metadata_mut().insert(TOKEN_METADATA, value);
         }
         Ok(response)
     }

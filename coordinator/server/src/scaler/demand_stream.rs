@@ -1,5 +1,5 @@
-//! An answer that is told at once and again whenever it is another one. Where it cannot be vouched
-//! for any more, the stream ends with the reason.
+//! A stream of answers: one at once, then one after every change. If the view can no longer be
+//! used, the stream ends with the reason.
 
 use std::sync::Arc;
 
@@ -16,48 +16,48 @@ use super::query::ClassQuery;
 pub(super) struct DemandStream<T> {
     view: Arc<View>,
     changes: Changes,
-    asked: ClassQuery,
+    query: ClassQuery,
     answer: fn(Demand) -> T,
-    told: Option<T>,
-    is_over: bool,
-    _place: OwnedSemaphorePermit,
+    sent: Option<T>,
+    has_ended: bool,
+    _permit: OwnedSemaphorePermit,
 }
 
 impl<T: Clone + PartialEq> DemandStream<T> {
     pub(super) fn new(
         view: Arc<View>,
-        asked: ClassQuery,
+        query: ClassQuery,
         answer: fn(Demand) -> T,
-        place: OwnedSemaphorePermit,
+        permit: OwnedSemaphorePermit,
     ) -> Self {
         let changes = view.changes();
-        Self { view, changes, asked, answer, told: None, is_over: false, _place: place }
+        Self { view, changes, query, answer, sent: None, has_ended: false, _permit: permit }
     }
 
     /// The next answer, or why the stream ends.
     pub(super) async fn next(mut self) -> Option<(Result<T, Status>, Self)> {
-        if self.is_over {
+        if self.has_ended {
             return None;
         }
         loop {
-            let news = match self.asked.demand(&self.view, clock::now()) {
+            let changed = match self.query.demand(&self.view, clock::now()) {
                 Ok(demand) => {
-                    Some((self.answer)(demand)).filter(|it| self.told.as_ref() != Some(it))
+                    Some((self.answer)(demand)).filter(|it| self.sent.as_ref() != Some(it))
                 }
                 Err(status) => return Some(self.end(status)),
             };
-            if let Some(answer) = news {
-                self.told = Some(answer.clone());
+            if let Some(answer) = changed {
+                self.sent = Some(answer.clone());
                 return Some((Ok(answer), self));
             }
             if self.changes.next().await.is_err() {
-                return Some(self.end(Status::unavailable("the coordinator shuts down")));
+                return Some(self.end(Status::unavailable("the coordinator is shutting down")));
             }
         }
     }
 
     fn end(mut self, status: Status) -> (Result<T, Status>, Self) {
-        self.is_over = true;
+        self.has_ended = true;
         (Err(status), self)
     }
 }

@@ -1,5 +1,5 @@
-//! Questions of KEDA and their answers. Each number is given as a fraction and rounded up, since
-//! older versions read only whole ones.
+//! KEDA's queries and their answers. Each number is returned as a fraction and rounded up, because
+//! older versions of KEDA read only integers.
 
 use leasehold_driver::demand::Demand;
 use leasehold_driver::view::View;
@@ -62,9 +62,9 @@ impl Milli {
 /// The class that a call asks about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ClassQuery {
-    /// With the ScaledObject's namespace, as on Kubernetes; none without one.
+    /// The name in the ScaledObject's namespace, as on Kubernetes.
     namespaced: Option<ClusterName>,
-    /// Without, as in standalone mode.
+    /// The name without a namespace, as in standalone mode.
     plain: ClusterName,
 }
 
@@ -75,12 +75,12 @@ impl ClassQuery {
         let wrong =
             |why: String| Status::invalid_argument(format!("scalerMetadata.{CLASS}: {why}"));
         if class.is_empty() {
-            return Err(wrong("is missing: the name of the WorkerClass".into()));
+            return Err(wrong("is missing: set it to the name of the WorkerClass".into()));
         }
         let plain = ClusterName::new(class).map_err(|error| wrong(error.to_string()))?;
         if plain.parts().0.is_some() {
             return Err(wrong(
-                "is to be a name without a namespace: the ScaledObject's is it".into(),
+                "must not contain a namespace: the ScaledObject's namespace is used".into(),
             ));
         }
         let namespaced = match reference.namespace.as_str() {
@@ -94,14 +94,14 @@ impl ClassQuery {
         Ok(Self { namespaced, plain })
     }
 
-    /// What it is asked for now.
+    /// The present demand for the class.
     pub(super) fn demand(&self, view: &View, now: Moment) -> Result<Demand, Status> {
         let demands = view.demands(now).map_err(|stale| Status::unavailable(stale.to_string()))?;
-        // Only one of the two can be there: names have namespaces on Kubernetes, and only there.
+        // At most one of the two exists: names have namespaces only on Kubernetes.
         let mut names = self.namespaced.iter().chain([&self.plain]);
         names.find_map(|name| demands.get(name).copied()).ok_or_else(|| {
             let name = self.namespaced.as_ref().unwrap_or(&self.plain);
-            Status::not_found(format!("no WorkerClass {name} is defined"))
+            Status::not_found(format!("WorkerClass {name} is not defined"))
         })
     }
 }
@@ -111,7 +111,7 @@ pub(super) fn activity(demand: Demand) -> proto::IsActiveResponse {
     proto::IsActiveResponse { result: demand.needed > 0 }
 }
 
-/// Both metrics, and what one worker is to have of each.
+/// Both metrics with their targets per worker.
 pub(super) fn specs(demand: Demand) -> proto::GetMetricSpecResponse {
     let spec = |metric: Metric| {
         let target = match metric {

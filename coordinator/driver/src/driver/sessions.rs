@@ -1,0 +1,79 @@
+//! Takes the events of sessions into the core.
+
+use leasehold_coordinator_core::event::{ConnId, Event};
+use leasehold_coordinator_core::turn::Turn;
+use leasehold_types::Moment;
+use leasehold_types::message::{AgentMessage, DrainPhase};
+use tokio::sync::mpsc;
+
+use super::Driver;
+use crate::port::{Envelope, SessionEvent};
+
+impl Driver {
+    /// Takes one event of a session. Returns the number of events that the core got.
+    pub(super) fn take_envelope(&mut self, envelope: Envelope, turn: &Turn) -> usize {
+        let Envelope { conn, arrived, what, permit } = envelope;
+        self.taken.took(arrived);
+        let at = turn.stamp(arrived);
+        let taken = match what {
+            SessionEvent::Opened(slot) => {
+                self.sessions.insert(conn, slot);
+                0
+            }
+            SessionEvent::Closed => {
+                self.sessions.remove(&conn);
+                self.take(Event::Closed(conn), at)
+            }
+            // The core has closed the session: later events are dropped.
+            SessionEvent::Hello(..) | SessionEvent::Agent(_) | SessionEvent::Sent
+                if !self.sessions.contains_key(&conn) =>
+            {
+                0
+            }
+            SessionEvent::Unproven => {
+                self.redirect_unproven(conn);
+                0
+            }
+            SessionEvent::Sent => self.take(Event::Sent(conn), at),
+            SessionEvent::Hello(..) if self.has_disconnected(conn) => self.close(conn, at),
+            SessionEvent::Agent(message) if self.is_superseded(conn, &message) => {
+                self.close(conn, at)
+            }
+            SessionEvent::Hello(hello, peer) => {
+                let peer = peer.map(|peer| peer.to_string().into());
+                self.take(Event::Hello(conn, hello, peer), at)
+            }
+            // Servers use `SessionEvent::Hello`, which has the peer address; tests use this one.
+            SessionEvent::Agent(AgentMessage::Hello(hello)) => {
+                self.take(Event::Hello(conn, hello, None), at)
+            }
+            SessionEvent::Agent(AgentMessage::Report(report)) => {
+                self.take(Event::Report(conn, report), at)
+            }
+            SessionEvent::Agent(AgentMessage::Beat(beat)) => self.take(Event::Beat(conn, beat), at),
+        };
+        self.metrics.set_sessions(self.sessions.len());
+        drop(permit);
+        taken
+    }
+
+    /// Whether the agent has disconnected since it sent this, and will send it again when it
+    /// reconnects. A report of an agent that leaves is sent only once.
+    fn is_superseded(&self, conn: ConnId, message: &AgentMessage) -> bool {
+        let is_repeated = match message {
+            AgentMessage::Hello(_) => true,
+            AgentMessage::Report(report) => report.drain != DrainPhase::Leaving,
+            AgentMessage::Beat(_) => false,
+        };
+        is_repeated && self.has_disconnected(conn)
+    }
+
+    fn has_disconnected(&self, conn: ConnId) -> bool {
+        self.sessions.get(&conn).is_some_and(mpsc::Sender::is_closed)
+    }
+
+    fn close(&mut self, conn: ConnId, at: Moment) -> usize {
+        self.sessions.remove(&conn);
+        self.take(Event::Closed(conn), at)
+    }
+}
