@@ -181,7 +181,10 @@ struct AuthorityController {
 
 impl AuthorityController {
     async fn run(mut self) {
-        let mut watched = pin!(events("Secret", self.secrets.clone(), named(NAME), |_| ()));
+        let mut watched = pin!(
+            events("Secret", self.secrets.clone(), named(NAME))
+                .filter_map(|event| std::future::ready(event.ok()))
+        );
         let mut is_listed = false;
         let mut delays = self.backoff();
         loop {

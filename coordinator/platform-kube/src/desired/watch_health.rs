@@ -13,7 +13,8 @@ use leasehold_types::Moment;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-use super::source::{Source, describe};
+use super::source::Source;
+use crate::watch_cache::error_with_causes;
 
 /// The time between two probes; with [`WITHIN`] well below the age that makes a view stale.
 const EVERY: Duration = Duration::from_secs(4);
@@ -89,7 +90,7 @@ impl WatchHealth {
             let asked_at = clock::now();
             let failure = match timeout(WITHIN, api.list_metadata(&one)).await {
                 Ok(Ok(_)) => self.api_answered(asked_at),
-                Ok(Err(error)) => Some(describe(&error)),
+                Ok(Err(error)) => Some(error_with_causes(&error)),
                 Err(_) => Some("the API server does not answer".into()),
             };
             freshness.send_modify(|freshness| {
