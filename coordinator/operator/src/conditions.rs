@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_changes_with_the_status_and_with_nothing_else() {
+    fn last_transition_time_changes_only_with_the_status() {
         let first = conditions(ready(false, "Waits"), &[], Some(1), at(1));
         assert_eq!(first[0].last_transition_time, Time(Timestamp::from_second(1).expect("1")));
         assert_eq!(first[0].message.chars().count(), MESSAGE_CHARS_MAX);

@@ -210,14 +210,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_is_cut_between_characters() {
+    fn truncates_between_characters() {
         assert_eq!(truncate("short", 10), "short");
         assert_eq!(truncate("größe", 3), "gr");
         assert_eq!(truncate("größe", 4), "grö");
     }
 
     #[tokio::test]
-    async fn recording_never_waits_and_what_finds_no_room_is_counted() {
+    async fn never_waits_and_counts_events_dropped_at_the_limit() {
         let (queue, mut records) = mpsc::channel(2);
         let recorder = EventRecorder { queue, dropped: writer::Dropped::default() };
         for number in 0..5 {

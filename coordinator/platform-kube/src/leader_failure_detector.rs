@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_evaluated_before_the_lease_was_read() {
+    fn is_unknown_before_the_first_read_of_the_lease() {
         let mut standby = standby();
         assert_eq!(standby.vacancy(100_000), None);
         standby.detector.on_watch_event(None, standby.at(100_001));
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_released_lease_is_vacant_at_once_and_so_is_a_place_taken_unawares() {
+    fn a_released_or_own_lease_is_vacant_at_once() {
         let mut standby = standby();
         standby.renewed(0, "other_1", 7);
         assert_eq!(standby.vacancy(1), None);
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leader_that_alone_does_not_reach_the_api_server_is_replaced() {
+    fn replaces_a_leader_that_alone_cannot_reach_the_api_server() {
         let mut standby = standby();
         standby.lives(0, 10_000, true);
         for ms in (10_250..30_000).step_by(250) {
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leader_that_could_never_be_reached_is_not_gone() {
+    fn a_leader_that_was_never_reachable_counts_as_alive() {
         let mut standby = standby();
         standby.renewed(0, "other_1", 7);
         standby.signals(10, LeaderSignal::ConnectionRefused);
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_counts_when_neither_signs_nor_renewals_come() {
+    fn a_leader_without_heartbeats_and_renewals_is_silent() {
         let mut standby = standby();
         standby.lives(0, 10_000, true);
         // The last renewal was at 10 s: one and a half intervals later.
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leader_that_says_it_leads_no_more_gives_no_sign() {
+    fn a_heartbeat_of_another_epoch_does_not_count() {
         let mut standby = standby();
         standby.lives(0, 10_000, true);
         for ms in (10_050..12_950).step_by(50) {
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_silent_while_the_api_server_does_not_answer_nor_at_once_when_it_does() {
+    fn no_leader_counts_as_silent_while_the_api_server_is_unreachable() {
         let mut standby = standby();
         standby.lives(0, 10_000, true);
         standby.detector.api_failed();
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_lease_is_over_by_the_standbys_own_clock() {
+    fn a_lease_expires_by_the_clock_of_the_standby() {
         let mut standby = standby();
         standby.lives(0, 10_000, true);
         standby.detector.api_failed();
@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn a_standby_that_was_stopped_itself_starts_to_listen_anew() {
+    fn a_standby_that_was_suspended_restarts_its_observation() {
         let mut standby = standby();
         standby.lives(0, 10_000, true);
         assert_eq!(standby.vacancy(60_000), None);
@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stale_event_is_ignored_unless_the_api_server_was_away() {
+    fn ignores_a_stale_event_unless_the_api_server_was_unreachable() {
         let mut standby = standby();
         let old = standby.record("other_1", 7);
         standby.renewed(10, "third_1", 8);

@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn an_epoch_is_above_everything_that_may_have_been_one() {
+    fn the_next_epoch_is_above_every_earlier_one() {
         let read = |revision, epoch: Option<u64>| LeaseRead {
             revision,
             record: epoch.map(|epoch| record("other_1", epoch)),
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_leader_before_may_lead_for_as_long_as_it_could_have_renewed() {
+    async fn a_predecessor_may_lead_until_its_last_possible_renewal_expires() {
         let lock = lock();
         let earlier = |record: Option<LeaseRecord>| lock.earlier(record.as_ref(), Duration::ZERO);
         assert_eq!(earlier(Some(record("other_1", 7))), MINUTE);
@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn reads_back_the_annotations_that_it_writes() {
         let mut lease = Lease::default();
         lease.metadata.resource_version = Some("7".into());
         annotate(&mut lease, Epoch(9), Some("a:1"), Duration::from_micros(1_500));
@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn an_epoch_that_leaves_no_room_for_later_ones_is_refused() {
+    fn rejects_an_epoch_above_the_limit() {
         let lease = |epoch: &str| {
             let mut lease = Lease::default();
             lease.metadata.namespace = Some("ns".into());

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_within_minutes_is_counted_and_the_count_is_written_now_and_then() {
+    fn counts_repeats_within_minutes_and_writes_the_count_at_intervals() {
         let mut series = EventSeriesCache::default();
         let lost = record(EventReason::WorkerLost, "a");
         assert!(!series.counts_as_repeat(&lost, at(0)));
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_written_yet_is_kept_until_it_is() {
+    fn keeps_an_unwritten_series_until_it_is_written() {
         let mut series = EventSeriesCache::default();
         let lost = record(EventReason::WorkerLost, "a");
         series.insert(&lost, "ns", "a.1", at(0));
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_that_was_deleted_is_written_anew_and_a_crowd_is_bounded() {
+    fn rewrites_a_deleted_event_and_bounds_the_cache() {
         let mut series = EventSeriesCache::default();
         let lost = record(EventReason::WorkerLost, "a");
         series.insert(&lost, "ns", "a.1", at(0));

@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_busy_label_that_is_not_written_is_a_failure_and_no_race() {
+    async fn a_rejected_busy_label_is_a_failure() {
         let pod = fixtures::pod("a jobs=1").pod;
         let action = Action::on_pod(&pod, ActionKind::SetBusyLabel(Arc::clone(&pod), true));
         for (code, done) in [

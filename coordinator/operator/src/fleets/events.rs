@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drain_that_nobody_here_ordered_is_told_from_its_start_to_its_end() {
+    fn records_every_step_of_a_drain_that_the_operator_did_not_order() {
         let mut worker_events = WorkerEvents::default();
         let started = Notice::DrainStarted(key("a"));
         let told = worker_events.events_for(&started, &FakeLookup, at(0));
@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drain_that_the_operator_ordered_is_told_by_it() {
+    fn leaves_drains_of_the_operator_to_its_own_events() {
         let mut worker_events = WorkerEvents::default();
         assert_eq!(
             worker_events.events_for(&Notice::DrainStarted(key("marked-a")), &FakeLookup, at(0)),
@@ -476,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_is_lost_and_found_and_an_ordinary_one_just_joins() {
+    fn records_lost_and_found_workers_but_not_ordinary_joins() {
         let mut worker_events = WorkerEvents::default();
         let joined = Notice::Joined(key("a"));
         assert_eq!(worker_events.events_for(&joined, &FakeLookup, at(0)), []);

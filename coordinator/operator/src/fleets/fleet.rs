@@ -143,7 +143,7 @@ mod tests {
     use leasehold_platform_kube::desired::CachedObject;
 
     #[test]
-    fn of_two_of_one_name_the_cluster_has_it() {
+    fn a_name_shared_with_a_class_belongs_to_the_cluster() {
         let mut objects = Objects::default();
         let class = fixtures::class(json!({ "capacity": 15, "maxReplicas": 5 }));
         let seen = CachedObject { object: class, generation: 1, problems: Vec::new() };

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_pod_began_with_is_noted_first() {
+    fn records_the_streams_of_a_new_pod_before_any_restart() {
         let decided =
             decide(&ownership(&[("a", 1)]), 1, &worker_pods(&["a"]), &mut RestartRound::default());
         assert_eq!(decided.record, [(0, "0000000000000001".to_owned())]);
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_recovered_while_anything_moves() {
+    fn restarts_no_pod_while_streams_move() {
         let moving = StreamOwnership { is_settled: false, ..ownership(&[("a", 2)]) };
         let worker_pods = worker_pods(&["a began=0000000000000001"]);
         assert_eq!(
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn restarts_that_come_to_no_rest_stop() {
+    fn stops_after_one_restart_per_pod_if_streams_still_differ() {
         let worker_pods = worker_pods(&["a began=0000000000000001", "b began=0000000000000001"]);
         let mut ownership = ownership(&[("a", 2), ("b", 1)]);
         let mut round = RestartRound::default();

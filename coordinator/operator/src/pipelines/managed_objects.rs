@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_object_is_listed_under_the_pipeline_that_has_it_now() {
+    fn lists_an_object_under_its_current_pipeline() {
         let name = |text: &str| PipelineName::in_namespace("ns", text).expect("a name");
         let key = || (ManagedKind::Service, ObjectKey::new("ns", "service"));
         let mut index = Index::default();

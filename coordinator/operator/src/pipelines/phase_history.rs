@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_gone_through_is_shown_once_and_in_order() {
+    fn shows_each_phase_once_and_in_order() {
         let mut history = PhaseHistory::default();
         let it = name("a");
         history.record(&it, (None, Pending));

@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pipeline_that_never_rests_is_written_twice_a_second() {
+    fn writes_a_constantly_changing_pipeline_twice_a_second() {
         let mut state = PipelineState::default();
         let start = Moment(1_000_000_000_000);
         for _ in 0..BURST {

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_over_when_the_next_try_did_not_fail() {
+    fn a_failure_ends_when_its_retry_does_not_fail() {
         let (health, feed) = (WatchHealth::default(), source("Pipeline"));
         assert_eq!(health.api_answered(seconds(1)), None);
         health.failed(&feed, 1, seconds(5), "refused");
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_only_as_good_as_its_end() {
+    fn a_started_list_is_healthy_only_when_complete() {
         let (health, feed) = (WatchHealth::default(), source("Pipeline"));
         health.list_started(&feed, 1);
         health.failed(&feed, 1, seconds(1), "cut off");

@@ -108,7 +108,7 @@ async fn allowed(validator: &Validator, asked: Value, warnings: &[&str]) {
 }
 
 #[tokio::test]
-async fn a_wrong_graph_is_refused_with_its_place() {
+async fn denies_an_invalid_graph_and_names_the_field() {
     let node = |next: Value| json!({ "class": "blue", "next": next });
     for (workers, message) in [
         (
@@ -146,7 +146,7 @@ async fn a_wrong_graph_is_refused_with_its_place() {
 }
 
 #[tokio::test]
-async fn what_no_permitted_number_of_workers_can_serve_is_refused_with_the_arithmetic() {
+async fn denies_a_load_above_the_largest_class_and_explains_the_calculation() {
     let spec = pipeline(31, json!({ "a": { "class": "green" } }));
     let message = "Pipeline new: spec.documentsPerSecond: can never be served: class ci/green: 1 \
                    node of 31 documents per second needs 3 workers of capacity 15, and maxReplicas \
@@ -169,7 +169,7 @@ async fn what_no_permitted_number_of_workers_can_serve_is_refused_with_the_arith
 }
 
 #[tokio::test]
-async fn names_are_not_had_twice() {
+async fn denies_a_name_that_is_taken() {
     let spec = pipeline(1, json!({ "y": { "class": "blue" } }));
     let dev = pipeline(1, json!({ "c": { "class": "grey" } }));
     let message = "WorkerClass builds: metadata.name: is the name of a WorkerCluster too";
@@ -185,7 +185,7 @@ async fn names_are_not_had_twice() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_yet_is_waited_for_with_a_warning() {
+async fn warns_about_objects_that_do_not_exist_yet() {
     let spec = pipeline(1, json!({ "a": { "class": "grey" }, "b": { "class": "blue" } }));
     let warning =
         "spec.workers.a.class: WorkerClass \"grey\" does not exist yet: the pipeline waits";
@@ -199,7 +199,7 @@ async fn what_is_not_there_yet_is_waited_for_with_a_warning() {
 }
 
 #[tokio::test]
-async fn a_class_in_use_is_not_deleted() {
+async fn denies_the_deletion_of_a_class_in_use() {
     let delete = |name: &str| asked("DELETE", "WorkerClass", "ci", name, &class(1, 1));
     let message = "WorkerClass blue: 7 pipelines name it (first, p1, p2, p3, p4, …): delete them \
                    first, or let them name another class";
@@ -213,7 +213,7 @@ async fn a_class_in_use_is_not_deleted() {
 }
 
 #[tokio::test]
-async fn a_change_of_a_moment_ago_counts_and_nothing_is_said_before_all_was_read() {
+async fn waits_for_a_recent_change_and_answers_only_after_the_first_read() {
     let (sender, in_force_seen) = watch::channel(None);
     let validator = Validator { served: Vec::new(), in_force: in_force_seen };
     let spec = pipeline(1, json!({ "a": { "class": "blue" } }));

@@ -110,7 +110,7 @@ fn words(facts: &ClassFacts) -> (String, String) {
 }
 
 #[test]
-fn a_class_as_it_should_be_is_ready_and_says_what_autoscalers_read() {
+fn a_healthy_class_is_ready_and_has_the_autoscaler_fields() {
     let status = written(&facts());
     assert_eq!((status.observed_generation, status.replicas), (Some(3), 3));
     assert_eq!(status.selector.as_deref(), Some("leasehold.dev/cluster=green"));
@@ -123,7 +123,7 @@ fn a_class_as_it_should_be_is_ready_and_says_what_autoscalers_read() {
 }
 
 #[test]
-fn what_ends_by_itself_is_progress() {
+fn a_change_that_ends_by_itself_is_progressing() {
     let held = changed(|it, _| it.view.as_mut().expect("one").held = Some(3));
     let more = changed(|_, workload| {
         (workload.desired, workload.replicas, workload.rollout) = (4, 4, Rollout::Progressing);
@@ -147,7 +147,7 @@ fn what_ends_by_itself_is_progress() {
 }
 
 #[test]
-fn pipelines_that_wait_at_the_most_workers_are_somebody_s_concern() {
+fn pipelines_waiting_at_the_worker_limit_stall_the_class() {
     let limited = changed(|it, workload| {
         it.view.as_mut().expect("one").class.waiting = 1;
         workload.limited = Some(("TooManyReplicas", "3 workers; maxReplicas is 3".into()));
@@ -166,7 +166,7 @@ fn pipelines_that_wait_at_the_most_workers_are_somebody_s_concern() {
 }
 
 #[test]
-fn a_limit_alone_is_told_and_degrades_nothing() {
+fn a_reached_limit_alone_does_not_degrade() {
     let limited = changed(|_, workload| {
         workload.limited = Some(("TooManyReplicas", "spec.replicas is 9; maxReplicas is 3".into()));
     });
@@ -176,7 +176,7 @@ fn a_limit_alone_is_told_and_degrades_nothing() {
 }
 
 #[test]
-fn workers_that_are_kept_for_what_they_serve_are_told_as_such() {
+fn reports_surplus_workers_kept_for_their_shares() {
     let kept = changed(|_, workload| (workload.desired, workload.kept) = (2, 1));
     let (conditions, message) = words(&kept);
     assert_eq!(conditions, "+Ready Ready, -Progressing Complete, -Degraded AsExpected");
@@ -184,7 +184,7 @@ fn workers_that_are_kept_for_what_they_serve_are_told_as_such() {
 }
 
 #[test]
-fn a_mistake_and_a_lost_worker_degrade() {
+fn an_invalid_spec_and_a_lost_worker_degrade() {
     let degraded_by = changed(|it, _| {
         (it.problem, it.in_force) = (Some("spec.capacity: must be above 0".into()), Some(2));
     });
@@ -206,7 +206,7 @@ fn a_mistake_and_a_lost_worker_degrade() {
 }
 
 #[test]
-fn figures_alone_leave_the_outline_as_it_was() {
+fn changed_figures_alone_do_not_change_the_comparison() {
     let before = written(&facts());
     let after = written(&changed(|it, _| {
         it.view.as_mut().expect("one").class.placed = load(20);

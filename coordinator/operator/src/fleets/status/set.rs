@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn each_way_of_not_being_there_has_its_reason() {
+    fn each_incomplete_state_has_its_reason() {
         let converged = words(&facts(view()));
         assert_eq!(converged[0], "Ready=True Converged");
         assert_eq!(converged[1], "Converged=True Converged");
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_spec_leaves_the_last_good_one_in_force_and_says_so() {
+    fn an_invalid_spec_keeps_the_last_valid_one_in_force() {
         let facts = SetFacts { problem: Some("spec.streams: none".into()), ..facts(view()) };
         let facts = SetFacts { generation: Some(3), ..facts };
         let status = status(&facts, &StreamSetStatus::default(), Timestamp::UNIX_EPOCH);
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_spec_that_only_others_make_invalid_leaves_the_generation_that_was_written_last() {
+    fn a_spec_invalidated_by_other_objects_keeps_the_written_generation() {
         let facts =
             SetFacts { in_force: None, problem: Some("no cluster".into()), ..facts(view()) };
         let before = StreamSetStatus { observed_generation: Some(1), ..Default::default() };
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn the_plan_s_version_grows_with_each_new_plan_also_over_leaders() {
+    fn the_plan_version_grows_with_each_plan_across_leaders() {
         let now = Timestamp::UNIX_EPOCH;
         let first = status(&facts(view()), &StreamSetStatus::default(), now);
         assert_eq!(first.plan_version, 1);

@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_is_written_on_change_only_and_figures_less_often() {
+    fn writes_a_status_only_on_change_and_figures_less_often() {
         let current = WorkerClusterStatus::default();
         let due = |desired: &WorkerClusterStatus, wrote: Option<u64>, now| {
             is_due::<WorkerCluster>(&current, desired, wrote.map(at), at(now))
