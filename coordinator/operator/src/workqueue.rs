@@ -217,7 +217,7 @@ mod tests {
         assert_eq!(queue.take_due(Moment(8)), ["a"]);
         assert_eq!(queue.next_due(), None, "both are being processed");
         queue.done(&"b");
-        assert_eq!(queue.take_due(Moment(8)), ["b"], "it was added meanwhile");
+        assert_eq!(queue.take_due(Moment(8)), ["b"], "it was added while processing");
         queue.done(&"b");
         queue.add("b", Moment(8));
         queue.delay(&"b", Moment(20));
@@ -225,7 +225,7 @@ mod tests {
         assert_eq!(queue.next_due(), Some(Moment(20)), "it is delayed");
         assert_eq!(queue.take_due(Moment(20)), ["b"]);
         queue.clear();
-        assert!(!queue.is_processing(&"b"), "its processing was ended");
+        assert!(!queue.is_processing(&"b"), "clear() also ends processing");
         queue.add("b", Moment(21));
         assert_eq!(queue.take_due(Moment(21)), ["b"]);
     }

@@ -387,8 +387,8 @@ impl AuthorityController {
         Signer::generate(from, self.settings.lifetime.as_secs().saturating_add(backdate))
     }
 
-    /// Signs a serving certificate if due: at two thirds of the last one's lifetime, or at once after
-    /// a change of the signer.
+    /// Signs a serving certificate if due: at two thirds of the last one's lifetime, or at once
+    /// after a change of the signer.
     fn serve(&mut self) -> Result<(), String> {
         let Some(keyring) = &self.keyring else { return Ok(()) };
         let signing = &keyring.signing;

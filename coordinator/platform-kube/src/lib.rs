@@ -1,6 +1,7 @@
 //! The Kubernetes platform: desired state from custom resources, leadership from a Lease, workers
-//! known from their pods, agents authenticated by their service-account tokens. It makes no decision
-//! about leases: it reports desired and observed state to the core, and publishes its decisions.
+//! known from their pods, agents authenticated by their service-account tokens. It makes no
+//! decision about leases: it reports desired and observed state to the core, and publishes its
+//! decisions.
 
 mod access;
 pub mod authority;

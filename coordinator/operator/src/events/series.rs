@@ -10,7 +10,7 @@ use leasehold_types::Moment;
 
 use super::{EventReason, NewEvent, QueuedEvent};
 
-/// A repeat after so long is an event of its own.
+/// A repeat after this time is a new event.
 pub(super) const SERIES_LASTS: Duration = Duration::from_secs(300);
 /// How often the count of one event is written.
 const WRITE_EVERY: Duration = Duration::from_secs(10);
@@ -167,7 +167,7 @@ mod tests {
         let count = series.due(at(10)).expect("a count");
         assert_eq!((count.name.as_str(), count.count), ("a.1", 6));
         assert_eq!(series.due(at(30)), None);
-        assert!(!series.counts_as_repeat(&lost, at(6) + SERIES_LASTS), "an event of its own");
+        assert!(!series.counts_as_repeat(&lost, at(6) + SERIES_LASTS), "a new event");
     }
 
     #[test]

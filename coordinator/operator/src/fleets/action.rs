@@ -54,7 +54,7 @@ pub(super) enum ActionKind {
 pub(super) enum ActionOutcome {
     /// It is done; the object's generation after an apply.
     Done(Option<i64>),
-    /// The object has changed or is gone: the next reconciliation decides anew.
+    /// The object has changed or was deleted: the next reconciliation decides again.
     Outdated,
     /// It failed, for this reason; true if the API server refused it.
     Failed(String, bool),

@@ -20,7 +20,7 @@ pub(super) enum Fleet {
 
 impl Fleet {
     /// Every fleet by its name. If a WorkerCluster and a WorkerClass have the same name, the
-    /// WorkerCluster has it.
+    /// WorkerCluster wins.
     pub(super) fn all(objects: &Objects) -> impl Iterator<Item = (&ClusterName, Self)> {
         let clusters = objects.clusters.iter();
         let clusters = clusters.map(|(name, it)| (name, Self::Cluster(Arc::clone(&it.object))));

@@ -291,7 +291,7 @@ fn drains_the_worker_of_a_terminating_pod_at_once() {
     assert_eq!(ordered, ["a"]);
 }
 
-/// A class of capacity 15 with a request of 30, as it stands with this scale.
+/// A class of capacity 15 with a request of 30, at this scale.
 fn class_turn(scale: DesiredScale, replicas: Option<u32>, pods: &[&str]) -> FleetPlan {
     let spec = json!({ "capacity": 15, "maxReplicas": 5, "template": { "spec": {} } });
     let class = Fleet::Class(fixtures::class(spec));
@@ -339,9 +339,9 @@ fn creates_the_workload_of_a_class_and_explains_its_size() {
     assert_eq!(labels["leasehold.dev/cluster"], "ci");
     let larger = class_turn(class_scale(3, &[]), Some(2), &["a load=15", "b load=15"]);
     let (reason, note) = larger.actions[0].event.clone().unwrap();
-    let told = "Deployment ci had 2 replicas and has 3 now (request 30, capacity 15, target 70%: \
+    let note_wanted = "Deployment ci had 2 replicas and has 3 now (request 30, capacity 15, target 70%: \
                 3 workers)";
-    assert_eq!((reason, note.as_str()), (EventReason::ScaledOut, told));
+    assert_eq!((reason, note.as_str()), (EventReason::ScaledOut, note_wanted));
 }
 
 #[test]
@@ -354,10 +354,10 @@ fn drains_removable_workers_before_lowering_replicas_of_a_class() {
     assert_eq!(none.blocked, None);
     let drain_marks = class_turn(class_scale(2, &["c"]), Some(3), &pods);
     assert_eq!(words(&drain_marks), ["apply 3", "mark c scale-in"]);
-    let told = drain_marks.scale_in_started.unwrap();
+    let note = drain_marks.scale_in_started.unwrap();
     assert!(
-        told.contains("3 replicas, 1 too many: those workers drain first (request 30"),
-        "{told}"
+        note.contains("3 replicas, 1 too many: those workers drain first (request 30"),
+        "{note}"
     );
     let serves = ["a load=15", "b load=15", "c load=5 scale-in drains"];
     assert_eq!(words(&class_turn(class_scale(2, &[]), Some(3), &serves)), ["apply 3"]);

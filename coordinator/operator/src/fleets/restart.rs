@@ -2,8 +2,8 @@
 //! streams have changed and they cannot reload.
 //!
 //! An annotation of each pod has a digest of its streams at its start. It is compared only while no
-//! stream moves and every worker is present: streams that others own while a pod is absent are no
-//! change. So restarts end where the plan for all workers is stable, as with the policy
+//! stream moves and every worker is present: streams that others own while a pod is absent do not
+//! count as a change. So restarts end where the plan for all workers is stable, as with the policy
 //! `Contiguous` on a StatefulSet; elsewhere they stop after one restart per pod.
 
 use std::collections::BTreeMap;
@@ -52,7 +52,7 @@ pub(super) fn is_restart_requested(it: &WorkerPod) -> bool {
 }
 
 impl StreamOwnership {
-    /// What the core knows of these sets.
+    /// The core's view of these sets.
     pub(super) fn of(core: &Core, sets: &[SetName]) -> Self {
         let mut ownership = Self { is_settled: true, ..Self::default() };
         for name in sets {
@@ -166,12 +166,12 @@ mod tests {
         for away in ["restart", "restart drains", "going", "absent", "lost", "drains"] {
             assert_eq!(decide(&ownership, 3, &began(away), &mut round).restart, None, "{away}");
         }
-        let anew = worker_pods(&[
+        let restarted = worker_pods(&[
             "a began=000000000000001a",
             "b began=000000000000001b",
             "c began=0000000000000003",
         ]);
-        assert_eq!(decide(&ownership, 3, &anew, &mut round).restart, Some(2));
+        assert_eq!(decide(&ownership, 3, &restarted, &mut round).restart, Some(2));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Scale-in, pod by pod: who is chosen, who drains, and when the replicas fall.
+//! Scale-in, pod by pod: which pods are chosen and drained, and when the replicas are lowered.
 
 use super::*;
 use crate::fleets::fixtures::{facts, ordinal_pod, pod};
@@ -172,7 +172,7 @@ fn does_not_wait_for_a_stuck_rollout_without_new_pods() {
     stuck.updated = 0;
     stuck.stuck = Some("quota".into());
     assert_eq!(of(&stuck, 1, &own_pods), decided(&[], &[], 1));
-    // Its controller has not read what it is to be now.
+    // The controller has not observed the newest spec.
     stuck.generation = 2;
     assert_eq!(of(&stuck, 1, &own_pods).replicas, 2);
 }
@@ -247,9 +247,9 @@ fn removes_unconnected_pods_of_a_class_before_workers() {
 
 #[test]
 fn chooses_no_further_worker_before_the_core_knows_the_marks() {
-    // What it says of the others counts on room that the marked one gives.
-    let told = ["a load=5", "b load=0 scale-in drains", "c load=5"];
-    assert_eq!(class(1, &["c"], &told).mark, ["c"]);
+    // The core still counts on the capacity of the marked worker.
+    let pods = ["a load=5", "b load=0 scale-in drains", "c load=5"];
+    assert_eq!(class(1, &["c"], &pods).mark, ["c"]);
     let untold = ["a load=5", "b load=0 scale-in", "c load=5"];
     assert_eq!(class(1, &["c"], &untold).mark, [""; 0]);
 }

@@ -95,12 +95,12 @@ fn the_template_generation_grows_only_when_pods_must_be_replaced() {
     let changed = Fleet::Cluster(Arc::new(changed));
     let changed = seen(&body(&changed, Some(&larger), 40).unwrap());
     assert_eq!(changed.template_generation, 9);
-    // A cluster that was made anew counts from one again; its workload does not.
-    let mut anew = cluster_object(spec(80, "v3"));
-    anew.metadata.generation = Some(1);
-    let anew = Fleet::Cluster(Arc::new(anew));
-    let anew = seen(&body(&anew, Some(&changed), 40).unwrap());
-    assert_eq!(anew.template_generation, 10);
+    // A recreated cluster starts at generation 1 again; the generation of its workload continues.
+    let mut recreated = cluster_object(spec(80, "v3"));
+    recreated.metadata.generation = Some(1);
+    let recreated = Fleet::Cluster(Arc::new(recreated));
+    let recreated = seen(&body(&recreated, Some(&changed), 40).unwrap());
+    assert_eq!(recreated.template_generation, 10);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What a binding is to have, from shares and pods in words.
+//! The desired objects of a binding, from shares and pods in short notation.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

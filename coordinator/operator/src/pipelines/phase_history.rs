@@ -88,7 +88,7 @@ mod tests {
         assert_eq!(
             history.take(&it, Some(Plotted), Plotted, false),
             [],
-            "it was seen before it was told"
+            "the phase was observed before its notice"
         );
         go(&mut history, &[Plotted, Broken, Pending]);
         assert_eq!(history.take(&it, Some(Plotted), Pending, true), [], "there are too many");

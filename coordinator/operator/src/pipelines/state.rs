@@ -1,4 +1,4 @@
-//! What is remembered of a pipeline between two reconciliations. All of it may be lost, at the
+//! The state of a pipeline between two reconciliations. All of it may be lost, at the
 //! price of a write that changes nothing.
 
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ const REFILL: Duration = Duration::from_millis(500);
 const RETRY_DELAYS: Delays =
     Delays { first: Duration::from_millis(200), longest: Duration::from_secs(30) };
 
-/// What is remembered.
+/// The state.
 #[derive(Debug)]
 pub(super) struct PipelineState {
     /// What went wrong.

@@ -1,4 +1,4 @@
-//! What the statuses of pipelines and bindings say, case by case.
+//! The statuses of pipelines and bindings, case by case.
 
 use leasehold_kube_api::status::Condition;
 use leasehold_types::{ClusterName, Load, NodeName, PipelineName, WorkerName};

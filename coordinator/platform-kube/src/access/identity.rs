@@ -153,8 +153,8 @@ pub(super) fn check_pod(
     }
 }
 
-/// A token's own expiry in seconds since 1970, if it has one. Trust it only for a token that the API
-/// server has accepted.
+/// A token's own expiry in seconds since 1970, if it has one. Trust it only for a token that the
+/// API server has accepted.
 pub(super) fn expiry_of(token: &str) -> Option<i64> {
     #[derive(Deserialize)]
     struct Claims {

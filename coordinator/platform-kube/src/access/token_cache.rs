@@ -1,6 +1,6 @@
 //! A cache of token reviews. An accepted token is cached for minutes, and until it expires while
-//! the API server is unreachable. A rejected one is cached for seconds, so that a peer that reconnects
-//! in a loop causes few reviews. Only hashes of tokens are kept.
+//! the API server is unreachable. A rejected one is cached for seconds, so that a peer that
+//! reconnects in a loop causes few reviews. Only hashes of tokens are kept.
 
 use std::collections::HashMap;
 use std::time::Duration;

@@ -1,6 +1,6 @@
-//! Publishes the authorities that agents must trust: a ConfigMap in each namespace with workers. The
-//! leader applies it after each change and at intervals, so that it restores a deleted or changed
-//! ConfigMap. Applying an unchanged ConfigMap writes nothing.
+//! Publishes the authorities that agents must trust: a ConfigMap in each namespace with workers.
+//! The leader applies it after each change and at intervals, so that it restores a deleted or
+//! changed ConfigMap. Applying an unchanged ConfigMap writes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

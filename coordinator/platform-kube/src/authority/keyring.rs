@@ -90,8 +90,8 @@ impl Keyring {
         self.bundle.iter().map(|certificate| certificate.pem.as_str()).collect()
     }
 
-    /// The most urgent step that is due at `now`. Before the signer is valid no step is due: the clock
-    /// is wrong, or was.
+    /// The most urgent step that is due at `now`. Before the signer is valid no step is due: the
+    /// clock is wrong, or was.
     pub(super) fn next_step(&self, now: UnixTime) -> Option<RotationStep> {
         let signing = &self.signing.certificate;
         if now < signing.from {
@@ -157,8 +157,8 @@ fn announcement(signing: &Certificate) -> UnixTime {
     after(signing.from, signing.seconds() * 2 / 3)
 }
 
-/// When a successor starts to sign: at five sixths of its predecessor's lifetime. If it was announced
-/// late, it waits as long as usual, but not until its predecessor expires.
+/// When a successor starts to sign: at five sixths of its predecessor's lifetime. If it was
+/// announced late, it waits as long as usual, but not until its predecessor expires.
 fn promotion(signing: &Certificate, next: &Certificate) -> UnixTime {
     let seconds = signing.seconds();
     let usual = after(signing.from, seconds * 5 / 6);

@@ -1,4 +1,4 @@
-//! What the watches give, in any order that they may give it, and what follows.
+//! The state after changes from the watches, in any order in which they may arrive.
 
 use serde_json::{Value, json};
 

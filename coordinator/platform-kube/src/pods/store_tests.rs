@@ -1,4 +1,4 @@
-//! Who is gone and when, by what a watch shows in which order.
+//! When workers are reported gone, for each order of watch events.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -258,9 +258,9 @@ fn a_pod_deleted_under_a_predecessor_is_gone_when_its_leases_expire() {
 #[test]
 fn a_standby_reports_nothing_and_drops_old_tombstones() {
     let store = deleted_by_force();
-    let nobody = CoreView { term: None, presence: None };
-    assert_eq!(action_for(&store, nobody, 399), TombstoneAction::Keep);
-    assert_eq!(action_for(&store, nobody, 400), TombstoneAction::Forget);
+    let standby = CoreView { term: None, presence: None };
+    assert_eq!(action_for(&store, standby, 399), TombstoneAction::Keep);
+    assert_eq!(action_for(&store, standby, 400), TombstoneAction::Forget);
 }
 
 #[test]
@@ -276,13 +276,13 @@ fn a_later_pod_of_the_name_is_admitted_after_the_earlier_is_reported_gone() {
     let mut store = deleted_by_force();
     assert_eq!(store.apply(pod(NEXT, 3, json!({})), at(101)), []);
     assert_eq!(store.find(&this()).expect("the new one").uid, NEXT);
-    assert!(store.settled(&this()).is_none(), "let in beside a tombstone");
+    assert!(store.settled(&this()).is_none(), "a tombstone blocks the later pod");
     let connected = core_view(0, Some(Presence::Connected));
     // 30 s of grace, which the node gives it once it has noticed.
     assert_eq!(action_for(&store, connected, 159), TombstoneAction::Keep);
     assert_eq!(action_for(&store, connected, 160), TombstoneAction::ReportGone);
     store.remove_tombstone(&this(), UID);
-    assert_eq!(store.settled(&this()).expect("let in").uid, NEXT);
+    assert_eq!(store.settled(&this()).expect("the later pod is admitted").uid, NEXT);
 }
 
 #[test]
@@ -332,7 +332,7 @@ fn a_relist_adds_tombstones_for_missing_pods_of_its_scope() {
 fn a_pod_that_loses_its_label_is_a_worker_until_it_finishes() {
     let mut store = PodStore::default();
     store.apply(pod(UID, 1, json!({})), at(0));
-    // A watch by label says of such a pod that it was deleted.
+    // A watch by label reports such a pod as deleted.
     assert_eq!(store.delete(pod(UID, 2, json!({})), at(1)), []);
     let bare = json!({ "metadata": { "labels": null } });
     assert_eq!(store.api_check(&this(), UID, Some(&pod(UID, 2, bare.clone())), at(1)), []);
@@ -368,7 +368,7 @@ fn lists_exposures_of_unfinished_pods_and_tombstones() {
     let held = BTreeMap::from([(key("builds"), exposures[&cluster("builds")].clone())]);
     // The watch has shown no pod yet.
     assert_eq!(PodStore::default().list(listed(UID, 1, &exposures), at(0)), held);
-    // It is known to be over.
+    // The pod has finished.
     let mut store = PodStore::default();
     let mut over = ended("Failed");
     merge(&mut over, patch.clone());
@@ -392,7 +392,7 @@ fn a_list_with_a_later_pod_ends_tracking_of_the_earlier_one() {
     let later = Listed { uid: NEXT.into(), version: 9, exposures };
     let held = store.list(BTreeMap::from([(this(), later)]), at(1));
     assert_eq!(held.len(), 1);
-    // The watch is behind: what it says of the earlier pod is old news.
+    // The watch is behind the list: its events of the earlier pod are ignored.
     assert_eq!(store.apply(pod(UID, 5, ended("Succeeded")), at(2)), []);
     assert_eq!(store.delete(pod(UID, 6, ended("Succeeded")), at(3)), []);
     assert_eq!(store.tombstones().count(), 0);
@@ -421,13 +421,13 @@ fn a_worker_without_a_pod_gets_a_tombstone_until_the_api_server_answers() {
     let mut store = PodStore::default();
     assert!(!store.confirm_gone(&key("builds"), at(0)));
     assert!(!store.confirm_gone(&key("builds"), at(1)), "a second tombstone");
-    // It exists after all, the watch is only behind.
+    // The pod exists: the watch was only behind.
     store.api_check(&this(), "", Some(&pod(UID, 3, json!({}))), at(2));
     assert_eq!(store.apply(pod(UID, 3, json!({})), at(3)), []);
     assert!(store.settled(&this()).is_some());
     assert!(!store.confirm_gone(&key("builds"), at(4)));
     store.apply(pod(UID, 4, ended("Failed")), at(5));
-    assert!(store.confirm_gone(&key("builds"), at(6)), "over, and known to the core again");
+    assert!(store.confirm_gone(&key("builds"), at(6)), "the pod has finished");
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! What is written to a pod that others write to, and what a new leader finds, by an API server of
-//! a few lines.
+//! Writes to a pod that other clients write to, and the reads of a new leader, against a small fake
+//! API server.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -175,7 +175,7 @@ async fn strike(pods: &Pods) -> EntryOutcome {
     pods.write_entry(Epoch(2), attempt).await
 }
 
-/// What the leader of a term writes.
+/// The write of the leader of a term.
 fn annotation(epoch: u64, jobs_max: u32) -> Value {
     let exposures = BTreeMap::from([(key().cluster, entry(epoch, jobs_max))]);
     json!({ "metadata": {
@@ -184,7 +184,7 @@ fn annotation(epoch: u64, jobs_max: u32) -> Value {
     } })
 }
 
-/// What the server's pod says that its worker may run.
+/// The jobs that the exposure on the server's pod allows.
 fn written(shop: &Shop) -> Option<u32> {
     let pod = shop.lock().expect("whole").pod.clone();
     facts(pod).exposures.get(&key().cluster).map(|entry| entry.exposure.jobs_max)
@@ -203,7 +203,7 @@ async fn writing_an_entry_sets_the_label_and_removing_it_clears_the_label() {
     assert_eq!(strike(&pods).await, EntryOutcome::Done);
     assert_eq!((written(&shop), label(&shop, EXPOSED_LABEL)), (None, Value::Null));
     assert_eq!(label(&shop, BUSY_LABEL), Value::Null);
-    assert_eq!(shop.lock().expect("whole").writes, 2, "on what was written, without a look");
+    assert_eq!(shop.lock().expect("whole").writes, 2, "the second write needs no read");
 }
 
 #[tokio::test]
@@ -279,11 +279,11 @@ async fn finds_an_exposed_pod_by_either_label() {
 #[tokio::test]
 async fn only_a_confirmed_leader_replaces_an_unreadable_entry() {
     let names = r#"{"ci/builds":{"incarnation":1,"ttlMs":1,"jobsMax":1,"sets":{"ci/feeds":true}}}"#;
-    for spoiled in [json!("spoiled"), Value::Null, json!(names)] {
+    for invalid in [json!("invalid"), Value::Null, json!(names)] {
         let (shop, pods) = unseen();
         shop.lock().expect("whole").put(annotation(1, 3));
-        let spoil = json!({ "metadata": { "annotations": { EXPOSURE_ANNOTATION: spoiled } } });
-        shop.lock().expect("whole").put(spoil);
+        let change = json!({ "metadata": { "annotations": { EXPOSURE_ANNOTATION: invalid } } });
+        shop.lock().expect("whole").put(change);
         let exposed = pods.list_exposed().await.expect("an answer");
         assert_eq!(exposed, BTreeMap::from([(key(), Entry::unreadable())]));
         let pod = shop.lock().expect("whole").pod.clone();
@@ -294,7 +294,7 @@ async fn only_a_confirmed_leader_replaces_an_unreadable_entry() {
         // Another client writes between the renewal and the second attempt.
         shop.lock().expect("whole").others = vec![json!({ "status": { "phase": "Running" } })];
         let EntryOutcome::Unreadable(later) = enter_over(&pods, 3, version).await else {
-            panic!("a successor may have been that somebody")
+            panic!("a successor may have written the entry")
         };
         assert!(version < later);
         assert_eq!(enter_over(&pods, 3, later).await, EntryOutcome::Done);

@@ -60,7 +60,7 @@ fn opted_in() -> Value {
     pod(json!({ names::INJECT: "true" }))
 }
 
-/// What the API server is answered.
+/// The webhook's answer.
 fn answer(injector: &Injector, namespace: &str, pod: &Value, change: impl Fn(&mut Value)) -> Value {
     let mut asked = json!({
         "apiVersion": "admission.k8s.io/v1",
@@ -99,7 +99,7 @@ fn a_cluster_overrides_settings_of_the_installation() {
     let flags: Vec<_> = sidecar.flags.iter().map(|(name, value)| (&**name, &**value)).collect();
     let wanted = [("adapter", "file"), ("file-path", "/it.yml"), ("log-format", "json")];
     assert_eq!(flags, wanted);
-    // What it asks for by default is more than it may use.
+    // The default request is above the limit.
     assert_eq!(sidecar.resources.memory_limit.map(|it| it.to_string()).as_deref(), Some("8Mi"));
     assert_eq!(sidecar.resources.memory_request, None);
     assert_eq!(sidecar.resources.cpu_request, Resources::standard().cpu_request);
@@ -188,7 +188,10 @@ fn warnings_fit_into_a_header_and_name_missing_objects() {
         all.iter().map(|it| it.as_str().expect("a text").to_owned()).collect::<Vec<_>>()
     };
     let later = warnings("one", "later").join("|");
-    assert!(later.contains("no WorkerCluster later") && later.contains("builds"), "{later}");
+    assert!(
+        later.contains("WorkerClass later does not exist yet") && later.contains("builds"),
+        "{later}"
+    );
     let foreign = warnings("many", &"x".repeat(60)).join("|");
     assert!(foreign.contains("serves one and not namespace many"), "{foreign}");
     let long = warnings(&"n".repeat(300), "x");

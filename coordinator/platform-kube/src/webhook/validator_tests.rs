@@ -49,7 +49,7 @@ fn plural(kind: &str) -> &'static str {
     }
 }
 
-/// What the API server asks.
+/// A request of the API server.
 fn asked(operation: &str, kind: &str, namespace: &str, name: &str, spec: &Value) -> Value {
     let object = json!({ "metadata": { "name": name, "namespace": namespace }, "spec": spec });
     let (object, old) = match operation {
@@ -76,7 +76,7 @@ fn asked(operation: &str, kind: &str, namespace: &str, name: &str, spec: &Value)
     })
 }
 
-/// What it is answered.
+/// The webhook's answer.
 async fn answer(validator: &Validator, asked: &Value) -> Value {
     let admission = Admission::read(asked.to_string().as_bytes()).expect("a review");
     let decision = validator.decide(admission.validation()).await.expect("it was read");
@@ -86,24 +86,24 @@ async fn answer(validator: &Validator, asked: &Value) -> Value {
     answer["response"].clone()
 }
 
-/// Asserts that this is refused, with a message that begins so.
+/// Asserts that the object is denied, with this start of the message.
 async fn refused(asked: Value, code: u16, message: &str) {
     let answer = answer(&validator(&[]), &asked).await;
     assert_eq!(answer["allowed"], false, "{asked:#}");
     assert_eq!(answer["status"]["code"], code, "{answer:#}");
-    let told = answer["status"]["message"].as_str().expect("a message");
-    assert!(told.starts_with(message), "{told:?} does not begin with {message:?}");
+    let found = answer["status"]["message"].as_str().expect("a message");
+    assert!(found.starts_with(message), "{found:?} does not begin with {message:?}");
 }
 
-/// Asserts that this is let in, with these warnings.
+/// Asserts that the object is allowed, with these warnings.
 async fn allowed(validator: &Validator, asked: Value, warnings: &[&str]) {
     let answer = answer(validator, &asked).await;
     assert_eq!(answer["allowed"], true, "{answer:#}");
-    let told: Vec<&str> =
+    let found: Vec<&str> =
         answer["warnings"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-    assert_eq!(told.len(), warnings.len(), "{told:?}");
-    for (told, words) in told.iter().zip(warnings) {
-        assert!(told.contains(words), "{told:?} has not {words:?}");
+    assert_eq!(found.len(), warnings.len(), "{found:?}");
+    for (found, words) in found.iter().zip(warnings) {
+        assert!(found.contains(words), "{found:?} lacks {words:?}");
     }
 }
 
@@ -162,7 +162,7 @@ async fn denies_a_load_above_the_largest_class_and_explains_the_calculation() {
     refused(asked("UPDATE", "WorkerClass", "ci", "green", &class(9, 1)), 422, message).await;
     let fits = asked("UPDATE", "WorkerClass", "ci", "green", &class(5, 2));
     allowed(&validator(&[]), fits, &[]).await;
-    // What is wrong already may lose a finalizer.
+    // An object that is invalid already may lose a finalizer.
     let mut same = asked("UPDATE", "WorkerClass", "ci", "green", &class(4, 2));
     same["request"]["oldObject"]["spec"] = class(4, 2);
     allowed(&validator(&[]), same, &[]).await;

@@ -119,7 +119,7 @@ fn a_healthy_class_is_ready_and_has_the_autoscaler_fields() {
     assert_eq!((request.as_str(), placed.as_str(), utilization), ("30", "30", Some(67)));
     let (conditions, message) = words(&facts());
     assert_eq!(conditions, "+Ready Ready, -Progressing Complete, -Degraded AsExpected");
-    assert_eq!(message, "3 workers are ready, 3 are wanted");
+    assert_eq!(message, "3 of 3 workers are ready");
 }
 
 #[test]
@@ -157,10 +157,10 @@ fn pipelines_waiting_at_the_worker_limit_stall_the_class() {
                   +ScalingLimited TooManyReplicas";
     assert_eq!(conditions, wanted);
     assert!(message.ends_with("more workers than 3: 3 workers; maxReplicas is 3"), "{message}");
-    let mut nobodys = facts();
-    nobodys.view.as_mut().expect("one").class.waiting = 1;
-    nobodys.workload = None;
-    let (conditions, message) = words(&nobodys);
+    let mut unowned = facts();
+    unowned.view.as_mut().expect("one").class.waiting = 1;
+    unowned.workload = None;
+    let (conditions, message) = words(&unowned);
     assert!(conditions.ends_with("+Degraded PipelinesWait"), "{conditions}");
     assert!(message.ends_with("start pods with the label leasehold.dev/cluster=green"));
 }
@@ -180,7 +180,7 @@ fn reports_surplus_workers_kept_for_their_shares() {
     let kept = changed(|_, workload| (workload.desired, workload.kept) = (2, 1));
     let (conditions, message) = words(&kept);
     assert_eq!(conditions, "+Ready Ready, -Progressing Complete, -Degraded AsExpected");
-    assert!(message.contains("2 are wanted; 1 stay, because"), "{message}");
+    assert!(message.contains("of 2 workers are ready; 1 stay, because"), "{message}");
 }
 
 #[test]

@@ -15,7 +15,7 @@ use crate::conditions::{
 pub(super) struct SetFacts {
     /// The generation of the newest spec.
     pub(super) generation: Option<i64>,
-    /// The generation of the spec in force; none where only the last status can tell.
+    /// The generation of the spec in force; `None` if only the last status has it.
     pub(super) in_force: Option<i64>,
     /// The problem of the newest spec.
     pub(super) problem: Option<String>,
@@ -83,7 +83,7 @@ pub(super) fn status(
         total: u32::try_from(view.workers).unwrap_or(u32::MAX),
         current: u32::try_from(view.workers_current).unwrap_or(u32::MAX),
     };
-    // A new leader has no plan of its own before it knows who owns what.
+    // A new leader has no plan before it knows the owners of the streams.
     let digest = format!("{:016x}", view.digest);
     if !view.held && digest != before.plan_digest {
         status.plan_version = before.plan_version + 1;
@@ -107,7 +107,7 @@ fn progress(view: Option<&SetView>) -> (SetProgress, ConditionReason) {
     }
     if *unplaced > 0 && unplaced == streams {
         let message = format!(
-            "cluster {} has no worker that may own streams: see its conditions and its pods",
+            "cluster {} has no worker that may own streams: check its conditions and its pods",
             view.cluster
         );
         return (SetProgress::NeedsAction, ConditionReason::new("NoWorkers", message));

@@ -123,7 +123,7 @@ fn a_healthy_cluster_is_ready() {
     assert_eq!((listed.current, listed.granted, listed.running, listed.streams), (2, 2, 1, 3));
     let (words, message) = words(&facts());
     assert_eq!(words, ["+Ready Ready", "-Progressing Complete", "-Degraded AsExpected"]);
-    assert_eq!(message, "2 workers are ready, 2 are wanted");
+    assert_eq!(message, "2 of 2 workers are ready");
 }
 
 #[test]
@@ -158,12 +158,13 @@ fn a_problem_for_a_user_is_stalled_and_names_the_fix() {
     let refused = ClusterFacts { in_force: Some(2), ..refused };
     let stuck = with_workload(|it| it.rollout = Rollout::Stuck("ProgressDeadlineExceeded".into()));
     let absent = with_workload(|it| {
-        it.problem = Some(("WorkloadNotFound", "there is no Deployment builds: make it".into()));
+        it.problem =
+            Some(("WorkloadNotFound", "Deployment builds does not exist: create it".into()));
     });
     for (facts, reason, part) in [
         (refused, "InvalidSpec", "generation 2 stays in force until the spec is corrected"),
         (stuck, "RolloutBlocked", "change the template or undo the change"),
-        (absent, "WorkloadNotFound", "make it"),
+        (absent, "WorkloadNotFound", "create it"),
     ] {
         let (words, message) = words(&facts);
         let all = ["-Ready", "-Progressing", "+Degraded", "+Stalled"];
