@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn help_shows_the_name_that_it_was_called_by() {
+    fn help_shows_the_program_name() {
         for (program, name) in [
             ("/usr/local/bin/kubectl-leasehold", "kubectl leasehold"),
             ("./leasehold", "leasehold"),

@@ -367,7 +367,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn documents_are_split_at_markers_and_nowhere_else() {
+    fn splits_documents_only_at_markers() {
         for documents in [
             vec!["a: 1\n", "---\nb: 1\n"],
             vec!["# c\n---\na: 1\n", "--- # c\n", "---\n"],
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_followed_as_far_as_they_go() {
+    fn finds_the_line_of_the_deepest_existing_step() {
         let document = "a:\n  b:\n    - c: 1\n    - x.y/z: 2\n";
         let line = |path: &[&str]| {
             line_of(document, &path.iter().map(|it| (*it).into()).collect::<Vec<_>>())
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn as_much_is_kept_as_can_be() {
+    fn keeps_as_much_of_the_layout_as_possible() {
         let cases = [
             ("a: {b: 1} # c\nd: 2\n", Kept::All, "a: {e: 3, b: 1} # c\nd: 2\n"),
             (
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_ends_with_its_document_is_known() {
+    fn detects_a_block_scalar_at_the_end_of_a_document() {
         for (document, is_open) in
             [("a: |\n  x", true), ("a: |\n  x\n", false), ("a: x", false), ("a: 'x'", false)]
         {

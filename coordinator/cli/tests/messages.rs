@@ -208,7 +208,7 @@ fn an_invalid_address_of_the_coordinator_is_refused() {
 }
 
 #[test]
-fn a_closed_stdout_is_no_error() {
+fn ignores_a_closed_stdout() {
     let many = format!("{POD}---\n").repeat(500);
     let mut child = leasehold()
         .args(["inject", "-f", "-", "--cluster", "c"])

@@ -125,7 +125,7 @@ fn every_manifest_is_listed() {
 }
 
 #[test]
-fn what_goes_in_is_what_the_webhook_puts_in_and_nothing_else_changes() {
+fn inject_adds_what_the_webhook_adds_and_changes_nothing_else() {
     for (name, pods) in manifests() {
         let before = read(name);
         let mut wanted = said(&before);
@@ -141,7 +141,7 @@ fn what_goes_in_is_what_the_webhook_puts_in_and_nothing_else_changes() {
 }
 
 #[test]
-fn injecting_twice_is_injecting_once_to_the_byte() {
+fn a_second_injection_changes_no_byte() {
     for name in manifests().into_keys() {
         let once = output(&INJECT, &read(name));
         let twice = output(&INJECT, &once);
@@ -150,7 +150,7 @@ fn injecting_twice_is_injecting_once_to_the_byte() {
 }
 
 #[test]
-fn uninject_gives_back_what_inject_was_given() {
+fn uninject_restores_the_input_of_inject() {
     for name in manifests().into_keys() {
         let before = read(name);
         compare(name, &before, &output(&UNINJECT, &output(&INJECT, &before)));
@@ -188,7 +188,7 @@ fn other_settings_replace_what_was_injected() {
 }
 
 #[test]
-fn what_was_never_injected_goes_through_as_it_is() {
+fn uninject_leaves_other_documents_unchanged() {
     for name in manifests().into_keys() {
         assert_eq!(output(&UNINJECT, &read(name)), read(name), "{name}");
     }
@@ -281,7 +281,7 @@ spec:
 ];
 
 #[test]
-fn what_is_written_oddly_says_the_same_afterwards() {
+fn unusual_layouts_keep_their_values() {
     for before in ODD {
         let once = output(&INJECT, before.as_bytes());
         assert!(said(&once) != said(before.as_bytes()), "{before}");

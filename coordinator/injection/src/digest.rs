@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_digest_tells_values_apart_and_stays_the_same_over_releases() {
+    fn digests_differ_by_value_and_are_stable_across_releases() {
         let of = |value: Value| {
             let mut digest = Digest::default();
             digest.add(&value);

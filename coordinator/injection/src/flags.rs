@@ -224,14 +224,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flags_are_in_order_and_none_is_both_free_and_reserved() {
+    fn flags_are_sorted_and_no_flag_is_also_reserved() {
         assert!(FLAGS.is_sorted_by(|a, b| a.name < b.name));
         assert!(RESERVED.is_sorted_by(|a, b| a.0 < b.0));
         assert!(FLAGS.iter().all(|flag| RESERVED.iter().all(|(name, _)| flag.name != *name)));
     }
 
     #[test]
-    fn values_that_cannot_be_right_are_refused_and_named() {
+    fn rejects_invalid_values_and_names_them() {
         let refused = |name: &str, value: &str| {
             check_flag("config.leasehold.dev/", name, value).expect_err(name).to_string()
         };

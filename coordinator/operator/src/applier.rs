@@ -1,6 +1,6 @@
 //! Writes objects to the API server, for every reconciler: server-side apply, patches, creation
-//! and deletion. It bounds each call and classifies its errors in one place. Each call may be made
-//! twice.
+//! and deletion. It bounds the time of each call and classifies its errors. Each call is safe to
+//! repeat.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -25,13 +25,13 @@ const TOO_MANY_REQUESTS: u16 = 429;
 /// Why a call did not succeed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ApplyError {
-    /// The object is not there.
+    /// The object does not exist.
     Gone(String),
-    /// The object has changed, is another one of its name, or exists already.
+    /// The object has changed, has another UID, or exists already.
     Conflict(String),
-    /// The API server refuses the request, and would again.
+    /// The API server rejects the request; a retry does not help.
     Refused(String),
-    /// The API server cannot be reached, or asks to try again.
+    /// The API server cannot be reached, or asks for a retry.
     Retry(String),
 }
 
@@ -59,7 +59,7 @@ where
     match timeout(ANSWER_WITHIN, calls).await {
         Ok(answer) => Ok(answer?),
         Err(_) => Err(ApplyError::Retry(format!(
-            "no answer from the API server within {ANSWER_WITHIN:?}: the request is repeated"
+            "no answer from the API server within {ANSWER_WITHIN:?}: retrying"
         ))),
     }
 }
@@ -100,7 +100,7 @@ impl Applier {
         answer(api.get(name)).await
     }
 
-    /// Creates an object; one of its name is a [`ApplyError::Conflict`].
+    /// Creates an object. If the name is taken, it returns [`ApplyError::Conflict`].
     pub(crate) async fn create<K>(&self, api: &Api<K>, object: &K) -> Result<K, ApplyError>
     where
         K: Clone + Debug + DeserializeOwned + Serialize,
@@ -109,7 +109,7 @@ impl Applier {
         answer(api.create(&params, object)).await
     }
 
-    /// Server-side apply. A UID or a resource version in the body keeps it from any other object.
+    /// Server-side apply. A UID or resource version in the body must match the object.
     pub(crate) async fn apply<K>(
         &self,
         api: &Api<K>,
@@ -119,8 +119,7 @@ impl Applier {
     where
         K: Clone + Debug + DeserializeOwned,
     {
-        let params = PatchParams::apply(FIELD_MANAGER).force();
-        answer(api.patch(name, &params, &Patch::Apply(body))).await
+        answer(api.patch(name, &apply_params(), &Patch::Apply(body))).await
     }
 
     /// Server-side apply of a status.
@@ -133,11 +132,10 @@ impl Applier {
     where
         K: Clone + Debug + DeserializeOwned,
     {
-        let params = PatchParams::apply(FIELD_MANAGER).force();
-        answer(api.patch_status(name, &params, &Patch::Apply(body))).await
+        answer(api.patch_status(name, &apply_params(), &Patch::Apply(body))).await
     }
 
-    /// Merge patch, for what server-side apply cannot remove.
+    /// Merge patch, for fields that server-side apply cannot remove.
     pub(crate) async fn merge<K>(
         &self,
         api: &Api<K>,
@@ -164,7 +162,7 @@ impl Applier {
         answer(api.patch_metadata(name, &merge_params(), &Patch::Merge(body))).await
     }
 
-    /// Deletes the object with this UID and no other of its name.
+    /// Deletes the object only if it has this UID.
     pub(crate) async fn delete<K>(
         &self,
         api: &Api<K>,
@@ -180,6 +178,10 @@ impl Applier {
     }
 }
 
+fn apply_params() -> PatchParams {
+    PatchParams::apply(FIELD_MANAGER).force()
+}
+
 fn merge_params() -> PatchParams {
     PatchParams { field_manager: field_manager(), ..PatchParams::default() }
 }
@@ -193,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_answer_has_its_class() {
+    fn classifies_errors_by_status_code() {
         let classify = |code: u16| {
             let status = kube::core::Status { code, message: "m".into(), ..Default::default() };
             ApplyError::from(kube::Error::Api(Box::new(status)))

@@ -1,5 +1,5 @@
-//! Conditions: each aspect of how an object stands, with the reason that decides. The time of a
-//! condition changes only with its status.
+//! The conditions of objects, each with its reason. `lastTransitionTime` changes only with the
+//! status of a condition.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
@@ -38,7 +38,7 @@ impl ConditionReason {
     }
 }
 
-/// A condition as it should be, without its times.
+/// A desired condition, without its times.
 #[derive(Debug)]
 pub(crate) struct DesiredCondition {
     type_: &'static str,
@@ -60,17 +60,17 @@ pub(crate) fn conditions(
     generation: Option<i64>,
     now: Timestamp,
 ) -> Vec<Condition> {
-    let of = |aspect: DesiredCondition| {
-        let status = if aspect.holds { "True" } else { "False" };
-        let same = before.iter().find(|it| it.type_ == aspect.type_ && it.status == status);
-        let message = match aspect.why.message.char_indices().nth(MESSAGE_CHARS_MAX) {
-            Some((end, _)) => aspect.why.message[..end].to_owned(),
-            None => aspect.why.message,
+    let of = |desired: DesiredCondition| {
+        let status = if desired.holds { "True" } else { "False" };
+        let same = before.iter().find(|it| it.type_ == desired.type_ && it.status == status);
+        let message = match desired.why.message.char_indices().nth(MESSAGE_CHARS_MAX) {
+            Some((end, _)) => desired.why.message[..end].to_owned(),
+            None => desired.why.message,
         };
         Condition {
-            type_: aspect.type_.to_owned(),
+            type_: desired.type_.to_owned(),
             status: status.to_owned(),
-            reason: aspect.why.reason.to_owned(),
+            reason: desired.why.reason.to_owned(),
             message,
             last_transition_time: match same {
                 Some(same) => same.last_transition_time.clone(),
@@ -93,14 +93,14 @@ pub(super) fn without_messages(conditions: &[Condition]) -> Vec<Condition> {
     conditions.iter().map(bare).collect()
 }
 
-/// The generation in force: the one given, or else the one written last while the core has the
-/// object.
+/// The generation in force: `in_force` if known, else the generation in the last status, while the
+/// core has the object.
 pub(crate) fn observed_generation(
-    told: Option<i64>,
+    in_force: Option<i64>,
     is_there: bool,
     before: Option<i64>,
 ) -> Option<i64> {
-    told.or(before.filter(|_| is_there))
+    in_force.or(before.filter(|_| is_there))
 }
 
 /// The reason for an invalid newest spec.
@@ -109,7 +109,7 @@ pub(crate) fn invalid_spec(problem: &str, in_force: Option<i64>) -> ConditionRea
         Some(generation) => {
             format!("generation {generation} stays in force until the spec is corrected")
         }
-        None => "nothing is done until the spec is corrected".into(),
+        None => "the object has no effect until the spec is corrected".into(),
     };
     ConditionReason::new("InvalidSpec", format!("{problem}; {rest}"))
 }
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_changes_with_the_status_and_with_nothing_else() {
+    fn last_transition_time_changes_only_with_the_status() {
         let first = conditions(ready(false, "Waits"), &[], Some(1), at(1));
         assert_eq!(first[0].last_transition_time, Time(Timestamp::from_second(1).expect("1")));
         assert_eq!(first[0].message.chars().count(), MESSAGE_CHARS_MAX);

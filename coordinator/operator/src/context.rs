@@ -1,4 +1,4 @@
-//! What every reconciler shares.
+//! The context that all reconcilers share.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::applier::Applier;
 use crate::events::EventRecorder;
 use crate::nodes::Nodes;
 
-/// What every reconciler shares; cheap to clone.
+/// The context that all reconcilers share; cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Context {
     /// The client of the API server.
@@ -25,7 +25,7 @@ pub(crate) struct Context {
     pub(crate) applier: Applier,
     /// The handle of the driver, which knows whether this replica leads.
     pub(crate) handle: Handle,
-    /// WorkerClusters and StreamSets as last seen.
+    /// The custom resources as last seen.
     pub(crate) objects: watch::Receiver<Arc<Objects>>,
     /// The nodes that are cordoned or in a zone.
     pub(crate) nodes: Nodes,
@@ -33,7 +33,7 @@ pub(crate) struct Context {
     pub(crate) pods: Pods,
     /// Records events.
     pub(crate) events: EventRecorder,
-    /// What opted-in pods get.
+    /// The sidecar settings of opted-in pods.
     pub(crate) injector: Injector,
     /// How this replica runs.
     pub(crate) settings: Arc<Settings>,

@@ -1,5 +1,5 @@
-//! Events of the Events API, which `kubectl describe` shows. Recording never waits: if the API
-//! server is slow or away, the newest events are dropped and counted.
+//! Events of the Events API, which `kubectl describe` shows. Recording never blocks: if the API
+//! server is slow or unreachable, the newest events are dropped and counted.
 
 mod series;
 mod writer;
@@ -11,24 +11,24 @@ use tokio::sync::mpsc;
 
 use self::writer::EventWriter;
 
-/// Events that wait to be written.
+/// The most events in the queue.
 const QUEUE_MAX: usize = 1_024;
-/// Bytes of a note and of a reporting instance, which the API server limits.
+/// The most bytes of a note and of a reporting instance, which the API server limits.
 const NOTE_BYTES_MAX: usize = 1_024;
 const INSTANCE_BYTES_MAX: usize = 128;
 
 /// The reason of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum EventReason {
-    /// A worker takes no new jobs and ends those that it has.
+    /// A worker accepts no new jobs and finishes its running ones.
     DrainStarted,
-    /// A worker that drained holds nothing any more.
+    /// A drained worker holds no leases.
     DrainCompleted,
     /// A worker drains for longer than its cluster's `drain.deadline`.
     DrainDeadlineExceeded,
-    /// A rollout gets no further.
+    /// A rollout is blocked.
     RolloutBlocked,
-    /// Another replica leads.
+    /// Another replica became the leader.
     LeaderChanged,
     /// A worker has been silent for longer than its leases last.
     WorkerLost,
@@ -40,7 +40,7 @@ pub(crate) enum EventReason {
     AgentMisbehaved,
     /// An agent has seen a higher epoch than the leader's.
     EpochAhead,
-    /// Workers are drained because fewer are wanted.
+    /// Workers are drained because fewer are needed.
     ScaleInStarted,
     /// The workload has fewer replicas now.
     ScaleInCompleted,
@@ -190,8 +190,8 @@ impl EventRecorder {
         Self { queue, dropped }
     }
 
-    /// Records what happened, in the order of the calls. The same reason of the same object within
-    /// five minutes becomes a series of one event, under the first one's note.
+    /// Records an event, in the order of the calls. Events of one object with the same reason
+    /// within five minutes become a series, with the note of the first one.
     pub(crate) fn record(&self, mut event: NewEvent) {
         event.note.truncate(truncate(&event.note, NOTE_BYTES_MAX).len());
         if self.queue.try_send(QueuedEvent { event, at: Timestamp::now() }).is_err() {
@@ -210,14 +210,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_is_cut_between_characters() {
+    fn truncates_between_characters() {
         assert_eq!(truncate("short", 10), "short");
         assert_eq!(truncate("größe", 3), "gr");
         assert_eq!(truncate("größe", 4), "grö");
     }
 
     #[tokio::test]
-    async fn recording_never_waits_and_what_finds_no_room_is_counted() {
+    async fn never_waits_and_counts_events_dropped_at_the_limit() {
         let (queue, mut records) = mpsc::channel(2);
         let recorder = EventRecorder { queue, dropped: writer::Dropped::default() };
         for number in 0..5 {
@@ -229,7 +229,7 @@ mod tests {
             });
         }
         assert_eq!(recorder.dropped.total(), 3);
-        let first = records.recv().await.expect("the first").event.note;
+        let first = records.recv().await.expect("the first event").event.note;
         assert!(first.starts_with('0'));
         assert_eq!(first.len(), NOTE_BYTES_MAX);
     }

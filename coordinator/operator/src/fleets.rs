@@ -40,7 +40,7 @@ pub(crate) async fn run(context: Context) {
     let (states, workloads) = watch::channel(Workloads::default());
     let (census, agents) = watch::channel(InjectionByCluster::default());
     let reconciler = FleetReconciler::new(context.clone(), states);
-    // All of them end with the driver, and with nothing else.
+    // Each of them runs until the driver ends.
     let _ = tokio::join!(
         reconciler.run(),
         drains::drain_on_join(context.clone()),

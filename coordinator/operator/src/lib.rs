@@ -23,7 +23,7 @@ use self::nodes::Nodes;
 pub async fn run(observed: Observed) {
     let Observed { client, mut handle, objects, pods, injector, settings, holder } = observed;
     let events = EventRecorder::start(client.clone(), &holder);
-    // Without a driver the process is about to end.
+    // Without a driver the process is ending.
     let Ok(handle) = handle.wait_for(Option::is_some).await.map(|handle| handle.clone()) else {
         return;
     };

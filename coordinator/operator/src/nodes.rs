@@ -1,5 +1,5 @@
-//! The nodes, as far as the operator needs them: which are cordoned, and the zone of each. Without
-//! the right to read nodes, none counts as cordoned or in a zone, and nothing waits for them.
+//! The facts of nodes that the operator needs: which are cordoned, and the zone of each. Without
+//! the right to read nodes, no node counts as cordoned or has a zone, and nothing waits for them.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +19,7 @@ pub(crate) struct Nodes(WatchCache<NodeFacts>);
 /// The facts that are kept of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct NodeFacts {
-    /// Nothing new may be placed on it.
+    /// `kubectl cordon`: no new pod is scheduled to it.
     is_cordoned: bool,
     zone: Option<String>,
 }

@@ -84,7 +84,7 @@ struct EndpointPod {
 struct PipelineSnapshot {
     name: PipelineName,
     view: Option<PipelineView>,
-    /// This leader does not know yet which shares its workers have: the status stays as it is.
+    /// This leader does not know its workers' shares yet: the status stays unchanged.
     is_unrecovered: bool,
 }
 

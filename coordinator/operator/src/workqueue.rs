@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_due_come_first_and_each_is_processed_once_at_a_time() {
+    fn takes_the_longest_due_first_and_processes_each_key_once_at_a_time() {
         let mut queue = WorkQueue::new(9);
         queue.add("b", Moment(5));
         queue.add("a", Moment(9));
@@ -217,7 +217,7 @@ mod tests {
         assert_eq!(queue.take_due(Moment(8)), ["a"]);
         assert_eq!(queue.next_due(), None, "both are being processed");
         queue.done(&"b");
-        assert_eq!(queue.take_due(Moment(8)), ["b"], "it was added meanwhile");
+        assert_eq!(queue.take_due(Moment(8)), ["b"], "it was added while processing");
         queue.done(&"b");
         queue.add("b", Moment(8));
         queue.delay(&"b", Moment(20));
@@ -225,13 +225,13 @@ mod tests {
         assert_eq!(queue.next_due(), Some(Moment(20)), "it is delayed");
         assert_eq!(queue.take_due(Moment(20)), ["b"]);
         queue.clear();
-        assert!(!queue.is_processing(&"b"), "its processing was ended");
+        assert!(!queue.is_processing(&"b"), "clear() also ends processing");
         queue.add("b", Moment(21));
         assert_eq!(queue.take_due(Moment(21)), ["b"]);
     }
 
     #[test]
-    fn no_more_keys_are_taken_than_may_be_processed() {
+    fn takes_at_most_as_many_keys_as_may_be_processed() {
         let mut queue = WorkQueue::new(2);
         ["a", "b", "c"].into_iter().for_each(|key| queue.add(key, Moment(1)));
         assert_eq!(queue.take_due(Moment(1)), ["a", "b"]);
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn each_key_waits_for_itself_and_longer_with_each_failure() {
+    fn each_key_has_its_own_growing_delay() {
         let mut failures = Failures::new(DELAYS);
         assert!(failures.failed("a", "away", at(0)));
         assert!(!failures.is_due(&"a", at(199)));
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_retained_is_never_due_again() {
+    fn a_removed_failure_is_never_due_again() {
         let mut failures = Failures::new(DELAYS);
         failures.failed("passed over", "taken", at(0));
         failures.failed("early", "taken", at(100));

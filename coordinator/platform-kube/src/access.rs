@@ -1,5 +1,5 @@
-//! Answers questions of access: agents are proven by the tokens of their pods, people by tokens of
-//! their own and what the cluster's roles allow them. Whatever is not proven is refused.
+//! Decides access: agents authenticate by the tokens of their pods, people by their own tokens, and
+//! the cluster's RBAC roles authorize them. A request without proof is denied.
 
 mod identity;
 #[cfg(test)]
@@ -27,16 +27,15 @@ use self::identity::{Identity, check_pod, expiry_of, identity_of};
 use self::token_cache::{CachedReview, TokenCache, TokenHash};
 use super::pods::Pods;
 
-/// How long a pod that proved itself may take to be seen by the watch.
+/// How long the watch may take to show an authenticated pod.
 const POD_WITHIN: Duration = Duration::from_secs(2);
-/// How long the API server may take to answer one question.
+/// The timeout of one call to the API server.
 const ANSWER_WITHIN: Duration = Duration::from_secs(3);
-/// Questions to the API server at once, so that a flood of tokens does not reach it as one.
+/// The most reviews in flight, which protects the API server from a flood of tokens.
 const REQUESTS_MAX: usize = 32;
-/// Bytes of a token.
+/// The most bytes of a token.
 const TOKEN_BYTES_MAX: usize = 12 * 1024;
-/// How long a review of a person's token is reused. It is short, since people have tokens that can
-/// be revoked.
+/// How long a review of a person's token is reused. It is short, since these tokens can be revoked.
 const PERSON_FRESH_FOR: Duration = Duration::from_secs(30);
 /// How long a review of an agent's token is reused. The agent's pod is checked each time.
 const AGENT_FRESH_FOR: Duration = Duration::from_secs(300);
@@ -45,7 +44,7 @@ const CLUSTERS: &str = "workerclusters";
 const SETS: &str = "streamsets";
 const PIPELINES: &str = "pipelines";
 
-/// Answers questions of access.
+/// Decides access.
 #[derive(Clone)]
 pub(crate) struct AccessReviewer(Arc<Shared>);
 
@@ -59,18 +58,18 @@ struct Shared {
 
 impl fmt::Debug for AccessReviewer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Guard").field("audience", &self.0.audience).finish_non_exhaustive()
+        f.debug_struct("AccessReviewer").field("audience", &self.0.audience).finish_non_exhaustive()
     }
 }
 
 impl AccessReviewer {
-    /// A guard that takes tokens for `audience`.
+    /// A reviewer that accepts tokens for `audience`.
     pub(crate) fn new(client: Client, audience: String, pods: Pods) -> Self {
         let permits = Semaphore::new(REQUESTS_MAX);
         Self(Arc::new(Shared { client, audience, pods, token_cache: Mutex::default(), permits }))
     }
 
-    /// Answers on the present runtime whatever is sent to what it returns.
+    /// Answers on the current runtime the requests that are sent to the returned channel.
     pub(crate) fn start(self) -> mpsc::Sender<AccessRequest> {
         let (requests, mut waiting) = mpsc::channel::<AccessRequest>(ACCESS_MAX);
         tokio::spawn(async move {
@@ -91,7 +90,7 @@ impl AccessReviewer {
         match &decided {
             Ok(()) => {}
             Err(why @ (Denied::Unproven(_) | Denied::Forbidden(_))) => {
-                tracing::info!(?peer, ?wants, %why, "access refused");
+                tracing::info!(?peer, ?wants, %why, "access denied");
             }
             Err(why @ Denied::Unavailable(_)) => {
                 tracing::warn!(?peer, ?wants, %why, "access cannot be decided");
@@ -124,7 +123,7 @@ impl AccessReviewer {
         let bound = identity.pod_for(key)?;
         let found = self.0.pods.await_uid(&bound.name, &bound.uid, POD_WITHIN).await;
         if found.is_err() && !self.0.pods.is_synced() {
-            let why = "the coordinator has not listed all pods yet".into();
+            let why = "the coordinator has not listed all pods yet: try again".into();
             return Err(Denied::Unavailable(why));
         }
         check_pod(found.as_deref().map_err(|why| *why), &bound, key)
@@ -143,7 +142,7 @@ impl AccessReviewer {
         Ok(())
     }
 
-    /// Who bears the token, from what is remembered or from the API server.
+    /// The token's identity, from the cache or from the API server.
     async fn identify(&self, token: &str, fresh_for: Duration) -> Result<Identity, Denied> {
         let hash = TokenHash::of(token);
         let stale = match self.token_cache().get(&hash, fresh_for, clock::now()) {
@@ -156,7 +155,7 @@ impl AccessReviewer {
             Ok(status) => status,
             Err(why) => {
                 return stale.ok_or_else(|| {
-                    Denied::Unavailable(format!("the token cannot be reviewed at present: {why}"))
+                    Denied::Unavailable(format!("cannot review the token, try again: {why}"))
                 });
             }
         };
@@ -187,7 +186,7 @@ impl AccessReviewer {
         };
         let api: Api<TokenReview> = Api::all(self.0.client.clone());
         let answer = self.call_api(api.create(&PostParams::default(), &review)).await?;
-        answer.status.ok_or_else(|| "the review has no status".into())
+        answer.status.ok_or_else(|| "the API server's TokenReview has no status".into())
     }
 
     async fn authorize(
@@ -210,11 +209,14 @@ impl AccessReviewer {
         let api: Api<SubjectAccessReview> = Api::all(self.0.client.clone());
         let answer = self.call_api(api.create(&PostParams::default(), &review)).await;
         let answer = answer.map_err(|why| {
-            Denied::Unavailable(format!("whether {what} is allowed is not known: {why}"))
+            Denied::Unavailable(format!("cannot check the permission to {what}: {why}"))
         })?;
         match answer.status.is_some_and(|status| status.allowed) {
             true => Ok(()),
-            false => Err(Denied::Forbidden(format!("{} may not {what}", identity.username))),
+            false => Err(Denied::Forbidden(format!(
+                "{} may not {what}: grant it by a Role or a ClusterRole",
+                identity.username
+            ))),
         }
     }
 
@@ -231,7 +233,7 @@ impl AccessReviewer {
     }
 
     fn token_cache(&self) -> MutexGuard<'_, TokenCache> {
-        self.0.token_cache.lock().expect("no panic while it is held")
+        self.0.token_cache.lock().expect("the lock is not poisoned")
     }
 }
 
@@ -243,7 +245,7 @@ enum Verb {
 }
 
 impl Verb {
-    /// What a person must be allowed to do this on `subject`; everything of it.
+    /// The permissions that a person needs for this operation on `subject`; all of them.
     fn on(self, subject: &Subject) -> Result<Vec<ResourceAttributes>, Denied> {
         let (resource, (namespace, name)) = match subject {
             Subject::All => {
@@ -251,7 +253,7 @@ impl Verb {
                 return Ok(everywhere.into());
             }
             Subject::Cluster(cluster) => (CLUSTERS, cluster.parts()),
-            // Shares are their pipelines': the set of a namespace's shares is of all of those.
+            // The set of a namespace's shares belongs to all pipelines of the namespace.
             Subject::Set(set) if set.is_shares() => (PIPELINES, (set.namespace(), "")),
             Subject::Set(set) => (SETS, set.parts()),
             Subject::Pipeline(pipeline) => (PIPELINES, pipeline.parts()),

@@ -1,8 +1,8 @@
-//! The coordinator's own certificate authority. Its keys lie in one Secret, which whichever replica
-//! comes first creates and every replica follows; each replica signs its own serving certificate
-//! and keeps that key to itself. A Secret that is deleted comes back as it was, one that is broken
-//! changes nothing: what was read before stays in force. The API server's clock decides when keys
-//! follow one another, so that one replica whose clock is wrong changes nothing.
+//! The coordinator's own certificate authority. Its keys are in one Secret: the first replica
+//! creates it, and every replica watches it. Each replica signs its own serving certificate and
+//! does not share that key. A replica restores a deleted Secret from memory. An invalid Secret is
+//! ignored: the keys that were read before stay in force. The API server's clock decides when keys
+//! rotate, so a replica with a wrong clock rotates nothing.
 
 mod bundle_publisher;
 mod ca_injector;
@@ -43,20 +43,20 @@ const NAME: &str = "leasehold-ca";
 const FIELD_MANAGER: &str = "leasehold";
 /// The Secret's type.
 const SECRET_TYPE: &str = "kubernetes.io/tls";
-/// How long the API server may take for an answer.
+/// The timeout of one call to the API server.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
-/// After how long what failed is tried again.
+/// The delay of the first retry.
 const RETRY: Duration = Duration::from_secs(1);
-/// How long a replica that has never read the keys leaves it to the others to bring them back.
+/// How long a replica that never read the keys waits for other replicas to restore the Secret.
 const CREATE_AFTER: Duration = Duration::from_secs(3);
-/// Different warnings that are logged until the Secret is valid again.
+/// The most different warnings that are logged until the Secret is valid again.
 const WARNINGS_MAX: usize = 16;
-/// Steps of the keys that are taken at once: each brings them to a state where fewer are due.
+/// The most rotation steps in one write of the Secret.
 const ROTATION_STEPS_MAX: usize = 4;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// What the authority is like.
+/// The settings of the authority.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The Secret's namespace.
@@ -64,11 +64,11 @@ pub struct Settings {
     /// The name by which replicas and agents know the server.
     pub server_name: String,
     names: Names,
-    /// How long an authority's keys are good for.
+    /// How long the certificate of the authority is valid.
     pub lifetime: Duration,
-    /// How long a serving certificate is good for.
+    /// How long a serving certificate is valid.
     pub serving_lifetime: Duration,
-    /// How much older than they are keys claim to be, for clients whose clocks are late.
+    /// How far `notBefore` is set back, for clients whose clocks are late.
     pub backdate: Duration,
     /// How often to check whether a rotation step is due.
     pub look_every: Duration,
@@ -105,20 +105,20 @@ impl Settings {
     }
 }
 
-/// An authority that is followed.
+/// The running authority.
 #[derive(Clone, Debug)]
 pub struct Authority {
-    /// What this replica serves with; nothing until the Secret was read for the first time.
+    /// The serving certificate; `None` until the Secret was read for the first time.
     pub certificates: ServingCertificates,
-    /// Whom to trust when another replica is dialled.
+    /// The authorities to trust on connections to other replicas.
     pub trust: Trust,
-    /// The authorities that clients are to trust.
+    /// The authorities that clients must trust.
     pub bundle: Bundle,
 }
 
 impl Authority {
-    /// Follows the authority on the present runtime, until every receiver is dropped. Errors are
-    /// logged and the call is tried again.
+    /// Runs the authority on the current runtime until every receiver is dropped. Errors are logged
+    /// and retried.
     #[must_use]
     pub fn start(client: Client, settings: Settings) -> Self {
         let (serving, certificates) = watch::channel(None);
@@ -138,24 +138,24 @@ impl Authority {
         Self { certificates, trust, bundle }
     }
 
-    /// Waits until there is a certificate to serve with: no replica should lead before.
+    /// Waits until a serving certificate exists: no replica should lead before.
     pub async fn ready(&mut self) {
         if self.certificates.wait_for(|serving| serving.is_some()).await.is_err() {
-            // The keeper has ended, with the runtime.
+            // The controller has ended with the runtime.
             std::future::pending::<()>().await;
         }
     }
 }
 
-/// The Secret as it is known to be.
+/// The Secret as last observed.
 enum SecretState {
-    /// Nothing is known yet.
+    /// The Secret was not read yet.
     Unknown,
     /// The Secret has not existed since `since`; `was_there` says whether it existed before.
     Absent { since: Instant, was_there: bool },
-    /// It holds what cannot be read.
+    /// Its keys cannot be parsed.
     Invalid(Secret),
-    /// It holds the keys.
+    /// It has valid keys.
     Valid(Secret),
 }
 
@@ -165,12 +165,12 @@ struct Served {
     renewed_at: UnixTime,
 }
 
-/// Keeps the Secret, and what follows from it.
+/// Reconciles the Secret, the serving certificate and the bundle.
 struct AuthorityController {
     secrets: Api<Secret>,
     settings: Settings,
     secret: SecretState,
-    /// The keys as they were last read whole.
+    /// The last valid keys.
     keyring: Option<Keyring>,
     served: Option<Served>,
     serving: watch::Sender<Option<Arc<ServingCertificate>>>,
@@ -181,7 +181,10 @@ struct AuthorityController {
 
 impl AuthorityController {
     async fn run(mut self) {
-        let mut watched = pin!(events("Secret", self.secrets.clone(), named(NAME), |_| ()));
+        let mut watched = pin!(
+            events("Secret", self.secrets.clone(), named(NAME))
+                .filter_map(|event| std::future::ready(event.ok()))
+        );
         let mut is_listed = false;
         let mut delays = self.backoff();
         loop {
@@ -227,7 +230,7 @@ impl AuthorityController {
             Event::InitDone => {}
             Event::Apply(secret) => self.observe_secret(secret),
             Event::Delete(secret) => match &self.secret {
-                // It is known already that another one has come after it.
+                // The deleted Secret is an earlier one: its successor was observed already.
                 SecretState::Valid(known) | SecretState::Invalid(known)
                     if known.uid() != secret.uid() => {}
                 _ => self.observe_deleted(),
@@ -247,7 +250,7 @@ impl AuthorityController {
         self.secret = SecretState::Absent { since: Instant::now(), was_there };
     }
 
-    /// Takes the Secret as it is, unless a newer one is known.
+    /// Stores the Secret, unless a newer version was observed.
     fn observe_secret(&mut self, secret: Secret) {
         if let SecretState::Valid(known) | SecretState::Invalid(known) = &self.secret
             && known.uid() == secret.uid()
@@ -275,14 +278,16 @@ impl AuthorityController {
         }
     }
 
-    /// Does what is due.
+    /// Creates or rotates the Secret if due, and signs a serving certificate if due.
     async fn reconcile(&mut self) -> Result<(), String> {
         let reconciled = match &self.secret {
             SecretState::Unknown | SecretState::Invalid(_) => Ok(()),
             SecretState::Absent { since, was_there } => {
                 let is_for_others = *was_there && self.keyring.is_none();
                 if is_for_others && since.elapsed() < CREATE_AFTER {
-                    Err("waiting for a replica that has the keys to create it again".to_owned())
+                    Err("the Secret is missing: waiting for a replica that has the keys to restore \
+                         it"
+                        .to_owned())
                 } else {
                     self.create().await
                 }
@@ -316,11 +321,11 @@ impl AuthorityController {
                 Ok(())
             }
             Err(CallError::Status(409, _)) => self.read().await,
-            Err(error) => Err(format!("cannot create it: {error}")),
+            Err(error) => Err(format!("cannot create the Secret: {error}")),
         }
     }
 
-    /// Takes the steps that are due by this host's clock, if the API server's agrees.
+    /// Takes the rotation steps that are due by this host's clock and by the API server's.
     async fn rotate(&mut self, mut secret: Secret) -> Result<(), String> {
         let Some(mut keyring) = self.keyring.clone() else { return Ok(()) };
         if keyring.next_step(time_of_day()).is_none() {
@@ -329,7 +334,8 @@ impl AuthorityController {
         let now = self.server_time().await?;
         if keyring.next_step(now).is_none() {
             return Err(
-                "this host's clock is ahead of the API server's clock: no rotation is due yet"
+                "this host's clock is ahead of the API server's clock, so no rotation is due yet: \
+                 correct the clock"
                     .into(),
             );
         }
@@ -347,7 +353,7 @@ impl AuthorityController {
                 Ok(())
             }
             Err(CallError::Status(404 | 409, _)) => self.read().await,
-            Err(error) => Err(format!("cannot write it: {error}")),
+            Err(error) => Err(format!("cannot update the Secret: {error}")),
         }
     }
 
@@ -355,7 +361,7 @@ impl AuthorityController {
         match call_api(self.secrets.get_opt(NAME)).await {
             Ok(Some(secret)) => self.observe_secret(secret),
             Ok(None) => self.observe_deleted(),
-            Err(error) => return Err(format!("cannot read it: {error}")),
+            Err(error) => return Err(format!("cannot read the Secret: {error}")),
         }
         Ok(())
     }
@@ -381,8 +387,8 @@ impl AuthorityController {
         Signer::generate(from, self.settings.lifetime.as_secs().saturating_add(backdate))
     }
 
-    /// Signs a serving certificate where one is due: at two thirds of the last one's time, and at
-    /// once where another signs.
+    /// Signs a serving certificate if due: at two thirds of the last one's lifetime, or at once
+    /// after a change of the signer.
     fn serve(&mut self) -> Result<(), String> {
         let Some(keyring) = &self.keyring else { return Ok(()) };
         let signing = &keyring.signing;
@@ -414,7 +420,8 @@ impl AuthorityController {
     fn warn_once(&mut self, problem: &str) {
         let is_new = !self.warnings.contains(problem);
         if is_new && self.warnings.len() < WARNINGS_MAX {
-            tracing::warn!(problem, namespace = self.settings.namespace, "the Secret {NAME}");
+            let namespace = &self.settings.namespace;
+            tracing::warn!(problem, namespace, "problem with the Secret {NAME}");
             self.warnings.insert(problem.to_owned());
         }
     }
@@ -426,16 +433,17 @@ impl AuthorityController {
     }
 }
 
-/// Says what is wrong with a Secret and how to fix it.
+/// The problem of an invalid Secret, and how to fix it.
 fn invalid_secret(problem: &str, is_in_force: bool) -> String {
     match is_in_force {
         true => format!(
-            "{problem}. What was read before stays in force. Delete the Secret, and it will be \
-             written again as it was"
+            "{problem}; the keys that were read before stay in force: delete the Secret, and the \
+             coordinator restores it"
         ),
         false => format!(
-            "{problem}. Nothing can be served. Delete the Secret, and a new authority is made, \
-             which agents trust once they have read the new ConfigMap {NAME}"
+            "{problem}; without keys the coordinator serves nothing: delete the Secret, and the \
+             coordinator creates a new authority, which agents trust once they have read the new \
+             ConfigMap {NAME}"
         ),
     }
 }
@@ -445,7 +453,7 @@ fn version(secret: &Secret) -> Option<u64> {
     secret.metadata.resource_version.as_ref().and_then(|version| version.parse().ok())
 }
 
-/// Why the API server did not do what it was asked.
+/// Why a call to the API server failed.
 #[derive(Debug, thiserror::Error)]
 enum CallError {
     #[error("{1} ({0})")]
@@ -459,6 +467,8 @@ async fn call_api<T>(call: impl Future<Output = kube::Result<T>>) -> Result<T, C
         Ok(Ok(done)) => Ok(done),
         Ok(Err(kube::Error::Api(status))) => Err(CallError::Status(status.code, status.message)),
         Ok(Err(error)) => Err(CallError::Other(format!("{:#}", anyhow::Error::from(error)))),
-        Err(_) => Err(CallError::Other(format!("no answer within {CALL_TIMEOUT:?}"))),
+        Err(_) => {
+            Err(CallError::Other(format!("no answer from the API server within {CALL_TIMEOUT:?}")))
+        }
     }
 }

@@ -32,15 +32,15 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Changes of the Lease that may wait.
 const CHANGES_MAX: usize = 4;
 
-/// Pods that are written at once.
+/// The most pods that are written at a time.
 const WRITES_MAX: usize = 16;
 
-/// How a replica takes part.
+/// The settings of a candidate.
 #[derive(Clone, Debug)]
 pub(crate) struct CandidateSettings {
     /// This replica's name.
     pub(crate) identity: String,
-    /// How long a leader may be silent.
+    /// How long a leader may be silent before this replica takes over.
     pub(crate) takeover_after: Duration,
     /// How long leadership lasts.
     pub(crate) leadership: Duration,
@@ -50,7 +50,7 @@ pub(crate) struct CandidateSettings {
     pub(crate) trust: Option<Trust>,
 }
 
-/// A replica that stands for election on the Lease.
+/// A replica that takes part in the election on the Lease.
 pub(crate) struct LeaseCandidate {
     settings: CandidateSettings,
     lock: LeaseLock,
@@ -66,7 +66,7 @@ struct Watch {
     followed: Option<(String, Option<Epoch>)>,
     connection: Option<LeaderConnection>,
     call: Option<Call>,
-    /// After a failure nothing is tried before.
+    /// After a failure: when to retry.
     not_before: Moment,
     why: Vacancy,
 }
@@ -135,7 +135,7 @@ impl Candidate for LeaseCandidate {
                     let _ = done.send(());
                     return Err(Stopped);
                 }
-                // Meant for a term that is over.
+                // The order is for a term that has ended.
                 Woken::Command(Some(Command::Order { order, .. })) => {
                     replica.raise_above(order.above());
                 }
@@ -274,7 +274,7 @@ impl LeaseCandidate {
         Box::pin(async move { Found::Taken(lock.take(&read, above, bounds, unseen).await) })
     }
 
-    /// Releases a term that is being taken this moment.
+    /// Releases a term whose taking is in progress.
     async fn resign(&self, mut watch: Watch, replica: &mut Replica) {
         if let Ok(Found::Taken(Ok(Some((held, _))))) =
             timeout(RELEASE_TIMEOUT / 2, if_some(&mut watch.call)).await
@@ -289,9 +289,7 @@ async fn watch_lease(lock: LeaseLock, changes: mpsc::Sender<Result<Option<LeaseR
     let mut lease = pin!(watch_object(lock.api(), LEASE));
     while let Some(change) = lease.next().await {
         let change = match change {
-            Ok(lease) => {
-                lease.map(LeaseRecord::of).transpose().map_err(|trouble| trouble.to_string())
-            }
+            Ok(lease) => lease.map(LeaseRecord::of).transpose().map_err(|error| error.to_string()),
             Err(error) => Err(format!("{:#}", anyhow::Error::from(error))),
         };
         let failed = change.is_err();

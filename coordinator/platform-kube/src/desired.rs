@@ -1,7 +1,7 @@
 //! The desired state from the API server. The reflector watches all kinds that users write and the
 //! ConfigMaps that sets name, publishes changes to the driver, and gives the operator the objects
-//! themselves. It publishes nothing before every kind was listed once, so that a part is never
-//! taken for the whole. While the API server does not answer, the last state stays.
+//! themselves. It publishes nothing before every kind was listed once, so that no partial state is
+//! put in force. While the API server does not answer, the last state stays in force.
 
 mod objects;
 mod source;
@@ -35,7 +35,7 @@ use self::watch_health::WatchHealth;
 
 /// The kinds that users write.
 const KINDS: [&str; 4] = [WorkerCluster::KIND, StreamSet::KIND, WorkerClass::KIND, Pipeline::KIND];
-/// Changes are collected into one batch until none arrives for this long.
+/// A batch ends when no change arrives for this long.
 const QUIET: Duration = Duration::from_millis(5);
 /// The most changes in one batch.
 const GATHERED_MAX: usize = 10_000;
@@ -45,19 +45,19 @@ const CHANGES_MAX: usize = 256;
 /// The channels of the running reflector.
 #[derive(Debug)]
 pub struct DesiredWatch {
-    /// What is wrong with the objects at present.
+    /// The current problems of the objects.
     pub(super) problems: watch::Receiver<Arc<Vec<Problem>>>,
     /// Resolves when the driver has the first desired state.
     pub(super) ready: oneshot::Receiver<()>,
-    /// How current that is.
+    /// When the state was last confirmed as up to date.
     pub(super) freshness: watch::Receiver<Freshness>,
     /// The objects as last seen.
     pub(super) objects: watch::Receiver<Arc<Objects>>,
-    /// What is in force; none before all of them were listed once.
+    /// The desired state in force; `None` before all objects were listed once.
     pub(super) in_force: watch::Receiver<Option<Arc<Desired>>>,
 }
 
-/// Follows the objects of these namespaces, all where none is given, until the driver is gone.
+/// Watches the objects of these namespaces (all, if none is given) until the driver has ended.
 pub fn start(client: Client, watched: &[String], events: mpsc::Sender<Event>) -> DesiredWatch {
     let (problem_sender, problems) = watch::channel(Arc::default());
     let (object_sender, objects) = watch::channel(Arc::default());
@@ -107,8 +107,7 @@ struct State {
     is_object_changed: bool,
     /// Readings so far, each over every object.
     readings: u64,
-    /// What each source has reported since its list began. An object that it reported before and
-    /// does not list again is deleted.
+    /// The objects of each source. An object that a completed list does not contain is deleted.
     sources: BTreeMap<Source, SourceState>,
 }
 
@@ -118,9 +117,9 @@ struct SourceState {
     listed: BTreeSet<ObjectId>,
     /// The keys of a ConfigMap that are read.
     keys: BTreeSet<String>,
-    /// A ConfigMap was there since its list began.
+    /// The ConfigMap was seen since its list started.
     present: bool,
-    /// It was listed whole once.
+    /// A list was completed once.
     synced: bool,
 }
 
@@ -143,7 +142,7 @@ impl DesiredReflector {
                 () = self.desired_publisher.closed() => return,
                 change = self.changes.recv() => change,
             };
-            // This task has a sender of its own, so that there always is a next change.
+            // This task has a sender of its own, so the channel never closes.
             let Some((source, watch_id, change)) = first else { return };
             self.apply(&source, watch_id, change);
             for _ in 0..GATHERED_MAX {
@@ -210,7 +209,7 @@ impl DesiredReflector {
             self.objects.send_replace(Arc::new(self.state.objects.clone()));
         }
         let Some(reading) = reading else { return Ok(()) };
-        // Also without a difference: the validator waits for the next batch, whatever it brings.
+        // Sent also without a difference: the validator waits for the next batch.
         self.in_force.send_replace(reading.desired.clone());
         self.desired_publisher.publish(reading).await
     }
@@ -310,7 +309,7 @@ impl State {
         Some(reading)
     }
 
-    /// Gives each object the problems that are its own, or of a list that it names.
+    /// Sets each object's problems: its own, and those of the lists that it names.
     fn set_problems(&mut self, problems: &[Problem]) -> bool {
         let mut by_place: BTreeMap<&str, Vec<&Problem>> = BTreeMap::new();
         for problem in problems {

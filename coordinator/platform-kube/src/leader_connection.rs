@@ -21,9 +21,9 @@ use super::leader_failure_detector::LeaderSignal;
 
 /// How long a connection may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long a leader may send no heartbeat until it is dialled again.
+/// The time without a heartbeat after which the connection is reopened.
 const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(3);
-/// The first delay before the leader is dialled again; it doubles with each failure.
+/// The first delay of a reconnection; it doubles with each failure.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 /// The longest delay.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
@@ -44,7 +44,7 @@ pub(crate) struct LeaderConnection {
 enum ConnectionError {
     #[error("connection refused: {0}")]
     Refused(io::Error),
-    #[error("no connection: {0}")]
+    #[error("cannot connect: {0}")]
     Unreachable(io::Error),
     #[error("no connection within {} s", CONNECT_TIMEOUT.as_secs())]
     Slow,
@@ -157,7 +157,8 @@ async fn dial(
     answer.map(tonic::Response::into_inner).map_err(ConnectionError::Status)
 }
 
-/// A channel over one TCP connection that is made here, so that it is known how that went.
+/// A channel over one TCP connection. It is opened here to distinguish a refused connection from
+/// other errors.
 async fn connect(address: &str, trust: Option<&Trust>) -> Result<Channel, ConnectionError> {
     let stream = TcpStream::connect(address).await.map_err(|error| match error.kind() {
         io::ErrorKind::ConnectionRefused => ConnectionError::Refused(error),
@@ -180,13 +181,13 @@ async fn connect(address: &str, trust: Option<&Trust>) -> Result<Channel, Connec
     endpoint.connect_with_connector(connector).await.map_err(ConnectionError::Transport)
 }
 
-/// TLS that trusts only this.
+/// TLS that trusts only these authorities.
 async fn tls(trust: &Trust) -> anyhow::Result<ClientTlsConfig> {
     let authorities = Certificate::from_pem(trust.authorities().await?);
     Ok(ClientTlsConfig::new().ca_certificate(authorities).domain_name(trust.server_name()))
 }
 
-/// An error with what caused it: the transport's own text alone says nothing.
+/// An error with its causes: the transport's own text is only "transport error".
 fn describe_error(error: &tonic::transport::Error) -> String {
     let mut text = error.to_string();
     let mut source = std::error::Error::source(error);

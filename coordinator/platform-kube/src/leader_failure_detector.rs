@@ -8,7 +8,7 @@ use leasehold_types::{Epoch, Moment, TimeBounds};
 
 use super::lease_lock::{LeaseRead, LeaseRecord};
 
-/// The longest time between two evaluations.
+/// The longest interval between two evaluations.
 const EVALUATE_MAX: Duration = Duration::from_millis(250);
 /// The longest time between two renewals of a leader.
 const RENEW_MAX: Duration = Duration::from_secs(2);
@@ -37,7 +37,7 @@ pub(crate) struct LeaderFailureDetector {
     longest_duration: Duration,
     /// The highest epoch that was seen.
     highest_epoch: Epoch,
-    /// The API server did not answer when it was last asked.
+    /// The last call to the API server failed.
     api_unreachable: bool,
     /// Since when this process has observed the leader without a pause.
     observing_since: Moment,
@@ -51,9 +51,9 @@ struct ObservedLease {
     renewed_at: Moment,
     /// When its leader was first seen.
     since: Moment,
-    /// When its leader was last heard.
+    /// When its leader last sent a heartbeat.
     heartbeat_at: Option<Moment>,
-    /// The connection on which it was heard has broken, and nothing was heard since.
+    /// The connection has broken after a heartbeat, and no heartbeat has arrived since.
     disconnected: bool,
     /// After that, a new connection was refused.
     connection_refused: bool,
@@ -75,9 +75,9 @@ pub(crate) enum LeaderSignal {
 pub(crate) enum LeaderStatus {
     /// Nothing has been seen yet.
     Unknown,
-    /// There is one; evaluate again after this time.
+    /// A leader is alive; evaluate again after this time.
     Alive(Duration),
-    /// No Lease exists.
+    /// No leader is alive, for this reason.
     Vacant(Vacancy),
 }
 
@@ -88,17 +88,17 @@ pub(crate) enum Vacancy {
     NoLease,
     /// The Lease was released.
     Released,
-    /// This very process holds the Lease, and does not lead: the answer to its taking was lost, or
-    /// it could not release.
+    /// This process holds the Lease but does not lead: the answer to its write was lost, or the
+    /// release failed.
     OwnLease,
-    /// The Lease's time is over.
+    /// The Lease has expired.
     Expired,
     /// The leader's process has ended.
     ProcessEnded,
     /// The leader sends no heartbeat and does not renew the Lease.
     Silent,
-    /// The leader lives and cannot renew, though the API server answers others: it can neither
-    /// take in new pods nor learn which are gone.
+    /// The leader is alive but cannot renew, although the API server answers this replica: the
+    /// leader can neither admit new pods nor learn which are gone.
     CannotRenew,
 }
 
@@ -131,7 +131,7 @@ impl LeaderFailureDetector {
     pub(crate) fn on_watch_event(&mut self, record: Option<LeaseRecord>, now: Moment) {
         let last = self.lease.as_ref().and_then(Option::as_ref);
         let stale = last.zip(record.as_ref()).is_some_and(|(last, record)| {
-            // After a failure anything may have happened, to the store's versions, too.
+            // After an outage the store's versions may have changed, for example by a restore.
             !self.api_unreachable && record.version <= last.record.version
         });
         if !stale {
@@ -153,14 +153,14 @@ impl LeaderFailureDetector {
                 observed.disconnected = false;
                 observed.connection_refused = false;
             }
-            // It does not lead this term: not a heartbeat of the leader.
+            // A heartbeat of another term does not count.
             LeaderSignal::Heartbeat(_) => {}
             LeaderSignal::Disconnected => observed.disconnected = observed.heartbeat_at.is_some(),
             LeaderSignal::ConnectionRefused => observed.connection_refused = observed.disconnected,
         }
     }
 
-    /// The Lease as another process holds it.
+    /// The Lease, if another process holds it.
     pub(crate) fn leader(&self) -> Option<&LeaseRecord> {
         let observed = self.lease.as_ref()?.as_ref()?;
         let holder = observed.record.holder.as_ref()?;
@@ -181,7 +181,7 @@ impl LeaderFailureDetector {
     pub(crate) fn evaluate(&mut self, now: Moment) -> LeaderStatus {
         let last = self.evaluated_at.replace(now);
         if last.is_some_and(|last| now.since(last) > self.takeover_after.max(EVALUATE_MAX * 2)) {
-            // This process was stopped or starved: the silence may be its own.
+            // This process was suspended or starved, and may have missed heartbeats.
             self.observing_since = now;
         }
         let Some(lease) = &self.lease else { return LeaderStatus::Unknown };
@@ -284,13 +284,13 @@ mod tests {
             LeaseRecord::example(self.version, holder, Epoch(epoch), LEADERSHIP, self.renewals)
         }
 
-        /// The watch shows the Lease of this holder, renewed.
+        /// The watch shows a renewal by this holder.
         fn renewed(&mut self, ms: u64, holder: &str, epoch: u64) {
             self.renewals += 1;
             self.shown(ms, holder, epoch);
         }
 
-        /// The watch shows the Lease, as it was renewed last.
+        /// The watch shows the Lease without a new renewal.
         fn shown(&mut self, ms: u64, holder: &str, epoch: u64) {
             let record = self.record(holder, epoch);
             let now = self.at(ms);
@@ -310,19 +310,19 @@ mod tests {
             }
         }
 
-        /// Time passes, with a judgement now and then; the first vacancy and when it was found.
+        /// Evaluates every 50 ms; returns the first vacancy and when it was found.
         fn passes(&mut self, from: u64, to: u64) -> Option<(u64, Vacancy)> {
             let mut times = (from..=to).step_by(50);
             times.find_map(|ms| self.vacancy(ms).map(|why| (ms, why)))
         }
 
-        /// Time passes in which the leader renews every two seconds and is heard as often as not.
-        fn lives(&mut self, from: u64, to: u64, heard: bool) {
+        /// The leader renews every two seconds, and sends heartbeats if `heartbeats` is set.
+        fn lives(&mut self, from: u64, to: u64, heartbeats: bool) {
             for ms in (from..=to).step_by(250) {
                 if ms % 2_000 == 0 {
                     self.renewed(ms, "other_1", 7);
                 }
-                if heard {
+                if heartbeats {
                     self.signals(ms, LeaderSignal::Heartbeat(Epoch(7)));
                 }
                 assert_eq!(self.vacancy(ms), None, "at {ms} ms");
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_evaluated_before_the_lease_was_read() {
+    fn is_unknown_before_the_first_read_of_the_lease() {
         let mut standby = standby();
         assert_eq!(standby.vacancy(100_000), None);
         standby.detector.on_watch_event(None, standby.at(100_001));
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_released_lease_is_vacant_at_once_and_so_is_a_place_taken_unawares() {
+    fn a_released_or_own_lease_is_vacant_at_once() {
         let mut standby = standby();
         standby.renewed(0, "other_1", 7);
         assert_eq!(standby.vacancy(1), None);
@@ -347,7 +347,7 @@ mod tests {
         assert_eq!(standby.vacancy(2), Some(Vacancy::Released));
         standby.renewed(3, "me_1", 8);
         assert_eq!(standby.vacancy(3), Some(Vacancy::OwnLease));
-        // The same replica before its restart is another.
+        // The same replica before its restart counts as another holder.
         standby.renewed(4, "me_0", 9);
         assert_eq!(standby.vacancy(4), None);
         assert_eq!(standby.detector.highest_epoch(), Epoch(9));
@@ -361,12 +361,16 @@ mod tests {
         standby.detector.api_failed();
         for ms in (120_250..=400_000).step_by(250) {
             standby.signals(ms, LeaderSignal::Heartbeat(Epoch(7)));
-            assert_eq!(standby.vacancy(ms), None, "at {ms} ms: heard, and nobody can renew");
+            assert_eq!(
+                standby.vacancy(ms),
+                None,
+                "at {ms} ms: heartbeats arrive, the API server is unreachable"
+            );
         }
     }
 
     #[test]
-    fn a_leader_that_alone_does_not_reach_the_api_server_is_replaced() {
+    fn replaces_a_leader_that_alone_cannot_reach_the_api_server() {
         let mut standby = standby();
         standby.lives(0, 10_000, true);
         for ms in (10_250..30_000).step_by(250) {
@@ -382,15 +386,15 @@ mod tests {
         let mut standby = standby();
         standby.lives(0, 10_000, true);
         standby.signals(10_100, LeaderSignal::Disconnected);
-        assert_eq!(standby.vacancy(10_100), None, "a broken connection alone says nothing");
+        assert_eq!(standby.vacancy(10_100), None, "a broken connection alone is not enough");
         standby.signals(10_110, LeaderSignal::ConnectionRefused);
         assert_eq!(standby.vacancy(10_110), Some(Vacancy::ProcessEnded));
         standby.signals(10_120, LeaderSignal::Heartbeat(Epoch(7)));
-        assert_eq!(standby.vacancy(10_120), None, "it is there after all");
+        assert_eq!(standby.vacancy(10_120), None, "a heartbeat ends the vacancy");
     }
 
     #[test]
-    fn a_leader_that_could_never_be_reached_is_not_gone() {
+    fn a_leader_that_was_never_reachable_counts_as_alive() {
         let mut standby = standby();
         standby.renewed(0, "other_1", 7);
         standby.signals(10, LeaderSignal::ConnectionRefused);
@@ -409,11 +413,15 @@ mod tests {
         assert_eq!(standby.vacancy(10_003), None);
         standby.signals(10_004, LeaderSignal::Heartbeat(Epoch(7)));
         let vacant = standby.passes(10_050, 60_000);
-        assert_eq!(vacant, Some((13_050, Vacancy::Silent)), "another epoch does not count");
+        assert_eq!(
+            vacant,
+            Some((13_050, Vacancy::Silent)),
+            "heartbeats of another epoch do not count"
+        );
     }
 
     #[test]
-    fn silence_counts_when_neither_signs_nor_renewals_come() {
+    fn a_leader_without_heartbeats_and_renewals_is_silent() {
         let mut standby = standby();
         standby.lives(0, 10_000, true);
         // The last renewal was at 10 s: one and a half intervals later.
@@ -425,12 +433,12 @@ mod tests {
             standby.signals(ms, LeaderSignal::Heartbeat(Epoch(7)));
             assert_eq!(standby.vacancy(ms), None);
         }
-        // The last sign was at 13.9 s.
+        // The last heartbeat was at 13.9 s.
         assert_eq!(standby.passes(13_950, 60_000), Some((14_900, Vacancy::Silent)));
     }
 
     #[test]
-    fn a_leader_that_says_it_leads_no_more_gives_no_sign() {
+    fn a_heartbeat_of_another_epoch_does_not_count() {
         let mut standby = standby();
         standby.lives(0, 10_000, true);
         for ms in (10_050..12_950).step_by(50) {
@@ -441,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_silent_while_the_api_server_does_not_answer_nor_at_once_when_it_does() {
+    fn no_leader_counts_as_silent_while_the_api_server_is_unreachable() {
         let mut standby = standby();
         standby.lives(0, 10_000, true);
         standby.detector.api_failed();
@@ -451,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_lease_is_over_by_the_standbys_own_clock() {
+    fn a_lease_expires_by_the_clock_of_the_standby() {
         let mut standby = standby();
         standby.lives(0, 10_000, true);
         standby.detector.api_failed();
@@ -460,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn a_standby_that_was_stopped_itself_starts_to_listen_anew() {
+    fn a_standby_that_was_suspended_restarts_its_observation() {
         let mut standby = standby();
         standby.lives(0, 10_000, true);
         assert_eq!(standby.vacancy(60_000), None);
@@ -468,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stale_event_is_ignored_unless_the_api_server_was_away() {
+    fn ignores_a_stale_event_unless_the_api_server_was_unreachable() {
         let mut standby = standby();
         let old = standby.record("other_1", 7);
         standby.renewed(10, "third_1", 8);
@@ -477,7 +485,7 @@ mod tests {
         standby.detector.api_failed();
         standby.detector.on_watch_event(Some(old), standby.at(30));
         assert_eq!(standby.detector.leader().and_then(|it| it.epoch), Some(Epoch(7)));
-        assert_eq!(standby.detector.highest_epoch(), Epoch(8), "what was seen stays seen");
+        assert_eq!(standby.detector.highest_epoch(), Epoch(8), "the highest epoch never falls");
     }
 
     #[test]

@@ -15,15 +15,15 @@ use leasehold_kube_api::names::{ADDRESS_ANNOTATION, EPOCH_ANNOTATION, FIELD_MANA
 use leasehold_types::{Epoch, Moment, TimeBounds};
 use tokio::time::timeout;
 
-/// Annotation of the Lease: for how many milliseconds from this write on a leader before the
-/// holder may still believe that it leads. Missing where none may.
+/// Annotation of the Lease: for how many milliseconds after this write a predecessor of the holder
+/// may still believe that it leads. Missing if no predecessor may.
 const EARLIER_ANNOTATION: &str = "leasehold.dev/earlier-leader-ms";
 /// The timeout of one call, so that a hanging API server does not block the replica.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// The most attempts of one renewal after a conflict or a lost answer.
 const TRIES_MAX: u32 = 3;
 
-/// One replica's hand on the Lease; cheap to clone.
+/// Reads and writes the Lease for one replica; cheap to clone.
 #[derive(Clone)]
 pub(crate) struct LeaseLock {
     api: Api<Lease>,
@@ -33,47 +33,47 @@ pub(crate) struct LeaseLock {
     leadership: Duration,
 }
 
-/// What a read found. It was the newest at some moment between the call and its answer.
+/// The result of a read: the newest state at some moment between the call and its answer.
 #[derive(Clone, Debug)]
 pub(crate) struct LeaseRead {
-    /// The store's revision: every epoch that was ever taken is not above it, unless agents of an
-    /// earlier store had raised it.
+    /// The store's revision. No epoch that was ever taken is above it, except after a restore of
+    /// the store.
     pub(crate) revision: u64,
-    /// The Lease, where there is one.
+    /// The Lease, if it exists.
     pub(crate) record: Option<LeaseRecord>,
 }
 
-/// The Lease as someone sees it.
+/// The content of the Lease.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct LeaseRecord {
-    /// Orders what is seen of one object.
+    /// The resource version.
     pub(crate) version: u64,
     /// The holder; `None` once it was released.
     pub(crate) holder: Option<String>,
-    /// Where that one is reached.
+    /// The holder's address.
     pub(crate) address: Option<String>,
-    /// The highest epoch that must not be taken any more; none where it was spoiled by hand.
+    /// The highest epoch that is in use; `None` if the annotation is missing or not a number.
     pub(crate) epoch: Option<Epoch>,
     /// How long the holder leads after a renewal.
     pub(crate) duration: Duration,
-    /// For how long after this write one before the holder may believe that it leads.
+    /// For how long after this write a predecessor may believe that it leads.
     pub(crate) earlier: Duration,
-    /// Differs after every renewal; says nothing else.
+    /// Differs after every renewal; has no other meaning.
     pub(crate) renewed: Option<MicroTime>,
     lease: Box<Lease>,
 }
 
-/// The place of a leader.
+/// The Lease as its holder wrote it last.
 #[derive(Clone, Debug)]
 pub(crate) struct HeldLease {
     /// The term.
     pub(crate) epoch: Epoch,
-    /// When everyone before has stopped.
+    /// When every predecessor has stopped.
     pub(crate) predecessor_end: Moment,
     lease: Box<Lease>,
 }
 
-/// What a renewal found.
+/// The outcome of a renewal.
 #[derive(Debug)]
 pub(crate) enum RenewOutcome {
     /// When the renewal that succeeded was sent, this epoch was the newest.
@@ -81,26 +81,26 @@ pub(crate) enum RenewOutcome {
         /// When that was.
         sent_at: Moment,
     },
-    /// The Lease is another's, or gone.
+    /// Another replica holds the Lease, or it was deleted.
     Lost(LeaseRead),
 }
 
-/// Why a call failed. A write may have happened all the same.
+/// Why a call failed. A failed write may still have taken effect.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LeaseError {
-    /// The API server was not reached, or refuses.
+    /// The API server could not be reached, or rejected the call.
     #[error("{}", describe_error(.0))]
     Api(#[from] kube::Error),
-    /// No answer came.
-    #[error("no answer within {} s", CALL_TIMEOUT.as_secs())]
+    /// No answer arrived.
+    #[error("no answer from the API server within {} s", CALL_TIMEOUT.as_secs())]
     Timeout,
     /// The answer has no resource version that is a number.
-    #[error("invalid resource version from the API server: expected a number")]
+    #[error("invalid resourceVersion from the API server: expected a number, as etcd has it")]
     Unversioned,
-    /// The epoch was written by hand: no term is taken or renewed over it.
+    /// The epoch was not written by a coordinator: no term is taken or renewed over it.
     #[error(
         "annotation {EPOCH_ANNOTATION} of Lease {lease} is {found}, and at most {EPOCH_MAX} is \
-         allowed: no coordinator wrote it; remove the annotation (kubectl annotate lease {lease} \
+         allowed: another client wrote it; remove the annotation (kubectl annotate lease {lease} \
          {EPOCH_ANNOTATION}-), and the next epoch follows from the API server's revision"
     )]
     EpochTooHigh {
@@ -108,8 +108,11 @@ pub(crate) enum LeaseError {
         lease: String,
         found: Epoch,
     },
-    /// Another client changes the Lease all the time.
-    #[error("the Lease changes faster than it can be renewed")]
+    /// Another client keeps changing the Lease.
+    #[error(
+        "another client changes the Lease faster than it can be renewed: see its managedFields \
+         (kubectl get lease {LEASE} --show-managed-fields -o yaml) and stop that client"
+    )]
     Contended,
 }
 
@@ -124,7 +127,7 @@ impl LeaseLock {
         Self { api: Api::namespaced(client, namespace), holder, address, leadership }
     }
 
-    /// Whom this replica's writes name.
+    /// The holder that this replica's writes name.
     pub(crate) fn holder(&self) -> &str {
         &self.holder
     }
@@ -136,7 +139,8 @@ impl LeaseLock {
 
     /// The Lease as it is now.
     pub(crate) async fn read(&self) -> Result<LeaseRead, LeaseError> {
-        // A list, for its revision; without a resource version of its own it is never a stale one.
+        // A list has the store's revision. Without a resourceVersion in the request it is
+        // consistent.
         let wanted = ListParams::default().fields(&format!("metadata.name={LEASE}"));
         let list = call_api(self.api.list(&wanted)).await?;
         let revision = revision_of(list.metadata.resource_version.as_deref())?;
@@ -144,9 +148,9 @@ impl LeaseLock {
         Ok(LeaseRead { revision, record })
     }
 
-    /// Takes the next epoch over what was read, above `above`; `None` if another replica was
-    /// faster. Returns when it was sent, too. `unseen` is how long a leader may lead that this read
-    /// does not show.
+    /// Takes the next epoch, above the one that was read and above `above`. Returns the Lease and
+    /// when the write was sent; `None` if another replica was faster. `unseen` is how long a leader
+    /// that this read does not show may lead.
     pub(crate) async fn take(
         &self,
         read: &LeaseRead,
@@ -190,8 +194,8 @@ impl LeaseLock {
         }
     }
 
-    /// Renews. After a conflict it reads who wrote: that may be this process, by a renewal whose
-    /// answer was lost. Then it sends one more, since only an answered renewal counts.
+    /// Renews. After a conflict it reads the Lease: this process may have written it, by a renewal
+    /// whose answer was lost. It then renews again, since only an answered renewal counts.
     pub(crate) async fn renew(&self, held: &mut HeldLease) -> Result<RenewOutcome, LeaseError> {
         for _ in 0..TRIES_MAX {
             let sent_at = clock::now();
@@ -218,8 +222,8 @@ impl LeaseLock {
         Err(LeaseError::Contended)
     }
 
-    /// Gives the place up, so that another takes it at once, with an epoch above `above`. What
-    /// another has taken already is left alone.
+    /// Releases the Lease, so that another replica takes it at once with an epoch above `above`. A
+    /// Lease of another holder is not changed.
     pub(crate) async fn release(
         &self,
         mut held: HeldLease,
@@ -243,7 +247,7 @@ impl LeaseLock {
         Err(LeaseError::Contended)
     }
 
-    /// Whether this process holds what it sees, under whatever epoch.
+    /// Whether this process is the holder, under any epoch.
     pub(crate) fn holds(&self, record: &LeaseRecord) -> bool {
         record.holder.as_ref() == Some(&self.holder)
     }
@@ -257,8 +261,8 @@ impl LeaseLock {
         self.holds(record) && record.epoch == Some(epoch)
     }
 
-    /// For how long from now on anyone before may believe that it leads. One that released the
-    /// Lease does not, nor does this process, which leads nothing while it takes.
+    /// For how long from now on a predecessor may believe that it leads. A holder that released the
+    /// Lease does not, nor does this process, which does not lead while it takes a term.
     fn earlier(&self, record: Option<&LeaseRecord>, unseen: Duration) -> Duration {
         match record {
             None => unseen.max(self.leadership),
@@ -269,7 +273,7 @@ impl LeaseLock {
 }
 
 impl LeaseRecord {
-    /// What the Lease says.
+    /// Parses a Lease.
     pub(crate) fn of(lease: Lease) -> Result<Self, LeaseError> {
         let version = revision_of(lease.metadata.resource_version.as_deref())?;
         let annotations = lease.metadata.annotations.as_ref();
@@ -298,25 +302,25 @@ impl LeaseRecord {
 
     fn transitions(&self) -> i32 {
         let spec = self.lease.spec.as_ref();
-        // The API server refuses a negative one; it starts again at the end of the range.
+        // The API server rejects a negative number, so the count restarts at the end of the range.
         spec.and_then(|spec| spec.lease_transitions).filter(|count| *count < i32::MAX).unwrap_or(0)
     }
 }
 
 impl LeaseError {
-    /// Whether the write did not happen because the object has changed, or is there already.
+    /// Whether the write failed because the object has changed or exists already.
     fn is_conflict(&self) -> bool {
         matches!(self, Self::Api(kube::Error::Api(status)) if status.code == 409)
     }
 
-    /// Whether the object is not there any more.
+    /// Whether the object does not exist.
     fn is_not_found(&self) -> bool {
         matches!(self, Self::Api(kube::Error::Api(status)) if status.code == 404)
     }
 }
 
-/// The epoch after what was read. The store's revision is in it even where the Lease has an epoch:
-/// a Lease that was deleted, put back from a copy or edited then resets nothing.
+/// The epoch after the one that was read. It is above the store's revision too, so that a deleted,
+/// restored or edited Lease does not reset epochs.
 fn next_epoch(read: &LeaseRead, above: Epoch) -> Epoch {
     let annotated = read.record.as_ref().and_then(|record| record.epoch).unwrap_or_default();
     annotated.max(above).max(Epoch(read.revision)).next()
@@ -351,7 +355,7 @@ async fn call_api<T>(call: impl Future<Output = kube::Result<T>>) -> Result<T, L
     timeout(CALL_TIMEOUT, call).await.map_err(|_| LeaseError::Timeout)?.map_err(LeaseError::Api)
 }
 
-/// An error and its causes in a line for people.
+/// An error and its causes in one line.
 pub(crate) fn describe_error(error: &kube::Error) -> String {
     if let kube::Error::Api(status) = error {
         return format!("{} ({} {})", status.message, status.code, status.reason);
@@ -408,33 +412,33 @@ mod tests {
     }
 
     #[test]
-    fn an_epoch_is_above_everything_that_may_have_been_one() {
+    fn the_next_epoch_is_above_every_earlier_one() {
         let read = |revision, epoch: Option<u64>| LeaseRead {
             revision,
             record: epoch.map(|epoch| record("other_1", epoch)),
         };
-        // No Lease: it may have been deleted. What it said is not above the store's revision.
+        // No Lease: it may have been deleted. Its epoch was not above the store's revision.
         assert_eq!(next_epoch(&read(41, None), Epoch(0)), Epoch(42));
         assert_eq!(next_epoch(&read(41, Some(12)), Epoch(0)), Epoch(42));
-        // Agents, or a Lease, remember more than the store: it was restored from a backup.
+        // Agents or the Lease know a higher epoch than the store, which was restored from a backup.
         assert_eq!(next_epoch(&read(41, Some(99)), Epoch(0)), Epoch(100));
         assert_eq!(next_epoch(&read(41, Some(12)), Epoch(99)), Epoch(100));
         // The annotation is not a number.
-        let mut spoiled = read(41, Some(12));
-        spoiled.record.as_mut().expect("a Lease").epoch = None;
-        assert_eq!(next_epoch(&spoiled, Epoch(0)), Epoch(42));
+        let mut invalid = read(41, Some(12));
+        invalid.record.as_mut().expect("a Lease").epoch = None;
+        assert_eq!(next_epoch(&invalid, Epoch(0)), Epoch(42));
     }
 
     #[tokio::test]
-    async fn a_leader_before_may_lead_for_as_long_as_it_could_have_renewed() {
+    async fn a_predecessor_may_lead_until_its_last_possible_renewal_expires() {
         let lock = lock();
         let earlier = |record: Option<LeaseRecord>| lock.earlier(record.as_ref(), Duration::ZERO);
         assert_eq!(earlier(Some(record("other_1", 7))), MINUTE);
-        assert_eq!(earlier(Some(record("", 7))), Duration::ZERO, "it released");
+        assert_eq!(earlier(Some(record("", 7))), Duration::ZERO, "it released the Lease");
         assert_eq!(earlier(Some(record("me_1", 7))), Duration::ZERO, "it is this process");
-        assert_eq!(earlier(None), 2 * MINUTE, "a deleted Lease may have been anybody's");
+        assert_eq!(earlier(None), 2 * MINUTE, "any replica may have held a deleted Lease");
         assert_eq!(lock.earlier(None, 5 * MINUTE), 5 * MINUTE);
-        // One that took over from a leader that hung, and released, leaves that one behind.
+        // A holder that took over from a hung leader and released does not end that leader's term.
         let mut behind = record("", 8);
         behind.earlier = MINUTE / 2;
         assert_eq!(earlier(Some(behind)), MINUTE / 2);
@@ -444,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn reads_back_the_annotations_that_it_writes() {
         let mut lease = Lease::default();
         lease.metadata.resource_version = Some("7".into());
         annotate(&mut lease, Epoch(9), Some("a:1"), Duration::from_micros(1_500));
@@ -460,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn an_epoch_that_leaves_no_room_for_later_ones_is_refused() {
+    fn rejects_an_epoch_above_the_limit() {
         let lease = |epoch: &str| {
             let mut lease = Lease::default();
             lease.metadata.namespace = Some("ns".into());

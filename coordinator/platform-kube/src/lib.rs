@@ -1,6 +1,7 @@
 //! The Kubernetes platform: desired state from custom resources, leadership from a Lease, workers
-//! known from their pods, agents proven by their service-account tokens. It decides nothing about
-//! leases: it reports the desired and the observed state, and shows what the core has decided.
+//! known from their pods, agents authenticated by their service-account tokens. It makes no
+//! decision about leases: it reports desired and observed state to the core, and publishes its
+//! decisions.
 
 mod access;
 pub mod authority;
@@ -52,29 +53,29 @@ const PUBLISH_EVERY: Duration = Duration::from_secs(60);
 pub struct Settings {
     /// The namespace of the coordinator's own objects: the election's Lease, the certificates.
     pub namespace: String,
-    /// The namespaces that are served; all where it is empty.
+    /// The namespaces that are served; empty for all.
     pub watched: Vec<String>,
     /// The Service that agents dial, in `namespace`.
     pub service: String,
     /// The audience that tokens must be made for.
     pub audience: String,
-    /// This replica's name; a random suffix is added, so that each start has another one.
+    /// This replica's name. Each start adds a random suffix.
     pub identity: String,
     /// Where agents and people reach this replica: HOST:PORT.
     pub address: String,
-    /// How long a leader may show no sign of life before a standby takes over.
+    /// How long a leader may send no heartbeat and no renewal before a standby takes over.
     pub takeover_after: Duration,
     /// How long leadership lasts after a renewal was sent.
     pub leadership: Duration,
     /// How far clocks may be apart.
     pub bounds: TimeBounds,
-    /// The file of the certificate that this replica serves with; absent where it makes its own.
+    /// The file of the serving certificate; `None` if the replica signs its own.
     pub certificate: Option<PathBuf>,
-    /// What opted-in pods get.
+    /// The sidecar settings of opted-in pods.
     pub injection: InjectionSettings,
 }
 
-/// What opted-in pods get, and where the API server asks for it.
+/// The sidecar settings of opted-in pods, and the webhook's address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InjectionSettings {
     /// The agent's image.
@@ -93,30 +94,30 @@ pub struct InjectionSettings {
 pub struct Started {
     /// The platform.
     pub platform: Platform,
-    /// What to serve with, where the replica makes its own.
+    /// The serving certificates, if the replica signs its own.
     pub certificates: Option<ServingCertificates>,
-    /// Whom to trust when another replica is dialled.
+    /// The authorities to trust on connections to other replicas.
     pub trust: Option<Trust>,
-    /// What opted-in pods get.
+    /// The sidecar settings of opted-in pods.
     pub injector: Injector,
-    /// What keeps classes and pipelines from being stored.
+    /// Validates classes and pipelines before they are stored.
     pub validator: Validator,
-    /// What the operator goes by.
+    /// The input of the operator.
     pub observed: Observed,
 }
 
 /// What this replica sees of Kubernetes, for the operator.
 #[derive(Clone)]
 pub struct Observed {
-    /// The way to the API server.
+    /// The client of the API server.
     pub client: Client,
-    /// The way to the driver, once there is one.
+    /// The driver's handle, once it runs.
     pub handle: watch::Receiver<Option<Handle>>,
     /// The custom resources as last seen.
     pub objects: watch::Receiver<Arc<Objects>>,
     /// The pods that are workers.
     pub pods: Pods,
-    /// What opted-in pods get.
+    /// The sidecar settings of opted-in pods.
     pub injector: Injector,
     /// How this replica runs.
     pub settings: Arc<Settings>,
@@ -124,15 +125,17 @@ pub struct Observed {
     pub holder: String,
 }
 
-/// Starts the platform on the present runtime.
+/// Starts the platform on the current runtime.
 ///
 /// # Errors
-/// Where no configuration of a cluster is found. Whatever goes wrong later is logged and tried
-/// again.
+/// If it finds no configuration of a cluster. Later errors are logged and retried.
 pub async fn start(settings: Settings) -> anyhow::Result<Started> {
     // The error names its causes itself.
     let client = Client::try_default().await.map_err(|error| {
-        anyhow::anyhow!("neither a pod's service account nor a kubeconfig (KUBECONFIG): {error}")
+        anyhow::anyhow!(
+            "no configuration of a cluster: run in a pod with a service account, or set \
+             KUBECONFIG: {error}"
+        )
     })?;
     let (event_sender, events) = mpsc::channel(EVENTS_MAX);
     let (commands, command_receiver) = mpsc::channel(COMMANDS_MAX);
@@ -162,7 +165,7 @@ pub async fn start(settings: Settings) -> anyhow::Result<Started> {
         (None, None) => None,
     };
     let certificates = authority.as_ref().map(|authority| authority.certificates.clone());
-    // A random suffix, so that each start is another holder.
+    // A random suffix distinguishes this start from earlier ones.
     let holder = format!("{}_{:012x}", settings.identity, fastrand::u64(..1 << 48));
     let (namespace, address) = (&settings.namespace, settings.address.clone());
     let lock =
@@ -222,7 +225,7 @@ pub async fn start(settings: Settings) -> anyhow::Result<Started> {
 }
 
 impl Settings {
-    /// The name that agents and replicas check the server's certificate for.
+    /// The name that agents and replicas verify in the server's certificate.
     fn server_name(&self) -> String {
         format!("{}.{}.svc", self.service, self.namespace)
     }
@@ -299,12 +302,12 @@ fn namespaces(objects: watch::Receiver<Arc<Objects>>) -> watch::Receiver<BTreeSe
     derived(objects, Objects::namespaces)
 }
 
-/// The WorkerClusters and WorkerClasses as far as new pods go by them, as they change; none before
-/// all were read.
+/// The WorkerClusters and WorkerClasses as injection needs them, as they change; `None` before all
+/// were read.
 fn clusters(objects: watch::Receiver<Arc<Objects>>) -> watch::Receiver<Option<Arc<Clusters>>> {
     derived(objects, |objects| {
         let mut clusters = Clusters::default();
-        // Of two of one name the WorkerCluster has it, and so comes last.
+        // If both kinds share a name, the WorkerCluster wins, so it is inserted last.
         for (name, current) in &objects.classes {
             let (namespace, name) = name.parts();
             clusters.insert(namespace.unwrap_or_default(), name, (&current.object.spec).into());
@@ -317,7 +320,7 @@ fn clusters(objects: watch::Receiver<Arc<Objects>>) -> watch::Receiver<Option<Ar
     })
 }
 
-/// Something that follows from the objects, as it changes.
+/// A value computed from the objects, as it changes.
 fn derived<T: Clone + Default + PartialEq + Send + Sync + 'static>(
     mut objects: watch::Receiver<Arc<Objects>>,
     look: fn(&Objects) -> T,

@@ -1,5 +1,5 @@
-//! The pods that are workers: watched, and known by name and UID. It says of a worker that it is
-//! gone when nothing of its pod runs any more, and never once a later pod of that name was let in.
+//! The pods that are workers, by name and UID. A worker is reported gone when no container of its
+//! pod runs any longer, and never after a later pod of that name was admitted.
 
 mod exposure_annotation;
 mod facts;
@@ -30,16 +30,16 @@ pub use self::facts::{Owner, Phase, PodFacts, PodName, version};
 use self::store::PodStore;
 use self::tombstone_reaper::TombstoneReaper;
 
-/// What the watch of pods needs.
+/// The settings of the watch of pods.
 #[derive(Clone)]
 pub struct PodsSettings {
-    /// The way to the API server.
+    /// The client of the API server.
     pub client: Client,
-    /// The namespaces that are watched; all where it is empty.
+    /// The namespaces that are watched; empty for all.
     pub watched: Vec<String>,
     /// How far clocks may be apart.
     pub bounds: TimeBounds,
-    /// The way to the driver, once there is one.
+    /// The driver's handle, once it runs.
     pub handle: watch::Receiver<Option<Handle>>,
 }
 
@@ -50,7 +50,7 @@ pub struct Pods(Arc<Shared>);
 struct Shared {
     settings: PodsSettings,
     store: Mutex<PodStore>,
-    /// The scopes that have been seen whole once.
+    /// The scopes that were listed once.
     seen: Mutex<BTreeSet<Option<String>>>,
     changed: watch::Sender<u64>,
     events: mpsc::Sender<Event>,
@@ -63,7 +63,7 @@ impl fmt::Debug for Pods {
 }
 
 impl Pods {
-    /// Starts the watch, which says [`Event::Gone`] on `events`, on the present runtime.
+    /// Starts the watch on the current runtime; it sends [`Event::Gone`] on `events`.
     pub fn start(settings: PodsSettings, events: mpsc::Sender<Event>) -> Self {
         let shared = Arc::new(Shared {
             settings,
@@ -79,14 +79,14 @@ impl Pods {
         Self(shared)
     }
 
-    /// The pod that bears this name, as last seen.
+    /// The pod with this name, as last seen.
     pub fn find(&self, namespace: &str, name: &str) -> Option<Arc<PodFacts>> {
         let name = PodName { namespace: namespace.to_owned(), name: name.to_owned() };
         self.0.store().find(&name).cloned()
     }
 
-    /// The pod of this name once it has this UID and no tombstone of an earlier pod of its name is
-    /// left; after `within`, the reason.
+    /// Waits until the pod of this name has this UID and no earlier pod of its name has a
+    /// tombstone; after `within`, returns the reason.
     pub async fn await_uid(
         &self,
         name: &PodName,
@@ -122,18 +122,18 @@ impl Pods {
         self.0.store().all().cloned().collect()
     }
 
-    /// Whether every pod has been seen once: before that, a pod that is missing here may exist.
+    /// Whether all pods were listed once: before that, a pod that is missing here may exist.
     pub fn is_synced(&self) -> bool {
         self.0.is_synced()
     }
 
-    /// Counts the changes of what [`Pods::all`] gives.
+    /// Notifies of changes of [`Pods::all`].
     pub fn changed(&self) -> watch::Receiver<u64> {
         self.0.changed.subscribe()
     }
 }
 
-/// Why a pod is not known under a UID.
+/// Why no pod was found under a name and a UID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PodLookupError {
     /// No pod of this name with the label has been seen.
@@ -148,7 +148,7 @@ pub enum PodLookupError {
 
 impl Shared {
     fn store(&self) -> MutexGuard<'_, PodStore> {
-        self.store.lock().expect("no panic while it is held")
+        self.store.lock().expect("the lock is not poisoned")
     }
 
     fn has_tombstone(&self) -> bool {
@@ -175,12 +175,12 @@ impl Shared {
     }
 
     fn mark_scope_listed(&self, namespace: Option<&str>) {
-        let mut seen = self.seen.lock().expect("no panic while it is held");
+        let mut seen = self.seen.lock().expect("the lock is not poisoned");
         seen.insert(namespace.map(str::to_owned));
     }
 
     fn is_synced(&self) -> bool {
-        let seen = self.seen.lock().expect("no panic while it is held");
+        let seen = self.seen.lock().expect("the lock is not poisoned");
         self.scopes().iter().all(|scope| seen.contains(scope))
     }
 }

@@ -25,7 +25,7 @@ const LIST_TIMEOUT: Duration = Duration::from_secs(30);
 pub(crate) struct TermLease {
     lock: LeaseLock,
     held: Arc<Mutex<HeldLease>>,
-    /// The Lease as it was when it was another's.
+    /// The Lease after another replica took it.
     lost_to: Arc<Mutex<Option<LeaseRead>>>,
 }
 
@@ -89,7 +89,7 @@ impl TermStore for TermLease {
     async fn release(self, above: Epoch) -> Result<(), String> {
         match timeout(RELEASE_TIMEOUT, self.lock.release(self.held(), above)).await {
             Ok(released) => released.map_err(|error| error.to_string()),
-            Err(_) => Err("no answer".to_owned()),
+            Err(_) => Err(format!("no answer within {RELEASE_TIMEOUT:?}")),
         }
     }
 }

@@ -1,30 +1,30 @@
-//! The cache of watched objects, for everything that reads the API server: it lists and watches
-//! with backoff, keeps a value per object, says whether every object was listed once, and notifies
-//! of changes. Objects stay as last seen while the API server cannot be reached.
+//! The cache of watched objects: it lists and watches with backoff, keeps a value per object,
+//! reports whether every object was listed once, and notifies of changes. While the API server
+//! cannot be reached, the cache keeps the objects as last seen.
 //!
 //! * One named object: [`WatchCache::start`] with [`named`], then [`WatchCache::only`].
 //! * Objects by label or in several namespaces: one [`Api`] each, then [`WatchCache::get`].
-//! * Events in their order, without a cache: [`events`].
+//! * Events in their order, for code with a state of its own: [`events`].
+
+mod events;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Debug};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use futures_util::{Stream, StreamExt};
-use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::{self, Event, watcher};
+use futures_util::StreamExt;
+use kube::runtime::watcher::{self, Event};
 use kube::{Api, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// Objects that one cache keeps. Beyond them it is not complete, so nobody takes a part for all.
+pub(crate) use self::events::error_with_causes;
+pub use self::events::{RetriedError, events};
+
+/// The most objects in one cache. A cache with more never becomes complete.
 pub const OBJECTS_MAX: usize = 500_000;
-/// The watch's resource version is too old: the objects are listed again. This is no failure.
-const GONE: u16 = 410;
-const FORBIDDEN: u16 = 403;
-const NOT_FOUND: u16 = 404;
 
 /// Names an object within its kind. Objects outside namespaces have an empty one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -61,7 +61,7 @@ pub fn named(name: &str) -> watcher::Config {
     watcher::Config::default().fields(&format!("metadata.name={name}"))
 }
 
-/// What is kept of the objects of a kind; cheap to clone. The watches end with its last clone.
+/// A cache of the objects of a kind; cheap to clone. Dropping the last clone ends its watches.
 #[derive(Debug)]
 pub struct WatchCache<T> {
     shared: Arc<Shared<T>>,
@@ -88,9 +88,9 @@ struct State<T> {
     listed: Vec<bool>,
     /// The last failure of each watch that is broken.
     failures: Vec<Option<String>>,
-    /// Keys that have changed since [`WatchCache::take_changed`], where somebody asks for them.
+    /// Keys that have changed since the last [`WatchCache::take_changed`]; `None` if not collected.
     changed: Option<BTreeSet<ObjectKey>>,
-    /// An object found no room.
+    /// An object was left out at [`OBJECTS_MAX`].
     is_full: bool,
 }
 
@@ -104,8 +104,8 @@ struct Entry<T> {
 }
 
 impl<T: PartialEq + Send + Sync + 'static> WatchCache<T> {
-    /// Watches the objects of `apis`, on the present runtime. `keep` is what is kept of an object;
-    /// without a value an object is not in the cache. `name` names the objects in logs.
+    /// Watches the objects of `apis`, on the current runtime. `keep` returns the value to keep
+    /// of an object, or `None` to leave the object out. `name` names the objects in logs.
     pub fn start<K>(
         name: &'static str,
         apis: Vec<Api<K>>,
@@ -154,7 +154,7 @@ impl<T: PartialEq + Send + Sync + 'static> WatchCache<T> {
         }
     }
 
-    /// Notifies of each change, also when the cache becomes complete. The number has no meaning.
+    /// Notifies of each change, and when the cache becomes complete. The number has no meaning.
     pub fn changed(&self) -> watch::Receiver<u64> {
         self.shared.version.subscribe()
     }
@@ -164,7 +164,7 @@ impl<T: PartialEq + Send + Sync + 'static> WatchCache<T> {
         self.state().changed.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Why a watch is broken at present.
+    /// The error of a watch that fails at present.
     pub fn failure(&self) -> Option<String> {
         self.state().failures.iter().flatten().next().cloned()
     }
@@ -185,14 +185,14 @@ impl<T: PartialEq + Send + Sync + 'static> WatchCache<T> {
         self.state().entries.iter().map(entry).collect()
     }
 
-    /// Takes in an object as this process has just written it. It notifies of no change, and stays
-    /// until a watch shows this version or a later one.
+    /// Stores an object that this process has just written, without a notification. The cache
+    /// ignores older versions of it from the watch.
     pub fn store(&self, object: &impl ResourceExt, value: T) {
         let entry = Entry::new(object, true, value);
         self.state().put(ObjectKey::of(object), entry);
     }
 
-    /// Removes an object that this process has just deleted; it notifies of no change.
+    /// Removes an object that this process has just deleted, without a notification.
     pub fn remove(&self, key: &ObjectKey) {
         self.state().entries.remove(key);
     }
@@ -204,7 +204,7 @@ impl<T: PartialEq + Send + Sync + 'static> WatchCache<T> {
 
 impl<T> Shared<T> {
     fn lock(&self) -> MutexGuard<'_, State<T>> {
-        self.state.lock().expect("no panic while it is held")
+        self.state.lock().expect("the lock is not poisoned")
     }
 
     fn notify(&self) {
@@ -215,7 +215,7 @@ impl<T> Shared<T> {
 /// One watch of a cache.
 struct Scope<T> {
     index: usize,
-    /// All namespaces where it is absent.
+    /// `None` for all namespaces.
     namespace: Option<String>,
     shared: Arc<Shared<T>>,
 }
@@ -230,10 +230,20 @@ impl<T: PartialEq + Send + Sync + 'static> Scope<T> {
     ) where
         K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
     {
-        let failed = |why: Option<String>| self.shared.lock().failures[self.index] = why;
-        let mut events = pin!(events(name, api, config, failed));
+        let mut events = pin!(events(name, api, config));
         let mut listed = BTreeSet::new();
         while let Some(event) = events.next().await {
+            let event = match event {
+                Ok(event) => event,
+                Err(failed) => {
+                    self.shared.lock().failures[self.index] = Some(failed.message);
+                    continue;
+                }
+            };
+            // A list that has started may still fail.
+            if !matches!(event, Event::Init) {
+                self.shared.lock().failures[self.index] = None;
+            }
             let is_new = match event {
                 Event::Init => {
                     listed.clear();
@@ -278,7 +288,7 @@ impl<T> Entry<T> {
 }
 
 impl<T: PartialEq> State<T> {
-    /// Takes in an object as a watch shows it; returns whether that is a change.
+    /// Stores an object from a watch event; returns whether it has changed.
     fn observe(&mut self, key: ObjectKey, object: &impl ResourceExt, value: Option<T>) -> bool {
         let Some(value) = value else {
             let is_known = self.entries.remove(&key).is_some();
@@ -288,7 +298,7 @@ impl<T: PartialEq> State<T> {
         self.put(key.clone(), entry) && self.has_changed(key)
     }
 
-    /// Puts an entry, unless this process wrote a later version; returns whether it is another one.
+    /// Stores an entry, unless this process wrote a later version; returns whether it has changed.
     fn put(&mut self, key: ObjectKey, entry: Entry<T>) -> bool {
         let has_room = self.entries.len() < OBJECTS_MAX;
         match self.entries.get_mut(&key) {
@@ -319,13 +329,13 @@ impl<T: PartialEq> State<T> {
         }
     }
 
-    /// Removes an object that is deleted, unless another one of its name is known by now.
+    /// Removes a deleted object, unless an object of its name with another UID is cached.
     fn delete(&mut self, key: ObjectKey, uid: Option<&str>) -> bool {
         let is_known = self.entries.get(&key).is_some_and(|it| uid.is_none_or(|uid| it.uid == uid));
         is_known && self.entries.remove(&key).is_some() && self.has_changed(key)
     }
 
-    /// Removes what a list did not contain.
+    /// Removes the objects that a completed list did not contain.
     fn end_list(
         &mut self,
         index: usize,
@@ -346,63 +356,6 @@ impl<T: PartialEq> State<T> {
     fn has_changed(&mut self, key: ObjectKey) -> bool {
         self.changed.iter_mut().for_each(|changed| _ = changed.insert(key.clone()));
         true
-    }
-}
-
-/// Lists and watches with backoff, for ever: the events in their order. It logs the first failure
-/// of each outage and its end. It calls `failed` with every failure, and with none when the outage
-/// is over.
-pub fn events<K>(
-    name: &'static str,
-    api: Api<K>,
-    config: watcher::Config,
-    mut failed: impl FnMut(Option<String>),
-) -> impl Stream<Item = Event<K>>
-where
-    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
-{
-    let namespace = api.namespace().map(str::to_owned);
-    let mut is_broken = false;
-    watcher(api, config).default_backoff().filter_map(move |event| {
-        let event = match event {
-            Ok(event) => {
-                // A list that has begun may still fail.
-                if !matches!(event, Event::Init) && std::mem::replace(&mut is_broken, false) {
-                    tracing::info!(name, ?namespace, "watched again");
-                    failed(None);
-                }
-                Some(event)
-            }
-            Err(watcher::Error::WatchError(status)) if status.code == GONE => {
-                tracing::debug!(name, ?namespace, "listed again");
-                None
-            }
-            Err(error) => {
-                let why = error.to_string();
-                if !std::mem::replace(&mut is_broken, true) {
-                    let hint = hint(&error);
-                    tracing::warn!(name, ?namespace, why, hint, "cannot watch: retrying");
-                }
-                failed(Some(why));
-                None
-            }
-        };
-        std::future::ready(event)
-    })
-}
-
-/// What to check after a failure.
-fn hint(error: &watcher::Error) -> Option<&'static str> {
-    let (watcher::Error::InitialListFailed(error) | watcher::Error::WatchStartFailed(error)) =
-        error
-    else {
-        return None;
-    };
-    match error {
-        kube::Error::Api(status) if matches!(status.code, FORBIDDEN | NOT_FOUND) => {
-            Some("check that the CRDs and the RBAC rules of this version are applied")
-        }
-        _ => None,
     }
 }
 
@@ -439,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_watch_s_own_news_are_changes_and_the_same_again_is_none() {
+    fn a_watch_event_is_a_change_only_if_the_value_differs() {
         let mut state = state();
         assert!(state.observe(key("a"), &object("a", "1", 5), Some(7)));
         assert!(!state.observe(key("a"), &object("a", "1", 6), Some(7)), "the value is the same");
@@ -450,22 +403,25 @@ mod tests {
     }
 
     #[test]
-    fn an_own_write_stays_until_a_watch_shows_it_and_is_no_change() {
+    fn an_own_write_hides_older_watch_events_and_is_not_a_change() {
         let mut state = state();
         state.observe(key("a"), &object("a", "1", 5), Some(7));
         let written = object("a", "1", 9);
         state.put(key("a"), Entry::new(&written, true, 8));
-        assert!(!state.observe(key("a"), &object("a", "1", 8), Some(1)), "it is older");
-        assert!(!state.observe(key("a"), &written, Some(8)), "it is known");
+        assert!(
+            !state.observe(key("a"), &object("a", "1", 8), Some(1)),
+            "the event is older than the write"
+        );
+        assert!(!state.observe(key("a"), &written, Some(8)), "the event is the write itself");
         assert!(state.observe(key("a"), &object("a", "1", 10), Some(9)));
-        assert!(!state.delete(key("a"), Some("earlier")), "another object had the name");
+        assert!(!state.delete(key("a"), Some("earlier")), "the deleted object has another UID");
         assert!(state.delete(key("a"), Some("1")));
     }
 
     #[test]
-    fn what_a_list_lacks_is_gone_and_the_first_list_makes_it_complete() {
+    fn a_list_removes_missing_objects_and_the_first_one_completes_the_cache() {
         let mut state = state();
-        assert!(state.end_list(0, |_| true, &BTreeSet::new()), "it is complete now");
+        assert!(state.end_list(0, |_| true, &BTreeSet::new()), "the first list is a change");
         state.observe(key("a"), &object("a", "1", 5), Some(7));
         state.observe(key("b"), &object("b", "2", 5), Some(7));
         state.changed = Some(BTreeSet::new());

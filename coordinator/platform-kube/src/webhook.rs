@@ -1,7 +1,7 @@
-//! The webhook: the API server asks it what an opted-in pod gets, before it stores the pod, and
-//! whether a class or a pipeline is right. Every replica answers, leading or not, from what is
-//! wanted as it knows it. A pod that asked for an agent is never admitted without one: if injection
-//! fails, the pod is denied with a message that says what to fix.
+//! The admission webhooks: they inject the sidecar into opted-in pods, and validate classes and
+//! pipelines. Every replica answers, leading or not, from its own copy of the desired state. A pod
+//! that asks for an agent is never admitted without one: if injection fails, the webhook denies the
+//! pod with a message that names the fix.
 
 mod admission;
 mod injector;
@@ -24,15 +24,15 @@ use self::admission::{Admission, Decision};
 pub use self::injector::{Cluster, Clusters, Injector};
 pub use self::validator::Validator;
 
-/// Requests in flight.
+/// The most requests in flight.
 const REVIEWS_MAX: usize = 64;
-/// Bytes of a review: two objects of the size that the API server stores, and the request around
-/// them.
+/// The most bytes of a review: two objects of the largest size that the API server stores, and the
+/// request around them.
 const REVIEW_BYTES_MAX: usize = 3 * 1024 * 1024;
-/// How long a review may take to arrive; shorter than the API server waits for the answer.
+/// The timeout of reading a review; shorter than the API server's timeout of the call.
 const REVIEW_WITHIN: Duration = Duration::from_secs(4);
-/// What is answered to any other path.
-const PATHS: &str = "no such path: the API server calls /inject and /validate\n";
+/// The answer to any other path.
+const PATHS: &str = "unknown path: the API server calls /inject and /validate\n";
 
 #[derive(Clone)]
 struct WebhookState {
@@ -41,8 +41,8 @@ struct WebhookState {
     metrics: Arc<Metrics>,
 }
 
-/// What the API server may ask: `/inject`, answered by `injector`, and `/validate`, answered by
-/// `validator`.
+/// The routes that the API server calls: `/inject`, answered by `injector`, and `/validate`,
+/// answered by `validator`.
 pub fn router(injector: Injector, validator: Validator, metrics: Arc<Metrics>) -> Router {
     let (injector, validator) = (Arc::new(injector), Arc::new(validator));
     Router::new()

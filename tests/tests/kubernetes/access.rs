@@ -277,7 +277,7 @@ async fn an_agent_that_is_not_whom_it_says_is_refused_and_its_log_says_why() {
     let cases = [
         ("tampered", "w-0", tls(&tampered), vec!["Unauthorized", "rejects the token"]),
         ("nonsense", "w-0", tls("nonsense"), vec!["Unauthorized", "rejects the token"]),
-        ("others", "w-0", tls(&others), vec!["Unauthorized", "cannot speak for"]),
+        ("others", "w-0", tls(&others), vec!["Unauthorized", "cannot act as worker"]),
         ("unmeant", "w-0", tls(&unmeant), vec!["Unauthorized", "audience"]),
         ("unbound", "w-0", tls(&unbound), vec!["Unauthorized", "not bound to a pod"]),
         ("bare", "bare", tls(&bare), vec!["Unauthorized", "label leasehold.dev/cluster=builds"]),
@@ -344,7 +344,7 @@ async fn a_hostile_agent_neither_reads_nor_changes_what_is_another_workers() {
     peer.say_hello(&rig, "w-0").await;
     let refusal = peer.refusal().await;
     assert_eq!(refusal.reason(), RefusalReason::Unauthorized, "{refusal:?}");
-    assert!(refusal.message.contains("cannot speak for"), "{refusal:?}");
+    assert!(refusal.message.contains("cannot act as worker"), "{refusal:?}");
 
     // A second hello on a link that is proven for one worker.
     let mut peer = rig.dial(&hostile).await;

@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn the_shortest_deadline_is_named_even_where_all_is_ok() {
+    fn names_the_shortest_deadline_even_if_all_are_ok() {
         let (finding, shortest) = looked_at(cluster(&Value::Null), vec![pod("a", 630)]);
         assert!(finding.is_ok() && shortest.is_ok());
         let text = format!("{shortest:?}");
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drain_just_fits_and_a_second_less_does_not() {
+    fn accepts_a_drain_that_just_fits_and_rejects_one_second_less() {
         assert!(looked_at(cluster(&Value::Null), vec![pod("a", 600)]).0.is_ok());
         let (finding, shortest) = looked_at(cluster(&Value::Null), vec![pod("a", 599)]);
         assert!(!finding.is_ok());
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_template_counts_without_any_pod() {
+    fn checks_a_template_without_pods() {
         let template = json!({ "spec": { "terminationGracePeriodSeconds": 60 } });
         let (finding, shortest) = looked_at(cluster(&template), Vec::new());
         assert!(!finding.is_ok() && format!("{shortest:?}").contains("is 1m:"));

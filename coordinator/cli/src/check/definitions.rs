@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_definition_is_itself_and_descriptions_do_not_count() {
+    fn compares_definitions_without_descriptions() {
         let mut other = cluster();
         assert_eq!(differences(&cluster(), &other), Vec::<String>::new());
         let schema = &mut other["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_is_named_by_its_place() {
+    fn names_the_field_that_differs() {
         type Change = fn(&mut Value);
         let changes: [(Change, &str); 5] = [
             (

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leader_is_one_that_has_renewed_in_time() {
+    fn a_leader_must_have_renewed_in_time() {
         assert!(is_leader("a", 1_015));
         assert!(is_leader("a", 990), "clocks differ");
         assert!(!is_leader("a", 1_046));

@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_file_of_the_base_is_known_and_is_yaml() {
+    fn knows_every_yaml_file_of_the_base() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/base");
         let names = std::fs::read_dir(root).unwrap();
         let names: BTreeSet<String> =
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn rights_are_those_of_the_roles() {
+    fn expected_rights_come_from_the_roles() {
         let rights = rights();
         let has = |scope, words: &str| {
             rights.iter().any(|right| right.scope == scope && right.words() == words)
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_have_the_names_of_addresses() {
+    fn kinds_map_to_their_resource_names() {
         let kinds = kinds();
         for (group, resource, is_namespaced) in [
             ("", "namespaces", false),

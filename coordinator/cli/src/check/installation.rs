@@ -336,7 +336,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_agent_that_is_injected_is_of_the_coordinators_version_not_of_its_images_name() {
+    fn expects_the_agent_image_of_the_coordinator_version() {
         let own = format!("leasehold/agent:{}", OWN_VERSION);
         for (image, agent) in [
             ("mirror:5000/leasehold/coordinator:0.9.1", "leasehold/agent:0.9.1"),
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_are_read_from_tags_and_nothing_else() {
+    fn reads_versions_only_from_tags() {
         for (image, wanted) in [
             ("leasehold/agent:0.1.0", Some((0, 1, 0))),
             ("mirror:5000/leasehold/agent:v1.20.3", Some((1, 20, 3))),

@@ -282,7 +282,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pod_of_a_class_belongs_somewhere() {
+    fn a_pod_of_a_class_has_a_cluster() {
         let class = json!({
             "kind": "WorkerClass", "metadata": { "namespace": "ci", "name": "blue" },
             "status": { "conditions": [
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn only_an_injected_sidecar_is_to_be_what_would_be_injected_now() {
+    fn only_an_injected_sidecar_can_be_outdated() {
         let fleet =
             Fleet { clusters: Ok(Vec::new()), pods: Ok(Vec::new()), namespaces: Vec::new() };
         let is_well = |annotations: Value, image: &str| {

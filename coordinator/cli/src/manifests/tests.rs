@@ -257,7 +257,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_handwriting_is_kept(
+    fn keeps_the_layout_of_any_document(
         object in deployment(),
         whims in proptest::collection::vec(any::<u8>(), 1..200),
         windows in any::<bool>(),

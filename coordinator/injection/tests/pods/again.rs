@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::shared::{after, check, pods, settings};
 
 #[test]
-fn other_settings_are_injected_anew_and_leave_no_trace_of_the_old() {
+fn new_settings_replace_the_old_injection_completely() {
     let mut newer = settings();
     newer.image = "leasehold/agent:2".into();
     newer.flags.insert("log-format".into(), "json".into());
@@ -21,7 +21,7 @@ fn other_settings_are_injected_anew_and_leave_no_trace_of_the_old() {
 }
 
 #[test]
-fn a_pod_that_is_injected_keeps_its_cluster() {
+fn an_injected_pod_keeps_its_cluster() {
     let pod = json!({ "spec": { "containers": [{ "name": "w" }] } });
     let (out, _) = check(&pod, &settings());
     for cluster in [None, Some("another".to_owned())] {
@@ -36,7 +36,7 @@ fn a_pod_that_is_injected_keeps_its_cluster() {
 }
 
 #[test]
-fn what_the_api_server_adds_changes_nothing() {
+fn defaults_of_the_api_server_need_no_new_injection() {
     let pod = json!({ "metadata": { "name": "p" }, "spec": { "containers": [{ "name": "w" }] } });
     let (mut out, _) = check(&pod, &settings());
     let mount = json!({ "name": "kube-api-access-x", "mountPath": "/var/run/secrets/k" });
@@ -64,7 +64,7 @@ fn what_the_api_server_adds_changes_nothing() {
 }
 
 #[test]
-fn what_somebody_took_out_is_put_in_again() {
+fn restores_a_removed_part_of_the_injection() {
     let pod = json!({ "spec": { "containers": [{ "name": "w", "env": [{ "name": "A" }] }] } });
     let (whole, _) = check(&pod, &settings());
     for lost in [
@@ -87,7 +87,7 @@ fn what_somebody_took_out_is_put_in_again() {
 }
 
 #[test]
-fn an_edit_for_another_tree_is_no_silent_change() {
+fn an_edit_for_another_tree_does_not_apply_silently() {
     let edits = inject(&pods()[0].1, &settings()).expect("it can be").edits;
     let applied = std::panic::catch_unwind(|| apply(&edits, &mut json!({ "spec": 3 })));
     assert!(applied.is_err());

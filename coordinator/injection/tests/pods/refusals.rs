@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::shared::{check, refusal, settings};
 
 #[test]
-fn a_sidecar_by_hand_and_a_pod_that_wants_none_are_left_alone() {
+fn skips_a_hand_written_sidecar_and_an_opted_out_pod() {
     let by_hand = json!({ "spec": {
         "initContainers": [{ "name": "leasehold-agent", "image": "x" }],
         "containers": [{ "name": "w" }]
@@ -27,7 +27,7 @@ fn a_sidecar_by_hand_and_a_pod_that_wants_none_are_left_alone() {
 }
 
 #[test]
-fn warnings_say_what_will_surprise() {
+fn warns_about_surprising_settings() {
     let mut with = settings();
     with.drain_deadline = Some(std::time::Duration::from_secs(600));
     let pod = |spec: Value| {
@@ -55,7 +55,7 @@ fn warnings_say_what_will_surprise() {
 }
 
 #[test]
-fn refusals_name_the_field_and_the_way_out() {
+fn refusals_name_the_field_and_the_fix() {
     let mut nameless = settings();
     nameless.cluster = None;
     let plain = json!({ "spec": { "containers": [{ "name": "w" }] } });

@@ -73,7 +73,7 @@ fn pod() -> impl Strategy<Value = Value> {
 
 proptest! {
     #[test]
-    fn taking_out_what_was_put_in_gives_what_there_was(pod in pod()) {
+    fn uninject_restores_the_pod(pod in pod()) {
         let edits = inject(&pod, &settings()).expect("a good pod").edits;
         let once = after(&edits, &pod);
         prop_assert_ne!(&once, &pod);

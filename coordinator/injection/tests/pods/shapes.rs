@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::shared::{check, pods, refusal, settings, sidecar, variable};
 
 #[test]
-fn every_pod_gets_the_sidecar_and_comes_back_as_it_was() {
+fn injects_every_pod_shape_and_restores_it() {
     for (name, pod) in pods() {
         let (out, _) = check(&pod, &settings());
         let sidecar = sidecar(&out);
@@ -24,7 +24,7 @@ fn every_pod_gets_the_sidecar_and_comes_back_as_it_was() {
 }
 
 #[test]
-fn a_bare_pod_gets_just_this() {
+fn a_minimal_pod_gets_exactly_the_expected_parts() {
     let pod = json!({ "spec": { "containers": [{ "name": "worker", "image": "w" }] } });
     let (out, _) = check(&pod, &settings());
     let mut agent = sidecar(&out).clone();
@@ -124,7 +124,7 @@ fn a_bare_pod_gets_just_this() {
 }
 
 #[test]
-fn a_command_of_the_pods_own_runs_after_the_drain_and_other_hooks_stay() {
+fn an_own_exec_hook_runs_after_the_drain_and_other_hooks_stay() {
     let hooked = |hook: Value| {
         json!({ "metadata": {}, "spec": { "containers": [
             { "name": "worker", "lifecycle": { "preStop": hook } }
@@ -151,7 +151,7 @@ fn a_command_of_the_pods_own_runs_after_the_drain_and_other_hooks_stay() {
 }
 
 #[test]
-fn annotations_come_before_the_settings() {
+fn annotations_override_the_settings() {
     let mut with = settings();
     with.flags.insert("adapter".into(), "file".into());
     with.flags.insert("drain-deadline".into(), "5m".into());
@@ -187,7 +187,7 @@ fn annotations_come_before_the_settings() {
 }
 
 #[test]
-fn a_travis_worker_has_its_remote_controller_on_and_starts_with_none() {
+fn a_travis_worker_starts_with_remote_control_and_no_jobs() {
     let mut with = settings();
     with.flags.insert("adapter".into(), "travis".into());
     let pod = |env: Value| json!({ "spec": { "containers": [{ "name": "w", "env": env }] } });
@@ -232,7 +232,7 @@ fn a_travis_worker_has_its_remote_controller_on_and_starts_with_none() {
 }
 
 #[test]
-fn the_worker_is_the_container_that_is_named_or_the_first() {
+fn the_worker_is_the_named_container_or_the_first() {
     let pod = |annotations: Value| {
         json!({
             "metadata": { "annotations": annotations },
@@ -265,7 +265,7 @@ fn the_worker_is_the_container_that_is_named_or_the_first() {
 }
 
 #[test]
-fn what_the_container_has_itself_stays() {
+fn keeps_the_fields_of_the_container() {
     let pod = json!({ "spec": { "containers": [{
         "name": "worker",
         "env": [{ "name": "LEASEHOLD_ADDR", "value": "http://127.0.0.1:9" }, { "name": "A" }]

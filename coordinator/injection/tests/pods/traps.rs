@@ -10,7 +10,7 @@ fn pod(metadata: Value) -> Value {
 }
 
 #[test]
-fn a_null_where_a_text_is_written_is_refused_with_its_place() {
+fn rejects_null_where_a_string_is_needed_and_names_the_field() {
     for (map, key) in [("annotations", "leasehold.dev/status"), ("labels", "leasehold.dev/cluster")]
     {
         let null = pod(json!({ map: { key: null } }));
@@ -21,7 +21,7 @@ fn a_null_where_a_text_is_written_is_refused_with_its_place() {
 }
 
 #[test]
-fn the_picture_of_a_static_pod_is_let_through_as_it_is() {
+fn leaves_a_mirror_pod_unchanged() {
     let mirror = pod(json!({ "annotations": { "kubernetes.io/config.mirror": "4711" } }));
     let done = inject(&mirror, &settings()).expect("it is no error");
     assert_eq!((done.edits.len(), done.warnings.len()), (0, 1));
@@ -30,7 +30,7 @@ fn the_picture_of_a_static_pod_is_let_through_as_it_is() {
 }
 
 #[test]
-fn a_variable_comes_after_the_one_of_the_workers_own_that_it_refers_to() {
+fn a_variable_follows_the_own_variable_that_it_references() {
     let mut own = pod(json!({}));
     own["spec"]["containers"][0]["env"] =
         json!([{ "name": "A" }, { "name": "LEASEHOLD_NAMESPACE", "value": "n" }, { "name": "B" }]);
@@ -44,7 +44,7 @@ fn a_variable_comes_after_the_one_of_the_workers_own_that_it_refers_to() {
 }
 
 #[test]
-fn a_request_is_never_above_the_limit_where_one_of_them_is_not_given() {
+fn a_defaulted_request_is_never_above_the_limit() {
     for (given, requested, limited) in [
         (json!({ "memory-limit": "8Mi" }), json!(null), "8Mi"),
         (json!({ "memory-limit": "1Gi" }), json!(null), "1Gi"),
@@ -65,7 +65,7 @@ fn a_request_is_never_above_the_limit_where_one_of_them_is_not_given() {
 }
 
 #[test]
-fn a_pod_that_does_not_know_names_of_services_is_warned_of() {
+fn warns_about_a_pod_without_cluster_dns() {
     let is_warned = |spec: Value, coordinator: &str| {
         let mut pod = pod(json!({}));
         for (key, value) in spec.as_object().expect("a map") {

@@ -10,7 +10,7 @@ use leasehold_types::Moment;
 
 use super::{EventReason, NewEvent, QueuedEvent};
 
-/// A repeat after so long is an event of its own.
+/// A repeat after this time is a new event.
 pub(super) const SERIES_LASTS: Duration = Duration::from_secs(300);
 /// How often the count of one event is written.
 const WRITE_EVERY: Duration = Duration::from_secs(10);
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_within_minutes_is_counted_and_the_count_is_written_now_and_then() {
+    fn counts_repeats_within_minutes_and_writes_the_count_at_intervals() {
         let mut series = EventSeriesCache::default();
         let lost = record(EventReason::WorkerLost, "a");
         assert!(!series.counts_as_repeat(&lost, at(0)));
@@ -167,11 +167,11 @@ mod tests {
         let count = series.due(at(10)).expect("a count");
         assert_eq!((count.name.as_str(), count.count), ("a.1", 6));
         assert_eq!(series.due(at(30)), None);
-        assert!(!series.counts_as_repeat(&lost, at(6) + SERIES_LASTS), "an event of its own");
+        assert!(!series.counts_as_repeat(&lost, at(6) + SERIES_LASTS), "a new event");
     }
 
     #[test]
-    fn what_was_not_written_yet_is_kept_until_it_is() {
+    fn keeps_an_unwritten_series_until_it_is_written() {
         let mut series = EventSeriesCache::default();
         let lost = record(EventReason::WorkerLost, "a");
         series.insert(&lost, "ns", "a.1", at(0));
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_that_was_deleted_is_written_anew_and_a_crowd_is_bounded() {
+    fn rewrites_a_deleted_event_and_bounds_the_cache() {
         let mut series = EventSeriesCache::default();
         let lost = record(EventReason::WorkerLost, "a");
         series.insert(&lost, "ns", "a.1", at(0));

@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn an_event_says_all_that_the_api_server_insists_on() {
+    async fn an_event_has_all_fields_that_the_api_server_requires() {
         let config = kube::Config::new("http://127.0.0.1:1".parse().expect("an address"));
         let client = Client::try_from(config).expect("a client");
         let writer = EventWriter::new(client, "replica-0".into(), Dropped::default());

@@ -54,7 +54,7 @@ pub(super) enum ActionKind {
 pub(super) enum ActionOutcome {
     /// It is done; the object's generation after an apply.
     Done(Option<i64>),
-    /// The object has changed or is gone: the next reconciliation decides anew.
+    /// The object has changed or was deleted: the next reconciliation decides again.
     Outdated,
     /// It failed, for this reason; true if the API server refused it.
     Failed(String, bool),
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_busy_label_that_is_not_written_is_a_failure_and_no_race() {
+    async fn a_rejected_busy_label_is_a_failure() {
         let pod = fixtures::pod("a jobs=1").pod;
         let action = Action::on_pod(&pod, ActionKind::SetBusyLabel(Arc::clone(&pod), true));
         for (code, done) in [

@@ -15,7 +15,7 @@ use tokio::sync::broadcast::error::RecvError;
 use super::Context;
 use super::worker_pod::WorkerPod;
 
-/// The drains under way, by UID.
+/// The drains in progress, by UID.
 #[derive(Debug, Default)]
 pub(super) struct DrainTracker(BTreeMap<String, Drain>);
 
@@ -29,14 +29,14 @@ struct Drain {
 /// A step of a drain that is worth an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DrainProgress {
-    /// It holds nothing.
+    /// The worker holds nothing.
     Completed,
-    /// It takes longer than the cluster's `drain.deadline`.
+    /// The drain takes longer than the cluster's `drain.deadline`.
     Overdue,
 }
 
 impl DrainTracker {
-    /// Takes in a pod; returns the new step of its drain.
+    /// Updates a pod; returns a new step of its drain.
     pub(super) fn observe(
         &mut self,
         it: &WorkerPod,
@@ -82,7 +82,7 @@ pub(super) async fn drain_on_join(context: Context) -> Result<(), Stopped> {
     loop {
         let key = match changes.recv().await {
             Ok(Change::Notice(Notice::Joined(key))) => key,
-            // The next reconciliation finds what was missed.
+            // The next reconciliation orders missed drains.
             Ok(_) | Err(RecvError::Lagged(_)) => continue,
             Err(RecvError::Closed) => return Err(Stopped),
         };

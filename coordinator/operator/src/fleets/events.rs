@@ -37,28 +37,28 @@ const TRACKED_MAX: usize = 10_000;
 pub(super) async fn run(context: Context) -> Result<(), Stopped> {
     let mut changes = context.handle.watch()?;
     let mut worker_events = WorkerEvents::default();
-    let mut looks = interval(CHECK_INTERVAL);
+    let mut checks = interval(CHECK_INTERVAL);
     loop {
         let change = tokio::select! {
-            change = changes.recv() => change,
-            _ = looks.tick() => {
-                let lookup = ObjectLookup::of(&context);
-                let overdue = worker_events.overdue(&lookup, clock::now());
-                overdue.into_iter().for_each(|it| context.events.record(it));
-                continue;
-            }
-        };
+                    change = changes.recv() => change,
+        _ = checks.tick() => {
+                        let lookup = ObjectLookup::of(&context);
+                        let overdue = worker_events.overdue(&lookup, clock::now());
+                        overdue.into_iter().for_each(|it| context.events.record(it));
+                        continue;
+                    }
+                };
         match change {
             Ok(Change::Notice(Notice::Elected(epoch))) => {
                 worker_events = WorkerEvents::default();
                 context.events.record(leader_changed(&context, epoch).await);
             }
             Ok(Change::Notice(notice)) => {
-                let told =
-                    worker_events.events_for(&notice, &ObjectLookup::of(&context), clock::now());
-                told.into_iter().for_each(|it| context.events.record(it));
+                let lookup = ObjectLookup::of(&context);
+                let events = worker_events.events_for(&notice, &lookup, clock::now());
+                events.into_iter().for_each(|it| context.events.record(it));
             }
-            // The statuses show what was missed.
+            // The statuses show missed changes.
             Ok(Change::Manifests { .. }) | Err(RecvError::Lagged(_)) => {}
             Err(RecvError::Closed) => return Err(Stopped),
         }
@@ -69,7 +69,7 @@ pub(super) async fn run(context: Context) -> Result<(), Stopped> {
 async fn leader_changed(context: &Context, epoch: Epoch) -> NewEvent {
     let settings = &context.settings;
     let leases: Api<Lease> = Api::namespaced(context.client.clone(), &settings.namespace);
-    // Without the UID the event is written as well.
+    // The event is also written without the UID.
     let lease = timeout(ANSWER_WITHIN, leases.get(LEASE)).await.ok().and_then(Result::ok);
     let regarding = ObjectReference {
         api_version: Some(Lease::api_version(&()).into()),
@@ -80,7 +80,7 @@ async fn leader_changed(context: &Context, epoch: Epoch) -> NewEvent {
         ..ObjectReference::default()
     };
     let note =
-        format!("{} at {} is the leader, epoch {epoch}", settings.identity, settings.address);
+        format!("{} at {} became the leader, epoch {epoch}", settings.identity, settings.address);
     NewEvent { regarding, related: None, reason: EventReason::LeaderChanged, note }
 }
 
@@ -141,8 +141,9 @@ impl WorkerEvents {
                     self.lost.insert(key.clone());
                 }
                 let note = format!(
-                    "worker {} has been silent for longer than its leases; its slots and pinned \
-                     streams stay reserved until it reports again or its pod is gone",
+                    "worker {} has been silent for longer than its leases: its slots and pinned \
+                     streams stay reserved until it reports again or its pod is gone; check its \
+                     agent's logs and its network, or delete the pod",
                     key.worker
                 );
                 pod_and_fleet_events(key, lookup, EventReason::WorkerLost, &note)
@@ -150,7 +151,8 @@ impl WorkerEvents {
             Notice::GivenUp { worker: key, after } => {
                 let note = format!(
                     "worker {} has been lost for {}, the limit of spec.lost.after: its slots and \
-                     streams go to other workers, although its jobs may still run",
+                     streams go to other workers, although its jobs may still run; check its node, \
+                     and delete the pod if the node is lost",
                     key.worker,
                     duration::format(*after)
                 );
@@ -164,19 +166,23 @@ impl WorkerEvents {
             Notice::Gone(key) => {
                 self.lost.remove(key);
                 let Some(drain) = self.drains.remove(key) else { return Vec::new() };
-                let note = format!("worker {} has drained and is gone", key.worker);
+                let note = format!("worker {} has drained, and its pod has ended", key.worker);
                 pair_of_events(key, drain.pod, lookup, EventReason::DrainCompleted, &note)
             }
             Notice::EpochAhead { worker, seen } => {
                 let note = format!(
-                    "the agent of worker {} has seen epoch {seen}, which the leader's store does \
-                     not know: it accepts no lower epoch, so it cannot be served",
+                    "the agent of worker {} has seen epoch {seen}, which is above the leader's: it \
+                     accepts no lower epoch, so no leader with one can serve it",
                     worker.worker
                 );
                 pod_and_fleet_events(worker, lookup, EventReason::EpochAhead, &note)
             }
             Notice::Offence { worker, rule } => {
-                let note = format!("the agent of worker {} broke a rule: {rule}", worker.worker);
+                let note = format!(
+                    "the agent of worker {} broke a rule of the protocol and was disconnected: \
+                     {rule}; report this with the logs of the agent and the leader",
+                    worker.worker
+                );
                 pod_and_fleet_events(worker, lookup, EventReason::AgentMisbehaved, &note)
             }
             Notice::Deposed(_) => {
@@ -220,7 +226,7 @@ impl WorkerEvents {
 
     /// The events of drains that have just passed their deadline.
     fn overdue(&mut self, lookup: &impl Lookup, now: Moment) -> Vec<NewEvent> {
-        let mut happenings = Vec::new();
+        let mut events = Vec::new();
         for (key, drain) in &mut self.drains {
             let Some((_, deadline)) = lookup.fleet(key) else { continue };
             if drain.is_overdue || now.since(drain.since) < deadline {
@@ -228,9 +234,12 @@ impl WorkerEvents {
             }
             drain.is_overdue = true;
             let (worker, seconds) = (&key.worker, deadline.as_secs());
-            let note = format!("worker {worker} has been draining for longer than {seconds} s");
+            let note = format!(
+                "worker {worker} has been draining for longer than {seconds} s (drain.deadline): \
+                 its jobs still run; end them, or raise the deadline"
+            );
             let pod = drain.pod.clone();
-            happenings.extend(pair_of_events(
+            events.extend(pair_of_events(
                 key,
                 pod,
                 lookup,
@@ -238,7 +247,7 @@ impl WorkerEvents {
                 &note,
             ));
         }
-        happenings
+        events
     }
 }
 
@@ -269,7 +278,7 @@ fn pair_of_events(
     events.into_iter().flatten().collect()
 }
 
-/// Records the events of a kind of objects.
+/// Records the events of fleets.
 #[derive(Debug)]
 pub(super) struct FleetEvents {
     events: EventRecorder,
@@ -280,7 +289,7 @@ impl FleetEvents {
         Self { events }
     }
 
-    /// A step of a drain.
+    /// Records a step of a drain.
     pub(super) fn drain_progress(&self, fleet: &Fleet, pod: &PodFacts, progress: DrainProgress) {
         let name = &pod.pod.name;
         match progress {
@@ -291,8 +300,8 @@ impl FleetEvents {
             DrainProgress::Overdue => {
                 let deadline = fleet.drain_deadline().as_secs();
                 let note = format!(
-                    "worker {name} has been draining for longer than {deadline} s; no pod is \
-                     killed"
+                    "worker {name} has been draining for longer than {deadline} s \
+                     (drain.deadline): its pod is not killed while jobs run; end them, or raise the deadline"
                 );
                 self.record_for_pod_and_fleet(
                     fleet,
@@ -304,7 +313,7 @@ impl FleetEvents {
         }
     }
 
-    /// What blocks a fleet's rollout or scale-in; recorded once.
+    /// Records once what blocks a fleet's rollout or scale-in.
     pub(super) fn rollout_blocked(
         &self,
         state: &mut ReconcilerState,
@@ -322,12 +331,12 @@ impl FleetEvents {
         }
     }
 
-    /// Why a fleet's workload is refused.
+    /// Records why a fleet's workload is rejected.
     pub(super) fn workload_rejected(&self, fleet: &Fleet, why: &str) {
         self.record_for_fleet(fleet, None, EventReason::WorkloadRejected, why);
     }
 
-    /// An action that succeeded.
+    /// Records an action that succeeded.
     pub(super) fn action_done(&self, fleet: &Fleet, action: &Action) {
         if let Some((reason, note)) = &action.event {
             self.record_for_fleet(fleet, None, *reason, note);
@@ -351,7 +360,7 @@ impl FleetEvents {
         }
     }
 
-    /// That a scale-in begins.
+    /// Records that a scale-in starts.
     pub(super) fn scale_in_started(&self, fleet: &Fleet, note: &str) {
         self.record_for_fleet(fleet, None, EventReason::ScaleInStarted, note);
     }
@@ -400,7 +409,7 @@ mod tests {
 
     use super::*;
 
-    /// Pods by this name are there, and drained by the operator where it begins with "marked".
+    /// Every pod exists. The operator drains pods whose name starts with "marked".
     struct FakeLookup;
 
     fn reference(kind: &str, name: &str) -> ObjectReference {
@@ -428,7 +437,7 @@ mod tests {
         Moment(seconds * 1_000_000_000)
     }
 
-    /// The reason and the kinds that the events are about.
+    /// The reason and the kind of the object of each event.
     fn words(events: &[NewEvent]) -> Vec<(EventReason, &str)> {
         let word = |it| {
             let NewEvent { reason, regarding, .. }: &NewEvent = it;
@@ -442,27 +451,27 @@ mod tests {
     }
 
     #[test]
-    fn a_drain_that_nobody_here_ordered_is_told_from_its_start_to_its_end() {
+    fn records_every_step_of_a_drain_that_the_operator_did_not_order() {
         let mut worker_events = WorkerEvents::default();
         let started = Notice::DrainStarted(key("a"));
-        let told = worker_events.events_for(&started, &FakeLookup, at(0));
-        assert_eq!(words(&told), both(EventReason::DrainStarted));
+        let events = worker_events.events_for(&started, &FakeLookup, at(0));
+        assert_eq!(words(&events), both(EventReason::DrainStarted));
         assert_eq!(
-            told[0].related.as_ref().and_then(|it| it.kind.as_deref()),
+            events[0].related.as_ref().and_then(|it| it.kind.as_deref()),
             Some("WorkerCluster")
         );
         assert_eq!(worker_events.events_for(&started, &FakeLookup, at(1)), []);
         assert_eq!(worker_events.overdue(&FakeLookup, at(59)), []);
-        let told = worker_events.overdue(&FakeLookup, at(60));
-        assert_eq!(words(&told), both(EventReason::DrainDeadlineExceeded));
+        let events = worker_events.overdue(&FakeLookup, at(60));
+        assert_eq!(words(&events), both(EventReason::DrainDeadlineExceeded));
         assert_eq!(worker_events.overdue(&FakeLookup, at(90)), []);
-        let told = worker_events.events_for(&Notice::Gone(key("a")), &FakeLookup, at(99));
-        assert_eq!(words(&told), both(EventReason::DrainCompleted));
+        let events = worker_events.events_for(&Notice::Gone(key("a")), &FakeLookup, at(99));
+        assert_eq!(words(&events), both(EventReason::DrainCompleted));
         assert_eq!(worker_events.events_for(&Notice::Gone(key("a")), &FakeLookup, at(99)), []);
     }
 
     #[test]
-    fn a_drain_that_the_operator_ordered_is_told_by_it() {
+    fn leaves_drains_of_the_operator_to_its_own_events() {
         let mut worker_events = WorkerEvents::default();
         assert_eq!(
             worker_events.events_for(&Notice::DrainStarted(key("marked-a")), &FakeLookup, at(0)),
@@ -476,20 +485,20 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_is_lost_and_found_and_an_ordinary_one_just_joins() {
+    fn records_lost_and_found_workers_but_not_ordinary_joins() {
         let mut worker_events = WorkerEvents::default();
         let joined = Notice::Joined(key("a"));
         assert_eq!(worker_events.events_for(&joined, &FakeLookup, at(0)), []);
-        let told = worker_events.events_for(&Notice::Lost(key("a")), &FakeLookup, at(1));
-        assert_eq!(words(&told), both(EventReason::WorkerLost));
+        let events = worker_events.events_for(&Notice::Lost(key("a")), &FakeLookup, at(1));
+        assert_eq!(words(&events), both(EventReason::WorkerLost));
         assert_eq!(
             words(&worker_events.events_for(&joined, &FakeLookup, at(2))),
             both(EventReason::WorkerFound)
         );
         assert_eq!(worker_events.events_for(&joined, &FakeLookup, at(3)), []);
         let notice = Notice::GivenUp { worker: key("a"), after: Duration::from_secs(3600) };
-        let told = worker_events.events_for(&notice, &FakeLookup, at(9));
-        assert_eq!(words(&told), both(EventReason::WorkerGivenUp));
-        assert!(told[0].note.contains("lost for 1h,"), "{}", told[0].note);
+        let events = worker_events.events_for(&notice, &FakeLookup, at(9));
+        assert_eq!(words(&events), both(EventReason::WorkerGivenUp));
+        assert!(events[0].note.contains("lost for 1h,"), "{}", events[0].note);
     }
 }

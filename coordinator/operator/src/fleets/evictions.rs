@@ -32,7 +32,7 @@ impl IdleTracker {
             return (it.pod.is_active() && it.is_busy() && !it.pod.busy).then_some(true);
         }
         let since = *self.0.entry(uid.clone()).or_insert(now);
-        // A drained worker gets nothing new: there is nothing to wait for.
+        // A drained worker gets no new jobs, so its label is removed at once.
         (it.is_drained() || now.since(since) >= IDLE_AFTER).then_some(false)
     }
 

@@ -78,7 +78,7 @@ pub(crate) fn pod(words: &str) -> WorkerPod {
     let mut it =
         WorkerPod { pod: Arc::new(bare(&name)), drain_reason: None, view: Some(view(&name)) };
     for word in words {
-        let facts = Arc::get_mut(&mut it.pod).expect("nobody else has it");
+        let facts = Arc::get_mut(&mut it.pod).expect("the only reference");
         let mut view = it.view.as_mut();
         let (word, value) = word.split_once('=').unwrap_or((word, ""));
         let number = || value.parse().expect("a number");
@@ -116,7 +116,7 @@ pub(crate) fn pod(words: &str) -> WorkerPod {
             }
             ("began", _) => facts.streams = Some(value.into()),
             ("labelled", _) => facts.busy = true,
-            (word, _) => panic!("what is {word}?"),
+            (word, _) => panic!("unknown word {word:?}"),
         }
     }
     it
@@ -125,7 +125,7 @@ pub(crate) fn pod(words: &str) -> WorkerPod {
 /// Pods of a StatefulSet: their ordinals are the ends of their names.
 pub(super) fn ordinal_pod(words: &str) -> WorkerPod {
     let mut it = pod(words);
-    let facts = Arc::get_mut(&mut it.pod).expect("nobody else has it");
+    let facts = Arc::get_mut(&mut it.pod).expect("the only reference");
     let owner = facts.owner.as_mut().expect("an owner");
     (owner.kind, owner.name) = ("StatefulSet".into(), "ci".into());
     let (_, ordinal) = facts.pod.name.rsplit_once('-').expect("an ordinal");

@@ -20,7 +20,7 @@ pub(super) enum Fleet {
 
 impl Fleet {
     /// Every fleet by its name. If a WorkerCluster and a WorkerClass have the same name, the
-    /// WorkerCluster has it.
+    /// WorkerCluster wins.
     pub(super) fn all(objects: &Objects) -> impl Iterator<Item = (&ClusterName, Self)> {
         let clusters = objects.clusters.iter();
         let clusters = clusters.map(|(name, it)| (name, Self::Cluster(Arc::clone(&it.object))));
@@ -143,7 +143,7 @@ mod tests {
     use leasehold_platform_kube::desired::CachedObject;
 
     #[test]
-    fn of_two_of_one_name_the_cluster_has_it() {
+    fn a_name_shared_with_a_class_belongs_to_the_cluster() {
         let mut objects = Objects::default();
         let class = fixtures::class(json!({ "capacity": 15, "maxReplicas": 5 }));
         let seen = CachedObject { object: class, generation: 1, problems: Vec::new() };

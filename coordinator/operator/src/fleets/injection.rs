@@ -26,9 +26,9 @@ use crate::events::{EventReason, NewEvent};
 
 /// How often pods are counted.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Pods without an agent that are remembered as reported.
+/// The most pods without an agent that are remembered as reported.
 const REPORTED_MAX: usize = 10_000;
-/// Pods that a cluster's counts name.
+/// The most pods that a cluster's counts name.
 const NAMED_MAX: usize = 5;
 
 /// The agents of each cluster's pods.
@@ -54,7 +54,7 @@ pub(crate) struct InjectionCounts {
 enum InjectionState {
     /// Its agent is the one that it would get now.
     Current,
-    /// It has none.
+    /// It has no agent.
     Missing,
     /// It would get this image now.
     Outdated(String),

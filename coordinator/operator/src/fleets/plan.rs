@@ -19,7 +19,7 @@ use super::workload::{self, WorkloadFacts, WorkloadRole, WorkloadState, Workload
 use super::{drains, template};
 use crate::events::EventReason;
 
-/// What a plan is made from.
+/// The input of a plan.
 pub(super) struct FleetInput<'a> {
     pub(super) fleet: &'a Fleet,
     /// Its name in the core.
@@ -36,7 +36,7 @@ pub(super) struct FleetInput<'a> {
     pub(super) now: Moment,
 }
 
-/// What to do for a fleet.
+/// The plan for a fleet.
 #[derive(Debug, Default)]
 pub(super) struct FleetPlan {
     /// Workers whose drain to order.
@@ -49,7 +49,7 @@ pub(super) struct FleetPlan {
     pub(super) scale_in_started: Option<String>,
     /// The state of the workload.
     pub(super) state: Option<WorkloadState>,
-    /// What blocks a rollout or a scale-in.
+    /// The reason that blocks a rollout or a scale-in.
     pub(super) blocked: Option<String>,
     /// Why the workload cannot even be sent to the API server.
     pub(super) refused: Option<String>,
@@ -213,7 +213,7 @@ fn action_for_pod(
     goes.then(|| ActionKind::DeletePod(pod()))
 }
 
-/// The server-side apply of the workload, where one is due.
+/// The server-side apply of the workload, if one is due.
 fn apply(
     fleet: &Fleet,
     target: &WorkloadTarget,

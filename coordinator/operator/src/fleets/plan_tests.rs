@@ -69,7 +69,7 @@ fn words(plan: &FleetPlan) -> Vec<String> {
 }
 
 #[test]
-fn a_workload_that_is_not_there_is_made() {
+fn creates_a_missing_workload() {
     let mut state = ReconcilerState::default();
     let made = plan_for(8, None, &[], &mut state);
     assert_eq!(words(&made), ["apply 4"]);
@@ -78,7 +78,7 @@ fn a_workload_that_is_not_there_is_made() {
 }
 
 #[test]
-fn what_was_applied_is_not_applied_again_until_somebody_changes_it() {
+fn applies_again_only_after_a_change_by_others() {
     let mut state = ReconcilerState::default();
     let made = plan_for(8, None, &[], &mut state).actions.remove(0);
     let ActionKind::Apply(body) = made.kind else { panic!("{made:?}") };
@@ -107,7 +107,7 @@ fn what_was_applied_is_not_applied_again_until_somebody_changes_it() {
 }
 
 #[test]
-fn a_workload_is_written_only_as_it_was_looked_at() {
+fn writes_a_workload_only_at_the_version_that_was_read() {
     // More pods, a new template, or neither: the look may be an old one, and there may be more.
     let older = WorkloadFacts { digest: Some("older".into()), ..applied(8, 4) };
     for (jobs, seen) in [(12, applied(8, 4)), (8, older), (8, applied(8, 4))] {
@@ -122,7 +122,7 @@ fn a_workload_is_written_only_as_it_was_looked_at() {
 }
 
 #[test]
-fn somebody_elses_workload_is_left_as_it_is() {
+fn leaves_a_workload_of_another_owner_unchanged() {
     let other =
         WorkloadFacts { controller: Some("other".into()), ..facts(WorkloadKind::Deployment, 1) };
     let plan = plan_for(8, Some(other), &[], &mut ReconcilerState::default());
@@ -131,7 +131,7 @@ fn somebody_elses_workload_is_left_as_it_is() {
 }
 
 #[test]
-fn nothing_is_made_of_a_cluster_that_is_being_deleted() {
+fn creates_nothing_for_a_cluster_being_deleted() {
     let mut cluster = fixtures::cluster_object(spec(8));
     let time = k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
     cluster.metadata.deletion_timestamp = Some(time(k8s_openapi::jiff::Timestamp::UNIX_EPOCH));
@@ -158,7 +158,7 @@ fn applied(jobs: u32, replicas: u32) -> WorkloadFacts {
 }
 
 #[test]
-fn a_scale_in_goes_step_by_step_and_only_then_lowers_the_replicas() {
+fn a_scale_in_marks_drains_and_then_lowers_the_replicas() {
     let mut state = ReconcilerState::default();
     let of_two =
         |pods: &[&str], state: &mut ReconcilerState| plan_for(2, Some(applied(2, 2)), pods, state);
@@ -184,7 +184,7 @@ fn a_scale_in_goes_step_by_step_and_only_then_lowers_the_replicas() {
 }
 
 #[test]
-fn a_new_template_and_fewer_replicas_are_not_written_at_once() {
+fn does_not_write_a_new_template_with_fewer_replicas() {
     let pods = ["a jobs=1 labelled", "b scale-in absent cost"];
     let old = WorkloadFacts { digest: Some("older".into()), ..applied(2, 2) };
     let plan = plan_for(2, Some(old), &pods, &mut ReconcilerState::default());
@@ -192,7 +192,7 @@ fn a_new_template_and_fewer_replicas_are_not_written_at_once() {
 }
 
 #[test]
-fn a_scale_in_that_waits_for_a_stuck_rollout_says_so() {
+fn reports_a_scale_in_blocked_by_a_stuck_rollout() {
     let mixed = ["a jobs=1 labelled", "b hash=old scale-in absent cost"];
     let stuck = WorkloadFacts { stuck: Some("too late".into()), updated: 1, ..applied(2, 2) };
     let plan = plan_for(2, Some(stuck), &mixed, &mut ReconcilerState::default());
@@ -207,7 +207,7 @@ fn a_scale_in_that_waits_for_a_stuck_rollout_says_so() {
 }
 
 #[test]
-fn a_drained_pod_that_is_no_victim_any_more_is_replaced() {
+fn replaces_a_drained_pod_that_scale_in_no_longer_removes() {
     let pods = ["a jobs=1 labelled", "b scale-in absent"];
     let plan = plan_for(4, Some(applied(4, 2)), &pods, &mut ReconcilerState::default());
     assert_eq!(words(&plan), ["apply 2", "replace b"]);
@@ -233,7 +233,7 @@ fn workers_on_a_cordoned_node_are_drained_and_replaced() {
 }
 
 #[test]
-fn a_worker_whose_drain_was_ordered_by_hand_is_replaced() {
+fn replaces_a_worker_drained_through_the_admin_api() {
     let one = |words_of: &str| {
         let plan = plan_for(2, Some(applied(2, 1)), &[words_of], &mut ReconcilerState::default());
         words(&plan).into_iter().filter(|it| !it.starts_with("apply")).collect::<Vec<_>>()
@@ -244,7 +244,7 @@ fn a_worker_whose_drain_was_ordered_by_hand_is_replaced() {
 }
 
 #[test]
-fn a_drain_beyond_its_deadline_is_told_once_and_nothing_is_killed() {
+fn reports_an_overdue_drain_once_and_kills_nothing() {
     let mut state = ReconcilerState::default();
     let cluster = fixtures::cluster(json!({
         "maxJobs": 2, "maxJobsPerWorker": 2, "template": {}, "drain": { "deadline": "1s" },
@@ -261,7 +261,7 @@ fn a_drain_beyond_its_deadline_is_told_once_and_nothing_is_killed() {
 }
 
 #[test]
-fn the_busy_label_is_written_at_once_and_struck_after_ten_idle_seconds() {
+fn sets_the_busy_label_at_once_and_removes_it_after_ten_idle_seconds() {
     let mut state = ReconcilerState::default();
     let cluster = fixtures::cluster(json!({ "maxJobs": 2, "maxJobsPerWorker": 2 }));
     let mut at = |millis: u64, pod: &str| {
@@ -281,7 +281,7 @@ fn the_busy_label_is_written_at_once_and_struck_after_ten_idle_seconds() {
 }
 
 #[test]
-fn a_worker_whose_pod_ends_is_drained_at_once_whoever_ended_it() {
+fn drains_the_worker_of_a_terminating_pod_at_once() {
     let mut state = ReconcilerState::default();
     let workload = || Some(facts(WorkloadKind::Deployment, 2));
     let worker_pods =
@@ -291,7 +291,7 @@ fn a_worker_whose_pod_ends_is_drained_at_once_whoever_ended_it() {
     assert_eq!(ordered, ["a"]);
 }
 
-/// A class of capacity 15 with a request of 30, as it stands with this scale.
+/// A class of capacity 15 with a request of 30, at this scale.
 fn class_turn(scale: DesiredScale, replicas: Option<u32>, pods: &[&str]) -> FleetPlan {
     let spec = json!({ "capacity": 15, "maxReplicas": 5, "template": { "spec": {} } });
     let class = Fleet::Class(fixtures::class(spec));
@@ -329,7 +329,7 @@ fn class_scale(replicas: u32, removable: &[&str]) -> DesiredScale {
 }
 
 #[test]
-fn a_class_makes_its_workload_and_says_why_it_is_so_large() {
+fn creates_the_workload_of_a_class_and_explains_its_size() {
     let made = class_turn(class_scale(3, &[]), None, &[]);
     assert_eq!(words(&made), ["apply 3"]);
     let ActionKind::Apply(body) = &made.actions[0].kind else { panic!("{made:?}") };
@@ -339,13 +339,13 @@ fn a_class_makes_its_workload_and_says_why_it_is_so_large() {
     assert_eq!(labels["leasehold.dev/cluster"], "ci");
     let larger = class_turn(class_scale(3, &[]), Some(2), &["a load=15", "b load=15"]);
     let (reason, note) = larger.actions[0].event.clone().unwrap();
-    let told = "Deployment ci had 2 replicas and has 3 now (request 30, capacity 15, target 70%: \
+    let note_wanted = "Deployment ci had 2 replicas and has 3 now (request 30, capacity 15, target 70%: \
                 3 workers)";
-    assert_eq!((reason, note.as_str()), (EventReason::ScaledOut, told));
+    assert_eq!((reason, note.as_str()), (EventReason::ScaledOut, note_wanted));
 }
 
 #[test]
-fn a_class_drains_whom_it_can_spare_before_its_replicas_fall() {
+fn drains_removable_workers_before_lowering_replicas_of_a_class() {
     let pods = ["a load=15", "b load=15", "c load=5"];
     let none = class_turn(class_scale(2, &[]), Some(3), &pods);
     assert_eq!(words(&none), ["apply 3"]);
@@ -354,10 +354,10 @@ fn a_class_drains_whom_it_can_spare_before_its_replicas_fall() {
     assert_eq!(none.blocked, None);
     let drain_marks = class_turn(class_scale(2, &["c"]), Some(3), &pods);
     assert_eq!(words(&drain_marks), ["apply 3", "mark c scale-in"]);
-    let told = drain_marks.scale_in_started.unwrap();
+    let note = drain_marks.scale_in_started.unwrap();
     assert!(
-        told.contains("3 replicas, 1 too many: those workers drain first (request 30"),
-        "{told}"
+        note.contains("3 replicas, 1 too many: those workers drain first (request 30"),
+        "{note}"
     );
     let serves = ["a load=15", "b load=15", "c load=5 scale-in drains"];
     assert_eq!(words(&class_turn(class_scale(2, &[]), Some(3), &serves)), ["apply 3"]);

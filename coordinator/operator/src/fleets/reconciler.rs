@@ -34,7 +34,7 @@ use super::workload::{self, WorkloadFacts};
 use super::{Context, Workloads, drains, evictions};
 use crate::workqueue::WorkQueue;
 
-/// The interval between the starts of two batches.
+/// The interval from the start of one batch to the start of the next.
 const RECONCILE_INTERVAL: Duration = Duration::from_millis(250);
 /// The interval between two reads of all streams of sets with `refresh: Restart`, and of all
 /// classes.
@@ -78,11 +78,11 @@ struct FleetSnapshot {
     scale: DesiredScale,
 }
 
-/// Which workers the core is asked to spare.
+/// The workers of which the core is asked whether they can be removed.
 enum RemovableQuery {
     /// Any workers of a class.
     Any(ClusterName),
-    /// This worker, where there is one.
+    /// This worker, if any.
     One(Option<WorkerKey>),
 }
 
@@ -132,7 +132,7 @@ impl FleetReconciler {
             Fleet::all(&objects).for_each(|(name, _)| self.queue.add(name.clone(), now));
             let names = self.queue.take_due(now);
             let workers = self.workers(names.clone()).await?;
-            // What a batch leaves undone is found again in the next one.
+            // The next batch continues with the remaining work.
             names.iter().for_each(|name| self.queue.done(name));
             let Some(workers) = workers else {
                 self.queue.clear();
@@ -156,7 +156,7 @@ impl FleetReconciler {
         }
     }
 
-    /// What the core knows of the workers of these fleets; none where this replica does not lead.
+    /// The core's workers of these fleets; `None` if this replica does not lead.
     async fn workers(&self, names: Vec<ClusterName>) -> Result<Option<Workers>, Stopped> {
         let asked = self.context.handle.ask(move |core, now| match core.leadership() {
             Leadership::StandsBy(_) => None,
@@ -282,7 +282,7 @@ impl FleetReconciler {
             return Ok(());
         }
         let of_case = |snapshot: &&mut FleetSnapshot| match &snapshot.workload {
-            // It gives none before its top.
+            // A StatefulSet removes only its highest ordinal.
             Some(facts) if facts.kind == WorkloadKind::StatefulSet => RemovableQuery::One(
                 scale_in::next_stateful_set_pod(&snapshot.worker_pods).map(|it| it.key.clone()),
             ),
@@ -358,7 +358,7 @@ impl FleetReconciler {
         (name, fleet, plan)
     }
 
-    /// Shows the states of the workloads to the writer of statuses.
+    /// Publishes the states of the workloads to the writer of statuses.
     fn publish(
         &self,
         objects: &Objects,

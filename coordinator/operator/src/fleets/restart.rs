@@ -2,8 +2,8 @@
 //! streams have changed and they cannot reload.
 //!
 //! An annotation of each pod has a digest of its streams at its start. It is compared only while no
-//! stream moves and every worker is present: streams that others own while a pod is absent are no
-//! change. So restarts end where the plan for all workers is stable, as with the policy
+//! stream moves and every worker is present: streams that others own while a pod is absent do not
+//! count as a change. So restarts end where the plan for all workers is stable, as with the policy
 //! `Contiguous` on a StatefulSet; elsewhere they stop after one restart per pod.
 
 use std::collections::BTreeMap;
@@ -52,7 +52,7 @@ pub(super) fn is_restart_requested(it: &WorkerPod) -> bool {
 }
 
 impl StreamOwnership {
-    /// What the core knows of these sets.
+    /// The core's view of these sets.
     pub(super) fn of(core: &Core, sets: &[SetName]) -> Self {
         let mut ownership = Self { is_settled: true, ..Self::default() };
         for name in sets {
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_pod_began_with_is_noted_first() {
+    fn records_the_streams_of_a_new_pod_before_any_restart() {
         let decided =
             decide(&ownership(&[("a", 1)]), 1, &worker_pods(&["a"]), &mut RestartRound::default());
         assert_eq!(decided.record, [(0, "0000000000000001".to_owned())]);
@@ -166,16 +166,16 @@ mod tests {
         for away in ["restart", "restart drains", "going", "absent", "lost", "drains"] {
             assert_eq!(decide(&ownership, 3, &began(away), &mut round).restart, None, "{away}");
         }
-        let anew = worker_pods(&[
+        let restarted = worker_pods(&[
             "a began=000000000000001a",
             "b began=000000000000001b",
             "c began=0000000000000003",
         ]);
-        assert_eq!(decide(&ownership, 3, &anew, &mut round).restart, Some(2));
+        assert_eq!(decide(&ownership, 3, &restarted, &mut round).restart, Some(2));
     }
 
     #[test]
-    fn nothing_is_recovered_while_anything_moves() {
+    fn restarts_no_pod_while_streams_move() {
         let moving = StreamOwnership { is_settled: false, ..ownership(&[("a", 2)]) };
         let worker_pods = worker_pods(&["a began=0000000000000001"]);
         assert_eq!(
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn restarts_that_come_to_no_rest_stop() {
+    fn stops_after_one_restart_per_pod_if_streams_still_differ() {
         let worker_pods = worker_pods(&["a began=0000000000000001", "b began=0000000000000001"]);
         let mut ownership = ownership(&[("a", 2), ("b", 1)]);
         let mut round = RestartRound::default();

@@ -1,4 +1,4 @@
-//! Scale-in, pod by pod: who is chosen, who drains, and when the replicas fall.
+//! Scale-in, pod by pod: which pods are chosen and drained, and when the replicas are lowered.
 
 use super::*;
 use crate::fleets::fixtures::{facts, ordinal_pod, pod};
@@ -63,26 +63,26 @@ fn stateful_set(replicas: u32, desired: u32, pods: &[&str]) -> Decided {
 }
 
 #[test]
-fn idle_workers_go_first_and_of_them_the_newest() {
+fn removes_idle_workers_first_newest_before_oldest() {
     let pods = ["a jobs=2 age=4", "b age=3", "c jobs=1 age=2", "d age=1"];
     assert_eq!(deployment(4, 3, &pods), decided(&["d"], &[], 4));
     assert_eq!(deployment(4, 1, &pods), decided(&["b", "c", "d"], &[], 4));
 }
 
 #[test]
-fn pods_that_are_not_ready_and_run_nothing_go_before_idle_ones() {
+fn removes_unready_pods_without_jobs_before_idle_ones() {
     let pods = ["a", "b pending absent", "c unready", "d streams=1"];
     assert_eq!(deployment(4, 2, &pods).mark, ["b", "c"]);
     assert_eq!(deployment(4, 1, &pods).mark, ["a", "b", "c"]);
 }
 
 #[test]
-fn a_worker_of_which_nobody_knows_how_much_it_runs_is_no_idle_one() {
+fn a_worker_with_unknown_jobs_does_not_count_as_idle() {
     assert_eq!(deployment(2, 1, &["a unknown", "b jobs=1"]).mark, ["b"]);
 }
 
 #[test]
-fn the_replicas_fall_when_a_victim_has_drained_and_its_cost_is_written() {
+fn lowers_replicas_after_the_drain_and_the_deletion_cost() {
     let draining = ["a jobs=1", "b", "c scale-in drains jobs=1", "d scale-in drains jobs=1"];
     assert_eq!(deployment(4, 2, &draining), decided(&[], &[], 4));
     let one = ["a jobs=1", "b", "c scale-in drains jobs=0", "d scale-in drains jobs=1"];
@@ -92,18 +92,18 @@ fn the_replicas_fall_when_a_victim_has_drained_and_its_cost_is_written() {
 }
 
 #[test]
-fn a_drained_worker_that_has_streams_stays() {
+fn keeps_a_draining_worker_that_still_has_streams() {
     let pods = ["a", "b scale-in drains jobs=0 streams=1"];
     assert_eq!(deployment(2, 1, &pods), decided(&[], &[], 2));
 }
 
 #[test]
-fn a_victim_that_is_not_told_to_drain_yet_stays() {
+fn keeps_a_marked_worker_before_its_drain_is_ordered() {
     assert_eq!(deployment(2, 1, &["a", "b scale-in jobs=0"]), decided(&[], &[], 2));
 }
 
 #[test]
-fn what_is_seen_late_makes_the_replicas_fall_once_only() {
+fn a_late_watch_event_lowers_the_replicas_only_once() {
     // The replicas fell to 3, and the removed pod is still visible.
     let stale = ["a jobs=1", "b", "c scale-in absent cost", "d scale-in drains jobs=1"];
     assert_eq!(deployment(3, 2, &stale), decided(&[], &[], 3));
@@ -112,7 +112,7 @@ fn what_is_seen_late_makes_the_replicas_fall_once_only() {
 }
 
 #[test]
-fn replicas_without_pods_fall_at_once() {
+fn lowers_replicas_without_pods_at_once() {
     let mut facts = facts(WorkloadKind::Deployment, 4);
     facts.pods = 2;
     facts.updated = 2;
@@ -121,7 +121,7 @@ fn replicas_without_pods_fall_at_once() {
 }
 
 #[test]
-fn pods_that_are_not_seen_are_not_risked() {
+fn does_not_scale_in_while_pods_are_unknown() {
     let own_pods = [pod("a scale-in absent cost")];
     let decided = of(&facts(WorkloadKind::Deployment, 4), 1, &own_pods);
     assert!(decided.waits);
@@ -129,7 +129,7 @@ fn pods_that_are_not_seen_are_not_risked() {
 }
 
 #[test]
-fn pods_that_are_on_their_way_out_stand_for_none_that_are_not_seen() {
+fn terminating_pods_do_not_count_as_known_pods() {
     // Three pods run, and one of them is not visible: the terminating one is another.
     let mut facts = facts(WorkloadKind::Deployment, 3);
     let own_pods = [pod("a jobs=1"), pod("b scale-in absent cost"), pod("c going")];
@@ -139,7 +139,7 @@ fn pods_that_are_on_their_way_out_stand_for_none_that_are_not_seen() {
 }
 
 #[test]
-fn a_busy_pod_that_its_replica_set_would_take_first_holds_the_fall() {
+fn waits_for_a_busy_pod_that_the_replica_set_removes_first() {
     let pods = ["a jobs=1 unready", "b", "c scale-in absent cost"];
     let decided = deployment(3, 2, &pods);
     assert!(decided.waits);
@@ -148,7 +148,7 @@ fn a_busy_pod_that_its_replica_set_would_take_first_holds_the_fall() {
 }
 
 #[test]
-fn a_rollout_is_waited_for_even_where_it_is_stuck() {
+fn waits_for_a_rollout_also_when_it_is_stuck() {
     let own_pods = [
         pod("a jobs=1"),
         pod("b age=2"),
@@ -166,24 +166,24 @@ fn a_rollout_is_waited_for_even_where_it_is_stuck() {
 }
 
 #[test]
-fn a_stuck_rollout_that_has_begun_no_pod_is_not_waited_for() {
+fn does_not_wait_for_a_stuck_rollout_without_new_pods() {
     let own_pods = [pod("a jobs=1"), pod("b scale-in absent cost")];
     let mut stuck = facts(WorkloadKind::Deployment, 2);
     stuck.updated = 0;
     stuck.stuck = Some("quota".into());
     assert_eq!(of(&stuck, 1, &own_pods), decided(&[], &[], 1));
-    // Its controller has not read what it is to be now.
+    // The controller has not observed the newest spec.
     stuck.generation = 2;
     assert_eq!(of(&stuck, 1, &own_pods).replicas, 2);
 }
 
 #[test]
-fn more_workers_are_there_at_once_and_nobody_is_marked() {
+fn scales_out_at_once_without_marks() {
     assert_eq!(deployment(2, 5, &["a jobs=2", "b"]), decided(&[], &[], 5));
 }
 
 #[test]
-fn victims_that_are_not_needed_any_more_are_no_victims() {
+fn ignores_marks_that_a_scale_out_made_obsolete() {
     let own_pods = [pod("a"), pod("b scale-in drains jobs=0"), pod("c scale-in drains jobs=1")];
     let decision = decide(&facts(WorkloadKind::Deployment, 3), &DesiredScale::of(3), &own_pods);
     assert_eq!(decision.victims, BTreeSet::new());
@@ -193,13 +193,13 @@ fn victims_that_are_not_needed_any_more_are_no_victims() {
 }
 
 #[test]
-fn a_stateful_set_gives_its_highest_ordinals() {
+fn removes_the_highest_ordinals_of_a_stateful_set() {
     let pods = ["ci-0", "ci-1", "ci-2 jobs=2", "ci-3 jobs=1"];
     assert_eq!(stateful_set(4, 2, &pods), decided(&["ci-2", "ci-3"], &[], 4));
 }
 
 #[test]
-fn a_stateful_set_falls_from_the_top_only() {
+fn lowers_a_stateful_set_only_from_the_highest_ordinal() {
     let below = ["ci-0", "ci-1", "ci-2 scale-in absent", "ci-3 scale-in drains jobs=1"];
     assert_eq!(stateful_set(4, 2, &below), decided(&[], &[], 4));
     let top = ["ci-0", "ci-1", "ci-2 scale-in drains jobs=1", "ci-3 scale-in absent"];
@@ -210,7 +210,7 @@ fn a_stateful_set_falls_from_the_top_only() {
 }
 
 #[test]
-fn a_stateful_set_in_a_rollout_gives_its_highest_ordinals_too() {
+fn removes_the_highest_ordinals_also_during_a_rollout() {
     let mut facts = facts(WorkloadKind::StatefulSet, 2);
     facts.updated = 1;
     facts.first_ordinal = 5;
@@ -225,7 +225,7 @@ fn class(desired: u32, removable: &[&str], pods: &[&str]) -> Decided {
 }
 
 #[test]
-fn a_class_gives_only_workers_that_can_be_spared_and_those_without_work_first() {
+fn removes_only_removable_workers_of_a_class_idle_first() {
     let pods = ["a load=20", "b load=5", "c load=0", "d load=12"];
     assert_eq!(class(2, &["c", "b"], &pods), decided(&["b", "c"], &[], 4));
     assert_eq!(class(3, &["c", "b"], &pods), decided(&["c"], &[], 4));
@@ -238,7 +238,7 @@ fn a_class_gives_only_workers_that_can_be_spared_and_those_without_work_first() 
 }
 
 #[test]
-fn pods_of_a_class_that_are_no_workers_yet_go_before_its_workers() {
+fn removes_unconnected_pods_of_a_class_before_workers() {
     let pods = ["a load=0", "b pending absent", "c load=5", "d lost load=0 jobs=0"];
     assert_eq!(class(3, &["a"], &pods).mark, ["b"]);
     assert_eq!(class(1, &["a"], &pods).mark, ["a", "b", "d"]);
@@ -246,16 +246,16 @@ fn pods_of_a_class_that_are_no_workers_yet_go_before_its_workers() {
 }
 
 #[test]
-fn nobody_more_is_chosen_before_the_core_knows_of_those_who_go() {
-    // What it says of the others counts on room that the marked one gives.
-    let told = ["a load=5", "b load=0 scale-in drains", "c load=5"];
-    assert_eq!(class(1, &["c"], &told).mark, ["c"]);
+fn chooses_no_further_worker_before_the_core_knows_the_marks() {
+    // The core still counts on the capacity of the marked worker.
+    let pods = ["a load=5", "b load=0 scale-in drains", "c load=5"];
+    assert_eq!(class(1, &["c"], &pods).mark, ["c"]);
     let untold = ["a load=5", "b load=0 scale-in", "c load=5"];
     assert_eq!(class(1, &["c"], &untold).mark, [""; 0]);
 }
 
 #[test]
-fn a_worker_that_serves_is_not_removed_by_its_replica_set() {
+fn never_lets_the_replica_set_remove_a_serving_worker() {
     let pods = ["a load=5 unready", "b scale-in absent cost"];
     let own_pods: Vec<_> = pods.iter().map(|words| pod(words)).collect();
     let waits = sparing(&facts(WorkloadKind::Deployment, 2), 1, &[], &own_pods);
@@ -263,7 +263,7 @@ fn a_worker_that_serves_is_not_removed_by_its_replica_set() {
 }
 
 #[test]
-fn a_stateful_set_of_a_class_gives_one_after_the_other_from_the_top() {
+fn removes_workers_of_a_class_one_by_one_from_the_highest_ordinal() {
     let set = |removable: &[&str], pods: &[&str]| {
         let own_pods: Vec<_> = pods.iter().map(|words| ordinal_pod(words)).collect();
         sparing(&facts(WorkloadKind::StatefulSet, count(own_pods.len())), 1, removable, &own_pods)

@@ -92,7 +92,7 @@ impl ClassDemand {
     }
 }
 
-/// Decides for a class whose workload has `current` replicas; none if there is no workload yet. No
+/// Decides for a class whose workload has `current` replicas; `None` without a workload. No
 /// worker may be removed before the core has said which ones it can spare.
 pub(super) fn decide(
     spec: &WorkerClassSpec,

@@ -43,7 +43,7 @@ fn decided(more: &Value, view: ClassView, current: Option<u32>) -> DesiredScale 
 }
 
 #[test]
-fn the_load_decides_and_the_arithmetic_is_told() {
+fn scales_by_load_and_explains_the_calculation() {
     let scale = decided(&json!({}), view(30, 2, 3), Some(2));
     assert_eq!((scale.replicas, scale.limited), (3, None));
     assert_eq!(scale.why.as_deref(), Some("request 30, capacity 15, target 70%: 3 workers"));
@@ -53,7 +53,7 @@ fn the_load_decides_and_the_arithmetic_is_told() {
 }
 
 #[test]
-fn more_than_the_most_is_a_limit_and_less_than_the_least_is_none() {
+fn only_the_upper_limit_is_reported_as_a_limit() {
     let most = decided(&json!({}), view(90, 6, 5), Some(5));
     let (reason, text) = most.limited.expect("a limit");
     assert_eq!((most.replicas, reason), (5, "TooManyReplicas"));
@@ -64,7 +64,7 @@ fn more_than_the_most_is_a_limit_and_less_than_the_least_is_none() {
 }
 
 #[test]
-fn a_number_that_somebody_gives_is_obeyed_within_the_limits() {
+fn spec_replicas_applies_within_the_limits() {
     for (given, replicas, reason) in
         [(4, 4, None), (12, 5, Some("TooManyReplicas")), (0, 1, Some("TooFewReplicas"))]
     {
@@ -87,7 +87,7 @@ fn story(more: &Value, steps: &[(u64, u32, u32, u32)]) {
 }
 
 #[test]
-fn a_class_grows_at_once_and_shrinks_when_a_whole_window_asked_for_less() {
+fn scales_out_at_once_and_in_after_a_full_window() {
     story(
         &json!({}),
         &[
@@ -105,18 +105,18 @@ fn a_class_grows_at_once_and_shrinks_when_a_whole_window_asked_for_less() {
 }
 
 #[test]
-fn a_new_leader_sees_a_whole_window_before_it_takes_anything_away() {
+fn a_new_leader_waits_a_full_window_before_scale_in() {
     story(&json!({}), &[(0, 1, 3, 3), (299, 1, 3, 3), (300, 1, 3, 1)]);
     story(&json!({ "scaling": { "stabilization": "0s" } }), &[(0, 1, 3, 1)]);
 }
 
 #[test]
-fn what_was_once_recommended_does_not_grow_a_class() {
+fn an_old_recommendation_does_not_scale_out() {
     story(&json!({}), &[(0, 5, 5, 5), (1, 2, 3, 3)]);
 }
 
 #[test]
-fn who_goes_back_to_the_built_in_scaling_begins_a_window() {
+fn returning_to_built_in_scaling_starts_a_new_window() {
     let mut window = StabilizationWindow::default();
     let built_in = spec(&json!({}));
     let given = spec(&json!({ "replicas": 4 }));
@@ -132,7 +132,7 @@ fn who_goes_back_to_the_built_in_scaling_begins_a_window() {
 }
 
 #[test]
-fn a_window_keeps_no_more_than_it_needs() {
+fn a_window_drops_recommendations_that_cannot_decide() {
     let mut window = StabilizationWindow::default();
     for second in 0..10_000 {
         let wanted = u32::try_from(second % 7).expect("a number");
@@ -142,7 +142,7 @@ fn a_window_keeps_no_more_than_it_needs() {
 }
 
 #[test]
-fn a_pipeline_that_fits_nowhere_gets_a_worker_though_all_would_fit_into_fewer() {
+fn adds_a_worker_for_a_pipeline_that_fits_on_none() {
     let waits = ClassDemand {
         view: ClassView { workers: 2, waiting: 1, short: 1, ..view(15, 2, 2) },
         away: 0,
@@ -157,7 +157,7 @@ fn a_pipeline_that_fits_nowhere_gets_a_worker_though_all_would_fit_into_fewer() 
 }
 
 #[test]
-fn workers_that_drain_and_serve_still_get_others_to_hand_over_to() {
+fn adds_workers_to_take_over_from_draining_ones() {
     let of = |current, away, leaving| {
         let demand = ClassDemand { away, marked: leaving, leaving, ..demand(view(30, 2, 3)) };
         decide(
@@ -178,7 +178,7 @@ fn workers_that_drain_and_serve_still_get_others_to_hand_over_to() {
 }
 
 #[test]
-fn a_scale_in_s_victims_are_nobody_s_reason_for_more() {
+fn workers_marked_for_scale_in_do_not_cause_a_scale_out() {
     // Also of a new leader, which knows of the scale-in by the marks alone.
     let demand = ClassDemand { marked: 1, leaving: 1, ..demand(view(15, 1, 2)) };
     let scale =
@@ -187,7 +187,7 @@ fn a_scale_in_s_victims_are_nobody_s_reason_for_more() {
 }
 
 #[test]
-fn who_is_away_is_seen_by_marks_and_by_what_they_still_hold() {
+fn counts_unavailable_pods_by_marks_and_shares() {
     let words = [
         "a load=5 node drains",
         "b load=5 restart",

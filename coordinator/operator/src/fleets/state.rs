@@ -1,5 +1,5 @@
-//! What the reconciler of fleets remembers between two reconciliations. All of it may be lost: it
-//! is read again from the objects, at the price of writes that change nothing.
+//! The state of the fleet reconciler between two reconciliations. It may be lost: the reconciler
+//! reads it again from the objects, at the cost of writes that change nothing.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,10 +22,10 @@ const REPAIR_EVERY: Duration = Duration::from_secs(60);
 /// How long an object waits after a failure.
 const RETRY_DELAYS: Delays =
     Delays { first: Duration::from_millis(500), longest: Duration::from_secs(30) };
-/// An object that was written and is not seen is written again after this time.
+/// A written object that the watch does not show is written again after this time.
 const UNSEEN_AFTER: Duration = Duration::from_millis(500);
 
-/// What is remembered.
+/// The state.
 #[derive(Debug)]
 pub(super) struct ReconcilerState {
     pub(super) idle: IdleTracker,
@@ -41,7 +41,7 @@ pub(super) struct ReconcilerState {
     pub(super) restarts: BTreeMap<ClusterName, RestartRound>,
     /// The recent recommendations for each class.
     pub(super) windows: BTreeMap<ClusterName, StabilizationWindow>,
-    /// What blocks a fleet, as its last event says.
+    /// The reason that blocks each fleet, as last recorded in an event.
     pub(super) blocked: BTreeMap<ClusterName, String>,
 }
 
@@ -94,8 +94,8 @@ impl ReconcilerState {
 }
 
 impl AppliedBodies {
-    /// Whether a body is to be applied to an object that is seen in this generation; none where
-    /// it is not seen.
+    /// Whether to apply a body to an object that the watch shows in this generation; `None` if the
+    /// watch does not show it.
     pub(super) fn is_due(
         &self,
         target: &ObjectRef,
@@ -107,14 +107,14 @@ impl AppliedBodies {
         let is_old = now.since(applied.at) >= REPAIR_EVERY;
         let is_changed = match (generation, applied.generation) {
             (Some(seen), Some(applied)) => seen > applied,
-            // Not seen yet, or gone: that is found out soon enough.
+            // The watch does not show it yet, or it was deleted: it is applied again after a while.
             (None, _) => now.since(applied.at) >= UNSEEN_AFTER,
             (Some(_), None) => false,
         };
         is_old || is_changed || applied.digest != digest(body)
     }
 
-    /// A body was applied; this came of it.
+    /// Stores the outcome of an apply.
     pub(super) fn note(
         &mut self,
         target: ObjectRef,

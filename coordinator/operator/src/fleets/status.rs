@@ -1,5 +1,5 @@
 //! Writes the statuses of WorkerClusters, WorkerClasses and StreamSets while this replica leads. A
-//! status is a function of the present facts, so no old status is ever written.
+//! status is a function of the current facts, so no old status is ever written.
 
 mod class;
 mod cluster;
@@ -77,11 +77,11 @@ pub(super) async fn run(
     let clusters = clusters(context.clone(), workloads.clone(), agents.clone());
     let classes = classes(context.clone(), workloads, agents);
     let sets = sets(context);
-    // All of them end with the driver, and with nothing else.
+    // Each of them runs until the driver ends.
     let _ = tokio::join!(clusters, classes, sets);
 }
 
-/// Shows how clusters stand.
+/// Writes the statuses of WorkerClusters.
 async fn clusters(
     context: Context,
     workloads: watch::Receiver<Workloads>,
@@ -125,7 +125,7 @@ async fn clusters(
     }
 }
 
-/// Shows how classes stand.
+/// Writes the statuses of WorkerClasses.
 async fn classes(
     context: Context,
     workloads: watch::Receiver<Workloads>,
@@ -180,7 +180,7 @@ async fn classes(
     }
 }
 
-/// The workers of a fleet that the core has; none where the term has ended meanwhile.
+/// The workers of a fleet in the core; none if the term has ended meanwhile.
 async fn workers(
     core: &mut CoreReader,
     epoch: Epoch,
@@ -192,7 +192,7 @@ async fn workers(
     Ok(same.map(|(_, workers)| workers.unwrap_or_default()))
 }
 
-/// Shows how stream sets stand.
+/// Writes the statuses of StreamSets.
 async fn sets(context: Context) -> Result<(), Stopped> {
     let mut writer: StatusWriter<StreamSet> = StatusWriter::new(context.applier.clone());
     let mut core = CoreReader::new(context.handle.clone());
@@ -243,8 +243,8 @@ async fn sets(context: Context) -> Result<(), Stopped> {
     }
 }
 
-/// The generation in force, as far as the object shows: if the newest spec is valid by itself and
-/// yet not in force, an older one may be, which only the last status knows.
+/// The generation in force, if the object shows it. If the newest spec is valid by itself but not
+/// in force, an older one may be in force, and only the last status names it.
 fn in_force(object: &impl Resource, generation: i64, problem: Option<&String>) -> Option<i64> {
     let is_newest = object.meta().generation == Some(generation);
     (problem.is_none() || !is_newest).then_some(generation)

@@ -1,6 +1,6 @@
-//! What a made workload should be, as the body of a server-side apply: only fields that the
-//! fleet's spec decides. Its template's generation grows when its pods have to be replaced, and
-//! not when there are to be more of them.
+//! The desired form of a created workload, as the body of a server-side apply: only fields that the
+//! fleet's spec decides. The generation of its template grows when pods must be replaced, and not
+//! when the workload scales.
 
 use leasehold_kube_api::names::{
     CLUSTER_LABEL, FIELD_MANAGER, GENERATION_ANNOTATION, MANAGED_BY_LABEL, TEMPLATE_DIGEST,
@@ -12,13 +12,13 @@ use super::fleet::Fleet;
 use super::workload::WorkloadFacts;
 use crate::digest::digest;
 
-/// Beyond the drain's deadline, for the agent's goodbye and the worker's own end.
+/// The time after the drain's deadline in which the agent disconnects and the worker ends.
 const GRACE_BEYOND_DRAIN_SECS: u64 = 30;
 
-/// The workload of `replicas` that `fleet` makes.
+/// The workload with `replicas` that the operator creates for `fleet`.
 ///
 /// # Errors
-/// Where the template is no object where it must be one.
+/// If a field of the template is not an object.
 pub(super) fn body(
     fleet: &Fleet,
     existing: Option<&WorkloadFacts>,
@@ -74,7 +74,7 @@ fn pod_template(fleet: &Fleet) -> Result<Map<String, Value>, String> {
     Ok(template)
 }
 
-/// The number of the template: as it was where the template is as it was, else a higher one.
+/// The generation of the template: the last one if the template is unchanged, else a higher one.
 fn generation(fleet: &Fleet, existing: Option<&WorkloadFacts>, digest: &str) -> u64 {
     let own = fleet.metadata().generation.and_then(|it| u64::try_from(it).ok()).unwrap_or(1);
     match existing {

@@ -59,7 +59,7 @@ fn a_grace_period_that_is_given_stays() {
 }
 
 #[test]
-fn a_rollouts_pace_is_as_the_cluster_says() {
+fn a_rollout_uses_the_pace_of_the_spec() {
     let mut spec = spec(8, "v1");
     spec["workload"] = json!({ "maxSurge": "50%", "maxUnavailable": 0 });
     let body = body(&cluster(spec), None, 4).unwrap();
@@ -68,7 +68,7 @@ fn a_rollouts_pace_is_as_the_cluster_says() {
 }
 
 #[test]
-fn a_stateful_set_starts_its_pods_at_once_unless_told_otherwise() {
+fn a_stateful_set_starts_its_pods_in_parallel_by_default() {
     let mut spec = spec(8, "v1");
     spec["workload"] = json!({ "kind": "StatefulSet", "serviceName": "workers" });
     let all = body(&cluster(spec.clone()), None, 4).unwrap();
@@ -82,7 +82,7 @@ fn a_stateful_set_starts_its_pods_at_once_unless_told_otherwise() {
 }
 
 #[test]
-fn the_templates_generation_grows_when_pods_have_to_be_replaced_and_only_then() {
+fn the_template_generation_grows_only_when_pods_must_be_replaced() {
     let first = seen(&body(&cluster(spec(8, "v1")), None, 4).unwrap());
     assert_eq!(first.template_generation, 7);
     let mut larger = cluster_object(spec(80, "v1"));
@@ -95,16 +95,16 @@ fn the_templates_generation_grows_when_pods_have_to_be_replaced_and_only_then() 
     let changed = Fleet::Cluster(Arc::new(changed));
     let changed = seen(&body(&changed, Some(&larger), 40).unwrap());
     assert_eq!(changed.template_generation, 9);
-    // A cluster that was made anew counts from one again; its workload does not.
-    let mut anew = cluster_object(spec(80, "v3"));
-    anew.metadata.generation = Some(1);
-    let anew = Fleet::Cluster(Arc::new(anew));
-    let anew = seen(&body(&anew, Some(&changed), 40).unwrap());
-    assert_eq!(anew.template_generation, 10);
+    // A recreated cluster starts at generation 1 again; the generation of its workload continues.
+    let mut recreated = cluster_object(spec(80, "v3"));
+    recreated.metadata.generation = Some(1);
+    let recreated = Fleet::Cluster(Arc::new(recreated));
+    let recreated = seen(&body(&recreated, Some(&changed), 40).unwrap());
+    assert_eq!(recreated.template_generation, 10);
 }
 
 #[test]
-fn a_template_that_is_no_object_is_refused_with_its_place() {
+fn rejects_a_template_that_is_not_an_object_and_names_the_field() {
     let mut spec = spec(8, "v1");
     spec["template"]["metadata"]["labels"] = json!(["app"]);
     let why = body(&cluster(spec), None, 4).unwrap_err();

@@ -51,7 +51,7 @@ impl DrainReason {
     /// The note for users.
     pub(super) fn why(self) -> &'static str {
         match self {
-            Self::ScaleIn => "fewer workers are wanted",
+            Self::ScaleIn => "fewer workers are needed",
             Self::Node => "its node is cordoned",
             Self::Restart => "its pod will be replaced",
         }

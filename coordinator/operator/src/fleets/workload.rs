@@ -23,7 +23,7 @@ pub(crate) struct WorkloadState {
     pub(crate) kind: WorkloadKind,
     /// Its name, in the fleet's namespace.
     pub(crate) name: String,
-    /// The replicas that are wanted: what maxJobs asks for, or the load of a class.
+    /// The desired replicas, from maxJobs or from the load of a class.
     pub(crate) desired: u32,
     /// The replicas that its spec asks for: more than `desired` while a scale-in drains.
     pub(crate) replicas: u32,
@@ -80,7 +80,7 @@ pub(super) struct WorkloadFacts {
     pub(super) resource_version: String,
     /// The UID of what controls it.
     pub(super) controller: Option<String>,
-    /// The fleet that it was made for, as its labels say.
+    /// The fleet in its labels, for which it was created.
     pub(super) created_for: Option<String>,
     pub(super) is_deleted: bool,
     pub(super) generation: i64,
@@ -97,9 +97,9 @@ pub(super) struct WorkloadFacts {
     pub(super) first_ordinal: u32,
     /// The fleet that the pods of its template belong to.
     pub(super) pods_cluster: Option<String>,
-    /// Whether they opt in to injection, which gives those without a cluster the only one there is.
+    /// Whether they opt in to injection, which assigns pods without the label to the only cluster.
     pub(super) pods_opt_in: bool,
-    /// Of a made one: the digest of its template, and its generation.
+    /// For a created workload: the digest and the generation of its template.
     pub(super) digest: Option<String>,
     pub(super) template_generation: u64,
 }
@@ -109,7 +109,7 @@ pub(super) fn replicas(spec: &WorkerClusterSpec) -> u32 {
     spec.max_jobs.div_ceil(spec.max_jobs_per_worker.max(1))
 }
 
-/// The workload that a fleet has; none where its pods come from elsewhere.
+/// The workload of a fleet; `None` if its pods come from elsewhere.
 pub(super) fn target(fleet: &Fleet) -> Option<WorkloadTarget> {
     if fleet.template().is_some() {
         let kind = fleet.workload().map(|workload| workload.kind).unwrap_or_default();
@@ -125,7 +125,7 @@ pub(super) fn target(fleet: &Fleet) -> Option<WorkloadTarget> {
 }
 
 impl WorkloadFacts {
-    /// What a Deployment says.
+    /// The facts of a Deployment.
     pub(super) fn of_deployment(object: &Deployment) -> Option<Self> {
         let spec = &object.spec;
         let status = object.status.clone().unwrap_or_default();
@@ -150,7 +150,7 @@ impl WorkloadFacts {
         })
     }
 
-    /// What a StatefulSet says.
+    /// The facts of a StatefulSet.
     pub(super) fn of_stateful_set(object: &StatefulSet) -> Option<Self> {
         let spec = &object.spec;
         let status = object.status.clone().unwrap_or_default();
@@ -208,7 +208,7 @@ impl WorkloadFacts {
         }
     }
 
-    /// Whether a pod is one of its own.
+    /// Whether a pod belongs to it.
     pub(super) fn owns(&self, pod: &PodFacts) -> bool {
         let Some(owner) = &pod.owner else { return false };
         match self.kind {
@@ -285,9 +285,12 @@ pub(super) fn problem(
             );
             ("WorkloadNotOwned", text)
         }),
-        (WorkloadRole::Scaled | WorkloadRole::Observed, None) => {
-            Some(("WorkloadNotFound", format!("{kind:?} {name} does not exist in this namespace")))
-        }
+        (WorkloadRole::Scaled | WorkloadRole::Observed, None) => Some((
+            "WorkloadNotFound",
+            format!(
+                "{kind:?} {name} does not exist in this namespace: create it, or correct workloadRef"
+            ),
+        )),
         (WorkloadRole::Scaled | WorkloadRole::Observed, Some(facts)) => {
             let own = fleet.name();
             let are_its_workers = match &facts.pods_cluster {
@@ -296,8 +299,8 @@ pub(super) fn problem(
             };
             (!are_its_workers).then(|| {
                 let text = format!(
-                    "the pod template of {kind:?} {name} lacks the label {CLUSTER_LABEL}: {own}: \
-                     its pods are not workers of this {}",
+                    "the pod template of {kind:?} {name} lacks the label {CLUSTER_LABEL}: {own}, \
+                     so its pods are not workers of this {}: add the label",
                     fleet.noun()
                 );
                 ("PodLabelMissing", text)

@@ -18,7 +18,7 @@ fn replicas_are_the_jobs_by_worker_rounded_up() {
 }
 
 #[test]
-fn a_cluster_makes_adopts_or_has_none() {
+fn a_cluster_creates_or_adopts_a_workload_or_has_none() {
     let sizes = |more: serde_json::Value| {
         let mut spec = json!({ "maxJobs": 4, "maxJobsPerWorker": 2 });
         spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -45,7 +45,7 @@ fn a_cluster_makes_adopts_or_has_none() {
 }
 
 #[test]
-fn a_workload_of_somebody_else_is_told_and_left() {
+fn reports_and_keeps_a_workload_of_another_owner() {
     let cluster = cluster(json!({ "maxJobs": 1, "maxJobsPerWorker": 1, "template": {} }));
     let target = target(&cluster).unwrap();
     let own = facts(WorkloadKind::Deployment, 1);
@@ -64,7 +64,7 @@ fn a_workload_of_somebody_else_is_told_and_left() {
 }
 
 #[test]
-fn an_adopted_workload_must_be_there_and_label_its_pods() {
+fn an_adopted_workload_must_exist_and_label_its_pods() {
     let found = json!({ "kind": "Deployment", "name": "web" });
     let cluster = cluster(json!({ "maxJobs": 1, "maxJobsPerWorker": 1, "workloadRef": found }));
     let target = target(&cluster).unwrap();
@@ -109,7 +109,7 @@ fn a_rollout_is_complete_when_all_pods_are_new_and_available() {
 }
 
 #[test]
-fn what_a_deployment_says_is_read() {
+fn reads_the_facts_of_a_deployment() {
     let object: Deployment = serde_json::from_value(json!({
         "metadata": {
             "name": "ci", "uid": "u", "resourceVersion": "9", "generation": 4,

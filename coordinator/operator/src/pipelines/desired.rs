@@ -1,5 +1,5 @@
 //! The objects that a pipeline should have, as a function of the Pipeline, the core's view of it
-//! and the pods: each as it is applied.
+//! and the pods: each in the form that is applied.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What a binding is to have, from shares and pods in words.
+//! The desired objects of a binding, from shares and pods in short notation.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -134,7 +134,7 @@ fn shown(binding: &DesiredBinding) -> Vec<String> {
 }
 
 #[test]
-fn a_share_is_listed_once_it_is_applied_and_drains_until_it_is_given_back() {
+fn lists_an_applied_share_and_drains_it_until_release() {
     let stage = Stage::new(&[
         ("a", "10.0.0.1"),
         ("b", "10.0.0.2"),
@@ -257,7 +257,7 @@ fn without_a_port_the_service_is_headless() {
 }
 
 #[test]
-fn what_the_api_server_adds_is_no_difference_and_what_people_change_is() {
+fn ignores_defaults_of_the_api_server_and_detects_changes_by_users() {
     let desired = binding_of(&Stage::new(&[]), &[]).service;
     let mut there = desired.clone();
     there.data["spec"]["clusterIP"] = json!("10.96.0.7");

@@ -39,7 +39,7 @@ pub(super) struct ServingPod {
     pub(super) draining: bool,
 }
 
-/// Who serves a binding: each pod once, those that take documents and those that drain.
+/// The pods that serve a binding: each once, those that accept documents and those that drain.
 pub(super) fn serving_pods(
     shares: &[ShareView],
     pod: impl Fn(&str) -> Option<Arc<PodFacts>>,
@@ -61,7 +61,7 @@ pub(super) fn serving_pods(
     found.into_values().collect()
 }
 
-/// The slices that list these pods; none where there are none. A pod stays in the slice that it is
+/// The slices that list these pods; empty without pods. A pod stays in the slice that it is
 /// in while others come and go, but for one that is full.
 pub(super) fn slice_contents(serving_pods: &[ServingPod]) -> Vec<SliceContent> {
     let mut slices: BTreeMap<(&'static str, u32), Vec<Value>> = BTreeMap::new();

@@ -11,7 +11,7 @@ use super::object_writer::ObjectError;
 use crate::conditions::ConditionReason;
 use crate::events::{EventReason, EventRecorder, NewEvent};
 
-/// Records the events of a kind of objects.
+/// Records the events of pipelines.
 #[derive(Clone, Debug)]
 pub(super) struct PipelineEvents {
     events: EventRecorder,
@@ -22,7 +22,8 @@ impl PipelineEvents {
         Self { events }
     }
 
-    /// A pipeline is in another phase. A pipeline that a new leader finds Ready causes no event.
+    /// Records a change of a pipeline's phase. A pipeline that a new leader finds Ready causes no
+    /// event.
     pub(super) fn phase_changed(
         &self,
         pipeline: &Pipeline,
@@ -34,10 +35,18 @@ impl PipelineEvents {
             PipelinePhase::Ready if from.is_none() => return,
             PipelinePhase::Ready if from == Some(to) && why.is_empty() => return,
             PipelinePhase::Ready if from == Some(to) => (EventReason::PipelineChangeWaits, ""),
-            PipelinePhase::Pending => (EventReason::PipelinePending, "it waits for workers"),
-            PipelinePhase::Plotted => (EventReason::PipelinePlotted, "its workers are chosen"),
-            PipelinePhase::Ready => (EventReason::PipelineReady, "all its bindings are ready"),
-            PipelinePhase::Broken => (EventReason::PipelineBroken, "one of its workers was lost"),
+            PipelinePhase::Pending => {
+                (EventReason::PipelinePending, "the pipeline waits for workers")
+            }
+            PipelinePhase::Plotted => {
+                (EventReason::PipelinePlotted, "the workers of the pipeline are chosen")
+            }
+            PipelinePhase::Ready => {
+                (EventReason::PipelineReady, "all bindings of the pipeline are ready")
+            }
+            PipelinePhase::Broken => {
+                (EventReason::PipelineBroken, "a worker of the pipeline was lost")
+            }
         };
         let note = if why.is_empty() { otherwise } else { why };
         self.events.record(NewEvent {
@@ -48,7 +57,7 @@ impl PipelineEvents {
         });
     }
 
-    /// An object of a pipeline cannot be written.
+    /// Records that an object of a pipeline cannot be written.
     pub(super) fn object_error(
         &self,
         pipeline: &Pipeline,
@@ -68,21 +77,20 @@ impl PipelineEvents {
     }
 }
 
-/// Why an object is not as desired, for a condition; none if it is retried and needs no user.
+/// The reason of a condition for an object that cannot be written; `None` if a retry may succeed.
 pub(super) fn why(kind: ManagedKind, name: &str, error: &ObjectError) -> Option<ConditionReason> {
     let kind = kind.name();
     match error {
         ObjectError::NameTaken => Some(ConditionReason::new(
             "NameTaken",
             format!(
-                "there is a {kind} {name} that does not belong to this pipeline: it is not \
-                 changed, and none is created in its place; delete it, or rename the pipeline or \
-                 its node"
+                "{kind} {name} exists and does not belong to this pipeline: it is not changed; \
+                 delete it, or rename the pipeline or its node"
             ),
         )),
         ObjectError::Rejected(why) => Some(ConditionReason::new(
             "ObjectRejected",
-            format!("the API server refuses {kind} {name}: {why}"),
+            format!("the API server rejects {kind} {name}: {why}; correct the Pipeline or RBAC"),
         )),
         ObjectError::Retry(_) => None,
     }

@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use super::managed_kind::{ManagedKind, belongs_to, owning_pipeline};
 use crate::digest::digest;
 
-/// What is kept of an object.
+/// The cached fields of an object.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ManagedObject {
     /// Which of the objects of its name it is.
@@ -58,7 +58,7 @@ struct Index {
 }
 
 impl ManagedObject {
-    /// What is kept of an object; none if it belongs to no pipeline.
+    /// The cached fields of an object; `None` if it belongs to no pipeline.
     pub(super) fn new(kind: ManagedKind, object: &DynamicObject) -> Option<Self> {
         let metadata = &object.metadata;
         let pipeline = owning_pipeline(metadata)?;
@@ -151,7 +151,7 @@ impl ManagedObjects {
         keys.into_iter().filter_map(object).collect()
     }
 
-    /// Takes in an object as this replica has just written it.
+    /// Stores an object that this replica has just written.
     pub(super) fn store_written(&self, kind: ManagedKind, object: &DynamicObject) {
         let (Some(managed), Some(cache)) =
             (ManagedObject::new(kind, object), self.caches.get(&kind))
@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_object_is_listed_under_the_pipeline_that_has_it_now() {
+    fn lists_an_object_under_its_current_pipeline() {
         let name = |text: &str| PipelineName::in_namespace("ns", text).expect("a name");
         let key = || (ManagedKind::Service, ObjectKey::new("ns", "service"));
         let mut index = Index::default();

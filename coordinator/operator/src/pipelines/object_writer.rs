@@ -1,4 +1,4 @@
-//! Writes one object of a pipeline: it creates what is missing, reverts other clients' changes of
+//! Writes one object of a pipeline: it creates a missing object, reverts other clients' changes of
 //! our fields, and never touches another owner's object.
 
 use kube::ResourceExt;

@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_gone_through_is_shown_once_and_in_order() {
+    fn shows_each_phase_once_and_in_order() {
         let mut history = PhaseHistory::default();
         let it = name("a");
         history.record(&it, (None, Pending));
@@ -88,7 +88,7 @@ mod tests {
         assert_eq!(
             history.take(&it, Some(Plotted), Plotted, false),
             [],
-            "it was seen before it was told"
+            "the phase was observed before its notice"
         );
         go(&mut history, &[Plotted, Broken, Pending]);
         assert_eq!(history.take(&it, Some(Plotted), Pending, true), [], "there are too many");

@@ -48,7 +48,7 @@ pub(super) struct Reconciliation {
     pub(super) name: PipelineName,
     /// The object; none if it is deleted or being deleted.
     pub(super) object: Option<CachedObject<Pipeline>>,
-    /// What the core says; none where it does not know the pipeline.
+    /// The core's view; `None` if it does not know the pipeline.
     pub(super) view: Option<PipelineView>,
     /// The phases that it has gone through since its status was written.
     pub(super) phases: Vec<PipelinePhase>,
@@ -93,7 +93,8 @@ impl Reconciliation {
                     || is_wanted(&desired, *kind, name)
             }
         };
-        // What could have been tried since the start and was not is no longer wanted.
+        // A failure whose retry was due and did not happen belongs to an object that is no longer
+        // desired.
         self.state.failures.retain(|object, retry_at| retry_at > start && own(object));
         (self.name, self.state)
     }
@@ -269,7 +270,7 @@ impl Reconciliation {
         for phase in self.phases.iter().copied().map(Some).chain([last]) {
             if let (Some(view), Some(phase)) = (&mut facts.view, phase) {
                 if Some(phase) != last {
-                    // What it waited for in a passed phase is not known.
+                    // The reason of a past phase is not known.
                     (view.phase, view.reason, view.waits) = (phase, String::new(), Vec::new());
                 } else if let Some(is) = &self.view {
                     view.clone_from(is);

@@ -1,4 +1,4 @@
-//! What is remembered of a pipeline between two reconciliations. All of it may be lost, at the
+//! The state of a pipeline between two reconciliations. All of it may be lost, at the
 //! price of a write that changes nothing.
 
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ const REFILL: Duration = Duration::from_millis(500);
 const RETRY_DELAYS: Delays =
     Delays { first: Duration::from_millis(200), longest: Duration::from_secs(30) };
 
-/// What is remembered.
+/// The state.
 #[derive(Debug)]
 pub(super) struct PipelineState {
     /// What went wrong.
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pipeline_that_never_rests_is_written_twice_a_second() {
+    fn writes_a_constantly_changing_pipeline_twice_a_second() {
         let mut state = PipelineState::default();
         let start = Moment(1_000_000_000_000);
         for _ in 0..BURST {

@@ -18,7 +18,7 @@ use crate::conditions::{
 pub(super) struct PipelineFacts {
     /// The generation of the newest spec.
     pub(super) generation: Option<i64>,
-    /// The generation of the spec in force; none where only the last status can tell.
+    /// The generation of the spec in force; `None` if only the last status has it.
     pub(super) in_force: Option<i64>,
     /// The problem of the newest spec.
     pub(super) problem: Option<String>,
@@ -124,7 +124,7 @@ fn progress(view: Option<&PipelineView>) -> (PipelineProgress, ConditionReason) 
     }
 }
 
-/// What a pipeline waits for, for a message.
+/// The text of a message about what a pipeline waits for.
 fn waits(view: &PipelineView) -> String {
     let each = view.waits.iter().map(|(class, workers)| match workers {
         0 => format!("for WorkerClass {}, which does not exist", class.parts().1),

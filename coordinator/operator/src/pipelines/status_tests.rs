@@ -1,4 +1,4 @@
-//! What the statuses of pipelines and bindings say, case by case.
+//! The statuses of pipelines and bindings, case by case.
 
 use leasehold_kube_api::status::Condition;
 use leasehold_types::{ClusterName, Load, NodeName, PipelineName, WorkerName};
@@ -95,7 +95,7 @@ fn each_state_has_its_conditions() {
 }
 
 #[test]
-fn what_a_pipeline_waits_for_is_named_and_counted() {
+fn names_and_counts_what_a_pipeline_waits_for() {
     let mut it = view(PipelinePhase::Pending);
     it.waits = vec![(class("blue"), 1), (class("green"), 3)];
     let status = status(&facts(it));
@@ -110,7 +110,7 @@ fn what_a_pipeline_waits_for_is_named_and_counted() {
 }
 
 #[test]
-fn what_somebody_has_to_see_to_is_said_and_what_runs_goes_on() {
+fn reports_problems_for_users_while_the_pipeline_runs() {
     let refused = PipelineFacts {
         generation: Some(3),
         problem: Some("spec.workers.in.next: there is no node out".into()),

@@ -1,4 +1,4 @@
-//! Who bears a token, as the API server says, and what follows from that; pure.
+//! The identity of a token, from the API server's review, and which worker it may act as; pure.
 
 use std::collections::BTreeMap;
 
@@ -11,13 +11,13 @@ use serde::Deserialize;
 
 use super::super::pods::{PodFacts, PodLookupError, PodName};
 
-/// What the names of service accounts begin with.
+/// The prefix of service accounts' usernames.
 const SERVICE_ACCOUNT: &str = "system:serviceaccount:";
-/// Where the API server says which pod a token is bound to.
+/// The extra fields of a review that name the pod of a token.
 const POD_NAME: &str = "authentication.kubernetes.io/pod-name";
 const POD_UID: &str = "authentication.kubernetes.io/pod-uid";
 
-/// Who bears a token.
+/// The user of a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Identity {
     pub(super) username: String,
@@ -33,17 +33,17 @@ pub(super) struct BoundPod {
     pub(super) uid: String,
 }
 
-/// What the API server makes of a token.
+/// The identity in the API server's review of a token.
 ///
 /// # Errors
-/// What it says against it.
+/// If the API server rejects the token, or the token has another audience.
 pub(super) fn identity_of(status: TokenReviewStatus, audience: &str) -> Result<Identity, String> {
     if status.authenticated != Some(true) {
         let error = status.error.filter(|error| !error.is_empty());
         let error = error.unwrap_or_else(|| "it is not valid".into());
         return Err(format!("the API server rejects the token: {error}"));
     }
-    // An authenticator that knows no audiences names none: its tokens are good for everything.
+    // An authenticator without audiences returns none: its tokens are valid everywhere.
     if !status.audiences.iter().flatten().any(|it| it == audience) {
         return Err(format!(
             "the token has no audience {audience:?}: request it for that audience"
@@ -59,10 +59,10 @@ pub(super) fn identity_of(status: TokenReviewStatus, audience: &str) -> Result<I
 }
 
 impl Identity {
-    /// The pod for which this identity may speak as worker `key`, by its token.
+    /// The pod of this identity's token, if it may act as worker `key`.
     ///
     /// # Errors
-    /// Why it may speak for none, or not for this one.
+    /// If the token has no pod, or belongs to another one.
     pub(super) fn pod_for(&self, key: &WorkerKey) -> Result<BoundPod, Denied> {
         let account = self.username.strip_prefix(SERVICE_ACCOUNT);
         let Some((namespace, _)) = account.and_then(|account| account.split_once(':')) else {
@@ -95,7 +95,7 @@ impl Identity {
         }
         if bound != wanted {
             return Err(Denied::Forbidden(format!(
-                "the token belongs to pod {:?}, which cannot speak for {:?}",
+                "the token belongs to pod {:?}, which cannot act as worker {:?}",
                 bound.name, wanted.name
             )));
         }
@@ -107,10 +107,10 @@ impl Identity {
     }
 }
 
-/// Whether the pod that proved itself may speak as worker `key`.
+/// Checks that the authenticated pod may act as worker `key`.
 ///
 /// # Errors
-/// Why not.
+/// If the pod does not exist, has finished, or belongs to another cluster.
 pub(super) fn check_pod(
     found: Result<&PodFacts, PodLookupError>,
     bound: &BoundPod,
@@ -130,13 +130,14 @@ pub(super) fn check_pod(
             "the token belongs to an earlier pod {namespace}/{name} (UID {uid}), which was deleted"
         )),
         PodLookupError::PredecessorMayRun => Denied::Unavailable(format!(
-            "an earlier pod {namespace}/{name} was deleted by force, and its agent is not \
-             silent yet: try again"
+            "an earlier pod {namespace}/{name} was deleted by force, and its agent may still run: \
+             try again"
         )),
     })?;
     if facts.over {
         return Err(Denied::Forbidden(format!(
-            "pod {namespace}/{name} has ended: it failed or succeeded, and holds nothing"
+            "pod {namespace}/{name} has ended (Failed or Succeeded): only a running pod can be a \
+             worker"
         )));
     }
     match &facts.cluster {
@@ -152,8 +153,8 @@ pub(super) fn check_pod(
     }
 }
 
-/// When a token ends by what it says of itself, in seconds since 1970; none where it says nothing.
-/// Only valid for a token that the API server has accepted.
+/// A token's own expiry in seconds since 1970, if it has one. Trust it only for a token that the
+/// API server has accepted.
 pub(super) fn expiry_of(token: &str) -> Option<i64> {
     #[derive(Deserialize)]
     struct Claims {

@@ -1,4 +1,4 @@
-//! What follows from the API server's answer about a token.
+//! Decisions on the API server's reviews of tokens.
 
 use leasehold_driver::access::Denied;
 use leasehold_types::{ClusterName, WorkerName};
@@ -59,15 +59,15 @@ fn bound(patch: Value, key: &leasehold_types::WorkerKey) -> Result<BoundPod, Den
 }
 
 #[test]
-fn a_token_of_the_pod_itself_is_taken() {
+fn accepts_the_token_of_the_worker_pod() {
     let key = worker("ci/builds", "w-0");
-    let bound = bound(json!({}), &key).expect("it is the pod's");
+    let bound = bound(json!({}), &key).expect("the token of the pod");
     assert_eq!(bound.uid, "uid-1");
     assert_eq!(check_pod(Ok(&pod(json!({}))), &bound, &key), Ok(()));
 }
 
 #[test]
-fn a_token_that_proves_nothing_is_refused_with_what_the_api_server_says() {
+fn rejects_an_unauthenticated_token_with_the_reason() {
     let key = worker("ci/builds", "w-0");
     for (patch, word) in [
         (json!({ "authenticated": false, "error": "token has expired" }), "token has expired"),
@@ -84,7 +84,7 @@ fn a_token_that_proves_nothing_is_refused_with_what_the_api_server_says() {
 }
 
 #[test]
-fn a_token_of_anyone_else_is_refused_and_both_are_named() {
+fn rejects_the_token_of_another_pod_and_names_both() {
     let extra = |name: &str| {
         json!({ "user": { "extra": {
         "authentication.kubernetes.io/pod-name": [name]
@@ -118,9 +118,9 @@ fn a_token_of_anyone_else_is_refused_and_both_are_named() {
 }
 
 #[test]
-fn a_pod_that_is_no_worker_of_the_cluster_is_refused() {
+fn rejects_a_pod_that_is_not_a_worker_of_the_cluster() {
     let key = worker("ci/builds", "w-0");
-    let bound = bound(json!({}), &key).expect("it is the pod's");
+    let bound = bound(json!({}), &key).expect("the token of the pod");
     let label =
         |name: Value| json!({ "metadata": { "labels": { "leasehold.dev/cluster": name } } });
     let other = pod(label(json!("nightly")));
@@ -139,12 +139,12 @@ fn a_pod_that_is_no_worker_of_the_cluster_is_refused() {
             other => panic!("{word}: {other:?}"),
         }
     }
-    let haunted = check_pod(Err(PodLookupError::PredecessorMayRun), &bound, &key);
-    assert!(matches!(haunted, Err(Denied::Unavailable(_))), "it may dial again: {haunted:?}");
+    let retried = check_pod(Err(PodLookupError::PredecessorMayRun), &bound, &key);
+    assert!(matches!(retried, Err(Denied::Unavailable(_))), "the agent may retry: {retried:?}");
 }
 
 #[test]
-fn a_token_says_when_it_ends() {
+fn reads_the_expiry_of_a_token() {
     // {"exp":1700000000}
     assert_eq!(expiry_of("e30.eyJleHAiOjE3MDAwMDAwMDB9.c2ln"), Some(1_700_000_000));
     for none in ["", "opaque", "a.b.c", "e30.e30.c2ln", "e30.!!.c2ln"] {

@@ -1,6 +1,6 @@
 //! A cache of token reviews. An accepted token is cached for minutes, and until it expires while
-//! the API server is unreachable. A rejected one is cached for seconds, so that a peer that dials
-//! in a loop does not reach the API server. Only hashes of tokens are kept.
+//! the API server is unreachable. A rejected one is cached for seconds, so that a peer that
+//! reconnects in a loop causes few reviews. Only hashes of tokens are kept.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::identity::Identity;
 const ACCEPTED_FOR: Duration = Duration::from_secs(300);
 /// How long a rejected token needs no new review.
 const REJECTED_FOR: Duration = Duration::from_secs(5);
-/// The most accepted tokens: twice the workers that a coordinator takes.
+/// The most accepted tokens: twice the most workers of a coordinator.
 const ACCEPTED_MAX: usize = 40_000;
 /// The most rejected tokens.
 const REJECTED_MAX: usize = 4_096;
@@ -47,13 +47,13 @@ struct Rejected {
 /// What the cache knows of a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum CachedReview {
-    /// It was accepted a short time ago.
+    /// It was accepted, and the review is still fresh.
     Accepted(Identity),
-    /// It was rejected a moment ago, for this reason.
+    /// It was rejected seconds ago, for this reason.
     Rejected(String),
     /// It was accepted earlier and has not expired.
     Stale(Identity),
-    /// Nothing.
+    /// The cache has no valid review.
     Unknown,
 }
 
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_that_does_not_say_when_it_ends_is_not_trusted_longer() {
+    fn a_token_without_expiry_is_not_used_beyond_its_review() {
         let mut token_cache = TokenCache::default();
         let token = TokenHash::of("a");
         token_cache.accept(token, identity(), None, at(0));

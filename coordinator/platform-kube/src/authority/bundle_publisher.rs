@@ -1,6 +1,6 @@
-//! Publishes whom agents must trust: a ConfigMap in each namespace that has workers, written by the
-//! leader when anything changes, and again at intervals, so that a deleted or changed ConfigMap is
-//! restored. Applying what is there already writes nothing.
+//! Publishes the authorities that agents must trust: a ConfigMap in each namespace with workers.
+//! The leader applies it after each change and at intervals, so that it restores a deleted or
+//! changed ConfigMap. Applying an unchanged ConfigMap writes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,12 +19,12 @@ use super::{FIELD_MANAGER, NAME, call_api};
 
 /// The ConfigMap's key.
 const KEY: &str = "ca.crt";
-/// Namespaces that are written to at once.
+/// The most namespaces that are written to at a time.
 const WRITES_MAX: usize = 8;
-/// After how long what failed is tried again.
+/// The delay of a retry.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// What is published, and where.
+/// Publishes the bundle.
 pub struct BundlePublisher {
     /// The client that writes.
     pub client: Client,
@@ -32,11 +32,11 @@ pub struct BundlePublisher {
     pub namespace: String,
     /// The namespaces that have workers.
     pub namespaces: watch::Receiver<BTreeSet<String>>,
-    /// What is to be trusted.
+    /// The authorities to trust.
     pub bundle: Bundle,
     /// Whether this replica leads.
     pub leads: watch::Receiver<bool>,
-    /// How often everything is written again.
+    /// The interval between two writes without a change.
     pub every: Duration,
 }
 
@@ -47,19 +47,19 @@ impl BundlePublisher {
         loop {
             let is_done = self.publish(&mut warnings).await;
             let pause = if is_done { self.every } else { self.every.min(RETRY) };
-            let goes_on = tokio::select! {
+            let is_open = tokio::select! {
                 changed = self.namespaces.changed() => changed.is_ok(),
                 changed = self.bundle.changed() => changed.is_ok(),
                 changed = self.leads.changed() => changed.is_ok(),
                 () = sleep(pause) => true,
             };
-            if !goes_on {
+            if !is_open {
                 return;
             }
         }
     }
 
-    /// Whether everything is as it should be, as far as it is this replica's business.
+    /// Writes every ConfigMap if this replica leads. Returns whether no write failed.
     async fn publish(&mut self, warnings: &mut BTreeMap<String, String>) -> bool {
         let is_leader = *self.leads.borrow_and_update();
         let bundle = self.bundle.borrow_and_update().clone();

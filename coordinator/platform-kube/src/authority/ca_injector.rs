@@ -1,6 +1,6 @@
-//! Keeps the API server's trust in the webhook current: the leader writes the bundle of authorities
-//! into the configuration of webhooks, whenever either changes. It writes no other field, creates
-//! no configuration, and leaves one alone that cert-manager manages.
+//! Injects the bundle of authorities into the `caBundle` of webhook configurations: the leader
+//! writes it whenever either changes. It writes no other field, creates no configuration, and skips
+//! a configuration that cert-manager manages.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -22,18 +22,18 @@ use tokio::time::sleep;
 use super::{FIELD_MANAGER, call_api};
 use crate::watch_cache::{WatchCache, named};
 
-/// After how long what failed is tried again.
+/// The delay of a retry.
 const RETRY: Duration = Duration::from_secs(5);
-/// By this annotation cert-manager knows whose bundles are its own to write.
+/// cert-manager writes the bundle of configurations with this annotation.
 const CERT_MANAGER: &str = "cert-manager.io/inject-ca-from";
 
-/// What is written, and where.
+/// Injects the bundle into one configuration.
 pub struct CaInjector {
     /// The client that writes.
     pub client: Client,
     /// The configuration's name.
     pub configuration: String,
-    /// Who is to be trusted.
+    /// The authorities to trust.
     pub bundle: Bundle,
     /// Whether this replica leads.
     pub leads: watch::Receiver<bool>,
@@ -52,7 +52,7 @@ pub trait Configuration:
     + Sync
     + 'static
 {
-    /// Each webhook's name, and whom it asks.
+    /// Each webhook's name and client configuration.
     fn webhooks(&self) -> impl Iterator<Item = (&str, &WebhookClientConfig)>;
 }
 
@@ -84,11 +84,11 @@ impl CaInjector {
             let pause = match self.write(&api, cache.only().as_deref()).await {
                 Ok(()) => self.every,
                 Err(problem) => {
-                    last_warning.say(problem);
+                    last_warning.log(problem);
                     self.every.min(RETRY)
                 }
             };
-            let goes_on = tokio::select! {
+            let is_open = tokio::select! {
                 changed = self.bundle.changed() => changed.is_ok(),
                 changed = self.leads.changed() => changed.is_ok(),
                 changed = changed.changed() => {
@@ -97,13 +97,13 @@ impl CaInjector {
                 }
                 () = sleep(pause) => true,
             };
-            if !goes_on {
+            if !is_open {
                 return;
             }
         }
     }
 
-    /// Writes the bundle where it is this replica's business and not there yet.
+    /// Writes the bundle if this replica leads and the configuration has another one.
     async fn write<K: Configuration>(
         &mut self,
         api: &Api<K>,
@@ -125,13 +125,14 @@ impl CaInjector {
         let field_manager = Some(FIELD_MANAGER.to_owned());
         let params = PatchParams { field_manager, ..PatchParams::default() };
         let written = call_api(api.patch_metadata(&self.configuration, &params, &patch)).await;
-        written.map_err(|error| format!("cannot write its caBundle: {error}"))?;
+        let name = &self.configuration;
+        written.map_err(|error| format!("cannot write the caBundle of {name}: {error}"))?;
         tracing::info!(configuration = self.configuration, "caBundle written");
         Ok(())
     }
 }
 
-/// The webhooks that do not have the bundle.
+/// The webhooks with another bundle or none.
 fn stale<'a, K: Configuration>(seen: &'a K, bundle: &Arc<str>) -> Vec<&'a str> {
     if seen.annotations().contains_key(CERT_MANAGER) {
         return Vec::new();
@@ -148,7 +149,7 @@ fn stale<'a, K: Configuration>(seen: &'a K, bundle: &Arc<str>) -> Vec<&'a str> {
 struct LastWarning(Option<String>);
 
 impl LastWarning {
-    fn say(&mut self, problem: String) {
+    fn log(&mut self, problem: String) {
         if self.0.as_ref() != Some(&problem) {
             tracing::warn!(problem, "the API server may not trust the webhook");
             self.0 = Some(problem);
@@ -184,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_trusts_another_is_written_and_what_cert_manager_keeps_is_not() {
+    fn replaces_other_bundles_except_those_of_cert_manager() {
         let bundle: Arc<str> = "new".into();
         assert_eq!(stale(&configuration("x.dev/y"), &bundle), ["a", "b"]);
         assert_eq!(stale(&configuration(CERT_MANAGER), &bundle), [""; 0]);

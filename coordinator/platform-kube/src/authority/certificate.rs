@@ -1,5 +1,5 @@
-//! Certificates as the authority makes and reads them. What is read may have been written by
-//! anybody: it is refused with a reason, never trusted to be well formed.
+//! Certificates that the authority creates and parses. Any client may have written the input, so
+//! invalid input is rejected with a reason.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, UnixTime};
 use x509_parser::parse_x509_certificate;
 
-/// The beginning of the year 9999, the last that a certificate can name.
+/// The start of the year 9999, the last year that a certificate can name.
 const LAST_SECOND: u64 = 253_370_764_800;
 
 /// A time `seconds` later.
@@ -25,7 +25,7 @@ pub(super) fn after(time: UnixTime, seconds: u64) -> UnixTime {
 /// A certificate of an authority.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Certificate {
-    /// Its PEM alone, in lines of 64 characters.
+    /// Its PEM, in lines of 64 characters.
     pub(super) pem: String,
     pub(super) der: CertificateDer<'static>,
     /// From when it is valid.
@@ -38,7 +38,7 @@ impl Certificate {
     /// All certificates of a PEM text.
     ///
     /// # Errors
-    /// Says which of them is wrong, and how.
+    /// Names the invalid certificate and the problem.
     pub(super) fn parse_all(text: &str) -> Result<Vec<Self>, String> {
         let sections = (1..).zip(CertificateDer::pem_slice_iter(text.as_bytes()));
         let parse = |(number, section): (usize, Result<CertificateDer<'static>, _>)| {
@@ -109,7 +109,7 @@ impl Signer {
     /// An authority from the PEM of its certificate, the first of the text, and of its key.
     ///
     /// # Errors
-    /// Says what is wrong with which of the two.
+    /// Names the problem of the certificate or the key.
     pub(super) fn read(certificate: &str, key: &str) -> Result<Self, String> {
         let all = Certificate::parse_all(certificate)?;
         let Some(certificate) = all.into_iter().next() else {
@@ -142,7 +142,7 @@ impl Signer {
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         params.use_authority_key_identifier_extension = true;
-        // As old as its authority, so that clients whose clocks are late take it, too.
+        // As old as its authority, so that clients whose clocks are late accept it.
         set_validity(&mut params, self.certificate.from, to);
         let certificate = params.signed_by(&key, &issuer)?;
         let key = PrivateKeyDer::try_from(key.serialize_der()).map_err(anyhow::Error::msg)?;
@@ -150,7 +150,7 @@ impl Signer {
     }
 }
 
-/// Whom a server's certificate is for.
+/// The names and addresses in a server's certificate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Names {
     pub(super) hosts: Vec<String>,

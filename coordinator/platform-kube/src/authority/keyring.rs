@@ -1,6 +1,6 @@
-//! The authority's keys and how they follow one another, as a pure function of them and the time: a
-//! successor is announced in the bundle long before it signs, and who has signed stays in it until
-//! its time is over. So a client with a bundle of the last months trusts the served certificate.
+//! The authority's keys and their rotation, as a pure function of the keys and the time. The bundle
+//! announces a successor long before it signs, and keeps each signer until it expires. So a client
+//! with a bundle of the last months trusts the served certificate.
 
 use std::collections::BTreeMap;
 
@@ -13,10 +13,10 @@ use super::certificate::{Certificate, Signer, after};
 const SIGNING: (&str, &str) = ("tls.crt", "tls.key");
 const NEXT: (&str, &str) = ("next.crt", "next.key");
 const BUNDLE: &str = "ca.crt";
-/// Certificates of a bundle; beyond, the last are left out.
+/// The most certificates in a bundle; the last ones are left out.
 const BUNDLE_MAX: usize = 32;
 
-/// The authority: who signs, who will, and all who are trusted.
+/// The authority: the signer, its successor, and all trusted certificates.
 #[derive(Clone, Debug)]
 pub(super) struct Keyring {
     pub(super) signing: Signer,
@@ -24,12 +24,12 @@ pub(super) struct Keyring {
     bundle: Vec<Certificate>,
 }
 
-/// What is due.
+/// A step of the rotation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RotationStep {
     /// The signer has expired and has no successor: make a new one at once.
     Replace,
-    /// A successor is made, and trusted from now on.
+    /// A successor is created and added to the bundle.
     Announce,
     /// The successor signs from now on.
     Promote,
@@ -44,10 +44,10 @@ impl Keyring {
         Self { signing, next: None, bundle }
     }
 
-    /// Reads what a Secret holds.
+    /// Parses the data of a Secret.
     ///
     /// # Errors
-    /// Says which key of the Secret is wrong, and how.
+    /// Names the invalid key of the Secret and the problem.
     pub(super) fn read(data: &BTreeMap<String, ByteString>) -> Result<Self, String> {
         let text = |key: &str| match data.get(key).map(|bytes| std::str::from_utf8(&bytes.0)) {
             None => Ok(None),
@@ -70,7 +70,7 @@ impl Keyring {
         Ok(Self { signing, next: signer(NEXT)?, bundle })
     }
 
-    /// Puts the keys into a Secret's data, and leaves what else is in there.
+    /// Writes the keys into a Secret's data, and keeps its other keys.
     pub(super) fn write(&self, data: &mut BTreeMap<String, ByteString>) {
         let mut put = |key: &str, text: String| data.insert(key.into(), ByteString(text.into()));
         put(BUNDLE, self.bundle());
@@ -85,12 +85,12 @@ impl Keyring {
         }
     }
 
-    /// Whom to trust: PEM, the signer first.
+    /// The trusted certificates as PEM, the signer first.
     pub(super) fn bundle(&self) -> String {
         self.bundle.iter().map(|certificate| certificate.pem.as_str()).collect()
     }
 
-    /// What is due at `now`, first things first. At a time before the signer's nothing is: the
+    /// The most urgent step that is due at `now`. Before the signer is valid no step is due: the
     /// clock is wrong, or was.
     pub(super) fn next_step(&self, now: UnixTime) -> Option<RotationStep> {
         let signing = &self.signing.certificate;
@@ -110,7 +110,7 @@ impl Keyring {
         (self.bundle != self.trusted_certificates(now)).then_some(RotationStep::PruneBundle)
     }
 
-    /// The keys after a step; `made` is a new signer for the steps that want one.
+    /// The keys after a step; `made` creates a signer for the steps that need one.
     pub(super) fn after(
         mut self,
         step: RotationStep,
@@ -152,13 +152,13 @@ impl Keyring {
     }
 }
 
-/// When a signer's successor is announced: at two thirds of its time.
+/// When a signer's successor is announced: at two thirds of the signer's lifetime.
 fn announcement(signing: &Certificate) -> UnixTime {
     after(signing.from, signing.seconds() * 2 / 3)
 }
 
-/// When a successor signs: at five sixths of its predecessor's time; where it was announced late,
-/// after as long a wait as is usual, but before its predecessor's time is over.
+/// When a successor starts to sign: at five sixths of its predecessor's lifetime. If it was
+/// announced late, it waits as long as usual, but not until its predecessor expires.
 fn promotion(signing: &Certificate, next: &Certificate) -> UnixTime {
     let seconds = signing.seconds();
     let usual = after(signing.from, seconds * 5 / 6);

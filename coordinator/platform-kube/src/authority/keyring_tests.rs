@@ -1,4 +1,4 @@
-//! The life of the authority's keys, step by step; days since the first of them.
+//! The rotation of the authority's keys, step by step; times are days since the first key.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::certificate::{Certificate, Names, Signer};
 use super::keyring::{Keyring, RotationStep};
 
 const DAY: u64 = 24 * 3600;
-/// Any time will do; the keys count from here.
+/// An arbitrary start: `day` counts from here.
 const START: u64 = 1_800_000_000;
 /// How long each signer lasts.
 const LIFE: u64 = 360;
@@ -30,12 +30,12 @@ fn fresh() -> Keyring {
     Keyring::new(signer(0))
 }
 
-/// Takes the steps that are due at a day, and says which they were.
+/// Takes the steps that are due on a day, and returns them.
 fn pass(keyring: &mut Keyring, on: u64) -> Vec<RotationStep> {
     let mut steps = Vec::new();
     while let Some(step) = keyring.next_step(day(on)) {
         steps.push(step);
-        assert!(steps.len() < 5, "no end of steps: {steps:?}");
+        assert!(steps.len() < 5, "the steps do not end: {steps:?}");
         let after = keyring.clone().after(step, day(on), || Ok(signer(on)));
         *keyring = after.expect("a step");
     }
@@ -46,7 +46,7 @@ fn trusted_certificates(keyring: &Keyring) -> usize {
     Certificate::parse_all(&keyring.bundle()).expect("a bundle").len()
 }
 
-/// Whether who knows `bundle` takes what `keyring` signs on this day.
+/// Whether a client with `bundle` accepts a certificate that `keyring` signs on this day.
 fn is_taken(keyring: &Keyring, bundle: &str, on: u64) -> bool {
     let names = Names { hosts: vec!["coordinator.test.svc".into()], addresses: Vec::new() };
     let to = UnixTime::since_unix_epoch(Duration::from_secs(START + (on + 1) * DAY));
@@ -64,7 +64,7 @@ fn is_taken(keyring: &Keyring, bundle: &str, on: u64) -> bool {
 }
 
 #[test]
-fn keys_follow_one_another_and_a_bundle_of_the_last_weeks_is_always_enough() {
+fn clients_with_a_bundle_of_the_last_weeks_trust_every_rotation() {
     let mut keyring = fresh();
     let mut bundles: Vec<String> = Vec::new();
     let mut seen = Vec::new();
@@ -84,7 +84,7 @@ fn keys_follow_one_another_and_a_bundle_of_the_last_weeks_is_always_enough() {
 }
 
 #[test]
-fn nothing_is_due_for_fresh_keys_nor_by_a_clock_before_them() {
+fn no_step_is_due_for_new_keys_or_before_their_validity() {
     let mut keyring = fresh();
     assert_eq!(pass(&mut keyring, 0), []);
     assert_eq!(pass(&mut keyring, 239), []);
@@ -94,21 +94,21 @@ fn nothing_is_due_for_fresh_keys_nor_by_a_clock_before_them() {
 }
 
 #[test]
-fn a_successor_that_was_announced_late_still_waits_until_it_is_known() {
+fn a_late_successor_still_waits_until_clients_know_it() {
     let mut keyring = fresh();
     assert_eq!(pass(&mut keyring, 310), [RotationStep::Announce]);
     assert_eq!(pass(&mut keyring, 344), []);
-    // Its predecessor's time is nearly over.
+    // Its predecessor expires soon.
     assert_eq!(pass(&mut keyring, 345), [RotationStep::Promote]);
 }
 
 #[test]
-fn keys_whose_time_is_over_are_replaced_at_once() {
+fn replaces_expired_keys_at_once() {
     let mut keyring = fresh();
     assert_eq!(pass(&mut keyring, LIFE), [RotationStep::Replace]);
     assert_eq!(trusted_certificates(&keyring), 1);
     assert!(is_taken(&keyring, &keyring.bundle(), LIFE));
-    // With a successor at hand, that one signs.
+    // An announced successor signs.
     let mut keyring = fresh();
     assert_eq!(pass(&mut keyring, 240), [RotationStep::Announce]);
     let announced = keyring.bundle();
@@ -117,26 +117,28 @@ fn keys_whose_time_is_over_are_replaced_at_once() {
 }
 
 #[test]
-fn what_a_secret_holds_comes_back_as_it_was_and_others_stay_in_the_bundle() {
+fn reads_back_the_secret_and_keeps_foreign_authorities() {
     let mut keyring = fresh();
     pass(&mut keyring, 240);
     let mut data = BTreeMap::from([("other".to_owned(), ByteString(b"kept".into()))]);
     keyring.write(&mut data);
     let again = Keyring::read(&data).expect("good data");
     assert_eq!((again.bundle(), again.next_step(day(241))), (keyring.bundle(), None));
-    // Somebody adds an authority of their own, and takes ours out.
+    // A user adds an authority and removes ours.
     let theirs = signer(0).certificate.pem;
     data.insert("ca.crt".into(), ByteString(theirs.clone().into()));
-    let mut mended = Keyring::read(&data).expect("good data");
-    assert_eq!(pass(&mut mended, 241), [RotationStep::PruneBundle]);
-    assert!(mended.bundle().contains(&theirs) && mended.bundle().starts_with(&keyring.bundle()));
-    pass(&mut mended, 300);
-    mended.write(&mut data);
+    let mut restored = Keyring::read(&data).expect("good data");
+    assert_eq!(pass(&mut restored, 241), [RotationStep::PruneBundle]);
+    assert!(
+        restored.bundle().contains(&theirs) && restored.bundle().starts_with(&keyring.bundle())
+    );
+    pass(&mut restored, 300);
+    restored.write(&mut data);
     assert!(!data.contains_key("next.key") && data.contains_key("other"), "{:?}", data.keys());
 }
 
 #[test]
-fn what_is_broken_is_named_with_its_key() {
+fn an_invalid_secret_names_the_key_and_the_problem() {
     let mut whole = BTreeMap::new();
     let mut keyring = fresh();
     pass(&mut keyring, 240);

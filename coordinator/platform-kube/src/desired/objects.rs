@@ -1,5 +1,5 @@
-//! The objects as last seen, for those who act on them: each with the newest metadata and status,
-//! and with the newest specification that is valid by itself.
+//! The objects as last seen, for the operator and the webhooks: each with its newest metadata and
+//! status, and with its newest valid specification.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use leasehold_manifest::{ObjectId, Problem, Spec};
 use leasehold_types::{ClusterName, PipelineName, SetName};
 use serde_json::Value;
 
-/// All the objects of the kinds that people write, but those that were never valid.
+/// All objects of the kinds that users write, except those that were never valid.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Objects {
-    /// Whether all of them were listed once.
+    /// Whether all objects were listed once.
     pub is_whole: bool,
     /// The WorkerClusters, by namespace and name.
     pub clusters: BTreeMap<ClusterName, CachedObject<WorkerCluster>>,
@@ -32,23 +32,23 @@ pub struct Objects {
 /// One object.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CachedObject<K> {
-    /// The object. Its specification is an older one where the newest is not valid.
+    /// The object. If its newest specification is invalid, it has an older one.
     pub object: Arc<K>,
     /// The generation of that specification.
     pub generation: i64,
-    /// What keeps the newest specification, or a list that it names, from being in force.
+    /// The problems of the newest specification and of the lists that it names.
     pub problems: Vec<Problem>,
 }
 
 impl<K> CachedObject<K> {
-    /// What keeps the newest specification from being in force, in one line.
+    /// The problems of the newest specification in one line.
     pub fn problem(&self) -> Option<String> {
         let problems: Vec<String> = self.problems.iter().map(ToString::to_string).collect();
         (!problems.is_empty()).then(|| problems.join("; "))
     }
 }
 
-/// A kind whose status is read leniently: the coordinator alone writes it.
+/// A kind whose status is parsed leniently: only the coordinator writes it.
 trait Kind: Resource + Clone {
     type Spec;
 
@@ -85,7 +85,7 @@ fn cached<K: Kind>(metadata: ObjectMeta, spec: K::Spec, status: Value) -> Cached
     CachedObject { object: Arc::new(object), generation, problems: Vec::new() }
 }
 
-/// Returns whether the object has changed by that.
+/// Replaces metadata and status; returns whether the object has changed.
 fn refresh<K: Kind + PartialEq>(
     cached: Option<&mut CachedObject<K>>,
     metadata: ObjectMeta,
@@ -109,7 +109,7 @@ impl Objects {
         names.filter_map(|name| name.parts().0).map(str::to_owned).collect()
     }
 
-    /// Takes in an object; `spec` is `None` if it is not valid. Returns whether that is a change.
+    /// Stores an object; `spec` is `None` if it is invalid. Returns whether the object has changed.
     pub(super) fn put(
         &mut self,
         id: &ObjectId,
@@ -135,8 +135,8 @@ impl Objects {
         true
     }
 
-    /// Takes in the metadata and status of an object whose spec is the same. Returns whether that
-    /// is a change.
+    /// Stores the metadata and status of an object with an unchanged spec. Returns whether the
+    /// object has changed.
     pub(super) fn refresh(&mut self, id: &ObjectId, metadata: ObjectMeta, status: Value) -> bool {
         match id {
             ObjectId::Cluster(name) => refresh(self.clusters.get_mut(name), metadata, status),

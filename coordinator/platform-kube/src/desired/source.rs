@@ -1,8 +1,8 @@
-//! What is watched, and how a failed watch is described.
+//! What a watch of the desired state follows.
 
 use super::ConfigMapName;
 
-/// What is watched.
+/// The objects that one watch follows.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Source {
     /// The objects of a kind, of one namespace or of all.
@@ -19,19 +19,4 @@ impl std::fmt::Display for Source {
             Self::Map((namespace, name)) => write!(f, "ConfigMap {namespace}/{name}"),
         }
     }
-}
-
-/// The error with all its causes.
-pub(super) fn describe(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut inner = error.source();
-    while let Some(error) = inner {
-        let more = error.to_string();
-        if !text.contains(&more) {
-            text.push_str(": ");
-            text.push_str(&more);
-        }
-        inner = error.source();
-    }
-    text
 }

@@ -1,18 +1,19 @@
-//! One watch of the API server, as a task that sends changes. It lists again when it must, retries
-//! without end, and logs each cause of failure once. A kind whose definition is not there yet has
-//! no objects: the other kinds do not wait for it.
+//! One watch of desired state, as a task that sends changes in their order. It runs on the watch
+//! loop of [`watch_cache::events`](crate::watch_cache::events) and keeps no objects. It cannot use
+//! a `WatchCache`, which shows only the newest value of each object. The reflector must see a
+//! deletion before the new object of the same name: it drops the last valid specification then. It
+//! must also see the start of a list, since desired state is not fresh until the list is complete.
+//! A kind without a CRD counts as an empty list: the other kinds do not wait for it.
 
 use std::fmt::Debug;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
-use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use futures_util::StreamExt;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{ApiResource, DynamicObject};
 use kube::core::GroupVersionKind;
-use kube::runtime::watcher;
+use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client, Resource};
 use leasehold_driver::clock;
 use leasehold_kube_api::names::{GROUP, VERSION};
@@ -20,18 +21,14 @@ use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
-use super::source::{Source, describe};
+use super::source::Source;
 use super::watch_health::WatchHealth;
+use crate::watch_cache::{events, named};
 
-/// The backoff after a failure: first delay and longest delay.
-const RETRY_FIRST: Duration = Duration::from_millis(200);
-const RETRY_MAX: Duration = Duration::from_secs(5);
 /// How long a watch of objects lasts, in seconds: this bounds how long a dead connection stays
 /// unnoticed.
 const WATCH_SECONDS: u32 = 60;
-/// The status of a watch that is too far behind: everything is listed again.
-const GONE: u16 = 410;
-/// The status of a list of a kind that is not defined.
+/// The status of a list of a kind without a CRD.
 const NOT_FOUND: u16 = 404;
 
 /// What changed.
@@ -41,13 +38,13 @@ pub(super) enum WatchChange {
     ListStarted,
     /// The list is complete: objects that it does not have are deleted.
     ListCompleted,
-    /// An object is there, new or changed or listed.
+    /// An object was listed, created or changed.
     Applied(Box<DynamicObject>),
-    /// An object is gone.
+    /// An object was deleted.
     Deleted(Box<DynamicObject>),
-    /// The ConfigMap is there.
+    /// The ConfigMap was listed, created or changed.
     ConfigMapApplied(Box<ConfigMap>),
-    /// The ConfigMap is gone.
+    /// The ConfigMap was deleted.
     ConfigMapDeleted,
 }
 
@@ -89,17 +86,18 @@ impl SourceWatch {
         let task = match source.clone() {
             Source::Objects { kind, namespace } => {
                 let api = api(client, kind, namespace.as_deref());
-                let gone = |object| WatchChange::Deleted(Box::new(object));
-                let there = |object| WatchChange::Applied(Box::new(without_managed_fields(object)));
+                let deleted = |object| WatchChange::Deleted(Box::new(object));
+                let applied =
+                    |object| WatchChange::Applied(Box::new(without_managed_fields(object)));
                 let config = watcher::Config::default().timeout(WATCH_SECONDS);
-                tokio::spawn(task_state.follow(api, config, there, gone))
+                tokio::spawn(task_state.follow(api, config, applied, deleted))
             }
             Source::Map((namespace, name)) => {
                 let api: Api<ConfigMap> = Api::namespaced(client, &namespace);
-                let config = watcher::Config::default().fields(&format!("metadata.name={name}"));
-                let there = |map| WatchChange::ConfigMapApplied(Box::new(map));
+                let config = named(&name);
+                let applied = |map| WatchChange::ConfigMapApplied(Box::new(map));
                 tokio::spawn(
-                    task_state.follow(api, config, there, |_| WatchChange::ConfigMapDeleted),
+                    task_state.follow(api, config, applied, |_| WatchChange::ConfigMapDeleted),
                 )
             }
         };
@@ -121,7 +119,7 @@ pub(super) fn api(client: Client, kind: &str, namespace: Option<&str>) -> Api<Dy
     }
 }
 
-/// managedFields is as large as the object, and nothing here reads it.
+/// Drops managedFields: they are as large as the object, and nothing here reads them.
 fn without_managed_fields(mut object: DynamicObject) -> DynamicObject {
     object.metadata.managed_fields = None;
     object
@@ -141,89 +139,63 @@ impl WatchTask {
         self,
         api: Api<K>,
         config: watcher::Config,
-        there: impl Fn(K) -> WatchChange,
-        gone: impl Fn(K) -> WatchChange,
+        applied: impl Fn(K) -> WatchChange,
+        deleted: impl Fn(K) -> WatchChange,
     ) where
         K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
     {
-        let Self { client, source, watch_id, changes, health } = self;
-        let mut events = pin!(watcher(api, config));
-        let mut delays = backoff();
-        let mut cause: Option<String> = None;
+        let mut events = pin!(events(self.source.to_string(), api, config));
         let mut is_listed = false;
         while let Some(event) = events.next().await {
             let change = match event {
-                Ok(watcher::Event::Init) => WatchChange::ListStarted,
-                Ok(watcher::Event::InitDone) => WatchChange::ListCompleted,
-                Ok(watcher::Event::Apply(object) | watcher::Event::InitApply(object)) => {
-                    there(object)
-                }
-                Ok(watcher::Event::Delete(object)) => gone(object),
-                Err(watcher::Error::WatchError(status)) if status.code == GONE => {
-                    tracing::debug!(%source, "listing again");
-                    continue;
-                }
-                Err(error) => {
-                    let retry = delays.next().unwrap_or(RETRY_MAX);
-                    let why = describe(&error);
-                    if cause.as_ref() != Some(&why) {
-                        tracing::warn!(%source, why, "cannot watch");
-                        cause = Some(why);
+                Ok(Event::Init) => WatchChange::ListStarted,
+                Ok(Event::InitDone) => WatchChange::ListCompleted,
+                Ok(Event::Apply(object) | Event::InitApply(object)) => applied(object),
+                Ok(Event::Delete(object)) => deleted(object),
+                Err(failed) => {
+                    let retry_at = clock::now() + failed.retry_in;
+                    self.health.failed(&self.source, self.watch_id, retry_at, &failed.message);
+                    if is_listed || !is_undefined(&self.client, &self.source, &failed.error).await {
+                        continue;
                     }
-                    health.failed(&source, watch_id, clock::now() + retry, &describe(&error));
-                    if !is_listed && is_undefined(&client, &source, &error).await {
-                        tracing::warn!(
-                            %source,
-                            "there is no such kind: apply this version's definitions, deploy/crds; \
-                             the other kinds are served meanwhile"
-                        );
-                        is_listed = true;
-                        if changes
-                            .send((source.clone(), watch_id, WatchChange::ListCompleted))
-                            .await
-                            .is_err()
-                        {
-                            return;
-                        }
+                    tracing::warn!(
+                        source = %self.source,
+                        "the API server does not know this kind: apply the CRDs of this version \
+                         (deploy/crds); the other kinds are served meanwhile"
+                    );
+                    is_listed = true;
+                    if self.send(WatchChange::ListCompleted).await.is_err() {
+                        return;
                     }
-                    tokio::time::sleep(retry).await;
                     continue;
                 }
             };
-            // The beginning of a list says nothing of its success.
-            if !matches!(change, WatchChange::ListStarted) {
-                delays = backoff();
-                if cause.take().is_some() {
-                    tracing::info!(%source, "watching again");
-                }
-            }
             match change {
-                WatchChange::ListStarted => health.list_started(&source, watch_id),
+                WatchChange::ListStarted => self.health.list_started(&self.source, self.watch_id),
                 WatchChange::ListCompleted => {
                     is_listed = true;
-                    health.mark_healthy(&source, watch_id);
+                    self.health.mark_healthy(&self.source, self.watch_id);
                 }
                 WatchChange::Applied(_)
                 | WatchChange::Deleted(_)
                 | WatchChange::ConfigMapApplied(_)
                 | WatchChange::ConfigMapDeleted => {
-                    health.event_received(&source, watch_id);
+                    self.health.event_received(&self.source, self.watch_id);
                 }
             }
-            if changes.send((source.clone(), watch_id, change)).await.is_err() {
+            if self.send(change).await.is_err() {
                 return;
             }
         }
     }
+
+    async fn send(&self, change: WatchChange) -> Result<(), ()> {
+        self.changes.send((self.source.clone(), self.watch_id, change)).await.map_err(drop)
+    }
 }
 
-fn backoff() -> ExponentialBackoff {
-    let builder = ExponentialBuilder::new().with_min_delay(RETRY_FIRST).with_max_delay(RETRY_MAX);
-    builder.without_max_times().build()
-}
-
-/// Whether a list failed since the API server, which knows our group, knows no such kind of it. An
-/// answer while the API server starts, or for an unknown group, does not count.
+/// Whether a list failed because the API server serves our group without this kind. A server that
+/// is starting, or does not serve the group, does not count.
 async fn is_undefined(client: &Client, source: &Source, error: &watcher::Error) -> bool {
     let Source::Objects { kind, .. } = source else { return false };
     let watcher::Error::InitialListFailed(kube::Error::Api(status)) = error else { return false };
@@ -242,7 +214,7 @@ mod tests {
 
     use super::*;
 
-    /// An API server that finds no object of any kind, and knows just these.
+    /// An API server that serves these kinds of the group, and answers every list with 404.
     fn server(kinds: &'static [&'static str]) -> Client {
         let answer = move |request: Request<Body>| async move {
             let (status, body): (_, Value) = match request.uri().path() {
@@ -275,19 +247,19 @@ mod tests {
     async fn first_two(client: &Client) -> [WatchChange; 2] {
         let (sender, mut changes) = mpsc::channel(1);
         let source = Source::Objects { kind: "Pipeline", namespace: None };
-        let _feed = SourceWatch::start(client, source, sender, WatchHealth::default());
+        let _watch = SourceWatch::start(client, source, sender, WatchHealth::default());
         let mut next = async || changes.recv().await.expect("a change").2;
         [next().await, next().await]
     }
 
     #[tokio::test]
-    async fn a_kind_that_is_not_defined_has_no_objects() {
+    async fn a_kind_without_a_crd_counts_as_an_empty_list() {
         let found = first_two(&server(&["WorkerCluster", "StreamSet"])).await;
         assert!(
             matches!(found, [WatchChange::ListStarted, WatchChange::ListCompleted]),
             "{found:?}"
         );
-        // One that is defined and cannot be found at present may have some.
+        // The kind is served: a failed list may hide objects.
         let found = first_two(&server(&["WorkerCluster", "Pipeline"])).await;
         assert!(matches!(found, [WatchChange::ListStarted, WatchChange::ListStarted]), "{found:?}");
     }

@@ -1,4 +1,4 @@
-//! What the watches give, in any order that they may give it, and what follows.
+//! The state after changes from the watches, in any order in which they may arrive.
 
 use serde_json::{Value, json};
 
@@ -43,7 +43,7 @@ fn named(name: &str) -> leasehold_types::ClusterName {
 }
 
 #[test]
-fn what_a_new_list_does_not_have_is_gone_and_nothing_before_its_end() {
+fn a_relist_deletes_missing_objects_only_when_it_is_complete() {
     let mut state = state();
     let clusters = source(WorkerCluster::KIND);
     state.apply(&clusters, WatchChange::ListStarted);
@@ -65,7 +65,7 @@ fn what_a_new_list_does_not_have_is_gone_and_nothing_before_its_end() {
 }
 
 #[test]
-fn an_object_shows_its_newest_status_beside_its_newest_valid_spec() {
+fn an_object_has_its_newest_status_and_newest_valid_spec() {
     let mut state = state();
     let clusters = source(WorkerCluster::KIND);
     state.apply(&clusters, WatchChange::Applied(cluster("a/one", 1, 8)));
@@ -91,7 +91,7 @@ fn an_object_shows_its_newest_status_beside_its_newest_valid_spec() {
 }
 
 #[test]
-fn a_list_that_is_wrong_is_a_problem_of_the_sets_that_name_it() {
+fn an_invalid_list_is_a_problem_of_the_sets_that_name_it() {
     let mut state = state();
     state.apply(&source(WorkerCluster::KIND), WatchChange::Applied(cluster("a/one", 1, 8)));
     let key = json!({ "name": "list", "key": "k" });
@@ -130,7 +130,7 @@ fn a_list_that_is_wrong_is_a_problem_of_the_sets_that_name_it() {
 }
 
 #[test]
-fn a_change_of_status_reads_no_spec_again_and_a_repeated_one_publishes_nothing() {
+fn a_status_change_parses_no_spec_and_a_repeat_publishes_nothing() {
     let mut state = state();
     let clusters = source(WorkerCluster::KIND);
     state.apply(&clusters, WatchChange::Applied(cluster("a/one", 1, 8)));

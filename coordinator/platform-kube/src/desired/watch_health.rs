@@ -13,7 +13,8 @@ use leasehold_types::Moment;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-use super::source::{Source, describe};
+use super::source::Source;
+use crate::watch_cache::error_with_causes;
 
 /// The time between two probes; with [`WITHIN`] well below the age that makes a view stale.
 const EVERY: Duration = Duration::from_secs(4);
@@ -22,16 +23,16 @@ const WITHIN: Duration = Duration::from_secs(4);
 /// How long after its retry a broken watch would have failed again.
 const FAILS_WITHIN: Duration = Duration::from_secs(2);
 
-/// The watches that are not healthy at present.
+/// The watches that are currently unhealthy.
 #[derive(Clone, Debug, Default)]
 pub(super) struct WatchHealth(Arc<Mutex<BTreeMap<(Source, u64), WatchFailure>>>);
 
 /// Why a watch is not healthy.
 #[derive(Debug)]
 struct WatchFailure {
-    /// It lists everything; only the end of the list makes it healthy.
+    /// A list has started; the watch is healthy again when the list completes.
     list_started: bool,
-    /// It failed and retries at this moment.
+    /// When a failed watch retries.
     retry_at: Option<Moment>,
     why: String,
 }
@@ -89,8 +90,8 @@ impl WatchHealth {
             let asked_at = clock::now();
             let failure = match timeout(WITHIN, api.list_metadata(&one)).await {
                 Ok(Ok(_)) => self.api_answered(asked_at),
-                Ok(Err(error)) => Some(describe(&error)),
-                Err(_) => Some("the API server does not answer".into()),
+                Ok(Err(error)) => Some(error_with_causes(&error)),
+                Err(_) => Some(format!("no answer from the API server within {WITHIN:?}")),
             };
             freshness.send_modify(|freshness| {
                 *freshness = match failure {
@@ -119,32 +120,32 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_over_when_the_next_try_did_not_fail() {
-        let (health, feed) = (WatchHealth::default(), source("Pipeline"));
+    fn a_failure_ends_when_its_retry_does_not_fail() {
+        let (health, watched) = (WatchHealth::default(), source("Pipeline"));
         assert_eq!(health.api_answered(seconds(1)), None);
-        health.failed(&feed, 1, seconds(5), "refused");
-        let why = health.api_answered(seconds(4)).expect("it has not tried again");
+        health.failed(&watched, 1, seconds(5), "refused");
+        let why = health.api_answered(seconds(4)).expect("it has not retried");
         assert_eq!(why, "Pipeline of all namespaces: refused");
-        assert!(health.api_answered(seconds(6)).is_some(), "it may be about to fail");
-        health.failed(&feed, 1, seconds(9), "refused");
+        assert!(health.api_answered(seconds(6)).is_some(), "the retry may still fail");
+        health.failed(&watched, 1, seconds(9), "refused");
         assert!(health.api_answered(seconds(8)).is_some());
         assert_eq!(health.api_answered(seconds(11)), None);
-        assert_eq!(health.api_answered(seconds(4)), None, "and stays so");
+        assert_eq!(health.api_answered(seconds(4)), None, "the watch stays healthy");
     }
 
     #[test]
-    fn a_list_is_only_as_good_as_its_end() {
-        let (health, feed) = (WatchHealth::default(), source("Pipeline"));
-        health.list_started(&feed, 1);
-        health.failed(&feed, 1, seconds(1), "cut off");
-        health.event_received(&feed, 1);
+    fn a_started_list_is_healthy_only_when_complete() {
+        let (health, watched) = (WatchHealth::default(), source("Pipeline"));
+        health.list_started(&watched, 1);
+        health.failed(&watched, 1, seconds(1), "cut off");
+        health.event_received(&watched, 1);
         assert!(health.api_answered(seconds(100)).is_some());
-        health.mark_healthy(&feed, 1);
+        health.mark_healthy(&watched, 1);
         assert_eq!(health.api_answered(seconds(101)), None);
-        health.failed(&feed, 1, seconds(200), "cut off");
-        health.mark_healthy(&feed, 2);
-        assert!(health.api_answered(seconds(102)).is_some(), "another life is another feed");
-        health.event_received(&feed, 1);
+        health.failed(&watched, 1, seconds(200), "cut off");
+        health.mark_healthy(&watched, 2);
+        assert!(health.api_answered(seconds(102)).is_some(), "another watch id is another watch");
+        health.event_received(&watched, 1);
         assert_eq!(health.api_answered(seconds(103)), None);
     }
 }

@@ -1,6 +1,6 @@
-//! The most that a pod may hold, as an annotation of it, cluster by cluster: written before it is
-//! granted anything beyond, and read by every new leader. It is never taken for less than was
-//! written: what cannot be read counts as the most that any worker may hold.
+//! The exposure of a pod: an annotation with the most that the pod may hold, by cluster. A leader
+//! writes it before it grants more, and every new leader reads it. An unreadable annotation counts
+//! as the most that any worker may hold, never as less than was written.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use serde_json::Value;
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct EntryRecord {
-    /// The term of the leader that wrote it.
+    /// The epoch of the leader that wrote it.
     epoch: Epoch,
     #[serde(flatten)]
     exposure: ExposureRecord,
@@ -65,11 +65,12 @@ fn warn(pod: &impl ResourceExt, error: &serde_json::Error) {
     let (namespace, pod) = (pod.namespace(), pod.name_any());
     tracing::debug!(
         %error, namespace, pod,
-        "annotation {EXPOSURE_ANNOTATION} cannot be read: the pod counts as if it may hold anything"
+        "cannot decode the annotation {EXPOSURE_ANNOTATION}: the pod counts as if it may hold \
+         anything"
     );
 }
 
-/// The annotation's text for `entries`, or none if there is no entry.
+/// The annotation's text for `entries`; `None` without an entry.
 pub(super) fn text(entries: &BTreeMap<ClusterName, Entry>) -> Option<String> {
     let written = entries.iter().map(|(name, entry)| {
         let exposure = ExposureRecord::from(&entry.exposure);

@@ -1,5 +1,4 @@
-//! What a pod object says, as far as anything here needs it. Pods are many: nothing else of the
-//! object is kept.
+//! The fields of a pod that the coordinator needs. There are many pods, so nothing else is kept.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -18,10 +17,9 @@ use leasehold_types::{ClusterName, WorkerKey, WorkerName};
 
 use super::exposure_annotation;
 
-/// Annotation of a pod: the image that its agent is to have, with the prefix of all that configure
-/// one.
+/// Annotation of a pod: the image for its agent.
 const IMAGE_ANNOTATION: &str = "config.leasehold.dev/image";
-/// The grace period of a pod that names none.
+/// The default grace period of a pod.
 const GRACE_DEFAULT: Duration = Duration::from_secs(30);
 
 /// Names a pod: its namespace and its name.
@@ -33,44 +31,44 @@ pub struct PodName {
     pub name: String,
 }
 
-/// What is known of a pod.
+/// The facts of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodFacts {
     /// Its namespace and name.
     pub pod: PodName,
-    /// Which of the pods that had and will have this name it is.
+    /// Its UID, which distinguishes it from other pods of this name.
     pub uid: String,
-    /// When it was written last, in the API server's count.
+    /// Its resource version.
     pub version: u64,
-    /// The cluster in its label, if the label is there and a valid name.
+    /// The cluster in its label, if the label exists and is a valid name.
     pub cluster: Option<ClusterName>,
-    /// Whether it bears the busy label.
+    /// Whether it has the busy label.
     pub busy: bool,
-    /// What the operator drains it for, as written.
+    /// The annotation with the reason of its drain.
     pub drain: Option<String>,
-    /// The digest of the streams that it began with, as written.
+    /// The annotation with the digest of its streams at its start.
     pub streams: Option<String>,
-    /// The most that it may hold, by cluster, as written.
+    /// The annotation with the most that it may hold, by cluster.
     pub exposures: BTreeMap<ClusterName, Entry>,
-    /// The generation of its template, where its template says one.
+    /// The generation in its template, if any.
     pub generation: Option<u64>,
-    /// Its deletion cost, where one is written.
+    /// Its deletion cost, if any.
     pub deletion_cost: Option<i32>,
-    /// The node that it was placed on.
+    /// The node that it is scheduled to.
     pub node: Option<String>,
-    /// Where it is reached, one address of each family.
+    /// Its addresses, one of each family.
     pub addresses: Vec<IpAddr>,
-    /// How far it has come.
+    /// Its phase.
     pub phase: Phase,
     /// Whether its condition Ready holds.
     pub ready: bool,
-    /// When its deletion was asked for: it is terminating.
+    /// When its deletion was requested: it is terminating.
     pub deleted_at: Option<Timestamp>,
-    /// Whether nothing of it runs any more, and nothing ever will.
+    /// Whether it has finished: no container runs, and none will start again.
     pub over: bool,
     /// When the object was created.
     pub created_at: Option<Timestamp>,
-    /// What controls it.
+    /// Its controller.
     pub owner: Option<Owner>,
     /// Its number within its StatefulSet.
     pub ordinal: Option<u32>,
@@ -78,31 +76,31 @@ pub struct PodFacts {
     pub template_hash: Option<String>,
     /// The label of the StatefulSet's template.
     pub revision: Option<String>,
-    /// How long its containers may take to end.
+    /// Its grace period.
     pub grace: Duration,
-    /// How often its containers have been started again, all together.
+    /// The restarts of all its containers.
     pub restarts: u32,
     /// Whether it asked for an agent.
     pub opted_in: bool,
-    /// The image of its agent; none where it has no agent.
+    /// The image of its agent; `None` without an agent.
     pub agent_image: Option<String>,
-    /// The image that it would have again, where it says so itself: the one that it asks for, and
-    /// of an agent that was written by hand, which injection leaves alone, its own.
+    /// The agent's image that the pod itself decides: by its annotation, or by a hand-written
+    /// sidecar, which injection does not change.
     pub agent_image_wanted: Option<String>,
 }
 
-/// How far a pod has come.
+/// The phase of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Not all of its containers have been started.
+    /// Some containers were not started yet.
     Pending,
     /// It runs.
     Running,
-    /// All containers have ended, and well.
+    /// All containers have succeeded.
     Succeeded,
-    /// All containers have ended, or must.
+    /// All containers have ended or will be ended, and one has failed.
     Failed,
-    /// Its node does not say.
+    /// Its node does not report it.
     Unknown,
 }
 
@@ -124,8 +122,8 @@ impl PodName {
         Some(Self { namespace: namespace?.to_owned(), name: key.worker.as_str().to_owned() })
     }
 
-    /// The worker that this pod is in a cluster of its own namespace. It belongs to no other
-    /// cluster, since the pod's author has rights in one namespace only.
+    /// The pod's worker in a cluster of its own namespace. A pod is not a worker of other
+    /// namespaces, since its author has rights only in its own.
     pub fn key_in(&self, cluster: &ClusterName) -> Option<WorkerKey> {
         if cluster.parts().0 != Some(&self.namespace) {
             return None;
@@ -136,8 +134,8 @@ impl PodName {
 }
 
 impl PodFacts {
-    /// What a pod object says; none for one without a name, a namespace or a UID, which the API
-    /// server never sends.
+    /// The facts of a pod; `None` without a name, a namespace or a UID, which the API server never
+    /// sends.
     pub fn new(pod: &Pod) -> Option<Self> {
         let namespace = pod.metadata.namespace.clone()?;
         let name = pod.metadata.name.clone()?;
@@ -192,18 +190,18 @@ impl PodFacts {
         })
     }
 
-    /// Whether its deletion was asked for.
+    /// Whether its deletion was requested.
     pub fn is_terminating(&self) -> bool {
         self.deleted_at.is_some()
     }
 
-    /// Whether it counts for a controller: neither over nor terminating.
+    /// Whether controllers count it: it has neither finished nor is terminating.
     pub fn is_active(&self) -> bool {
         !self.over && !self.phase.is_terminal() && !self.is_terminating()
     }
 
-    /// Every worker that it is or has been: of the cluster that its label names, and of those that
-    /// it was a worker of when something was written down for it.
+    /// Every worker that it is or was: of the cluster in its label, and of the clusters in its
+    /// exposure annotation.
     pub fn workers(&self) -> Vec<WorkerKey> {
         let clusters = self.exposures.keys().chain(&self.cluster);
         let mut keys: Vec<_> = clusters.filter_map(|name| self.pod.key_in(name)).collect();
@@ -230,7 +228,7 @@ impl Phase {
         }
     }
 
-    /// Whether a pod in it never starts anything again.
+    /// Whether a pod in this phase never starts a container again.
     pub fn is_terminal(self) -> bool {
         match self {
             Self::Succeeded | Self::Failed => true,
@@ -267,8 +265,8 @@ fn is_ready(status: &PodStatus) -> bool {
     conditions.filter(|it| it.type_ == "Ready").any(|it| it.status == "True")
 }
 
-/// Whether a container runs, as far as the node has said. A pod may be called failed while they
-/// still do: the collector of lost nodes' pods does so.
+/// Whether a container runs, as far as the node has reported. A pod may be Failed while containers
+/// run: the pod garbage collector does so for lost nodes.
 fn may_run(status: &PodStatus) -> bool {
     containers(status)
         .any(|container| container.state.as_ref().is_some_and(|state| state.running.is_some()))

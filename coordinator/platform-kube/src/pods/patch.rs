@@ -1,5 +1,5 @@
-//! A change of a pod's metadata, pure. What it writes rests on what the pod was seen with, and the
-//! write is bound to that: one that is late changes nothing that was written since.
+//! A change of a pod's metadata, pure. The patch is computed from one version of the pod and names
+//! that version, so that a late write cannot overwrite a newer one.
 
 use std::collections::BTreeMap;
 
@@ -14,11 +14,11 @@ use serde_json::{Value, json};
 
 use super::exposure_annotation;
 
-/// What autoscalers of nodes heed beside the label: cluster-autoscaler and Karpenter.
+/// The annotations by which cluster-autoscaler and Karpenter keep a busy pod.
 const KEEP_ANNOTATIONS: [(&str, &str); 2] =
     [(SAFE_TO_EVICT_ANNOTATION, "false"), (DO_NOT_DISRUPT_ANNOTATION, TRUE)];
 
-/// A pod as it was seen.
+/// The observed version of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ObservedPod {
     pub(super) uid: String,
@@ -26,32 +26,32 @@ pub(super) struct ObservedPod {
     pub(super) exposures: BTreeMap<ClusterName, Entry>,
 }
 
-/// What is to become of a pod.
+/// A change of a pod.
 #[derive(Clone, Debug)]
 pub(super) enum PodPatch {
     /// The entry of this cluster changes as a leader of this term asks.
     Entry(ClusterName, Epoch, campaign::EntryAttempt),
-    /// It is marked as busy.
+    /// The pod is marked as busy.
     Busy,
-    /// It is marked as idle, unless anything has happened to it since it was seen.
+    /// The pod is marked as idle, unless it has changed since it was observed.
     Idle,
 }
 
-/// What there is to write.
+/// The write that a change needs.
 #[derive(Clone, Debug)]
 pub(super) enum PatchDecision {
-    /// This metadata; what is written down by that.
+    /// Write this metadata; the entry that it records.
     Patch(Value, BTreeMap<ClusterName, Entry>),
-    /// It is as it should be.
+    /// The pod has the desired metadata already.
     Nothing,
-    /// A later leader has written the entry: it is left alone.
+    /// A later leader has written the entry: it is not changed.
     Superseded,
     /// The entry in this version of the pod cannot be read: a later leader may have written it.
     Unreadable(EntryVersion),
 }
 
 impl PodPatch {
-    /// What to write over a pod as it was seen.
+    /// The write for an observed pod.
     pub(super) fn decide(&self, base: &ObservedPod) -> PatchDecision {
         let mut exposures = base.exposures.clone();
         let mut metadata = match self {
@@ -81,14 +81,14 @@ impl PodPatch {
             metadata["annotations"][EXPOSURE_ANNOTATION] =
                 json!(exposure_annotation::text(&exposures));
         }
-        // The API server refuses what would change these: it is another pod then, or the same
-        // after another write.
+        // With another UID or version the API server rejects the patch: it is another pod, or the
+        // pod has changed.
         metadata["uid"] = json!(base.uid);
         metadata["resourceVersion"] = json!(base.version.to_string());
         PatchDecision::Patch(metadata, exposures)
     }
 
-    /// Whether it still holds of a pod that was written to since it was seen.
+    /// Whether to retry the change on a newer version of the pod.
     pub(super) fn is_retried(&self) -> bool {
         match self {
             Self::Entry(..) | Self::Busy => true,

@@ -1,4 +1,4 @@
-//! The watch of pods. What it says of a pod is sent before it shows a later pod of that name.
+//! The watch of pods. It reports that a pod is gone before it stores a later pod of that name.
 
 use std::collections::BTreeSet;
 use std::pin::pin;
@@ -26,9 +26,10 @@ pub(super) async fn watch_pods(
     let api: Api<Pod> = shared.api(namespace.as_deref());
     let config = watcher::Config::default().labels(CLUSTER_LABEL);
     let stops = events.closed();
-    let mut changes = pin!(watch_events("Pod", api, config, |_| ()).take_until(stops));
+    let mut changes = pin!(watch_events("Pod", api, config).take_until(stops));
     let mut seen = BTreeSet::new();
     while let Some(change) = changes.next().await {
+        let Ok(change) = change else { continue };
         let now = clock::now();
         let gone = match change {
             watcher::Event::Init => {

@@ -15,48 +15,48 @@ use super::patch::ObservedPod;
 
 /// How long a standby keeps a tombstone.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(300);
-/// How long an agent may go on beside a later pod of its name, once its grace period is over. A
-/// user who deletes a StatefulSet's pod by force promises that it has stopped. A running node
-/// notices within seconds, and then gives its containers the pod's full grace period.
+/// How long an agent may run beside a later pod of its name, after its grace period. A user who
+/// deletes a StatefulSet's pod by force promises that it has stopped. A running node notices the
+/// deletion within seconds, and then gives the containers the pod's full grace period.
 const REPLACED_WITHIN: Duration = Duration::from_secs(30);
 
-/// What is known of the pods.
+/// The pods and tombstones.
 #[derive(Debug, Default)]
 pub(super) struct PodStore {
     pods: BTreeMap<PodName, Entry>,
     tombstones: BTreeMap<PodName, Vec<Tombstone>>,
-    /// Pods that a list has shown and the watch not yet.
+    /// Pods that a list has shown and the watch has not shown yet.
     listed: BTreeMap<PodName, Listed>,
 }
 
 #[derive(Debug)]
 struct Entry {
     facts: Arc<PodFacts>,
-    /// What it was before its label was changed.
+    /// The workers that the pod was before a change of its label.
     former: BTreeSet<WorkerKey>,
 }
 
 /// A pod that vanished while it may have run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Tombstone {
-    /// Its UID; empty where none was ever seen.
+    /// Its UID; empty if no pod of this name was ever seen.
     pub(super) uid: String,
-    /// The workers that it was.
+    /// The workers of the pod.
     pub(super) keys: Vec<WorkerKey>,
-    /// What they may hold.
+    /// The most that they may hold.
     pub(super) exposures: BTreeMap<ClusterName, ExposureEntry>,
     /// When it vanished.
     pub(super) since: Moment,
-    /// How long its containers may take to end; zero where that was never seen.
+    /// Its grace period; zero if unknown.
     pub(super) grace: Duration,
-    /// What the API server says when asked for it.
+    /// The last answer of the API server about the pod.
     pub(super) api_check: ApiCheck,
 }
 
 /// What the API server answered about a tombstone's pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ApiCheck {
-    /// It was not asked yet.
+    /// The API server was not asked yet.
     NotAsked,
     /// The pod exists; it only lost its label.
     Exists(Moment),
@@ -64,7 +64,7 @@ pub(super) enum ApiCheck {
     Deleted,
 }
 
-/// A pod as a list of metadata shows it.
+/// A pod in a list of metadata.
 #[derive(Clone, Debug)]
 pub(super) struct Listed {
     pub(super) uid: String,
@@ -84,16 +84,16 @@ pub(super) struct CoreView {
 /// What to do with a tombstone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TombstoneAction {
-    /// It may still run.
+    /// Keep it: the pod may still run.
     Keep,
-    /// Its workers are gone.
+    /// Report its workers as gone.
     ReportGone,
-    /// Another replica leads and has reported them.
+    /// Drop it: another replica leads and has reported the workers.
     Forget,
 }
 
 impl PodStore {
-    /// Takes a pod as the watch shows it; returns the workers that are gone by that.
+    /// Stores a pod from the watch; returns the workers that are gone now.
     pub(super) fn apply(&mut self, facts: PodFacts, now: Moment) -> Vec<WorkerKey> {
         let name = facts.pod.clone();
         if let Some(listed) = self.listed.get(&name) {
@@ -104,7 +104,7 @@ impl PodStore {
         }
         let newer = |entry: &Entry| entry.facts.version > facts.version;
         if self.pods.get(&name).is_some_and(|entry| entry.facts.uid == facts.uid && newer(entry)) {
-            // From before what was written here: the watch shows the state after it, too.
+            // The event is older than this replica's own write; a later event follows.
             return Vec::new();
         }
         let mut former = self.restore(&name, &facts.uid);
@@ -127,7 +127,7 @@ impl PodStore {
         gone
     }
 
-    /// Takes the last state of a pod that vanished; returns the workers that are gone by that.
+    /// Stores the last state of a deleted pod; returns the workers that are gone now.
     pub(super) fn delete(&mut self, last: PodFacts, now: Moment) -> Vec<WorkerKey> {
         let known = self.pods.get(&last.pod).is_some_and(|entry| entry.facts.uid == last.uid);
         let listed = self.listed.get(&last.pod).is_some_and(|listed| listed.uid == last.uid);
@@ -141,7 +141,7 @@ impl PodStore {
             return gone;
         }
         if entry.facts.node.is_none() {
-            // It was never placed on a node: nothing of it has ever run.
+            // It was never scheduled to a node, so none of its containers ever ran.
             gone.extend(entry.keys());
             return gone;
         }
@@ -149,7 +149,7 @@ impl PodStore {
         gone
     }
 
-    /// The watch has started anew and shown `seen`: whatever else `within` knows has vanished.
+    /// Completes a list of the watch with the pods `seen`: other pods in `within` have vanished.
     pub(super) fn retain(
         &mut self,
         within: impl Fn(&PodName) -> bool,
@@ -166,9 +166,9 @@ impl PodStore {
         }
     }
 
-    /// Takes a list that is newer than the watch may be, and returns what may be held: by pods on
-    /// the list that are not known to be over, by pods that vanished before the watch could show
-    /// it, and by pods with a tombstone.
+    /// Stores a list, which may be newer than the watch. Returns the exposures of listed pods that
+    /// are not known to have finished, of pods that the list no longer has, and of pods with a
+    /// tombstone.
     pub(super) fn list(
         &mut self,
         listed: BTreeMap<PodName, Listed>,
@@ -262,8 +262,8 @@ impl PodStore {
             .flat_map(|(name, tombstones)| tombstones.iter().map(move |it| (name, it)))
     }
 
-    /// Takes the API server's answer for the name of the tombstone with this UID: a pod, or `None`.
-    /// Returns the workers that are gone by that.
+    /// Stores the API server's answer for the tombstone with this UID: the pod of its name, or
+    /// `None`. Returns the workers that are gone now.
     pub(super) fn api_check(
         &mut self,
         name: &PodName,
@@ -302,7 +302,7 @@ impl PodStore {
         }
     }
 
-    /// What to do with a tombstone, given what the core knows of its agent.
+    /// The action for a tombstone, given the core's view of its agent.
     pub(super) fn action_for(
         &self,
         name: &PodName,
@@ -329,19 +329,20 @@ impl PodStore {
             Some(Presence::Connected) => self
                 .find(name)
                 .is_some_and(|later| age >= REPLACED_WITHIN + tombstone.grace.max(later.grace)),
-            // It may run cut off from here, and obey its leases to their end.
+            // The agent may be partitioned from the coordinator, and use its leases until they
+            // expire.
             Some(Presence::Silent | Presence::Unreported) => outlasted,
-            // Nothing is left of it; but it may have been a predecessor's.
+            // The core does not know the worker, but a predecessor may have granted it leases.
             Some(Presence::Lost) | None => outlasted || tombstone.since >= leads_since,
         };
         if is_gone { TombstoneAction::ReportGone } else { TombstoneAction::Keep }
     }
 
-    /// A pod as a write has left it, before the watch shows it.
+    /// Stores the result of this replica's own write, before the watch shows it.
     pub(super) fn record_write(&mut self, name: &PodName, now: ObservedPod) {
         let Some(entry) = self.pods.get_mut(name) else { return };
         if entry.facts.uid != now.uid || entry.facts.version >= now.version {
-            // Another pod, or the watch was faster.
+            // It is another pod, or the watch has shown a newer version.
             return;
         }
         let facts = Arc::make_mut(&mut entry.facts);
@@ -349,7 +350,7 @@ impl PodStore {
         facts.exposures = now.exposures;
     }
 
-    /// Removes the tombstone of a pod that exists; returns the workers that it was.
+    /// Removes the tombstone of a pod that exists; returns its workers.
     fn restore(&mut self, name: &PodName, uid: &str) -> BTreeSet<WorkerKey> {
         let tombstones = self.tombstones.get(name).into_iter().flatten();
         let same = tombstones.filter(|tombstone| tombstone.uid == uid);

@@ -1,4 +1,4 @@
-//! Who is gone and when, by what a watch shows in which order.
+//! When workers are reported gone, for each order of watch events.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -115,7 +115,7 @@ fn deleted_by_force() -> PodStore {
 }
 
 #[test]
-fn a_pod_that_ends_is_gone_once_and_its_deletion_says_nothing_more() {
+fn reports_a_finished_pod_gone_once_and_not_again_on_deletion() {
     for phase in ["Succeeded", "Failed"] {
         let mut store = PodStore::default();
         assert_eq!(store.apply(pod(UID, 1, json!({})), at(0)), []);
@@ -130,7 +130,7 @@ fn a_pod_that_ends_is_gone_once_and_its_deletion_says_nothing_more() {
 }
 
 #[test]
-fn a_pod_speaks_for_no_worker_of_another_namespace() {
+fn a_pod_is_not_a_worker_of_another_namespace() {
     let victim = ClusterName::in_namespace("victim", "prod").expect("a name");
     let exposures =
         BTreeMap::from([(victim, Entry { epoch: Epoch(6), exposure: Exposure::default() })]);
@@ -148,7 +148,7 @@ fn a_pod_speaks_for_no_worker_of_another_namespace() {
 }
 
 #[test]
-fn a_pod_whose_end_comes_with_its_deletion_is_gone() {
+fn a_pod_that_is_finished_in_its_deletion_event_is_gone() {
     let mut store = PodStore::default();
     store.apply(pod(UID, 1, json!({})), at(0));
     assert_eq!(store.delete(pod(UID, 2, ended("Succeeded")), at(1)), [key("builds")]);
@@ -156,7 +156,7 @@ fn a_pod_whose_end_comes_with_its_deletion_is_gone() {
 }
 
 #[test]
-fn a_pod_that_is_called_failed_while_its_containers_run_is_not_gone() {
+fn a_failed_pod_with_running_containers_is_not_gone() {
     // The collector of lost nodes' pods, and an eviction that has only begun.
     let mut store = PodStore::default();
     store.apply(pod(UID, 1, json!({})), at(0));
@@ -170,7 +170,7 @@ fn a_pod_that_is_called_failed_while_its_containers_run_is_not_gone() {
 }
 
 #[test]
-fn a_native_sidecar_that_runs_counts_like_any_container() {
+fn a_running_native_sidecar_keeps_a_pod_from_being_gone() {
     let mut store = PodStore::default();
     let running = json!({ "status": {
         "initContainerStatuses": [container(json!({ "running": {} }), 2)]
@@ -183,7 +183,7 @@ fn a_native_sidecar_that_runs_counts_like_any_container() {
 }
 
 #[test]
-fn a_pod_that_was_never_placed_is_gone_when_it_is_deleted() {
+fn a_never_scheduled_pod_is_gone_when_deleted() {
     let pending = json!({
         "spec": { "nodeName": null },
         "status": { "phase": "Pending", "containerStatuses": null },
@@ -194,7 +194,7 @@ fn a_pod_that_was_never_placed_is_gone_when_it_is_deleted() {
 }
 
 #[test]
-fn a_pod_that_was_placed_may_have_started_whatever_its_status_says() {
+fn a_scheduled_pod_may_have_started_despite_its_status() {
     let pending = json!({ "status": { "phase": "Pending", "containerStatuses": null } });
     let mut store = PodStore::default();
     assert_eq!(store.apply(pod(UID, 1, pending.clone()), at(0)), []);
@@ -203,7 +203,7 @@ fn a_pod_that_was_placed_may_have_started_whatever_its_status_says() {
 }
 
 #[test]
-fn a_node_that_is_lost_ends_nothing() {
+fn a_lost_node_does_not_end_its_pods() {
     let mut store = PodStore::default();
     store.apply(pod(UID, 1, json!({})), at(0));
     let lost = json!({
@@ -231,7 +231,7 @@ fn a_pod_deleted_by_force_is_gone_when_its_agent_is_silent() {
 }
 
 #[test]
-fn a_pod_deleted_by_force_that_may_be_cut_off_has_its_leases_to_their_end() {
+fn a_force_deleted_pod_keeps_its_leases_until_they_expire() {
     let store = deleted_by_force();
     for presence in [Presence::Silent, Presence::Unreported] {
         let core_view = core_view(50, Some(presence));
@@ -242,7 +242,7 @@ fn a_pod_deleted_by_force_that_may_be_cut_off_has_its_leases_to_their_end() {
 }
 
 #[test]
-fn a_pod_deleted_under_a_predecessor_is_gone_when_its_leases_are_over() {
+fn a_pod_deleted_under_a_predecessor_is_gone_when_its_leases_expire() {
     let store = deleted_by_force();
     // 10 s, 1 % and half a second after second 100.
     assert_eq!(
@@ -256,15 +256,15 @@ fn a_pod_deleted_under_a_predecessor_is_gone_when_its_leases_are_over() {
 }
 
 #[test]
-fn a_replica_that_stands_by_says_nothing_and_forgets_in_the_end() {
+fn a_standby_reports_nothing_and_drops_old_tombstones() {
     let store = deleted_by_force();
-    let nobody = CoreView { term: None, presence: None };
-    assert_eq!(action_for(&store, nobody, 399), TombstoneAction::Keep);
-    assert_eq!(action_for(&store, nobody, 400), TombstoneAction::Forget);
+    let standby = CoreView { term: None, presence: None };
+    assert_eq!(action_for(&store, standby, 399), TombstoneAction::Keep);
+    assert_eq!(action_for(&store, standby, 400), TombstoneAction::Forget);
 }
 
 #[test]
-fn nothing_is_reported_before_the_api_server_was_read() {
+fn reports_nothing_before_the_api_server_confirms_the_deletion() {
     let mut store = PodStore::default();
     store.apply(pod(UID, 1, json!({})), at(0));
     store.delete(pod(UID, 2, json!({})), at(1));
@@ -276,13 +276,13 @@ fn a_later_pod_of_the_name_is_admitted_after_the_earlier_is_reported_gone() {
     let mut store = deleted_by_force();
     assert_eq!(store.apply(pod(NEXT, 3, json!({})), at(101)), []);
     assert_eq!(store.find(&this()).expect("the new one").uid, NEXT);
-    assert!(store.settled(&this()).is_none(), "let in beside a tombstone");
+    assert!(store.settled(&this()).is_none(), "a tombstone blocks the later pod");
     let connected = core_view(0, Some(Presence::Connected));
     // 30 s of grace, which the node gives it once it has noticed.
     assert_eq!(action_for(&store, connected, 159), TombstoneAction::Keep);
     assert_eq!(action_for(&store, connected, 160), TombstoneAction::ReportGone);
     store.remove_tombstone(&this(), UID);
-    assert_eq!(store.settled(&this()).expect("let in").uid, NEXT);
+    assert_eq!(store.settled(&this()).expect("the later pod is admitted").uid, NEXT);
 }
 
 #[test]
@@ -299,7 +299,7 @@ fn a_pod_deleted_by_force_beside_a_later_one_has_its_own_grace_period() {
 }
 
 #[test]
-fn a_late_deletion_of_an_earlier_pod_says_nothing_of_the_later_one() {
+fn a_late_deletion_event_does_not_affect_a_later_pod() {
     let mut store = PodStore::default();
     store.apply(pod(NEXT, 5, json!({})), at(0));
     assert_eq!(store.delete(pod(UID, 4, ended("Succeeded")), at(1)), []);
@@ -318,7 +318,7 @@ fn a_replacement_whose_deletion_was_missed_leaves_a_tombstone() {
 }
 
 #[test]
-fn a_watch_that_starts_anew_buries_what_it_does_not_show_in_its_own_scope() {
+fn a_relist_adds_tombstones_for_missing_pods_of_its_scope() {
     let mut store = PodStore::default();
     store.apply(pod(UID, 1, json!({})), at(0));
     store.retain(|name| name.namespace == "other", &BTreeSet::new(), at(1));
@@ -329,10 +329,10 @@ fn a_watch_that_starts_anew_buries_what_it_does_not_show_in_its_own_scope() {
 }
 
 #[test]
-fn a_pod_that_loses_its_label_is_a_worker_until_it_is_over() {
+fn a_pod_that_loses_its_label_is_a_worker_until_it_finishes() {
     let mut store = PodStore::default();
     store.apply(pod(UID, 1, json!({})), at(0));
-    // A watch by label says of such a pod that it was deleted.
+    // A watch by label reports such a pod as deleted.
     assert_eq!(store.delete(pod(UID, 2, json!({})), at(1)), []);
     let bare = json!({ "metadata": { "labels": null } });
     assert_eq!(store.api_check(&this(), UID, Some(&pod(UID, 2, bare.clone())), at(1)), []);
@@ -359,7 +359,7 @@ fn a_label_that_comes_back_removes_the_tombstone_and_keeps_what_the_pod_was() {
 }
 
 #[test]
-fn a_list_shows_what_pods_and_tombstones_may_hold_but_not_those_that_are_over() {
+fn lists_exposures_of_unfinished_pods_and_tombstones() {
     let (patch, exposures) = exposed(3);
     let listed = |uid: &str, version, exposures: &BTreeMap<_, _>| {
         let listed = Listed { uid: uid.into(), version, exposures: exposures.clone() };
@@ -368,7 +368,7 @@ fn a_list_shows_what_pods_and_tombstones_may_hold_but_not_those_that_are_over() 
     let held = BTreeMap::from([(key("builds"), exposures[&cluster("builds")].clone())]);
     // The watch has shown no pod yet.
     assert_eq!(PodStore::default().list(listed(UID, 1, &exposures), at(0)), held);
-    // It is known to be over.
+    // The pod has finished.
     let mut store = PodStore::default();
     let mut over = ended("Failed");
     merge(&mut over, patch.clone());
@@ -385,14 +385,14 @@ fn a_list_shows_what_pods_and_tombstones_may_hold_but_not_those_that_are_over() 
 }
 
 #[test]
-fn a_list_that_shows_a_later_pod_ends_all_talk_of_the_earlier() {
+fn a_list_with_a_later_pod_ends_tracking_of_the_earlier_one() {
     let (patch, exposures) = exposed(3);
     let mut store = PodStore::default();
     store.apply(pod(UID, 1, patch.clone()), at(0));
     let later = Listed { uid: NEXT.into(), version: 9, exposures };
     let held = store.list(BTreeMap::from([(this(), later)]), at(1));
     assert_eq!(held.len(), 1);
-    // The watch is behind: what it says of the earlier pod is old news.
+    // The watch is behind the list: its events of the earlier pod are ignored.
     assert_eq!(store.apply(pod(UID, 5, ended("Succeeded")), at(2)), []);
     assert_eq!(store.delete(pod(UID, 6, ended("Succeeded")), at(3)), []);
     assert_eq!(store.tombstones().count(), 0);
@@ -402,7 +402,7 @@ fn a_list_that_shows_a_later_pod_ends_all_talk_of_the_earlier() {
 }
 
 #[test]
-fn a_pod_that_only_a_list_has_shown_and_that_is_no_more_is_missed() {
+fn a_pod_known_only_from_a_list_gets_a_tombstone() {
     let (_, exposures) = exposed(3);
     let mut store = PodStore::default();
     let later = Listed { uid: NEXT.into(), version: 9, exposures };
@@ -421,17 +421,17 @@ fn a_worker_without_a_pod_gets_a_tombstone_until_the_api_server_answers() {
     let mut store = PodStore::default();
     assert!(!store.confirm_gone(&key("builds"), at(0)));
     assert!(!store.confirm_gone(&key("builds"), at(1)), "a second tombstone");
-    // It exists after all, the watch is only behind.
+    // The pod exists: the watch was only behind.
     store.api_check(&this(), "", Some(&pod(UID, 3, json!({}))), at(2));
     assert_eq!(store.apply(pod(UID, 3, json!({})), at(3)), []);
     assert!(store.settled(&this()).is_some());
     assert!(!store.confirm_gone(&key("builds"), at(4)));
     store.apply(pod(UID, 4, ended("Failed")), at(5));
-    assert!(store.confirm_gone(&key("builds"), at(6)), "over, and known to the core again");
+    assert!(store.confirm_gone(&key("builds"), at(6)), "the pod has finished");
 }
 
 #[test]
-fn what_was_just_written_is_known_before_the_watch_shows_it() {
+fn an_own_write_is_visible_before_the_watch_event() {
     let (_, exposures) = exposed(3);
     let mut store = PodStore::default();
     store.apply(pod(UID, 1, json!({})), at(0));

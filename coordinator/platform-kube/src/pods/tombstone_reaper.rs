@@ -1,6 +1,6 @@
 //! Reports the workers of vanished pods as gone once their agents are silent, and then removes the
-//! tombstones. At intervals it also compares the core's workers with the pods, since a hello may
-//! cross the report, or the report may have come before leadership.
+//! tombstones. At intervals it also compares the core's workers with the pods: an agent may connect
+//! while its pod is reported gone, or the report may have come before leadership.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +27,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(5);
 /// The timeout of one read.
 const ASK_TIMEOUT: Duration = Duration::from_secs(5);
-/// The pause after a read without an answer.
+/// The pause after a read that the API server did not answer.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Reads in flight.
 const REQUESTS_MAX: usize = 8;
@@ -42,7 +42,7 @@ pub(super) struct TombstoneReaper {
     events: mpsc::Sender<Event>,
     term: Option<(Epoch, Moment)>,
     compared_at: Option<Moment>,
-    /// When the API server last did not answer.
+    /// When a read last failed.
     unanswered_at: Option<Moment>,
 }
 

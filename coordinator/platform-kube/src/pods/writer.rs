@@ -24,25 +24,25 @@ use super::patch::{ObservedPod, PatchDecision, PodPatch};
 use super::store::Listed;
 use super::{PodFacts, Pods};
 
-/// How long a write may take.
+/// The timeout of one write.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often a write is tried on a pod that others write to.
+/// The most attempts of one write after conflicts.
 const TRIES_MAX: usize = 3;
-/// How long a list may take.
+/// The timeout of one list.
 const LIST_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Pods {
-    /// Every worker that may hold anything: of pods that are there as the API server has them now
-    /// and are not over, and of pods that vanished while they may have run. A leader calls it
+    /// Every worker that may hold anything: workers of the pods that the API server lists and that
+    /// have not finished, and of pods that vanished while they may have run. A leader calls it
     /// after it has taken its epoch.
     ///
     /// # Errors
-    /// Where the API server does not answer: try again.
+    /// If the API server does not answer. The caller retries.
     pub async fn list_exposed(&self) -> anyhow::Result<BTreeMap<WorkerKey, Entry>> {
         let mut listed = BTreeMap::new();
         for scope in self.0.scopes() {
-            // A pod that lost its cluster's label still bears the other where it may hold
-            // anything; and one that has both may lose either between the lists.
+            // A pod that lost its cluster label still has the exposed label if it may hold
+            // anything. A pod with both may lose either one between the lists.
             for label in [CLUSTER_LABEL, EXPOSED_LABEL] {
                 for (name, pod) in self.list(scope.as_deref(), label).await? {
                     let known = listed.get(&name).map_or(0, |known: &Listed| known.version);
@@ -57,14 +57,14 @@ impl Pods {
         for (key, _) in exposed.iter().filter(|(_, entry)| entry.exposure.sets == Sets::Any) {
             tracing::warn!(
                 cluster = %key.cluster, worker = %key.worker,
-                "it counts as if it may hold anything: the exposure annotation of its pod cannot \
-                 be read, or says so"
+                "the pod's exposure annotation is unreadable or unlimited: the worker counts as if \
+                 it may hold anything"
             );
         }
         Ok(exposed)
     }
 
-    /// The pods of one namespace, or of all, that bear a label, as the API server has them now.
+    /// The pods with a label in one namespace, or in all, by a consistent read.
     async fn list(
         &self,
         namespace: Option<&str>,
@@ -115,10 +115,10 @@ impl Pods {
         }
     }
 
-    /// Marks a pod as busy, or as idle; false where it has changed meanwhile.
+    /// Marks a pod as busy or idle; returns false if the pod has changed meanwhile.
     ///
     /// # Errors
-    /// What the API server says against it.
+    /// If the API server rejects the write.
     pub async fn mark_busy(&self, facts: &PodFacts, busy: bool) -> kube::Result<bool> {
         let change = if busy { &PodPatch::Busy } else { &PodPatch::Idle };
         Ok(self.try_write(facts, change).await? == EntryOutcome::Done)
@@ -133,14 +133,18 @@ impl Pods {
                 EntryOutcome::Failed
             }
             Err(_) => {
-                tracing::warn!(namespace, pod = name, "cannot write a pod: no answer");
+                tracing::warn!(
+                    namespace,
+                    pod = name,
+                    "cannot write a pod: no answer from the API server"
+                );
                 EntryOutcome::Failed
             }
         }
     }
 
-    /// Tries a change on the pod as it was seen, then on the pod as it is. What it finds then is
-    /// judged anew: a successor may have written it.
+    /// Tries a change on the observed version of the pod, then on newer ones. It decides each time
+    /// again whether to write: a successor may have written the entry.
     async fn try_write(&self, facts: &PodFacts, change: &PodPatch) -> kube::Result<EntryOutcome> {
         let api: Api<Pod> = self.0.api(Some(&facts.pod.namespace));
         let name = &facts.pod.name;
@@ -182,7 +186,7 @@ impl Pods {
     }
 }
 
-/// A pod's metadata, as far as a change rests on it.
+/// The metadata of a pod that a change depends on.
 fn observed(pod: &PartialObjectMeta<Pod>) -> Option<ObservedPod> {
     let version = version(pod.resource_version().as_deref());
     Some(ObservedPod { uid: pod.uid()?, version, exposures: exposure_annotation::read(pod) })

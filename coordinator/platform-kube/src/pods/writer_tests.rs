@@ -1,5 +1,5 @@
-//! What is written to a pod that others write to, and what a new leader finds, by an API server of
-//! a few lines.
+//! Writes to a pod that other clients write to, and the reads of a new leader, against a small fake
+//! API server.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -175,7 +175,7 @@ async fn strike(pods: &Pods) -> EntryOutcome {
     pods.write_entry(Epoch(2), attempt).await
 }
 
-/// What the leader of a term writes.
+/// The write of the leader of a term.
 fn annotation(epoch: u64, jobs_max: u32) -> Value {
     let exposures = BTreeMap::from([(key().cluster, entry(epoch, jobs_max))]);
     json!({ "metadata": {
@@ -184,7 +184,7 @@ fn annotation(epoch: u64, jobs_max: u32) -> Value {
     } })
 }
 
-/// What the server's pod says that its worker may run.
+/// The jobs that the exposure on the server's pod allows.
 fn written(shop: &Shop) -> Option<u32> {
     let pod = shop.lock().expect("whole").pod.clone();
     facts(pod).exposures.get(&key().cluster).map(|entry| entry.exposure.jobs_max)
@@ -195,7 +195,7 @@ fn label(shop: &Shop, label: &str) -> Value {
 }
 
 #[tokio::test]
-async fn what_is_entered_is_marked_and_what_is_struck_leaves_no_mark() {
+async fn writing_an_entry_sets_the_label_and_removing_it_clears_the_label() {
     let (shop, pods) = shop();
     assert_eq!(enter(&pods, 3).await, EntryOutcome::Done);
     assert_eq!((written(&shop), label(&shop, EXPOSED_LABEL)), (Some(3), json!(TRUE)));
@@ -203,11 +203,11 @@ async fn what_is_entered_is_marked_and_what_is_struck_leaves_no_mark() {
     assert_eq!(strike(&pods).await, EntryOutcome::Done);
     assert_eq!((written(&shop), label(&shop, EXPOSED_LABEL)), (None, Value::Null));
     assert_eq!(label(&shop, BUSY_LABEL), Value::Null);
-    assert_eq!(shop.lock().expect("whole").writes, 2, "on what was written, without a look");
+    assert_eq!(shop.lock().expect("whole").writes, 2, "the second write needs no read");
 }
 
 #[tokio::test]
-async fn a_leader_replaces_what_an_earlier_one_wrote_meanwhile() {
+async fn a_leader_replaces_a_concurrent_write_of_its_predecessor() {
     let (shop, pods) = shop();
     shop.lock().expect("whole").others = vec![annotation(1, 5)];
     assert_eq!(enter(&pods, 3).await, EntryOutcome::Done);
@@ -215,7 +215,7 @@ async fn a_leader_replaces_what_an_earlier_one_wrote_meanwhile() {
 }
 
 #[tokio::test]
-async fn a_deposed_leader_changes_nothing_that_its_successor_wrote() {
+async fn a_deposed_leader_does_not_overwrite_its_successor() {
     let (shop, pods) = shop();
     assert_eq!(enter(&pods, 3).await, EntryOutcome::Done);
     // The write of the successor comes between the first attempt and the second.
@@ -228,7 +228,7 @@ async fn a_deposed_leader_changes_nothing_that_its_successor_wrote() {
 }
 
 #[tokio::test]
-async fn a_pod_that_changes_without_end_is_given_up_for_now() {
+async fn gives_up_after_repeated_conflicts() {
     let (shop, pods) = shop();
     let change = json!({ "metadata": { "labels": { "app": "x" } } });
     shop.lock().expect("whole").others = vec![change; 9];
@@ -237,7 +237,7 @@ async fn a_pod_that_changes_without_end_is_given_up_for_now() {
 }
 
 #[tokio::test]
-async fn a_change_of_something_else_is_no_hindrance() {
+async fn an_unrelated_change_does_not_prevent_the_write() {
     let (shop, pods) = shop();
     enter(&pods, 3).await;
     shop.lock().expect("whole").others = vec![json!({ "status": { "phase": "Running" } })];
@@ -246,7 +246,7 @@ async fn a_change_of_something_else_is_no_hindrance() {
 }
 
 #[tokio::test]
-async fn a_pod_is_not_called_idle_over_what_was_written_since() {
+async fn does_not_mark_a_pod_idle_after_a_later_write() {
     let (shop, pods) = shop();
     let seen = pods.find("ci", "w-0").expect("a pod");
     enter(&pods, 3).await;
@@ -258,7 +258,7 @@ async fn a_pod_is_not_called_idle_over_what_was_written_since() {
 }
 
 #[tokio::test]
-async fn nothing_is_written_to_a_later_pod_of_the_name() {
+async fn does_not_write_to_a_later_pod_of_the_name() {
     let (shop, pods) = shop();
     shop.lock().expect("whole").others = vec![json!({ "metadata": { "uid": "uid-2" } })];
     assert_eq!(enter(&pods, 3).await, EntryOutcome::Failed);
@@ -266,7 +266,7 @@ async fn nothing_is_written_to_a_later_pod_of_the_name() {
 }
 
 #[tokio::test]
-async fn a_leader_finds_a_pod_that_holds_something_by_either_label() {
+async fn finds_an_exposed_pod_by_either_label() {
     for lost in [CLUSTER_LABEL, EXPOSED_LABEL] {
         let (shop, pods) = unseen();
         shop.lock().expect("whole").put(annotation(1, 3));
@@ -277,13 +277,13 @@ async fn a_leader_finds_a_pod_that_holds_something_by_either_label() {
 }
 
 #[tokio::test]
-async fn an_unreadable_entry_may_be_anything_and_only_a_confirmed_leader_replaces_it() {
+async fn only_a_confirmed_leader_replaces_an_unreadable_entry() {
     let names = r#"{"ci/builds":{"incarnation":1,"ttlMs":1,"jobsMax":1,"sets":{"ci/feeds":true}}}"#;
-    for spoiled in [json!("spoiled"), Value::Null, json!(names)] {
+    for invalid in [json!("invalid"), Value::Null, json!(names)] {
         let (shop, pods) = unseen();
         shop.lock().expect("whole").put(annotation(1, 3));
-        let spoil = json!({ "metadata": { "annotations": { EXPOSURE_ANNOTATION: spoiled } } });
-        shop.lock().expect("whole").put(spoil);
+        let change = json!({ "metadata": { "annotations": { EXPOSURE_ANNOTATION: invalid } } });
+        shop.lock().expect("whole").put(change);
         let exposed = pods.list_exposed().await.expect("an answer");
         assert_eq!(exposed, BTreeMap::from([(key(), Entry::unreadable())]));
         let pod = shop.lock().expect("whole").pod.clone();
@@ -294,7 +294,7 @@ async fn an_unreadable_entry_may_be_anything_and_only_a_confirmed_leader_replace
         // Another client writes between the renewal and the second attempt.
         shop.lock().expect("whole").others = vec![json!({ "status": { "phase": "Running" } })];
         let EntryOutcome::Unreadable(later) = enter_over(&pods, 3, version).await else {
-            panic!("a successor may have been that somebody")
+            panic!("a successor may have written the entry")
         };
         assert!(version < later);
         assert_eq!(enter_over(&pods, 3, later).await, EntryOutcome::Done);

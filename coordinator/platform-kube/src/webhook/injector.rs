@@ -1,5 +1,5 @@
-//! What an opted-in pod gets: the installation's settings, refined by its WorkerCluster's or
-//! WorkerClass's. What the pod's own annotations say comes on top, in the injection itself.
+//! Decides the sidecar of an opted-in pod: the installation's settings, overridden by those of its
+//! WorkerCluster or WorkerClass. The injection then applies the pod's own annotations.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,49 +11,49 @@ use leasehold_manifest::manifest::{AgentResources, AgentSpec, WorkerClassSpec, W
 use serde_json::Value;
 use tokio::sync::watch;
 
-/// WorkerClusters and WorkerClasses that a message names.
+/// The most WorkerClusters and WorkerClasses that a message names.
 const NAMED_MAX: usize = 5;
 
-/// All WorkerClusters and WorkerClasses, by namespace and name, which they share; each namespace
-/// has one at least.
+/// All WorkerClusters and WorkerClasses by namespace and name; both kinds share the names. No
+/// namespace is empty.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Clusters(BTreeMap<String, BTreeMap<String, Cluster>>);
 
-/// What matters of a WorkerCluster or a WorkerClass to the agents of its pods.
+/// The settings of a WorkerCluster or a WorkerClass for the agents of its pods.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Cluster {
-    /// What it says of them.
+    /// Its `spec.agent`.
     pub agent: AgentSpec,
     /// Its drain deadline.
     pub drain_deadline: Duration,
-    /// The port that its workers take documents at.
+    /// The port on which its workers accept documents.
     pub port: Option<u16>,
 }
 
-/// Decides what pods get.
+/// Decides the sidecars of pods.
 #[derive(Clone, Debug)]
 pub struct Injector {
-    /// What every agent has, and its WorkerCluster or WorkerClass may refine.
+    /// The settings of every agent; a WorkerCluster or WorkerClass may override them.
     pub installation: Sidecar,
-    /// The namespaces that are served; all where it is empty.
+    /// The namespaces that are served; empty for all.
     pub served: Vec<String>,
-    /// The WorkerClusters and WorkerClasses; none before they were read once.
+    /// The WorkerClusters and WorkerClasses; `None` before the first read.
     pub clusters: watch::Receiver<Option<Arc<Clusters>>>,
 }
 
 /// The decision on a pod.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum InjectionDecision {
-    /// It stays as it is.
+    /// The pod is not changed.
     Unchanged,
-    /// It is changed so; no edit where it has its agent already.
+    /// The pod is changed; without edits if it has its agent already.
     Injected {
         /// The changes.
         edits: Vec<Edit>,
-        /// What people should know.
+        /// Warnings for the user.
         warnings: Vec<String>,
     },
-    /// It is not let in, for this reason.
+    /// The pod is denied, for this reason.
     Denied(String),
 }
 
@@ -84,7 +84,7 @@ impl From<&WorkerClassSpec> for Cluster {
 }
 
 impl Clusters {
-    /// Takes one in.
+    /// Adds one.
     pub fn insert(&mut self, namespace: &str, name: &str, cluster: Cluster) {
         self.0.entry(namespace.to_owned()).or_default().insert(name.to_owned(), cluster);
     }
@@ -99,7 +99,7 @@ impl Clusters {
         self.0.get(namespace)?.get(name)
     }
 
-    /// The one in a namespace where there is only one: that of pods that name none.
+    /// The only one in a namespace, which pods without the label belong to.
     #[must_use]
     pub fn only(&self, namespace: &str) -> Option<&str> {
         let mut names = self.of(namespace);
@@ -109,13 +109,13 @@ impl Clusters {
 }
 
 impl Injector {
-    /// All of them as they are known; none before they were read once.
+    /// All WorkerClusters and WorkerClasses; `None` before the first read.
     #[must_use]
     pub fn clusters(&self) -> Option<Arc<Clusters>> {
         self.clusters.borrow().clone()
     }
 
-    /// The agent of a pod of this WorkerCluster or WorkerClass, or of none that is known.
+    /// The agent of a pod of this WorkerCluster or WorkerClass, which may not exist.
     #[must_use]
     pub fn sidecar(&self, cluster: Option<&Cluster>) -> Sidecar {
         let mut sidecar = self.installation.clone();
@@ -135,7 +135,7 @@ impl Injector {
         sidecar
     }
 
-    /// The image that the agent of such a pod has where it is injected now.
+    /// The image that the agent of such a pod gets now.
     #[must_use]
     pub fn image(&self, clusters: &Clusters, namespace: &str, cluster: Option<&str>) -> String {
         let cluster = cluster.or(clusters.only(namespace));
@@ -164,8 +164,8 @@ impl Injector {
         if found.is_none() {
             warnings.push(self.cluster_unknown(clusters, namespace, name));
         }
-        // Also where the pod has the label: an earlier round of the same admission may have put it
-        // there.
+        // Needed also if the pod has the label: an earlier round of the same admission may have
+        // added it.
         let sidecar = Sidecar { cluster: Some(name.to_owned()), ..self.sidecar(found) };
         match inject(pod, &sidecar) {
             Ok(injection) => {
@@ -194,7 +194,7 @@ impl Injector {
         }
     }
 
-    /// That a pod's label names nothing that there is.
+    /// The warning for a pod whose label names an object that does not exist.
     fn cluster_unknown(&self, clusters: &Clusters, namespace: &str, name: &str) -> String {
         if self.is_unserved(namespace) {
             return self.unserved(namespace);
@@ -204,8 +204,8 @@ impl Injector {
             None => format!("namespace {namespace} has none"),
         };
         format!(
-            "there is no WorkerCluster {name} yet, nor a WorkerClass ({there}): the pod's agent \
-             waits for it"
+            "WorkerCluster or WorkerClass {name} does not exist yet ({there}): the pod's agent \
+             waits for it; create it, or correct the label"
         )
     }
 
@@ -215,7 +215,10 @@ impl Injector {
 
     fn unserved(&self, namespace: &str) -> String {
         let served = self.served.join(", ");
-        format!("the coordinator serves {served} and not namespace {namespace}")
+        format!(
+            "the coordinator serves {served} and not namespace {namespace}: add it to \
+             --watch-namespace"
+        )
     }
 }
 

@@ -60,7 +60,7 @@ fn opted_in() -> Value {
     pod(json!({ names::INJECT: "true" }))
 }
 
-/// What the API server is answered.
+/// The webhook's answer.
 fn answer(injector: &Injector, namespace: &str, pod: &Value, change: impl Fn(&mut Value)) -> Value {
     let mut asked = json!({
         "apiVersion": "admission.k8s.io/v1",
@@ -91,7 +91,7 @@ fn edits(injector: &Injector, namespace: &str, pod: &Value) -> Vec<Edit> {
 }
 
 #[test]
-fn a_cluster_refines_what_the_installation_says() {
+fn a_cluster_overrides_settings_of_the_installation() {
     let injector = injector(&[]);
     let clusters = clusters();
     let sidecar = injector.sidecar(clusters.get("one", "builds"));
@@ -99,7 +99,7 @@ fn a_cluster_refines_what_the_installation_says() {
     let flags: Vec<_> = sidecar.flags.iter().map(|(name, value)| (&**name, &**value)).collect();
     let wanted = [("adapter", "file"), ("file-path", "/it.yml"), ("log-format", "json")];
     assert_eq!(flags, wanted);
-    // What it asks for by default is more than it may use.
+    // The default request is above the limit.
     assert_eq!(sidecar.resources.memory_limit.map(|it| it.to_string()).as_deref(), Some("8Mi"));
     assert_eq!(sidecar.resources.memory_request, None);
     assert_eq!(sidecar.resources.cpu_request, Resources::standard().cpu_request);
@@ -108,7 +108,7 @@ fn a_cluster_refines_what_the_installation_says() {
 }
 
 #[test]
-fn a_pod_is_injected_once_however_often_it_is_asked_about() {
+fn injects_a_pod_once_over_repeated_reviews() {
     let injector = injector(&[]);
     let mut pod = opted_in();
     let first = edits(&injector, "one", &pod);
@@ -121,7 +121,7 @@ fn a_pod_is_injected_once_however_often_it_is_asked_about() {
 }
 
 #[test]
-fn the_answer_is_a_patch_in_base64_and_what_is_wrong_is_named() {
+fn answers_with_a_base64_patch_or_names_the_problem() {
     let injector = injector(&[]);
     let answered = answer(&injector, "one", &opted_in(), |_| {});
     assert_eq!(answered["patchType"], "JSONPatch");
@@ -146,7 +146,7 @@ fn the_answer_is_a_patch_in_base64_and_what_is_wrong_is_named() {
 }
 
 #[test]
-fn a_mistake_in_a_worker_cluster_is_told_as_its_own() {
+fn an_invalid_setting_of_a_cluster_names_the_cluster() {
     let mut wrong = clusters();
     let agent = json!({ "flags": { "file-paht": "/it.yml" } });
     let agent = serde_json::from_value(agent).expect("settings");
@@ -159,7 +159,7 @@ fn a_mistake_in_a_worker_cluster_is_told_as_its_own() {
 }
 
 #[test]
-fn what_is_asked_about_by_mistake_is_left_as_it_is() {
+fn leaves_unexpected_requests_unchanged() {
     let injector = injector(&[]);
     let is_unchanged = |pod: &Value, change: fn(&mut Value)| {
         let answered = answer(&injector, "one", pod, change);
@@ -178,7 +178,7 @@ fn what_is_asked_about_by_mistake_is_left_as_it_is() {
 }
 
 #[test]
-fn warnings_fit_into_a_header_and_name_what_is_not_there_yet() {
+fn warnings_fit_into_a_header_and_name_missing_objects() {
     let injector = injector(&["one"]);
     let warnings = |namespace: &str, name: &str| {
         let labels = json!({ names::INJECT: "true", names::CLUSTER: name });
@@ -188,7 +188,10 @@ fn warnings_fit_into_a_header_and_name_what_is_not_there_yet() {
         all.iter().map(|it| it.as_str().expect("a text").to_owned()).collect::<Vec<_>>()
     };
     let later = warnings("one", "later").join("|");
-    assert!(later.contains("no WorkerCluster later") && later.contains("builds"), "{later}");
+    assert!(
+        later.contains("WorkerClass later does not exist yet") && later.contains("builds"),
+        "{later}"
+    );
     let foreign = warnings("many", &"x".repeat(60)).join("|");
     assert!(foreign.contains("serves one and not namespace many"), "{foreign}");
     let long = warnings(&"n".repeat(300), "x");
@@ -209,7 +212,7 @@ fn variables(pod: &Value) -> Vec<String> {
 }
 
 #[test]
-fn a_worker_of_a_class_says_where_it_is_reached() {
+fn a_worker_of_a_class_gets_its_address_and_port() {
     let injector = injector(&[]);
     let mut pod = opted_in();
     apply(&edits(&injector, "green", &pod), &mut pod);
@@ -229,7 +232,7 @@ fn a_worker_of_a_class_says_where_it_is_reached() {
 }
 
 #[test]
-fn a_namespace_s_only_one_is_a_cluster_or_a_class() {
+fn a_pod_without_the_label_gets_the_only_cluster_or_class() {
     let injector = injector(&[]);
     let InjectionDecision::Denied(why) = injector.decide(&clusters(), "both", &opted_in()) else {
         panic!("it is let in");

@@ -1,6 +1,6 @@
-//! Whether a class or a pipeline is right, before it is stored: by the very rules by which it would
-//! come into force, held against what is in force here. A change of a moment ago may not have
-//! arrived here yet, so a denial is checked again after a short wait.
+//! Validates a class or a pipeline before it is stored: by the rules of the manifests, against the
+//! state in force. This replica may not have seen a recent change yet, so it repeats the check of a
+//! denied object after a short wait.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,22 +16,22 @@ use tokio::time::{Instant, timeout_at};
 
 use super::admission::{Decision, Denial, ValidationRequest};
 
-/// How long a change that others have just made may take to be seen here.
+/// How long a recent change may take to reach this replica.
 const SEEN_WITHIN: Duration = Duration::from_millis(500);
-/// Pipelines that a message names.
+/// The most pipelines that a message names.
 const NAMED_MAX: usize = 5;
-/// Problems that a message names.
+/// The most problems that a message names.
 const PROBLEMS_MAX: usize = 10;
-/// Who deletes what is in a namespace that is being deleted.
+/// The users that delete the objects of a namespace that is being deleted.
 const NAMESPACE_DELETERS: [&str; 2] =
     ["system:serviceaccount:kube-system:namespace-controller", "system:kube-controller-manager"];
 
 /// Decides which classes and pipelines are stored.
 #[derive(Clone, Debug)]
 pub struct Validator {
-    /// The namespaces that are served; all where it is empty.
+    /// The namespaces that are served; empty for all.
     pub served: Vec<String>,
-    /// What is in force; none before it was read once.
+    /// The desired state in force; `None` before the first read.
     pub in_force: watch::Receiver<Option<Arc<Desired>>>,
 }
 
@@ -40,7 +40,7 @@ pub struct Validator {
 pub(super) enum ValidationDecision {
     /// It is stored, with these warnings.
     Allowed(Vec<String>),
-    /// It is not.
+    /// It is denied.
     Denied(Denial),
 }
 
@@ -56,7 +56,7 @@ impl Validator {
         {
             let served = self.served.join(", ");
             return Some(ValidationDecision::Allowed(vec![format!(
-                "the coordinator serves {served} and not namespace {namespace}: nobody looks at \
+                "the coordinator serves {served} and not namespace {namespace}: it ignores \
                  this object"
             )]));
         }
@@ -80,7 +80,7 @@ impl Validator {
 }
 
 impl ValidationDecision {
-    /// There is nothing to say.
+    /// Allowed without warnings.
     fn allowed() -> Self {
         Self::Allowed(Vec::new())
     }

@@ -49,7 +49,7 @@ fn plural(kind: &str) -> &'static str {
     }
 }
 
-/// What the API server asks.
+/// A request of the API server.
 fn asked(operation: &str, kind: &str, namespace: &str, name: &str, spec: &Value) -> Value {
     let object = json!({ "metadata": { "name": name, "namespace": namespace }, "spec": spec });
     let (object, old) = match operation {
@@ -76,7 +76,7 @@ fn asked(operation: &str, kind: &str, namespace: &str, name: &str, spec: &Value)
     })
 }
 
-/// What it is answered.
+/// The webhook's answer.
 async fn answer(validator: &Validator, asked: &Value) -> Value {
     let admission = Admission::read(asked.to_string().as_bytes()).expect("a review");
     let decision = validator.decide(admission.validation()).await.expect("it was read");
@@ -86,29 +86,29 @@ async fn answer(validator: &Validator, asked: &Value) -> Value {
     answer["response"].clone()
 }
 
-/// Asserts that this is refused, with a message that begins so.
+/// Asserts that the object is denied, with this start of the message.
 async fn refused(asked: Value, code: u16, message: &str) {
     let answer = answer(&validator(&[]), &asked).await;
     assert_eq!(answer["allowed"], false, "{asked:#}");
     assert_eq!(answer["status"]["code"], code, "{answer:#}");
-    let told = answer["status"]["message"].as_str().expect("a message");
-    assert!(told.starts_with(message), "{told:?} does not begin with {message:?}");
+    let found = answer["status"]["message"].as_str().expect("a message");
+    assert!(found.starts_with(message), "{found:?} does not begin with {message:?}");
 }
 
-/// Asserts that this is let in, with these warnings.
+/// Asserts that the object is allowed, with these warnings.
 async fn allowed(validator: &Validator, asked: Value, warnings: &[&str]) {
     let answer = answer(validator, &asked).await;
     assert_eq!(answer["allowed"], true, "{answer:#}");
-    let told: Vec<&str> =
+    let found: Vec<&str> =
         answer["warnings"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-    assert_eq!(told.len(), warnings.len(), "{told:?}");
-    for (told, words) in told.iter().zip(warnings) {
-        assert!(told.contains(words), "{told:?} has not {words:?}");
+    assert_eq!(found.len(), warnings.len(), "{found:?}");
+    for (found, words) in found.iter().zip(warnings) {
+        assert!(found.contains(words), "{found:?} lacks {words:?}");
     }
 }
 
 #[tokio::test]
-async fn a_wrong_graph_is_refused_with_its_place() {
+async fn denies_an_invalid_graph_and_names_the_field() {
     let node = |next: Value| json!({ "class": "blue", "next": next });
     for (workers, message) in [
         (
@@ -146,7 +146,7 @@ async fn a_wrong_graph_is_refused_with_its_place() {
 }
 
 #[tokio::test]
-async fn what_no_permitted_number_of_workers_can_serve_is_refused_with_the_arithmetic() {
+async fn denies_a_load_above_the_largest_class_and_explains_the_calculation() {
     let spec = pipeline(31, json!({ "a": { "class": "green" } }));
     let message = "Pipeline new: spec.documentsPerSecond: can never be served: class ci/green: 1 \
                    node of 31 documents per second needs 3 workers of capacity 15, and maxReplicas \
@@ -162,14 +162,14 @@ async fn what_no_permitted_number_of_workers_can_serve_is_refused_with_the_arith
     refused(asked("UPDATE", "WorkerClass", "ci", "green", &class(9, 1)), 422, message).await;
     let fits = asked("UPDATE", "WorkerClass", "ci", "green", &class(5, 2));
     allowed(&validator(&[]), fits, &[]).await;
-    // What is wrong already may lose a finalizer.
+    // An object that is invalid already may lose a finalizer.
     let mut same = asked("UPDATE", "WorkerClass", "ci", "green", &class(4, 2));
     same["request"]["oldObject"]["spec"] = class(4, 2);
     allowed(&validator(&[]), same, &[]).await;
 }
 
 #[tokio::test]
-async fn names_are_not_had_twice() {
+async fn denies_a_name_that_is_taken() {
     let spec = pipeline(1, json!({ "y": { "class": "blue" } }));
     let dev = pipeline(1, json!({ "c": { "class": "grey" } }));
     let message = "WorkerClass builds: metadata.name: is the name of a WorkerCluster too";
@@ -185,7 +185,7 @@ async fn names_are_not_had_twice() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_yet_is_waited_for_with_a_warning() {
+async fn warns_about_objects_that_do_not_exist_yet() {
     let spec = pipeline(1, json!({ "a": { "class": "grey" }, "b": { "class": "blue" } }));
     let warning =
         "spec.workers.a.class: WorkerClass \"grey\" does not exist yet: the pipeline waits";
@@ -199,7 +199,7 @@ async fn what_is_not_there_yet_is_waited_for_with_a_warning() {
 }
 
 #[tokio::test]
-async fn a_class_in_use_is_not_deleted() {
+async fn denies_the_deletion_of_a_class_in_use() {
     let delete = |name: &str| asked("DELETE", "WorkerClass", "ci", name, &class(1, 1));
     let message = "WorkerClass blue: 7 pipelines name it (first, p1, p2, p3, p4, …): delete them \
                    first, or let them name another class";
@@ -213,7 +213,7 @@ async fn a_class_in_use_is_not_deleted() {
 }
 
 #[tokio::test]
-async fn a_change_of_a_moment_ago_counts_and_nothing_is_said_before_all_was_read() {
+async fn waits_for_a_recent_change_and_answers_only_after_the_first_read() {
     let (sender, in_force_seen) = watch::channel(None);
     let validator = Validator { served: Vec::new(), in_force: in_force_seen };
     let spec = pipeline(1, json!({ "a": { "class": "blue" } }));

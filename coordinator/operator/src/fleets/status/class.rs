@@ -1,4 +1,4 @@
-//! What a WorkerClass's status says, as a function of the facts.
+//! The status of a WorkerClass, as a function of the facts.
 
 use k8s_openapi::jiff::Timestamp;
 use leasehold_coordinator_core::view::ClassView;
@@ -107,7 +107,7 @@ fn complete(facts: &ClassFacts, workers: &WorkerSummary) -> String {
         0 => String::new(),
         kept => format!("; {kept} stay, because the other workers have no room for their shares"),
     };
-    format!("{ready} workers are ready, {desired} are wanted{why}")
+    format!("{ready} of {desired} workers are ready{why}")
 }
 
 /// The status without the figures and words that change all the time.

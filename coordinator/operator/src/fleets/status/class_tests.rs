@@ -110,7 +110,7 @@ fn words(facts: &ClassFacts) -> (String, String) {
 }
 
 #[test]
-fn a_class_as_it_should_be_is_ready_and_says_what_autoscalers_read() {
+fn a_healthy_class_is_ready_and_has_the_autoscaler_fields() {
     let status = written(&facts());
     assert_eq!((status.observed_generation, status.replicas), (Some(3), 3));
     assert_eq!(status.selector.as_deref(), Some("leasehold.dev/cluster=green"));
@@ -119,11 +119,11 @@ fn a_class_as_it_should_be_is_ready_and_says_what_autoscalers_read() {
     assert_eq!((request.as_str(), placed.as_str(), utilization), ("30", "30", Some(67)));
     let (conditions, message) = words(&facts());
     assert_eq!(conditions, "+Ready Ready, -Progressing Complete, -Degraded AsExpected");
-    assert_eq!(message, "3 workers are ready, 3 are wanted");
+    assert_eq!(message, "3 of 3 workers are ready");
 }
 
 #[test]
-fn what_ends_by_itself_is_progress() {
+fn a_change_that_ends_by_itself_is_progressing() {
     let held = changed(|it, _| it.view.as_mut().expect("one").held = Some(3));
     let more = changed(|_, workload| {
         (workload.desired, workload.replicas, workload.rollout) = (4, 4, Rollout::Progressing);
@@ -147,7 +147,7 @@ fn what_ends_by_itself_is_progress() {
 }
 
 #[test]
-fn pipelines_that_wait_at_the_most_workers_are_somebody_s_concern() {
+fn pipelines_waiting_at_the_worker_limit_stall_the_class() {
     let limited = changed(|it, workload| {
         it.view.as_mut().expect("one").class.waiting = 1;
         workload.limited = Some(("TooManyReplicas", "3 workers; maxReplicas is 3".into()));
@@ -157,16 +157,16 @@ fn pipelines_that_wait_at_the_most_workers_are_somebody_s_concern() {
                   +ScalingLimited TooManyReplicas";
     assert_eq!(conditions, wanted);
     assert!(message.ends_with("more workers than 3: 3 workers; maxReplicas is 3"), "{message}");
-    let mut nobodys = facts();
-    nobodys.view.as_mut().expect("one").class.waiting = 1;
-    nobodys.workload = None;
-    let (conditions, message) = words(&nobodys);
+    let mut unowned = facts();
+    unowned.view.as_mut().expect("one").class.waiting = 1;
+    unowned.workload = None;
+    let (conditions, message) = words(&unowned);
     assert!(conditions.ends_with("+Degraded PipelinesWait"), "{conditions}");
     assert!(message.ends_with("start pods with the label leasehold.dev/cluster=green"));
 }
 
 #[test]
-fn a_limit_alone_is_told_and_degrades_nothing() {
+fn a_reached_limit_alone_does_not_degrade() {
     let limited = changed(|_, workload| {
         workload.limited = Some(("TooManyReplicas", "spec.replicas is 9; maxReplicas is 3".into()));
     });
@@ -176,15 +176,15 @@ fn a_limit_alone_is_told_and_degrades_nothing() {
 }
 
 #[test]
-fn workers_that_are_kept_for_what_they_serve_are_told_as_such() {
+fn reports_surplus_workers_kept_for_their_shares() {
     let kept = changed(|_, workload| (workload.desired, workload.kept) = (2, 1));
     let (conditions, message) = words(&kept);
     assert_eq!(conditions, "+Ready Ready, -Progressing Complete, -Degraded AsExpected");
-    assert!(message.contains("2 are wanted; 1 stay, because"), "{message}");
+    assert!(message.contains("of 2 workers are ready; 1 stay, because"), "{message}");
 }
 
 #[test]
-fn a_mistake_and_a_lost_worker_degrade() {
+fn an_invalid_spec_and_a_lost_worker_degrade() {
     let degraded_by = changed(|it, _| {
         (it.problem, it.in_force) = (Some("spec.capacity: must be above 0".into()), Some(2));
     });
@@ -206,7 +206,7 @@ fn a_mistake_and_a_lost_worker_degrade() {
 }
 
 #[test]
-fn figures_alone_leave_the_outline_as_it_was() {
+fn changed_figures_alone_do_not_change_the_comparison() {
     let before = written(&facts());
     let after = written(&changed(|it, _| {
         it.view.as_mut().expect("one").class.placed = load(20);

@@ -1,4 +1,4 @@
-//! What a WorkerCluster's status says, as a function of the facts.
+//! The status of a WorkerCluster, as a function of the facts.
 
 use k8s_openapi::jiff::Timestamp;
 use leasehold_coordinator_core::view::ClusterView;
@@ -65,11 +65,8 @@ pub(super) fn status(
 
 fn complete(workers: &WorkerSummary) -> String {
     match workers.counts.desired {
-        0 => "maxJobs is 0: no workers are wanted".into(),
-        _ => format!(
-            "{} workers are ready, {} are wanted",
-            workers.counts.ready, workers.counts.desired
-        ),
+        0 => "maxJobs is 0: no workers are needed".into(),
+        _ => format!("{} of {} workers are ready", workers.counts.ready, workers.counts.desired),
     }
 }
 

@@ -1,5 +1,5 @@
-//! What the statuses of WorkerClusters and WorkerClasses share: the facts, and the conditions that
-//! follow from them. Each kind adds its own for load or budget.
+//! The common part of the statuses of WorkerClusters and WorkerClasses: the facts, and the
+//! conditions that follow from them. Each kind adds its own for load or budget.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::conditions::{
     SCALING_LIMITED, STALLED, invalid_spec,
 };
 
-/// Workers that a message names.
+/// The most workers that a message names.
 const NAMED_MAX: usize = 5;
 
 /// The facts of a fleet; `V` is the core's view of its kind.
@@ -27,17 +27,17 @@ pub(super) struct FleetFacts<V> {
     pub(super) name: String,
     /// The generation of the newest spec.
     pub(super) generation: Option<i64>,
-    /// The generation of the spec in force; none where only the last status can tell.
+    /// The generation of the spec in force; `None` if only the last status has it.
     pub(super) in_force: Option<i64>,
     /// The problem of the newest spec.
     pub(super) problem: Option<String>,
     /// The core's view; none if the object is not in force.
     pub(super) view: Option<V>,
-    /// What the core says of its workers.
+    /// The core's view of its workers.
     pub(super) workers: Vec<WorkerView>,
     /// The pods that carry its label.
     pub(super) pods: Vec<Arc<PodFacts>>,
-    /// Its workload, where it makes or has adopted one.
+    /// Its workload, if it creates or adopts one.
     pub(super) workload: Option<WorkloadState>,
     /// The agents of its pods that asked for one.
     pub(super) agents: InjectionCounts,

@@ -15,7 +15,7 @@ use crate::conditions::{
 pub(super) struct SetFacts {
     /// The generation of the newest spec.
     pub(super) generation: Option<i64>,
-    /// The generation of the spec in force; none where only the last status can tell.
+    /// The generation of the spec in force; `None` if only the last status has it.
     pub(super) in_force: Option<i64>,
     /// The problem of the newest spec.
     pub(super) problem: Option<String>,
@@ -83,7 +83,7 @@ pub(super) fn status(
         total: u32::try_from(view.workers).unwrap_or(u32::MAX),
         current: u32::try_from(view.workers_current).unwrap_or(u32::MAX),
     };
-    // A new leader has no plan of its own before it knows who owns what.
+    // A new leader has no plan before it knows the owners of the streams.
     let digest = format!("{:016x}", view.digest);
     if !view.held && digest != before.plan_digest {
         status.plan_version = before.plan_version + 1;
@@ -107,7 +107,7 @@ fn progress(view: Option<&SetView>) -> (SetProgress, ConditionReason) {
     }
     if *unplaced > 0 && unplaced == streams {
         let message = format!(
-            "cluster {} has no worker that may own streams: see its conditions and its pods",
+            "cluster {} has no worker that may own streams: check its conditions and its pods",
             view.cluster
         );
         return (SetProgress::NeedsAction, ConditionReason::new("NoWorkers", message));
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn each_way_of_not_being_there_has_its_reason() {
+    fn each_incomplete_state_has_its_reason() {
         let converged = words(&facts(view()));
         assert_eq!(converged[0], "Ready=True Converged");
         assert_eq!(converged[1], "Converged=True Converged");
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_spec_leaves_the_last_good_one_in_force_and_says_so() {
+    fn an_invalid_spec_keeps_the_last_valid_one_in_force() {
         let facts = SetFacts { problem: Some("spec.streams: none".into()), ..facts(view()) };
         let facts = SetFacts { generation: Some(3), ..facts };
         let status = status(&facts, &StreamSetStatus::default(), Timestamp::UNIX_EPOCH);
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_spec_that_only_others_make_invalid_leaves_the_generation_that_was_written_last() {
+    fn a_spec_invalidated_by_other_objects_keeps_the_written_generation() {
         let facts =
             SetFacts { in_force: None, problem: Some("no cluster".into()), ..facts(view()) };
         let before = StreamSetStatus { observed_generation: Some(1), ..Default::default() };
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn the_plan_s_version_grows_with_each_new_plan_also_over_leaders() {
+    fn the_plan_version_grows_with_each_plan_across_leaders() {
         let now = Timestamp::UNIX_EPOCH;
         let first = status(&facts(view()), &StreamSetStatus::default(), now);
         assert_eq!(first.plan_version, 1);

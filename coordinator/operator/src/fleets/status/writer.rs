@@ -92,7 +92,7 @@ impl<K: StatusResource> StatusWriter<K> {
         }
     }
 
-    /// Forgets what the API server has: another leader may have written since.
+    /// Forgets the last written statuses: another leader may have written since.
     pub(super) fn clear(&mut self) {
         self.entries.clear();
         self.failures.clear();
@@ -145,7 +145,7 @@ impl<K: StatusResource> StatusWriter<K> {
         self.paused_until = clock::now() + backoff.next_delay();
     }
 
-    /// Takes in the result for one object; returns why the API server cannot be reached, if so.
+    /// Records the result of one write; returns the error if the API server cannot be reached.
     fn record_result(
         &mut self,
         target: StatusTarget,
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_is_written_on_change_only_and_figures_less_often() {
+    fn writes_a_status_only_on_change_and_figures_less_often() {
         let current = WorkerClusterStatus::default();
         let due = |desired: &WorkerClusterStatus, wrote: Option<u64>, now| {
             is_due::<WorkerCluster>(&current, desired, wrote.map(at), at(now))

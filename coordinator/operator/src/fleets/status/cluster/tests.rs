@@ -109,7 +109,7 @@ fn words(facts: &ClusterFacts) -> (Vec<String>, String) {
 }
 
 #[test]
-fn a_cluster_as_it_should_be_is_ready() {
+fn a_healthy_cluster_is_ready() {
     let status = written(&facts());
     assert_eq!(status.observed_generation, Some(3));
     assert_eq!(status.max_jobs, Some(4));
@@ -123,11 +123,11 @@ fn a_cluster_as_it_should_be_is_ready() {
     assert_eq!((listed.current, listed.granted, listed.running, listed.streams), (2, 2, 1, 3));
     let (words, message) = words(&facts());
     assert_eq!(words, ["+Ready Ready", "-Progressing Complete", "-Degraded AsExpected"]);
-    assert_eq!(message, "2 workers are ready, 2 are wanted");
+    assert_eq!(message, "2 of 2 workers are ready");
 }
 
 #[test]
-fn what_ends_by_itself_is_progress() {
+fn a_change_that_ends_by_itself_is_progressing() {
     let mut holds = facts();
     holds.view.as_mut().expect("one").held = Some("waits".into());
     let mut fresh = facts();
@@ -153,17 +153,18 @@ fn what_ends_by_itself_is_progress() {
 }
 
 #[test]
-fn what_needs_somebody_is_stalled_and_says_what_to_do() {
+fn a_problem_for_a_user_is_stalled_and_names_the_fix() {
     let refused = ClusterFacts { problem: Some("spec.lease.ttl: too short".into()), ..facts() };
     let refused = ClusterFacts { in_force: Some(2), ..refused };
     let stuck = with_workload(|it| it.rollout = Rollout::Stuck("ProgressDeadlineExceeded".into()));
     let absent = with_workload(|it| {
-        it.problem = Some(("WorkloadNotFound", "there is no Deployment builds: make it".into()));
+        it.problem =
+            Some(("WorkloadNotFound", "Deployment builds does not exist: create it".into()));
     });
     for (facts, reason, part) in [
         (refused, "InvalidSpec", "generation 2 stays in force until the spec is corrected"),
         (stuck, "RolloutBlocked", "change the template or undo the change"),
-        (absent, "WorkloadNotFound", "make it"),
+        (absent, "WorkloadNotFound", "create it"),
     ] {
         let (words, message) = words(&facts);
         let all = ["-Ready", "-Progressing", "+Degraded", "+Stalled"];
@@ -173,7 +174,7 @@ fn what_needs_somebody_is_stalled_and_says_what_to_do() {
 }
 
 #[test]
-fn missing_pods_are_looked_for_where_they_come_from() {
+fn a_message_about_missing_pods_names_their_source() {
     let mut made = facts();
     (made.workers, made.pods) = (Vec::new(), Vec::new());
     let loose = ClusterFacts { workload: None, ..made.clone() };
@@ -200,7 +201,7 @@ fn a_lost_worker_degrades_and_is_named() {
 }
 
 #[test]
-fn the_list_is_bounded_with_those_first_that_somebody_may_look_for() {
+fn lists_a_bounded_number_of_workers_problems_first() {
     let mut facts = facts();
     let name = |number: usize| format!("w{number:03}");
     facts.workers = (0..80).map(|number| worker(&name(number))).collect();
@@ -222,7 +223,7 @@ fn the_list_is_bounded_with_those_first_that_somebody_may_look_for() {
 }
 
 #[test]
-fn figures_alone_leave_the_outline_as_it_was() {
+fn changed_figures_alone_do_not_change_the_comparison() {
     let before = written(&facts());
     let mut changed = facts();
     changed.workers[0].running = Some(2);
@@ -235,7 +236,7 @@ fn figures_alone_leave_the_outline_as_it_was() {
 }
 
 #[test]
-fn agents_that_are_missing_are_wrong_and_old_ones_are_only_told() {
+fn missing_agents_degrade_and_outdated_ones_do_not() {
     let mut facts = facts();
     facts.agents = InjectionCounts { injected: 2, ..InjectionCounts::default() };
     assert_eq!(words(&facts).0, ["+Ready Ready", "-Progressing Complete", "-Degraded AsExpected"]);
