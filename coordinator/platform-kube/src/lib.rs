@@ -307,11 +307,11 @@ fn clusters(objects: watch::Receiver<Arc<Objects>>) -> watch::Receiver<Option<Ar
         // Of two of one name the WorkerCluster has it, and so comes last.
         for (name, current) in &objects.classes {
             let (namespace, name) = name.parts();
-            clusters.insert(namespace.unwrap_or_default(), name, (&current.object.spec).into());
+            clusters.insert(namespace.unwrap_or_default(), name, (&current.object.spec.0).into());
         }
         for (name, current) in &objects.clusters {
             let (namespace, name) = name.parts();
-            clusters.insert(namespace.unwrap_or_default(), name, (&current.object.spec).into());
+            clusters.insert(namespace.unwrap_or_default(), name, (&current.object.spec.0).into());
         }
         objects.is_whole.then(|| Arc::new(clusters))
     })
