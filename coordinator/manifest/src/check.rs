@@ -8,6 +8,7 @@ mod pipeline;
 mod set;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use leasehold_coordinator_core::desired::{Cluster, Pipeline, StreamSet};
 use leasehold_types::{ClusterName, NodeName, PipelineName, SetName};
@@ -80,11 +81,11 @@ impl std::fmt::Display for ObjectId {
     }
 }
 
-/// What a document says, where it says something valid.
+/// What a valid document defines. A clone copies pointers only.
 #[derive(Clone, Debug)]
 pub enum ValidSpec {
-    Cluster(Cluster),
-    Set(SetDraft),
+    Cluster(Arc<Cluster>),
+    Set(Arc<SetDraft>),
     Class(ClassDraft),
     Pipeline(PipelineDraft),
 }
@@ -93,7 +94,7 @@ pub enum ValidSpec {
 #[derive(Clone, Debug)]
 pub struct ClassDraft {
     /// The class.
-    pub class: Cluster,
+    pub class: Arc<Cluster>,
     /// Where it says its capacity.
     pub capacity_at: Position,
     /// Where it says its most workers.
@@ -104,18 +105,18 @@ pub struct ClassDraft {
 #[derive(Clone, Debug)]
 pub struct PipelineDraft {
     /// The pipeline.
-    pub pipeline: Pipeline,
+    pub pipeline: Arc<Pipeline>,
     /// Where it says its load.
     pub load_at: Position,
     /// Where each node is, and where it names its class.
-    pub marks: BTreeMap<NodeName, (Position, Position)>,
+    pub marks: Arc<BTreeMap<NodeName, (Position, Position)>>,
 }
 
 /// A set whose streams are not all read yet.
 #[derive(Clone, Debug)]
 pub struct SetDraft {
     /// The set with its inline streams.
-    pub set: StreamSet,
+    pub set: Arc<StreamSet>,
     /// The places of the inline streams.
     pub marks: Vec<Position>,
     /// The files that the rest comes from.
@@ -236,13 +237,15 @@ pub(crate) fn document(
         Some("WorkerCluster") => {
             let id = name(&node, |name| home.cluster(name)).map(ObjectId::Cluster);
             let spec = checker.shape::<WorkerClusterSpec, _>(&mut node, |name| home.cluster(name));
-            let body = spec.as_ref().map(|spec| ValidSpec::Cluster(checker.cluster(&node, spec)));
+            let body = spec.as_ref().map(|spec| checker.cluster(&node, spec));
+            let body = body.map(|cluster| ValidSpec::Cluster(Arc::new(cluster)));
             (id, spec.map(Spec::Cluster), body)
         }
         Some("StreamSet") => {
             let id = name(&node, |name| home.set(name)).map(ObjectId::Set);
             let spec = checker.shape::<StreamSetSpec, _>(&mut node, |name| home.set(name));
-            let body = spec.as_ref().and_then(|spec| checker.set(&node, spec)).map(ValidSpec::Set);
+            let body = spec.as_ref().and_then(|spec| checker.set(&node, spec));
+            let body = body.map(|draft| ValidSpec::Set(Arc::new(draft)));
             (id, spec.map(Spec::Set), body)
         }
         Some("WorkerClass") => {

@@ -205,3 +205,50 @@ impl Collection {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use leasehold_coordinator_core::desired::Cluster;
+
+    use super::*;
+
+    /// The body of a cluster, as it is stored.
+    fn stored<'a>(collection: &'a Collection, id: &ObjectId) -> &'a Arc<Cluster> {
+        match &collection.objects[id].body {
+            Some(ValidSpec::Cluster(cluster)) => cluster,
+            other => panic!("not a cluster: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn reading_after_one_change_copies_no_other_body() {
+        let id = |name| Collection::id("WorkerCluster", "ci", name).unwrap();
+        let spec = |jobs: u32| json!({ "maxJobs": jobs, "maxJobsPerWorker": 3 });
+        let set_id = Collection::id("StreamSet", "ci", "cars").unwrap();
+        let mut collection = Collection::default();
+        collection.put(&id("changed"), spec(8));
+        collection.put(&id("same"), spec(8));
+        let streams: Vec<Value> = (0..100).map(|n| json!({ "name": format!("s{n}") })).collect();
+        collection.put(&set_id, json!({ "cluster": "same", "streams": streams }));
+        let first = collection.read().desired.unwrap();
+        collection.put(&id("changed"), spec(9));
+        let second = collection.read().desired.unwrap();
+        assert!(!Arc::ptr_eq(&first, &second));
+
+        let name = |id: &ObjectId| match id {
+            ObjectId::Cluster(name) => name.clone(),
+            other => panic!("not a cluster: {other}"),
+        };
+        for (desired, names) in [(&first, &["same"][..]), (&second, &["same", "changed"])] {
+            for id in names.iter().map(|name| id(name)) {
+                let in_force = &desired.clusters[&name(&id)];
+                assert!(Arc::ptr_eq(in_force, stored(&collection, &id)), "{id} was copied");
+            }
+        }
+        let Some(ValidSpec::Set(draft)) = &collection.objects[&set_id].body else { panic!() };
+        for desired in [&first, &second] {
+            let in_force = &desired.sets[set_id.set().unwrap()];
+            assert!(Arc::ptr_eq(in_force, &draft.set), "{set_id} was copied");
+        }
+    }
+}

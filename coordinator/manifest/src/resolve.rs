@@ -118,7 +118,7 @@ fn last_class<'a>(before: &'a Desired, name: &ClusterName) -> Option<&'a Arc<Clu
 
 /// `kept` classes in force have their place beside the clusters.
 fn take_clusters(
-    wanted: Vec<ResolvedEntry<ClusterName, Cluster>>,
+    wanted: Vec<ResolvedEntry<ClusterName, Arc<Cluster>>>,
     kept: usize,
     next: &mut Desired,
     before: &Desired,
@@ -133,8 +133,8 @@ fn take_clusters(
             continue;
         }
         let chosen = match (cluster.wanted.take(), last) {
-            (Some(wanted), Some(last)) if wanted == **last => last.clone(),
-            (Some(wanted), _) => Arc::new(wanted),
+            (Some(wanted), Some(last)) if wanted == *last => last.clone(),
+            (Some(wanted), _) => wanted,
             (None, Some(last)) => last.clone(),
             (None, None) => continue,
         };

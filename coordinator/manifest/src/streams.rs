@@ -27,13 +27,6 @@ pub(crate) struct StreamList {
     pub field: Option<&'static str>,
 }
 
-impl StreamList {
-    /// The field of one of its streams.
-    pub(crate) fn field_of(&self, index: usize) -> String {
-        self.field.map(|field| format!("{field}[{index}]")).unwrap_or_default()
-    }
-}
-
 /// A wrong entry: the place, the field and the message.
 pub(crate) type EntryError = (Position, String, String);
 

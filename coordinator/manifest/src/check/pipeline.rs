@@ -2,6 +2,7 @@
 //! on every way through it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use leasehold_coordinator_core::desired::{Node as PipelineNode, Pipeline};
 use leasehold_types::{NodeName, limits};
@@ -53,8 +54,8 @@ impl Checker<'_> {
             self.cycle(workers, &nodes);
         }
         let load_at = body.get("documentsPerSecond").map_or(body.at, |node| node.at);
-        let pipeline = Pipeline { load: spec.documents_per_second.0, nodes };
-        Some(PipelineDraft { pipeline, load_at, marks })
+        let pipeline = Arc::new(Pipeline { load: spec.documents_per_second.0, nodes });
+        Some(PipelineDraft { pipeline, load_at, marks: Arc::new(marks) })
     }
 
     fn node_name(&mut self, place: &Node, pipeline: &str, key: &str) -> Option<NodeName> {

@@ -1,5 +1,7 @@
 //! The rules on single values of a StreamSet, and where its streams are.
 
+use std::sync::Arc;
+
 use leasehold_coordinator_core::desired::{Mode, Moves, Policy, StreamSet};
 
 use super::super::manifest::{ConfigMapKeyRef, ModeSpec, PolicySpec, StreamSetSpec, StreamsSource};
@@ -46,7 +48,7 @@ impl Checker<'_> {
             },
         };
         let cluster_at = body.get("cluster").map_or(body.at, |node| node.at);
-        Some(SetDraft { set, marks: list.marks, sources, cluster_at })
+        Some(SetDraft { set: Arc::new(set), marks: list.marks, sources, cluster_at })
     }
 
     fn inline(&mut self, body: &Node, spec: &StreamSetSpec) -> StreamList {

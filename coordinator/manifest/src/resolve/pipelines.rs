@@ -38,12 +38,18 @@ struct ClassPositions {
 #[derive(Default)]
 struct PipelinePositions {
     load: Position,
-    nodes: BTreeMap<NodeName, Position>,
+    /// Where each node is, and where it names its class.
+    nodes: Arc<BTreeMap<NodeName, (Position, Position)>>,
 }
 
 impl<N, T: PartialEq, M> VersionChoice<N, T, M> {
-    fn new(entry: ResolvedEntry<N, ()>, new: Option<T>, last: Option<&Arc<T>>, marks: M) -> Self {
-        let new = new.filter(|new| last.is_none_or(|last| *new != **last)).map(Arc::new);
+    fn new(
+        entry: ResolvedEntry<N, ()>,
+        new: Option<Arc<T>>,
+        last: Option<&Arc<T>>,
+        marks: M,
+    ) -> Self {
+        let new = new.filter(|new| last != Some(new));
         Self { entry, new, last: last.cloned(), marks }
     }
 
@@ -140,8 +146,7 @@ impl PipelineResolver<'_> {
             let draft = draft.filter(|draft| self.knows_classes(&entry, draft, last, problems));
             let (new, marks) = match draft {
                 Some(PipelineDraft { pipeline, load_at, marks }) => {
-                    let nodes = marks.into_iter().map(|(node, (at, _))| (node, at)).collect();
-                    (Some(pipeline), PipelinePositions { load: load_at, nodes })
+                    (Some(pipeline), PipelinePositions { load: load_at, nodes: marks })
                 }
                 None => (None, PipelinePositions::default()),
             };

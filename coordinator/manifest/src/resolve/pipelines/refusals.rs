@@ -150,7 +150,7 @@ impl PipelineResolver<'_> {
                 theirs.as_str(),
                 other.parts().1,
             );
-            let at = choice.marks.nodes.get(&node).copied().unwrap_or(choice.entry.at);
+            let at = choice.marks.nodes.get(&node).map_or(choice.entry.at, |(at, _)| *at);
             problems.push(choice.entry.problem(at, &format!("spec.workers.{node}"), message));
             choice.refuse();
         }
