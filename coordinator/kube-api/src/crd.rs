@@ -19,7 +19,7 @@ use super::status::{
 /// The definitions as YAML documents, each with the file that holds it in a comment.
 ///
 /// # Errors
-/// Where they cannot be written as YAML.
+/// If a definition cannot be written as YAML.
 pub fn yaml() -> anyhow::Result<String> {
     let mut text = String::new();
     for definition in all() {
@@ -44,18 +44,26 @@ fn worker_clusters() -> Value {
     let columns = json!([
         number("Max Jobs", ".spec.maxJobs", "The budget: the most jobs that may run at once"),
         number("Running", ".status.jobs.running", "Jobs that run"),
-        number("Capacity", ".status.jobs.capacity", "Jobs that the workers at hand could run"),
-        number("Desired", ".status.workers.desired", "Workers that there should be"),
-        number("Workers", ".status.workers.total", "Workers that there are"),
+        number(
+            "Capacity",
+            ".status.jobs.capacity",
+            "Jobs that the connected workers could run, at most maxJobs"
+        ),
+        number("Desired", ".status.workers.desired", "Workers wanted"),
+        number("Workers", ".status.workers.total", "Existing workers"),
         number("Ready", ".status.workers.ready", "Connected workers that do not drain"),
-        number("Draining", ".status.workers.draining", "Workers that end their jobs"),
+        number(
+            "Draining",
+            ".status.workers.draining",
+            "Workers that finish their jobs and take no new ones"
+        ),
         condition("Healthy", "Ready"),
         age(),
         wide(number("Granted", ".status.jobs.granted", "The sum of all pool sizes")),
-        wide(number("Committed", ".status.jobs.committed", "Jobs that may be running at most")),
+        wide(number("Committed", ".status.jobs.committed", "The most jobs that may be running")),
         wide(number("Lost", ".status.workers.lost", "Workers that are silent")),
-        wide(text("Workload", ".status.workload.kind", "What its workers are made by")),
-        wide(number("Old Agents", ".status.agents.outdated", "Pods whose agent is an old one")),
+        wide(text("Workload", ".status.workload.kind", "The workload that makes its workers")),
+        wide(number("Old Agents", ".status.agents.outdated", "Pods with an outdated agent")),
     ]);
     definition::<WorkerCluster>(schema, columns)
 }
@@ -68,45 +76,49 @@ fn stream_sets() -> Value {
     let columns = json!([
         text("Cluster", ".spec.cluster", "The WorkerCluster whose workers own the streams"),
         number("Streams", ".status.streams.total", "Streams of the set"),
-        number("Owned", ".status.streams.owned", "Streams that a worker has"),
-        number("Moving", ".status.streams.moving", "Streams on their way to another worker"),
+        number("Owned", ".status.streams.owned", "Streams that a worker owns"),
+        number("Moving", ".status.streams.moving", "Streams that move to another worker"),
         number("Workers", ".status.workers.total", "Workers that take part"),
         condition("Converged", "Converged"),
         age(),
         wide(number("Current", ".status.workers.current", "Workers with the newest version")),
         wide(number("Version", ".status.planVersion", "The newest assignment")),
         wide(number("Unplaced", ".status.streams.unplaced", "Streams without a worker")),
-        wide(text("Policy", ".spec.policy", "How streams are laid over workers")),
-        wide(text("Mode", ".spec.mode", "What the end of a lease's time means")),
+        wide(text("Policy", ".spec.policy", "How streams are assigned to workers")),
+        wide(text("Mode", ".spec.mode", "What happens to a stream when its lease expires")),
     ]);
     definition::<StreamSet>(schema, columns)
 }
 
 fn worker_classes() -> Value {
     let mut schema = schema::of::<WorkerClassSpec, WorkerClassStatus>(
-        "Workers of one kind, that pipelines are laid over by their capacity. No worker is ever \
-         given more load than that.",
+        "Workers of one kind and capacity, which run the nodes of pipelines. No worker is ever \
+         given more load than its capacity.",
     );
     rules::worker_class(&mut schema);
     let columns = json!([
         text("Capacity", ".spec.capacity", "Documents per second that one worker can process"),
-        text("Request", ".status.load.request", "Documents per second that it must process"),
+        text(
+            "Request",
+            ".status.load.request",
+            "Documents per second that its workers must process"
+        ),
         number(
             "Utilization %",
             ".status.load.utilization",
             "The request, in percent of what its workers can process together",
         ),
-        number("Replicas", ".status.replicas", "Workers that there are"),
-        number("Min", ".spec.minReplicas", "The least workers that it is scaled to"),
+        number("Replicas", ".status.replicas", "Existing workers"),
+        number("Min", ".spec.minReplicas", "The fewest workers that it is scaled to"),
         number("Max", ".spec.maxReplicas", "The most workers that it is scaled to"),
         number("Ready", ".status.workers.ready", "Connected workers that do not drain"),
-        number("Waiting", ".status.pipelinesWaiting", "Pipelines that wait for workers of it"),
+        number("Waiting", ".status.pipelinesWaiting", "Pipelines that wait for its workers"),
         condition("Healthy", "Ready"),
         age(),
-        wide(text("Placed", ".status.load.placed", "What workers are chosen for of it")),
-        wide(number("Draining", ".status.workers.draining", "Workers that let their load go")),
+        wide(text("Placed", ".status.load.placed", "The part of the request that has workers")),
+        wide(number("Draining", ".status.workers.draining", "Workers that give up their load")),
         wide(number("Lost", ".status.workers.lost", "Workers that are silent")),
-        wide(text("Workload", ".status.workload.kind", "What its workers are made by")),
+        wide(text("Workload", ".status.workload.kind", "The workload that makes its workers")),
     ]);
     definition::<WorkerClass>(schema, columns)
 }
@@ -124,7 +136,7 @@ fn pipelines() -> Value {
             "The load: documents per second that each node processes",
         ),
         text("Phase", ".status.phase", "Pending, Plotted, Ready or Broken"),
-        number("Ready", ".status.bindings.ready", "Nodes that all their workers serve"),
+        number("Ready", ".status.bindings.ready", "Nodes that are served by all their workers"),
         number("Bindings", ".status.bindings.total", "Nodes"),
         age(),
         wide(text(
@@ -138,15 +150,15 @@ fn pipelines() -> Value {
 
 fn pipeline_bindings() -> Value {
     let schema = schema::of::<PipelineBindingSpec, PipelineBindingStatus>(
-        "A node of a pipeline as it runs. The coordinator makes it, and its Service of the same \
-         name; what others write to it is undone.",
+        "A node of a pipeline as it runs. The coordinator creates it, and a Service of the same \
+         name; changes by others are reverted.",
     );
     let columns = json!([
         text("Pipeline", ".spec.pipeline", "The pipeline"),
         text("Node", ".spec.node", "The node"),
         text("Class", ".spec.class", "The WorkerClass of its workers"),
         text("Phase", ".status.phase", "Pending, Ready, DeadEnd or Unset"),
-        number("Workers", ".status.workers", "Workers that serve it, or are to"),
+        number("Workers", ".status.workers", "Workers that serve it or are chosen to"),
         age(),
         wide(text("Documents/s", ".spec.documentsPerSecond", "The load")),
     ]);
@@ -184,10 +196,10 @@ fn condition(name: &str, condition: &str) -> Value {
 }
 
 fn age() -> Value {
-    column("Age", "date", ".metadata.creationTimestamp", "Since when the object exists")
+    column("Age", "date", ".metadata.creationTimestamp", "Time since the object was created")
 }
 
-/// Shown by `-o wide` only.
+/// Shows a column with `-o wide` only.
 fn wide(mut column: Value) -> Value {
     column["priority"] = json!(1);
     column
@@ -201,7 +213,7 @@ mod tests {
     use crate::names::GROUP;
 
     #[test]
-    fn the_committed_definitions_are_those_of_the_types() {
+    fn committed_definitions_are_up_to_date() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let text = yaml().unwrap();
         let mut files = 0;
@@ -214,33 +226,33 @@ mod tests {
         let names = std::fs::read_dir(root.join("deploy/crds")).unwrap();
         let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
         let of_group = names.filter(|name| name.ends_with(&format!(".{GROUP}.yaml")));
-        assert_eq!(of_group.count(), files, "a file of no kind");
+        assert_eq!(of_group.count(), files, "deploy/crds has a file without a kind");
     }
 
     #[test]
     fn every_field_of_a_spec_is_described() {
-        fn look(path: &str, schema: &Value, silent: &mut Vec<String>) {
+        fn look(path: &str, schema: &Value, undescribed: &mut Vec<String>) {
             for (name, below) in schema["properties"].as_object().into_iter().flatten() {
                 let path = format!("{path}.{name}");
                 if below["description"].as_str().is_none_or(str::is_empty) {
-                    silent.push(path.clone());
+                    undescribed.push(path.clone());
                 }
-                look(&path, below, silent);
-                look(&format!("{path}[]"), &below["items"], silent);
-                look(&format!("{path}{{}}"), &below["additionalProperties"], silent);
+                look(&path, below, undescribed);
+                look(&format!("{path}[]"), &below["items"], undescribed);
+                look(&format!("{path}{{}}"), &below["additionalProperties"], undescribed);
             }
         }
-        let mut silent = Vec::new();
+        let mut undescribed = Vec::new();
         for definition in all() {
             let version = &definition["spec"]["versions"][0];
-            look("", &version["schema"]["openAPIV3Schema"], &mut silent);
+            look("", &version["schema"]["openAPIV3Schema"], &mut undescribed);
         }
-        silent.retain(|path| path != ".metadata");
-        assert!(silent.is_empty(), "without a description: {silent:?}");
+        undescribed.retain(|path| path != ".metadata");
+        assert!(undescribed.is_empty(), "without a description: {undescribed:?}");
     }
 
     #[test]
-    fn defaults_are_those_that_files_get() {
+    fn defaults_equal_those_of_manifest_files() {
         let definition = worker_clusters();
         let schema = &definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
         let spec = &schema["properties"]["spec"]["properties"];
