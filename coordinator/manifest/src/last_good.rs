@@ -239,7 +239,7 @@ fn pipeline_manifest(name: &PipelineName, pipeline: &Pipeline) -> Value {
     manifest("Pipeline", name.as_str(), spec)
 }
 
-/// The manifest of a set, whose streams stand beside it: there may be more of them than one
+/// The manifest of a set. Its streams are written beside it: there may be more of them than one
 /// manifest can hold.
 fn set_manifest(name: &SetName, set: &StreamSet) -> Value {
     let StreamSet { cluster, streams: _, policy, mode, handover_deadline, moves } = set;

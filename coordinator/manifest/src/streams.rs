@@ -23,7 +23,7 @@ const ENTRY_ERRORS_MAX: usize = 20;
 pub(crate) struct StreamList {
     pub streams: Vec<Stream>,
     pub marks: Vec<Position>,
-    /// The list's field, as in `spec.streams`; none where each stream is a line.
+    /// The list's field, as in `spec.streams`; `None` if each stream is a line.
     pub field: Option<&'static str>,
 }
 

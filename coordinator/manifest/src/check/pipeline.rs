@@ -137,7 +137,7 @@ fn place_of_step(workers: &Node, from: &NodeName, to: &NodeName) -> (Position, S
     }
 }
 
-/// A way that leads back to its first node, which stands at its end once more.
+/// A cycle: its first node is repeated at the end.
 fn find_cycle(nodes: &BTreeMap<NodeName, PipelineNode>) -> Option<Vec<NodeName>> {
     let mut done: BTreeSet<&NodeName> = BTreeSet::new();
     for start in nodes.keys() {

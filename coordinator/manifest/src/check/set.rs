@@ -126,12 +126,12 @@ impl Checker<'_> {
     }
 }
 
-/// What problems call a key of a ConfigMap, and what its list is found by.
+/// The name of a ConfigMap's key in problems; its list has the same name.
 pub(crate) fn config_map(namespace: &str, key: &ConfigMapKeyRef) -> String {
     format!("ConfigMap {namespace}/{}[{}]", key.name, key.key)
 }
 
-/// A path below the manifests' folder, seen from one of its folders; none where it leaves it.
+/// A path below the manifests' folder, resolved from one of its folders; `None` if it is outside.
 pub(crate) fn resolve(base: &str, file: &str) -> Option<String> {
     if file.is_empty() || file.starts_with('/') || file.contains('\0') {
         return None;

@@ -16,10 +16,10 @@ use super::super::problem::Problem;
 use super::super::tree::Position;
 use super::{MissingClass, ResolvedEntry, last_class, too_many_clusters};
 
-/// What is chosen of an object: its newest version, or the one that is in force.
+/// The chosen version of an object: the newest, or the one that is in force.
 struct VersionChoice<N, T, M> {
     entry: ResolvedEntry<N, ()>,
-    /// None where it is as in force, or is refused.
+    /// `None` if it equals what is in force, or is refused.
     new: Option<Arc<T>>,
     last: Option<Arc<T>>,
     /// The places in the newest version.
@@ -57,7 +57,7 @@ impl<N, T: PartialEq, M> VersionChoice<N, T, M> {
         self.new.as_ref().or(self.last.as_ref())
     }
 
-    /// Falls back to what is in force; where that is at fault, to nothing.
+    /// Falls back to the version in force; if that one is refused, to none.
     fn refuse(&mut self) {
         if self.new.take().is_none() {
             self.last = None;
