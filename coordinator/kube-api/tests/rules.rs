@@ -11,7 +11,7 @@ use self::cases::{Case, cases};
 
 /// The fields that the check of manifests refuses.
 fn refused_fields(case: &Case) -> Vec<String> {
-    let name = case.object["metadata"]["name"].as_str().unwrap();
+    let name = case.object["metadata"]["name"].as_str().expect("a name");
     let Some(id) = Collection::id(&case.kind, "ci", name) else {
         return vec!["metadata.name".to_owned()];
     };
@@ -48,7 +48,7 @@ fn the_check_of_manifests_gives_the_verdict_of_the_table() {
 /// The rules below a schema, with their paths.
 fn rules(path: &str, schema: &Value, found: &mut Vec<(String, String)>) {
     for rule in schema["x-kubernetes-validations"].as_array().into_iter().flatten() {
-        found.push((path.to_owned(), rule["message"].as_str().unwrap().to_owned()));
+        found.push((path.to_owned(), rule["message"].as_str().expect("a message").to_owned()));
     }
     for (name, field) in schema["properties"].as_object().into_iter().flatten() {
         let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
