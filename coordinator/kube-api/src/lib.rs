@@ -1,5 +1,5 @@
-//! Leasehold's kinds as the API server has them: their resources, statuses and definitions, and
-//! every label, annotation and object name. Nothing here calls an API server.
+//! Leasehold's custom resources: their types, statuses and definitions, and the name of every
+//! label, annotation and object. Nothing here calls an API server.
 
 pub mod crd;
 pub mod names;

@@ -1,7 +1,6 @@
-//! What everything on Kubernetes is called: labels, annotations and objects, each named once. What
-//! is released under one of these names keeps it.
+//! The names of labels, annotations and objects on Kubernetes. A released name never changes.
 
-/// The API group of both kinds.
+/// The API group of all kinds.
 pub const GROUP: &str = "leasehold.dev";
 /// Their version.
 pub const VERSION: &str = "v1alpha1";
@@ -10,31 +9,31 @@ pub const VERSION: &str = "v1alpha1";
 pub const CLUSTER_LABEL: &str = "leasehold.dev/cluster";
 /// Label of a pod, [`TRUE`] while it may be running jobs.
 pub const BUSY_LABEL: &str = "leasehold.dev/busy";
-/// Label of a pod, [`TRUE`] while something is written down that it may hold: by it a new leader
-/// finds the pod though it has lost its label of the cluster.
+/// Label of a pod, [`TRUE`] while it has an exposure: a new leader finds the pod by it even if the
+/// label of the cluster was removed.
 pub const EXPOSED_LABEL: &str = "leasehold.dev/exposed";
-/// The value of labels and annotations that are there or not.
+/// The value of boolean labels and annotations.
 pub const TRUE: &str = "true";
 
-/// Annotation of a pod: the most that it may hold, as JSON; written by the leader.
+/// Annotation of a pod: its exposure, the most that it may hold, as JSON; written by the leader.
 pub const EXPOSURE_ANNOTATION: &str = "leasehold.dev/exposure";
 /// Annotation of a pod: why the operator drains it, as one of the `DRAIN_FOR_*`.
 pub const DRAIN_ANNOTATION: &str = "leasehold.dev/drain";
-/// It is to go in a scale-in.
+/// A scale-in removes the pod.
 pub const DRAIN_FOR_SCALE_IN: &str = "scale-in";
 /// Its node is cordoned.
 pub const DRAIN_FOR_NODE: &str = "node";
 /// Its streams changed and it cannot reload.
 pub const DRAIN_FOR_RESTART: &str = "restart";
-/// Annotation of a pod: a digest of the streams that it began with, where it cannot reload.
+/// Annotation of a pod that cannot reload: a digest of the streams that it started with.
 pub const STREAMS_ANNOTATION: &str = "leasehold.dev/streams";
 /// Annotation of a made workload's pod template: a number that grows when the template changes.
 pub const GENERATION_ANNOTATION: &str = "leasehold.dev/generation";
-/// Annotation of a made workload: the digest of its pod template, by which a change is known.
+/// Annotation of a made workload: the digest of its pod template, to detect a change.
 pub const TEMPLATE_DIGEST: &str = "leasehold.dev/template";
 /// Label of a made object: [`FIELD_MANAGER`].
 pub const MANAGED_BY_LABEL: &str = "app.kubernetes.io/managed-by";
-/// Label of what is made for a pipeline: its name.
+/// Label of objects made for a pipeline: its name.
 pub const PIPELINE_LABEL: &str = "leasehold.dev/pipeline";
 /// Label of an EndpointSlice: the Service that it belongs to.
 pub const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
@@ -44,14 +43,14 @@ pub const SLICE_MANAGED_BY_LABEL: &str = "endpointslice.kubernetes.io/managed-by
 pub const DOCUMENTS_PORT: &str = "documents";
 /// Annotation of a pod: its controller deletes the pods with the lowest first.
 pub const DELETION_COST_ANNOTATION: &str = "controller.kubernetes.io/pod-deletion-cost";
-/// Annotation of a pod: cluster-autoscaler leaves its node alone where this is `false`.
+/// Annotation of a pod: cluster-autoscaler does not remove its node if this is `false`.
 pub const SAFE_TO_EVICT_ANNOTATION: &str = "cluster-autoscaler.kubernetes.io/safe-to-evict";
-/// Annotation of a pod: Karpenter leaves its node alone where this is [`TRUE`].
+/// Annotation of a pod: Karpenter does not disrupt its node if this is [`TRUE`].
 pub const DO_NOT_DISRUPT_ANNOTATION: &str = "karpenter.sh/do-not-disrupt";
 
 /// Annotation of the election's Lease: the newest epoch, in decimal.
 pub const EPOCH_ANNOTATION: &str = "leasehold.dev/epoch";
-/// Annotation of the election's Lease: where the leader is reached, HOST:PORT.
+/// Annotation of the election's Lease: the leader's address, HOST:PORT.
 pub const ADDRESS_ANNOTATION: &str = "leasehold.dev/address";
 
 /// The election's Lease, in the coordinator's namespace.
@@ -63,16 +62,16 @@ pub const CA_CONFIG_MAP: &str = "leasehold-ca";
 /// The key of the trusted certificates (PEM), in the Secret and in the ConfigMap.
 pub const CA_KEY: &str = "ca.crt";
 
-/// Who the coordinator is to server-side apply.
+/// The coordinator as the field manager of server-side apply.
 pub const FIELD_MANAGER: &str = "leasehold";
 
 /// The most bytes of a `WorkerCluster`'s name: it is a label's value.
 pub const CLUSTER_NAME_BYTES_MAX: usize = 63;
-/// The most bytes of the name of one that makes a StatefulSet: its revisions are labels' values,
-/// eleven bytes longer.
+/// The most bytes of the name of a WorkerCluster that makes a StatefulSet: the names of its
+/// revisions are labels' values, and eleven bytes longer.
 pub const STATEFUL_NAME_BYTES_MAX: usize = 52;
 
-/// The PodDisruptionBudget that keeps a cluster's busy pods.
+/// The PodDisruptionBudget that protects a cluster's busy pods.
 #[must_use]
 pub fn disruption_budget(cluster: &str) -> String {
     format!("{cluster}-busy")

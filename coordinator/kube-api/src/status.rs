@@ -1,5 +1,5 @@
-//! What the coordinator says of an object: bounded in size, whatever the cluster's; everything
-//! about every worker and stream is asked of the admin API.
+//! The statuses that the coordinator writes. Their size is bounded, however large the cluster is;
+//! the admin API has every worker and stream.
 
 mod pipeline;
 
@@ -17,14 +17,14 @@ pub const WORKERS_LISTED_MAX: usize = 50;
 /// Characters of a condition's message.
 pub const MESSAGE_CHARS_MAX: usize = 1_024;
 
-/// What is, of a `WorkerCluster`.
+/// The status of a `WorkerCluster`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct WorkerClusterStatus {
-    /// The generation of the spec that the rest of the status is about.
+    /// The generation of the spec that the rest of the status describes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// How it stands: Ready, Progressing, Degraded.
+    /// The conditions: Ready, Progressing, Degraded.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
@@ -37,11 +37,11 @@ pub struct WorkerClusterStatus {
     /// The workload that it makes or has adopted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workload: Option<WorkloadStatus>,
-    /// How many workers there are, and how they stand.
+    /// Numbers of workers.
     pub workers: WorkerCounts,
-    /// How many jobs there are and may be.
+    /// Numbers of jobs.
     pub jobs: JobCounts,
-    /// The agents of its pods that asked for one.
+    /// The agents of the pods that requested one.
     pub agents: AgentCounts,
     /// The workers, at most 50 of them: those that drain or are lost first, then by name.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -62,27 +62,27 @@ pub struct WorkloadStatus {
     pub name: String,
 }
 
-/// How many workers there are, and how they stand.
+/// Numbers of workers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct WorkerCounts {
-    /// How many there should be: maxJobs divided by maxJobsPerWorker, rounded up.
+    /// Workers wanted: maxJobs divided by maxJobsPerWorker, rounded up.
     pub desired: u32,
-    /// Pods that carry the cluster's label and are not over.
+    /// Pods with the cluster's label that have not ended.
     pub total: u32,
     /// Workers whose agent is connected and has reported.
     pub connected: u32,
-    /// Connected ones that do not drain.
+    /// Connected workers that do not drain.
     pub ready: u32,
-    /// Workers that take no new jobs and end those that they have.
+    /// Workers that finish their jobs and take no new ones.
     pub draining: u32,
-    /// Workers that were connected and are silent; their slots and pinned streams stay theirs.
+    /// Workers that have lost their connection; they keep their slots and pinned streams.
     pub lost: u32,
     /// Workers that may hold something and have not reported to the present leader.
     pub unreported: u32,
 }
 
-/// How many jobs there are and may be.
+/// Numbers of jobs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct JobCounts {
@@ -92,19 +92,19 @@ pub struct JobCounts {
     pub granted: u64,
     /// The most jobs that may be running, as far as anyone can know; never above the budget.
     pub committed: u64,
-    /// The jobs that the workers at hand could run: at most maxJobs.
+    /// The jobs that the connected workers could run: at most maxJobs.
     pub capacity: u64,
 }
 
-/// The agents of the pods that asked for one by leasehold.dev/inject.
+/// The agents of the pods that requested one by the label leasehold.dev/inject.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AgentCounts {
-    /// Pods that have one.
+    /// Pods with an agent.
     pub injected: u32,
-    /// Pods that have none: their workers get no leases.
+    /// Pods without an agent: their workers get no leases.
     pub missing: u32,
-    /// Pods that have another than they would get now. It goes when they do.
+    /// Pods whose agent differs from what they would get now; a new pod gets the new agent.
     pub outdated: u32,
 }
 
@@ -131,45 +131,45 @@ pub struct WorkerStatus {
     pub streams: u32,
 }
 
-/// How a worker stands.
+/// The state of a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum WorkerPhase {
-    /// It takes no new jobs and ends those that it has.
+    /// It finishes its jobs and takes no new ones.
     Draining,
-    /// It was connected and is silent.
+    /// It has lost its connection.
     Lost,
     /// It may hold something and has not reported to the present leader.
     Unreported,
-    /// Its pod is there, and its agent has not connected yet.
+    /// Its pod exists, and its agent has not connected yet.
     #[default]
     Pending,
     /// It is connected and takes jobs and streams.
     Running,
 }
 
-/// What is, of a `StreamSet`.
+/// The status of a `StreamSet`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct StreamSetStatus {
-    /// The generation of the spec that the rest of the status is about.
+    /// The generation of the spec that the rest of the status describes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// How it stands: Ready, Converged, Progressing, Degraded.
+    /// The conditions: Ready, Converged, Progressing, Degraded.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
     /// Which assignment is the newest; grows with each, within and over terms of leadership.
     pub plan_version: u64,
-    /// Tells assignments apart: a new one raises planVersion.
+    /// Digest of the assignment; each new one raises planVersion.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub plan_digest: String,
-    /// How many streams there are, and how they stand.
+    /// Numbers of streams.
     pub streams: StreamCounts,
     /// How many workers run the newest assignment.
     pub workers: AssignedWorkers,
 }
 
-/// How many streams there are, and how they stand.
+/// Numbers of streams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct StreamCounts {
@@ -193,24 +193,24 @@ pub struct AssignedWorkers {
     pub current: u32,
 }
 
-/// One aspect of how an object stands.
+/// One condition of an object.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Condition {
-    /// The aspect, as in Ready.
+    /// The name of the condition, as in Ready.
     #[serde(rename = "type")]
     pub type_: String,
     /// True, False or Unknown.
     pub status: String,
-    /// Why, as one word.
+    /// The reason, as one word.
     pub reason: String,
-    /// Why, for people.
+    /// The reason, for people.
     #[schemars(length(max = MESSAGE_CHARS_MAX))]
     pub message: String,
-    /// When the status was last another one.
+    /// When the status last changed.
     #[schemars(with = "String", extend("format" = "date-time"))]
     pub last_transition_time: Time,
-    /// The generation of the spec that it is about.
+    /// The generation of the spec that the condition describes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
 }

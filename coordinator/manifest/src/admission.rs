@@ -1,5 +1,5 @@
-//! What would be wrong with an object if it were taken in now: the rules by which objects come into
-//! force, asked before one is stored. It changes nothing.
+//! Checks an object before it is stored, by the rules by which objects come into force. It changes
+//! nothing.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -15,16 +15,16 @@ use super::problem::Problem;
 use super::resolve::{Candidate, MissingClass, StreamFiles, resolve};
 use super::tree::Position;
 
-/// What is said of an object.
+/// The result of a check.
 #[derive(Clone, Debug, Default)]
 pub struct AdmissionResult {
     /// What keeps it from coming into force.
     pub problems: Vec<Problem>,
-    /// What people should know.
+    /// Warnings for the user.
     pub warnings: Vec<String>,
 }
 
-/// What is said of an object that is to be stored, by what is in force.
+/// Checks an object that is to be stored against what is in force.
 pub fn opinion(in_force: &Desired, id: &ObjectId, spec: Value) -> AdmissionResult {
     let mut problems = Vec::new();
     let Document { body, .. } = document(id, spec, &mut problems);
@@ -46,7 +46,7 @@ pub fn opinion(in_force: &Desired, id: &ObjectId, spec: Value) -> AdmissionResul
     AdmissionResult { problems: own, warnings }
 }
 
-/// The pipelines in force that name a class, by name; none where it is not in force.
+/// The pipelines in force that name a class; empty if the class is not in force.
 pub fn users<'a>(
     in_force: &'a Desired,
     class: &'a ClusterName,

@@ -3,10 +3,10 @@
 //!
 //! 1. A valid document puts its object in force. Where a document is invalid but its kind and name
 //!    can be read, its object keeps the version that is in force, if there is one.
-//! 2. A file of which something cannot be told (unreadable, too large, not UTF-8, not YAML, empty,
-//!    or with a document without a kind and name) keeps everything that it gave at the last
-//!    reading, beside what its readable documents say. A folder that cannot be read does so for
-//!    all below.
+//! 2. A file that cannot be understood whole (unreadable, too large, not UTF-8, not YAML, empty,
+//!    or with a document without a kind and name) keeps everything that it defined at the
+//!    last reading, beside what its readable documents define. A folder that cannot be read does
+//!    so for all below.
 //! 3. An object goes only when its file is gone, or could be read whole and no longer has it.
 //! 4. An object that is defined in two places keeps the version in force until one of them is
 //!    gone. One that is kept by rule 2 yields to a definition elsewhere.

@@ -8,6 +8,7 @@ mod pipeline;
 mod set;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use leasehold_coordinator_core::desired::{Cluster, Pipeline, StreamSet};
 use leasehold_types::{ClusterName, NodeName, PipelineName, SetName};
@@ -80,47 +81,47 @@ impl std::fmt::Display for ObjectId {
     }
 }
 
-/// What a document says, where it says something valid.
+/// What a valid document defines. A clone copies pointers only.
 #[derive(Clone, Debug)]
 pub enum ValidSpec {
-    Cluster(Cluster),
-    Set(SetDraft),
+    Cluster(Arc<Cluster>),
+    Set(Arc<SetDraft>),
     Class(ClassDraft),
     Pipeline(PipelineDraft),
 }
 
-/// A class that pipelines may be too large for.
+/// A class, and the positions that a pipeline that does not fit is reported at.
 #[derive(Clone, Debug)]
 pub struct ClassDraft {
     /// The class.
-    pub class: Cluster,
-    /// Where it says its capacity.
+    pub class: Arc<Cluster>,
+    /// The position of its capacity.
     pub capacity_at: Position,
-    /// Where it says its most workers.
+    /// The position of `maxReplicas`.
     pub most_at: Position,
 }
 
-/// A pipeline whose classes are not looked at yet.
+/// A pipeline whose classes are not checked yet.
 #[derive(Clone, Debug)]
 pub struct PipelineDraft {
     /// The pipeline.
-    pub pipeline: Pipeline,
-    /// Where it says its load.
+    pub pipeline: Arc<Pipeline>,
+    /// The position of its load.
     pub load_at: Position,
-    /// Where each node is, and where it names its class.
-    pub marks: BTreeMap<NodeName, (Position, Position)>,
+    /// The position of each node and of its class.
+    pub marks: Arc<BTreeMap<NodeName, (Position, Position)>>,
 }
 
 /// A set whose streams are not all read yet.
 #[derive(Clone, Debug)]
 pub struct SetDraft {
     /// The set with its inline streams.
-    pub set: StreamSet,
+    pub set: Arc<StreamSet>,
     /// The places of the inline streams.
     pub marks: Vec<Position>,
     /// The files that the rest comes from.
     pub sources: Vec<Source>,
-    /// Where it names its cluster.
+    /// The position of `cluster`.
     pub cluster_at: Position,
 }
 
@@ -145,20 +146,20 @@ pub enum Spec {
     Pipeline(PipelineSpec),
 }
 
-/// One document, looked at.
+/// One document, checked.
 #[derive(Clone, Debug)]
 pub struct Document {
-    /// What it defines, if that much can be read.
+    /// The object that it defines, if kind and name can be read.
     pub id: Option<ObjectId>,
-    /// Where it names itself.
+    /// The position of its name.
     pub at: Position,
-    /// The specification as it is written; none where it cannot be decoded.
+    /// The specification as it is written; `None` if it cannot be decoded.
     pub spec: Option<Spec>,
-    /// What it says; none where a problem was reported.
+    /// What it defines; `None` if a problem was reported.
     pub body: Option<ValidSpec>,
 }
 
-/// Where a document is from, which decides how its names are meant and what it may say.
+/// Where a document comes from: decides how names are resolved and which fields are allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin<'a> {
     /// A manifest file.
@@ -168,7 +169,7 @@ pub(crate) enum Origin<'a> {
 }
 
 impl Origin<'_> {
-    /// A cluster's name, as it is known everywhere.
+    /// A cluster's full name.
     fn cluster(&self, name: &str) -> Result<ClusterName, String> {
         let name = self.plain(name)?;
         match self {
@@ -179,7 +180,7 @@ impl Origin<'_> {
         }
     }
 
-    /// A set's name, as it is known everywhere.
+    /// A set's full name.
     fn set(&self, name: &str) -> Result<SetName, String> {
         self.cluster(name)?;
         match self {
@@ -190,7 +191,7 @@ impl Origin<'_> {
         }
     }
 
-    /// A pipeline's name, as it is known everywhere.
+    /// A pipeline's full name.
     fn pipeline(&self, name: &str) -> Result<PipelineName, String> {
         let name = self.plain(name)?;
         let made = match self {
@@ -222,7 +223,7 @@ impl Origin<'_> {
     }
 }
 
-/// Looks at one document of a manifest file, or at one object; `file` is what problems call it.
+/// Checks one document of a manifest file, or one object; `file` is its name in problems.
 pub(crate) fn document(
     file: &str,
     home: Origin<'_>,
@@ -236,13 +237,15 @@ pub(crate) fn document(
         Some("WorkerCluster") => {
             let id = name(&node, |name| home.cluster(name)).map(ObjectId::Cluster);
             let spec = checker.shape::<WorkerClusterSpec, _>(&mut node, |name| home.cluster(name));
-            let body = spec.as_ref().map(|spec| ValidSpec::Cluster(checker.cluster(&node, spec)));
+            let body = spec.as_ref().map(|spec| checker.cluster(&node, spec));
+            let body = body.map(|cluster| ValidSpec::Cluster(Arc::new(cluster)));
             (id, spec.map(Spec::Cluster), body)
         }
         Some("StreamSet") => {
             let id = name(&node, |name| home.set(name)).map(ObjectId::Set);
             let spec = checker.shape::<StreamSetSpec, _>(&mut node, |name| home.set(name));
-            let body = spec.as_ref().and_then(|spec| checker.set(&node, spec)).map(ValidSpec::Set);
+            let body = spec.as_ref().and_then(|spec| checker.set(&node, spec));
+            let body = body.map(|draft| ValidSpec::Set(Arc::new(draft)));
             (id, spec.map(Spec::Set), body)
         }
         Some("WorkerClass") => {
@@ -284,7 +287,7 @@ fn name_mark(node: &Node) -> Position {
     node.get("metadata").and_then(|m| m.get("name")).map_or(node.at, |name| name.at)
 }
 
-/// Gathers what is wrong with one document.
+/// Collects the problems of one document.
 struct Checker<'a> {
     file: &'a str,
     home: Origin<'a>,

@@ -2,8 +2,8 @@
 //! each: what is invalid, and what names a list that is missing or wrong, keeps the version in
 //! force; an object goes only when it is gone. The API server remembers for all processes, so a
 //! first reading builds on nothing: what is invalid then is absent, and reported. A set that is
-//! absent for that reason is named as unread, so that nobody loses a stream over it. A pipeline may
-//! name a class that is not there, or is no longer: it waits for that.
+//! absent for that reason is marked unread, so that no worker loses a stream. A pipeline may name a
+//! class that does not exist: it waits for the class.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub struct Collection {
     in_force: Arc<Desired>,
 }
 
-/// What an object says.
+/// An object, checked by itself.
 #[derive(Debug)]
 struct StoredObject {
     body: Option<ValidSpec>,
@@ -43,15 +43,15 @@ struct StoredObject {
     keys: BTreeSet<(ConfigMapName, String)>,
 }
 
-/// What a ConfigMap says under the keys that are named, by what problems call them.
+/// The lists of a ConfigMap, by their names in problems.
 type ConfigMapContent = BTreeMap<String, Result<Arc<StreamList>, Vec<Problem>>>;
 
-/// What problems call an object.
+/// The name of an object in problems.
 pub fn called(id: &ObjectId) -> String {
     id.to_string()
 }
 
-/// Looks at an object of the API server by itself.
+/// Checks an object of the API server by itself.
 pub fn document(id: &ObjectId, spec: Value, problems: &mut Vec<Problem>) -> Document {
     let (namespace, name) = id.parts();
     let object = json!({
@@ -65,7 +65,7 @@ pub fn document(id: &ObjectId, spec: Value, problems: &mut Vec<Problem>) -> Docu
 }
 
 impl Collection {
-    /// Takes an object in. Gives its specification as it is written, if that is valid by itself.
+    /// Stores an object. Returns its specification as it is written, if it is valid by itself.
     pub fn put(&mut self, id: &ObjectId, spec: Value) -> Option<Spec> {
         let mut problems = Vec::new();
         let Document { spec, body, .. } = document(id, spec, &mut problems);
@@ -85,12 +85,12 @@ impl Collection {
         spec
     }
 
-    /// Takes note that an object is gone.
+    /// Removes a deleted object.
     pub fn remove(&mut self, id: &ObjectId) {
         self.objects.remove(id);
     }
 
-    /// What an object is known by; none where its kind is not.
+    /// The id of an object; `None` if the kind or the name is not valid.
     pub fn id(kind: &str, namespace: &str, name: &str) -> Option<ObjectId> {
         match kind {
             "WorkerCluster" => {
@@ -120,7 +120,7 @@ impl Collection {
         named
     }
 
-    /// Takes in what a ConfigMap holds under these keys; none where it does not exist.
+    /// Stores the lists under these keys of a ConfigMap; `data` is empty if it does not exist.
     pub fn put_map(
         &mut self,
         map: &ConfigMapName,
@@ -140,12 +140,12 @@ impl Collection {
         self.maps.insert(map.clone(), content);
     }
 
-    /// Forgets what was read of a ConfigMap: it must be read again, or no object names it.
+    /// Forgets the lists of a ConfigMap: it must be read again, or no object names it.
     pub fn forget_map(&mut self, map: &ConfigMapName) {
         self.maps.remove(map);
     }
 
-    /// What is in force now.
+    /// Resolves all objects to the desired state that is in force now.
     pub fn read(&mut self) -> Reading {
         let mut problems = Vec::new();
         let lists = self.lists(&mut problems);
@@ -182,7 +182,7 @@ impl Collection {
                 let list = match content.map(|content| content.get(&file)) {
                     // Not read yet: not an error.
                     None => None,
-                    // It is not there, which is for the set to say.
+                    // It does not exist: the set that names it reports that.
                     Some(None) => continue,
                     Some(Some(Ok(list))) => Some(list.clone()),
                     Some(Some(Err(wrong))) => {
@@ -196,12 +196,59 @@ impl Collection {
         lists
     }
 
-    /// What problems call the lists that an object names.
+    /// The names, in problems, of the lists that an object refers to.
     pub fn lists_of(&self, id: &ObjectId) -> impl Iterator<Item = String> {
         let keys = self.objects.get(id).into_iter().flat_map(|kept| &kept.keys);
         keys.map(|((namespace, name), key)| {
             let reference = ConfigMapKeyRef { name: name.clone(), key: key.clone() };
             check::config_map(namespace, &reference)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold_coordinator_core::desired::Cluster;
+
+    use super::*;
+
+    /// The body of a cluster, as it is stored.
+    fn stored<'a>(collection: &'a Collection, id: &ObjectId) -> &'a Arc<Cluster> {
+        match &collection.objects[id].body {
+            Some(ValidSpec::Cluster(cluster)) => cluster,
+            other => panic!("not a cluster: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn reading_after_one_change_copies_no_other_body() {
+        let id = |name| Collection::id("WorkerCluster", "ci", name).unwrap();
+        let spec = |jobs: u32| json!({ "maxJobs": jobs, "maxJobsPerWorker": 3 });
+        let set_id = Collection::id("StreamSet", "ci", "cars").unwrap();
+        let mut collection = Collection::default();
+        collection.put(&id("changed"), spec(8));
+        collection.put(&id("same"), spec(8));
+        let streams: Vec<Value> = (0..100).map(|n| json!({ "name": format!("s{n}") })).collect();
+        collection.put(&set_id, json!({ "cluster": "same", "streams": streams }));
+        let first = collection.read().desired.unwrap();
+        collection.put(&id("changed"), spec(9));
+        let second = collection.read().desired.unwrap();
+        assert!(!Arc::ptr_eq(&first, &second));
+
+        let name = |id: &ObjectId| match id {
+            ObjectId::Cluster(name) => name.clone(),
+            other => panic!("not a cluster: {other}"),
+        };
+        for (desired, names) in [(&first, &["same"][..]), (&second, &["same", "changed"])] {
+            for id in names.iter().map(|name| id(name)) {
+                let in_force = &desired.clusters[&name(&id)];
+                assert!(Arc::ptr_eq(in_force, stored(&collection, &id)), "{id} was copied");
+            }
+        }
+        let Some(ValidSpec::Set(draft)) = &collection.objects[&set_id].body else { panic!() };
+        for desired in [&first, &second] {
+            let in_force = &desired.sets[set_id.set().unwrap()];
+            assert!(Arc::ptr_eq(in_force, &draft.set), "{set_id} was copied");
+        }
     }
 }

@@ -1,5 +1,5 @@
-//! The manifests' folder as it lies on disk: which files there are, and their text within limits.
-//! A part that cannot be read is not the same as an empty one.
+//! Reads the manifests' folder: lists its files and reads their text within limits. A part that
+//! cannot be read is not the same as an empty one.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -28,8 +28,8 @@ pub struct Listing {
     pub unknown: Vec<(String, Problem)>,
 }
 
-/// Lists the manifest files (`*.yaml`, `*.yml`) in and below `root`; whatever begins with a dot
-/// is passed over, as mounted ConfigMaps keep their versions there.
+/// Lists the manifest files (`*.yaml`, `*.yml`) in and below `root`. Names that begin with a dot
+/// are ignored: mounted ConfigMaps keep their versions there.
 pub fn list(root: &Path) -> Listing {
     let mut listing = Listing::default();
     let mut seen = BTreeSet::new();
@@ -52,7 +52,7 @@ pub fn list(root: &Path) -> Listing {
         if entries > ENTRIES_MAX || depth > FOLDER_DEPTH_MAX {
             let message = format!(
                 "more than {ENTRIES_MAX} files or {FOLDER_DEPTH_MAX} levels of folders: \
-                 move what is no manifest elsewhere"
+                 move files that are not manifests elsewhere"
             );
             listing.unknown.push((folder.clone(), Problem::whole(&folder, message)));
             continue;
@@ -91,7 +91,7 @@ fn list_one(
         if name.starts_with('.') {
             continue;
         }
-        // A link that leads nowhere is kept as a file, to be reported.
+        // A dangling link counts as a file, so that it is reported.
         let is_folder = fs::metadata(entry.path()).is_ok_and(|meta| meta.is_dir());
         names.push((name, is_folder));
     }

@@ -140,12 +140,14 @@ fn object(
     let node = nodes.into_iter().next().ok_or("it is empty")?;
     let Document { id, body, .. } = check::document(FILE, Origin::File, node, &mut found);
     let body = match body {
-        Some(ValidSpec::Set(mut draft)) => {
-            draft.set.streams = taken(streams, at, &mut found);
-            draft.marks = vec![at; draft.set.streams.len()];
+        Some(ValidSpec::Set(draft)) => {
+            let mut draft = Arc::unwrap_or_clone(draft);
+            let streams = taken(streams, at, &mut found);
+            draft.marks = vec![at; streams.len()];
+            Arc::make_mut(&mut draft.set).streams = streams;
             draft.sources.clear();
             draft.cluster_at = at;
-            Some(ValidSpec::Set(draft))
+            Some(ValidSpec::Set(Arc::new(draft)))
         }
         other => other,
     };
@@ -237,7 +239,7 @@ fn pipeline_manifest(name: &PipelineName, pipeline: &Pipeline) -> Value {
     manifest("Pipeline", name.as_str(), spec)
 }
 
-/// The manifest of a set, whose streams stand beside it: there may be more of them than one
+/// The manifest of a set. Its streams are written beside it: there may be more of them than one
 /// manifest can hold.
 fn set_manifest(name: &SetName, set: &StreamSet) -> Value {
     let StreamSet { cluster, streams: _, policy, mode, handover_deadline, moves } = set;

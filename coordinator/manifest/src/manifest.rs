@@ -31,9 +31,9 @@ pub struct Manifest<S> {
     pub kind: String,
     /// The object's name.
     pub metadata: Metadata,
-    /// What is wanted.
+    /// The desired state.
     pub spec: S,
-    /// What is; ignored in files.
+    /// The observed state; ignored in files.
     #[serde(default)]
     pub status: Option<IgnoredAny>,
 }
@@ -82,8 +82,8 @@ pub struct WorkerClusterSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload_ref: Option<WorkloadRef>,
     /// The agent that pods with the label leasehold.dev/inject: "true" get as a native sidecar. An
-    /// annotation config.leasehold.dev/SETTING of a pod outweighs what stands here. Pods that run
-    /// keep the agent that they have. Kubernetes only.
+    /// annotation config.leasehold.dev/SETTING of a pod takes precedence. Running pods keep their
+    /// agent. Kubernetes only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<AgentSpec>,
     /// How workers leave.
@@ -203,7 +203,7 @@ impl Default for LeaseSpec {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub struct LostSpec {
-    /// How long after the end of its leases a worker of which nothing is heard counts as gone:
+    /// How long after the end of its leases a lost worker counts as gone:
     /// its slots, its pinned streams and its shares are then given to others, though its jobs may
     /// still run. Give more than the longest time for which a worker may run without its
     /// coordinator. Without it only a person, the platform or the worker's own agent ends that.

@@ -16,22 +16,22 @@ use super::problem::Problem;
 use super::streams::StreamList;
 use super::tree::Position;
 
-/// What the files say of one object.
+/// The definition of one object.
 #[derive(Debug)]
 pub(crate) struct Candidate {
     pub file: String,
     pub at: Position,
-    /// None: its last good version stays in force.
+    /// `None`: its last good version stays in force.
     pub body: Option<ValidSpec>,
 }
 
-/// Where each file of streams that could be read has its streams.
+/// The list of each file of streams; `None` if it cannot be read.
 pub(crate) type StreamFiles = HashMap<String, Option<Arc<StreamList>>>;
 
-/// What becomes of a pipeline whose class is not there.
+/// What happens to a pipeline whose class does not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MissingClass {
-    /// It is wrong: everything is written in the same place.
+    /// It is refused: all manifests are in the same folder.
     Refused,
     /// It waits for the class.
     Awaited,
@@ -118,7 +118,7 @@ fn last_class<'a>(before: &'a Desired, name: &ClusterName) -> Option<&'a Arc<Clu
 
 /// `kept` classes in force have their place beside the clusters.
 fn take_clusters(
-    wanted: Vec<ResolvedEntry<ClusterName, Cluster>>,
+    wanted: Vec<ResolvedEntry<ClusterName, Arc<Cluster>>>,
     kept: usize,
     next: &mut Desired,
     before: &Desired,
@@ -133,8 +133,8 @@ fn take_clusters(
             continue;
         }
         let chosen = match (cluster.wanted.take(), last) {
-            (Some(wanted), Some(last)) if wanted == **last => last.clone(),
-            (Some(wanted), _) => Arc::new(wanted),
+            (Some(wanted), Some(last)) if wanted == *last => last.clone(),
+            (Some(wanted), _) => wanted,
             (None, Some(last)) => last.clone(),
             (None, None) => continue,
         };

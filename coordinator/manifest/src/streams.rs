@@ -23,15 +23,8 @@ const ENTRY_ERRORS_MAX: usize = 20;
 pub(crate) struct StreamList {
     pub streams: Vec<Stream>,
     pub marks: Vec<Position>,
-    /// The list's field, as in `spec.streams`; none where each stream is a line.
+    /// The list's field, as in `spec.streams`; `None` if each stream is a line.
     pub field: Option<&'static str>,
-}
-
-impl StreamList {
-    /// The field of one of its streams.
-    pub(crate) fn field_of(&self, index: usize) -> String {
-        self.field.map(|field| format!("{field}[{index}]")).unwrap_or_default()
-    }
 }
 
 /// A wrong entry: the place, the field and the message.

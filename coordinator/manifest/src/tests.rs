@@ -1,5 +1,5 @@
-//! Manifests as people get them wrong, with the problems that they are told; and right, with the
-//! desired state that follows. `UPDATE_EXPECT=1` writes the expectations anew.
+//! Invalid manifests with the problems that are reported, and valid ones with their desired state.
+//! `UPDATE_EXPECT=1` writes the expectations anew.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -32,7 +32,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-fn told(case: &Path) -> String {
+fn reported(case: &Path) -> String {
     let folder = tempfile::tempdir().unwrap();
     copy(case, folder.path());
     let problems = Catalog::new(folder.path()).read().problems;
@@ -40,7 +40,7 @@ fn told(case: &Path) -> String {
 }
 
 #[test]
-fn every_mistake_is_named_with_file_line_column_and_field() {
+fn every_problem_is_reported_with_file_line_column_and_field() {
     let mut cases: Vec<PathBuf> = fs::read_dir(testdata("bad"))
         .unwrap()
         .map(|entry| entry.unwrap().path())
@@ -51,14 +51,14 @@ fn every_mistake_is_named_with_file_line_column_and_field() {
     let mut wrong = Vec::new();
     for case in cases {
         let expect = case.with_extension("expect");
-        let told = told(&case);
-        assert!(!told.is_empty(), "{} has no problem", case.display());
+        let reported = reported(&case);
+        assert!(!reported.is_empty(), "{} has no problem", case.display());
         if std::env::var_os("UPDATE_EXPECT").is_some() {
-            fs::write(&expect, &told).unwrap();
+            fs::write(&expect, &reported).unwrap();
         }
         let expected = fs::read_to_string(&expect).unwrap_or_default();
-        if told != expected {
-            wrong.push(format!("{}:\n{told}expected:\n{expected}", case.display()));
+        if reported != expected {
+            wrong.push(format!("{}:\n{reported}expected:\n{expected}", case.display()));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -82,7 +82,7 @@ fn names(set: &StreamSet) -> Vec<(&str, u32, bool)> {
 }
 
 #[test]
-fn what_is_left_out_has_the_documented_default() {
+fn omitted_fields_have_the_documented_defaults() {
     let desired = read_good("defaults");
     let cluster = Cluster {
         jobs_max: 8,

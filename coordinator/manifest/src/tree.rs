@@ -16,7 +16,7 @@ pub(crate) const NODES_MAX: usize = 500_000;
 /// Aliases in one manifest.
 pub(crate) const ALIASES_MAX: usize = 100;
 
-/// Values that aliases of one manifest stand for.
+/// Values that the aliases of one manifest expand to.
 pub(crate) const ALIASED_MAX: usize = 100_000;
 
 /// A place in a file, from 1; 0 where unknown.

@@ -7,7 +7,7 @@ use std::fmt;
 use std::time::Duration;
 
 use leasehold_types::duration::MANIFEST;
-use leasehold_types::quantity::{QUANTITY_BYTES_MAX, QUANTITY_PATTERN, QUANTITY_WANTED};
+use leasehold_types::quantity::{QUANTITY_BYTES_MAX, QUANTITY_PATTERN, QUANTITY_WANTED, unsigned};
 use leasehold_types::{Load, duration};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Deserialize, Deserializer, Unexpected, Visitor};
@@ -104,10 +104,8 @@ impl Visitor<'_> for RateVisitor {
     }
 
     fn visit_i64<E: serde::de::Error>(self, documents: i64) -> Result<Rate, E> {
-        match u64::try_from(documents) {
-            Ok(documents) => self.visit_u64(documents),
-            Err(_) => Err(E::invalid_value(Unexpected::Signed(documents), &self)),
-        }
+        let documents = unsigned(documents, &self)?;
+        self.visit_u64(documents)
     }
 
     fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Rate, E> {
@@ -193,10 +191,8 @@ impl Visitor<'_> for CountOrPercentVisitor {
     }
 
     fn visit_i64<E: serde::de::Error>(self, count: i64) -> Result<CountOrPercent, E> {
-        match u64::try_from(count) {
-            Ok(count) => self.visit_u64(count),
-            Err(_) => Err(E::invalid_value(Unexpected::Signed(count), &self)),
-        }
+        let count = unsigned(count, &self)?;
+        self.visit_u64(count)
     }
 
     fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<CountOrPercent, E> {

@@ -301,7 +301,7 @@ impl PipelineReconciler {
             spec.workers.values().any(|node| node.class == class.parts().1)
         };
         for (name, seen) in &self.objects.pipelines {
-            if name.parts().0 == class.parts().0 && of_class(&seen.object.spec) {
+            if name.parts().0 == class.parts().0 && of_class(&seen.object.spec.0) {
                 self.queue.add(name.clone(), now);
             }
         }
@@ -326,7 +326,7 @@ impl PipelineReconciler {
         let changed: Vec<_> = names.filter(|name| !is_same(name)).cloned().collect();
         changed.into_iter().for_each(|name| self.queue.add(name, now));
         let port = |objects: &Objects, class: &ClusterName| {
-            objects.classes.get(class).and_then(|seen| seen.object.spec.port)
+            objects.classes.get(class).and_then(|seen| seen.object.spec.0.port)
         };
         let classes = before.classes.keys().chain(self.objects.classes.keys());
         let others: BTreeSet<ClusterName> = classes

@@ -310,11 +310,11 @@ fn clusters(objects: watch::Receiver<Arc<Objects>>) -> watch::Receiver<Option<Ar
         // If both kinds share a name, the WorkerCluster wins, so it is inserted last.
         for (name, current) in &objects.classes {
             let (namespace, name) = name.parts();
-            clusters.insert(namespace.unwrap_or_default(), name, (&current.object.spec).into());
+            clusters.insert(namespace.unwrap_or_default(), name, (&current.object.spec.0).into());
         }
         for (name, current) in &objects.clusters {
             let (namespace, name) = name.parts();
-            clusters.insert(namespace.unwrap_or_default(), name, (&current.object.spec).into());
+            clusters.insert(namespace.unwrap_or_default(), name, (&current.object.spec.0).into());
         }
         objects.is_whole.then(|| Arc::new(clusters))
     })

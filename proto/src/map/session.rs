@@ -434,7 +434,7 @@ impl From<Token> for wire::Token {
     }
 }
 
-/// An agent's identity; an agent that says none has none.
+/// An agent's identity; `None` if the text is empty.
 fn identity(field: &'static str, text: &str) -> Result<Option<AgentId>, Invalid> {
     if text.is_empty() {
         return Ok(None);

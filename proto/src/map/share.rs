@@ -71,7 +71,7 @@ impl From<Endpoint> for wire::Endpoint {
     }
 }
 
-/// An address; none where the text is empty.
+/// An address; `None` if the text is empty.
 pub(super) fn address(field: &'static str, text: &str) -> Result<Option<WorkerAddress>, Invalid> {
     let address = (!text.is_empty()).then(|| WorkerAddress::new(text));
     address.transpose().map_err(|error| Invalid::new(field, error))

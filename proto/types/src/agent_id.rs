@@ -1,4 +1,4 @@
-//! Which installation of an agent speaks: what is the same over its restarts, and another's never.
+//! The identity of an agent's installation: it survives restarts, and no other agent has it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_and_nothing_else() {
+    fn only_written_identities_are_read() {
         for id in [AgentId(0), AgentId(7), AgentId(u128::MAX)] {
             assert_eq!(id.to_string().parse(), Ok(id));
         }

@@ -24,7 +24,7 @@ pub enum InvalidDuration {
 struct Unit {
     name: &'static str,
     nanos: u128,
-    /// Digits that may stand before it.
+    /// The most digits before it.
     digits_max: usize,
 }
 

@@ -19,7 +19,7 @@ impl Load {
     /// The largest load that a manifest may name: a thousand million documents per second.
     pub const MAX: Self = Self(1_000_000_000_000);
 
-    /// So many thousandths of a document per second.
+    /// A number of thousandths of a document per second.
     ///
     /// # Errors
     /// [`InvalidLoad`] above [`Load::MAX`].
@@ -27,7 +27,7 @@ impl Load {
         Some(Self(milli)).filter(|load| *load <= Self::MAX).ok_or(InvalidLoad)
     }
 
-    /// So many documents per second.
+    /// A number of documents per second.
     ///
     /// # Errors
     /// [`InvalidLoad`] above [`Load::MAX`].

@@ -42,7 +42,7 @@ pub struct Hello {
     pub protocol: u32,
     /// The cluster that its worker belongs to.
     pub cluster: ClusterName,
-    /// The worker that it stands beside.
+    /// The worker that it serves.
     pub worker: WorkerName,
     /// Which agent of that worker it is; a restarted one's is higher.
     pub incarnation: Incarnation,
@@ -55,9 +55,9 @@ pub struct Hello {
     pub stops_worker: bool,
     /// The rollout generation of its worker: in a rollout the highest is served first.
     pub generation: u64,
-    /// Where its worker is reached by those before it in a pipeline; none where nobody says.
+    /// The address of its worker for the workers before it in a pipeline, if it is configured.
     pub address: Option<WorkerAddress>,
-    /// Which installation of an agent this is; none for an agent that does not say.
+    /// Which installation of an agent this is; `None` if the agent does not send it.
     pub identity: Option<AgentId>,
     /// A person has said that this agent takes the name from another one, alive or not.
     pub take_over: bool,
@@ -99,11 +99,11 @@ pub struct Refusal {
 /// Why a coordinator ends a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RefusalReason {
-    /// This replica does not lead; the leader's address, where it is known.
+    /// This replica does not lead; the leader's address, if it is known.
     NotLeader(Option<String>),
     /// No manifest defines the agent's cluster.
     UnknownCluster,
-    /// A newer agent speaks for this worker; its incarnation.
+    /// A newer agent serves this worker; its incarnation.
     NewerIncarnation(Incarnation),
     /// A newer connection of this agent exists.
     NewerLink,
@@ -146,10 +146,10 @@ pub struct Report {
 /// journal can know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReportedMemory {
-    /// Of this incarnation and all later ones it tells everything. [`Incarnation`] 0: it tells of
-    /// all that there ever were.
+    /// The journal is complete for this incarnation and all later ones. [`Incarnation`] 0: for
+    /// all incarnations of the worker.
     pub knows_from: Incarnation,
-    /// It is older than any lease that earlier ones can have had by time.
+    /// It is older than any lease of an earlier incarnation that ends by time.
     pub aged: bool,
 }
 
@@ -169,7 +169,7 @@ pub struct HeldStream {
     pub stream: StreamKey,
     /// The lease's token.
     pub token: Token,
-    /// Whether the lease goes on without renewals until it is given back.
+    /// Whether the lease lasts without renewals until it is given back.
     pub pinned: bool,
     /// Whether it was asked back. A snapshot that lists it as held ends that.
     pub revoked: bool,
@@ -180,9 +180,9 @@ pub struct HeldStream {
 /// The jobs of one worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Jobs {
-    /// Nobody has told yet: the agent lost its memory beside a living worker.
+    /// Not known yet: the agent lost its journal while the worker was running.
     Unknown,
-    /// So many run.
+    /// This many jobs run.
     Running(u32),
 }
 
@@ -197,8 +197,7 @@ pub enum DrainPhase {
     Leaving,
 }
 
-/// An agent's report of how things stand, sent at intervals and at once when something that
-/// others wait for has changed.
+/// An agent's state, sent at intervals, and at once when something changes that others wait for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Beat {
     /// The epoch that the agent obeys.
@@ -270,7 +269,7 @@ pub struct StreamGrant {
     pub stream: StreamKey,
     /// The lease's token.
     pub token: Token,
-    /// What becomes of it.
+    /// The new state of the lease.
     pub state: StreamState,
     /// What goes with it, where it is held and a share of a pipeline. A grant of a token that is
     /// held already, with another share, changes only where documents go next.
@@ -282,7 +281,7 @@ pub struct StreamGrant {
 pub enum StreamState {
     /// The agent owns the stream.
     Held {
-        /// It goes on without renewals until it is given back.
+        /// It lasts without renewals until it is given back.
         pinned: bool,
     },
     /// The agent is to give the stream back.

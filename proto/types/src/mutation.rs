@@ -32,8 +32,8 @@ mutations! {
     FreeUnconfirmed,
     /// Coordinator: a new leader does not wait for workers that have not reported.
     SkipHold,
-    /// Coordinator: a stream whose owner is gone is nobody else's, though a predecessor may still
-    /// have granted it.
+    /// Coordinator: a stream whose owner is gone is granted at once, although a predecessor may
+    /// still have granted it.
     KnownBeforeEnd,
     /// Coordinator: streams that a plan passed over are not planned again when more is known.
     PassedOverForgotten,
@@ -54,14 +54,14 @@ mutations! {
     TwinTakesName,
     /// Coordinator: a snapshot does not repeat what lapses.
     LapsesNotRepeated,
-    /// Coordinator: a size that was only told is kept although its slots may be another's.
+    /// Coordinator: a reported size is kept although its slots may belong to another worker.
     UnsureSizeKept,
     /// Coordinator: before an agent that comes back, nothing was outstanding.
     FreshAgain,
-    /// Coordinator: a worker that was gone is given grant numbers again.
+    /// Coordinator: grant numbers start again for a worker that was gone.
     NumbersBeginAnew,
-    /// Coordinator and agent: slots that nobody can tell of are forgotten at the next beat, and a
-    /// size that is kept to without a lease is not told. Each alone keeps the other's slots.
+    /// Coordinator and agent: unknown slots are forgotten at the next beat, and a size that the
+    /// worker keeps without a lease is not reported. Either alone would keep the slots.
     UnknownForgotten,
     /// Coordinator: a beat is taken after one that was lost.
     GapInBeatsTaken,
@@ -75,11 +75,11 @@ mutations! {
     ShorterTtlAtOnce,
     /// Coordinator: a pool is granted that is larger than what is written down.
     PoolUnregistered,
-    /// Coordinator: what is no longer renewed is free at once.
+    /// Coordinator: a stream lease that is no longer renewed is free at once.
     LapseFreesAtOnce,
     /// Coordinator: an older incarnation replaces a newer one.
     OlderIncarnationAdmitted,
-    /// Coordinator: nobody is sent anything while one connection takes nothing.
+    /// Coordinator: no agent is sent anything while one connection is blocked.
     WaitForSlowest,
     /// Coordinator: a beat frees grants that it does not know of yet.
     BeatFreesLater,
@@ -95,16 +95,15 @@ mutations! {
     LoadOverCapacity,
     /// Coordinator: a node's new shares are granted while older ones are still in use.
     CutBeforeRelease,
-    /// Coordinator: what broken pipelines still hold counts for nothing when they are healed.
+    /// Coordinator: what broken pipelines still hold is ignored when they are healed.
     HealWithoutOutstanding,
     /// Coordinator: of a node's shares only those of its present class count.
     NodeLoadPerClass,
     /// Coordinator: a share that an agent reports takes nothing of its worker's capacity.
     AdoptWithoutLoad,
-    /// Coordinator: a report that comes late has its leases held, though they have ended.
+    /// Coordinator: the leases of a late report count as held, although they have ended.
     LateReportHeld,
-    /// Coordinator: claims that came to their end while their cluster was held are not looked at
-    /// again.
+    /// Coordinator: claims that ended while their cluster was held are not checked again.
     HeldBackForgotten,
     /// Coordinator: grants go out after the leadership's end.
     GrantAfterTerm,
@@ -112,17 +111,17 @@ mutations! {
     StaleClock,
     /// Coordinator: a worker is silent although messages of it may wait to be taken.
     HearUnread,
-    /// Coordinator: what is written down is said to be before leadership is confirmed.
+    /// Coordinator: a registration is confirmed before leadership is.
     RegisteredWithoutLeadership,
     /// Coordinator: a registration that was answered counts for a later life of its worker.
     RegisteredOfAnotherLife,
-    /// Coordinator: what was ordered for a term that is over is carried out in a later one.
+    /// Coordinator: an order of an ended term is carried out in a later one.
     OrderOfAnotherTerm,
     /// Coordinator: a strike ends an entry of any leader, also of a later one.
     UnregisterWithoutEpoch,
     /// Coordinator: a stream is granted whose set is not in the worker's entry.
     GrantUnregisteredSet,
-    /// Coordinator: grants rest on an entry that this leader has not adopted.
+    /// Coordinator: grants rely on an entry that this leader has not adopted.
     GrantUnderForeignEntry,
     /// Coordinator: an entry that cannot be read means that the worker holds nothing.
     UnreadableEntryIsNothing,
@@ -147,27 +146,28 @@ mutations! {
     CountFromNewest,
     /// Agent: renewals cover a stream that they leave out.
     LapseUnheeded,
-    /// Agent: that a stream is no longer renewed is not written down.
+    /// Agent: the end of a stream's renewals is not written down.
     LapseUnwritten,
     /// Agent: that the worker has seen streams is not written down.
     ShownUnwritten,
-    /// Agent: the size that a worker keeps to is not told.
+    /// Agent: the size that a worker keeps is not reported.
     ObeyedSizeUntold,
     /// Agent: jobs without an id do not count.
     UnnamedUncounted,
-    /// Agent: jobs that nobody knows of are told as none.
+    /// Agent: unknown jobs are reported as none.
     UnknownJobsTold,
     /// Agent: an epoch is obeyed without having been written down.
     EpochUnwritten,
     /// Agent: a stream is taken again that was given back under a newer token.
     StaleTokenTaken,
-    /// Agent: who goes above another's number takes the next one, which a third may take, too.
+    /// Agent: to exceed another's number it takes the next one, which a third may take too.
     RaiseByOne,
-    /// Agent: after its goodbye it says that nobody else can hold anything under its name.
+    /// Agent: after its goodbye it reports that no other agent can hold anything under its name.
     LeftStaysComplete,
-    /// Agent: after a boot of its host it says that nobody else can hold anything under its name.
+    /// Agent: after a boot of its host it reports that no other agent can hold anything under its
+    /// name.
     BootForgivesAll,
-    /// Agent: a journal speaks for a time in which another agent had its number.
+    /// Agent: a journal counts for a time in which another agent had its number.
     RaisedJournalSpeaks,
     /// Agent: a worker is shown a larger size that is not written down.
     SizeShownUnwritten,
@@ -179,7 +179,7 @@ mutations! {
     RenewalUnwritten,
     /// Agent: a renewal is written before what ended.
     RenewedBeforeOwed,
-    /// Agent: a drain that is over brings back the pool that was told as ended.
+    /// Agent: the end of a drain restores the pool that was reported as ended.
     ResumedPool,
     /// Agent: a young journal counts as a memory.
     YoungJournalSpeaks,
@@ -193,15 +193,15 @@ mutations! {
     GoodbyeForgetsUnheard,
     /// Coordinator: each connection of an agent waits anew for a confirmed leadership.
     ConfirmAnewPerLink,
-    /// Coordinator: an agent's word of a higher epoch deposes the leader.
+    /// Coordinator: an agent that reports a higher epoch deposes the leader.
     HelloDeposes,
     /// Coordinator: a leader in the middle of a turn counts as one that makes no progress.
     BusyLeaderDeposed,
     /// Coordinator: every agent that says hello is welcomed at once.
     CreditsIgnored,
-    /// Agent: what could not be written down is told as ended.
+    /// Agent: an end that could not be written down is reported.
     TellUnwritten,
-    /// Agent: what was once asked back stays so, although a snapshot says that it is held.
+    /// Agent: a revoked stream stays revoked although a snapshot lists it as held.
     KeepAskedBack,
 }
 

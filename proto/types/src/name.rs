@@ -162,7 +162,7 @@ impl SetName {
         self.0.starts_with(SHARES_PREFIX)
     }
 
-    /// The namespace that its streams belong to; none where names have none.
+    /// The namespace that its streams belong to, if names have one.
     #[must_use]
     pub fn namespace(&self) -> Option<&str> {
         match self.0.strip_prefix(SHARES_PREFIX) {

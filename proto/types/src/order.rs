@@ -32,16 +32,16 @@ macro_rules! number {
 }
 
 number! {
-    /// The leadership term; grows with every new leader. 0 stands for "none yet".
+    /// The leadership term; grows with every new leader. 0 means none yet.
     Epoch
 }
 number! {
-    /// Orders the agents that have spoken for one worker: a restarted agent's is higher. Only its
+    /// Orders the agents of one worker: a restarted agent's is higher. Only its
     /// order means anything; it is never read as a time.
     Incarnation
 }
 number! {
-    /// Counts one agent's connections, so that an older one is told from a newer.
+    /// Counts one agent's connections, to distinguish older ones from newer.
     LinkNumber
 }
 number! {

@@ -5,7 +5,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::de::{Deserializer, Unexpected, Visitor};
+use serde::de::{Deserializer, Expected, Unexpected, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
 /// Bytes of a quantity.
@@ -137,6 +137,14 @@ impl<'de> Deserialize<'de> for Quantity {
     }
 }
 
+/// A number that must not be negative, for visitors of values in manifests.
+///
+/// # Errors
+/// If it is negative; the error names what was expected.
+pub fn unsigned<E: serde::de::Error>(number: i64, expected: &dyn Expected) -> Result<u64, E> {
+    u64::try_from(number).map_err(|_| E::invalid_value(Unexpected::Signed(number), expected))
+}
+
 struct QuantityVisitor;
 
 impl Visitor<'_> for QuantityVisitor {
@@ -151,10 +159,8 @@ impl Visitor<'_> for QuantityVisitor {
     }
 
     fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<Quantity, E> {
-        match u64::try_from(number) {
-            Ok(number) => self.visit_u64(number),
-            Err(_) => Err(E::invalid_value(Unexpected::Signed(number), &self)),
-        }
+        let number = unsigned(number, &self)?;
+        self.visit_u64(number)
     }
 
     fn visit_f64<E: serde::de::Error>(self, number: f64) -> Result<Quantity, E> {
@@ -189,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn quantities_are_those_of_kubernetes_grammar() {
+    fn quantities_follow_the_grammar_of_kubernetes() {
         for text in ACCEPTED {
             assert_eq!(quantity(text).to_string(), text);
         }

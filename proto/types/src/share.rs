@@ -69,7 +69,7 @@ pub struct Share {
 pub struct Route {
     /// The node.
     pub node: NodeName,
-    /// The workers that serve it, by name; none where it is not served at present.
+    /// The workers that serve it, by name; empty if none does at present.
     pub endpoints: Vec<Endpoint>,
 }
 
@@ -78,11 +78,11 @@ pub struct Route {
 pub struct Endpoint {
     /// The worker.
     pub worker: WorkerName,
-    /// Where it is reached; none where its agent does not say.
+    /// Its address, if its agent sent one.
     pub address: Option<WorkerAddress>,
     /// Its share of the load.
     pub load: Load,
-    /// It drains: it takes documents only where nobody else does.
+    /// It drains: it takes documents only if no other worker does.
     pub draining: bool,
 }
 

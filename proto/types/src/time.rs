@@ -46,7 +46,7 @@ impl Sub<Duration> for Moment {
 pub struct TimeBounds {
     /// The most that one clock may run faster than another, in parts per million.
     pub drift_ppm: u32,
-    /// Added to every time after which somebody else's lease counts as over.
+    /// Added to every time after which another process's lease counts as ended.
     pub margin: Duration,
 }
 

@@ -3,6 +3,8 @@
 
 #[path = "crds/pipelines.rs"]
 mod pipelines;
+#[path = "crds/rules.rs"]
+mod rules;
 
 use std::collections::BTreeSet;
 use std::process::Command;

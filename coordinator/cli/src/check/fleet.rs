@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use kube::Resource;
 use kube::api::ListParams;
 use leasehold_injection::names::{CONTAINER, INJECT, STATUS};
 use leasehold_kube_api::names::CLUSTER_LABEL;
@@ -43,8 +44,8 @@ impl Fleet {
         };
         let folder = format!("/apis/{API_VERSION}");
         let mut clusters = Ok(Vec::new());
-        for plural in [WorkerCluster::PLURAL, WorkerClass::PLURAL] {
-            let of_kind = (&*folder, plural);
+        for plural in [WorkerCluster::plural(&()), WorkerClass::plural(&())] {
+            let of_kind = (&*folder, &*plural);
             let found = list_in(api, &namespaces, of_kind, &ListParams::default()).await;
             clusters = clusters.and_then(|all| found.map(|found| [all, found].concat()));
         }

@@ -1,6 +1,6 @@
-//! What a schema cannot say: the rules that the API server evaluates (CEL), each with words that
-//! say what to do. They refuse what [`leasehold_manifest`] refuses of one object, and what could
-//! not be carried out on Kubernetes.
+//! The rules that a schema cannot express (CEL), each with a message that says what to do. They
+//! refuse what [`leasehold_manifest`] refuses in a single object, and what Kubernetes could not
+//! carry out. `testdata/rules/cases.yaml` has cases for each rule.
 
 use leasehold_injection::FLAGS;
 use leasehold_injection::flags::FlagKind;
@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 
 use crate::names::{CLUSTER_NAME_BYTES_MAX, STATEFUL_NAME_BYTES_MAX};
 
-/// Streams that one object lists. With the longest names, and with who owns each field, they fill
-/// about what etcd takes for one object; longer lists are in ConfigMaps.
+/// Streams that one object lists. With the longest names and the managed fields they fill about
+/// the size limit of etcd for one object; longer lists are in ConfigMaps.
 const STREAMS_INLINE_MAX: usize = 2_000;
 /// ConfigMap keys that one set takes streams from.
 const SOURCES_MAX: usize = 100;
@@ -22,7 +22,7 @@ const DNS_SUBDOMAIN: &str = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9
 const SERVICE_NAME: &str = "^[a-z]([-a-z0-9]*[a-z0-9])?$";
 const DNS_WANTED: &str =
     "must be lower-case letters, digits, '-' and '.', starting and ending with a letter or digit";
-/// The longest duration, in hours: the API server counts no days.
+/// The longest duration, in hours: durations of CEL have no unit for days.
 const HOURS_MAX: u64 = leasehold_types::duration::MANIFEST.max().as_secs() / 3600;
 
 /// The rules of WorkerClusters.
@@ -64,8 +64,7 @@ pub(super) fn worker_class(schema: &mut Value) {
     }
 }
 
-/// The rules of Pipelines. What is wrong with the graph is said by the validating webhook, which
-/// can name the nodes.
+/// The rules of Pipelines. The validating webhook checks the graph: its messages can name nodes.
 pub(super) fn pipeline(schema: &mut Value) {
     let name = format!(
         "self.metadata.name.size() <= {} && self.metadata.name.matches(r'{SERVICE_NAME}')",
@@ -86,8 +85,8 @@ pub(super) fn pipeline(schema: &mut Value) {
     next["items"]["maxLength"] = json!(limits::LABEL_BYTES_MAX);
 }
 
-/// The rules on what makes workers, and on how they leave and hold leases; `again` is what to do
-/// instead of changing what cannot be changed.
+/// The rules on workloads, drains and leases; `again` says what to do instead of changing an
+/// immutable field.
 fn workers(schema: &mut Value, again: &str) {
     add(schema, "", name_rules());
     add(schema, "spec", workload_rules(again));
@@ -193,7 +192,7 @@ fn workload_rules(again: &str) -> Value {
     ])
 }
 
-/// Settings that no agent takes are refused before a pod asks for them.
+/// Refuses settings that no agent accepts, before a pod requests them.
 fn agent(schema: &mut Value) {
     let names: Vec<&str> = FLAGS.iter().map(|flag| flag.name).collect();
     let listed = format!("self.all(flag, flag in ['{}'])", names.join("', '"));
@@ -242,12 +241,12 @@ fn workload_kinds(again: &str) -> Value {
     ])
 }
 
-/// Bounds a duration, which has the rule on its form already. The API server evaluates every
-/// rule, so each also holds for texts that are not durations.
+/// Bounds a duration, which already has the rule on its syntax. The API server evaluates every
+/// rule, so each of them passes for a text that is not a duration.
 fn span(schema: &mut Value, path: &str, more: Option<(&str, &str)>) {
-    let form = at(schema, path)["x-kubernetes-validations"][0]["rule"].clone();
-    let form = form.as_str().expect("a duration has a form").to_owned();
-    let unless_wrong = |condition: &str| format!("!{form} || ({condition})");
+    let syntax = at(schema, path)["x-kubernetes-validations"][0]["rule"].clone();
+    let syntax = syntax.as_str().expect("a duration has a rule on its syntax").to_owned();
+    let unless_wrong = |condition: &str| format!("!{syntax} || ({condition})");
     let longest = format!("duration(self) <= duration('{HOURS_MAX}h')");
     let message = format!("must be at most {} days ({HOURS_MAX}h)", HOURS_MAX / 24);
     let mut rules = vec![rule(&unless_wrong(&longest), &message)];

@@ -1,4 +1,4 @@
-//! Structural schemas, the form that the API server wants, from the JSON schemas of the types.
+//! Structural schemas, the form that the API server requires, from the JSON schemas of the types.
 
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
@@ -8,9 +8,9 @@ use serde_json::{Map, Value, json};
 pub(super) fn of<Spec: JsonSchema, Status: JsonSchema>(description: &str) -> Value {
     let mut status = plain::<Status>();
     without_defaults(&mut status);
-    status["description"] = json!("What is, as the coordinator sees it.");
+    status["description"] = json!("The observed state, written by the coordinator.");
     let mut spec = plain::<Spec>();
-    spec["description"] = json!("What is wanted.");
+    spec["description"] = json!("The desired state.");
     json!({
         "type": "object",
         "description": description,
@@ -35,7 +35,7 @@ fn plain<T: JsonSchema>() -> Value {
     schema
 }
 
-/// Brings a schema, and all below it, into the form that the API server wants.
+/// Makes a schema and all below it structural.
 fn structural(schema: &mut Value) {
     let Value::Object(schema) = schema else { return };
     for word in ["properties", "items", "additionalProperties"] {
@@ -49,7 +49,7 @@ fn structural(schema: &mut Value) {
     }
     flatten_optional(schema);
     flatten_enum(schema);
-    // Unknown fields are dropped by the API server, and nothing may be null.
+    // The API server drops unknown fields, and no field may be null.
     for word in ["nullable", "title"] {
         schema.remove(word);
     }
@@ -78,7 +78,7 @@ fn is_small(maximum: &Value) -> bool {
     maximum.as_f64().is_some_and(|maximum| maximum <= f64::from(i32::MAX))
 }
 
-/// What may be left out is described as one of itself and null.
+/// An optional field is `anyOf` its schema and null: keep the first.
 fn flatten_optional(schema: &mut Map<String, Value>) {
     let Some(Value::Array(either)) = schema.get_mut("anyOf") else { return };
     let [first, _] = either.as_mut_slice() else { return };
@@ -90,7 +90,7 @@ fn flatten_optional(schema: &mut Map<String, Value>) {
     }
 }
 
-/// Words with descriptions of their own are described as one of several words.
+/// An enum whose variants have descriptions is `oneOf` several enums: join them.
 fn flatten_enum(schema: &mut Map<String, Value>) {
     let Some(Value::Array(variants)) = schema.remove("oneOf") else { return };
     let words = variants.iter().filter_map(|variant| variant["enum"].as_array()).flatten();
@@ -99,7 +99,7 @@ fn flatten_enum(schema: &mut Map<String, Value>) {
     schema.insert("type".into(), json!("string"));
 }
 
-/// A pattern becomes a rule where the type has words for it, which explain more than a pattern.
+/// Turns a pattern into a rule with a message, if the type has one.
 fn state_pattern(schema: &mut Map<String, Value>) {
     let Some(Value::String(wanted)) = schema.remove("x-wanted") else { return };
     let Some(Value::String(pattern)) = schema.remove("pattern") else { return };

@@ -1,4 +1,4 @@
-//! What the coordinator says of classes, pipelines and bindings.
+//! The statuses of classes, pipelines and bindings.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -8,18 +8,18 @@ use super::{Condition, WorkerCounts, WorkloadStatus};
 /// Workers that a binding's status lists.
 pub const SHARES_LISTED_MAX: usize = 50;
 
-/// What is, of a `WorkerClass`.
+/// The status of a `WorkerClass`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct WorkerClassStatus {
-    /// The generation of the spec that the rest of the status is about.
+    /// The generation of the spec that the rest of the status describes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// How it stands: Ready, Progressing, Degraded.
+    /// The conditions: Ready, Progressing, Degraded.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
-    /// Pods that are not over; what autoscalers read.
+    /// Pods that have not ended; autoscalers read this field.
     pub replicas: u32,
     /// The label selector of its pods, as text.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -27,11 +27,11 @@ pub struct WorkerClassStatus {
     /// The workload that it makes or has adopted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workload: Option<WorkloadStatus>,
-    /// How many workers there are, and how they stand.
+    /// Numbers of workers.
     pub workers: WorkerCounts,
     /// Its load.
     pub load: ClassLoad,
-    /// Pipelines that wait for workers of it.
+    /// Pipelines that wait for its workers.
     pub pipelines_waiting: u32,
 }
 
@@ -39,26 +39,26 @@ pub struct WorkerClassStatus {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ClassLoad {
-    /// What it must process, that of Pending pipelines included.
+    /// The load that its workers must process, including that of Pending pipelines.
     pub request: String,
-    /// Of this, what workers are chosen for.
+    /// The part of the request that has workers.
     pub placed: String,
     /// The request, in percent of what its workers can take together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub utilization: Option<u32>,
 }
 
-/// What is, of a `Pipeline`.
+/// The status of a `Pipeline`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PipelineStatus {
-    /// The generation of the spec that the rest of the status is about.
+    /// The generation of the spec that the rest of the status describes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// Pending, Plotted, Ready or Broken.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub phase: String,
-    /// How it stands: Ready, Progressing, Degraded.
+    /// The conditions: Ready, Progressing, Degraded.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
@@ -76,7 +76,7 @@ pub struct PipelineStatus {
 pub struct BindingCounts {
     /// One for each node.
     pub total: u32,
-    /// Those that all their workers serve.
+    /// Bindings that are served by all their workers.
     pub ready: u32,
 }
 
@@ -91,21 +91,21 @@ pub struct WaitsFor {
     pub workers: u32,
 }
 
-/// What is, of a `PipelineBinding`.
+/// The status of a `PipelineBinding`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PipelineBindingStatus {
-    /// The generation of the spec that the rest of the status is about.
+    /// The generation of the spec that the rest of the status describes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// Pending, Ready, DeadEnd or Unset.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub phase: String,
-    /// How it stands: Ready.
+    /// The conditions: Ready.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
-    /// How many workers serve it, or are to.
+    /// Workers that serve it or are chosen to.
     pub workers: u32,
     /// The workers, at most 50 of them, by index.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -113,13 +113,13 @@ pub struct PipelineBindingStatus {
     pub worker_list: Vec<ShareStatus>,
 }
 
-/// What one worker takes of a binding's load.
+/// The share of one worker in a binding's load.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ShareStatus {
     /// The pod's name.
     pub name: String,
-    /// Its part of the load, in documents per second.
+    /// Its share of the load, in documents per second.
     pub documents_per_second: String,
     /// Pending, Ready or Draining.
     pub phase: String,

@@ -1,5 +1,7 @@
 //! The rules on single values of a WorkerClass.
 
+use std::sync::Arc;
+
 use leasehold_coordinator_core::desired::{Class, Cluster, Rebalance, Spread};
 use leasehold_types::{Load, limits};
 
@@ -63,7 +65,7 @@ impl Checker<'_> {
             found.map_or(root.at, |field| field.at)
         };
         let (capacity_at, most_at) = (at("capacity"), at("maxReplicas"));
-        ClassDraft { class, capacity_at, most_at }
+        ClassDraft { class: Arc::new(class), capacity_at, most_at }
     }
 
     fn replicas(&mut self, root: &Node, spec: &WorkerClassSpec) {

@@ -2,6 +2,7 @@
 //! on every way through it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use leasehold_coordinator_core::desired::{Node as PipelineNode, Pipeline};
 use leasehold_types::{NodeName, limits};
@@ -53,8 +54,8 @@ impl Checker<'_> {
             self.cycle(workers, &nodes);
         }
         let load_at = body.get("documentsPerSecond").map_or(body.at, |node| node.at);
-        let pipeline = Pipeline { load: spec.documents_per_second.0, nodes };
-        Some(PipelineDraft { pipeline, load_at, marks })
+        let pipeline = Arc::new(Pipeline { load: spec.documents_per_second.0, nodes });
+        Some(PipelineDraft { pipeline, load_at, marks: Arc::new(marks) })
     }
 
     fn node_name(&mut self, place: &Node, pipeline: &str, key: &str) -> Option<NodeName> {
@@ -136,7 +137,7 @@ fn place_of_step(workers: &Node, from: &NodeName, to: &NodeName) -> (Position, S
     }
 }
 
-/// A way that leads back to its first node, which stands at its end once more.
+/// A cycle: its first node is repeated at the end.
 fn find_cycle(nodes: &BTreeMap<NodeName, PipelineNode>) -> Option<Vec<NodeName>> {
     let mut done: BTreeSet<&NodeName> = BTreeSet::new();
     for start in nodes.keys() {

@@ -1,5 +1,7 @@
 //! The rules on single values of a StreamSet, and where its streams are.
 
+use std::sync::Arc;
+
 use leasehold_coordinator_core::desired::{Mode, Moves, Policy, StreamSet};
 
 use super::super::manifest::{ConfigMapKeyRef, ModeSpec, PolicySpec, StreamSetSpec, StreamsSource};
@@ -46,7 +48,7 @@ impl Checker<'_> {
             },
         };
         let cluster_at = body.get("cluster").map_or(body.at, |node| node.at);
-        Some(SetDraft { set, marks: list.marks, sources, cluster_at })
+        Some(SetDraft { set: Arc::new(set), marks: list.marks, sources, cluster_at })
     }
 
     fn inline(&mut self, body: &Node, spec: &StreamSetSpec) -> StreamList {
@@ -124,12 +126,12 @@ impl Checker<'_> {
     }
 }
 
-/// What problems call a key of a ConfigMap, and what its list is found by.
+/// The name of a ConfigMap's key in problems; its list has the same name.
 pub(crate) fn config_map(namespace: &str, key: &ConfigMapKeyRef) -> String {
     format!("ConfigMap {namespace}/{}[{}]", key.name, key.key)
 }
 
-/// A path below the manifests' folder, seen from one of its folders; none where it leaves it.
+/// A path below the manifests' folder, resolved from one of its folders; `None` if it is outside.
 pub(crate) fn resolve(base: &str, file: &str) -> Option<String> {
     if file.is_empty() || file.starts_with('/') || file.contains('\0') {
         return None;

@@ -9,32 +9,32 @@ use serde::{Deserialize, Serialize};
 use super::super::values::{ManifestDuration, Rate};
 use super::{AgentSpec, DrainSpec, HandoverSpec, LostSpec, PodTemplate, WorkloadRef, WorkloadSpec};
 
-/// Workers of one kind, that pipelines are laid over by their capacity.
+/// Workers of one kind and capacity, which run the nodes of pipelines.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct WorkerClassSpec {
     /// The documents per second that one worker can process; above 0. No worker is ever given
     /// more.
     pub capacity: Rate,
-    /// The workers that there are to be, where somebody else decides it: an autoscaler, or
-    /// `kubectl scale`. Without it the coordinator decides, by the load. Kubernetes only.
+    /// The number of workers, if an autoscaler or `kubectl scale` decides it. Without it the
+    /// coordinator decides, by the load. Kubernetes only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = limits::REPLICAS_MAX))]
     pub replicas: Option<u32>,
-    /// The least workers that it is scaled to.
+    /// The fewest workers that it is scaled to.
     #[serde(default = "one")]
     #[schemars(range(max = limits::REPLICAS_MAX))]
     pub min_replicas: u32,
-    /// The most workers that it is scaled to. A pipeline that needs more even if it is alone is
+    /// The most workers that it is scaled to. A pipeline that needs more by itself is
     /// refused.
     #[schemars(range(min = 1, max = limits::REPLICAS_MAX))]
     pub max_replicas: u32,
     /// How the coordinator scales it.
     #[serde(default)]
     pub scaling: ScalingSpec,
-    /// The port that workers take documents at: each binding gets a Service with this port, and
-    /// the workers before it in a pipeline are told it. Without it the Service is headless and
-    /// without ports. Kubernetes only.
+    /// The port on which workers take documents: each binding gets a Service with this port, and
+    /// its address goes to the workers before it in the pipeline. Without it the Service is
+    /// headless and without ports. Kubernetes only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 65_535))]
     pub port: Option<u16>,

@@ -16,10 +16,10 @@ use super::super::problem::Problem;
 use super::super::tree::Position;
 use super::{MissingClass, ResolvedEntry, last_class, too_many_clusters};
 
-/// What is chosen of an object: its newest version, or the one that is in force.
+/// The chosen version of an object: the newest, or the one that is in force.
 struct VersionChoice<N, T, M> {
     entry: ResolvedEntry<N, ()>,
-    /// None where it is as in force, or is refused.
+    /// `None` if it equals what is in force, or is refused.
     new: Option<Arc<T>>,
     last: Option<Arc<T>>,
     /// The places in the newest version.
@@ -38,12 +38,18 @@ struct ClassPositions {
 #[derive(Default)]
 struct PipelinePositions {
     load: Position,
-    nodes: BTreeMap<NodeName, Position>,
+    /// Where each node is, and where it names its class.
+    nodes: Arc<BTreeMap<NodeName, (Position, Position)>>,
 }
 
 impl<N, T: PartialEq, M> VersionChoice<N, T, M> {
-    fn new(entry: ResolvedEntry<N, ()>, new: Option<T>, last: Option<&Arc<T>>, marks: M) -> Self {
-        let new = new.filter(|new| last.is_none_or(|last| *new != **last)).map(Arc::new);
+    fn new(
+        entry: ResolvedEntry<N, ()>,
+        new: Option<Arc<T>>,
+        last: Option<&Arc<T>>,
+        marks: M,
+    ) -> Self {
+        let new = new.filter(|new| last != Some(new));
         Self { entry, new, last: last.cloned(), marks }
     }
 
@@ -51,7 +57,7 @@ impl<N, T: PartialEq, M> VersionChoice<N, T, M> {
         self.new.as_ref().or(self.last.as_ref())
     }
 
-    /// Falls back to what is in force; where that is at fault, to nothing.
+    /// Falls back to the version in force; if that one is refused, to none.
     fn refuse(&mut self) {
         if self.new.take().is_none() {
             self.last = None;
@@ -140,8 +146,7 @@ impl PipelineResolver<'_> {
             let draft = draft.filter(|draft| self.knows_classes(&entry, draft, last, problems));
             let (new, marks) = match draft {
                 Some(PipelineDraft { pipeline, load_at, marks }) => {
-                    let nodes = marks.into_iter().map(|(node, (at, _))| (node, at)).collect();
-                    (Some(pipeline), PipelinePositions { load: load_at, nodes })
+                    (Some(pipeline), PipelinePositions { load: load_at, nodes: marks })
                 }
                 None => (None, PipelinePositions::default()),
             };

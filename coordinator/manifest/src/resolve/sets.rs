@@ -3,51 +3,68 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use leasehold_coordinator_core::desired::{Desired, StreamSet};
+use leasehold_coordinator_core::desired::{Desired, Stream, StreamSet};
 use leasehold_types::{ClusterName, SetName, limits};
 
 use super::super::check::SetDraft;
 use super::super::problem::Problem;
-use super::super::streams::StreamList;
 use super::super::tree::Position;
 use super::{ResolvedEntry, StreamFiles, last_cluster};
 
 /// A set with all its streams.
 pub(super) struct CompleteSet {
-    set: StreamSet,
+    set: Arc<StreamSet>,
     cluster_at: Position,
 }
 
 pub(super) fn join_streams(
-    wanted: Vec<ResolvedEntry<SetName, SetDraft>>,
+    wanted: Vec<ResolvedEntry<SetName, Arc<SetDraft>>>,
     files: &StreamFiles,
     problems: &mut Vec<Problem>,
 ) -> Vec<ResolvedEntry<SetName, CompleteSet>> {
-    let join = |mut set: ResolvedEntry<SetName, SetDraft>| {
+    let join = |mut set: ResolvedEntry<SetName, Arc<SetDraft>>| {
         let draft = set.wanted.take();
-        let joined = draft.and_then(|draft| join_one(&set, draft, files, problems));
+        let joined = draft.and_then(|draft| join_one(&set, &draft, files, problems));
         ResolvedEntry { name: set.name, file: set.file, at: set.at, wanted: joined }
     };
     wanted.into_iter().map(join).collect()
+}
+
+/// The streams of one list, each with its place.
+struct ListedStreams<'a> {
+    file: &'a str,
+    streams: &'a [Stream],
+    marks: &'a [Position],
+    /// The list's field; `None` if each stream is a line.
+    field: Option<&'static str>,
 }
 
 /// Duplicates that are reported of one set.
 const DUPLICATES_MAX: usize = 20;
 
 fn join_one(
-    wanted: &ResolvedEntry<SetName, SetDraft>,
-    draft: SetDraft,
+    wanted: &ResolvedEntry<SetName, Arc<SetDraft>>,
+    draft: &SetDraft,
     files: &StreamFiles,
     problems: &mut Vec<Problem>,
 ) -> Option<CompleteSet> {
-    let SetDraft { mut set, marks, sources, cluster_at } = draft;
-    let streams = std::mem::take(&mut set.streams);
-    let inline = StreamList { streams, marks, field: Some("spec.streams") };
-    let mut lists: Vec<(&str, Arc<StreamList>)> = vec![(&wanted.file, Arc::new(inline))];
+    let SetDraft { set, marks, sources, cluster_at } = draft;
+    let inline = ListedStreams {
+        file: &wanted.file,
+        streams: &set.streams,
+        marks,
+        field: Some("spec.streams"),
+    };
+    let mut lists = vec![inline];
     let mut whole = true;
-    for source in &sources {
+    for source in sources {
         match files.get(&source.file) {
-            Some(Some(list)) => lists.push((&source.file, list.clone())),
+            Some(Some(list)) => lists.push(ListedStreams {
+                file: &source.file,
+                streams: &list.streams,
+                marks: &list.marks,
+                field: list.field,
+            }),
             Some(None) => whole = false,
             None => {
                 let message = format!("names {}, which is not there: create it", source.file);
@@ -56,7 +73,7 @@ fn join_one(
             }
         }
     }
-    let count: usize = lists.iter().map(|(_, list)| list.streams.len()).sum();
+    let count: usize = lists.iter().map(|list| list.streams.len()).sum();
     if count > limits::STREAMS_MAX {
         let message = format!("has {count} streams, more than {}: split it", limits::STREAMS_MAX);
         problems.push(wanted.problem(wanted.at, "spec.streams", message));
@@ -64,9 +81,9 @@ fn join_one(
     }
     let mut seen: HashMap<&str, (&str, Position)> = HashMap::with_capacity(count);
     let mut duplicates = 0;
-    for (file, list) in &lists {
-        for (index, (stream, mark)) in list.streams.iter().zip(&list.marks).enumerate() {
-            let Some((other, at)) = seen.insert(stream.name.as_str(), (file, *mark)) else {
+    for list in &lists {
+        for (index, (stream, mark)) in list.streams.iter().zip(list.marks).enumerate() {
+            let Some((other, at)) = seen.insert(stream.name.as_str(), (list.file, *mark)) else {
                 continue;
             };
             duplicates += 1;
@@ -79,16 +96,22 @@ fn join_one(
                     "stream {:?} is there already, in {other}{place}: remove one of them",
                     stream.name.as_str(),
                 );
-                problems.push(Problem::new(file, *mark, list.field_of(index), message));
+                let field = list.field.map(|field| format!("{field}[{index}]"));
+                problems.push(Problem::new(list.file, *mark, field.unwrap_or_default(), message));
             }
         }
     }
     if !whole || duplicates > 0 {
         return None;
     }
-    set.streams.reserve_exact(count);
-    set.streams.extend(lists.iter().flat_map(|(_, list)| list.streams.iter().cloned()));
-    Some(CompleteSet { set, cluster_at })
+    let set = match sources.is_empty() {
+        true => set.clone(),
+        false => {
+            let streams = lists.iter().flat_map(|list| list.streams).cloned().collect();
+            Arc::new(StreamSet { streams, ..StreamSet::clone(set) })
+        }
+    };
+    Some(CompleteSet { set, cluster_at: *cluster_at })
 }
 
 pub(super) fn take_sets(
@@ -115,8 +138,8 @@ pub(super) fn take_sets(
         let new = joined
             .and_then(|new| admit(&set, new, last, &there, next.sets.len(), &mut total, problems));
         let chosen = match (new, last) {
-            (Some(new), Some(last)) if new == **last => last.clone(),
-            (Some(new), _) => Arc::new(new),
+            (Some(new), Some(last)) if new == *last => last.clone(),
+            (Some(new), _) => new,
             (None, Some(last)) => last.clone(),
             (None, None) => continue,
         };
@@ -140,7 +163,7 @@ fn admit(
     taken: usize,
     total: &mut usize,
     problems: &mut Vec<Problem>,
-) -> Option<StreamSet> {
+) -> Option<Arc<StreamSet>> {
     let CompleteSet { set, cluster_at } = joined;
     let mut refuse = |at, field, message: String| {
         problems.push(wanted.problem(at, field, message));

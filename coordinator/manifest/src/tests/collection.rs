@@ -67,7 +67,7 @@ fn from_map(key: &str) -> Value {
 }
 
 #[test]
-fn names_are_those_of_the_namespace() {
+fn references_are_resolved_within_the_namespace() {
     let mut api = Cluster::new();
     api.put("WorkerCluster", "ci/builds", builds(8));
     api.put("WorkerCluster", "prod/builds", builds(9));
@@ -84,7 +84,7 @@ fn names_are_those_of_the_namespace() {
 }
 
 #[test]
-fn an_invalid_object_keeps_its_version_and_a_deleted_one_goes() {
+fn an_invalid_object_keeps_its_version_and_a_deleted_one_is_removed() {
     let mut api = Cluster::new();
     assert!(api.put("WorkerCluster", "ci/builds", builds(8)));
     assert!(!api.put("WorkerCluster", "ci/never", json!({ "maxJobs": 8 })));
@@ -102,7 +102,7 @@ fn an_invalid_object_keeps_its_version_and_a_deleted_one_goes() {
 }
 
 #[test]
-fn fields_of_a_newer_version_are_passed_over() {
+fn unknown_fields_of_a_newer_version_are_ignored() {
     let mut api = Cluster::new();
     let newer = json!({
         "maxJobs": 8,
@@ -124,7 +124,7 @@ fn a_set_waits_for_its_lists_and_keeps_its_version_while_one_is_wrong() {
     let mut api = Cluster::new();
     api.put("WorkerCluster", "ci/builds", builds(8));
     api.put("StreamSet", "ci/cars", from_map("a.txt"));
-    // Not read yet, which is no fault of anybody's, and no reason to take streams away.
+    // The list is not read yet: that is not a problem, and no worker loses streams.
     let unread = vec!["ci/builds 8".to_owned(), "ci/cars is unread".to_owned()];
     assert_eq!(api.in_force(), (unread, vec![]));
     api.list("ci/list", &["a.txt"], &[("a.txt", "x\ny\n")]);
@@ -150,7 +150,7 @@ fn a_set_waits_for_its_lists_and_keeps_its_version_while_one_is_wrong() {
         assert_eq!(in_force[1], set);
         assert!(problems.len() == 1 && problems[0].starts_with(words), "{problems:?}");
     }
-    // Another key: nothing is known of it until the ConfigMap is read anew.
+    // Another key: its list is unknown until the ConfigMap is read again.
     api.put("StreamSet", "ci/cars", from_map("b.yaml"));
     api.0.forget_map(&("ci".into(), "list".into()));
     assert_eq!(api.in_force(), (vec!["ci/builds 8".to_owned(), set.to_owned()], vec![]));

@@ -84,16 +84,16 @@ impl Folder {
 }
 
 #[test]
-fn an_invalid_document_keeps_its_object_and_holds_up_no_other() {
+fn an_invalid_document_keeps_its_object_and_does_not_block_others() {
     let mut folder = Folder::new();
     folder.write("c.yaml", &(cluster("a", "1") + &cluster("b", "1")));
     folder.check(&["a=1", "b=1"], &[]);
     folder.write("c.yaml", &(cluster("a", "-1") + &cluster("b", "2")));
     folder.check(&["a=1", "b=2"], &["c.yaml:5:12: spec.maxJobs: "]);
-    // It never was valid, so there is nothing to keep.
+    // It was never valid, so no version of it stays in force.
     folder.write("d.yaml", &cluster("c", "x"));
     folder.check(&["a=1", "b=2"], &["c.yaml:5:12: ", "d.yaml:5:12: spec.maxJobs: "]);
-    // A valid file that names it no more is a removal.
+    // A valid file without the object removes it.
     folder.write("c.yaml", &cluster("b", "3"));
     folder.remove("d.yaml");
     folder.check(&["b=3"], &[]);
@@ -102,7 +102,7 @@ fn an_invalid_document_keeps_its_object_and_holds_up_no_other() {
 }
 
 #[test]
-fn an_equal_reading_is_the_same_desired_state() {
+fn an_equal_reading_returns_the_same_pointer() {
     let mut folder = Folder::new();
     folder.write("c.yaml", &cluster("a", "1"));
     folder.check(&["a=1"], &[]);
@@ -113,7 +113,7 @@ fn an_equal_reading_is_the_same_desired_state() {
 }
 
 #[test]
-fn a_file_that_cannot_be_told_keeps_all_that_it_gave() {
+fn an_unreadable_file_keeps_all_its_objects() {
     let mut folder = Folder::new();
     let good = cluster("a", "1") + &cluster("b", "1");
     folder.write("c.yaml", &good);
@@ -124,13 +124,13 @@ fn a_file_that_cannot_be_told_keeps_all_that_it_gave() {
     folder.check(&["a=1", "b=1"], &["c.yaml: is empty"]);
     folder.write("c.yaml", &format!("{good}#{}", "x".repeat(MANIFEST_BYTES_MAX as usize)));
     folder.check(&["a=1", "b=1"], &["c.yaml: is larger than 1048576 bytes"]);
-    // One document has lost its kind: what it was cannot be told, what the other says can.
+    // One document has lost its kind, so its object is unknown; the other one is valid.
     folder.write("c.yaml", &(cluster("a", "5") + &cluster("b", "1").replace("kind", "knd")));
     folder.check(&["a=5", "b=1"], &["c.yaml:8:1: kind: is missing"]);
-    // Defined elsewhere, it is no longer kept here.
+    // A definition in another file ends that.
     folder.write("d.yaml", &cluster("b", "9"));
     folder.check(&["a=5", "b=9"], &["c.yaml:8:1: kind: is missing"]);
-    // Comments only: a removal that somebody meant.
+    // Comments only: an intended removal.
     folder.write("c.yaml", "# nothing here for now\n");
     folder.check(&["b=9"], &[]);
 }
@@ -158,7 +158,7 @@ fn a_folder_that_is_gone_or_closed_leaves_everything_in_force() {
 }
 
 #[test]
-fn before_the_first_reading_a_missing_folder_is_no_desired_state() {
+fn a_folder_missing_at_the_first_reading_gives_no_desired_state() {
     let mut folder = Folder::new();
     fs::remove_dir(folder.root()).unwrap();
     folder.read();
@@ -196,7 +196,7 @@ fn a_cluster_stays_for_as_long_as_a_set_runs_on_it() {
     folder.write("t.yaml", &set("t", "a", "streams: [{name: x}]"));
     let problems = ["s.yaml:5:12: spec.cluster: ", "t.yaml:5:12: spec.cluster: "];
     folder.check(&["a=1", "s@a:2"], &problems);
-    // A move to a cluster that nobody defines is not made.
+    // A move to an undefined cluster is refused.
     folder.write("s.yaml", &set("s", "nowhere", "streams: [{name: z}]"));
     folder.check(&["a=1", "s@a:2"], &problems);
     folder.remove("s.yaml");
@@ -242,7 +242,7 @@ fn every_field_is_kept_as_it_was() {
 }
 
 #[test]
-fn an_object_that_no_longer_is_valid_is_left_out_alone() {
+fn only_the_invalid_object_is_left_out_of_a_kept_state() {
     let mut folder = Folder::new();
     folder.write("c.yaml", &(cluster("a", "1") + &cluster("b", "2")));
     folder.write("s.yaml", &(set("s", "a", "streams: [{name: x}]")));

@@ -71,7 +71,7 @@ impl Folder {
         }
     }
 
-    /// As another process finds it that was told what was good.
+    /// Continues in a new process with the kept last good state.
     fn restart(&mut self) {
         let text = last_good::write(&self.catalog.last_good().unwrap()).unwrap();
         let (state, problems) = last_good::read(&String::from_utf8(text).unwrap()).unwrap();
@@ -83,7 +83,7 @@ impl Folder {
 }
 
 #[test]
-fn every_field_is_read_and_what_is_left_out_has_the_documented_default() {
+fn every_field_is_read_and_omitted_ones_have_the_documented_defaults() {
     let desired = read_good("pipelines");
     let named = |name: &str| {
         let cluster = (*desired.clusters[name]).clone();
@@ -130,7 +130,7 @@ fn a_class_stays_for_as_long_as_a_pipeline_in_force_names_it() {
     );
     let gone = "spec.workers.a.class: class \"blue\" is no longer defined; it stays in force";
     folder.check(std::slice::from_ref(&first), &["blue: 30 x 3", "first 10: a@blue []"], &[gone]);
-    // What is newly written may not begin with it.
+    // A new pipeline must not name the missing class.
     let texts = [first, second];
     let unknown = "class \"blue\" is not defined by any valid manifest here: define it";
     let in_force = ["blue: 30 x 3", "first 10: a@blue []"];
@@ -143,7 +143,7 @@ fn a_class_stays_for_as_long_as_a_pipeline_in_force_names_it() {
 }
 
 #[test]
-fn a_change_after_which_a_pipeline_never_fits_is_refused_where_it_was_made() {
+fn a_change_that_makes_a_pipeline_unservable_is_refused_at_the_changed_object() {
     let mut folder = Folder::new();
     let first = |load| pipeline("first", load, "a: {class: blue}, b: {class: green, next: [a]}");
     let in_force = ["blue: 30 x 3", "green: 15 x 2", "first 10: a@blue [], b@green [a]"];
@@ -163,11 +163,11 @@ fn a_change_after_which_a_pipeline_never_fits_is_refused_where_it_was_made() {
     folder.check(&texts, &in_force, &[words]);
     let texts = [class("blue", 40, 3), class("green", 9, 1), first(10)];
     folder.check(&texts, &in_force, &["all.yaml:9:34: spec.maxReplicas: can never serve"]);
-    // Both at once, where that fits, are no fault.
+    // Both changes at once are valid if they fit together.
     let texts = [class("blue", 40, 3), class("green", 4, 2), first(8)];
     let in_force = ["blue: 40 x 3", "green: 4 x 2", "first 8: a@blue [], b@green [a]"];
     folder.check(&texts, &in_force, &[]);
-    // Both at once, where neither fits: the class stays, and with it the pipeline's change fits.
+    // Both at once, and they do not fit: the class stays, and then the pipeline's change fits.
     let texts = [class("blue", 40, 3), class("green", 3, 2), first(7)];
     let in_force = ["blue: 40 x 3", "green: 4 x 2", "first 7: a@blue [], b@green [a]"];
     folder.check(&texts, &in_force, &["spec.capacity: can never serve pipeline \"first\""]);
@@ -179,7 +179,7 @@ fn a_change_after_which_a_pipeline_never_fits_is_refused_where_it_was_made() {
 }
 
 #[test]
-fn of_two_bindings_of_one_name_the_one_in_force_stays() {
+fn a_binding_name_stays_with_the_pipeline_that_is_in_force() {
     let mut folder = Folder::new();
     let blue = class("blue", 30, 3);
     let long = |node: &str| pipeline("a-b", 10, &format!("{node}: {{class: blue}}"));
@@ -189,7 +189,7 @@ fn of_two_bindings_of_one_name_the_one_in_force_stays() {
     let words = "spec.workers.b-c: makes a binding called \"a-b-c\", and so does node \"c\" of \
                  pipeline \"a-b\": rename one of them";
     folder.check(&[blue.clone(), long("c"), short("b-c")], &in_force, &[words]);
-    // Names may be handed on in one edit.
+    // One edit may move a name to another pipeline.
     let in_force = ["blue: 30 x 3", "a 10: b-c@blue []", "a-b 10: d@blue []"];
     folder.check(&[blue.clone(), long("d"), short("b-c")], &in_force, &[]);
     let words = "spec.workers.c: makes a binding called \"a-b-c\", and so does node \"b-c\" of";
@@ -250,7 +250,7 @@ impl Api {
 }
 
 #[test]
-fn an_object_may_wait_for_its_class_and_outlives_it() {
+fn a_pipeline_waits_for_its_class_and_stays_when_the_class_is_deleted() {
     let mut api = Api(Collection::default());
     api.pipeline("ci/first", 10, "blue");
     api.class("prod/blue", 1, 1);
@@ -258,10 +258,10 @@ fn an_object_may_wait_for_its_class_and_outlives_it() {
     api.class("ci/blue", 30, 3);
     let all = ["ci/blue: 30 x 3", "prod/blue: 1 x 1", "ci/first 10: a@ci/blue []"];
     api.check(&all, &[]);
-    // A class that would leave it waiting for ever is not taken,
+    // A class on which it could never fit is refused,
     api.class("ci/blue", 3, 3);
     api.check(&all, &["WorkerClass ci/blue: spec.capacity: can never serve pipeline \"first\""]);
-    // unless it goes first: then the pipeline is to be changed.
+    // unless the class was deleted first: then the pipeline is refused.
     api.0.remove(&Api::id("WorkerClass", "ci/blue"));
     api.check(&["prod/blue: 1 x 1", "ci/first 10: a@ci/blue []"], &[]);
     api.class("ci/blue", 3, 3);

@@ -25,13 +25,14 @@ pub(super) fn cluster(spec: Value) -> Fleet {
 
 /// The same, to be changed.
 pub(super) fn cluster_object(spec: Value) -> WorkerCluster {
-    WorkerCluster::new(metadata("cluster-uid"), serde_json::from_value(spec).expect("a spec"))
+    let spec = serde_json::from_value(spec).expect("a spec");
+    WorkerCluster { metadata: metadata("cluster-uid"), spec, status: None }
 }
 
 /// A `WorkerClass` ns/ci of this spec.
 pub(super) fn class(spec: Value) -> Arc<WorkerClass> {
     let spec = serde_json::from_value(spec).expect("a spec");
-    Arc::new(WorkerClass::new(metadata("class-uid"), spec))
+    Arc::new(WorkerClass { metadata: metadata("class-uid"), spec, status: None })
 }
 
 fn metadata(uid: &str) -> ObjectMeta {

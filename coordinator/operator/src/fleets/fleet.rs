@@ -78,32 +78,32 @@ impl Fleet {
     /// The template of its pods.
     pub(super) fn template(&self) -> Option<&PodTemplate> {
         match self {
-            Self::Cluster(cluster) => cluster.spec.template.as_ref(),
-            Self::Class(class) => class.spec.template.as_ref(),
+            Self::Cluster(cluster) => cluster.spec.0.template.as_ref(),
+            Self::Class(class) => class.spec.0.template.as_ref(),
         }
     }
 
     /// The workload to create from the template.
     pub(super) fn workload(&self) -> Option<&WorkloadSpec> {
         match self {
-            Self::Cluster(cluster) => cluster.spec.workload.as_ref(),
-            Self::Class(class) => class.spec.workload.as_ref(),
+            Self::Cluster(cluster) => cluster.spec.0.workload.as_ref(),
+            Self::Class(class) => class.spec.0.workload.as_ref(),
         }
     }
 
     /// The existing workload that it adopts.
     pub(super) fn workload_ref(&self) -> Option<&WorkloadRef> {
         match self {
-            Self::Cluster(cluster) => cluster.spec.workload_ref.as_ref(),
-            Self::Class(class) => class.spec.workload_ref.as_ref(),
+            Self::Cluster(cluster) => cluster.spec.0.workload_ref.as_ref(),
+            Self::Class(class) => class.spec.0.workload_ref.as_ref(),
         }
     }
 
     /// How long a worker's drain may take.
     pub(super) fn drain_deadline(&self) -> Duration {
         match self {
-            Self::Cluster(cluster) => cluster.spec.drain.deadline.0,
-            Self::Class(class) => class.spec.drain.deadline.0,
+            Self::Cluster(cluster) => cluster.spec.0.drain.deadline.0,
+            Self::Class(class) => class.spec.0.drain.deadline.0,
         }
     }
 

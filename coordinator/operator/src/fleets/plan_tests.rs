@@ -46,7 +46,7 @@ fn plan_at(
 /// The replicas that a cluster's jobs ask for.
 fn scale(fleet: &Fleet) -> DesiredScale {
     let Fleet::Cluster(cluster) = fleet else { panic!("no cluster: {fleet:?}") };
-    DesiredScale::of(workload::replicas(&cluster.spec))
+    DesiredScale::of(workload::replicas(&cluster.spec.0))
 }
 
 /// The actions, one word each.

@@ -195,11 +195,13 @@ impl FleetReconciler {
             let workload = self.workload(&fleet);
             let current = workload.as_ref().map(|facts| facts.replicas);
             let scale = match (&fleet, self.classes.get(name)) {
-                (Fleet::Cluster(cluster), _) => DesiredScale::of(workload::replicas(&cluster.spec)),
+                (Fleet::Cluster(cluster), _) => {
+                    DesiredScale::of(workload::replicas(&cluster.spec.0))
+                }
                 (Fleet::Class(class), Some(view)) => {
                     let demand = ClassDemand::of(view.clone(), &worker_pods);
                     let window = self.state.windows.entry(name.clone()).or_default();
-                    scaling::decide(&class.spec, &demand, current, window, clock::now())
+                    scaling::decide(&class.spec.0, &demand, current, window, clock::now())
                 }
                 (Fleet::Class(_), None) => continue,
             };
@@ -239,8 +241,8 @@ impl FleetReconciler {
         for (name, seen) in &objects.sets {
             let set = &seen.object;
             let namespace = set.namespace().unwrap_or_default();
-            let cluster = ClusterName::in_namespace(&namespace, &set.spec.cluster);
-            if let (RefreshSpec::Restart, Ok(cluster)) = (set.spec.refresh, cluster) {
+            let cluster = ClusterName::in_namespace(&namespace, &set.spec.0.cluster);
+            if let (RefreshSpec::Restart, Ok(cluster)) = (set.spec.0.refresh, cluster) {
                 sets_by_cluster.entry(cluster).or_default().push(name.clone());
             }
         }

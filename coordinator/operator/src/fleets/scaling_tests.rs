@@ -12,7 +12,7 @@ const MINUTE: u64 = 60;
 fn spec(more: &Value) -> WorkerClassSpec {
     let mut spec = json!({ "capacity": 15, "maxReplicas": 5 });
     spec.as_object_mut().expect("an object").extend(more.as_object().expect("one").clone());
-    fixtures::class(spec).spec.clone()
+    fixtures::class(spec).spec.0.clone()
 }
 
 /// The core's view: the requested load, and the workers needed and wanted.

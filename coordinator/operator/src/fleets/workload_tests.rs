@@ -13,7 +13,7 @@ fn wants(spec: serde_json::Value) -> Option<WorkloadTarget> {
 fn replicas_are_the_jobs_by_worker_rounded_up() {
     for (jobs, per_worker, workers) in [(8, 3, 3), (700, 50, 14), (0, 1, 0), (1620, 50, 33)] {
         let spec = cluster_object(json!({ "maxJobs": jobs, "maxJobsPerWorker": per_worker })).spec;
-        assert_eq!(replicas(&spec), workers, "{jobs} by {per_worker}");
+        assert_eq!(replicas(&spec.0), workers, "{jobs} by {per_worker}");
     }
 }
 

@@ -58,7 +58,7 @@ pub(super) struct CacheLookup {
 
 impl Lookup for CacheLookup {
     fn port(&self, class: &ClusterName) -> Option<u16> {
-        self.objects.classes.get(class)?.object.spec.port
+        self.objects.classes.get(class)?.object.spec.0.port
     }
 
     fn pod(&self, name: &str) -> Option<Arc<PodFacts>> {

@@ -69,7 +69,7 @@ fn pipeline() -> Pipeline {
         ..ObjectMeta::default()
     };
     let spec = json!({ "documentsPerSecond": 10, "workers": { "in": { "class": "blue" } } });
-    Pipeline::new(metadata, serde_json::from_value(spec).expect("a spec"))
+    Pipeline { metadata, spec: serde_json::from_value(spec).expect("a spec"), status: None }
 }
 
 /// A share in words: `INDEX WORKER` and then `applied` or `draining`.

@@ -6,7 +6,10 @@ use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
-use leasehold_kube_api::resources::{Pipeline, StreamSet, WorkerClass, WorkerCluster};
+use leasehold_kube_api::resources::{
+    Pipeline, PipelineCrdSpec, StreamSet, StreamSetCrdSpec, WorkerClass, WorkerClassCrdSpec,
+    WorkerCluster, WorkerClusterCrdSpec,
+};
 use leasehold_manifest::manifest::{
     PipelineSpec, StreamSetSpec, WorkerClassSpec, WorkerClusterSpec,
 };
@@ -58,12 +61,12 @@ trait Kind: Resource + Clone {
 }
 
 macro_rules! kind {
-    ($kind:ident, $spec:ty) => {
+    ($kind:ident, $crd_spec:ident, $spec:ty) => {
         impl Kind for $kind {
             type Spec = $spec;
 
             fn make(metadata: ObjectMeta, spec: $spec) -> Self {
-                Self::new(metadata, spec)
+                Self { metadata, spec: $crd_spec(spec), status: None }
             }
 
             fn set_status(&mut self, status: Value) {
@@ -73,10 +76,10 @@ macro_rules! kind {
     };
 }
 
-kind!(WorkerCluster, WorkerClusterSpec);
-kind!(StreamSet, StreamSetSpec);
-kind!(WorkerClass, WorkerClassSpec);
-kind!(Pipeline, PipelineSpec);
+kind!(WorkerCluster, WorkerClusterCrdSpec, WorkerClusterSpec);
+kind!(StreamSet, StreamSetCrdSpec, StreamSetSpec);
+kind!(WorkerClass, WorkerClassCrdSpec, WorkerClassSpec);
+kind!(Pipeline, PipelineCrdSpec, PipelineSpec);
 
 fn cached<K: Kind>(metadata: ObjectMeta, spec: K::Spec, status: Value) -> CachedObject<K> {
     let generation = metadata.generation.unwrap_or_default();

@@ -1,5 +1,5 @@
-//! What cannot be in force together: pipelines that their classes can never satisfy, and bindings
-//! of one name. Each refusal takes one version out of the choice, so that they come to an end.
+//! Refuses pipelines that their classes can never serve, and bindings with the same name. Each
+//! refusal removes one version from the choice, so the loop ends.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,8 +12,8 @@ use super::super::super::problem::Problem;
 use super::{PipelineChoice, PipelineResolver};
 
 impl PipelineResolver<'_> {
-    /// Refuses what can never fit; whether there was anything. Classes go first, since a pipeline
-    /// may fit once a class is as it was.
+    /// Refuses what can never fit; returns whether it refused anything. Classes come first, since a
+    /// pipeline may fit with the old version of a class.
     pub(super) fn refuse_misfits(&mut self, problems: &mut Vec<Problem>) -> bool {
         let changed = self.changed_classes();
         let mut of_classes: BTreeMap<ClusterName, (PipelineName, String)> = BTreeMap::new();
@@ -114,7 +114,7 @@ impl PipelineResolver<'_> {
         choice.refuse();
     }
 
-    /// Refuses bindings that another pipeline has; whether there was anything.
+    /// Refuses bindings that another pipeline has; returns whether it refused any.
     pub(super) fn refuse_namesakes(&mut self, problems: &mut Vec<Problem>) -> bool {
         let mut refused: BTreeMap<PipelineName, (NodeName, PipelineName, NodeName)> =
             BTreeMap::new();
@@ -127,7 +127,7 @@ impl PipelineResolver<'_> {
                     let theirs = NodeName::new(&format!("{prefix}-{node}")).ok();
                     let theirs = theirs.filter(|theirs| other_now.nodes.contains_key(theirs));
                     let Some(theirs) = theirs else { continue };
-                    // Who has had the name keeps it, or else who was there before.
+                    // The pipeline that had the name keeps it, or else the older one.
                     let rank = |it: &PipelineChoice, node: &NodeName| {
                         let last = it.last.as_ref();
                         (last.is_some_and(|last| last.nodes.contains_key(node)), last.is_some())
@@ -150,7 +150,7 @@ impl PipelineResolver<'_> {
                 theirs.as_str(),
                 other.parts().1,
             );
-            let at = choice.marks.nodes.get(&node).copied().unwrap_or(choice.entry.at);
+            let at = choice.marks.nodes.get(&node).map_or(choice.entry.at, |(at, _)| *at);
             problems.push(choice.entry.problem(at, &format!("spec.workers.{node}"), message));
             choice.refuse();
         }
