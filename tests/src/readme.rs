@@ -109,7 +109,7 @@ Type `make it` and:
 ";
 
     #[test]
-    fn what_is_typed_and_saved_is_copied_as_it_stands() {
+    fn copies_commands_and_files_without_changes() {
         let file = Step::Save {
             file: "file.sh".to_owned(),
             text: "# file.sh: what it is\n  indented\n".to_owned(),

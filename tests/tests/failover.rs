@@ -25,7 +25,7 @@ spec:
 ";
 
 #[test]
-fn a_hung_leader_is_replaced_and_does_no_harm_when_it_wakes() {
+fn a_paused_leader_is_replaced_and_cannot_grant_after_it_resumes() {
     let first = Coordinator::start(&[("cars.yaml", MANIFESTS)]);
     eventually("the first leader", || leads(first.http, "1"));
     let second = first.standby();
@@ -65,7 +65,7 @@ fn a_hung_leader_is_replaced_and_does_no_harm_when_it_wakes() {
 }
 
 #[test]
-fn after_a_lost_state_folder_the_documented_command_brings_agents_back() {
+fn agents_reconnect_after_a_lost_state_folder_with_the_documented_command() {
     let mut first = Coordinator::start(&[("cars.yaml", MANIFESTS)]);
     eventually("the first leader", || leads(first.http, "1"));
     let addresses = [free_address(), free_address()];
@@ -103,7 +103,7 @@ fn after_a_lost_state_folder_the_documented_command_brings_agents_back() {
 }
 
 #[test]
-fn a_state_folder_that_is_deleted_under_two_coordinators_is_noticed_and_no_token_comes_twice() {
+fn coordinators_notice_a_deleted_state_folder_and_never_repeat_a_token() {
     let first = Coordinator::start(&[("cars.yaml", MANIFESTS)]);
     eventually("the first leader", || leads(first.http, "1"));
     let second = first.standby();

@@ -163,7 +163,7 @@ fn names(line: &str, name: &str) -> bool {
 }
 
 #[test]
-fn these_rules_can_be_broken() {
+fn the_helpers_find_a_planted_violation() {
     assert!(names("let a = Instant::now();", "Instant"));
     assert!(names("use std::fs::File;", "std::fs"));
     assert!(!names("let instants = Instantly;", "Instant"));
@@ -174,7 +174,7 @@ fn these_rules_can_be_broken() {
 }
 
 #[test]
-fn pure_crates_are_built_from_no_io() {
+fn pure_crates_depend_on_no_io_crate() {
     for (package, _) in PURE {
         let allowed: BTreeSet<String> = PURE_CLOSURE.map(str::to_owned).into();
         let beyond: Vec<String> =
@@ -199,7 +199,7 @@ fn pure_crates_name_no_clock_and_no_io() {
 }
 
 #[test]
-fn the_two_binaries_share_contracts_and_no_code() {
+fn coordinator_and_agent_do_not_depend_on_each_other() {
     let coordinator = closure("leasehold-coordinator", "normal,build");
     let agent = closure("leasehold-agent", "normal,build");
     assert!(!coordinator.iter().any(|name| name.starts_with("leasehold-agent")));
@@ -292,7 +292,7 @@ fn reduced(arrows: &BTreeMap<String, BTreeSet<String>>) -> BTreeSet<(String, Str
 }
 
 #[test]
-fn the_picture_of_the_crates_is_what_cargo_builds() {
+fn the_crate_diagram_matches_cargo_metadata() {
     let page = text(Path::new("docs/ARCHITECTURE.md")).expect("UTF-8");
     let picture = page.split("```mermaid\n").nth(1).and_then(|rest| rest.split("```").next());
     let lines = picture.expect("a picture in docs/ARCHITECTURE.md").lines();
@@ -319,7 +319,7 @@ fn crate_roots() -> Vec<PathBuf> {
 }
 
 #[test]
-fn modules_name_each_other_in_one_direction_only() {
+fn modules_have_no_circular_references() {
     let circles: Vec<String> =
         crate_roots().iter().flat_map(|root| Modules::read(root).circles()).collect();
     let root = format!("{}/", toolbox::root().display());
@@ -328,7 +328,7 @@ fn modules_name_each_other_in_one_direction_only() {
 }
 
 #[test]
-fn a_planted_circle_is_found_through_a_reexport_a_macro_and_a_file_with_tests_first() {
+fn finds_a_planted_circle_through_a_reexport_and_a_macro() {
     let folder = tempfile::tempdir().expect("a folder");
     let write = |name: &str, text: &str| {
         std::fs::write(folder.path().join(name), text).expect("a file");
@@ -348,7 +348,7 @@ fn a_planted_circle_is_found_through_a_reexport_a_macro_and_a_file_with_tests_fi
 }
 
 #[test]
-fn the_planner_knows_no_time_no_leadership_and_no_ledger() {
+fn planner_and_ledger_do_not_name_each_others_types() {
     let mut wrong = Vec::new();
     for (path, text) in sources("coordinator/core") {
         let forbidden: &[&str] = match path.to_str().expect("UTF-8") {
@@ -414,7 +414,7 @@ const APART: [(&str, &[&str]); 6] = [
 ];
 
 #[test]
-fn each_crate_keeps_apart_from_what_it_must_not_know() {
+fn crates_do_not_depend_on_forbidden_crates() {
     for (package, forbidden) in APART {
         let all = closure(package, "normal,build");
         let found: Vec<_> = forbidden.iter().filter(|name| all.contains(**name)).collect();
@@ -425,7 +425,7 @@ fn each_crate_keeps_apart_from_what_it_must_not_know() {
 }
 
 #[test]
-fn clocks_cores_and_manifests_stay_in_their_rooms() {
+fn clocks_cores_and_manifest_readers_appear_only_in_their_crates() {
     let mut wrong = Vec::new();
     for (folder, words, rooms) in RESERVED {
         for (path, text) in crates_below(folder) {
@@ -469,7 +469,7 @@ fn every_file_of_rust_is_one_noun_with_its_purpose_first_and_is_short() {
 }
 
 #[test]
-fn no_line_is_longer_than_a_screen_is_wide() {
+fn lines_have_at_most_100_characters() {
     let mut wrong = Vec::new();
     let written = |path: &PathBuf| has_extension(path, &["rs", "proto", "py"]);
     for path in tracked().into_iter().filter(written).filter(|path| !is_generated(path)) {
@@ -483,7 +483,7 @@ fn no_line_is_longer_than_a_screen_is_wide() {
 }
 
 #[test]
-fn tracked_files_name_no_folder_of_one_machine() {
+fn tracked_files_contain_no_path_of_one_machine() {
     let homes = [concat!("/", "root/"), concat!("/", "work/"), concat!("/", "home/")];
     let mut wrong = Vec::new();
     for path in tracked() {
@@ -498,7 +498,7 @@ fn tracked_files_name_no_folder_of_one_machine() {
 }
 
 #[test]
-fn pinned_dependencies_name_no_registry_of_one_machine() {
+fn pinned_dependencies_contain_no_registry_address() {
     let pins = [
         "go.mod",
         "go.sum",

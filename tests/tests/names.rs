@@ -26,7 +26,7 @@ spec:
 ";
 
 #[test]
-fn a_second_agent_under_a_name_is_refused_while_the_first_one_is_alive() {
+fn a_second_agent_with_the_same_name_is_refused_while_the_first_is_alive() {
     let mut coordinator = Coordinator::start(&[("builds.yaml", MANIFESTS)]);
     let standby = coordinator.standby();
     let (folder, both) =
@@ -92,7 +92,7 @@ fn a_second_agent_under_a_name_is_refused_while_the_first_one_is_alive() {
 }
 
 #[test]
-fn a_drain_says_what_is_really_waited_for() {
+fn a_drain_reports_what_it_waits_for() {
     let coordinator = Coordinator::start(&[("builds.yaml", MANIFESTS)]);
     let (folder, address) = (coordinator.folder(), coordinator.grpc.to_string());
     let mut first = start(folder, &address, "first", &[]);

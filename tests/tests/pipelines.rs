@@ -20,7 +20,7 @@ fn colours() -> String {
 }
 
 #[test]
-fn the_walkthrough_breaks_and_heals_the_two_that_lose_their_worker_and_no_other() {
+fn only_the_pipelines_of_a_lost_worker_break_and_heal() {
     let large = pipeline("large", 175, "{out: {class: yellow}}");
     let mut scene = Scene::start(&[("colours.yaml", &colours()), ("large.yaml", &large)]);
     scene.agent("yellow", "yellow-0");
@@ -80,7 +80,7 @@ fn the_walkthrough_breaks_and_heals_the_two_that_lose_their_worker_and_no_other(
 }
 
 #[test]
-fn loads_above_one_worker_span_all_of_grey_or_the_fewest() {
+fn loads_above_one_worker_spread_over_all_or_the_fewest_workers() {
     for (spread, workers) in [("spread: Even", 5), ("spread: Fewest", 2)] {
         let mut scene = Scene::start(&[("grey.yaml", &class("grey", 5, spread))]);
         for worker in ["grey-0", "grey-1", "grey-2", "grey-3", "grey-4"] {
@@ -133,7 +133,7 @@ fn a_failover_moves_no_share_and_changes_no_token() {
 }
 
 #[test]
-fn edits_change_what_they_concern_and_a_bad_one_changes_nothing() {
+fn an_edit_changes_only_its_pipeline_and_an_invalid_edit_changes_nothing() {
     let mut scene = Scene::start(&[
         ("colours.yaml", &colours()),
         ("first.yaml", &pipeline("first", 10, CHAIN)),
@@ -181,7 +181,7 @@ fn edits_change_what_they_concern_and_a_bad_one_changes_nothing() {
 }
 
 #[test]
-fn what_can_never_be_served_is_refused_with_the_arithmetic_and_stops_nobody() {
+fn an_unservable_pipeline_is_refused_with_its_loads_and_affects_no_other() {
     let mut scene = Scene::start(&[("colours.yaml", &colours())]);
     for (class, worker) in [("yellow", "yellow-0"), ("blue", "blue-0"), ("green", "green-0")] {
         scene.agent(class, worker);

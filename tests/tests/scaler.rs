@@ -174,17 +174,17 @@ async fn leaders_come_and_go(is_secured: bool) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_change_of_leader_is_an_error_or_nothing_in_plain_text() {
+async fn during_a_failover_the_scaler_returns_errors_or_no_change_in_plain_text() {
     leaders_come_and_go(false).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_change_of_leader_is_an_error_or_nothing_over_tls() {
+async fn during_a_failover_the_scaler_returns_errors_or_no_change_over_tls() {
     leaders_come_and_go(true).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn manifests_that_cannot_be_read_are_an_error() {
+async fn the_scaler_returns_an_error_for_unreadable_manifests() {
     let mut stage = Stage::set(false).await;
     let gauge = r#"workerclass_request{workerclass_name="green",workerclass_namespace=""} 30"#;
     shows(&stage.first.replica, gauge).await;

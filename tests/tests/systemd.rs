@@ -172,7 +172,7 @@ fn assert_jobs(agent: &Service) {
 }
 
 #[test]
-fn workers_work_again_each_time_that_they_are_stopped_and_started() {
+fn workers_resume_after_each_stop_and_start() {
     let root = tempfile::tempdir().expect("a temporary folder");
     let machine = install(root.path());
     let mut host = Host::new(&machine);
@@ -228,7 +228,7 @@ fn workers_work_again_each_time_that_they_are_stopped_and_started() {
 }
 
 #[test]
-fn a_worker_that_is_ordered_to_drain_is_not_started_again_for_ever() {
+fn a_drained_worker_is_not_restarted_forever() {
     let Some(grpcurl) = toolbox::tool(Tool::Grpcurl) else { return };
     let root = tempfile::tempdir().expect("a temporary folder");
     let machine = install(root.path());
@@ -281,7 +281,7 @@ fn a_stop_waits_for_the_drain() {
 }
 
 #[test]
-fn systemd_takes_the_units() {
+fn systemd_accepts_the_units() {
     if Command::new("systemd-analyze").arg("--version").output().is_err() {
         let why = "systemd-analyze is not installed (Debian: systemd)";
         return toolbox::leave_out(

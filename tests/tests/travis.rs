@@ -149,7 +149,7 @@ impl Stage {
 }
 
 #[test]
-fn ten_travis_workers_keep_to_the_budget_while_they_are_replaced() {
+fn ten_travis_workers_stay_within_the_budget_while_they_are_replaced() {
     let mut stage = Stage::start(12);
     let start = |stage: &Stage, number: usize| Pod::start(stage, &format!("w-{number}"));
     let mut old: Vec<Pod> = (0..WORKERS).map(|number| start(&stage, number)).collect();

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_times_of_a_log() {
+    fn reads_timestamps_of_a_log() {
         assert_eq!(parse_rfc3339_us("1970-01-01T00:00:00Z"), Some(0));
         assert_eq!(parse_rfc3339_us("2024-02-29T12:00:00.5Z"), Some(1_709_208_000_500_000));
         assert_eq!(parse_rfc3339_us("2026-11-20T10:23:29.123456Z"), Some(1_795_170_209_123_456));
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn takes_nothing_else() {
+    fn rejects_other_timestamps() {
         for text in
             ["", "now", "2026-11-20", "2026-11-20T10:23:29.x1Z", "2026-11-20T10:23:29+01:00"]
         {

@@ -257,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_what_a_worker_writes() {
+    fn reads_the_lines_of_a_worker() {
         let line = parse(
             r#"{"event": "own_start", "at_ns": 2345809575993, "wall_us": 1795170670642308,
                 "worker": "w1", "asked_ns": 2345804245850, "until_ns": 2348804245850,
@@ -272,13 +272,13 @@ mod tests {
     }
 
     #[test]
-    fn a_strange_line_is_an_error() {
+    fn rejects_an_unknown_line() {
         assert!(parse(r#"{"event":"party","at_ns":1,"wall_us":1,"worker":"w"}"#).is_err());
         assert!(parse("half a li").is_err());
     }
 
     #[test]
-    fn a_tail_waits_for_the_end_of_a_line() {
+    fn reads_a_line_only_when_it_is_complete() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
         let mut tail = Tail::new(path.clone());
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn reads_back_every_line_that_it_writes() {
         let folder = tempfile::tempdir().unwrap();
         let mut writer = Writer::open(&folder.path().join("demo.jsonl")).unwrap();
         let phase = Phase {

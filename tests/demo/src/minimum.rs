@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn forced_moves() {
+    fn counts_the_moves_that_a_change_forces() {
         check("a5 b5 c5 d4 e4 f4", "abcdef", 0);
         // A seventh worker: six of 4 and one of 3.
         check("a5 b5 c5 d4 e4 f4", "abcdefg", 3);
@@ -89,7 +89,7 @@ mod tests {
 
     /// Against every possible outcome of small cases.
     #[test]
-    fn no_outcome_moves_fewer() {
+    fn finds_the_minimum_of_all_outcomes() {
         for before in ["a3 b1", "a4 b0 c0", "a2 b2 c1", "a5", "a1 b1 c3", "a2 b3"] {
             for after in ["a", "ab", "abc", "bc", "bcd", "abcd", "d"] {
                 let (owners, living) = (owners(before), living(after));

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_pushed_to_a_worker_between_its_end_and_its_next_start() {
+    fn expects_no_push_between_a_workers_end_and_its_next_start() {
         let grant = |wall_us, token: &str| Grant {
             wall_us,
             worker: "w1".to_owned(),

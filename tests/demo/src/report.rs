@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn phases_that_break_a_rule_are_named() {
+    fn names_the_phases_that_break_a_rule() {
         let phases = [phase("good", 12, 3), phase("over", 13, 3), phase("idle", 9, 4)];
         assert_eq!(over_the_cap(&phases), ["over: 13 of 12"]);
         assert_eq!(below_the_cap(&phases), ["idle: 9 of 12"]);
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn the_story_s_error_is_evidence() {
+    fn reports_the_error_that_ended_the_demo() {
         let broken = vec!["green-1 ended by itself".to_owned()];
         let (summary, failures) = Findings { broken, ..Findings::default() }.judge(27);
         assert_eq!(summary.failed[0], "the story goes to its end");

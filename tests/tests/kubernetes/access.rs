@@ -248,7 +248,7 @@ fn raw(der: &[u8]) -> Vec<u8> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn an_agent_that_is_not_whom_it_says_is_refused_and_its_log_says_why() {
+async fn an_agent_with_a_false_identity_is_refused_and_logs_the_reason() {
     let Some(cluster) = Cluster::shared() else { return };
     let rig = Rig::start(cluster);
     let uid = rig.pod("w-0", Some("builds"));
@@ -312,7 +312,7 @@ async fn an_agent_that_is_not_whom_it_says_is_refused_and_its_log_says_why() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_hostile_agent_neither_reads_nor_changes_what_is_another_workers() {
+async fn a_hostile_agent_cannot_read_or_change_another_worker() {
     let Some(cluster) = Cluster::shared() else { return };
     let rig = Rig::start(cluster);
     let uid = rig.pod("w-0", Some("builds"));
@@ -413,7 +413,7 @@ async fn a_hostile_agent_neither_reads_nor_changes_what_is_another_workers() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_session_ends_with_its_pod_and_its_token_opens_no_other() {
+async fn a_session_ends_with_its_pod_and_its_token_is_refused_afterwards() {
     let Some(cluster) = Cluster::shared() else { return };
     let rig = Rig::start(cluster);
     let uid = rig.pod("w-0", Some("builds"));

@@ -155,7 +155,7 @@ async fn replicas_that_start_together_agree_on_one_authority() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_authority_follows_another_without_one_failed_handshake() {
+async fn rotating_the_certificate_authority_fails_no_handshake() {
     let Some(cluster) = Cluster::shared() else { return };
     let (namespace, workers) = (cluster.namespace("authority"), cluster.namespace("workers"));
     let client = cluster.access().client().await;
@@ -193,7 +193,7 @@ async fn an_authority_follows_another_without_one_failed_handshake() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_deleted_or_broken_by_hand_is_mended() {
+async fn a_deleted_or_broken_authority_is_restored() {
     let Some(cluster) = Cluster::shared() else { return };
     let (namespace, workers) = (cluster.namespace("authority"), cluster.namespace("workers"));
     let client = cluster.access().client().await;

@@ -67,7 +67,7 @@ fn serving(stage: &Stage, pipeline: &str) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_class_has_as_many_workers_as_its_load_or_somebody_says() {
+async fn a_class_scales_to_its_load_or_to_the_replicas_that_a_user_sets() {
     let Some(cluster) = Cluster::shared() else { return };
     let namespace = cluster.namespace("classes");
     let stage = Stage::set(cluster.access(), &namespace, 1, 1, Work::File).await;

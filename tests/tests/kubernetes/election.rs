@@ -158,7 +158,7 @@ fn times(replica: &Operator, what: &str) -> usize {
 }
 
 #[test]
-fn epochs_grow_over_every_end_of_a_leader_and_of_the_lease() {
+fn epochs_increase_after_a_leaders_end_and_after_deletion_of_the_lease() {
     let Some(cluster) = Cluster::shared() else { return };
     let namespace = cluster.namespace("epochs");
     let mut election = Election::new(cluster.access(), &namespace, &[]);
@@ -203,7 +203,7 @@ fn epochs_grow_over_every_end_of_a_leader_and_of_the_lease() {
 
 /// The API server's data was put back from a copy: agents know later epochs than it does.
 #[test]
-fn a_leader_goes_above_an_epoch_that_the_documented_command_names() {
+fn a_leader_takes_an_epoch_above_the_one_set_by_the_documented_command() {
     let Some(cluster) = Cluster::shared() else { return };
     let namespace = cluster.namespace("named");
     let mut election = Election::new(cluster.access(), &namespace, &[]);
@@ -226,7 +226,7 @@ fn a_leader_goes_above_an_epoch_that_the_documented_command_names() {
 }
 
 #[test]
-fn of_three_replicas_one_leads_through_every_crash() {
+fn one_of_three_replicas_leads_after_every_crash() {
     let Some(cluster) = Cluster::shared() else { return };
     let namespace = cluster.namespace("three");
     let mut election = Election::new(cluster.access(), &namespace, &[]);
@@ -248,7 +248,7 @@ fn of_three_replicas_one_leads_through_every_crash() {
 }
 
 #[test]
-fn a_leader_that_was_stopped_past_its_time_finds_itself_deposed() {
+fn a_leader_paused_past_its_term_is_deposed_when_it_resumes() {
     let Some(cluster) = Cluster::shared() else { return };
     let namespace = cluster.namespace("stopped");
     // Long enough for a machine that stands still for a while: only the stopped one is deposed.
@@ -274,7 +274,7 @@ fn a_leader_that_was_stopped_past_its_time_finds_itself_deposed() {
 }
 
 #[test]
-fn a_standby_that_cannot_reach_the_leader_lets_it_lead() {
+fn a_standby_that_cannot_reach_the_leader_does_not_depose_it() {
     let Some(cluster) = Cluster::shared() else { return };
     let namespace = cluster.namespace("unreachable");
     let nowhere = tests::process::free_address().to_string();
@@ -294,7 +294,7 @@ fn a_standby_that_cannot_reach_the_leader_lets_it_lead() {
 }
 
 #[test]
-fn a_leader_leads_on_while_the_api_server_is_away() {
+fn a_leader_keeps_leading_while_the_api_server_is_down() {
     let Some(plane) = ControlPlane::start() else { return };
     plane.access().kubectl(&["create", "namespace", "away"]);
     let mut election = Election::new(plane.access(), "away", &[]);
@@ -324,7 +324,7 @@ fn a_leader_leads_on_while_the_api_server_is_away() {
 }
 
 #[test]
-fn an_answer_that_is_lost_makes_no_epoch_twice() {
+fn a_lost_answer_never_repeats_an_epoch() {
     let Some(cluster) = Cluster::shared() else { return };
     let namespace = cluster.namespace("lost");
     let proxy = LossyProxy::start(cluster.access());

@@ -61,7 +61,7 @@ fn apply(access: &Access, namespace: &str, manifest: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_deployment_runs_on_a_played_node_and_its_pods_end_after_their_processes() {
+async fn a_deployment_runs_on_a_simulated_node_and_pods_end_after_their_processes() {
     let Some(cluster) = Cluster::shared() else { return };
     let access = cluster.access();
     let namespace = cluster.namespace("played");
@@ -148,7 +148,7 @@ spec: {maxUnavailable: 0, selector: {matchLabels: {app: three}}}
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_token_is_good_for_its_audience_and_while_its_pod_lives() {
+async fn a_token_is_valid_for_its_audience_until_its_pod_ends() {
     let Some(cluster) = Cluster::shared() else { return };
     let access = cluster.access();
     let namespace = cluster.namespace("token");
@@ -191,7 +191,7 @@ async fn a_token_is_good_for_its_audience_and_while_its_pod_lives() {
 }
 
 #[test]
-fn a_killed_api_server_comes_back_with_what_it_knew() {
+fn a_killed_api_server_keeps_its_objects_after_a_restart() {
     let Some(plane) = ControlPlane::start() else { return };
     plane.access().kubectl(&["create", "configmap", "kept", "--from-literal=word=here"]);
     plane.kill_component(Component::ApiServer);

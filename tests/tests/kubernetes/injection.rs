@@ -180,7 +180,7 @@ fn image(pod: &Value) -> &str {
 }
 
 #[test]
-fn an_opted_in_pod_gets_one_agent_and_another_is_made_as_it_is() {
+fn a_labelled_pod_gets_one_agent_and_other_pods_stay_unchanged() {
     let Some(ward) = Ward::set(&[]) else { return };
     ward.apply(&worker_cluster("builds", json!({})));
     ward.until_known("the cluster", &opted_in("probe", json!({})), |_| true);

@@ -37,7 +37,7 @@ fn leaders(stage: &Stage) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_leader_that_wakes_after_its_time_changes_nothing() {
+async fn a_leader_that_resumes_after_its_term_changes_nothing() {
     let Some(cluster) = Cluster::shared() else { return };
     let namespace = cluster.namespace("leaders");
     let work = Work::Jobs { ms_min: 300, ms_max: 900 };

@@ -25,7 +25,7 @@ impl Drop for Samples<'_> {
 }
 
 #[test]
-fn what_a_reader_types_works_as_it_stands() {
+fn every_command_of_the_section_works_unchanged() {
     let Some(turn) = Turn::take() else { return };
     let access = turn.access();
     // It is here to be removed at the end; the README's own command installs it again.

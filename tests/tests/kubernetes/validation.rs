@@ -119,7 +119,7 @@ fn blue(next: &[&str]) -> Value {
 }
 
 #[test]
-fn what_is_wrong_is_refused_before_it_is_stored() {
+fn invalid_objects_are_refused_at_admission() {
     let Some(office) = Office::open() else { return };
     office.take(&class("blue", 30, 3));
     let nodes = json!({ "in": blue(&["out"]), "out": blue(&[]) });
@@ -155,7 +155,7 @@ fn what_is_wrong_is_refused_before_it_is_stored() {
 }
 
 #[test]
-fn a_class_in_use_stays_until_its_pipelines_or_its_namespace_go() {
+fn a_class_in_use_cannot_be_deleted_before_its_pipelines_or_namespace() {
     let Some(office) = Office::open() else { return };
     office.take(&class("blue", 30, 3));
     for name in ["first", "second"] {
@@ -175,7 +175,7 @@ fn a_class_in_use_stays_until_its_pipelines_or_its_namespace_go() {
 }
 
 #[test]
-fn only_what_is_wanted_waits_for_a_coordinator() {
+fn only_spec_changes_need_the_validating_webhook() {
     let Some(mut office) = Office::open() else { return };
     let mut it = pipeline("first", 10, json!({ "a": { "class": "later" } }));
     office.apply(&[], &it).expect("it may wait");

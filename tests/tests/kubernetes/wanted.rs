@@ -82,7 +82,7 @@ impl Objects<'_> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn objects_and_lists_are_in_force_as_they_change_and_stay_while_they_are_wrong() {
+async fn valid_changes_apply_and_invalid_ones_keep_the_last_valid_state() {
     let Some(cluster) = Cluster::shared() else { return };
     let access = cluster.access();
     Replicas::define(access);

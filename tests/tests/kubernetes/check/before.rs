@@ -12,7 +12,7 @@ use super::installation::is_documented;
 use super::scene::{check, check_as_text};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn before_an_installation_it_says_whether_one_can_be_made() {
+async fn preflight_check_reports_whether_installation_is_possible() {
     let Some(turn) = Turn::take() else { return };
     let access = turn.access();
     let found = check(access, &["--pre"]);
@@ -66,7 +66,7 @@ async fn before_an_installation_it_says_whether_one_can_be_made() {
 }
 
 #[test]
-fn a_cluster_that_is_not_there_is_one_clear_error() {
+fn an_unreachable_api_server_is_one_clear_error() {
     let Some(turn) = Turn::take() else { return };
     let file = std::fs::read_to_string(turn.access().kubeconfig()).expect("a kubeconfig");
     let nowhere = free_address();

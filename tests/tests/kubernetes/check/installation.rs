@@ -21,7 +21,7 @@ fn patch_json(access: &Access, object: &str, patch: &serde_json::Value) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_installation_that_is_well_is_found_well_and_its_faults_are_found() {
+async fn check_passes_a_healthy_installation_and_reports_each_fault() {
     let Some(turn) = Turn::take() else { return };
     let access = turn.access();
     let mut scene = Scene::set(access).await;
@@ -183,7 +183,7 @@ fn authority(days_ago: i64, days: i64) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_the_coordinator_mends_by_itself_is_found_well_again() {
+async fn check_passes_after_the_coordinator_repairs_a_fault() {
     let Some(turn) = Turn::take() else { return };
     let access = turn.access();
     let scene = Scene::set(access).await;

@@ -33,7 +33,7 @@ fn with_sidecar(image: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn faults_of_workers_are_found_and_gone_after_what_is_told() {
+async fn check_reports_faults_of_workers_and_its_fixes_resolve_them() {
     let Some(turn) = Turn::take() else { return };
     let access = turn.access();
     let scene = Scene::set(access).await;

@@ -29,7 +29,7 @@ use tokio::time::{sleep, timeout};
 use super::{AGENT, Ward, configuration, opted_in, worker_cluster};
 
 #[test]
-fn what_is_changed_by_hand_is_mended_and_an_opted_in_pod_never_slips_through() {
+fn manual_webhook_changes_are_reverted_and_no_labelled_pod_is_missed() {
     let Some(mut ward) = Ward::set(&[]) else { return };
     ward.apply(&worker_cluster("builds", json!({})));
     let probe = opted_in("probe", json!({}));
@@ -139,7 +139,7 @@ async fn serving(client: &Client, namespace: &str, configuration: &str, seconds:
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
-async fn a_new_authority_is_followed_and_no_pod_is_refused_meanwhile() {
+async fn the_ca_bundle_follows_a_new_authority_without_refusing_a_pod() {
     let Some(cluster) = Cluster::shared() else { return };
     let access = cluster.access();
     let namespace = cluster.namespace("inject-ca");

@@ -6,7 +6,7 @@ use tests::process::{eventually, get};
 use super::{Ward, agents, image, opted_in, pod, worker_cluster};
 
 #[test]
-fn what_cannot_be_done_is_refused_in_words_and_what_may_go_wrong_is_warned_of() {
+fn impossible_injection_is_refused_and_risky_injection_gets_a_warning() {
     let Some(ward) = Ward::set(&[]) else { return };
     let refusal = |pod: &Value| {
         let (stored, told) = ward.try_create(&[], pod);
@@ -44,7 +44,7 @@ fn what_cannot_be_done_is_refused_in_words_and_what_may_go_wrong_is_warned_of() 
 }
 
 #[test]
-fn a_pods_word_outweighs_its_clusters_and_that_the_installations() {
+fn pod_annotations_override_the_cluster_and_the_cluster_overrides_the_installation() {
     let Some(ward) = Ward::set(&["--agent-image", "mirror/agent:1"]) else { return };
     let agent = json!({
         "flags": { "drain-deadline": "5m" },
@@ -92,7 +92,7 @@ fn a_pods_word_outweighs_its_clusters_and_that_the_installations() {
 }
 
 #[test]
-fn pods_without_an_agent_and_with_an_old_one_are_reported_and_left_alone() {
+fn pods_with_no_agent_or_an_old_one_are_reported_and_not_changed() {
     let Some(mut ward) = Ward::set(&["--agent-image", "mirror/agent:1"]) else { return };
     let mut cluster = worker_cluster("builds", json!({}));
     cluster["spec"]["template"] = json!({
