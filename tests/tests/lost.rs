@@ -91,8 +91,7 @@ fn slots_of_a_lost_worker_are_reassigned_after_the_time_in_the_manifest() {
 }
 
 #[test]
-fn the_leave_command_frees_slots_only_after_the_agents_child_has_ended()
-{
+fn the_leave_command_frees_slots_only_after_the_agents_child_has_ended() {
     let coordinator = Coordinator::start(&[("c.yaml", &manifests(""))]);
     let (mut agent, child) = busy(&coordinator, &[]);
     let second = coordinator.agent("builds", "second", &[]);
