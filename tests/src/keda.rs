@@ -97,7 +97,7 @@ impl Keda {
     /// The answers so far.
     ///
     /// # Panics
-    /// Where any answer was wrong.
+    /// If any answer was wrong.
     #[must_use]
     pub fn heard(&self) -> Heard {
         let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner).clone();

@@ -23,7 +23,7 @@ const INDENTS: [usize; 2] = [4, 7];
 /// The part between a heading and the next one.
 ///
 /// # Panics
-/// Where there is no such heading.
+/// If there is no such heading.
 #[must_use]
 pub fn section<'a>(document: &'a str, heading: &str) -> &'a str {
     let found = document.split_once(&format!("\n## {heading}\n"));
@@ -41,7 +41,7 @@ pub fn headings(document: &str) -> Vec<&str> {
 /// comment names it; an indented line is a command, which a backslash at its end continues.
 ///
 /// # Panics
-/// Where a file has no name.
+/// If a file has no name.
 #[must_use]
 pub fn steps(text: &str) -> Vec<Step> {
     let mut steps = Vec::new();

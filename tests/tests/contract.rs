@@ -9,7 +9,7 @@ use tests::toolbox::{self, Tool};
 const CONTRACT: &str = "tests/tools/contract.binpb";
 const WORKER: &str = "proto/leasehold/worker/v1/worker.proto";
 
-/// Runs buf in `folder`; none where buf is not installed.
+/// Runs buf in `folder`, or `None` if buf is not installed.
 fn buf(folder: &Path, arguments: &[&str]) -> Option<Output> {
     let buf = toolbox::tool(Tool::Buf)?;
     Some(Command::new(buf).args(arguments).current_dir(folder).output().expect("buf starts"))

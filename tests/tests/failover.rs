@@ -52,7 +52,7 @@ fn a_paused_leader_is_replaced_and_cannot_grant_after_it_resumes() {
     assert_eq!(after.each_ref().map(streams), before, "streams and their tokens");
 
     first.process.signal(Signal::CONT);
-    eventually("the first to see that it leads no more", || {
+    eventually("the first to notice that it no longer leads", || {
         let (_, metrics) = get(first.http, "/metrics")?;
         metrics.lines().any(|line| line == "leasehold_leader 0").then_some(())
     });
@@ -138,7 +138,7 @@ fn coordinators_notice_a_deleted_state_folder_and_never_repeat_a_token() {
     while begun.elapsed() < Duration::from_secs(4) {
         for http in [first.http, second.http] {
             let (_, metrics) = get(http, "/metrics").expect("it answers");
-            assert!(metrics.contains("leasehold_leader 0"), "nobody leads");
+            assert!(metrics.contains("leasehold_leader 0"), "no replica leads");
         }
         let connected = lease(other.api).is_some_and(|lease| lease["connected"] == true);
         assert!(!connected, "{}", other.process.log());

@@ -289,8 +289,8 @@ fn planner_and_ledger_do_not_name_each_others_types() {
     );
 }
 
-/// Names that are allowed in some files below a folder only: the folder, the names, and the prefixes
-/// of the allowed paths.
+/// Names that are allowed in some files below a folder only: the folder, the names, and the
+/// prefixes of the allowed paths.
 const RESERVED: [(&str, &[&str], &[&str]); 6] = [
     ("coordinator", &["clock_gettime", "SystemTime"], &["coordinator/driver/src/clock.rs"]),
     (

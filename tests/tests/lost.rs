@@ -18,7 +18,7 @@ fn manifests(more: &str) -> String {
     )
 }
 
-/// A worker that takes three slots at once, writes its process id down, and goes on for ever.
+/// A worker that takes three slots at once, writes its process id into a file, and never ends.
 fn worker(folder: &Path) -> PathBuf {
     let path = folder.join("worker");
     let text = format!(

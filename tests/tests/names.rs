@@ -80,7 +80,7 @@ fn a_second_agent_with_the_same_name_is_refused_while_the_first_is_alive() {
     eventually("the streams at the second", || streams(&second, 2));
     eventually("COMMAND", || started.exists().then_some(()));
     assert_eq!(get(second.api, "/readyz").expect("it answers").0, 200);
-    // Now the first one has to wait, until somebody says otherwise.
+    // Now the first one has to wait until --take-over.
     first = start(&folder, &both, "first", &[]);
     eventually("the first's refusal", || refused(&first));
     first.process.signal(Signal::TERM);

@@ -1,5 +1,5 @@
-//! Pipelines with the real binaries: who serves what, in which order that is told, and what one
-//! worker's loss, a failover and edits do to those that they concern, and to no other.
+//! Pipelines with the real binaries: who serves what, in which order states are reported, and what
+//! one worker's loss, a failover and edits do to those that they concern, and to no other.
 
 #[path = "pipelines/scene.rs"]
 mod scene;
@@ -67,7 +67,7 @@ fn only_the_pipelines_of_a_lost_worker_break_and_heal() {
         scene.tells(mark, &format!("{name}/in"), &["Unset", "Pending", "Ready"]);
         scene.knows_the_way(name);
     }
-    // What was healthy was kept, and the third was told of nothing.
+    // Healthy pipelines keep their workers, and the third gets no event.
     assert_eq!(["first", "second"].map(|name| scene.token(name, "in")), kept);
     for concerned in ["third", "third/in", "third/mid", "third/out"] {
         assert!(scene.phases_since(mark, concerned).is_empty(), "{concerned}");

@@ -93,7 +93,7 @@ fn every_readme_command_is_run_by_a_test() {
             continue;
         }
         let steps = readme::steps(readme::section(&readme, heading));
-        assert!(steps.is_empty(), "nobody types what stands under \"{heading}\": {steps:?}");
+        assert!(steps.is_empty(), "no test runs the commands under \"{heading}\": {steps:?}");
     }
 }
 

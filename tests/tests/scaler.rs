@@ -62,7 +62,7 @@ fn flags(folder: &Path, is_secured: bool) -> Vec<String> {
 
 /// Writes a certificate for `localhost` and its key; the certificate of who signed it.
 fn certify(folder: &Path) -> String {
-    let mut params = CertificateParams::new(Vec::new()).expect("no name is no wrong name");
+    let mut params = CertificateParams::new(Vec::new()).expect("an empty list of names is valid");
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key"));
     let authority = authority.expect("an authority");
@@ -200,7 +200,7 @@ async fn the_scaler_returns_an_error_for_unreadable_manifests() {
     stage.second.replica.process.kill();
     stage.restart(second);
     stage.second.keda.until_refused(UNCONFIRMED).await;
-    // And one that takes over meanwhile knows no more.
+    // A replica that takes over meanwhile cannot read them either.
     stage.first.replica.process.kill();
     shows(&stage.second.replica, "leasehold_leader 1").await;
     stage.second.keda.until_refused(UNCONFIRMED).await;

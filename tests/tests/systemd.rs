@@ -64,7 +64,9 @@ fn install(root: &Path) -> Machine {
     let mut machine = Machine { root: root.to_owned(), ports: BTreeMap::new() };
     let mut started = Vec::new();
     for step in steps {
-        let Step::Type(command) = step else { panic!("a file that nobody saves: {step:?}") };
+        let Step::Type(command) = step else {
+            panic!("a file to save, and no command follows: {step:?}")
+        };
         if let Some(names) = command.strip_prefix("systemctl start ") {
             started.extend(names.split(' ').map(str::to_owned));
         } else if !command.starts_with("systemctl ") {
@@ -216,7 +218,7 @@ fn workers_resume_after_each_stop_and_start() {
     kill(agent.processes().into_iter().find(is_worker).expect("the worker"));
     host.put_jobs();
     host.until_done("after the kill of a worker");
-    // One that stands by is missed by nobody, and a second passes before it is started again.
+    // Losing a standby affects nothing, and systemd restarts it after a second.
     until_ok("every service to be started again", || {
         host.services().for_each(Service::look_after);
         if host.services().all(|service| service.restarts > 0) { Ok(()) } else { Err("not yet") }

@@ -54,7 +54,7 @@ impl Pod {
         self.agent.process.signal(Signal::TERM);
     }
 
-    /// Waits until its agent tells as many jobs as run, in the drain, or has ended.
+    /// Waits until its agent reports all running jobs, in the drain, or has ended.
     fn counts_right(&mut self) {
         let what = format!("the drain of {}", self.name);
         let shut = |line: &Value| line["what"] == "shut_down";
@@ -211,7 +211,7 @@ fn change(line: &Value) -> i64 {
     }
 }
 
-/// The jobs in a lease; none where the agent shows none any more.
+/// The jobs in a lease, or `None` if the agent no longer shows any.
 fn running_in(lease: &str) -> Option<i64> {
     let lease: Value = serde_json::from_str(lease).ok()?;
     lease["pool"]["running"].as_i64()

@@ -96,7 +96,7 @@ pub struct PhaseResult {
     pub moves_min: usize,
     /// How long it took.
     pub ms: u64,
-    /// The most jobs at the same time after the phase's change was through; none where the cap
+    /// The most jobs at the same time after the phase's change was through, or `None` if the cap
     /// need not be reached.
     pub peak_jobs_stable: Option<usize>,
 }

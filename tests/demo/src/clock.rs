@@ -4,7 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Nanoseconds of the clock that the workers' journals carry: it never jumps, and goes on while
+/// Nanoseconds of the clock that the workers' journals carry: it never jumps, and runs while
 /// the machine sleeps.
 #[must_use]
 pub fn now_ns() -> u64 {
@@ -22,7 +22,7 @@ pub fn wall_us() -> u64 {
 }
 
 /// Microseconds since 1970 of an RFC 3339 time in UTC, as in `2026-11-20T10:23:29.123456Z`; none
-/// where `text` is no such time.
+/// where `text` is not such a time.
 #[must_use]
 pub fn parse_rfc3339_us(text: &str) -> Option<u64> {
     let (date, time) = text.strip_suffix('Z')?.split_once('T')?;

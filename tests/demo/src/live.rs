@@ -1,4 +1,4 @@
-//! What the journals have told so far, for waiting and for the screen.
+//! The contents of the journals so far, for waiting and for the screen.
 
 use std::collections::{BTreeMap, BTreeSet};
 

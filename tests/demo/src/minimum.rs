@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// How many streams must change their worker so that the living ones own all of them, balanced
 /// within one: those whose owner left, and what stayers have above the share that balance leaves
-/// them. Streams that nobody owned before move from nowhere, and do not count.
+/// them. Streams without an owner before do not count.
 #[must_use]
 pub fn moves_min(owners: &BTreeMap<String, String>, living: &BTreeSet<String>) -> usize {
     if living.is_empty() {

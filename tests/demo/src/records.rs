@@ -22,7 +22,7 @@ pub struct Entry {
     pub text: Option<String>,
 }
 
-/// That somebody wrote.
+/// Records that were written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Write {
     /// The stream, as `SET/STREAM`.
@@ -107,7 +107,7 @@ pub fn compare(stream: &str, source: &[&str], sink: &[Entry]) -> Records {
 pub fn token_order(token: &str) -> Result<(u64, u64)> {
     match token.split_once('.') {
         Some((epoch, seq)) => Ok((epoch.parse()?, seq.parse()?)),
-        None => bail!("{token:?} is no token"),
+        None => bail!("{token:?} is not a token"),
     }
 }
 

@@ -73,7 +73,7 @@ pub struct Summary {
 pub enum End {
     /// Everything was copied, and every worker drained.
     Orderly,
-    /// The same, after somebody looked around, who may have killed workers.
+    /// The same, after a pause in which the user may have killed workers.
     AfterStaying,
     /// They were killed in the middle of their work.
     Early,
@@ -113,7 +113,7 @@ impl Findings {
     /// Reads everything that the processes have left in the work folder.
     ///
     /// # Errors
-    /// Where something cannot be read.
+    /// If something cannot be read.
     pub fn read(work: &Work, streams: &[String], measured: Measured, end: End) -> Result<Self> {
         let lines = Journals::new(work.path("journal")).read()?;
         let mut grants: Vec<Grant> = Vec::new();
@@ -125,7 +125,7 @@ impl Findings {
         let mut evidence = Evidence::new(lines);
         let mut waiting = work.queued("pending")?;
         if end != End::Orderly {
-            // The jobs of a worker that was killed are where it left them: nobody put them back.
+            // The jobs of a worker that was killed are where it left them: none was put back.
             waiting.extend(work.queued("taken")?);
         }
         let jobs = checker::jobs(&evidence, &waiting, &work.queued("done")?);

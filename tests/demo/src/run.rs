@@ -35,7 +35,7 @@ pub struct Options {
 /// Plays the demo.
 ///
 /// # Errors
-/// Where it cannot even begin, or its outcome cannot be read.
+/// If it cannot even begin, or its outcome cannot be read.
 pub fn run(options: Options) -> Result<ExitCode> {
     let binaries = std::env::current_exe()?;
     let binaries = binaries.parent().context("this program lies in no folder")?.to_owned();

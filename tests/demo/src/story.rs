@@ -42,7 +42,7 @@ pub struct Again {
 /// Plays all of it.
 ///
 /// # Errors
-/// Where a phase does not end as it should.
+/// If a phase does not end as it should.
 pub fn play(stage: &mut Stage, streams: usize, measured: &mut Measured) -> Result<()> {
     start(stage, streams)?;
     for number in 1..=WORKERS {

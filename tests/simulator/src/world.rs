@@ -241,7 +241,7 @@ impl World {
         }
     }
 
-    /// Schedules an event again, for when the process that handles it goes on.
+    /// Schedules an event again, for when the process that handles it resumes.
     fn postpone(&mut self, what: SimEvent, until: Real) {
         let what = match what {
             SimEvent::Tick { pod, start, number, asked: None } => {
@@ -341,7 +341,7 @@ impl World {
         }
     }
 
-    /// Until when the process that handles this event is stopped. Its clock goes on.
+    /// Until when the process that handles this event is stopped. Its clock keeps running.
     fn stopped(&self, what: &SimEvent) -> Option<Real> {
         let (pods, replicas) = (&self.pods, &self.replicas);
         let until = match what {

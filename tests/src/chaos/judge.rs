@@ -9,7 +9,7 @@ use leasehold_demo::records::token_order;
 
 use super::wanted::CAPACITY;
 
-/// Cases of one kind that are told one by one.
+/// Cases of one kind that are reported one by one.
 const CASES_MAX: usize = 10;
 
 /// The findings.
@@ -78,7 +78,7 @@ fn older_tokens(owns: &[Own]) -> Vec<String> {
     owns.sort_by_key(|own| own.from_ns);
     for own in owns {
         let Ok(token) = token_order(&own.token) else {
-            cases.push(format!("{} of {} is no token", own.token, own.stream));
+            cases.push(format!("{} of {} is not a valid token", own.token, own.stream));
             continue;
         };
         let before = highest.insert(&own.stream, own);

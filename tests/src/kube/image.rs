@@ -44,7 +44,7 @@ impl Image {
     /// needs, where it needs any.
     ///
     /// # Panics
-    /// Where there is no `ldd`.
+    /// If there is no `ldd`.
     #[must_use]
     pub fn program(mut self, source: &Path, path: &str) -> Self {
         let output = Command::new("ldd").arg(source).output().expect("ldd starts");
@@ -61,7 +61,7 @@ impl Image {
     /// Writes an archive that `ctr images import` reads.
     ///
     /// # Panics
-    /// Where a file cannot be read or the archive not be written.
+    /// If a file cannot be read or the archive not be written.
     pub fn pack(&self, archive: &Path) {
         let layer = self.layer().expect("a layer in memory");
         let layer_id = hex(&layer);

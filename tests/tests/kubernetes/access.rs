@@ -29,7 +29,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 use tonic::{Code, Request, Streaming};
 
-/// A coordinator that leads, and pods that nobody runs: a token needs its pod's object only.
+/// A coordinator that leads, and pods that no node runs: a token needs its pod's object only.
 struct Rig {
     access: Access,
     namespace: String,
@@ -217,7 +217,7 @@ fn refused(log: &Process, words: &[&str]) {
     });
 }
 
-/// The token with other claims, signed by the API server's own key; none where that is not ours.
+/// The token with other claims, signed by the API server's own key, or `None` if that is not ours.
 fn forged(cluster: &Cluster, token: &str, alter: impl FnOnce(&mut Value)) -> Option<String> {
     let Cluster::Own(plane) = cluster else { return None };
     let key = std::fs::read_to_string(plane.folder().join("pki/tokens.key")).expect("a key");
@@ -402,7 +402,7 @@ async fn a_hostile_agent_cannot_read_or_change_another_worker() {
     let drain = DrainWorkerRequest { cluster: cluster_name, worker: name };
     let status = admin.drain_worker(with_token(drain.clone(), &hostile)).await.expect_err("ok");
     assert_eq!(status.code(), Code::PermissionDenied, "{status:?}");
-    // A right to read is no right to change, and no token means no answer.
+    // Read access does not allow changes, and no token means no answer.
     let status = admin.drain_worker(with_token(drain, &person)).await.expect_err("a drain");
     assert_eq!(status.code(), Code::PermissionDenied, "{status:?}");
     assert!(status.message().contains("create workerclusters/drain"), "{status:?}");
@@ -429,7 +429,7 @@ async fn a_session_ends_with_its_pod_and_its_token_is_refused_afterwards() {
     let mut peer = rig.dial(&token).await;
     peer.say_hello(&rig, "w-0").await;
     assert_eq!(peer.refusal().await.reason(), RefusalReason::Unauthorized);
-    // A later pod of the name is somebody else.
+    // A later pod of the same name is a different worker.
     let later = rig.pod("w-0", Some("builds"));
     let mut peer = rig.dial(&token).await;
     peer.say_hello(&rig, "w-0").await;
@@ -441,7 +441,7 @@ async fn a_session_ends_with_its_pod_and_its_token_is_refused_afterwards() {
     peer.welcome().await;
 }
 
-/// The token of somebody who may read the custom resources of the namespace.
+/// The token of a user who may read the custom resources of the namespace.
 async fn reader(rig: &Rig) -> String {
     rig.access.apply(&format!(
         r"

@@ -1,5 +1,6 @@
 //! The coordinator's own certificate authority on a real API server: replicas that start together
-//! agree on one, it changes without one failed handshake, and what people break by hand is mended.
+//! agree on one, it changes without one failed handshake, and what people break by hand is
+//! repaired.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -38,7 +39,7 @@ fn lasting(namespace: &str, seconds: u64) -> Settings {
     settings
 }
 
-/// A replica with the platform's channels, and nobody at their ends.
+/// A replica with the platform's channels, whose other ends are dropped.
 struct Replica {
     address: SocketAddr,
     authority: Authority,
@@ -98,7 +99,7 @@ async fn eventually<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T
             sleep(Duration::from_millis(20)).await;
         }
     });
-    asked.await.unwrap_or_else(|_| panic!("waited in vain for {what}"))
+    asked.await.unwrap_or_else(|_| panic!("timed out waiting for {what}"))
 }
 
 /// What agents in a namespace read.
@@ -185,10 +186,10 @@ async fn rotating_the_certificate_authority_fails_no_handshake() {
     });
     let last = last.await.expect("a successor");
     assert!(together > 0, "both were trusted for a while");
-    assert!(!last.contains(&first), "the first is trusted no more");
+    assert!(!last.contains(&first), "the first authority is no longer trusted");
     for replica in &replicas {
         let dialled = replica.dial(trusting(&first, &namespace)).await;
-        assert!(dialled.is_err(), "the first signs no more");
+        assert!(dialled.is_err(), "the first authority no longer signs");
     }
 }
 

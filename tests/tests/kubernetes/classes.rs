@@ -1,4 +1,4 @@
-//! Classes on a real control plane, with real agents: workers by the load, by somebody's word, and
+//! Classes on a real control plane, with real agents: workers by load, by a user's choice, and
 //! fewer of them without a pipeline that waits.
 
 use serde_json::Value;

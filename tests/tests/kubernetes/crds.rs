@@ -473,7 +473,7 @@ async fn the_api_server_and_the_coordinator_accept_the_same_objects() {
     let mut check = Command::new(toolbox::binary("leasehold-coordinator"));
     let output = check.arg("check").arg("--manifests").arg(folder.path()).output();
     let output = String::from_utf8(output.expect("it runs").stdout).expect("UTF-8");
-    // That a cluster is not there is no fault of the object by itself.
+    // A missing cluster does not make the object itself invalid.
     let about_itself = |line: &&str| !line.contains("is not defined by any valid manifest");
     let refused: BTreeSet<usize> = output
         .lines()

@@ -93,7 +93,7 @@ fn the_samples_apply_and_their_pods_pass_the_restricted_level() {
         "spec": template["spec"],
     });
     let apply = ["apply", "--filename=-"];
-    let refused = access.try_kubectl_with(&apply, &pod.to_string()).expect_err("nobody answers");
+    let refused = access.try_kubectl_with(&apply, &pod.to_string()).expect_err("no server answers");
     assert!(refused.contains("injector.leasehold.dev"), "{refused}");
     inject(&mut pod);
     access.apply(&pod.to_string());

@@ -56,7 +56,7 @@ impl Election {
         self.access.kubectl(&delete);
     }
 
-    /// Waits until somebody leads by the Lease's own word, in a term above `epoch`.
+    /// Waits until the Lease names a leader, in a term above `epoch`.
     fn leads_above(&self, epoch: u64) -> (usize, Lease) {
         eventually("a leader with a higher epoch", || {
             let lease = self.lease().filter(|lease| lease.epoch > epoch)?;
@@ -185,7 +185,7 @@ fn epochs_increase_after_a_leaders_end_and_after_deletion_of_the_lease() {
     let (_, fourth) = election.leads_above(third.epoch);
     eventually("the old leader to know", || says(&election.replicas.running[0], "deposed"));
 
-    // The Lease is deleted while nobody runs.
+    // The Lease is deleted while no replica runs.
     election.kill(1);
     election.kill(0);
     election.delete_lease();
@@ -283,7 +283,7 @@ fn a_standby_that_cannot_reach_the_leader_does_not_depose_it() {
     let (leader, first) = election.leads_above(0);
     let standby = election.start();
     let cannot = "cannot connect to the leader";
-    eventually("a dial in vain", || says(&election.replicas.running[standby], cannot));
+    eventually("a failed dial", || says(&election.replicas.running[standby], cannot));
     let still = election.renews(5);
     assert_eq!((still.epoch, &still.holder), (first.epoch, &first.holder));
     assert_eq!(times(&election.replicas.running[standby], cannot), 1, "said once");
@@ -304,10 +304,10 @@ fn a_leader_keeps_leading_while_the_api_server_is_down() {
     let (leader, first) = election.leads_above(0);
     plane.kill_component(Component::ApiServer);
     let cannot = "cannot renew leadership";
-    eventually("a renewal in vain", || says(&election.replicas.running[leader], cannot));
+    eventually("a failed renewal", || says(&election.replicas.running[leader], cannot));
     for at in (0..3).filter(|at| *at != leader) {
         let standby = &election.replicas.running[at];
-        eventually("a watch in vain", || says(standby, "cannot watch the Lease"));
+        eventually("a failed watch", || says(standby, "cannot watch the Lease"));
     }
     // Longer than a standby waits for a leader that it cannot reach: no standby takes over.
     std::thread::sleep(Duration::from_secs(10));

@@ -195,7 +195,7 @@ fn a_killed_api_server_keeps_its_objects_after_a_restart() {
     let Some(plane) = ControlPlane::start() else { return };
     plane.access().kubectl(&["create", "configmap", "kept", "--from-literal=word=here"]);
     plane.kill_component(Component::ApiServer);
-    plane.access().try_kubectl(&["get", "configmap", "kept"]).expect_err("nobody answers");
+    plane.access().try_kubectl(&["get", "configmap", "kept"]).expect_err("no server answers");
     plane.start_component(Component::ApiServer);
     let word = ["get", "configmap", "kept", "--output=jsonpath={.data.word}"];
     assert_eq!(plane.access().kubectl(&word), "here");

@@ -98,7 +98,7 @@ impl Ward {
         applied.unwrap_or_else(|error| panic!("kubectl apply: {error}\n{manifest:#}"));
     }
 
-    /// Creates a pod: the pod as it was stored, and what people are told beside it.
+    /// Creates a pod: the pod as it was stored, and the warnings of the answer.
     fn try_create(&self, more: &[&str], pod: &Value) -> (Option<Value>, String) {
         let arguments = ["--namespace", &self.namespace, "create", "-o", "json", "-f", "-"];
         let mut command = self.access.kubectl_command(&[&arguments[..], more].concat());

@@ -1,4 +1,4 @@
-//! The operator's part that nobody else's tests show: fewer workers without an end of a job, and
+//! Behaviour of the operator that no other test covers: fewer workers without an end of a job, and
 //! workloads that were there before.
 
 use serde_json::Value;

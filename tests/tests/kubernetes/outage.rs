@@ -1,5 +1,5 @@
 //! The API server is away for two minutes while jobs run and streams flow: no job stops, no stream
-//! moves, work goes on, and afterwards everything is told.
+//! moves, work continues, and afterwards everything is told.
 
 use std::time::{Duration, Instant};
 
@@ -47,6 +47,6 @@ async fn an_outage_of_the_api_server_stops_no_job_and_moves_no_stream() {
     stage.wait_for("the new budget in the status", "wc", "builds", |it| {
         it["status"]["observedGeneration"] == 2 && it["status"]["jobs"]["running"] == 6
     });
-    assert_eq!(stage.replicas.leader(), leader, "nobody else took over");
+    assert_eq!(stage.replicas.leader(), leader, "no other replica took over");
     stage.end();
 }

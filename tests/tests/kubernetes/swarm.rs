@@ -71,7 +71,7 @@ fn moved(before: &Layout, after: &Layout) -> usize {
     streams().iter().filter(|stream| owner(before, stream) != owner(after, stream)).count()
 }
 
-/// Every stream that somebody has, once for each who has it.
+/// Every owned stream, once per owner.
 fn sorted(layout: &Layout) -> Vec<String> {
     let mut all: Vec<_> = layout.values().flatten().cloned().collect();
     all.sort();

@@ -163,10 +163,10 @@ fn a_class_in_use_cannot_be_deleted_before_its_pipelines_or_namespace() {
     }
     let told = office.delete("workerclass/blue").expect_err("it is in use");
     assert!(told.contains("2 pipelines name it (first, second)"), "{told}");
-    office.delete("pipeline/first").expect("nobody is asked");
+    office.delete("pipeline/first").expect("the webhook is not called");
     let told = office.delete("workerclass/blue").expect_err("it is in use");
     assert!(told.contains("1 pipeline names it (second)"), "{told}");
-    office.delete("pipeline/second").expect("nobody is asked");
+    office.delete("pipeline/second").expect("the webhook is not called");
     office.delete("workerclass/blue").expect("what went a moment ago counts");
 
     office.take(&class("green", 30, 3));
@@ -185,13 +185,14 @@ fn only_spec_changes_need_the_validating_webhook() {
         let object = ["--namespace", &office.namespace, "patch", "pipeline/first"];
         office.access.try_kubectl(&[&object[..], &["--type=merge", "--patch", patch]].concat())
     };
-    patched(patch).expect("nobody is asked about metadata");
+    patched(patch).expect("the webhook is not called for metadata");
     it["spec"]["documentsPerSecond"] = json!(11);
-    let told = office.apply(&[], &it).expect_err("nobody answers");
+    let told = office.apply(&[], &it).expect_err("no server answers");
     assert!(told.contains("validator.leasehold.dev"), "{told}");
     let delete = ["--namespace", &office.namespace, "delete", "pipeline/first", "--wait=false"];
     office.access.kubectl(&delete);
-    patched(r#"{"metadata":{"finalizers":[]}}"#).expect("what goes is let go");
+    patched(r#"{"metadata":{"finalizers":[]}}"#)
+        .expect("the webhook is not called for a deleted object");
     let get = ["--namespace", &office.namespace, "get", "pipeline/first"];
     let told = office.access.try_kubectl(&get).expect_err("it is gone");
     assert!(told.contains("NotFound"), "{told}");

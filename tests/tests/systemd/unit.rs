@@ -165,7 +165,12 @@ impl Service {
             if self.lists("RestartPreventExitStatus", status) {
                 return;
             }
-            assert_eq!(self.setting("Restart"), "always", "{}: nobody restarts it", self.name);
+            assert_eq!(
+                self.setting("Restart"),
+                "always",
+                "{}: systemd does not restart it",
+                self.name
+            );
             self.restart_at = Some(Instant::now() + span(self.setting("RestartSec")));
         }
         if self.restart_at.is_some_and(|at| Instant::now() >= at) {
@@ -215,7 +220,7 @@ impl Service {
         status.code().is_some_and(|code| codes.any(|it| it == code.to_string()))
     }
 
-    /// Whether nothing of it runs, and nobody starts it again.
+    /// Whether none of its processes runs and none will be started.
     pub(crate) fn rests(&self) -> bool {
         self.main.is_none() && self.restart_at.is_none()
     }

@@ -178,9 +178,10 @@ impl View<'_> {
         let due: Vec<_> = binding.next.iter().map(route).collect();
         match lease {
             Some(lease) if lease.next == due => Ok(()),
-            Some(lease) => {
-                Err(("L1", format!("{key} at p{pod} goes on to {:?}, not {due:?}", lease.next)))
-            }
+            Some(lease) => Err((
+                "L1",
+                format!("{key} at p{pod} has the next workers {:?}, expected {due:?}", lease.next),
+            )),
             None => Err(("L1", format!("p{pod} shows no {key}"))),
         }
     }

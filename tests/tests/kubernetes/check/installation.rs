@@ -1,4 +1,4 @@
-//! Faults of the installation, planted while nobody leads who would mend them.
+//! Faults of the installation, planted while there is no leader to repair them.
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
 use serde_json::json;
@@ -35,7 +35,7 @@ async fn check_passes_a_healthy_installation_and_reports_each_fault() {
     let text = check_as_text(access, &[]);
     println!("{text}");
     assert!(text.is_ascii() && text.contains("All checks passed"), "{text}");
-    // It would mend some of what follows by itself.
+    // It would repair some of what follows by itself.
     scene.coordinator.process.kill();
     scene.ask_the_service();
     kinds(access);
@@ -46,7 +46,7 @@ async fn check_passes_a_healthy_installation_and_reports_each_fault() {
     scene.end().await;
 }
 
-/// Every line that was told has its place in the document.
+/// Every reported line is documented.
 pub(super) fn is_documented(found: &Found) {
     let document = toolbox::root().join("docs/CLI.md");
     let document = std::fs::read_to_string(document).expect("the document");
@@ -113,7 +113,7 @@ fn webhook(access: &Access) {
     access.kubectl(&["delete", WEBHOOK]);
     fails("webhook", &["no MutatingWebhookConfiguration leasehold-injector"])
         .comes_and_goes(access);
-    // As it was applied, the API server trusts nobody.
+    // As it was applied, the webhook has no CA bundle.
     fails("webhook-trust", &["caBundle holds no certificate"]).comes_and_goes(access);
     let other = authority(1, 4_000);
     let other = base64::Engine::encode(&base64::prelude::BASE64_STANDARD, other);

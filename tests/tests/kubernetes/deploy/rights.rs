@@ -17,7 +17,7 @@ use super::render;
 /// As whom the coordinator speaks.
 const COORDINATOR: &str = "system:serviceaccount:leasehold-system:leasehold-coordinator";
 
-/// Whether somebody may do something in a namespace; `as_whom` also holds other arguments.
+/// Whether a user may do something in a namespace; `as_whom` also holds other arguments.
 fn may(access: &Access, as_whom: &str, namespace: &str, what: &str) -> bool {
     let mut command = access.kubectl_command(&["auth", "can-i", "--quiet"]);
     command.args(["--as", as_whom, "--namespace", namespace]).args(what.split(' '));

@@ -1,4 +1,4 @@
-//! Whom the API server trusts: what is changed by hand is mended, and a new authority is followed
+//! Whom the API server trusts: what is changed by hand is restored, and a new authority is followed
 //! without one pod being refused.
 
 use std::net::SocketAddr;
@@ -47,7 +47,7 @@ fn manual_webhook_changes_are_reverted_and_no_labelled_pod_is_missed() {
     }
     ward.until_known("trust again", &probe, |_| true);
 
-    // Nobody answers: opted-in pods wait, and nobody else does.
+    // No webhook answers: labelled pods wait, and no other pods.
     ward.replicas.running.clear();
     let (stored, told) = ward.try_create(&[], &opted_in("waits", json!({})));
     assert_eq!(stored, None);
