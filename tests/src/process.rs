@@ -106,7 +106,7 @@ impl Process {
                 return status;
             }
             assert!(begun.elapsed() < HANG, "process {} does not end:\n{}", self.id(), self.log());
-            std::thread::sleep(Duration::from_millis(10));
+            std::thread::sleep(LOOK);
         }
     }
 }

@@ -100,7 +100,6 @@ pub fn crates_below(folder: &str) -> Vec<(PathBuf, String)> {
 }
 
 /// The lines of `text` without comments, with their line numbers.
-#[must_use]
 pub fn code(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let numbered = text.lines().enumerate().map(|(index, line)| (index + 1, line));
     numbered.filter(|(_, line)| !line.trim_start().starts_with("//"))

@@ -10,6 +10,9 @@ use serde_json::Value;
 use tests::process::{Coordinator, Replica, eventually, free_address, get};
 use tests::toolbox;
 
+/// The interval between two polls.
+const POLL: Duration = Duration::from_millis(100);
+
 const MANIFESTS: &str = "\
 apiVersion: leasehold.dev/v1alpha1
 kind: WorkerCluster
@@ -142,7 +145,7 @@ fn coordinators_notice_a_deleted_state_folder_and_never_repeat_a_token() {
         }
         let connected = lease(other.api).is_some_and(|lease| lease["connected"] == true);
         assert!(!connected, "{}", other.process.log());
-        std::thread::sleep(Duration::from_millis(100));
+        std::thread::sleep(POLL);
     }
     assert_eq!(grants(first.http), granted);
     assert_eq!(streams(&lease(agent.api).expect("it answers")), before, "its leases last");

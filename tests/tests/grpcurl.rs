@@ -236,8 +236,8 @@ fn invalid_admin_calls_are_refused_with_a_reason() {
 
     let lives = grpcurl.refused("DeclareWorkerGone", &worker);
     assert!(lives.contains("FailedPrecondition"), "{lives}");
-    let nobody = json!({"cluster": "builds", "worker": "worker-9"});
-    assert!(grpcurl.refused("GetWorker", &nobody).contains("NotFound"));
+    let unknown = json!({"cluster": "builds", "worker": "worker-9"});
+    assert!(grpcurl.refused("GetWorker", &unknown).contains("NotFound"));
     assert!(grpcurl.refused("GetCluster", &json!({"name": "none"})).contains("NotFound"));
     let stream = json!({"set": "cars", "stream": "cars:none"});
     assert!(grpcurl.refused("GetStream", &stream).contains("NotFound"));

@@ -11,6 +11,9 @@ use serde_json::Value;
 use tests::process::{Agent, Coordinator, Process, eventually, free_address, get};
 use tests::toolbox;
 
+/// The interval between two polls.
+const POLL: Duration = Duration::from_millis(50);
+
 const MANIFESTS: &str = "\
 apiVersion: leasehold.dev/v1alpha1
 kind: WorkerCluster
@@ -48,7 +51,7 @@ fn a_second_agent_with_the_same_name_is_refused_while_the_first_is_alive() {
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_secs(5) {
         assert_eq!(streams(&first, 2).as_ref(), Some(&before), "the first keeps what it has");
-        std::thread::sleep(Duration::from_millis(50));
+        std::thread::sleep(POLL);
     }
     let said = second.process.log().matches("NameTaken").count();
     assert_eq!(said, 1, "it is said once:\n{}", second.process.log());

@@ -98,7 +98,7 @@ fn every_readme_command_is_run_by_a_test() {
 }
 
 #[test]
-fn every_make_target_in_the_documents_exists() {
+fn every_make_target_in_the_readme_exists() {
     let spans = readme::spans(&read("README.md"));
     let made: Vec<_> = spans.iter().filter_map(|span| span.strip_prefix("make ")).collect();
     assert!(!made.is_empty(), "the README names nothing to make: {spans:?}");

@@ -11,6 +11,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal};
 
+/// The interval between two polls.
+const POLL: Duration = Duration::from_millis(1);
+
 /// The name of the hidden subcommand that runs a command which dies with its parent.
 pub const TETHER: &str = "tether";
 
@@ -125,7 +128,7 @@ impl Process {
             if Instant::now() > deadline {
                 bail!("a child of {} survives its kill", self.name);
             }
-            std::thread::sleep(Duration::from_millis(1));
+            std::thread::sleep(POLL);
         }
         Ok(())
     }

@@ -53,7 +53,7 @@ pub struct Plan {
 /// Everything that the story acts on.
 #[derive(Debug)]
 pub struct Stage {
-    /// The processes. First, because fields are dropped in order: nobody writes to the work folder
+    /// The processes. First, because fields are dropped in order: no process writes to the work folder
     /// any more when it is removed.
     pub fleet: Fleet,
     /// The coordinators' API.

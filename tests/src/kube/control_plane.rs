@@ -17,6 +17,9 @@ use super::guard::{Guard, Left};
 use super::pki::{AUTHORITY, Pki, Subject};
 use crate::process::Process;
 
+/// The interval between two polls.
+const POLL: Duration = Duration::from_millis(50);
+
 /// A hang shows as a failure after this time, on a machine that compiles beside the tests, too.
 const PATIENCE: Duration = Duration::from_secs(240);
 
@@ -193,7 +196,7 @@ impl ControlPlane {
             }
             assert!(begun.elapsed() < PATIENCE, "timed out waiting for {what}");
             drop(processes);
-            std::thread::sleep(Duration::from_millis(50));
+            std::thread::sleep(POLL);
         }
     }
 

@@ -19,7 +19,7 @@ pub struct Image {
 
 impl Image {
     /// An image of this name, for instance `localhost/agent:1`, that runs `entrypoint`, a path and
-    /// its first arguments, as a user who is nobody.
+    /// its first arguments, as the user nobody.
     #[must_use]
     pub fn new(reference: &str, entrypoint: &[&str]) -> Self {
         let entrypoint = entrypoint.iter().map(|&part| part.to_owned()).collect();

@@ -19,6 +19,9 @@ use super::machine;
 use super::pki::{AUTHORITY, Subject};
 use crate::process::Process;
 
+/// The interval between two polls.
+const POLL: Duration = Duration::from_millis(50);
+
 /// A hang shows as a failure after this time.
 const PATIENCE: Duration = Duration::from_secs(180);
 
@@ -325,6 +328,6 @@ fn until<T>(what: &str, process: &mut Process, mut ask: impl FnMut() -> Option<T
             "timed out waiting for {what} ({ended:?}):\n{}",
             end_of(&process.log())
         );
-        std::thread::sleep(Duration::from_millis(50));
+        std::thread::sleep(POLL);
     }
 }

@@ -4,6 +4,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -28,6 +29,9 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 use tonic::{Code, Request, Streaming};
+
+/// The interval between two polls.
+const POLL: Duration = Duration::from_millis(50);
 
 /// A coordinator that leads, and pods that no node runs: a token needs its pod's object only.
 struct Rig {
@@ -334,7 +338,7 @@ async fn a_hostile_agent_cannot_read_or_change_another_worker() {
     };
     let owned = async {
         while owner(&mut admin).await != ["w-0"] {
-            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+            tokio::time::sleep(POLL).await;
         }
     };
     tokio::time::timeout(HANG, owned).await.expect("w-0 owns the stream");

@@ -24,9 +24,12 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 
+/// The interval between two polls.
+const POLL: Duration = Duration::from_millis(20);
+
 const NAME: &str = "leasehold-ca";
 const SERVICE: &str = "leasehold-coordinator";
-/// Nobody publishes more often in earnest.
+/// Much shorter than in production.
 const OFTEN: Duration = Duration::from_millis(100);
 
 /// Settings of an authority that lasts `seconds`.
@@ -96,7 +99,7 @@ async fn eventually<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T
             if let Some(answer) = ask().await {
                 return answer;
             }
-            sleep(Duration::from_millis(20)).await;
+            sleep(POLL).await;
         }
     });
     asked.await.unwrap_or_else(|_| panic!("timed out waiting for {what}"))

@@ -67,7 +67,7 @@ fn the_samples_apply_and_their_pods_pass_the_restricted_level() {
     access.kubectl(&["create", "namespace", &namespace]);
     let restricted = "pod-security.kubernetes.io/enforce=restricted";
     access.kubectl(&["label", "namespace", &namespace, restricted]);
-    // Nobody is there to say whether classes and pipelines are right, and so none would be taken.
+    // No coordinator runs, so the webhook would refuse every class and pipeline.
     access.kubectl(&["delete", "validatingwebhookconfiguration/leasehold-validator"]);
     for sample in ["samples/builds", "samples/swarm", "samples/pipelines"] {
         let sample = folder(sample);

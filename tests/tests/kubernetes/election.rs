@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -12,6 +12,9 @@ use tests::process::{eventually, get};
 use tests::toolbox;
 
 use crate::lossy_proxy::LossyProxy;
+
+/// The interval between two polls.
+const POLL: Duration = Duration::from_millis(100);
 
 const LEASE: [&str; 3] = ["get", "lease", "leasehold-coordinator"];
 
@@ -309,9 +312,12 @@ fn a_leader_keeps_leading_while_the_api_server_is_down() {
         let standby = &election.replicas.running[at];
         eventually("a failed watch", || says(standby, "cannot watch the Lease"));
     }
-    // Longer than a standby waits for a leader that it cannot reach: no standby takes over.
-    std::thread::sleep(Duration::from_secs(10));
-    assert!(leads(election.replicas.running[leader].http, first.epoch));
+    // For longer than a standby waits for a leader that it cannot reach, no standby takes over.
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(10) {
+        assert!(leads(election.replicas.running[leader].http, first.epoch), "it keeps leading");
+        std::thread::sleep(POLL);
+    }
     plane.start_component(Component::ApiServer);
     let now = election.renews(3);
     assert_eq!((now.epoch, &now.holder), (first.epoch, &first.holder));

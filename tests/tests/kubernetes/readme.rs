@@ -32,7 +32,7 @@ fn every_command_of_the_section_works_unchanged() {
     let _installed = Installed::new(access, &folder("overlays/ha"));
     let _samples = Samples(access);
     until_kinds_are_known(access);
-    // Nobody is there to say whether pods and classes are right, and so none would be taken.
+    // No coordinator runs, so the webhooks would refuse every pod and class.
     let asks = [
         "validatingwebhookconfiguration/leasehold-validator",
         "mutatingwebhookconfiguration/leasehold-injector",

@@ -116,7 +116,7 @@ impl Scene {
                     }
                     _ => continue,
                 };
-                told.lock().expect("nobody panics with it").push(told_of);
+                told.lock().expect("the lock is not poisoned").push(told_of);
             }
         });
     }
@@ -204,7 +204,7 @@ impl Scene {
 
     /// All reported states so far.
     pub(crate) fn told(&self) -> Vec<(String, String)> {
-        self.told.lock().expect("nobody panics with it").clone()
+        self.told.lock().expect("the lock is not poisoned").clone()
     }
 
     /// Waits until a pipeline or `PIPELINE/NODE` was reported in exactly these states, in order,

@@ -11,6 +11,9 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use tests::process::HANG;
 
+/// The interval between two polls.
+const POLL: Duration = Duration::from_millis(5);
+
 /// A machine's `/`, in a folder: where the files of an installation are.
 #[derive(Clone, Debug)]
 pub(crate) struct Machine {
@@ -200,7 +203,7 @@ impl Service {
                 signal(main_id, Signal::KILL);
                 break main.wait().expect("it was killed");
             }
-            std::thread::sleep(Duration::from_millis(5));
+            std::thread::sleep(POLL);
         };
         let left = self.processes();
         self.kill_all();
@@ -256,7 +259,7 @@ impl Service {
             }
             assert!(begun.elapsed() < HANG, "{}: {left:?} do not die", self.name);
             left.into_iter().for_each(|id| signal(id, Signal::KILL));
-            std::thread::sleep(Duration::from_millis(5));
+            std::thread::sleep(POLL);
         }
     }
 

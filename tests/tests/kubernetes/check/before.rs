@@ -23,7 +23,7 @@ async fn preflight_check_reports_whether_installation_is_possible() {
     // Without one, only that is said.
     let found = check(access, &[]);
     assert_eq!((found.that("fail"), found.code), (vec!["installed"], Some(1)));
-    // Somebody without rights.
+    // A user without rights.
     let token = TokenFor {
         namespace: "default",
         service_account: "default",
@@ -33,8 +33,8 @@ async fn preflight_check_reports_whether_installation_is_possible() {
     };
     let token = access.token(token).await.expect("a token");
     let folder = tempfile::tempdir().expect("a folder");
-    let nobody = access.with_token(&token, &folder.path().join("kubeconfig"));
-    let found = check(&nobody, &["--pre"]);
+    let no_rights = access.with_token(&token, &folder.path().join("kubeconfig"));
+    let found = check(&no_rights, &["--pre"]);
     assert_eq!(found.that("fail"), ["pre-rights", "pre-give-rights"], "{:#}", found.report);
     assert_eq!(found.code, Some(1));
     let rights = found.line("pre-rights")["problems"].to_string();

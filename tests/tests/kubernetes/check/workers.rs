@@ -46,7 +46,7 @@ async fn check_reports_faults_of_workers_and_its_fixes_resolve_them() {
     scene.end().await;
 }
 
-/// Somebody labels a pod after it was made.
+/// A user labels a pod after its creation.
 fn without_a_sidecar(scene: &Scene<'_>) {
     scene.apply(
         "

@@ -130,7 +130,7 @@ async fn the_api_server_forbids_no_request_of_the_coordinator() {
         let workers = status("wc/builds", "workers.ready") == "2";
         (workers && status("ss/cars", "streams.owned") == "3").then_some(())
     });
-    // Nobody is behind the Service here who would validate it.
+    // No coordinator runs behind the Service to validate it.
     access.kubectl(&["delete", "validatingwebhookconfiguration/leasehold-validator"]);
     // It waits for a class, and what it runs on is there, and goes with its node.
     for node in ["in", "out"] {

@@ -28,6 +28,9 @@ use tokio::time::{sleep, timeout};
 
 use super::{AGENT, Ward, configuration, opted_in, worker_cluster};
 
+/// The interval between two polls.
+const POLL: Duration = Duration::from_millis(20);
+
 #[test]
 fn manual_webhook_changes_are_reverted_and_no_labelled_pod_is_missed() {
     let Some(mut ward) = Ward::set(&[]) else { return };
@@ -177,7 +180,7 @@ async fn the_ca_bundle_follows_a_new_authority_without_refusing_a_pod() {
                 return;
             }
             together += usize::from(now.matches("BEGIN CERTIFICATE").count() > 1);
-            sleep(Duration::from_millis(20)).await;
+            sleep(POLL).await;
         }
     };
     let followed = timeout(2 * HANG, followed).await;

@@ -99,7 +99,7 @@ fn pods_with_no_agent_or_an_old_one_are_reported_and_not_changed() {
         "metadata": { "labels": { "leasehold.dev/inject": "true" } },
         "spec": { "containers": [{ "name": "worker", "image": "example.invalid/worker:1" }] },
     });
-    // Nobody answers the API server.
+    // No webhook answers the API server.
     let delete = ["delete", "mutatingwebhookconfiguration", &ward.configuration];
     ward.access.kubectl(&delete);
     eventually("an API server without the webhook", || {

@@ -75,7 +75,7 @@ fn the_sidecars_image_changes_in_place_and_the_worker_does_not_notice() {
     assert_eq!(restarts(&room, &workers[0], "worker"), 0);
     let evidence = room.evidence();
     assert_eq!(moves(&evidence.owns, from_ns, now_ns()), 0, "{:#?}", evidence.owns);
-    // Nobody was drained for it.
+    // No worker was drained for it.
     assert_eq!(room.field("wc/builds", ".status.workers.draining"), "0");
     end(&room);
     nothing_broke(&room.evidence(), 4);
