@@ -1,4 +1,4 @@
-//! What the documents tell people to type works, and what they list is what there is.
+//! The commands in the documents work, and their lists are complete.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -201,5 +201,8 @@ fn every_agent_flag_can_be_set_by_annotation_or_is_reserved() {
     let unknown: Vec<_> = there.difference(&known).collect();
     assert!(unknown.is_empty(), "injection/src/flags.rs does not know {unknown:?}");
     let gone: Vec<_> = known.difference(&there).collect();
-    assert!(gone.is_empty(), "injection/src/flags.rs names {gone:?}, which the agent has not");
+    assert!(
+        gone.is_empty(),
+        "injection/src/flags.rs names {gone:?}, which the agent does not have"
+    );
 }

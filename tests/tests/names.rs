@@ -103,12 +103,12 @@ fn a_drain_reports_what_it_waits_for() {
     first.process.kill();
     // An agent with another folder knows nothing of the jobs that the first one let begin.
     let mut second = start(folder, &address, "second", &[]);
-    let told = || {
+    let readiness = || {
         let (status, text) = get(second.api, "/readyz")?;
         let waits = text.contains("since it is unknown which jobs an earlier agent left");
         (status == 200 && waits).then_some(text)
     };
-    let text = eventually("what keeps the second one from work", told);
+    let text = eventually("what keeps the second one from work", readiness);
     assert!(text.starts_with("ok\n"), "{text}");
     second.process.signal(Signal::TERM);
     eventually("a line on the drain", || {

@@ -44,10 +44,10 @@ fn only_the_pipelines_of_a_lost_worker_break_and_heal() {
     scene.agent("green", "green-2");
     scene.is_ready("third");
     for (name, out) in [("first", "yellow-0"), ("second", "yellow-0"), ("third", "yellow-1")] {
-        scene.tells(0, name, &["Pending", "Plotted", "Ready"]);
+        scene.await_states(0, name, &["Pending", "Plotted", "Ready"]);
         assert_eq!(scene.worker_of(name, "in"), "blue-0");
         assert_eq!(scene.worker_of(name, "out"), out, "{name}");
-        scene.tells(0, &format!("{name}/mid"), &["Unset", "Pending", "Ready"]);
+        scene.await_states(0, &format!("{name}/mid"), &["Unset", "Pending", "Ready"]);
         scene.knows_the_way(name);
     }
     assert_eq!(scene.workers_of("mid"), ["green-0", "green-1", "green-2"]);
@@ -62,9 +62,9 @@ fn only_the_pipelines_of_a_lost_worker_break_and_heal() {
         eventually("its place on the other yellow worker", || {
             (scene.is_ready_now(name) && scene.worker_of(name, "out") == "yellow-1").then_some(())
         });
-        scene.tells(mark, name, &["Broken", "Plotted", "Ready"]);
-        scene.tells(mark, &format!("{name}/out"), &["DeadEnd", "Unset", "Pending", "Ready"]);
-        scene.tells(mark, &format!("{name}/in"), &["Unset", "Pending", "Ready"]);
+        scene.await_states(mark, name, &["Broken", "Plotted", "Ready"]);
+        scene.await_states(mark, &format!("{name}/out"), &["DeadEnd", "Unset", "Pending", "Ready"]);
+        scene.await_states(mark, &format!("{name}/in"), &["Unset", "Pending", "Ready"]);
         scene.knows_the_way(name);
     }
     // Healthy pipelines keep their workers, and the third gets no event.

@@ -64,9 +64,10 @@ impl Pod {
         });
         eventually(&format!("the count of {}", self.name), || {
             let before = self.running();
-            let told = get(self.agent.api, "/v1/lease").and_then(|(_, body)| running_in(&body));
+            let jobs_in_lease =
+                get(self.agent.api, "/v1/lease").and_then(|(_, body)| running_in(&body));
             let over = self.agent.process.ended().is_some();
-            (over || (before == self.running() && told == Some(before))).then_some(())
+            (over || (before == self.running() && jobs_in_lease == Some(before))).then_some(())
         });
     }
 

@@ -126,7 +126,7 @@ impl Process {
         let deadline = Instant::now() + Duration::from_secs(5);
         while family.iter().any(|id| is_alive(*id)) {
             if Instant::now() > deadline {
-                bail!("a child of {} survives its kill", self.name);
+                bail!("a child of {} still runs after SIGKILL", self.name);
             }
             std::thread::sleep(POLL);
         }

@@ -249,7 +249,7 @@ impl Journals {
 /// # Errors
 /// If it is invalid.
 pub fn parse(text: &str) -> Result<Line> {
-    serde_json::from_str(text).with_context(|| format!("no journal line: {text}"))
+    serde_json::from_str(text).with_context(|| format!("invalid journal line: {text}"))
 }
 
 #[cfg(test)]

@@ -147,7 +147,7 @@ impl Findings {
                 failures.push(Failure { check: check.to_owned(), evidence });
             }
         };
-        check("the story goes to its end", self.broken);
+        check("the demo runs to its end", self.broken);
         check("jobs stay within maxJobs", over_the_cap(&phases));
         check("maxJobs is reached while jobs wait", below_the_cap(&phases));
         check("no job is lost", self.jobs.lost.iter().cloned().collect());
@@ -156,7 +156,10 @@ impl Findings {
         check("who writes owns", self.strays);
         check("the fewest streams move", needless_moves(&phases));
         check("no record is lost", some(self.records.lost, "records are not in the sink"));
-        check("no record is doubled", some(self.records.doubled, "records are there twice"));
+        check(
+            "no record is copied twice",
+            some(self.records.doubled, "records are in the sink twice"),
+        );
         check("the sink is in order", self.records.faults);
         check("journals agree with themselves", self.evidence.contradictions.clone());
         check("workers report no error", self.errors);
@@ -306,7 +309,7 @@ mod tests {
     fn reports_the_error_that_ended_the_demo() {
         let broken = vec!["green-1 ended by itself".to_owned()];
         let (summary, failures) = Findings { broken, ..Findings::default() }.judge(27);
-        assert_eq!(summary.failed[0], "the story goes to its end");
+        assert_eq!(summary.failed[0], "the demo runs to its end");
         assert!(failures[0].to_string().contains("green-1"));
     }
 

@@ -42,7 +42,7 @@ pub struct Options {
 /// If it cannot even begin, or its outcome cannot be read.
 pub fn run(options: Options) -> Result<ExitCode> {
     let binaries = std::env::current_exe()?;
-    let binaries = binaries.parent().context("this program lies in no folder")?.to_owned();
+    let binaries = binaries.parent().context("cannot find the folder of this program")?.to_owned();
     let parent = options.work.unwrap_or_else(|| binaries.join("../demo"));
     let deploy = options.deploy.canonicalize().unwrap_or(options.deploy);
     let programs = Programs { binaries, deploy, python: options.python };

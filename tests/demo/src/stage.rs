@@ -53,12 +53,12 @@ pub struct Plan {
 /// Everything that the story acts on.
 #[derive(Debug)]
 pub struct Stage {
-    /// The processes. First, because fields are dropped in order: no process writes to the work folder
-    /// any more when it is removed.
+    /// The processes. First, because fields are dropped in order: no process writes to the work
+    /// folder any more when it is removed.
     pub fleet: Fleet,
     /// The coordinators' API.
     pub admin: Admin,
-    /// What the workers tell.
+    /// The contents of the workers' journals.
     pub live: Live,
     /// The growing sources.
     pub sources: Sources,
@@ -175,7 +175,7 @@ impl Stage {
                 return Ok(());
             }
             if Instant::now() > deadline {
-                bail!("{what} did not come within {WAIT_MAX:?}: {}", self.state());
+                bail!("timed out after {WAIT_MAX:?} waiting for {what}: {}", self.state());
             }
             std::thread::sleep(TICK);
         }

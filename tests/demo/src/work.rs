@@ -146,8 +146,8 @@ impl Work {
         Ok(Evidence::new(Journals::new(self.path("journal")).read()?))
     }
 
-    /// Compares all sources with the sink, and lists the writes. Where the end came `early`, what
-    /// nobody has come to copy yet is left out.
+    /// Compares all sources with the sink, and lists the writes. If the demo ended `early`, records
+    /// that no worker has started to copy are left out.
     ///
     /// # Errors
     /// If a file cannot be read.

@@ -72,8 +72,8 @@ impl HollowNode {
         &self.name
     }
 
-    /// Cuts the node off: no heartbeat, no pod status. Their processes keep running, and nobody
-    /// ends them but the test.
+    /// Cuts the node off: no heartbeat, no pod status. Their processes keep running, and only
+    /// the test ends them.
     pub fn fall_silent(&self) {
         self.heart.abort();
         self.pods.abort();

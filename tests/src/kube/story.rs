@@ -1,4 +1,4 @@
-//! The story that a test tells and a benchmark times: long jobs fill the budget, and at the same
+//! The scenario of a test and of a benchmark: long jobs fill the budget, and at the same
 //! moment come a new image, half the budget, the drain of a node, and the death of the leader where
 //! there is one.
 

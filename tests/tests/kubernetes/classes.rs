@@ -80,13 +80,13 @@ async fn a_class_scales_to_its_load_or_to_the_replicas_that_a_user_sets() {
     // The second finds no room, and gets a worker; the third fits beside the first.
     stage.apply(&(pipeline("first", 10) + &pipeline("second", 10) + &pipeline("third", 4)));
     wait_for_workers(&stage, 2, "24");
-    let told = stage.kubectl(&[
+    let events = stage.kubectl(&[
         "get",
         "events",
         "--field-selector=reason=ScaledOut",
         "--output=jsonpath={.items[*].message}{.items[*].note}",
     ]);
-    assert!(told.contains("capacity 15, target 100%: "), "{told}");
+    assert!(events.contains("capacity 15, target 100%: "), "{events}");
 
     stage.kubectl(&["scale", "wcl", "green", "--replicas=3"]);
     wait_for_workers(&stage, 3, "24");

@@ -77,8 +77,8 @@ impl Election {
             let others = self.replicas.running.iter().enumerate().filter(|(at, _)| *at != leader);
             let redirect = |(_, it): (usize, &Operator)| {
                 let log = it.process.log();
-                let mut told = log.lines().filter(|line| line.contains("another replica leads"));
-                told.next_back().is_some_and(|line| line.contains(&address))
+                let mut lines = log.lines().filter(|line| line.contains("another replica leads"));
+                lines.next_back().is_some_and(|line| line.contains(&address))
             };
             others.into_iter().all(redirect).then_some((leader, lease))
         })

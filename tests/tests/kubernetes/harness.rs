@@ -65,7 +65,7 @@ async fn a_deployment_runs_on_a_simulated_node_and_pods_end_after_their_processe
     let Some(cluster) = Cluster::shared() else { return };
     let access = cluster.access();
     let namespace = cluster.namespace("played");
-    let (events, mut told) = mpsc::unbounded_channel();
+    let (events, mut node_events) = mpsc::unbounded_channel();
     let runner = Arc::new(Told { events, may_end: tokio::sync::Semaphore::new(0) });
     let node = HollowNode::join(access.client().await, &namespace, runner.clone()).await;
     apply(access, &namespace, &deployment(node.name()));
@@ -73,7 +73,7 @@ async fn a_deployment_runs_on_a_simulated_node_and_pods_end_after_their_processe
     let wait = ["wait", "--for=condition=Available", "deployment/three", "--timeout=120s"];
     access.kubectl(&[&within[..], &wait].concat());
     for _ in 0..3 {
-        let (what, pod) = told.recv().await.expect("the node plays");
+        let (what, pod) = node_events.recv().await.expect("the node plays");
         assert_eq!((what, pod.labels["app"].as_str()), ("start", "three"));
         assert_eq!(
             (pod.namespace.as_str(), pod.service_account.as_str()),
@@ -83,7 +83,7 @@ async fn a_deployment_runs_on_a_simulated_node_and_pods_end_after_their_processe
 
     access.kubectl(&[&within[..], &["scale", "deployment/three", "--replicas=0"]].concat());
     for _ in 0..3 {
-        assert_eq!(told.recv().await.expect("the node plays").0, "stop");
+        assert_eq!(node_events.recv().await.expect("the node plays").0, "stop");
     }
     let pods = || access.kubectl(&[&within[..], &["get", "pods", "--output=name"]].concat());
     assert_eq!(pods().lines().count(), 3, "no pod is gone before its processes are");
@@ -98,16 +98,16 @@ async fn a_pod_that_outlives_its_grace_period_is_killed() {
     let Some(cluster) = Cluster::shared() else { return };
     let access = cluster.access();
     let namespace = cluster.namespace("killed");
-    let (events, mut told) = mpsc::unbounded_channel();
+    let (events, mut node_events) = mpsc::unbounded_channel();
     let runner = Arc::new(Told { events, may_end: tokio::sync::Semaphore::new(0) });
     let node = HollowNode::join(access.client().await, &namespace, runner).await;
     apply(access, &namespace, &deployment(node.name()));
-    let (_, pod) = told.recv().await.expect("the node plays");
+    let (_, pod) = node_events.recv().await.expect("the node plays");
     let delete = ["delete", "pod", &pod.name, "--grace-period=1", "--wait=false"];
     access.kubectl(&[&["--namespace", &namespace][..], &delete].concat());
     let mut seen = Vec::new();
     while seen.last() != Some(&"kill") {
-        let (what, other) = told.recv().await.expect("the node plays");
+        let (what, other) = node_events.recv().await.expect("the node plays");
         if other.uid == pod.uid {
             seen.push(what);
         }

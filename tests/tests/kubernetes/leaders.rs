@@ -13,7 +13,7 @@ const POLL: Duration = Duration::from_millis(100);
 
 const STREAMS: u32 = 6;
 
-/// Who owns each stream, as the workers are told.
+/// The owner of each stream, by the workers' leases.
 fn owners(leases: &BTreeMap<String, Lease>) -> BTreeMap<&str, Vec<&str>> {
     let mut owners: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (worker, lease) in leases {
@@ -68,8 +68,8 @@ async fn a_leader_that_resumes_after_its_term_changes_nothing() {
         (all && owned_once(&leases)).then_some(leases)
     });
     let workers: Vec<_> = granted.keys().cloned().collect();
-    // A fixed wait: the stopped process shows nothing to poll, and its term has to end by time. This
-    // is longer than `--leadership`.
+    // A fixed wait: the stopped process shows nothing to poll, and its term has to end by time.
+    // This is longer than `--leadership`.
     tokio::time::sleep(Duration::from_secs(9)).await;
 
     stopped.signal(Signal::CONT);

@@ -63,9 +63,9 @@ async fn a_scale_in_ends_no_job_and_reduces_replicas_last() {
     stage.wait_for("1 worker", "wc", "builds", |it| connected(it, 1));
     stage.apply(&manifest(&stage, 4));
     stage.wait_for("2 workers", "wc", "builds", |it| connected(it, 2));
-    let told = reasons(&stage);
+    let reported = reasons(&stage);
     for reason in ["ScaleInStarted", "DrainStarted", "DrainCompleted", "ScaleInCompleted"] {
-        assert!(told.split_whitespace().any(|it| it == reason), "no {reason} in: {told}");
+        assert!(reported.split_whitespace().any(|it| it == reason), "no {reason} in: {reported}");
     }
     stage.kubectl(&["delete", "wc", "builds", "--wait=false"]);
     eventually("the end of all pods", || stage.pods().is_empty().then_some(()));

@@ -1,5 +1,5 @@
 //! The API server is away for two minutes while jobs run and streams flow: no job stops, no stream
-//! moves, work continues, and afterwards everything is told.
+//! moves, work continues, and the status is current afterwards.
 
 use std::time::{Duration, Instant};
 

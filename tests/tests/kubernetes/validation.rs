@@ -53,8 +53,8 @@ impl Office {
         // The leader writes whom to trust; the API server takes a moment to know its configuration.
         let circle = pipeline("circle", 1, json!({ "a": { "class": "none", "next": ["a"] } }));
         eventually("a webhook that is asked", || {
-            let told = self.apply(&["--dry-run=server"], &circle).err()?;
-            told.contains("is the node itself").then_some(())
+            let message = self.apply(&["--dry-run=server"], &circle).err()?;
+            message.contains("is the node itself").then_some(())
         });
     }
 
@@ -66,8 +66,8 @@ impl Office {
         let pipe = child.stdin.take().expect("a pipe");
         serde_json::to_writer(pipe, object).expect("kubectl reads");
         let output = child.wait_with_output().expect("it ends");
-        let told = String::from_utf8_lossy(&output.stderr).into_owned();
-        if output.status.success() { Ok(told) } else { Err(told) }
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        if output.status.success() { Ok(message) } else { Err(message) }
     }
 
     /// Asserts that this is taken, and that nothing is to be said of it.
@@ -77,10 +77,10 @@ impl Office {
 
     /// Asserts that this is refused with these words.
     fn refuse(&self, object: &Value, words: &[&str]) {
-        let told = self.apply(&[], object).expect_err("it is wrong");
-        assert!(told.contains("validator.leasehold.dev"), "{told}");
+        let message = self.apply(&[], object).expect_err("it is wrong");
+        assert!(message.contains("validator.leasehold.dev"), "{message}");
         for words in words {
-            assert!(told.contains(words), "no {words:?} in {told}");
+            assert!(message.contains(words), "no {words:?} in {message}");
         }
     }
 
@@ -150,8 +150,11 @@ fn invalid_objects_are_refused_at_admission() {
     office.refuse(&jobs, &["\"builds\" is a WorkerCluster"]);
 
     let early = pipeline("early", 1, json!({ "a": { "class": "later" } }));
-    let told = office.apply(&[], &early).expect("it may wait");
-    assert!(told.contains("Warning") && told.contains("no WorkerClass \"later\" yet"), "{told}");
+    let message = office.apply(&[], &early).expect("it may wait");
+    assert!(
+        message.contains("Warning") && message.contains("no WorkerClass \"later\" yet"),
+        "{message}"
+    );
 }
 
 #[test]
@@ -161,11 +164,11 @@ fn a_class_in_use_cannot_be_deleted_before_its_pipelines_or_namespace() {
     for name in ["first", "second"] {
         office.take(&pipeline(name, 10, json!({ "a": blue(&[]) })));
     }
-    let told = office.delete("workerclass/blue").expect_err("it is in use");
-    assert!(told.contains("2 pipelines name it (first, second)"), "{told}");
+    let message = office.delete("workerclass/blue").expect_err("it is in use");
+    assert!(message.contains("2 pipelines name it (first, second)"), "{message}");
     office.delete("pipeline/first").expect("the webhook is not called");
-    let told = office.delete("workerclass/blue").expect_err("it is in use");
-    assert!(told.contains("1 pipeline names it (second)"), "{told}");
+    let message = office.delete("workerclass/blue").expect_err("it is in use");
+    assert!(message.contains("1 pipeline names it (second)"), "{message}");
     office.delete("pipeline/second").expect("the webhook is not called");
     office.delete("workerclass/blue").expect("what went a moment ago counts");
 
@@ -187,13 +190,13 @@ fn only_spec_changes_need_the_validating_webhook() {
     };
     patched(patch).expect("the webhook is not called for metadata");
     it["spec"]["documentsPerSecond"] = json!(11);
-    let told = office.apply(&[], &it).expect_err("no server answers");
-    assert!(told.contains("validator.leasehold.dev"), "{told}");
+    let message = office.apply(&[], &it).expect_err("no server answers");
+    assert!(message.contains("validator.leasehold.dev"), "{message}");
     let delete = ["--namespace", &office.namespace, "delete", "pipeline/first", "--wait=false"];
     office.access.kubectl(&delete);
     patched(r#"{"metadata":{"finalizers":[]}}"#)
         .expect("the webhook is not called for a deleted object");
     let get = ["--namespace", &office.namespace, "get", "pipeline/first"];
-    let told = office.access.try_kubectl(&get).expect_err("it is gone");
-    assert!(told.contains("NotFound"), "{told}");
+    let message = office.access.try_kubectl(&get).expect_err("it is gone");
+    assert!(message.contains("NotFound"), "{message}");
 }

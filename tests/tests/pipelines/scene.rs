@@ -192,7 +192,7 @@ impl Scene {
         pipeline.is_some_and(|it| it.phase() == api::PipelinePhase::Ready)
     }
 
-    /// Waits until a pipeline is Ready, and that was told.
+    /// Waits until a pipeline is reported as Ready.
     pub(crate) fn is_ready(&self, name: &str) {
         eventually("a pipeline that is Ready", || {
             let told = self.told();
@@ -210,7 +210,7 @@ impl Scene {
     /// Waits until a pipeline or `PIPELINE/NODE` was reported in exactly these states, in order,
     /// from the mark on; one that follows itself counts once. Notices come over a connection of
     /// their own, so they may be behind what a query answers.
-    pub(crate) fn tells(&self, mark: usize, concerned: &str, expected: &[&str]) {
+    pub(crate) fn await_states(&self, mark: usize, concerned: &str, expected: &[&str]) {
         let what = format!("{concerned} to be reported in {} states", expected.len());
         let phases = eventually(&what, || {
             let phases = self.phases_since(mark, concerned);

@@ -188,12 +188,12 @@ impl Service {
         self.restart_at = None;
         let Some(mut main) = self.main.take() else { return true };
         let main_id = main.id();
-        let told = match self.setting("KillMode") {
+        let signalled = match self.setting("KillMode") {
             "mixed" => vec![main_id],
             "control-group" => self.processes(),
             other => panic!("KillMode={other}"),
         };
-        told.into_iter().for_each(|id| signal(id, Signal::TERM));
+        signalled.into_iter().for_each(|id| signal(id, Signal::TERM));
         let deadline = Instant::now() + span(self.setting("TimeoutStopSec")).min(HANG);
         let status = loop {
             if let Some(status) = main.try_wait().expect("its state") {

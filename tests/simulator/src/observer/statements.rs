@@ -72,8 +72,9 @@ impl Checks<'_> {
         let said = &self.observer.statements;
         let size = node.size_in_effect(now);
         let pool = memory.pool.and_then(|(token, ..)| {
-            let told = *said.sizes.get(&(pod, token))?;
-            (size > told).then(|| format!("pool {token} of {size}, reported as {told}"))
+            let reported_size = *said.sizes.get(&(pod, token))?;
+            (size > reported_size)
+                .then(|| format!("pool {token} of {size}, reported as {reported_size}"))
         });
         let ended = said.ended.get(&pod);
         let stream = ended.and_then(|ended| {

@@ -51,7 +51,7 @@ pub(super) fn is_documented(found: &Found) {
     let document = toolbox::root().join("docs/CLI.md");
     let document = std::fs::read_to_string(document).expect("the document");
     for id in found.that("ok").into_iter().chain(found.that("skip")) {
-        assert!(document.contains(&format!("`{id}`")), "docs/CLI.md does not tell of {id}");
+        assert!(document.contains(&format!("`{id}`")), "docs/CLI.md does not document {id}");
     }
 }
 

@@ -231,7 +231,7 @@ impl<'a> Scene<'a> {
         });
     }
 
-    /// No Service leads to what is no pod: the API server is told the address itself.
+    /// The coordinator is not a pod, so no Service selects it: the API server gets its address.
     fn until_asked(&self) {
         let url = format!("https://{}/inject", self.coordinator.webhook);
         self.point(&json!({ "url": url, "service": null }));

@@ -69,7 +69,7 @@ fn with_an_old_sidecar(scene: &Scene<'_>) {
     let says = &["deployment/others", "leasehold/agent:0.9.0", "leasehold/agent:0.1.0"];
     let far = Fault { line: "sidecar-versions", result: "fail", says };
     far.comes_and_goes(scene.access);
-    // A neighbour is understood, and only told.
+    // A neighbouring version is compatible, and gets a note only.
     scene.apply(&with_sidecar("leasehold/agent:0.0.9"));
     let says = &["deployment/others", "leasehold/agent:0.0.9"];
     let near = Fault { line: "sidecar-versions", result: "warn", says };

@@ -52,9 +52,9 @@ fn manual_webhook_changes_are_reverted_and_no_labelled_pod_is_missed() {
 
     // No webhook answers: labelled pods wait, and no other pods.
     ward.replicas.running.clear();
-    let (stored, told) = ward.try_create(&[], &opted_in("waits", json!({})));
+    let (stored, message) = ward.try_create(&[], &opted_in("waits", json!({})));
     assert_eq!(stored, None);
-    assert!(told.contains("injector.leasehold.dev") && told.contains("refused"), "{told}");
+    assert!(message.contains("injector.leasehold.dev") && message.contains("refused"), "{message}");
     ward.create(&super::pod("plain", json!({}), json!({})));
 
     // Another replica answers, and what it makes of the pod is the same.
