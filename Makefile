@@ -7,15 +7,15 @@ SHELL := bash
 MAKEFLAGS += --no-print-directory
 .NOTPARALLEL:
 
-# Where CI says so, a stale Cargo.lock is an error.
+# In CI a stale Cargo.lock is an error.
 CARGO_FLAGS ?= $(if $(CI),--locked)
 export CARGO_FLAGS
 KEEP ?=
-# Only these of the tools, for `make tools`; all where it is empty.
+# The tools that `make tools` installs; all if empty.
 TOOLS ?=
 PROFILE ?= release
 SEEDS ?= 20000
-# Of the faults of `make chaos`; bash has a variable of its own by this name.
+# How long `make chaos` injects faults. Only a SECONDS of the command line counts: bash sets its own.
 CHAOS_SECONDS := $(if $(filter command%,$(origin SECONDS)),$(SECONDS),600)
 # The agent in its image is built for size (Cargo.toml says how).
 AGENT_PROFILE := $(if $(filter release,$(PROFILE)),agent,$(PROFILE))
@@ -28,7 +28,7 @@ DEMO := --no-default-features -p leasehold-coordinator -p leasehold-agent -p lea
 say = @printf '\n==> %s\n' "$(1)"
 
 .PHONY: help
-help: ## What there is to make. `make help`
+help: ## Lists the targets. `make help`
 	@echo "make TARGET, where TARGET is one of"
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { \
 	    text = $$2; example = text; sub(/ *`.*/, "", text); sub(/^[^`]*/, "", example); \
@@ -51,13 +51,13 @@ simulate: ## Many seeds of the simulator. `make simulate SEEDS=100000`
 	@cargo run $(CARGO_FLAGS) --release -p leasehold-simulator -- --seeds $(SEEDS)
 
 .PHONY: chaos
-chaos: binaries ## Real processes under faults, ten minutes. `make chaos`, `make chaos SECONDS=60`, or again `SEED=7`
+chaos: binaries ## Real processes under faults, ten minutes. `make chaos`, `make chaos SECONDS=60`, or a given seed: `make chaos SEED=7`
 	@cargo build $(CARGO_FLAGS) -p tests --bin chaos --bin job_worker
 	@cargo run --quiet $(CARGO_FLAGS) -p tests --bin chaos -- --seconds $(CHAOS_SECONDS) \
 	    $(if $(SEED),--seed $(SEED))
 
 .PHONY: model
-model: ## Every state of small worlds, explored to the end; some ten minutes. `make model`
+model: ## Explores every state of small worlds; about ten minutes. `make model`
 	$(call say,building the model)
 	@tests/tools/with-faults cargo build $(CARGO_FLAGS) --release -p leasehold-model
 	$(call say,exploring every scope)
@@ -87,7 +87,7 @@ lint: fresh-notes tools ## Formatting, clippy, the protos' rules, dependencies, 
 	$(call say,Python)
 	@git ls-files -z -- '*.py' | xargs -0 -r python3 tests/tools/check_syntax.py
 
-# What the image's agent costs is asked for by name.
+# Only `make bench BENCH=agent` measures the agent as it is built for the image.
 IMAGE_AGENT := $(and $(filter agent,$(BENCH)),$(filter release,$(PROFILE)))
 
 .PHONY: bench
@@ -108,7 +108,7 @@ generate: ## Code from the protos and deploy/crds from the types, after a change
 	    { print > file }'
 
 .PHONY: contract
-contract: tools ## At a release: what later protos may not break. `make contract`
+contract: tools ## At a release: writes the contract that later protos must keep. `make contract`
 	$(call say,writing tests/tools/contract.binpb)
 	@$(BUF) build --exclude-source-info -o tests/tools/contract.binpb
 

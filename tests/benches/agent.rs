@@ -72,7 +72,9 @@ impl Options {
                 "--seconds" => {
                     let text = value()?;
                     let number = text.parse().ok().filter(|number| *number > 0);
-                    seconds = number.ok_or_else(|| format!("{text:?} is no number of seconds"))?;
+                    seconds = number.ok_or_else(|| {
+                        format!("invalid duration {text:?}: expected a number of seconds")
+                    })?;
                 }
                 other => return Err(format!("unknown option {other:?}")),
             }

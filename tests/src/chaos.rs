@@ -42,7 +42,7 @@ pub fn confined(program: &Path) -> Command {
     command
 }
 
-/// Why there can be no run here; none where there can.
+/// Why there can be no run here, or `None` if there can.
 #[must_use]
 pub fn refusal() -> Option<String> {
     if !rustix::process::geteuid().is_root() {

@@ -14,7 +14,7 @@ const WITHIN: Duration = Duration::from_secs(3_600);
 /// Calls `path` (with its query), and returns the status and the body of the answer.
 ///
 /// # Errors
-/// Where nobody answers, or not in HTTP.
+/// If there is no answer or it is not HTTP.
 pub async fn call(
     address: SocketAddr,
     method: &str,

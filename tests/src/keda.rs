@@ -97,7 +97,7 @@ impl Keda {
     /// The answers so far.
     ///
     /// # Panics
-    /// Where any answer was wrong.
+    /// If any answer was wrong.
     #[must_use]
     pub fn heard(&self) -> Heard {
         let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -252,7 +252,7 @@ impl Asker {
             }
             Ok((answer, right)) => heard.wrong.push(format!("{call}: {answer} is not {right}")),
             Err(status) => match status.code() {
-                // Transports tell of broken connections by several codes.
+                // Transports report broken connections with several codes.
                 Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled | Code::Unknown => {
                     heard.refused += 1;
                     heard.newest_refusal = status.message().to_owned();

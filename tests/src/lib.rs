@@ -10,3 +10,4 @@ pub mod process;
 pub mod reader;
 pub mod readme;
 pub mod toolbox;
+pub mod tracked_files;

@@ -37,7 +37,7 @@ impl Modules {
     /// Reads the crate whose root is `root` (`src/lib.rs` or `src/main.rs`).
     ///
     /// # Panics
-    /// Where a file cannot be read or is no Rust.
+    /// If a file cannot be read or parsed.
     #[must_use]
     pub fn read(root: &Path) -> Self {
         let mut modules = Self::default();
@@ -183,7 +183,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// The absolute path of what is named here; none where it is of another crate, or local.
+    /// The absolute path of what is named here, or `None` if it is of another crate, or local.
     fn absolute(&self, path: &[String]) -> Option<Name> {
         let first = path.first()?.as_str();
         let supers = path.iter().take_while(|word| *word == "super").count();

@@ -15,22 +15,22 @@ use crate::toolbox;
 /// A hang shows as a failure after this time. No test asserts how long something took.
 pub const HANG: Duration = Duration::from_secs(180);
 
-/// Whether the process that started this one has given it up.
+/// Whether this process was interrupted.
 static GIVEN_UP: AtomicBool = AtomicBool::new(false);
 
-/// Notes that this process is given up. Ctrl-C ends its children, too, so what they do from now on
-/// is no failure that anybody wants to read of.
+/// Notes that this process was interrupted. Ctrl-C ends its children, too, so their failures from
+/// now on are not reported.
 pub fn give_up() {
     GIVEN_UP.store(true, Ordering::Relaxed);
 }
 
-/// Whether this process is given up.
+/// Whether this process was interrupted.
 #[must_use]
 pub fn is_given_up() -> bool {
     GIVEN_UP.load(Ordering::Relaxed)
 }
 
-/// Between two asks.
+/// The interval between two polls.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// A child process with its log.
@@ -44,7 +44,7 @@ impl Process {
     /// Starts `command` with both outputs going to the file `log`.
     ///
     /// # Panics
-    /// Where it cannot be started.
+    /// If it cannot be started.
     #[must_use]
     pub fn start(command: &mut Command, log: &Path) -> Self {
         let file = File::create(log).expect("the log is created");
@@ -73,7 +73,7 @@ impl Process {
     /// Sends it a signal.
     ///
     /// # Panics
-    /// Where it has ended.
+    /// If it has ended.
     pub fn signal(&self, signal: rustix::process::Signal) {
         let id = i32::try_from(self.id()).ok().and_then(rustix::process::Pid::from_raw);
         let id = id.expect("a process id");
@@ -106,7 +106,7 @@ impl Process {
                 return status;
             }
             assert!(begun.elapsed() < HANG, "process {} does not end:\n{}", self.id(), self.log());
-            std::thread::sleep(Duration::from_millis(10));
+            std::thread::sleep(LOOK);
         }
     }
 }
@@ -136,7 +136,7 @@ impl Coordinator {
     /// Starts one on these manifests: file name and text.
     ///
     /// # Panics
-    /// Where it cannot be started.
+    /// If it cannot be started.
     #[must_use]
     pub fn start(manifests: &[(&str, &str)]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
@@ -153,7 +153,7 @@ impl Coordinator {
     /// Starts a second replica on the same folders.
     ///
     /// # Panics
-    /// Where it cannot be started.
+    /// If it cannot be started.
     #[must_use]
     pub fn standby(&self) -> Replica {
         Replica::start(self.folder(), "standby")
@@ -168,7 +168,7 @@ impl Coordinator {
     /// Starts an agent that dials this coordinator, with `more` at the end of its command line.
     ///
     /// # Panics
-    /// Where it cannot be started.
+    /// If it cannot be started.
     #[must_use]
     pub fn agent(&self, cluster: &str, worker: &str, more: &[&str]) -> Agent {
         let api = free_address();
@@ -209,7 +209,7 @@ impl Replica {
     /// more flags.
     ///
     /// # Panics
-    /// Where it cannot be started.
+    /// If it cannot be started.
     #[must_use]
     pub fn start_at(
         folder: &Path,
@@ -236,7 +236,7 @@ pub struct Agent {
     pub api: SocketAddr,
 }
 
-/// One HTTP GET: the status and the body; none where nobody answers.
+/// One HTTP GET: the status and the body, or `None` if there is no answer.
 #[must_use]
 pub fn get(address: SocketAddr, path: &str) -> Option<(u16, String)> {
     let mut stream = TcpStream::connect(address).ok()?;
@@ -250,50 +250,50 @@ pub fn get(address: SocketAddr, path: &str) -> Option<(u16, String)> {
     Some((status, body.to_owned()))
 }
 
-/// An address on loopback that nobody listens on.
+/// A free address on loopback.
 ///
 /// # Panics
-/// Where the system has none left.
+/// If the system has none left.
 #[must_use]
 pub fn free_address() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     listener.local_addr().expect("its address")
 }
 
-/// Asks until there is an answer.
+/// Polls `ask` until it returns a value.
 ///
 /// # Panics
-/// After [`HANG`], with `what` was waited for.
+/// After [`HANG`], with `what`.
 pub fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
-    until_ok(what, || ask().ok_or("there is no answer"))
+    until_ok(what, || ask().ok_or("no answer"))
 }
 
-/// Asks until it goes well.
+/// Polls `ask` until it succeeds.
 ///
 /// # Panics
-/// After [`HANG`], with `what` was waited for and what was last said against it.
+/// After [`HANG`], with `what` and the last error.
 pub fn until_ok<T, E: Display>(what: &str, mut ask: impl FnMut() -> Result<T, E>) -> T {
     let begun = Instant::now();
     loop {
         match ask() {
             Ok(answer) => return answer,
-            Err(why) => assert!(begun.elapsed() < HANG, "waited in vain for {what}: {why}"),
+            Err(why) => assert!(begun.elapsed() < HANG, "timed out waiting for {what}: {why}"),
         }
         std::thread::sleep(LOOK);
     }
 }
 
-/// The same for a task that can be given up between two asks.
+/// [`eventually`] for a task, which can be cancelled between two polls.
 ///
 /// # Panics
-/// After [`HANG`], with `what` was waited for.
+/// After [`HANG`], with `what`.
 pub async fn soon<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let begun = Instant::now();
     loop {
         if let Some(answer) = ask() {
             return answer;
         }
-        assert!(begun.elapsed() < HANG, "waited in vain for {what}");
+        assert!(begun.elapsed() < HANG, "timed out waiting for {what}");
         tokio::time::sleep(LOOK).await;
     }
 }

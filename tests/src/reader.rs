@@ -1,5 +1,5 @@
 //! A reader who types what a document says, as it stands, on a machine of their own: a network and
-//! a `/tmp` that nobody else has, so that the ports and folders are the document's, too.
+//! a private `/tmp`, so that the ports and folders are the document's, too.
 
 use std::path::Path;
 use std::process::Command;
@@ -27,7 +27,7 @@ impl Reader {
     /// None where a tool is missing or the kernel forbids it, which is noted.
     ///
     /// # Panics
-    /// Where there is no temporary folder.
+    /// If there is no temporary folder.
     #[must_use]
     pub fn new(what: &str) -> Option<Self> {
         toolbox::tool(Tool::Grpcurl)?;
@@ -76,7 +76,7 @@ impl Reader {
     /// Does all of it. The folder is what was `/tmp`; the text is what the terminals showed.
     ///
     /// # Panics
-    /// Where a command fails, or hangs.
+    /// If a command fails, or hangs.
     #[must_use]
     pub fn run(mut self) -> (tempfile::TempDir, String) {
         let file = self.folder.path().join("script");

@@ -23,7 +23,7 @@ const INDENTS: [usize; 2] = [4, 7];
 /// The part between a heading and the next one.
 ///
 /// # Panics
-/// Where there is no such heading.
+/// If there is no such heading.
 #[must_use]
 pub fn section<'a>(document: &'a str, heading: &str) -> &'a str {
     let found = document.split_once(&format!("\n## {heading}\n"));
@@ -41,7 +41,7 @@ pub fn headings(document: &str) -> Vec<&str> {
 /// comment names it; an indented line is a command, which a backslash at its end continues.
 ///
 /// # Panics
-/// Where a file has no name.
+/// If a file has no name.
 #[must_use]
 pub fn steps(text: &str) -> Vec<Step> {
     let mut steps = Vec::new();
@@ -109,7 +109,7 @@ Type `make it` and:
 ";
 
     #[test]
-    fn what_is_typed_and_saved_is_copied_as_it_stands() {
+    fn copies_commands_and_files_without_changes() {
         let file = Step::Save {
             file: "file.sh".to_owned(),
             text: "# file.sh: what it is\n  indented\n".to_owned(),

@@ -1,5 +1,5 @@
-//! What tests of processes need from outside: the built binaries and the pinned tools. What is
-//! missing is a failure or is noted, and never passed over in silence.
+//! What tests of processes need from outside: the built binaries and the pinned tools. If one is
+//! missing, the test fails or is listed as left out.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -36,7 +36,7 @@ pub fn root() -> &'static Path {
 /// [`BINARIES_VARIABLE`] names, or else in the target folder that this test was built into.
 ///
 /// # Panics
-/// Where it was not built, with the command that builds it.
+/// If it was not built, with the command that builds it.
 #[must_use]
 pub fn binary(name: &str) -> PathBuf {
     let folder = match std::env::var_os(BINARIES_VARIABLE) {
@@ -48,11 +48,11 @@ pub fn binary(name: &str) -> PathBuf {
     path
 }
 
-/// The tool's path; none where it is not installed, which is then noted for the end of
+/// The tool's path, or `None` if it is not installed, which is then noted for the end of
 /// `make test`.
 ///
 /// # Panics
-/// Where it is not installed and `CI=true`.
+/// If it is not installed and `CI=true`.
 #[must_use]
 pub fn tool(tool: Tool) -> Option<PathBuf> {
     let name = match tool {
@@ -70,7 +70,7 @@ pub fn tool(tool: Tool) -> Option<PathBuf> {
 /// Notes that a check was left out, for the end of `make test`.
 ///
 /// # Panics
-/// Where what is missing could be installed and `CI=true`.
+/// If what is missing could be installed and `CI=true`.
 pub fn leave_out(what: &str, why: &str, missing: Missing) {
     let kind = match missing {
         Missing::Installable => "installable",

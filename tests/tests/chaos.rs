@@ -8,7 +8,7 @@ use tests::toolbox::{self, Missing};
 const SECONDS: &str = "15";
 
 #[test]
-fn workers_journals_show_every_promise_kept_under_faults() {
+fn workers_journals_show_no_violation_under_faults() {
     if let Some(why) = tests::chaos::refusal() {
         return toolbox::leave_out("real processes under faults", &why, Missing::Forbidden);
     }

@@ -9,7 +9,7 @@ use tests::toolbox::{self, Tool};
 const CONTRACT: &str = "tests/tools/contract.binpb";
 const WORKER: &str = "proto/leasehold/worker/v1/worker.proto";
 
-/// Runs buf in `folder`; none where buf is not installed.
+/// Runs buf in `folder`, or `None` if buf is not installed.
 fn buf(folder: &Path, arguments: &[&str]) -> Option<Output> {
     let buf = toolbox::tool(Tool::Buf)?;
     Some(Command::new(buf).args(arguments).current_dir(folder).output().expect("buf starts"))
@@ -56,7 +56,7 @@ fn changed_protos(from: &str, to: &str) -> tempfile::TempDir {
 }
 
 #[test]
-fn the_protos_keep_the_rules_and_the_format() {
+fn the_protos_pass_buf_lint_and_format() {
     for arguments in [&["lint"][..], &["format", "--diff", "--exit-code"]] {
         let Some(output) = buf(toolbox::root(), arguments) else { return };
         assert!(output.status.success(), "buf {arguments:?}:\n{}", said(&output));
@@ -64,7 +64,7 @@ fn the_protos_keep_the_rules_and_the_format() {
 }
 
 #[test]
-fn the_protos_break_nothing_that_was_promised() {
+fn the_protos_are_compatible_with_the_released_contract() {
     let Some(output) = breaking(toolbox::root(), &toolbox::root().join(CONTRACT)) else { return };
     assert!(
         output.status.success(),
@@ -74,7 +74,7 @@ fn the_protos_break_nothing_that_was_promised() {
 }
 
 #[test]
-fn a_removed_field_a_changed_type_and_a_renumbered_value_are_seen() {
+fn detects_removed_fields_changed_types_and_renumbered_values() {
     for (from, to, complaint) in [
         ("  // The pool.\n  Pool pool = 2;\n", "", "Previously present field \"2\""),
         ("uint64 version = 1;", "uint32 version = 1;", "changed type"),
@@ -90,7 +90,7 @@ fn a_removed_field_a_changed_type_and_a_renumbered_value_are_seen() {
 }
 
 #[test]
-fn a_new_field_breaks_nothing() {
+fn accepts_a_new_field() {
     let copy = changed_protos(
         "  repeated Binding bindings = 8;\n",
         "  repeated Binding bindings = 8;\n  // New.\n  string more = 9;\n",
@@ -100,7 +100,7 @@ fn a_new_field_breaks_nothing() {
 }
 
 #[test]
-fn a_service_without_its_suffix_is_against_the_rules() {
+fn rejects_a_service_without_the_service_suffix() {
     let copy = changed_protos("service WorkerService {", "service Worker {");
     let Some(output) = buf(copy.path(), &["lint"]) else { return };
     assert!(!output.status.success());

@@ -1,4 +1,4 @@
-//! What the documents tell people to type works, and what they list is what there is.
+//! The commands in the documents work, and their lists are complete.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -70,7 +70,7 @@ fn flags_of(binary: &str, commands: &[&str]) -> BTreeSet<String> {
 }
 
 #[test]
-fn every_flag_is_documented_and_no_other() {
+fn documents_exactly_the_flags_that_exist() {
     let documented = flags(&read("docs/OPERATIONS.md"));
     let mut there = flags_of("leasehold-coordinator", &["run", "check", "operator"]);
     there.extend(flags_of("leasehold-agent", &["run", "drain", "leave"]));
@@ -106,7 +106,7 @@ fn every_metric_is_documented() {
 }
 
 #[test]
-fn every_link_in_a_document_leads_somewhere() {
+fn every_relative_link_points_to_a_file() {
     let mut waiting = vec![toolbox::root().join("README.md")];
     for folder in ["docs", "docs/adapters", "docs/adr"] {
         let entries = std::fs::read_dir(toolbox::root().join(folder)).expect("documents");
@@ -126,7 +126,7 @@ fn every_link_in_a_document_leads_somewhere() {
 }
 
 #[test]
-fn the_manifests_in_the_documents_are_good() {
+fn manifests_in_the_documents_are_valid() {
     for document in ["README.md", "docs/MANIFESTS.md", "docs/PIPELINES.md"] {
         let folder = tempfile::tempdir().expect("a temporary folder");
         for (index, block) in fenced(&read(document), "yaml").iter().enumerate() {
@@ -138,7 +138,7 @@ fn the_manifests_in_the_documents_are_good() {
 }
 
 #[test]
-fn the_manifests_to_try_are_good() {
+fn standalone_manifests_are_valid() {
     for folder in ["deploy/standalone/manifests", "deploy/standalone/pipelines"] {
         assert_good(&toolbox::root().join(folder), folder);
     }
@@ -157,7 +157,7 @@ fn workers_needed(manifests: &[(&str, &str)]) -> u32 {
 }
 
 #[test]
-fn the_examples_of_pipelines_say_how_many_workers_they_need() {
+fn pipeline_examples_state_the_number_of_workers_they_need() {
     let document = read("docs/PIPELINES.md");
     assert_eq!(workers_needed(&[("a.yaml", &fenced(&document, "yaml")[0])]), 5);
     assert!(document.contains("the example needs five workers"));
@@ -190,7 +190,7 @@ fn every_flag_of_the_command_line_is_documented() {
 }
 
 #[test]
-fn every_flag_of_a_sidecar_may_be_set_by_annotation_or_is_refused_by_name() {
+fn every_agent_flag_can_be_set_by_annotation_or_is_reserved() {
     let known: BTreeSet<String> = leasehold_injection::FLAGS
         .iter()
         .map(|flag| flag.name)
@@ -201,5 +201,8 @@ fn every_flag_of_a_sidecar_may_be_set_by_annotation_or_is_refused_by_name() {
     let unknown: Vec<_> = there.difference(&known).collect();
     assert!(unknown.is_empty(), "injection/src/flags.rs does not know {unknown:?}");
     let gone: Vec<_> = known.difference(&there).collect();
-    assert!(gone.is_empty(), "injection/src/flags.rs names {gone:?}, which the agent has not");
+    assert!(
+        gone.is_empty(),
+        "injection/src/flags.rs names {gone:?}, which the agent does not have"
+    );
 }

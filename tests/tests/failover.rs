@@ -10,6 +10,9 @@ use serde_json::Value;
 use tests::process::{Coordinator, Replica, eventually, free_address, get};
 use tests::toolbox;
 
+/// The interval between two polls.
+const POLL: Duration = Duration::from_millis(100);
+
 const MANIFESTS: &str = "\
 apiVersion: leasehold.dev/v1alpha1
 kind: WorkerCluster
@@ -25,7 +28,7 @@ spec:
 ";
 
 #[test]
-fn a_hung_leader_is_replaced_and_does_no_harm_when_it_wakes() {
+fn a_paused_leader_is_replaced_and_cannot_grant_after_it_resumes() {
     let first = Coordinator::start(&[("cars.yaml", MANIFESTS)]);
     eventually("the first leader", || leads(first.http, "1"));
     let second = first.standby();
@@ -52,7 +55,7 @@ fn a_hung_leader_is_replaced_and_does_no_harm_when_it_wakes() {
     assert_eq!(after.each_ref().map(streams), before, "streams and their tokens");
 
     first.process.signal(Signal::CONT);
-    eventually("the first to see that it leads no more", || {
+    eventually("the first to notice that it no longer leads", || {
         let (_, metrics) = get(first.http, "/metrics")?;
         metrics.lines().any(|line| line == "leasehold_leader 0").then_some(())
     });
@@ -65,7 +68,7 @@ fn a_hung_leader_is_replaced_and_does_no_harm_when_it_wakes() {
 }
 
 #[test]
-fn after_a_lost_state_folder_the_documented_command_brings_agents_back() {
+fn agents_reconnect_after_a_lost_state_folder_with_the_documented_command() {
     let mut first = Coordinator::start(&[("cars.yaml", MANIFESTS)]);
     eventually("the first leader", || leads(first.http, "1"));
     let addresses = [free_address(), free_address()];
@@ -103,7 +106,7 @@ fn after_a_lost_state_folder_the_documented_command_brings_agents_back() {
 }
 
 #[test]
-fn a_state_folder_that_is_deleted_under_two_coordinators_is_noticed_and_no_token_comes_twice() {
+fn coordinators_notice_a_deleted_state_folder_and_never_repeat_a_token() {
     let first = Coordinator::start(&[("cars.yaml", MANIFESTS)]);
     eventually("the first leader", || leads(first.http, "1"));
     let second = first.standby();
@@ -138,11 +141,11 @@ fn a_state_folder_that_is_deleted_under_two_coordinators_is_noticed_and_no_token
     while begun.elapsed() < Duration::from_secs(4) {
         for http in [first.http, second.http] {
             let (_, metrics) = get(http, "/metrics").expect("it answers");
-            assert!(metrics.contains("leasehold_leader 0"), "nobody leads");
+            assert!(metrics.contains("leasehold_leader 0"), "no replica leads");
         }
         let connected = lease(other.api).is_some_and(|lease| lease["connected"] == true);
         assert!(!connected, "{}", other.process.log());
-        std::thread::sleep(Duration::from_millis(100));
+        std::thread::sleep(POLL);
     }
     assert_eq!(grants(first.http), granted);
     assert_eq!(streams(&lease(agent.api).expect("it answers")), before, "its leases last");

@@ -100,7 +100,7 @@ fn journal(folder: &Path) -> String {
 }
 
 #[test]
-fn workers_that_read_their_pool_size_keep_the_cap_while_sizes_move() {
+fn workers_that_read_a_file_stay_within_the_budget_while_sizes_change() {
     let coordinator = Coordinator::start(&[("builds.yaml", &manifest(5))]);
     let folder = coordinator.folder();
     let mut pairs = vec![start(&coordinator, "w-0"), start(&coordinator, "w-1")];

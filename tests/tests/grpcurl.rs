@@ -127,7 +127,7 @@ fn coordinator_that_leads(path: &Path) -> Coordinator {
 }
 
 #[test]
-fn services_are_found_and_described_by_reflection() {
+fn reflection_lists_and_describes_services() {
     let Some(path) = toolbox::tool(Tool::Grpcurl) else { return };
     let coordinator = coordinator_that_leads(&path);
     let grpcurl = Grpcurl { path: &path, address: coordinator.grpc };
@@ -153,7 +153,7 @@ fn services_are_found_and_described_by_reflection() {
 }
 
 #[test]
-fn the_older_reflection_finds_the_services_too() {
+fn reflection_v1alpha_lists_services() {
     let Some(path) = toolbox::tool(Tool::Grpcurl) else { return };
     let coordinator = coordinator_that_leads(&path);
     let grpcurl = Grpcurl { path: &path, address: coordinator.grpc };
@@ -169,7 +169,7 @@ fn the_older_reflection_finds_the_services_too() {
 }
 
 #[test]
-fn the_admin_api_answers_what_people_ask() {
+fn the_admin_api_answers_status_and_explain_queries() {
     let Some(path) = toolbox::tool(Tool::Grpcurl) else { return };
     let coordinator = coordinator_that_leads(&path);
     let grpcurl = Grpcurl { path: &path, address: coordinator.grpc };
@@ -226,7 +226,7 @@ fn the_admin_api_answers_what_people_ask() {
 }
 
 #[test]
-fn a_call_that_cannot_be_is_refused_with_its_reason() {
+fn invalid_admin_calls_are_refused_with_a_reason() {
     let Some(path) = toolbox::tool(Tool::Grpcurl) else { return };
     let coordinator = coordinator_that_leads(&path);
     let grpcurl = Grpcurl { path: &path, address: coordinator.grpc };
@@ -236,8 +236,8 @@ fn a_call_that_cannot_be_is_refused_with_its_reason() {
 
     let lives = grpcurl.refused("DeclareWorkerGone", &worker);
     assert!(lives.contains("FailedPrecondition"), "{lives}");
-    let nobody = json!({"cluster": "builds", "worker": "worker-9"});
-    assert!(grpcurl.refused("GetWorker", &nobody).contains("NotFound"));
+    let unknown = json!({"cluster": "builds", "worker": "worker-9"});
+    assert!(grpcurl.refused("GetWorker", &unknown).contains("NotFound"));
     assert!(grpcurl.refused("GetCluster", &json!({"name": "none"})).contains("NotFound"));
     let stream = json!({"set": "cars", "stream": "cars:none"});
     assert!(grpcurl.refused("GetStream", &stream).contains("NotFound"));
@@ -246,7 +246,7 @@ fn a_call_that_cannot_be_is_refused_with_its_reason() {
 }
 
 #[test]
-fn a_drain_is_ordered_and_its_changes_are_watched() {
+fn a_watch_shows_the_changes_of_a_drain() {
     let Some(path) = toolbox::tool(Tool::Grpcurl) else { return };
     let coordinator = coordinator_that_leads(&path);
     let grpcurl = Grpcurl { path: &path, address: coordinator.grpc };
@@ -283,7 +283,7 @@ fn a_drain_is_ordered_and_its_changes_are_watched() {
 }
 
 #[test]
-fn an_agent_is_found_by_reflection_too() {
+fn reflection_lists_the_services_of_an_agent() {
     let Some(path) = toolbox::tool(Tool::Grpcurl) else { return };
     let coordinator = coordinator_that_leads(&path);
     let agent = coordinator.agent("builds", "worker-0", &[]);
@@ -319,7 +319,7 @@ spec: {documentsPerSecond: 10, workers: {first: {class: green}}}
 ";
 
 #[test]
-fn classes_and_pipelines_are_shown_and_explained() {
+fn the_admin_api_shows_and_explains_classes_and_pipelines() {
     let Some(path) = toolbox::tool(Tool::Grpcurl) else { return };
     let coordinator = coordinator_that_leads(&path);
     let wanted = coordinator.folder().join("manifests/pipelines.yaml");
@@ -398,7 +398,7 @@ fn classes_and_pipelines_are_shown_and_explained() {
 }
 
 #[test]
-fn autoscalers_calls_are_found_and_answered() {
+fn the_external_scaler_answers_calls() {
     let Some(path) = toolbox::tool(Tool::Grpcurl) else { return };
     let coordinator = coordinator_that_leads(&path);
     let wanted = coordinator.folder().join("manifests/pipelines.yaml");

@@ -1,12 +1,13 @@
-//! The rules of `docs/ARCHITECTURE.md` that a machine can check: who depends on whom, what the
-//! pure crates may name, and what no tracked file may hold.
+//! The rules of `docs/ARCHITECTURE.md` that a machine can check: which crates and modules depend on
+//! each other, and what the code of each crate may name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use tests::modules::Modules;
-use tests::toolbox::{self, Missing};
+use tests::toolbox;
+use tests::tracked_files::{code, crates_below, is_test_file, names, sources, text, tracked};
 
 /// The pure crates: package and folder.
 const PURE: [(&str, &str); 3] = [
@@ -15,8 +16,8 @@ const PURE: [(&str, &str); 3] = [
     ("leasehold-agent-core", "agent/core"),
 ];
 
-/// All that a pure crate may be built from, however indirectly: serialisation and derives, and the
-/// standard library's hash tables under another interface.
+/// The only crates that a pure crate may depend on, directly or indirectly: serialisation, derives
+/// and hash tables.
 const PURE_CLOSURE: [&str; 11] = [
     "hashbrown",
     "leasehold-types",
@@ -31,7 +32,7 @@ const PURE_CLOSURE: [&str; 11] = [
     "unicode-ident",
 ];
 
-/// What the text of a pure crate may not name outside its tests.
+/// Names that the code of a pure crate must not contain outside its tests.
 const IMPURE: [&str; 10] = [
     "Instant",
     "SystemTime",
@@ -45,10 +46,7 @@ const IMPURE: [&str; 10] = [
     "rand::",
 ];
 
-const FILE_LINES_MAX: usize = 600;
-const LINE_CHARS_MAX: usize = 100;
-
-/// The names of all packages that `package` is built from, itself left out.
+/// The names of all direct and indirect dependencies of `package`.
 fn closure(package: &str, kinds: &str) -> BTreeSet<String> {
     let output = Command::new(env!("CARGO"))
         .args(["tree", "--offline", "--prefix", "none", "--package", package, "--edges", kinds])
@@ -74,96 +72,8 @@ fn packages() -> Vec<String> {
     list.iter().map(|package| package["name"].as_str().expect("a name").to_owned()).collect()
 }
 
-/// Every file that git tracks, from the root; none outside a work tree.
-fn tracked() -> Vec<PathBuf> {
-    let output = Command::new("git").args(["ls-files", "-z"]).current_dir(toolbox::root()).output();
-    let Some(output) = output.ok().filter(|output| output.status.success()) else {
-        toolbox::leave_out("rules on tracked files", "no git work tree", Missing::Forbidden);
-        return Vec::new();
-    };
-    let text = String::from_utf8(output.stdout).expect("names in UTF-8");
-    let there = |path: &PathBuf| toolbox::root().join(path).is_file();
-    text.split('\0').filter(|name| !name.is_empty()).map(PathBuf::from).filter(there).collect()
-}
-
-/// The text of a tracked file; none where it is no text.
-fn text(path: &Path) -> Option<String> {
-    let bytes = std::fs::read(toolbox::root().join(path)).expect("a tracked file");
-    String::from_utf8(bytes).ok()
-}
-
-fn is_generated(path: &Path) -> bool {
-    path.starts_with("proto/src/gen")
-}
-
-fn has_extension(path: &Path, extensions: &[&str]) -> bool {
-    path.extension().and_then(|found| found.to_str()).is_some_and(|it| extensions.contains(&it))
-}
-
-/// The tracked Rust files below a folder that are part of the library or binary.
-fn sources(folder: &str) -> Vec<(PathBuf, String)> {
-    let in_source = |path: &PathBuf| path.starts_with(Path::new(folder).join("src"));
-    let mut all = Vec::new();
-    for path in tracked().into_iter().filter(in_source).filter(|it| has_extension(it, &["rs"])) {
-        let whole = text(&path).expect("Rust is UTF-8");
-        let shipped = without_tests(&whole);
-        all.push((path, shipped));
-    }
-    all
-}
-
-/// The text with its lines in their places, but empty where only tests have them: from
-/// `#[cfg(test)]` to the end of the item below it, which rustfmt indents as the attribute.
-fn without_tests(text: &str) -> String {
-    let mut shipped = String::new();
-    let mut skips: Option<usize> = None;
-    for line in text.lines() {
-        let indent = line.len() - line.trim_start().len();
-        if skips.is_none() && line.trim() == "#[cfg(test)]" {
-            skips = Some(indent);
-        } else if let Some(begun) = skips {
-            let is_end = indent == begun && (line.ends_with('}') || line.ends_with(';'));
-            skips = if is_end { None } else { Some(begun) };
-        } else {
-            shipped.push_str(line);
-        }
-        shipped.push('\n');
-    }
-    shipped
-}
-
-/// A file that only tests use, as its parent declares it under `#[cfg(test)]`.
-fn is_test_file(path: &Path) -> bool {
-    path.components().any(|part| part.as_os_str() == "tests" || part.as_os_str() == "tests.rs")
-}
-
-/// The files of all crates below a folder that are part of a library or binary.
-fn crates_below(folder: &str) -> Vec<(PathBuf, String)> {
-    let crates = tracked().into_iter().filter(|path| path.ends_with("Cargo.toml"));
-    let crates = crates.filter(|path| path.starts_with(folder));
-    let folders: Vec<PathBuf> =
-        crates.filter_map(|path| path.parent().map(Path::to_owned)).collect();
-    folders.iter().flat_map(|folder| sources(folder.to_str().expect("UTF-8"))).collect()
-}
-
-/// The lines of `text` that are no comments, with their numbers.
-fn code(text: &str) -> impl Iterator<Item = (usize, &str)> {
-    let numbered = text.lines().enumerate().map(|(index, line)| (index + 1, line));
-    numbered.filter(|(_, line)| !line.trim_start().starts_with("//"))
-}
-
-/// Whether `line` has `name` as a word of its own.
-fn names(line: &str, name: &str) -> bool {
-    line.match_indices(name).any(|(at, _)| {
-        let before = line[..at].chars().next_back();
-        let is_part = |c: char| c.is_alphanumeric() || c == '_';
-        let after = line[at + name.len()..].chars().next();
-        !before.is_some_and(is_part) && (name.ends_with(':') || !after.is_some_and(is_part))
-    })
-}
-
 #[test]
-fn these_rules_can_be_broken() {
+fn the_helpers_find_a_planted_violation() {
     assert!(names("let a = Instant::now();", "Instant"));
     assert!(names("use std::fs::File;", "std::fs"));
     assert!(!names("let instants = Instantly;", "Instant"));
@@ -174,12 +84,12 @@ fn these_rules_can_be_broken() {
 }
 
 #[test]
-fn pure_crates_are_built_from_no_io() {
+fn pure_crates_depend_on_no_io_crate() {
     for (package, _) in PURE {
         let allowed: BTreeSet<String> = PURE_CLOSURE.map(str::to_owned).into();
         let beyond: Vec<String> =
             closure(package, "normal,build").difference(&allowed).cloned().collect();
-        assert!(beyond.is_empty(), "{package} is built from {beyond:?}");
+        assert!(beyond.is_empty(), "{package} must not depend on {beyond:?}");
     }
 }
 
@@ -195,17 +105,25 @@ fn pure_crates_name_no_clock_and_no_io() {
             }
         }
     }
-    assert!(wrong.is_empty(), "pure crates take events and `now`:\n{}", wrong.join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "pure crates must not name clocks or IO; pass `now` and events instead:\n{}",
+        wrong.join("\n")
+    );
 }
 
 #[test]
-fn the_two_binaries_share_contracts_and_no_code() {
+fn coordinator_and_agent_do_not_depend_on_each_other() {
     let coordinator = closure("leasehold-coordinator", "normal,build");
     let agent = closure("leasehold-agent", "normal,build");
     assert!(!coordinator.iter().any(|name| name.starts_with("leasehold-agent")));
     assert!(!agent.iter().any(|name| name.starts_with("leasehold-coordinator")));
     let kubernetes = |name: &&String| name.starts_with("kube") || name.starts_with("k8s");
-    assert_eq!(agent.iter().find(kubernetes), None, "the agent has no client of Kubernetes");
+    assert_eq!(
+        agent.iter().find(kubernetes),
+        None,
+        "the agent must not depend on a Kubernetes client"
+    );
 }
 
 #[test]
@@ -218,7 +136,7 @@ fn nothing_depends_on_the_tests() {
     }
 }
 
-/// What a program with deliberate faults in it contains (`proto/types/src/mutation.rs`).
+/// The marker in a program that contains deliberate faults (`proto/types/src/mutation.rs`).
 const FAULTS: &[u8] = b"leasehold: deliberate faults built in";
 
 #[test]
@@ -247,7 +165,7 @@ fn programs_contain_no_deliberate_faults() {
     assert!(contains(&program), "{} has no deliberate faults", program.display());
 }
 
-/// Each package of the workspace with those that it is built from directly.
+/// Each package of the workspace with its direct dependencies in the workspace.
 fn arrows() -> BTreeMap<String, BTreeSet<String>> {
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--offline", "--no-deps", "--format-version", "1"])
@@ -267,7 +185,7 @@ fn arrows() -> BTreeMap<String, BTreeSet<String>> {
     arrows.collect()
 }
 
-/// The arrows that do not follow from others: what a picture needs.
+/// The dependencies that do not follow from others: the arrows that the diagram shows.
 fn reduced(arrows: &BTreeMap<String, BTreeSet<String>>) -> BTreeSet<(String, String)> {
     let below = |name: &String| {
         let mut found = BTreeSet::new();
@@ -292,10 +210,10 @@ fn reduced(arrows: &BTreeMap<String, BTreeSet<String>>) -> BTreeSet<(String, Str
 }
 
 #[test]
-fn the_picture_of_the_crates_is_what_cargo_builds() {
+fn the_crate_diagram_matches_cargo_metadata() {
     let page = text(Path::new("docs/ARCHITECTURE.md")).expect("UTF-8");
     let picture = page.split("```mermaid\n").nth(1).and_then(|rest| rest.split("```").next());
-    let lines = picture.expect("a picture in docs/ARCHITECTURE.md").lines();
+    let lines = picture.expect("a diagram in docs/ARCHITECTURE.md").lines();
     let drawn: BTreeSet<(String, String)> = lines
         .filter_map(|line| line.split_once(" --> "))
         .map(|(from, to)| (from.trim().to_owned(), to.trim().to_owned()))
@@ -308,7 +226,7 @@ fn the_picture_of_the_crates_is_what_cargo_builds() {
     let wrong = show(drawn.difference(&real).collect());
     assert!(
         missing.is_empty() && wrong.is_empty(),
-        "the picture lacks\n{missing}and has without cause\n{wrong}"
+        "the diagram in docs/ARCHITECTURE.md lacks\n{missing}and must not have\n{wrong}"
     );
 }
 
@@ -319,7 +237,7 @@ fn crate_roots() -> Vec<PathBuf> {
 }
 
 #[test]
-fn modules_name_each_other_in_one_direction_only() {
+fn modules_have_no_circular_references() {
     let circles: Vec<String> =
         crate_roots().iter().flat_map(|root| Modules::read(root).circles()).collect();
     let root = format!("{}/", toolbox::root().display());
@@ -328,7 +246,7 @@ fn modules_name_each_other_in_one_direction_only() {
 }
 
 #[test]
-fn a_planted_circle_is_found_through_a_reexport_a_macro_and_a_file_with_tests_first() {
+fn finds_a_planted_circle_through_a_reexport_and_a_macro() {
     let folder = tempfile::tempdir().expect("a folder");
     let write = |name: &str, text: &str| {
         std::fs::write(folder.path().join(name), text).expect("a file");
@@ -341,14 +259,14 @@ fn a_planted_circle_is_found_through_a_reexport_a_macro_and_a_file_with_tests_fi
     let circles = Modules::read(&folder.path().join("lib.rs")).circles();
     let [circle] = circles.as_slice() else { panic!("one circle expected: {circles:?}") };
     for (from, to) in [("a.rs", "b.rs"), ("b.rs", "c.rs"), ("c.rs", "a.rs")] {
-        let is_tie = |line: &str| line.contains(&format!("/{from} -> ")) && line.ends_with(to);
-        assert!(circle.lines().any(is_tie), "{from} -> {to} in\n{circle}");
+        let is_link = |line: &str| line.contains(&format!("/{from} -> ")) && line.ends_with(to);
+        assert!(circle.lines().any(is_link), "{from} -> {to} in\n{circle}");
     }
-    assert!(!circle.contains("d.rs"), "only tests name d:\n{circle}");
+    assert!(!circle.contains("d.rs"), "only tests use d:\n{circle}");
 }
 
 #[test]
-fn the_planner_knows_no_time_no_leadership_and_no_ledger() {
+fn planner_and_ledger_do_not_name_each_others_types() {
     let mut wrong = Vec::new();
     for (path, text) in sources("coordinator/core") {
         let forbidden: &[&str] = match path.to_str().expect("UTF-8") {
@@ -366,12 +284,13 @@ fn the_planner_knows_no_time_no_leadership_and_no_ledger() {
     }
     assert!(
         wrong.is_empty(),
-        "planner and ledger are to know nothing of each other's reasons:\n{}",
+        "planner and ledger must not name each other's types:\n{}",
         wrong.join("\n")
     );
 }
 
-/// What only some folders below another may name: the words, and how those files' paths begin.
+/// Names that are allowed in some files below a folder only: the folder, the names, and the
+/// prefixes of the allowed paths.
 const RESERVED: [(&str, &[&str], &[&str]); 6] = [
     ("coordinator", &["clock_gettime", "SystemTime"], &["coordinator/driver/src/clock.rs"]),
     (
@@ -403,127 +322,42 @@ const RESERVED: [(&str, &[&str], &[&str]); 6] = [
     ),
 ];
 
-/// Packages with what they must never be built from, however indirectly.
+/// Packages and the crates that they must not depend on, directly or indirectly.
 const APART: [(&str, &[&str]); 6] = [
     ("leasehold-manifest", &["tokio", "kube", "k8s-openapi", "tonic"]),
     ("leasehold-injection", &["tokio", "kube", "k8s-openapi", "tonic"]),
     ("leasehold-platform-file", &["leasehold-platform-kube", "leasehold-server", "kube"]),
     ("leasehold-platform-kube", &["leasehold-platform-file", "leasehold-server"]),
     ("leasehold-server", &["kube", "leasehold-platform-kube", "leasehold-platform-file"]),
-    ("leasehold-cli", &["leasehold-coordinator", "leasehold-coordinator-driver", "tonic"]),
+    ("leasehold-cli", &["leasehold-coordinator", "leasehold-driver", "tonic"]),
 ];
 
 #[test]
-fn each_crate_keeps_apart_from_what_it_must_not_know() {
+fn crates_do_not_depend_on_forbidden_crates() {
     for (package, forbidden) in APART {
         let all = closure(package, "normal,build");
         let found: Vec<_> = forbidden.iter().filter(|name| all.contains(**name)).collect();
-        assert!(found.is_empty(), "{package} is built from {found:?}");
+        assert!(found.is_empty(), "{package} must not depend on {found:?}");
     }
     let demo = closure("leasehold-demo", "normal,build");
-    assert!(!demo.contains("kube"), "the demo is built with the client of Kubernetes");
+    assert!(!demo.contains("kube"), "the demo must not depend on the Kubernetes client");
 }
 
 #[test]
-fn clocks_cores_and_manifests_stay_in_their_rooms() {
+fn clocks_cores_and_manifest_readers_appear_only_in_their_crates() {
     let mut wrong = Vec::new();
-    for (folder, words, rooms) in RESERVED {
+    for (folder, words, allowed) in RESERVED {
         for (path, text) in crates_below(folder) {
             let shown = path.to_str().expect("UTF-8");
-            if rooms.iter().any(|room| shown.starts_with(room)) || is_test_file(&path) {
+            if allowed.iter().any(|prefix| shown.starts_with(prefix)) || is_test_file(&path) {
                 continue;
             }
             for (number, line) in code(&text) {
                 for word in words.iter().filter(|word| names(line, word)) {
-                    wrong.push(format!("{shown}:{number}: {word} belongs into {rooms:?}"));
+                    wrong.push(format!("{shown}:{number}: {word} is allowed in {allowed:?} only"));
                 }
             }
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-}
-
-#[test]
-fn every_file_of_rust_is_one_noun_with_its_purpose_first_and_is_short() {
-    let mut wrong = Vec::new();
-    let rust = |path: &PathBuf| has_extension(path, &["rs"]) && !is_generated(path);
-    for path in tracked().into_iter().filter(rust) {
-        let shown = path.display();
-        let whole = text(&path).expect("Rust is UTF-8");
-        if !whole.starts_with("//!") {
-            wrong.push(format!("{shown}: begins without `//!` and its purpose"));
-        }
-        if whole.starts_with("//! .\n") {
-            wrong.push(format!("{shown}: does not say its purpose"));
-        }
-        let lines = whole.lines().count();
-        if lines > FILE_LINES_MAX {
-            wrong.push(format!("{shown}: {lines} lines, more than {FILE_LINES_MAX}"));
-        }
-        let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
-        if ["utils", "util", "helpers", "helper", "manager", "common", "misc"].contains(&stem) {
-            wrong.push(format!("{shown}: named for no noun of the domain"));
-        }
-    }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-}
-
-#[test]
-fn no_line_is_longer_than_a_screen_is_wide() {
-    let mut wrong = Vec::new();
-    let written = |path: &PathBuf| has_extension(path, &["rs", "proto", "py"]);
-    for path in tracked().into_iter().filter(written).filter(|path| !is_generated(path)) {
-        for (index, line) in text(&path).expect("UTF-8").lines().enumerate() {
-            if line.chars().count() > LINE_CHARS_MAX {
-                wrong.push(format!("{}:{}", path.display(), index + 1));
-            }
-        }
-    }
-    assert!(wrong.is_empty(), "longer than {LINE_CHARS_MAX}:\n{}", wrong.join("\n"));
-}
-
-#[test]
-fn tracked_files_name_no_folder_of_one_machine() {
-    let homes = [concat!("/", "root/"), concat!("/", "work/"), concat!("/", "home/")];
-    let mut wrong = Vec::new();
-    for path in tracked() {
-        let Some(text) = text(&path) else { continue };
-        for (index, line) in text.lines().enumerate() {
-            if homes.iter().any(|home| line.contains(home)) {
-                wrong.push(format!("{}:{}", path.display(), index + 1));
-            }
-        }
-    }
-    assert!(wrong.is_empty(), "a path of one machine:\n{}", wrong.join("\n"));
-}
-
-#[test]
-fn pinned_dependencies_name_no_registry_of_one_machine() {
-    let pins = [
-        "go.mod",
-        "go.sum",
-        "requirements.txt",
-        "package.json",
-        "package-lock.json",
-        ".npmrc",
-        "pip.conf",
-        "Cargo.toml",
-        "config.toml",
-    ];
-    let mut wrong = Vec::new();
-    for path in tracked() {
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        if !pins.contains(&name) {
-            continue;
-        }
-        let text = text(&path).expect("UTF-8");
-        if text.contains("://") {
-            wrong.push(path.display().to_string());
-        }
-    }
-    let lock = text(Path::new("Cargo.lock")).expect("UTF-8");
-    let sources: BTreeSet<&str> =
-        lock.lines().filter_map(|line| line.strip_prefix("source = ")).collect();
-    assert!(sources.len() <= 1, "Cargo.lock has more than one source: {sources:?}");
-    assert!(wrong.is_empty(), "an address in {wrong:?}");
 }

@@ -18,7 +18,7 @@ fn manifests(more: &str) -> String {
     )
 }
 
-/// A worker that takes three slots at once, writes its process id down, and goes on for ever.
+/// A worker that takes three slots at once, writes its process id into a file, and never ends.
 fn worker(folder: &Path) -> PathBuf {
     let path = folder.join("worker");
     let text = format!(
@@ -78,7 +78,7 @@ fn leave(coordinator: &Coordinator, more: &[&str]) -> (bool, String) {
 }
 
 #[test]
-fn the_slots_of_a_lost_worker_are_given_to_others_after_the_time_that_its_manifest_accepts() {
+fn slots_of_a_lost_worker_are_reassigned_after_the_time_in_the_manifest() {
     let coordinator = Coordinator::start(&[("c.yaml", &manifests(", lost: {after: 3s}"))]);
     let (mut agent, child) = busy(&coordinator, &[]);
     let second = coordinator.agent("builds", "second", &[]);
@@ -91,8 +91,7 @@ fn the_slots_of_a_lost_worker_are_given_to_others_after_the_time_that_its_manife
 }
 
 #[test]
-fn an_agent_that_leaves_for_a_dead_one_frees_its_slots_at_once_and_not_before_its_child_has_ended()
-{
+fn the_leave_command_frees_slots_only_after_the_agents_child_has_ended() {
     let coordinator = Coordinator::start(&[("c.yaml", &manifests(""))]);
     let (mut agent, child) = busy(&coordinator, &[]);
     let second = coordinator.agent("builds", "second", &[]);
@@ -110,7 +109,7 @@ fn an_agent_that_leaves_for_a_dead_one_frees_its_slots_at_once_and_not_before_it
 }
 
 #[test]
-fn jobs_of_a_worker_that_no_agent_started_end_by_the_word_of_who_asks() {
+fn leave_requires_the_nothing_runs_flag_for_a_worker_that_no_agent_started() {
     let coordinator = Coordinator::start(&[("c.yaml", &manifests(""))]);
     let mut agent = coordinator.agent("builds", "first", &[]);
     eventually("a slot", || (pool(agent.api)? > 0).then_some(()));
@@ -127,7 +126,7 @@ fn jobs_of_a_worker_that_no_agent_started_end_by_the_word_of_who_asks() {
 }
 
 #[test]
-fn a_child_that_is_not_to_outlive_its_agent_ends_with_it() {
+fn child_kill_on_parent_death_ends_the_child_with_its_agent() {
     let coordinator = Coordinator::start(&[("c.yaml", &manifests(""))]);
     let (mut agent, child) = busy(&coordinator, &["--child-kill-on-parent-death"]);
     let second = coordinator.agent("builds", "second", &[]);

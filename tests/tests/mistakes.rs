@@ -30,7 +30,7 @@ fn says(process: &Process, words: &str) -> String {
 }
 
 #[test]
-fn a_folder_of_manifests_that_is_not_there_is_named_at_every_start() {
+fn a_missing_manifest_folder_is_reported_at_every_start() {
     let first = Coordinator::start(&[("builds.yaml", MANIFESTS)]);
     let folder = first.folder();
     eventually("what was last good", || folder.join("state/manifests.good").exists().then_some(()));
@@ -51,7 +51,7 @@ fn a_folder_of_manifests_that_is_not_there_is_named_at_every_start() {
 }
 
 #[test]
-fn the_port_for_health_says_that_it_is_no_grpc_port() {
+fn the_http_port_reports_that_it_does_not_serve_grpc() {
     let coordinator = Coordinator::start(&[("builds.yaml", MANIFESTS)]);
     eventually("readiness", || get(coordinator.http, "/readyz").filter(|(code, _)| *code == 200));
     let dialled = agent(coordinator.folder(), &coordinator.http.to_string(), &[]);
@@ -64,7 +64,7 @@ fn the_port_for_health_says_that_it_is_no_grpc_port() {
 }
 
 #[test]
-fn a_token_that_nobody_looks_at_is_said_to_have_no_effect() {
+fn an_ignored_token_flag_logs_a_warning() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = |name: &str| folder.path().join(name);
     let mut ca = CertificateParams::new(Vec::new()).expect("parameters");

@@ -11,6 +11,9 @@ use serde_json::Value;
 use tests::process::{Agent, Coordinator, Process, eventually, free_address, get};
 use tests::toolbox;
 
+/// The interval between two polls.
+const POLL: Duration = Duration::from_millis(50);
+
 const MANIFESTS: &str = "\
 apiVersion: leasehold.dev/v1alpha1
 kind: WorkerCluster
@@ -26,7 +29,7 @@ spec:
 ";
 
 #[test]
-fn a_second_agent_under_a_name_is_refused_while_the_first_one_is_alive() {
+fn a_second_agent_with_the_same_name_is_refused_while_the_first_is_alive() {
     let mut coordinator = Coordinator::start(&[("builds.yaml", MANIFESTS)]);
     let standby = coordinator.standby();
     let (folder, both) =
@@ -48,7 +51,7 @@ fn a_second_agent_under_a_name_is_refused_while_the_first_one_is_alive() {
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_secs(5) {
         assert_eq!(streams(&first, 2).as_ref(), Some(&before), "the first keeps what it has");
-        std::thread::sleep(Duration::from_millis(50));
+        std::thread::sleep(POLL);
     }
     let said = second.process.log().matches("NameTaken").count();
     assert_eq!(said, 1, "it is said once:\n{}", second.process.log());
@@ -80,7 +83,7 @@ fn a_second_agent_under_a_name_is_refused_while_the_first_one_is_alive() {
     eventually("the streams at the second", || streams(&second, 2));
     eventually("COMMAND", || started.exists().then_some(()));
     assert_eq!(get(second.api, "/readyz").expect("it answers").0, 200);
-    // Now the first one has to wait, until somebody says otherwise.
+    // Now the first one has to wait until --take-over.
     first = start(&folder, &both, "first", &[]);
     eventually("the first's refusal", || refused(&first));
     first.process.signal(Signal::TERM);
@@ -92,7 +95,7 @@ fn a_second_agent_under_a_name_is_refused_while_the_first_one_is_alive() {
 }
 
 #[test]
-fn a_drain_says_what_is_really_waited_for() {
+fn a_drain_reports_what_it_waits_for() {
     let coordinator = Coordinator::start(&[("builds.yaml", MANIFESTS)]);
     let (folder, address) = (coordinator.folder(), coordinator.grpc.to_string());
     let mut first = start(folder, &address, "first", &[]);
@@ -100,12 +103,12 @@ fn a_drain_says_what_is_really_waited_for() {
     first.process.kill();
     // An agent with another folder knows nothing of the jobs that the first one let begin.
     let mut second = start(folder, &address, "second", &[]);
-    let told = || {
+    let readiness = || {
         let (status, text) = get(second.api, "/readyz")?;
         let waits = text.contains("since the jobs of an earlier agent are unknown");
         (status == 200 && waits).then_some(text)
     };
-    let text = eventually("what keeps the second one from work", told);
+    let text = eventually("what keeps the second one from work", readiness);
     assert!(text.starts_with("ok\n"), "{text}");
     second.process.signal(Signal::TERM);
     eventually("a line on the drain", || {

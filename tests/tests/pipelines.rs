@@ -1,5 +1,5 @@
-//! Pipelines with the real binaries: who serves what, in which order that is told, and what one
-//! worker's loss, a failover and edits do to those that they concern, and to no other.
+//! Pipelines with the real binaries: who serves what, in which order states are reported, and what
+//! one worker's loss, a failover and edits do to those that they concern, and to no other.
 
 #[path = "pipelines/scene.rs"]
 mod scene;
@@ -20,7 +20,7 @@ fn colours() -> String {
 }
 
 #[test]
-fn the_walkthrough_breaks_and_heals_the_two_that_lose_their_worker_and_no_other() {
+fn only_the_pipelines_of_a_lost_worker_break_and_heal() {
     let large = pipeline("large", 175, "{out: {class: yellow}}");
     let mut scene = Scene::start(&[("colours.yaml", &colours()), ("large.yaml", &large)]);
     scene.agent("yellow", "yellow-0");
@@ -44,10 +44,10 @@ fn the_walkthrough_breaks_and_heals_the_two_that_lose_their_worker_and_no_other(
     scene.agent("green", "green-2");
     scene.is_ready("third");
     for (name, out) in [("first", "yellow-0"), ("second", "yellow-0"), ("third", "yellow-1")] {
-        scene.tells(0, name, &["Pending", "Plotted", "Ready"]);
+        scene.await_states(0, name, &["Pending", "Plotted", "Ready"]);
         assert_eq!(scene.worker_of(name, "in"), "blue-0");
         assert_eq!(scene.worker_of(name, "out"), out, "{name}");
-        scene.tells(0, &format!("{name}/mid"), &["Unset", "Pending", "Ready"]);
+        scene.await_states(0, &format!("{name}/mid"), &["Unset", "Pending", "Ready"]);
         scene.knows_the_way(name);
     }
     assert_eq!(scene.workers_of("mid"), ["green-0", "green-1", "green-2"]);
@@ -62,12 +62,12 @@ fn the_walkthrough_breaks_and_heals_the_two_that_lose_their_worker_and_no_other(
         eventually("its place on the other yellow worker", || {
             (scene.is_ready_now(name) && scene.worker_of(name, "out") == "yellow-1").then_some(())
         });
-        scene.tells(mark, name, &["Broken", "Plotted", "Ready"]);
-        scene.tells(mark, &format!("{name}/out"), &["DeadEnd", "Unset", "Pending", "Ready"]);
-        scene.tells(mark, &format!("{name}/in"), &["Unset", "Pending", "Ready"]);
+        scene.await_states(mark, name, &["Broken", "Plotted", "Ready"]);
+        scene.await_states(mark, &format!("{name}/out"), &["DeadEnd", "Unset", "Pending", "Ready"]);
+        scene.await_states(mark, &format!("{name}/in"), &["Unset", "Pending", "Ready"]);
         scene.knows_the_way(name);
     }
-    // What was healthy was kept, and the third was told of nothing.
+    // Healthy pipelines keep their workers, and the third gets no event.
     assert_eq!(["first", "second"].map(|name| scene.token(name, "in")), kept);
     for concerned in ["third", "third/in", "third/mid", "third/out"] {
         assert!(scene.phases_since(mark, concerned).is_empty(), "{concerned}");
@@ -80,7 +80,7 @@ fn the_walkthrough_breaks_and_heals_the_two_that_lose_their_worker_and_no_other(
 }
 
 #[test]
-fn loads_above_one_worker_span_all_of_grey_or_the_fewest() {
+fn loads_above_one_worker_spread_over_all_or_the_fewest_workers() {
     for (spread, workers) in [("spread: Even", 5), ("spread: Fewest", 2)] {
         let mut scene = Scene::start(&[("grey.yaml", &class("grey", 5, spread))]);
         for worker in ["grey-0", "grey-1", "grey-2", "grey-3", "grey-4"] {
@@ -133,7 +133,7 @@ fn a_failover_moves_no_share_and_changes_no_token() {
 }
 
 #[test]
-fn edits_change_what_they_concern_and_a_bad_one_changes_nothing() {
+fn an_edit_changes_only_its_pipeline_and_an_invalid_edit_changes_nothing() {
     let mut scene = Scene::start(&[
         ("colours.yaml", &colours()),
         ("first.yaml", &pipeline("first", 10, CHAIN)),
@@ -181,7 +181,7 @@ fn edits_change_what_they_concern_and_a_bad_one_changes_nothing() {
 }
 
 #[test]
-fn what_can_never_be_served_is_refused_with_the_arithmetic_and_stops_nobody() {
+fn an_unservable_pipeline_is_refused_with_its_loads_and_affects_no_other() {
     let mut scene = Scene::start(&[("colours.yaml", &colours())]);
     for (class, worker) in [("yellow", "yellow-0"), ("blue", "blue-0"), ("green", "green-0")] {
         scene.agent(class, worker);

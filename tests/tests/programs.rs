@@ -82,7 +82,7 @@ fn tokens_of(coordinator: &Coordinator, stream: &str) -> PathBuf {
 }
 
 #[test]
-fn no_stream_has_two_programs_over_moves_kills_and_a_silent_coordinator() {
+fn no_stream_has_two_programs_during_moves_kills_and_coordinator_outages() {
     let coordinator = Coordinator::start(&[("feeds.yaml", MANIFESTS)]);
     let _programs = Programs(coordinator.folder());
     let mut one = start(&coordinator, "w-1");

@@ -19,7 +19,7 @@ fn read(document: &str) -> String {
 }
 
 #[test]
-fn what_a_reader_types_works_as_it_stands() {
+fn every_command_of_the_section_works_unchanged() {
     let Some(mut reader) = Reader::new("the README's commands as a reader types them") else {
         return;
     };
@@ -60,7 +60,7 @@ fn what_a_reader_types_works_as_it_stands() {
 
 /// The agent is ready once a coordinator has welcomed it: over TLS, with its certificate.
 #[test]
-fn the_recipe_for_tls_makes_certificates_that_work() {
+fn the_documented_tls_commands_create_working_certificates() {
     if Command::new("openssl").arg("version").output().is_err() {
         let why = "openssl is not installed (Debian: openssl)";
         return toolbox::leave_out("the recipe for TLS", why, Missing::Installable);
@@ -86,19 +86,19 @@ fn the_recipe_for_tls_makes_certificates_that_work() {
 }
 
 #[test]
-fn every_command_of_the_readme_is_typed_by_some_test() {
+fn every_readme_command_is_run_by_a_test() {
     let readme = read("README.md");
     for heading in readme::headings(&readme) {
         if TYPED_HERE.contains(&heading) || TYPED_ELSEWHERE.contains(&heading) || heading == DRAWN {
             continue;
         }
         let steps = readme::steps(readme::section(&readme, heading));
-        assert!(steps.is_empty(), "nobody types what stands under \"{heading}\": {steps:?}");
+        assert!(steps.is_empty(), "no test runs the commands under \"{heading}\": {steps:?}");
     }
 }
 
 #[test]
-fn what_the_text_makes_can_be_made() {
+fn every_make_target_in_the_readme_exists() {
     let spans = readme::spans(&read("README.md"));
     let made: Vec<_> = spans.iter().filter_map(|span| span.strip_prefix("make ")).collect();
     assert!(!made.is_empty(), "the README names nothing to make: {spans:?}");

@@ -62,7 +62,7 @@ fn flags(folder: &Path, is_secured: bool) -> Vec<String> {
 
 /// Writes a certificate for `localhost` and its key; the certificate of who signed it.
 fn certify(folder: &Path) -> String {
-    let mut params = CertificateParams::new(Vec::new()).expect("no name is no wrong name");
+    let mut params = CertificateParams::new(Vec::new()).expect("an empty list of names is valid");
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key"));
     let authority = authority.expect("an authority");
@@ -174,17 +174,17 @@ async fn leaders_come_and_go(is_secured: bool) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_change_of_leader_is_an_error_or_nothing_in_plain_text() {
+async fn during_a_failover_the_scaler_returns_errors_or_no_change_in_plain_text() {
     leaders_come_and_go(false).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_change_of_leader_is_an_error_or_nothing_over_tls() {
+async fn during_a_failover_the_scaler_returns_errors_or_no_change_over_tls() {
     leaders_come_and_go(true).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn manifests_that_cannot_be_read_are_an_error() {
+async fn the_scaler_returns_an_error_for_unreadable_manifests() {
     let mut stage = Stage::set(false).await;
     let gauge = r#"workerclass_request{workerclass_name="green",workerclass_namespace=""} 30"#;
     shows(&stage.first.replica, gauge).await;
@@ -200,7 +200,7 @@ async fn manifests_that_cannot_be_read_are_an_error() {
     stage.second.replica.process.kill();
     stage.restart(second);
     stage.second.keda.until_refused(UNCONFIRMED).await;
-    // And one that takes over meanwhile knows no more.
+    // A replica that takes over meanwhile cannot read them either.
     stage.first.replica.process.kill();
     shows(&stage.second.replica, "leasehold_leader 1").await;
     stage.second.keda.until_refused(UNCONFIRMED).await;

@@ -95,7 +95,7 @@ fn streams_stop_before_their_leases_end(mut fleet: Fleet) {
 fn streams_of_a_silent_agent_stop_before_another_worker_owns_them(mut fleet: Fleet) {
     fleet.agents[0].process.signal(Signal::STOP);
     eventually("the other worker to own all streams", || (fleet.owned_by(1) == 4).then_some(()));
-    assert_eq!(fleet.owned_by(0), 0, "its worker has let go by its own clock");
+    assert_eq!(fleet.owned_by(0), 0, "its worker has released by its own clock");
     fleet.agents[0].process.signal(Signal::CONT);
     eventually("its streams to come back", || (fleet.owned_by(0) == 2).then_some(()));
     fleet.judge();
@@ -116,7 +116,7 @@ fn a_drain_ends_the_loops(mut fleet: Fleet) {
     fleet.drain(0);
     assert!(fleet.workers[0].wait().success(), "{}", fleet.workers[0].log());
     eventually("the other worker to own all streams", || (fleet.owned_by(1) == 4).then_some(()));
-    // As somebody at a terminal does: by the worker.
+    // As a user at a terminal does: signal the worker.
     fleet.workers[1].signal(Signal::TERM);
     assert!(fleet.workers[1].wait().success(), "{}", fleet.workers[1].log());
     assert_eq!((fleet.owned_by(0), fleet.owned_by(1)), (0, 0));

@@ -64,7 +64,9 @@ fn install(root: &Path) -> Machine {
     let mut machine = Machine { root: root.to_owned(), ports: BTreeMap::new() };
     let mut started = Vec::new();
     for step in steps {
-        let Step::Type(command) = step else { panic!("a file that nobody saves: {step:?}") };
+        let Step::Type(command) = step else {
+            panic!("a file to save, and no command follows: {step:?}")
+        };
         if let Some(names) = command.strip_prefix("systemctl start ") {
             started.extend(names.split(' ').map(str::to_owned));
         } else if !command.starts_with("systemctl ") {
@@ -172,7 +174,7 @@ fn assert_jobs(agent: &Service) {
 }
 
 #[test]
-fn workers_work_again_each_time_that_they_are_stopped_and_started() {
+fn workers_resume_after_each_stop_and_start() {
     let root = tempfile::tempdir().expect("a temporary folder");
     let machine = install(root.path());
     let mut host = Host::new(&machine);
@@ -216,7 +218,7 @@ fn workers_work_again_each_time_that_they_are_stopped_and_started() {
     kill(agent.processes().into_iter().find(is_worker).expect("the worker"));
     host.put_jobs();
     host.until_done("after the kill of a worker");
-    // One that stands by is missed by nobody, and a second passes before it is started again.
+    // Losing a standby affects nothing, and systemd restarts it after a second.
     until_ok("every service to be started again", || {
         host.services().for_each(Service::look_after);
         if host.services().all(|service| service.restarts > 0) { Ok(()) } else { Err("not yet") }
@@ -228,7 +230,7 @@ fn workers_work_again_each_time_that_they_are_stopped_and_started() {
 }
 
 #[test]
-fn a_worker_that_is_ordered_to_drain_is_not_started_again_for_ever() {
+fn a_drained_worker_is_not_restarted_forever() {
     let Some(grpcurl) = toolbox::tool(Tool::Grpcurl) else { return };
     let root = tempfile::tempdir().expect("a temporary folder");
     let machine = install(root.path());
@@ -281,7 +283,7 @@ fn a_stop_waits_for_the_drain() {
 }
 
 #[test]
-fn systemd_takes_the_units() {
+fn systemd_accepts_the_units() {
     if Command::new("systemd-analyze").arg("--version").output().is_err() {
         let why = "systemd-analyze is not installed (Debian: systemd)";
         return toolbox::leave_out(

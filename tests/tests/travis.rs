@@ -54,7 +54,7 @@ impl Pod {
         self.agent.process.signal(Signal::TERM);
     }
 
-    /// Waits until its agent tells as many jobs as run, in the drain, or has ended.
+    /// Waits until its agent reports all running jobs, in the drain, or has ended.
     fn counts_right(&mut self) {
         let what = format!("the drain of {}", self.name);
         let shut = |line: &Value| line["what"] == "shut_down";
@@ -64,9 +64,10 @@ impl Pod {
         });
         eventually(&format!("the count of {}", self.name), || {
             let before = self.running();
-            let told = get(self.agent.api, "/v1/lease").and_then(|(_, body)| running_in(&body));
+            let jobs_in_lease =
+                get(self.agent.api, "/v1/lease").and_then(|(_, body)| running_in(&body));
             let over = self.agent.process.ended().is_some();
-            (over || (before == self.running() && told == Some(before))).then_some(())
+            (over || (before == self.running() && jobs_in_lease == Some(before))).then_some(())
         });
     }
 
@@ -149,7 +150,7 @@ impl Stage {
 }
 
 #[test]
-fn ten_travis_workers_keep_to_the_budget_while_they_are_replaced() {
+fn ten_travis_workers_stay_within_the_budget_while_they_are_replaced() {
     let mut stage = Stage::start(12);
     let start = |stage: &Stage, number: usize| Pod::start(stage, &format!("w-{number}"));
     let mut old: Vec<Pod> = (0..WORKERS).map(|number| start(&stage, number)).collect();
@@ -211,7 +212,7 @@ fn change(line: &Value) -> i64 {
     }
 }
 
-/// The jobs in a lease; none where the agent shows none any more.
+/// The jobs in a lease, or `None` if the agent no longer shows any.
 fn running_in(lease: &str) -> Option<i64> {
     let lease: Value = serde_json::from_str(lease).ok()?;
     lease["pool"]["running"].as_i64()

@@ -1,4 +1,4 @@
-"""Reads the Python files that it is given, and exits 1 where one is no valid Python."""
+"""Reads the Python files that it is given, and exits 1 if one is not valid Python."""
 
 import ast
 import sys

@@ -1,4 +1,4 @@
-"""Runs the unit tests of the SDK for Python, and closes with a line as Rust's runner writes it."""
+"""Runs the unit tests of the SDK for Python, and prints a summary line like Rust's runner."""
 
 import sys
 import unittest

@@ -1,7 +1,7 @@
 /* Makes writes to one file system slow, for processes that this is preloaded into.
  *
- * SLOW_DISK names a file on it, which is read at each write: it says for how many milliseconds a
- * write or a sync waits. Without the file none does. */
+ * SLOW_DISK names a file on it, which is read at each write: it contains the delay of a
+ * write or a sync in milliseconds. Without the file there is no delay. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>

@@ -9,7 +9,7 @@ import os
 import time
 from urllib.parse import quote, urlsplit
 
-# A clock that goes on while the machine sleeps, where the system has one.
+# A clock that keeps running while the machine sleeps, if the system has one.
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
@@ -34,7 +34,7 @@ class Agent:
         self.host, self.port = url.hostname, url.port
 
     def start(self, start_id):
-        """This process starts: the jobs of an earlier one are over."""
+        """This process starts: the jobs of an earlier one have ended."""
         self._call("POST", "/v1/start", {"start_id": start_id, "running": 0})
 
     def begin_job(self, job, wait_ms):

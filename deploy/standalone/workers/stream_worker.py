@@ -89,7 +89,7 @@ class StreamWorker:
                         self.news.notify()
             except (OSError, ValueError):
                 pass
-            # The agent may be starting anew. What is owned is owned until its time is over.
+            # The agent may be restarting. Streams stay owned until their time has ended.
             time.sleep(0.05)
 
     def note(self, asked_ns, lease):

@@ -17,7 +17,7 @@ pub(crate) struct Shape {
     pub(crate) workers: usize,
     pub(crate) sets: usize,
     pub(crate) streams: usize,
-    /// Nobody holds anything before.
+    /// No worker holds anything before.
     pub(crate) fresh: bool,
 }
 

@@ -224,7 +224,7 @@ impl Stage {
         self.answer();
     }
 
-    /// Lets everybody answer until nobody has anything to say.
+    /// Delivers messages until none is left.
     fn answer(&mut self) {
         while let Some(event) = self.events.pop_front() {
             self.turn(event);
@@ -273,7 +273,7 @@ impl Stage {
                 let (sent_at, until) = (self.now, self.now + TERM);
                 self.events.push_back(Event::Renewed(Renewed { epoch, sent_at, until }));
             }
-            Order::StepDown { .. } => panic!("nobody ends this term"),
+            Order::StepDown { .. } => panic!("this term must not end"),
             Order::Unregister(_) => {}
         }
     }

@@ -68,7 +68,7 @@ impl Agent {
     /// Ends it without a word, as kill -9 does, and waits until it is dead.
     pub(crate) async fn kill(self) {
         self.task.abort();
-        // It ends with the abort, which is no news.
+        // The abort ends it: nothing to report.
         let _ = self.task.await;
     }
 }

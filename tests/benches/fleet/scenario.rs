@@ -199,6 +199,7 @@ impl Scenario {
             tokio::time::sleep(LOOK).await;
             took = done(self).then(|| mark.begun.elapsed());
         }
+        // A fixed wait: a needless move or a second election within it would be counted.
         tokio::time::sleep(self.size.ttl / 2).await;
         let counts = self.tally.take();
         let elected = self.epoch().saturating_sub(mark.epoch);

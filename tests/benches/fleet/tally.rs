@@ -47,7 +47,7 @@ pub(crate) struct Counts {
 }
 
 impl Tally {
-    /// Of this many agents and streams, of which nobody owns any.
+    /// For this many agents and streams without owners.
     pub(crate) fn new(agents: usize, streams: usize) -> Self {
         Self {
             streams: std::iter::repeat_with(Stream::default).take(streams).collect(),

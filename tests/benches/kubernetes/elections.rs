@@ -1,5 +1,5 @@
-//! How long nobody leads when the leader goes, and how long until its successor has everybody
-//! back, with workers connected that run jobs.
+//! How long there is no leader after the leader ends, and how long until its successor has
+//! everybody back, with workers connected that run jobs.
 
 use std::time::{Duration, Instant};
 

@@ -1,7 +1,7 @@
 //! How long pipelines are broken after the worker that served them is lost, beside the shortest
-//! time in which somebody who asks once a second could have noticed. A pod is lost in two ways: its
-//! processes are killed and the node says so, or it is removed by force. The latter proves nothing:
-//! its worker may run on, so that its shares are free when its lease is over.
+//! time in which a client that polls once a second could have noticed. A pod is lost in two ways:
+//! its processes are killed and the node says so, or it is removed by force. The latter proves
+//! nothing: its worker may run on, so that its shares are free when its lease is over.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -59,7 +59,7 @@ spec:
     )
 }
 
-/// What the API server told, and when it came.
+/// An event of the API server, and when it arrived.
 enum Seen {
     PodGone(String, Instant),
     Phase(String, String, Instant),
@@ -77,7 +77,8 @@ pub(crate) async fn measure(access: &Access, runs: usize, figures: &mut Figures)
     tokio::spawn(watch_pods(client.clone(), namespace.clone(), sender.clone()));
     tokio::spawn(watch_pipelines(client.clone(), namespace.clone(), sender.clone()));
     tokio::spawn(poll(client, namespace.clone(), sender));
-    for (how, is_forced) in [("whose end is told", false), ("removed by force (ttl 1 s)", true)] {
+    for (how, is_forced) in [("whose end is reported", false), ("removed by force (ttl 1 s)", true)]
+    {
         let (mut first, mut all, mut polled) = (Vec::new(), Vec::new(), Vec::new());
         for run in 0..runs {
             let victim = soon("pipelines that are ready", || serving(&stage)).await;

@@ -80,7 +80,7 @@ struct Wanted {
     healing_only: bool,
 }
 
-/// What is wanted; none where help is asked for.
+/// The options, or `None` if help is requested.
 fn wanted(mut args: impl Iterator<Item = String>) -> Result<Option<Wanted>, String> {
     let (mut runs, mut healing_only) = (10, false);
     while let Some(arg) = args.next() {

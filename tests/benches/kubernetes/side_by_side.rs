@@ -102,7 +102,7 @@ async fn ended(story: &Story) {
     .await;
 }
 
-/// How often the API server has been told a status of this resource.
+/// The number of status writes for this resource at the API server.
 fn status_writes(story: &Story, resource: &str) -> u64 {
     let metrics = story.stage.access.kubectl(&["get", "--raw", "/metrics"]);
     let is_write = |line: &&str| {

@@ -16,7 +16,7 @@ const JOB_MS: (u64, u64) = (1_000, 3_000);
 const SLOTS: usize = 4;
 const WORKERS: u64 = 3;
 
-/// Workers from a Deployment that nobody but the benchmark touches.
+/// Workers from a Deployment that only the benchmark changes.
 fn manifest(stage: &Stage) -> String {
     format!(
         r"

@@ -218,7 +218,7 @@ impl Cell {
 }
 
 impl Agent {
-    /// Applies what it was sent, and lets go of what it is asked for.
+    /// Applies what it was sent, and releases what it is asked for.
     fn answer(&mut self, conn: ConnId) -> Option<Event> {
         let applied = self.inbox.last()?.number;
         let streams = self.inbox.drain(..).flat_map(|grant| grant.streams);

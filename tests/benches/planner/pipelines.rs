@@ -190,7 +190,7 @@ impl Fleet {
         (0..self.pipelines.len()).filter(is_served).collect()
     }
 
-    /// Chooses these anew, without that worker.
+    /// Chooses these again, without that worker.
     fn place_again(&mut self, served: &[usize], class: usize, lost: u32) -> Vec<Vec<Vec<Part>>> {
         for at in served {
             for (of, parts) in self.pipelines[*at].1.iter().zip(&mut self.placed[*at]) {

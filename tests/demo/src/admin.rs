@@ -38,14 +38,14 @@ impl Admin {
         Ok(Self { runtime, replicas })
     }
 
-    /// A replica's own status; none where it does not answer.
+    /// A replica's own status, or `None` if it does not answer.
     #[must_use]
     pub fn status(&self, replica: usize) -> Option<api::GetStatusResponse> {
         let mut client = self.replicas.get(replica)?.clone();
         self.call(async move { client.get_status(api::GetStatusRequest {}).await }).ok()
     }
 
-    /// Which replica leads, with its status; none where nobody does.
+    /// Which replica leads, with its status, or `None` if there is no leader.
     #[must_use]
     pub fn leader(&self) -> Option<(usize, api::GetStatusResponse)> {
         (0..self.replicas.len())
@@ -57,7 +57,7 @@ impl Admin {
     /// A cluster's figures.
     ///
     /// # Errors
-    /// Where nobody leads, or the leader does not know the cluster.
+    /// If there is no leader, or the leader does not know the cluster.
     pub fn cluster(&self, name: &str) -> Result<api::Cluster> {
         let (mut client, name) = (self.leading()?, name.to_owned());
         let call = async move { client.get_cluster(api::GetClusterRequest { name }).await };
@@ -78,7 +78,7 @@ impl Admin {
     /// The platform's word that nothing of a worker runs any more.
     ///
     /// # Errors
-    /// Where the leader refuses.
+    /// If the leader refuses.
     pub fn declare_gone(
         &self,
         cluster: &str,

@@ -96,7 +96,7 @@ pub struct PhaseResult {
     pub moves_min: usize,
     /// How long it took.
     pub ms: u64,
-    /// The most jobs at the same time after the phase's change was through; none where the cap
+    /// The most jobs at the same time after the phase's change was through, or `None` if the cap
     /// need not be reached.
     pub peak_jobs_stable: Option<usize>,
 }
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn peak_of_jobs() {
+    fn counts_the_most_jobs_that_run_at_once() {
         let evidence = evidence(
             "10 w1 job_start a
              12 w2 job_start b
@@ -210,13 +210,13 @@ mod tests {
     }
 
     #[test]
-    fn a_job_without_an_end_runs_on() {
+    fn counts_a_job_without_an_end_as_running() {
         let evidence = evidence("10 w1 job_start a\n 20 w1 job_start b\n 1000 w1 job_start c");
         assert_eq!(peak(&evidence.runs, 0, u64::MAX), 3);
     }
 
     #[test]
-    fn a_killed_worker_runs_nothing() {
+    fn counts_no_jobs_of_a_killed_worker() {
         let evidence = evidence(
             "10 w1 job_start a
              11 w1 own_start x 1.1
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn handing_over_in_time_is_no_double_owning() {
+    fn accepts_a_handover_without_overlap() {
         let evidence = evidence(
             "10 w1 own_start x 1.1
              20 w1 own_end x 1.1
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn double_owning_is_found() {
+    fn reports_overlapping_owners_of_a_stream() {
         let mut evidence = evidence(
             "10 w1 own_start x 1.1
              20 w2 own_start x 1.2
@@ -259,13 +259,13 @@ mod tests {
     }
 
     #[test]
-    fn two_owners_for_ever() {
+    fn reports_two_owners_that_never_stop() {
         let evidence = evidence("10 w1 own_start x 1.1\n 20 w2 own_start x 1.2");
         assert!(double_owned(&evidence.owns).0 > 0);
     }
 
     #[test]
-    fn who_writes_owns() {
+    fn counts_the_writer_of_a_stream_as_an_owner() {
         let mut evidence = evidence(
             "10 w1 own_start x 1.1
              20 w1 own_end x 1.1
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn moves_in_a_time() {
+    fn counts_moves_within_a_period() {
         let evidence = evidence(
             "10 w1 own_start x 1.1
              10 w1 own_start y 1.2
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn jobs_done_lost_doubled() {
+    fn counts_done_lost_and_repeated_jobs() {
         let evidence = evidence(
             "1 demo job_created a
              1 demo job_created b
@@ -336,13 +336,13 @@ mod tests {
     }
 
     #[test]
-    fn ends_without_starts_are_contradictions() {
+    fn reports_ends_without_starts() {
         let evidence = Evidence::new(lines("10 w1 job_end a\n 11 w1 own_end x 1.1"));
         assert_eq!(evidence.contradictions.len(), 2);
     }
 
     #[test]
-    fn a_phase_is_judged_by_itself() {
+    fn judges_each_phase_separately() {
         let mut evidence = evidence(
             "10 w1 own_start x 1.1
              10 w1 own_start y 1.2

@@ -11,13 +11,16 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal};
 
+/// The interval between two polls.
+const POLL: Duration = Duration::from_millis(1);
+
 /// The name of the hidden subcommand that runs a command which dies with its parent.
 pub const TETHER: &str = "tether";
 
 /// Becomes `command`, to be killed when `parent` dies. Returns only an error.
 ///
 /// # Errors
-/// Where the parent is dead already, or the command cannot be run.
+/// If the parent is dead already, or the command cannot be run.
 pub fn become_tethered(parent: u32, command: &[String]) -> Result<()> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
         .context("cannot ask to die with the parent")?;
@@ -47,7 +50,7 @@ impl Process {
     /// *thread* that started it ends.
     ///
     /// # Errors
-    /// Where it cannot be started.
+    /// If it cannot be started.
     pub fn start(
         name: &str,
         command: &[String],
@@ -97,7 +100,7 @@ impl Process {
     /// Sends it, and it alone, a signal. A process that has ended gets none.
     ///
     /// # Errors
-    /// Where the system refuses.
+    /// If the system refuses.
     pub fn signal(&mut self, signal: Signal) -> Result<()> {
         if self.ended()?.is_none() {
             rustix::process::kill_process(pid(self.id())?, signal)
@@ -109,10 +112,10 @@ impl Process {
     /// Kills it with everything that it started, and waits until all of that is dead.
     ///
     /// # Errors
-    /// Where something does not die.
+    /// If something does not die.
     pub fn kill(&mut self) -> Result<()> {
         let mut family = descendants(self.id());
-        // The head first, so that it starts nothing anew.
+        // The head first, so that it starts no more processes.
         self.signal(Signal::KILL)?;
         self.status = Some(self.child.wait()?);
         family.extend(family.clone().into_iter().flat_map(descendants));
@@ -123,9 +126,9 @@ impl Process {
         let deadline = Instant::now() + Duration::from_secs(5);
         while family.iter().any(|id| is_alive(*id)) {
             if Instant::now() > deadline {
-                bail!("a child of {} survives its kill", self.name);
+                bail!("a child of {} still runs after SIGKILL", self.name);
             }
-            std::thread::sleep(Duration::from_millis(1));
+            std::thread::sleep(POLL);
         }
         Ok(())
     }
@@ -150,7 +153,10 @@ pub fn describe(status: ExitStatus) -> String {
 }
 
 fn pid(id: u32) -> Result<Pid> {
-    i32::try_from(id).ok().and_then(Pid::from_raw).with_context(|| format!("{id} is no process id"))
+    i32::try_from(id)
+        .ok()
+        .and_then(Pid::from_raw)
+        .with_context(|| format!("{id} is not a process id"))
 }
 
 /// The processes that `id` started, and those that they started, and so on.

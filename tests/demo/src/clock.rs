@@ -4,7 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Nanoseconds of the clock that the workers' journals carry: it never jumps, and goes on while
+/// Nanoseconds of the clock that the workers' journals carry: it never jumps, and runs while
 /// the machine sleeps.
 #[must_use]
 pub fn now_ns() -> u64 {
@@ -22,7 +22,7 @@ pub fn wall_us() -> u64 {
 }
 
 /// Microseconds since 1970 of an RFC 3339 time in UTC, as in `2026-11-20T10:23:29.123456Z`; none
-/// where `text` is no such time.
+/// where `text` is not such a time.
 #[must_use]
 pub fn parse_rfc3339_us(text: &str) -> Option<u64> {
     let (date, time) = text.strip_suffix('Z')?.split_once('T')?;
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_times_of_a_log() {
+    fn reads_timestamps_of_a_log() {
         assert_eq!(parse_rfc3339_us("1970-01-01T00:00:00Z"), Some(0));
         assert_eq!(parse_rfc3339_us("2024-02-29T12:00:00.5Z"), Some(1_709_208_000_500_000));
         assert_eq!(parse_rfc3339_us("2026-11-20T10:23:29.123456Z"), Some(1_795_170_209_123_456));
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn takes_nothing_else() {
+    fn rejects_other_timestamps() {
         for text in
             ["", "now", "2026-11-20", "2026-11-20T10:23:29.x1Z", "2026-11-20T10:23:29+01:00"]
         {

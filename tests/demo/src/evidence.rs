@@ -177,7 +177,7 @@ impl Evidence {
     }
 
     /// Lengthens each time of owning to the last write under its token: a worker that wrote for
-    /// longer than it says owned for longer. Gives the writes that nobody's time covers.
+    /// longer than it says owned for longer. Returns the writes outside every owner's time.
     pub fn stretch(&mut self, writes: &[Write]) -> Vec<String> {
         let mut by_token: BTreeMap<(String, String, String), Vec<usize>> = BTreeMap::new();
         for (index, own) in self.owns.iter().enumerate() {

@@ -49,7 +49,7 @@ impl Programs {
             .status()
             .ok()
             .filter(std::process::ExitStatus::success)
-            .with_context(|| format!("{} is no Python 3.9 or newer", self.python))?;
+            .with_context(|| format!("{} is not Python 3.9 or newer", self.python))?;
         Ok(())
     }
 
@@ -58,7 +58,7 @@ impl Programs {
     }
 }
 
-/// What an agent is up to, by the demo's own doing.
+/// The state that the demo has put an agent into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// It takes part.
@@ -78,7 +78,7 @@ pub struct Agent {
     pub generation: u64,
     /// The address of its API.
     pub address: String,
-    /// What it is up to.
+    /// Its state.
     pub part: Part,
 }
 
@@ -107,7 +107,7 @@ impl Fleet {
     /// Two coordinators' places; nothing runs yet.
     ///
     /// # Errors
-    /// Where no port is free.
+    /// If no port is free.
     pub fn new(programs: Programs) -> Result<Self> {
         let ports = free_ports(4)?;
         let address = |port: u16| format!("127.0.0.1:{port}");
@@ -135,7 +135,7 @@ impl Fleet {
     /// Starts a coordinator.
     ///
     /// # Errors
-    /// Where it cannot be started.
+    /// If it cannot be started.
     pub fn start_coordinator(&mut self, index: usize, work: &Work) -> Result<()> {
         let replica = &mut self.replicas[index];
         let name = format!("coordinator-{}", index + 1);
@@ -164,7 +164,7 @@ impl Fleet {
     /// Starts an agent with its worker.
     ///
     /// # Errors
-    /// Where it cannot be started.
+    /// If it cannot be started.
     pub fn start_agent(&mut self, worker: &str, generation: u64, work: &Work) -> Result<()> {
         let address = format!("127.0.0.1:{}", free_ports(1)?[0]);
         let state = work.path("agents").join(worker);
@@ -222,7 +222,7 @@ impl Fleet {
     /// Whether a draining worker has ended; then it is forgotten.
     ///
     /// # Errors
-    /// Where it ended otherwise than by itself, with exit code 0.
+    /// If it ended otherwise than by itself, with exit code 0.
     pub fn has_drained(&mut self, worker: &str) -> Result<bool> {
         let Some(status) = self.agent(worker)?.process.ended()? else { return Ok(false) };
         self.agents.remove(worker);
@@ -291,7 +291,7 @@ pub fn log_tail(path: &Path, lines: usize) -> String {
     all[all.len().saturating_sub(lines)..].join("\n")
 }
 
-/// Ports that nobody listens on now, all different.
+/// Ports that no process listens on now, all different.
 fn free_ports(count: usize) -> Result<Vec<u16>> {
     let listeners: Vec<TcpListener> =
         (0..count).map(|_| TcpListener::bind("127.0.0.1:0")).collect::<Result<_, _>>()?;

@@ -60,7 +60,7 @@ pub enum Event {
         /// The token.
         token: String,
     },
-    /// A worker's lease as the watch told it.
+    /// A worker's lease as the watch reported it.
     Lease {
         /// Whether the agent is connected to a leader.
         connected: bool,
@@ -113,7 +113,7 @@ pub enum Event {
     Killed,
     /// The worker was stopped by SIGSTOP: from now on it does nothing.
     Stopped,
-    /// It goes on.
+    /// It resumes.
     Continued,
     /// From now on at most this many jobs may run at once.
     Budget {
@@ -156,7 +156,7 @@ impl Writer {
     /// Appends to `path`.
     ///
     /// # Errors
-    /// Where the file cannot be opened.
+    /// If the file cannot be opened.
     pub fn open(path: &Path) -> Result<Self> {
         let file = OpenOptions::new().create(true).append(true).open(path);
         Ok(Self(file.with_context(|| format!("cannot write {}", path.display()))?))
@@ -165,7 +165,7 @@ impl Writer {
     /// Adds a line, with the time now.
     ///
     /// # Errors
-    /// Where the file cannot be written.
+    /// If the file cannot be written.
     pub fn write(&mut self, worker: &str, event: Event) -> Result<()> {
         let (at_ns, wall_us) = (clock::now_ns(), clock::wall_us());
         let line = Line { at_ns, wall_us, worker: worker.to_owned(), event };
@@ -192,7 +192,7 @@ impl Tail {
     /// The lines that are new since the last call.
     ///
     /// # Errors
-    /// Where the file exists and cannot be read.
+    /// If the file exists and cannot be read.
     pub fn read(&mut self) -> Result<Vec<String>> {
         let mut file = match File::open(&self.path) {
             Ok(file) => file,
@@ -225,7 +225,7 @@ impl Journals {
     /// The lines that are new since the last call, in order of time as far as they are together.
     ///
     /// # Errors
-    /// Where a file cannot be read, or a line is no journal line.
+    /// If a file cannot be read, or a line is not a journal line.
     pub fn read(&mut self) -> Result<Vec<Line>> {
         for entry in std::fs::read_dir(&self.folder)? {
             let path = entry?.path();
@@ -249,7 +249,7 @@ impl Journals {
 /// # Errors
 /// If it is invalid.
 pub fn parse(text: &str) -> Result<Line> {
-    serde_json::from_str(text).with_context(|| format!("no journal line: {text}"))
+    serde_json::from_str(text).with_context(|| format!("invalid journal line: {text}"))
 }
 
 #[cfg(test)]
@@ -257,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_what_a_worker_writes() {
+    fn reads_the_lines_of_a_worker() {
         let line = parse(
             r#"{"event": "own_start", "at_ns": 2345809575993, "wall_us": 1795170670642308,
                 "worker": "w1", "asked_ns": 2345804245850, "until_ns": 2348804245850,
@@ -272,13 +272,13 @@ mod tests {
     }
 
     #[test]
-    fn a_strange_line_is_an_error() {
+    fn rejects_an_unknown_line() {
         assert!(parse(r#"{"event":"party","at_ns":1,"wall_us":1,"worker":"w"}"#).is_err());
         assert!(parse("half a li").is_err());
     }
 
     #[test]
-    fn a_tail_waits_for_the_end_of_a_line() {
+    fn reads_a_line_only_when_it_is_complete() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
         let mut tail = Tail::new(path.clone());
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn reads_back_every_line_that_it_writes() {
         let folder = tempfile::tempdir().unwrap();
         let mut writer = Writer::open(&folder.path().join("demo.jsonl")).unwrap();
         let phase = Phase {

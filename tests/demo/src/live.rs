@@ -1,4 +1,4 @@
-//! What the journals have told so far, for waiting and for the screen.
+//! The contents of the journals so far, for waiting and for the screen.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use crate::{checker, push};
 /// A moment after everything that has happened: only what has not ended reaches to it.
 const NOW_NS: u64 = u64::MAX - 1;
 
-/// The state of things, as the workers tell it.
+/// The state of the fleet, by the workers' journals.
 #[derive(Debug, Default)]
 pub struct Live {
     /// All of it.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// How many streams must change their worker so that the living ones own all of them, balanced
 /// within one: those whose owner left, and what stayers have above the share that balance leaves
-/// them. Streams that nobody owned before move from nowhere, and do not count.
+/// them. Streams without an owner before do not count.
 #[must_use]
 pub fn moves_min(owners: &BTreeMap<String, String>, living: &BTreeSet<String>) -> usize {
     if living.is_empty() {
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn forced_moves() {
+    fn counts_the_moves_that_a_change_forces() {
         check("a5 b5 c5 d4 e4 f4", "abcdef", 0);
         // A seventh worker: six of 4 and one of 3.
         check("a5 b5 c5 d4 e4 f4", "abcdefg", 3);
@@ -89,7 +89,7 @@ mod tests {
 
     /// Against every possible outcome of small cases.
     #[test]
-    fn no_outcome_moves_fewer() {
+    fn finds_the_minimum_of_all_outcomes() {
         for before in ["a3 b1", "a4 b0 c0", "a2 b2 c1", "a5", "a1 b1 c3", "a2 b3"] {
             for after in ["a", "ab", "abc", "bc", "bcd", "abcd", "d"] {
                 let (owners, living) = (owners(before), living(after));

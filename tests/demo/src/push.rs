@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::clock;
 use crate::journal::{Event, Line};
 
-/// A grant as a coordinator's log tells it.
+/// A grant in a coordinator's log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// When, by the wall clock.
@@ -22,7 +22,7 @@ pub struct Grant {
     pub token: String,
 }
 
-/// Reads a line of a coordinator's JSON log; none where it is not about a grant.
+/// Reads a line of a coordinator's JSON log, or `None` if it is not a grant.
 #[must_use]
 pub fn parse_grant(line: &str) -> Option<Grant> {
     let line: Value = serde_json::from_str(line).ok()?;
@@ -93,7 +93,7 @@ impl Pushes {
     }
 
     /// The value below which `percent` of all are, in milliseconds with three digits behind the
-    /// point; none where nothing was measured.
+    /// point, or `None` if nothing was measured.
     #[must_use]
     pub fn percentile_ms(&self, percent: usize) -> Option<f64> {
         let last = self.sorted_us.len().checked_sub(1)?;
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_pushed_to_a_worker_between_its_end_and_its_next_start() {
+    fn expects_no_push_between_a_workers_end_and_its_next_start() {
         let grant = |wall_us, token: &str| Grant {
             wall_us,
             worker: "w1".to_owned(),

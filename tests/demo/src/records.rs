@@ -22,7 +22,7 @@ pub struct Entry {
     pub text: Option<String>,
 }
 
-/// That somebody wrote.
+/// Records that were written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Write {
     /// The stream, as `SET/STREAM`.
@@ -107,7 +107,7 @@ pub fn compare(stream: &str, source: &[&str], sink: &[Entry]) -> Records {
 pub fn token_order(token: &str) -> Result<(u64, u64)> {
     match token.split_once('.') {
         Some((epoch, seq)) => Ok((epoch.parse()?, seq.parse()?)),
-        None => bail!("{token:?} is no token"),
+        None => bail!("{token:?} is not a token"),
     }
 }
 
@@ -131,27 +131,27 @@ mod tests {
     }
 
     #[test]
-    fn all_there_once() {
+    fn accepts_records_that_are_all_present_once() {
         let sink = sink("1.1 0\n1.1 1 a\n1.10 1\n1.10 2 b\n2.2 2\n2.2 3 c");
         let records = compare("s", &["a", "b", "c"], &sink);
         assert_eq!(records, Records { written: 3, ..Records::default() });
     }
 
     #[test]
-    fn lost_and_doubled() {
+    fn reports_lost_and_repeated_records() {
         let records = compare("s", &["a", "b", "c"], &sink("1.1 1 a\n1.1 1 a\n1.1 3 c"));
         assert_eq!((records.lost, records.doubled), (1, 1));
         assert_eq!(records.faults, Vec::<String>::new());
     }
 
     #[test]
-    fn a_wrong_text_is_a_lost_record() {
+    fn counts_a_record_with_wrong_text_as_lost() {
         let records = compare("s", &["a"], &sink("1.1 1 x\n1.1 2 b\n1.1 0 c"));
         assert_eq!((records.lost, records.doubled, records.faults.len()), (1, 0, 3));
     }
 
     #[test]
-    fn a_token_that_falls_is_a_fault() {
+    fn reports_a_token_that_decreases() {
         let records = compare("s", &["a", "b"], &sink("1.10 1 a\n1.9 2 b"));
         assert_eq!((records.lost, records.faults.len()), (0, 1));
         assert!(records.faults[0].contains("1.9"), "{:?}", records.faults);

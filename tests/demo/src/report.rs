@@ -73,7 +73,7 @@ pub struct Summary {
 pub enum End {
     /// Everything was copied, and every worker drained.
     Orderly,
-    /// The same, after somebody looked around, who may have killed workers.
+    /// The same, after a pause in which the user may have killed workers.
     AfterStaying,
     /// They were killed in the middle of their work.
     Early,
@@ -113,7 +113,7 @@ impl Findings {
     /// Reads everything that the processes have left in the work folder.
     ///
     /// # Errors
-    /// Where something cannot be read.
+    /// If something cannot be read.
     pub fn read(work: &Work, streams: &[String], measured: Measured, end: End) -> Result<Self> {
         let lines = Journals::new(work.path("journal")).read()?;
         let mut grants: Vec<Grant> = Vec::new();
@@ -125,7 +125,7 @@ impl Findings {
         let mut evidence = Evidence::new(lines);
         let mut waiting = work.queued("pending")?;
         if end != End::Orderly {
-            // The jobs of a worker that was killed are where it left them: nobody put them back.
+            // The jobs of a worker that was killed are where it left them: none was put back.
             waiting.extend(work.queued("taken")?);
         }
         let jobs = checker::jobs(&evidence, &waiting, &work.queued("done")?);
@@ -147,7 +147,7 @@ impl Findings {
                 failures.push(Failure { check: check.to_owned(), evidence });
             }
         };
-        check("the story goes to its end", self.broken);
+        check("the demo runs to its end", self.broken);
         check("jobs stay within maxJobs", over_the_cap(&phases));
         check("maxJobs is reached while jobs wait", below_the_cap(&phases));
         check("no job is lost", self.jobs.lost.iter().cloned().collect());
@@ -156,7 +156,10 @@ impl Findings {
         check("who writes owns", self.strays);
         check("the fewest streams move", needless_moves(&phases));
         check("no record is lost", some(self.records.lost, "records are not in the sink"));
-        check("no record is doubled", some(self.records.doubled, "records are there twice"));
+        check(
+            "no record is copied twice",
+            some(self.records.doubled, "records are in the sink twice"),
+        );
         check("the sink is in order", self.records.faults);
         check("journals agree with themselves", self.evidence.contradictions.clone());
         check("workers report no error", self.errors);
@@ -281,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn phases_that_break_a_rule_are_named() {
+    fn names_the_phases_that_break_a_rule() {
         let phases = [phase("good", 12, 3), phase("over", 13, 3), phase("idle", 9, 4)];
         assert_eq!(over_the_cap(&phases), ["over: 13 of 12"]);
         assert_eq!(below_the_cap(&phases), ["idle: 9 of 12"]);
@@ -303,10 +306,10 @@ mod tests {
     }
 
     #[test]
-    fn the_story_s_error_is_evidence() {
+    fn reports_the_error_that_ended_the_demo() {
         let broken = vec!["green-1 ended by itself".to_owned()];
         let (summary, failures) = Findings { broken, ..Findings::default() }.judge(27);
-        assert_eq!(summary.failed[0], "the story goes to its end");
+        assert_eq!(summary.failed[0], "the demo runs to its end");
         assert!(failures[0].to_string().contains("green-1"));
     }
 

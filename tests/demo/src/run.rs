@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use rustix::process::Signal;
@@ -13,6 +14,9 @@ use crate::report::{End, Findings};
 use crate::stage::{Interrupted, Stage};
 use crate::story::{self, Measured};
 use crate::work::Work;
+
+/// The interval between two polls.
+const POLL: Duration = Duration::from_millis(50);
 
 /// The exit code after Ctrl-C, as shells count it.
 const INTERRUPTED: u8 = 130;
@@ -35,10 +39,10 @@ pub struct Options {
 /// Plays the demo.
 ///
 /// # Errors
-/// Where it cannot even begin, or its outcome cannot be read.
+/// If it cannot even begin, or its outcome cannot be read.
 pub fn run(options: Options) -> Result<ExitCode> {
     let binaries = std::env::current_exe()?;
-    let binaries = binaries.parent().context("this program lies in no folder")?.to_owned();
+    let binaries = binaries.parent().context("cannot find the folder of this program")?.to_owned();
     let parent = options.work.unwrap_or_else(|| binaries.join("../demo"));
     let deploy = options.deploy.canonicalize().unwrap_or(options.deploy);
     let programs = Programs { binaries, deploy, python: options.python };
@@ -166,7 +170,7 @@ fn stay(stage: &mut Stage, interrupt: &AtomicBool) -> Result<()> {
             Err(error) if error.is::<Interrupted>() => break,
             result => result?,
         }
-        std::thread::sleep(std::time::Duration::from_millis(50));
+        std::thread::sleep(POLL);
     }
     interrupt.store(false, Ordering::Relaxed);
     Ok(())

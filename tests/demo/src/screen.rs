@@ -13,7 +13,7 @@ pub struct Row {
     pub worker: String,
     /// Its rollout generation.
     pub generation: u64,
-    /// What it is up to.
+    /// Its state.
     pub phase: String,
     /// Its pool's size.
     pub pool: u32,
@@ -149,7 +149,7 @@ fn bar(running: usize, pool: usize) -> String {
     format!("\x1b[32m{}\x1b[0m{}{}", "#".repeat(running), ".".repeat(free), " ".repeat(10 - all))
 }
 
-/// A closed pipe is no reason to stop: children must be ended in order all the same.
+/// A closed pipe does not stop the demo: children must be ended in order all the same.
 fn put(text: &str) {
     let mut out = std::io::stdout().lock();
     let _ = out.write_all(text.as_bytes());

@@ -53,12 +53,12 @@ pub struct Plan {
 /// Everything that the story acts on.
 #[derive(Debug)]
 pub struct Stage {
-    /// The processes. First, because fields are dropped in order: nobody writes to the work folder
-    /// any more when it is removed.
+    /// The processes. First, because fields are dropped in order: no process writes to the work
+    /// folder any more when it is removed.
     pub fleet: Fleet,
     /// The coordinators' API.
     pub admin: Admin,
-    /// What the workers tell.
+    /// The contents of the workers' journals.
     pub live: Live,
     /// The growing sources.
     pub sources: Sources,
@@ -68,7 +68,7 @@ pub struct Stage {
     pub journal: Writer,
     /// What the user sees.
     pub screen: Screen,
-    /// Streams that somebody should own.
+    /// Streams that should have an owner.
     pub streams: usize,
     journals: Journals,
     interrupt: Arc<AtomicBool>,
@@ -85,7 +85,7 @@ impl Stage {
     /// An empty stage: folders, places for processes, growing sources.
     ///
     /// # Errors
-    /// Where something of it cannot be made.
+    /// If something of it cannot be made.
     pub fn new(
         work: Work,
         programs: Programs,
@@ -123,7 +123,7 @@ impl Stage {
     /// says so) the cap must be reached.
     ///
     /// # Errors
-    /// Where that does not come about.
+    /// If that does not come about.
     pub fn phase(
         &mut self,
         plan: Plan,
@@ -162,7 +162,7 @@ impl Stage {
     /// Lets the demo go on until `holds`.
     ///
     /// # Errors
-    /// Where that takes too long, a process ends that should not, or the user has had enough.
+    /// If that takes too long, a process ends that should not, or the user has had enough.
     pub fn wait(
         &mut self,
         what: &str,
@@ -175,7 +175,7 @@ impl Stage {
                 return Ok(());
             }
             if Instant::now() > deadline {
-                bail!("{what} did not come within {WAIT_MAX:?}: {}", self.state());
+                bail!("timed out after {WAIT_MAX:?} waiting for {what}: {}", self.state());
             }
             std::thread::sleep(TICK);
         }
@@ -196,7 +196,7 @@ impl Stage {
             // A user who looks around may end any process.
             ended.iter().for_each(|words| self.screen.say(words));
         } else if !ended.is_empty() {
-            bail!("nobody told them to, and yet {}", ended.join(", "));
+            bail!("unexpected end of a process: {}", ended.join(", "));
         }
         if self.looked.is_none_or(|at| at.elapsed() >= LOOK) {
             self.looked = Some(Instant::now());
@@ -213,7 +213,7 @@ impl Stage {
     /// Takes in what the journals have that is new.
     ///
     /// # Errors
-    /// Where one cannot be understood.
+    /// If one cannot be understood.
     pub fn read_journals(&mut self) -> Result<()> {
         let lines = self.journals.read()?;
         self.live.take(lines);

@@ -1,5 +1,5 @@
 //! What happens in the demo, in order. Every change of the set of workers is a phase of its own,
-//! so that the fewest moves that it forces can be told.
+//! so that its minimum of moves is known.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -42,7 +42,7 @@ pub struct Again {
 /// Plays all of it.
 ///
 /// # Errors
-/// Where a phase does not end as it should.
+/// If a phase does not end as it should.
 pub fn play(stage: &mut Stage, streams: usize, measured: &mut Measured) -> Result<()> {
     start(stage, streams)?;
     for number in 1..=WORKERS {
@@ -223,7 +223,7 @@ fn kill_worker(stage: &mut Stage) -> Result<()> {
             stage.read_journals()?;
             let jobs = stage.live.jobs_of(&worker);
             stage.journal.write(&worker, Event::Killed)?;
-            stage.wait("the coordinator's notice of the death", |stage| {
+            stage.wait("the coordinator to notice the death", |stage| {
                 Ok(stage.is_silent(&worker))
             })?;
             let answer = stage.admin.declare_gone(CLUSTER, &worker)?;

@@ -1,5 +1,5 @@
 //! The demo's folders: a queue of real files, growing sources, the sink, journals, manifests.
-//! Files appear whole, by rename, wherever somebody else reads them.
+//! Files appear whole, by rename, if another process reads them.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -36,7 +36,7 @@ impl Work {
     /// Makes a fresh folder below `parent`.
     ///
     /// # Errors
-    /// Where that is not possible.
+    /// If that is not possible.
     pub fn new(parent: &Path) -> Result<Self> {
         let failed = || format!("cannot make a work folder in {}", parent.display());
         fs::create_dir_all(parent).with_context(failed)?;
@@ -70,7 +70,7 @@ impl Work {
     /// Puts a manifest in force, or replaces it.
     ///
     /// # Errors
-    /// Where the file cannot be written.
+    /// If the file cannot be written.
     pub fn put_manifest(&self, name: &str, text: &str) -> Result<()> {
         let part = self.path("manifest.part");
         fs::write(&part, text)?;
@@ -81,7 +81,7 @@ impl Work {
     /// Fills the queue up, and writes down which jobs were made.
     ///
     /// # Errors
-    /// Where a file cannot be written.
+    /// If a file cannot be written.
     pub fn feed(&mut self, journal: &mut Writer) -> Result<usize> {
         let mut pending = fs::read_dir(self.path("queue/pending"))?.count();
         while pending < PENDING_MIN && self.jobs < JOBS_MAX {
@@ -101,7 +101,7 @@ impl Work {
     /// Puts back what a worker had taken that is dead for sure.
     ///
     /// # Errors
-    /// Where a file cannot be renamed.
+    /// If a file cannot be renamed.
     pub fn put_back(
         &self,
         worker: &str,
@@ -127,7 +127,7 @@ impl Work {
     /// The job ids in a folder of the queue.
     ///
     /// # Errors
-    /// Where it cannot be read.
+    /// If it cannot be read.
     pub fn queued(&self, part: &str) -> Result<BTreeSet<String>> {
         let mut jobs = BTreeSet::new();
         for entry in fs::read_dir(self.path("queue").join(part))? {
@@ -141,16 +141,16 @@ impl Work {
     /// What the journals record now, and who wrote what to the sink.
     ///
     /// # Errors
-    /// Where a file cannot be understood.
+    /// If a file cannot be understood.
     pub fn evidence(&self) -> Result<Evidence> {
         Ok(Evidence::new(Journals::new(self.path("journal")).read()?))
     }
 
-    /// Compares all sources with the sink, and lists the writes. Where the end came `early`, what
-    /// nobody has come to copy yet is left out.
+    /// Compares all sources with the sink, and lists the writes. If the demo ended `early`, records
+    /// that no worker has started to copy are left out.
     ///
     /// # Errors
-    /// Where a file cannot be read.
+    /// If a file cannot be read.
     pub fn records(
         &self,
         set: &str,
@@ -214,7 +214,7 @@ impl Sources {
     /// Adds a record to every stream's source again and again.
     ///
     /// # Errors
-    /// Where a file cannot be made.
+    /// If a file cannot be made.
     pub fn start(work: &Work, streams: &[String]) -> Result<Self> {
         let files: Vec<File> = streams
             .iter()
@@ -244,7 +244,7 @@ impl Sources {
     /// Stops after a whole record each.
     ///
     /// # Errors
-    /// Where a source could not be written.
+    /// If a source could not be written.
     pub fn stop(&mut self) -> Result<()> {
         self.stop.store(true, Ordering::Relaxed);
         match self.thread.take().map(JoinHandle::join) {
@@ -341,8 +341,8 @@ mod tests {
         sources.stop().unwrap();
         let (records, _) = work.records("s", &streams, false).unwrap();
         assert_eq!(records.written as u64, sources.written());
-        assert_eq!(records.lost, records.written, "nobody copied them");
+        assert_eq!(records.lost, records.written, "no worker copied them");
         let (records, _) = work.records("s", &streams, true).unwrap();
-        assert_eq!((records.written, records.lost), (0, 0), "nobody had come to copy them");
+        assert_eq!((records.written, records.lost), (0, 0), "no worker had started to copy them");
     }
 }

@@ -38,13 +38,13 @@ pub(crate) enum Action {
     Introduce(u8),
     /// A worker asks for a job.
     BeginJob(u8),
-    /// A worker lets go of what it was asked for.
+    /// A worker releases what it was asked for.
     LetGo(u8),
-    /// Time goes on to the next moment at which something is due.
+    /// Time advances to the next moment at which something is due.
     Advance,
-    /// A stopped agent goes on.
+    /// A stopped agent continues.
     ResumePod(u8),
-    /// A stopped replica goes on.
+    /// A stopped replica continues.
     ResumeReplica(u8),
     /// A worker's job ends.
     EndJob(u8),

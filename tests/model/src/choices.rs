@@ -1,8 +1,8 @@
 //! Which steps a state allows.
 //!
-//! Everything that can happen at one moment happens in one order, and time goes on when nothing is
+//! Everything that can happen at one moment happens in one order, and time advances when nothing is
 //! left: that is the usual step. A fault is possible just before a usual step of the node or link
-//! that it affects (earlier, it would change nothing visible), and before time goes on.
+//! that it affects (earlier, it would change nothing visible), and before time advances.
 //! What a fault has made slow or stopped may go on at any moment, after its usual steps.
 
 use leasehold_types::{Epoch, Moment};
@@ -228,7 +228,7 @@ impl World {
         }
     }
 
-    /// What is slow or stopped goes on, or a dead process comes back.
+    /// What is slow or stopped continues, or a dead process comes back.
     fn slow(&self, state: &State, all: &mut Vec<Action>) {
         for (at, link) in (0..).zip(&state.links) {
             if link.slow_down && self.comes_down(state, at) {

@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_clock_shows_a_moment_no_earlier_than_it_says() {
+    fn a_clock_reaches_a_moment_at_the_computed_time() {
         for rate in [Rate::Slow, Rate::Fast] {
             for t in [0, 1, 999, 8_000] {
                 assert_eq!(rate.real(rate.local(t)), Some(t));

@@ -47,11 +47,11 @@ pub(crate) fn describe(world: &World, state: &State, action: Action) -> String {
         }
         Action::FlowUp(link) => {
             let link = &state.links[at(link)];
-            format!("what a{} sent to c{} goes on", link.pod, link.replica)
+            format!("what a{} sent to c{} continues", link.pod, link.replica)
         }
         Action::FlowDown(link) => {
             let link = &state.links[at(link)];
-            format!("what c{} sent to a{} goes on", link.replica, link.pod)
+            format!("what c{} sent to a{} continues", link.replica, link.pod)
         }
         Action::EndTurn(replica) => format!("c{replica}'s long turn ends"),
         Action::Terms(replica, part) => {
@@ -66,13 +66,13 @@ pub(crate) fn describe(world: &World, state: &State, action: Action) -> String {
         Action::WakePod(pod) => format!("a{pod} wakes"),
         Action::Introduce(pod) => format!("w{pod} reports to a{pod} which jobs run"),
         Action::BeginJob(pod) => format!("w{pod} asks a{pod} for a job"),
-        Action::LetGo(pod) => format!("w{pod} lets go of what it was asked for"),
+        Action::LetGo(pod) => format!("w{pod} releases what it was asked for"),
         Action::Advance => {
             let to = world.next_moment(state).unwrap_or(state.t);
-            format!("time goes on to {:.2} s", to as f64 / 1_000.0)
+            format!("time advances to {:.2} s", to as f64 / 1_000.0)
         }
-        Action::ResumePod(pod) => format!("a{pod} goes on"),
-        Action::ResumeReplica(replica) => format!("c{replica} goes on"),
+        Action::ResumePod(pod) => format!("a{pod} continues"),
+        Action::ResumeReplica(replica) => format!("c{replica} continues"),
         Action::EndJob(pod) => format!("a job of w{pod} ends"),
         Action::Edit => "the manifests are edited".into(),
         _ => format!("FAULT: {}", fault(world, state, action)),

@@ -13,7 +13,7 @@ pub enum Fault {
     SlowStore,
     /// A worker is slow from now on.
     SlowWorker,
-    /// A process is stopped, until it goes on.
+    /// A process is stopped until it is resumed.
     Pause,
     /// A replica's turn takes long: what arrives meanwhile waits.
     LongTurn,

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_in_an_ignored_field_alone_is_the_same() {
+    fn treats_values_that_differ_only_in_an_ignored_field_as_equal() {
         let mut all = Interner::new(&[" version: "]);
         let mut put = |kept, version, last| all.put(Shown { kept, version, last });
         let first = put(1, 7, 2);

@@ -76,7 +76,7 @@ pub(crate) enum Input {
     BeginJob,
     /// The first job ends.
     EndJob,
-    /// The worker lets go of what it was asked for.
+    /// The worker releases what it was asked for.
     LetGo(StreamKey),
     /// The pod is asked to leave.
     Drain,
@@ -177,7 +177,7 @@ impl Pod {
         all
     }
 
-    /// The first of what the worker was asked for, and has not let go of.
+    /// The first stream that the worker was asked to release and still has.
     pub(crate) fn asked_back(&self) -> Option<&StreamKey> {
         let up = self.is_up() && self.introduced;
         let asked = self.streams.iter().find(|(_, used)| used.revoked).filter(|_| up);
@@ -423,7 +423,7 @@ impl Pod {
     }
 
     /// The worker, which watches its lease, reads it and acts by it at once. One that has not found
-    /// a new agent yet goes on by what the last one showed it.
+    /// a new agent yet continues by what the last one showed it.
     fn show(&mut self, now: Moment, called: &mut Called) {
         let Some(holder) = self.holder.as_mut().filter(|_| self.introduced) else { return };
         let (lease, records) = journal::record(self.full_disk, || holder.lease(now));
@@ -479,7 +479,7 @@ fn job_id(pod: usize, job: u8) -> JobId {
     JobId::new(&format!("p{pod}-{job}")).expect("printable")
 }
 
-/// No worker's process ever starts anew.
+/// No worker's process ever starts again.
 fn start_id() -> StartId {
     StartId::new("start").expect("printable")
 }

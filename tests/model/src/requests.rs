@@ -67,7 +67,7 @@ impl Step<'_> {
         self.core(replica, &CoreCall::Deposed);
     }
 
-    /// The oldest request to the term store goes on.
+    /// The oldest request to the term store continues.
     pub(crate) fn terms(&mut self, replica: usize, part: Part) {
         if part != Part::Answer {
             self.carry_term(replica);
@@ -121,7 +121,7 @@ impl Step<'_> {
         }
     }
 
-    /// The oldest request to the register goes on. A write is answered after another look at the
+    /// The oldest request to the register continues. A write is answered after another look at the
     /// epoch.
     pub(crate) fn register(&mut self, replica: usize, part: Part) {
         if part != Part::Answer {

@@ -21,14 +21,14 @@ fn every_scope_holds_without_faults() {
 }
 
 #[test]
-fn a_stream_has_one_owner_whatever_one_fault_does() {
+fn a_stream_has_one_owner_after_any_single_fault() {
     for name in ["expiring", "pinned"] {
         holds(Scope::named(name).expect("a scope").with_faults(1));
     }
 }
 
 #[test]
-fn every_rule_that_is_switched_off_is_missed() {
+fn detects_every_rule_that_is_switched_off() {
     for case in CASES {
         let mutation = case.mutation;
         let found = case.find_violation(LIMITS, &mut |_| ());

@@ -23,7 +23,7 @@ const WANTED: &[(&str, u64)] = &[
     ("checked: a join moves the fewest", 100),
     ("checked: a leave moves only its own", 100),
     ("checked: a newer incarnation wins", 100),
-    ("checked: a stopped agent delays nobody else", 100),
+    ("checked: a stopped agent delays no other worker", 100),
     ("checked: an older incarnation's lease ended", 50),
     ("checked: healthy pipelines stay as they are", 50),
     ("confirmation requested", 500),

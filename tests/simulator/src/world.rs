@@ -41,6 +41,24 @@ use crate::world::queue::{Queue, SimEvent};
 /// A driver is never woken more often than this.
 pub(crate) const WAKE_GAP_MIN: Real = MS / 10;
 
+/// The [`View`] of a world. A macro borrows only the fields that it names, so that [`Checks`] can
+/// change the observer at the same time; a method would borrow the whole world.
+macro_rules! view {
+    ($world:expr) => {
+        View {
+            t: $world.t,
+            profile: &$world.profile,
+            keeps_names: $world.keeps_names,
+            store: &$world.store,
+            replicas: &$world.replicas,
+            pods: &$world.pods,
+            network: &$world.network,
+            manifests: &$world.manifests,
+            trace: &$world.trace,
+        }
+    };
+}
+
 /// One run.
 #[derive(Debug)]
 pub(crate) struct World {
@@ -125,33 +143,12 @@ impl World {
 
     /// The state of the system, to be read.
     fn view(&self) -> View<'_> {
-        View {
-            t: self.t,
-            profile: &self.profile,
-            keeps_names: self.keeps_names,
-            store: &self.store,
-            replicas: &self.replicas,
-            pods: &self.pods,
-            network: &self.network,
-            manifests: &self.manifests,
-            trace: &self.trace,
-        }
+        view!(self)
     }
 
     /// The observer, which reads the state of the system.
     fn checks(&mut self) -> Checks<'_> {
-        let view = View {
-            t: self.t,
-            profile: &self.profile,
-            keeps_names: self.keeps_names,
-            store: &self.store,
-            replicas: &self.replicas,
-            pods: &self.pods,
-            network: &self.network,
-            manifests: &self.manifests,
-            trace: &self.trace,
-        };
-        Checks { view, observer: &mut self.observer, coverage: &mut self.coverage }
+        Checks { view: view!(self), observer: &mut self.observer, coverage: &mut self.coverage }
     }
 
     /// Checks what must hold at every moment.
@@ -244,7 +241,7 @@ impl World {
         }
     }
 
-    /// Schedules an event again, for when the process that handles it goes on.
+    /// Schedules an event again, for when the process that handles it resumes.
     fn postpone(&mut self, what: SimEvent, until: Real) {
         let what = match what {
             SimEvent::Tick { pod, start, number, asked: None } => {
@@ -344,7 +341,7 @@ impl World {
         }
     }
 
-    /// Until when the process that handles this event is stopped. Its clock goes on.
+    /// Until when the process that handles this event is stopped. Its clock keeps running.
     fn stopped(&self, what: &SimEvent) -> Option<Real> {
         let (pods, replicas) = (&self.pods, &self.replicas);
         let until = match what {

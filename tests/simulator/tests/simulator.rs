@@ -37,7 +37,7 @@ fn every_property_holds_in_every_seed_and_everything_is_exercised() {
 }
 
 #[test]
-fn one_seed_is_one_run() {
+fn the_same_seed_gives_the_same_run() {
     for seed in 0..20 {
         let (once, twice) = (run_seed(seed, None, false), run_seed(seed, None, true));
         assert_eq!((once.digest, once.steps), (twice.digest, twice.steps), "seed {seed}");
@@ -46,7 +46,7 @@ fn one_seed_is_one_run() {
 
 /// Runs with the bias of a fault hold without it, so that only the fault breaks a property there.
 #[test]
-fn the_worlds_of_faults_hold_without_them() {
+fn properties_hold_in_biased_worlds_without_the_fault() {
     for mutant in Mutant::with_bias() {
         let worlds = Some(mutant.without_fault());
         let summary = run_seeds(0, WORLD_SEEDS, THREADS, worlds, 1, &|_, _| ());

@@ -23,7 +23,7 @@ const QUICK_MS: &str = "0   ";
 #[derive(Debug)]
 pub(super) struct Disks {
     folder: PathBuf,
-    /// The library that makes writes slow; none where it cannot be built here.
+    /// The library that makes writes slow, or `None` if it cannot be built here.
     library: Option<PathBuf>,
 }
 

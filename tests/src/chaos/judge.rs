@@ -9,7 +9,7 @@ use leasehold_demo::records::token_order;
 
 use super::wanted::CAPACITY;
 
-/// Cases of one kind that are told one by one.
+/// Cases of one kind that are reported one by one.
 const CASES_MAX: usize = 10;
 
 /// The findings.
@@ -78,7 +78,7 @@ fn older_tokens(owns: &[Own]) -> Vec<String> {
     owns.sort_by_key(|own| own.from_ns);
     for own in owns {
         let Ok(token) = token_order(&own.token) else {
-            cases.push(format!("{} of {} is no token", own.token, own.stream));
+            cases.push(format!("{} of {} is not a valid token", own.token, own.stream));
             continue;
         };
         let before = highest.insert(&own.stream, own);
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_counts_from_when_it_is_in_force() {
+    fn applies_a_budget_from_the_time_it_takes_effect() {
         check("1 c budget 1\n 2 a start x\n 3 a end x\n 3 b start y\n 4 b end y", &[]);
         check(
             "1 c budget 1\n 2 a start x\n 3 b start y\n 4 b end y\n 5 a end x",
@@ -185,13 +185,13 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_killed_while_stopped_did_nothing_since() {
+    fn counts_no_work_of_a_worker_killed_while_stopped() {
         check("1 a own x 1.1\n 2 a stopped\n 9 b own x 1.2\n 20 a killed\n 22 b lose x 1.2", &[]);
         check("1 a own x 1.1\n 9 b own x 1.2\n 20 a killed\n 22 b lose x 1.2", &["two owners"]);
     }
 
     #[test]
-    fn tokens_grow_from_owner_to_owner() {
+    fn requires_a_higher_token_for_each_new_owner() {
         check("1 a own x 1.9\n 2 a lose x 1.9\n 3 b own x 1.10\n 4 b lose x 1.10", &[]);
         check("1 a own x 1.9\n 2 a lose x 1.9\n 3 a own x 1.9\n 4 a lose x 1.9", &[]);
         let falls = "1 a own x 2.1\n 2 a lose x 2.1\n 3 b own x 1.10\n 4 b lose x 1.10";
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_add_up_to_the_capacity_at_most() {
+    fn requires_shares_to_fit_the_capacity() {
         let first = "1 a own x 1.1 20000";
         check(&format!("{first}\n 2 a own y 1.2 10000\n 3 a killed"), &[]);
         check(&format!("{first}\n 2 a own y 1.2 10001\n 3 a killed"), &["over the capacity"]);

@@ -297,13 +297,13 @@ mod tests {
     const LASTING: Duration = Duration::from_secs(600);
 
     #[test]
-    fn a_seed_is_a_schedule() {
+    fn the_same_seed_gives_the_same_schedule() {
         assert_eq!(steps(7, LASTING), steps(7, LASTING));
         assert_ne!(steps(7, LASTING), steps(8, LASTING));
     }
 
     #[test]
-    fn steps_of_one_concern_follow_one_another_and_all_end() {
+    fn steps_on_one_target_do_not_overlap_and_all_end() {
         for seed in 0..50 {
             let mut until: BTreeMap<Concern, Duration> = BTreeMap::new();
             for step in steps(seed, LASTING) {
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_of_fault_comes_within_ten_minutes() {
+    fn ten_minutes_contain_every_kind_of_fault() {
         let mut kinds: Vec<_> =
             steps(1, LASTING).iter().map(|step| std::mem::discriminant(&step.fault)).collect();
         kinds.dedup();

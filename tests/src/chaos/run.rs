@@ -52,7 +52,7 @@ struct Run {
 /// Runs everything in this process's own namespaces. Returns what went wrong, in words.
 ///
 /// # Errors
-/// Where the run could not be made.
+/// If the run could not be made.
 pub fn run(seed: u64, lasting: Duration, folder: &Path) -> Result<Vec<String>> {
     let mut run = Run::start(folder)?;
     let mut failures = Vec::new();
@@ -245,7 +245,11 @@ impl Run {
                 return Ok(());
             }
             if begun.elapsed() > HANG {
-                bail!("{} s after {after} there is no {}", HANG.as_secs(), lacking.join(", no "));
+                bail!(
+                    "timed out {} s after {after}: still waiting for {}",
+                    HANG.as_secs(),
+                    lacking.join(", ")
+                );
             }
         }
     }

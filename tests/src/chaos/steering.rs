@@ -36,7 +36,7 @@ struct Todo {
     gone: Vec<(String, String)>,
     /// The budget that the journal says.
     budget: u32,
-    /// A lower one, which counts from when no more is in use.
+    /// A lower budget, which applies once usage has fallen to it.
     lower: Option<u32>,
 }
 

@@ -55,7 +55,7 @@ impl Wanted {
         }
     }
 
-    /// Writes the manifests at once: nobody reads half of them.
+    /// Writes the manifests atomically, so that no reader sees half of them.
     pub(super) fn write(&self, folder: &Path) -> Result<()> {
         let (file, hidden) = (folder.join("wanted.yaml"), folder.join(".wanted"));
         std::fs::write(&hidden, self.text())?;

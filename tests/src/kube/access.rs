@@ -68,13 +68,13 @@ impl Access {
     }
 
     /// A line for a shell, with the folder that it begins in, where `kubectl` is this kubectl with
-    /// this kubeconfig: as people are told what to type.
+    /// this kubeconfig: as the documents say.
     ///
     /// # Errors
     /// What it wrote to its second output, where it failed.
     ///
     /// # Panics
-    /// Where the shell cannot be started.
+    /// If the shell cannot be started.
     pub fn try_shell(&self, line: &str, folder: &Path) -> Result<String, String> {
         let kubectl = binaries::path("kubectl");
         let own = kubectl.parent().expect("a file lies in a folder").as_os_str().to_owned();
@@ -92,7 +92,7 @@ impl Access {
     /// What kubectl wrote to its second output, where it failed.
     ///
     /// # Panics
-    /// Where it cannot be started.
+    /// If it cannot be started.
     pub fn try_kubectl(&self, arguments: &[&str]) -> Result<String, String> {
         let mut command = self.kubectl_command(arguments);
         answer(command.stdin(Stdio::null()).output().expect("kubectl starts"))
@@ -101,7 +101,7 @@ impl Access {
     /// Runs kubectl and returns what it wrote.
     ///
     /// # Panics
-    /// Where it fails.
+    /// If it fails.
     pub fn kubectl(&self, arguments: &[&str]) -> String {
         let answer = self.try_kubectl(arguments);
         answer.unwrap_or_else(|error| panic!("kubectl {}: {error}", arguments.join(" ")))
@@ -113,7 +113,7 @@ impl Access {
     /// What kubectl wrote to its second output, where it failed.
     ///
     /// # Panics
-    /// Where it cannot be started.
+    /// If it cannot be started.
     pub fn try_kubectl_with(&self, arguments: &[&str], input: &str) -> Result<String, String> {
         let mut command = self.kubectl_command(arguments);
         let pipes = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -129,7 +129,7 @@ impl Access {
     /// Applies a manifest.
     ///
     /// # Panics
-    /// Where the API server refuses it.
+    /// If the API server refuses it.
     pub fn apply(&self, manifest: &str) {
         if let Err(error) = self.try_kubectl_with(&["apply", "-f", "-"], manifest) {
             panic!("kubectl apply: {error}\n{manifest}");
@@ -165,7 +165,7 @@ impl Access {
     /// Access for the bearer of `token`; its kubeconfig is written to `file`.
     ///
     /// # Panics
-    /// Where this kubeconfig names no cluster, or `file` cannot be written.
+    /// If this kubeconfig names no cluster, or `file` cannot be written.
     #[must_use]
     pub fn with_token(&self, token: &str, file: &Path) -> Self {
         let config = Kubeconfig::read_from(&self.kubeconfig).expect("a kubeconfig");

@@ -27,7 +27,7 @@ pub(super) fn path(name: &str) -> PathBuf {
 /// Whether all of them are there; what is missing is noted for the end of `make test`.
 ///
 /// # Panics
-/// Where one is missing and `CI=true`.
+/// If one is missing and `CI=true`.
 pub(super) fn all(names: &[&str]) -> bool {
     let missing: Vec<&str> = names.iter().copied().filter(|name| find(name).is_none()).collect();
     if missing.is_empty() {

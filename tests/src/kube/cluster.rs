@@ -21,11 +21,11 @@ pub enum Cluster {
 }
 
 impl Cluster {
-    /// The cluster of this test binary, started when it is first asked for; none where binaries
+    /// The cluster of this test binary, started when it is first asked for, or `None` if binaries
     /// are missing. It ends with the process.
     ///
     /// # Panics
-    /// Where it does not come up.
+    /// If it does not come up.
     pub fn shared() -> Option<&'static Self> {
         static SHARED: OnceLock<Option<Cluster>> = OnceLock::new();
         SHARED.get_or_init(Self::start).as_ref()
@@ -43,7 +43,7 @@ impl Cluster {
     /// Creates a namespace whose name begins with `prefix`, and returns its name.
     ///
     /// # Panics
-    /// Where the API server refuses it.
+    /// If the API server refuses it.
     #[must_use]
     pub fn namespace(&self, prefix: &str) -> String {
         let name = format!("{prefix}-{:06x}", fastrand::u32(..0x100_0000));

@@ -17,10 +17,13 @@ use super::guard::{Guard, Left};
 use super::pki::{AUTHORITY, Pki, Subject};
 use crate::process::Process;
 
+/// The interval between two polls.
+const POLL: Duration = Duration::from_millis(50);
+
 /// A hang shows as a failure after this time, on a machine that compiles beside the tests, too.
 const PATIENCE: Duration = Duration::from_secs(240);
 
-/// Where nobody listens and no reply comes from: an address for documentation (RFC 5737).
+/// An address without a listener or a reply: an address for documentation (RFC 5737).
 const NOWHERE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 
 /// Ports that neither the system gives to outgoing connections nor Kubernetes to Services, so that
@@ -77,11 +80,11 @@ impl Site {
 }
 
 impl ControlPlane {
-    /// Starts one on loopback, and waits until pods can be created; none where its binaries are
+    /// Starts one on loopback, and waits until pods can be created, or `None` if its binaries are
     /// missing, which is then noted for the end of `make test`.
     ///
     /// # Panics
-    /// Where it does not come up.
+    /// If it does not come up.
     #[must_use]
     pub fn start() -> Option<Self> {
         Self::start_at(Site::LOOPBACK, Guard::start())
@@ -144,7 +147,7 @@ impl ControlPlane {
     /// to be ready where it is that.
     ///
     /// # Panics
-    /// Where it does not come up.
+    /// If it does not come up.
     pub fn start_component(&self, component: Component) {
         let mut command = match component {
             Component::Etcd => self.etcd_command(),
@@ -166,7 +169,7 @@ impl ControlPlane {
     /// Kills a component, as `kill -9` does.
     ///
     /// # Panics
-    /// Where it was not running.
+    /// If it was not running.
     pub fn kill_component(&self, component: Component) {
         let process = self.processes.lock().expect("no panic in between").remove(&component);
         drop(process.unwrap_or_else(|| panic!("{component:?} was not running")));
@@ -191,9 +194,9 @@ impl ControlPlane {
                     panic!("{component:?} ended ({status}):\n{}", end_of(&process.log()));
                 }
             }
-            assert!(begun.elapsed() < PATIENCE, "waited in vain for {what}");
+            assert!(begun.elapsed() < PATIENCE, "timed out waiting for {what}");
             drop(processes);
-            std::thread::sleep(Duration::from_millis(50));
+            std::thread::sleep(POLL);
         }
     }
 
@@ -233,7 +236,7 @@ impl ControlPlane {
         command.arg(format!("--secure-port={}", self.api.port()));
         command.arg(format!("--service-cluster-ip-range={services}/24"));
         match address.is_loopback() {
-            // Nobody but this machine can reach it: no address for pods to be told of.
+            // Only this machine can reach it: it has no address for pods.
             true => command
                 .arg(format!("--advertise-address={NOWHERE}"))
                 .arg("--endpoint-reconciler-type=none"),
@@ -283,7 +286,7 @@ impl ControlPlane {
         self.client_command("kube-scheduler")
     }
 
-    /// A component that is a client of the API server, and serves nobody.
+    /// A component that is a client of the API server, and has no server.
     fn client_command(&self, name: &str) -> Command {
         let mut command = command(name);
         command.arg("--kubeconfig").arg(self.pki.path(&format!("{name}.kubeconfig")));
@@ -325,7 +328,7 @@ fn answers(address: SocketAddr) -> bool {
     TcpStream::connect(address).is_ok()
 }
 
-/// Ports on loopback that nobody listens on.
+/// Ports on loopback that no process listens on.
 fn free_ports<const N: usize>() -> [u16; N] {
     let mut kept = Vec::with_capacity(N);
     for _ in 0..10_000 {

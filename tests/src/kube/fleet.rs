@@ -55,7 +55,7 @@ pub enum Work {
     /// Nothing: the agent keeps a file of streams, which the test reads.
     File,
     /// Nothing: the agents acknowledge what pipelines give them, and give nothing back by
-    /// themselves. Each pod has an address of its own, at which nobody is.
+    /// themselves. Each pod has an address of its own, at which nothing listens.
     Bindings,
 }
 
@@ -83,7 +83,7 @@ impl Fleet {
     /// A fleet in a folder of its own.
     ///
     /// # Panics
-    /// Where there is no temporary folder.
+    /// If there is no temporary folder.
     #[must_use]
     pub fn new(access: &Access, work: Work, dials: Option<Dials>) -> Arc<Self> {
         let folder = tempfile::tempdir().expect("a temporary folder");
@@ -114,7 +114,7 @@ impl Fleet {
         *self.dials.lock().unwrap_or_else(PoisonError::into_inner) = Some(dials);
     }
 
-    /// A pod's processes; none where it has ended.
+    /// A pod's processes, or `None` if it has ended.
     #[must_use]
     pub fn member(&self, uid: &str) -> Option<Arc<Member>> {
         self.members.lock().unwrap_or_else(PoisonError::into_inner).get(uid).cloned()
@@ -264,7 +264,7 @@ impl Runner for Fleet {
         let Some(member) = self.remove(&pod.uid) else { return };
         if let Some(worker) = &member.worker {
             kill(worker);
-            // Before the agent's end tells anybody that the jobs' slots are free.
+            // Before the agent's end frees the jobs' slots.
             let file = self.journals().join("killed.jsonl");
             let written = Writer::open(&file).and_then(|mut it| it.write(&pod.name, Event::Killed));
             written.expect("the journal of the killed is written");

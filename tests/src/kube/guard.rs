@@ -56,7 +56,7 @@ impl Guard {
             Left::Bridge(name) => format!("bridge {name}\n"),
             Left::Cgroup(name) => format!("cgroup {name}\n"),
         };
-        let mut line = self.line.lock().expect("nobody panics while writing");
+        let mut line = self.line.lock().expect("the lock is not poisoned");
         let line = line.as_mut().expect("open until the guard goes");
         line.write_all(order.as_bytes()).expect("the watcher listens");
     }

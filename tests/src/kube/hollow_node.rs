@@ -46,7 +46,7 @@ impl HollowNode {
     /// Creates a node of this name that is Ready, has room for 250 pods and runs them by `runner`.
     ///
     /// # Panics
-    /// Where the API server refuses it.
+    /// If the API server refuses it.
     pub async fn join<R: Runner>(client: Client, name: &str, runner: Arc<R>) -> Self {
         let nodes: Api<Node> = Api::all(client.clone());
         let params = PatchParams::apply(MANAGER).force();
@@ -72,8 +72,8 @@ impl HollowNode {
         &self.name
     }
 
-    /// Cuts the node off: no heartbeat, no word of its pods. Their processes run on, and nobody
-    /// ends them but the test.
+    /// Cuts the node off: no heartbeat, no pod status. Their processes keep running, and only
+    /// the test ends them.
     pub fn fall_silent(&self) {
         self.heart.abort();
         self.pods.abort();
@@ -82,7 +82,7 @@ impl HollowNode {
     /// Removes the node, and its pods with it.
     ///
     /// # Panics
-    /// Where the API server refuses it.
+    /// If the API server refuses it.
     pub async fn leave(self) {
         let nodes: Api<Node> = Api::all(self.client.clone());
         nodes.delete(&self.name, &DeleteParams::default()).await.expect("the node is deleted");
@@ -164,7 +164,7 @@ async fn keep<R: Runner>(client: Client, node: String, runner: Arc<R>) {
                     plays.spawn(play(runner.clone(), played, newest));
                 }
             }
-            // The stream goes on by itself, with a list.
+            // The stream continues by itself, with a list.
             Err(_) => {}
         }
         while plays.try_join_next().is_some() {}

@@ -19,7 +19,7 @@ pub struct Image {
 
 impl Image {
     /// An image of this name, for instance `localhost/agent:1`, that runs `entrypoint`, a path and
-    /// its first arguments, as a user who is nobody.
+    /// its first arguments, as the user nobody.
     #[must_use]
     pub fn new(reference: &str, entrypoint: &[&str]) -> Self {
         let entrypoint = entrypoint.iter().map(|&part| part.to_owned()).collect();
@@ -44,7 +44,7 @@ impl Image {
     /// needs, where it needs any.
     ///
     /// # Panics
-    /// Where there is no `ldd`.
+    /// If there is no `ldd`.
     #[must_use]
     pub fn program(mut self, source: &Path, path: &str) -> Self {
         let output = Command::new("ldd").arg(source).output().expect("ldd starts");
@@ -61,7 +61,7 @@ impl Image {
     /// Writes an archive that `ctr images import` reads.
     ///
     /// # Panics
-    /// Where a file cannot be read or the archive not be written.
+    /// If a file cannot be read or the archive not be written.
     pub fn pack(&self, archive: &Path) {
         let layer = self.layer().expect("a layer in memory");
         let layer_id = hex(&layer);

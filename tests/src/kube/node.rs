@@ -19,6 +19,9 @@ use super::machine;
 use super::pki::{AUTHORITY, Subject};
 use crate::process::Process;
 
+/// The interval between two polls.
+const POLL: Duration = Duration::from_millis(50);
+
 /// A hang shows as a failure after this time.
 const PATIENCE: Duration = Duration::from_secs(180);
 
@@ -88,7 +91,7 @@ impl Node {
     /// Makes an image known to the node, to be used with `imagePullPolicy: Never`.
     ///
     /// # Panics
-    /// Where containerd does not take it.
+    /// If containerd does not take it.
     pub fn load(&self, image: &Image) {
         let archive = self.folder.join("image.tar");
         image.pack(&archive);
@@ -99,10 +102,10 @@ impl Node {
         std::fs::remove_file(&archive).expect("the archive is removed");
     }
 
-    /// Kills the kubelet: its pods run on, and nobody hears of them.
+    /// Kills the kubelet: its pods keep running and are not reported.
     ///
     /// # Panics
-    /// Where it was not running.
+    /// If it was not running.
     pub fn kill_kubelet(&self) {
         let kubelet = self.kubelet.lock().expect("no panic in between").take();
         drop(kubelet.expect("a running kubelet"));
@@ -111,7 +114,7 @@ impl Node {
     /// Starts the kubelet, with what it had known.
     ///
     /// # Panics
-    /// Where it cannot be started.
+    /// If it cannot be started.
     pub fn start_kubelet(&self, plane: &ControlPlane) {
         let mut kubelet = self.inside("kubelet");
         kubelet.arg("--config").arg(self.folder.join("kubelet.json"));
@@ -322,9 +325,9 @@ fn until<T>(what: &str, process: &mut Process, mut ask: impl FnMut() -> Option<T
         let ended = process.ended();
         assert!(
             ended.is_none() && begun.elapsed() < PATIENCE,
-            "waited in vain for {what} ({ended:?}):\n{}",
+            "timed out waiting for {what} ({ended:?}):\n{}",
             end_of(&process.log())
         );
-        std::thread::sleep(Duration::from_millis(50));
+        std::thread::sleep(POLL);
     }
 }

@@ -44,7 +44,8 @@ impl Pki {
     /// A new authority, and a key pair that signs the service accounts' tokens.
     pub(super) fn create(folder: &Path) -> Self {
         std::fs::create_dir_all(folder).expect("a folder for the certificates");
-        let mut params = CertificateParams::new(Vec::new()).expect("no name is no wrong name");
+        let mut params =
+            CertificateParams::new(Vec::new()).expect("an empty list of names is valid");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.distinguished_name.push(DnType::CommonName, "test-ca");
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];

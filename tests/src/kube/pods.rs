@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use super::pod_status;
 
-/// Between two tries to tell the API server something.
+/// The interval between two attempts of a request to the API server.
 const RETRY: Duration = Duration::from_millis(200);
 
 /// What runs in the place of a pod's containers.

@@ -23,11 +23,11 @@ pub struct RealCluster {
 }
 
 impl RealCluster {
-    /// Starts one with one node; none where this machine lacks or forbids something, which is then
-    /// noted for the end of `make test`.
+    /// Starts one with one node, or `None` if this machine lacks or forbids something, which is
+    /// then noted for the end of `make test`.
     ///
     /// # Panics
-    /// Where it does not come up, though the machine has and allows everything.
+    /// If it does not come up, though the machine has and allows everything.
     #[must_use]
     pub fn start() -> Option<Self> {
         if !binaries::all(&binaries::CONTROL_PLANE) {
@@ -61,7 +61,7 @@ impl RealCluster {
     /// Starts one more node; there is room for six.
     ///
     /// # Panics
-    /// Where it does not come up.
+    /// If it does not come up.
     pub fn add_node(&mut self) {
         let number = u8::try_from(self.nodes.len() + 1).expect("few nodes");
         self.nodes.push(Node::start(&self.plane, &self.bridge, number));
@@ -94,7 +94,7 @@ impl RealCluster {
     /// Makes an image known to all nodes, to be used with `imagePullPolicy: Never`.
     ///
     /// # Panics
-    /// Where a node does not take it.
+    /// If a node does not take it.
     pub fn load(&self, image: &Image) {
         for node in &self.nodes {
             node.load(image);

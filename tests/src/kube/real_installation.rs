@@ -21,7 +21,7 @@ use super::release::Program;
 use crate::process::{eventually, until_ok};
 use crate::toolbox;
 
-/// The image of `job_worker`, which nobody has told of the product.
+/// The image of `job_worker`, which knows nothing of Leasehold.
 pub const WORKER_IMAGE: &str = "localhost/worker:1";
 /// The namespace of the coordinator.
 const HOME: &str = "leasehold-system";
@@ -37,7 +37,7 @@ impl RealInstallation {
     /// [`RealCluster::start`].
     ///
     /// # Panics
-    /// Where it does not come up.
+    /// If it does not come up.
     #[must_use]
     pub fn start(nodes: usize) -> Option<Self> {
         let mut cluster = RealCluster::start()?;
@@ -80,7 +80,7 @@ impl RealInstallation {
     /// A new room.
     ///
     /// # Panics
-    /// Where the API server refuses its namespace.
+    /// If the API server refuses its namespace.
     #[must_use]
     pub fn room(&self, prefix: &str) -> Room<'_> {
         let namespace = format!("{prefix}-{:06x}", fastrand::u32(..0x100_0000));
@@ -89,7 +89,7 @@ impl RealInstallation {
         let folder = self.cluster.plane().folder().join(&namespace);
         let journals = folder.join("journals");
         std::fs::create_dir_all(&journals).expect("a folder for journals");
-        // Workers are nobody.
+        // Workers run as the user nobody.
         std::fs::set_permissions(&journals, Permissions::from_mode(0o777)).expect("it is ours");
         let seen = folder.join("pods.json");
         let mut watch = access.kubectl_command(&["get", "pods", "--watch", "--output=json"]);
@@ -122,7 +122,7 @@ impl Room<'_> {
     /// Runs kubectl in the namespace.
     ///
     /// # Panics
-    /// Where it fails.
+    /// If it fails.
     pub fn kubectl(&self, arguments: &[&str]) -> String {
         self.access().kubectl(&[&["--namespace", &self.namespace], arguments].concat())
     }
@@ -130,7 +130,7 @@ impl Room<'_> {
     /// Applies a manifest to the namespace.
     ///
     /// # Panics
-    /// Where the API server refuses it.
+    /// If the API server refuses it.
     pub fn apply(&self, manifest: &str) {
         let apply = ["--namespace", &self.namespace, "apply", "--filename", "-"];
         if let Err(error) = self.access().try_kubectl_with(&apply, manifest) {
@@ -148,7 +148,7 @@ impl Room<'_> {
     /// Waits until a field of an object has this value.
     ///
     /// # Panics
-    /// Where it has not for a long time; says how the namespace stands then.
+    /// If it has not for a long time; says how the namespace stands then.
     pub fn until(&self, object: &str, path: &str, value: &str) {
         until_ok(&format!("{object} {path} to be {value}"), || {
             let found = self.field(object, path);
@@ -182,7 +182,7 @@ impl Room<'_> {
     /// How a container of a pod stands, whichever kind it is of; null if the pod lacks it.
     ///
     /// # Panics
-    /// Where there is no such pod.
+    /// If there is no such pod.
     #[must_use]
     pub fn container(&self, pod: &str, name: &str) -> Value {
         let pod = self.kubectl(&["get", "pod", pod, "--output=json"]);
@@ -192,7 +192,7 @@ impl Room<'_> {
     /// Sends a signal, as in SIGKILL, to the first process of a container of a pod.
     ///
     /// # Panics
-    /// Where there is no such container, or it has ended.
+    /// If there is no such container, or it has ended.
     pub fn signal(&self, pod: &str, container: &str, signal: &str) {
         let status = self.container(pod, container);
         let id = status["containerID"].as_str().and_then(|id| id.strip_prefix("containerd://"));
@@ -208,7 +208,7 @@ impl Room<'_> {
     /// What the workers' journals say so far.
     ///
     /// # Panics
-    /// Where a journal cannot be read.
+    /// If a journal cannot be read.
     #[must_use]
     pub fn evidence(&self) -> Evidence {
         Evidence::new(Journals::new(self.journals.clone()).read().expect("journals"))
@@ -217,7 +217,7 @@ impl Room<'_> {
     /// Every pod that there was, by name, as it was seen last.
     ///
     /// # Panics
-    /// Where what was seen cannot be read.
+    /// If what was seen cannot be read.
     #[must_use]
     pub fn pods_seen(&self) -> BTreeMap<String, Value> {
         self.last_events().into_iter().map(|(name, (_, pod))| (name, pod)).collect()
@@ -226,7 +226,7 @@ impl Room<'_> {
     /// The same once every one of them is deleted: what was seen last is how it ended.
     ///
     /// # Panics
-    /// Where one is not for a long time.
+    /// If one is not for a long time.
     #[must_use]
     pub fn pods_deleted(&self) -> BTreeMap<String, Value> {
         // The watch hears of it later than who asks for the list.

@@ -23,7 +23,7 @@ pub struct Version {
     pub kind: &'static str,
     /// Its name.
     pub name: String,
-    /// The object; none where it is deleted.
+    /// The object, or `None` if it is deleted.
     pub object: Option<Value>,
 }
 
@@ -89,7 +89,7 @@ async fn follow(
                 lock(&listed).insert(kind);
                 continue;
             }
-            // The stream goes on by itself, with a list.
+            // The stream continues by itself, with a list.
             Ok(Event::Init) | Err(_) => continue,
         };
         let revision = object.resource_version().and_then(|it| it.parse().ok());

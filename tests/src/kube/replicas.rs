@@ -46,7 +46,7 @@ impl Replicas {
     /// serve. `flags` are for all of them.
     ///
     /// # Panics
-    /// Where there is no temporary folder.
+    /// If there is no temporary folder.
     #[must_use]
     pub fn new(access: &Access, namespace: &str, flags: &[&str]) -> Self {
         Self {
@@ -62,7 +62,7 @@ impl Replicas {
     /// Applies the definitions of the custom resources, as an installation does.
     ///
     /// # Panics
-    /// Where the API server refuses them.
+    /// If the API server refuses them.
     pub fn define(access: &Access) {
         let folder = toolbox::root().join("deploy/crds");
         let folder = folder.to_str().expect("a folder's name");
@@ -78,7 +78,7 @@ impl Replicas {
     /// Starts one more.
     ///
     /// # Panics
-    /// Where it does not start.
+    /// If it does not start.
     pub fn start(&mut self) -> &Operator {
         let operator = self.launch([free_address(), free_address(), free_address()]);
         self.running.push(operator);
@@ -89,7 +89,7 @@ impl Replicas {
     /// in its place.
     ///
     /// # Panics
-    /// Where it does not end as it should, or the other does not start.
+    /// If it does not end as it should, or the other does not start.
     pub fn replace(&mut self, index: usize) {
         let mut old = self.running.remove(index);
         old.process.signal(Signal::TERM);
@@ -101,7 +101,7 @@ impl Replicas {
     /// Puts another in the place of one that was taken out of those that run, once that has ended.
     ///
     /// # Panics
-    /// Where it does not end, or the other does not start.
+    /// If it does not end, or the other does not start.
     pub fn follow(&mut self, index: usize, mut old: Operator) {
         old.process.wait();
         let new = self.launch([old.grpc, old.http, old.webhook]);
@@ -125,13 +125,13 @@ impl Replicas {
     /// Waits until one of them leads, and gives its place among those that run.
     ///
     /// # Panics
-    /// Where none does for a long time.
+    /// If none does for a long time.
     #[must_use]
     pub fn leader(&self) -> usize {
         eventually("a leader", || self.leading())
     }
 
-    /// The place of the one that leads, among those that run; none where none says so.
+    /// The place of the one that leads, among those that run, or `None` if none says so.
     #[must_use]
     pub fn leading(&self) -> Option<usize> {
         self.running.iter().position(|replica| {
@@ -146,7 +146,7 @@ impl Replicas {
     /// Waits until all are ready.
     ///
     /// # Panics
-    /// Where one is not for a long time.
+    /// If one is not for a long time.
     pub fn wait_ready(&self) {
         eventually("ready replicas", || self.are_ready().then_some(()));
     }
@@ -168,7 +168,7 @@ impl Replicas {
     /// The certificate that they are known by, in a file.
     ///
     /// # Panics
-    /// Where they publish none for a long time.
+    /// If they publish none for a long time.
     #[must_use]
     pub fn authority(&self) -> PathBuf {
         let file = self.folder.path().join("ca.crt");

@@ -41,8 +41,8 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// Sets it up with so many replicas, all ready, and so many nodes. With no replica the workers
-    /// have nobody to ask.
+    /// Starts this many replicas, all ready, and this many nodes. Without a replica the workers
+    /// have no coordinator.
     pub async fn set(
         access: &Access,
         namespace: &str,
@@ -87,7 +87,7 @@ impl Stage {
     /// Runs kubectl in the namespace.
     ///
     /// # Panics
-    /// Where it fails.
+    /// If it fails.
     pub fn kubectl(&self, arguments: &[&str]) -> String {
         self.access.kubectl(&[&["--namespace", &self.namespace], arguments].concat())
     }
@@ -95,7 +95,7 @@ impl Stage {
     /// Applies a manifest to the namespace.
     ///
     /// # Panics
-    /// Where the API server refuses it.
+    /// If the API server refuses it.
     pub fn apply(&self, manifest: &str) {
         let arguments = ["--namespace", &self.namespace, "apply", "--filename", "-"];
         if let Err(error) = self.access.try_kubectl_with(&arguments, manifest) {
@@ -114,7 +114,7 @@ impl Stage {
     /// Waits until an object is as `wanted` says.
     ///
     /// # Panics
-    /// Where it is not for a long time.
+    /// If it is not for a long time.
     pub fn wait_for(&self, what: &str, kind: &str, name: &str, wanted: impl Fn(&Value) -> bool) {
         until_ok(what, || {
             let Some(object) = self.get(kind, name) else {
@@ -179,7 +179,7 @@ spec:
         )
     }
 
-    /// What each of these pods' workers may do, as its agent tells it; nothing of an agent that
+    /// What each of these pods' workers may do, as its agent reports it; nothing of an agent that
     /// does not answer.
     #[must_use]
     pub fn leases(&self, uids: &[String]) -> BTreeMap<String, Lease> {
@@ -208,7 +208,7 @@ spec:
     /// Ends the story: the WorkerCluster `builds` is deleted, every pod ends, and no job was lost.
     ///
     /// # Panics
-    /// Where a pod stays, or a job that was begun is not done.
+    /// If a pod stays, or a job that was begun is not done.
     pub fn end(self) {
         self.kubectl(&["delete", "wc", "builds", "--wait=false"]);
         eventually("the end of all pods", || {
@@ -224,7 +224,7 @@ spec:
     /// What the workers' journals say so far.
     ///
     /// # Panics
-    /// Where a journal cannot be read.
+    /// If a journal cannot be read.
     #[must_use]
     pub fn evidence(&self) -> Evidence {
         let lines = Journals::new(self.fleet.journals()).read().expect("journals");

@@ -1,4 +1,4 @@
-//! The story that a test tells and a benchmark times: long jobs fill the budget, and at the same
+//! The scenario of a test and of a benchmark: long jobs fill the budget, and at the same
 //! moment come a new image, half the budget, the drain of a node, and the death of the leader where
 //! there is one.
 
@@ -59,7 +59,7 @@ impl Story {
     /// A new image, half the budget, the drain of the first node, and the leader killed.
     ///
     /// # Panics
-    /// Where the API server refuses it.
+    /// If the API server refuses it.
     pub fn upset(&mut self) -> Upset {
         let drained = self.stage.nodes[0].name().to_owned();
         let at_ns = now_ns();
@@ -82,7 +82,7 @@ impl Story {
     /// whole budget; returns when that was.
     ///
     /// # Panics
-    /// Where the drain fails.
+    /// If the drain fails.
     pub async fn settle(&self, upset: Upset) -> u64 {
         let output = upset.drain.wait_with_output().await.expect("kubectl ends");
         assert!(output.status.success(), "drain: {}", String::from_utf8_lossy(&output.stderr));

@@ -4,6 +4,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -29,7 +30,10 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 use tonic::{Code, Request, Streaming};
 
-/// A coordinator that leads, and pods that nobody runs: a token needs its pod's object only.
+/// The interval between two polls.
+const POLL: Duration = Duration::from_millis(50);
+
+/// A coordinator that leads, and pods that no node runs: a token needs its pod's object only.
 struct Rig {
     access: Access,
     namespace: String,
@@ -217,7 +221,7 @@ fn refused(log: &Process, words: &[&str]) {
     });
 }
 
-/// The token with other claims, signed by the API server's own key; none where that is not ours.
+/// The token with other claims, signed by the API server's own key, or `None` if that is not ours.
 fn forged(cluster: &Cluster, token: &str, alter: impl FnOnce(&mut Value)) -> Option<String> {
     let Cluster::Own(plane) = cluster else { return None };
     let key = std::fs::read_to_string(plane.folder().join("pki/tokens.key")).expect("a key");
@@ -248,7 +252,7 @@ fn raw(der: &[u8]) -> Vec<u8> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn an_agent_that_is_not_whom_it_says_is_refused_and_its_log_says_why() {
+async fn an_agent_with_a_false_identity_is_refused_and_logs_the_reason() {
     let Some(cluster) = Cluster::shared() else { return };
     let rig = Rig::start(cluster);
     let uid = rig.pod("w-0", Some("builds"));
@@ -312,7 +316,7 @@ async fn an_agent_that_is_not_whom_it_says_is_refused_and_its_log_says_why() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_hostile_agent_neither_reads_nor_changes_what_is_another_workers() {
+async fn a_hostile_agent_cannot_read_or_change_another_worker() {
     let Some(cluster) = Cluster::shared() else { return };
     let rig = Rig::start(cluster);
     let uid = rig.pod("w-0", Some("builds"));
@@ -334,7 +338,7 @@ async fn a_hostile_agent_neither_reads_nor_changes_what_is_another_workers() {
     };
     let owned = async {
         while owner(&mut admin).await != ["w-0"] {
-            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+            tokio::time::sleep(POLL).await;
         }
     };
     tokio::time::timeout(HANG, owned).await.expect("w-0 owns the stream");
@@ -402,7 +406,7 @@ async fn a_hostile_agent_neither_reads_nor_changes_what_is_another_workers() {
     let drain = DrainWorkerRequest { cluster: cluster_name, worker: name };
     let status = admin.drain_worker(with_token(drain.clone(), &hostile)).await.expect_err("ok");
     assert_eq!(status.code(), Code::PermissionDenied, "{status:?}");
-    // A right to read is no right to change, and no token means no answer.
+    // Read access does not allow changes, and no token means no answer.
     let status = admin.drain_worker(with_token(drain, &person)).await.expect_err("a drain");
     assert_eq!(status.code(), Code::PermissionDenied, "{status:?}");
     assert!(status.message().contains("create workerclusters/drain"), "{status:?}");
@@ -413,7 +417,7 @@ async fn a_hostile_agent_neither_reads_nor_changes_what_is_another_workers() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_session_ends_with_its_pod_and_its_token_opens_no_other() {
+async fn a_session_ends_with_its_pod_and_its_token_is_refused_afterwards() {
     let Some(cluster) = Cluster::shared() else { return };
     let rig = Rig::start(cluster);
     let uid = rig.pod("w-0", Some("builds"));
@@ -429,7 +433,7 @@ async fn a_session_ends_with_its_pod_and_its_token_opens_no_other() {
     let mut peer = rig.dial(&token).await;
     peer.say_hello(&rig, "w-0").await;
     assert_eq!(peer.refusal().await.reason(), RefusalReason::Unauthorized);
-    // A later pod of the name is somebody else.
+    // A later pod of the same name is a different worker.
     let later = rig.pod("w-0", Some("builds"));
     let mut peer = rig.dial(&token).await;
     peer.say_hello(&rig, "w-0").await;
@@ -441,7 +445,7 @@ async fn a_session_ends_with_its_pod_and_its_token_opens_no_other() {
     peer.welcome().await;
 }
 
-/// The token of somebody who may read the custom resources of the namespace.
+/// The token of a user who may read the custom resources of the namespace.
 async fn reader(rig: &Rig) -> String {
     rig.access.apply(&format!(
         r"

@@ -1,5 +1,6 @@
 //! The coordinator's own certificate authority on a real API server: replicas that start together
-//! agree on one, it changes without one failed handshake, and what people break by hand is mended.
+//! agree on one, it changes without one failed handshake, and what people break by hand is
+//! repaired.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -23,9 +24,12 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 
+/// The interval between two polls.
+const POLL: Duration = Duration::from_millis(20);
+
 const NAME: &str = "leasehold-ca";
 const SERVICE: &str = "leasehold-coordinator";
-/// Nobody publishes more often in earnest.
+/// Much shorter than in production.
 const OFTEN: Duration = Duration::from_millis(100);
 
 /// Settings of an authority that lasts `seconds`.
@@ -38,7 +42,7 @@ fn lasting(namespace: &str, seconds: u64) -> Settings {
     settings
 }
 
-/// A replica with the platform's channels, and nobody at their ends.
+/// A replica with the platform's channels, whose other ends are dropped.
 struct Replica {
     address: SocketAddr,
     authority: Authority,
@@ -95,10 +99,10 @@ async fn eventually<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T
             if let Some(answer) = ask().await {
                 return answer;
             }
-            sleep(Duration::from_millis(20)).await;
+            sleep(POLL).await;
         }
     });
-    asked.await.unwrap_or_else(|_| panic!("waited in vain for {what}"))
+    asked.await.unwrap_or_else(|_| panic!("timed out waiting for {what}"))
 }
 
 /// What agents in a namespace read.
@@ -155,7 +159,7 @@ async fn replicas_that_start_together_agree_on_one_authority() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_authority_follows_another_without_one_failed_handshake() {
+async fn rotating_the_certificate_authority_fails_no_handshake() {
     let Some(cluster) = Cluster::shared() else { return };
     let (namespace, workers) = (cluster.namespace("authority"), cluster.namespace("workers"));
     let client = cluster.access().client().await;
@@ -185,15 +189,15 @@ async fn an_authority_follows_another_without_one_failed_handshake() {
     });
     let last = last.await.expect("a successor");
     assert!(together > 0, "both were trusted for a while");
-    assert!(!last.contains(&first), "the first is trusted no more");
+    assert!(!last.contains(&first), "the first authority is no longer trusted");
     for replica in &replicas {
         let dialled = replica.dial(trusting(&first, &namespace)).await;
-        assert!(dialled.is_err(), "the first signs no more");
+        assert!(dialled.is_err(), "the first authority no longer signs");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_deleted_or_broken_by_hand_is_mended() {
+async fn a_deleted_or_broken_authority_is_restored() {
     let Some(cluster) = Cluster::shared() else { return };
     let (namespace, workers) = (cluster.namespace("authority"), cluster.namespace("workers"));
     let client = cluster.access().client().await;

@@ -1,4 +1,4 @@
-//! Classes on a real control plane, with real agents: workers by the load, by somebody's word, and
+//! Classes on a real control plane, with real agents: workers by load, by a user's choice, and
 //! fewer of them without a pipeline that waits.
 
 use serde_json::Value;
@@ -67,7 +67,7 @@ fn serving(stage: &Stage, pipeline: &str) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_class_has_as_many_workers_as_its_load_or_somebody_says() {
+async fn a_class_scales_to_its_load_or_to_the_replicas_that_a_user_sets() {
     let Some(cluster) = Cluster::shared() else { return };
     let namespace = cluster.namespace("classes");
     let stage = Stage::set(cluster.access(), &namespace, 1, 1, Work::File).await;
@@ -80,13 +80,13 @@ async fn a_class_has_as_many_workers_as_its_load_or_somebody_says() {
     // The second finds no room, and gets a worker; the third fits beside the first.
     stage.apply(&(pipeline("first", 10) + &pipeline("second", 10) + &pipeline("third", 4)));
     wait_for_workers(&stage, 2, "24");
-    let told = stage.kubectl(&[
+    let events = stage.kubectl(&[
         "get",
         "events",
         "--field-selector=reason=ScaledOut",
         "--output=jsonpath={.items[*].message}{.items[*].note}",
     ]);
-    assert!(told.contains("capacity 15, target 100%: "), "{told}");
+    assert!(events.contains("capacity 15, target 100%: "), "{events}");
 
     stage.kubectl(&["scale", "wcl", "green", "--replicas=3"]);
     wait_for_workers(&stage, 3, "24");

@@ -54,7 +54,7 @@ fn defined() -> Option<&'static Access> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_definitions_are_accepted_without_a_complaint() {
+async fn the_api_server_accepts_the_crds_without_warnings() {
     let Some(access) = defined() else { return };
     let api: Api<CustomResourceDefinition> = Api::all(access.client().await);
     let plurals =
@@ -232,7 +232,7 @@ fn wrong_sets() -> Vec<(Value, &'static str)> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_wrong_is_refused_with_words_that_say_what_to_do() {
+async fn invalid_objects_are_refused_with_a_message_that_says_what_to_do() {
     let Some(access) = defined() else { return };
     let client = access.client().await;
     let mut surprises = Vec::new();
@@ -249,7 +249,7 @@ async fn what_is_wrong_is_refused_with_words_that_say_what_to_do() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_left_out_is_filled_in() {
+async fn omitted_fields_get_their_defaults() {
     let Some(access) = defined() else { return };
     let client = access.client().await;
     let spec = |object: &DynamicObject| object.data["spec"].clone();
@@ -281,7 +281,7 @@ async fn what_is_left_out_is_filled_in() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn appliers_share_the_streams_of_a_set_and_the_order_stays() {
+async fn field_managers_share_the_streams_of_a_set_and_their_order_is_kept() {
     let Some(access) = defined() else { return };
     let namespace = Cluster::shared().expect("as before").namespace("apply");
     let sets = objects(&access.client().await, &namespace, "StreamSet");
@@ -300,7 +300,7 @@ async fn appliers_share_the_streams_of_a_set_and_the_order_stays() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn as_many_streams_as_are_admitted_fit_into_one_object() {
+async fn the_largest_admitted_stream_list_fits_into_one_object() {
     let Some(access) = defined() else { return };
     let namespace = Cluster::shared().expect("as before").namespace("large");
     let sets = objects(&access.client().await, &namespace, "StreamSet");
@@ -312,7 +312,7 @@ async fn as_many_streams_as_are_admitted_fit_into_one_object() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_cannot_be_changed_is_refused() {
+async fn changes_of_immutable_fields_are_refused() {
     let Some(access) = defined() else { return };
     let namespace = Cluster::shared().expect("as before").namespace("fixed");
     let clusters = objects(&access.client().await, &namespace, "WorkerCluster");
@@ -443,7 +443,7 @@ fn is_of_one_side(object: &Value) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_admitted_is_what_the_coordinator_takes() {
+async fn the_api_server_and_the_coordinator_accept_the_same_objects() {
     let Some(access) = defined() else { return };
     let client = access.client().await;
     let folder = tempfile::tempdir().expect("a folder");
@@ -475,7 +475,7 @@ async fn what_is_admitted_is_what_the_coordinator_takes() {
     let mut check = Command::new(toolbox::binary("leasehold-coordinator"));
     let output = check.arg("check").arg("--manifests").arg(folder.path()).output();
     let output = String::from_utf8(output.expect("it runs").stdout).expect("UTF-8");
-    // That a cluster is not there is no fault of the object by itself.
+    // A missing cluster does not make the object itself invalid.
     let about_itself = |line: &&str| !line.contains("is not defined by any valid manifest");
     let refused: BTreeSet<usize> = output
         .lines()

@@ -38,7 +38,7 @@ fn objects(access: &Access) -> BTreeSet<String> {
 }
 
 #[test]
-fn each_overlay_is_taken_by_an_empty_cluster_and_its_removal_leaves_nothing() {
+fn each_overlay_installs_on_an_empty_cluster_and_uninstalls_completely() {
     let Some(turn) = Turn::take() else { return };
     let access = turn.access();
     let before = objects(access);
@@ -58,7 +58,7 @@ fn each_overlay_is_taken_by_an_empty_cluster_and_its_removal_leaves_nothing() {
 }
 
 #[test]
-fn the_samples_are_taken_and_their_pods_pass_the_restricted_level() {
+fn the_samples_apply_and_their_pods_pass_the_restricted_level() {
     let Some(turn) = Turn::take() else { return };
     let access = turn.access();
     let _installed = Installed::new(access, &folder("overlays/ha"));
@@ -67,7 +67,7 @@ fn the_samples_are_taken_and_their_pods_pass_the_restricted_level() {
     access.kubectl(&["create", "namespace", &namespace]);
     let restricted = "pod-security.kubernetes.io/enforce=restricted";
     access.kubectl(&["label", "namespace", &namespace, restricted]);
-    // Nobody is there to say whether classes and pipelines are right, and so none would be taken.
+    // No coordinator runs, so the webhook would refuse every class and pipeline.
     access.kubectl(&["delete", "validatingwebhookconfiguration/leasehold-validator"]);
     for sample in ["samples/builds", "samples/swarm", "samples/pipelines"] {
         let sample = folder(sample);
@@ -93,7 +93,7 @@ fn the_samples_are_taken_and_their_pods_pass_the_restricted_level() {
         "spec": template["spec"],
     });
     let apply = ["apply", "--filename=-"];
-    let refused = access.try_kubectl_with(&apply, &pod.to_string()).expect_err("nobody answers");
+    let refused = access.try_kubectl_with(&apply, &pod.to_string()).expect_err("no server answers");
     assert!(refused.contains("injector.leasehold.dev"), "{refused}");
     inject(&mut pod);
     access.apply(&pod.to_string());
@@ -117,7 +117,7 @@ fn inject(pod: &mut Value) {
 }
 
 #[test]
-fn the_samples_list_of_streams_is_the_standalone_one() {
+fn the_sample_and_the_standalone_stream_lists_are_equal() {
     let read = |path| std::fs::read_to_string(folder(path)).expect("a list");
     let list = read("samples/swarm/swarm-streams.txt");
     assert_eq!(list, read("standalone/manifests/swarm-streams.txt"));
@@ -148,7 +148,7 @@ images:
 }
 
 #[test]
-fn the_components_are_taken_and_one_field_names_the_image() {
+fn the_components_apply_and_one_field_sets_the_image() {
     let Some(turn) = Turn::take() else { return };
     let access = turn.access();
     let stand_ins = toolbox::root().join("tests/tests/kubernetes/stand_in_crds.yaml");
@@ -177,7 +177,7 @@ fn the_components_are_taken_and_one_field_names_the_image() {
 }
 
 #[test]
-fn what_is_alerted_on_is_measured() {
+fn every_metric_in_an_alert_exists() {
     let read = |file: &str| std::fs::read_to_string(folder(file)).expect("a component's file");
     let texts = read("components/prometheus/alerts.yaml") + &read("components/hpa/autoscaler.yaml");
     let is_part = |c: char| c.is_ascii_lowercase() || c == '_';

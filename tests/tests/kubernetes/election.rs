@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -12,6 +12,9 @@ use tests::process::{eventually, get};
 use tests::toolbox;
 
 use crate::lossy_proxy::LossyProxy;
+
+/// The interval between two polls.
+const POLL: Duration = Duration::from_millis(100);
 
 const LEASE: [&str; 3] = ["get", "lease", "leasehold-coordinator"];
 
@@ -56,7 +59,7 @@ impl Election {
         self.access.kubectl(&delete);
     }
 
-    /// Waits until somebody leads by the Lease's own word, in a term above `epoch`.
+    /// Waits until the Lease names a leader, in a term above `epoch`.
     fn leads_above(&self, epoch: u64) -> (usize, Lease) {
         eventually("a leader with a higher epoch", || {
             let lease = self.lease().filter(|lease| lease.epoch > epoch)?;
@@ -74,8 +77,8 @@ impl Election {
             let others = self.replicas.running.iter().enumerate().filter(|(at, _)| *at != leader);
             let redirect = |(_, it): (usize, &Operator)| {
                 let log = it.process.log();
-                let mut told = log.lines().filter(|line| line.contains("another replica leads"));
-                told.next_back().is_some_and(|line| line.contains(&address))
+                let mut lines = log.lines().filter(|line| line.contains("another replica leads"));
+                lines.next_back().is_some_and(|line| line.contains(&address))
             };
             others.into_iter().all(redirect).then_some((leader, lease))
         })
@@ -158,7 +161,7 @@ fn times(replica: &Operator, what: &str) -> usize {
 }
 
 #[test]
-fn epochs_grow_over_every_end_of_a_leader_and_of_the_lease() {
+fn epochs_increase_after_a_leaders_end_and_after_deletion_of_the_lease() {
     let Some(cluster) = Cluster::shared() else { return };
     let namespace = cluster.namespace("epochs");
     let mut election = Election::new(cluster.access(), &namespace, &[]);
@@ -185,7 +188,7 @@ fn epochs_grow_over_every_end_of_a_leader_and_of_the_lease() {
     let (_, fourth) = election.leads_above(third.epoch);
     eventually("the old leader to know", || says(&election.replicas.running[0], "deposed"));
 
-    // The Lease is deleted while nobody runs.
+    // The Lease is deleted while no replica runs.
     election.kill(1);
     election.kill(0);
     election.delete_lease();
@@ -203,7 +206,7 @@ fn epochs_grow_over_every_end_of_a_leader_and_of_the_lease() {
 
 /// The API server's data was put back from a copy: agents know later epochs than it does.
 #[test]
-fn a_leader_goes_above_an_epoch_that_the_documented_command_names() {
+fn a_leader_takes_an_epoch_above_the_one_set_by_the_documented_command() {
     let Some(cluster) = Cluster::shared() else { return };
     let namespace = cluster.namespace("named");
     let mut election = Election::new(cluster.access(), &namespace, &[]);
@@ -226,7 +229,7 @@ fn a_leader_goes_above_an_epoch_that_the_documented_command_names() {
 }
 
 #[test]
-fn of_three_replicas_one_leads_through_every_crash() {
+fn one_of_three_replicas_leads_after_every_crash() {
     let Some(cluster) = Cluster::shared() else { return };
     let namespace = cluster.namespace("three");
     let mut election = Election::new(cluster.access(), &namespace, &[]);
@@ -248,7 +251,7 @@ fn of_three_replicas_one_leads_through_every_crash() {
 }
 
 #[test]
-fn a_leader_that_was_stopped_past_its_time_finds_itself_deposed() {
+fn a_leader_paused_past_its_term_is_deposed_when_it_resumes() {
     let Some(cluster) = Cluster::shared() else { return };
     let namespace = cluster.namespace("stopped");
     // Long enough for a machine that stands still for a while: only the stopped one is deposed.
@@ -274,7 +277,7 @@ fn a_leader_that_was_stopped_past_its_time_finds_itself_deposed() {
 }
 
 #[test]
-fn a_standby_that_cannot_reach_the_leader_lets_it_lead() {
+fn a_standby_that_cannot_reach_the_leader_does_not_depose_it() {
     let Some(cluster) = Cluster::shared() else { return };
     let namespace = cluster.namespace("unreachable");
     let nowhere = tests::process::free_address().to_string();
@@ -283,7 +286,7 @@ fn a_standby_that_cannot_reach_the_leader_lets_it_lead() {
     let (leader, first) = election.leads_above(0);
     let standby = election.start();
     let cannot = "cannot connect to the leader";
-    eventually("a dial in vain", || says(&election.replicas.running[standby], cannot));
+    eventually("a failed dial", || says(&election.replicas.running[standby], cannot));
     let still = election.renews(5);
     assert_eq!((still.epoch, &still.holder), (first.epoch, &first.holder));
     assert_eq!(times(&election.replicas.running[standby], cannot), 1, "said once");
@@ -294,7 +297,7 @@ fn a_standby_that_cannot_reach_the_leader_lets_it_lead() {
 }
 
 #[test]
-fn a_leader_leads_on_while_the_api_server_is_away() {
+fn a_leader_keeps_leading_while_the_api_server_is_down() {
     let Some(plane) = ControlPlane::start() else { return };
     plane.access().kubectl(&["create", "namespace", "away"]);
     let mut election = Election::new(plane.access(), "away", &[]);
@@ -304,14 +307,17 @@ fn a_leader_leads_on_while_the_api_server_is_away() {
     let (leader, first) = election.leads_above(0);
     plane.kill_component(Component::ApiServer);
     let cannot = "cannot renew leadership";
-    eventually("a renewal in vain", || says(&election.replicas.running[leader], cannot));
+    eventually("a failed renewal", || says(&election.replicas.running[leader], cannot));
     for at in (0..3).filter(|at| *at != leader) {
         let standby = &election.replicas.running[at];
-        eventually("a watch in vain", || says(standby, "cannot watch the Lease"));
+        eventually("a failed watch", || says(standby, "cannot watch the Lease"));
     }
-    // Longer than a standby waits for a leader that it cannot reach: no standby takes over.
-    std::thread::sleep(Duration::from_secs(10));
-    assert!(leads(election.replicas.running[leader].http, first.epoch));
+    // For longer than a standby waits for a leader that it cannot reach, no standby takes over.
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(10) {
+        assert!(leads(election.replicas.running[leader].http, first.epoch), "it keeps leading");
+        std::thread::sleep(POLL);
+    }
     plane.start_component(Component::ApiServer);
     let now = election.renews(3);
     assert_eq!((now.epoch, &now.holder), (first.epoch, &first.holder));
@@ -324,7 +330,7 @@ fn a_leader_leads_on_while_the_api_server_is_away() {
 }
 
 #[test]
-fn an_answer_that_is_lost_makes_no_epoch_twice() {
+fn a_lost_answer_never_repeats_an_epoch() {
     let Some(cluster) = Cluster::shared() else { return };
     let namespace = cluster.namespace("lost");
     let proxy = LossyProxy::start(cluster.access());

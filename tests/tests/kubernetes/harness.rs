@@ -61,11 +61,11 @@ fn apply(access: &Access, namespace: &str, manifest: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_deployment_runs_on_a_played_node_and_its_pods_end_after_their_processes() {
+async fn a_deployment_runs_on_a_simulated_node_and_pods_end_after_their_processes() {
     let Some(cluster) = Cluster::shared() else { return };
     let access = cluster.access();
     let namespace = cluster.namespace("played");
-    let (events, mut told) = mpsc::unbounded_channel();
+    let (events, mut node_events) = mpsc::unbounded_channel();
     let runner = Arc::new(Told { events, may_end: tokio::sync::Semaphore::new(0) });
     let node = HollowNode::join(access.client().await, &namespace, runner.clone()).await;
     apply(access, &namespace, &deployment(node.name()));
@@ -73,7 +73,7 @@ async fn a_deployment_runs_on_a_played_node_and_its_pods_end_after_their_process
     let wait = ["wait", "--for=condition=Available", "deployment/three", "--timeout=120s"];
     access.kubectl(&[&within[..], &wait].concat());
     for _ in 0..3 {
-        let (what, pod) = told.recv().await.expect("the node plays");
+        let (what, pod) = node_events.recv().await.expect("the node plays");
         assert_eq!((what, pod.labels["app"].as_str()), ("start", "three"));
         assert_eq!(
             (pod.namespace.as_str(), pod.service_account.as_str()),
@@ -83,7 +83,7 @@ async fn a_deployment_runs_on_a_played_node_and_its_pods_end_after_their_process
 
     access.kubectl(&[&within[..], &["scale", "deployment/three", "--replicas=0"]].concat());
     for _ in 0..3 {
-        assert_eq!(told.recv().await.expect("the node plays").0, "stop");
+        assert_eq!(node_events.recv().await.expect("the node plays").0, "stop");
     }
     let pods = || access.kubectl(&[&within[..], &["get", "pods", "--output=name"]].concat());
     assert_eq!(pods().lines().count(), 3, "no pod is gone before its processes are");
@@ -98,16 +98,16 @@ async fn a_pod_that_outlives_its_grace_period_is_killed() {
     let Some(cluster) = Cluster::shared() else { return };
     let access = cluster.access();
     let namespace = cluster.namespace("killed");
-    let (events, mut told) = mpsc::unbounded_channel();
+    let (events, mut node_events) = mpsc::unbounded_channel();
     let runner = Arc::new(Told { events, may_end: tokio::sync::Semaphore::new(0) });
     let node = HollowNode::join(access.client().await, &namespace, runner).await;
     apply(access, &namespace, &deployment(node.name()));
-    let (_, pod) = told.recv().await.expect("the node plays");
+    let (_, pod) = node_events.recv().await.expect("the node plays");
     let delete = ["delete", "pod", &pod.name, "--grace-period=1", "--wait=false"];
     access.kubectl(&[&["--namespace", &namespace][..], &delete].concat());
     let mut seen = Vec::new();
     while seen.last() != Some(&"kill") {
-        let (what, other) = told.recv().await.expect("the node plays");
+        let (what, other) = node_events.recv().await.expect("the node plays");
         if other.uid == pod.uid {
             seen.push(what);
         }
@@ -148,7 +148,7 @@ spec: {maxUnavailable: 0, selector: {matchLabels: {app: three}}}
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_token_is_good_for_its_audience_and_while_its_pod_lives() {
+async fn a_token_is_valid_for_its_audience_until_its_pod_ends() {
     let Some(cluster) = Cluster::shared() else { return };
     let access = cluster.access();
     let namespace = cluster.namespace("token");
@@ -191,11 +191,11 @@ async fn a_token_is_good_for_its_audience_and_while_its_pod_lives() {
 }
 
 #[test]
-fn a_killed_api_server_comes_back_with_what_it_knew() {
+fn a_killed_api_server_keeps_its_objects_after_a_restart() {
     let Some(plane) = ControlPlane::start() else { return };
     plane.access().kubectl(&["create", "configmap", "kept", "--from-literal=word=here"]);
     plane.kill_component(Component::ApiServer);
-    plane.access().try_kubectl(&["get", "configmap", "kept"]).expect_err("nobody answers");
+    plane.access().try_kubectl(&["get", "configmap", "kept"]).expect_err("no server answers");
     plane.start_component(Component::ApiServer);
     let word = ["get", "configmap", "kept", "--output=jsonpath={.data.word}"];
     assert_eq!(plane.access().kubectl(&word), "here");

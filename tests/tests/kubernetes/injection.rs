@@ -98,7 +98,7 @@ impl Ward {
         applied.unwrap_or_else(|error| panic!("kubectl apply: {error}\n{manifest:#}"));
     }
 
-    /// Creates a pod: the pod as it was stored, and what people are told beside it.
+    /// Creates a pod: the pod as it was stored, and the warnings of the answer.
     fn try_create(&self, more: &[&str], pod: &Value) -> (Option<Value>, String) {
         let arguments = ["--namespace", &self.namespace, "create", "-o", "json", "-f", "-"];
         let mut command = self.access.kubectl_command(&[&arguments[..], more].concat());
@@ -113,8 +113,8 @@ impl Ward {
 
     /// The same, where it has to be taken.
     fn create(&self, pod: &Value) -> (Value, String) {
-        let (stored, told) = self.try_create(&[], pod);
-        (stored.unwrap_or_else(|| panic!("not taken: {told}")), told)
+        let (stored, message) = self.try_create(&[], pod);
+        (stored.unwrap_or_else(|| panic!("not taken: {message}")), message)
     }
 
     fn get(&self, kind: &str, name: &str) -> Option<Value> {
@@ -180,17 +180,17 @@ fn image(pod: &Value) -> &str {
 }
 
 #[test]
-fn an_opted_in_pod_gets_one_agent_and_another_is_made_as_it_is() {
+fn a_labelled_pod_gets_one_agent_and_other_pods_stay_unchanged() {
     let Some(ward) = Ward::set(&[]) else { return };
     ward.apply(&worker_cluster("builds", json!({})));
     ward.until_known("the cluster", &opted_in("probe", json!({})), |_| true);
 
-    let (stored, told) = ward.create(&opted_in("first", json!({})));
+    let (stored, message) = ward.create(&opted_in("first", json!({})));
     assert_eq!(stored["spec"]["initContainers"][0]["name"], AGENT, "{stored:#}");
     assert_eq!(agents(&stored).len(), 1);
     assert_eq!(stored["metadata"]["labels"]["leasehold.dev/cluster"], "builds");
     assert!(stored["metadata"]["annotations"]["leasehold.dev/status"].is_string());
-    assert!(!told.contains("Warning"), "{told}");
+    assert!(!message.contains("Warning"), "{message}");
     let default = format!("leasehold/agent:{}", env!("CARGO_PKG_VERSION"));
     assert_eq!(image(&stored), default);
 
@@ -206,7 +206,7 @@ fn an_opted_in_pod_gets_one_agent_and_another_is_made_as_it_is() {
     assert!(asked("injected") >= 1 && asked("unchanged") >= 1, "{metrics}");
 
     let plain = pod("plain", json!({ "leasehold.dev/cluster": "builds" }), json!({}));
-    let (stored, told) = ward.create(&plain);
+    let (stored, message) = ward.create(&plain);
     assert_eq!(agents(&stored), Vec::<&Value>::new());
-    assert_eq!(told, "");
+    assert_eq!(message, "");
 }

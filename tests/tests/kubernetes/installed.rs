@@ -128,7 +128,7 @@ pub(crate) fn until_kinds_are_known(access: &Access) {
     access.kubectl(&[&["wait", "--for=condition=Established"], &kinds[..]].concat());
 }
 
-/// A coordinator that is no pod.
+/// A coordinator that does not run in a pod.
 pub(crate) struct Alone {
     pub(crate) process: Process,
     pub(crate) grpc: SocketAddr,

@@ -8,9 +8,12 @@ use rustix::process::Signal;
 use tests::kube::{Cluster, Lease, Stage, Work};
 use tests::process::{eventually, get};
 
+/// The interval between two polls.
+const POLL: Duration = Duration::from_millis(100);
+
 const STREAMS: u32 = 6;
 
-/// Who owns each stream, as the workers are told.
+/// The owner of each stream, by the workers' leases.
 fn owners(leases: &BTreeMap<String, Lease>) -> BTreeMap<&str, Vec<&str>> {
     let mut owners: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (worker, lease) in leases {
@@ -37,7 +40,7 @@ fn leaders(stage: &Stage) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_leader_that_wakes_after_its_time_changes_nothing() {
+async fn a_leader_that_resumes_after_its_term_changes_nothing() {
     let Some(cluster) = Cluster::shared() else { return };
     let namespace = cluster.namespace("leaders");
     let work = Work::Jobs { ms_min: 300, ms_max: 900 };
@@ -65,7 +68,8 @@ async fn a_leader_that_wakes_after_its_time_changes_nothing() {
         (all && owned_once(&leases)).then_some(leases)
     });
     let workers: Vec<_> = granted.keys().cloned().collect();
-    // Longer than `--leadership`, so that the old leader's term is over when it wakes.
+    // A fixed wait: the stopped process shows nothing to poll, and its term has to end by time.
+    // This is longer than `--leadership`.
     tokio::time::sleep(Duration::from_secs(9)).await;
 
     stopped.signal(Signal::CONT);
@@ -76,7 +80,7 @@ async fn a_leader_that_wakes_after_its_time_changes_nothing() {
     for _ in 0..50 {
         assert_eq!(stage.leases(&workers), granted, "no lease is the old leader's");
         assert!(leaders(&stage) <= 1, "one leader at most says that it leads");
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        tokio::time::sleep(POLL).await;
     }
     assert!(!stage.kubectl(&lease).starts_with(&was), "the successor leads on");
     stage.end();

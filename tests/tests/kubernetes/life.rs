@@ -40,7 +40,7 @@ spec:
     )
 }
 
-/// What a pod template holds, as somebody wrote it who has never heard of the product, but for one
+/// A pod template as a user of plain Kubernetes writes it, except for one
 /// label.
 fn template(room: &Room<'_>, arguments: &[&str]) -> String {
     let (volume, mount) = room.volume();

@@ -1,4 +1,4 @@
-//! The operator's part that nobody else's tests show: fewer workers without an end of a job, and
+//! Behaviour of the operator that no other test covers: fewer workers without an end of a job, and
 //! workloads that were there before.
 
 use serde_json::Value;
@@ -39,7 +39,7 @@ fn connected(cluster: &Value, workers: u64) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_scale_in_ends_no_job_and_the_replicas_fall_last() {
+async fn a_scale_in_ends_no_job_and_reduces_replicas_last() {
     let Some(cluster) = Cluster::shared() else { return };
     let namespace = cluster.namespace("scale-in");
     let work = Work::Jobs { ms_min: 1_000, ms_max: 4_000 };
@@ -63,9 +63,9 @@ async fn a_scale_in_ends_no_job_and_the_replicas_fall_last() {
     stage.wait_for("1 worker", "wc", "builds", |it| connected(it, 1));
     stage.apply(&manifest(&stage, 4));
     stage.wait_for("2 workers", "wc", "builds", |it| connected(it, 2));
-    let told = reasons(&stage);
+    let reported = reasons(&stage);
     for reason in ["ScaleInStarted", "DrainStarted", "DrainCompleted", "ScaleInCompleted"] {
-        assert!(told.split_whitespace().any(|it| it == reason), "no {reason} in: {told}");
+        assert!(reported.split_whitespace().any(|it| it == reason), "no {reason} in: {reported}");
     }
     stage.kubectl(&["delete", "wc", "builds", "--wait=false"]);
     eventually("the end of all pods", || stage.pods().is_empty().then_some(()));
@@ -78,7 +78,7 @@ async fn a_scale_in_ends_no_job_and_the_replicas_fall_last() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_workload_of_that_name_that_was_there_is_told_and_left() {
+async fn an_existing_workload_of_the_same_name_is_reported_and_not_changed() {
     let Some(cluster) = Cluster::shared() else { return };
     let namespace = cluster.namespace("not-ours");
     let stage = Stage::set(cluster.access(), &namespace, 1, 0, Work::File).await;
@@ -108,7 +108,7 @@ spec:
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn an_adopted_workload_is_scaled_where_that_is_asked_for_and_nothing_else_of_it() {
+async fn only_the_replicas_of_an_adopted_workload_change_and_only_on_request() {
     let Some(cluster) = Cluster::shared() else { return };
     let namespace = cluster.namespace("adopted");
     let stage = Stage::set(cluster.access(), &namespace, 1, 1, Work::File).await;

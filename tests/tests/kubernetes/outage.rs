@@ -1,11 +1,14 @@
 //! The API server is away for two minutes while jobs run and streams flow: no job stops, no stream
-//! moves, work goes on, and afterwards everything is told.
+//! moves, work continues, and the status is current afterwards.
 
 use std::time::{Duration, Instant};
 
 use leasehold_demo::clock::now_ns;
 use tests::kube::{Component, ControlPlane, Stage, Work};
 use tests::process::eventually;
+
+/// The interval between two polls.
+const POLL: Duration = Duration::from_millis(500);
 
 /// How long the API server is away.
 const OUTAGE: Duration = Duration::from_secs(120);
@@ -33,7 +36,7 @@ async fn an_outage_of_the_api_server_stops_no_job_and_moves_no_stream() {
     // For the whole outage, no lease changes.
     while began.elapsed() < OUTAGE {
         assert_eq!(stage.leases(&workers), before, "after {:?}", began.elapsed());
-        tokio::time::sleep(Duration::from_millis(500)).await;
+        tokio::time::sleep(POLL).await;
     }
     let ended_ns = now_ns();
     assert_eq!(stage.replicas.leader(), leader, "the leader leads on");
@@ -47,6 +50,6 @@ async fn an_outage_of_the_api_server_stops_no_job_and_moves_no_stream() {
     stage.wait_for("the new budget in the status", "wc", "builds", |it| {
         it["status"]["observedGeneration"] == 2 && it["status"]["jobs"]["running"] == 6
     });
-    assert_eq!(stage.replicas.leader(), leader, "nobody else took over");
+    assert_eq!(stage.replicas.leader(), leader, "no other replica took over");
     stage.end();
 }

@@ -115,7 +115,7 @@ fn resource_versions(stage: &Stage, pipeline: &str) -> Vec<String> {
     made.lines().map(str::to_owned).collect()
 }
 
-/// The load of each worker of a class, as the bindings tell it, in thousandths.
+/// The load of each worker of a class, as the bindings report it, in thousandths.
 fn loads(stage: &Stage, class: &str) -> std::collections::BTreeMap<String, u64> {
     let list = stage.kubectl(&["get", "pipelinebindings", "--output=json"]);
     let list: Value = serde_json::from_str(&list).expect("a list");

@@ -25,14 +25,14 @@ impl Drop for Samples<'_> {
 }
 
 #[test]
-fn what_a_reader_types_works_as_it_stands() {
+fn every_command_of_the_section_works_unchanged() {
     let Some(turn) = Turn::take() else { return };
     let access = turn.access();
     // It is here to be removed at the end; the README's own command installs it again.
     let _installed = Installed::new(access, &folder("overlays/ha"));
     let _samples = Samples(access);
     until_kinds_are_known(access);
-    // Nobody is there to say whether pods and classes are right, and so none would be taken.
+    // No coordinator runs, so the webhooks would refuse every pod and class.
     let asks = [
         "validatingwebhookconfiguration/leasehold-validator",
         "mutatingwebhookconfiguration/leasehold-injector",
@@ -43,7 +43,9 @@ fn what_a_reader_types_works_as_it_stands() {
 
     let text = std::fs::read_to_string(toolbox::root().join("README.md")).expect("the README");
     for step in readme::steps(readme::section(&text, "On Kubernetes")) {
-        let Step::Type(command) = step else { panic!("a file that nobody saves: {step:?}") };
+        let Step::Type(command) = step else {
+            panic!("a file to save, and no command follows: {step:?}")
+        };
         let shown = type_in(access, &command);
         if command.starts_with("kubectl apply -k deploy/overlays") {
             access.kubectl(&[&["delete"], &asks[..]].concat());

@@ -21,7 +21,7 @@ fn traces(of: &str) -> Vec<String> {
 }
 
 #[test]
-fn pods_run_on_real_nodes_a_lost_one_is_noticed_and_nothing_is_left_of_any() {
+fn pods_run_on_real_nodes_a_lost_node_is_detected_and_all_are_removed() {
     let Some(mut cluster) = RealCluster::start() else { return };
     let access = cluster.access();
     access.apply(&format!(
@@ -73,7 +73,7 @@ spec:
 }
 
 #[test]
-fn a_pod_reaches_the_api_server_by_its_services_name_and_its_log_can_be_read() {
+fn a_pod_reaches_the_api_server_by_service_name_and_its_log_is_readable() {
     let Some(cluster) = RealCluster::shared() else { return };
     let access = cluster.access();
     let image = Image::new("localhost/bash:1", &["/bin/bash", "-c"]);

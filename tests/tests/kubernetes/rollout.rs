@@ -14,7 +14,7 @@ async fn a_rollout_a_scale_in_a_drained_node_and_a_killed_leader_lose_no_job() {
     let stage = Stage::set(cluster.access(), &namespace, 3, 3, work).await;
     let mut story = Story { stage, keeper: Keeper::WorkerCluster };
     story.begin().await;
-    assert_eq!(story.jobs_running(), JOBS_BEFORE, "the status tells what the journals do");
+    assert_eq!(story.jobs_running(), JOBS_BEFORE, "the status agrees with the journals");
     let upset = story.upset();
     let all_at_once = upset.at_ns;
     let settled = story.settle(upset).await;

@@ -30,7 +30,7 @@ const GAUGE: &str =
     r#"workerclass_request{workerclass_name="green",workerclass_namespace="scaling"} 22.5"#;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_failure_of_the_api_server_or_of_a_leader_becomes_a_zero() {
+async fn failures_of_the_api_server_or_of_a_leader_never_scale_to_zero() {
     let Some(plane) = ControlPlane::start() else { return };
     let access = plane.access();
     access.kubectl(&["create", "namespace", NAMESPACE]);
@@ -96,7 +96,7 @@ spec: {capacity: 15, maxReplicas: 7}
 }
 
 #[test]
-fn a_component_makes_the_classes_autoscaler() {
+fn the_component_creates_an_autoscaler_for_the_class() {
     let Some(turn) = super::installed::Turn::take() else { return };
     let access = turn.access();
     Replicas::define(access);

@@ -58,7 +58,7 @@ fn was_told(stage: &Stage, reason: &str, kind: &str) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn status_and_events_tell_how_things_stand_whoever_leads() {
+async fn status_and_events_are_current_before_and_after_a_failover() {
     let Some(cluster) = Cluster::shared() else { return };
     let namespace = cluster.namespace("status");
     let work = Work::Jobs { ms_min: 300, ms_max: 900 };

@@ -71,7 +71,7 @@ fn moved(before: &Layout, after: &Layout) -> usize {
     streams().iter().filter(|stream| owner(before, stream) != owner(after, stream)).count()
 }
 
-/// Every stream that somebody has, once for each who has it.
+/// Every owned stream, once per owner.
 fn sorted(layout: &Layout) -> Vec<String> {
     let mut all: Vec<_> = layout.values().flatten().cloned().collect();
     all.sort();
@@ -79,7 +79,7 @@ fn sorted(layout: &Layout) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn the_sample_of_k8s_swarm_gives_its_slices_and_moves_the_fewest() {
+async fn the_swarm_sample_assigns_contiguous_slices_and_moves_the_fewest_streams() {
     let Some(cluster) = Cluster::shared() else { return };
     let namespace = cluster.namespace("swarm");
     let stage = Stage::set(cluster.access(), &namespace, 1, 1, Work::File).await;

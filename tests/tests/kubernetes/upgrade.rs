@@ -9,7 +9,7 @@ use tests::process::eventually;
 const REPLICAS: usize = 3;
 
 /// The streams of each worker with their tokens; none while an agent is without a leader. A pool is
-/// granted anew by each leader, under a higher token.
+/// granted again by each leader, under a higher token.
 fn owned(stage: &Stage, workers: &[String]) -> Option<BTreeMap<String, BTreeMap<String, String>>> {
     let leases = stage.leases(workers);
     let all = leases.len() == workers.len() && leases.values().all(|lease| lease.connected);
@@ -42,7 +42,7 @@ async fn replacing_every_replica_loses_no_lease() {
             });
         }
         let status = stage.get("ss", "feeds").expect("the set");
-        assert_eq!(status["status"]["planVersion"], plan, "{round}: nothing was planned anew");
+        assert_eq!(status["status"]["planVersion"], plan, "{round}: nothing was planned again");
     }
     stage.end();
 }

@@ -53,8 +53,8 @@ impl Office {
         // The leader writes whom to trust; the API server takes a moment to know its configuration.
         let circle = pipeline("circle", 1, json!({ "a": { "class": "none", "next": ["a"] } }));
         eventually("a webhook that is asked", || {
-            let told = self.apply(&["--dry-run=server"], &circle).err()?;
-            told.contains("is the node itself").then_some(())
+            let message = self.apply(&["--dry-run=server"], &circle).err()?;
+            message.contains("is the node itself").then_some(())
         });
     }
 
@@ -66,8 +66,8 @@ impl Office {
         let pipe = child.stdin.take().expect("a pipe");
         serde_json::to_writer(pipe, object).expect("kubectl reads");
         let output = child.wait_with_output().expect("it ends");
-        let told = String::from_utf8_lossy(&output.stderr).into_owned();
-        if output.status.success() { Ok(told) } else { Err(told) }
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        if output.status.success() { Ok(message) } else { Err(message) }
     }
 
     /// Asserts that this is taken, and that nothing is to be said of it.
@@ -77,10 +77,10 @@ impl Office {
 
     /// Asserts that this is refused with these words.
     fn refuse(&self, object: &Value, words: &[&str]) {
-        let told = self.apply(&[], object).expect_err("it is wrong");
-        assert!(told.contains("validator.leasehold.dev"), "{told}");
+        let message = self.apply(&[], object).expect_err("it is wrong");
+        assert!(message.contains("validator.leasehold.dev"), "{message}");
         for words in words {
-            assert!(told.contains(words), "no {words:?} in {told}");
+            assert!(message.contains(words), "no {words:?} in {message}");
         }
     }
 
@@ -119,7 +119,7 @@ fn blue(next: &[&str]) -> Value {
 }
 
 #[test]
-fn what_is_wrong_is_refused_before_it_is_stored() {
+fn invalid_objects_are_refused_at_admission() {
     let Some(office) = Office::open() else { return };
     office.take(&class("blue", 30, 3));
     let nodes = json!({ "in": blue(&["out"]), "out": blue(&[]) });
@@ -150,26 +150,26 @@ fn what_is_wrong_is_refused_before_it_is_stored() {
     office.refuse(&jobs, &["\"builds\" is a WorkerCluster"]);
 
     let early = pipeline("early", 1, json!({ "a": { "class": "later" } }));
-    let told = office.apply(&[], &early).expect("it may wait");
+    let message = office.apply(&[], &early).expect("it may wait");
     assert!(
-        told.contains("Warning") && told.contains("WorkerClass \"later\" does not exist yet"),
-        "{told}"
+        message.contains("Warning") && message.contains("WorkerClass \"later\" does not exist yet"),
+        "{message}"
     );
 }
 
 #[test]
-fn a_class_in_use_stays_until_its_pipelines_or_its_namespace_go() {
+fn a_class_in_use_cannot_be_deleted_before_its_pipelines_or_namespace() {
     let Some(office) = Office::open() else { return };
     office.take(&class("blue", 30, 3));
     for name in ["first", "second"] {
         office.take(&pipeline(name, 10, json!({ "a": blue(&[]) })));
     }
-    let told = office.delete("workerclass/blue").expect_err("it is in use");
-    assert!(told.contains("2 pipelines name it (first, second)"), "{told}");
-    office.delete("pipeline/first").expect("nobody is asked");
-    let told = office.delete("workerclass/blue").expect_err("it is in use");
-    assert!(told.contains("1 pipeline names it (second)"), "{told}");
-    office.delete("pipeline/second").expect("nobody is asked");
+    let message = office.delete("workerclass/blue").expect_err("it is in use");
+    assert!(message.contains("2 pipelines name it (first, second)"), "{message}");
+    office.delete("pipeline/first").expect("the webhook is not called");
+    let message = office.delete("workerclass/blue").expect_err("it is in use");
+    assert!(message.contains("1 pipeline names it (second)"), "{message}");
+    office.delete("pipeline/second").expect("the webhook is not called");
     office.delete("workerclass/blue").expect("what went a moment ago counts");
 
     office.take(&class("green", 30, 3));
@@ -178,7 +178,7 @@ fn a_class_in_use_stays_until_its_pipelines_or_its_namespace_go() {
 }
 
 #[test]
-fn only_what_is_wanted_waits_for_a_coordinator() {
+fn only_spec_changes_need_the_validating_webhook() {
     let Some(mut office) = Office::open() else { return };
     let mut it = pipeline("first", 10, json!({ "a": { "class": "later" } }));
     office.apply(&[], &it).expect("it may wait");
@@ -188,14 +188,15 @@ fn only_what_is_wanted_waits_for_a_coordinator() {
         let object = ["--namespace", &office.namespace, "patch", "pipeline/first"];
         office.access.try_kubectl(&[&object[..], &["--type=merge", "--patch", patch]].concat())
     };
-    patched(patch).expect("nobody is asked about metadata");
+    patched(patch).expect("the webhook is not called for metadata");
     it["spec"]["documentsPerSecond"] = json!(11);
-    let told = office.apply(&[], &it).expect_err("nobody answers");
-    assert!(told.contains("validator.leasehold.dev"), "{told}");
+    let message = office.apply(&[], &it).expect_err("no server answers");
+    assert!(message.contains("validator.leasehold.dev"), "{message}");
     let delete = ["--namespace", &office.namespace, "delete", "pipeline/first", "--wait=false"];
     office.access.kubectl(&delete);
-    patched(r#"{"metadata":{"finalizers":[]}}"#).expect("what goes is let go");
+    patched(r#"{"metadata":{"finalizers":[]}}"#)
+        .expect("the webhook is not called for a deleted object");
     let get = ["--namespace", &office.namespace, "get", "pipeline/first"];
-    let told = office.access.try_kubectl(&get).expect_err("it is gone");
-    assert!(told.contains("NotFound"), "{told}");
+    let message = office.access.try_kubectl(&get).expect_err("it is gone");
+    assert!(message.contains("NotFound"), "{message}");
 }

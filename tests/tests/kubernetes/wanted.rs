@@ -82,7 +82,7 @@ impl Objects<'_> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn objects_and_lists_are_in_force_as_they_change_and_stay_while_they_are_wrong() {
+async fn valid_changes_apply_and_invalid_ones_keep_the_last_valid_state() {
     let Some(cluster) = Cluster::shared() else { return };
     let access = cluster.access();
     Replicas::define(access);
@@ -106,7 +106,7 @@ async fn objects_and_lists_are_in_force_as_they_change_and_stay_while_they_are_w
     objects.kubectl(&["delete", "configmap", "list"]);
     figures.await_these("a lost list, and the last good one", Some(8), Some(3), 1);
     objects.list(json!({ "a.txt": "x\n", "b.yaml": "jobs: [p, q, r]" }));
-    figures.await_these("a mended list", Some(8), Some(2), 0);
+    figures.await_these("a fixed list", Some(8), Some(2), 0);
     objects.set("b.yaml");
     figures.await_these("another key", Some(8), Some(4), 0);
 

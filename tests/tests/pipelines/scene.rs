@@ -30,7 +30,8 @@ pub(crate) fn pipeline(name: &str, load: u32, nodes: &str) -> String {
     )
 }
 
-/// What a leader told, in order: what is concerned (`PIPELINE` or `PIPELINE/NODE`), and its state.
+/// The states that a leader reported, in order: the subject (`PIPELINE` or `PIPELINE/NODE`), and
+/// its state.
 type Told = Arc<Mutex<Vec<(String, String)>>>;
 
 /// All processes of a test; they end with it.
@@ -46,7 +47,7 @@ pub(crate) struct Scene {
 }
 
 impl Scene {
-    /// Starts a coordinator and follows what it tells.
+    /// Starts a coordinator and follows its events.
     pub(crate) fn start(manifests: &[(&str, &str)]) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -81,7 +82,7 @@ impl Scene {
         self.first.process.kill();
         self.leader = client(&self.runtime, &second);
         eventually("another leader", || self.leads().then_some(()));
-        // It has told of all pipelines when all agents are back.
+        // It has reported all pipelines once all agents are back.
         eventually("all agents at the new leader", || {
             let connected = |agent: &Agent| {
                 let lease = get(agent.api, "/v1/lease")?.1;
@@ -103,7 +104,7 @@ impl Scene {
         let wanted = api::WatchChangesRequest { replay: "0s".into(), ..Default::default() };
         let changes = async move { leader.watch_changes(wanted).await };
         let changes = self.runtime.block_on(changes);
-        let mut changes = changes.expect("the leader tells").into_inner();
+        let mut changes = changes.expect("an event stream of the leader").into_inner();
         self.runtime.spawn(async move {
             while let Ok(Some(change)) = changes.message().await {
                 assert_ne!(change.kind(), api::ChangeKind::Skipped, "too slow to follow");
@@ -115,7 +116,7 @@ impl Scene {
                     }
                     _ => continue,
                 };
-                told.lock().expect("nobody panics with it").push(told_of);
+                told.lock().expect("the lock is not poisoned").push(told_of);
             }
         });
     }
@@ -191,7 +192,7 @@ impl Scene {
         pipeline.is_some_and(|it| it.phase() == api::PipelinePhase::Ready)
     }
 
-    /// Waits until a pipeline is Ready, and that was told.
+    /// Waits until a pipeline is reported as Ready.
     pub(crate) fn is_ready(&self, name: &str) {
         eventually("a pipeline that is Ready", || {
             let told = self.told();
@@ -201,16 +202,16 @@ impl Scene {
         });
     }
 
-    /// All that was told so far.
+    /// All reported states so far.
     pub(crate) fn told(&self) -> Vec<(String, String)> {
-        self.told.lock().expect("nobody panics with it").clone()
+        self.told.lock().expect("the lock is not poisoned").clone()
     }
 
-    /// Waits until a pipeline or `PIPELINE/NODE` was told in exactly these states, in order, from
-    /// the mark on; one that follows itself counts once. Notices come over a connection of their
-    /// own, so they may be behind what a query answers.
-    pub(crate) fn tells(&self, mark: usize, concerned: &str, expected: &[&str]) {
-        let what = format!("{concerned} to be told in {} states", expected.len());
+    /// Waits until a pipeline or `PIPELINE/NODE` was reported in exactly these states, in order,
+    /// from the mark on; one that follows itself counts once. Notices come over a connection of
+    /// their own, so they may be behind what a query answers.
+    pub(crate) fn await_states(&self, mark: usize, concerned: &str, expected: &[&str]) {
+        let what = format!("{concerned} to be reported in {} states", expected.len());
         let phases = eventually(&what, || {
             let phases = self.phases_since(mark, concerned);
             (phases.len() >= expected.len()).then_some(phases)
@@ -218,7 +219,7 @@ impl Scene {
         assert_eq!(phases, expected, "{concerned}");
     }
 
-    /// The states told so far.
+    /// The states reported so far.
     pub(crate) fn phases_since(&self, mark: usize, concerned: &str) -> Vec<String> {
         let told = self.told().split_off(mark);
         let mut phases: Vec<_> =

@@ -44,7 +44,7 @@ pub(crate) struct Fleet {
 }
 
 impl Fleet {
-    /// Starts it, and waits until all streams are owned and jobs run; none where the language is
+    /// Starts it, and waits until all streams are owned and jobs run, or `None` if the language is
     /// not installed.
     pub(crate) fn start(language: Language) -> Option<Self> {
         if language == Language::Python && Command::new("python3").arg("-V").output().is_err() {
@@ -96,7 +96,7 @@ impl Fleet {
         Process::start(&mut command, &log)
     }
 
-    /// Starts an agent anew in the place of one that was killed.
+    /// Restarts an agent that was killed.
     pub(crate) fn restart_agent(&mut self, index: usize) {
         let (worker, api) = (format!("w-{index}"), self.agents[index].api);
         let mut command = self.coordinator.agent_command("builds", &worker, api);
@@ -176,7 +176,7 @@ impl Fleet {
         });
     }
 
-    /// Reads leases that nobody renews until they have ended and the workers say that they lost
+    /// Reads leases without renewals until they have ended and the workers report that they lost
     /// their streams; when each had surely ended, by token.
     pub(crate) fn follow_leases_to_their_ends(&self) -> BTreeMap<String, u64> {
         let mut ends = BTreeMap::new();

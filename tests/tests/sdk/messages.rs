@@ -37,7 +37,7 @@ struct DescribedMessage {
 }
 
 #[test]
-fn the_messages_of_python_are_those_of_the_proto() {
+fn python_messages_match_the_proto() {
     if Command::new("python3").arg("-V").output().is_err() {
         toolbox::leave_out(
             "the messages of the SDK for Python",

@@ -11,6 +11,9 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use tests::process::HANG;
 
+/// The interval between two polls.
+const POLL: Duration = Duration::from_millis(5);
+
 /// A machine's `/`, in a folder: where the files of an installation are.
 #[derive(Clone, Debug)]
 pub(crate) struct Machine {
@@ -165,7 +168,12 @@ impl Service {
             if self.lists("RestartPreventExitStatus", status) {
                 return;
             }
-            assert_eq!(self.setting("Restart"), "always", "{}: nobody restarts it", self.name);
+            assert_eq!(
+                self.setting("Restart"),
+                "always",
+                "{}: systemd does not restart it",
+                self.name
+            );
             self.restart_at = Some(Instant::now() + span(self.setting("RestartSec")));
         }
         if self.restart_at.is_some_and(|at| Instant::now() >= at) {
@@ -180,12 +188,12 @@ impl Service {
         self.restart_at = None;
         let Some(mut main) = self.main.take() else { return true };
         let main_id = main.id();
-        let told = match self.setting("KillMode") {
+        let signalled = match self.setting("KillMode") {
             "mixed" => vec![main_id],
             "control-group" => self.processes(),
             other => panic!("KillMode={other}"),
         };
-        told.into_iter().for_each(|id| signal(id, Signal::TERM));
+        signalled.into_iter().for_each(|id| signal(id, Signal::TERM));
         let deadline = Instant::now() + span(self.setting("TimeoutStopSec")).min(HANG);
         let status = loop {
             if let Some(status) = main.try_wait().expect("its state") {
@@ -195,7 +203,7 @@ impl Service {
                 signal(main_id, Signal::KILL);
                 break main.wait().expect("it was killed");
             }
-            std::thread::sleep(Duration::from_millis(5));
+            std::thread::sleep(POLL);
         };
         let left = self.processes();
         self.kill_all();
@@ -215,7 +223,7 @@ impl Service {
         status.code().is_some_and(|code| codes.any(|it| it == code.to_string()))
     }
 
-    /// Whether nothing of it runs, and nobody starts it again.
+    /// Whether none of its processes runs and none will be started.
     pub(crate) fn rests(&self) -> bool {
         self.main.is_none() && self.restart_at.is_none()
     }
@@ -251,7 +259,7 @@ impl Service {
             }
             assert!(begun.elapsed() < HANG, "{}: {left:?} do not die", self.name);
             left.into_iter().for_each(|id| signal(id, Signal::KILL));
-            std::thread::sleep(Duration::from_millis(5));
+            std::thread::sleep(POLL);
         }
     }
 

@@ -1,8 +1,8 @@
-# The real Kubernetes of the tests, built from Go modules: the first time about ten minutes, then
-# never again while the pins stay. The folder is named by the pins and shared by all clones; an
-# older one goes when the new one is complete.
+# The real Kubernetes of the tests, built from Go modules: the first build takes about ten
+# minutes. A new build is needed only when the pins change: they name the folder, which all clones
+# share. An older folder is removed when the new one is complete.
 #
-# What KUBEBUILDER_ASSETS holds is taken from there instead.
+# Binaries in KUBEBUILDER_ASSETS are used from there instead.
 
 # The name of each binary, the module that pins it, and the package it is built from.
 kubernetes_binaries=(
@@ -22,7 +22,7 @@ kubernetes_has() {
     [[ -x $1/$2 || (-n ${KUBEBUILDER_ASSETS:-} && -x $KUBEBUILDER_ASSETS/$2) ]]
 }
 
-# kubernetes_build FOLDER NAME MODULE PACKAGE: builds one binary, whole or not at all.
+# kubernetes_build FOLDER NAME MODULE PACKAGE: builds one binary atomically.
 kubernetes_build() {
     local version minor stamp=k8s.io/component-base/version
     version=$(cd "$here/kubernetes" && go list -m -f '{{.Version}}' k8s.io/kubernetes) || return
@@ -70,7 +70,7 @@ install_kubernetes() {
     flock -u "$lock"
 }
 
-# kubernetes_forget_others CACHES FOLDER: once the folder is complete, no older one is needed.
+# kubernetes_forget_others CACHES FOLDER: removes older folders once this one is complete.
 kubernetes_forget_others() {
     local entry other
     for entry in "${kubernetes_binaries[@]}"; do

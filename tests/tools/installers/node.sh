@@ -1,5 +1,5 @@
 # What a real node needs beside the binaries of Kubernetes: Debian's container runtime, network
-# plugins and network tools. What is on the machine already, from wherever, is left alone.
+# plugins and network tools. It does not change what is installed already.
 
 install_node() {
     local wanted=() package command

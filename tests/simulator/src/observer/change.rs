@@ -105,7 +105,7 @@ impl Checks<'_> {
     /// Whether a failover may end this stream's lease.
     fn may_move_at_failover(&self, change: &SystemChange, key: &StreamKey) -> bool {
         // An election and the way to the new leader can take longer than the leases of a seed
-        // last; then what has ended is granted anew.
+        // last; then what has ended is granted again.
         let expired = &self.observer.streams_expired;
         match ShareKey::of(key) {
             Some(share) => {

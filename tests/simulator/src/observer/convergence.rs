@@ -78,7 +78,7 @@ impl View<'_> {
         let granted: u32 = workers.iter().map(size).sum();
         let due = wanted.jobs_max.min(most);
         if granted != due {
-            let told = workers.iter().map(|pod| {
+            let details = workers.iter().map(|pod| {
                 let memory = &self.pods[*pod].disk.borrow().memory;
                 let (jobs, real) = (&memory.jobs, self.pods[*pod].worker.jobs.len());
                 format!(
@@ -86,8 +86,8 @@ impl View<'_> {
                     memory.pool, memory.unnamed, memory.count
                 )
             });
-            let told: Vec<_> = told.collect();
-            let what = format!("{cluster}: {granted} slots in effect, {due} are due: {told:?}");
+            let details: Vec<_> = details.collect();
+            let what = format!("{cluster}: {granted} slots in effect, {due} are due: {details:?}");
             return Err(("L3", what));
         }
         Ok(())
@@ -139,11 +139,11 @@ impl View<'_> {
     }
 
     fn explain_unowned(&self, key: &StreamKey) -> String {
-        let told = self.true_leader().and_then(|(leader, _)| {
+        let details = self.true_leader().and_then(|(leader, _)| {
             let now = self.local_of_replica(leader);
             self.replicas[leader].core.as_ref()?.explain_stream(key, now)
         });
-        format!("{key} has no owner: {told:?}")
+        format!("{key} has no owner: {details:?}")
     }
 
     /// The pod that really uses each stream.

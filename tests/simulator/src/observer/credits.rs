@@ -97,7 +97,7 @@ impl Checks<'_> {
         }
     }
 
-    /// The system is unchanged: from now on the leader goes on as long as it makes progress. By
+    /// The system is unchanged: from now on the leader continues as long as it makes progress. By
     /// then no renewal waits for an answer that a fault lost.
     pub(crate) fn expect_leader(&mut self) {
         let leadership = self.view.profile.leadership.as_nanos() as Real;

@@ -178,9 +178,10 @@ impl View<'_> {
         let due: Vec<_> = binding.next.iter().map(route).collect();
         match lease {
             Some(lease) if lease.next == due => Ok(()),
-            Some(lease) => {
-                Err(("L1", format!("{key} at p{pod} goes on to {:?}, not {due:?}", lease.next)))
-            }
+            Some(lease) => Err((
+                "L1",
+                format!("{key} at p{pod} has the next workers {:?}, expected {due:?}", lease.next),
+            )),
             None => Err(("L1", format!("p{pod} shows no {key}"))),
         }
     }
@@ -325,17 +326,17 @@ impl View<'_> {
 impl Checks<'_> {
     /// Follows the states of pipelines that a replica reports.
     pub(crate) fn observe_state(&mut self, replica: usize, notice: &Notice) {
-        let told = self.observer.reported_states.entry(replica).or_default();
+        let reported = self.observer.reported_states.entry(replica).or_default();
         let wrong = match notice {
             Notice::Elected(_) => {
-                *told = ReportedStates::default();
+                *reported = ReportedStates::default();
                 None
             }
             Notice::Binding { pipeline, node, from, to } => {
-                told.binding((pipeline.clone(), node.clone()), *from, *to)
+                reported.binding((pipeline.clone(), node.clone()), *from, *to)
             }
             Notice::Pipeline { pipeline, from, to, .. } => {
-                let wrong = told.pipeline(pipeline, *from, *to);
+                let wrong = reported.pipeline(pipeline, *from, *to);
                 self.coverage.hit(name_of(*from, *to));
                 let ready = *to == Some(PipelinePhase::Ready);
                 wrong.or_else(|| ready.then(|| self.not_ready(replica, pipeline))?)

@@ -72,8 +72,9 @@ impl Checks<'_> {
         let said = &self.observer.statements;
         let size = node.size_in_effect(now);
         let pool = memory.pool.and_then(|(token, ..)| {
-            let told = *said.sizes.get(&(pod, token))?;
-            (size > told).then(|| format!("pool {token} of {size}, reported as {told}"))
+            let reported_size = *said.sizes.get(&(pod, token))?;
+            (size > reported_size)
+                .then(|| format!("pool {token} of {size}, reported as {reported_size}"))
         });
         let ended = said.ended.get(&pod);
         let stream = ended.and_then(|ended| {
@@ -84,7 +85,7 @@ impl Checks<'_> {
         let stream = stream.map(|(key, held)| format!("{key} {}, reported as ended", held.token));
         drop(disk);
         if let Some(wrong) = pool.or(stream) {
-            self.fail("S16", || format!("p{pod} or its successor goes on with {wrong}"));
+            self.fail("S16", || format!("p{pod} or its successor continues with {wrong}"));
         }
     }
 
@@ -111,7 +112,7 @@ impl Checks<'_> {
         }
     }
 
-    /// A replica has forgotten a worker: the next one of its name begins anew.
+    /// A replica has forgotten a worker: the next one of its name starts again.
     pub(crate) fn forget_wait(&mut self, replica: usize, key: &WorkerKey) {
         self.observer.statements.waits.remove(&(replica, key.clone()));
     }
@@ -162,7 +163,7 @@ impl Checks<'_> {
         if let Some(before) = before.filter(|old| same(old) && old.since < since) {
             self.fail("L9", || {
                 format!(
-                    "c{replica} lets {key} wait anew, which has waited since {:?}",
+                    "c{replica} lets {key} wait again, which has waited since {:?}",
                     before.since
                 )
             });

@@ -42,7 +42,7 @@ impl TermHistory {
         self.welcomed.get(&(epoch, key.clone())).is_some_and(|newest| *newest > than)
     }
 
-    /// A leader has forgotten a worker: the next one of its name begins anew.
+    /// A leader has forgotten a worker: the next one of its name starts again.
     pub(crate) fn forget(&mut self, epoch: Epoch, key: &WorkerKey) {
         self.welcomed.remove(&(epoch, key.clone()));
     }

@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_clock_shows_a_moment_no_earlier_than_it_says() {
+    fn a_clock_reaches_a_moment_at_the_computed_time() {
         let mut rng = Rng::with_seed(1);
         for _ in 0..1_000 {
             let clock = Clock::new(&mut rng, 50_000);

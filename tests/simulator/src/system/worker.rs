@@ -35,7 +35,7 @@ pub(crate) enum WorkerCall {
     Start(StartId, u32),
     /// A job has ended.
     End(JobId),
-    /// A stream was let go.
+    /// A stream was released.
     Release(StreamKey, Token),
     /// This many jobs run, and it keeps to this size.
     Count(u32, u32),

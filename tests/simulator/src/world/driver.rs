@@ -79,7 +79,7 @@ impl World {
         }
     }
 
-    /// A driver goes on, until it waits or something takes time.
+    /// Runs a driver until it waits or something takes time.
     pub(super) fn turn(&mut self, replica: usize) {
         loop {
             let now = self.view().local_of_replica(replica);

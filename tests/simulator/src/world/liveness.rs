@@ -140,7 +140,7 @@ impl World {
     pub(super) fn check_not_delayed(&mut self, pod: usize) {
         let Some((leader, _)) = self.view().true_leader() else { return };
         self.network.full = None;
-        self.coverage.hit("checked: a stopped agent delays nobody else");
+        self.coverage.hit("checked: a stopped agent delays no other worker");
         let now = self.view().local_of_replica(leader);
         let core = self.replicas[leader].core.as_ref();
         let view = core.and_then(|core| core.worker(&self.pods[pod].key, now));

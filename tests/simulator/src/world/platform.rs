@@ -106,7 +106,7 @@ impl World {
     /// Asks a pod to leave: its agent drains, and the pod ends when the agent has left.
     pub(super) fn drain_pod(&mut self, pod: usize) {
         if self.quiet_since.is_some() && self.paused_pod(pod) {
-            // Its agent learns of that when it goes on.
+            // Its agent learns of that when it continues.
             let goes_on = self.pods[pod].paused_until - self.t;
             self.after(goes_on, SimEvent::DrainPod { pod });
             return;

@@ -167,7 +167,7 @@ impl World {
         }
     }
 
-    /// A stopped agent goes on before its pause is over, and its wake-ups with it.
+    /// A stopped agent resumes before its pause ends, and its wake-ups with it.
     pub(super) fn go_on(&mut self, pod: usize) {
         let node = &mut self.pods[pod];
         let stopped = node.paused_until > self.t;

@@ -42,7 +42,7 @@ pub(crate) enum SimEvent {
     Write { replica: usize, run: u64, link: LinkId, message: Box<CoordinatorMessage> },
     /// A replica's core wanted to be woken.
     CoreWake { replica: usize, run: u64, at: Moment },
-    /// A replica's driver begins its turn, or goes on with it.
+    /// A replica's driver begins its turn, or continues with it.
     Turn { replica: usize, run: u64 },
     /// A replica's process starts.
     BootReplica { replica: usize },

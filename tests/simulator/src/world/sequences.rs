@@ -13,7 +13,7 @@ use crate::world::World;
 use crate::world::queue::SimEvent;
 
 impl World {
-    /// How long a turn goes on that is about to remove a worker: meanwhile another replica takes
+    /// How long a turn continues that is about to remove a worker: meanwhile another replica takes
     /// over and serves that worker, and this one takes over again. Soon after the turn the other
     /// one leads once more, and cannot reach the worker at first.
     pub(super) fn lose_and_retake_term(&mut self, replica: usize) -> Real {
@@ -146,8 +146,8 @@ impl World {
         self.after(later, SimEvent::EndPod { pod });
     }
 
-    /// A pod appears under the name of one that goes on with the old leader, dials the new one, and
-    /// leaves soon.
+    /// A pod appears under the name of one that continues with the old leader, dials the new one,
+    /// and leaves soon.
     pub(super) fn start_twin_at(&mut self, new: usize, window: u64) {
         let room = self.view().living().len() < self.profile.pods_max
             && self.pods.len() < self.profile.pods_ever_max;

@@ -116,7 +116,7 @@ impl World {
         }
     }
 
-    /// Whether the worker goes on although its agent does not know yet that some jobs ended.
+    /// Whether the worker continues although its agent does not know yet that some jobs ended.
     fn owes_ends_alone(&self, pod: usize) -> bool {
         let worker = &self.pods[pod].worker;
         let ends = worker.calls.iter().all(|call| matches!(call, WorkerCall::End(_)));

@@ -159,7 +159,9 @@ fn start_id() -> u64 {
 }
 fn agent() -> anyhow::Result<SocketAddr> {
     let address = std::env::var("LEASEHOLD_ADDR").context("LEASEHOLD_ADDR")?;
-    let address = address.strip_prefix("http://").context("LEASEHOLD_ADDR is no http address")?;
+    let address = address
+        .strip_prefix("http://")
+        .context("invalid LEASEHOLD_ADDR: expected http://HOST:PORT")?;
     address.parse().with_context(|| format!("LEASEHOLD_ADDR {address:?}"))
 }
 
@@ -171,7 +173,7 @@ enum Slot {
     ),
 }
 
-/// Waits until the job may begin; none where it may not, which is asked again as another job.
+/// Waits until the job may begin, or `None` if it may not, which is asked again as another job.
 async fn begin(gate: &Gate, job: &str, stopping: &AtomicBool) -> Option<Slot> {
     let address = match gate {
         Gate::Pool(pool) => {

@@ -89,7 +89,7 @@ impl Streams {
         Self { address, shared, owned: BTreeMap::new(), count }
     }
 
-    /// Owns what it may, for ever.
+    /// Owns granted streams until it is killed.
     pub(super) async fn run(mut self) -> anyhow::Result<()> {
         let mut version = 0;
         loop {
@@ -150,7 +150,7 @@ impl Streams {
                 None => format!("/v1/streams/{}/{}", quote(&stream.set), quote(&stream.stream)),
             };
             let path = format!("{path}?token={}", stream.token);
-            // One that was not heard is told again with the next answer.
+            // A release that was lost is sent again after the next answer.
             let _ = call(self.address, "DELETE", &path, "").await;
         }
         Ok(())

@@ -12,7 +12,7 @@ use super::installation::is_documented;
 use super::scene::{check, check_as_text};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn before_an_installation_it_says_whether_one_can_be_made() {
+async fn preflight_check_reports_whether_installation_is_possible() {
     let Some(turn) = Turn::take() else { return };
     let access = turn.access();
     let found = check(access, &["--pre"]);
@@ -23,7 +23,7 @@ async fn before_an_installation_it_says_whether_one_can_be_made() {
     // Without one, only that is said.
     let found = check(access, &[]);
     assert_eq!((found.that("fail"), found.code), (vec!["installed"], Some(1)));
-    // Somebody without rights.
+    // A user without rights.
     let token = TokenFor {
         namespace: "default",
         service_account: "default",
@@ -33,8 +33,8 @@ async fn before_an_installation_it_says_whether_one_can_be_made() {
     };
     let token = access.token(token).await.expect("a token");
     let folder = tempfile::tempdir().expect("a folder");
-    let nobody = access.with_token(&token, &folder.path().join("kubeconfig"));
-    let found = check(&nobody, &["--pre"]);
+    let no_rights = access.with_token(&token, &folder.path().join("kubeconfig"));
+    let found = check(&no_rights, &["--pre"]);
     assert_eq!(found.that("fail"), ["pre-rights", "pre-give-rights"], "{:#}", found.report);
     assert_eq!(found.code, Some(1));
     let rights = found.line("pre-rights")["problems"].to_string();
@@ -66,7 +66,7 @@ async fn before_an_installation_it_says_whether_one_can_be_made() {
 }
 
 #[test]
-fn a_cluster_that_is_not_there_is_one_clear_error() {
+fn an_unreachable_api_server_is_one_clear_error() {
     let Some(turn) = Turn::take() else { return };
     let file = std::fs::read_to_string(turn.access().kubeconfig()).expect("a kubeconfig");
     let nowhere = free_address();

@@ -1,4 +1,4 @@
-//! Faults of the installation, planted while nobody leads who would mend them.
+//! Faults of the installation, planted while there is no leader to repair them.
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
 use serde_json::json;
@@ -21,7 +21,7 @@ fn patch_json(access: &Access, object: &str, patch: &serde_json::Value) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_installation_that_is_well_is_found_well_and_its_faults_are_found() {
+async fn check_passes_a_healthy_installation_and_reports_each_fault() {
     let Some(turn) = Turn::take() else { return };
     let access = turn.access();
     let mut scene = Scene::set(access).await;
@@ -35,7 +35,7 @@ async fn an_installation_that_is_well_is_found_well_and_its_faults_are_found() {
     let text = check_as_text(access, &[]);
     println!("{text}");
     assert!(text.is_ascii() && text.contains("All checks passed"), "{text}");
-    // It would mend some of what follows by itself.
+    // It would repair some of what follows by itself.
     scene.coordinator.process.kill();
     scene.ask_the_service();
     kinds(access);
@@ -46,12 +46,12 @@ async fn an_installation_that_is_well_is_found_well_and_its_faults_are_found() {
     scene.end().await;
 }
 
-/// Every line that was told has its place in the document.
+/// Every reported line is documented.
 pub(super) fn is_documented(found: &Found) {
     let document = toolbox::root().join("docs/CLI.md");
     let document = std::fs::read_to_string(document).expect("the document");
     for id in found.that("ok").into_iter().chain(found.that("skip")) {
-        assert!(document.contains(&format!("`{id}`")), "docs/CLI.md does not tell of {id}");
+        assert!(document.contains(&format!("`{id}`")), "docs/CLI.md does not document {id}");
     }
 }
 
@@ -113,7 +113,7 @@ fn webhook(access: &Access) {
     access.kubectl(&["delete", WEBHOOK]);
     fails("webhook", &["no MutatingWebhookConfiguration leasehold-injector"])
         .comes_and_goes(access);
-    // As it was applied, the API server trusts nobody.
+    // As it was applied, the webhook has no CA bundle.
     fails("webhook-trust", &["caBundle holds no certificate"]).comes_and_goes(access);
     let other = authority(1, 4_000);
     let other = base64::Engine::encode(&base64::prelude::BASE64_STANDARD, other);
@@ -183,7 +183,7 @@ fn authority(days_ago: i64, days: i64) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_the_coordinator_mends_by_itself_is_found_well_again() {
+async fn check_passes_after_the_coordinator_repairs_a_fault() {
     let Some(turn) = Turn::take() else { return };
     let access = turn.access();
     let scene = Scene::set(access).await;

@@ -43,7 +43,7 @@ impl Found {
     }
 }
 
-/// Runs the program as somebody, with these arguments, and takes its JSON.
+/// Runs the program as a user, with these arguments, and takes its JSON.
 pub(super) fn check(access: &Access, arguments: &[&str]) -> Found {
     let mut command = Command::new(toolbox::binary("leasehold"));
     command.args(["check", "--output", "json", "--timeout", "2m", "--kubeconfig"]);
@@ -74,7 +74,7 @@ pub(super) fn until_all_is_well(access: &Access) {
     });
 }
 
-/// A fault that somebody made.
+/// A planted fault.
 pub(super) struct Fault<'a> {
     /// The line that has to name it, and how that comes out.
     pub(super) line: &'a str,
@@ -114,7 +114,7 @@ impl Fault<'_> {
                 }
                 eventually(command, || match access.try_shell(command, toolbox::root()) {
                     Ok(_) => Some(()),
-                    // Two faults that are mended alike, within one second.
+                    // Two faults that have the same fix, within one second.
                     Err(why) if why.contains("within the past second") => None,
                     Err(why) => panic!("{command}\n{why}"),
                 });
@@ -231,7 +231,7 @@ impl<'a> Scene<'a> {
         });
     }
 
-    /// No Service leads to what is no pod: the API server is told the address itself.
+    /// The coordinator is not a pod, so no Service selects it: the API server gets its address.
     fn until_asked(&self) {
         let url = format!("https://{}/inject", self.coordinator.webhook);
         self.point(&json!({ "url": url, "service": null }));
@@ -294,7 +294,7 @@ impl<'a> Scene<'a> {
         pods.iter().map(name).collect()
     }
 
-    /// Ends it: workers first, while there is somebody to drain them.
+    /// Ends it: workers first, while a coordinator can drain them.
     pub(super) async fn end(self) {
         self.kubectl(&["delete", "workerclusters", "--all"]);
         self.access.kubectl(&["delete", "namespace", &self.namespace, "--wait=false"]);

@@ -33,7 +33,7 @@ fn with_sidecar(image: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn faults_of_workers_are_found_and_gone_after_what_is_told() {
+async fn check_reports_faults_of_workers_and_its_fixes_resolve_them() {
     let Some(turn) = Turn::take() else { return };
     let access = turn.access();
     let scene = Scene::set(access).await;
@@ -46,7 +46,7 @@ async fn faults_of_workers_are_found_and_gone_after_what_is_told() {
     scene.end().await;
 }
 
-/// Somebody labels a pod after it was made.
+/// A user labels a pod after its creation.
 fn without_a_sidecar(scene: &Scene<'_>) {
     scene.apply(
         "
@@ -69,7 +69,7 @@ fn with_an_old_sidecar(scene: &Scene<'_>) {
     let says = &["deployment/others", "leasehold/agent:0.9.0", "leasehold/agent:0.1.0"];
     let far = Fault { line: "sidecar-versions", result: "fail", says };
     far.comes_and_goes(scene.access);
-    // A neighbour is understood, and only told.
+    // A neighbouring version is compatible, and gets a note only.
     scene.apply(&with_sidecar("leasehold/agent:0.0.9"));
     let says = &["deployment/others", "leasehold/agent:0.0.9"];
     let near = Fault { line: "sidecar-versions", result: "warn", says };

@@ -123,7 +123,7 @@ pub(super) fn doubtful() -> Vec<Value> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_left_out_of_a_class_is_filled_in() {
+async fn omitted_fields_of_a_class_get_their_defaults() {
     let Some(access) = defined() else { return };
     let client = access.client().await;
     let whole = admit(&client, &class(json!({}))).await.expect("the smallest class");

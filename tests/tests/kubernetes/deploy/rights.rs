@@ -17,7 +17,7 @@ use super::render;
 /// As whom the coordinator speaks.
 const COORDINATOR: &str = "system:serviceaccount:leasehold-system:leasehold-coordinator";
 
-/// Whether somebody may do something in a namespace; `as_whom` also holds other arguments.
+/// Whether a user may do something in a namespace; `as_whom` also holds other arguments.
 fn may(access: &Access, as_whom: &str, namespace: &str, what: &str) -> bool {
     let mut command = access.kubectl_command(&["auth", "can-i", "--quiet"]);
     command.args(["--as", as_whom, "--namespace", namespace]).args(what.split(' '));
@@ -28,7 +28,7 @@ fn may(access: &Access, as_whom: &str, namespace: &str, what: &str) -> bool {
 }
 
 #[test]
-fn the_coordinators_rights_are_those_that_it_needs() {
+fn the_coordinator_has_exactly_the_rights_that_it_needs() {
     let Some(turn) = Turn::take() else { return };
     let access = turn.access();
     let _installed = Installed::new(access, &folder("overlays/ha"));
@@ -96,7 +96,7 @@ fn the_coordinators_rights_are_those_that_it_needs() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_coordinator_is_refused_nothing_that_it_asks_for() {
+async fn the_api_server_forbids_no_request_of_the_coordinator() {
     let Some(turn) = Turn::take() else { return };
     let access = turn.access();
     let installed = Installed::new(access, &folder("overlays/ha"));
@@ -130,7 +130,7 @@ async fn the_coordinator_is_refused_nothing_that_it_asks_for() {
         let workers = status("wc/builds", "workers.ready") == "2";
         (workers && status("ss/cars", "streams.owned") == "3").then_some(())
     });
-    // Nobody is behind the Service here who would validate it.
+    // No coordinator runs behind the Service to validate it.
     access.kubectl(&["delete", "validatingwebhookconfiguration/leasehold-validator"]);
     // It waits for a class, and what it runs on is there, and goes with its node.
     for node in ["in", "out"] {
@@ -221,7 +221,7 @@ spec:
 }
 
 #[test]
-fn a_coordinator_of_one_namespace_has_no_rights_in_others() {
+fn a_namespaced_coordinator_has_no_rights_in_other_namespaces() {
     let Some(turn) = Turn::take() else { return };
     let access = turn.access();
     let _installed = Installed::new(access, &folder("overlays/namespaced"));
@@ -244,7 +244,7 @@ fn a_coordinator_of_one_namespace_has_no_rights_in_others() {
 }
 
 #[test]
-fn kubernetes_own_roles_let_people_look_change_and_steer() {
+fn the_view_edit_and_admin_roles_include_leasehold_objects() {
     let Some(turn) = Turn::take() else { return };
     let access = turn.access();
     let _installed = Installed::new(access, &folder("overlays/ha"));

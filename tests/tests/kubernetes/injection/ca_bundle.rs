@@ -1,4 +1,4 @@
-//! Whom the API server trusts: what is changed by hand is mended, and a new authority is followed
+//! Whom the API server trusts: what is changed by hand is restored, and a new authority is followed
 //! without one pod being refused.
 
 use std::net::SocketAddr;
@@ -28,8 +28,11 @@ use tokio::time::{sleep, timeout};
 
 use super::{AGENT, Ward, configuration, opted_in, worker_cluster};
 
+/// The interval between two polls.
+const POLL: Duration = Duration::from_millis(20);
+
 #[test]
-fn what_is_changed_by_hand_is_mended_and_an_opted_in_pod_never_slips_through() {
+fn manual_webhook_changes_are_reverted_and_no_labelled_pod_is_missed() {
     let Some(mut ward) = Ward::set(&[]) else { return };
     ward.apply(&worker_cluster("builds", json!({})));
     let probe = opted_in("probe", json!({}));
@@ -47,11 +50,11 @@ fn what_is_changed_by_hand_is_mended_and_an_opted_in_pod_never_slips_through() {
     }
     ward.until_known("trust again", &probe, |_| true);
 
-    // Nobody answers: opted-in pods wait, and nobody else does.
+    // No webhook answers: labelled pods wait, and no other pods.
     ward.replicas.running.clear();
-    let (stored, told) = ward.try_create(&[], &opted_in("waits", json!({})));
+    let (stored, message) = ward.try_create(&[], &opted_in("waits", json!({})));
     assert_eq!(stored, None);
-    assert!(told.contains("injector.leasehold.dev") && told.contains("refused"), "{told}");
+    assert!(message.contains("injector.leasehold.dev") && message.contains("refused"), "{message}");
     ward.create(&super::pod("plain", json!({}), json!({})));
 
     // Another replica answers, and what it makes of the pod is the same.
@@ -139,7 +142,7 @@ async fn serving(client: &Client, namespace: &str, configuration: &str, seconds:
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
-async fn a_new_authority_is_followed_and_no_pod_is_refused_meanwhile() {
+async fn the_ca_bundle_follows_a_new_authority_without_refusing_a_pod() {
     let Some(cluster) = Cluster::shared() else { return };
     let access = cluster.access();
     let namespace = cluster.namespace("inject-ca");
@@ -177,7 +180,7 @@ async fn a_new_authority_is_followed_and_no_pod_is_refused_meanwhile() {
                 return;
             }
             together += usize::from(now.matches("BEGIN CERTIFICATE").count() > 1);
-            sleep(Duration::from_millis(20)).await;
+            sleep(POLL).await;
         }
     };
     let followed = timeout(2 * HANG, followed).await;

@@ -1,4 +1,4 @@
-//! What people are told: at admission, in the status, and by events.
+//! Reports to users: at admission, in the status, and by events.
 
 use serde_json::{Value, json};
 use tests::process::{eventually, get};
@@ -6,45 +6,55 @@ use tests::process::{eventually, get};
 use super::{Ward, agents, image, opted_in, pod, worker_cluster};
 
 #[test]
-fn what_cannot_be_done_is_refused_in_words_and_what_may_go_wrong_is_warned_of() {
+fn impossible_injection_is_refused_and_risky_injection_gets_a_warning() {
     let Some(ward) = Ward::set(&[]) else { return };
     let refusal = |pod: &Value| {
-        let (stored, told) = ward.try_create(&[], pod);
-        assert_eq!(stored, None, "{told}");
-        told
+        let (stored, warning) = ward.try_create(&[], pod);
+        assert_eq!(stored, None, "{warning}");
+        warning
     };
-    let told = refusal(&opted_in("early", json!({})));
-    assert!(told.contains("pod early") && told.contains("no WorkerCluster"), "{told}");
+    let warning = refusal(&opted_in("early", json!({})));
+    assert!(warning.contains("pod early") && warning.contains("no WorkerCluster"), "{warning}");
 
     ward.apply(&worker_cluster("builds", json!({})));
     ward.until_known("the cluster", &opted_in("probe", json!({})), |_| true);
-    let told = refusal(&opted_in("typo", json!({ "config.leasehold.dev/adaptor": "file" })));
-    assert!(told.contains("pod typo") && told.contains("config.leasehold.dev/adapter"), "{told}");
-    let told = refusal(&opted_in("wrong", json!({ "config.leasehold.dev/cpu-limit": "much" })));
-    assert!(told.contains("config.leasehold.dev/cpu-limit") && told.contains("much"), "{told}");
+    let warning = refusal(&opted_in("typo", json!({ "config.leasehold.dev/adaptor": "file" })));
+    assert!(
+        warning.contains("pod typo") && warning.contains("config.leasehold.dev/adapter"),
+        "{warning}"
+    );
+    let warning = refusal(&opted_in("wrong", json!({ "config.leasehold.dev/cpu-limit": "much" })));
+    assert!(
+        warning.contains("config.leasehold.dev/cpu-limit") && warning.contains("much"),
+        "{warning}"
+    );
 
     // The cluster drains for 20 seconds at most.
     let mut short = opted_in("short", json!({}));
     short["spec"]["terminationGracePeriodSeconds"] = json!(5);
-    let (_, told) = ward.create(&short);
-    assert!(told.contains("Warning") && told.contains("terminationGracePeriodSeconds"), "{told}");
+    let (_, warning) = ward.create(&short);
+    assert!(
+        warning.contains("Warning") && warning.contains("terminationGracePeriodSeconds"),
+        "{warning}"
+    );
 
     let labels = json!({ "leasehold.dev/inject": "true", "leasehold.dev/cluster": "later" });
-    let (stored, told) = ward.create(&pod("ahead", labels, json!({})));
+    let (stored, warning) = ward.create(&pod("ahead", labels, json!({})));
     assert_eq!(agents(&stored).len(), 1);
-    assert!(told.contains("Warning") && told.contains("no WorkerCluster later"), "{told}");
+    assert!(warning.contains("Warning") && warning.contains("no WorkerCluster later"), "{warning}");
 
     ward.apply(&worker_cluster("second", json!({})));
-    let told = eventually("the second cluster", || {
-        let (stored, told) = ward.try_create(&["--dry-run=server"], &opted_in("whose", json!({})));
-        stored.is_none().then_some(told)
+    let warning = eventually("the second cluster", || {
+        let (stored, warning) =
+            ward.try_create(&["--dry-run=server"], &opted_in("whose", json!({})));
+        stored.is_none().then_some(warning)
     });
-    assert!(told.contains("builds") && told.contains("second"), "{told}");
-    assert!(told.contains("leasehold.dev/cluster: NAME"), "{told}");
+    assert!(warning.contains("builds") && warning.contains("second"), "{warning}");
+    assert!(warning.contains("leasehold.dev/cluster: NAME"), "{warning}");
 }
 
 #[test]
-fn a_pods_word_outweighs_its_clusters_and_that_the_installations() {
+fn pod_annotations_override_the_cluster_and_the_cluster_overrides_the_installation() {
     let Some(ward) = Ward::set(&["--agent-image", "mirror/agent:1"]) else { return };
     let agent = json!({
         "flags": { "drain-deadline": "5m" },
@@ -82,9 +92,9 @@ fn a_pods_word_outweighs_its_clusters_and_that_the_installations() {
 
     let wrong = worker_cluster("wrong", json!({ "flags": { "coordinator": "x:1" } }));
     let apply = ["--namespace", &ward.namespace, "apply", "--filename=-"];
-    let told = ward.access.try_kubectl_with(&apply, &wrong.to_string());
-    let told = told.expect_err("no flag of a pod");
-    assert!(told.contains("a flag that cannot be set"), "{told}");
+    let warning = ward.access.try_kubectl_with(&apply, &wrong.to_string());
+    let warning = warning.expect_err("no flag of a pod");
+    assert!(warning.contains("a flag that cannot be set"), "{warning}");
     let explained = ward.access.kubectl(&["explain", "wc.spec.agent"]);
     for field in ["image", "adapter", "flags", "resources", "native sidecar"] {
         assert!(explained.contains(field), "{explained}");
@@ -92,14 +102,14 @@ fn a_pods_word_outweighs_its_clusters_and_that_the_installations() {
 }
 
 #[test]
-fn pods_without_an_agent_and_with_an_old_one_are_reported_and_left_alone() {
+fn pods_with_no_agent_or_an_old_one_are_reported_and_not_changed() {
     let Some(mut ward) = Ward::set(&["--agent-image", "mirror/agent:1"]) else { return };
     let mut cluster = worker_cluster("builds", json!({}));
     cluster["spec"]["template"] = json!({
         "metadata": { "labels": { "leasehold.dev/inject": "true" } },
         "spec": { "containers": [{ "name": "worker", "image": "example.invalid/worker:1" }] },
     });
-    // Nobody answers the API server.
+    // No webhook answers the API server.
     let delete = ["delete", "mutatingwebhookconfiguration", &ward.configuration];
     ward.access.kubectl(&delete);
     eventually("an API server without the webhook", || {

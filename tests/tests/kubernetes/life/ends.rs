@@ -72,7 +72,7 @@ fn a_rollout_a_scale_in_an_eviction_and_a_drained_node_lose_no_job() {
     for (name, pod) in &seen {
         let ended = |name: &str| container(pod, name)["state"]["terminated"].clone();
         let (worker, agent) = (ended("worker"), ended(AGENT));
-        // One that was not wanted any more before it started was told nothing.
+        // A pod that was removed before it started gets no event.
         if worker["startedAt"].is_null() {
             continue;
         }

@@ -75,14 +75,14 @@ fn the_sidecars_image_changes_in_place_and_the_worker_does_not_notice() {
     assert_eq!(restarts(&room, &workers[0], "worker"), 0);
     let evidence = room.evidence();
     assert_eq!(moves(&evidence.owns, from_ns, now_ns()), 0, "{:#?}", evidence.owns);
-    // Nobody was drained for it.
+    // No worker was drained for it.
     assert_eq!(room.field("wc/builds", ".status.workers.draining"), "0");
     end(&room);
     nothing_broke(&room.evidence(), 4);
 }
 
 #[test]
-fn a_worker_that_takes_too_much_memory_begins_anew_beside_its_agent() {
+fn a_worker_killed_for_memory_restarts_beside_its_running_agent() {
     let Some(installation) = RealInstallation::shared() else { return };
     let room = installation.room("worker");
     let workers = two_workers(&room);
@@ -111,7 +111,7 @@ fn a_worker_that_takes_too_much_memory_begins_anew_beside_its_agent() {
 
 /// What the command line injects, on a pod that cannot reach any coordinator.
 #[test]
-fn a_worker_starts_where_there_is_no_coordinator() {
+fn a_worker_starts_without_a_coordinator() {
     let Some(installation) = RealInstallation::shared() else { return };
     let room = installation.room("alone");
     let pod = template(&room, &["--job-ms-min=100", "--job-ms-max=200"]);

@@ -17,7 +17,7 @@ fn condition(object: &Value, type_: &str) -> Option<(String, String, String)> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_others_change_is_undone_and_what_is_theirs_is_left_alone() {
+async fn changes_by_others_are_reverted_and_foreign_objects_stay_unchanged() {
     let Some(cluster) = Cluster::shared() else { return };
     let namespace = cluster.namespace("kept");
     let stage = Stage::set(cluster.access(), &namespace, 1, 1, Work::Bindings).await;
@@ -102,7 +102,7 @@ fn undone(stage: &Stage) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_new_leader_leaves_everything_as_it_is() {
+async fn a_new_leader_changes_no_object_of_a_pipeline() {
     let Some(cluster) = Cluster::shared() else { return };
     let namespace = cluster.namespace("pipelines-leader");
     let mut stage = Stage::set(cluster.access(), &namespace, 2, 1, Work::Bindings).await;

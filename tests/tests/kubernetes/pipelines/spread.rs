@@ -22,9 +22,9 @@ async fn two_pipelines_span_all_five_workers_and_none_is_above_its_capacity() {
     let names = ["one", "two"];
     stage.apply(&names.map(|name| pipeline(name, 10, &[("all", "grey", "")])).concat());
     wait_for_phase(&stage, &names, "Ready");
-    let everybody: Vec<_> = (0..5).map(|pod| format!("grey-{pod} ready serving")).collect();
+    let all: Vec<_> = (0..5).map(|pod| format!("grey-{pod} ready serving")).collect();
     for name in names {
-        assert_eq!(endpoints(&stage, &format!("{name}-all")), everybody);
+        assert_eq!(endpoints(&stage, &format!("{name}-all")), all);
     }
     let four_each: BTreeMap<_, _> = (0..5).map(|pod| (format!("grey-{pod}"), 4_000)).collect();
     assert_eq!(loads(&stage, "grey"), four_each);
