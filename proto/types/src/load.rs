@@ -113,7 +113,8 @@ impl std::str::FromStr for Load {
     fn from_str(text: &str) -> Result<Self, InvalidLoad> {
         let (whole, part) = text.split_once('.').unwrap_or((text, "0"));
         let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-        if !digits(whole) || !digits(part) || part.len() > 3 {
+        let padded = whole.len() > 9 && whole.starts_with('0');
+        if !digits(whole) || !digits(part) || part.len() > 3 || padded {
             return Err(InvalidLoad);
         }
         let whole: u64 = whole.parse().map_err(|_| InvalidLoad)?;
@@ -132,7 +133,19 @@ mod tests {
         for good in ["0", "10", "0.5", "3.334", "1000000000"] {
             assert_eq!(good.parse::<Load>().expect("a load").to_string(), good);
         }
-        for bad in ["", ".", "1.", ".5", "-1", "+1", "1e3", "1.0001", "1000000000.001", "10m"] {
+        for bad in [
+            "",
+            ".",
+            "1.",
+            ".5",
+            "-1",
+            "+1",
+            "1e3",
+            "1.0001",
+            "1000000000.001",
+            "0000000001",
+            "10m",
+        ] {
             assert_eq!(bad.parse::<Load>(), Err(InvalidLoad), "{bad:?}");
         }
     }

@@ -20,7 +20,7 @@ pub const IMAGE_BYTES_MAX: usize = 512;
 pub struct AgentSpec {
     /// Its image; the installation's unless given.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = IMAGE_BYTES_MAX), regex(pattern = r"^[^\s]+$"))]
+    #[schemars(length(min = 1, max = IMAGE_BYTES_MAX), regex(pattern = r"^[!-~]+$"))]
     #[schemars(extend("x-wanted" = "the name of an image"))]
     pub image: Option<String>,
     /// How workers learn of their leases, as the agent's flag --adapter says it: api unless given.
