@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use leasehold_types::duration;
-use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
 use crate::config::DrainOptions;
 use call::{DrainError, Request};
@@ -89,13 +89,15 @@ async fn begin_with_retries(options: &DrainOptions) -> anyhow::Result<()> {
 /// Begins the drain and waits for its end, or its deadline.
 async fn wait(options: &DrainOptions) -> anyhow::Result<()> {
     let mut outage = OutageLog::default();
-    let mut progress = interval_at(Instant::now() + FIRST_PROGRESS, PROGRESS_INTERVAL);
+    let mut progress = interval(PROGRESS_INTERVAL);
     progress.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
+        progress.reset_after(FIRST_PROGRESS);
         let ended = call::drain(&options.agent, Request::Wait);
         let mut ended = std::pin::pin!(ended);
         let answer = loop {
             tokio::select! {
+                biased;
                 answer = &mut ended => break answer,
                 _ = progress.tick() => {
                     // The request is idempotent, and its answer has the number of jobs left.
@@ -109,7 +111,7 @@ async fn wait(options: &DrainOptions) -> anyhow::Result<()> {
         };
         match answer {
             Ok(0) => {
-                println!("drained: no job runs and no stream is held");
+                println!("drained: no job is left");
                 return Ok(());
             }
             Ok(jobs) => {

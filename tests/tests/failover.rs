@@ -89,7 +89,7 @@ fn agents_reconnect_after_a_lost_state_folder_with_the_documented_command() {
     let third = Replica::start_at(first.folder(), "third", addresses, &[]);
     eventually("a leader that names the agent", || {
         let log = third.process.log();
-        let named = |line: &&str| line.contains("remembers a later epoch") && line.contains("w-0");
+        let named = |line: &&str| line.contains("reports a later epoch") && line.contains("w-0");
         log.lines().find(named).map(|_| ())
     });
     leads(third.http, "1").expect("a word of an agent ends no term");

@@ -64,9 +64,7 @@ fn install(root: &Path) -> Machine {
     let mut machine = Machine { root: root.to_owned(), ports: BTreeMap::new() };
     let mut started = Vec::new();
     for step in steps {
-        let Step::Type(command) = step else {
-            panic!("a file to save, and no command follows: {step:?}")
-        };
+        let Step::Type(command) = step else { panic!("this test saves no files: {step:?}") };
         if let Some(names) = command.strip_prefix("systemctl start ") {
             started.extend(names.split(' ').map(str::to_owned));
         } else if !command.starts_with("systemctl ") {

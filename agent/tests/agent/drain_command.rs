@@ -58,7 +58,7 @@ async fn waits_for_the_last_job_and_prints_how_many_are_left() {
 }
 
 #[tokio::test]
-async fn sends_no_progress_request_beside_the_one_that_waits_for_the_end() {
+async fn sends_the_waiting_request_first_and_alone() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let command = DrainCommand::start(&listener.local_addr().unwrap().to_string(), &["--wait"]);
     let accepted = tokio::time::timeout(PATIENCE, listener.accept()).await;

@@ -42,7 +42,7 @@ impl Access {
         match timeout(ACCESS_TIMEOUT, answered).await {
             Ok(Ok(decided)) => decided,
             Ok(Err(_)) | Err(_) => Err(Denied::Unavailable(
-                "cannot check access now: the API server did not answer; try again".into(),
+                "cannot check access now: no answer in time; try again".into(),
             )),
         }
     }

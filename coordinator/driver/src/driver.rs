@@ -428,7 +428,7 @@ impl Driver {
         for (_, slot) in self.sessions.drain() {
             let reason = RefusalReason::GoAway;
             let refusal =
-                Refusal { reason, message: "the coordinator is shutting down; dial again".into() };
+                Refusal { reason, message: "the coordinator is shutting down: dial again".into() };
             // If there is no room, the end of the stream shows it to the agent.
             let _ = slot.try_send(Box::new(CoordinatorMessage::Refusal(refusal)));
         }

@@ -266,14 +266,19 @@ fn a_file_that_is_no_good_is_named_with_its_flag() {
     let pki = Pki::new();
     for (cert, key, client_ca, named) in [
         ("missing.pem", "key.pem", None, ["--tls-cert", "missing.pem", "No such file"]),
-        ("empty.pem", "key.pem", None, ["--tls-cert", "empty.pem", "no certificate"]),
+        ("empty.pem", "key.pem", None, ["--tls-cert", "empty.pem", "expected a certificate"]),
         ("nonsense.pem", "key.pem", None, ["--tls-cert", "nonsense.pem", "not valid PEM"]),
-        ("key.pem", "key.pem", None, ["--tls-cert", "key.pem", "no certificate"]),
+        ("key.pem", "key.pem", None, ["--tls-cert", "key.pem", "expected a certificate"]),
         ("cert.pem", "missing.pem", None, ["--tls-key", "missing.pem", "No such file"]),
         ("cert.pem", "cert.pem", None, ["--tls-key", "cert.pem", "expected a private key"]),
         ("cert.pem", "other-key.pem", None, ["--tls-cert", "other-key.pem", "together"]),
         ("cert.pem", ".", None, ["--tls-key", ".", "not a file"]),
-        ("cert.pem", "key.pem", Some("empty.pem"), ["--tls-client-ca", "empty.pem", "no cert"]),
+        (
+            "cert.pem",
+            "key.pem",
+            Some("empty.pem"),
+            ["--tls-client-ca", "empty.pem", "expected a certificate"],
+        ),
     ] {
         let error = pki.files(cert, key, client_ca).read().expect_err(named[2]);
         let text = format!("{error:#}");

@@ -43,9 +43,7 @@ fn every_command_of_the_section_works_unchanged() {
 
     let text = std::fs::read_to_string(toolbox::root().join("README.md")).expect("the README");
     for step in readme::steps(readme::section(&text, "On Kubernetes")) {
-        let Step::Type(command) = step else {
-            panic!("a file to save, and no command follows: {step:?}")
-        };
+        let Step::Type(command) = step else { panic!("this test saves no files: {step:?}") };
         let shown = type_in(access, &command);
         if command.starts_with("kubectl apply -k deploy/overlays") {
             access.kubectl(&[&["delete"], &asks[..]].concat());

@@ -36,7 +36,7 @@ impl Driver {
             }
             SessionEvent::Sent => self.take(Event::Sent(conn), at),
             SessionEvent::Hello(..) if self.has_disconnected(conn) => self.close(conn, at),
-            SessionEvent::Agent(message) if self.is_superseded(conn, &message) => {
+            SessionEvent::Agent(message) if self.will_be_resent(conn, &message) => {
                 self.close(conn, at)
             }
             SessionEvent::Hello(hello, peer) => {
@@ -59,7 +59,7 @@ impl Driver {
 
     /// Whether the agent has disconnected since it sent this, and will send it again when it
     /// reconnects. A report of an agent that leaves is sent only once.
-    fn is_superseded(&self, conn: ConnId, message: &AgentMessage) -> bool {
+    fn will_be_resent(&self, conn: ConnId, message: &AgentMessage) -> bool {
         let is_repeated = match message {
             AgentMessage::Hello(_) => true,
             AgentMessage::Report(report) => report.drain != DrainPhase::Leaving,

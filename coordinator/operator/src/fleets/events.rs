@@ -166,7 +166,7 @@ impl WorkerEvents {
             Notice::Gone(key) => {
                 self.lost.remove(key);
                 let Some(drain) = self.drains.remove(key) else { return Vec::new() };
-                let note = format!("worker {} has drained, and its pod has ended", key.worker);
+                let note = format!("worker {} has drained and no longer holds leases", key.worker);
                 pair_of_events(key, drain.pod, lookup, EventReason::DrainCompleted, &note)
             }
             Notice::EpochAhead { worker, seen } => {
@@ -236,7 +236,8 @@ impl WorkerEvents {
             let (worker, seconds) = (&key.worker, deadline.as_secs());
             let note = format!(
                 "worker {worker} has been draining for longer than {seconds} s (drain.deadline): \
-                 its jobs still run; end them, or raise the deadline"
+                 it still runs jobs or holds streams; end them, or raise the \
+                 deadline"
             );
             let pod = drain.pod.clone();
             events.extend(pair_of_events(
@@ -301,7 +302,8 @@ impl FleetEvents {
                 let deadline = fleet.drain_deadline().as_secs();
                 let note = format!(
                     "worker {name} has been draining for longer than {deadline} s \
-                     (drain.deadline): its pod is not killed while jobs run; end them, or raise the deadline"
+                     (drain.deadline): its pod stays while it runs jobs \
+                     or holds streams; end them, or raise the deadline"
                 );
                 self.record_for_pod_and_fleet(
                     fleet,

@@ -288,7 +288,8 @@ pub(super) fn problem(
         (WorkloadRole::Scaled | WorkloadRole::Observed, None) => Some((
             "WorkloadNotFound",
             format!(
-                "{kind:?} {name} does not exist in this namespace: create it, or correct workloadRef"
+                "{kind:?} {name} does not exist in this namespace: create it, or correct \
+                 workloadRef"
             ),
         )),
         (WorkloadRole::Scaled | WorkloadRole::Observed, Some(facts)) => {

@@ -1,5 +1,5 @@
 //! The one watch loop of the workspace: it lists and watches, retries with backoff without end, and
-//! logs each cause of a failure once. [`WatchCache`](super::WatchCache) builds a cache on it.
+//! logs the first failure of each outage. [`WatchCache`](super::WatchCache) builds a cache on it.
 //! Pods, the authority's Secret and the desired state keep their own state on it, since they need
 //! every event in its order, and a cache shows only the newest value of each object.
 
@@ -33,7 +33,7 @@ pub struct RetriedError {
 }
 
 /// Lists and watches without end: events in their order, and an error for each failure. It logs
-/// each new cause of a failure, and the end of an outage. `name` names the objects in logs.
+/// the first failure of an outage, and its end. `name` names the objects in logs.
 pub fn events<K>(
     name: impl Into<String>,
     api: Api<K>,
@@ -62,6 +62,8 @@ where
                         namespace = retries.namespace,
                         "relisting"
                     );
+                    retries.retry_at = Some(Instant::now() + RETRY_FIRST);
+                    retries.wait().await;
                     continue;
                 }
                 Err(error) => Err(retries.failed(error)),
@@ -78,13 +80,13 @@ struct Retries {
     delays: ExponentialBackoff,
     /// When to poll the watch again.
     retry_at: Option<Instant>,
-    /// The cause that was logged last.
-    cause: Option<String>,
+    /// Whether the outage is logged.
+    is_failing: bool,
 }
 
 impl Retries {
     fn new(name: String, namespace: Option<String>) -> Self {
-        Self { name, namespace, delays: backoff(), retry_at: None, cause: None }
+        Self { name, namespace, delays: backoff(), retry_at: None, is_failing: false }
     }
 
     async fn wait(&mut self) {
@@ -95,7 +97,7 @@ impl Retries {
 
     fn succeeded(&mut self) {
         self.delays = backoff();
-        if self.cause.take().is_some() {
+        if std::mem::take(&mut self.is_failing) {
             tracing::info!(name = self.name, namespace = self.namespace, "watching again");
         }
     }
@@ -104,11 +106,13 @@ impl Retries {
         let retry_in = self.delays.next().unwrap_or(RETRY_MAX);
         self.retry_at = Some(Instant::now() + retry_in);
         let message = error_with_causes(&error);
-        if self.cause.as_ref() != Some(&message) {
+        let Self { name, namespace, .. } = self;
+        if self.is_failing {
+            tracing::debug!(name, namespace, why = message, "still cannot watch");
+        } else {
+            self.is_failing = true;
             let hint = hint(&error);
-            let Self { name, namespace, .. } = self;
             tracing::warn!(name, namespace, why = message, hint, "cannot watch: retrying");
-            self.cause = Some(message.clone());
         }
         RetriedError { error, message, retry_in }
     }
@@ -116,7 +120,7 @@ impl Retries {
 
 fn backoff() -> ExponentialBackoff {
     let builder = ExponentialBuilder::new().with_min_delay(RETRY_FIRST).with_max_delay(RETRY_MAX);
-    builder.without_max_times().build()
+    builder.with_jitter().without_max_times().build()
 }
 
 /// What to check after a failure.
@@ -196,7 +200,9 @@ mod tests {
                 }
             }
         }
-        assert_eq!(delays, [200, 400]);
+        // Jitter adds up to the delay itself.
+        assert_eq!(delays.len(), 2);
+        assert!((200..=400).contains(&delays[0]) && (400..=800).contains(&delays[1]), "{delays:?}");
         assert!(started.elapsed() >= Duration::from_millis(600), "each retry waits for its delay");
     }
 }

@@ -41,7 +41,10 @@ fn impossible_injection_is_refused_and_risky_injection_gets_a_warning() {
     let labels = json!({ "leasehold.dev/inject": "true", "leasehold.dev/cluster": "later" });
     let (stored, warning) = ward.create(&pod("ahead", labels, json!({})));
     assert_eq!(agents(&stored).len(), 1);
-    assert!(warning.contains("Warning") && warning.contains("no WorkerCluster later"), "{warning}");
+    assert!(
+        warning.contains("Warning") && warning.contains("WorkerClass later does not exist yet"),
+        "{warning}"
+    );
 
     ward.apply(&worker_cluster("second", json!({})));
     let warning = eventually("the second cluster", || {

@@ -107,7 +107,7 @@ fn complete(facts: &ClassFacts, workers: &WorkerSummary) -> String {
         0 => String::new(),
         kept => format!("; {kept} stay, because the other workers have no room for their shares"),
     };
-    format!("{ready} of {desired} workers are ready{why}")
+    format!("{ready} workers are ready, {desired} are needed{why}")
 }
 
 /// The status without the figures and words that change all the time.

@@ -119,7 +119,7 @@ fn a_healthy_class_is_ready_and_has_the_autoscaler_fields() {
     assert_eq!((request.as_str(), placed.as_str(), utilization), ("30", "30", Some(67)));
     let (conditions, message) = words(&facts());
     assert_eq!(conditions, "+Ready Ready, -Progressing Complete, -Degraded AsExpected");
-    assert_eq!(message, "3 of 3 workers are ready");
+    assert_eq!(message, "3 workers are ready, 3 are needed");
 }
 
 #[test]
@@ -180,7 +180,7 @@ fn reports_surplus_workers_kept_for_their_shares() {
     let kept = changed(|_, workload| (workload.desired, workload.kept) = (2, 1));
     let (conditions, message) = words(&kept);
     assert_eq!(conditions, "+Ready Ready, -Progressing Complete, -Degraded AsExpected");
-    assert!(message.contains("of 2 workers are ready; 1 stay, because"), "{message}");
+    assert!(message.contains("3 workers are ready, 2 are needed; 1 stay, because"), "{message}");
 }
 
 #[test]

@@ -66,7 +66,10 @@ pub(super) fn status(
 fn complete(workers: &WorkerSummary) -> String {
     match workers.counts.desired {
         0 => "maxJobs is 0: no workers are needed".into(),
-        _ => format!("{} of {} workers are ready", workers.counts.ready, workers.counts.desired),
+        _ => format!(
+            "{} workers are ready, {} are needed",
+            workers.counts.ready, workers.counts.desired
+        ),
     }
 }
 

@@ -123,7 +123,7 @@ fn a_healthy_cluster_is_ready() {
     assert_eq!((listed.current, listed.granted, listed.running, listed.streams), (2, 2, 1, 3));
     let (words, message) = words(&facts());
     assert_eq!(words, ["+Ready Ready", "-Progressing Complete", "-Degraded AsExpected"]);
-    assert_eq!(message, "2 of 2 workers are ready");
+    assert_eq!(message, "2 workers are ready, 2 are needed");
 }
 
 #[test]
