@@ -305,16 +305,7 @@ fn change_map(
 }
 
 fn change_list(list: &Sequence, before: &[Value], after: &[Value], is_json: bool) -> Option<bool> {
-    // Where each item was: the same item, or one of the same name, in the same order.
-    let mut next = 0;
-    let origins: Vec<Option<usize>> = after
-        .iter()
-        .map(|item| {
-            let found = before[next..].iter().position(|old| is_same_item(old, item))? + next;
-            next = found + 1;
-            Some(found)
-        })
-        .collect();
+    let origins = origins(before, after);
     if origins.iter().all(Option::is_none) {
         return Some(false);
     }
@@ -338,6 +329,23 @@ fn change_list(list: &Sequence, before: &[Value], after: &[Value], is_json: bool
         list.remove(gone)?;
     }
     Some(true)
+}
+
+/// For each item after a change its index before it, in ascending order; `None` for a new item.
+fn origins(before: &[Value], after: &[Value]) -> Vec<Option<usize>> {
+    // The common end first: a word put before a command may equal one of the command's own words.
+    let pairs = before.iter().rev().zip(after.iter().rev());
+    let kept = pairs.take_while(|(old, item)| is_same_item(old, item)).count();
+    let (changed, new) = (before.len() - kept, after.len() - kept);
+    let mut next = 0;
+    let in_changed = after[..new].iter().map(|item| {
+        let found = before[next..changed].iter().position(|old| is_same_item(old, item))? + next;
+        next = found + 1;
+        Some(found)
+    });
+    let mut origins: Vec<Option<usize>> = in_changed.collect();
+    origins.extend((changed..before.len()).map(Some));
+    origins
 }
 
 /// Whether an item became the other one: items of lists have names, and objects have metadata.
@@ -419,6 +427,16 @@ mod tests {
             after["a"]["e"] = json!(3);
             assert_eq!(rewrite(document, &before, &after), (wanted.to_owned(), kept));
         }
+    }
+
+    #[test]
+    fn keeps_the_layout_of_words_that_are_also_put_before_them() {
+        let document = "- a # c\n- -- # d\n";
+        let before = parse(document).expect("YAML");
+        let after = json!(["x", "--", "a", "--"]);
+        let (text, kept) = rewrite(document, &before, &after);
+        assert_eq!((text.as_str(), kept), ("- x\n- --\n- a # c\n- -- # d\n", Kept::All));
+        assert_eq!(rewrite(&text, &after, &before), (document.to_owned(), Kept::All));
     }
 
     #[test]

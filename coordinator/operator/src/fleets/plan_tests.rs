@@ -339,8 +339,8 @@ fn creates_the_workload_of_a_class_and_explains_its_size() {
     assert_eq!(labels["leasehold.dev/cluster"], "ci");
     let larger = class_turn(class_scale(3, &[]), Some(2), &["a load=15", "b load=15"]);
     let (reason, note) = larger.actions[0].event.clone().unwrap();
-    let note_wanted = "Deployment ci had 2 replicas and has 3 now (request 30, capacity 15, target 70%: \
-                3 workers)";
+    let note_wanted = "Deployment ci had 2 replicas and has 3 now (request 30, capacity 15, target \
+                       70%: 3 workers)";
     assert_eq!((reason, note.as_str()), (EventReason::ScaledOut, note_wanted));
 }
 
