@@ -17,7 +17,6 @@ use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -82,7 +81,6 @@ impl Listeners {
     pub(crate) fn serve(self, api: &WorkerApi, anywhere: bool) -> Server {
         let (stop, stopped) = watch::channel(false);
         let connections = Connections::new(connections_max());
-        let mut all_connections = vec![connections.clone()];
         let router = http::router(api.clone()).merge(grpc::router(api.clone()));
         let on_port = match anywhere {
             true => router.clone(),
@@ -92,7 +90,6 @@ impl Listeners {
         if let Some(listener) = self.health {
             let (router, stopped) = (http::health_router(api.clone()), stopped.clone());
             let connections = Connections::new(HEALTH_CONNECTIONS_MAX);
-            all_connections.push(connections.clone());
             let port = Port { router, connections, stopped, caller: Caller::Anyone };
             tasks.spawn(port.accept_all(Acceptor::Tcp(listener)));
         }
@@ -109,7 +106,7 @@ impl Listeners {
             tasks.spawn(port.accept_all(Acceptor::Unix(listener)));
             path
         });
-        Server { stop, tasks, socket, connections: all_connections }
+        Server { stop, tasks, socket }
     }
 }
 
@@ -119,15 +116,9 @@ pub(crate) struct Server {
     stop: watch::Sender<bool>,
     tasks: JoinSet<()>,
     socket: Option<PathBuf>,
-    connections: Vec<Arc<Connections>>,
 }
 
 impl Server {
-    /// Whether any client has ever connected: a probe of the kubelet, or a worker.
-    pub(crate) fn had_connections(&self) -> bool {
-        self.connections.iter().any(|connections| connections.any_accepted())
-    }
-
     /// Finishes the answers in flight, accepts no further requests, and stops.
     pub(crate) async fn stop(mut self) {
         self.stop.send_replace(true);

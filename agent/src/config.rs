@@ -37,6 +37,8 @@ pub enum Invocation {
     Run(Box<Config>),
     /// Start a drain of the worker's agent.
     Drain(DrainOptions),
+    /// Wait until the agent of this container handles SIGTERM.
+    PreStop,
     /// Report for an agent that has ended that its worker has ended too.
     Leave(Box<Config>, Leave),
 }
@@ -209,6 +211,7 @@ impl Invocation {
     ) -> Result<Self, clap::Error> {
         match Cli::try_parse_from(args)?.action {
             Action::Drain(args) => Ok(Self::Drain(args.into())),
+            Action::PreStop => Ok(Self::PreStop),
             Action::Leave(args) => {
                 let leave = Leave { nothing_runs: args.nothing_runs };
                 Ok(Self::Leave(Box::new(leave_config(*args)), leave))

@@ -4,7 +4,7 @@
 use std::process::ExitCode;
 
 use leasehold_agent::config::Invocation;
-use leasehold_agent::{drain, run};
+use leasehold_agent::{drain, pre_stop, run};
 
 fn main() -> ExitCode {
     if let Some(code) = run::run_helper() {
@@ -13,6 +13,7 @@ fn main() -> ExitCode {
     match Invocation::parse() {
         Invocation::Run(config) => run::main(*config),
         Invocation::Drain(options) => drain::main(&options),
+        Invocation::PreStop => pre_stop::main(),
         Invocation::Leave(config, leave) => run::leave(*config, leave),
     }
 }

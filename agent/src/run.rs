@@ -88,7 +88,7 @@ async fn run(config: Config) -> anyhow::Result<u8> {
     let reaper = Reaper::start().context("cannot install a SIGCHLD handler")?;
     let who = WorkerKey { cluster: config.cluster.clone(), worker: config.worker.clone() };
     let (memory, journal, state_dir) = open_journal(&config, &who)?;
-    let (is_first, drain_ordered) = (memory.incarnation.is_none(), memory.drain_ordered);
+    let drain_ordered = memory.drain_ordered;
     if let Some(tls) = &config.tls {
         check_tls(tls, config.sidecar).await?;
     }
@@ -119,11 +119,7 @@ async fn run(config: Config) -> anyhow::Result<u8> {
     };
     let mut adapter = context.start(&config.adapter).await;
     let code = match config.child.clone() {
-        None if config.sidecar => {
-            // Without a port for probes the worker may start before the first connection.
-            let first = is_first && config.health_listen.is_some();
-            Ok(without_child::run_sidecar(&handle, signals, &server, first).await)
-        }
+        None if config.sidecar => Ok(without_child::run_sidecar(&handle, signals).await),
         None => Ok(without_child::run(&handle, signals, drain_ordered).await),
         Some(spec) => {
             let record = state_dir.as_ref().map(|dir| dir.file("child"));

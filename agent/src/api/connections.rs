@@ -55,11 +55,6 @@ impl Connections {
         Arc::new(Self { max, open: Mutex::default() })
     }
 
-    /// Whether any connection was ever accepted.
-    pub(super) fn any_accepted(&self) -> bool {
-        self.lock().next > 0
-    }
-
     /// Registers a connection that was just accepted.
     pub(super) fn register(self: &Arc<Self>) -> ConnectionGuard {
         if self.lock().connections.len() >= self.max {

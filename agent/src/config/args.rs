@@ -59,11 +59,24 @@ pub(super) enum Action {
     /// Tells the agent on this machine or in this pod to drain its worker.
     #[command(after_help = DRAIN_EXAMPLES)]
     Drain(DrainArgs),
+    /// Waits until the agent of this container handles SIGTERM: the preStop hook of a sidecar.
+    #[command(name = "pre-stop", after_help = PRE_STOP_EXAMPLES)]
+    PreStop,
     /// Reports for an agent that has ended that its worker has ended too, so that other workers get
     /// its slots and streams at once.
     #[command(after_help = LEAVE_EXAMPLES)]
     Leave(Box<LeaveArgs>),
 }
+
+const PRE_STOP_EXAMPLES: &str = "\
+Example:
+  # In the agent's container of a pod
+  lifecycle: {preStop: {exec: {command: [/leasehold-agent, pre-stop]}}}
+
+It changes nothing, so the hook may also run when only the agent is replaced. Without it, the kernel
+drops a SIGTERM that arrives while the agent starts, and the pod remains for its grace period.
+Exit: 0 when process 1 handles SIGTERM, 1 if it does not within 60 s or /proc cannot be read, 2 for
+an invalid command line.";
 
 const LEAVE_EXAMPLES: &str = "\
 Examples:

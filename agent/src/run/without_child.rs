@@ -1,6 +1,5 @@
 //! An agent without a child. It runs until it is drained; a sidecar runs until it gets a signal.
 
-use crate::api::Server;
 use crate::driver::DriverHandle;
 use crate::signals::{SignalAction, Signals, exit_code};
 
@@ -31,29 +30,10 @@ pub(super) async fn run(driver: &DriverHandle, mut signals: Signals, drain_order
 /// Runs until a signal arrives, and then exits at once: either its worker has already exited, or
 /// only the agent is replaced and the worker keeps running. A successor reads the journal. Without
 /// a successor, the platform reports that the worker is gone, which frees what it held.
-///
-/// The `first` agent of a pod may never get the signal: it is PID 1 of its container, and the
-/// kernel drops a SIGTERM that arrives before the handler is installed. A pod that is deleted at
-/// that moment would wait for its whole grace period. But the coordinator orders a drain then, and
-/// no worker starts before a kubelet has probed the agent. So an agent that had no connection exits
-/// when the drain has ended.
-pub(super) async fn run_sidecar(
-    driver: &DriverHandle,
-    mut signals: Signals,
-    server: &Server,
-    first: bool,
-) -> u8 {
-    let mut without_worker = first;
+pub(super) async fn run_sidecar(driver: &DriverHandle, mut signals: Signals) -> u8 {
     loop {
         tokio::select! {
             outcome = driver.superseded() => return own_code(outcome, false),
-            outcome = driver.ended(), if without_worker => {
-                without_worker = !server.had_connections();
-                if without_worker {
-                    tracing::info!("the agent exits: its worker was never started");
-                    return own_code(outcome, false);
-                }
-            }
             asked = signals.next() => match asked {
                 SignalAction::Shutdown(signal) => {
                     let signal = signal.as_raw();

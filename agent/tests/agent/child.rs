@@ -1,13 +1,12 @@
 //! The worker as a child: its environment, its exit code, its restarts, its signals, PID 1.
 
 use std::os::unix::process::ExitStatusExt;
-use std::process::Command;
 
 use leasehold_types::message::{AgentMessage, DrainPhase, Jobs};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
 use super::coordinator::Coordinator;
-use super::process::{AGENT, Agent, read, until};
+use super::process::{AGENT, Agent, process_namespace, read, until};
 
 async fn start(coordinator: &Coordinator, options: &[&str], script: &str) -> Agent {
     let args = [options, &["--", "sh", "-c", script]].concat();
@@ -228,14 +227,7 @@ async fn as_pid_1_it_reaps_orphans_and_handles_signals() {
     let dir = tempfile::tempdir().unwrap();
     let told = dir.path().join("told");
     let coordinator = Coordinator::start().await;
-    let probe = Command::new("unshare").args(["--pid", "--fork", "--mount-proc", "true"]).status();
-    if !probe.is_ok_and(|status| status.success()) {
-        crate::process::left_out(
-            "the agent as process 1",
-            "a process namespace cannot be made here (it needs root)",
-        );
-        return;
-    }
+    let Some(mut command) = process_namespace() else { return };
     // The orphan's parent exits at once; then the worker waits until no zombie is left.
     let script = format!(
         "trap 'exit 6' TERM; (sh -c 'echo $$ > {0}.orphan; sleep 0.1' &); \
@@ -245,8 +237,7 @@ async fn as_pid_1_it_reaps_orphans_and_handles_signals() {
         told.display()
     );
     let address = coordinator.address.to_string();
-    let mut command = Command::new("unshare");
-    command.args(["--pid", "--fork", "--mount-proc", "--kill-child", AGENT, "run"]);
+    command.args([AGENT, "run"]);
     command.args(["--coordinator", &address, "--cluster", "ci", "--worker", "w1"]);
     command.args(["--listen", "127.0.0.1:0", "--log-format", "json", "--", "sh", "-c", &script]);
     let mut agent = Agent::run(&mut command).await;

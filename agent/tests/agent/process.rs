@@ -290,6 +290,21 @@ impl Drop for SmallDisk {
     }
 }
 
+/// A command that runs its arguments as process 1 of a new process namespace; `None`, and recorded
+/// as left out, if this machine forbids it.
+pub fn process_namespace() -> Option<Command> {
+    let unshare = || {
+        let mut command = Command::new("unshare");
+        command.args(["--pid", "--fork", "--mount-proc", "--kill-child"]);
+        command
+    };
+    if unshare().arg("true").status().is_ok_and(|status| status.success()) {
+        return Some(unshare());
+    }
+    left_out("the agent as process 1", "a process namespace cannot be made here (it needs root)");
+    None
+}
+
 /// Records a test that cannot run on this machine, for the summary of `make test`.
 pub fn left_out(what: &str, why: &str) {
     eprintln!("left out: {what}: {why}");

@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::coordinator::Coordinator;
 use super::drain::phase;
-use super::process::{Agent, exchange};
+use super::process::{AGENT, Agent, exchange, process_namespace};
 
 fn report(message: &AgentMessage) -> Option<Report> {
     match message {
@@ -48,31 +48,14 @@ async fn stays_after_a_drain_until_sigterm() {
     assert_eq!(agent.code().await, Some(0));
 }
 
+/// Process 1 of a container ignores a SIGTERM until it has a handler for it.
 #[tokio::test]
-async fn a_first_agent_without_any_connection_exits_after_its_drain() {
-    for visited in [false, true] {
-        let coordinator = Coordinator::start().await;
-        coordinator.pool(2);
-        let more = ["--sidecar", "--health-listen", "127.0.0.1:0"];
-        let mut agent = Agent::start(&coordinator, &more).await;
-        agent.log.line("health and metrics are served").await;
-        coordinator.hear("a report", report).await;
-        if visited {
-            assert_eq!(agent.ask("GET", "/v1/lease", "").await.0, 200);
-        }
-        coordinator.drain();
-        coordinator.hear("the farewell", phase(DrainPhase::Leaving)).await;
-        if visited {
-            agent.log.line("the agent stays until it gets a signal").await;
-            assert_eq!(
-                agent.ask("GET", "/v1/lease", "").await.0,
-                200,
-                "its worker may still start"
-            );
-            agent.signal(Signal::TERM);
-        }
-        assert_eq!(agent.code().await, Some(0));
-    }
+async fn the_pre_stop_command_waits_until_process_1_handles_sigterm() {
+    let Some(mut namespace) = process_namespace() else { return };
+    let script = "\"$0\" pre-stop & hook=$!; sleep 0.5; kill -0 $hook || exit 9; trap : TERM; \
+                  wait $hook || exit 8";
+    let ended = namespace.args(["sh", "-c", script, AGENT]).output().unwrap();
+    assert_eq!(ended.status.code(), Some(0), "{}", String::from_utf8_lossy(&ended.stderr));
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! `leasehold inject`: does to manifests what the admission webhook does to pods.
+//! `leasehold inject`: injects the sidecar into manifests, as the admission webhook does for pods.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -114,7 +114,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         Ok(injection.edits)
     })?;
     if pods == 0 {
-        warnings.push("found no pod and no pod template: nothing was injected".into());
+        warnings.push(
+            "found no pod and no pod template, so nothing was injected: check the files of -f"
+                .into(),
+        );
     }
     rewritten.warnings.splice(..0, warnings);
     rewritten.print()?;

@@ -29,7 +29,7 @@ enum Command {
     Inject(inject::Args),
     /// Removes the sidecar from manifests
     Uninject(uninject::Args),
-    /// Checks an installation, or a cluster before it, and says how to fix what is wrong
+    /// Checks an installation, or a cluster before the installation, and shows how to fix problems
     Check(check::Args),
 }
 

@@ -27,7 +27,7 @@ pub(crate) struct Document<'a> {
 pub(crate) struct Rewritten {
     /// All documents as one stream.
     pub(crate) text: String,
-    /// What a change did not keep of a document's layout.
+    /// The parts of the layout that a change did not keep.
     pub(crate) warnings: Vec<String>,
 }
 
@@ -88,8 +88,8 @@ pub(crate) fn rewrite(
 }
 
 impl Rewritten {
-    /// Writes the manifests to stdout, then the warnings to stderr. A reader that closes the pipe
-    /// early is no error.
+    /// Writes the manifests to stdout, then the warnings to stderr. A closed pipe
+    /// is not an error.
     pub(crate) fn print(&self) -> anyhow::Result<()> {
         let mut stdout = io::stdout().lock();
         match stdout.write_all(self.text.as_bytes()).and_then(|()| stdout.flush()) {
@@ -100,7 +100,7 @@ impl Rewritten {
         }
         let mut stderr = io::stderr().lock();
         for warning in &self.warnings {
-            // If stderr is closed, there is nowhere left to report it.
+            // If stderr is closed, the warning is lost.
             let _ = writeln!(stderr, "warning: {warning}");
         }
         Ok(())
@@ -144,7 +144,7 @@ impl Document<'_> {
         self.at(yaml::line_of(self.text, &steps))
     }
 
-    /// What the document says when all its pods are edited.
+    /// The document's value after all its pods were edited.
     fn edited(&self, edit: &mut PodEditor<'_>) -> anyhow::Result<Value> {
         let pods = object::pods(&self.value).map_err(|missing| {
             let (at, field) = (self.at_field(&missing.path, ""), missing.field);
@@ -169,7 +169,7 @@ impl Document<'_> {
         Ok(after)
     }
 
-    /// What a change did not keep, for warnings.
+    /// Warnings about the layout that a change did not keep.
     fn losses(&self, kept: Kept) -> Vec<String> {
         let layout = match kept {
             Kept::All => None,

@@ -16,7 +16,7 @@ pub(crate) struct Pod<'a> {
     pub(crate) cluster: Option<Cluster>,
 }
 
-/// What a WorkerCluster or a WorkerClass says of its pods.
+/// The settings of a WorkerCluster or a WorkerClass for its pods.
 #[derive(Debug)]
 pub(crate) struct Cluster {
     /// Its name.
@@ -75,7 +75,7 @@ struct Object<'a> {
     value: &'a Value,
 }
 
-/// The objects of a document: itself, or what is in it where it is a list. The items of a
+/// The objects of a document: itself, or the items of a list. The items of a
 /// `DeploymentList` need no kind.
 fn objects(root: &Value) -> Vec<Object<'_>> {
     let mut found = Vec::new();

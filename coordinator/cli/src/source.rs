@@ -20,7 +20,7 @@ pub(crate) struct Source {
     pub(crate) text: String,
 }
 
-/// Reads the arguments of `--filename`: `-` is stdin; a folder stands for its `.yaml`, `.yml` and
+/// Reads the arguments of `--filename`: `-` is stdin; a folder means its `.yaml`, `.yml` and
 /// `.json` files, sorted by name.
 pub(crate) fn read(names: &[String]) -> anyhow::Result<Vec<Source>> {
     let mut all = Vec::new();
@@ -29,7 +29,7 @@ pub(crate) fn read(names: &[String]) -> anyhow::Result<Vec<Source>> {
         let path = Path::new(name);
         if name == "-" {
             if std::mem::replace(&mut stdin, true) {
-                bail!("-f - is given twice: stdin can be read only once");
+                bail!("-f - is given twice, but stdin can be read only once: give it once");
             }
             all.push(from_stdin()?);
         } else if path.is_dir() {
@@ -62,7 +62,7 @@ fn text(name: &str, from: impl Read) -> anyhow::Result<Source> {
     let read = from.take(BYTES_MAX + 1).read_to_end(&mut bytes);
     read.with_context(|| format!("cannot read {name}"))?;
     if bytes.len() as u64 > BYTES_MAX {
-        bail!("{name} is larger than {} MiB: split it", BYTES_MAX >> 20);
+        bail!("{name} is larger than {} MiB: split the file", BYTES_MAX >> 20);
     }
     match String::from_utf8(bytes) {
         Ok(text) => Ok(Source { name: name.into(), text }),
@@ -83,11 +83,14 @@ fn files(folder: &Path) -> anyhow::Result<Vec<std::path::PathBuf>> {
             all.push(path);
         }
         if all.len() > FILES_MAX {
-            bail!("it has more than {FILES_MAX} manifests: name smaller folders");
+            bail!("the folder has more than {FILES_MAX} manifests: name smaller folders");
         }
     }
     if all.is_empty() {
-        bail!("it has no .yaml, .yml or .json file: folders inside it are not read");
+        bail!(
+            "the folder has no .yaml, .yml or .json file, and folders inside it are not read: name \
+             the folder that has the files"
+        );
     }
     all.sort();
     Ok(all)

@@ -1,4 +1,4 @@
-//! `leasehold uninject`: removes from manifests what was injected.
+//! `leasehold uninject`: removes the sidecar from manifests.
 
 use std::process::ExitCode;
 
@@ -14,7 +14,7 @@ Examples:
   # Remove the sidecar from a running Deployment
   kubectl get deployment builds -o yaml | leasehold uninject -f - | kubectl apply -f -
 
-The pod's annotation leasehold.dev/status lists what was injected; everything else stays. Comments
+The pod's annotation leasehold.dev/status lists the injected parts; everything else stays. Comments
 and layout stay as they do with inject. After an error stdout is empty.";
 
 /// Options of `uninject`.

@@ -1,7 +1,7 @@
 //! YAML, and so JSON: the documents of a text, what they say, and changes that leave everything
 //! around them as it was written.
 //!
-//! Invariant: a changed document is read again, and says exactly what it was to say.
+//! Invariant: a changed document is parsed again, and must have exactly the intended value.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -28,7 +28,7 @@ const BYTE_ORDER_MARK: char = '\u{feff}';
 pub(crate) struct ParseError {
     /// The line, counted from the document's first, which is 0.
     pub(crate) line: usize,
-    /// What is wrong there.
+    /// The problem.
     pub(crate) message: String,
 }
 
@@ -64,7 +64,7 @@ fn json_objects(text: &str) -> Option<Vec<Range<usize>>> {
     json.trim_start().starts_with('{').then_some(all)
 }
 
-/// A line that begins with `---` or `...` is a marker wherever it stands, also in a block of text.
+/// A line that begins with `---` or `...` is a marker at any place, also in a block of text.
 fn split_at_markers(text: &str) -> Vec<Range<usize>> {
     let mut all = Vec::new();
     let (mut start, mut end) = (0, 0);
@@ -414,7 +414,7 @@ mod tests {
                 Kept::AllButAliases,
                 "a: &x {e: 3, b: 1} # c\nd:\n  b: 1\n",
             ),
-            // An alias as a key: nobody writes that, and the editor has no name for it.
+            // An alias as a key is rare, and the editor cannot name it.
             (
                 "---\na: &x {b: 1} # c\nd: *x\nf: {g: &g h, *g : 1}\n... # end\n",
                 Kept::Values,

@@ -1,4 +1,4 @@
-//! What a pod's own annotations say about its sidecar, on top of the settings it would have.
+//! The settings of one pod's sidecar: the given settings, overridden by the pod's annotations.
 
 use std::collections::BTreeMap;
 
@@ -21,11 +21,11 @@ const OTHERS: [&str; 6] =
 pub(crate) struct PodSettings {
     /// The agent's image.
     pub(crate) image: String,
-    /// The worker's container, where an annotation names it.
+    /// The worker's container, if an annotation names it.
     pub(crate) container: Option<String>,
     /// The agent's flags.
     pub(crate) flags: BTreeMap<String, String>,
-    /// What its container asks for.
+    /// The resources of its container.
     pub(crate) resources: Resources,
 }
 

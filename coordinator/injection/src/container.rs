@@ -1,6 +1,5 @@
 //! The sidecar's container: a native sidecar, which starts before the worker and ends after it.
-//! It has no preStop hook: a kubelet that replaces only the sidecar would run it and so drain a
-//! worker that is well.
+//! Its preStop hook must not begin a drain: a kubelet that replaces only the sidecar runs it too.
 
 use serde_json::{Map, Value, json};
 
@@ -10,13 +9,15 @@ use crate::names::CONTAINER;
 use crate::sidecar::{Resources, Sidecar};
 use crate::volumes;
 
-/// Where the worker asks, unless a flag says otherwise.
+/// The agent's program in its image.
+const AGENT: &str = "/leasehold-agent";
+/// The default address of the worker API.
 const LISTEN: &str = "127.0.0.1:7411";
-/// Where the kubelet asks, unless a flag says otherwise.
+/// The default address of the health checks.
 const HEALTH_LISTEN: &str = ":7412";
 /// The user and group that the agent runs as.
-const NOBODY: u32 = 65532;
-/// How often a starting agent is asked, a second apart each, before it is started again.
+const AGENT_ID: u32 = 65532;
+/// The failed startup probes, one a second, after which the kubelet restarts the agent.
 const START_TRIES: u32 = 120;
 
 /// A variable with a value.
@@ -45,6 +46,8 @@ pub(crate) fn sidecar(
         "image": config.image,
         "restartPolicy": "Always",
         "args": ["run"],
+        // Otherwise a SIGTERM that arrives while the agent starts would be lost.
+        "lifecycle": { "preStop": { "exec": { "command": [AGENT, "pre-stop"] } } },
         "env": env,
         "startupProbe": {
             "httpGet": { "path": "/livez", "port": health },
@@ -60,8 +63,8 @@ pub(crate) fn sidecar(
         "resources": resources(&config.resources),
         "securityContext": {
             "runAsNonRoot": true,
-            "runAsUser": NOBODY,
-            "runAsGroup": NOBODY,
+            "runAsUser": AGENT_ID,
+            "runAsGroup": AGENT_ID,
             "readOnlyRootFilesystem": true,
             "allowPrivilegeEscalation": false,
             "capabilities": { "drop": ["ALL"] },
@@ -77,7 +80,7 @@ fn environment(config: &PodSettings, with: &Sidecar, cluster: &str) -> Vec<Value
         variable_of("LEASEHOLD_COORDINATOR", &with.coordinator),
         variable_of("LEASEHOLD_CLUSTER", &format!("$(POD_NAMESPACE)/{cluster}")),
         variable_from("LEASEHOLD_WORKER", "metadata.name"),
-        // Where those before it in a pipeline reach it; a WorkerCluster's worker does not need it.
+        // Upstream workers of a pipeline use this address; workers of a WorkerCluster do not need it.
         variable_from("LEASEHOLD_WORKER_ADDRESS", "status.podIP"),
         variable_from("LEASEHOLD_GENERATION", "metadata.annotations['leasehold.dev/generation']"),
         variable_of("LEASEHOLD_STATE_DIR", volumes::STATE_PATH),
@@ -89,7 +92,7 @@ fn environment(config: &PodSettings, with: &Sidecar, cluster: &str) -> Vec<Value
         variable_of("LEASEHOLD_HEALTH_LISTEN", health_listen(config)),
     ];
     let others = config.flags.iter().filter(|(flag, _)| *flag != "health-listen");
-    // A kubelet replaces $(NAME), and $$ by $: what is configured arrives as it was written.
+    // A kubelet expands $(NAME), and $$ to $: doubling each $ keeps the configured value.
     all.extend(others.map(|(flag, value)| variable_of(&variable(flag), &value.replace('$', "$$"))));
     all
 }

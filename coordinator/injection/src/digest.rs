@@ -53,7 +53,7 @@ impl Digest {
         }
     }
 
-    /// Its text, as it stands in annotations.
+    /// Its text in annotations.
     pub(crate) fn text_of(self) -> String {
         format!("{:016x}", self.0)
     }

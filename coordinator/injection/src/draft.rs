@@ -10,16 +10,16 @@ use crate::refusal::Refusal;
 pub(crate) struct Draft {
     pod: Value,
     edits: Vec<Edit>,
-    /// Maps and lists that were made, each after the one that it is in, with what was there.
+    /// Maps and lists that were created, parents first, with their previous values.
     made: Vec<(Vec<Step>, Before)>,
 }
 
-/// What was where a map or list was made.
+/// The previous value where a map or list was created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Before {
-    /// No such key.
+    /// The key did not exist.
     Nothing,
-    /// The key, with a null.
+    /// The key was null.
     Null,
 }
 
@@ -77,12 +77,12 @@ impl Draft {
         self.insert(below(path, length), item);
     }
 
-    /// Sees to it that there is a map at `path`, whose parent is there.
+    /// Creates a map at `path` if it is missing; its parent must exist.
     pub(crate) fn want_map(&mut self, path: &[Step]) -> Result<(), Refusal> {
         self.want(path, json!({}), Value::is_object)
     }
 
-    /// Sees to it that there is a list at `path`, whose parent is there.
+    /// Creates a list at `path` if it is missing; its parent must exist.
     pub(crate) fn want_list(&mut self, path: &[Step]) -> Result<(), Refusal> {
         self.want(path, json!([]), Value::is_array)
     }
@@ -105,7 +105,7 @@ impl Draft {
         Ok(())
     }
 
-    /// Takes back what was made for something that is out again, where nothing else came into it.
+    /// Removes maps and lists that the injection created and that are empty again.
     pub(crate) fn unmake(&mut self, path: &[Step], before: Before) {
         let empty = match self.at(path) {
             Some(Value::Array(list)) => list.is_empty(),
@@ -120,7 +120,7 @@ impl Draft {
     }
 }
 
-/// The map at `path`: none where there is nothing or null.
+/// The map at `path`; `None` if it is missing or null.
 pub(crate) fn map_at<'a>(
     pod: &'a Value,
     path: &[Step],
@@ -132,7 +132,7 @@ pub(crate) fn map_at<'a>(
     }
 }
 
-/// The list at `path`: empty where there is nothing or null.
+/// The list at `path`; empty if it is missing or null.
 pub(crate) fn list_at<'a>(pod: &'a Value, path: &[Step]) -> Result<&'a [Value], Refusal> {
     match at(pod, path) {
         None | Some(Value::Null) => Ok(&[]),
@@ -141,12 +141,12 @@ pub(crate) fn list_at<'a>(pod: &'a Value, path: &[Step]) -> Result<&'a [Value], 
     }
 }
 
-/// The place in a list of the item with this name.
+/// The index of the item with this name.
 pub(crate) fn named(list: &[Value], name: &str) -> Option<usize> {
     list.iter().position(|item| item.get("name").and_then(Value::as_str) == Some(name))
 }
 
-/// The text at `path`: none where there is nothing or null.
+/// The string at `path`; `None` if it is missing or null.
 pub(crate) fn text_at<'a>(pod: &'a Value, path: &[Step]) -> Result<Option<&'a str>, Refusal> {
     match at(pod, path) {
         None | Some(Value::Null) => Ok(None),

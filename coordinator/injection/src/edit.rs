@@ -1,4 +1,4 @@
-//! One change of a tree of maps and lists, and what it does to a tree.
+//! One change of a tree of maps and lists, and how to apply it.
 
 use std::fmt;
 
@@ -27,9 +27,9 @@ pub enum Step {
 pub enum Change {
     /// A key is added at the end of its map, or an item is put before the one that is there.
     Insert(Value),
-    /// What is there becomes something else, in its place.
+    /// Replaces the value.
     Replace(Value),
-    /// What is there goes.
+    /// Removes the value.
     Remove,
 }
 
@@ -62,7 +62,7 @@ impl fmt::Display for Place<'_> {
     }
 }
 
-/// What is at a path, where anything is.
+/// The value at a path, if any.
 #[must_use]
 pub fn at<'a>(root: &'a Value, path: &[Step]) -> Option<&'a Value> {
     path.iter().try_fold(root, |value, step| match step {

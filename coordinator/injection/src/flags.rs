@@ -14,7 +14,7 @@ pub struct Flag {
     pub kind: FlagKind,
 }
 
-/// What a flag's value looks like, as far as it can be judged without the agent.
+/// The format of a flag's value, as far as it can be checked without the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlagKind {
     /// Any text that is not empty.
@@ -100,7 +100,7 @@ pub const RESERVED: &[(&str, &str)] = &[
     ("share-dir", "the injection decides it"),
     ("sidecar", "the injection decides it"),
     ("state-dir", "the injection decides it"),
-    ("take-over", "the newest pod of a name has it"),
+    ("take-over", "the newest pod of a name takes over"),
     ("tls-ca", "the injection decides it"),
     ("tls-cert", "pods prove themselves by tokens"),
     ("tls-key", "pods prove themselves by tokens"),
@@ -110,14 +110,14 @@ pub const RESERVED: &[(&str, &str)] = &[
     ("worker-address", "the pod's IP decides it"),
 ];
 
-/// Bytes of a value.
+/// The most bytes of a value.
 const VALUE_BYTES_MAX: usize = 4096;
 
 /// Whether a flag may be set to a value. `what` names the place that sets it, for the refusal;
 /// `prefix` comes before the flag's name there.
 ///
 /// # Errors
-/// An unknown flag, one that may not be set, or a value that cannot be right.
+/// An unknown flag, a reserved flag, or an invalid value.
 pub fn check_flag(prefix: &str, name: &str, value: &str) -> Result<(), Refusal> {
     let what = format!("{prefix}{name}");
     if let Some((_, why)) = RESERVED.iter().find(|(reserved, _)| *reserved == name) {
@@ -196,14 +196,14 @@ pub(crate) fn variable(flag: &str) -> String {
     format!("LEASEHOLD_{}", flag.to_ascii_uppercase().replace('-', "_"))
 }
 
-/// The name that was probably meant: the nearest, where it is near.
+/// The most similar name, if it is similar enough.
 pub(crate) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let name: String = name.chars().take(64).collect();
     let (far, near) = known.map(|known| (distance(&name, known), known)).min()?;
     (far <= 1 + near.len() / 4).then_some(near)
 }
 
-/// How many letters have to be put in, taken out or changed to make one of the other.
+/// The edit distance: letters to insert, remove or change.
 fn distance(one: &str, other: &str) -> usize {
     let other: Vec<char> = other.chars().collect();
     let mut row: Vec<usize> = (0..=other.len()).collect();

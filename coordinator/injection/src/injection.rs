@@ -17,28 +17,27 @@ use crate::volumes;
 use crate::warnings;
 use crate::worker::{Worker, ports_taken};
 
-/// The annotation of a pod by which a kubelet shows a static pod of its own.
+/// The annotation of a mirror pod, by which a kubelet shows a static pod.
 const MIRROR: &str = "kubernetes.io/config.mirror";
 /// The longest value of a label.
 const LABEL_CHARS_MAX: usize = 63;
 
-/// What has to be done to a pod.
+/// The edits and warnings for a pod.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Injection {
-    /// The edits, in order, each seeing the ones before. None where nothing has to change.
+    /// The edits in order; each applies to the result of the ones before. Empty without a change.
     pub edits: Vec<Edit>,
     /// Warnings about settings that work but may surprise the user.
     pub warnings: Vec<String>,
 }
 
-/// What injects the sidecar into a pod or a pod template, from its root, which has `metadata` and
-/// `spec`. A pod that was injected is left as it is where the settings would give the same; else
-/// what was injected is taken out, and put in as it is now.
+/// The edits that inject the sidecar into a pod or a pod template, from its root with `metadata` and
+/// `spec`. If the pod was injected with other settings, the old injection is removed first.
 ///
-/// A pod whose sidecar was written by hand, or whose label says that it wants none, is left alone.
+/// A pod with a hand-written sidecar, or with the label that opts out, is not changed.
 ///
 /// # Errors
-/// Where the pod or the settings make no sense, and which field it is.
+/// If the pod or the settings are invalid; the error names the field.
 pub fn inject(pod: &Value, with: &Sidecar) -> Result<Injection, Refusal> {
     no_nulls(pod)?;
     if let Some(warning) = left_alone(pod)? {
@@ -61,19 +60,19 @@ pub fn inject(pod: &Value, with: &Sidecar) -> Result<Injection, Refusal> {
     Ok(Injection { edits, warnings })
 }
 
-/// Whether what is going to be written has no null in its place, which a label cannot be and
-/// nothing could say again when the injection is taken out.
+/// Rejects null for a label or an annotation that the injection writes: it is invalid, and the
+/// removal could not restore it.
 fn no_nulls(pod: &Value) -> Result<(), Refusal> {
     for (map, key) in [("labels", CLUSTER), ("annotations", STATUS)] {
         let path = below(&keys(&["metadata", map]), key);
         if at(pod, &path) == Some(&Value::Null) {
-            return Err(Refusal::shape(&path, "a text: it is null, take it out"));
+            return Err(Refusal::shape(&path, "a string: it is null, remove it"));
         }
     }
     Ok(())
 }
 
-/// Why nothing is done, where that is so.
+/// Why nothing is injected, if so.
 fn left_alone(pod: &Value) -> Result<Option<String>, Refusal> {
     if let Some(Value::String(value)) = label(pod, INJECT)?
         && value == "false"
@@ -88,8 +87,8 @@ fn left_alone(pod: &Value) -> Result<Option<String>, Refusal> {
     let by_hand = Status::of(pod)?.is_none() && named(own, CONTAINER).is_some();
     Ok(by_hand.then(|| {
         format!(
-            "spec.initContainers has {CONTAINER}, and no annotation {STATUS}: it was written by \
-             hand, and nothing is injected"
+            "spec.initContainers has {CONTAINER}, but the annotation {STATUS} is missing: the \
+             sidecar was written by hand, so nothing is injected"
         )
     }))
 }
@@ -98,7 +97,7 @@ fn label<'a>(pod: &'a Value, name: &str) -> Result<Option<&'a Value>, Refusal> {
     Ok(map_at(pod, &keys(&["metadata", "labels"]))?.and_then(|labels| labels.get(name)))
 }
 
-/// The edits that make an injected pod of a bare one, and the digest of what they put in.
+/// The edits that inject a pod without a sidecar, and the digest of the injection.
 fn build(
     bare: &Value,
     config: &PodSettings,
@@ -145,12 +144,12 @@ fn build(
     Ok((digest, draft.finish().1))
 }
 
-/// Whether nothing of the pod has a name that the sidecar's parts need.
+/// Checks that the pod has no container or volume with a name of the injection.
 fn check_names(bare: &Value) -> Result<(), Refusal> {
     map_at(bare, &[])?;
     map_at(bare, &keys(&["metadata"]))?;
     let spec = keys(&["spec"]);
-    map_at(bare, &spec)?.ok_or(Refusal::shape(&spec, "there"))?;
+    map_at(bare, &spec)?.ok_or(Refusal::shape(&spec, "a map"))?;
     if at(bare, &keys(&["spec", "os", "name"])).and_then(Value::as_str) == Some("windows") {
         let field = "spec.os.name".into();
         return Err(Refusal::Shape { field, wanted: "linux: the agent does not run on Windows" });
@@ -172,8 +171,7 @@ fn check_names(bare: &Value) -> Result<(), Refusal> {
     }
 }
 
-/// The WorkerCluster's or WorkerClass's name: the label's, an injection's too, or the one that is
-/// given.
+/// The name of the WorkerCluster or WorkerClass: from the label, or else the given one.
 fn cluster(pod: &Value, with: &Sidecar) -> Result<String, Refusal> {
     let labelled = text_at(pod, &below(&keys(&["metadata", "labels"]), CLUSTER))?;
     let name = labelled.or(with.cluster.as_deref()).ok_or(Refusal::NoCluster)?;
@@ -186,7 +184,7 @@ fn cluster(pod: &Value, with: &Sidecar) -> Result<String, Refusal> {
     }
 }
 
-/// Whether all that was injected is still there.
+/// Whether the pod still has every part of the injection.
 fn complete(pod: &Value, status: &Status) -> bool {
     let list = |path: &[&str]| list_at(pod, &keys(path)).unwrap_or_default();
     let containers = list(&["spec", "containers"]);

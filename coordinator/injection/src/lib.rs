@@ -1,8 +1,8 @@
-//! What Leasehold's sidecar adds to a pod: a pure function from a pod and settings to edits, for
-//! the admission webhook and the command line alike.
+//! The injection of Leasehold's sidecar: a pure function from a pod and settings to edits, for the
+//! admission webhook and the command line.
 //!
-//! Invariants: injecting what is injected with the same settings gives no edits, and taking the
-//! injection out again gives the pod that there was, to the last key.
+//! Invariants: injecting an injected pod with the same settings gives no edits, and removing the
+//! injection restores the pod exactly.
 
 mod annotations;
 mod container;

@@ -1,4 +1,4 @@
-//! The labels and annotations by which pods opt in, are configured, and say what was injected.
+//! The labels and annotations that opt pods in, configure the sidecar, and record the injection.
 
 /// The pod's label that opts in, with the value `"true"`.
 pub const INJECT: &str = "leasehold.dev/inject";
@@ -6,7 +6,7 @@ pub const INJECT: &str = "leasehold.dev/inject";
 pub const CLUSTER: &str = "leasehold.dev/cluster";
 /// The prefix of the annotations that configure the sidecar of one pod.
 pub const CONFIG: &str = "config.leasehold.dev/";
-/// The annotation that says what was injected, so that it can be taken out again.
+/// The annotation that records the injection, for its removal.
 pub const STATUS: &str = "leasehold.dev/status";
 /// The sidecar's name among the init containers.
 pub const CONTAINER: &str = "leasehold-agent";

@@ -5,10 +5,10 @@ use thiserror::Error;
 use crate::edit::{Place, Step};
 use crate::names::{CLUSTER, CONFIG, CONTAINER, STATUS};
 
-/// Why nothing was injected, or taken out.
+/// Why nothing was injected or removed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Refusal {
-    /// Nothing says which cluster the worker belongs to.
+    /// Neither the pod nor the settings name the worker's cluster.
     #[error(
         "metadata.labels: {CLUSTER} is missing: set it to the name of the WorkerCluster or \
          WorkerClass whose worker this is"
@@ -17,36 +17,36 @@ pub enum Refusal {
     /// The cluster's name is invalid.
     #[error("{CLUSTER}: {0}")]
     Cluster(String),
-    /// Not what a pod looks like.
+    /// A field of the pod has the wrong type.
     #[error("{field} is not {wanted}")]
     Shape {
         /// Where.
         field: String,
-        /// What is expected there.
+        /// The expected value.
         wanted: &'static str,
     },
     /// No container could be the worker.
     #[error("spec.containers is empty: the worker's container is missing")]
     NoContainers,
-    /// The container that was named as the worker's is not there.
+    /// The container that was named as the worker's does not exist.
     #[error("{by} names the container {name:?}, which does not exist: use one of {known}")]
     NoSuchContainer {
         /// Which annotation.
         by: String,
         /// The name.
         name: String,
-        /// The names that there are.
+        /// The names of the containers.
         known: String,
     },
-    /// No such setting.
+    /// The setting does not exist.
     #[error("{what} is unknown{}", meant(.nearest))]
     Unknown {
         /// The annotation or flag.
         what: String,
-        /// What may have been meant.
+        /// The most similar setting.
         nearest: Option<String>,
     },
-    /// The injection decides this one.
+    /// Users may not set this one.
     #[error("{what} cannot be set: {why}")]
     Reserved {
         /// The annotation or flag.
@@ -70,16 +70,16 @@ pub enum Refusal {
         /// What the sidecar needs it for.
         why: &'static str,
     },
-    /// What was injected is not known any more.
+    /// The record of the injection cannot be read.
     #[error(
-        "metadata.annotations: {STATUS} cannot be read ({0}): take {CONTAINER} and this \
-         annotation out by hand"
+        "metadata.annotations: cannot read {STATUS} ({0}): remove the container {CONTAINER} and \
+         this annotation yourself"
     )]
     Status(String),
 }
 
 impl Refusal {
-    /// The field of the pod that it is about, as far as one is to blame.
+    /// The field of the pod that causes the refusal.
     #[must_use]
     pub fn field(&self) -> String {
         match self {

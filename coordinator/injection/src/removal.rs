@@ -1,5 +1,5 @@
-//! Takes the sidecar out of a pod again, by the annotation that says what was put in. What
-//! others have added since, or taken out, is no obstacle.
+//! Removes the sidecar from a pod, by the annotation that records the injection. Parts that others
+//! have added or removed since do not prevent the removal.
 
 use serde_json::Value;
 
@@ -11,13 +11,12 @@ use crate::status::{Hook, Status};
 use crate::volumes;
 use crate::worker::{HOOK, THEN};
 
-/// What was injected into a pod.
+/// The injection of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Injected {
     /// The image that the sidecar has.
     pub image: String,
-    /// What two injections have in common where they put the same into a pod; none where the
-    /// sidecar was written by hand.
+    /// Equal for two injections that add the same to a pod; `None` for a hand-written sidecar.
     pub digest: Option<String>,
 }
 
@@ -33,10 +32,10 @@ pub fn injected(pod: &Value) -> Option<Injected> {
     })
 }
 
-/// What takes out of a pod all that was injected; nothing where nothing was.
+/// The edits that remove the injection from a pod; empty if nothing was injected.
 ///
 /// # Errors
-/// Where what was injected is not known any more.
+/// If the record of the injection cannot be read.
 pub fn uninject(pod: &Value) -> Result<Vec<Edit>, Refusal> {
     let Some(status) = Status::of(pod)? else { return Ok(Vec::new()) };
     let mut draft = Draft::new(pod);
@@ -110,7 +109,7 @@ fn take_hook(draft: &mut Draft, worker: &[Step], hook: Hook) {
     }
 }
 
-/// Whether a container's hook still is what the injection made of it.
+/// Whether a container's hook is unchanged since the injection.
 pub(crate) fn hook_there(worker: &Value, hook: Hook) -> bool {
     let words = match hook {
         Hook::Kept => return true,

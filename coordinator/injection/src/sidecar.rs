@@ -1,4 +1,4 @@
-//! What a sidecar is made of.
+//! The settings of a sidecar.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use leasehold_types::Quantity;
 
 /// The settings of one sidecar: the installation's, refined by the WorkerCluster's or
-/// WorkerClass's. What the pod's own annotations say comes on top.
+/// WorkerClass's. The pod's own annotations override them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sidecar {
     /// The agent's image.
@@ -25,7 +25,7 @@ pub struct Sidecar {
     pub drain_deadline: Option<Duration>,
     /// Flags of the agent, by their names without `--`, as in `adapter`.
     pub flags: BTreeMap<String, String>,
-    /// What the sidecar's container asks for.
+    /// The resources of the sidecar's container.
     pub resources: Resources,
 }
 
@@ -74,8 +74,8 @@ impl Resources {
         }
     }
 
-    /// Takes in what is given, which counts more. A limit that is given alone is asked for too:
-    /// what was asked for may be above it. A request that is given alone raises a limit below it.
+    /// Overrides the resources by the given ones. A limit without a request also sets the request,
+    /// which could be above the limit otherwise. A request without a limit raises a lower limit.
     pub fn refine(&mut self, given: &Self) {
         let Self { cpu_request, cpu_limit, memory_request, memory_limit } = self;
         for (request, limit, requested, limited) in [

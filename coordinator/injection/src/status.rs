@@ -99,7 +99,7 @@ impl Status {
         self.digest_text == digest.text_of()
     }
 
-    /// What identifies what was injected.
+    /// The digest that identifies the injection.
     pub(crate) fn digest_text(&self) -> &str {
         &self.digest_text
     }
@@ -117,7 +117,7 @@ impl Status {
         serde_json::to_string(&self).expect("texts and lists are JSON")
     }
 
-    /// What was made: where it is now, and what was there, the innermost first.
+    /// Created maps and lists: their paths and previous values, the innermost first.
     pub(crate) fn made(&self, worker: Option<&[Step]>) -> Vec<(Vec<Step>, Before)> {
         let place = |name: &String| {
             let before = if self.null.contains(name) { Before::Null } else { Before::Nothing };

@@ -1,4 +1,4 @@
-//! What the adapter `travis` needs beside the sidecar: the worker's remote controller, switched on
+//! The additions for the adapter `travis` beside the sidecar: the worker's remote controller, switched on
 //! where the agent expects it, and a worker that starts with no processor.
 
 use serde_json::Value;
@@ -35,7 +35,7 @@ pub(crate) fn worker_variables(config: &PodSettings) -> Vec<Value> {
     vec![variable_of(ADDR, addr), variable_of(AUTH, &auth), variable_of(POOL_SIZE, "0")]
 }
 
-/// The agent's variables that follow from what the worker has itself: its address and its password,
+/// The agent's variables that follow from the worker's own: its address and its password,
 /// a secret's too.
 pub(crate) fn agent_variables(config: &PodSettings, own: &[Value]) -> Vec<Value> {
     if !is_chosen(config) {
@@ -65,7 +65,7 @@ pub(crate) fn agent_variables(config: &PodSettings, own: &[Value]) -> Vec<Value>
     all
 }
 
-/// Sees to it that a worker with a pool size of its own starts with none: what it starts by itself
+/// Sets the pool size of a worker to 0 at its start: jobs that it starts by itself
 /// runs before it has a lease.
 pub(crate) fn start_with_none(
     draft: &mut Draft,

@@ -11,12 +11,12 @@ use crate::draft::keys;
 use crate::edit::at;
 use crate::sidecar::Sidecar;
 
-/// A pod's grace period where it sets none.
+/// The default grace period of a pod.
 const GRACE_DEFAULT: u64 = 30;
-/// `drain.deadline` of a WorkerCluster or WorkerClass that sets none.
+/// The default `drain.deadline` of a WorkerCluster or WorkerClass.
 const DEADLINE_DEFAULT: Duration = Duration::from_secs(2 * 3600);
 
-/// Adds what there is to warn of.
+/// Adds the warnings.
 pub(crate) fn all(pod: &Value, config: &PodSettings, with: &Sidecar, warnings: &mut Vec<String>) {
     grace(pod, config, with, warnings);
     if at(pod, &keys(&["spec", "hostNetwork"])) == Some(&Value::Bool(true)) {
@@ -29,7 +29,7 @@ pub(crate) fn all(pod: &Value, config: &PodSettings, with: &Sidecar, warnings: &
     names(pod, with, warnings);
 }
 
-/// Pods that ask their node for names do not find Services.
+/// Warns about pods that use their node's DNS, which does not resolve Services.
 fn names(pod: &Value, with: &Sidecar, warnings: &mut Vec<String>) {
     let policy = at(pod, &keys(&["spec", "dnsPolicy"])).and_then(Value::as_str);
     let asks_node = match policy.unwrap_or("ClusterFirst") {
@@ -40,7 +40,7 @@ fn names(pod: &Value, with: &Sidecar, warnings: &mut Vec<String>) {
     let (host, _) = with.coordinator.rsplit_once(':').unwrap_or((&with.coordinator, ""));
     if asks_node && (host.ends_with(".svc") || host.contains(".svc.")) {
         warnings.push(format!(
-            "spec.dnsPolicy: the pod asks its node for names, so its agent does not find {host}: \
+            "spec.dnsPolicy: the pod uses the DNS of its node, so its agent cannot resolve {host}: \
              set ClusterFirstWithHostNet"
         ));
     }

@@ -1,5 +1,5 @@
-//! What the worker's container gets: variables that say where to ask, the agent's program, and
-//! a hook that waits for the drain before the container is told to end.
+//! The changes of the worker's container: variables with the address of the worker API, the agent's
+//! program, and a preStop hook that waits for the drain.
 
 use serde_json::{Value, json};
 
@@ -16,16 +16,16 @@ use crate::volumes::{BIN_PATH, PROGRAM, worker_mount};
 /// The worker's variables for its namespace and, with that, its WorkerCluster or WorkerClass.
 const NAMESPACE: &str = "LEASEHOLD_NAMESPACE";
 const CLUSTER: &str = "LEASEHOLD_CLUSTER";
-/// kubectl's own word for the container that matters.
+/// kubectl's annotation for the default container.
 const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
-/// The hook: it drains and waits until the last job has ended, or the deadline has come.
+/// The hook: it drains and waits until the last job has ended or the deadline has passed.
 pub(crate) const HOOK: [&str; 3] = [PROGRAM, "drain", "--wait"];
-/// What comes between the hook and the command that it runs when the drain is over.
+/// Arguments between the hook and the command that it runs after the drain.
 pub(crate) const THEN: [&str; 2] = ["--then", "--"];
 
 /// The worker's container.
 pub(crate) struct Worker {
-    /// Where it is.
+    /// Its path in the pod.
     pub(crate) path: Vec<Step>,
     /// Its name.
     pub(crate) name: String,
@@ -68,7 +68,7 @@ impl Worker {
         below(&self.path, name)
     }
 
-    /// The variables that it lacks come before its own, which may so refer to them.
+    /// Missing variables are inserted before its own, so that its own can reference them.
     pub(crate) fn environment(
         &self,
         draft: &mut Draft,
@@ -91,8 +91,8 @@ impl Worker {
         let name = |variable: &Value| variable["name"].as_str().unwrap_or_default().to_owned();
         let lacks = |variable: &Value| named(own, &name(variable)).is_none();
         let wanted: Vec<Value> = wanted.filter(lacks).collect();
-        // What refers to a variable that the container has itself comes right after it: references
-        // look back only.
+        // A variable that references one of the container's own is inserted right after it, since a
+        // reference works only for earlier variables.
         let own_namespace = named(own, NAMESPACE);
         if !wanted.is_empty() {
             draft.want_list(&path)?;
@@ -125,7 +125,7 @@ impl Worker {
         Ok(())
     }
 
-    /// The hook. A command that the container has as its own hook runs when the drain is over.
+    /// The hook. The container's own exec hook runs after the drain.
     pub(crate) fn hook(
         &self,
         draft: &mut Draft,
@@ -164,7 +164,7 @@ impl Worker {
             Some(handler) => {
                 let kinds: Vec<&str> = handler.keys().map(String::as_str).collect();
                 warnings.push(format!(
-                    "{} is of the kind {} and stays as it is: the kubelet ends the worker when it \
+                    "{} is of the kind {} and is not changed: the kubelet ends the worker when it \
                      is over, without waiting for running jobs. Where it takes shorter than the \
                      jobs, make it an exec hook, which then runs when they have ended",
                     Place(&hook),
@@ -178,7 +178,7 @@ impl Worker {
     }
 }
 
-/// Other containers that listen where the agent does: all of a pod share its ports.
+/// Warns about containers that use the agent's ports, which all containers of a pod share.
 pub(crate) fn ports_taken(pod: &Value, config: &PodSettings, warnings: &mut Vec<String>) {
     let ours = ports(config);
     for field in ["initContainers", "containers"] {

@@ -162,7 +162,9 @@ impl Room<'_> {
         let look = |arguments: &[&str]| self.try_kubectl(arguments).unwrap_or_else(|error| error);
         let own = ["--namespace", HOME, "logs", "--tail=40", "deployment/leasehold-coordinator"];
         let pods = look(&["get", "pods", "--output=name"]);
-        let logs = pods.lines().map(|pod| look(&["logs", "--all-containers", "--tail=30", pod]));
+        let logs = pods
+            .lines()
+            .map(|pod| look(&["logs", "--all-containers", "--ignore-errors", "--tail=30", pod]));
         [look(&["get", "wc,ss,pods"]), look(&["get", "events"])]
             .into_iter()
             .chain(logs)

@@ -72,7 +72,7 @@ impl ApiClient {
     /// The cluster that a kubeconfig names; nothing is sent yet.
     ///
     /// # Errors
-    /// Where there is no kubeconfig, or it lacks what is asked for.
+    /// If no kubeconfig is found, or it lacks the context.
     pub(super) async fn configured(
         file: Option<&Path>,
         context: Option<String>,
@@ -107,7 +107,7 @@ impl ApiClient {
         Ok(Version { major, minor, text: info.git_version })
     }
 
-    /// The names of a group's resources; none where the group is not served.
+    /// The names of a group's resources; `None` if the group is not served.
     pub(super) async fn resources(&self, group: &str) -> Result<Vec<String>, ApiError> {
         match self.client.list_api_group_resources(group).await.map_err(ApiError::of) {
             Ok(list) => Ok(list.resources.into_iter().map(|it| it.name).collect()),
@@ -161,7 +161,7 @@ impl ApiClient {
         ))
     }
 
-    /// What the API server makes of an object; with `dry_run` all but storing it.
+    /// Creates an object; with `dry_run` the API server does not store it.
     async fn post(&self, folder: &str, body: &Value, dry_run: bool) -> Result<Value, ApiError> {
         let params = PostParams { dry_run, ..PostParams::default() };
         let request = Request::new(folder).create(&params, body.to_string().into_bytes());

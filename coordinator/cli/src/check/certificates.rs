@@ -29,7 +29,7 @@ pub(super) type Bundle = BTreeSet<Vec<u8>>;
 /// The certificates of a PEM text.
 ///
 /// # Errors
-/// What is wrong with the text.
+/// The problem of the text.
 pub(super) fn bundle(pem: &[u8]) -> Result<Bundle, String> {
     let all: Result<Vec<CertificateDer<'_>>, _> = CertificateDer::pem_slice_iter(pem).collect();
     let all = all.map_err(|error| format!("is not PEM ({error})"))?;

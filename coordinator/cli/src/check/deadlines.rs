@@ -33,7 +33,7 @@ pub(super) async fn look(api: &ApiClient, fleet: &Fleet, report: &mut Report) {
     let (clusters, pods) = match (&fleet.clusters, &fleet.pods) {
         (Ok(clusters), Ok(pods)) => (clusters, pods),
         (Err(error), _) | (_, Err(error)) => {
-            let check = "no deadline ends a job before its drain is over";
+            let check = "no deadline ends a job before its drain has ended";
             report.add(Finding::skipped("deadline-grace", check, error.text()));
             return;
         }

@@ -70,7 +70,7 @@ fn leader_finding(installation: &Installation, lease: &Value, now: i64) -> Findi
 
 fn restart_problem(installation: &Installation, wrong: String) -> Problem {
     let namespace = &installation.namespace;
-    let fix = "see whether a replica is ready and what it logs, or restart all";
+    let fix = "check that a replica is ready, read its logs, or restart all replicas";
     Problem::new(wrong, fix)
         .run(installation.restart())
         .run(format!("kubectl -n {namespace} logs deployment/leasehold-coordinator --tail=20"))

@@ -137,7 +137,7 @@ async fn install_rights(api: &ApiClient, namespace: &str) -> Finding {
     finding
 }
 
-/// The user may grant the coordinator its rights: RBAC lets nobody grant rights that they lack.
+/// The user may grant the coordinator its rights: RBAC allows users to grant only their own rights.
 async fn grant_rights(api: &ApiClient, namespace: &str) -> Finding {
     let check = "you may grant the coordinator its rights";
     let mut finding = Finding::new("pre-give-rights", check);
@@ -217,7 +217,7 @@ async fn own_namespace(api: &ApiClient, namespace: &str) -> Finding {
                     "namespace {namespace} enforces pod security level {level:?}; the installation \
                      sets it to `restricted`, for every pod in it"
                 );
-                let fix = "install into a namespace of its own";
+                let fix = "install into a separate namespace";
                 let pods = format!("kubectl -n {namespace} get pods");
                 finding.warn(Problem::new(wrong, fix).run(pods));
             }

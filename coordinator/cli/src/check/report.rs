@@ -41,7 +41,7 @@ pub(super) struct Problem {
 }
 
 impl Problem {
-    /// `wrong` says what is wrong and where, `fix` what to do about it.
+    /// `wrong` names the problem and its place, `fix` the remedy.
     pub(super) fn new(wrong: impl Into<String>, fix: impl Into<String>) -> Self {
         Self { wrong: wrong.into(), fix: fix.into(), run: Vec::new() }
     }
@@ -110,7 +110,7 @@ impl Finding {
         self.add_problem(Verdict::Fail, problem);
     }
 
-    /// Whether there is no problem, as far as it could be checked.
+    /// Whether the checks found no problem.
     pub(super) fn is_ok(&self) -> bool {
         self.verdict < Verdict::Warn
     }
@@ -248,7 +248,7 @@ impl Report {
 
     fn print(&self, text: &str) {
         let mut out = std::io::stdout().lock();
-        // A closed stdout is no error: the exit code still says the result.
+        // A closed stdout is not an error: the exit code still has the result.
         let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     }
 }

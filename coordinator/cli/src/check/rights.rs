@@ -55,7 +55,7 @@ async fn coordinators(api: &ApiClient, installation: &Installation) -> Finding {
     finding
 }
 
-/// A right and the namespace in which it is needed; `None` stands for all, or for no namespace.
+/// A right and the namespace in which it is needed; `None` means all namespaces, or none.
 type Question = (Right, Option<String>);
 
 fn questions(installation: &Installation) -> Vec<Question> {
@@ -139,7 +139,7 @@ fn by_role(denied: Vec<Question>) -> BTreeMap<String, String> {
     roles.into_iter().map(|(role, missing)| (role, say(missing))).collect()
 }
 
-/// Whether the user has a right in a namespace; `None` stands for all.
+/// Whether the user has a right in a namespace; `None` means all.
 pub(super) async fn user_can(
     api: &ApiClient,
     verb: &str,

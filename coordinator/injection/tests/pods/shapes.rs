@@ -12,7 +12,9 @@ fn injects_every_pod_shape_and_restores_it() {
         let sidecar = sidecar(&out);
         assert_eq!(sidecar["name"], "leasehold-agent", "{name}");
         assert_eq!(sidecar["restartPolicy"], "Always", "{name}");
-        assert!(sidecar.get("lifecycle").is_none(), "{name}: a hook would drain at a restart");
+        let hook = &sidecar["lifecycle"]["preStop"]["exec"]["command"];
+        // A drain would also begin at a restart of the sidecar alone.
+        assert_eq!(hook, &json!(["/leasehold-agent", "pre-stop"]), "{name}");
         let volumes = out["spec"]["volumes"].as_array().expect("volumes");
         let last: Vec<_> = volumes[volumes.len() - 3..].iter().map(|it| &it["name"]).collect();
         assert_eq!(last, ["leasehold-state", "leasehold-identity", "leasehold-bin"], "{name}");
@@ -59,6 +61,9 @@ fn a_minimal_pod_gets_exactly_the_expected_parts() {
             "image": "leasehold/agent:1",
             "restartPolicy": "Always",
             "args": ["run"],
+            "lifecycle": {
+                "preStop": { "exec": { "command": ["/leasehold-agent", "pre-stop"] } }
+            },
             "env": null,
             "startupProbe": {
                 "httpGet": { "path": "/livez", "port": 7412 },

@@ -15,7 +15,7 @@ fn rejects_null_where_a_string_is_needed_and_names_the_field() {
     {
         let null = pod(json!({ map: { key: null } }));
         let said = inject(&null, &settings()).expect_err(key).to_string();
-        assert_eq!(said, format!("metadata.{map}.{key} is not a text: it is null, take it out"));
+        assert_eq!(said, format!("metadata.{map}.{key} is not a string: it is null, remove it"));
         assert_eq!(uninject(&null), Ok(Vec::new()));
     }
 }

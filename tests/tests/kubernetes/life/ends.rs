@@ -1,6 +1,8 @@
 //! The end of pods: by a rollout, a scale-in, an eviction, the drain of a node, or because the work
 //! is done.
 
+use std::time::Duration;
+
 use leasehold_demo::checker::peak;
 use serde_json::Value;
 use tests::kube::{RealInstallation, container};
@@ -81,6 +83,24 @@ fn a_rollout_a_scale_in_an_eviction_and_a_drained_node_lose_no_job() {
         let at = |state: &Value| state["finishedAt"].as_str().map(str::to_owned);
         assert!(at(&worker) <= at(&agent), "{name}: {worker} {agent}");
     }
+}
+
+/// The kernel drops a SIGTERM for process 1 of a container until that process handles it, and the
+/// kubelet sends it once. Its grace period is longer than this test waits.
+#[test]
+fn pods_that_are_deleted_while_their_agents_start_end_at_once() {
+    let Some(installation) = RealInstallation::shared() else { return };
+    let room = installation.room("early");
+    room.apply(&cluster(8, ""));
+    for delay in [500, 1000, 1500, 2000] {
+        room.apply(&deployment(&room, 4, &[]));
+        std::thread::sleep(Duration::from_millis(delay));
+        room.kubectl(&["delete", "deployment/builds", "--wait=false"]);
+        eventually(&format!("the end of all pods that were deleted after {delay} ms"), || {
+            room.kubectl(&["get", "pods", "--output=name"]).is_empty().then_some(())
+        });
+    }
+    nothing_broke(&room.evidence(), 8);
 }
 
 /// A Job completes: its sidecar ends by itself, and with 0.
