@@ -1,7 +1,7 @@
 //! `leasehold-agent pre-stop`: the preStop hook of the agent's own container. A kubelet sends
-//! SIGTERM once, when the hook has ended, and the kernel drops a SIGTERM for process 1 of a container
-//! until that process has a handler. Without the hook, a pod that is deleted while its agent starts
-//! would remain for its whole grace period.
+//! SIGTERM once, when the hook has ended, and the kernel drops a SIGTERM for process 1 of a
+//! container until that process has a handler. Without the hook, a pod that is deleted while its
+//! agent starts would remain for its whole grace period.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};

@@ -80,7 +80,7 @@ fn environment(config: &PodSettings, with: &Sidecar, cluster: &str) -> Vec<Value
         variable_of("LEASEHOLD_COORDINATOR", &with.coordinator),
         variable_of("LEASEHOLD_CLUSTER", &format!("$(POD_NAMESPACE)/{cluster}")),
         variable_from("LEASEHOLD_WORKER", "metadata.name"),
-        // Upstream workers of a pipeline use this address; workers of a WorkerCluster do not need it.
+        // Upstream workers of a pipeline use this address; a WorkerCluster's worker needs none.
         variable_from("LEASEHOLD_WORKER_ADDRESS", "status.podIP"),
         variable_from("LEASEHOLD_GENERATION", "metadata.annotations['leasehold.dev/generation']"),
         variable_of("LEASEHOLD_STATE_DIR", volumes::STATE_PATH),

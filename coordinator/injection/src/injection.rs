@@ -31,8 +31,8 @@ pub struct Injection {
     pub warnings: Vec<String>,
 }
 
-/// The edits that inject the sidecar into a pod or a pod template, from its root with `metadata` and
-/// `spec`. If the pod was injected with other settings, the old injection is removed first.
+/// The edits that inject the sidecar into a pod or a pod template, from its root with `metadata`
+/// and `spec`. If the pod was injected with other settings, the old injection is removed first.
 ///
 /// A pod with a hand-written sidecar, or with the label that opts out, is not changed.
 ///

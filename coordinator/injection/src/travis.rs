@@ -1,5 +1,5 @@
-//! The additions for the adapter `travis` beside the sidecar: the worker's remote controller, switched on
-//! where the agent expects it, and a worker that starts with no processor.
+//! The additions for the adapter `travis` beside the sidecar: the worker's remote controller,
+//! switched on where the agent expects it, and a worker that starts with no processor.
 
 use serde_json::Value;
 

@@ -61,7 +61,7 @@ fn refusals_name_the_field_and_the_fix() {
     let plain = json!({ "spec": { "containers": [{ "name": "w" }] } });
     assert!(refusal(&plain, &nameless).starts_with("metadata.labels: leasehold.dev/cluster is"));
     let cases = [
-        (json!({}), "spec is not there"),
+        (json!({}), "spec is not a map"),
         (json!({ "spec": { "containers": [] } }), "spec.containers is empty"),
         (json!({ "spec": { "containers": null } }), "spec.containers is empty"),
         (json!({ "spec": { "containers": {} } }), "spec.containers is not a list"),
@@ -98,7 +98,7 @@ fn refusals_name_the_field_and_the_fix() {
                 "metadata": { "annotations": { "leasehold.dev/status": "{}" } },
                 "spec": { "containers": [{ "name": "w" }] }
             }),
-            "metadata.annotations: leasehold.dev/status cannot be read",
+            "metadata.annotations: cannot read leasehold.dev/status",
         ),
         (
             json!({
