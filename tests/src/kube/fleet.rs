@@ -155,13 +155,12 @@ impl Fleet {
         };
         let token_file = folder.join("token");
         std::fs::write(&token_file, token).expect("the token is written");
-        let api = free_address();
         let addresses: Vec<_> = dials.addresses.iter().map(ToString::to_string).collect();
         let cluster = pod.labels.get("leasehold.dev/cluster").map_or("", String::as_str);
         let mut command = Command::new(toolbox::binary("leasehold-agent"));
         command.args(["run", "--coordinator", &addresses.join(",")]);
         command.args(["--cluster", &format!("{}/{cluster}", pod.namespace)]);
-        command.args(["--worker", &pod.name, "--listen", &api.to_string()]);
+        command.args(["--worker", &pod.name]);
         command.arg("--state-dir").arg(folder.join("state"));
         command.arg("--tls-ca").arg(&dials.authority);
         command.args(["--tls-server-name", &dials.server_name]);
@@ -176,12 +175,23 @@ impl Fleet {
         if let Work::Bindings = self.work {
             command.args(["--worker-address", &self.address(pod).to_string()]);
         }
-        let agent = Process::start(&mut command, &folder.join("agent.log"));
-        // As a startup probe would; it does not wait for the coordinator.
-        while !matches!(call(api, "GET", "/readyz", "").await, Ok((200, _))) {
-            tokio::time::sleep(LOOK).await;
+        // As a kubelet would, it starts an agent again that has exited: another process may have
+        // taken the port meanwhile.
+        loop {
+            let api = free_address();
+            let mut agent = with_listener(&command, api);
+            let mut agent = Process::start(&mut agent, &folder.join("agent.log"));
+            // As a startup probe would; it does not wait for the coordinator.
+            loop {
+                if matches!(call(api, "GET", "/readyz", "").await, Ok((200, _))) {
+                    return (Mutex::new(agent), api);
+                }
+                if agent.ended().is_some() {
+                    break;
+                }
+                tokio::time::sleep(LOOK).await;
+            }
         }
-        (Mutex::new(agent), api)
     }
 
     fn worker_command(&self, pod: &PlayedPod, agent: Option<SocketAddr>) -> Option<Command> {
@@ -205,6 +215,13 @@ impl Fleet {
     fn remove(&self, uid: &str) -> Option<Arc<Member>> {
         self.members.lock().unwrap_or_else(PoisonError::into_inner).remove(uid)
     }
+}
+
+/// The agent's command with the address of its worker API.
+fn with_listener(command: &Command, api: SocketAddr) -> Command {
+    let mut listening = Command::new(command.get_program());
+    listening.args(command.get_args()).arg("--listen").arg(api.to_string());
+    listening
 }
 
 impl Member {
