@@ -38,7 +38,7 @@ impl Backoff {
     }
 }
 
-/// Waits until this moment, or for ever if it is none.
+/// Waits until this moment; without one, for ever.
 pub(crate) async fn until(at: Option<Instant>) {
     match at {
         None => std::future::pending().await,

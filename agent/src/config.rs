@@ -50,6 +50,8 @@ pub struct DrainOptions {
     pub agent: Url,
     /// Whether to wait for the end of the drain.
     pub wait: bool,
+    /// Whether to keep the drain in force for as long as this process lives.
+    pub hold: bool,
     /// How long to retry and to wait.
     pub timeout: Option<Duration>,
     /// The command to run afterwards; empty for none.
@@ -58,8 +60,8 @@ pub struct DrainOptions {
 
 impl From<DrainArgs> for DrainOptions {
     fn from(args: DrainArgs) -> Self {
-        let DrainArgs { addr, wait, timeout, then: _, command } = args;
-        Self { agent: addr, wait, timeout, command }
+        let DrainArgs { addr, wait, hold, timeout, then: _, command } = args;
+        Self { agent: addr, wait, hold, timeout, command }
     }
 }
 

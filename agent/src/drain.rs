@@ -5,7 +5,7 @@
 mod call;
 
 use std::os::unix::process::CommandExt;
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -23,6 +23,11 @@ const RETRY_PAUSE: Duration = Duration::from_millis(200);
 /// must reach the agent before the first one that asks for progress: each of them begins the drain,
 /// and an agent without jobs ends so soon that it may not answer the second one.
 const FIRST_PROGRESS: Duration = Duration::from_secs(1);
+/// How long `--hold` tries to reach an agent that it has not reached yet. An agent that is not a
+/// sidecar ends with its drain.
+const HOLD_FIRST_LIMIT: Duration = Duration::from_secs(5);
+/// How long it tries to reach one again: a sidecar may be restarted with increasing pauses.
+const HOLD_LIMIT: Duration = Duration::from_secs(600);
 /// The time between two lines about the drain's progress.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -48,6 +53,9 @@ pub fn main(options: &DrainOptions) -> ExitCode {
 }
 
 async fn run(options: &DrainOptions) -> anyhow::Result<()> {
+    if options.hold {
+        return hold(options).await;
+    }
     match (options.wait, options.timeout) {
         (false, None) => begin(options).await,
         (false, Some(limit)) => {
@@ -67,8 +75,61 @@ async fn begin(options: &DrainOptions) -> anyhow::Result<()> {
     let answer = timeout(ANSWER_TIMEOUT, call::drain(&options.agent, Request::Begin)).await;
     let jobs = answer
         .with_context(|| format!("no answer within {}", duration::format_short(ANSWER_TIMEOUT)))?;
-    println!("the drain has begun: {}", jobs_left(jobs?));
+    let jobs = jobs?;
+    println!("the drain has begun: {}", jobs_left(jobs));
+    Holder::default().start(options);
     Ok(())
+}
+
+/// Keeps the drain in force until it is over or this process ends.
+async fn hold(options: &DrainOptions) -> anyhow::Result<()> {
+    let (mut since, mut limit) = (Instant::now(), HOLD_FIRST_LIMIT);
+    loop {
+        let asked_at = Instant::now();
+        match call::drain(&options.agent, Request::Hold).await {
+            Ok(_) => return Ok(()),
+            Err(DrainError::Refused(why)) => bail!(why),
+            Err(DrainError::Unavailable(why)) => {
+                // The agent had accepted the request, and has ended since.
+                if asked_at.elapsed() > RETRY_PAUSE {
+                    (since, limit) = (Instant::now(), HOLD_LIMIT);
+                }
+                if since.elapsed() >= limit {
+                    let limit = duration::format_short(limit);
+                    bail!("the agent did not answer within {limit} ({why})");
+                }
+                sleep(RETRY_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Starts the process that keeps the drain in force. It outlives this one, and ends with the
+/// container: then the agent knows that the next container is not to be drained. A kubelet that
+/// restarts a container after a failed liveness probe runs the preStop hook, too.
+#[derive(Debug, Default)]
+struct Holder {
+    is_started: bool,
+}
+
+impl Holder {
+    fn start(&mut self, options: &DrainOptions) {
+        if std::mem::replace(&mut self.is_started, true) {
+            return;
+        }
+        let address = options.agent.to_string();
+        // The file of this program may have been replaced.
+        let mut holder = Command::new("/proc/self/exe");
+        holder.arg0("leasehold-agent").args(["drain", "--hold", "--addr", &address]);
+        // A runtime waits until the output of a hook is closed.
+        holder.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        if let Err(error) = holder.process_group(0).spawn() {
+            eprintln!(
+                "cannot start the process that ends the drain with this container ({error}): the \
+                 worker stays drained after a restart of its container"
+            );
+        }
+    }
 }
 
 async fn begin_with_retries(options: &DrainOptions) -> anyhow::Result<()> {
@@ -77,6 +138,7 @@ async fn begin_with_retries(options: &DrainOptions) -> anyhow::Result<()> {
         match timeout(ANSWER_TIMEOUT, call::drain(&options.agent, Request::Begin)).await {
             Ok(Ok(jobs)) => {
                 println!("the drain has begun: {}", jobs_left(jobs));
+                Holder::default().start(options);
                 return Ok(());
             }
             Ok(Err(DrainError::Refused(why))) => bail!(why),
@@ -88,7 +150,7 @@ async fn begin_with_retries(options: &DrainOptions) -> anyhow::Result<()> {
 
 /// Begins the drain and waits for its end, or its deadline.
 async fn wait(options: &DrainOptions) -> anyhow::Result<()> {
-    let mut outage = OutageLog::default();
+    let (mut outage, mut holder) = (OutageLog::default(), Holder::default());
     let mut progress = interval(PROGRESS_INTERVAL);
     progress.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -104,6 +166,7 @@ async fn wait(options: &DrainOptions) -> anyhow::Result<()> {
                     let request = call::drain(&options.agent, Request::Begin);
                     if let Ok(Ok(jobs)) = timeout(ANSWER_TIMEOUT, request).await {
                         outage.is_back();
+                        holder.start(options);
                         println!("draining: {}", jobs_left(jobs));
                     }
                 }
@@ -111,10 +174,12 @@ async fn wait(options: &DrainOptions) -> anyhow::Result<()> {
         };
         match answer {
             Ok(0) => {
+                holder.start(options);
                 println!("drained: no job is left");
                 return Ok(());
             }
             Ok(jobs) => {
+                holder.start(options);
                 let jobs = jobs_left(jobs);
                 eprintln!(
                     "the drain's deadline has passed: {jobs}, and the agent does not kill them"

@@ -294,6 +294,12 @@ impl Driver {
                 let _ = reply.send(self.holder.release_stream(&stream, token, now));
             }
             DriverRequest::Drain { ended } => self.begin_drain(ended, now),
+            DriverRequest::ContainerEnded => {
+                // A failure is in the log already, and the drain continues.
+                if self.holder.container_ended(now).is_ok() {
+                    self.job_queue.recheck();
+                }
+            }
             DriverRequest::Stop => self.stopping = true,
         }
     }

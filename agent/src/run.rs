@@ -102,7 +102,7 @@ async fn run(config: Config) -> anyhow::Result<u8> {
     let (driver, handle) =
         Driver::new(&config, memory, journal, identity, Arc::new(Metrics::default()));
     let driver = tokio::spawn(driver.run());
-    let api = WorkerApi::new(handle.clone(), who.clone());
+    let api = WorkerApi::new(handle.clone(), who.clone(), config.sidecar);
     let server = listeners.serve(&api, config.listen_anywhere);
     tracing::info!(%address, worker = %who, "the worker API listens");
 

@@ -5,11 +5,13 @@ mod operator;
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use leasehold_server::tls::TlsFiles;
+#[cfg(feature = "kubernetes")]
+use leasehold_driver::trust::authority_beside;
+use leasehold_server::tls::{ClientCaFile, TlsFiles};
 use leasehold_types::limits::WORKERS_MAX;
 use leasehold_types::{TimeBounds, duration, is_host_and_port};
 
@@ -146,7 +148,10 @@ pub struct ReplicaArgs {
     /// Private key (PEM) of --tls-cert.
     #[arg(long, value_name = "FILE", env = "LEASEHOLD_TLS_KEY", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
-    /// Authorities (PEM) that must have signed the client certificates: mutual TLS.
+    /// Authorities (PEM) that must have signed the client certificates: mutual TLS. Without
+    /// Kubernetes the URI in a certificate says what its owner may do:
+    /// leasehold://worker/CLUSTER/WORKER, leasehold://admin, leasehold://viewer or
+    /// leasehold://autoscaler.
     #[arg(long, value_name = "FILE", env = "LEASEHOLD_TLS_CLIENT_CA", requires = "tls_cert")]
     pub tls_client_ca: Option<PathBuf>,
     /// The most agents that may be connected; more are refused.
@@ -211,6 +216,18 @@ pub enum PlatformSettings {
     Kubernetes(Box<KubernetesSettings>),
 }
 
+impl PlatformSettings {
+    /// The authority of clients' certificates without --tls-client-ca. On Kubernetes that is the
+    /// one that has signed the replicas' certificates, so that replicas can prove who they are.
+    fn client_ca_beside(&self, cert: &Path) -> ClientCaFile {
+        match self {
+            Self::Files { .. } => ClientCaFile::None,
+            #[cfg(feature = "kubernetes")]
+            Self::Kubernetes(_) => ClientCaFile::Optional(authority_beside(cert)),
+        }
+    }
+}
+
 /// Invalid flags: one sentence that names them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UsageError(String);
@@ -258,7 +275,12 @@ impl ReplicaArgs {
             return refuse("--identity must be a word without spaces, of at most 512 bytes");
         }
         let tls = match (self.tls_cert, self.tls_key) {
-            (Some(cert), Some(key)) => Some(TlsFiles { cert, key, client_ca: self.tls_client_ca }),
+            (Some(cert), Some(key)) => {
+                let clients = self
+                    .tls_client_ca
+                    .map_or_else(|| platform.client_ca_beside(&cert), ClientCaFile::Required);
+                Some(TlsFiles { cert, key, clients })
+            }
             (None, None) if self.tls_client_ca.is_none() => None,
             _ => {
                 return refuse(

@@ -34,12 +34,14 @@ pub(crate) async fn start(
     address: String,
     certificates: Option<Certificates>,
 ) -> anyhow::Result<KubernetesParts> {
-    let KubernetesSettings { namespace, watched, service, audience, injection } = kubernetes;
+    let KubernetesSettings { namespace, watched, namespace_share, service, audience, injection } =
+        kubernetes;
     let socket = bind("--webhook-listen", injection.listen)?;
     tracing::info!(webhook = %socket.local_addr()?, "listening");
     let started = platform::start(platform::Settings {
         namespace,
         watched,
+        namespace_share,
         service,
         audience,
         identity: settings.identity,
@@ -47,17 +49,26 @@ pub(crate) async fn start(
         takeover_after: settings.takeover_after,
         leadership: settings.leadership,
         bounds: settings.bounds,
-        certificate: settings.tls.map(|files| files.cert),
+        certificate: settings.tls.map(|files| (files.cert, files.key)),
         injection,
     });
-    let Started { platform, certificates: made, trust, injector, validator, observed } =
-        started.await?;
+    let Started {
+        platform,
+        certificates: made,
+        bundle,
+        trust,
+        injector,
+        validator,
+        evictions,
+        observed,
+    } = started.await?;
     tokio::spawn(leasehold_operator::run(observed));
-    let certificates = certificates.or_else(|| made.map(tls::from_platform));
+    let certificates = certificates
+        .or_else(|| made.zip(bundle).map(|(made, bundle)| tls::from_platform(made, bundle)));
     let webhook = certificates.clone().map(|certificates| Https {
         socket,
         certificates,
-        router: Box::new(|metrics| webhook::router(injector, validator, metrics)),
+        router: Box::new(|metrics| webhook::router(injector, validator, evictions, metrics)),
     });
     Ok(KubernetesParts { platform, certificates, trust, webhook })
 }

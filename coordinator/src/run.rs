@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use leasehold_coordinator_core::desired::Desired;
+use leasehold_driver::access::Access;
 use leasehold_driver::driver::{self, Driver};
 use leasehold_driver::metrics::Metrics;
 use leasehold_driver::platform::Platform;
@@ -19,7 +20,7 @@ use leasehold_server::admin::Admin;
 use leasehold_server::grpc::{self, GrpcPort, PeerTransport};
 use leasehold_server::http::{self, HttpState};
 use leasehold_server::https::{self, Https};
-use leasehold_server::tls::{Certificates, TlsFiles};
+use leasehold_server::tls::{Certificates, ClientCaFile, TlsFiles};
 use opentelemetry_otlp::MetricExporter;
 use opentelemetry_sdk::Resource;
 use tokio::signal::unix::{SignalKind, signal};
@@ -100,7 +101,8 @@ async fn run_settings(settings: Settings) -> anyhow::Result<()> {
     };
     let platform = match settings.platform.clone() {
         PlatformSettings::Files { manifests, state_dir } => {
-            file::start(file::Settings {
+            let access = access_on_files(settings.tls.as_ref());
+            let platform = file::start(file::Settings {
                 manifests,
                 state_dir,
                 identity: settings.identity,
@@ -108,8 +110,8 @@ async fn run_settings(settings: Settings) -> anyhow::Result<()> {
                 takeover_after: settings.takeover_after,
                 leadership: settings.leadership,
                 bounds: settings.bounds,
-            })
-            .await?
+            });
+            Platform { access, ..platform.await? }
         }
         #[cfg(feature = "kubernetes")]
         PlatformSettings::Kubernetes(kubernetes) => {
@@ -129,6 +131,24 @@ async fn run_settings(settings: Settings) -> anyhow::Result<()> {
     // Flushing blocks this thread for a moment; exporters send on the others.
     tokio::task::block_in_place(|| telemetry.shutdown());
     outcome
+}
+
+/// Who may do what without Kubernetes; the log says what clients have to prove.
+fn access_on_files(tls: Option<&TlsFiles>) -> Access {
+    match tls.map(|files| &files.clients) {
+        Some(ClientCaFile::Required(_)) => {
+            tracing::info!("the URI in a client's certificate decides what the client may do");
+            Access::Certificates
+        }
+        Some(ClientCaFile::None | ClientCaFile::Optional(_)) | None => {
+            tracing::warn!(
+                "clients prove nothing: every client of the gRPC port can act as any worker and \
+                 give orders; set --tls-client-ca to bind clients to the names in their \
+                 certificates"
+            );
+            Access::Open
+        }
+    }
 }
 
 /// Serves over a platform until `stop`, then releases leadership and ends every session.
@@ -175,16 +195,18 @@ pub async fn serve(
     let (stop_ports, ports_stop) = watch::channel(false);
     let mut driver = driver.start(driver_stops)?;
     let mut grpc = tokio::spawn(grpc::serve(port, stopped(ports_stop.clone())));
-    let mut http = tokio::spawn(http::serve(sockets.http, state, stopped(ports_stop.clone())));
+    let stop_http = stopped(ports_stop.clone());
+    let mut http = tokio::spawn(async move {
+        http::serve(sockets.http, state, stop_http).await;
+        Ok(())
+    });
     let counted = Arc::clone(&metrics);
     let mut webhook = tokio::spawn(async move {
         match options.webhook {
             Some(webhook) => https::serve(webhook, counted, stopped(ports_stop)).await,
-            None => {
-                stopped(ports_stop).await;
-                Ok(())
-            }
+            None => stopped(ports_stop).await,
         }
+        Ok(())
     });
     let outcome = tokio::select! {
         () = stop => {

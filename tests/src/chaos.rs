@@ -5,11 +5,11 @@
 mod disks;
 mod fleet;
 pub mod judge;
+mod manifests;
 mod network;
+mod orders;
 pub mod plan;
 mod run;
-mod steering;
-mod wanted;
 
 use std::path::Path;
 use std::process::{Command, Stdio};

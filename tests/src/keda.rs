@@ -11,7 +11,7 @@ use leasehold_proto::externalscaler::external_scaler_client::ExternalScalerClien
 use leasehold_proto::externalscaler::{GetMetricsRequest, ScaledObjectRef};
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
-use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 use tonic::{Code, Response, Status, Streaming};
 
 use crate::process::soon;
@@ -35,9 +35,20 @@ pub struct Right {
     pub needed: f64,
 }
 
+/// What a TriggerAuthentication of KEDA has.
+#[derive(Clone, Copy, Debug)]
+pub struct Authentication<'a> {
+    /// The authority to trust, as PEM (`caCert`).
+    pub authority: &'a str,
+    /// The name in the replica's certificate.
+    pub server_name: &'a str,
+    /// The client's certificate and key, as PEM (`tlsClientCert`, `tlsClientKey`).
+    pub client: Option<&'a (String, String)>,
+}
+
 /// The answers so far.
 #[derive(Clone, Debug, Default)]
-pub struct Heard {
+pub struct ScalerAnswers {
     /// Right answers, by call.
     pub right: BTreeMap<&'static str, usize>,
     /// Errors that say that the replica cannot know, or that show that it does not answer.
@@ -52,7 +63,7 @@ pub struct Heard {
 #[derive(Debug)]
 pub struct Keda {
     name: &'static str,
-    heard: Arc<Mutex<Heard>>,
+    answers: Arc<Mutex<ScalerAnswers>>,
     tasks: Vec<AbortHandle>,
 }
 
@@ -63,8 +74,8 @@ impl Drop for Keda {
 }
 
 impl Keda {
-    /// Asks the replica at `address` for a class, as a ScaledObject of this namespace. `authority`
-    /// is whom to trust, and the name in the replica's certificate; plain text without it.
+    /// Asks the replica at `address` for a class, as a ScaledObject of this namespace; in plain
+    /// text without `authentication`.
     ///
     /// # Panics
     /// If the address or the certificate is invalid.
@@ -72,26 +83,20 @@ impl Keda {
     pub fn start(
         name: &'static str,
         address: &str,
-        authority: Option<(&str, &str)>,
+        authentication: Option<Authentication<'_>>,
         object: &ScaledObjectRef,
         right: Right,
     ) -> Self {
-        let scheme = if authority.is_some() { "https" } else { "http" };
-        let mut endpoint =
-            Endpoint::from_shared(format!("{scheme}://{address}")).expect("an address");
-        if let Some((pem, name)) = authority {
-            let tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(pem));
-            endpoint = endpoint.tls_config(tls.domain_name(name)).expect("a certificate");
-        }
-        let client = ExternalScalerClient::new(endpoint.connect_lazy());
-        let heard = Arc::new(Mutex::new(Heard::default()));
-        let asker = Asker { client, object: object.clone(), right, heard: Arc::clone(&heard) };
+        let client = ExternalScalerClient::new(channel(address, authentication));
+        let answers = Arc::new(Mutex::new(ScalerAnswers::default()));
+        let asker =
+            ScalerPoller { client, object: object.clone(), right, answers: Arc::clone(&answers) };
         let tasks = vec![
             tokio::spawn(asker.clone().calls()).abort_handle(),
             tokio::spawn(asker.clone().activity()).abort_handle(),
             tokio::spawn(asker.specs()).abort_handle(),
         ];
-        Self { name, heard, tasks }
+        Self { name, answers, tasks }
     }
 
     /// The answers so far.
@@ -99,21 +104,22 @@ impl Keda {
     /// # Panics
     /// If any answer was wrong.
     #[must_use]
-    pub fn heard(&self) -> Heard {
-        let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        assert!(heard.wrong.is_empty(), "{}: {:#?}", self.name, heard.wrong);
-        heard
+    pub fn answers(&self) -> ScalerAnswers {
+        let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        assert!(answers.wrong.is_empty(), "{}: {:#?}", self.name, answers.wrong);
+        answers
     }
 
     /// Waits until every call and both streams were answered, each after this was asked.
     pub async fn until_right(&self) {
-        let before = self.heard();
+        let before = self.answers();
         // A call that was under way may have been answered before; the next one was not. A stream
         // that is open says nothing more while nothing changes.
         soon(&format!("right answers of the {}", self.name), || {
-            let now = self.heard();
-            let count =
-                |heard: &Heard, call: &str| heard.right.get(call).copied().unwrap_or_default();
+            let now = self.answers();
+            let count = |answers: &ScalerAnswers, call: &str| {
+                answers.right.get(call).copied().unwrap_or_default()
+            };
             let has = |call: &&str| count(&now, call) >= count(&before, call) + 2;
             let streams = ["StreamIsActive", "StreamMetricSpec"];
             let told = |call: &&str| count(&now, call) > 0;
@@ -124,9 +130,9 @@ impl Keda {
 
     /// Waits until it refuses with a reason that has this in it.
     pub async fn until_refused(&self, why: &str) {
-        let before = self.heard().refused;
+        let before = self.answers().refused;
         soon(&format!("the {} to say {why:?}", self.name), || {
-            let now = self.heard();
+            let now = self.answers();
             (now.refused > before + 1 && now.newest_refusal.contains(why)).then_some(())
         })
         .await;
@@ -134,24 +140,44 @@ impl Keda {
 
     /// Waits for this many more refusals.
     pub async fn until_refusals(&self, more: usize) {
-        let before = self.heard().refused;
+        let before = self.answers().refused;
         soon(&format!("{more} refusals of the {}", self.name), || {
-            (self.heard().refused >= before + more).then_some(())
+            (self.answers().refused >= before + more).then_some(())
         })
         .await;
     }
 }
 
+/// A connection to the replica at `address`, which is made when it is needed.
+///
+/// # Panics
+/// If the address or a certificate is invalid.
+#[must_use]
+pub fn channel(address: &str, authentication: Option<Authentication<'_>>) -> Channel {
+    let scheme = if authentication.is_some() { "https" } else { "http" };
+    let mut endpoint = Endpoint::from_shared(format!("{scheme}://{address}")).expect("an address");
+    if let Some(Authentication { authority, server_name, client }) = authentication {
+        let mut tls = ClientTlsConfig::new()
+            .ca_certificate(Certificate::from_pem(authority))
+            .domain_name(server_name);
+        if let Some((certificate, key)) = client {
+            tls = tls.identity(Identity::from_pem(certificate, key));
+        }
+        endpoint = endpoint.tls_config(tls).expect("a certificate");
+    }
+    endpoint.connect_lazy()
+}
+
 /// One of the tasks that ask.
 #[derive(Clone)]
-struct Asker {
+struct ScalerPoller {
     client: ExternalScalerClient<Channel>,
     object: ScaledObjectRef,
     right: Right,
-    heard: Arc<Mutex<Heard>>,
+    answers: Arc<Mutex<ScalerAnswers>>,
 }
 
-impl Asker {
+impl ScalerPoller {
     async fn calls(mut self) {
         loop {
             for call in CALLS {
@@ -245,19 +271,19 @@ impl Asker {
     }
 
     fn note(&self, call: &'static str, answer: Result<(String, String), Status>) {
-        let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         match answer {
             Ok((answer, right)) if answer == right => {
-                *heard.right.entry(call).or_default() += 1;
+                *answers.right.entry(call).or_default() += 1;
             }
-            Ok((answer, right)) => heard.wrong.push(format!("{call}: {answer} is not {right}")),
+            Ok((answer, right)) => answers.wrong.push(format!("{call}: {answer} is not {right}")),
             Err(status) => match status.code() {
                 // Transports report broken connections with several codes.
                 Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled | Code::Unknown => {
-                    heard.refused += 1;
-                    heard.newest_refusal = status.message().to_owned();
+                    answers.refused += 1;
+                    answers.newest_refusal = status.message().to_owned();
                 }
-                _ => heard.wrong.push(format!("{call}: {status:?}")),
+                _ => answers.wrong.push(format!("{call}: {status:?}")),
             },
         }
     }

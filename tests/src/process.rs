@@ -4,11 +4,13 @@
 use std::fmt::Display;
 use std::fs::File;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+
+use leasehold_demo::ports::free_ports;
 
 use crate::toolbox;
 
@@ -30,8 +32,16 @@ pub fn is_given_up() -> bool {
     GIVEN_UP.load(Ordering::Relaxed)
 }
 
-/// The interval between two polls.
+/// The shortest interval between two polls.
 const LOOK: Duration = Duration::from_millis(20);
+/// The longest.
+const LOOK_MAX: Duration = Duration::from_secs(1);
+
+/// The time until the next poll, after one that has taken so long: a poll that starts a program,
+/// such as kubectl, leaves two thirds of the time to what it waits for.
+fn pause(took: Duration) -> Duration {
+    (2 * took).clamp(LOOK, LOOK_MAX)
+}
 
 /// A child process with its log.
 #[derive(Debug)]
@@ -256,8 +266,8 @@ pub fn get(address: SocketAddr, path: &str) -> Option<(u16, String)> {
 /// If the system has none left.
 #[must_use]
 pub fn free_address() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("its address")
+    let ports = free_ports(1).expect("a free port");
+    SocketAddr::from(([127, 0, 0, 1], ports[0]))
 }
 
 /// Polls `ask` until it returns a value.
@@ -275,11 +285,12 @@ pub fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
 pub fn until_ok<T, E: Display>(what: &str, mut ask: impl FnMut() -> Result<T, E>) -> T {
     let begun = Instant::now();
     loop {
+        let asked = Instant::now();
         match ask() {
             Ok(answer) => return answer,
             Err(why) => assert!(begun.elapsed() < HANG, "timed out waiting for {what}: {why}"),
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(pause(asked.elapsed()));
     }
 }
 
@@ -290,10 +301,11 @@ pub fn until_ok<T, E: Display>(what: &str, mut ask: impl FnMut() -> Result<T, E>
 pub async fn soon<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let begun = Instant::now();
     loop {
+        let asked = Instant::now();
         if let Some(answer) = ask() {
             return answer;
         }
         assert!(begun.elapsed() < HANG, "timed out waiting for {what}");
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(pause(asked.elapsed())).await;
     }
 }

@@ -126,10 +126,12 @@ fn prelude(folder: &Path) -> String {
     format!(
         "set -euo pipefail
 ip link set lo up
-mkdir -p {folder}/clone/target/release {folder}/clone/.cache/bin
+mkdir -p {folder}/clone/target/release {folder}/clone/.cache/bin {folder}/checkout
+# The checkout may itself be below /tmp.
+mount --bind {root} {folder}/checkout
 mount --bind {programs} {folder}/clone/target/release
 mount --bind {root}/.cache/bin {folder}/clone/.cache/bin
-make() {{ command make -C {root} --dry-run \"$@\" > /dev/null; }}
+make() {{ command make -C /tmp/checkout --dry-run \"$@\" > /dev/null; }}
 cargo() {{ :; }}
 mount --rbind {folder} /tmp
 echo fail > /tmp/.curlrc

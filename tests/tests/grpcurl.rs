@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tests::process::{Coordinator, HANG, eventually};
+use tests::process::{Coordinator, HANG, eventually, get};
 use tests::toolbox::{self, Tool};
 
 const MANIFESTS: &str = "\
@@ -234,7 +234,10 @@ fn invalid_admin_calls_are_refused_with_a_reason() {
     let worker = json!({"cluster": "builds", "worker": "worker-0"});
     eventually("the worker", || grpcurl.try_call(&format!("{ADMIN}/GetWorker"), &worker).ok());
 
-    let lives = grpcurl.refused("DeclareWorkerGone", &worker);
+    let unsure = grpcurl.refused("DeclareWorkerGone", &worker);
+    assert!(unsure.contains("InvalidArgument") && unsure.contains("incarnation"), "{unsure}");
+    let declared = json!({"cluster": "builds", "worker": "worker-0", "incarnation": "1"});
+    let lives = grpcurl.refused("DeclareWorkerGone", &declared);
     assert!(lives.contains("FailedPrecondition"), "{lives}");
     let unknown = json!({"cluster": "builds", "worker": "worker-9"});
     assert!(grpcurl.refused("GetWorker", &unknown).contains("NotFound"));
@@ -276,8 +279,15 @@ fn a_watch_shows_the_changes_of_a_drain() {
     assert!(joined.contains("CHANGE_KIND_"), "{joined}");
     let worker = json!({"cluster": "builds", "worker": "worker-0"});
     eventually("the drain", || grpcurl.try_call(&format!("{ADMIN}/DrainWorker"), &worker).ok());
-    let begun = changes.iter().find(|line| line.contains("CHANGE_KIND_DRAIN_STARTED"));
-    assert!(begun.is_some(), "the watch ended before the drain began");
+    for kind in ["CHANGE_KIND_ORDERED", "CHANGE_KIND_DRAIN_STARTED"] {
+        let seen = changes.iter().any(|line| line.contains(kind));
+        assert!(seen, "the watch ended before {kind}");
+    }
+    let (_, metrics) = get(coordinator.http, "/metrics").expect("metrics");
+    let counted = "leasehold_orders_total{by=\"person\",order=\"drain\"} ";
+    assert!(metrics.lines().any(|line| line.starts_with(counted)), "{metrics}");
+    let log = coordinator.process.log();
+    assert!(log.contains("drain ordered") && log.contains("by=a client at 127.0.0.1"), "{log}");
     watch.kill().expect("grpcurl is killed");
     watch.wait().expect("grpcurl ends");
 }

@@ -13,8 +13,12 @@ mod classes;
 mod crds;
 #[path = "kubernetes/deploy.rs"]
 mod deploy;
+#[path = "kubernetes/desired_state.rs"]
+mod desired_state;
 #[path = "kubernetes/election.rs"]
 mod election;
+#[path = "kubernetes/evictions.rs"]
+mod evictions;
 #[path = "kubernetes/harness.rs"]
 mod harness;
 #[path = "kubernetes/injection.rs"]
@@ -29,6 +33,8 @@ mod life;
 mod lossy_proxy;
 #[path = "kubernetes/operator.rs"]
 mod operator;
+#[path = "kubernetes/others.rs"]
+mod others;
 #[path = "kubernetes/outage.rs"]
 mod outage;
 #[path = "kubernetes/pipelines.rs"]
@@ -45,9 +51,13 @@ mod scaler;
 mod status;
 #[path = "kubernetes/swarm.rs"]
 mod swarm;
+#[path = "kubernetes/tenants.rs"]
+mod tenants;
+#[path = "kubernetes/token_flood.rs"]
+mod token_flood;
 #[path = "kubernetes/upgrade.rs"]
 mod upgrade;
 #[path = "kubernetes/validation.rs"]
 mod validation;
-#[path = "kubernetes/wanted.rs"]
-mod wanted;
+#[path = "kubernetes/watch_rights.rs"]
+mod watch_rights;

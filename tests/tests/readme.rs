@@ -80,8 +80,14 @@ fn the_documented_tls_commands_create_working_certificates() {
     for stranger in ["-cacert ca.pem", "-plaintext"] {
         reader.unseen(&format!("if grpcurl {stranger} localhost:7400 list; then exit 1; fi"));
     }
+    // A worker is no administrator.
+    reader.unseen(
+        r#"if grpcurl -cacert ca.pem -cert worker-0.pem -key worker-0.key \
+            -d '{"cluster":"builds"}' \
+            localhost:7400 leasehold.admin.v1.AdminService/ListWorkers; then exit 1; fi"#,
+    );
     let (_, shown) = reader.run();
-    assert!(shown.contains("leasehold.admin.v1.AdminService"), "{shown}");
+    assert!(shown.contains(r#""name": "worker-0""#), "{shown}");
     assert!(shown.contains("welcomed"), "{shown}");
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustix::process::Signal;
-use tests::keda::{Keda, Right, object};
+use tests::keda::{Authentication, Keda, Right, object};
 use tests::process::{Replica, free_address, get, soon};
 
 /// Three pipelines of 10 on a class of 15: 30 documents per second at 10.5 a worker, on three
@@ -37,16 +37,16 @@ const RIGHT: Right = Right { request: 30.0, target: 10.5, needed: 3.0 };
 const UNCONFIRMED: &str = "has not been confirmed";
 
 /// Two replicas on one folder, each asked by a KEDA of its own.
-struct Stage {
+struct ScalerFixture {
     folder: tempfile::TempDir,
     /// The authority's certificate, where they serve TLS.
     authority: Option<String>,
-    first: Asked,
-    second: Asked,
+    first: PolledReplica,
+    second: PolledReplica,
 }
 
 /// A replica and who asks it.
-struct Asked {
+struct PolledReplica {
     name: &'static str,
     replica: Replica,
     keda: Keda,
@@ -89,30 +89,32 @@ async fn shows(replica: &Replica, line: &str) {
     .await;
 }
 
-impl Asked {
+impl PolledReplica {
     fn start(name: &'static str, folder: &Path, authority: Option<&str>) -> Self {
         let ports = [free_address(), free_address()];
         let replica = start(folder, name, ports, authority.is_some());
-        let trusts = authority.map(|pem| (pem, "localhost"));
+        let server_name = "localhost";
+        let trusts =
+            authority.map(|authority| Authentication { authority, server_name, client: None });
         let object = object("docs", "green");
         let keda = Keda::start(name, &ports[0].to_string(), trusts, &object, RIGHT);
         Self { name, replica, keda }
     }
 }
 
-impl Stage {
+impl ScalerFixture {
     /// The first one leads.
     async fn set(is_secured: bool) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         std::fs::create_dir(folder.path().join("manifests")).expect("a folder");
         std::fs::write(folder.path().join("manifests/all.yaml"), MANIFESTS).expect("a manifest");
         let authority = is_secured.then(|| certify(folder.path()));
-        let first = Asked::start("first", folder.path(), authority.as_deref());
+        let first = PolledReplica::start("first", folder.path(), authority.as_deref());
         shows(&first.replica, "leasehold_leader 1").await;
-        let second = Asked::start("second", folder.path(), authority.as_deref());
-        let stage = Self { folder, authority, first, second };
-        stage.both_answer().await;
-        stage
+        let second = PolledReplica::start("second", folder.path(), authority.as_deref());
+        let fixture = Self { folder, authority, first, second };
+        fixture.both_answer().await;
+        fixture
     }
 
     async fn both_answer(&self) {
@@ -121,7 +123,7 @@ impl Stage {
     }
 
     /// Starts a replica again at its addresses.
-    fn restart(&mut self, which: fn(&mut Self) -> &mut Asked) {
+    fn restart(&mut self, which: fn(&mut Self) -> &mut PolledReplica) {
         let (folder, secured) = (self.folder.path().to_owned(), self.authority.is_some());
         let asked = which(self);
         let ports = [asked.replica.grpc, asked.replica.http];
@@ -137,40 +139,40 @@ impl Stage {
     /// Nothing that either of them has ever answered was wrong, and each call was answered.
     fn judge(&self) {
         for asked in [&self.first, &self.second] {
-            let heard = asked.keda.heard();
-            assert_eq!(heard.right.len(), 6, "{}: {heard:?}", asked.name);
-            assert!(heard.refused > 0, "{}: it was never in doubt: {heard:?}", asked.name);
+            let answers = asked.keda.answers();
+            assert_eq!(answers.right.len(), 6, "{}: {answers:?}", asked.name);
+            assert!(answers.refused > 0, "{}: it was never in doubt: {answers:?}", asked.name);
         }
     }
 }
 
-fn first(stage: &mut Stage) -> &mut Asked {
-    &mut stage.first
+fn first(fixture: &mut ScalerFixture) -> &mut PolledReplica {
+    &mut fixture.first
 }
 
-fn second(stage: &mut Stage) -> &mut Asked {
-    &mut stage.second
+fn second(fixture: &mut ScalerFixture) -> &mut PolledReplica {
+    &mut fixture.second
 }
 
 /// The leader is killed and comes back; the next one hangs and wakes up; a standby hangs for so
 /// long that what it knew is old when it wakes up.
 async fn leaders_come_and_go(is_secured: bool) {
-    let mut stage = Stage::set(is_secured).await;
-    stage.first.replica.process.kill();
-    shows(&stage.second.replica, "leasehold_leader 1").await;
-    stage.second.keda.until_right().await;
-    stage.restart(first);
-    stage.both_answer().await;
+    let mut fixture = ScalerFixture::set(is_secured).await;
+    fixture.first.replica.process.kill();
+    shows(&fixture.second.replica, "leasehold_leader 1").await;
+    fixture.second.keda.until_right().await;
+    fixture.restart(first);
+    fixture.both_answer().await;
 
-    stage.second.replica.process.signal(Signal::STOP);
-    shows(&stage.first.replica, "leasehold_leader 1").await;
-    stage.first.keda.until_right().await;
+    fixture.second.replica.process.signal(Signal::STOP);
+    shows(&fixture.first.replica, "leasehold_leader 1").await;
+    fixture.first.keda.until_right().await;
     // Each call that is not answered takes two seconds: longer than a view stays fresh.
-    stage.second.keda.until_refusals(10).await;
-    stage.second.replica.process.signal(Signal::CONT);
-    stage.both_answer().await;
-    shows(&stage.second.replica, "leasehold_leader 0").await;
-    stage.judge();
+    fixture.second.keda.until_refusals(10).await;
+    fixture.second.replica.process.signal(Signal::CONT);
+    fixture.both_answer().await;
+    shows(&fixture.second.replica, "leasehold_leader 0").await;
+    fixture.judge();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -185,29 +187,29 @@ async fn during_a_failover_the_scaler_returns_errors_or_no_change_over_tls() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_scaler_returns_an_error_for_unreadable_manifests() {
-    let mut stage = Stage::set(false).await;
+    let mut fixture = ScalerFixture::set(false).await;
     let gauge = r#"workerclass_request{workerclass_name="green",workerclass_namespace=""} 30"#;
-    shows(&stage.first.replica, gauge).await;
-    shows(&stage.second.replica, gauge).await;
+    shows(&fixture.first.replica, gauge).await;
+    shows(&fixture.second.replica, gauge).await;
 
-    stage.move_manifests("manifests", "away");
-    for asked in [&stage.first, &stage.second] {
+    fixture.move_manifests("manifests", "away");
+    for asked in [&fixture.first, &fixture.second] {
         asked.keda.until_refused(UNCONFIRMED).await;
         let (_, metrics) = get(asked.replica.http, "/metrics").expect("metrics");
         assert!(!metrics.contains("workerclass_request{"), "{}: {metrics}", asked.name);
     }
     // One that starts now knows only what was good last.
-    stage.second.replica.process.kill();
-    stage.restart(second);
-    stage.second.keda.until_refused(UNCONFIRMED).await;
+    fixture.second.replica.process.kill();
+    fixture.restart(second);
+    fixture.second.keda.until_refused(UNCONFIRMED).await;
     // A replica that takes over meanwhile cannot read them either.
-    stage.first.replica.process.kill();
-    shows(&stage.second.replica, "leasehold_leader 1").await;
-    stage.second.keda.until_refused(UNCONFIRMED).await;
-    stage.restart(first);
-    stage.first.keda.until_refused(UNCONFIRMED).await;
+    fixture.first.replica.process.kill();
+    shows(&fixture.second.replica, "leasehold_leader 1").await;
+    fixture.second.keda.until_refused(UNCONFIRMED).await;
+    fixture.restart(first);
+    fixture.first.keda.until_refused(UNCONFIRMED).await;
 
-    stage.move_manifests("away", "manifests");
-    stage.both_answer().await;
-    stage.judge();
+    fixture.move_manifests("away", "manifests");
+    fixture.both_answer().await;
+    fixture.judge();
 }

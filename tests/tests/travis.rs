@@ -21,20 +21,20 @@ struct Pod {
 }
 
 /// A budget that holds from a moment on.
-struct Cap {
+struct BudgetChange {
     from: u64,
     jobs: u32,
 }
 
 /// The cluster, and the budgets that it has had.
-struct Stage {
+struct TravisFixture {
     coordinator: Coordinator,
-    caps: Vec<Cap>,
+    budgets: Vec<BudgetChange>,
 }
 
 impl Pod {
-    fn start(stage: &Stage, name: &str) -> Self {
-        let folder = stage.coordinator.folder();
+    fn start(fixture: &TravisFixture, name: &str) -> Self {
+        let folder = fixture.coordinator.folder();
         let journal = folder.join(format!("{name}.journal"));
         let mut command = Command::new("python3");
         command.arg(toolbox::root().join("agent/tests/travis_worker.py"));
@@ -46,7 +46,7 @@ impl Pod {
         let port = eventually("the worker's port", || lines(&journal).first()?["port"].as_u64());
         let url = format!("http://127.0.0.1:{port}");
         let more = ["--adapter", "travis", "--travis-url", &url, "--travis-interval", "200ms"];
-        let agent = stage.coordinator.agent("builds", name, &more);
+        let agent = fixture.coordinator.agent("builds", name, &more);
         Self { name: name.into(), agent, worker, journal }
     }
 
@@ -91,16 +91,16 @@ impl Pod {
     }
 }
 
-impl Stage {
+impl TravisFixture {
     fn start(jobs: u32) -> Self {
         let coordinator = Coordinator::start(&[("builds.yaml", &manifest(jobs))]);
-        Self { coordinator, caps: vec![Cap { from: 0, jobs }] }
+        Self { coordinator, budgets: vec![BudgetChange { from: 0, jobs }] }
     }
 
     fn set(&mut self, jobs: u32) {
-        let before = self.caps.last().map_or(0, |cap| cap.jobs);
+        let before = self.budgets.last().map_or(0, |cap| cap.jobs);
         if jobs > before {
-            self.caps.push(Cap { from: now(), jobs });
+            self.budgets.push(BudgetChange { from: now(), jobs });
         }
         let folder = self.coordinator.folder().join("manifests");
         let new = folder.join(".new");
@@ -112,7 +112,7 @@ impl Stage {
                 let known = self.metric("leasehold_jobs_max")? == jobs;
                 (known && self.metric("leasehold_slots_committed")? <= jobs).then_some(())
             });
-            self.caps.push(Cap { from: now(), jobs });
+            self.budgets.push(BudgetChange { from: now(), jobs });
         }
     }
 
@@ -124,7 +124,7 @@ impl Stage {
 
     /// Waits until all of the budget is in use.
     fn is_used(&self) {
-        let jobs = self.caps.last().map_or(0, |cap| cap.jobs);
+        let jobs = self.budgets.last().map_or(0, |cap| cap.jobs);
         eventually(&format!("all of {jobs} slots to be used"), || {
             (self.metric("leasehold_jobs_running")? == jobs).then_some(())
         });
@@ -141,7 +141,7 @@ impl Stage {
         for (at, change) in steps {
             running += change;
             peak = peak.max(running);
-            let cap = self.caps.iter().rev().find(|cap| cap.from <= at).expect("the first");
+            let cap = self.budgets.iter().rev().find(|cap| cap.from <= at).expect("the first");
             assert!(running <= i64::from(cap.jobs), "{running} jobs run, {} may", cap.jobs);
         }
         assert_eq!(running, 0, "jobs without an end");
@@ -151,27 +151,28 @@ impl Stage {
 
 #[test]
 fn ten_travis_workers_stay_within_the_budget_while_they_are_replaced() {
-    let mut stage = Stage::start(12);
-    let start = |stage: &Stage, number: usize| Pod::start(stage, &format!("w-{number}"));
-    let mut old: Vec<Pod> = (0..WORKERS).map(|number| start(&stage, number)).collect();
-    stage.is_used();
-    stage.set(20);
-    stage.is_used();
-    stage.set(7);
-    stage.is_used();
-    stage.set(12);
+    let mut fixture = TravisFixture::start(12);
+    let start =
+        |fixture: &TravisFixture, number: usize| Pod::start(fixture, &format!("w-{number}"));
+    let mut old: Vec<Pod> = (0..WORKERS).map(|number| start(&fixture, number)).collect();
+    fixture.is_used();
+    fixture.set(20);
+    fixture.is_used();
+    fixture.set(7);
+    fixture.is_used();
+    fixture.set(12);
 
     let journals = |pods: &[Pod]| pods.iter().map(|pod| pod.journal.clone()).collect::<Vec<_>>();
     let mut all = journals(&old);
     let (mut new, mut leaving) = (Vec::new(), Vec::<Pod>::new());
     for number in 0..WORKERS {
         // A new one comes while old ones drain, and the budget changes meanwhile.
-        new.push(start(&stage, WORKERS + number));
+        new.push(start(&fixture, WORKERS + number));
         let mut pod = old.remove(0);
         pod.drain();
         match number {
-            4 => stage.set(6),
-            6 => stage.set(15),
+            4 => fixture.set(6),
+            6 => fixture.set(15),
             _ => {}
         }
         pod.counts_right();
@@ -181,11 +182,11 @@ fn ten_travis_workers_stay_within_the_budget_while_they_are_replaced() {
         }
     }
     leaving.iter_mut().for_each(Pod::ends);
-    stage.is_used();
+    fixture.is_used();
     all.extend(journals(&new));
     new.iter().for_each(Pod::drain);
     new.iter_mut().for_each(Pod::ends);
-    let peak = stage.judge(&all);
+    let peak = fixture.judge(&all);
     assert_eq!(peak, 20, "the whole budget was used");
 }
 

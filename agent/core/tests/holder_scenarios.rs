@@ -122,6 +122,7 @@ impl Scenario {
                 let start = StartId::new(plain[0]).expect("a start id");
                 self.holder.start_worker(start, 0, now)
             }
+            "container-ended" => self.holder.container_ended(now).map_err(Into::into),
             "release" => self.holder.release_stream(&stream(plain[0]), token(plain[1]), now),
             _ => {
                 self.act(verb, &plain, &pairs, out);

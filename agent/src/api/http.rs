@@ -147,6 +147,10 @@ struct ReleaseQuery {
 struct DrainQuery {
     #[serde(default)]
     wait: bool,
+    #[serde(default)]
+    container: bool,
+    #[serde(default)]
+    hold: bool,
 }
 
 #[derive(Debug, Deserialize)]
@@ -240,7 +244,15 @@ async fn drain(
     State(api): State<WorkerApi>,
     query: Result<Query<DrainQuery>, QueryRejection>,
 ) -> Answered {
-    let jobs_left = api.drain(query?.wait).await?;
+    let Query(DrainQuery { wait, container, hold }) = query?;
+    if hold {
+        api.hold_drain().await?;
+        return Ok(json_response(StatusCode::OK, &json!({})));
+    }
+    let jobs_left = api.drain(wait).await?;
+    if container {
+        api.expect_hold();
+    }
     Ok(json_response(StatusCode::OK, &json!({"jobs_left": jobs_left})))
 }
 

@@ -117,6 +117,11 @@ pub(super) struct DrainArgs {
     /// agent cannot be reached, keep trying
     #[arg(long)]
     pub(super) wait: bool,
+    /// Keep a sidecar's drain in force for as long as this process lives, and exit when the drain
+    /// is over. Each `drain` starts such a process: it ends with its container, so that the next
+    /// container is not drained
+    #[arg(long, conflicts_with_all = ["wait", "timeout", "then"])]
+    pub(super) hold: bool,
     /// How long to retry and to wait; the drain itself continues
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     pub(super) timeout: Option<Duration>,

@@ -15,6 +15,8 @@ pub(super) enum Request {
     Begin,
     /// Drain, and answer when the drain has ended.
     Wait,
+    /// Drain for as long as this process lives, and answer when the drain is over.
+    Hold,
 }
 
 /// Why a drain request failed.
@@ -30,6 +32,7 @@ pub(super) enum DrainError {
 
 #[derive(Deserialize)]
 struct DrainAnswer {
+    #[serde(default)]
     jobs_left: u32,
 }
 
@@ -46,8 +49,9 @@ struct ErrorBody {
 /// Starts a drain, and returns how many jobs still run.
 pub(super) async fn drain(agent: &Url, request: Request) -> Result<u32, DrainError> {
     let path = match request {
-        Request::Begin => "/v1/drain",
-        Request::Wait => "/v1/drain?wait=true",
+        Request::Begin => "/v1/drain?container=true",
+        Request::Wait => "/v1/drain?wait=true&container=true",
+        Request::Hold => "/v1/drain?hold=true",
     };
     let call = Call {
         method: Method::POST,

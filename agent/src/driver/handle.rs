@@ -36,6 +36,8 @@ pub(crate) enum DriverRequest {
     Release { stream: StreamKey, token: Token, reply: Reply<()> },
     /// Drain, and reply when the drain has ended.
     Drain { ended: Option<oneshot::Sender<u32>> },
+    /// The container in which a drain was requested has ended.
+    ContainerEnded,
     /// Send the queued messages, and stop.
     Stop,
 }
@@ -143,6 +145,12 @@ impl DriverHandle {
     /// Whether the driver still runs.
     pub(crate) fn is_open(&self) -> bool {
         !self.commands.is_closed()
+    }
+
+    /// Reports that the container in which a drain was requested has ended. A driver that has
+    /// stopped no longer drains.
+    pub(crate) async fn container_ended(&self) {
+        let _ = self.commands.send(DriverRequest::ContainerEnded).await;
     }
 
     /// The agent's metrics.

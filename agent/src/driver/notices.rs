@@ -56,7 +56,7 @@ impl NoticeLogger {
             tracing::warn!(
                 coordinator = address,
                 "--token-file has no effect: this coordinator runs without Kubernetes and ignores \
-                 tokens; its --tls-client-ca decides who may connect"
+                 tokens; with its --tls-client-ca certificates say who agents are"
             );
         }
     }

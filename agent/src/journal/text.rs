@@ -25,7 +25,7 @@ pub(super) struct Header {
 
 /// The first line. Its length is fixed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Mark {
+struct JournalMark {
     journal: u32,
     /// The number of valid bytes, in hexadecimal digits.
     bytes: String,
@@ -73,7 +73,7 @@ impl End {
     pub(super) fn mark(self) -> Vec<u8> {
         let bytes = format!("{:016x}", self.len);
         let sum = format!("{:08x}", checksum(FORMAT, bytes.as_bytes()));
-        let mark = Mark { journal: FORMAT, bytes, sum };
+        let mark = JournalMark { journal: FORMAT, bytes, sum };
         let mut line = serde_json::to_vec(&mark).expect("it has only plain fields");
         line.push(b'\n');
         line
@@ -151,7 +151,8 @@ pub(super) fn parse(bytes: &[u8]) -> Parsed {
 /// The number of valid bytes, from the first line.
 fn counted_bytes(bytes: &[u8]) -> Result<usize, String> {
     let line = bytes.split_inclusive(|byte| *byte == b'\n').next().unwrap_or_default();
-    let mark: Mark = serde_json::from_slice(line).map_err(|error| format!("line 1: {error}"))?;
+    let mark: JournalMark =
+        serde_json::from_slice(line).map_err(|error| format!("line 1: {error}"))?;
     if mark.journal != FORMAT {
         return Err(format!("it has format {}, expected {FORMAT}", mark.journal));
     }

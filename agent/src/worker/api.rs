@@ -2,6 +2,7 @@
 //! here, through the mapping module.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::Stream;
@@ -19,6 +20,10 @@ use crate::refusal;
 const WATCHERS_MAX: usize = 256;
 /// The longest wait of one request, in milliseconds.
 pub(crate) const WAIT_MS_MAX: u32 = 60_000;
+
+/// How soon a caller that keeps a drain in force is there, or is back after a lost connection. One
+/// that is not has ended with its container.
+const HOLD_GRACE: Duration = Duration::from_secs(5);
 
 /// A refused request: a reason of the proto in lower case, and a message for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,12 +63,17 @@ pub(crate) struct WorkerApi {
     driver: DriverHandle,
     who: WorkerKey,
     watchers: Arc<Semaphore>,
+    /// The agent continues after a drain.
+    stays: bool,
+    /// Callers that keep a drain in force.
+    drain_holds: Arc<AtomicUsize>,
 }
 
 impl WorkerApi {
-    /// The API of this worker.
-    pub(crate) fn new(driver: DriverHandle, who: WorkerKey) -> Self {
-        Self { driver, who, watchers: Arc::new(Semaphore::new(WATCHERS_MAX)) }
+    /// The API of this worker. `stays`: the agent continues after a drain.
+    pub(crate) fn new(driver: DriverHandle, who: WorkerKey, stays: bool) -> Self {
+        let watchers = Arc::new(Semaphore::new(WATCHERS_MAX));
+        Self { driver, who, watchers, stays, drain_holds: Arc::default() }
     }
 
     /// The driver behind it.
@@ -175,12 +185,70 @@ impl WorkerApi {
         Ok(self.peek().await?.pool.running)
     }
 
+    /// Begins a drain that lasts as long as the caller's container, and returns when it is over. If
+    /// the caller goes away before, and does not come back soon, the drain ends with its container.
+    pub(crate) async fn hold_drain(&self) -> Result<(), Denial> {
+        if !self.stays {
+            return Err(Denial::invalid(
+                "hold: only a sidecar works again after a drain, and this agent ends with it",
+            ));
+        }
+        let _permit = self.watcher()?;
+        let mut changes = self.driver.changes();
+        changes.mark_unchanged();
+        self.driver.drain().await?;
+        let mut hold = DrainHold::new(self.clone());
+        while self.peek().await?.draining {
+            changes.changed().await.map_err(|_| DriverStopped)?;
+        }
+        hold.is_over = true;
+        Ok(())
+    }
+
+    /// A drain was requested for the caller's container, where another process is about to keep it
+    /// in force: see [`Self::hold_drain`].
+    pub(crate) fn expect_hold(&self) {
+        if !self.stays {
+            return;
+        }
+        let (holds, driver) = (self.drain_holds.clone(), self.driver.clone());
+        tokio::spawn(async move {
+            tokio::time::sleep(HOLD_GRACE).await;
+            if holds.load(Ordering::Relaxed) == 0 {
+                driver.container_ended().await;
+            }
+        });
+    }
+
     fn watcher(&self) -> Result<OwnedSemaphorePermit, Denial> {
         let permit = self.watchers.clone().try_acquire_owned();
         permit.map_err(|_| {
             let max = WATCHERS_MAX as u64;
             Refused::Limit { what: "watches and waiting reads", max }.into()
         })
+    }
+}
+
+/// A caller that keeps a drain in force.
+struct DrainHold {
+    api: WorkerApi,
+    /// The drain is over.
+    is_over: bool,
+}
+
+impl DrainHold {
+    fn new(api: WorkerApi) -> Self {
+        api.drain_holds.fetch_add(1, Ordering::Relaxed);
+        Self { api, is_over: false }
+    }
+}
+
+impl Drop for DrainHold {
+    fn drop(&mut self) {
+        self.api.drain_holds.fetch_sub(1, Ordering::Relaxed);
+        if !self.is_over {
+            self.api.expect_hold();
+        }
     }
 }
 

@@ -66,7 +66,7 @@ pub(crate) struct Remembered {
 }
 
 impl FileWorker {
-    /// A writer for this worker. `remembered` is none if the journal is empty.
+    /// A writer for this worker. `remembered` is absent if the journal is empty.
     pub(crate) fn new(
         worker: String,
         adapter: FileAdapter,

@@ -16,11 +16,11 @@ const ATTEMPTS: u64 = 30;
 const LIFE_MICROS_MAX: u64 = 4000;
 
 /// A folder for a worker that holds a lock while it runs, and records if two run at once.
-struct Stage {
+struct Fixture {
     dir: tempfile::TempDir,
 }
 
-impl Stage {
+impl Fixture {
     fn new() -> Self {
         Self { dir: tempfile::tempdir().unwrap() }
     }
@@ -55,7 +55,7 @@ impl Stage {
     }
 }
 
-impl Drop for Stage {
+impl Drop for Fixture {
     fn drop(&mut self) {
         self.kill_all();
     }
@@ -71,12 +71,12 @@ fn running(jobs: u32) -> impl Fn(&AgentMessage) -> Option<()> {
 
 #[tokio::test]
 async fn a_successor_starts_no_second_worker_however_early_the_agent_was_killed() {
-    let stage = Stage::new();
-    let state = stage.path("state");
+    let fixture = Fixture::new();
+    let state = fixture.path("state");
     let coordinator = Coordinator::start().await;
     for attempt in 0..ATTEMPTS {
-        let _ = std::fs::remove_file(stage.path("starts"));
-        let mut agent = stage.agent(&coordinator, &state).await;
+        let _ = std::fs::remove_file(fixture.path("starts"));
+        let mut agent = fixture.agent(&coordinator, &state).await;
         let life = Duration::from_micros(attempt * LIFE_MICROS_MAX / ATTEMPTS);
         // Shorter than the resolution of a timer.
         let since = Instant::now();
@@ -85,33 +85,33 @@ async fn a_successor_starts_no_second_worker_however_early_the_agent_was_killed(
         }
         kill_process(agent.pid, Signal::KILL).unwrap();
         agent.status().await;
-        let mut successor = stage.agent(&coordinator, &state).await;
-        until("a worker runs", || stage.running() > 0).await;
+        let mut successor = fixture.agent(&coordinator, &state).await;
+        until("a worker runs", || fixture.running() > 0).await;
         let known = || successor.log.count("adopts it") + successor.log.count("child started") > 0;
         until("its agent knows it", known).await;
         assert_eq!(
-            read(&stage.path("twice")),
+            read(&fixture.path("twice")),
             "",
             "two workers at once, killed {life:?} after the port listened"
         );
-        assert_eq!(stage.started().len(), 1, "{life:?}: {}", successor.log.text());
+        assert_eq!(fixture.started().len(), 1, "{life:?}: {}", successor.log.text());
         successor.kill().await;
-        stage.kill_all();
-        until("it has ended", || stage.running() == 0).await;
+        fixture.kill_all();
+        until("it has ended", || fixture.running() == 0).await;
     }
 }
 
 #[tokio::test]
 async fn starts_no_worker_until_its_start_can_be_recorded() {
-    let stage = Stage::new();
-    let state = stage.path("state");
+    let fixture = Fixture::new();
+    let state = fixture.path("state");
     std::fs::create_dir(&state).unwrap();
     let Some(disk) = SmallDisk::mount(&state, "a worker's start on a full disk") else { return };
     let coordinator = Coordinator::start().await;
     coordinator.pool(100);
-    let mut agent = stage.agent(&coordinator, &state).await;
+    let mut agent = fixture.agent(&coordinator, &state).await;
     agent.pool(100).await;
-    until("it runs", || stage.running() == 1).await;
+    until("it runs", || fixture.running() == 1).await;
     let ballast = disk.fill();
     let begun = agent.fill_journal().await;
     assert!(begun > 0, "the disk was full before the first job");
@@ -119,7 +119,7 @@ async fn starts_no_worker_until_its_start_can_be_recorded() {
     agent.status().await;
 
     // The worker runs: the next agent adopts it with its jobs, although it cannot write.
-    let mut agent = stage.agent(&coordinator, &state).await;
+    let mut agent = fixture.agent(&coordinator, &state).await;
     agent.log.line("adopts it").await;
     let (status, why) = agent.text("GET", "/readyz", "").await;
     assert_eq!(status, 503);
@@ -130,34 +130,34 @@ async fn starts_no_worker_until_its_start_can_be_recorded() {
     agent.status().await;
 
     // The worker has exited: no other one is started while it cannot be recorded.
-    stage.kill_all();
-    until("it has ended", || stage.running() == 0).await;
-    let agent = stage.agent(&coordinator, &state).await;
+    fixture.kill_all();
+    until("it has ended", || fixture.running() == 0).await;
+    let agent = fixture.agent(&coordinator, &state).await;
     agent.log.line("cannot record the start of COMMAND").await;
     assert_eq!(agent.text("GET", "/readyz", "").await.0, 503);
     let (_, lease) = agent.ask("GET", "/v1/lease", "").await;
     assert_eq!(lease["pool"]["running"], begun, "the end of the jobs is not recorded");
-    assert_eq!(stage.started().len(), 1);
+    assert_eq!(fixture.started().len(), 1);
     coordinator.forget();
     std::fs::remove_file(&ballast).unwrap();
-    until("it is started", || stage.started().len() == 2).await;
+    until("it is started", || fixture.started().len() == 2).await;
     coordinator.hear("the end of the jobs of the worker before", running(0)).await;
     until("it is well", || agent.log.count("child started") == 1).await;
     assert_eq!(agent.text("GET", "/readyz", "").await.0, 200);
-    assert_eq!(read(&stage.path("twice")), "");
+    assert_eq!(read(&fixture.path("twice")), "");
 }
 
 #[tokio::test]
 async fn starts_no_worker_while_a_process_of_the_previous_one_runs() {
-    let stage = Stage::new();
-    let (state, starts) = (stage.path("state"), stage.path("starts"));
+    let fixture = Fixture::new();
+    let (state, starts) = (fixture.path("state"), fixture.path("starts"));
     let coordinator = Coordinator::start().await;
     let script = format!("sleep 600 & echo $$ $! >> {}; wait", starts.display());
     let state = state.display().to_string();
     let args = ["--state-dir", &state, "--restart", "always", "--", "sh", "-c", &script];
     let mut agent = Agent::start(&coordinator, &args).await;
     until("it runs", || read(&starts).ends_with('\n')).await;
-    let [first, rest] = stage.started()[..] else { panic!("{}", read(&starts)) };
+    let [first, rest] = fixture.started()[..] else { panic!("{}", read(&starts)) };
     kill_process(agent.pid, Signal::KILL).unwrap();
     agent.status().await;
     kill_process(first, Signal::KILL).unwrap();
@@ -165,21 +165,21 @@ async fn starts_no_worker_while_a_process_of_the_previous_one_runs() {
     let agent = Agent::start(&coordinator, &args).await;
     agent.log.line("COMMAND starts when this process group is empty").await;
     assert!(runs(rest));
-    assert_eq!(stage.started().len(), 2, "the worker was not started again exactly once");
+    assert_eq!(fixture.started().len(), 2, "the worker was not started again exactly once");
     kill_process(rest, Signal::KILL).unwrap();
-    until("it is started again", || stage.started().len() == 4).await;
+    until("it is started again", || fixture.started().len() == 4).await;
 }
 
 #[tokio::test]
 async fn refuses_to_start_a_worker_if_its_record_is_invalid() {
-    let stage = Stage::new();
-    let state = stage.path("state");
+    let fixture = Fixture::new();
+    let state = fixture.path("state");
     std::fs::create_dir(&state).unwrap();
     std::fs::write(state.join("child"), "0 \n").unwrap();
     let coordinator = Coordinator::start().await;
-    let mut agent = stage.agent(&coordinator, &state).await;
+    let mut agent = fixture.agent(&coordinator, &state).await;
     assert_eq!(agent.code().await, Some(1));
     let said = agent.log.text();
     assert!(said.contains("cannot parse") && said.contains("child"), "{said}");
-    assert_eq!(stage.started().len(), 0);
+    assert_eq!(fixture.started().len(), 0);
 }

@@ -17,14 +17,14 @@ const WORKER: &str = "i=0; while :; do i=$((i+1)); flock lock sh -c '\
 const COUNT: &str = "ls jobs | wc -l";
 const RESIZE: &str = "flock lock sh -c 'echo $LEASEHOLD_POOL_SIZE > size'";
 
-struct Stage {
+struct Fixture {
     /// Dropped before its folder.
     _worker: Child,
     folder: tempfile::TempDir,
     coordinator: Coordinator,
 }
 
-impl Stage {
+impl Fixture {
     async fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("jobs")).unwrap();
@@ -65,42 +65,59 @@ fn lines(path: &Path) -> Vec<String> {
 
 #[tokio::test]
 async fn counts_sizes_and_drains_jobs_with_commands() {
-    let stage = Stage::start().await;
+    let fixture = Fixture::start().await;
     let drain = format!("{RESIZE}; echo $LEASEHOLD_POOL_SIZE >> drained");
     let programs =
         ["--command-count", COUNT, "--command-resize", RESIZE, "--command-drain", &drain];
-    let mut agent = stage.agent(&programs).await;
-    stage.coordinator.pool(3);
-    stage.coordinator.hear_count(3, 3).await;
-    stage.coordinator.forget();
-    stage.coordinator.pool(1);
-    stage.coordinator.hear_count(1, 3).await;
-    stage.end_job();
-    stage.coordinator.hear_count(1, 2).await;
-    assert_eq!(stage.running(), 2);
+    let mut agent = fixture.agent(&programs).await;
+    fixture.coordinator.pool(3);
+    fixture.coordinator.hear_count(3, 3).await;
+    fixture.coordinator.forget();
+    fixture.coordinator.pool(1);
+    fixture.coordinator.hear_count(1, 3).await;
+    fixture.end_job();
+    fixture.coordinator.hear_count(1, 2).await;
+    assert_eq!(fixture.running(), 2);
     agent.signal(Signal::TERM);
-    until("the drain has begun", || read(&stage.path("drained")) == "0\n").await;
-    stage.end_job();
-    stage.end_job();
+    until("the drain has begun", || read(&fixture.path("drained")) == "0\n").await;
+    fixture.end_job();
+    fixture.end_job();
     assert_eq!(agent.code().await, Some(0));
-    assert_eq!((stage.running(), lines(&stage.path("drained"))), (0, vec!["0".to_owned()]));
+    assert_eq!((fixture.running(), lines(&fixture.path("drained"))), (0, vec!["0".to_owned()]));
+}
+
+/// Such a worker never says that its process starts.
+#[tokio::test]
+async fn a_worker_gets_jobs_again_when_its_container_has_restarted() {
+    let fixture = Fixture::start().await;
+    std::fs::write(fixture.path("count"), "0").unwrap();
+    let programs = ["--command-count", "cat count", "--command-resize", RESIZE];
+    let agent = fixture.agent(&[&["--sidecar"][..], &programs].concat()).await;
+    fixture.coordinator.pool(2);
+    until("it has its size", || read(&fixture.path("size")) == "2\n").await;
+    let mut hook = Command::new(super::process::AGENT);
+    hook.args(["drain", "--hold", "--addr", &format!("http://{}", agent.address)]);
+    let mut hook = hook.kill_on_drop(true).spawn().unwrap();
+    until("it is drained", || read(&fixture.path("size")) == "0\n").await;
+    hook.kill().await.unwrap();
+    until("it has its size again", || read(&fixture.path("size")) == "2\n").await;
 }
 
 #[tokio::test]
 async fn a_size_is_in_effect_only_after_its_command_has_exited_with_0() {
-    let stage = Stage::start().await;
+    let fixture = Fixture::start().await;
     let resize = format!("test ! -e broken || {{ echo words >&2; exit 7; }}; {RESIZE}");
-    let agent = stage.agent(&["--command-count", COUNT, "--command-resize", &resize]).await;
-    stage.coordinator.pool(2);
-    stage.coordinator.hear_count(2, 2).await;
-    std::fs::write(stage.path("broken"), "").unwrap();
-    stage.coordinator.forget();
-    stage.coordinator.pool(1);
+    let agent = fixture.agent(&["--command-count", COUNT, "--command-resize", &resize]).await;
+    fixture.coordinator.pool(2);
+    fixture.coordinator.hear_count(2, 2).await;
+    std::fs::write(fixture.path("broken"), "").unwrap();
+    fixture.coordinator.forget();
+    fixture.coordinator.pool(1);
     agent.log.line("--command-resize exited with 7: words").await;
     let (status, why) = agent.text("GET", "/readyz", "").await;
     assert!(status == 503 && why.contains("exited with 7: words"), "{status} {why}");
-    stage.end_job();
-    until("the next begins", || stage.running() == 2).await;
+    fixture.end_job();
+    until("the next begins", || fixture.running() == 2).await;
     // The jobs are counted again before each attempt.
     let failures = "leasehold_agent_worker_failures_total";
     let failing = async {
@@ -112,28 +129,28 @@ async fn a_size_is_in_effect_only_after_its_command_has_exited_with_0() {
     assert!(failed.is_ok(), "the command was not repeated: {}", agent.log.text());
     let freed = |message: &AgentMessage| (0..3).any(|jobs| told(message, 1, jobs));
     assert_eq!(
-        stage.coordinator.count(freed),
+        fixture.coordinator.count(freed),
         0,
         "slots were freed although the size is not in effect"
     );
-    std::fs::remove_file(stage.path("broken")).unwrap();
-    stage.coordinator.hear_count(1, 2).await;
+    std::fs::remove_file(fixture.path("broken")).unwrap();
+    fixture.coordinator.hear_count(1, 2).await;
 }
 
 #[tokio::test]
 async fn reports_a_command_with_invalid_output_and_kills_one_that_hangs() {
-    let stage = Stage::start().await;
+    let fixture = Fixture::start().await;
     let count = "cat count; test ! -e hang || { echo $$ > pid; sleep 600 & wait; }";
-    std::fs::write(stage.path("count"), "many").unwrap();
+    std::fs::write(fixture.path("count"), "many").unwrap();
     let more = ["--command-count", count, "--command-resize", RESIZE, "--command-timeout", "1s"];
-    let agent = stage.agent(&more).await;
+    let agent = fixture.agent(&more).await;
     agent.log.line("--command-count printed \\\"many\\\": it must print the number").await;
-    std::fs::write(stage.path("hang"), "").unwrap();
+    std::fs::write(fixture.path("hang"), "").unwrap();
     agent.log.line("--command-count did not exit within 1s").await;
-    let hanging = pids(&stage.path("pid"));
+    let hanging = pids(&fixture.path("pid"));
     assert_eq!(hanging.len(), 1);
-    std::fs::remove_file(stage.path("hang")).unwrap();
-    std::fs::write(stage.path("count"), "0").unwrap();
+    std::fs::remove_file(fixture.path("hang")).unwrap();
+    std::fs::write(fixture.path("count"), "0").unwrap();
     until("it has ended", || !runs(hanging[0])).await;
     agent.log.line("the worker answers").await;
 }
@@ -141,12 +158,12 @@ async fn reports_a_command_with_invalid_output_and_kills_one_that_hangs() {
 /// A command that outlives its agent could set an old size after a later agent has set another.
 #[tokio::test]
 async fn a_hanging_command_is_killed_when_its_agent_is_killed() {
-    let stage = Stage::start().await;
-    std::fs::write(stage.path("count"), "0").unwrap();
+    let fixture = Fixture::start().await;
+    std::fs::write(fixture.path("count"), "0").unwrap();
     let resize = "sleep 600 & echo $$ $! > pids; wait";
-    let agent = stage.agent(&["--command-count", "cat count", "--command-resize", resize]).await;
-    until("it hangs", || read(&stage.path("pids")).ends_with('\n')).await;
-    let hanging = pids(&stage.path("pids"));
+    let agent = fixture.agent(&["--command-count", "cat count", "--command-resize", resize]).await;
+    until("it hangs", || read(&fixture.path("pids")).ends_with('\n')).await;
+    let hanging = pids(&fixture.path("pids"));
     assert!(hanging.len() == 2 && hanging.iter().all(|pid| runs(*pid)));
     agent.signal(Signal::KILL);
     until("all of it has ended", || !hanging.iter().any(|pid| runs(*pid))).await;
@@ -154,28 +171,28 @@ async fn a_hanging_command_is_killed_when_its_agent_is_killed() {
 
 #[tokio::test]
 async fn starts_and_stops_streams_with_commands_and_releases_them_only_after_the_stop() {
-    let stage = Stage::start().await;
+    let fixture = Fixture::start().await;
     let start = "echo start $LEASEHOLD_SET $LEASEHOLD_STREAM $LEASEHOLD_TOKEN >> told";
     let stop = "test ! -e busy || { echo still busy >&2; exit 1; }; \
                 echo stop $LEASEHOLD_SET $LEASEHOLD_STREAM $LEASEHOLD_TOKEN >> told";
     let mut agent =
-        stage.agent(&["--command-stream-start", start, "--command-stream-stop", stop]).await;
-    let a = stage.coordinator.grant("cars", "cars:new", true);
-    let told = stage.path("told");
+        fixture.agent(&["--command-stream-start", start, "--command-stream-stop", stop]).await;
+    let a = fixture.coordinator.grant("cars", "cars:new", true);
+    let told = fixture.path("told");
     let line = |what: &str, stream: &str, token: Token| format!("{what} cars {stream} {token}");
     until("it is started", || lines(&told) == [line("start", "cars:new", a)]).await;
-    let b = stage.coordinator.grant("cars", "b", true);
+    let b = fixture.coordinator.grant("cars", "b", true);
     until("it is started", || lines(&told).len() == 2).await;
-    std::fs::write(stage.path("busy"), "").unwrap();
-    stage.coordinator.revoke("cars", "cars:new");
+    std::fs::write(fixture.path("busy"), "").unwrap();
+    fixture.coordinator.revoke("cars", "cars:new");
     agent.log.line("--command-stream-stop exited with 1: still busy").await;
     let released = |message: &AgentMessage| match message {
         AgentMessage::Beat(beat) => !beat.released.is_empty(),
         _ => false,
     };
-    assert_eq!(stage.coordinator.count(released), 0, "released although it was not stopped");
-    std::fs::remove_file(stage.path("busy")).unwrap();
-    stage.coordinator.hear_release(a).await;
+    assert_eq!(fixture.coordinator.count(released), 0, "released although it was not stopped");
+    std::fs::remove_file(fixture.path("busy")).unwrap();
+    fixture.coordinator.hear_release(a).await;
     assert_eq!(lines(&told)[2..], [line("stop", "cars:new", a)]);
     agent.signal(Signal::TERM);
     assert_eq!(agent.code().await, Some(0));

@@ -24,7 +24,7 @@ use tonic::transport::{Server, ServerTlsConfig};
 use tonic::{Request, Response, Status, Streaming};
 
 /// How long a test waits for a condition before it fails.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 pub const TERMS: Terms = Terms {
     ttl: Duration::from_secs(5),
@@ -35,7 +35,7 @@ pub const TERMS: Terms = Terms {
 
 /// What the agent must hold.
 #[derive(Clone, Debug, Default)]
-struct Wanted {
+struct DesiredState {
     pool: Option<PoolGrant>,
     streams: BTreeMap<StreamKey, (Token, StreamState)>,
     /// The loads and routes of streams that are shares of pipelines.
@@ -49,7 +49,7 @@ struct Wanted {
 pub struct Coordinator {
     pub address: SocketAddr,
     epoch: Epoch,
-    wanted: watch::Sender<Wanted>,
+    wanted: watch::Sender<DesiredState>,
     heard: watch::Sender<Vec<AgentMessage>>,
     /// Grants so far, over all sessions.
     granted: Arc<AtomicU64>,
@@ -79,7 +79,7 @@ impl Coordinator {
     async fn serve(epoch: Epoch, mut server: Server) -> Self {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let (wanted, _) = watch::channel(Wanted::default());
+        let (wanted, _) = watch::channel(DesiredState::default());
         let (heard, _) = watch::channel(Vec::new());
         let (granted, tasks) = Default::default();
         let this = Self { address, epoch, wanted, heard, granted, tasks };

@@ -10,7 +10,8 @@ use tokio::net::TcpListener;
 
 use super::coordinator::{Coordinator, PATIENCE};
 use super::drain::phase;
-use super::process::{AGENT, Agent, Log};
+use super::process::{AGENT, Agent, Log, process_namespace, until};
+use super::sidecar::report;
 
 /// The running command, and its output.
 struct DrainCommand {
@@ -66,7 +67,7 @@ async fn sends_the_waiting_request_first_and_alone() {
     let mut head = [0; 1024];
     let read = socket.read(&mut head).await.unwrap();
     let head = String::from_utf8_lossy(&head[..read]);
-    assert!(head.starts_with("POST /v1/drain?wait=true "), "{head}");
+    assert!(head.starts_with("POST /v1/drain?wait=true&container=true "), "{head}");
     // An agent without jobs answers within milliseconds, and ends.
     let second = tokio::time::timeout(Duration::from_millis(300), listener.accept()).await;
     assert!(second.is_err(), "a second request was sent beside the first");
@@ -74,6 +75,61 @@ async fn sends_the_waiting_request_first_and_alone() {
     socket.write_all(answer.as_bytes()).await.unwrap();
     drop(listener);
     assert_eq!(command.end().await, (Some(0), String::new()));
+}
+
+/// A kubelet that restarts a container after a failed liveness probe runs its preStop hook first.
+#[tokio::test]
+async fn the_drain_ends_with_the_container_that_requested_it() {
+    let Some(mut container) = process_namespace() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let coordinator = Coordinator::start().await;
+    let agent = sidecar(&coordinator, &[]).await;
+    assert_eq!(agent.ask("DELETE", "/v1/jobs/a", "").await.0, 200);
+    let script = "\"$0\" drain --wait --addr \"$1\" && touch \"$2\"; sleep 600";
+    let (address, hook) = (format!("http://{}", agent.address), dir.path().join("hook"));
+    container.args(["sh", "-c", script, AGENT, &address]).arg(&hook).stdin(Stdio::null());
+    let mut container = container.spawn().unwrap();
+    until("the hook ends", || hook.exists()).await;
+    coordinator.hear("the farewell", phase(DrainPhase::Leaving)).await;
+    assert_eq!(agent.ask("PUT", "/v1/jobs/b", "").await.0, 409);
+    coordinator.forget();
+
+    // All its processes end with the first one. No other process says that it starts.
+    container.kill().unwrap();
+    container.wait().unwrap();
+    let told = coordinator.hear("a report", report).await;
+    assert_eq!((told.drain, told.pool), (DrainPhase::Working, None));
+    agent.pool(2).await;
+    assert_eq!(agent.ask("PUT", "/v1/jobs/b", "").await.0, 200);
+}
+
+#[tokio::test]
+async fn a_drain_lasts_as_long_as_the_process_that_holds_it() {
+    let coordinator = Coordinator::start().await;
+    let agent = sidecar(&coordinator, &[]).await;
+    let address = agent.address.to_string();
+    let mut holder = DrainCommand::start(&address, &["--hold"]);
+    agent.ask_until("/v1/lease", |lease| lease["draining"] == true).await;
+    holder.process.kill().await.unwrap();
+    agent.ask_until("/v1/lease", |lease| lease["draining"] == false).await;
+
+    // The process ends when the drain is over for another reason.
+    let holder = DrainCommand::start(&address, &["--hold"]);
+    agent.ask_until("/v1/lease", |lease| lease["draining"] == true).await;
+    assert_eq!(agent.ask("POST", "/v1/start", r#"{"start_id":"another"}"#).await.0, 200);
+    assert_eq!(holder.end().await, (Some(0), String::new()));
+}
+
+#[tokio::test]
+async fn an_agent_that_ends_with_its_drain_refuses_to_hold_it() {
+    let coordinator = Coordinator::start().await;
+    coordinator.pool(1);
+    let agent = Agent::start(&coordinator, &[]).await;
+    agent.pool(1).await;
+    let command = DrainCommand::start(&agent.address.to_string(), &["--hold"]);
+    let (code, said) = command.end().await;
+    assert!(code == Some(1) && said.contains("only a sidecar works again"), "{said}");
+    assert_eq!(agent.ask("GET", "/v1/lease", "").await.1["draining"], false);
 }
 
 #[tokio::test]

@@ -182,12 +182,26 @@ impl Agent {
 }
 
 impl Drop for Agent {
-    /// Kills the workers of a failed test.
+    /// Kills the workers of a failed test, and what holds the agent's drain: in a pod it ends with
+    /// its container.
     fn drop(&mut self) {
-        for pid in self.children().into_iter().chain(self.orphans.drain(..)) {
+        let children = self.children();
+        let all = children.into_iter().chain(self.orphans.drain(..)).chain(holders(self.address));
+        for pid in all {
             let _ = kill_process(pid, Signal::KILL);
         }
     }
+}
+
+/// The processes that a drain of this agent has started to hold it.
+fn holders(agent: SocketAddr) -> impl Iterator<Item = Pid> {
+    let command = format!("leasehold-agent\0drain\0--hold\0--addr\0http://{agent}/\0");
+    let processes = std::fs::read_dir("/proc").unwrap().filter_map(Result::ok);
+    processes.filter_map(move |process| {
+        let pid = process.file_name().to_str()?.parse().ok()?;
+        let found = std::fs::read(process.path().join("cmdline")).ok()?;
+        (found == command.as_bytes()).then(|| Pid::from_raw(pid))?
+    })
 }
 
 /// One HTTP/1.1 exchange over any socket.

@@ -13,7 +13,7 @@ use super::coordinator::Coordinator;
 use super::drain::phase;
 use super::process::{AGENT, Agent, exchange, process_namespace};
 
-fn report(message: &AgentMessage) -> Option<Report> {
+pub fn report(message: &AgentMessage) -> Option<Report> {
     match message {
         AgentMessage::Report(report) => Some(report.clone()),
         _ => None,

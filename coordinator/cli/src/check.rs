@@ -6,6 +6,7 @@ mod certificates;
 mod deadlines;
 mod definitions;
 mod election;
+mod evictions;
 mod expected;
 mod fleet;
 mod installation;
@@ -25,7 +26,7 @@ use clap::ValueEnum;
 use self::api::ApiClient;
 use self::fleet::Fleet;
 use self::installation::Installation;
-use self::report::{Finding, Problem, Report, Verdict};
+use self::report::{CheckResult, Finding, Problem, Report};
 
 /// Options of `check`.
 #[derive(Debug, clap::Args)]
@@ -105,8 +106,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     report.print_summary();
     Ok(match report.verdict() {
-        Verdict::Fail => ExitCode::FAILURE,
-        Verdict::Ok | Verdict::Skip | Verdict::Warn => ExitCode::SUCCESS,
+        CheckResult::Fail => ExitCode::FAILURE,
+        CheckResult::Ok | CheckResult::Skip | CheckResult::Warn => ExitCode::SUCCESS,
     })
 }
 
@@ -134,7 +135,7 @@ async fn look(args: Args, report: &mut Report) {
         return;
     };
     report.section("Kinds");
-    definitions::look(&api, &installation, report).await;
+    definitions::look(&api, report).await;
     report.section("Rights");
     rights::look(&api, &installation, report).await;
     report.section("Election");
@@ -145,7 +146,8 @@ async fn look(args: Args, report: &mut Report) {
     report.section("Injection");
     webhook::look(&api, &installation, &fleet, trusted.as_ref(), report).await;
     report.section("Workers");
-    pods::look(&api, &installation, &fleet, report).await;
+    pods::look(&installation, &fleet, report);
+    evictions::look(&api, &installation, trusted.as_ref(), report).await;
     report.section("Deadlines");
     deadlines::look(&api, &fleet, report).await;
 }

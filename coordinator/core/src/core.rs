@@ -19,6 +19,7 @@ use crate::event::{ConnId, Event};
 use crate::view::Leadership;
 pub use config::Config;
 use leader::Leader;
+pub use leader::WhatIfPlan;
 use replica::Replica;
 use term::{Candidate, Standby};
 

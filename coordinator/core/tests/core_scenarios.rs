@@ -153,8 +153,11 @@ impl Scenario {
     fn plan(&self, line: &str, out: &mut String) {
         let jobs_max = line.split_once("max=").map(|(_, max)| max.parse().expect("a number"));
         let what_if = WhatIf { jobs_max, ..WhatIf::default() };
-        let plan = self.core.what_if(&cluster_name(), &what_if, self.now).expect("a cluster");
-        for pool in plan.pools {
+        let plan = self.core.begin_what_if(&cluster_name(), &what_if, self.now);
+        let mut plan = plan.expect("a cluster");
+        while !self.core.gather_what_if(&mut plan, 1).expect("the same term") {}
+        while !plan.place(1) {}
+        for pool in plan.into_view().pools {
             let (size, committed) = (pool.size, pool.committed);
             let _ = writeln!(out, "{} {size}, uses {committed}: {}", pool.worker, pool.reason);
         }

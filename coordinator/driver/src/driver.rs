@@ -31,8 +31,9 @@ use crate::access::Access;
 use crate::clock;
 use crate::gate::{Gate, Term};
 use crate::health::{Health, Progress};
-use crate::history::{Change, History};
+use crate::history::{FleetChange, History};
 use crate::metrics::{Fleet, Metrics};
+use crate::order::WorkerOrder;
 use crate::platform::{Command, Platform};
 use crate::port::{Envelope, Handle, Request, SESSION_QUEUE_MAX, SessionPort, UNPROVEN_MAX};
 use crate::view::{PublishedState, View};
@@ -81,7 +82,7 @@ pub struct Driver {
     platform: Platform,
     problems_seen: watch::Receiver<Arc<Vec<leasehold_manifest::Problem>>>,
     outbox: Outbox,
-    changes: broadcast::Sender<Change>,
+    changes: broadcast::Sender<FleetChange>,
     history: Arc<History>,
     gate: Arc<Gate>,
     health: Arc<Health>,
@@ -98,10 +99,10 @@ pub struct Driver {
 
 /// On Kubernetes the API server authenticates agents, a pod's uid identifies its agent, and only
 /// the newest pod of a name is authorized. Elsewhere the core reserves each name for the agent that
-/// has it.
+/// has it: two agents may have a copy of one certificate.
 fn core_config(settings: &Settings, access: &Access) -> Config {
     let keeps_names = match access {
-        Access::Open => true,
+        Access::Open | Access::Certificates => true,
         Access::Asked(_) => false,
     };
     Config { bounds: settings.bounds, keeps_names, ..Config::default() }
@@ -323,11 +324,20 @@ impl Driver {
             }
             Request::Order(check) => {
                 let (orders, answer) = check(&self.core, now);
-                let events = orders.into_iter().map(|order| self.take(order.into(), now)).sum();
+                let events = orders.into_iter().map(|order| self.take_order(order, now)).sum();
                 answer();
                 events
             }
         }
+    }
+
+    /// Takes an order, and records who gave it.
+    fn take_order(&mut self, order: WorkerOrder, now: Moment) -> usize {
+        let WorkerOrder { kind, worker, by } = &order;
+        tracing::info!(cluster = %worker.cluster, worker = %worker.worker, %by, "{kind} ordered");
+        self.metrics.ordered(*kind, by);
+        self.history.note(FleetChange::Ordered(order.clone()), &self.changes, now);
+        self.take(order.into(), now)
     }
 
     fn take(&mut self, event: Event, at: Moment) -> usize {
@@ -415,7 +425,7 @@ impl Driver {
     fn count_problems(&mut self) {
         let problems = self.problems_seen.borrow_and_update().len();
         self.metrics.set_problems(problems);
-        let change = Change::Manifests { problems };
+        let change = FleetChange::Manifests { problems };
         self.history.note(change, &self.changes, clock::now());
     }
 

@@ -9,6 +9,7 @@ use leasehold_types::Moment;
 use tokio::sync::broadcast;
 
 use crate::clock::Timestamp;
+use crate::order::WorkerOrder;
 
 /// How long a change is kept.
 pub const HISTORY_RETENTION: Duration = Duration::from_secs(3_600);
@@ -17,9 +18,11 @@ const HISTORY_MAX: usize = 65_536;
 
 /// A change that watchers get.
 #[derive(Clone, Debug)]
-pub enum Change {
+pub enum FleetChange {
     /// A notice of the core.
     Notice(Notice),
+    /// Somebody gave an order.
+    Ordered(WorkerOrder),
     /// The problems of the manifests have changed.
     Manifests {
         /// How many problems there are now.
@@ -35,14 +38,14 @@ pub struct RecordedChange {
     /// When, for people.
     pub at: Timestamp,
     /// What changed.
-    pub change: Change,
+    pub change: FleetChange,
 }
 
 /// The changes that are kept, and the channel to the watchers. Between the replay and the live
 /// changes a new watcher misses none and gets none twice.
 #[derive(Debug)]
 pub(crate) struct History {
-    watchers: broadcast::WeakSender<Change>,
+    watchers: broadcast::WeakSender<FleetChange>,
     kept: Mutex<HistoryBuffer>,
 }
 
@@ -63,19 +66,19 @@ pub struct Replay {
     /// Oldest first.
     pub changes: Vec<Arc<RecordedChange>>,
     /// Every change from now on.
-    pub live: broadcast::Receiver<Change>,
+    pub live: broadcast::Receiver<FleetChange>,
 }
 
 impl History {
-    pub(crate) fn new(watchers: broadcast::WeakSender<Change>) -> Self {
+    pub(crate) fn new(watchers: broadcast::WeakSender<FleetChange>) -> Self {
         Self { watchers, kept: Mutex::default() }
     }
 
     /// Keeps a change, and sends it to the watchers.
     pub(crate) fn note(
         &self,
-        change: Change,
-        watchers: &broadcast::Sender<Change>,
+        change: FleetChange,
+        watchers: &broadcast::Sender<FleetChange>,
         moment: Moment,
     ) {
         let recorded = RecordedChange { moment, at: Timestamp::now(), change: change.clone() };
@@ -128,12 +131,15 @@ mod tests {
         let (sender, _) = broadcast::channel(4);
         let history = History::new(sender.downgrade());
         let at = |secs: u64| Moment(0) + Duration::from_secs(10_000 + secs);
-        let note = |problems, secs| history.note(Change::Manifests { problems }, &sender, at(secs));
+        let note =
+            |problems, secs| history.note(FleetChange::Manifests { problems }, &sender, at(secs));
         let replayed = |span, secs| {
             let replay = history.watch(Duration::from_secs(span), at(secs)).expect("a driver");
             let problems = replay.changes.iter().map(|recorded| match recorded.change {
-                Change::Manifests { problems } => problems,
-                Change::Notice(_) => unreachable!("the test notes none"),
+                FleetChange::Manifests { problems } => problems,
+                FleetChange::Notice(_) | FleetChange::Ordered(_) => {
+                    unreachable!("the test notes none")
+                }
             });
             (replay.missing, problems.collect::<Vec<_>>())
         };

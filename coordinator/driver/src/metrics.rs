@@ -22,7 +22,9 @@ use opentelemetry::metrics::{Counter, Gauge, Histogram, Meter};
 use self::observations::Observations;
 pub use self::observations::WORKERS;
 use self::pipelines::PipelineTransition;
-pub use self::reviews::{Injection, Validation};
+pub use self::reviews::{Eviction, Injection, Validation};
+use crate::access::Caller;
+use crate::order::OrderKind;
 use crate::view::View;
 
 /// Upper bounds of the settle histogram's buckets, in seconds.
@@ -78,10 +80,12 @@ pub struct Metrics {
     received: Counter<u64>,
     sent: Counter<u64>,
     refusals: Counter<u64>,
+    orders: Counter<u64>,
     stalls: Counter<u64>,
     statuses_failed: Counter<u64>,
     injections: Counter<u64>,
     validations: Counter<u64>,
+    evictions: Counter<u64>,
     settle: Histogram<f64>,
     turn: Histogram<f64>,
     turn_max: Gauge<f64>,
@@ -114,6 +118,7 @@ impl Metrics {
             received: counter("leasehold_messages_received", "Messages from agents, by kind."),
             sent: counter("leasehold_messages_sent", "Messages to agents, by kind."),
             refusals: counter("leasehold_refusals", "Sessions refused or ended, by reason."),
+            orders: counter("leasehold_orders", "Orders about workers, by what and by whom."),
             stalls: counter("leasehold_session_stalls", "Times that a session had to wait."),
             statuses_failed: counter(
                 "leasehold_status_write_failures",
@@ -126,6 +131,10 @@ impl Metrics {
             validations: counter(
                 "leasehold_validations",
                 "Classes and pipelines that the webhook was asked about, by what came of it.",
+            ),
+            evictions: counter(
+                "leasehold_evictions",
+                "Evictions that the webhook was asked about, by what came of it.",
             ),
             turn: meter
                 .f64_histogram("leasehold_turn_duration_seconds")
@@ -184,6 +193,9 @@ impl Metrics {
         }
         for kind in Validation::ALL {
             self.validations.add(0, &label("result", kind.text()));
+        }
+        for kind in Eviction::ALL {
+            self.evictions.add(0, &label("result", kind.text()));
         }
         for kind in ["welcome", "refusal", "grant"] {
             self.sent.add(0, &label("kind", kind));
@@ -289,6 +301,16 @@ impl Metrics {
         self.refusals.add(1, &label("reason", reason(why)));
     }
 
+    /// Counts an order.
+    pub fn ordered(&self, kind: OrderKind, by: &Caller) {
+        let order = match kind {
+            OrderKind::Drain => "drain",
+            OrderKind::DeclareGone => "declare_gone",
+        };
+        let by = if *by == Caller::Operator { "operator" } else { "person" };
+        self.orders.add(1, &[KeyValue::new("order", order), KeyValue::new("by", by)]);
+    }
+
     /// Counts a session that had to wait.
     pub fn session_stalled(&self) {
         self.stalls.add(1, &[]);
@@ -307,6 +329,11 @@ impl Metrics {
     /// Counts an answer about a class or a pipeline.
     pub fn validated(&self, what: Validation) {
         self.validations.add(1, &label("result", what.text()));
+    }
+
+    /// Counts an answer about an eviction.
+    pub fn eviction_reviewed(&self, what: Eviction) {
+        self.evictions.add(1, &label("result", what.text()));
     }
 
     /// Sets how many pods lack an agent that they asked for, and how many have an outdated one.

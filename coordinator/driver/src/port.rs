@@ -6,22 +6,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_coordinator_core::Core;
-use leasehold_coordinator_core::event::{ConnId, Event};
+use leasehold_coordinator_core::event::ConnId;
 use leasehold_manifest::Problem;
+use leasehold_types::Moment;
 use leasehold_types::message::{AgentMessage, CoordinatorMessage, Hello};
-use leasehold_types::{Moment, WorkerKey};
 use tokio::sync::{OwnedSemaphorePermit, broadcast, mpsc, oneshot, watch};
 
 use crate::access::Access;
 use crate::clock;
 use crate::gate::Gate;
 use crate::health::{Health, Progress};
-use crate::history::{Change, History, Replay};
+use crate::history::{FleetChange, History, Replay};
 use crate::metrics::Metrics;
+use crate::order::WorkerOrder;
 use crate::view::View;
 
-/// The most sessions whose hello or whose token is still missing.
-pub const UNPROVEN_MAX: usize = 4_096;
+/// The most connections, and the most sessions, whose hello or whose token is still missing. Each
+/// may hold about 100 KiB of memory.
+pub const UNPROVEN_MAX: usize = 512;
 /// Messages of one session that may wait for the driver.
 pub const SESSION_QUEUE_MAX: usize = 4;
 
@@ -103,24 +105,6 @@ pub(crate) enum Request {
     Order(OrderCheck),
 }
 
-/// An order about one worker, from a person or the operator. The core takes it as an event.
-#[derive(Clone, Debug)]
-pub enum WorkerOrder {
-    /// Drain the worker.
-    Drain(WorkerKey),
-    /// Free everything that the worker holds: it no longer runs.
-    DeclareGone(WorkerKey),
-}
-
-impl From<WorkerOrder> for Event {
-    fn from(order: WorkerOrder) -> Self {
-        match order {
-            WorkerOrder::Drain(worker) => Self::Drain(worker),
-            WorkerOrder::DeclareGone(worker) => Self::Gone(vec![worker]),
-        }
-    }
-}
-
 /// The driver has ended and no longer answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the coordinator is shutting down")]
@@ -130,7 +114,7 @@ pub struct Stopped;
 #[derive(Clone, Debug)]
 pub struct Handle {
     requests: mpsc::Sender<Request>,
-    changes: broadcast::WeakSender<Change>,
+    changes: broadcast::WeakSender<FleetChange>,
     history: Arc<History>,
     problems: watch::Receiver<Arc<Vec<Problem>>>,
     /// This replica's view of the desired state.
@@ -142,7 +126,7 @@ pub struct Handle {
 impl Handle {
     pub(crate) fn new(
         requests: mpsc::Sender<Request>,
-        changes: broadcast::WeakSender<Change>,
+        changes: broadcast::WeakSender<FleetChange>,
         history: Arc<History>,
         problems: watch::Receiver<Arc<Vec<Problem>>>,
         view: Arc<View>,
@@ -182,7 +166,7 @@ impl Handle {
     }
 
     /// Every change from now on.
-    pub fn watch(&self) -> Result<broadcast::Receiver<Change>, Stopped> {
+    pub fn watch(&self) -> Result<broadcast::Receiver<FleetChange>, Stopped> {
         self.changes.upgrade().map(|changes| changes.subscribe()).ok_or(Stopped)
     }
 

@@ -10,11 +10,19 @@ use crate::draft::{keys, map_at};
 use crate::flags::{FLAGS, RESERVED, check_flag, nearest};
 use crate::names::CONFIG;
 use crate::refusal::Refusal;
-use crate::sidecar::{Resources, Sidecar};
+use crate::sidecar::{AgentUser, Resources, Sidecar, pull_secrets};
 
 /// Annotations that are not flags of the agent.
-const OTHERS: [&str; 6] =
-    ["container", "cpu-limit", "cpu-request", "image", "memory-limit", "memory-request"];
+const OTHERS: [&str; 8] = [
+    "container",
+    "cpu-limit",
+    "cpu-request",
+    "image",
+    "memory-limit",
+    "memory-request",
+    "pull-secrets",
+    "user",
+];
 
 /// The settings of one pod's sidecar.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +35,10 @@ pub(crate) struct PodSettings {
     pub(crate) flags: BTreeMap<String, String>,
     /// The resources of its container.
     pub(crate) resources: Resources,
+    /// The user and group of its container.
+    pub(crate) user: AgentUser,
+    /// The Secrets that its image is pulled with.
+    pub(crate) pull_secrets: Vec<String>,
 }
 
 /// The settings, refined by the pod's annotations, and all checked.
@@ -36,6 +48,8 @@ pub(crate) fn read(pod: &Value, with: &Sidecar) -> Result<PodSettings, Refusal> 
         container: None,
         flags: with.flags.clone(),
         resources: Resources::default(),
+        user: with.user,
+        pull_secrets: with.pull_secrets.clone(),
     };
     for (flag, value) in &config.flags {
         check_flag("its cluster's or class's spec.agent.flags.", flag, value)?;
@@ -62,6 +76,7 @@ impl PodSettings {
     /// Takes one setting's value. `prefix` comes before its name where it was written.
     fn take(&mut self, prefix: &str, name: &str, value: &str) -> Result<(), Refusal> {
         let key = || format!("{prefix}{name}");
+        let wrong = |why: String| Refusal::Value { what: key(), why };
         let resources = &mut self.resources;
         let quantity = match name {
             "image" => {
@@ -70,6 +85,14 @@ impl PodSettings {
             }
             "container" => {
                 self.container = Some(value.into());
+                return Ok(());
+            }
+            "user" => {
+                self.user = value.parse().map_err(wrong)?;
+                return Ok(());
+            }
+            "pull-secrets" => {
+                self.pull_secrets = pull_secrets(value).map_err(wrong)?;
                 return Ok(());
             }
             "cpu-request" => &mut resources.cpu_request,
@@ -109,9 +132,12 @@ impl Sidecar {
             container: None,
             flags: std::mem::take(&mut self.flags),
             resources: std::mem::take(&mut self.resources),
+            user: self.user,
+            pull_secrets: std::mem::take(&mut self.pull_secrets),
         };
         let taken = config.take(prefix, name, value);
         (self.image, self.flags, self.resources) = (config.image, config.flags, config.resources);
+        (self.user, self.pull_secrets) = (config.user, config.pull_secrets);
         taken
     }
 }

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use crate::annotations::PodSettings;
 use crate::flags::{listening_port, variable};
 use crate::names::CONTAINER;
-use crate::sidecar::{Resources, Sidecar};
+use crate::sidecar::{AgentUser, Resources, Sidecar};
 use crate::volumes;
 
 /// The agent's program in its image.
@@ -15,8 +15,6 @@ const AGENT: &str = "/leasehold-agent";
 const LISTEN: &str = "127.0.0.1:7411";
 /// The default address of the health checks.
 const HEALTH_LISTEN: &str = ":7412";
-/// The user and group that the agent runs as.
-const AGENT_ID: u32 = 65532;
 /// The failed startup probes, one a second, after which the kubelet restarts the agent.
 const START_TRIES: u32 = 120;
 
@@ -61,17 +59,28 @@ pub(crate) fn sidecar(
             "failureThreshold": 3,
         },
         "resources": resources(&config.resources),
-        "securityContext": {
-            "runAsNonRoot": true,
-            "runAsUser": AGENT_ID,
-            "runAsGroup": AGENT_ID,
-            "readOnlyRootFilesystem": true,
-            "allowPrivilegeEscalation": false,
-            "capabilities": { "drop": ["ALL"] },
-            "seccompProfile": { "type": "RuntimeDefault" },
-        },
+        "securityContext": security_context(config.user),
         "volumeMounts": volumes::sidecar_mounts(),
     })
+}
+
+/// As pod security `restricted` and, without fixed ids, OpenShift's `restricted-v2` admit it.
+fn security_context(user: AgentUser) -> Value {
+    let mut context = json!({
+        "runAsNonRoot": true,
+        "readOnlyRootFilesystem": true,
+        "allowPrivilegeEscalation": false,
+        "capabilities": { "drop": ["ALL"] },
+        "seccompProfile": { "type": "RuntimeDefault" },
+    });
+    match user {
+        AgentUser::Ids { user, group } => {
+            context["runAsUser"] = user.into();
+            context["runAsGroup"] = group.into();
+        }
+        AgentUser::Unset => {}
+    }
+    context
 }
 
 fn environment(config: &PodSettings, with: &Sidecar, cluster: &str) -> Vec<Value> {

@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::edit::{Change, Edit, Place, Step, apply, at};
+use crate::edit::{Edit, EditOperation, Place, Step, apply, at};
 use crate::refusal::Refusal;
 
 /// A copy of a pod, and the edits that led to it.
@@ -57,18 +57,18 @@ impl Draft {
         (self.pod, self.edits)
     }
 
-    pub(crate) fn change(&mut self, path: Vec<Step>, change: Change) {
+    pub(crate) fn change(&mut self, path: Vec<Step>, change: EditOperation) {
         let edit = Edit { path, change };
         apply(std::slice::from_ref(&edit), &mut self.pod);
         self.edits.push(edit);
     }
 
     pub(crate) fn insert(&mut self, path: Vec<Step>, value: Value) {
-        self.change(path, Change::Insert(value));
+        self.change(path, EditOperation::Insert(value));
     }
 
     pub(crate) fn remove(&mut self, path: Vec<Step>) {
-        self.change(path, Change::Remove);
+        self.change(path, EditOperation::Remove);
     }
 
     /// Appends to a list that is there.
@@ -94,8 +94,8 @@ impl Draft {
         fits: fn(&Value) -> bool,
     ) -> Result<(), Refusal> {
         let (change, before) = match self.at(path) {
-            None => (Change::Insert(empty), Before::Nothing),
-            Some(Value::Null) => (Change::Replace(empty), Before::Null),
+            None => (EditOperation::Insert(empty), Before::Nothing),
+            Some(Value::Null) => (EditOperation::Replace(empty), Before::Null),
             Some(there) if fits(there) => return Ok(()),
             Some(_) if empty.is_array() => return Err(Refusal::shape(path, "a list")),
             Some(_) => return Err(Refusal::shape(path, "a map")),
@@ -115,7 +115,7 @@ impl Draft {
         match before {
             _ if !empty => {}
             Before::Nothing => self.remove(path.to_vec()),
-            Before::Null => self.change(path.to_vec(), Change::Replace(Value::Null)),
+            Before::Null => self.change(path.to_vec(), EditOperation::Replace(Value::Null)),
         }
     }
 }

@@ -10,7 +10,7 @@ pub struct Edit {
     /// From the pod's (or the template's) root.
     pub path: Vec<Step>,
     /// What happens there.
-    pub change: Change,
+    pub change: EditOperation,
 }
 
 /// A step down.
@@ -24,7 +24,7 @@ pub enum Step {
 
 /// What happens at a place.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Change {
+pub enum EditOperation {
     /// A key is added at the end of its map, or an item is put before the one that is there.
     Insert(Value),
     /// Replaces the value.
@@ -94,20 +94,20 @@ fn change(edit: &Edit, to: &mut Value) -> Option<()> {
     let (last, parent) = edit.path.split_last()?;
     let parent = at_mut(to, parent)?;
     match (&edit.change, last) {
-        (Change::Insert(value), Step::Key(key)) => {
+        (EditOperation::Insert(value), Step::Key(key)) => {
             let before = parent.as_object_mut()?.insert(key.clone(), value.clone());
             before.is_none().then_some(())
         }
-        (Change::Insert(value), Step::Index(index)) => {
+        (EditOperation::Insert(value), Step::Index(index)) => {
             let list = parent.as_array_mut()?;
             (*index <= list.len()).then(|| list.insert(*index, value.clone()))
         }
-        (Change::Replace(value), last) => {
+        (EditOperation::Replace(value), last) => {
             *at_mut(parent, std::slice::from_ref(last))? = value.clone();
             Some(())
         }
-        (Change::Remove, Step::Key(key)) => parent.as_object_mut()?.remove(key).map(drop),
-        (Change::Remove, Step::Index(index)) => {
+        (EditOperation::Remove, Step::Key(key)) => parent.as_object_mut()?.remove(key).map(drop),
+        (EditOperation::Remove, Step::Index(index)) => {
             let list = parent.as_array_mut()?;
             (*index < list.len()).then(|| drop(list.remove(*index)))
         }

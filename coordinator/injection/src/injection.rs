@@ -1,7 +1,7 @@
 //! Puts the sidecar into a pod.
 
 use leasehold_types::ClusterName;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::annotations::{self, PodSettings};
 use crate::container;
@@ -136,12 +136,27 @@ fn build(
         status.digest.add(&volume);
         draft.push(&all, volume);
     }
+    for secret in pull_secrets(bare, config)? {
+        let all = keys(&["spec", "imagePullSecrets"]);
+        draft.want_list(&all)?;
+        let reference = json!({ "name": secret });
+        status.digest.add(&reference);
+        draft.push(&all, reference);
+        status.pull_secrets.push(secret);
+    }
     let annotations = keys(&["metadata", "annotations"]);
     draft.want_map(&annotations)?;
     let digest = status.digest;
     let text = status.write(&draft, &worker.path);
     draft.insert(below(&annotations, STATUS), text.into());
     Ok((digest, draft.finish().1))
+}
+
+/// The Secrets of the agent's image that the pod does not name itself.
+fn pull_secrets(bare: &Value, config: &PodSettings) -> Result<Vec<String>, Refusal> {
+    let there = list_at(bare, &keys(&["spec", "imagePullSecrets"]))?;
+    let names = config.pull_secrets.iter().filter(|name| named(there, name).is_none());
+    Ok(names.cloned().collect())
 }
 
 /// Checks that the pod has no container or volume with a name of the injection.

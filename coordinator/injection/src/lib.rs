@@ -21,9 +21,9 @@ mod volumes;
 mod warnings;
 mod worker;
 
-pub use edit::{Change, Edit, Step, apply};
+pub use edit::{Edit, EditOperation, Step, apply};
 pub use flags::{FLAGS, Flag, check_flag};
 pub use injection::{Injection, inject};
 pub use refusal::Refusal;
 pub use removal::{Injected, injected, uninject};
-pub use sidecar::{Resources, Sidecar};
+pub use sidecar::{AgentUser, Resources, Sidecar};

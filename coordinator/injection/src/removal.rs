@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use crate::draft::{Draft, below, keys, list_at, named};
-use crate::edit::{Change, Edit, Step};
+use crate::edit::{Edit, EditOperation, Step};
 use crate::names::{CLUSTER, CONTAINER, STATUS};
 use crate::refusal::Refusal;
 use crate::status::{Hook, Status};
@@ -42,6 +42,9 @@ pub fn uninject(pod: &Value) -> Result<Vec<Edit>, Refusal> {
     take_named(&mut draft, &keys(&["spec", "initContainers"]), CONTAINER)?;
     for name in volumes::NAMES {
         take_named(&mut draft, &keys(&["spec", "volumes"]), name)?;
+    }
+    for name in &status.pull_secrets {
+        take_named(&mut draft, &keys(&["spec", "imagePullSecrets"]), name)?;
     }
     let containers = keys(&["spec", "containers"]);
     let index = named(list_at(pod, &containers)?, &status.container);
@@ -86,7 +89,7 @@ fn put_back(draft: &mut Draft, env: &[Step], name: &str, value: &str) -> Result<
     if let Some(index) = named(list_at(draft.pod(), env)?, name) {
         let path = below(&below(env, index), "value");
         if draft.at(&path).is_some() {
-            draft.change(path, Change::Replace(value.into()));
+            draft.change(path, EditOperation::Replace(value.into()));
         }
     }
     Ok(())
@@ -99,7 +102,7 @@ fn take_hook(draft: &mut Draft, worker: &[Step], hook: Hook) {
         _ if !there => {}
         Hook::Kept => {}
         Hook::Added => draft.remove(path),
-        Hook::InsteadOfNull => draft.change(path, Change::Replace(Value::Null)),
+        Hook::InsteadOfNull => draft.change(path, EditOperation::Replace(Value::Null)),
         Hook::Wrapped => {
             let command = below(&below(&path, "exec"), "command");
             for _ in HOOK.iter().chain(&THEN) {

@@ -1,9 +1,10 @@
 //! The settings of a sidecar.
 
 use std::collections::BTreeMap;
+use std::str::FromStr;
 use std::time::Duration;
 
-use leasehold_types::Quantity;
+use leasehold_types::{Quantity, WorkerName};
 
 /// The settings of one sidecar: the installation's, refined by the WorkerCluster's or
 /// WorkerClass's. The pod's own annotations override them.
@@ -27,6 +28,10 @@ pub struct Sidecar {
     pub flags: BTreeMap<String, String>,
     /// The resources of the sidecar's container.
     pub resources: Resources,
+    /// The user and group of the sidecar's container.
+    pub user: AgentUser,
+    /// The Secrets, in the pod's namespace, that the agent's image is pulled with.
+    pub pull_secrets: Vec<String>,
 }
 
 impl Sidecar {
@@ -43,7 +48,66 @@ impl Sidecar {
             drain_deadline: None,
             flags: BTreeMap::new(),
             resources: Resources::standard(),
+            user: AgentUser::STANDARD,
+            pull_secrets: Vec::new(),
         }
+    }
+}
+
+/// The user and group that an agent runs as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AgentUser {
+    /// These ids.
+    Ids {
+        /// `runAsUser`.
+        user: u32,
+        /// `runAsGroup`.
+        group: u32,
+    },
+    /// Neither is set: the pod, the cluster or the image decides.
+    Unset,
+}
+
+impl AgentUser {
+    /// That of the agent's image, set so that the pod's own user does not count.
+    pub const STANDARD: Self = Self::Ids { user: 65532, group: 65532 };
+}
+
+impl FromStr for AgentUser {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        /// The highest id that the API server takes.
+        const ID_MAX: u32 = i32::MAX.unsigned_abs();
+        if text == "none" {
+            return Ok(Self::Unset);
+        }
+        let (user, group) = text.split_once(':').unwrap_or((text, text));
+        let id = |text: &str| text.parse().ok().filter(|id: &u32| *id <= ID_MAX);
+        match (id(user), id(group)) {
+            (Some(0), Some(_)) => {
+                Err(format!("invalid user {text:?}: an agent never runs as root, use another id"))
+            }
+            (Some(user), Some(group)) => Ok(Self::Ids { user, group }),
+            _ => Err(format!("invalid user {text:?}: use UID, UID:GID, or none for no fixed ids")),
+        }
+    }
+}
+
+/// The names of Secrets, separated by commas.
+///
+/// # Errors
+/// If one is no name of a Secret, or there are too many.
+pub fn pull_secrets(text: &str) -> Result<Vec<String>, String> {
+    /// Secrets that one agent's image may be pulled with.
+    const SECRETS_MAX: usize = 8;
+    let names: Vec<String> = text.split(',').map(|name| name.trim().to_owned()).collect();
+    if let Some(name) = names.iter().find(|name| WorkerName::new(name).is_err()) {
+        return Err(format!("invalid name of a Secret {name:?}: use names, separated by commas"));
+    }
+    match names.len() <= SECRETS_MAX {
+        true => Ok(names),
+        false => Err(format!("{} Secrets are too many: use at most {SECRETS_MAX}", names.len())),
     }
 }
 

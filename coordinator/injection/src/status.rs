@@ -51,6 +51,9 @@ pub(crate) struct Status {
     /// Whether the cluster's label was added.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) label: bool,
+    /// The pull secrets that the pod got.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) pull_secrets: Vec<String>,
     /// Maps and lists that were made, in the worker's container those that begin with `worker.`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     made: Vec<String>,
@@ -76,6 +79,7 @@ impl Status {
             replaced: Vec::new(),
             hook: Hook::Added,
             label: false,
+            pull_secrets: Vec::new(),
             made: Vec::new(),
             null: Vec::new(),
             digest,

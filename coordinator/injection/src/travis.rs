@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::annotations::PodSettings;
 use crate::container::variable_of;
 use crate::draft::{Draft, below, list_at, named};
-use crate::edit::{Change, Place, Step};
+use crate::edit::{EditOperation, Place, Step};
 use crate::refusal::Refusal;
 use crate::status::Status;
 
@@ -82,7 +82,7 @@ pub(crate) fn start_with_none(
         Some(Value::String(size)) => {
             status.replaced.push((POOL_SIZE.into(), size.clone()));
             status.digest.add(&Value::from(POOL_SIZE));
-            draft.change(below(&path, "value"), Change::Replace("0".into()));
+            draft.change(below(&path, "value"), EditOperation::Replace("0".into()));
         }
         _ => warnings.push(format!(
             "{}: {POOL_SIZE} comes from elsewhere: it has to be 0, or the worker starts jobs \

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::annotations::PodSettings;
 use crate::container::{ports, variable_from, variable_of};
 use crate::draft::{Draft, below, keys, list_at, map_at, named, text_at};
-use crate::edit::{Change, Place, Step};
+use crate::edit::{EditOperation, Place, Step};
 use crate::names::CONFIG;
 use crate::refusal::Refusal;
 use crate::status::{Hook, Status};
@@ -147,7 +147,7 @@ impl Worker {
                         Hook::Added
                     }
                     Some(_) => {
-                        draft.change(hook, Change::Replace(value));
+                        draft.change(hook, EditOperation::Replace(value));
                         Hook::InsteadOfNull
                     }
                 }

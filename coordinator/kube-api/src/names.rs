@@ -23,6 +23,8 @@ pub const DRAIN_ANNOTATION: &str = "leasehold.dev/drain";
 pub const DRAIN_FOR_SCALE_IN: &str = "scale-in";
 /// Its node is cordoned.
 pub const DRAIN_FOR_NODE: &str = "node";
+/// Its eviction was asked for while it ran jobs.
+pub const DRAIN_FOR_EVICTION: &str = "eviction";
 /// Its streams changed and it cannot reload.
 pub const DRAIN_FOR_RESTART: &str = "restart";
 /// Annotation of a pod that cannot reload: a digest of the streams that it started with.
@@ -48,6 +50,9 @@ pub const SAFE_TO_EVICT_ANNOTATION: &str = "cluster-autoscaler.kubernetes.io/saf
 /// Annotation of a pod: Karpenter does not disrupt its node if this is [`TRUE`].
 pub const DO_NOT_DISRUPT_ANNOTATION: &str = "karpenter.sh/do-not-disrupt";
 
+/// Annotation of a busy pod: which of these two the coordinator has added, separated by commas.
+pub const BUSY_ANNOTATIONS_ANNOTATION: &str = "leasehold.dev/busy-annotations";
+
 /// Annotation of the election's Lease: the newest epoch, in decimal.
 pub const EPOCH_ANNOTATION: &str = "leasehold.dev/epoch";
 /// Annotation of the election's Lease: the leader's address, HOST:PORT.
@@ -71,7 +76,10 @@ pub const CLUSTER_NAME_BYTES_MAX: usize = 63;
 /// revisions are labels' values, and eleven bytes longer.
 pub const STATEFUL_NAME_BYTES_MAX: usize = 52;
 
-/// The PodDisruptionBudget that protects a cluster's busy pods.
+/// The webhook that refuses evictions of busy pods, in the ValidatingWebhookConfiguration.
+pub const EVICTIONS_WEBHOOK: &str = "evictions.leasehold.dev";
+
+/// The PodDisruptionBudget by which earlier versions protected a cluster's busy pods.
 #[must_use]
 pub fn disruption_budget(cluster: &str) -> String {
     format!("{cluster}-busy")

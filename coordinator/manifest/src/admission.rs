@@ -6,13 +6,14 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use leasehold_coordinator_core::desired::{Desired, Node, Pipeline};
+use leasehold_types::limits::NamespaceShare;
 use leasehold_types::{ClusterName, NodeName, PipelineName};
 use serde_json::Value;
 
 use super::check::{Document, ObjectId, ValidSpec};
 use super::collection::{called, document};
 use super::problem::Problem;
-use super::resolve::{Candidate, MissingClass, StreamFiles, resolve};
+use super::resolve::{Candidate, MissingClass, Rules, StreamFiles, resolve};
 use super::tree::Position;
 
 /// The result of a check.
@@ -25,7 +26,13 @@ pub struct AdmissionResult {
 }
 
 /// Checks an object that is to be stored against what is in force.
-pub fn opinion(in_force: &Desired, id: &ObjectId, spec: Value) -> AdmissionResult {
+/// The object comes last: what is in force keeps its names and places.
+pub fn opinion(
+    in_force: &Desired,
+    share: NamespaceShare,
+    id: &ObjectId,
+    spec: Value,
+) -> AdmissionResult {
     let mut problems = Vec::new();
     let Document { body, .. } = document(id, spec, &mut problems);
     let Some(body) = body else { return AdmissionResult { problems, warnings: Vec::new() } };
@@ -36,9 +43,9 @@ pub fn opinion(in_force: &Desired, id: &ObjectId, spec: Value) -> AdmissionResul
     };
     let mut candidates = candidates(&before);
     let file = called(id);
-    let candidate = Candidate { file: file.clone(), at: Position::default(), body: Some(body) };
-    candidates.insert(id.clone(), candidate);
-    resolve(candidates, &StreamFiles::new(), MissingClass::Awaited, &before, &mut problems);
+    candidates.insert(id.clone(), candidate(file.clone(), Some(body)));
+    let rules = Rules { missing: MissingClass::Awaited, share };
+    resolve(candidates, &StreamFiles::new(), rules, &before, &mut problems);
     problems.sort();
     let (own, others): (Vec<_>, Vec<_>) =
         problems.into_iter().partition(|problem| problem.file == file);
@@ -89,10 +96,14 @@ fn candidates(before: &Desired) -> BTreeMap<ObjectId, Candidate> {
     });
     let pipelines = before.pipelines.keys().cloned().map(ObjectId::Pipeline);
     let kept = |id: ObjectId| {
-        let candidate = Candidate { file: called(&id), at: Position::default(), body: None };
+        let candidate = candidate(called(&id), None);
         (id, candidate)
     };
     clusters.chain(pipelines).map(kept).collect()
+}
+
+fn candidate(file: String, body: Option<ValidSpec>) -> Candidate {
+    Candidate { file, at: Position::default(), created: None, body }
 }
 
 fn unknown_classes(before: &Desired, pipeline: &Pipeline) -> Vec<String> {

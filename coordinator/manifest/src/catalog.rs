@@ -20,6 +20,8 @@
 //! 7. The first reading follows the same rules, and builds on the last good state that was kept
 //!    from an earlier process. Where none was kept nothing is in force before it: what is invalid
 //!    is absent, and reported.
+//! 8. Files have no time of creation. Where a limit is reached, what is in force stays, and the
+//!    others come in the order of their names.
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -33,7 +35,7 @@ use super::check::{self, Document, ObjectId, Origin};
 use super::folder::{self, MANIFEST_BYTES_MAX, Unreadable};
 use super::last_good::{FileContribution, LastGood};
 use super::problem::Problem;
-use super::resolve::{Candidate, MissingClass, StreamFiles, resolve};
+use super::resolve::{Candidate, MissingClass, Rules, StreamFiles, resolve};
 use super::streams::{self, STREAM_FILE_BYTES_MAX, StreamList};
 use super::tree::{self, Node, Position, YamlError};
 
@@ -131,7 +133,8 @@ impl Catalog {
         let lists = self.read_lists(&sources, &unknown, &mut problems);
         let candidates = candidates(definitions, &next, &mut problems);
         let before = self.in_force.clone().unwrap_or_default();
-        let desired = resolve(candidates, &lists, MissingClass::Refused, &before, &mut problems);
+        let rules = Rules::of_files(MissingClass::Refused);
+        let desired = resolve(candidates, &lists, rules, &before, &mut problems);
         let desired = if *before == desired { before } else { Arc::new(desired) };
         self.gave = next;
         self.in_force = Some(desired.clone());
@@ -320,11 +323,14 @@ fn candidates(
         };
         let first = &places[0];
         let (file, at) = (first.file.clone(), first.document.at);
-        candidates.insert(id, Candidate { file, at, body });
+        candidates.insert(id, Candidate { file, at, created: None, body });
     }
     for (file, given) in given {
         for id in &given.objects {
-            let kept = || Candidate { file: file.clone(), at: Position::default(), body: None };
+            let kept = || {
+                let (file, at) = (file.clone(), Position::default());
+                Candidate { file, at, created: None, body: None }
+            };
             candidates.entry(id.clone()).or_insert_with(kept);
         }
     }

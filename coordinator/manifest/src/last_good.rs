@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use super::check::{self, Document, ObjectId, Origin, ValidSpec};
 use super::manifest::API_VERSION;
 use super::problem::Problem;
-use super::resolve::{Candidate, MissingClass, StreamFiles, resolve};
+use super::resolve::{Candidate, MissingClass, Rules, StreamFiles, resolve};
 use super::streams::Item;
 use super::tree::{self, Position};
 use super::values::Rate;
@@ -112,7 +112,8 @@ pub fn read(text: &str) -> Result<(LastGood, Vec<Problem>), String> {
     }
     let nothing = Desired::default();
     let lists = StreamFiles::new();
-    let desired = resolve(candidates, &lists, MissingClass::Kept, &nothing, &mut problems);
+    let rules = Rules::of_files(MissingClass::Kept);
+    let desired = resolve(candidates, &lists, rules, &nothing, &mut problems);
     Ok((LastGood { desired: Arc::new(desired), gave }, problems))
 }
 
@@ -154,7 +155,7 @@ fn object(
     let body = body.filter(|_| found.is_empty());
     let placed = |problem: Problem| Problem { line: at.line, column: at.column, ..problem };
     problems.extend(found.into_iter().map(placed));
-    Ok(id.map(|id| (id, Candidate { file: FILE.into(), at, body })))
+    Ok(id.map(|id| (id, Candidate { file: FILE.into(), at, created: None, body })))
 }
 
 fn taken(streams: Vec<Item>, at: Position, problems: &mut Vec<Problem>) -> Vec<Stream> {

@@ -9,6 +9,8 @@ mod decode;
 pub mod folder;
 pub mod last_good;
 pub mod manifest;
+mod places;
+mod precedence;
 mod problem;
 mod resolve;
 mod streams;
@@ -20,5 +22,6 @@ mod tests;
 
 pub use catalog::{Catalog, Reading};
 pub use check::{ObjectId, Spec};
+pub use precedence::Created;
 pub use problem::Problem;
 pub use values::{CountOrPercent, ManifestDuration, Rate};

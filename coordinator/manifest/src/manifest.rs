@@ -172,12 +172,29 @@ pub struct WorkloadRef {
 pub struct DrainSpec {
     /// How long a worker may take to end its jobs, as in 90s or 1h30m; above 0.
     pub deadline: ManifestDuration,
+    /// What happens to the pod of a worker that still runs jobs after the deadline. On Kubernetes
+    /// only. Wait unless given.
+    // No default in the schema: coordinators of earlier versions refuse an unknown field.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub after_deadline: Option<AfterDeadline>,
 }
 
 impl Default for DrainSpec {
     fn default() -> Self {
-        Self { deadline: ManifestDuration(std::time::Duration::from_secs(2 * 3600)) }
+        let deadline = ManifestDuration(std::time::Duration::from_secs(2 * 3600));
+        Self { deadline, after_deadline: None }
     }
+}
+
+/// What happens to a pod whose drain has passed its deadline.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum AfterDeadline {
+    /// It stays until its jobs have ended, however long that takes.
+    #[default]
+    Wait,
+    /// It may be evicted, and the coordinator ends it, although its jobs still run. Their slots
+    /// stay used until the pod is gone.
+    Release,
 }
 
 /// How leases last.

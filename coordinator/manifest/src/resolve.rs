@@ -1,6 +1,7 @@
 //! From what the files define to the next desired state: references between objects, limits over
 //! all of them, and the last good version of whatever is wrong now.
 
+mod clusters;
 mod pipelines;
 mod sets;
 
@@ -8,10 +9,13 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use leasehold_coordinator_core::desired::{Cluster, Desired};
-use leasehold_types::{ClusterName, limits};
+use leasehold_types::ClusterName;
+use leasehold_types::limits::NamespaceShare;
 
+use self::clusters::take_clusters;
 use self::sets::{join_streams, take_sets};
 use super::check::{ObjectId, ValidSpec};
+use super::precedence::Created;
 use super::problem::Problem;
 use super::streams::StreamList;
 use super::tree::Position;
@@ -21,12 +25,23 @@ use super::tree::Position;
 pub(crate) struct Candidate {
     pub file: String,
     pub at: Position,
+    /// When the object was created; `None` for one of a file.
+    pub created: Option<Created>,
     /// `None`: its last good version stays in force.
     pub body: Option<ValidSpec>,
 }
 
 /// The list of each file of streams; `None` if it cannot be read.
 pub(crate) type StreamFiles = HashMap<String, Option<Arc<StreamList>>>;
+
+/// The rules that differ between files and an API server.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rules {
+    /// What happens to a pipeline whose class does not exist.
+    pub missing: MissingClass,
+    /// The part of each limit that one namespace may use.
+    pub share: NamespaceShare,
+}
 
 /// What happens to a pipeline whose class does not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,11 +54,18 @@ pub(crate) enum MissingClass {
     Kept,
 }
 
+impl Rules {
+    /// The rules for files, whose objects have no namespace.
+    pub(crate) fn of_files(missing: MissingClass) -> Self {
+        Self { missing, share: NamespaceShare::WHOLE }
+    }
+}
+
 /// The next desired state.
 pub(crate) fn resolve(
     candidates: BTreeMap<ObjectId, Candidate>,
     files: &StreamFiles,
-    missing: MissingClass,
+    rules: Rules,
     before: &Desired,
     problems: &mut Vec<Problem>,
 ) -> Desired {
@@ -51,59 +73,84 @@ pub(crate) fn resolve(
     let mut sets = Vec::new();
     let mut classes = Vec::new();
     let mut pipelines = Vec::new();
-    for (id, Candidate { file, at, body }) in candidates {
+    for (id, candidate) in candidates {
+        let Candidate { file, at, created, body } = candidate;
+        let source = EntrySource { file, at, created };
         match (id, body) {
             (ObjectId::Cluster(name), Some(ValidSpec::Cluster(cluster))) => {
-                clusters.push(ResolvedEntry { name, file, at, wanted: Some(cluster) });
+                clusters.push(ResolvedEntry { name, source, wanted: Some(cluster) });
             }
             (ObjectId::Cluster(name), _) => {
-                clusters.push(ResolvedEntry { name, file, at, wanted: None })
+                clusters.push(ResolvedEntry { name, source, wanted: None });
             }
             (ObjectId::Set(name), Some(ValidSpec::Set(draft))) => {
-                sets.push(ResolvedEntry { name, file, at, wanted: Some(draft) });
+                sets.push(ResolvedEntry { name, source, wanted: Some(draft) });
             }
-            (ObjectId::Set(name), _) => sets.push(ResolvedEntry { name, file, at, wanted: None }),
+            (ObjectId::Set(name), _) => sets.push(ResolvedEntry { name, source, wanted: None }),
             (ObjectId::Class(name), Some(ValidSpec::Class(class))) => {
-                classes.push(ResolvedEntry { name, file, at, wanted: Some(class) });
+                classes.push(ResolvedEntry { name, source, wanted: Some(class) });
             }
             (ObjectId::Class(name), _) => {
-                classes.push(ResolvedEntry { name, file, at, wanted: None })
+                classes.push(ResolvedEntry { name, source, wanted: None });
             }
             (ObjectId::Pipeline(name), Some(ValidSpec::Pipeline(draft))) => {
-                pipelines.push(ResolvedEntry { name, file, at, wanted: Some(draft) });
+                pipelines.push(ResolvedEntry { name, source, wanted: Some(draft) });
             }
             (ObjectId::Pipeline(name), _) => {
-                pipelines.push(ResolvedEntry { name, file, at, wanted: None });
+                pipelines.push(ResolvedEntry { name, source, wanted: None });
             }
         }
     }
     let mut next = Desired::default();
-    let kept = classes.iter().filter(|class| last_class(before, &class.name).is_some()).count();
-    take_clusters(clusters, kept, &mut next, before, problems);
+    let mut fleets = take_clusters(clusters, classes, rules.share, &mut next, before, problems);
     let sets = join_streams(sets, files, problems);
-    let named = classes.iter().map(|class| class.name.clone()).collect();
-    take_sets(sets, &named, &mut next, before, problems);
-    pipelines::take(classes, pipelines, missing, &mut next, before, problems);
+    take_sets(sets, &mut fleets, &mut next, before, problems);
+    pipelines::take(fleets.classes, pipelines, rules, &mut next, before, problems);
     next
+}
+
+/// Where an object is defined, and since when.
+#[derive(Debug)]
+struct EntrySource {
+    file: String,
+    at: Position,
+    created: Option<Created>,
 }
 
 struct ResolvedEntry<N, T> {
     name: N,
-    file: String,
-    at: Position,
+    source: EntrySource,
     wanted: Option<T>,
 }
 
 impl<N, T> ResolvedEntry<N, T> {
     /// What is wanted, apart from whose it is.
     fn split(self) -> (ResolvedEntry<N, ()>, Option<T>) {
-        let Self { name, file, at, wanted } = self;
-        (ResolvedEntry { name, file, at, wanted: None }, wanted)
+        let Self { name, source, wanted } = self;
+        (ResolvedEntry { name, source, wanted: None }, wanted)
+    }
+
+    fn created(&self) -> Option<&Created> {
+        self.source.created.as_ref()
     }
 
     fn problem(&self, at: Position, field: &str, message: impl Into<String>) -> Problem {
-        Problem::new(&self.file, at, field, message)
+        Problem::new(&self.source.file, at, field, message)
     }
+
+    /// A problem of the object itself.
+    fn name_problem(&self, message: impl Into<String>) -> Problem {
+        self.problem(self.source.at, "metadata.name", message)
+    }
+}
+
+/// Sorts entries by who came first: by creation. Of files what is in force comes first, and then
+/// the order stays as it is.
+fn sort_by_precedence<N, T>(entries: &mut [ResolvedEntry<N, T>], is_in_force: impl Fn(&N) -> bool) {
+    entries.sort_by(|one, other| {
+        let in_force = || is_in_force(&other.name).cmp(&is_in_force(&one.name));
+        one.created().cmp(&other.created()).then_with(in_force)
+    });
 }
 
 /// The WorkerCluster of this name, where one is in force.
@@ -114,34 +161,4 @@ fn last_cluster<'a>(before: &'a Desired, name: &ClusterName) -> Option<&'a Arc<C
 /// The WorkerClass of this name, where one is in force.
 fn last_class<'a>(before: &'a Desired, name: &ClusterName) -> Option<&'a Arc<Cluster>> {
     before.clusters.get(name).filter(|cluster| cluster.class.is_some())
-}
-
-/// `kept` classes in force have their place beside the clusters.
-fn take_clusters(
-    wanted: Vec<ResolvedEntry<ClusterName, Arc<Cluster>>>,
-    kept: usize,
-    next: &mut Desired,
-    before: &Desired,
-    problems: &mut Vec<Problem>,
-) {
-    let (old, new): (Vec<_>, Vec<_>) =
-        wanted.into_iter().partition(|w| last_cluster(before, &w.name).is_some());
-    for mut cluster in old.into_iter().chain(new) {
-        let last = last_cluster(before, &cluster.name);
-        if last.is_none() && next.clusters.len() + kept >= limits::CLUSTERS_MAX {
-            problems.push(cluster.problem(cluster.at, "metadata.name", too_many_clusters()));
-            continue;
-        }
-        let chosen = match (cluster.wanted.take(), last) {
-            (Some(wanted), Some(last)) if wanted == *last => last.clone(),
-            (Some(wanted), _) => wanted,
-            (None, Some(last)) => last.clone(),
-            (None, None) => continue,
-        };
-        next.clusters.insert(cluster.name, chosen);
-    }
-}
-
-fn too_many_clusters() -> String {
-    format!("is one more than {} WorkerClusters and WorkerClasses", limits::CLUSTERS_MAX)
 }

@@ -12,6 +12,7 @@ use super::Catalog;
 mod collection;
 mod last_good;
 mod pipelines;
+mod tenants;
 
 fn testdata(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/manifests").join(name)

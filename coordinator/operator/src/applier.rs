@@ -6,13 +6,16 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use kube::api::{PartialObjectMeta, Preconditions};
+use kube::core::Status;
+use kube::core::response::StatusSummary;
 use kube::{Client, Resource};
 use leasehold_kube_api::names::FIELD_MANAGER;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::time::timeout;
 
 /// How long the API server may take to answer.
@@ -158,7 +161,7 @@ impl Applier {
     where
         K: Clone + Debug + DeserializeOwned,
     {
-        let body = serde_json::json!({ "metadata": metadata });
+        let body = json!({ "metadata": metadata });
         answer(api.patch_metadata(name, &merge_params(), &Patch::Merge(body))).await
     }
 
@@ -175,6 +178,31 @@ impl Applier {
         let preconditions = Preconditions { uid: Some(uid.to_owned()), ..Default::default() };
         let params = DeleteParams { preconditions: Some(preconditions), ..Default::default() };
         answer(api.delete(name, &params)).await.map(|_| ())
+    }
+
+    /// Evicts the pod only if it has this UID. A disruption budget that allows no eviction now is
+    /// [`ApplyError::Retry`].
+    pub(crate) async fn evict(
+        &self,
+        api: &Api<Pod>,
+        name: &str,
+        uid: &str,
+    ) -> Result<(), ApplyError> {
+        // `Api::evict` writes deleteOptions by another name, which the API server ignores.
+        let eviction = json!({
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": { "name": name },
+            "deleteOptions": { "preconditions": { "uid": uid } },
+        });
+        let params = PostParams::default();
+        let status: Status =
+            answer(api.create_subresource("eviction", name, &params, &eviction)).await?;
+        match status.status {
+            // Of a pod under two budgets, the API server reports the error in a response with 201.
+            Some(StatusSummary::Failure) => Err(ApplyError::Retry(status.message)),
+            Some(StatusSummary::Success) | None => Ok(()),
+        }
     }
 }
 

@@ -19,6 +19,9 @@ pub(super) const AGENTS_OUTDATED: &str = "AgentsOutdated";
 /// The limits of a class keep it from the number of workers asked for. The condition is present
 /// only while it is true.
 pub(super) const SCALING_LIMITED: &str = "ScalingLimited";
+/// Another manager sets the replicas of the workload, so the coordinator does not. The condition is
+/// present only while it is true.
+pub(super) const REPLICAS_MANAGED: &str = "ReplicasManagedElsewhere";
 /// Every stream is on its planned worker, and the agents have acknowledged it.
 pub(super) const CONVERGED: &str = "Converged";
 

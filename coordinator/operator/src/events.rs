@@ -20,6 +20,10 @@ const INSTANCE_BYTES_MAX: usize = 128;
 /// The reason of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum EventReason {
+    /// A person ordered a drain.
+    DrainOrdered,
+    /// A person declared that a worker no longer runs.
+    WorkerDeclaredGone,
     /// A worker accepts no new jobs and finishes its running ones.
     DrainStarted,
     /// A drained worker holds no leases.
@@ -72,6 +76,8 @@ impl EventReason {
     /// The reason's text.
     fn text(self) -> &'static str {
         match self {
+            Self::DrainOrdered => "DrainOrdered",
+            Self::WorkerDeclaredGone => "WorkerDeclaredGone",
             Self::DrainStarted => "DrainStarted",
             Self::DrainCompleted => "DrainCompleted",
             Self::DrainDeadlineExceeded => "DrainDeadlineExceeded",
@@ -101,7 +107,11 @@ impl EventReason {
     /// The action on the object, as the Events API requires it.
     fn action(self) -> &'static str {
         match self {
-            Self::DrainStarted | Self::DrainCompleted | Self::DrainDeadlineExceeded => "Drain",
+            Self::DrainOrdered
+            | Self::DrainStarted
+            | Self::DrainCompleted
+            | Self::DrainDeadlineExceeded => "Drain",
+            Self::WorkerDeclaredGone => "Declare",
             Self::RolloutBlocked => "Rollout",
             Self::LeaderChanged => "Elect",
             Self::WorkerLost
@@ -135,7 +145,9 @@ impl EventReason {
             | Self::PipelineBroken
             | Self::NameTaken
             | Self::ObjectRejected => true,
-            Self::DrainStarted
+            Self::DrainOrdered
+            | Self::WorkerDeclaredGone
+            | Self::DrainStarted
             | Self::DrainCompleted
             | Self::LeaderChanged
             | Self::WorkerFound

@@ -12,6 +12,7 @@ mod fleet;
 mod injection;
 mod plan;
 mod reconciler;
+mod replicas;
 mod restart;
 mod scale_in;
 mod scaling;

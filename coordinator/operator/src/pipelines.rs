@@ -23,7 +23,7 @@ use kube::Resource;
 use leasehold_coordinator_core::effect::Notice;
 use leasehold_coordinator_core::view::{Leadership, PipelineView};
 use leasehold_driver::clock;
-use leasehold_driver::history::Change;
+use leasehold_driver::history::FleetChange;
 use leasehold_driver::port::Stopped;
 use leasehold_platform_kube::desired::Objects;
 use leasehold_platform_kube::pods::{PodFacts, PodName};
@@ -41,6 +41,7 @@ use self::object_writer::ObjectWriter;
 use self::phase_history::PhaseHistory;
 use self::reconciliation::{Reconciliation, Tools};
 use self::state::PipelineState;
+use crate::conditions::ConditionReason;
 use crate::context::Context;
 use crate::workqueue::WorkQueue;
 
@@ -58,7 +59,7 @@ pub(crate) async fn run(context: Context) {
 
 struct PipelineReconciler {
     context: Context,
-    changes: broadcast::Receiver<Change>,
+    changes: broadcast::Receiver<FleetChange>,
     tools: Tools,
     /// As last processed, to find what has changed.
     objects: Arc<Objects>,
@@ -67,6 +68,8 @@ struct PipelineReconciler {
     pods_of_pipeline: BTreeMap<PipelineName, BTreeSet<PodName>>,
     queue: WorkQueue<PipelineName>,
     phases: PhaseHistory,
+    /// Why no object can be managed, as last processed.
+    forbidden: Option<ConditionReason>,
     states: BTreeMap<PipelineName, PipelineState>,
     running: JoinSet<(PipelineName, PipelineState)>,
 }
@@ -102,6 +105,7 @@ impl PipelineReconciler {
             pods_of_pipeline: BTreeMap::new(),
             queue: WorkQueue::new(CONCURRENT_MAX),
             phases: PhaseHistory::default(),
+            forbidden: None,
             states: BTreeMap::new(),
             running: JoinSet::new(),
             context,
@@ -136,6 +140,7 @@ impl PipelineReconciler {
                 Some(_) = managed_changes.next() => {
                     let changed_by_others = managed_objects.changed_by_others();
                     changed_by_others.into_iter().for_each(|name| self.queue.add(name, now));
+                    self.on_managed_objects_changed();
                 }
                 Some(done) = self.running.join_next() => {
                     if let Ok((name, state)) = done {
@@ -151,11 +156,21 @@ impl PipelineReconciler {
         }
     }
 
-    /// Whether every object was listed once. Before that, a missing object may exist.
+    /// Whether every object was listed once, or cannot be. Before that, a missing object may exist.
     fn is_synced(&self) -> bool {
         self.objects.is_whole
-            && self.tools.managed_objects.is_synced()
+            && (self.tools.managed_objects.is_synced() || self.forbidden.is_some())
             && self.context.pods.is_synced()
+    }
+
+    /// Without a right on one of the kinds, each pipeline's status says so.
+    fn on_managed_objects_changed(&mut self) {
+        let forbidden = self.tools.managed_objects.forbidden();
+        let forbidden = forbidden.map(|(kind, why)| events::forbidden(kind, &why));
+        if self.forbidden != forbidden {
+            self.forbidden = forbidden;
+            self.enqueue_all();
+        }
     }
 
     /// Starts to reconcile the pipelines that are due, up to the limit of concurrency.
@@ -208,7 +223,9 @@ impl PipelineReconciler {
             nodes: self.context.nodes.clone(),
         };
         let tools = self.tools.clone();
-        let reconciliation = Reconciliation { tools, lookup, name, object, view, phases, state };
+        let forbidden = self.forbidden.clone();
+        let reconciliation =
+            Reconciliation { tools, lookup, name, object, view, forbidden, phases, state };
         self.running.spawn(reconciliation.run());
     }
 
@@ -240,8 +257,8 @@ impl PipelineReconciler {
         }
     }
 
-    fn handle_change(&mut self, change: &Change) {
-        let Change::Notice(notice) = change else { return };
+    fn handle_change(&mut self, change: &FleetChange) {
+        let FleetChange::Notice(notice) = change else { return };
         let now = clock::now();
         match notice {
             Notice::Elected(_) => {

@@ -1,12 +1,16 @@
 //! Decides access: agents authenticate by the tokens of their pods, people by their own tokens, and
-//! the cluster's RBAC roles authorize them. A request without proof is denied.
+//! the cluster's RBAC roles authorize them. Replicas and autoscalers, which have no such token,
+//! authenticate by their certificates. A request without proof is denied.
 
 mod identity;
 #[cfg(test)]
 mod identity_tests;
+mod review_lanes;
+mod shared_reviews;
 mod token_cache;
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -16,23 +20,23 @@ use k8s_openapi::api::authorization::v1::{
 };
 use kube::api::PostParams;
 use kube::{Api, Client};
-use leasehold_driver::access::{ACCESS_MAX, AccessRequest, Denied, Subject, Wants};
+use leasehold_driver::access::certificate::{AUTOSCALER, CertificateNames};
+use leasehold_driver::access::{
+    ACCESS_MAX, AccessRequest, Caller, Credentials, Denied, Subject, Wants,
+};
 use leasehold_driver::clock;
 use leasehold_kube_api::names::GROUP;
-use leasehold_types::WorkerKey;
-use tokio::sync::{Semaphore, mpsc};
-use tokio::time::timeout;
+use leasehold_types::{ClusterName, WorkerKey};
+use tokio::sync::mpsc;
 
-use self::identity::{Identity, check_pod, expiry_of, identity_of};
+use self::identity::{BoundPod, Identity, TokenClaims, check_pod, identity_of};
+use self::review_lanes::{Lane, ReviewLanes};
+use self::shared_reviews::{ReviewError, Reviewed, SharedReviews};
 use self::token_cache::{CachedReview, TokenCache, TokenHash};
 use super::pods::Pods;
 
 /// How long the watch may take to show an authenticated pod.
 const POD_WITHIN: Duration = Duration::from_secs(2);
-/// The timeout of one call to the API server.
-const ANSWER_WITHIN: Duration = Duration::from_secs(3);
-/// The most reviews in flight, which protects the API server from a flood of tokens.
-const REQUESTS_MAX: usize = 32;
 /// The most bytes of a token.
 const TOKEN_BYTES_MAX: usize = 12 * 1024;
 /// How long a review of a person's token is reused. It is short, since these tokens can be revoked.
@@ -40,6 +44,7 @@ const PERSON_FRESH_FOR: Duration = Duration::from_secs(30);
 /// How long a review of an agent's token is reused. The agent's pod is checked each time.
 const AGENT_FRESH_FOR: Duration = Duration::from_secs(300);
 
+const CLASSES: &str = "workerclasses";
 const CLUSTERS: &str = "workerclusters";
 const SETS: &str = "streamsets";
 const PIPELINES: &str = "pipelines";
@@ -51,9 +56,12 @@ pub(crate) struct AccessReviewer(Arc<Shared>);
 struct Shared {
     client: Client,
     audience: String,
+    /// The name in the replicas' certificates.
+    server_name: String,
     pods: Pods,
     token_cache: Mutex<TokenCache>,
-    permits: Semaphore,
+    reviews: SharedReviews,
+    lanes: ReviewLanes,
 }
 
 impl fmt::Debug for AccessReviewer {
@@ -63,10 +71,18 @@ impl fmt::Debug for AccessReviewer {
 }
 
 impl AccessReviewer {
-    /// A reviewer that accepts tokens for `audience`.
-    pub(crate) fn new(client: Client, audience: String, pods: Pods) -> Self {
-        let permits = Semaphore::new(REQUESTS_MAX);
-        Self(Arc::new(Shared { client, audience, pods, token_cache: Mutex::default(), permits }))
+    /// A reviewer that accepts tokens for `audience`, and replicas with certificates for
+    /// `server_name`.
+    pub(crate) fn new(client: Client, audience: String, server_name: String, pods: Pods) -> Self {
+        Self(Arc::new(Shared {
+            client,
+            audience,
+            server_name,
+            pods,
+            token_cache: Mutex::default(),
+            reviews: SharedReviews::default(),
+            lanes: ReviewLanes::default(),
+        }))
     }
 
     /// Answers on the current runtime the requests that are sent to the returned channel.
@@ -82,13 +98,14 @@ impl AccessReviewer {
     }
 
     async fn answer(&self, request: AccessRequest) {
-        let AccessRequest { token, peer, wants, mut answer } = request;
+        let AccessRequest { shown, wants, mut answer } = request;
         let decided = tokio::select! {
-            decided = self.decide(token.as_deref(), &wants) => decided,
+            decided = self.decide(&shown, &wants) => decided,
             () = answer.closed() => return,
         };
+        let peer = shown.peer;
         match &decided {
-            Ok(()) => {}
+            Ok(_) => {}
             Err(why @ (Denied::Unproven(_) | Denied::Forbidden(_))) => {
                 tracing::info!(?peer, ?wants, %why, "access denied");
             }
@@ -100,26 +117,42 @@ impl AccessReviewer {
         let _ = answer.send(decided);
     }
 
-    async fn decide(&self, token: Option<&str>, wants: &Wants) -> Result<(), Denied> {
-        let Some(token) = token else {
-            return Err(Denied::Unproven(format!(
-                "no token: send \"authorization: Bearer TOKEN\", with a token for audience {:?}",
-                self.0.audience
-            )));
+    async fn decide(&self, shown: &Credentials, wants: &Wants) -> Result<Caller, Denied> {
+        let certificate = shown.certificate.as_deref();
+        let identity = match wants {
+            // Decided without the API server: standbys follow the leader while it is away.
+            Wants::Follow => return self.authorize_replica(certificate),
+            Wants::Speak(key) => {
+                let identity = self.identify(shown, wants, AGENT_FRESH_FOR).await?;
+                self.authorize_agent(&identity, key).await?;
+                identity
+            }
+            Wants::Read(subject) => {
+                let identity = self.identify(shown, wants, PERSON_FRESH_FOR).await?;
+                self.authorize_person(&identity, Verb::Read, subject).await?;
+                identity
+            }
+            Wants::Change(subject) => {
+                let identity = self.identify(shown, wants, PERSON_FRESH_FOR).await?;
+                self.authorize_person(&identity, Verb::Change, subject).await?;
+                identity
+            }
+            Wants::Demand(class) => {
+                if let Some(caller) = autoscaler(certificate, class) {
+                    return Ok(caller);
+                }
+                if shown.token.is_none() {
+                    return Err(no_autoscaler(certificate, class));
+                }
+                let identity = self.identify(shown, wants, PERSON_FRESH_FOR).await?;
+                self.authorize_scaler(&identity, class).await?;
+                identity
+            }
         };
-        if token.len() > TOKEN_BYTES_MAX {
-            let why = format!("the token is longer than {TOKEN_BYTES_MAX} bytes");
-            return Err(Denied::Unproven(why));
-        }
-        match wants {
-            Wants::Speak(key) => self.authorize_agent(token, key).await,
-            Wants::Read(subject) => self.authorize_person(token, Verb::Read, subject).await,
-            Wants::Change(subject) => self.authorize_person(token, Verb::Change, subject).await,
-        }
+        Ok(Caller::User(identity.username))
     }
 
-    async fn authorize_agent(&self, token: &str, key: &WorkerKey) -> Result<(), Denied> {
-        let identity = self.identify(token, AGENT_FRESH_FOR).await?;
+    async fn authorize_agent(&self, identity: &Identity, key: &WorkerKey) -> Result<(), Denied> {
         let bound = identity.pod_for(key)?;
         let found = self.0.pods.await_uid(&bound.name, &bound.uid, POD_WITHIN).await;
         if found.is_err() && !self.0.pods.is_synced() {
@@ -129,41 +162,101 @@ impl AccessReviewer {
         check_pod(found.as_deref().map_err(|why| *why), &bound, key)
     }
 
+    fn authorize_replica(&self, shown: Option<&CertificateNames>) -> Result<Caller, Denied> {
+        let wanted = &self.0.server_name;
+        match shown {
+            Some(names) if names.hosts.contains(wanted) => Ok(names.caller(wanted)),
+            Some(names) => Err(Denied::Forbidden(format!(
+                "the certificate is for {names}, and may not follow a replica: that needs one for \
+                 DNS:{wanted}, as the replicas have"
+            ))),
+            None => Err(Denied::Unproven(format!(
+                "no client certificate: only a replica with a certificate for DNS:{wanted} may \
+                 follow another one"
+            ))),
+        }
+    }
+
+    async fn authorize_scaler(
+        &self,
+        identity: &Identity,
+        class: &ClusterName,
+    ) -> Result<(), Denied> {
+        let (namespace, name) = class.parts();
+        let object = namespace.map(|namespace| (namespace, name));
+        self.authorize(identity, Verb::Read.attributes(CLASSES, object)).await
+    }
+
     async fn authorize_person(
         &self,
-        token: &str,
+        identity: &Identity,
         verb: Verb,
         subject: &Subject,
     ) -> Result<(), Denied> {
-        let identity = self.identify(token, PERSON_FRESH_FOR).await?;
         for attributes in verb.on(subject)? {
-            self.authorize(&identity, attributes).await?;
+            self.authorize(identity, attributes).await?;
         }
         Ok(())
     }
 
     /// The token's identity, from the cache or from the API server.
-    async fn identify(&self, token: &str, fresh_for: Duration) -> Result<Identity, Denied> {
+    async fn identify(
+        &self,
+        shown: &Credentials,
+        wants: &Wants,
+        fresh_for: Duration,
+    ) -> Result<Identity, Denied> {
+        let Some(token) = shown.token.as_deref() else {
+            return Err(Denied::Unproven(format!(
+                "no token: send \"authorization: Bearer TOKEN\", with a token for audience {:?}",
+                self.0.audience
+            )));
+        };
+        if token.len() > TOKEN_BYTES_MAX {
+            let why = format!("the token is longer than {TOKEN_BYTES_MAX} bytes");
+            return Err(Denied::Unproven(why));
+        }
         let hash = TokenHash::of(token);
-        let stale = match self.token_cache().get(&hash, fresh_for, clock::now()) {
+        match self.token_cache().get(&hash, fresh_for, clock::now()) {
             CachedReview::Accepted(identity) => return Ok(identity),
             CachedReview::Rejected(why) => return Err(Denied::Unproven(why)),
+            CachedReview::Stale(_) | CachedReview::Unknown => {}
+        }
+        let review = self.review_once(token, hash, shown.peer, wants, fresh_for);
+        self.0.reviews.share(hash, review).await.map_err(|error| match error {
+            ReviewError::Rejected(why) => Denied::Unproven(why),
+            ReviewError::Unavailable(why) => {
+                Denied::Unavailable(format!("cannot review the token, try again: {why}"))
+            }
+        })
+    }
+
+    /// Reviews a token and caches the outcome, unless another request has just done so.
+    async fn review_once(
+        &self,
+        token: &str,
+        hash: TokenHash,
+        peer: Option<SocketAddr>,
+        wants: &Wants,
+        fresh_for: Duration,
+    ) -> Reviewed {
+        let stale = match self.token_cache().get(&hash, fresh_for, clock::now()) {
+            CachedReview::Accepted(identity) => return Ok(identity),
+            CachedReview::Rejected(why) => return Err(ReviewError::Rejected(why)),
             CachedReview::Stale(identity) => Some(identity),
             CachedReview::Unknown => None,
         };
-        let status = match self.review(token).await {
+        let claims = TokenClaims::read(token);
+        let (lane, caller) = self.lane(claims.as_ref(), stale.as_ref(), peer, wants);
+        let status = match self.review(token, lane, &caller).await {
             Ok(status) => status,
-            Err(why) => {
-                return stale.ok_or_else(|| {
-                    Denied::Unavailable(format!("cannot review the token, try again: {why}"))
-                });
-            }
+            Err(why) => return stale.ok_or(ReviewError::Unavailable(why)),
         };
         let now = clock::now();
         match identity_of(status, &self.0.audience) {
             Ok(identity) => {
                 let today = clock::time_of_day().as_secs();
-                let end = expiry_of(token).map(|end| u64::try_from(end).unwrap_or(0));
+                let end = claims.map(|claims| u64::try_from(claims.exp).unwrap_or(0));
                 let left = end.map(|end| Duration::from_secs(end.saturating_sub(today)));
                 let expires_at = left.map(|left| now + left);
                 self.token_cache().accept(hash, identity.clone(), expires_at, now);
@@ -171,12 +264,44 @@ impl AccessReviewer {
             }
             Err(why) => {
                 self.token_cache().reject(hash, why.clone(), now);
-                Err(Denied::Unproven(why))
+                Err(ReviewError::Rejected(why))
             }
         }
     }
 
-    async fn review(&self, token: &str) -> Result<TokenReviewStatus, String> {
+    /// Which lane the review of a token takes, and as whose.
+    fn lane(
+        &self,
+        claims: Option<&TokenClaims>,
+        accepted_before: Option<&Identity>,
+        peer: Option<SocketAddr>,
+        wants: &Wants,
+    ) -> (Lane, String) {
+        let user = accepted_before.map(|identity| identity.username.clone());
+        match (wants, user) {
+            (Wants::Speak(key), user) => {
+                let pod = claims.and_then(|claims| claims.pod_of(key));
+                let is_known = |pod: &BoundPod| {
+                    let facts = self.0.pods.find(&pod.name.namespace, &pod.name.name);
+                    let is_listed = facts.is_some_and(|facts| facts.uid == pod.uid);
+                    user.is_some() || is_listed || !self.0.pods.is_synced()
+                };
+                if let Some(pod) = pod.filter(is_known) {
+                    return (Lane::Agent, pod.uid);
+                }
+            }
+            (_, Some(user)) => return (Lane::Person, user),
+            (_, None) => {}
+        }
+        (Lane::Stranger, peer.map(|peer| peer.ip().to_string()).unwrap_or_default())
+    }
+
+    async fn review(
+        &self,
+        token: &str,
+        lane: Lane,
+        caller: &str,
+    ) -> Result<TokenReviewStatus, String> {
         let review = TokenReview {
             spec: TokenReviewSpec {
                 audiences: Some(vec![self.0.audience.clone()]),
@@ -185,7 +310,8 @@ impl AccessReviewer {
             ..TokenReview::default()
         };
         let api: Api<TokenReview> = Api::all(self.0.client.clone());
-        let answer = self.call_api(api.create(&PostParams::default(), &review)).await?;
+        let parameters = PostParams::default();
+        let answer = self.0.lanes.call(lane, caller, api.create(&parameters, &review)).await?;
         answer.status.ok_or_else(|| "the API server's TokenReview has no status".into())
     }
 
@@ -207,7 +333,9 @@ impl AccessReviewer {
             ..SubjectAccessReview::default()
         };
         let api: Api<SubjectAccessReview> = Api::all(self.0.client.clone());
-        let answer = self.call_api(api.create(&PostParams::default(), &review)).await;
+        let (parameters, user) = (PostParams::default(), &identity.username);
+        let call = api.create(&parameters, &review);
+        let answer = self.0.lanes.call(Lane::Person, user, call).await;
         let answer = answer.map_err(|why| {
             Denied::Unavailable(format!("cannot check the permission to {what}: {why}"))
         })?;
@@ -220,20 +348,33 @@ impl AccessReviewer {
         }
     }
 
-    async fn call_api<T>(
-        &self,
-        call: impl Future<Output = Result<T, kube::Error>>,
-    ) -> Result<T, String> {
-        let _permit = self.0.permits.acquire().await.expect("never closed");
-        match timeout(ANSWER_WITHIN, call).await {
-            Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(error)) => Err(error.to_string()),
-            Err(_) => Err(format!("the API server did not answer within {ANSWER_WITHIN:?}")),
-        }
-    }
-
     fn token_cache(&self) -> MutexGuard<'_, TokenCache> {
         self.0.token_cache.lock().expect("the lock is not poisoned")
+    }
+}
+
+/// The names in a certificate of an autoscaler that may know the load of `class`.
+fn autoscaler_names(class: &ClusterName) -> Vec<String> {
+    let of_namespace = class.parts().0.map(|namespace| format!("{AUTOSCALER}/{namespace}"));
+    [AUTOSCALER.to_owned()].into_iter().chain(of_namespace).collect()
+}
+
+/// The autoscaler with this certificate, if it may know the load of `class`.
+fn autoscaler(shown: Option<&CertificateNames>, class: &ClusterName) -> Option<Caller> {
+    let names = shown?;
+    let wanted = autoscaler_names(class);
+    wanted.iter().find(|wanted| names.uris.contains(wanted)).map(|name| names.caller(name))
+}
+
+fn no_autoscaler(shown: Option<&CertificateNames>, class: &ClusterName) -> Denied {
+    let wanted = autoscaler_names(class).join(" or URI:");
+    let needed = format!(
+        "an autoscaler needs a client certificate for URI:{wanted}, or a token that may get the \
+         WorkerClass"
+    );
+    match shown {
+        Some(names) => Denied::Forbidden(format!("the certificate is for {names}: {needed}")),
+        None => Denied::Unproven(format!("no client certificate and no token: {needed}")),
     }
 }
 

@@ -123,7 +123,8 @@ impl Authority {
     pub fn start(client: Client, settings: Settings) -> Self {
         let (serving, certificates) = watch::channel(None);
         let (bundles, bundle) = watch::channel(None);
-        let trust = Trust::in_bundle(bundle.clone(), settings.server_name.clone());
+        let trust = Trust::in_bundle(bundle.clone(), settings.server_name.clone())
+            .showing(certificates.clone());
         let controller = AuthorityController {
             secrets: Api::namespaced(client, &settings.namespace),
             settings,

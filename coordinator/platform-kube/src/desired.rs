@@ -25,9 +25,11 @@ use leasehold_driver::platform::Freshness;
 use leasehold_kube_api::resources::{Pipeline, StreamSet, WorkerClass, WorkerCluster};
 use leasehold_manifest::collection::{Collection, ConfigMapName};
 use leasehold_manifest::{ObjectId, Problem, Reading};
+use leasehold_types::limits::NamespaceShare;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
+use self::objects::created;
 pub use self::objects::{CachedObject, Objects};
 use self::source::Source;
 use self::source_watch::{SourceWatch, WatchChange, api};
@@ -58,7 +60,13 @@ pub struct DesiredWatch {
 }
 
 /// Watches the objects of these namespaces (all, if none is given) until the driver has ended.
-pub fn start(client: Client, watched: &[String], events: mpsc::Sender<Event>) -> DesiredWatch {
+/// Each namespace may use `share` of the limits.
+pub fn start(
+    client: Client,
+    watched: &[String],
+    share: NamespaceShare,
+    events: mpsc::Sender<Event>,
+) -> DesiredWatch {
     let (problem_sender, problems) = watch::channel(Arc::default());
     let (object_sender, objects) = watch::channel(Arc::default());
     let (in_force_sender, in_force) = watch::channel(None);
@@ -68,7 +76,7 @@ pub fn start(client: Client, watched: &[String], events: mpsc::Sender<Event>) ->
     let health = WatchHealth::default();
     let mut reflector = DesiredReflector {
         client: client.clone(),
-        state: State::default(),
+        state: State { collection: Collection::new(share), ..State::default() },
         watches: BTreeMap::new(),
         health: health.clone(),
         change_sender,
@@ -230,6 +238,7 @@ impl State {
             }
             WatchChange::ConfigMapApplied(map) => self.put_map(source, &map),
             WatchChange::ConfigMapDeleted => self.put_map(source, &ConfigMap::default()),
+            WatchChange::ConfigMapForbidden(why) => self.forbid_map(source, &why),
             WatchChange::ListCompleted => self.end_list(source),
         }
     }
@@ -252,7 +261,7 @@ impl State {
             self.is_object_changed |= self.objects.refresh(&id, metadata, status);
             return;
         }
-        let spec = self.collection.put(&id, spec);
+        let spec = self.collection.put(&id, created(&metadata), spec);
         self.is_spec_changed = true;
         self.is_object_changed |= self.objects.put(&id, metadata, spec, status);
         if let Some(version) = version {
@@ -283,6 +292,20 @@ impl State {
         self.is_spec_changed = true;
     }
 
+    /// The ConfigMap cannot be read: the other objects do not wait for it.
+    fn forbid_map(&mut self, source: &Source, why: &str) {
+        let (Source::Map(name), Some(state)) = (source, self.sources.get_mut(source)) else {
+            return;
+        };
+        state.synced = true;
+        let problem = format!(
+            "the coordinator may not read this ConfigMap: add components/stream-lists to the \
+             installation, or put the streams into the StreamSet ({why})"
+        );
+        self.collection.refuse_map(name, &state.keys, &problem);
+        self.is_spec_changed = true;
+    }
+
     fn end_list(&mut self, source: &Source) {
         let Some(state) = self.sources.get_mut(source) else { return };
         state.synced = true;
@@ -304,9 +327,9 @@ impl State {
             return None;
         }
         self.readings += 1;
-        let reading = self.collection.read();
-        self.is_object_changed |= self.set_problems(&reading.problems);
-        Some(reading)
+        let Reading { desired, problems } = self.collection.read();
+        self.is_object_changed |= self.set_problems(&problems);
+        Some(Reading { desired, problems: self.collection.reported(&problems) })
     }
 
     /// Sets each object's problems: its own, and those of the lists that it names.

@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
-use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Uri};
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity, Uri};
 use tonic::{Status, Streaming};
 
 use super::leader_failure_detector::LeaderSignal;
@@ -181,10 +181,14 @@ async fn connect(address: &str, trust: Option<&Trust>) -> Result<Channel, Connec
     endpoint.connect_with_connector(connector).await.map_err(ConnectionError::Transport)
 }
 
-/// TLS that trusts only these authorities.
+/// TLS that trusts only these authorities, and shows this replica's certificate.
 async fn tls(trust: &Trust) -> anyhow::Result<ClientTlsConfig> {
     let authorities = Certificate::from_pem(trust.authorities().await?);
-    Ok(ClientTlsConfig::new().ca_certificate(authorities).domain_name(trust.server_name()))
+    let tls = ClientTlsConfig::new().ca_certificate(authorities).domain_name(trust.server_name());
+    Ok(match trust.identity().await? {
+        Some((certificate, key)) => tls.identity(Identity::from_pem(certificate, key)),
+        None => tls,
+    })
 }
 
 /// An error with its causes: the transport's own text is only "transport error".

@@ -2,7 +2,7 @@
 
 use leasehold_coordinator_core::effect::Notice;
 use leasehold_coordinator_core::view::Leadership;
-use leasehold_driver::history::Change;
+use leasehold_driver::history::FleetChange;
 use leasehold_driver::port::Handle;
 use tokio::sync::{broadcast, watch};
 
@@ -25,9 +25,13 @@ async fn follow(handle: Handle, sender: watch::Sender<bool>) {
                 () = sender.closed() => return,
             };
             match change {
-                Ok(Change::Notice(Notice::Elected(_) | Notice::Deposed(_)))
+                Ok(FleetChange::Notice(Notice::Elected(_) | Notice::Deposed(_)))
                 | Err(broadcast::error::RecvError::Lagged(_)) => break,
-                Ok(Change::Notice(_) | Change::Manifests { .. }) => {}
+                Ok(
+                    FleetChange::Notice(_)
+                    | FleetChange::Ordered(_)
+                    | FleetChange::Manifests { .. },
+                ) => {}
                 Err(broadcast::error::RecvError::Closed) => return,
             }
         }

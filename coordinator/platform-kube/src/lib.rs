@@ -30,10 +30,12 @@ use leasehold_driver::access::Access;
 use leasehold_driver::campaign::{self, Replica, StoreErrors};
 use leasehold_driver::platform::{COMMANDS_MAX, EVENTS_MAX, Platform, ServingCertificates};
 use leasehold_driver::port::Handle;
-use leasehold_driver::trust::Trust;
+use leasehold_driver::trust::{Bundle, Trust};
+pub use leasehold_injection::sidecar::{AgentUser, pull_secrets};
 use leasehold_injection::{Resources, Sidecar};
 use leasehold_kube_api::names;
 use leasehold_types::TimeBounds;
+use leasehold_types::limits::NamespaceShare;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use self::access::AccessReviewer;
@@ -43,7 +45,7 @@ use self::desired::{DesiredWatch, Objects};
 use self::leadership::watch_leadership;
 use self::lease_lock::LeaseLock;
 use self::pods::{Pods, PodsSettings};
-use crate::webhook::{Clusters, Injector, Validator};
+use crate::webhook::{CallerKeyWriter, Clusters, Evictions, Injector, Validator};
 
 /// How often the published bundle is checked without a change.
 const PUBLISH_EVERY: Duration = Duration::from_secs(60);
@@ -55,6 +57,8 @@ pub struct Settings {
     pub namespace: String,
     /// The namespaces that are served; empty for all.
     pub watched: Vec<String>,
+    /// The part of the limits that one namespace may use.
+    pub namespace_share: NamespaceShare,
     /// The Service that agents dial, in `namespace`.
     pub service: String,
     /// The audience that tokens must be made for.
@@ -69,8 +73,8 @@ pub struct Settings {
     pub leadership: Duration,
     /// How far clocks may be apart.
     pub bounds: TimeBounds,
-    /// The file of the serving certificate; `None` if the replica signs its own.
-    pub certificate: Option<PathBuf>,
+    /// The files of the serving certificate and its key; `None` if the replica signs its own.
+    pub certificate: Option<(PathBuf, PathBuf)>,
     /// The sidecar settings of opted-in pods.
     pub injection: InjectionSettings,
 }
@@ -82,6 +86,10 @@ pub struct InjectionSettings {
     pub image: String,
     /// Where agents dial: HOST:PORT.
     pub coordinator: String,
+    /// The user and group of agents.
+    pub user: AgentUser,
+    /// The Secrets that the agent's image is pulled with.
+    pub pull_secrets: Vec<String>,
     /// Address for HTTPS.
     pub listen: SocketAddr,
     /// The MutatingWebhookConfiguration.
@@ -96,12 +104,16 @@ pub struct Started {
     pub platform: Platform,
     /// The serving certificates, if the replica signs its own.
     pub certificates: Option<ServingCertificates>,
+    /// The authorities that have signed them, and the certificates of clients.
+    pub bundle: Option<Bundle>,
     /// The authorities to trust on connections to other replicas.
     pub trust: Option<Trust>,
     /// The sidecar settings of opted-in pods.
     pub injector: Injector,
     /// Validates classes and pipelines before they are stored.
     pub validator: Validator,
+    /// Answers evictions of pods.
+    pub evictions: Evictions,
     /// The input of the operator.
     pub observed: Observed,
 }
@@ -150,10 +162,15 @@ pub async fn start(settings: Settings) -> anyhow::Result<Started> {
         },
         event_sender.clone(),
     );
-    let access_reviewer =
-        AccessReviewer::new(client.clone(), settings.audience.clone(), pods.clone());
+    let access_reviewer = AccessReviewer::new(
+        client.clone(),
+        settings.audience.clone(),
+        settings.server_name(),
+        pods.clone(),
+    );
+    let share = settings.namespace_share;
     let DesiredWatch { problems, ready, freshness, objects, in_force } =
-        desired::start(client.clone(), &settings.watched, event_sender.clone());
+        desired::start(client.clone(), &settings.watched, share, event_sender.clone());
     let authority = settings.certificate.is_none().then(|| {
         let own =
             authority::Settings::new(&settings.namespace, &settings.service, &settings.address);
@@ -161,10 +178,13 @@ pub async fn start(settings: Settings) -> anyhow::Result<Started> {
     });
     let trust = match (&authority, &settings.certificate) {
         (Some(authority), _) => Some(authority.trust.clone()),
-        (None, Some(file)) => Some(Trust::beside(file, settings.server_name())),
+        (None, Some((certificate, key))) => {
+            Some(Trust::beside(certificate.clone(), key.clone(), settings.server_name()))
+        }
         (None, None) => None,
     };
     let certificates = authority.as_ref().map(|authority| authority.certificates.clone());
+    let bundle = authority.as_ref().map(|authority| authority.bundle.clone());
     // A random suffix distinguishes this start from earlier ones.
     let holder = format!("{}_{:012x}", settings.identity, fastrand::u64(..1 << 48));
     let (namespace, address) = (&settings.namespace, settings.address.clone());
@@ -185,7 +205,9 @@ pub async fn start(settings: Settings) -> anyhow::Result<Started> {
         served: settings.watched.clone(),
         clusters: clusters(objects.clone()),
     };
-    let validator = Validator { served: settings.watched.clone(), in_force };
+    let validator = Validator { served: settings.watched.clone(), share, in_force };
+    let (key_writer, key) = CallerKeyWriter::new(client.clone(), &settings.injection.validator);
+    let evictions = Evictions { pods: pods.clone(), key };
     let is_ready = when_ready(ready, authority.clone());
     let errors = StoreErrors::new(false, "the API server answers again");
     let replica = Replica::new(event_sender, command_receiver, driver, is_ready, errors);
@@ -205,6 +227,8 @@ pub async fn start(settings: Settings) -> anyhow::Result<Started> {
         let Ok(handle) = attended.await else { return };
         handle_sender.send_replace(Some(handle.clone()));
         if let Some(authority) = authority {
+            // Who has the certificates made elsewhere gives no right to webhook configurations.
+            tokio::spawn(key_writer.run(watch_leadership(handle.clone())));
             let namespaces = namespaces(objects);
             let InjectionSettings { configuration, validator, .. } = &settings.injection;
             let injecting = ca_injector(&client, configuration, &authority, &handle);
@@ -221,7 +245,7 @@ pub async fn start(settings: Settings) -> anyhow::Result<Started> {
     let access = Access::Asked(access_reviewer.start());
     let attend = Some(attend);
     let platform = Platform { events, commands, problems, freshness, access, progress, attend };
-    Ok(Started { platform, certificates, trust, injector, validator, observed })
+    Ok(Started { platform, certificates, bundle, trust, injector, validator, evictions, observed })
 }
 
 impl Settings {
@@ -242,6 +266,8 @@ impl Settings {
             drain_deadline: None,
             flags: BTreeMap::new(),
             resources: Resources::standard(),
+            user: self.injection.user,
+            pull_secrets: self.injection.pull_secrets.clone(),
         }
     }
 }
@@ -307,14 +333,19 @@ fn namespaces(objects: watch::Receiver<Arc<Objects>>) -> watch::Receiver<BTreeSe
 fn clusters(objects: watch::Receiver<Arc<Objects>>) -> watch::Receiver<Option<Arc<Clusters>>> {
     derived(objects, |objects| {
         let mut clusters = Clusters::default();
-        // If both kinds share a name, the WorkerCluster wins, so it is inserted last.
         for (name, current) in &objects.classes {
-            let (namespace, name) = name.parts();
-            clusters.insert(namespace.unwrap_or_default(), name, (&current.object.spec.0).into());
+            if objects.is_class(name) {
+                let (namespace, own) = name.parts();
+                let cluster = (&current.object.spec.0).into();
+                clusters.insert(namespace.unwrap_or_default(), own, cluster);
+            }
         }
         for (name, current) in &objects.clusters {
-            let (namespace, name) = name.parts();
-            clusters.insert(namespace.unwrap_or_default(), name, (&current.object.spec.0).into());
+            if !objects.is_class(name) {
+                let (namespace, own) = name.parts();
+                let cluster = (&current.object.spec.0).into();
+                clusters.insert(namespace.unwrap_or_default(), own, cluster);
+            }
         }
         objects.is_whole.then(|| Arc::new(clusters))
     })

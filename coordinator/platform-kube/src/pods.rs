@@ -1,6 +1,7 @@
 //! The pods that are workers, by name and UID. A worker is reported gone when no container of its
 //! pod runs any longer, and never after a later pod of that name was admitted.
 
+mod busy_mark;
 mod exposure_annotation;
 mod facts;
 mod patch;
@@ -26,6 +27,7 @@ use leasehold_types::TimeBounds;
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
+pub use self::busy_mark::BusyMark;
 pub use self::facts::{Owner, Phase, PodFacts, PodName, version};
 use self::store::PodStore;
 use self::tombstone_reaper::TombstoneReaper;

@@ -87,11 +87,18 @@ struct State<T> {
     /// Whether each watch has listed all of its objects once.
     listed: Vec<bool>,
     /// The last failure of each watch that is broken.
-    failures: Vec<Option<String>>,
+    failures: Vec<Option<WatchFailure>>,
     /// Keys that have changed since the last [`WatchCache::take_changed`]; `None` if not collected.
     changed: Option<BTreeSet<ObjectKey>>,
     /// An object was left out at [`OBJECTS_MAX`].
     is_full: bool,
+}
+
+/// Why a watch is broken.
+#[derive(Clone, Debug)]
+struct WatchFailure {
+    message: String,
+    is_forbidden: bool,
 }
 
 #[derive(Debug)]
@@ -154,7 +161,8 @@ impl<T: PartialEq + Send + Sync + 'static> WatchCache<T> {
         }
     }
 
-    /// Notifies of each change, and when the cache becomes complete. The number has no meaning.
+    /// Notifies of each change, when the cache becomes complete, and when the API server begins to
+    /// forbid it. The number has no meaning.
     pub fn changed(&self) -> watch::Receiver<u64> {
         self.shared.version.subscribe()
     }
@@ -166,7 +174,14 @@ impl<T: PartialEq + Send + Sync + 'static> WatchCache<T> {
 
     /// The error of a watch that fails at present.
     pub fn failure(&self) -> Option<String> {
-        self.state().failures.iter().flatten().next().cloned()
+        self.state().failures.iter().flatten().next().map(|failure| failure.message.clone())
+    }
+
+    /// The answer of the API server, if it forbids a list that was never read.
+    pub fn forbidden(&self) -> Option<String> {
+        let state = self.state();
+        let mut failures = state.failures.iter().flatten();
+        failures.find(|failure| failure.is_forbidden).map(|failure| failure.message.clone())
     }
 
     /// One object.
@@ -236,7 +251,12 @@ impl<T: PartialEq + Send + Sync + 'static> Scope<T> {
             let event = match event {
                 Ok(event) => event,
                 Err(failed) => {
-                    self.shared.lock().failures[self.index] = Some(failed.message);
+                    let is_forbidden = failed.is_forbidden_list();
+                    let failure = WatchFailure { message: failed.message, is_forbidden };
+                    let before = self.shared.lock().failures[self.index].replace(failure);
+                    if is_forbidden && !before.is_some_and(|before| before.is_forbidden) {
+                        self.shared.notify();
+                    }
                     continue;
                 }
             };

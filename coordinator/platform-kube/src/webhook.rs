@@ -1,9 +1,11 @@
-//! The admission webhooks: they inject the sidecar into opted-in pods, and validate classes and
-//! pipelines. Every replica answers, leading or not, from its own copy of the desired state. A pod
-//! that asks for an agent is never admitted without one: if injection fails, the webhook denies the
-//! pod with a message that names the fix.
+//! The admission webhooks: they inject the sidecar into opted-in pods, validate classes and
+//! pipelines, and refuse evictions of pods that run jobs. Every replica answers, leading or not,
+//! from its own copy of the desired state. A pod that asks for an agent is never admitted without
+//! one: if injection fails, the webhook denies the pod with a message that names the fix.
 
 mod admission;
+mod caller_key;
+mod evictions;
 mod injector;
 mod validator;
 
@@ -12,15 +14,17 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, to_bytes};
-use axum::extract::State;
+use axum::extract::{Path, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
-use leasehold_driver::metrics::{Injection, Metrics, Validation};
+use leasehold_driver::metrics::{Eviction, Injection, Metrics, Validation};
 use tokio::time::timeout;
 use tower::limit::ConcurrencyLimitLayer;
 
 use self::admission::{Admission, Decision};
+pub use self::caller_key::{CallerKey, CallerKeyWriter};
+pub use self::evictions::Evictions;
 pub use self::injector::{Cluster, Clusters, Injector};
 pub use self::validator::Validator;
 
@@ -32,24 +36,35 @@ const REVIEW_BYTES_MAX: usize = 3 * 1024 * 1024;
 /// The timeout of reading a review; shorter than the API server's timeout of the call.
 const REVIEW_WITHIN: Duration = Duration::from_secs(4);
 /// The answer to any other path.
-const PATHS: &str = "unknown path: the API server calls /inject and /validate\n";
+const PATHS: &str = "unknown path: the API server calls /inject, /validate and /evict\n";
 
 #[derive(Clone)]
 struct WebhookState {
     injector: Arc<Injector>,
     validator: Arc<Validator>,
+    evictions: Arc<Evictions>,
     metrics: Arc<Metrics>,
 }
 
-/// The routes that the API server calls: `/inject`, answered by `injector`, and `/validate`,
-/// answered by `validator`.
-pub fn router(injector: Injector, validator: Validator, metrics: Arc<Metrics>) -> Router {
+/// The routes that the API server calls: `/inject`, answered by `injector`, `/validate`, answered
+/// by `validator`, and `/evict`, answered by `evictions`.
+pub fn router(
+    injector: Injector,
+    validator: Validator,
+    evictions: Evictions,
+    metrics: Arc<Metrics>,
+) -> Router {
     let (injector, validator) = (Arc::new(injector), Arc::new(validator));
+    let evictions = Arc::new(evictions);
     Router::new()
         .route("/inject", post(inject))
         .route("/validate", post(validate))
+        // The manifests have no path: the leader adds one, see `caller_key`.
+        .route("/", post(evict_without_key))
+        .route("/evict", post(evict_without_key))
+        .route("/evict/{key}", post(evict_with_key))
         .fallback(|| async { (StatusCode::NOT_FOUND, PATHS) })
-        .with_state(WebhookState { injector, validator, metrics })
+        .with_state(WebhookState { injector, validator, evictions, metrics })
         .layer(ConcurrencyLimitLayer::new(REVIEWS_MAX))
 }
 
@@ -77,6 +92,31 @@ async fn validate(State(state): State<WebhookState>, body: Body) -> Response {
         return unready("classes and pipelines");
     };
     state.metrics.validated(decision.kind());
+    json(admission.response(Decision::from(decision)))
+}
+
+async fn evict_without_key(State(state): State<WebhookState>, body: Body) -> Response {
+    evict(&state, None, body).await
+}
+
+async fn evict_with_key(
+    State(state): State<WebhookState>,
+    Path(key): Path<String>,
+    body: Body,
+) -> Response {
+    evict(&state, Some(&key), body).await
+}
+
+async fn evict(state: &WebhookState, key: Option<&str>, body: Body) -> Response {
+    let admission = match read(body).await {
+        Ok(admission) => admission,
+        Err(response) => return response,
+    };
+    let Some(decision) = state.evictions.decide(admission.eviction(), key).await else {
+        state.metrics.eviction_reviewed(Eviction::Unready);
+        return unready("pods");
+    };
+    state.metrics.eviction_reviewed(decision.kind());
     json(admission.response(Decision::from(decision)))
 }
 

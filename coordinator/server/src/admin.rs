@@ -4,6 +4,8 @@
 mod changes;
 mod cursor;
 mod error;
+mod plan;
+mod viewer;
 mod wire;
 
 use std::pin::Pin;
@@ -12,8 +14,9 @@ use std::sync::Arc;
 use futures_util::Stream;
 use leasehold_coordinator_core::Core;
 use leasehold_coordinator_core::view::{ClassView, Leadership, Presence};
-use leasehold_driver::access::{Access, Subject, Wants};
-use leasehold_driver::port::{Handle, WorkerOrder};
+use leasehold_driver::access::{Access, Caller, Subject, Wants};
+use leasehold_driver::order::{OrderKind, WorkerOrder};
+use leasehold_driver::port::Handle;
 use leasehold_proto::admin::v1 as proto;
 use leasehold_proto::admin::v1::admin_service_server::AdminService;
 use leasehold_proto::map;
@@ -24,7 +27,10 @@ use tracing::Instrument;
 
 use self::cursor::{PageSize, PipelineCursor, StreamCursor, WorkerCursor};
 use self::error::AdminError;
-use crate::grpc::bearer::bearer;
+use self::plan::PLANS_MAX;
+use self::viewer::Viewer;
+use crate::connections::Peer;
+use crate::grpc::credentials::{authorize, credentials};
 
 /// The most concurrent watchers.
 const WATCHERS_MAX: usize = 64;
@@ -35,18 +41,19 @@ pub struct Admin {
     handle: Handle,
     access: Access,
     watchers: Arc<Semaphore>,
+    plans: Arc<Semaphore>,
 }
 
 impl Admin {
     /// The service over a driver; `access` authorizes the callers.
     pub fn new(handle: Handle, access: Access) -> Self {
-        Self { handle, access, watchers: Arc::new(Semaphore::new(WATCHERS_MAX)) }
+        let watchers = Arc::new(Semaphore::new(WATCHERS_MAX));
+        Self { handle, access, watchers, plans: Arc::new(Semaphore::new(PLANS_MAX)) }
     }
 
-    /// Checks that the caller may have what it wants.
-    async fn allow<T>(&self, request: &Request<T>, wants: Wants) -> Result<(), AdminError> {
-        let token = bearer(request.metadata());
-        Ok(self.access.ask(token, request.remote_addr(), wants).await?)
+    /// Checks that the caller may have what it wants, and returns who it is.
+    async fn allow<T>(&self, request: &Request<T>, wants: Wants) -> Result<Caller, AdminError> {
+        Ok(authorize(&self.access, request, wants).await?)
     }
 
     /// Asks the core, if this replica leads.
@@ -64,24 +71,32 @@ impl Admin {
         Ok(Response::new(answer?))
     }
 
-    /// Gives an order that `check` allows, if this replica leads.
+    /// Gives an order that `check` allows, if this replica leads. The driver logs and counts it.
     async fn order<T: Send + 'static>(
         &self,
         name: &'static str,
-        check: impl FnOnce(&Core, Moment) -> Result<(WorkerOrder, T), AdminError> + Send + 'static,
+        order: WorkerOrder,
+        check: impl FnOnce(&Core, Moment) -> Result<T, AdminError> + Send + 'static,
     ) -> Result<Response<T>, Status> {
+        let refused = order.clone();
         let ordered = self.handle.order(move |core, now| {
             let checked = match core.leadership() {
                 Leadership::Leads(_) => check(core, now),
                 Leadership::StandsBy(leader) => Err(AdminError::NotLeading(leader)),
             };
             match checked {
-                Ok((order, answer)) => (vec![order], Ok(answer)),
+                Ok(answer) => (vec![order], Ok(answer)),
                 Err(refused) => (Vec::new(), Err(refused)),
             }
         });
         let span = tracing::debug_span!("admin", call = name);
         let answer = ordered.instrument(span).await.map_err(|_| AdminError::Stopped)?;
+        if let Err(why) = &answer {
+            let WorkerOrder { worker, by, .. } = refused;
+            tracing::info!(
+                cluster = %worker.cluster, worker = %worker.worker, %by, %why, "{name} refused"
+            );
+        }
         Ok(Response::new(answer?))
     }
 }
@@ -320,22 +335,23 @@ impl AdminService for Admin {
             "" => None,
             cluster => Some(map::cluster_name("cluster", cluster).map_err(AdminError::from)?),
         };
-        let subject = cluster.clone().map_or(Subject::All, Subject::Cluster);
+        let subject = Viewer::subject(cluster.as_ref());
         let replay = changes::replay_duration(&request.get_ref().replay)?;
         self.allow(&request, Wants::Read(subject)).await?;
+        let shown = credentials(request.metadata(), Peer::of(request.extensions()));
+        let viewer = Viewer::new(self.access.clone(), shown, cluster.clone());
         let permit = Arc::clone(&self.watchers).try_acquire_owned();
         let permit = permit.map_err(|_| AdminError::TooMany("watchers", WATCHERS_MAX))?;
         // Subscribes before the core is asked, so that no change in between is missed.
         let changes = self.handle.replay(replay).map_err(|_| AdminError::Stopped)?;
-        let wanted = cluster.clone();
-        self.ask("WatchChanges", move |core, now| match wanted {
+        self.ask("WatchChanges", move |core, now| match cluster {
             Some(name) if !core.clusters(now).iter().any(|cluster| cluster.name == name) => {
                 Err(AdminError::cluster_not_found(&name))
             }
             Some(_) | None => Ok(()),
         })
         .await?;
-        Ok(Response::new(Box::pin(changes::watch(changes, cluster, permit))))
+        Ok(Response::new(Box::pin(changes::watch(changes, viewer, permit))))
     }
 
     async fn drain_worker(
@@ -344,11 +360,11 @@ impl AdminService for Admin {
     ) -> Result<Response<proto::DrainWorkerResponse>, Status> {
         let wanted = request.get_ref();
         let key = worker_of(&wanted.cluster, &wanted.worker)?;
-        self.allow(&request, Wants::Change(Subject::Cluster(key.cluster.clone()))).await?;
-        self.order("DrainWorker", move |core, now| {
+        let by = self.allow(&request, Wants::Change(Subject::Cluster(key.cluster.clone()))).await?;
+        let order = WorkerOrder { kind: OrderKind::Drain, worker: key.clone(), by };
+        self.order("DrainWorker", order, move |core, now| {
             core.worker(&key, now).ok_or_else(|| AdminError::worker_not_found(&key))?;
-            tracing::info!(cluster = %key.cluster, worker = %key.worker, "drain ordered");
-            Ok((WorkerOrder::Drain(key), proto::DrainWorkerResponse {}))
+            Ok(proto::DrainWorkerResponse {})
         })
         .await
     }
@@ -359,20 +375,30 @@ impl AdminService for Admin {
     ) -> Result<Response<proto::DeclareWorkerGoneResponse>, Status> {
         let wanted = request.get_ref();
         let key = worker_of(&wanted.cluster, &wanted.worker)?;
-        self.allow(&request, Wants::Change(Subject::Cluster(key.cluster.clone()))).await?;
-        self.order("DeclareWorkerGone", move |core, now| {
+        let by = self.allow(&request, Wants::Change(Subject::Cluster(key.cluster.clone()))).await?;
+        let Some(declared) = request.get_ref().incarnation else {
+            return Err(AdminError::Invalid(
+                "incarnation: missing: give the one that GetWorker shows, or 0 where it shows none"
+                    .into(),
+            )
+            .into());
+        };
+        let order = WorkerOrder { kind: OrderKind::DeclareGone, worker: key.clone(), by };
+        self.order("DeclareWorkerGone", order, move |core, now| {
             let worker =
                 core.worker(&key, now).ok_or_else(|| AdminError::worker_not_found(&key))?;
             if worker.presence == Presence::Connected {
                 return Err(AdminError::Connected(key));
             }
-            tracing::warn!(cluster = %key.cluster, worker = %key.worker, "declared gone");
+            let known = worker.incarnation.map_or(0, |incarnation| incarnation.0);
+            if known != declared {
+                return Err(AdminError::OtherIncarnation { worker: key, known, declared });
+            }
             // The core frees all of it in the next turns.
-            let freed = proto::DeclareWorkerGoneResponse {
+            Ok(proto::DeclareWorkerGoneResponse {
                 slots_freed: worker.committed,
                 streams_freed: wire::count(worker.streams),
-            };
-            Ok((WorkerOrder::DeclareGone(key), freed))
+            })
         })
         .await
     }
@@ -384,12 +410,7 @@ impl AdminService for Admin {
         let cluster =
             map::cluster_name("cluster", &request.get_ref().cluster).map_err(AdminError::from)?;
         self.allow(&request, Wants::Read(Subject::Cluster(cluster.clone()))).await?;
-        let request = request.into_inner();
-        let what_if = wire::what_if(&request)?;
-        self.ask("Plan", move |core, now| {
-            let plan = core.what_if(&cluster, &what_if, now).map(wire::plan);
-            plan.ok_or_else(|| AdminError::cluster_not_found(&cluster))
-        })
-        .await
+        let what_if = wire::what_if(request.get_ref())?;
+        self.make_plan(cluster, what_if).await.map(Response::new)
     }
 }

@@ -1,16 +1,16 @@
 //! The gRPC port: sessions, admin, health and reflection. Every resource that a peer uses is
 //! limited.
 
-pub mod bearer;
+mod agent_rate;
 mod codec;
+pub(crate) mod credentials;
+mod first_message;
 mod forward;
-pub mod handshake;
 mod inbound;
-pub mod incoming;
+mod intake;
 mod outbound;
 mod peer;
 mod service;
-mod unproven;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -26,23 +26,29 @@ use tonic_health::server::HealthReporter;
 
 use self::forward::LeaderForwarder;
 pub use self::forward::PeerTransport;
-use self::incoming::{Listener, Preface};
+use self::intake::{CALL_BYTES_MAX, IntakeLayer};
 use self::peer::PeerServer;
 use self::service::SessionServer;
 use crate::admin::Admin;
+use crate::connections::handshake;
+use crate::connections::{ConnectionLimits, Listener, Preface};
 use crate::scaler::Scaler;
 use crate::tls::Certificates;
 
 /// Connections beyond the sessions': people, probes, and agents that are about to be refused.
 const CONNECTIONS_SPARE: usize = 1_024;
-/// The most streams of one connection. An agent has one; a proxy may serve many agents.
-const STREAMS_PER_CONNECTION_MAX: u32 = 256;
+/// The most streams of one connection. An agent has one; a proxy that serves many agents opens
+/// another connection. More are refused before anything of them is kept.
+const STREAMS_PER_CONNECTION_MAX: u32 = 16;
 /// Bytes of a request's headers.
 const HEADER_BYTES_MAX: u32 = 16 * 1024;
 /// Bytes that one stream may have in flight to this replica.
-const STREAM_WINDOW_BYTES: u32 = 256 * 1024;
-/// Bytes that one connection may have in flight to this replica.
-const CONNECTION_WINDOW_BYTES: u32 = 1024 * 1024;
+const STREAM_WINDOW_BYTES: u32 = 64 * 1024;
+/// Bytes that one connection may have in flight to this replica. A peer may send them before it
+/// has proven anything.
+const CONNECTION_WINDOW_BYTES: u32 = 64 * 1024;
+/// How long a connection may take until a call of it is allowed.
+const UNPROVEN_AGE: Duration = Duration::from_secs(30);
 /// After how long without traffic a connection gets a keepalive ping, and how long the answer may
 /// take.
 const KEEPALIVE: Duration = Duration::from_secs(10);
@@ -75,22 +81,28 @@ pub async fn serve(port: GrpcPort, stop: impl Future<Output = ()>) -> anyhow::Re
         Some(_) => Preface::Tls,
         None => Preface::Http2,
     };
-    let connections_max = port.sessions.sessions_max + UNPROVEN_MAX + CONNECTIONS_SPARE;
-    let listener = Listener::new(port.socket, preface, connections_max);
+    let limits = ConnectionLimits {
+        unproven: UNPROVEN_MAX,
+        total: port.sessions.sessions_max + 2 * UNPROVEN_MAX + CONNECTIONS_SPARE,
+        unproven_age: UNPROVEN_AGE,
+    };
+    let listener = Listener::new(port.socket, preface, limits);
     let mut server = Server::builder()
         .http2_keepalive_interval(Some(KEEPALIVE))
         .http2_keepalive_timeout(Some(KEEPALIVE))
         .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)
         .http2_max_header_list_size(HEADER_BYTES_MAX)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
-        .initial_connection_window_size(CONNECTION_WINDOW_BYTES);
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .layer(IntakeLayer::new());
     let gate = Arc::clone(&port.sessions.gate);
+    let access = port.sessions.access.clone();
     let peer = PeerServer::service(port.identity, port.sessions.clone());
     let sessions = SessionServer::new(port.sessions);
     let admin = AdminServiceServer::new(port.admin)
-        .max_decoding_message_size(MESSAGE_BYTES_MAX)
+        .max_decoding_message_size(CALL_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX);
-    let scaler = Scaler::service(Arc::clone(&port.handle.view));
+    let scaler = Scaler::service(Arc::clone(&port.handle.view), access);
     let admin = LeaderForwarder::new(admin, port.handle, gate, port.reach);
     let (reporter, health) = tonic_health::server::health_reporter();
     set_health(&reporter, ServingStatus::Serving).await;
@@ -115,7 +127,7 @@ pub async fn serve(port: GrpcPort, stop: impl Future<Output = ()>) -> anyhow::Re
     match port.tls {
         None => server.serve_with_incoming_shutdown(listener.into_stream(), stop).await?,
         Some(tls) => {
-            let connections = handshake::secured(listener, tls);
+            let connections = handshake::for_grpc(listener, tls);
             server.serve_with_incoming_shutdown(connections, stop).await?;
         }
     }

@@ -17,18 +17,15 @@ use leasehold_driver::metrics::Fleet;
 use leasehold_driver::port::Handle;
 use prometheus::{Encoder, Registry, TextEncoder};
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tonic::Status;
-use tower::limit::ConcurrencyLimitLayer;
 
-use crate::grpc::incoming::{Listener, Preface};
+use crate::connections::{Listener, Preface};
+use crate::web;
 
-/// The most concurrent connections.
-const CONNECTIONS_MAX: usize = 256;
-/// The most concurrent requests.
-const REQUESTS_MAX: usize = 64;
-/// How long a connection may be idle; longer than scrapers pause.
-const IDLE_MAX: Duration = Duration::from_secs(120);
+/// The most concurrent scrapes. Probes have no limit: they are answered at once.
+const SCRAPES_MAX: usize = 8;
 /// How long a scrape waits for fresh values before it uses the last ones.
 const REFRESH_TIMEOUT: Duration = Duration::from_secs(1);
 /// The Prometheus text format.
@@ -50,25 +47,16 @@ pub struct HttpState {
 }
 
 /// Serves the port until `stop`.
-///
-/// # Errors
-/// If the socket fails.
-pub async fn serve(
-    socket: TcpListener,
-    state: HttpState,
-    stop: impl Future<Output = ()> + Send + 'static,
-) -> anyhow::Result<()> {
-    let listener = Listener::new(socket, Preface::Any { idle: IDLE_MAX }, CONNECTIONS_MAX);
+pub async fn serve(socket: TcpListener, state: HttpState, stop: impl Future<Output = ()> + Send) {
+    let listener = Listener::new(socket, Preface::Any, web::LIMITS);
     let router = Router::new()
         .route("/livez", get(livez))
         .route("/healthz", get(livez))
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
         .fallback(unknown)
-        .with_state(state)
-        .layer(ConcurrencyLimitLayer::new(REQUESTS_MAX));
-    axum::serve(listener, router).with_graceful_shutdown(stop).await?;
-    Ok(())
+        .with_state(state);
+    web::serve(listener.into_stream(), router, stop).await;
 }
 
 /// Answers unknown paths; a gRPC client that dialled the wrong port gets a gRPC status.
@@ -101,6 +89,11 @@ fn answer(health: Result<(), String>) -> Response {
 }
 
 async fn metrics(State(state): State<HttpState>) -> Response {
+    static SCRAPES: Semaphore = Semaphore::const_new(SCRAPES_MAX);
+    let Ok(_permit) = SCRAPES.try_acquire() else {
+        let text = format!("too many scrapes: at most {SCRAPES_MAX} at once; try again later\n");
+        return (StatusCode::SERVICE_UNAVAILABLE, text).into_response();
+    };
     let metrics = &state.handle.metrics;
     let fleet = state.handle.ask(Fleet::of);
     if let Ok(Ok(fleet)) = timeout(REFRESH_TIMEOUT, fleet).await {

@@ -2,8 +2,10 @@
 //! and their TLS certificates.
 
 pub mod admin;
+mod connections;
 pub mod grpc;
 pub mod http;
 pub mod https;
 pub mod scaler;
 pub mod tls;
+mod web;

@@ -9,6 +9,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use futures_util::Stream;
+use leasehold_driver::access::{Access, Wants};
 use leasehold_driver::clock;
 use leasehold_driver::demand::Demand;
 use leasehold_driver::view::View;
@@ -22,37 +23,49 @@ use tonic::{Request, Response, Status};
 
 use self::demand_stream::DemandStream;
 use self::query::{ClassQuery, Metric};
+use crate::grpc::credentials::{authorize, status_of};
 
 /// The most concurrent streams: each class may have both.
 const STREAMS_MAX: usize = 2 * CLUSTERS_MAX;
 /// Bytes of one request.
 const REQUEST_BYTES_MAX: usize = 64 * 1024;
 
-/// KEDA's external scaler over one replica's view. It does not authenticate callers: KEDA sends no
-/// token, and the answers contain only the load of classes.
+/// KEDA's external scaler over one replica's view. KEDA sends no token, but a client certificate.
 #[derive(Debug)]
 pub struct Scaler {
     view: Arc<View>,
+    access: Access,
     streams: Arc<Semaphore>,
 }
 
 impl Scaler {
-    /// The service of a replica with this view.
-    pub fn service(view: Arc<View>) -> ExternalScalerServer<Self> {
+    /// The service of a replica with this view; `access` authorizes the callers.
+    pub fn service(view: Arc<View>, access: Access) -> ExternalScalerServer<Self> {
         let streams = Arc::new(Semaphore::new(STREAMS_MAX));
-        ExternalScalerServer::new(Self { view, streams })
+        ExternalScalerServer::new(Self { view, access, streams })
             .max_decoding_message_size(REQUEST_BYTES_MAX)
     }
 
-    fn watch<T>(
+    /// The class that a request is about, if the caller may know its load.
+    async fn class<T>(
         &self,
+        request: &Request<T>,
         reference: &proto::ScaledObjectRef,
+    ) -> Result<ClassQuery, Status> {
+        let query = ClassQuery::parse(reference)?;
+        let allowed = authorize(&self.access, request, Wants::Demand(query.name().clone())).await;
+        allowed.map(|_| query).map_err(|denied| status_of(&denied))
+    }
+
+    async fn watch<T>(
+        &self,
+        request: &Request<proto::ScaledObjectRef>,
         answer: fn(Demand) -> T,
     ) -> Result<Response<Messages<T>>, Status>
     where
         T: Clone + PartialEq + Send + 'static,
     {
-        let query = ClassQuery::parse(reference)?;
+        let query = self.class(request, request.get_ref()).await?;
         let permit = Arc::clone(&self.streams).try_acquire_owned().map_err(|_| {
             Status::resource_exhausted(format!(
                 "too many streams of scalers: at most {STREAMS_MAX} at once; try again later"
@@ -74,7 +87,7 @@ impl ExternalScaler for Scaler {
         &self,
         request: Request<proto::ScaledObjectRef>,
     ) -> Result<Response<proto::IsActiveResponse>, Status> {
-        let class = ClassQuery::parse(request.get_ref())?;
+        let class = self.class(&request, request.get_ref()).await?;
         Ok(Response::new(query::activity(class.demand(&self.view, clock::now())?)))
     }
 
@@ -82,14 +95,14 @@ impl ExternalScaler for Scaler {
         &self,
         request: Request<proto::ScaledObjectRef>,
     ) -> Result<Response<Self::StreamIsActiveStream>, Status> {
-        self.watch(request.get_ref(), query::activity)
+        self.watch(&request, query::activity).await
     }
 
     async fn get_metric_spec(
         &self,
         request: Request<proto::ScaledObjectRef>,
     ) -> Result<Response<proto::GetMetricSpecResponse>, Status> {
-        let class = ClassQuery::parse(request.get_ref())?;
+        let class = self.class(&request, request.get_ref()).await?;
         Ok(Response::new(query::specs(class.demand(&self.view, clock::now())?)))
     }
 
@@ -97,10 +110,9 @@ impl ExternalScaler for Scaler {
         &self,
         request: Request<proto::GetMetricsRequest>,
     ) -> Result<Response<proto::GetMetricsResponse>, Status> {
-        let request = request.get_ref();
-        let reference = request.scaled_object_ref.as_ref();
-        let class = ClassQuery::parse(reference.unwrap_or(&proto::ScaledObjectRef::default()))?;
-        let metric = Metric::parse(&request.metric_name)?;
+        let reference = request.get_ref().scaled_object_ref.clone().unwrap_or_default();
+        let class = self.class(&request, &reference).await?;
+        let metric = Metric::parse(&request.get_ref().metric_name)?;
         let demand = class.demand(&self.view, clock::now())?;
         Ok(Response::new(query::value(metric, demand)))
     }
@@ -109,6 +121,6 @@ impl ExternalScaler for Scaler {
         &self,
         request: Request<proto::ScaledObjectRef>,
     ) -> Result<Response<Self::StreamMetricSpecStream>, Status> {
-        self.watch(request.get_ref(), query::specs)
+        self.watch(&request, query::specs).await
     }
 }

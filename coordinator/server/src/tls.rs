@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
+use leasehold_driver::access::certificate::CertificateNames;
 use leasehold_driver::platform::ServingCertificates;
-use leasehold_driver::trust::Trust;
+use leasehold_driver::trust::{Bundle, Trust};
 use leasehold_driver::watcher::Watcher;
 use rustls::crypto::ring::default_provider;
 use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
@@ -18,7 +19,9 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep};
-use tonic::transport::{Certificate, ClientTlsConfig};
+use tonic::transport::{Certificate, ClientTlsConfig, Identity};
+use x509_parser::extensions::GeneralName;
+use x509_parser::parse_x509_certificate;
 
 /// The largest file of certificates or keys, in bytes.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
@@ -31,6 +34,8 @@ const POLL_INTERVAL: Duration = Duration::from_secs(30);
 const ERROR_GRACE: Duration = Duration::from_secs(1);
 /// The most rounds of watching files whose links keep changing.
 const ROUNDS_MAX: usize = 4;
+/// Characters of a certificate's subject that are shown.
+const SUBJECT_CHARS_MAX: usize = 256;
 /// The ALPN names of the protocols (RFC 7301).
 const ALPN_HTTP2: &[u8] = b"h2";
 const ALPN_HTTP1: &[u8] = b"http/1.1";
@@ -50,6 +55,17 @@ pub struct ServerConfigs {
     pub expires_at: Option<UnixTime>,
 }
 
+/// The authorities by which clients are checked.
+#[derive(Clone, Debug)]
+pub enum ClientAuthorities {
+    /// None: no client is asked for a certificate.
+    Nobody,
+    /// A client may have a certificate that one of these has signed, or none.
+    Optional(RootCertStore),
+    /// Every client needs a certificate that one of these has signed.
+    Required(RootCertStore),
+}
+
 impl ServerConfigs {
     /// Configurations without a certificate: each handshake fails.
     #[must_use]
@@ -59,27 +75,31 @@ impl ServerConfigs {
         Self { https: Arc::clone(&config), config, expires_at: None }
     }
 
-    /// A certificate with its chain, the certificate itself first, and its key. With `clients`,
-    /// every client needs a certificate that one of these has signed.
+    /// A certificate with its chain, the certificate itself first, and its key.
     ///
     /// # Errors
     /// If they do not belong together, or cannot be used.
     pub fn new(
         chain: Vec<CertificateDer<'static>>,
         key: PrivateKeyDer<'static>,
-        clients: Option<RootCertStore>,
+        clients: ClientAuthorities,
     ) -> anyhow::Result<Self> {
         let expires_at = chain.first().and_then(expires_at);
         let (same_chain, same_key) = (chain.clone(), key.clone_key());
         let mut https = builder().with_no_client_auth().with_single_cert(same_chain, same_key)?;
         https.alpn_protocols = vec![ALPN_HTTP2.to_vec(), ALPN_HTTP1.to_vec()];
+        let verifier = |roots| {
+            let provider = Arc::new(default_provider());
+            WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+        };
         let builder = match clients {
-            None => builder().with_no_client_auth(),
-            Some(roots) => {
-                let provider = Arc::new(default_provider());
-                let verifier =
-                    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
-                builder().with_client_cert_verifier(verifier.build()?)
+            ClientAuthorities::Nobody => builder().with_no_client_auth(),
+            ClientAuthorities::Optional(roots) => {
+                let verifier = verifier(roots).allow_unauthenticated().build()?;
+                builder().with_client_cert_verifier(verifier)
+            }
+            ClientAuthorities::Required(roots) => {
+                builder().with_client_cert_verifier(verifier(roots).build()?)
             }
         };
         let mut config = builder.with_single_cert(chain, key)?;
@@ -96,9 +116,26 @@ fn builder() -> ConfigBuilder<ServerConfig, WantsVerifier> {
 
 /// When a certificate ends; `None` if it cannot be decoded.
 fn expires_at(certificate: &CertificateDer<'static>) -> Option<UnixTime> {
-    let (_, parsed) = x509_parser::parse_x509_certificate(certificate).ok()?;
+    let (_, parsed) = parse_x509_certificate(certificate).ok()?;
     let seconds = u64::try_from(parsed.validity().not_after.timestamp()).ok()?;
     Some(UnixTime::since_unix_epoch(Duration::from_secs(seconds)))
+}
+
+/// The names in a certificate; none if it cannot be decoded.
+pub(crate) fn names_in(certificate: &CertificateDer<'_>) -> CertificateNames {
+    let mut names = CertificateNames::default();
+    let Ok((_, parsed)) = parse_x509_certificate(certificate) else { return names };
+    let subject = parsed.subject().to_string();
+    names.subject = subject.chars().filter(|c| !c.is_control()).take(SUBJECT_CHARS_MAX).collect();
+    let Ok(Some(alternatives)) = parsed.subject_alternative_name() else { return names };
+    for name in &alternatives.value.general_names {
+        match name {
+            GeneralName::URI(uri) => names.uris.push((*uri).to_owned()),
+            GeneralName::DNSName(host) => names.hosts.push((*host).to_owned()),
+            _ => {}
+        }
+    }
+    names
 }
 
 /// A resolver without a certificate.
@@ -111,14 +148,20 @@ impl ResolvesServerCert for NoCertificate {
     }
 }
 
-/// Serves with the platform's certificates. Must run within a Tokio runtime.
+/// Serves with the platform's certificates. A client may have a certificate that an authority of
+/// the bundle has signed. Must run within a Tokio runtime.
 #[must_use]
-pub fn from_platform(mut issued: ServingCertificates) -> Certificates {
+pub fn from_platform(mut issued: ServingCertificates, mut bundle: Bundle) -> Certificates {
     let (serving, certificates) = watch::channel(ServerConfigs::nothing());
     tokio::spawn(async move {
         loop {
             let newest = issued.borrow_and_update().clone();
-            match newest.map(|it| ServerConfigs::new(it.chain.clone(), it.key.clone_key(), None)) {
+            let authorities = bundle.borrow_and_update().clone();
+            let configs = newest.zip(authorities).map(|(newest, authorities)| {
+                let clients = ClientAuthorities::Optional(roots(authorities.as_bytes())?);
+                ServerConfigs::new(newest.chain.clone(), newest.key.clone_key(), clients)
+            });
+            match configs {
                 None => {}
                 Some(Ok(newest)) => drop(serving.send_replace(newest)),
                 Some(Err(error)) => {
@@ -127,6 +170,7 @@ pub fn from_platform(mut issued: ServingCertificates) -> Certificates {
             }
             tokio::select! {
                 changed = issued.changed() => if changed.is_err() { return },
+                changed = bundle.changed() => if changed.is_err() { return },
                 () = serving.closed() => return,
             }
         }
@@ -134,13 +178,25 @@ pub fn from_platform(mut issued: ServingCertificates) -> Certificates {
     certificates
 }
 
+fn roots(pem: &[u8]) -> anyhow::Result<RootCertStore> {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(pem) {
+        roots.add(certificate?)?;
+    }
+    Ok(roots)
+}
+
 /// The TLS configuration for dialling another replica, with its newest authorities.
 ///
 /// # Errors
-/// If the authorities are not known yet, or their file cannot be read.
+/// If the authorities are not known yet, or a file of the certificates cannot be read.
 pub async fn client_tls(trust: &Trust) -> anyhow::Result<ClientTlsConfig> {
     let authorities = Certificate::from_pem(trust.authorities().await?);
-    Ok(ClientTlsConfig::new().ca_certificate(authorities).domain_name(trust.server_name()))
+    let tls = ClientTlsConfig::new().ca_certificate(authorities).domain_name(trust.server_name());
+    Ok(match trust.identity().await? {
+        Some((certificate, key)) => tls.identity(Identity::from_pem(certificate, key)),
+        None => tls,
+    })
 }
 
 /// The files for TLS.
@@ -150,8 +206,52 @@ pub struct TlsFiles {
     pub cert: PathBuf,
     /// Its private key.
     pub key: PathBuf,
-    /// The authorities of client certificates; with it, every client needs a certificate.
-    pub client_ca: Option<PathBuf>,
+    /// The authorities of client certificates.
+    pub clients: ClientCaFile,
+}
+
+/// The file with the authorities by which clients are checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClientCaFile {
+    /// None: no client is asked for a certificate.
+    None,
+    /// Every client needs a certificate.
+    Required(PathBuf),
+    /// If the file exists, a client may have a certificate.
+    Optional(PathBuf),
+}
+
+impl ClientCaFile {
+    fn path(&self) -> Option<&PathBuf> {
+        match self {
+            Self::None => None,
+            Self::Required(file) | Self::Optional(file) => Some(file),
+        }
+    }
+
+    fn read(&self) -> anyhow::Result<Option<Vec<u8>>> {
+        match self {
+            Self::None => Ok(None),
+            Self::Optional(file) if !file.exists() => Ok(None),
+            Self::Required(file) => read("--tls-client-ca", file).map(Some),
+            Self::Optional(file) => {
+                // An issuer without an authority of its own leaves the file empty.
+                Ok(Some(read("ca.crt", file)?).filter(|text| !text.trim_ascii().is_empty()))
+            }
+        }
+    }
+
+    fn authorities(&self, pem: Option<&[u8]>) -> anyhow::Result<ClientAuthorities> {
+        Ok(match (self, pem) {
+            (Self::Required(file), Some(pem)) => {
+                ClientAuthorities::Required(authorities("--tls-client-ca", file, pem)?)
+            }
+            (Self::Optional(file), Some(pem)) => {
+                ClientAuthorities::Optional(authorities("ca.crt", file, pem)?)
+            }
+            (_, None) | (Self::None, _) => ClientAuthorities::Nobody,
+        })
+    }
 }
 
 impl TlsFiles {
@@ -179,11 +279,10 @@ impl TlsFiles {
     }
 
     fn texts(&self) -> anyhow::Result<FileContents> {
-        let client_ca = self.client_ca.as_ref();
         Ok(FileContents {
             cert: read("--tls-cert", &self.cert)?,
             key: read("--tls-key", &self.key)?,
-            client_ca: client_ca.map(|file| read("--tls-client-ca", file)).transpose()?,
+            client_ca: self.clients.read()?,
         })
     }
 
@@ -192,10 +291,7 @@ impl TlsFiles {
         let key = PrivateKeyDer::from_pem_slice(&texts.key).with_context(|| {
             format!("--tls-key {}: expected a private key (PEM)", self.key.display())
         })?;
-        let clients = match (&self.client_ca, &texts.client_ca) {
-            (Some(file), Some(text)) => Some(authorities(file, text)?),
-            _ => None,
-        };
+        let clients = self.clients.authorities(texts.client_ca.as_deref())?;
         ServerConfigs::new(chain, key, clients).map_err(|error| {
             let (cert, key) = (self.cert.display(), self.key.display());
             anyhow!("--tls-cert {cert} and --tls-key {key} cannot be used together: {error}")
@@ -203,7 +299,7 @@ impl TlsFiles {
     }
 
     fn paths(&self) -> Vec<PathBuf> {
-        let all = [&self.cert, &self.key].into_iter().chain(&self.client_ca);
+        let all = [&self.cert, &self.key].into_iter().chain(self.clients.path());
         all.filter_map(|path| std::path::absolute(path).ok()).collect()
     }
 }
@@ -233,11 +329,11 @@ fn certificates(
     }
 }
 
-fn authorities(file: &Path, pem: &[u8]) -> anyhow::Result<RootCertStore> {
+fn authorities(flag: &str, file: &Path, pem: &[u8]) -> anyhow::Result<RootCertStore> {
     let mut roots = RootCertStore::empty();
-    for certificate in certificates("--tls-client-ca", file, pem)? {
+    for certificate in certificates(flag, file, pem)? {
         let added = roots.add(certificate);
-        added.with_context(|| format!("--tls-client-ca {}", file.display()))?;
+        added.with_context(|| format!("{flag} {}", file.display()))?;
     }
     Ok(roots)
 }
@@ -355,7 +451,8 @@ mod tests {
 
     #[test]
     fn invalid_files_are_logged_only_if_they_stay_invalid_and_replace_nothing() {
-        let files = TlsFiles { cert: "c.pem".into(), key: "k.pem".into(), client_ca: None };
+        let clients = ClientCaFile::None;
+        let files = TlsFiles { cert: "c.pem".into(), key: "k.pem".into(), clients };
         let old = texts("old");
         let first = files.serving(&old).expect("good");
         let (serving, certificates) = watch::channel(first.clone());

@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use clap::Args;
-use leasehold_platform_kube::InjectionSettings;
+use leasehold_platform_kube::{AgentUser, InjectionSettings, pull_secrets};
+use leasehold_types::limits::NamespaceShare;
 use leasehold_types::{WorkerName, is_host_and_port};
 
 use super::{
@@ -31,6 +32,11 @@ pub struct OperatorArgs {
     /// A namespace to serve; repeatable, or separated by commas [default: all namespaces].
     #[arg(long, value_name = "NAME", env = "LEASEHOLD_WATCH_NAMESPACE", value_delimiter = ',')]
     pub watch_namespace: Vec<String>,
+    /// The part of each limit that the objects of one namespace may use, in percent [default: 25,
+    /// or 100 with a single --watch-namespace].
+    #[arg(long, value_name = "PERCENT", env = "LEASEHOLD_NAMESPACE_SHARE")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub namespace_share: Option<u32>,
     /// The Service that agents dial, in --namespace; certificates are issued for its name.
     #[arg(long, value_name = "NAME", env = "LEASEHOLD_SERVICE")]
     #[arg(default_value = "leasehold-coordinator")]
@@ -43,11 +49,20 @@ pub struct OperatorArgs {
     /// program].
     #[arg(long, value_name = "IMAGE", env = "LEASEHOLD_AGENT_IMAGE")]
     pub agent_image: Option<String>,
+    /// The user and group of injected agents: UID:GID, or `none` to leave both to the pod, the
+    /// namespace or the image, as OpenShift wants it.
+    #[arg(long, value_name = "UID:GID", env = "LEASEHOLD_AGENT_USER")]
+    #[arg(default_value = "65532:65532")]
+    pub agent_user: AgentUser,
+    /// The Secrets, separated by commas, that injected agents' image is pulled with: they must be
+    /// in the workers' namespaces [default: those of the pod].
+    #[arg(long, value_name = "NAMES", env = "LEASEHOLD_AGENT_PULL_SECRETS")]
+    pub agent_pull_secrets: Option<String>,
     /// The address that injected agents dial [default: SERVICE.NAMESPACE.svc:7400].
     #[arg(long, value_name = "HOST:PORT", env = "LEASEHOLD_AGENT_COORDINATOR")]
     pub agent_coordinator: Option<String>,
     /// Address for the admission webhooks (HTTPS): /inject for pods, /validate for classes and
-    /// pipelines.
+    /// pipelines, /evict for evictions.
     #[arg(long, value_name = "IP:PORT", env = "LEASEHOLD_WEBHOOK_LISTEN")]
     #[arg(default_value = "127.0.0.1:7403")]
     pub webhook_listen: SocketAddr,
@@ -55,7 +70,8 @@ pub struct OperatorArgs {
     #[arg(long, value_name = "NAME", env = "LEASEHOLD_WEBHOOK_CONFIGURATION")]
     #[arg(default_value = "leasehold-injector")]
     pub webhook_configuration: String,
-    /// The ValidatingWebhookConfiguration whose caBundle the leader keeps current.
+    /// The ValidatingWebhookConfiguration whose caBundle the leader keeps current. The leader also
+    /// adds a secret to the path of the webhook evictions.leasehold.dev.
     #[arg(long, value_name = "NAME", env = "LEASEHOLD_VALIDATOR_CONFIGURATION")]
     #[arg(default_value = "leasehold-validator")]
     pub validator_configuration: String,
@@ -71,6 +87,8 @@ pub struct KubernetesSettings {
     pub namespace: String,
     /// The namespaces that are served; all if it is empty.
     pub watched: Vec<String>,
+    /// The part of the limits that one namespace may use.
+    pub namespace_share: NamespaceShare,
     /// The Service that agents dial.
     pub service: String,
     /// The audience of tokens.
@@ -86,6 +104,7 @@ impl OperatorArgs {
     /// [`UsageError`] if two of them conflict, or one is out of its range.
     pub fn settings(self) -> Result<Settings, UsageError> {
         let injection = self.injection()?;
+        let namespace_share = self.namespace_share();
         let Self { namespace, watch_namespace: watched, service, audience, replica, .. } = self;
         let named = [&namespace, &service].into_iter().chain(&watched);
         for name in named {
@@ -100,8 +119,23 @@ impl OperatorArgs {
             return refuse("--audience must not be empty");
         }
         let times = DefaultTimes { takeover_after: TAKEOVER, leadership: LEADERSHIP };
-        let kubernetes = KubernetesSettings { namespace, watched, service, audience, injection };
+        let kubernetes = KubernetesSettings {
+            namespace,
+            watched,
+            namespace_share,
+            service,
+            audience,
+            injection,
+        };
         replica.settings(PlatformSettings::Kubernetes(Box::new(kubernetes)), &times)
+    }
+
+    fn namespace_share(&self) -> NamespaceShare {
+        let of_percent = self.namespace_share.and_then(NamespaceShare::of_percent);
+        of_percent.unwrap_or_else(|| match self.watch_namespace.len() {
+            1 => NamespaceShare::WHOLE,
+            _ => NamespaceShare::default(),
+        })
     }
 
     fn injection(&self) -> Result<InjectionSettings, UsageError> {
@@ -142,8 +176,20 @@ impl OperatorArgs {
                 ));
             }
         }
-        let (configuration, validator) = (configuration.clone(), validator.clone());
-        Ok(InjectionSettings { image, coordinator, listen: *listen, configuration, validator })
+        let pull_secrets = match self.agent_pull_secrets.as_deref() {
+            None | Some("") => Vec::new(),
+            Some(names) => pull_secrets(names)
+                .map_err(|why| UsageError(format!("--agent-pull-secrets: {why}")))?,
+        };
+        Ok(InjectionSettings {
+            image,
+            coordinator,
+            user: self.agent_user,
+            pull_secrets,
+            listen: *listen,
+            configuration: configuration.clone(),
+            validator: validator.clone(),
+        })
     }
 }
 
@@ -173,6 +219,12 @@ mod tests {
         let given = ["--agent-image", "mirror/agent:7", "--agent-coordinator", "10.0.0.1:1"];
         let given = settings(&given).expect("valid");
         assert_eq!((&*given.image, &*given.coordinator), ("mirror/agent:7", "10.0.0.1:1"));
+        assert_eq!((given.user, given.pull_secrets.len()), (AgentUser::STANDARD, 0));
+        let image = "mirror/agent@sha256:0123456789abcdef";
+        let given = ["--agent-image", image, "--agent-user", "none", "--agent-pull-secrets", "a,b"];
+        let given = settings(&given).expect("valid");
+        assert_eq!((&*given.image, given.user), (image, AgentUser::Unset));
+        assert_eq!(given.pull_secrets, ["a", "b"]);
     }
 
     #[test]
@@ -180,6 +232,9 @@ mod tests {
         for (flags, named) in [
             (&["--agent-image", ""][..], "--agent-image"),
             (&["--agent-image", "a b"], "--agent-image"),
+            (&["--agent-user", "0:0"], "--agent-user"),
+            (&["--agent-user", "me"], "--agent-user"),
+            (&["--agent-pull-secrets", "a,,b"], "--agent-pull-secrets"),
             (&["--agent-coordinator", "nowhere"], "--agent-coordinator"),
             (&["--webhook-listen", "127.0.0.1:7400"], "--listen"),
             (&["--webhook-listen", "0.0.0.0:7401"], "--http-listen"),

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use leasehold_coordinator_core::event::Event;
-use leasehold_driver::access::{Access, AccessRequest, Denied, Subject, Wants};
+use leasehold_driver::access::{Access, AccessRequest, Caller, Denied, Subject, Wants};
 use leasehold_proto::admin::v1::admin_service_client::AdminServiceClient;
 use leasehold_proto::admin::v1::*;
 use leasehold_proto::coordinator::v1::RefusalReason;
@@ -41,7 +41,7 @@ async fn leading() -> (Replica, mpsc::Receiver<AccessRequest>) {
 
 async fn grant_one(asked: &mut mpsc::Receiver<AccessRequest>) {
     let question = asked.recv().await.expect("a question");
-    question.answer.send(Ok(())).expect("someone who asks");
+    question.answer.send(Ok(Caller::User("ada".into()))).expect("someone who asks");
 }
 
 async fn say_hello(address: SocketAddr, token: &str) -> Agent {
@@ -60,10 +60,10 @@ async fn a_hello_is_welcome_once_the_platform_allows_it() {
     let (replica, mut asked) = leading().await;
     let mut agent = say_hello(replica.grpc, "secret").await;
     let question = asked.recv().await.expect("a question");
-    assert_eq!(question.token.as_deref(), Some("secret"));
+    assert_eq!(question.shown.token.as_deref(), Some("secret"));
     assert_eq!(question.wants, Wants::Speak(worker()));
-    assert!(question.peer.is_some());
-    question.answer.send(Ok(())).expect("someone who asks");
+    assert!(question.shown.peer.is_some());
+    question.answer.send(Ok(Caller::User("ada".into()))).expect("someone who asks");
     agent.welcome().await;
 }
 
@@ -78,7 +78,7 @@ async fn a_denied_hello_is_refused_with_the_reason_and_changes_nothing() {
         let mut agent = Agent::dial(replica.grpc).await;
         agent.say_hello("crawl", "w-0").await;
         let question = asked.recv().await.expect("a question");
-        assert_eq!(question.token, None);
+        assert_eq!(question.shown.token, None);
         let text = denied.to_string();
         question.answer.send(Err(denied)).expect("someone who asks");
         let (given, refusal) = agent.refusal().await;
@@ -112,7 +112,8 @@ async fn an_unauthenticated_session_does_not_count_as_a_session() {
         let mut agent = say_hello(replica.grpc, "secret").await;
         tokio::select! {
             question = asked.recv() => {
-                question.expect("a question").answer.send(Ok(())).expect("someone who asks");
+                let answer = question.expect("a question").answer;
+                answer.send(Ok(Caller::User("ada".into()))).expect("someone who asks");
                 break agent;
             }
             (reason, _) = agent.refusal() => assert_eq!(reason, RefusalReason::NotLeader),
@@ -157,7 +158,7 @@ async fn each_admin_call_requests_access_to_its_own_subject() {
             request.metadata_mut().insert("authorization", token);
             let answers = async {
                 let question = asked.recv().await.expect("a question");
-                assert_eq!(question.token.as_deref(), Some("secret"));
+                assert_eq!(question.shown.token.as_deref(), Some("secret"));
                 assert_eq!(question.wants, $wants, stringify!($call));
                 question.answer.send(Err(no())).expect("someone who asks");
             };
@@ -195,7 +196,8 @@ async fn each_admin_call_requests_access_to_its_own_subject() {
     refused!(plan, plan, Wants::Read(crawl()));
     let drain = DrainWorkerRequest { cluster: cluster(), worker: worker() };
     refused!(drain_worker, drain, Wants::Change(crawl()));
-    let gone = DeclareWorkerGoneRequest { cluster: cluster(), worker: worker() };
+    let gone =
+        DeclareWorkerGoneRequest { cluster: cluster(), worker: worker(), incarnation: Some(0) };
     refused!(declare_worker_gone, gone, Wants::Change(crawl()));
 }
 

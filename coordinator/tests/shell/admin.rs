@@ -3,14 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use leasehold_coordinator_core::desired::Stream;
+use leasehold_coordinator_core::event::Event;
 use leasehold_proto::admin::v1::admin_service_client::AdminServiceClient;
 use leasehold_proto::admin::v1::*;
+use leasehold_types::StreamName;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 
 use crate::agent::{Agent, connect};
-use crate::replica::{PATIENCE, Replica, soon};
+use crate::replica::{PATIENCE, Replica, desired, soon};
 
 async fn admin(replica: &Replica) -> AdminServiceClient<Channel> {
     AdminServiceClient::new(connect(replica.grpc).await)
@@ -135,7 +139,8 @@ async fn errors_name_the_wrong_field() {
     refused(admin.explain_worker(request).await, missing, "w-9");
     let request = DrainWorkerRequest { cluster: crawl(), worker: "w-9".into() };
     refused(admin.drain_worker(request).await, missing, "w-9");
-    let request = DeclareWorkerGoneRequest { cluster: crawl(), worker: "w-9".into() };
+    let request =
+        DeclareWorkerGoneRequest { cluster: crawl(), worker: "w-9".into(), incarnation: Some(0) };
     refused(admin.declare_worker_gone(request).await, missing, "w-9");
     let answer =
         admin.watch_changes(WatchChangesRequest { cluster: nowhere(), ..Default::default() }).await;
@@ -157,21 +162,33 @@ async fn only_a_worker_that_is_not_connected_can_be_declared_gone() {
     let replica = Replica::leading().await;
     let agent = join_and_settle(&replica, "w-0", 3, 4).await;
     let mut admin = admin(&replica).await;
-    let request = DeclareWorkerGoneRequest { cluster: "crawl".into(), worker: "w-0".into() };
-    let answer = admin.declare_worker_gone(request.clone()).await;
+    let request = |incarnation| DeclareWorkerGoneRequest {
+        cluster: "crawl".into(),
+        worker: "w-0".into(),
+        incarnation,
+    };
+    let answer = admin.declare_worker_gone(request(None)).await;
+    refused(answer, Code::InvalidArgument, "incarnation: missing");
+    let answer = admin.declare_worker_gone(request(Some(0))).await;
     refused(answer, Code::FailedPrecondition, "w-0");
     drop(agent);
     let worker = || GetWorkerRequest { cluster: "crawl".into(), worker: "w-0".into() };
-    soon(async {
+    let incarnation = soon(async {
         loop {
             let found = admin.get_worker(worker()).await.expect("a worker").into_inner().worker;
-            if found.expect("a worker").presence() != Presence::Connected {
-                break;
+            let found = found.expect("a worker");
+            if found.presence() != Presence::Connected {
+                break found.incarnation.expect("it has reported");
             }
         }
     })
     .await;
-    let freed = admin.declare_worker_gone(request).await.expect("an answer").into_inner();
+    for other in [0, incarnation + 1] {
+        let answer = admin.declare_worker_gone(request(Some(other))).await;
+        refused(answer, Code::FailedPrecondition, "incarnation");
+    }
+    let answer = admin.declare_worker_gone(request(Some(incarnation))).await;
+    let freed = answer.expect("an answer").into_inner();
     assert_eq!((freed.slots_freed, freed.streams_freed), (3, 4));
     refused(admin.get_worker(worker()).await, Code::NotFound, "w-0");
 }
@@ -211,6 +228,61 @@ async fn a_what_if_plan_changes_nothing() {
     let workers = admin.list_workers(request).await.expect("a list").into_inner().workers;
     assert_eq!(workers.len(), 1);
     assert_eq!((workers[0].granted, workers[0].streams), (3, 4));
+}
+
+#[tokio::test]
+async fn few_plans_are_made_at_once_and_other_calls_are_answered_meanwhile() {
+    let replica = Replica::leading().await;
+    let mut many = desired();
+    for set in many.sets.values_mut() {
+        let stream = |number| Stream {
+            name: StreamName::new(&format!("s-{number}")).expect("a name"),
+            weight: 1,
+            dedicated: false,
+        };
+        Arc::make_mut(set).streams = (0..60_000).map(stream).collect();
+    }
+    replica.send(Event::Desired(Arc::new(many))).await;
+    let mut admin = admin(&replica).await;
+    soon(async {
+        loop {
+            let clusters = admin.list_clusters(ListClustersRequest {}).await.expect("a list");
+            if clusters.get_ref().clusters[0].streams == 60_000 {
+                break;
+            }
+        }
+    })
+    .await;
+    let mut plans = JoinSet::new();
+    for _ in 0..16 {
+        let mut admin = admin.clone();
+        plans.spawn(async move {
+            admin.plan(PlanRequest { cluster: "crawl".into(), ..Default::default() }).await
+        });
+    }
+    let mut answered = 0;
+    let (mut made, mut refused) = (0, 0);
+    while made + refused < 16 {
+        tokio::select! {
+            Some(plan) = plans.join_next() => match plan.expect("no panic") {
+                Ok(plan) => {
+                    assert_eq!(plan.get_ref().unplaced.len(), 60_000);
+                    made += 1;
+                }
+                Err(status) => {
+                    assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
+                    assert!(status.message().contains("too many plans"), "{status}");
+                    refused += 1;
+                }
+            },
+            status = admin.get_status(GetStatusRequest {}) => {
+                assert!(status.expect("a status").get_ref().leads);
+                answered += 1;
+            }
+        }
+    }
+    assert!(made > 0 && refused > 0, "{made} made, {refused} refused");
+    assert!(answered > 0, "no other call was answered");
 }
 
 /// A later watch replays the changes with their times.

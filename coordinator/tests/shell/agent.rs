@@ -143,13 +143,13 @@ impl Agent {
     }
 
     /// Skips grants until the end of a session whose leader has lost its term: the session ends
-    /// with a refusal, or with an error if a grant was stopped.
-    pub(crate) async fn end_of_term(&mut self) {
+    /// with a refusal for one of these reasons, or with an error if a grant was stopped.
+    pub(crate) async fn end_of_term(&mut self, reasons: &[RefusalReason]) {
         loop {
             match self.next().await {
                 Ok(Some(open_session_response::Message::Grant(_))) => {}
                 Ok(Some(open_session_response::Message::Refusal(refusal))) => {
-                    assert_eq!(refusal.reason(), RefusalReason::NotLeader);
+                    assert!(reasons.contains(&refusal.reason()), "{refusal:?}");
                     return;
                 }
                 Err(status) => {

@@ -18,11 +18,11 @@ use crate::http::get;
 use crate::replica::{PATIENCE, Replica, soon};
 
 /// A correct agent whose session must work while others misbehave.
-struct Witness(Agent);
+struct HonestAgent(Agent);
 
-impl Witness {
+impl HonestAgent {
     async fn join(address: SocketAddr) -> Self {
-        let mut agent = Agent::join(address, "witness").await;
+        let mut agent = Agent::join(address, "honest").await;
         agent.grant().await;
         Self(agent)
     }
@@ -85,7 +85,7 @@ async fn a_second_hello_is_refused() {
 #[tokio::test]
 async fn a_message_above_the_limit_is_refused_and_affects_no_other_agent() {
     let replica = Replica::leading().await;
-    let mut witness = Witness::join(replica.grpc).await;
+    let mut honest = HonestAgent::join(replica.grpc).await;
     let held = HeldStream {
         stream: Some(StreamRef { set: "feeds".into(), stream: "s".repeat(250) }),
         token: Some(Token { epoch: 1, seq: 1 }),
@@ -102,7 +102,7 @@ async fn a_message_above_the_limit_is_refused_and_affects_no_other_agent() {
     let (reason, refusal) = agent.refusal().await;
     assert_eq!(reason, RefusalReason::Limit);
     assert!(refusal.message.contains("too large"), "{}", refusal.message);
-    witness.is_served().await;
+    honest.is_served().await;
 }
 
 /// Writes bytes and waits for the connection's end.
@@ -117,7 +117,7 @@ async fn throw(address: SocketAddr, bytes: &[u8]) {
 #[tokio::test]
 async fn garbage_on_the_port_is_dropped_and_affects_no_other_agent() {
     let replica = Replica::leading().await;
-    let mut witness = Witness::join(replica.grpc).await;
+    let mut honest = HonestAgent::join(replica.grpc).await;
     let zeros = vec![0; 100_000];
     let request = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".as_slice();
     let handshake = [0x16, 0x03, 0x01, 0x02, 0x00, 0x01, 0x00, 0x01].as_slice();
@@ -125,19 +125,19 @@ async fn garbage_on_the_port_is_dropped_and_affects_no_other_agent() {
         for _ in 0..20 {
             throw(replica.grpc, garbage).await;
         }
-        witness.is_served().await;
+        honest.is_served().await;
     }
     // A valid preface, then invalid frames.
     let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
     bytes.extend([0xff; 1_000]);
     throw(replica.grpc, &bytes).await;
-    witness.is_served().await;
+    honest.is_served().await;
 }
 
 #[tokio::test]
 async fn an_agent_that_reads_nothing_stalls_only_its_own_session() {
     let replica = Replica::leading().await;
-    let mut witness = Witness::join(replica.grpc).await;
+    let mut honest = HonestAgent::join(replica.grpc).await;
     let endpoint = Endpoint::from_shared(format!("http://{}", replica.grpc)).expect("an address");
     // Room for the welcome and the first grant, and no more.
     let channel = endpoint.initial_stream_window_size(256).connect().await.expect("a connection");
@@ -154,7 +154,7 @@ async fn an_agent_that_reads_nothing_stalls_only_its_own_session() {
     let waiting = grants(replica.http).await - before;
     assert!(waiting < 20.0, "{waiting} grants are queued for an agent that reads none");
     for _ in 0..20 {
-        witness.is_served().await;
+        honest.is_served().await;
     }
 }
 
@@ -175,7 +175,7 @@ async fn count(http: SocketAddr, name: &str) -> f64 {
 #[tokio::test]
 async fn an_agent_that_floods_slows_only_its_own_session() {
     let replica = Replica::leading().await;
-    let mut witness = Witness::join(replica.grpc).await;
+    let mut honest = HonestAgent::join(replica.grpc).await;
     let mut flooding = Agent::join(replica.grpc, "flooding").await;
     let grant = flooding.grant().await;
     let flood = tokio::spawn(async move {
@@ -185,7 +185,7 @@ async fn an_agent_that_floods_slows_only_its_own_session() {
     });
     reaches(replica.http, "leasehold_session_stalls_total", 1.0).await;
     for _ in 0..20 {
-        witness.is_served().await;
+        honest.is_served().await;
     }
     flood.abort();
 }
@@ -193,12 +193,12 @@ async fn an_agent_that_floods_slows_only_its_own_session() {
 #[tokio::test]
 async fn ended_sessions_release_their_permits() {
     let replica = Replica::leading().await;
-    let mut witness = Witness::join(replica.grpc).await;
+    let mut honest = HonestAgent::join(replica.grpc).await;
     // More than the limit of sessions: each one must release its permit.
     for _ in 0..30 {
         let crowd: Vec<_> = (0..20).map(|_| Agent::dial(replica.grpc)).collect();
         drop(futures_util::future::join_all(crowd).await);
     }
     soon(Agent::welcomed(replica.grpc, "late")).await;
-    witness.is_served().await;
+    honest.is_served().await;
 }

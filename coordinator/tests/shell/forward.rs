@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use leasehold_coordinator::run::Options;
 use leasehold_coordinator_core::event::Event;
-use leasehold_driver::access::{Access, Denied, Subject, Wants};
+use leasehold_driver::access::{Access, Caller, Denied, Subject, Wants};
 use leasehold_driver::trust::Trust;
 use leasehold_proto::admin::v1::admin_service_client::AdminServiceClient;
 use leasehold_proto::admin::v1::*;
@@ -96,7 +96,11 @@ async fn a_standby_does_not_forward_orders() {
     let refused = here.drain_worker(request).await.expect_err("an order");
     assert_eq!(refused.code(), Code::FailedPrecondition);
     assert!(refused.message().contains(&address), "{}", refused.message());
-    let request = DeclareWorkerGoneRequest { cluster: "crawl".into(), worker: "w-0".into() };
+    let request = DeclareWorkerGoneRequest {
+        cluster: "crawl".into(),
+        worker: "w-0".into(),
+        incarnation: Some(0),
+    };
     let refused = here.declare_worker_gone(request).await.expect_err("an order");
     assert_eq!(refused.code(), Code::FailedPrecondition);
 }
@@ -117,10 +121,11 @@ async fn the_leader_authorizes_forwarded_reads_by_the_callers_token() {
         request.metadata_mut().insert("authorization", token);
         let judges = async {
             let question = asked.recv().await.expect("a question");
-            assert_eq!(question.token.as_deref(), Some("secret"));
+            assert_eq!(question.shown.token.as_deref(), Some("secret"));
             assert_eq!(question.wants, Wants::Read(Subject::All));
             let forbidden = Denied::Forbidden("may not read".into());
-            let answer = if is_allowed { Ok(()) } else { Err(forbidden) };
+            let ada = Caller::User("ada".into());
+            let answer = if is_allowed { Ok(ada) } else { Err(forbidden) };
             question.answer.send(answer).expect("someone who asks");
         };
         let (answer, ()) = soon(async { tokio::join!(here.list_clusters(request), judges) }).await;

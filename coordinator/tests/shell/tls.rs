@@ -8,7 +8,7 @@ use std::time::Duration;
 use leasehold_coordinator::run::Options;
 use leasehold_coordinator_core::event::Event;
 use leasehold_proto::coordinator::v1::RefusalReason;
-use leasehold_server::tls::TlsFiles;
+use leasehold_server::tls::{ClientCaFile, TlsFiles};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -78,8 +78,11 @@ impl Pki {
     }
 
     pub(crate) fn files(&self, cert: &str, key: &str, client_ca: Option<&str>) -> TlsFiles {
-        let client_ca = client_ca.map(|name| self.file(name));
-        TlsFiles { cert: self.file(cert), key: self.file(key), client_ca }
+        let clients = match client_ca {
+            Some(name) => ClientCaFile::Required(self.file(name)),
+            None => ClientCaFile::None,
+        };
+        TlsFiles { cert: self.file(cert), key: self.file(key), clients }
     }
 
     pub(crate) async fn replica(&self, client_ca: Option<&str>) -> Replica {
@@ -142,7 +145,8 @@ impl Mount {
 
     fn files(&self) -> TlsFiles {
         let file = |name| self.folder.path().join(name);
-        TlsFiles { cert: file("tls.crt"), key: file("tls.key"), client_ca: None }
+        let clients = ClientCaFile::None;
+        TlsFiles { cert: file("tls.crt"), key: file("tls.key"), clients }
     }
 }
 

@@ -581,6 +581,10 @@ pub struct DeclareWorkerGoneRequest {
     /// The worker's name.
     #[prost(string, tag = "2")]
     pub worker: ::prost::alloc::string::String,
+    /// Its agent's incarnation, as GetWorker shows it, or 0 where GetWorker shows none: a wrong name,
+    /// or a worker that has come back meanwhile, frees nothing.
+    #[prost(uint64, optional, tag = "3")]
+    pub incarnation: ::core::option::Option<u64>,
 }
 /// See DeclareWorkerGone.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -908,6 +912,8 @@ pub enum ChangeKind {
     Pipeline = 18,
     /// A binding is in another state: `binding_phase`.
     Binding = 19,
+    /// Somebody ordered a drain, or declared a worker gone: `message` says who.
+    Ordered = 20,
 }
 impl ChangeKind {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -936,6 +942,7 @@ impl ChangeKind {
             Self::Manifests => "CHANGE_KIND_MANIFESTS",
             Self::Pipeline => "CHANGE_KIND_PIPELINE",
             Self::Binding => "CHANGE_KIND_BINDING",
+            Self::Ordered => "CHANGE_KIND_ORDERED",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -961,6 +968,7 @@ impl ChangeKind {
             "CHANGE_KIND_MANIFESTS" => Some(Self::Manifests),
             "CHANGE_KIND_PIPELINE" => Some(Self::Pipeline),
             "CHANGE_KIND_BINDING" => Some(Self::Binding),
+            "CHANGE_KIND_ORDERED" => Some(Self::Ordered),
             _ => None,
         }
     }

@@ -52,6 +52,40 @@ pub const REPLICAS_MAX: u32 = 10_000;
 /// Bytes of the address that a worker is reached at.
 pub const ADDRESS_BYTES_MAX: usize = 261;
 
+/// The part of the limits of one coordinator that one namespace may use, in percent, where several
+/// are served and no flag says otherwise.
+const NAMESPACE_PERCENT: u32 = 25;
+
+/// The part of each limit of a coordinator that one namespace may use, so that the objects of one
+/// namespace do not keep out those of the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NamespaceShare {
+    percent: u32,
+}
+
+impl NamespaceShare {
+    /// All of it, for a coordinator that serves one namespace.
+    pub const WHOLE: Self = Self { percent: 100 };
+
+    /// A share in percent; `None` if that is not from 1 to 100.
+    #[must_use]
+    pub fn of_percent(percent: u32) -> Option<Self> {
+        (1..=100).contains(&percent).then_some(Self { percent })
+    }
+
+    /// The share of `max`, at least 1.
+    #[must_use]
+    pub fn of(self, max: usize) -> usize {
+        (max * self.percent as usize / 100).max(1)
+    }
+}
+
+impl Default for NamespaceShare {
+    fn default() -> Self {
+        Self { percent: NAMESPACE_PERCENT }
+    }
+}
+
 /// Bytes of one gRPC message, either way.
 pub const MESSAGE_BYTES_MAX: usize = 16 * 1024 * 1024;
 

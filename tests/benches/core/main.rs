@@ -2,13 +2,13 @@
 
 #![expect(clippy::disallowed_types, reason = "a benchmark reads the clock")]
 
+mod core_bench;
 mod fleet;
-mod stage;
 
 use std::time::Duration;
 
+use crate::core_bench::CoreBench;
 use crate::fleet::Shape;
-use crate::stage::Stage;
 
 const HELP: &str = "\
 Times each turn of the coordinator's core (one event and what follows from it) at the limits.
@@ -47,35 +47,35 @@ fn main() {
         if wanted.is_empty() || wanted.iter().any(|it| it == name) {
             let shape = if quick { shape.tenth() } else { shape };
             println!("\n{name}: {shape}");
-            story(Stage::new(shape));
+            run(CoreBench::new(shape));
         }
     }
 }
 
 /// What happens to each fleet.
-fn story(mut stage: Stage) {
-    stage.desire();
-    stage.elect();
-    stage.connect();
-    stage.wait_for_plans();
-    stage.show("failover");
-    stage.beat_all(|_| {});
-    stage.show("beats with nothing new");
-    stage.one_more_job();
-    stage.show("one more job");
-    stage.give_back_one();
-    stage.show("one worker gives all back");
-    stage.lose_one();
-    stage.show("one worker lost");
-    stage.gone_one();
-    stage.show("one worker gone");
-    stage.edit_one_stream();
-    stage.show("one stream removed");
-    stage.edit_budget();
-    stage.show("one budget edited");
-    stage.depose();
-    stage.show("deposed");
-    let largest = stage.largest;
+fn run(mut bench: CoreBench) {
+    bench.desire();
+    bench.elect();
+    bench.connect();
+    bench.wait_for_plans();
+    bench.show("failover");
+    bench.beat_all(|_| {});
+    bench.show("beats with nothing new");
+    bench.one_more_job();
+    bench.show("one more job");
+    bench.give_back_one();
+    bench.show("one worker gives all back");
+    bench.lose_one();
+    bench.show("one worker lost");
+    bench.gone_one();
+    bench.show("one worker gone");
+    bench.edit_one_stream();
+    bench.show("one stream removed");
+    bench.edit_budget();
+    bench.show("one budget edited");
+    bench.depose();
+    bench.show("deposed");
+    let largest = bench.largest;
     println!("  largest turn {}", format_time(largest));
 }
 

@@ -24,7 +24,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Endpoint;
 
 use super::CLUSTER;
-use super::tally::Tally;
+use super::tally::FleetRecord;
 
 /// How long a connection may take to come about.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -52,7 +52,11 @@ pub(crate) struct Agent {
 
 impl Agent {
     /// Starts the agent of the fleet that has this number.
-    pub(crate) fn start(index: usize, coordinators: Arc<[String]>, tally: Arc<Tally>) -> Self {
+    pub(crate) fn start(
+        index: usize,
+        coordinators: Arc<[String]>,
+        tally: Arc<FleetRecord>,
+    ) -> Self {
         let (jobs, jobs_seen) = mpsc::channel(1);
         let driver = Driver::new(index, coordinators, tally);
         Self { task: tokio::spawn(driver.run(jobs_seen)), jobs }
@@ -105,7 +109,7 @@ impl Drop for Link {
 struct Driver {
     index: usize,
     holder: Holder<Unwritten>,
-    tally: Arc<Tally>,
+    tally: Arc<FleetRecord>,
     coordinators: Arc<[String]>,
     /// The coordinator to dial next.
     next: usize,
@@ -121,7 +125,7 @@ struct Driver {
 }
 
 impl Driver {
-    fn new(index: usize, coordinators: Arc<[String]>, tally: Arc<Tally>) -> Self {
+    fn new(index: usize, coordinators: Arc<[String]>, tally: Arc<FleetRecord>) -> Self {
         let (events, events_seen) = mpsc::channel(EVENTS_MAX);
         let config = Config {
             cluster: CLUSTER.parse().expect("a cluster's name"),

@@ -85,7 +85,7 @@ impl Replicas {
 
     /// The turns of each replica up to now.
     pub(crate) fn turns(&self) -> Turns {
-        Turns(self.metrics().iter().map(|(at, text)| (*at, Turned::read(text))).collect())
+        Turns(self.metrics().iter().map(|(at, text)| (*at, TurnHistogram::read(text))).collect())
     }
 
     /// The longest turn of any replica since `before`, in words: itself where it was longer than
@@ -93,7 +93,8 @@ impl Replicas {
     pub(crate) fn longest_turn(&self, before: &Turns) -> String {
         let metrics = self.metrics();
         let longest = metrics.iter().filter_map(|(at, text)| {
-            Turned::read(text).longest_since(before.0.get(at).unwrap_or(&Turned::default()))
+            TurnHistogram::read(text)
+                .longest_since(before.0.get(at).unwrap_or(&TurnHistogram::default()))
         });
         let longest = longest.max_by(|a, b| a.0.total_cmp(&b.0));
         longest.map_or_else(|| "-".to_owned(), |(_, words)| words)
@@ -129,16 +130,16 @@ impl Replicas {
 
 /// The turns of every replica.
 #[derive(Clone, Debug)]
-pub(crate) struct Turns(BTreeMap<SocketAddr, Turned>);
+pub(crate) struct Turns(BTreeMap<SocketAddr, TurnHistogram>);
 
 /// The turns of one replica: the longest, and the buckets' upper bounds and cumulated counts.
 #[derive(Clone, Debug, Default)]
-struct Turned {
+struct TurnHistogram {
     longest: f64,
     buckets: Vec<(f64, u64)>,
 }
 
-impl Turned {
+impl TurnHistogram {
     fn read(text: &str) -> Self {
         let prefix = format!("{TURNS}_bucket{{le=\"");
         let bucket = |line: &str| {

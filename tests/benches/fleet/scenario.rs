@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::holder::Agent;
 use super::replicas::{Replicas, Turns};
-use super::tally::Tally;
+use super::tally::FleetRecord;
 
 /// Streams that one worker may own.
 const STREAMS_PER_WORKER_MAX: usize = leasehold_types::limits::STREAMS_PER_WORKER_MAX;
@@ -45,7 +45,7 @@ pub(crate) struct Scenario {
     /// Streams that are wanted by now.
     wanted: usize,
     replicas: Replicas,
-    tally: Arc<Tally>,
+    tally: Arc<FleetRecord>,
     addresses: Arc<[String]>,
     agents: Vec<Option<Agent>>,
     failures: Vec<String>,
@@ -87,7 +87,7 @@ impl Scenario {
         let replicas = Replicas::start(size.agents, size.ttl.as_secs());
         let addresses = replicas.addresses().into();
         // One more agent takes a lost one's place where the others have no room.
-        let tally = Arc::new(Tally::new(size.agents + 1, size.streams));
+        let tally = Arc::new(FleetRecord::new(size.agents + 1, size.streams));
         let agents = std::iter::repeat_with(|| None).take(size.agents + 1).collect();
         Self { size, wanted: 0, replicas, tally, addresses, agents, failures: Vec::new() }
     }
@@ -177,9 +177,9 @@ impl Scenario {
         self.end_phase(plan, mark, done).await
     }
 
-    fn mark(&self) -> Mark {
+    fn mark(&self) -> PhaseStart {
         // What came since the last phase belongs to that one, and was judged with it.
-        Mark { epoch: self.epoch(), turns: self.replicas.turns(), begun: Instant::now() }
+        PhaseStart { epoch: self.epoch(), turns: self.replicas.turns(), begun: Instant::now() }
     }
 
     fn epoch(&self) -> u64 {
@@ -190,7 +190,7 @@ impl Scenario {
     async fn end_phase(
         &mut self,
         plan: Plan<'_>,
-        mark: Mark,
+        mark: PhaseStart,
         mut done: impl FnMut(&mut Self) -> bool,
     ) -> Result<(), String> {
         let Plan { name, elections, moves_min } = plan;
@@ -237,7 +237,7 @@ impl Scenario {
 }
 
 /// How things stood when a phase began.
-struct Mark {
+struct PhaseStart {
     epoch: u64,
     turns: Turns,
     begun: Instant,

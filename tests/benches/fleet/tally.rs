@@ -13,7 +13,7 @@ const FAULTS_MAX: usize = 20;
 
 /// What all holders saw together.
 #[derive(Debug)]
-pub(crate) struct Tally {
+pub(crate) struct FleetRecord {
     streams: Vec<Stream>,
     /// The epoch under which each agent is live; 0 where it is not.
     live: Vec<AtomicU64>,
@@ -46,7 +46,7 @@ pub(crate) struct Counts {
     pub(crate) faults: Vec<String>,
 }
 
-impl Tally {
+impl FleetRecord {
     /// For this many agents and streams without owners.
     pub(crate) fn new(agents: usize, streams: usize) -> Self {
         Self {

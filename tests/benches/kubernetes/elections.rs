@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use tests::kube::{JOBS_AFTER, Replicas, Story};
+use tests::kube::{JOBS_AFTER, Replicas, RolloutScenario};
 use tests::process::{HANG, get, soon};
 
 use crate::figures::Figures;
@@ -14,8 +14,8 @@ const LOOK: Duration = Duration::from_millis(2);
 const WORKERS: u64 = JOBS_AFTER / 2;
 
 /// Times hand-overs and takeovers, this many of each.
-pub(crate) async fn measure(story: &mut Story, runs: usize, figures: &mut Figures) {
-    let replicas = &mut story.stage.replicas;
+pub(crate) async fn measure(scenario: &mut RolloutScenario, runs: usize, figures: &mut Figures) {
+    let replicas = &mut scenario.fixture.replicas;
     // The script has killed one. Agents learn of this one from the leader.
     replicas.start();
     for (what, signal) in

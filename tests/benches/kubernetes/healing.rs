@@ -12,7 +12,7 @@ use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, ResourceExt};
 use rustix::process::Signal;
-use tests::kube::{Access, Stage, Work};
+use tests::kube::{Access, FleetFixture, Work};
 use tests::process::soon;
 use tokio::sync::mpsc;
 use tokio::time::{interval, sleep};
@@ -27,7 +27,7 @@ const WORKERS: usize = 3;
 /// Between two looks of the poll.
 const POLL: Duration = Duration::from_secs(1);
 
-fn manifest(stage: &Stage) -> String {
+fn manifest(fixture: &FleetFixture) -> String {
     let pipelines = (1..=PIPELINES).map(|it| {
         format!(
             r"
@@ -54,13 +54,13 @@ spec:
       affinity: {}
       containers: [{{name: worker, image: example.invalid/worker:1}}]{}
 ",
-        stage.affinity(),
+        fixture.affinity(),
         pipelines.collect::<String>()
     )
 }
 
 /// An event of the API server, and when it arrived.
-enum Seen {
+enum HealingEvent {
     PodGone(String, Instant),
     Phase(String, String, Instant),
     PollMissed(String, Instant),
@@ -69,8 +69,8 @@ enum Seen {
 /// Loses the worker that serves all pipelines, this many times.
 pub(crate) async fn measure(access: &Access, runs: usize, figures: &mut Figures) {
     let namespace = namespace(access, "healing");
-    let stage = Stage::set(access, &namespace, 1, 1, Work::File).await;
-    stage.apply(&manifest(&stage));
+    let fixture = FleetFixture::set(access, &namespace, 1, 1, Work::File).await;
+    fixture.apply(&manifest(&fixture));
     println!("==> pipelines healed after a pod was lost, {runs} times");
     let (sender, mut seen) = mpsc::unbounded_channel();
     let client = access.client().await;
@@ -81,11 +81,11 @@ pub(crate) async fn measure(access: &Access, runs: usize, figures: &mut Figures)
     {
         let (mut first, mut all, mut polled) = (Vec::new(), Vec::new(), Vec::new());
         for run in 0..runs {
-            let victim = soon("pipelines that are ready", || serving(&stage)).await;
+            let victim = soon("pipelines that are ready", || serving(&fixture)).await;
             while seen.try_recv().is_ok() {}
             // The poll is caught at any point of its second.
             sleep(POLL.mul_f64((run as f64 * 0.618).fract())).await;
-            lose(&stage, &victim, is_forced);
+            lose(&fixture, &victim, is_forced);
             let (healed, noticed) = healing(&victim, &mut seen).await;
             first.extend(healed.first());
             all.extend(healed.last());
@@ -95,39 +95,39 @@ pub(crate) async fn measure(access: &Access, runs: usize, figures: &mut Figures)
         figures.add(&format!("a pod {how}: its second one, too"), &all);
         figures.add(&format!("a pod {how}: a poll of 1 s sees it"), &polled);
     }
-    stage.kubectl(&["delete", "pipeline", "--all", "--wait=false"]);
-    stage.kubectl(&["delete", "workerclass", "yellow", "--wait=false"]);
+    fixture.kubectl(&["delete", "pipeline", "--all", "--wait=false"]);
+    fixture.kubectl(&["delete", "workerclass", "yellow", "--wait=false"]);
     soon("the end of all pods", || {
-        stage.kubectl(&["get", "pods", "--output=name"]).is_empty().then_some(())
+        fixture.kubectl(&["get", "pods", "--output=name"]).is_empty().then_some(())
     })
     .await;
 }
 
 /// Ends a pod: its agent is killed and its node says that nothing of it runs, or it is removed
 /// whatever runs.
-fn lose(stage: &Stage, victim: &str, is_forced: bool) {
+fn lose(fixture: &FleetFixture, victim: &str, is_forced: bool) {
     let delete = ["delete", "pod", victim, "--wait=false"];
     if is_forced {
-        stage.kubectl(&[&delete[..], &["--grace-period=0", "--force"]].concat());
+        fixture.kubectl(&[&delete[..], &["--grace-period=0", "--force"]].concat());
         return;
     }
-    let pods = stage.pods();
+    let pods = fixture.pods();
     let pod = pods.iter().find(|pod| pod["metadata"]["name"] == victim);
     let uid = pod.and_then(|pod| pod["metadata"]["uid"].as_str()).expect("it is there");
-    let member = stage.fleet.member(uid).expect("it runs");
+    let member = fixture.fleet.member(uid).expect("it runs");
     let (agent, _) = member.agent.as_ref().expect("it has an agent");
     agent.lock().expect("no panic while it is held").signal(Signal::KILL);
-    stage.kubectl(&delete);
+    fixture.kubectl(&delete);
 }
 
 /// The pod that serves all pipelines, once they are ready and every worker is there.
-fn serving(stage: &Stage) -> Option<String> {
-    let class = stage.get("workerclass", "yellow")?;
+fn serving(fixture: &FleetFixture) -> Option<String> {
+    let class = fixture.get("workerclass", "yellow")?;
     let workers = class["status"]["workers"]["ready"].as_u64()?;
     let mut pods = BTreeSet::new();
     for it in 1..=PIPELINES {
-        let ready = stage.get("pipeline", &format!("p{it}"))?["status"]["phase"] == "Ready";
-        let binding = stage.get("pipelinebinding", &format!("p{it}-only"))?;
+        let ready = fixture.get("pipeline", &format!("p{it}"))?["status"]["phase"] == "Ready";
+        let binding = fixture.get("pipelinebinding", &format!("p{it}-only"))?;
         let worker = binding["status"]["workerList"][0]["name"].as_str()?.to_owned();
         pods.extend(ready.then_some(worker));
     }
@@ -139,22 +139,22 @@ fn serving(stage: &Stage) -> Option<String> {
 /// time the poll missed the pod.
 async fn healing(
     victim: &str,
-    seen: &mut mpsc::UnboundedReceiver<Seen>,
+    seen: &mut mpsc::UnboundedReceiver<HealingEvent>,
 ) -> (Vec<Duration>, Duration) {
     let (mut gone, mut noticed) = (None, None);
     let (mut broken, mut ready) = (BTreeSet::new(), Vec::new());
     while gone.is_none() || noticed.is_none() || ready.len() < PIPELINES {
         match seen.recv().await.expect("the watches go on") {
-            Seen::PodGone(pod, at) if pod == victim => gone = gone.or(Some(at)),
-            Seen::PollMissed(pod, at) if pod == victim => noticed = Some(at),
+            HealingEvent::PodGone(pod, at) if pod == victim => gone = gone.or(Some(at)),
+            HealingEvent::PollMissed(pod, at) if pod == victim => noticed = Some(at),
             // It may be ready again before the status of the loss is written.
-            Seen::Phase(pipeline, phase, at) if phase == "Ready" => {
+            HealingEvent::Phase(pipeline, phase, at) if phase == "Ready" => {
                 if broken.remove(&pipeline) {
                     ready.push(at);
                 }
             }
-            Seen::Phase(pipeline, ..) => drop(broken.insert(pipeline)),
-            Seen::PodGone(..) | Seen::PollMissed(..) => {}
+            HealingEvent::Phase(pipeline, ..) => drop(broken.insert(pipeline)),
+            HealingEvent::PodGone(..) | HealingEvent::PollMissed(..) => {}
         }
     }
     let gone = gone.expect("it was waited for");
@@ -170,19 +170,23 @@ fn is_over(pod: &Pod) -> bool {
     matches!(phase, Some("Succeeded" | "Failed"))
 }
 
-async fn watch_pods(client: Client, namespace: String, seen: mpsc::UnboundedSender<Seen>) {
+async fn watch_pods(client: Client, namespace: String, seen: mpsc::UnboundedSender<HealingEvent>) {
     let pods = Api::<Pod>::namespaced(client, &namespace);
     let mut events = std::pin::pin!(watcher(pods, watcher::Config::default()).default_backoff());
     while let Some(event) = events.next().await {
         if let Ok(Event::Delete(pod) | Event::Apply(pod)) = &event
             && (matches!(event, Ok(Event::Delete(_))) || is_over(pod))
         {
-            let _ = seen.send(Seen::PodGone(pod.name_any(), Instant::now()));
+            let _ = seen.send(HealingEvent::PodGone(pod.name_any(), Instant::now()));
         }
     }
 }
 
-async fn watch_pipelines(client: Client, namespace: String, seen: mpsc::UnboundedSender<Seen>) {
+async fn watch_pipelines(
+    client: Client,
+    namespace: String,
+    seen: mpsc::UnboundedSender<HealingEvent>,
+) {
     let kind =
         ApiResource::from_gvk(&GroupVersionKind::gvk("leasehold.dev", "v1alpha1", "Pipeline"));
     let pipelines = Api::<DynamicObject>::namespaced_with(client, &namespace, &kind);
@@ -192,13 +196,17 @@ async fn watch_pipelines(client: Client, namespace: String, seen: mpsc::Unbounde
         if let Ok(Event::Apply(pipeline)) = event
             && let Some(phase) = pipeline.data["status"]["phase"].as_str()
         {
-            let _ = seen.send(Seen::Phase(pipeline.name_any(), phase.to_owned(), Instant::now()));
+            let _ = seen.send(HealingEvent::Phase(
+                pipeline.name_any(),
+                phase.to_owned(),
+                Instant::now(),
+            ));
         }
     }
 }
 
 /// Looks at the pods once a second.
-async fn poll(client: Client, namespace: String, seen: mpsc::UnboundedSender<Seen>) {
+async fn poll(client: Client, namespace: String, seen: mpsc::UnboundedSender<HealingEvent>) {
     let pods = Api::<Pod>::namespaced(client, &namespace);
     let mut before = BTreeSet::new();
     let mut ticks = interval(POLL);
@@ -208,7 +216,7 @@ async fn poll(client: Client, namespace: String, seen: mpsc::UnboundedSender<See
         let now: BTreeSet<String> =
             list.iter().filter(|pod| !is_over(pod)).map(ResourceExt::name_any).collect();
         for pod in before.difference(&now) {
-            let _ = seen.send(Seen::PollMissed(pod.clone(), Instant::now()));
+            let _ = seen.send(HealingEvent::PollMissed(pod.clone(), Instant::now()));
         }
         before = now;
     }

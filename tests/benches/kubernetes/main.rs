@@ -74,14 +74,14 @@ async fn main() -> ExitCode {
 }
 
 /// What is wanted.
-struct Wanted {
+struct BenchOptions {
     /// How often each change is timed.
     runs: usize,
     healing_only: bool,
 }
 
 /// The options, or `None` if help is requested.
-fn wanted(mut args: impl Iterator<Item = String>) -> Result<Option<Wanted>, String> {
+fn wanted(mut args: impl Iterator<Item = String>) -> Result<Option<BenchOptions>, String> {
     let (mut runs, mut healing_only) = (10, false);
     while let Some(arg) = args.next() {
         match arg.as_str() {
@@ -96,10 +96,10 @@ fn wanted(mut args: impl Iterator<Item = String>) -> Result<Option<Wanted>, Stri
             other => return Err(format!("unknown option {other:?}")),
         }
     }
-    Ok(Some(Wanted { runs, healing_only }))
+    Ok(Some(BenchOptions { runs, healing_only }))
 }
 
-async fn bench(Wanted { runs, healing_only }: Wanted) {
+async fn bench(BenchOptions { runs, healing_only }: BenchOptions) {
     let build = if cfg!(debug_assertions) { "debug build" } else { "optimised build" };
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     println!("==> kubernetes, {build}, {cores} processors, load {}", load());
@@ -119,10 +119,10 @@ async fn bench(Wanted { runs, healing_only }: Wanted) {
 /// Everything about WorkerClusters.
 async fn fleets(access: &Access, runs: usize, figures: &mut Figures) {
     let plain = side_by_side::plain(access).await;
-    let (ours, mut story) = side_by_side::ours(access, figures).await;
+    let (ours, mut scenario) = side_by_side::ours(access, figures).await;
     side_by_side::print(&plain, &ours);
-    elections::measure(&mut story, runs, figures).await;
-    side_by_side::end(story).await;
+    elections::measure(&mut scenario, runs, figures).await;
+    side_by_side::end(scenario).await;
     turnover::measure(access, runs, figures).await;
 }
 

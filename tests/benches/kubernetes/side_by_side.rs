@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use leasehold_demo::checker::peak;
-use tests::kube::{Access, JOBS_BEFORE, Keeper, Stage, Story, Work};
+use tests::kube::{Access, FleetFixture, JOBS_BEFORE, RolloutScenario, Work, WorkloadKind};
 use tests::process::soon;
 
 use crate::figures::{Figures, seconds};
@@ -35,38 +35,39 @@ pub(crate) async fn plain(access: &Access) -> Outcome {
     let (ms_min, ms_max) = JOB_MS;
     let work = Work::JobsAlone { ms_min, ms_max, pool: POOL };
     let namespace = namespace(access, "plain");
-    let stage = Stage::set(access, &namespace, 0, NODES, work).await;
-    let mut story = Story { stage, keeper: Keeper::Deployment { grace_s: GRACE_S } };
-    let outcome = run(&mut story, "deployments").await;
-    story.stage.kubectl(&["delete", "deployment", "builds", "--wait=false"]);
-    ended(&story).await;
+    let fixture = FleetFixture::set(access, &namespace, 0, NODES, work).await;
+    let mut scenario =
+        RolloutScenario { fixture, workload: WorkloadKind::Deployment { grace_s: GRACE_S } };
+    let outcome = run(&mut scenario, "deployments").await;
+    scenario.fixture.kubectl(&["delete", "deployment", "builds", "--wait=false"]);
+    ended(&scenario).await;
     outcome
 }
 
-/// Against a WorkerCluster, whose story can go on.
-pub(crate) async fn ours(access: &Access, figures: &mut Figures) -> (Outcome, Story) {
+/// Against a WorkerCluster, whose scenario can go on.
+pub(crate) async fn ours(access: &Access, figures: &mut Figures) -> (Outcome, RolloutScenario) {
     println!("==> the script against a WorkerCluster");
     let (ms_min, ms_max) = JOB_MS;
     let namespace = namespace(access, "ours");
     let begun = Instant::now();
     let work = Work::Jobs { ms_min, ms_max };
-    let stage = Stage::set(access, &namespace, REPLICAS, NODES, work).await;
-    figures.add("start of three coordinators and three played nodes", &[begun.elapsed()]);
-    let mut story = Story { stage, keeper: Keeper::WorkerCluster };
-    let outcome = run(&mut story, "workerclusters").await;
-    (outcome, story)
+    let fixture = FleetFixture::set(access, &namespace, REPLICAS, NODES, work).await;
+    figures.add("start of three coordinators and three simulated nodes", &[begun.elapsed()]);
+    let mut scenario = RolloutScenario { fixture, workload: WorkloadKind::WorkerCluster };
+    let outcome = run(&mut scenario, "workerclusters").await;
+    (outcome, scenario)
 }
 
-async fn run(story: &mut Story, resource: &str) -> Outcome {
+async fn run(scenario: &mut RolloutScenario, resource: &str) -> Outcome {
     println!("    {JOBS_BEFORE} jobs are to run");
-    story.begin().await;
+    scenario.begin().await;
     println!("    they run; now everything at once");
-    let writes = status_writes(story, resource);
-    let upset = story.upset();
-    let from_ns = upset.at_ns;
-    let to_ns = story.settle(upset).await;
-    let status_writes = status_writes(story, resource) - writes;
-    let evidence = story.stage.evidence();
+    let writes = status_writes(scenario, resource);
+    let disruption = scenario.disrupt();
+    let from_ns = disruption.at_ns;
+    let to_ns = scenario.settle(disruption).await;
+    let status_writes = status_writes(scenario, resource) - writes;
+    let evidence = scenario.fixture.evidence();
     assert_eq!(evidence.contradictions, Vec::<String>::new());
     let meanwhile = || evidence.runs.iter().filter(|it| it.from_ns < to_ns && it.to_ns > from_ns);
     let outcome = Outcome {
@@ -81,12 +82,12 @@ async fn run(story: &mut Story, resource: &str) -> Outcome {
     outcome
 }
 
-/// Ends a story that went on; no job of all of it may be lost.
-pub(crate) async fn end(story: Story) {
+/// Ends a scenario that went on; no job of all of it may be lost.
+pub(crate) async fn end(scenario: RolloutScenario) {
     println!("==> the end of the WorkerCluster");
-    story.stage.kubectl(&["delete", "workercluster", "builds", "--wait=false"]);
-    ended(&story).await;
-    let evidence = story.stage.evidence();
+    scenario.fixture.kubectl(&["delete", "workercluster", "builds", "--wait=false"]);
+    ended(&scenario).await;
+    let evidence = scenario.fixture.evidence();
     let lost = evidence.runs.iter().filter(|run| !run.done).count();
     println!(
         "    {} jobs were begun from its beginning to its end, {lost} lost",
@@ -94,17 +95,17 @@ pub(crate) async fn end(story: Story) {
     );
 }
 
-async fn ended(story: &Story) {
+async fn ended(scenario: &RolloutScenario) {
     soon("the end of all pods", || {
-        let pods = story.stage.kubectl(&["get", "pods", "--output=name"]);
+        let pods = scenario.fixture.kubectl(&["get", "pods", "--output=name"]);
         pods.is_empty().then_some(())
     })
     .await;
 }
 
 /// The number of status writes for this resource at the API server.
-fn status_writes(story: &Story, resource: &str) -> u64 {
-    let metrics = story.stage.access.kubectl(&["get", "--raw", "/metrics"]);
+fn status_writes(scenario: &RolloutScenario, resource: &str) -> u64 {
+    let metrics = scenario.fixture.access.kubectl(&["get", "--raw", "/metrics"]);
     let is_write = |line: &&str| {
         line.starts_with("apiserver_request_total{")
             && line.contains(&format!("resource=\"{resource}\""))

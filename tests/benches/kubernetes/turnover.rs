@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold_demo::clock::now_ns;
 use leasehold_demo::evidence::{Evidence, Run};
-use tests::kube::{Access, Stage, Work};
+use tests::kube::{Access, FleetFixture, Work};
 use tests::process::soon;
 
 use crate::figures::Figures;
@@ -17,7 +17,7 @@ const SLOTS: usize = 4;
 const WORKERS: u64 = 3;
 
 /// Workers from a Deployment that only the benchmark changes.
-fn manifest(stage: &Stage) -> String {
+fn manifest(fixture: &FleetFixture) -> String {
     format!(
         r"
 apiVersion: leasehold.dev/v1alpha1
@@ -38,7 +38,7 @@ spec:
       affinity: {}
       containers: [{{name: worker, image: example.invalid/worker:1}}]
 ",
-        stage.affinity()
+        fixture.affinity()
     )
 }
 
@@ -46,8 +46,8 @@ spec:
 pub(crate) async fn measure(access: &Access, runs: usize, figures: &mut Figures) {
     let (ms_min, ms_max) = JOB_MS;
     let namespace = namespace(access, "turnover");
-    let stage = Stage::set(access, &namespace, 1, 1, Work::Jobs { ms_min, ms_max }).await;
-    stage.apply(&manifest(&stage));
+    let fixture = FleetFixture::set(access, &namespace, 1, 1, Work::Jobs { ms_min, ms_max }).await;
+    fixture.apply(&manifest(&fixture));
     for (what, flags) in [
         ("all slots used after a drained pod's last job", &[][..]),
         ("all slots used after a pod was killed with its jobs", &["--grace-period=0", "--force"]),
@@ -55,45 +55,45 @@ pub(crate) async fn measure(access: &Access, runs: usize, figures: &mut Figures)
         println!("==> {what}, {runs} times");
         let mut taken = Vec::new();
         for _ in 0..runs {
-            taken.push(turnover(&stage, flags).await);
+            taken.push(turnover(&fixture, flags).await);
         }
         figures.add(what, &taken);
     }
-    stage.kubectl(&["delete", "deployment", "workers", "--wait=false"]);
-    stage.kubectl(&["delete", "workercluster", "builds", "--wait=false"]);
+    fixture.kubectl(&["delete", "deployment", "workers", "--wait=false"]);
+    fixture.kubectl(&["delete", "workercluster", "builds", "--wait=false"]);
     soon("the end of all pods", || {
-        stage.kubectl(&["get", "pods", "--output=name"]).is_empty().then_some(())
+        fixture.kubectl(&["get", "pods", "--output=name"]).is_empty().then_some(())
     })
     .await;
 }
 
 /// From the end of a deleted pod's last job until as many jobs run again as may.
-async fn turnover(stage: &Stage, flags: &[&str]) -> Duration {
+async fn turnover(fixture: &FleetFixture, flags: &[&str]) -> Duration {
     soon("all workers and a full budget", || {
-        let cluster = stage.get("workercluster", "builds")?;
-        let pods = stage.kubectl(&["get", "pods", "--output=name"]).lines().count() as u64;
+        let cluster = fixture.get("workercluster", "builds")?;
+        let pods = fixture.kubectl(&["get", "pods", "--output=name"]).lines().count() as u64;
         let all = cluster["status"]["workers"]["connected"] == WORKERS && pods == WORKERS;
-        (all && open(&stage.evidence()).count() == SLOTS).then_some(())
+        (all && open(&fixture.evidence()).count() == SLOTS).then_some(())
     })
     .await;
     // The job that was begun last runs for longer than it takes to delete its pod.
     let worker = soon("a worker with a job", || {
-        open(&stage.evidence()).last().map(|run| run.worker.clone())
+        open(&fixture.evidence()).last().map(|run| run.worker.clone())
     })
     .await;
     let from_ns = now_ns();
     let delete = ["delete", "pod", &worker, "--wait=false"];
-    stage.kubectl(&[&delete[..], flags].concat());
+    fixture.kubectl(&[&delete[..], flags].concat());
     let pod = ["get", "pod", &worker, "--ignore-not-found", "--output=name"];
     soon("the pod's end", || {
-        let ended = open(&stage.evidence()).all(|run| run.worker != worker);
-        (ended && stage.kubectl(&pod).is_empty()).then_some(())
+        let ended = open(&fixture.evidence()).all(|run| run.worker != worker);
+        (ended && fixture.kubectl(&pod).is_empty()).then_some(())
     })
     .await;
-    let evidence = stage.evidence();
+    let evidence = fixture.evidence();
     let its = evidence.runs.iter().filter(|run| run.worker == worker);
     let ended_ns = its.map(|run| run.to_ns).max().unwrap_or(0).max(from_ns);
-    let full_ns = soon("a full budget", || full_after(&stage.evidence().runs, ended_ns)).await;
+    let full_ns = soon("a full budget", || full_after(&fixture.evidence().runs, ended_ns)).await;
     Duration::from_nanos(full_ns - ended_ns)
 }
 

@@ -86,8 +86,13 @@ impl Admin {
     ) -> Result<api::DeclareWorkerGoneResponse> {
         let mut client = self.leading()?;
         let (cluster, worker) = (cluster.to_owned(), worker.to_owned());
-        let request = api::DeclareWorkerGoneRequest { cluster, worker };
-        self.call(async move { client.declare_worker_gone(request).await })
+        self.call(async move {
+            let known = api::GetWorkerRequest { cluster: cluster.clone(), worker: worker.clone() };
+            let known = client.get_worker(known).await?.into_inner().worker.unwrap_or_default();
+            let incarnation = Some(known.incarnation.unwrap_or_default());
+            let request = api::DeclareWorkerGoneRequest { cluster, worker, incarnation };
+            client.declare_worker_gone(request).await
+        })
     }
 
     fn leading(&self) -> Result<AdminServiceClient<Channel>> {

@@ -42,7 +42,7 @@ pub struct Own {
 
 /// A worker was asked to end by a signal.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct Termination {
     /// The worker.
     pub worker: String,
     /// When.
@@ -61,7 +61,7 @@ pub struct Evidence {
     /// Every time of owning, by stream and then by time of its beginning.
     pub owns: Vec<Own>,
     /// Every time that a worker was asked to end by a signal.
-    pub told: Vec<Told>,
+    pub terminations: Vec<Termination>,
     /// Jobs that were put into the queue.
     pub created: BTreeSet<String>,
     /// Jobs that were put back after their worker was killed.
@@ -148,7 +148,7 @@ impl Evidence {
             | Event::Fault { .. }
             | Event::Lease { .. } => {}
             Event::ToldToEnd { running, owned } => {
-                self.told.push(Told { worker, at_ns, running, owned });
+                self.terminations.push(Termination { worker, at_ns, running, owned });
             }
         }
     }

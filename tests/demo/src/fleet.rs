@@ -1,13 +1,13 @@
 //! The demo's processes: two coordinators, and agents, each with its worker as its child.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use rustix::process::Signal;
 
 use crate::children::{Process, describe};
+use crate::ports::free_ports;
 use crate::work::Work;
 
 /// The cluster of the demo's manifests.
@@ -289,12 +289,4 @@ pub fn log_tail(path: &Path, lines: usize) -> String {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     let all: Vec<&str> = text.lines().collect();
     all[all.len().saturating_sub(lines)..].join("\n")
-}
-
-/// Ports that no process listens on now, all different.
-fn free_ports(count: usize) -> Result<Vec<u16>> {
-    let listeners: Vec<TcpListener> =
-        (0..count).map(|_| TcpListener::bind("127.0.0.1:0")).collect::<Result<_, _>>()?;
-    let port = |listener: &TcpListener| Ok(listener.local_addr()?.port());
-    listeners.iter().map(port).collect()
 }

@@ -9,7 +9,7 @@ use crate::fleet::{SET, coordinator_log};
 use crate::journal::Journals;
 use crate::push::{Grant, Pushes, parse_grant};
 use crate::records::Records;
-use crate::story::{MAX_JOBS, Measured};
+use crate::scenario::{MAX_JOBS, Measured};
 use crate::work::Work;
 
 /// Pieces of evidence that one failed check shows at most.
@@ -101,9 +101,9 @@ pub struct Findings {
     pub strays: Vec<String>,
     /// How long decisions took to reach workers.
     pub pushes: Pushes,
-    /// What the story measured.
+    /// What the scenario measured.
     pub measured: Measured,
-    /// Why the story ended early.
+    /// Why the scenario ended early.
     pub broken: Vec<String>,
     /// Errors that workers reported.
     pub errors: Vec<String>,

@@ -9,10 +9,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use rustix::process::Signal;
 
+use crate::environment::{Environment, Interrupted};
 use crate::fleet::{CLUSTER, Programs, SET, log_tail};
 use crate::report::{End, Findings};
-use crate::stage::{Interrupted, Stage};
-use crate::story::{self, Measured};
+use crate::scenario::{self, Measured};
 use crate::work::Work;
 
 /// The interval between two polls.
@@ -52,96 +52,102 @@ pub fn run(options: Options) -> Result<ExitCode> {
     let work = Work::new(&parent.canonicalize()?)?;
     let interrupt = Arc::new(AtomicBool::new(false));
     listen_for_signals(interrupt.clone())?;
-    let mut stage = Stage::new(work, programs, &streams, interrupt.clone())?;
+    let mut environment = Environment::new(work, programs, &streams, interrupt.clone())?;
     let mut measured = Measured::default();
-    let mut outcome = story::play(&mut stage, streams.len(), &mut measured);
+    let mut outcome = scenario::run(&mut environment, streams.len(), &mut measured);
     if outcome.is_ok() && options.keep {
-        outcome = stay(&mut stage, &interrupt);
+        outcome = stay(&mut environment, &interrupt);
     }
-    let outcome = outcome.and_then(|()| end(&mut stage, &streams));
-    stage.screen.clear();
+    let outcome = outcome.and_then(|()| end(&mut environment, &streams));
+    environment.screen.clear();
     if outcome.as_ref().is_err_and(|error| error.is::<Interrupted>()) {
         eprintln!("demo: interrupted; every process is ended");
         return Ok(ExitCode::from(INTERRUPTED));
     }
-    judge(stage, &streams, measured, outcome)
+    judge(environment, &streams, measured, outcome)
 }
 
 fn judge(
-    mut stage: Stage,
+    mut environment: Environment,
     streams: &[String],
     measured: Measured,
     outcome: Result<()>,
 ) -> Result<ExitCode> {
     // What is still there has no say any more.
-    stage.fleet.agents.clear();
-    stage.fleet.replicas.clear();
-    let end = match (&outcome, stage.stays()) {
+    environment.fleet.agents.clear();
+    environment.fleet.replicas.clear();
+    let end = match (&outcome, environment.stays()) {
         (Err(_), _) => End::Early,
         (Ok(()), true) => End::AfterStaying,
         (Ok(()), false) => End::Orderly,
     };
-    let read = Findings::read(&stage.work, streams, measured, end);
-    let mut findings = read.inspect_err(|_| stage.work.keep())?;
+    let read = Findings::read(&environment.work, streams, measured, end);
+    let mut findings = read.inspect_err(|_| environment.work.keep())?;
     findings.broken.extend(outcome.err().map(|error| format!("{error:#}")));
     let (summary, failures) = findings.judge(streams.len());
     for failure in &failures {
-        stage.screen.say(&failure.to_string());
+        environment.screen.say(&failure.to_string());
     }
     if !summary.ok {
-        stage.work.keep();
-        show_logs(&mut stage)?;
-        stage.screen.say(&format!("everything is kept in {}", stage.work.path("").display()));
+        environment.work.keep();
+        show_logs(&mut environment)?;
+        environment
+            .screen
+            .say(&format!("everything is kept in {}", environment.work.path("").display()));
     }
     println!("{}", serde_json::to_string(&summary)?);
     Ok(if summary.ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn show_logs(stage: &mut Stage) -> Result<()> {
-    let mut logs: Vec<PathBuf> = std::fs::read_dir(stage.work.path("logs"))?
+fn show_logs(environment: &mut Environment) -> Result<()> {
+    let mut logs: Vec<PathBuf> = std::fs::read_dir(environment.work.path("logs"))?
         .map(|e| Ok(e?.path()))
         .collect::<Result<_>>()?;
     logs.sort();
     for log in logs {
         let tail = log_tail(&log, LOG_LINES);
         let name = log.file_name().unwrap_or_default().to_string_lossy();
-        stage.screen.say(&format!("the end of {name}:\n{tail}"));
+        environment.screen.say(&format!("the end of {name}:\n{tail}"));
     }
     Ok(())
 }
 
 /// Ends everything in order: sources, copying, workers with a drain, coordinators.
-fn end(stage: &mut Stage, streams: &[String]) -> Result<()> {
-    stage.sources.stop()?;
-    stage.wait("the last record's copy", |stage| {
-        Ok(stage.work.records(SET, streams, false)?.0.lost == 0)
+fn end(environment: &mut Environment, streams: &[String]) -> Result<()> {
+    environment.sources.stop()?;
+    environment.wait("the last record's copy", |environment| {
+        Ok(environment.work.records(SET, streams, false)?.0.lost == 0)
     })?;
-    let workers: Vec<String> = stage.fleet.agents.keys().cloned().collect();
+    let workers: Vec<String> = environment.fleet.agents.keys().cloned().collect();
     for worker in &workers {
-        stage.fleet.drain(worker)?;
+        environment.fleet.drain(worker)?;
     }
     for worker in &workers {
-        stage.wait(&format!("the end of {worker}"), |stage| stage.fleet.has_drained(worker))?;
+        environment.wait(&format!("the end of {worker}"), |environment| {
+            environment.fleet.has_drained(worker)
+        })?;
     }
-    for index in 0..stage.fleet.replicas.len() {
-        let Some(mut process) = stage.fleet.replicas[index].process.take() else { continue };
+    for index in 0..environment.fleet.replicas.len() {
+        let Some(mut process) = environment.fleet.replicas[index].process.take() else { continue };
         process.signal(Signal::TERM)?;
-        stage.wait(&format!("the end of {}", process.name), |_| match process.ended()? {
-            Some(status) if status.success() => Ok(true),
-            Some(status) => bail!("a coordinator ended with {status}"),
-            None => Ok(false),
+        environment.wait(&format!("the end of {}", process.name), |_| {
+            match process.ended()? {
+                Some(status) if status.success() => Ok(true),
+                Some(status) => bail!("a coordinator ended with {status}"),
+                None => Ok(false),
+            }
         })?;
     }
     Ok(())
 }
 
 /// Stays up until Ctrl-C, which then only ends this.
-fn stay(stage: &mut Stage, interrupt: &AtomicBool) -> Result<()> {
-    stage.sources.slow_down();
-    let (leader, _) = stage.admin.leader().context("no coordinator leads")?;
-    let replica = &stage.fleet.replicas[leader];
+fn stay(environment: &mut Environment, interrupt: &AtomicBool) -> Result<()> {
+    environment.sources.slow_down();
+    let (leader, _) = environment.admin.leader().context("no coordinator leads")?;
+    let replica = &environment.fleet.replicas[leader];
     let (grpc, http) = (replica.address.clone(), replica.http_address.clone());
-    let agent = stage.fleet.agents.iter().next().context("no agent runs")?;
+    let agent = environment.fleet.agents.iter().next().context("no agent runs")?;
     let (worker, api) = (agent.0.clone(), agent.1.address.clone());
     let service = "leasehold.admin.v1.AdminService";
     let grpcurl = |method: &str, body: &str| {
@@ -161,12 +167,12 @@ fn stay(stage: &mut Stage, interrupt: &AtomicBool) -> Result<()> {
         grpcurl("ExplainWorker", &format!(r#"{{"cluster": "{CLUSTER}", "worker": "{worker}"}}"#)),
         grpcurl("WatchChanges", "{}"),
         grpcurl("Plan", &format!(r#"{{"cluster": "{CLUSTER}", "remove_workers": ["{worker}"]}}"#)),
-        format!("  $EDITOR {}", stage.work.path("manifests/cluster.yaml").display()),
+        format!("  $EDITOR {}", environment.work.path("manifests/cluster.yaml").display()),
     ];
-    stage.screen.say(&lines.join("\n"));
-    stage.stay_in_phase("Ctrl-C ends the demo");
+    environment.screen.say(&lines.join("\n"));
+    environment.stay_in_phase("Ctrl-C ends the demo");
     loop {
-        match stage.tick() {
+        match environment.tick() {
             Err(error) if error.is::<Interrupted>() => break,
             result => result?,
         }

@@ -28,9 +28,10 @@ impl Detection {
         self.detected.iter().any(Option::is_none)
     }
 
-    fn run(mutant: Mutant, starts: &[u64], seeds_max: u64) -> Self {
+    fn run(search: &Search, seeds_max: u64) -> Self {
+        let mutant = search.mutant;
         let mut others = BTreeMap::new();
-        let detected = starts.iter().map(|start| {
+        let detected = search.starts.iter().map(|start| {
             (0..seeds_max).find_map(|index| {
                 let property = run_seed(start + index, Some(mutant), false).failure?.property;
                 if mutant.breaks().contains(&property) {
@@ -74,12 +75,20 @@ impl fmt::Display for Detection {
     }
 }
 
+/// A fault to look for, and the seeds to start from.
+#[derive(Clone, Debug)]
+pub struct Search {
+    /// The fault.
+    pub mutant: Mutant,
+    /// The first seed of each search.
+    pub starts: Vec<u64>,
+}
+
 /// Looks for all these faults on `threads` threads, each from every start for at most `seeds_max`
 /// seeds. `done` is called with each as it is finished.
 #[must_use]
 pub fn detect_all(
-    mutants: &[Mutant],
-    starts: &[u64],
+    searches: &[Search],
     seeds_max: u64,
     threads: usize,
     done: &(dyn Fn(&Detection) + Sync),
@@ -89,8 +98,8 @@ pub fn detect_all(
     std::thread::scope(|scope| {
         for _ in 0..threads.max(1) {
             scope.spawn(|| {
-                while let Some(mutant) = mutants.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let detection = Detection::run(*mutant, starts, seeds_max);
+                while let Some(search) = searches.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let detection = Detection::run(search, seeds_max);
                     done(&detection);
                     detections.lock().expect("no detection panics").push(detection);
                 }

@@ -14,7 +14,7 @@ mod trace;
 mod world;
 
 pub use coverage::{Coverage, STANDARD_SEEDS};
-pub use detection::{Detection, detect_all};
+pub use detection::{Detection, Search, detect_all};
 pub use mutant::Mutant;
 pub use observer::Failure;
 pub use runner::{Outcome, Summary, run_seed, run_seeds};

@@ -10,9 +10,9 @@ use leasehold_demo::journal::{self, Event, Line, Writer};
 use rustix::process::Signal;
 
 use super::disks::Disks;
+use super::manifests::{self, cluster_of};
 use super::network::{address, command_on};
 use super::plan::{COORDINATORS, Disk, Host, NODES, Target};
-use super::wanted::{self, cluster_of};
 use crate::process::{HANG, Process, eventually};
 use crate::toolbox;
 
@@ -222,7 +222,7 @@ impl Fleet {
         let host = Host::Coordinator(index);
         let mut command = command_on(host, &toolbox::binary("leasehold-coordinator"));
         let [grpc, http] = PORTS.map(|port| format!("{}:{port}", address(host)));
-        command.arg("run").arg("--manifests").arg(wanted::folder(&self.folder));
+        command.arg("run").arg("--manifests").arg(manifests::folder(&self.folder));
         command.arg("--state-dir").arg(self.disks.path(Disk::Coordinators).join("state"));
         command.args(["--listen", &grpc, "--http-listen", &http]);
         command.args(["--identity", &format!("coordinator-{index}")]);
@@ -246,7 +246,7 @@ impl Fleet {
         command.arg("--journal").arg(journals(&self.folder));
         command.args(["--worker", &self.worker(node), "--streams"]);
         command.args(["--job-ms-min", "200", "--job-ms-max", "2500"]);
-        if cluster_of(node) != wanted::JOBS {
+        if cluster_of(node) != manifests::JOBS {
             command.args(["--jobs", "0"]);
         }
         command

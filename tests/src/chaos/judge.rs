@@ -7,14 +7,14 @@ use leasehold_demo::checker::double_owned;
 use leasehold_demo::evidence::{Evidence, Own};
 use leasehold_demo::records::token_order;
 
-use super::wanted::CAPACITY;
+use super::manifests::CAPACITY;
 
 /// Cases of one kind that are reported one by one.
 const CASES_MAX: usize = 10;
 
 /// The findings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Verdict {
+pub struct ChaosResult {
     /// Jobs that were begun.
     pub jobs: usize,
     /// Of these, those that were done.
@@ -27,7 +27,7 @@ pub struct Verdict {
 
 /// Judges a run that is over: every worker was killed, or ended when its jobs had.
 #[must_use]
-pub fn judge(evidence: &Evidence) -> Verdict {
+pub fn judge(evidence: &Evidence) -> ChaosResult {
     let mut failures = Vec::new();
     let mut add = |what: &str, cases: Vec<String>| {
         let more = cases.len().saturating_sub(CASES_MAX);
@@ -42,7 +42,7 @@ pub fn judge(evidence: &Evidence) -> Verdict {
     let lost = evidence.runs.iter().filter(|run| run.to_ns == u64::MAX);
     let lost = lost.map(|run| format!("{} of {} has no end", run.job, run.worker));
     add("a lost job", lost.collect());
-    Verdict {
+    ChaosResult {
         jobs: evidence.runs.len(),
         jobs_done: evidence.runs.iter().filter(|run| run.done).count(),
         owned: evidence.owns.len(),

@@ -112,7 +112,7 @@ pub struct Step {
 
 /// What a fault concerns, so that no other may meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Concern {
+enum FaultScope {
     Process(Target),
     Link(Host),
     Disk(Disk),
@@ -124,7 +124,7 @@ enum Concern {
 pub fn steps(seed: u64, lasting: Duration) -> Vec<Step> {
     let mut rng = Rng::with_seed(seed);
     let lasting_ms = u64::try_from(lasting.as_millis()).unwrap_or(u64::MAX);
-    let mut busy: BTreeMap<Concern, u64> = BTreeMap::new();
+    let mut busy: BTreeMap<FaultScope, u64> = BTreeMap::new();
     let (mut steps, mut at_ms) = (Vec::new(), 0);
     loop {
         at_ms += rng.u64(GAP_MS);
@@ -215,18 +215,20 @@ impl Fault {
         }
     }
 
-    fn concerns(&self) -> Vec<Concern> {
-        let agent = |node| Concern::Process(Target::Agent(node));
-        let worker = |node| Concern::Process(Target::Worker(node));
+    fn concerns(&self) -> Vec<FaultScope> {
+        let agent = |node| FaultScope::Process(Target::Agent(node));
+        let worker = |node| FaultScope::Process(Target::Worker(node));
         match *self {
-            Self::Kill(target) | Self::Stop(target) => vec![Concern::Process(target)],
+            Self::Kill(target) | Self::Stop(target) => vec![FaultScope::Process(target)],
             Self::StopNode(node) | Self::Replace(node) | Self::Drain(node) => {
                 vec![agent(node), worker(node)]
             }
-            Self::Cut(from, to) => vec![Concern::Link(from), Concern::Link(to)],
-            Self::Isolate(host) | Self::Delay(host) | Self::Loss(host) => vec![Concern::Link(host)],
-            Self::FullDisk(disk) | Self::SlowDisk(disk) => vec![Concern::Disk(disk)],
-            Self::Edit(edit) => vec![Concern::Edit(match edit {
+            Self::Cut(from, to) => vec![FaultScope::Link(from), FaultScope::Link(to)],
+            Self::Isolate(host) | Self::Delay(host) | Self::Loss(host) => {
+                vec![FaultScope::Link(host)]
+            }
+            Self::FullDisk(disk) | Self::SlowDisk(disk) => vec![FaultScope::Disk(disk)],
+            Self::Edit(edit) => vec![FaultScope::Edit(match edit {
                 Edit::Budget(_) => 0,
                 Edit::Streams(_) => 1,
                 Edit::Set => 2,
@@ -305,7 +307,7 @@ mod tests {
     #[test]
     fn steps_on_one_target_do_not_overlap_and_all_end() {
         for seed in 0..50 {
-            let mut until: BTreeMap<Concern, Duration> = BTreeMap::new();
+            let mut until: BTreeMap<FaultScope, Duration> = BTreeMap::new();
             for step in steps(seed, LASTING) {
                 assert!(step.from <= step.to && step.to <= LASTING, "{step:?}");
                 for concern in step.fault.concerns() {

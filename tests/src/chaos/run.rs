@@ -14,10 +14,10 @@ use leasehold_demo::journal::Event;
 use super::disks::Disks;
 use super::fleet::{Fleet, Journal, journals, read_journals};
 use super::judge::judge;
+use super::manifests::{self, ChaosManifests, cluster_of};
 use super::network::{BURST, BURST_EVERY, Network};
+use super::orders::AdminOrders;
 use super::plan::{Edit, Fault, Host, NODES, Target, steps};
-use super::steering::Steering;
-use super::wanted::{self, Wanted, cluster_of};
 use crate::process::HANG;
 
 /// Between two looks at what is due.
@@ -31,7 +31,7 @@ const LOG_LINES: usize = 3;
 
 /// Whether what a fault needs is missing on this machine.
 #[derive(Clone, Copy, Debug)]
-struct Lacks {
+struct MissingTools {
     netem: bool,
     slow_disks: bool,
 }
@@ -41,9 +41,9 @@ struct Run {
     network: Network,
     fleet: Fleet,
     journal: Journal,
-    steering: Steering,
-    wanted: Wanted,
-    lacks: Lacks,
+    orders: AdminOrders,
+    manifests: ChaosManifests,
+    missing: MissingTools,
     /// Hosts that lose bursts of packets, and whether one is under way.
     lossy: BTreeMap<Host, bool>,
     ended: Vec<String>,
@@ -60,8 +60,8 @@ pub fn run(seed: u64, lasting: Duration, folder: &Path) -> Result<Vec<String>> {
     if let Err(error) = &outcome {
         failures.push(format!("{error:#}"));
     }
-    let Run { fleet, steering, ended, .. } = run;
-    drop(steering);
+    let Run { fleet, orders, ended, .. } = run;
+    drop(orders);
     drop(fleet);
     for end in ended {
         println!("  {end}");
@@ -88,19 +88,20 @@ impl Run {
         }
         let network = Network::lay()?;
         let disks = Disks::mount(folder)?;
-        let lacks = Lacks { netem: !network.has_netem(), slow_disks: !disks.can_be_slow() };
-        lacks.tell();
+        let missing =
+            MissingTools { netem: !network.has_netem(), slow_disks: !disks.can_be_slow() };
+        missing.tell();
         let journal = Journal::open(&journals(folder).join("chaos.jsonl"))?;
-        let wanted = Wanted::new();
-        wanted.write(&wanted::folder(folder))?;
+        let manifests = ChaosManifests::new();
+        manifests.write(&manifests::folder(folder))?;
         Ok(Self {
             folder: folder.to_owned(),
             network,
             fleet: Fleet::new(folder, disks, journal.clone()),
-            steering: Steering::start(journal.clone(), wanted.budget)?,
+            orders: AdminOrders::start(journal.clone(), manifests.budget)?,
             journal,
-            wanted,
-            lacks,
+            manifests,
+            missing,
             lossy: BTreeMap::new(),
             ended: Vec::new(),
         })
@@ -172,7 +173,7 @@ impl Run {
             Fault::Delay(host) => self.network.delay(host, begins),
             Fault::Loss(host) => self.lose(host, begins),
             Fault::FullDisk(disk) => self.fleet.disks.fill(disk, begins),
-            Fault::SlowDisk(_) if self.lacks.slow_disks => Ok(()),
+            Fault::SlowDisk(_) if self.missing.slow_disks => Ok(()),
             Fault::SlowDisk(disk) => self.fleet.disks.slow(disk, begins),
             Fault::Edit(edit) => self.edit(edit, begins),
         }
@@ -193,19 +194,19 @@ impl Run {
     /// Another worker takes a dead node's place.
     fn replace(&mut self, node: usize) -> Result<()> {
         let old = self.fleet.replace(node)?;
-        self.steering.declare_gone(cluster_of(node), old);
+        self.orders.declare_gone(cluster_of(node), old);
         self.fleet.start(Target::Agent(node))?;
         self.fleet.start(Target::Worker(node))
     }
 
     fn edit(&mut self, edit: Edit, begins: bool) -> Result<()> {
-        self.wanted.edit(edit, begins);
-        self.steering.budget(self.wanted.budget)?;
-        self.wanted.write(&wanted::folder(&self.folder))
+        self.manifests.edit(edit, begins);
+        self.orders.budget(self.manifests.budget)?;
+        self.manifests.write(&manifests::folder(&self.folder))
     }
 
     fn lose(&mut self, host: Host, begins: bool) -> Result<()> {
-        match (self.lacks.netem, begins) {
+        match (self.missing.netem, begins) {
             (false, _) => self.network.lose(host, begins),
             (true, true) => {
                 self.lossy.insert(host, false);
@@ -237,7 +238,7 @@ impl Run {
             std::thread::sleep(LOOK);
             let ended = self.fleet.revive()?;
             self.ended.extend(ended);
-            let lacking = match self.steering.is_done() {
+            let lacking = match self.orders.is_done() {
                 false => vec!["a leader that takes orders".to_owned()],
                 true => self.lacking(begun_ns)?,
             };
@@ -260,7 +261,7 @@ impl Run {
         let now_ns = clock::now_ns();
         let living: BTreeSet<String> = (0..NODES).map(|node| self.fleet.worker(node)).collect();
         let mut lacking = Vec::new();
-        let mut wanted = self.wanted.streams();
+        let mut wanted = self.manifests.streams();
         let mut loads: BTreeMap<String, u64> = BTreeMap::new();
         for own in evidence.owns.iter().filter(|own| own.from_ns <= now_ns && now_ns < own.to_ns) {
             if !living.contains(&own.worker) {
@@ -275,19 +276,19 @@ impl Run {
             }
         }
         lacking.extend(wanted.into_iter().map(|stream| format!("owner of {stream}")));
-        if loads != self.wanted.loads() {
-            let wanted = self.wanted.loads();
+        if loads != self.manifests.loads() {
+            let wanted = self.manifests.loads();
             lacking.push(format!("load {wanted:?} on the pipelines' workers, but {loads:?}"));
         }
         let peak = leasehold_demo::checker::peak(&evidence.runs, since_ns, now_ns);
-        if peak < self.wanted.budget as usize {
-            lacking.push(format!("{} jobs at once, but {peak}", self.wanted.budget));
+        if peak < self.manifests.budget as usize {
+            lacking.push(format!("{} jobs at once, but {peak}", self.manifests.budget));
         }
         Ok(lacking)
     }
 }
 
-impl Lacks {
+impl MissingTools {
     fn tell(self) {
         if self.netem {
             println!(

@@ -4,16 +4,18 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use leasehold_demo::ports::free_ports;
+
 use super::access::Access;
 use super::binaries;
-use super::guard::{Guard, Left};
+use super::guard::{Guard, Leftover};
 use super::pki::{AUTHORITY, Pki, Subject};
 use crate::process::Process;
 
@@ -26,9 +28,16 @@ const PATIENCE: Duration = Duration::from_secs(240);
 /// An address without a listener or a reply: an address for documentation (RFC 5737).
 const NOWHERE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 
-/// Ports that neither the system gives to outgoing connections nor Kubernetes to Services, so that
-/// a stopped API server finds its own free when it starts again.
-const PORTS: std::ops::Range<u16> = 15_000..30_000;
+/// What the API server logs: no objects, and no other user's requests.
+const AUDIT_POLICY: &str = "\
+apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+  - level: Metadata
+    users: [\"system:serviceaccount:leasehold-system:leasehold-coordinator\"]
+  - level: None
+";
 
 /// A process of the control plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -49,7 +58,7 @@ pub struct ControlPlane {
     access: Access,
     processes: Mutex<BTreeMap<Component, Process>>,
     pub(super) pki: Pki,
-    pub(super) site: Site,
+    pub(super) site: NetworkLocation,
     folder: PathBuf,
     data: PathBuf,
     api: SocketAddr,
@@ -60,14 +69,14 @@ pub struct ControlPlane {
 
 /// Where a control plane is on the network.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Site {
+pub(super) struct NetworkLocation {
     /// What the API server listens at.
     pub(super) address: Ipv4Addr,
     /// The network of the Services: 256 addresses from here.
     pub(super) services: Ipv4Addr,
 }
 
-impl Site {
+impl NetworkLocation {
     /// On loopback, where no pod could reach it.
     const LOOPBACK: Self =
         Self { address: Ipv4Addr::LOCALHOST, services: Ipv4Addr::new(10, 96, 0, 0) };
@@ -87,23 +96,23 @@ impl ControlPlane {
     /// If it does not come up.
     #[must_use]
     pub fn start() -> Option<Self> {
-        Self::start_at(Site::LOOPBACK, Guard::start())
+        Self::start_at(NetworkLocation::LOOPBACK, Guard::start())
     }
 
     /// Starts one elsewhere.
-    pub(super) fn start_at(site: Site, guard: Guard) -> Option<Self> {
+    pub(super) fn start_at(site: NetworkLocation, guard: Guard) -> Option<Self> {
         if !binaries::all(&binaries::CONTROL_PLANE) {
             return None;
         }
         let folder = own_folder(&std::env::temp_dir());
         let memory = Some(PathBuf::from("/dev/shm")).filter(|memory| memory.is_dir());
         let data = own_folder(memory.as_deref().unwrap_or(&folder));
-        guard.leave(Left::Folder(&folder));
-        guard.leave(Left::Folder(&data));
+        guard.leave(Leftover::Folder(&folder));
+        guard.leave(Leftover::Folder(&data));
         let pki = Pki::create(&folder.join("pki"));
-        let [first, second, third] = free_ports();
-        let api = SocketAddr::from((site.address, first));
-        let etcd = [second, third].map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+        let ports = free_ports(3).expect("free ports");
+        let api = SocketAddr::from((site.address, ports[0]));
+        let etcd = [ports[1], ports[2]].map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
         let url = format!("https://{api}");
         let admin = Subject::user("admin", Some("system:masters"));
         let access = Access::new(pki.kubeconfig("admin", &url, admin));
@@ -141,6 +150,13 @@ impl ControlPlane {
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder
+    }
+
+    /// The requests of the coordinator's service account, one JSON object a line, as the API server
+    /// logs them: each with its verb, its object and the answer's code.
+    #[must_use]
+    pub fn audit_log(&self) -> PathBuf {
+        self.folder.join("audit.log")
     }
 
     /// Starts a component that was stopped, with what it had known, and waits for the API server
@@ -201,7 +217,7 @@ impl ControlPlane {
     }
 
     fn issue(&self) {
-        let Site { address, .. } = self.site;
+        let NetworkLocation { address, .. } = self.site;
         let addresses = [address, Ipv4Addr::LOCALHOST, self.site.service()].map(IpAddr::from);
         let hosts = ["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"];
         let subject =
@@ -229,7 +245,7 @@ impl ControlPlane {
     }
 
     fn api_server_command(&self) -> Command {
-        let Site { address, services } = self.site;
+        let NetworkLocation { address, services } = self.site;
         let mut command = command("kube-apiserver");
         command.arg(format!("--etcd-servers=http://{}", self.etcd[0]));
         command.arg(format!("--bind-address={address}"));
@@ -254,12 +270,17 @@ impl ControlPlane {
         ] {
             command.arg(flag).arg(self.pki.path(file));
         }
+        let policy = self.folder.join("audit-policy.yaml");
+        std::fs::write(&policy, AUDIT_POLICY).expect("a file");
+        command.arg("--audit-policy-file").arg(policy);
+        command.arg("--audit-log-path").arg(self.audit_log());
         command.args([
             "--service-account-issuer=https://kubernetes.default.svc",
             "--service-account-extend-token-expiration=false",
             "--kubelet-preferred-address-types=InternalIP",
             "--authorization-mode=Node,RBAC",
-            "--enable-admission-plugins=NodeRestriction",
+            // The second is on in OpenShift: it asks for a right on the owner of some objects.
+            "--enable-admission-plugins=NodeRestriction,OwnerReferencesPermissionEnforcement",
             "--allow-privileged=true",
             "--profiling=false",
         ]);
@@ -326,19 +347,4 @@ fn own_folder(place: &Path) -> PathBuf {
 
 fn answers(address: SocketAddr) -> bool {
     TcpStream::connect(address).is_ok()
-}
-
-/// Ports on loopback that no process listens on.
-fn free_ports<const N: usize>() -> [u16; N] {
-    let mut kept = Vec::with_capacity(N);
-    for _ in 0..10_000 {
-        let port = fastrand::u16(PORTS);
-        // Kept until all are found, so that none is found twice.
-        kept.extend(TcpListener::bind((Ipv4Addr::LOCALHOST, port)));
-        if kept.len() == N {
-            let port = |at: usize| kept[at].local_addr().expect("a bound address").port();
-            return std::array::from_fn(port);
-        }
-    }
-    panic!("no free ports between {PORTS:?}");
 }

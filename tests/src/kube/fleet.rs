@@ -13,7 +13,7 @@ use leasehold_demo::journal::{Event, Writer};
 use rustix::process::Signal;
 
 use super::access::{Access, TokenFor};
-use super::pods::{PlayedPod, Runner};
+use super::pods::{Runner, SimulatedPod};
 use super::replicas::AUDIENCE;
 use crate::http::call;
 use crate::process::{Process, free_address};
@@ -24,7 +24,7 @@ const LOOK: Duration = Duration::from_millis(20);
 
 /// How a fleet's agents reach their coordinators.
 #[derive(Clone, Debug)]
-pub struct Dials {
+pub struct CoordinatorEndpoints {
     /// The replicas.
     pub addresses: Vec<SocketAddr>,
     /// The file of the certificate that they are known by.
@@ -64,7 +64,7 @@ pub enum Work {
 pub struct Fleet {
     access: Access,
     work: Work,
-    dials: Mutex<Option<Dials>>,
+    dials: Mutex<Option<CoordinatorEndpoints>>,
     /// They go before the folder with their logs does.
     members: Mutex<HashMap<String, Arc<Member>>>,
     folder: tempfile::TempDir,
@@ -85,7 +85,7 @@ impl Fleet {
     /// # Panics
     /// If there is no temporary folder.
     #[must_use]
-    pub fn new(access: &Access, work: Work, dials: Option<Dials>) -> Arc<Self> {
+    pub fn new(access: &Access, work: Work, dials: Option<CoordinatorEndpoints>) -> Arc<Self> {
         let folder = tempfile::tempdir().expect("a temporary folder");
         std::fs::create_dir(folder.path().join("journals")).expect("a folder");
         Arc::new(Self {
@@ -110,7 +110,7 @@ impl Fleet {
     }
 
     /// Has agents that start from now on dial elsewhere.
-    pub fn dial(&self, dials: Dials) {
+    pub fn dial(&self, dials: CoordinatorEndpoints) {
         *self.dials.lock().unwrap_or_else(PoisonError::into_inner) = Some(dials);
     }
 
@@ -120,7 +120,7 @@ impl Fleet {
         self.members.lock().unwrap_or_else(PoisonError::into_inner).get(uid).cloned()
     }
 
-    async fn launch(&self, pod: &PlayedPod) -> Member {
+    async fn launch(&self, pod: &SimulatedPod) -> Member {
         let folder = self.pod_folder(&pod.uid);
         std::fs::create_dir_all(&folder).expect("a pod's folder");
         let agent = match self.work {
@@ -136,7 +136,11 @@ impl Fleet {
         Member { agent, worker }
     }
 
-    async fn launch_agent(&self, pod: &PlayedPod, folder: &Path) -> (Mutex<Process>, SocketAddr) {
+    async fn launch_agent(
+        &self,
+        pod: &SimulatedPod,
+        folder: &Path,
+    ) -> (Mutex<Process>, SocketAddr) {
         let dials = self.dials.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let dials = dials.expect("the fleet knows its coordinators before its first pod");
         let wanted = TokenFor {
@@ -194,7 +198,7 @@ impl Fleet {
         }
     }
 
-    fn worker_command(&self, pod: &PlayedPod, agent: Option<SocketAddr>) -> Option<Command> {
+    fn worker_command(&self, pod: &SimulatedPod, agent: Option<SocketAddr>) -> Option<Command> {
         let (ms_min, ms_max, pool) = match self.work {
             Work::Jobs { ms_min, ms_max } => (ms_min, ms_max, None),
             Work::JobsAlone { ms_min, ms_max, pool } => (ms_min, ms_max, Some(pool)),
@@ -253,7 +257,7 @@ async fn end(process: &Mutex<Process>) {
 }
 
 impl Runner for Fleet {
-    fn address(&self, pod: &PlayedPod) -> IpAddr {
+    fn address(&self, pod: &SimulatedPod) -> IpAddr {
         match self.work {
             // Of the pod's UID, so that it is the same whenever it is asked for.
             Work::Bindings => {
@@ -266,18 +270,18 @@ impl Runner for Fleet {
         }
     }
 
-    async fn start(&self, pod: PlayedPod) {
+    async fn start(&self, pod: SimulatedPod) {
         let member = Arc::new(self.launch(&pod).await);
         self.members.lock().unwrap_or_else(PoisonError::into_inner).insert(pod.uid, member);
     }
 
-    async fn stop(&self, pod: PlayedPod, _: Duration) {
+    async fn stop(&self, pod: SimulatedPod, _: Duration) {
         let Some(member) = self.member(&pod.uid) else { return };
         member.end().await;
         self.remove(&pod.uid);
     }
 
-    async fn kill(&self, pod: PlayedPod) {
+    async fn kill(&self, pod: SimulatedPod) {
         let Some(member) = self.remove(&pod.uid) else { return };
         if let Some(worker) = &member.worker {
             kill(worker);

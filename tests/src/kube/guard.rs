@@ -20,7 +20,7 @@ pub(super) struct Guard {
 
 /// What a guard can remove.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Left<'a> {
+pub(super) enum Leftover<'a> {
     /// A folder with all that is in it.
     Folder(&'a Path),
     /// A network bridge, and with it every cable that ends there.
@@ -50,11 +50,11 @@ impl Guard {
     }
 
     /// Leaves something to the guard. It removes first what was left first.
-    pub(super) fn leave(&self, left: Left<'_>) {
+    pub(super) fn leave(&self, left: Leftover<'_>) {
         let order = match left {
-            Left::Folder(path) => format!("folder {}\n", path.display()),
-            Left::Bridge(name) => format!("bridge {name}\n"),
-            Left::Cgroup(name) => format!("cgroup {name}\n"),
+            Leftover::Folder(path) => format!("folder {}\n", path.display()),
+            Leftover::Bridge(name) => format!("bridge {name}\n"),
+            Leftover::Cgroup(name) => format!("cgroup {name}\n"),
         };
         let mut line = self.line.lock().expect("the lock is not poisoned");
         let line = line.as_mut().expect("open until the guard goes");

@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_stream::StreamExt;
 
-use super::pods::{PlayedPod, Runner, play};
+use super::pods::{Runner, SimulatedPod, play};
 
 /// Between two heartbeats: a tenth of the time after which a control plane of the tests believes a
 /// node lost.
@@ -158,7 +158,7 @@ async fn keep<R: Runner>(client: Client, node: String, runner: Arc<R>) {
                 if let Some(seen) = known.get(&uid) {
                     seen.send_replace(Arc::new(pod));
                 } else {
-                    let played = PlayedPod::new(client.clone(), &pod);
+                    let played = SimulatedPod::new(client.clone(), &pod);
                     let (seen, newest) = watch::channel(Arc::new(pod));
                     known.insert(uid, seen);
                     plays.spawn(play(runner.clone(), played, newest));

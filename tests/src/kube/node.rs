@@ -13,7 +13,7 @@ use serde_json::json;
 use super::binaries;
 use super::bridge::{Bridge, run};
 use super::control_plane::{ControlPlane, end_of, local};
-use super::guard::Left;
+use super::guard::Leftover;
 use super::image::Image;
 use super::machine;
 use super::pki::{AUTHORITY, Subject};
@@ -228,7 +228,7 @@ runtime_type = "io.containerd.runc.v2"
         for hierarchy in machine::control_group_hierarchies() {
             std::fs::create_dir(hierarchy.join(&name)).expect("a control group");
         }
-        plane.guard.leave(Left::Cgroup(&name));
+        plane.guard.leave(Leftover::Cgroup(&name));
     }
 
     fn start_kube_proxy(&mut self, plane: &ControlPlane, place: Place) {

@@ -23,18 +23,18 @@ const RETRY: Duration = Duration::from_millis(200);
 pub trait Runner: Send + Sync + 'static {
     /// Starts the pod's processes. The pod is Ready when this returns; it is dropped where the pod
     /// is deleted before.
-    fn start(&self, pod: PlayedPod) -> impl Future<Output = ()> + Send;
+    fn start(&self, pod: SimulatedPod) -> impl Future<Output = ()> + Send;
 
     /// Asks the pod's processes to end, and returns when they have ended. It is dropped when the
     /// grace period is over.
-    fn stop(&self, pod: PlayedPod, grace: Duration) -> impl Future<Output = ()> + Send;
+    fn stop(&self, pod: SimulatedPod, grace: Duration) -> impl Future<Output = ()> + Send;
 
     /// Kills the pod's processes: the grace period is over, or the pod was deleted by force. None
     /// may run when this returns.
-    fn kill(&self, pod: PlayedPod) -> impl Future<Output = ()> + Send;
+    fn kill(&self, pod: SimulatedPod) -> impl Future<Output = ()> + Send;
 
     /// The pod's address. Kubernetes takes no loopback address into a Service's endpoints.
-    fn address(&self, _pod: &PlayedPod) -> IpAddr {
+    fn address(&self, _pod: &SimulatedPod) -> IpAddr {
         IpAddr::V4(Ipv4Addr::LOCALHOST)
     }
 }
@@ -44,14 +44,14 @@ pub trait Runner: Send + Sync + 'static {
 pub struct NoProcesses;
 
 impl Runner for NoProcesses {
-    async fn start(&self, _pod: PlayedPod) {}
-    async fn stop(&self, _pod: PlayedPod, _grace: Duration) {}
-    async fn kill(&self, _pod: PlayedPod) {}
+    async fn start(&self, _pod: SimulatedPod) {}
+    async fn stop(&self, _pod: SimulatedPod, _grace: Duration) {}
+    async fn kill(&self, _pod: SimulatedPod) {}
 }
 
-/// A pod that was bound to a played node.
+/// A pod that was bound to a simulated node.
 #[derive(Clone)]
-pub struct PlayedPod {
+pub struct SimulatedPod {
     /// Its namespace.
     pub namespace: String,
     /// Its name.
@@ -73,13 +73,13 @@ pub struct PlayedPod {
     client: Client,
 }
 
-impl std::fmt::Debug for PlayedPod {
+impl std::fmt::Debug for SimulatedPod {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(formatter, "{}/{} ({})", self.namespace, self.name, self.uid)
     }
 }
 
-impl PlayedPod {
+impl SimulatedPod {
     pub(super) fn new(client: Client, pod: &Pod) -> Self {
         let spec = pod.spec.as_ref();
         let account = spec.and_then(|spec| spec.service_account_name.clone());
@@ -139,7 +139,7 @@ impl PlayedPod {
 /// closed when it is gone.
 pub(super) async fn play<R: Runner>(
     runner: Arc<R>,
-    mut pod: PlayedPod,
+    mut pod: SimulatedPod,
     mut seen: watch::Receiver<Arc<Pod>>,
 ) {
     pod.address = runner.address(&pod);
@@ -164,7 +164,11 @@ async fn deleted(seen: &mut watch::Receiver<Arc<Pod>>) {
 }
 
 /// Ends the pod's processes; returns the exit code that its containers have.
-async fn end<R: Runner>(runner: &R, pod: &PlayedPod, seen: &mut watch::Receiver<Arc<Pod>>) -> i32 {
+async fn end<R: Runner>(
+    runner: &R,
+    pod: &SimulatedPod,
+    seen: &mut watch::Receiver<Arc<Pod>>,
+) -> i32 {
     const KILLED: i32 = 128 + 9;
     let mut deadline = Instant::now() + grace(&seen.borrow_and_update());
     let stop = runner.stop(pod.clone(), deadline - Instant::now());

@@ -6,8 +6,8 @@ use std::sync::OnceLock;
 use super::access::Access;
 use super::binaries;
 use super::bridge::Bridge;
-use super::control_plane::{ControlPlane, Site};
-use super::guard::{Guard, Left};
+use super::control_plane::{ControlPlane, NetworkLocation};
+use super::guard::{Guard, Leftover};
 use super::image::Image;
 use super::machine;
 use super::node::Node;
@@ -39,9 +39,9 @@ impl RealCluster {
         }
         let bridge = Bridge::choose();
         let guard = Guard::start();
-        guard.leave(Left::Bridge(&bridge.name()));
+        guard.leave(Leftover::Bridge(&bridge.name()));
         bridge.create().expect("allowed a moment ago");
-        let site = Site { address: bridge.address(), services: bridge.services() };
+        let site = NetworkLocation { address: bridge.address(), services: bridge.services() };
         let plane = ControlPlane::start_at(site, guard)?;
         let mut cluster = Self { nodes: Vec::new(), plane, bridge };
         cluster.add_node();

@@ -1,4 +1,4 @@
-//! The product on real nodes, as its users install it, and rooms in it for stories: a namespace, a
+//! The product on real nodes, as its users install it, and its namespaces for tests, each with a
 //! folder that the workers of its pods write their journals to, and all that its pods came to.
 
 use std::collections::BTreeMap;
@@ -33,8 +33,8 @@ pub struct RealInstallation {
 }
 
 impl RealInstallation {
-    /// Starts a cluster with this many nodes and installs `overlays/dev` in it; none as with
-    /// [`RealCluster::start`].
+    /// Starts a cluster with this many nodes and installs `crds` and `overlays/dev` in it; none as
+    /// with [`RealCluster::start`].
     ///
     /// # Panics
     /// If it does not come up.
@@ -50,8 +50,10 @@ impl RealInstallation {
         let worker = Image::new(WORKER_IMAGE, &["/job_worker"]);
         cluster.load(&worker.program(&toolbox::binary("job_worker"), "/job_worker"));
         let access = cluster.access();
-        let overlay = toolbox::root().join("deploy/overlays/dev");
-        access.kubectl(&["apply", "-k", overlay.to_str().expect("UTF-8")]);
+        for folder in ["deploy/crds", "deploy/overlays/dev"] {
+            let folder = toolbox::root().join(folder);
+            access.kubectl(&["apply", "-k", folder.to_str().expect("UTF-8")]);
+        }
         let rollout = ["rollout", "status", "deployment/leasehold-coordinator", "--timeout=120s"];
         let own = ["--namespace", HOME];
         if let Err(why) = access.try_kubectl(&[&own[..], &rollout].concat()) {
@@ -77,12 +79,12 @@ impl RealInstallation {
         &self.cluster
     }
 
-    /// A new room.
+    /// A new namespace.
     ///
     /// # Panics
     /// If the API server refuses its namespace.
     #[must_use]
-    pub fn room(&self, prefix: &str) -> Room<'_> {
+    pub fn namespace(&self, prefix: &str) -> TestNamespace<'_> {
         let namespace = format!("{prefix}-{:06x}", fastrand::u32(..0x100_0000));
         let access = self.cluster.access();
         access.kubectl(&["create", "namespace", &namespace]);
@@ -96,13 +98,13 @@ impl RealInstallation {
         watch.args(["--output-watch-events", "--namespace", &namespace]).stdin(Stdio::null());
         let file = File::create(&seen).expect("a file for what is seen");
         let watch = watch.stdout(file).spawn().expect("kubectl starts");
-        Room { installation: self, namespace, journals, seen, watch }
+        TestNamespace { installation: self, namespace, journals, seen, watch }
     }
 }
 
-/// A namespace, and what becomes of its pods.
+/// A namespace, and the history of its pods.
 #[derive(Debug)]
-pub struct Room<'a> {
+pub struct TestNamespace<'a> {
     installation: &'a RealInstallation,
     namespace: String,
     journals: PathBuf,
@@ -110,7 +112,7 @@ pub struct Room<'a> {
     watch: Child,
 }
 
-impl Room<'_> {
+impl TestNamespace<'_> {
     /// Runs kubectl in the namespace: what it wrote, or what it complained of.
     ///
     /// # Errors
@@ -148,17 +150,17 @@ impl Room<'_> {
     /// Waits until a field of an object has this value.
     ///
     /// # Panics
-    /// If it has not for a long time; says how the namespace stands then.
+    /// If it has not for a long time; shows the diagnostics of the namespace.
     pub fn until(&self, object: &str, path: &str, value: &str) {
         until_ok(&format!("{object} {path} to be {value}"), || {
             let found = self.field(object, path);
-            if found == value { Ok(()) } else { Err(Standing { room: self, found }) }
+            if found == value { Ok(()) } else { Err(UnexpectedValue { namespace: self, found }) }
         });
     }
 
     /// What a person would look at first.
     #[must_use]
-    pub fn how_it_stands(&self) -> String {
+    pub fn diagnostics(&self) -> String {
         let look = |arguments: &[&str]| self.try_kubectl(arguments).unwrap_or_else(|error| error);
         let own = ["--namespace", HOME, "logs", "--tail=40", "deployment/leasehold-coordinator"];
         let pods = look(&["get", "pods", "--output=name"]);
@@ -181,7 +183,7 @@ impl Room<'_> {
         (volume, "{name: journals, mountPath: /journals}".to_owned())
     }
 
-    /// How a container of a pod stands, whichever kind it is of; null if the pod lacks it.
+    /// The status of a container of a pod, of either kind; null if the pod lacks it.
     ///
     /// # Panics
     /// If there is no such pod.
@@ -263,19 +265,19 @@ impl Room<'_> {
     }
 }
 
-/// The findings instead, and how the room stands at the moment when this is shown.
-struct Standing<'a> {
-    room: &'a Room<'a>,
+/// Another value than the expected one, with the diagnostics of the namespace.
+struct UnexpectedValue<'a> {
+    namespace: &'a TestNamespace<'a>,
     found: String,
 }
 
-impl Display for Standing<'_> {
+impl Display for UnexpectedValue<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
-        write!(f, "it is {:?}\n{}", self.found, self.room.how_it_stands())
+        write!(f, "it is {:?}\n{}", self.found, self.namespace.diagnostics())
     }
 }
 
-/// How a container of a pod stands, whichever kind it is of; null if the pod lacks it.
+/// The status of a container of a pod, of either kind; null if the pod lacks it.
 #[must_use]
 pub fn container(pod: &Value, name: &str) -> Value {
     let kinds = ["containerStatuses", "initContainerStatuses"];
@@ -283,11 +285,11 @@ pub fn container(pod: &Value, name: &str) -> Value {
     all.find(|status| status["name"] == name).cloned().unwrap_or_default()
 }
 
-impl Drop for Room<'_> {
+impl Drop for TestNamespace<'_> {
     fn drop(&mut self) {
         let _ = self.watch.kill();
         let _ = self.watch.wait();
-        // Whatever still runs must not disturb the next room.
+        // Whatever still runs must not disturb the next test.
         let _ =
             self.access().try_kubectl(&["delete", "namespace", &self.namespace, "--wait=false"]);
     }

@@ -113,6 +113,8 @@ impl Replicas {
         let identity = format!("replica-{}", self.starts);
         let mut command = Command::new(toolbox::binary("leasehold-coordinator"));
         command.env("KUBECONFIG", self.access.kubeconfig());
+        // Tests look for who follows a leader.
+        command.env("RUST_LOG", "info,leasehold_server::grpc::peer=debug");
         command.args(["operator", "--identity", &identity, "--namespace", &self.namespace]);
         command.args(["--watch-namespace", &self.namespace]);
         command.args(["--listen", &grpc.to_string(), "--http-listen", &http.to_string()]);

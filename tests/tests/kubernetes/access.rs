@@ -34,14 +34,14 @@ use tonic::{Code, Request, Streaming};
 const POLL: Duration = Duration::from_millis(50);
 
 /// A coordinator that leads, and pods that no node runs: a token needs its pod's object only.
-struct Rig {
+struct AccessFixture {
     access: Access,
     namespace: String,
     replicas: Replicas,
     authority: PathBuf,
 }
 
-impl Rig {
+impl AccessFixture {
     fn start(cluster: &Cluster) -> Self {
         let access = cluster.access().clone();
         let namespace = cluster.namespace("access");
@@ -171,10 +171,10 @@ impl Peer {
         let _ = self.to.send(OpenSessionRequest { message: Some(message) }).await;
     }
 
-    async fn say_hello(&self, rig: &Rig, worker: &str) {
+    async fn say_hello(&self, fixture: &AccessFixture, worker: &str) {
         self.say(Said::Hello(Hello {
             protocol: PROTOCOL_VERSION,
-            cluster: rig.cluster(),
+            cluster: fixture.cluster(),
             worker: worker.into(),
             incarnation: 1,
             link: 1,
@@ -254,20 +254,20 @@ fn raw(der: &[u8]) -> Vec<u8> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn an_agent_with_a_false_identity_is_refused_and_logs_the_reason() {
     let Some(cluster) = Cluster::shared() else { return };
-    let rig = Rig::start(cluster);
-    let uid = rig.pod("w-0", Some("builds"));
-    let other_uid = rig.pod("w-1", Some("builds"));
-    let bare_uid = rig.pod("bare", None);
-    let elsewhere_uid = rig.pod("elsewhere", Some("nightly"));
-    let gone_uid = rig.pod("gone", Some("builds"));
-    let good = rig.token(AUDIENCE, Some(("w-0", &uid))).await;
-    let others = rig.token(AUDIENCE, Some(("w-1", &other_uid))).await;
-    let bare = rig.token(AUDIENCE, Some(("bare", &bare_uid))).await;
-    let elsewhere = rig.token(AUDIENCE, Some(("elsewhere", &elsewhere_uid))).await;
-    let gone = rig.token(AUDIENCE, Some(("gone", &gone_uid))).await;
-    rig.delete("gone");
-    let unmeant = rig.token("https://other.example", Some(("w-0", &uid))).await;
-    let unbound = rig.token(AUDIENCE, None).await;
+    let fixture = AccessFixture::start(cluster);
+    let uid = fixture.pod("w-0", Some("builds"));
+    let other_uid = fixture.pod("w-1", Some("builds"));
+    let bare_uid = fixture.pod("bare", None);
+    let elsewhere_uid = fixture.pod("elsewhere", Some("nightly"));
+    let gone_uid = fixture.pod("gone", Some("builds"));
+    let good = fixture.token(AUDIENCE, Some(("w-0", &uid))).await;
+    let others = fixture.token(AUDIENCE, Some(("w-1", &other_uid))).await;
+    let bare = fixture.token(AUDIENCE, Some(("bare", &bare_uid))).await;
+    let elsewhere = fixture.token(AUDIENCE, Some(("elsewhere", &elsewhere_uid))).await;
+    let gone = fixture.token(AUDIENCE, Some(("gone", &gone_uid))).await;
+    fixture.delete("gone");
+    let unmeant = fixture.token("https://other.example", Some(("w-0", &uid))).await;
+    let unbound = fixture.token(AUDIENCE, None).await;
     let middle = good.len() - 20;
     let swapped = if &good[middle..=middle] == "A" { "B" } else { "A" };
     let tampered = format!("{}{swapped}{}", &good[..middle], &good[middle + 1..]);
@@ -295,7 +295,9 @@ async fn an_agent_with_a_false_identity_is_refused_and_logs_the_reason() {
     });
     let cases = cases.into_iter().chain(expired_case);
     let started: Vec<_> = cases
-        .map(|(case, worker, credentials, words)| (rig.agent(worker, case, &credentials), words))
+        .map(|(case, worker, credentials, words)| {
+            (fixture.agent(worker, case, &credentials), words)
+        })
         .collect();
     for (agent, words) in &started {
         refused(agent, words);
@@ -305,12 +307,12 @@ async fn an_agent_with_a_false_identity_is_refused_and_logs_the_reason() {
         }
     }
     // The right one is welcome, and what it may hold is written to its pod before it holds it.
-    let agent = rig.agent("w-0", "good", &tls(&good));
+    let agent = fixture.agent("w-0", "good", &tls(&good));
     refused(&agent, &["welcomed"]);
     let read = ["get", "pod", "w-0", "--output=jsonpath={.metadata.annotations}"];
-    let read = [&["--namespace", &rig.namespace], &read[..]].concat();
+    let read = [&["--namespace", &fixture.namespace], &read[..]].concat();
     eventually("the exposure", || {
-        let annotations = rig.access.kubectl(&read);
+        let annotations = fixture.access.kubectl(&read);
         annotations.contains("leasehold.dev/exposure").then_some(())
     });
 }
@@ -318,19 +320,19 @@ async fn an_agent_with_a_false_identity_is_refused_and_logs_the_reason() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_hostile_agent_cannot_read_or_change_another_worker() {
     let Some(cluster) = Cluster::shared() else { return };
-    let rig = Rig::start(cluster);
-    let uid = rig.pod("w-0", Some("builds"));
-    let token = rig.token(AUDIENCE, Some(("w-0", &uid))).await;
-    let honest = rig.agent("w-0", "honest", &Credentials { tls: true, token: Some(&token) });
+    let fixture = AccessFixture::start(cluster);
+    let uid = fixture.pod("w-0", Some("builds"));
+    let token = fixture.token(AUDIENCE, Some(("w-0", &uid))).await;
+    let honest = fixture.agent("w-0", "honest", &Credentials { tls: true, token: Some(&token) });
     refused(&honest, &["welcomed"]);
-    let hostile_uid = rig.pod("w-1", Some("builds"));
-    let hostile = rig.token(AUDIENCE, Some(("w-1", &hostile_uid))).await;
+    let hostile_uid = fixture.pod("w-1", Some("builds"));
+    let hostile = fixture.token(AUDIENCE, Some(("w-1", &hostile_uid))).await;
 
     // A person who may read sees what there is.
-    let person = reader(&rig).await;
-    let mut admin = rig.admin().await;
+    let person = reader(&fixture).await;
+    let mut admin = fixture.admin().await;
     let owner = async |admin: &mut AdminServiceClient<Channel>| {
-        let set = format!("{}/feeds", rig.namespace);
+        let set = format!("{}/feeds", fixture.namespace);
         let request = GetStreamRequest { set, stream: "a".into() };
         let answer = admin.get_stream(with_token(request, &person)).await;
         let stream = answer.expect("a stream").into_inner().stream.expect("a stream");
@@ -344,24 +346,24 @@ async fn a_hostile_agent_cannot_read_or_change_another_worker() {
     tokio::time::timeout(HANG, owned).await.expect("w-0 owns the stream");
 
     // Hello for another worker.
-    let mut peer = rig.dial(&hostile).await;
-    peer.say_hello(&rig, "w-0").await;
+    let mut peer = fixture.dial(&hostile).await;
+    peer.say_hello(&fixture, "w-0").await;
     let refusal = peer.refusal().await;
     assert_eq!(refusal.reason(), RefusalReason::Unauthorized, "{refusal:?}");
     assert!(refusal.message.contains("cannot act as worker"), "{refusal:?}");
 
     // A second hello on a link that is proven for one worker.
-    let mut peer = rig.dial(&hostile).await;
-    peer.say_hello(&rig, "w-1").await;
+    let mut peer = fixture.dial(&hostile).await;
+    peer.say_hello(&fixture, "w-1").await;
     peer.welcome().await;
-    peer.say_hello(&rig, "w-0").await;
+    peer.say_hello(&fixture, "w-0").await;
     assert_eq!(peer.refusal().await.reason(), RefusalReason::Invalid);
 
     // A report and a beat that claim, and give back, what is another's.
-    let mut peer = rig.dial(&hostile).await;
+    let mut peer = fixture.dial(&hostile).await;
     peer.say(Said::Hello(Hello {
         protocol: PROTOCOL_VERSION,
-        cluster: rig.cluster(),
+        cluster: fixture.cluster(),
         worker: "w-1".into(),
         incarnation: 2,
         link: 1,
@@ -370,7 +372,7 @@ async fn a_hostile_agent_cannot_read_or_change_another_worker() {
     }))
     .await;
     let epoch = peer.welcome().await;
-    let stream = StreamRef { set: format!("{}/feeds", rig.namespace), stream: "a".into() };
+    let stream = StreamRef { set: format!("{}/feeds", fixture.namespace), stream: "a".into() };
     let token = Some(Token { epoch, seq: 1 });
     peer.say(Said::Report(Report {
         epoch,
@@ -397,11 +399,11 @@ async fn a_hostile_agent_cannot_read_or_change_another_worker() {
     assert!(!honest.log().contains("revoked"), "{}", honest.log());
 
     // Calls of people with an agent's token.
-    let list = ListWorkersRequest { cluster: rig.cluster(), ..Default::default() };
+    let list = ListWorkersRequest { cluster: fixture.cluster(), ..Default::default() };
     let status = admin.list_workers(with_token(list, &hostile)).await.expect_err("a list");
     assert_eq!(status.code(), Code::PermissionDenied, "{status:?}");
     assert!(status.message().contains("get workerclusters.leasehold.dev"), "{status:?}");
-    let worker = || (rig.cluster(), "w-0".to_owned());
+    let worker = || (fixture.cluster(), "w-0".to_owned());
     let (cluster_name, name) = worker();
     let drain = DrainWorkerRequest { cluster: cluster_name, worker: name };
     let status = admin.drain_worker(with_token(drain.clone(), &hostile)).await.expect_err("ok");
@@ -419,35 +421,35 @@ async fn a_hostile_agent_cannot_read_or_change_another_worker() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_session_ends_with_its_pod_and_its_token_is_refused_afterwards() {
     let Some(cluster) = Cluster::shared() else { return };
-    let rig = Rig::start(cluster);
-    let uid = rig.pod("w-0", Some("builds"));
-    let token = rig.token(AUDIENCE, Some(("w-0", &uid))).await;
-    let mut peer = rig.dial(&token).await;
-    peer.say_hello(&rig, "w-0").await;
+    let fixture = AccessFixture::start(cluster);
+    let uid = fixture.pod("w-0", Some("builds"));
+    let token = fixture.token(AUDIENCE, Some(("w-0", &uid))).await;
+    let mut peer = fixture.dial(&token).await;
+    peer.say_hello(&fixture, "w-0").await;
     peer.welcome().await;
-    rig.delete("w-0");
+    fixture.delete("w-0");
     let refusal = peer.refusal().await;
     assert_eq!(refusal.reason(), RefusalReason::GoAway, "{refusal:?}");
     assert!(refusal.message.contains("gone"), "{refusal:?}");
     // The token was good a moment ago, and its review is remembered: the pod is looked at.
-    let mut peer = rig.dial(&token).await;
-    peer.say_hello(&rig, "w-0").await;
+    let mut peer = fixture.dial(&token).await;
+    peer.say_hello(&fixture, "w-0").await;
     assert_eq!(peer.refusal().await.reason(), RefusalReason::Unauthorized);
     // A later pod of the same name is a different worker.
-    let later = rig.pod("w-0", Some("builds"));
-    let mut peer = rig.dial(&token).await;
-    peer.say_hello(&rig, "w-0").await;
+    let later = fixture.pod("w-0", Some("builds"));
+    let mut peer = fixture.dial(&token).await;
+    peer.say_hello(&fixture, "w-0").await;
     let refusal = peer.refusal().await;
     assert_eq!(refusal.reason(), RefusalReason::Unauthorized, "{refusal:?}");
-    let token = rig.token(AUDIENCE, Some(("w-0", &later))).await;
-    let mut peer = rig.dial(&token).await;
-    peer.say_hello(&rig, "w-0").await;
+    let token = fixture.token(AUDIENCE, Some(("w-0", &later))).await;
+    let mut peer = fixture.dial(&token).await;
+    peer.say_hello(&fixture, "w-0").await;
     peer.welcome().await;
 }
 
 /// The token of a user who may read the custom resources of the namespace.
-async fn reader(rig: &Rig) -> String {
-    rig.access.apply(&format!(
+async fn reader(fixture: &AccessFixture) -> String {
+    fixture.access.apply(&format!(
         r"
 apiVersion: v1
 kind: ServiceAccount
@@ -467,14 +469,14 @@ metadata: {{name: ada, namespace: {0}}}
 roleRef: {{apiGroup: rbac.authorization.k8s.io, kind: Role, name: leasehold-reader}}
 subjects: [{{kind: ServiceAccount, name: ada, namespace: {0}}}]
 ",
-        rig.namespace
+        fixture.namespace
     ));
     let wanted = TokenFor {
-        namespace: &rig.namespace,
+        namespace: &fixture.namespace,
         service_account: "ada",
         audience: Some(AUDIENCE),
         pod: None,
         seconds: 600,
     };
-    rig.access.token(wanted).await.expect("a token")
+    fixture.access.token(wanted).await.expect("a token")
 }

@@ -15,7 +15,7 @@ use leasehold_coordinator_core::event::Event;
 use leasehold_driver::access::Access;
 use leasehold_driver::platform::{Freshness, Platform};
 use leasehold_platform_kube::authority::{Authority, BundlePublisher, Settings};
-use leasehold_server::tls::{client_tls, from_platform};
+use leasehold_server::tls::{Certificates, client_tls, from_platform};
 use leasehold_types::Moment;
 use serde_json::json;
 use tests::kube::Cluster;
@@ -46,6 +46,8 @@ fn lasting(namespace: &str, seconds: u64) -> Settings {
 struct Replica {
     address: SocketAddr,
     authority: Authority,
+    /// What its port serves with.
+    serving: Certificates,
     _events: mpsc::Sender<Event>,
 }
 
@@ -66,14 +68,18 @@ impl Replica {
             attend: None,
             freshness: watch::channel(Freshness::confirmed(Moment::NEVER)).1,
         };
-        let tls = Some(from_platform(authority.certificates.clone()));
+        let serving = from_platform(authority.certificates.clone(), authority.bundle.clone());
+        let tls = Some(serving.clone());
         let options = Options { tls, sessions_max: 10, ..Options::default() };
         tokio::spawn(serve(options, sockets, platform, std::future::pending()));
-        Self { address, authority, _events: events }
+        Self { address, authority, serving, _events: events }
     }
 
     async fn ready(&mut self) {
         timeout(HANG, self.authority.ready()).await.expect("a certificate");
+        // The port takes the certificate up a moment later.
+        let taken_up = self.serving.wait_for(|serving| serving.expires_at.is_some());
+        timeout(HANG, taken_up).await.expect("the port serves").expect("a certificate");
     }
 
     fn bundle(&self) -> String {

@@ -3,9 +3,9 @@
 
 #[path = "check/before.rs"]
 mod before;
+#[path = "check/fixture.rs"]
+mod fixture;
 #[path = "check/installation.rs"]
 mod installation;
-#[path = "check/scene.rs"]
-mod scene;
 #[path = "check/workers.rs"]
 mod workers;

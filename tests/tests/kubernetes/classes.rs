@@ -2,11 +2,11 @@
 //! fewer of them without a pipeline that waits.
 
 use serde_json::Value;
-use tests::kube::{Cluster, Stage, Work};
+use tests::kube::{Cluster, FleetFixture, Work};
 use tests::process::{eventually, get};
 
 /// A class of capacity 15 that is scaled so that its workers are full.
-fn class(stage: &Stage) -> String {
+fn class(fixture: &FleetFixture) -> String {
     format!(
         r"
 apiVersion: leasehold.dev/v1alpha1
@@ -24,7 +24,7 @@ spec:
       affinity: {}
       containers: [{{name: worker, image: example.invalid/worker:1}}]
 ",
-        stage.affinity()
+        fixture.affinity()
     )
 }
 
@@ -43,8 +43,8 @@ spec:
 }
 
 /// The class has this many workers, all connected, and workers are chosen for so much load.
-fn wait_for_workers(stage: &Stage, workers: u64, placed: &str) {
-    stage.wait_for(&format!("{workers} workers with {placed}"), "wcl", "green", |it| {
+fn wait_for_workers(fixture: &FleetFixture, workers: u64, placed: &str) {
+    fixture.wait_for(&format!("{workers} workers with {placed}"), "wcl", "green", |it| {
         let status = &it["status"];
         let count = |field: &str| status["workers"][field].as_u64();
         status["observedGeneration"] == it["metadata"]["generation"]
@@ -56,31 +56,31 @@ fn wait_for_workers(stage: &Stage, workers: u64, placed: &str) {
 }
 
 /// The pods whose agents say that they serve a pipeline, by their names.
-fn serving(stage: &Stage, pipeline: &str) -> Vec<String> {
+fn serving(fixture: &FleetFixture, pipeline: &str) -> Vec<String> {
     let serves = |pod: &Value| {
-        let member = stage.fleet.member(pod["metadata"]["uid"].as_str()?)?;
+        let member = fixture.fleet.member(pod["metadata"]["uid"].as_str()?)?;
         let (_, body) = get(member.agent.as_ref()?.1, "/v1/lease")?;
-        let name = format!("{}/{pipeline}", stage.namespace);
+        let name = format!("{}/{pipeline}", fixture.namespace);
         body.contains(&name).then(|| pod["metadata"]["name"].as_str().map(str::to_owned))?
     };
-    stage.pods().iter().filter_map(serves).collect()
+    fixture.pods().iter().filter_map(serves).collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_class_scales_to_its_load_or_to_the_replicas_that_a_user_sets() {
     let Some(cluster) = Cluster::shared() else { return };
     let namespace = cluster.namespace("classes");
-    let stage = Stage::set(cluster.access(), &namespace, 1, 1, Work::File).await;
-    stage.apply(&class(&stage));
-    wait_for_workers(&stage, 1, "0");
-    let deployment = stage.get("deployment", "green").expect("the Deployment");
+    let fixture = FleetFixture::set(cluster.access(), &namespace, 1, 1, Work::File).await;
+    fixture.apply(&class(&fixture));
+    wait_for_workers(&fixture, 1, "0");
+    let deployment = fixture.get("deployment", "green").expect("the Deployment");
     let owner = &deployment["metadata"]["ownerReferences"][0];
     assert_eq!((&owner["kind"], &owner["name"]), (&"WorkerClass".into(), &"green".into()));
 
     // The second finds no room, and gets a worker; the third fits beside the first.
-    stage.apply(&(pipeline("first", 10) + &pipeline("second", 10) + &pipeline("third", 4)));
-    wait_for_workers(&stage, 2, "24");
-    let events = stage.kubectl(&[
+    fixture.apply(&(pipeline("first", 10) + &pipeline("second", 10) + &pipeline("third", 4)));
+    wait_for_workers(&fixture, 2, "24");
+    let events = fixture.kubectl(&[
         "get",
         "events",
         "--field-selector=reason=ScaledOut",
@@ -88,30 +88,32 @@ async fn a_class_scales_to_its_load_or_to_the_replicas_that_a_user_sets() {
     ]);
     assert!(events.contains("capacity 15, target 100%: "), "{events}");
 
-    stage.kubectl(&["scale", "wcl", "green", "--replicas=3"]);
-    wait_for_workers(&stage, 3, "24");
+    fixture.kubectl(&["scale", "wcl", "green", "--replicas=3"]);
+    wait_for_workers(&fixture, 3, "24");
     let beyond = ["--namespace", &namespace, "scale", "wcl", "green", "--replicas=5"];
-    let refused = stage.access.try_kubectl(&beyond).expect_err("more than maxReplicas");
+    let refused = fixture.access.try_kubectl(&beyond).expect_err("more than maxReplicas");
     assert!(refused.contains("must be from minReplicas to maxReplicas"), "{refused}");
 
     // Back to the load: the idle ones go, and what is served stays where it is.
-    let before = (serving(&stage, "first"), serving(&stage, "second"), serving(&stage, "third"));
+    let before =
+        (serving(&fixture, "first"), serving(&fixture, "second"), serving(&fixture, "third"));
     assert_eq!((before.0.len(), before.1.len(), &before.0), (1, 1, &before.2));
     let remove = r#"[{"op": "remove", "path": "/spec/replicas"}]"#;
-    stage.kubectl(&["patch", "wcl", "green", "--type=json", "--patch", remove]);
-    wait_for_workers(&stage, 2, "24");
-    let after = (serving(&stage, "first"), serving(&stage, "second"), serving(&stage, "third"));
+    fixture.kubectl(&["patch", "wcl", "green", "--type=json", "--patch", remove]);
+    wait_for_workers(&fixture, 2, "24");
+    let after =
+        (serving(&fixture, "first"), serving(&fixture, "second"), serving(&fixture, "third"));
     assert_eq!(after, before);
 
     // One worker is enough now: who has less to give away drains first, and hands it over.
-    stage.kubectl(&["delete", "pl", "first"]);
-    wait_for_workers(&stage, 1, "14");
-    assert_eq!(serving(&stage, "second"), before.1);
-    assert_eq!(serving(&stage, "third"), before.1);
-    let reasons = stage.kubectl(&["get", "events", "--output=jsonpath={.items[*].reason}"]);
+    fixture.kubectl(&["delete", "pl", "first"]);
+    wait_for_workers(&fixture, 1, "14");
+    assert_eq!(serving(&fixture, "second"), before.1);
+    assert_eq!(serving(&fixture, "third"), before.1);
+    let reasons = fixture.kubectl(&["get", "events", "--output=jsonpath={.items[*].reason}"]);
     for reason in ["ScaleInStarted", "DrainStarted", "DrainCompleted", "ScaleInCompleted"] {
         assert!(reasons.split_whitespace().any(|it| it == reason), "no {reason} in: {reasons}");
     }
-    stage.kubectl(&["delete", "wcl", "green", "--wait=false"]);
-    eventually("the end of all pods", || stage.pods().is_empty().then_some(()));
+    fixture.kubectl(&["delete", "wcl", "green", "--wait=false"]);
+    eventually("the end of all pods", || fixture.pods().is_empty().then_some(()));
 }

@@ -2,8 +2,14 @@
 //! needs and no others, and its removal leaves nothing. These tests install into one namespace of
 //! one name, so they have a control plane of their own and take it in turns.
 
+#[path = "deploy/lean.rs"]
+mod lean;
+#[path = "deploy/places.rs"]
+mod places;
 #[path = "deploy/rights.rs"]
 mod rights;
+#[path = "deploy/rules.rs"]
+mod rules;
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -15,7 +21,8 @@ use tests::process::{Coordinator, eventually, get};
 use tests::toolbox;
 
 use super::installed::{
-    Installed, Turn, folder, list, strictly_apply, until_kinds_are_known, until_pods_are_admitted,
+    ExclusiveControlPlane, Installed, folder, list, strictly_apply, until_kinds_are_known,
+    until_pods_are_admitted,
 };
 
 /// Kinds that an installation makes objects of, and those that objects are made of for it.
@@ -23,6 +30,33 @@ const KINDS: &str = "namespaces,customresourcedefinitions,clusterroles,clusterro
     rolebindings,priorityclasses,serviceaccounts,secrets,services,deployments,statefulsets,\
     replicasets,pods,poddisruptionbudgets,networkpolicies,leases,configmaps,\
     mutatingwebhookconfigurations";
+
+/// The definitions of other projects' kinds that `deploy/` has objects of, as long as this value is
+/// there.
+struct StandIns<'a>(&'a Access);
+
+impl<'a> StandIns<'a> {
+    fn apply(access: &'a Access) -> Self {
+        let it = Self(access);
+        access.kubectl(&["apply", "-f", &it.file()]);
+        access.kubectl(&["wait", "--for=condition=Established", "-f", &it.file()]);
+        it
+    }
+
+    fn file(&self) -> String {
+        let file = toolbox::root().join("tests/tests/kubernetes/stand_in_crds.yaml");
+        file.to_str().expect("UTF-8").to_owned()
+    }
+}
+
+impl Drop for StandIns<'_> {
+    fn drop(&mut self) {
+        if let Err(why) = self.0.try_kubectl(&["delete", "-f", &self.file()]) {
+            assert!(std::thread::panicking(), "{why}");
+            eprintln!("{why}");
+        }
+    }
+}
 
 /// What a folder renders to.
 fn render(access: &Access, folder: &Path) -> String {
@@ -39,8 +73,9 @@ fn objects(access: &Access) -> BTreeSet<String> {
 
 #[test]
 fn each_overlay_installs_on_an_empty_cluster_and_uninstalls_completely() {
-    let Some(turn) = Turn::take() else { return };
+    let Some(turn) = ExclusiveControlPlane::take() else { return };
     let access = turn.access();
+    let _stand_ins = StandIns::apply(access);
     let before = objects(access);
     for (overlay, replicas) in [("dev", 1), ("ha", 3), ("namespaced", 3)] {
         let installed = Installed::new(access, &folder("overlays").join(overlay));
@@ -59,7 +94,7 @@ fn each_overlay_installs_on_an_empty_cluster_and_uninstalls_completely() {
 
 #[test]
 fn the_samples_apply_and_their_pods_pass_the_restricted_level() {
-    let Some(turn) = Turn::take() else { return };
+    let Some(turn) = ExclusiveControlPlane::take() else { return };
     let access = turn.access();
     let _installed = Installed::new(access, &folder("overlays/ha"));
     until_kinds_are_known(access);
@@ -124,39 +159,37 @@ fn the_sample_and_the_standalone_stream_lists_are_equal() {
     assert_eq!(list.lines().filter(|line| !line.starts_with('#')).count(), 27);
 }
 
-/// A folder in the checkout, since kustomize takes no absolute paths, with a kustomization that
-/// adds all components to the overlay for high availability.
-fn with_all_components() -> tempfile::TempDir {
+/// A folder in the checkout, since kustomize takes no absolute paths, with a kustomization of these
+/// parts of `deploy/`.
+fn kustomization(resource: &str, components: &[&str], more: &str) -> tempfile::TempDir {
     let cache = toolbox::root().join(".cache");
     let folder = tempfile::tempdir_in(cache).expect("a folder in the checkout");
-    let text = "\
-apiVersion: kustomize.config.k8s.io/v1beta1
-kind: Kustomization
-resources:
-  - ../../deploy/overlays/ha
-components:
-  - ../../deploy/components/cert-manager
-  - ../../deploy/components/prometheus
-  - ../../deploy/components/ipv6
-images:
-  - name: leasehold/coordinator
-    newName: mirror/of/leasehold
-    newTag: 0.2.0
-";
+    let component = |name: &&str| format!("  - ../../deploy/components/{name}\n");
+    let components: String = components.iter().map(component).collect();
+    let text = format!(
+        "apiVersion: kustomize.config.k8s.io/v1beta1\n\
+         kind: Kustomization\n\
+         resources:\n  - {resource}\n\
+         components:\n{components}{more}"
+    );
     std::fs::write(folder.path().join("kustomization.yaml"), text).expect("written");
     folder
 }
 
 #[test]
 fn the_components_apply_and_one_field_sets_the_image() {
-    let Some(turn) = Turn::take() else { return };
+    let Some(turn) = ExclusiveControlPlane::take() else { return };
     let access = turn.access();
-    let stand_ins = toolbox::root().join("tests/tests/kubernetes/stand_in_crds.yaml");
-    let stand_ins = stand_ins.to_str().expect("UTF-8");
-    access.kubectl(&["apply", "-f", stand_ins]);
-    access.kubectl(&["wait", "--for=condition=Established", "-f", stand_ins]);
-    let overlay = with_all_components();
-    let installed = Installed::new(access, overlay.path());
+    let _stand_ins = StandIns::apply(access);
+    let images = "\
+images:
+  - name: leasehold/coordinator
+    newName: mirror/of/leasehold
+    newTag: 0.2.0
+";
+    let components = ["cert-manager", "prometheus", "ipv6", "egress", "openshift"];
+    let overlay = kustomization("../../deploy/overlays/ha", &components, images);
+    let _installed = Installed::new(access, overlay.path());
     until_pods_are_admitted(access, 3);
     let pod = &list(access, "leasehold-system", "pods")[0]["spec"]["containers"][0];
     assert_eq!(pod["image"], "mirror/of/leasehold:0.2.0");
@@ -172,8 +205,10 @@ fn the_components_apply_and_one_field_sets_the_image() {
     let injector = "mutatingwebhookconfiguration/leasehold-injector";
     let certificate = access.kubectl(&["get", injector, trust]);
     assert_eq!(certificate, "leasehold-system/leasehold-coordinator");
-    drop(installed);
-    access.kubectl(&["delete", "-f", stand_ins]);
+    let roles = access.kubectl(&["get", "clusterroles,roles", "--all-namespaces", "--output=name"]);
+    for unused in ["coordinator-webhook", "coordinator-bundle", "coordinator-authority"] {
+        assert!(!roles.contains(unused), "cert-manager makes {unused} needless: {roles}");
+    }
 }
 
 #[test]

@@ -8,7 +8,8 @@ use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
 use kube::Api;
 use kube::api::PostParams;
 use tests::kube::{
-    Access, Cluster, Component, ControlPlane, HollowNode, NoProcesses, PlayedPod, Runner, TokenFor,
+    Access, Cluster, Component, ControlPlane, HollowNode, NoProcesses, Runner, SimulatedPod,
+    TokenFor,
 };
 use tokio::sync::mpsc;
 
@@ -34,22 +35,22 @@ spec:
 }
 
 /// Says what happens to its pods, and ends none before it is asked to.
-struct Told {
-    events: mpsc::UnboundedSender<(&'static str, PlayedPod)>,
+struct RecordingRunner {
+    events: mpsc::UnboundedSender<(&'static str, SimulatedPod)>,
     may_end: tokio::sync::Semaphore,
 }
 
-impl Runner for Told {
-    async fn start(&self, pod: PlayedPod) {
+impl Runner for RecordingRunner {
+    async fn start(&self, pod: SimulatedPod) {
         self.events.send(("start", pod)).expect("the test listens");
     }
 
-    async fn stop(&self, pod: PlayedPod, _grace: Duration) {
+    async fn stop(&self, pod: SimulatedPod, _grace: Duration) {
         self.events.send(("stop", pod)).expect("the test listens");
         self.may_end.acquire().await.expect("never closed").forget();
     }
 
-    async fn kill(&self, pod: PlayedPod) {
+    async fn kill(&self, pod: SimulatedPod) {
         self.events.send(("kill", pod)).expect("the test listens");
     }
 }
@@ -66,7 +67,7 @@ async fn a_deployment_runs_on_a_simulated_node_and_pods_end_after_their_processe
     let access = cluster.access();
     let namespace = cluster.namespace("played");
     let (events, mut node_events) = mpsc::unbounded_channel();
-    let runner = Arc::new(Told { events, may_end: tokio::sync::Semaphore::new(0) });
+    let runner = Arc::new(RecordingRunner { events, may_end: tokio::sync::Semaphore::new(0) });
     let node = HollowNode::join(access.client().await, &namespace, runner.clone()).await;
     apply(access, &namespace, &deployment(node.name()));
     let within = ["--namespace", &namespace];
@@ -99,7 +100,7 @@ async fn a_pod_that_outlives_its_grace_period_is_killed() {
     let access = cluster.access();
     let namespace = cluster.namespace("killed");
     let (events, mut node_events) = mpsc::unbounded_channel();
-    let runner = Arc::new(Told { events, may_end: tokio::sync::Semaphore::new(0) });
+    let runner = Arc::new(RecordingRunner { events, may_end: tokio::sync::Semaphore::new(0) });
     let node = HollowNode::join(access.client().await, &namespace, runner).await;
     apply(access, &namespace, &deployment(node.name()));
     let (_, pod) = node_events.recv().await.expect("the node plays");

@@ -40,14 +40,14 @@ fn configuration(name: &str, namespace: &str, url: &str) -> Value {
 }
 
 /// A namespace with one replica, which the API server asks about its opted-in pods.
-struct Ward {
+struct InjectorFixture {
     access: Access,
     namespace: String,
     configuration: String,
     replicas: Replicas,
 }
 
-impl Ward {
+impl InjectorFixture {
     /// None where there are no binaries, which is noted.
     fn set(flags: &[&str]) -> Option<Self> {
         let cluster = Cluster::shared()?;
@@ -61,9 +61,9 @@ impl Ward {
         let mut replicas = Replicas::new(&access, &namespace, &flags);
         replicas.start();
         replicas.wait_ready();
-        let ward = Self { access, namespace, configuration, replicas };
-        ward.configure(0);
-        Some(ward)
+        let fixture = Self { access, namespace, configuration, replicas };
+        fixture.configure(0);
+        Some(fixture)
     }
 
     /// Has the API server ask this replica.
@@ -137,7 +137,7 @@ impl Ward {
     }
 }
 
-impl Drop for Ward {
+impl Drop for InjectorFixture {
     fn drop(&mut self) {
         let delete = ["delete", "mutatingwebhookconfiguration", &self.configuration];
         let _ = self.access.try_kubectl(&[&delete[..], &["--ignore-not-found"]].concat());
@@ -181,11 +181,11 @@ fn image(pod: &Value) -> &str {
 
 #[test]
 fn a_labelled_pod_gets_one_agent_and_other_pods_stay_unchanged() {
-    let Some(ward) = Ward::set(&[]) else { return };
-    ward.apply(&worker_cluster("builds", json!({})));
-    ward.until_known("the cluster", &opted_in("probe", json!({})), |_| true);
+    let Some(fixture) = InjectorFixture::set(&[]) else { return };
+    fixture.apply(&worker_cluster("builds", json!({})));
+    fixture.until_known("the cluster", &opted_in("probe", json!({})), |_| true);
 
-    let (stored, message) = ward.create(&opted_in("first", json!({})));
+    let (stored, message) = fixture.create(&opted_in("first", json!({})));
     assert_eq!(stored["spec"]["initContainers"][0]["name"], AGENT, "{stored:#}");
     assert_eq!(agents(&stored).len(), 1);
     assert_eq!(stored["metadata"]["labels"]["leasehold.dev/cluster"], "builds");
@@ -196,7 +196,7 @@ fn a_labelled_pod_gets_one_agent_and_other_pods_stay_unchanged() {
 
     // The API server has asked twice, since the service account's token was mounted into the agent
     // that it did not know of before.
-    let metrics = tests::process::get(ward.replicas.running[0].http, "/metrics");
+    let metrics = tests::process::get(fixture.replicas.running[0].http, "/metrics");
     let (_, metrics) = metrics.expect("an answer");
     let asked = |result: &str| {
         let series = format!("leasehold_injections_total{{result=\"{result}\"}} ");
@@ -206,7 +206,7 @@ fn a_labelled_pod_gets_one_agent_and_other_pods_stay_unchanged() {
     assert!(asked("injected") >= 1 && asked("unchanged") >= 1, "{metrics}");
 
     let plain = pod("plain", json!({ "leasehold.dev/cluster": "builds" }), json!({}));
-    let (stored, message) = ward.create(&plain);
+    let (stored, message) = fixture.create(&plain);
     assert_eq!(agents(&stored), Vec::<&Value>::new());
     assert_eq!(message, "");
 }

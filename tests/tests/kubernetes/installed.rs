@@ -1,11 +1,11 @@
-//! What `deploy/` installs, for tests that look at it: a control plane of their own, which they
-//! take in turns, since it is installed into one namespace of one name; and a coordinator with no
+//! What `deploy/` installs, for tests that look at it: control planes of their own, each for one
+//! test at a time, since it is installed into one namespace of one name; and a coordinator with no
 //! more than the rights that it is given there.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 
 use serde_json::Value;
 use tests::kube::{Access, ControlPlane, TokenFor};
@@ -13,23 +13,51 @@ use tests::process::{Process, eventually, free_address};
 use tests::toolbox;
 
 /// A control plane on which no other test of this kind runs meanwhile.
-pub(crate) struct Turn {
+pub(crate) struct ExclusiveControlPlane {
     plane: &'static ControlPlane,
-    _turn: MutexGuard<'static, ()>,
+    _free: FreeOnDrop,
 }
 
-impl Turn {
+/// The control planes for tests of this kind: two, so that those tests are not the last ones.
+static PLANES: [OnceLock<Option<ControlPlane>>; 2] = [const { OnceLock::new() }; 2];
+/// Those that no test has.
+static FREE: Mutex<[bool; PLANES.len()]> = Mutex::new([true; PLANES.len()]);
+static FREED: Condvar = Condvar::new();
+
+/// A control plane that is free again afterwards.
+struct FreeOnDrop(usize);
+
+impl Drop for FreeOnDrop {
+    fn drop(&mut self) {
+        FREE.lock().unwrap_or_else(PoisonError::into_inner)[self.0] = true;
+        FREED.notify_one();
+    }
+}
+
+impl ExclusiveControlPlane {
     /// None where there are no binaries, which is noted.
     pub(crate) fn take() -> Option<Self> {
-        static TURN: Mutex<()> = Mutex::new(());
-        static PLANE: OnceLock<Option<ControlPlane>> = OnceLock::new();
-        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-        let plane = PLANE.get_or_init(ControlPlane::start).as_ref()?;
-        Some(Self { plane, _turn: turn })
+        let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
+        let index = loop {
+            if let Some(index) = free.iter().position(|free| *free) {
+                break index;
+            }
+            free = FREED.wait(free).unwrap_or_else(PoisonError::into_inner);
+        };
+        free[index] = false;
+        drop(free);
+        let own = FreeOnDrop(index);
+        let plane = PLANES[index].get_or_init(ControlPlane::start).as_ref()?;
+        Some(Self { plane, _free: own })
     }
 
     pub(crate) fn access(&self) -> &Access {
         self.plane.access()
+    }
+
+    /// The file of the coordinator's requests, those of earlier tests first.
+    pub(crate) fn audit_log(&self) -> PathBuf {
+        self.plane.audit_log()
     }
 
     /// The API server's address, as a URL.
@@ -38,17 +66,20 @@ impl Turn {
     }
 }
 
-/// An overlay that is installed for as long as this value is there.
+/// The definitions of kinds and an overlay, installed for as long as this value is there.
 pub(crate) struct Installed<'a> {
     access: &'a Access,
     pub(crate) folder: String,
+    kinds: String,
 }
 
 impl<'a> Installed<'a> {
     pub(crate) fn new(access: &'a Access, folder: &Path) -> Self {
-        let folder = folder.to_str().expect("UTF-8").to_owned();
+        let [folder, kinds] = [folder, &self::folder("crds")]
+            .map(|folder| folder.to_str().expect("UTF-8").to_owned());
         // Made first, so that half an installation is removed, too.
-        let installed = Self { access, folder };
+        let installed = Self { access, folder, kinds };
+        strictly_apply(access, &["-k", &installed.kinds]);
         strictly_apply(access, &["-k", &installed.folder]);
         installed
     }
@@ -58,16 +89,18 @@ impl Drop for Installed<'_> {
     fn drop(&mut self) {
         /// How often the removal is asked for, each time for up to half a minute.
         const ATTEMPTS_MAX: u32 = 20;
-        let delete = ["delete", "-k", &self.folder, "--ignore-not-found", "--timeout=30s"];
-        let gone = (0..ATTEMPTS_MAX).any(|attempt| match self.access.try_kubectl(&delete) {
-            Ok(_) => true,
-            Err(why) => {
-                eprintln!("not removed yet: {why}");
-                nudge(self.access, attempt);
-                false
-            }
-        });
-        assert!(gone || std::thread::panicking(), "it is not removed");
+        for folder in [&self.folder, &self.kinds] {
+            let delete = ["delete", "-k", folder, "--ignore-not-found", "--timeout=30s"];
+            let gone = (0..ATTEMPTS_MAX).any(|attempt| match self.access.try_kubectl(&delete) {
+                Ok(_) => true,
+                Err(why) => {
+                    eprintln!("not removed yet: {why}");
+                    nudge(self.access, attempt);
+                    false
+                }
+            });
+            assert!(gone || std::thread::panicking(), "it is not removed");
+        }
     }
 }
 
@@ -129,7 +162,7 @@ pub(crate) fn until_kinds_are_known(access: &Access) {
 }
 
 /// A coordinator that does not run in a pod.
-pub(crate) struct Alone {
+pub(crate) struct LocalCoordinator {
     pub(crate) process: Process,
     pub(crate) grpc: SocketAddr,
     pub(crate) http: SocketAddr,
@@ -139,7 +172,10 @@ pub(crate) struct Alone {
 
 /// The real coordinator as the Deployment starts it, but on this machine, with nothing but the
 /// rights of its service account.
-pub(crate) async fn coordinator_with_its_own_rights(access: &Access, folder: &Path) -> Alone {
+pub(crate) async fn coordinator_with_its_own_rights(
+    access: &Access,
+    folder: &Path,
+) -> LocalCoordinator {
     let token = TokenFor {
         namespace: "leasehold-system",
         service_account: "leasehold-coordinator",
@@ -175,5 +211,5 @@ pub(crate) async fn coordinator_with_its_own_rights(access: &Access, folder: &Pa
         command.env(name, value);
     }
     let process = Process::start(&mut command, &folder.join("coordinator.log"));
-    Alone { process, grpc, http, webhook }
+    LocalCoordinator { process, grpc, http, webhook }
 }

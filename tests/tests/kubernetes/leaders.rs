@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rustix::process::Signal;
-use tests::kube::{Cluster, Lease, Stage, Work};
+use tests::kube::{Cluster, FleetFixture, Lease, Work};
 use tests::process::{eventually, get};
 
 /// The interval between two polls.
@@ -31,11 +31,11 @@ fn owned_once(leases: &BTreeMap<String, Lease>) -> bool {
 }
 
 /// The metric of who leads, of every replica that answers.
-fn leaders(stage: &Stage) -> usize {
+fn leaders(fixture: &FleetFixture) -> usize {
     let leads = |body: &str| {
         body.lines().any(|line| line.starts_with("leasehold_leader") && line.ends_with(" 1"))
     };
-    let answers = stage.replicas.running.iter().filter_map(|it| get(it.http, "/metrics"));
+    let answers = fixture.replicas.running.iter().filter_map(|it| get(it.http, "/metrics"));
     answers.filter(|(_, body)| leads(body)).count()
 }
 
@@ -46,24 +46,24 @@ async fn a_leader_that_resumes_after_its_term_changes_nothing() {
     let work = Work::Jobs { ms_min: 300, ms_max: 900 };
     // Long enough for a machine that stands still for a while: only the stopped one is deposed.
     let flags = ["--leadership", "8s", "--takeover-after", "5s"];
-    let stage = Stage::set_with(cluster.access(), &namespace, 2, 1, work, &flags).await;
-    stage.apply(&stage.builds(6, STREAMS, "3s"));
-    stage.wait_for("6 streams owned", "ss", "feeds", |it| it["status"]["streams"]["owned"] == 6);
-    let old = stage.replicas.leader();
+    let fixture = FleetFixture::set_with(cluster.access(), &namespace, 2, 1, work, &flags).await;
+    fixture.apply(&fixture.builds(6, STREAMS, "3s"));
+    fixture.wait_for("6 streams owned", "ss", "feeds", |it| it["status"]["streams"]["owned"] == 6);
+    let old = fixture.replicas.leader();
     eventually("every stream at one worker", || {
-        owned_once(&stage.leases(&stage.uids())).then_some(())
+        owned_once(&fixture.leases(&fixture.uids())).then_some(())
     });
 
-    let stopped = &stage.replicas.running[old].process;
+    let stopped = &fixture.replicas.running[old].process;
     stopped.signal(Signal::STOP);
     // The successor grants: a worker more, with streams of its own.
     let lease =
         ["get", "lease", "leasehold-coordinator", "--output=jsonpath={.spec.holderIdentity}"];
-    let was = stage.replicas.running[old].identity.clone();
-    eventually("a successor", || (!stage.kubectl(&lease).starts_with(&was)).then_some(()));
-    stage.apply(&stage.builds(8, STREAMS, "3s"));
+    let was = fixture.replicas.running[old].identity.clone();
+    eventually("a successor", || (!fixture.kubectl(&lease).starts_with(&was)).then_some(()));
+    fixture.apply(&fixture.builds(8, STREAMS, "3s"));
     let granted = eventually("a fourth worker with streams", || {
-        let leases = stage.leases(&stage.uids());
+        let leases = fixture.leases(&fixture.uids());
         let all = leases.len() == 4 && leases.values().all(|lease| !lease.streams.is_empty());
         (all && owned_once(&leases)).then_some(leases)
     });
@@ -74,14 +74,14 @@ async fn a_leader_that_resumes_after_its_term_changes_nothing() {
 
     stopped.signal(Signal::CONT);
     eventually("the old leader to stand by", || {
-        (get(stage.replicas.running[old].http, "/metrics").is_some() && leaders(&stage) == 1)
+        (get(fixture.replicas.running[old].http, "/metrics").is_some() && leaders(&fixture) == 1)
             .then_some(())
     });
     for _ in 0..50 {
-        assert_eq!(stage.leases(&workers), granted, "no lease is the old leader's");
-        assert!(leaders(&stage) <= 1, "one leader at most says that it leads");
+        assert_eq!(fixture.leases(&workers), granted, "no lease is the old leader's");
+        assert!(leaders(&fixture) <= 1, "one leader at most says that it leads");
         tokio::time::sleep(POLL).await;
     }
-    assert!(!stage.kubectl(&lease).starts_with(&was), "the successor leads on");
-    stage.end();
+    assert!(!fixture.kubectl(&lease).starts_with(&was), "the successor leads on");
+    fixture.end();
 }

@@ -9,7 +9,7 @@ mod restarts;
 use leasehold_demo::checker::{double_owned, peak};
 use leasehold_demo::evidence::Evidence;
 use serde_json::Value;
-use tests::kube::{Room, WORKER_IMAGE};
+use tests::kube::{TestNamespace, WORKER_IMAGE};
 
 /// The agent's container.
 const AGENT: &str = "leasehold-agent";
@@ -42,8 +42,8 @@ spec:
 
 /// A pod template as a user of plain Kubernetes writes it, except for one
 /// label.
-fn template(room: &Room<'_>, arguments: &[&str]) -> String {
-    let (volume, mount) = room.volume();
+fn template(namespace: &TestNamespace<'_>, arguments: &[&str]) -> String {
+    let (volume, mount) = namespace.volume();
     let mut all = vec!["--journal=/journals"];
     all.extend(arguments);
     format!(
@@ -65,7 +65,7 @@ fn template(room: &Room<'_>, arguments: &[&str]) -> String {
 }
 
 /// A Deployment of this many workers.
-fn deployment(room: &Room<'_>, replicas: u32, arguments: &[&str]) -> String {
+fn deployment(namespace: &TestNamespace<'_>, replicas: u32, arguments: &[&str]) -> String {
     format!(
         r"
 apiVersion: apps/v1
@@ -76,22 +76,22 @@ spec:
   selector: {{matchLabels: {{app: builds}}}}
   strategy: {{rollingUpdate: {{maxSurge: 100%, maxUnavailable: 0}}}}
   template:{}",
-        template(room, arguments)
+        template(namespace, arguments)
     )
 }
 
 /// The names of the pods that are there and not about to end.
-fn pods(room: &Room<'_>) -> Vec<String> {
-    let list: Value =
-        serde_json::from_str(&room.kubectl(&["get", "pods", "--output=json"])).expect("a list");
+fn pods(namespace: &TestNamespace<'_>) -> Vec<String> {
+    let list: Value = serde_json::from_str(&namespace.kubectl(&["get", "pods", "--output=json"]))
+        .expect("a list");
     let pods = list["items"].as_array().expect("items").iter();
     let staying = pods.filter(|pod| pod["metadata"]["deletionTimestamp"].is_null());
     staying.filter_map(|pod| pod["metadata"]["name"].as_str().map(str::to_owned)).collect()
 }
 
 /// How often a container of a living pod was restarted.
-fn restarts(room: &Room<'_>, pod: &str, name: &str) -> u64 {
-    room.container(pod, name)["restartCount"].as_u64().expect("a container that was started")
+fn restarts(namespace: &TestNamespace<'_>, pod: &str, name: &str) -> u64 {
+    namespace.container(pod, name)["restartCount"].as_u64().expect("a container that was started")
 }
 
 /// No job was lost, never did more run than may, and no stream had two owners.

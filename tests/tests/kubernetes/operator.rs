@@ -2,10 +2,10 @@
 //! workloads that were there before.
 
 use serde_json::Value;
-use tests::kube::{Cluster, Stage, Work};
+use tests::kube::{Cluster, FleetFixture, Work};
 use tests::process::eventually;
 
-fn manifest(stage: &Stage, jobs: u64) -> String {
+fn manifest(fixture: &FleetFixture, jobs: u64) -> String {
     format!(
         r"
 apiVersion: leasehold.dev/v1alpha1
@@ -20,16 +20,16 @@ spec:
       affinity: {}
       containers: [{{name: worker, image: example.invalid/worker:1}}]
 ",
-        stage.affinity()
+        fixture.affinity()
     )
 }
 
-fn replicas(stage: &Stage, kind: &str, name: &str) -> Option<u64> {
-    stage.get(kind, name)?.pointer("/spec/replicas")?.as_u64()
+fn replicas(fixture: &FleetFixture, kind: &str, name: &str) -> Option<u64> {
+    fixture.get(kind, name)?.pointer("/spec/replicas")?.as_u64()
 }
 
-fn reasons(stage: &Stage) -> String {
-    stage.kubectl(&["get", "events", "--output=jsonpath={.items[*].reason}"])
+fn reasons(fixture: &FleetFixture) -> String {
+    fixture.kubectl(&["get", "events", "--output=jsonpath={.items[*].reason}"])
 }
 
 fn connected(cluster: &Value, workers: u64) -> bool {
@@ -43,36 +43,38 @@ async fn a_scale_in_ends_no_job_and_reduces_replicas_last() {
     let Some(cluster) = Cluster::shared() else { return };
     let namespace = cluster.namespace("scale-in");
     let work = Work::Jobs { ms_min: 1_000, ms_max: 4_000 };
-    let stage = Stage::set(cluster.access(), &namespace, 1, 1, work).await;
-    stage.apply(&manifest(&stage, 8));
-    stage.wait_for("4 workers", "wc", "builds", |it| connected(it, 4));
+    let fixture = FleetFixture::set(cluster.access(), &namespace, 1, 1, work).await;
+    fixture.apply(&manifest(&fixture, 8));
+    fixture.wait_for("4 workers", "wc", "builds", |it| connected(it, 4));
     eventually("8 jobs", || {
-        let running = stage.evidence().runs.iter().filter(|run| run.to_ns == u64::MAX).count();
+        let running = fixture.evidence().runs.iter().filter(|run| run.to_ns == u64::MAX).count();
         (running == 8).then_some(())
     });
-    stage.kubectl(&["scale", "wc", "builds", "--replicas=2"]);
+    fixture.kubectl(&["scale", "wc", "builds", "--replicas=2"]);
     eventually("3 marked pods", || {
-        let pods = stage.pods();
+        let pods = fixture.pods();
         let marked = pods
             .iter()
             .filter(|pod| pod["metadata"]["annotations"]["leasehold.dev/drain"] == "scale-in");
         // A drained worker may be gone by now.
         (marked.count() + 4 - pods.len() >= 3).then_some(())
     });
-    eventually("1 replica", || (replicas(&stage, "deployment", "builds") == Some(1)).then_some(()));
-    stage.wait_for("1 worker", "wc", "builds", |it| connected(it, 1));
-    stage.apply(&manifest(&stage, 4));
-    stage.wait_for("2 workers", "wc", "builds", |it| connected(it, 2));
-    let reported = reasons(&stage);
+    eventually("1 replica", || {
+        (replicas(&fixture, "deployment", "builds") == Some(1)).then_some(())
+    });
+    fixture.wait_for("1 worker", "wc", "builds", |it| connected(it, 1));
+    fixture.apply(&manifest(&fixture, 4));
+    fixture.wait_for("2 workers", "wc", "builds", |it| connected(it, 2));
+    let reported = reasons(&fixture);
     for reason in ["ScaleInStarted", "DrainStarted", "DrainCompleted", "ScaleInCompleted"] {
         assert!(reported.split_whitespace().any(|it| it == reason), "no {reason} in: {reported}");
     }
-    stage.kubectl(&["delete", "wc", "builds", "--wait=false"]);
-    eventually("the end of all pods", || stage.pods().is_empty().then_some(()));
+    fixture.kubectl(&["delete", "wc", "builds", "--wait=false"]);
+    eventually("the end of all pods", || fixture.pods().is_empty().then_some(()));
     eventually("the end of all jobs", || {
-        stage.evidence().runs.iter().all(|run| run.to_ns != u64::MAX).then_some(())
+        fixture.evidence().runs.iter().all(|run| run.to_ns != u64::MAX).then_some(())
     });
-    let evidence = stage.evidence();
+    let evidence = fixture.evidence();
     let lost: Vec<_> = evidence.runs.iter().filter(|run| !run.done).collect();
     assert!(lost.is_empty(), "lost: {lost:?}");
 }
@@ -81,8 +83,8 @@ async fn a_scale_in_ends_no_job_and_reduces_replicas_last() {
 async fn an_existing_workload_of_the_same_name_is_reported_and_not_changed() {
     let Some(cluster) = Cluster::shared() else { return };
     let namespace = cluster.namespace("not-ours");
-    let stage = Stage::set(cluster.access(), &namespace, 1, 0, Work::File).await;
-    stage.apply(
+    let fixture = FleetFixture::set(cluster.access(), &namespace, 1, 0, Work::File).await;
+    fixture.apply(
         r"
 apiVersion: apps/v1
 kind: Deployment
@@ -96,13 +98,13 @@ spec:
       containers: [{name: other, image: example.invalid/other}]
 ",
     );
-    let before = stage.get("deployment", "builds").expect("the Deployment");
-    stage.apply(&manifest(&stage, 8).replace("affinity:", "# none:"));
-    stage.wait_for("a condition that says so", "wc", "builds", |it| {
+    let before = fixture.get("deployment", "builds").expect("the Deployment");
+    fixture.apply(&manifest(&fixture, 8).replace("affinity:", "# none:"));
+    fixture.wait_for("a condition that says so", "wc", "builds", |it| {
         let conditions = it["status"]["conditions"].to_string();
         conditions.contains("WorkloadNotOwned") && conditions.contains("does not belong to this")
     });
-    let after = stage.get("deployment", "builds").expect("the Deployment");
+    let after = fixture.get("deployment", "builds").expect("the Deployment");
     assert_eq!(after["metadata"]["generation"], before["metadata"]["generation"]);
     assert_eq!(after["metadata"]["ownerReferences"], before["metadata"]["ownerReferences"]);
 }
@@ -111,8 +113,8 @@ spec:
 async fn only_the_replicas_of_an_adopted_workload_change_and_only_on_request() {
     let Some(cluster) = Cluster::shared() else { return };
     let namespace = cluster.namespace("adopted");
-    let stage = Stage::set(cluster.access(), &namespace, 1, 1, Work::File).await;
-    stage.apply(&format!(
+    let fixture = FleetFixture::set(cluster.access(), &namespace, 1, 1, Work::File).await;
+    fixture.apply(&format!(
         r"
 apiVersion: apps/v1
 kind: StatefulSet
@@ -136,16 +138,16 @@ spec:
   maxJobsPerWorker: 1
   workloadRef: {{kind: StatefulSet, name: swarm, scale: true}}
 ",
-        stage.affinity()
+        fixture.affinity()
     ));
-    stage.wait_for("3 workers", "wc", "swarm", |it| connected(it, 3));
-    let set = stage.get("statefulset", "swarm").expect("the StatefulSet");
+    fixture.wait_for("3 workers", "wc", "swarm", |it| connected(it, 3));
+    let set = fixture.get("statefulset", "swarm").expect("the StatefulSet");
     assert_eq!(set["spec"]["replicas"], 3);
     assert_eq!(set["spec"]["template"]["spec"]["terminationGracePeriodSeconds"], 7);
     assert_eq!(set["metadata"]["ownerReferences"], Value::Null);
-    stage.kubectl(&["scale", "wc", "swarm", "--replicas=1"]);
-    stage.wait_for("1 worker", "wc", "swarm", |it| connected(it, 1));
-    let left = stage.pods();
+    fixture.kubectl(&["scale", "wc", "swarm", "--replicas=1"]);
+    fixture.wait_for("1 worker", "wc", "swarm", |it| connected(it, 1));
+    let left = fixture.pods();
     assert_eq!(left.len(), 1);
     assert_eq!(left[0]["metadata"]["name"], "swarm-0");
 }

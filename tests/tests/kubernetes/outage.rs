@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use leasehold_demo::clock::now_ns;
-use tests::kube::{Component, ControlPlane, Stage, Work};
+use tests::kube::{Component, ControlPlane, FleetFixture, Work};
 use tests::process::eventually;
 
 /// The interval between two polls.
@@ -19,14 +19,14 @@ async fn an_outage_of_the_api_server_stops_no_job_and_moves_no_stream() {
     let Some(plane) = ControlPlane::start() else { return };
     plane.access().kubectl(&["create", "namespace", "outage"]);
     let work = Work::Jobs { ms_min: 1_000, ms_max: 3_000 };
-    let stage = Stage::set(plane.access(), "outage", 2, 1, work).await;
-    stage.apply(&stage.builds(8, STREAMS, "10s"));
-    stage.wait_for("8 jobs running", "wc", "builds", |it| it["status"]["jobs"]["running"] == 8);
-    stage.wait_for("5 streams owned", "ss", "feeds", |it| it["status"]["streams"]["owned"] == 5);
-    let leader = stage.replicas.leader();
-    let workers = stage.uids();
+    let fixture = FleetFixture::set(plane.access(), "outage", 2, 1, work).await;
+    fixture.apply(&fixture.builds(8, STREAMS, "10s"));
+    fixture.wait_for("8 jobs running", "wc", "builds", |it| it["status"]["jobs"]["running"] == 8);
+    fixture.wait_for("5 streams owned", "ss", "feeds", |it| it["status"]["streams"]["owned"] == 5);
+    let leader = fixture.replicas.leader();
+    let workers = fixture.uids();
     let before = eventually("5 streams held by 4 workers", || {
-        let leases = stage.leases(&workers);
+        let leases = fixture.leases(&workers);
         let held: usize = leases.values().map(|lease| lease.streams.len()).sum();
         (leases.len() == 4 && held == 5).then_some(leases)
     });
@@ -35,21 +35,21 @@ async fn an_outage_of_the_api_server_stops_no_job_and_moves_no_stream() {
     let (began, began_ns) = (Instant::now(), now_ns());
     // For the whole outage, no lease changes.
     while began.elapsed() < OUTAGE {
-        assert_eq!(stage.leases(&workers), before, "after {:?}", began.elapsed());
+        assert_eq!(fixture.leases(&workers), before, "after {:?}", began.elapsed());
         tokio::time::sleep(POLL).await;
     }
     let ended_ns = now_ns();
-    assert_eq!(stage.replicas.leader(), leader, "the leader leads on");
+    assert_eq!(fixture.replicas.leader(), leader, "the leader leads on");
     plane.start_component(Component::ApiServer);
 
-    let evidence = stage.evidence();
+    let evidence = fixture.evidence();
     let begun = |from_ns| (began_ns..ended_ns).contains(&from_ns);
     let meanwhile: Vec<_> = evidence.runs.iter().filter(|run| begun(run.from_ns)).collect();
     assert!(meanwhile.len() > 100, "work went on: {} jobs were begun", meanwhile.len());
-    stage.apply(&stage.builds(6, STREAMS, "10s"));
-    stage.wait_for("the new budget in the status", "wc", "builds", |it| {
+    fixture.apply(&fixture.builds(6, STREAMS, "10s"));
+    fixture.wait_for("the new budget in the status", "wc", "builds", |it| {
         it["status"]["observedGeneration"] == 2 && it["status"]["jobs"]["running"] == 6
     });
-    assert_eq!(stage.replicas.leader(), leader, "no other replica took over");
-    stage.end();
+    assert_eq!(fixture.replicas.leader(), leader, "no other replica took over");
+    fixture.end();
 }

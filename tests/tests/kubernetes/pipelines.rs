@@ -8,7 +8,7 @@ mod spread;
 mod walkthrough;
 
 use serde_json::Value;
-use tests::kube::{Record, Stage, Version};
+use tests::kube::{FleetFixture, Record, Version};
 use tests::process::{eventually, soon};
 
 /// The kinds that are recorded.
@@ -21,7 +21,13 @@ const KINDS: [(&str, &str, &str); 4] = [
 
 /// A class whose workers are pods of a StatefulSet of its name, so that they are called `blue-0`
 /// and so on.
-fn class(stage: &Stage, name: &str, capacity: u32, (min, max): (u32, u32), more: &str) -> String {
+fn class(
+    fixture: &FleetFixture,
+    name: &str,
+    capacity: u32,
+    (min, max): (u32, u32),
+    more: &str,
+) -> String {
     format!(
         r"
 ---
@@ -41,7 +47,7 @@ spec:
       affinity: {}
       containers: [{{name: worker, image: example.invalid/worker:1}}]
 ",
-        stage.affinity()
+        fixture.affinity()
     )
 }
 
@@ -57,24 +63,25 @@ fn pipeline(name: &str, load: u32, nodes: &[(&str, &str, &str)]) -> String {
     )
 }
 
-/// Begins a record of the stage's namespace.
-async fn record(stage: &Stage) -> Record {
-    let record = Record::begin(&stage.access.client().await, &stage.namespace, &KINDS);
+/// Begins a record of the fixture's namespace.
+async fn record(fixture: &FleetFixture) -> Record {
+    let record = Record::begin(&fixture.access.client().await, &fixture.namespace, &KINDS);
     soon("watches of all kinds", || record.is_whole().then_some(())).await;
     record
 }
 
 /// Waits until pipelines are in this phase.
-fn wait_for_phase(stage: &Stage, names: &[&str], phase: &str) {
+fn wait_for_phase(fixture: &FleetFixture, names: &[&str], phase: &str) {
     for name in names {
-        stage.wait_for(&format!("{name} {phase}"), "pl", name, |it| it["status"]["phase"] == phase);
+        fixture
+            .wait_for(&format!("{name} {phase}"), "pl", name, |it| it["status"]["phase"] == phase);
     }
 }
 
 /// The endpoints of a binding by the pods' names, each with its conditions that hold.
-fn endpoints(stage: &Stage, binding: &str) -> Vec<String> {
+fn endpoints(fixture: &FleetFixture, binding: &str) -> Vec<String> {
     let label = format!("--selector=kubernetes.io/service-name={binding}");
-    let list = stage.kubectl(&["get", "endpointslices", &label, "--output=json"]);
+    let list = fixture.kubectl(&["get", "endpointslices", &label, "--output=json"]);
     let list: Value = serde_json::from_str(&list).expect("a list");
     let slices = list["items"].as_array().into_iter().flatten();
     let mut all: Vec<_> = slices.flat_map(endpoints_of).collect();
@@ -106,18 +113,18 @@ fn phases(versions: &[Version], kind: &str, name: &str) -> Vec<String> {
 }
 
 /// The resource versions of all that was made for a pipeline, and its own.
-fn resource_versions(stage: &Stage, pipeline: &str) -> Vec<String> {
+fn resource_versions(fixture: &FleetFixture, pipeline: &str) -> Vec<String> {
     let label = format!("--selector=leasehold.dev/pipeline={pipeline}");
     let kinds = "services,endpointslices,pipelinebindings";
     let what = "--output=jsonpath={range .items[*]}{.kind} {.metadata.name} \
                 {.metadata.resourceVersion}{'\\n'}{end}";
-    let made = stage.kubectl(&["get", kinds, &label, what]);
+    let made = fixture.kubectl(&["get", kinds, &label, what]);
     made.lines().map(str::to_owned).collect()
 }
 
 /// The load of each worker of a class, as the bindings report it, in thousandths.
-fn loads(stage: &Stage, class: &str) -> std::collections::BTreeMap<String, u64> {
-    let list = stage.kubectl(&["get", "pipelinebindings", "--output=json"]);
+fn loads(fixture: &FleetFixture, class: &str) -> std::collections::BTreeMap<String, u64> {
+    let list = fixture.kubectl(&["get", "pipelinebindings", "--output=json"]);
     let list: Value = serde_json::from_str(&list).expect("a list");
     let mut loads = std::collections::BTreeMap::new();
     let bindings = list["items"].as_array().into_iter().flatten();
@@ -135,8 +142,8 @@ fn loads(stage: &Stage, class: &str) -> std::collections::BTreeMap<String, u64> 
 }
 
 /// Waits until no object is there that was made for a pipeline.
-fn wait_for_end(stage: &Stage, pipeline: &str) {
+fn wait_for_end(fixture: &FleetFixture, pipeline: &str) {
     eventually("the end of all that was made", || {
-        resource_versions(stage, pipeline).is_empty().then_some(())
+        resource_versions(fixture, pipeline).is_empty().then_some(())
     });
 }

@@ -6,7 +6,7 @@ use tests::process::eventually;
 use tests::readme::{self, Step};
 use tests::toolbox;
 
-use super::installed::{Installed, Turn, folder, until_kinds_are_known};
+use super::installed::{ExclusiveControlPlane, Installed, folder, until_kinds_are_known};
 
 /// What the README's commands make in the namespace `default`.
 struct Samples<'a>(&'a Access);
@@ -26,7 +26,7 @@ impl Drop for Samples<'_> {
 
 #[test]
 fn every_command_of_the_section_works_unchanged() {
-    let Some(turn) = Turn::take() else { return };
+    let Some(turn) = ExclusiveControlPlane::take() else { return };
     let access = turn.access();
     // It is here to be removed at the end; the README's own command installs it again.
     let _installed = Installed::new(access, &folder("overlays/ha"));

@@ -3,7 +3,9 @@
 
 use leasehold_demo::checker::peak;
 use leasehold_demo::clock::now_ns;
-use tests::kube::{Cluster, JOBS_AFTER, JOBS_BEFORE, Keeper, Stage, Story, Work};
+use tests::kube::{
+    Cluster, FleetFixture, JOBS_AFTER, JOBS_BEFORE, RolloutScenario, Work, WorkloadKind,
+};
 use tests::process::{eventually, soon};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -11,35 +13,37 @@ async fn a_rollout_a_scale_in_a_drained_node_and_a_killed_leader_lose_no_job() {
     let Some(cluster) = Cluster::shared() else { return };
     let namespace = cluster.namespace("rollout");
     let work = Work::Jobs { ms_min: 2_000, ms_max: 6_000 };
-    let stage = Stage::set(cluster.access(), &namespace, 3, 3, work).await;
-    let mut story = Story { stage, keeper: Keeper::WorkerCluster };
-    story.begin().await;
-    assert_eq!(story.jobs_running(), JOBS_BEFORE, "the status agrees with the journals");
-    let upset = story.upset();
-    let all_at_once = upset.at_ns;
-    let settled = story.settle(upset).await;
+    let fixture = FleetFixture::set(cluster.access(), &namespace, 3, 3, work).await;
+    let mut scenario = RolloutScenario { fixture, workload: WorkloadKind::WorkerCluster };
+    scenario.begin().await;
+    assert_eq!(scenario.jobs_running(), JOBS_BEFORE, "the status agrees with the journals");
+    let disruption = scenario.disrupt();
+    let all_at_once = disruption.at_ns;
+    let settled = scenario.settle(disruption).await;
 
-    let table = story.stage.kubectl(&["get", "wc"]);
+    let table = scenario.fixture.kubectl(&["get", "wc"]);
     assert!(table.lines().any(|line| line.starts_with("builds")), "{table}");
-    let events = story.stage.kubectl(&["get", "events", "--output=jsonpath={.items[*].reason}"]);
+    let events =
+        scenario.fixture.kubectl(&["get", "events", "--output=jsonpath={.items[*].reason}"]);
     for reason in ["DrainStarted", "DrainCompleted", "LeaderChanged"] {
         assert!(events.split_whitespace().any(|it| it == reason), "no {reason} in: {events}");
     }
 
     // No more than half are begun from here on, so a while at 20 shows that they are reached.
     soon("some jobs more", || {
-        let done = story.stage.evidence().runs.iter().filter(|run| run.from_ns > settled).count();
+        let done =
+            scenario.fixture.evidence().runs.iter().filter(|run| run.from_ns > settled).count();
         (done >= 10).then_some(())
     })
     .await;
     let end = now_ns();
-    let stage = story.stage;
-    stage.kubectl(&["delete", "wc", "builds", "--wait=false"]);
-    eventually("the end of all pods", || stage.pods().is_empty().then_some(()));
+    let fixture = scenario.fixture;
+    fixture.kubectl(&["delete", "wc", "builds", "--wait=false"]);
+    eventually("the end of all pods", || fixture.pods().is_empty().then_some(()));
     eventually("the end of all jobs", || {
-        stage.evidence().runs.iter().all(|run| run.to_ns != u64::MAX).then_some(())
+        fixture.evidence().runs.iter().all(|run| run.to_ns != u64::MAX).then_some(())
     });
-    let evidence = stage.evidence();
+    let evidence = fixture.evidence();
     assert_eq!(evidence.contradictions, Vec::<String>::new());
     let lost: Vec<_> = evidence.runs.iter().filter(|run| !run.done).collect();
     assert!(lost.is_empty(), "lost: {lost:?}");

@@ -1,14 +1,24 @@
 //! A client made from KEDA's proto asks operators on a real API server, over the TLS of their own
 //! making, while that server and the leader go: right answers or errors.
 
+use k8s_openapi::api::core::v1::Secret;
+use leasehold_proto::coordinator::v1::FollowRequest;
+use leasehold_proto::coordinator::v1::peer_service_client::PeerServiceClient;
+use leasehold_proto::externalscaler::ScaledObjectRef;
+use leasehold_proto::externalscaler::external_scaler_client::ExternalScalerClient;
+use rcgen::{CertificateParams, Issuer, KeyPair, SanType};
 use serde_json::Value;
-use tests::keda::{Keda, Right, object};
-use tests::kube::{Component, ControlPlane, Replicas};
-use tests::process::{eventually, get};
+use tests::keda::{Authentication, Keda, Right, channel, object};
+use tests::kube::{AUDIENCE, Access, Component, ControlPlane, Replicas};
+use tests::process::{HANG, eventually, get};
 use tests::toolbox;
+use tonic::transport::Channel;
+use tonic::{Code, Request, Status};
 
 use super::installed::folder;
 
+/// The interval between two polls.
+const POLL: std::time::Duration = std::time::Duration::from_millis(50);
 const NAMESPACE: &str = "scaling";
 const OBJECTS: &str = "\
 apiVersion: leasehold.dev/v1alpha1
@@ -52,10 +62,12 @@ async fn failures_of_the_api_server_or_of_a_leader_never_scale_to_zero() {
     let server = format!("leasehold-coordinator.{NAMESPACE}.svc");
     let right = Right { request: 22.5, target: 10.5, needed: 2.0 };
     let leader = replicas.leader();
+    let client = client_certificate(access, "leasehold://autoscaler/scaling");
+    let with =
+        |client| Some(Authentication { authority: &authority, server_name: &server, client });
     let keda = |name, at: usize| {
         let address = replicas.running[at].grpc.to_string();
-        let trusts = Some((authority.as_str(), server.as_str()));
-        Keda::start(name, &address, trusts, &object(NAMESPACE, "green"), right)
+        Keda::start(name, &address, with(Some(&client)), &object(NAMESPACE, "green"), right)
     };
     let (leads, follows) = (keda("leader", leader), keda("follower", 1 - leader));
     leads.until_right().await;
@@ -72,7 +84,100 @@ async fn failures_of_the_api_server_or_of_a_leader_never_scale_to_zero() {
     leads.until_refusals(10).await;
     eventually("another leader", || replicas.leading().filter(|at| *at != leader));
     follows.until_right().await;
-    drop((leads.heard(), follows.heard()));
+    drop((leads.answers(), follows.answers()));
+}
+
+/// A client's certificate for this URI and its key, signed as docs/KUBERNETES.md has it: with the
+/// key in the Secret of the authority.
+fn client_certificate(access: &Access, uri: &str) -> (String, String) {
+    let secret = ["--namespace", NAMESPACE, "get", "secret", "leasehold-ca", "--output=json"];
+    let secret: Secret = serde_json::from_str(&access.kubectl(&secret)).expect("a Secret");
+    let data = secret.data.expect("data");
+    let text = |name: &str| String::from_utf8(data[name].0.clone()).expect("PEM");
+    let signing = KeyPair::from_pem(&text("tls.key")).expect("a key");
+    let issuer = Issuer::from_ca_cert_pem(&text("tls.crt"), signing).expect("an authority");
+    let key = KeyPair::generate().expect("a key");
+    let mut params = CertificateParams::new(Vec::new()).expect("no host");
+    params.subject_alt_names.push(SanType::URI(uri.try_into().expect("ASCII")));
+    let certificate = params.signed_by(&key, &issuer).expect("a certificate");
+    (certificate.pem(), key.serialize_pem())
+}
+
+/// Asks whether the class is active, with a token if given.
+async fn ask(channel: Channel, token: Option<&str>) -> Result<bool, Status> {
+    let mut request: Request<ScaledObjectRef> = Request::new(object(NAMESPACE, "green"));
+    if let Some(token) = token {
+        let value = format!("Bearer {token}").parse().expect("a value");
+        request.metadata_mut().insert("authorization", value);
+    }
+    let answer = ExternalScalerClient::new(channel).is_active(request).await?;
+    Ok(answer.into_inner().result)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_replicas_follow_and_only_autoscalers_and_readers_learn_the_load() {
+    let Some(plane) = ControlPlane::start() else { return };
+    let access = plane.access();
+    access.kubectl(&["create", "namespace", NAMESPACE]);
+    Replicas::define(access);
+    let mut replicas = Replicas::new(access, NAMESPACE, &[]);
+    replicas.start();
+    replicas.start();
+    replicas.wait_ready();
+    let file = replicas.folder().join("objects.yaml");
+    std::fs::write(&file, OBJECTS).expect("a file");
+    access.kubectl(&["apply", "-f", file.to_str().expect("UTF-8")]);
+    let leader = &replicas.running[replicas.leader()];
+    eventually("what the class is asked for", || {
+        get(leader.http, "/metrics")?.1.lines().any(|line| line == GAUGE).then_some(())
+    });
+    // The standby shows its own certificate.
+    eventually("a standby that follows", || {
+        leader.process.log().contains("a standby follows this replica").then_some(())
+    });
+
+    let authority = std::fs::read_to_string(replicas.authority()).expect("a certificate");
+    let server_name = format!("leasehold-coordinator.{NAMESPACE}.svc");
+    let address = leader.grpc.to_string();
+    let connect = |client: Option<&(String, String)>| {
+        let (authority, server_name) = (authority.as_str(), server_name.as_str());
+        channel(&address, Some(Authentication { authority, server_name, client }))
+    };
+    let of = |uri| client_certificate(access, uri);
+    for uri in ["leasehold://autoscaler", "leasehold://autoscaler/scaling"] {
+        assert!(ask(connect(Some(&of(uri))), None).await.expect(uri));
+    }
+    for uri in ["leasehold://autoscaler/other", "leasehold://admin", "leasehold://worker/a/b"] {
+        let status = ask(connect(Some(&of(uri))), None).await.expect_err(uri);
+        assert_eq!(status.code(), Code::PermissionDenied, "{status}");
+        let needed = "URI:leasehold://autoscaler or URI:leasehold://autoscaler/scaling";
+        assert!(status.message().contains(uri) && status.message().contains(needed), "{status}");
+    }
+    let status = ask(connect(None), None).await.expect_err("a stranger");
+    assert_eq!(status.code(), Code::Unauthenticated, "{status}");
+
+    access.kubectl(&["create", "serviceaccount", "-n", NAMESPACE, "reader"]);
+    let create = ["create", "token", "-n", NAMESPACE, "reader", "--audience", AUDIENCE];
+    let token = access.kubectl(&create).trim().to_owned();
+    let status = ask(connect(None), Some(&token)).await.expect_err("no right");
+    assert_eq!(status.code(), Code::PermissionDenied, "{status}");
+    let role = ["create", "role", "-n", NAMESPACE, "reader", "--verb=get"];
+    access.kubectl(&[&role[..], &["--resource=workerclasses.leasehold.dev"]].concat());
+    let account = format!("--serviceaccount={NAMESPACE}:reader");
+    access.kubectl(&["create", "rolebinding", "-n", NAMESPACE, "r", "--role=reader", &account]);
+    let allowed = async {
+        while ask(connect(None), Some(&token)).await.is_err() {
+            tokio::time::sleep(POLL).await;
+        }
+    };
+    tokio::time::timeout(HANG, allowed).await.expect("the right is seen");
+
+    for client in [None, Some(of("leasehold://coordinator"))] {
+        let mut peers = PeerServiceClient::new(connect(client.as_ref()));
+        let refused = peers.follow(FollowRequest { identity: "stranger".into() }).await;
+        let status = refused.map(drop).expect_err("a stranger");
+        assert!(status.message().contains(&format!("DNS:{server_name}")), "{status}");
+    }
 }
 
 /// What a class and a component come to, as the API server would take it.
@@ -97,7 +202,7 @@ spec: {capacity: 15, maxReplicas: 7}
 
 #[test]
 fn the_component_creates_an_autoscaler_for_the_class() {
-    let Some(turn) = super::installed::Turn::take() else { return };
+    let Some(turn) = super::installed::ExclusiveControlPlane::take() else { return };
     let access = turn.access();
     Replicas::define(access);
     let stand_ins = toolbox::root().join("tests/tests/kubernetes/stand_in_crds.yaml");

@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 
 use rustix::process::Signal;
 use serde_json::Value;
-use tests::kube::{Cluster, Stage, Work};
+use tests::kube::{Cluster, FleetFixture, Work};
 use tests::process::eventually;
 
-fn manifest(stage: &Stage, set_runs_on: &str) -> String {
+fn manifest(fixture: &FleetFixture, set_runs_on: &str) -> String {
     format!(
         r"
 apiVersion: leasehold.dev/v1alpha1
@@ -29,7 +29,7 @@ spec:
   cluster: {set_runs_on}
   streams: [{{name: a}}, {{name: b}}, {{name: c}}, {{name: d}}]
 ",
-        stage.affinity()
+        fixture.affinity()
     )
 }
 
@@ -45,8 +45,8 @@ fn is_of_newest(object: &Value) -> bool {
 }
 
 /// Whether an event of this reason is about an object of this kind.
-fn was_told(stage: &Stage, reason: &str, kind: &str) -> bool {
-    let list = stage.kubectl(&["get", "events.v1.events.k8s.io", "--output=json"]);
+fn was_told(fixture: &FleetFixture, reason: &str, kind: &str) -> bool {
+    let list = fixture.kubectl(&["get", "events.v1.events.k8s.io", "--output=json"]);
     let list: Value = serde_json::from_str(&list).expect("a list");
     let mut events = list["items"].as_array().into_iter().flatten();
     events.any(|it| {
@@ -62,16 +62,16 @@ async fn status_and_events_are_current_before_and_after_a_failover() {
     let Some(cluster) = Cluster::shared() else { return };
     let namespace = cluster.namespace("status");
     let work = Work::Jobs { ms_min: 300, ms_max: 900 };
-    let mut stage = Stage::set(cluster.access(), &namespace, 2, 1, work).await;
+    let mut fixture = FleetFixture::set(cluster.access(), &namespace, 2, 1, work).await;
 
-    stage.apply(&manifest(&stage, "nowhere"));
-    stage.wait_for("a set without a cluster", "ss", "feeds", |set| {
+    fixture.apply(&manifest(&fixture, "nowhere"));
+    fixture.wait_for("a set without a cluster", "ss", "feeds", |set| {
         condition(set, "Degraded") == Some(("True", "InvalidSpec")) && !is_of_newest(set)
     });
-    stage.apply(&manifest(&stage, "builds"));
+    fixture.apply(&manifest(&fixture, "builds"));
     let wait = ["wait", "--for=condition=Ready", "--timeout=120s", "wc/builds", "ss/feeds"];
-    stage.kubectl(&wait);
-    stage.wait_for("a cluster in figures", "wc", "builds", |it| {
+    fixture.kubectl(&wait);
+    fixture.wait_for("a cluster in figures", "wc", "builds", |it| {
         let status = &it["status"];
         is_of_newest(it)
             && status["maxJobs"] == 4
@@ -83,41 +83,41 @@ async fn status_and_events_are_current_before_and_after_a_failover() {
                 list.len() == 2 && list.iter().all(|worker| worker["phase"] == "Running")
             })
     });
-    stage.wait_for("a converged set", "ss", "feeds", |it| {
+    fixture.wait_for("a converged set", "ss", "feeds", |it| {
         condition(it, "Converged") == Some(("True", "Converged"))
             && is_of_newest(it)
             && it["status"]["streams"]["owned"] == 4
             && it["status"]["workers"] == serde_json::json!({"total": 2, "current": 2})
     });
-    let version = stage.get("ss", "feeds").expect("a set")["status"]["planVersion"].clone();
+    let version = fixture.get("ss", "feeds").expect("a set")["status"]["planVersion"].clone();
     assert!(version.as_u64().is_some_and(|version| version > 0), "{version}");
 
-    let leader = stage.replicas.leader();
-    stage.replicas.running.remove(leader).process.signal(Signal::KILL);
-    assert!(was_told(&stage, "LeaderChanged", "Lease"));
+    let leader = fixture.replicas.leader();
+    fixture.replicas.running.remove(leader).process.signal(Signal::KILL);
+    assert!(was_told(&fixture, "LeaderChanged", "Lease"));
     eventually("an event of each leader", || {
         let reported = "--output=jsonpath={.items[?(@.reason=='LeaderChanged')].reportingInstance}";
-        let leaders = stage.kubectl(&["get", "events.v1.events.k8s.io", reported]);
+        let leaders = fixture.kubectl(&["get", "events.v1.events.k8s.io", reported]);
         let leaders: BTreeSet<&str> = leaders.split_whitespace().collect();
         (leaders.len() == 2).then_some(())
     });
-    stage.wait_for("the same plan under another leader", "ss", "feeds", |it| {
+    fixture.wait_for("the same plan under another leader", "ss", "feeds", |it| {
         let status = &it["status"];
         condition(it, "Converged").is_some_and(|it| it.0 == "True")
             && status["planVersion"] == version
     });
 
-    let pod = stage.pods()[0]["metadata"]["name"].as_str().expect("a name").to_owned();
-    stage.kubectl(&["delete", "pod", &pod, "--wait=false"]);
+    let pod = fixture.pods()[0]["metadata"]["name"].as_str().expect("a name").to_owned();
+    fixture.kubectl(&["delete", "pod", &pod, "--wait=false"]);
     for reason in ["DrainStarted", "DrainCompleted"] {
         for kind in ["Pod", "WorkerCluster"] {
-            eventually(reason, || was_told(&stage, reason, kind).then_some(()));
+            eventually(reason, || was_told(&fixture, reason, kind).then_some(()));
         }
     }
-    stage.kubectl(&wait);
-    stage.wait_for("a new plan", "ss", "feeds", |it| {
+    fixture.kubectl(&wait);
+    fixture.wait_for("a new plan", "ss", "feeds", |it| {
         it["status"]["planVersion"].as_u64() > version.as_u64()
             && condition(it, "Converged").is_some_and(|it| it.0 == "True")
     });
-    drop(stage);
+    drop(fixture);
 }

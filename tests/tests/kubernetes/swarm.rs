@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
-use tests::kube::{Cluster, Stage, Work};
+use tests::kube::{Cluster, FleetFixture, Work};
 use tests::toolbox;
 
 /// Worker to streams. Which it has is what counts: its file lists them by name.
@@ -36,11 +36,11 @@ fn slices(streams: &[String], workers: usize) -> Layout {
 }
 
 /// What each worker's `config.yml` lists for it, as k8s-swarm's worker looks it up.
-fn layout(stage: &Stage) -> Option<Layout> {
+fn layout(fixture: &FleetFixture) -> Option<Layout> {
     let mut layout = Layout::new();
-    for pod in stage.pods() {
+    for pod in fixture.pods() {
         let name = pod["metadata"]["name"].as_str()?.to_owned();
-        let folder = stage.fleet.pod_folder(pod["metadata"]["uid"].as_str()?);
+        let folder = fixture.fleet.pod_folder(pod["metadata"]["uid"].as_str()?);
         let text = std::fs::read_to_string(folder.join("config.yml")).ok()?;
         let config: Value = serde_yaml::from_str(&text).expect("k8s-swarm's format");
         let jobs = config["workloads"][&name]["jobs"].as_array().cloned().unwrap_or_default();
@@ -50,8 +50,8 @@ fn layout(stage: &Stage) -> Option<Layout> {
     Some(layout)
 }
 
-fn wait_converged(stage: &Stage, workers: usize) -> Layout {
-    stage.wait_for("a converged set", "ss", "swarm", |set| {
+fn wait_converged(fixture: &FleetFixture, workers: usize) -> Layout {
+    fixture.wait_for("a converged set", "ss", "swarm", |set| {
         let conditions = set["status"]["conditions"].as_array().cloned().unwrap_or_default();
         let converged =
             conditions.iter().any(|it| it["type"] == "Converged" && it["status"] == "True");
@@ -59,7 +59,7 @@ fn wait_converged(stage: &Stage, workers: usize) -> Layout {
             && set["status"]["observedGeneration"] == set["metadata"]["generation"]
             && set["status"]["workers"]["total"] == workers
     });
-    let layout = layout(stage).expect("every worker has its file");
+    let layout = layout(fixture).expect("every worker has its file");
     assert_eq!(layout.len(), workers);
     layout
 }
@@ -82,13 +82,14 @@ fn sorted(layout: &Layout) -> Vec<String> {
 async fn the_swarm_sample_assigns_contiguous_slices_and_moves_the_fewest_streams() {
     let Some(cluster) = Cluster::shared() else { return };
     let namespace = cluster.namespace("swarm");
-    let stage = Stage::set(cluster.access(), &namespace, 1, 1, Work::File).await;
+    let fixture = FleetFixture::set(cluster.access(), &namespace, 1, 1, Work::File).await;
     let list = streams();
     assert_eq!(list.len(), 27);
-    let affinity = stage.affinity();
+    let affinity = fixture.affinity();
     let folder = toolbox::root().join("deploy/samples/swarm");
-    let rendered = stage.access.kubectl(&["kustomize", folder.to_str().expect("a folder's name")]);
-    // The sample names a namespace of its own; the pods are played on this test's nodes.
+    let rendered =
+        fixture.access.kubectl(&["kustomize", folder.to_str().expect("a folder's name")]);
+    // The sample names a namespace of its own; the pods are simulated on this test's nodes.
     let mut everything = String::new();
     for document in rendered.split("\n---\n") {
         let mut object: Value = serde_yaml::from_str(document).expect("a manifest");
@@ -108,33 +109,33 @@ async fn the_swarm_sample_assigns_contiguous_slices_and_moves_the_fewest_streams
         }
         everything.push_str(&format!("---\n{object}\n"));
     }
-    stage.apply(&everything);
+    fixture.apply(&everything);
     let scale = |replicas: u32| {
-        stage.kubectl(&["scale", "sts/swarm-worker", &format!("--replicas={replicas}")])
+        fixture.kubectl(&["scale", "sts/swarm-worker", &format!("--replicas={replicas}")])
     };
     let policy = |policy: &str| {
         let patch = format!(r#"{{"spec":{{"policy":"{policy}"}}}}"#);
-        stage.kubectl(&["patch", "ss", "swarm", "--type=merge", "--patch", &patch])
+        fixture.kubectl(&["patch", "ss", "swarm", "--type=merge", "--patch", &patch])
     };
 
-    assert_eq!(wait_converged(&stage, 2), slices(&list, 2));
+    assert_eq!(wait_converged(&fixture, 2), slices(&list, 2));
     scale(3);
-    assert_eq!(wait_converged(&stage, 3), slices(&list, 3));
+    assert_eq!(wait_converged(&fixture, 3), slices(&list, 3));
     scale(2);
-    assert_eq!(wait_converged(&stage, 2), slices(&list, 2));
+    assert_eq!(wait_converged(&fixture, 2), slices(&list, 2));
 
     policy("Sticky");
-    let two = wait_converged(&stage, 2);
+    let two = wait_converged(&fixture, 2);
     assert_eq!(two, slices(&list, 2), "what is balanced stays where it is");
     scale(3);
-    let three = wait_converged(&stage, 3);
+    let three = wait_converged(&fixture, 3);
     assert_eq!(moved(&two, &three), 9, "just the new worker's share");
     assert_eq!(sorted(&three).len(), 27);
     scale(2);
-    let again = wait_converged(&stage, 2);
+    let again = wait_converged(&fixture, 2);
     assert_eq!(moved(&three, &again), 9, "just what the leaving worker had");
     let mut all = list.clone();
     all.sort();
     assert_eq!(sorted(&again), all);
-    drop(stage);
+    drop(fixture);
 }

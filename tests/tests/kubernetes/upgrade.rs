@@ -3,15 +3,18 @@
 
 use std::collections::BTreeMap;
 
-use tests::kube::{Cluster, Stage, Work};
+use tests::kube::{Cluster, FleetFixture, Work};
 use tests::process::eventually;
 
 const REPLICAS: usize = 3;
 
 /// The streams of each worker with their tokens; none while an agent is without a leader. A pool is
 /// granted again by each leader, under a higher token.
-fn owned(stage: &Stage, workers: &[String]) -> Option<BTreeMap<String, BTreeMap<String, String>>> {
-    let leases = stage.leases(workers);
+fn owned(
+    fixture: &FleetFixture,
+    workers: &[String],
+) -> Option<BTreeMap<String, BTreeMap<String, String>>> {
+    let leases = fixture.leases(workers);
     let all = leases.len() == workers.len() && leases.values().all(|lease| lease.connected);
     all.then(|| leases.into_iter().map(|(worker, lease)| (worker, lease.streams)).collect())
 }
@@ -21,28 +24,29 @@ async fn replacing_every_replica_loses_no_lease() {
     let Some(cluster) = Cluster::shared() else { return };
     let namespace = cluster.namespace("upgrade");
     let work = Work::Jobs { ms_min: 500, ms_max: 1_500 };
-    let mut stage = Stage::set(cluster.access(), &namespace, REPLICAS, 1, work).await;
-    stage.apply(&stage.builds(6, 5, "10s"));
-    stage.wait_for("6 jobs running", "wc", "builds", |it| it["status"]["jobs"]["running"] == 6);
-    let workers = stage.uids();
+    let mut fixture = FleetFixture::set(cluster.access(), &namespace, REPLICAS, 1, work).await;
+    fixture.apply(&fixture.builds(6, 5, "10s"));
+    fixture.wait_for("6 jobs running", "wc", "builds", |it| it["status"]["jobs"]["running"] == 6);
+    let workers = fixture.uids();
     let before = eventually("5 streams held by 3 workers", || {
-        let owned = owned(&stage, &workers)?;
+        let owned = owned(&fixture, &workers)?;
         let held: usize = owned.values().map(BTreeMap::len).sum();
         (held == 5).then_some(owned)
     });
-    stage.wait_for("a converged set", "ss", "feeds", |it| it["status"]["workers"]["current"] == 3);
-    let plan = stage.get("ss", "feeds").expect("the set")["status"]["planVersion"].clone();
+    fixture
+        .wait_for("a converged set", "ss", "feeds", |it| it["status"]["workers"]["current"] == 3);
+    let plan = fixture.get("ss", "feeds").expect("the set")["status"]["planVersion"].clone();
     for round in ["upgrade", "rollback"] {
         for index in 0..REPLICAS {
-            stage.replicas.replace(index);
-            stage.replicas.wait_ready();
-            let _ = stage.replicas.leader();
+            fixture.replicas.replace(index);
+            fixture.replicas.wait_ready();
+            let _ = fixture.replicas.leader();
             eventually("every agent at a leader, with what it had", || {
-                (owned(&stage, &workers)? == before).then_some(())
+                (owned(&fixture, &workers)? == before).then_some(())
             });
         }
-        let status = stage.get("ss", "feeds").expect("the set");
+        let status = fixture.get("ss", "feeds").expect("the set");
         assert_eq!(status["status"]["planVersion"], plan, "{round}: nothing was planned again");
     }
-    stage.end();
+    fixture.end();
 }

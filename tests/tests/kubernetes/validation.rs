@@ -8,14 +8,14 @@ use tests::process::eventually;
 
 /// A namespace with a leader and a standby, of which the API server asks the standby about classes
 /// and pipelines.
-struct Office {
+struct ValidatorFixture {
     access: Access,
     namespace: String,
     configuration: String,
     replicas: Replicas,
 }
 
-impl Office {
+impl ValidatorFixture {
     /// None where there are no binaries, which is noted.
     fn open() -> Option<Self> {
         let cluster = Cluster::shared()?;
@@ -29,9 +29,9 @@ impl Office {
         replicas.wait_ready();
         replicas.start();
         replicas.wait_ready();
-        let office = Self { access, namespace, configuration, replicas };
-        office.configure();
-        Some(office)
+        let fixture = Self { access, namespace, configuration, replicas };
+        fixture.configure();
+        Some(fixture)
     }
 
     /// As `deploy/base` has it, but for this namespace and at the standby's address.
@@ -89,7 +89,7 @@ impl Office {
     }
 }
 
-impl Drop for Office {
+impl Drop for ValidatorFixture {
     fn drop(&mut self) {
         let delete = ["delete", "validatingwebhookconfiguration", &self.configuration];
         let _ = self.access.try_kubectl(&[&delete[..], &["--ignore-not-found"]].concat());
@@ -120,37 +120,37 @@ fn blue(next: &[&str]) -> Value {
 
 #[test]
 fn invalid_objects_are_refused_at_admission() {
-    let Some(office) = Office::open() else { return };
-    office.take(&class("blue", 30, 3));
+    let Some(fixture) = ValidatorFixture::open() else { return };
+    fixture.take(&class("blue", 30, 3));
     let nodes = json!({ "in": blue(&["out"]), "out": blue(&[]) });
-    office.take(&pipeline("first", 10, nodes));
+    fixture.take(&pipeline("first", 10, nodes));
 
     let cycle = json!({ "a": blue(&["b"]), "b": blue(&["c"]), "c": blue(&["a"]) });
     let cycle = pipeline("cycle", 1, cycle);
-    office.refuse(&cycle, &["Pipeline cycle: spec.workers.c.next[0]", "a -> b -> c -> a"]);
+    fixture.refuse(&cycle, &["Pipeline cycle: spec.workers.c.next[0]", "a -> b -> c -> a"]);
     let dangling = pipeline("dangling", 1, json!({ "a": blue(&["b"]) }));
-    office.refuse(&dangling, &["spec.workers.a.next[0]: is \"b\", which is not a node of this"]);
+    fixture.refuse(&dangling, &["spec.workers.a.next[0]: is \"b\", which is not a node of this"]);
     let impossible = pipeline("impossible", 91, json!({ "a": blue(&[]) }));
     let words =
         ["1 node of 91 documents per second needs 4 workers of capacity 30, and maxReplicas \
                   is 3"];
-    office.refuse(&impossible, &words);
+    fixture.refuse(&impossible, &words);
     // What was raised a moment ago counts.
-    office.take(&class("blue", 30, 4));
-    office.take(&impossible);
-    office.refuse(&class("blue", 30, 3), &["WorkerClass blue: spec.maxReplicas: can never serve"]);
+    fixture.take(&class("blue", 30, 4));
+    fixture.take(&impossible);
+    fixture.refuse(&class("blue", 30, 3), &["WorkerClass blue: spec.maxReplicas: can never serve"]);
 
-    office.take(&pipeline("a-b", 1, json!({ "c": blue(&[]) })));
+    fixture.take(&pipeline("a-b", 1, json!({ "c": blue(&[]) })));
     let namesake = pipeline("a", 1, json!({ "b-c": blue(&[]) }));
-    office.refuse(&namesake, &["makes a binding called \"a-b-c\"", "pipeline \"a-b\""]);
+    fixture.refuse(&namesake, &["makes a binding called \"a-b-c\"", "pipeline \"a-b\""]);
     let cluster = json!({ "maxJobs": 8, "maxJobsPerWorker": 3 });
-    office.take(&object("WorkerCluster", "builds", cluster));
-    office.refuse(&class("builds", 1, 1), &["is the name of a WorkerCluster too"]);
+    fixture.take(&object("WorkerCluster", "builds", cluster));
+    fixture.refuse(&class("builds", 1, 1), &["is the name of a WorkerCluster too"]);
     let jobs = pipeline("jobs", 1, json!({ "a": { "class": "builds" } }));
-    office.refuse(&jobs, &["\"builds\" is a WorkerCluster"]);
+    fixture.refuse(&jobs, &["\"builds\" is a WorkerCluster"]);
 
     let early = pipeline("early", 1, json!({ "a": { "class": "later" } }));
-    let message = office.apply(&[], &early).expect("it may wait");
+    let message = fixture.apply(&[], &early).expect("it may wait");
     assert!(
         message.contains("Warning") && message.contains("WorkerClass \"later\" does not exist yet"),
         "{message}"
@@ -159,44 +159,44 @@ fn invalid_objects_are_refused_at_admission() {
 
 #[test]
 fn a_class_in_use_cannot_be_deleted_before_its_pipelines_or_namespace() {
-    let Some(office) = Office::open() else { return };
-    office.take(&class("blue", 30, 3));
+    let Some(fixture) = ValidatorFixture::open() else { return };
+    fixture.take(&class("blue", 30, 3));
     for name in ["first", "second"] {
-        office.take(&pipeline(name, 10, json!({ "a": blue(&[]) })));
+        fixture.take(&pipeline(name, 10, json!({ "a": blue(&[]) })));
     }
-    let message = office.delete("workerclass/blue").expect_err("it is in use");
+    let message = fixture.delete("workerclass/blue").expect_err("it is in use");
     assert!(message.contains("2 pipelines name it (first, second)"), "{message}");
-    office.delete("pipeline/first").expect("the webhook is not called");
-    let message = office.delete("workerclass/blue").expect_err("it is in use");
+    fixture.delete("pipeline/first").expect("the webhook is not called");
+    let message = fixture.delete("workerclass/blue").expect_err("it is in use");
     assert!(message.contains("1 pipeline names it (second)"), "{message}");
-    office.delete("pipeline/second").expect("the webhook is not called");
-    office.delete("workerclass/blue").expect("what went a moment ago counts");
+    fixture.delete("pipeline/second").expect("the webhook is not called");
+    fixture.delete("workerclass/blue").expect("what went a moment ago counts");
 
-    office.take(&class("green", 30, 3));
-    office.take(&pipeline("third", 10, json!({ "a": { "class": "green" } })));
-    office.access.kubectl(&["delete", "namespace", &office.namespace, "--timeout=60s"]);
+    fixture.take(&class("green", 30, 3));
+    fixture.take(&pipeline("third", 10, json!({ "a": { "class": "green" } })));
+    fixture.access.kubectl(&["delete", "namespace", &fixture.namespace, "--timeout=60s"]);
 }
 
 #[test]
 fn only_spec_changes_need_the_validating_webhook() {
-    let Some(mut office) = Office::open() else { return };
+    let Some(mut fixture) = ValidatorFixture::open() else { return };
     let mut it = pipeline("first", 10, json!({ "a": { "class": "later" } }));
-    office.apply(&[], &it).expect("it may wait");
-    office.replicas.running.iter_mut().for_each(|replica| replica.process.kill());
+    fixture.apply(&[], &it).expect("it may wait");
+    fixture.replicas.running.iter_mut().for_each(|replica| replica.process.kill());
     let patch = r#"{"metadata":{"finalizers":["example.com/mine"],"labels":{"a":"b"}}}"#;
     let patched = |patch: &str| {
-        let object = ["--namespace", &office.namespace, "patch", "pipeline/first"];
-        office.access.try_kubectl(&[&object[..], &["--type=merge", "--patch", patch]].concat())
+        let object = ["--namespace", &fixture.namespace, "patch", "pipeline/first"];
+        fixture.access.try_kubectl(&[&object[..], &["--type=merge", "--patch", patch]].concat())
     };
     patched(patch).expect("the webhook is not called for metadata");
     it["spec"]["documentsPerSecond"] = json!(11);
-    let message = office.apply(&[], &it).expect_err("no server answers");
+    let message = fixture.apply(&[], &it).expect_err("no server answers");
     assert!(message.contains("validator.leasehold.dev"), "{message}");
-    let delete = ["--namespace", &office.namespace, "delete", "pipeline/first", "--wait=false"];
-    office.access.kubectl(&delete);
+    let delete = ["--namespace", &fixture.namespace, "delete", "pipeline/first", "--wait=false"];
+    fixture.access.kubectl(&delete);
     patched(r#"{"metadata":{"finalizers":[]}}"#)
         .expect("the webhook is not called for a deleted object");
-    let get = ["--namespace", &office.namespace, "get", "pipeline/first"];
-    let message = office.access.try_kubectl(&get).expect_err("it is gone");
+    let get = ["--namespace", &fixture.namespace, "get", "pipeline/first"];
+    let message = fixture.access.try_kubectl(&get).expect_err("it is gone");
     assert!(message.contains("NotFound"), "{message}");
 }

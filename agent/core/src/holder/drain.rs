@@ -59,6 +59,22 @@ impl<J: Journal> Holder<J> {
         Ok(())
     }
 
+    /// All processes of the container have ended in which the drain was requested. Cancels the
+    /// drain as a restart of the worker does: the next container is not drained, unless the
+    /// coordinator orders it.
+    ///
+    /// # Errors
+    /// If the end of the drain cannot be recorded. It continues then.
+    pub fn container_ended(&mut self, now: Moment) -> Result<(), JournalError> {
+        self.expire(now);
+        let was_draining = self.draining();
+        self.resume(now)?;
+        if was_draining && !self.draining() {
+            self.changed();
+        }
+        Ok(())
+    }
+
     /// Ends the drain, so that the worker may take jobs and streams again.
     pub(super) fn end_drain(&mut self, now: Moment) -> Result<(), JournalError> {
         // The coordinator forgets an agent that leaves, and may have admitted another one under

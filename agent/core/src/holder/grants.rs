@@ -10,7 +10,7 @@ use crate::journal::{Journal, JournalError, Record};
 
 /// What a grant changes besides the end of the leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Change {
+enum GrantImpact {
     Nothing,
     /// Only routes.
     Routes,
@@ -100,10 +100,10 @@ impl<J: Journal> Holder<J> {
         falls.then_some(self.renewed_until)
     }
 
-    fn apply(&mut self, grant: &Grant, now: Moment) -> Result<Change, JournalError> {
+    fn apply(&mut self, grant: &Grant, now: Moment) -> Result<GrantImpact, JournalError> {
         let before = self.token_max;
         let until = self.renewal(grant, now);
-        let mut changed = Change::Nothing;
+        let mut changed = GrantImpact::Nothing;
         if grant.fresh && !self.complete {
             self.write(&Record::Fresh)?;
             (self.jobs_known, self.complete) = (true, true);
@@ -127,7 +127,7 @@ impl<J: Journal> Holder<J> {
                 self.write(&Record::Renewed { until })?;
             }
             self.effects.push_back(Effect::LeaseRenewed);
-            changed = changed.max(Change::of(self.pool_expired));
+            changed = changed.max(GrantImpact::of(self.pool_expired));
             (self.renewed_until, self.pool_expired) = (until, false);
         }
         Ok(changed)
@@ -144,16 +144,16 @@ impl<J: Journal> Holder<J> {
         sent.map_or(self.renewed_until, |sent| self.renewed_until.max(sent + grant.terms.ttl))
     }
 
-    fn apply_pool(&mut self, pool: PoolGrant) -> Result<Change, JournalError> {
+    fn apply_pool(&mut self, pool: PoolGrant) -> Result<GrantImpact, JournalError> {
         let PoolGrant { token, size, floor } = pool;
         if self.pool.is_some_and(|held| held.token >= token) {
-            return Ok(Change::Nothing);
+            return Ok(GrantImpact::Nothing);
         }
         self.write(&Record::Pool { token, size, floor })?;
         self.pool = Some(Pool { token, size, floor });
         self.token_max = self.token_max.max(token);
         self.notice(Notice::PoolGranted(token, size));
-        Ok(Change::Leases)
+        Ok(GrantImpact::Leases)
     }
 
     fn apply_stream(
@@ -163,16 +163,16 @@ impl<J: Journal> Holder<J> {
         token_before: Token,
         until: Moment,
         now: Moment,
-    ) -> Result<Change, JournalError> {
+    ) -> Result<GrantImpact, JournalError> {
         let StreamGrant { stream, token, state, .. } = grant;
         let is_held = self.streams.get(stream).is_some_and(|held| held.token == *token);
         match *state {
             StreamState::Held { .. } if is_held => {
                 let routes_changed = self.update_routes(grant);
                 if snapshot && self.cancel_revocation(stream)? {
-                    return Ok(Change::Leases);
+                    return Ok(GrantImpact::Leases);
                 }
-                Ok(if routes_changed { Change::Routes } else { Change::Nothing })
+                Ok(if routes_changed { GrantImpact::Routes } else { GrantImpact::Nothing })
             }
             StreamState::Held { pinned } => {
                 // A token that is not above all earlier ones was released or has expired: the
@@ -184,19 +184,19 @@ impl<J: Journal> Holder<J> {
                     // A grant in flight may list it again.
                     self.token_max = self.token_max.max(*token);
                     self.report_not_held(stream, *token);
-                    return Ok(Change::Leases);
+                    return Ok(GrantImpact::Leases);
                 }
                 self.add_stream(grant, pinned)?;
-                Ok(Change::Leases)
+                Ok(GrantImpact::Leases)
             }
             StreamState::Revoked { deadline, renewed } if is_held => {
                 self.update_routes(grant);
                 self.revoke(stream, now + deadline, (!renewed).then_some(until))?;
-                Ok(Change::Leases)
+                Ok(GrantImpact::Leases)
             }
             StreamState::Revoked { .. } => {
                 self.report_not_held(stream, *token);
-                Ok(Change::Leases)
+                Ok(GrantImpact::Leases)
             }
         }
     }
@@ -296,7 +296,7 @@ impl<J: Journal> Holder<J> {
         grant: &Grant,
         until: Moment,
         now: Moment,
-    ) -> Result<Change, JournalError> {
+    ) -> Result<GrantImpact, JournalError> {
         let listed: std::collections::BTreeSet<_> =
             grant.streams.iter().map(|it| (&it.stream, it.token)).collect();
         let absent = self.streams.iter().filter(|(stream, held)| {
@@ -306,10 +306,10 @@ impl<J: Journal> Holder<J> {
         for stream in &absent {
             self.revoke(stream, now, Some(until))?;
         }
-        Ok(Change::of(!absent.is_empty()))
+        Ok(GrantImpact::of(!absent.is_empty()))
     }
 
-    fn applied(&mut self, grant: &Grant, changed: Change, now: Moment) {
+    fn applied(&mut self, grant: &Grant, changed: GrantImpact, now: Moment) {
         let joined = grant.snapshot && !self.link.is_live();
         self.link.applied = self.link.applied.max(grant.number);
         if grant.snapshot {
@@ -323,21 +323,21 @@ impl<J: Journal> Holder<J> {
         if joined {
             self.schedule_beat(now + grant.terms.beat);
         }
-        if changed > Change::Nothing || joined {
+        if changed > GrantImpact::Nothing || joined {
             self.changed();
         }
         match changed {
-            Change::Leases => self.beat(now),
+            GrantImpact::Leases => self.beat(now),
             // No other worker waits for this.
-            Change::Routes => self.beat_soon(now),
-            Change::Nothing => {}
+            GrantImpact::Routes => self.beat_soon(now),
+            GrantImpact::Nothing => {}
         }
         self.report_released(now);
         self.check_drain(now);
     }
 }
 
-impl Change {
+impl GrantImpact {
     fn of(leases: bool) -> Self {
         if leases { Self::Leases } else { Self::Nothing }
     }

@@ -54,7 +54,7 @@ impl Pool {
         self.notified.get_or_insert(now);
     }
 
-    /// When the worker will have reloaded a smaller size; none if there is none.
+    /// When the worker will have reloaded a smaller size, if one was written.
     pub(super) fn settles(&self, in_file: u32, settle: Duration) -> Option<Instant> {
         self.notified.filter(|_| in_file < self.obeyed).map(|notified| notified + settle)
     }

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::api::ApiClient;
 use super::expected::{self, list, text};
-use super::installation::Installation;
+use super::installation::{APPLY_KINDS, OWN_VERSION};
 use super::report::{Finding, Problem, Report};
 
 /// The API path of definitions.
@@ -17,7 +17,7 @@ const DIFFERENCES_MAX: usize = 3;
 const UNKNOWN: &str = "is not in this version";
 
 /// Checks all kinds.
-pub(super) async fn look(api: &ApiClient, installation: &Installation, report: &mut Report) {
+pub(super) async fn look(api: &ApiClient, report: &mut Report) {
     let wanted = match expected::definitions() {
         Ok(wanted) => wanted,
         Err(error) => {
@@ -36,18 +36,16 @@ pub(super) async fn look(api: &ApiClient, installation: &Installation, report: &
             "Pipeline" => "kind-pipeline",
             _ => "kind-pipeline-binding",
         };
-        let check = format!(
-            "the CustomResourceDefinition of {kind} is that of version {}",
-            super::installation::OWN_VERSION
-        );
+        let check =
+            format!("the CustomResourceDefinition of {kind} is that of version {}", OWN_VERSION);
         let mut finding = Finding::new(id, check);
         let name = text(&definition["metadata"]["name"]);
         match api.get(FOLDER, name).await {
-            Ok(Some(there)) => compare(&mut finding, name, &definition, &there, installation),
+            Ok(Some(there)) => compare(&mut finding, name, &definition, &there),
             Ok(None) => {
                 let wrong = format!("there is no CustomResourceDefinition {name}");
                 let fix = "apply the definitions";
-                finding.fail(Problem::new(wrong, fix).run(installation.apply()));
+                finding.fail(Problem::new(wrong, fix).run(APPLY_KINDS));
             }
             Err(error) => finding.skip(error.text()),
         }
@@ -55,13 +53,7 @@ pub(super) async fn look(api: &ApiClient, installation: &Installation, report: &
     }
 }
 
-fn compare(
-    finding: &mut Finding,
-    name: &str,
-    wanted: &Value,
-    there: &Value,
-    installation: &Installation,
-) {
+fn compare(finding: &mut Finding, name: &str, wanted: &Value, there: &Value) {
     let differences = differences(wanted, there);
     if !differences.is_empty() {
         let shown = differences.iter().take(DIFFERENCES_MAX).cloned().collect::<Vec<_>>();
@@ -83,7 +75,7 @@ fn compare(
             }
             false => {
                 let fix = "apply the definitions of this version";
-                Problem::new(wrong, fix).run(installation.apply())
+                Problem::new(wrong, fix).run(APPLY_KINDS)
             }
         });
     }

@@ -5,17 +5,12 @@ use std::sync::OnceLock;
 
 use serde_json::Value;
 
-/// The files of `deploy/base` and those that overlays add.
+/// The files of `deploy/base`, and those of overlays and components that add objects.
 const FILES: &[(&str, &str)] = &[
     ("namespace.yaml", include_str!("../../../../deploy/base/namespace.yaml")),
     ("service-account.yaml", include_str!("../../../../deploy/base/service-account.yaml")),
     ("own-namespace.yaml", include_str!("../../../../deploy/base/own-namespace.yaml")),
     ("cluster-role.yaml", include_str!("../../../../deploy/base/cluster-role.yaml")),
-    ("cluster-role-nodes.yaml", include_str!("../../../../deploy/base/cluster-role-nodes.yaml")),
-    (
-        "cluster-role-binding.yaml",
-        include_str!("../../../../deploy/base/cluster-role-binding.yaml"),
-    ),
     ("service.yaml", include_str!("../../../../deploy/base/service.yaml")),
     ("deployment.yaml", include_str!("../../../../deploy/base/deployment.yaml")),
     ("disruption-budget.yaml", include_str!("../../../../deploy/base/disruption-budget.yaml")),
@@ -25,7 +20,42 @@ const FILES: &[(&str, &str)] = &[
         "../overlays/ha/priority-class.yaml",
         include_str!("../../../../deploy/overlays/ha/priority-class.yaml"),
     ),
+    (
+        "../components/all-namespaces/served.yaml",
+        include_str!("../../../../deploy/components/all-namespaces/served.yaml"),
+    ),
+    (
+        "../components/all-namespaces/nodes.yaml",
+        include_str!("../../../../deploy/components/all-namespaces/nodes.yaml"),
+    ),
+    (
+        "../components/own-authority/secret.yaml",
+        include_str!("../../../../deploy/components/own-authority/secret.yaml"),
+    ),
+    (
+        "../components/own-authority/published-bundle.yaml",
+        include_str!("../../../../deploy/components/own-authority/published-bundle.yaml"),
+    ),
+    (
+        "../components/own-authority/webhook-bundle.yaml",
+        include_str!("../../../../deploy/components/own-authority/webhook-bundle.yaml"),
+    ),
 ];
+
+/// The files of components that add rules to [`SERVED_ROLE`], as JSON patches.
+const RULES: &[(&str, &str)] = &[
+    (
+        "../components/pipelines/rules.yaml",
+        include_str!("../../../../deploy/components/pipelines/rules.yaml"),
+    ),
+    (
+        "../components/stream-lists/rules.yaml",
+        include_str!("../../../../deploy/components/stream-lists/rules.yaml"),
+    ),
+];
+
+/// The role that is bound in the namespaces that are served.
+const SERVED_ROLE: &str = "ClusterRole leasehold-coordinator";
 
 /// A role of Kubernetes itself, and its rights: to review tokens and access.
 const AUTH_DELEGATOR: &str = "system:auth-delegator";
@@ -72,6 +102,8 @@ pub(super) struct Right {
     pub(super) verb: String,
     /// The name of the only object that it is for; all objects if it is empty.
     pub(super) name: String,
+    /// The component of `deploy/components` that gives it; empty for the base.
+    pub(super) component: &'static str,
 }
 
 impl Right {
@@ -94,7 +126,10 @@ impl Right {
 /// Every right that the coordinator needs, from the roles and how they are bound.
 pub(super) fn rights() -> Vec<Right> {
     let mut rights = Vec::new();
-    for binding in objects() {
+    let bindings = FILES.iter().flat_map(|(file, text)| {
+        documents(text).into_iter().map(|object| (component(file), object))
+    });
+    for (component, binding) in bindings {
         let scope = match binding["kind"].as_str() {
             Some("ClusterRoleBinding") => Scope::Served,
             Some("RoleBinding") => Scope::OwnNamespace,
@@ -110,6 +145,7 @@ pub(super) fn rights() -> Vec<Right> {
                 subresource: String::new(),
                 verb: "create".into(),
                 name: String::new(),
+                component,
             }));
             continue;
         }
@@ -117,14 +153,29 @@ pub(super) fn rights() -> Vec<Right> {
             objects().iter().find(|it| it["kind"] == *kind && it["metadata"]["name"] == *name);
         let rules = role.into_iter().flat_map(|role| list(&role["rules"]));
         let shown = format!("{} {}", text(kind), text(name));
-        rights.extend(rules.flat_map(|rule| of_rule(&shown, scope, rule)));
+        // The rules of the served role are those of its own file, wherever it is bound.
+        let component = if shown == SERVED_ROLE { "" } else { component };
+        rights.extend(rules.flat_map(|rule| of_rule(&shown, scope, component, rule)));
+    }
+    for (file, text) in RULES {
+        for operations in documents(text) {
+            let rules = list(&operations).map(|operation| &operation["value"]);
+            let of_rule = |rule| of_rule(SERVED_ROLE, Scope::Served, component(file), rule);
+            rights.extend(rules.flat_map(of_rule));
+        }
     }
     rights.sort();
     rights.dedup();
     rights
 }
 
-fn of_rule(role: &str, scope: Scope, rule: &Value) -> Vec<Right> {
+/// The component that a file is of.
+fn component(file: &'static str) -> &'static str {
+    let within = file.strip_prefix("../components/");
+    within.and_then(|path| path.split('/').next()).unwrap_or_default()
+}
+
+fn of_rule(role: &str, scope: Scope, component: &'static str, rule: &Value) -> Vec<Right> {
     let mut rights = Vec::new();
     let names: Vec<&str> = match rule.get("resourceNames") {
         Some(names) => list(names).filter_map(Value::as_str).collect(),
@@ -142,6 +193,7 @@ fn of_rule(role: &str, scope: Scope, rule: &Value) -> Vec<Right> {
                     subresource: subresource.into(),
                     verb: text(verb).into(),
                     name: (*name).into(),
+                    component,
                 }));
             }
         }
@@ -163,6 +215,7 @@ pub(super) fn kinds() -> Vec<(String, String, bool)> {
                 | "clusterrolebindings"
                 | "priorityclasses"
                 | "mutatingwebhookconfigurations"
+                | "validatingwebhookconfigurations"
         );
         let kind = (group.to_owned(), resource, is_namespaced);
         if !kinds.contains(&kind) {
@@ -200,16 +253,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn knows_every_yaml_file_of_the_base() {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/base");
-        let names = std::fs::read_dir(root).unwrap();
-        let names: BTreeSet<String> =
-            names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-        let mut known: BTreeSet<String> =
-            FILES.iter().map(|(name, _)| (*name).to_owned()).collect();
-        known.retain(|name| !name.contains('/'));
-        known.insert("kustomization.yaml".into());
-        assert_eq!(known, names);
+    fn knows_every_yaml_file_of_the_base_and_of_components_with_rights() {
+        for folder in [
+            "",
+            "../components/all-namespaces/",
+            "../components/own-authority/",
+            "../components/pipelines/",
+            "../components/stream-lists/",
+        ] {
+            let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/base");
+            let names = std::fs::read_dir(root.join(folder)).unwrap();
+            let names: BTreeSet<String> =
+                names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+            let known = FILES.iter().chain(RULES).filter_map(|(name, _)| name.strip_prefix(folder));
+            let mut known: BTreeSet<String> =
+                known.filter(|name| !name.contains('/')).map(str::to_owned).collect();
+            known.insert("kustomization.yaml".into());
+            assert_eq!(known, names, "{folder}");
+        }
         assert!(objects().len() >= FILES.len());
         assert_eq!(definitions().unwrap().len(), 5);
     }
@@ -230,6 +291,12 @@ mod tests {
         ));
         assert!(!has(Scope::Served, "update leases.coordination.k8s.io leasehold-coordinator"));
         assert!(!has(Scope::OwnNamespace, "get secrets"));
+        assert!(has(Scope::Served, "create endpointslices.discovery.k8s.io"));
+        let of = |component| rights.iter().filter(move |right| right.component == component);
+        assert!(of("").any(|right| right.words() == "delete pods"));
+        assert!(of("pipelines").any(|right| right.words() == "delete services"));
+        assert!(of("own-authority").any(|right| right.words() == "update secrets leasehold-ca"));
+        assert_eq!(of("stream-lists").count(), 2);
     }
 
     #[test]

@@ -111,6 +111,9 @@ impl Installation {
     }
 }
 
+/// The command that installs the definitions of kinds.
+pub(super) const APPLY_KINDS: &str = "kubectl apply -k deploy/crds";
+
 /// The command that installs an overlay.
 pub(super) fn apply(overlay: &str) -> String {
     format!("kubectl apply -k deploy/overlays/{overlay}")
@@ -145,7 +148,7 @@ pub(super) async fn look(
         Ok(Found::Missing(namespace)) => {
             let wrong = format!("there is no Deployment {NAME} in namespace {namespace}");
             let fix = "install it, or pass its namespace (--namespace)";
-            finding.fail(Problem::new(wrong, fix).run(apply("ha")));
+            finding.fail(Problem::new(wrong, fix).run(APPLY_KINDS).run(apply("ha")));
             report.add(finding);
             return None;
         }

@@ -1,18 +1,16 @@
 //! Workers: each has the sidecar that it asks for, of a version that the coordinator supports,
-//! belongs to an existing cluster, is connected, and cannot be evicted while it is busy.
+//! belongs to an existing cluster, and is connected.
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::jiff::Timestamp;
-use kube::api::ListParams;
 use leasehold_injection::names::{CONFIG, CONTAINER};
-use leasehold_kube_api::names::{BUSY_LABEL, CLUSTER_LABEL, TRUE, disruption_budget};
+use leasehold_kube_api::names::CLUSTER_LABEL;
 use serde_json::Value;
 
-use super::api::ApiClient;
 use super::expected::{list, text};
 use super::fleet::{
-    Fleet, Workload, by_workload, describe_pods, is_injected, kind_of, list_in, place, sidecar,
+    Fleet, Workload, by_workload, describe_pods, is_injected, kind_of, place, sidecar,
     wants_sidecar,
 };
 use super::installation::{Installation, Version};
@@ -24,12 +22,7 @@ const CLUSTERS_OK: &str = "no WorkerCluster or WorkerClass is Degraded or Stalle
 const YOUNG_SECS: i64 = 120;
 
 /// Checks all workers.
-pub(super) async fn look(
-    api: &ApiClient,
-    installation: &Installation,
-    fleet: &Fleet,
-    report: &mut Report,
-) {
+pub(super) fn look(installation: &Installation, fleet: &Fleet, report: &mut Report) {
     let pods = match &fleet.pods {
         Ok(pods) => pods,
         Err(error) => {
@@ -48,7 +41,6 @@ pub(super) async fn look(
             let now = Timestamp::now().as_second();
             report.add(connected(clusters, pods, now));
             report.add(cluster_conditions(clusters, now));
-            report.add(busy_budgets(api, fleet, clusters).await);
         }
         Err(error) => {
             let check = CLUSTERS_OK;
@@ -224,54 +216,6 @@ fn cluster_conditions(clusters: &[Value], now: i64) -> Finding {
     }
     finding.note(format!("checked: {}", clusters.len()));
     finding
-}
-
-/// Each cluster has the PodDisruptionBudget that protects its busy pods.
-async fn busy_budgets(api: &ApiClient, fleet: &Fleet, clusters: &[Value]) -> Finding {
-    let check = "each WorkerCluster and WorkerClass has a PodDisruptionBudget for busy pods";
-    let mut finding = Finding::new("busy-budgets", check);
-    let budgets = ("/apis/policy/v1", "poddisruptionbudgets");
-    let labelled = ListParams::default().labels(CLUSTER_LABEL);
-    let budgets = match list_in(api, &fleet.namespaces, budgets, &labelled).await {
-        Ok(budgets) => budgets,
-        Err(error) => {
-            finding.skip(error.text());
-            return finding;
-        }
-    };
-    for cluster in clusters {
-        let metadata = &cluster["metadata"];
-        let (namespace, name) = (text(&metadata["namespace"]), text(&metadata["name"]));
-        let wanted = disruption_budget(name);
-        let there = budgets.iter().find(|budget| {
-            budget["metadata"]["namespace"] == namespace && budget["metadata"]["name"] == *wanted
-        });
-        let wrong = match there {
-            None => format!("there is no PodDisruptionBudget {wanted} in {namespace}"),
-            Some(budget) if !protects_busy_pods(&budget["spec"], name) => {
-                format!("PodDisruptionBudget {wanted} in {namespace} does not protect busy pods")
-            }
-            Some(_) => continue,
-        };
-        let selector = format!("{CLUSTER_LABEL}={name},{BUSY_LABEL}={TRUE}");
-        let fix = "the leader creates it, if it has the right to; by hand:";
-        finding.fail(Problem::new(wrong, fix).run(format!(
-            "kubectl create poddisruptionbudget {wanted} --max-unavailable=0 \
-             --selector={selector} --dry-run=client -o yaml | kubectl label --local -f - \
-             {CLUSTER_LABEL}={name} -o yaml | kubectl -n {namespace} apply --server-side \
-             --force-conflicts -f -"
-        )));
-    }
-    finding
-}
-
-fn protects_busy_pods(budget: &Value, name: &str) -> bool {
-    let labels = &budget["selector"]["matchLabels"];
-    let selects = labels[CLUSTER_LABEL] == name && labels[BUSY_LABEL] == TRUE;
-    let only = labels.as_object().is_some_and(|labels| labels.len() == 2);
-    selects
-        && only
-        && matches!(&budget["maxUnavailable"], Value::Number(it) if it.as_u64() == Some(0))
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::api::{ApiClient, ApiError};
 use super::definitions::{self, differences};
 use super::expected::{self, list, text};
-use super::installation::apply;
+use super::installation::{APPLY_KINDS, apply};
 use super::report::{Finding, Problem, Report, counted};
 use super::rights::{rights_missing_for_user, user_can};
 use super::webhook;
@@ -187,8 +187,7 @@ async fn kinds(api: &ApiClient) -> Finding {
                             "CustomResourceDefinition {name} exists, of another version: {first}"
                         );
                         let fix = "upgrade that installation, or apply these definitions first";
-                        let apply = "kubectl apply -k deploy/crds";
-                        finding.fail(Problem::new(wrong, fix).run(apply));
+                        finding.fail(Problem::new(wrong, fix).run(APPLY_KINDS));
                     }
                 }
             }

@@ -10,7 +10,7 @@ const PROBLEMS_MAX: usize = 10;
 
 /// The result of one check; the worst is the greatest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Verdict {
+pub(super) enum CheckResult {
     /// Nothing is wrong.
     Ok,
     /// Not checked, for a reason that is not the installation's fault.
@@ -21,7 +21,7 @@ pub(super) enum Verdict {
     Fail,
 }
 
-impl Verdict {
+impl CheckResult {
     fn word(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -69,7 +69,7 @@ pub(super) fn patch(object: &str, kind: &str, body: &Value) -> String {
 pub(super) struct Finding {
     id: &'static str,
     check: String,
-    verdict: Verdict,
+    verdict: CheckResult,
     notes: Vec<String>,
     problems: Vec<Problem>,
     more: usize,
@@ -79,7 +79,7 @@ impl Finding {
     /// A check that is ok so far. `id` names it for programs, `check` says what should be true.
     pub(super) fn new(id: &'static str, check: impl Into<String>) -> Self {
         let (notes, problems) = (Vec::new(), Vec::new());
-        Self { id, check: check.into(), verdict: Verdict::Ok, notes, problems, more: 0 }
+        Self { id, check: check.into(), verdict: CheckResult::Ok, notes, problems, more: 0 }
     }
 
     /// A check that could not be made, and why.
@@ -96,26 +96,26 @@ impl Finding {
 
     /// Marks it as not checked.
     pub(super) fn skip(&mut self, why: impl Into<String>) {
-        self.verdict = self.verdict.max(Verdict::Skip);
+        self.verdict = self.verdict.max(CheckResult::Skip);
         self.note(why);
     }
 
     /// Adds a problem that leaves the installation working.
     pub(super) fn warn(&mut self, problem: Problem) {
-        self.add_problem(Verdict::Warn, problem);
+        self.add_problem(CheckResult::Warn, problem);
     }
 
     /// Adds a problem.
     pub(super) fn fail(&mut self, problem: Problem) {
-        self.add_problem(Verdict::Fail, problem);
+        self.add_problem(CheckResult::Fail, problem);
     }
 
     /// Whether the checks found no problem.
     pub(super) fn is_ok(&self) -> bool {
-        self.verdict < Verdict::Warn
+        self.verdict < CheckResult::Warn
     }
 
-    fn add_problem(&mut self, verdict: Verdict, problem: Problem) {
+    fn add_problem(&mut self, verdict: CheckResult, problem: Problem) {
         // Failures come before warnings.
         let at = if verdict > self.verdict { 0 } else { self.problems.len() };
         self.verdict = self.verdict.max(verdict);
@@ -195,9 +195,9 @@ impl Report {
     }
 
     /// The worst result.
-    pub(super) fn verdict(&self) -> Verdict {
+    pub(super) fn verdict(&self) -> CheckResult {
         let all = self.sections.iter().flat_map(|(_, findings)| findings);
-        all.map(|finding| finding.verdict).max().unwrap_or(Verdict::Ok)
+        all.map(|finding| finding.verdict).max().unwrap_or(CheckResult::Ok)
     }
 
     /// Prints the summary, or the JSON.
@@ -216,7 +216,7 @@ impl Report {
             })
         };
         let result = match self.verdict() {
-            Verdict::Skip => Verdict::Ok,
+            CheckResult::Skip => CheckResult::Ok,
             other => other,
         };
         json!({
@@ -231,8 +231,8 @@ impl Report {
             let all = self.sections.iter().flat_map(|(_, findings)| findings);
             all.filter(|finding| finding.verdict == verdict).count()
         };
-        let (failed, warned) = (count(Verdict::Fail), count(Verdict::Warn));
-        let skipped = match count(Verdict::Skip) {
+        let (failed, warned) = (count(CheckResult::Fail), count(CheckResult::Warn));
+        let skipped = match count(CheckResult::Skip) {
             0 => String::new(),
             skipped => format!(", {skipped} skipped"),
         };
@@ -255,14 +255,14 @@ impl Report {
 
 fn lines(style: Style, finding: &Finding) -> String {
     let sign = match (style, finding.verdict) {
-        (Style::Coloured, Verdict::Ok) => "\x1b[32m√\x1b[0m",
-        (Style::Coloured, Verdict::Skip) => "\x1b[2m-\x1b[0m",
-        (Style::Coloured, Verdict::Warn) => "\x1b[33m!\x1b[0m",
-        (Style::Coloured, Verdict::Fail) => "\x1b[31m×\x1b[0m",
-        (_, Verdict::Ok) => "ok  ",
-        (_, Verdict::Skip) => "skip",
-        (_, Verdict::Warn) => "WARN",
-        (_, Verdict::Fail) => "FAIL",
+        (Style::Coloured, CheckResult::Ok) => "\x1b[32m√\x1b[0m",
+        (Style::Coloured, CheckResult::Skip) => "\x1b[2m-\x1b[0m",
+        (Style::Coloured, CheckResult::Warn) => "\x1b[33m!\x1b[0m",
+        (Style::Coloured, CheckResult::Fail) => "\x1b[31m×\x1b[0m",
+        (_, CheckResult::Ok) => "ok  ",
+        (_, CheckResult::Skip) => "skip",
+        (_, CheckResult::Warn) => "WARN",
+        (_, CheckResult::Fail) => "FAIL",
     };
     let mut text = format!("  {sign} {}", finding.check);
     if !finding.is_ok() {

@@ -17,6 +17,13 @@ const REQUESTS_IN_FLIGHT_MAX: usize = 16;
 const LISTED_MAX: usize = 5;
 /// The role that only a coordinator of the whole cluster has.
 const OF_THE_CLUSTER: &str = "ClusterRole leasehold-coordinator-nodes";
+/// The component whose rights a coordinator needs unless its certificate is from elsewhere.
+const OWN_AUTHORITY: &str = "own-authority";
+/// The components that an installation may leave out, and what it does without then.
+const OPTIONAL: [(&str, &str); 2] = [
+    ("pipelines", "no Services are made for pipelines"),
+    ("stream-lists", "streamsFrom of StreamSets is not read"),
+];
 
 /// Checks the coordinator's rights and the user's.
 pub(super) async fn look(api: &ApiClient, installation: &Installation, report: &mut Report) {
@@ -29,6 +36,8 @@ async fn coordinators(api: &ApiClient, installation: &Installation) -> Finding {
     let mut finding = Finding::new("coordinator-rights", check);
     let questions = questions(installation);
     let count = questions.len();
+    let components: Vec<&str> = questions.iter().map(|(right, _)| right.component).collect();
+    let count_of = |component| components.iter().filter(|it| **it == component).count();
     let (namespace, account) = (&installation.namespace, &installation.account);
     let who = json!({
         "user": format!("system:serviceaccount:{namespace}:{account}"),
@@ -42,7 +51,14 @@ async fn coordinators(api: &ApiClient, installation: &Installation) -> Finding {
         Ok(denied) if denied.is_empty() => {
             finding.note(format!("{} checked", counted(count, "right")))
         }
-        Ok(denied) => {
+        Ok(mut denied) => {
+            for (component, without) in OPTIONAL {
+                let is_of = |(right, _): &Question| right.component == component;
+                if denied.iter().filter(|it| is_of(it)).count() == count_of(component) {
+                    finding.note(format!("without components/{component}: {without}"));
+                    denied.retain(|it| !is_of(it));
+                }
+            }
             for (role, missing) in by_role(denied) {
                 let account = format!("service account {namespace}/{account}");
                 let wrong = format!("{account} lacks what {role} gives: {missing}");
@@ -60,7 +76,9 @@ type Question = (Right, Option<String>);
 
 fn questions(installation: &Installation) -> Vec<Question> {
     let mut questions = Vec::new();
-    for right in expected::rights() {
+    let is_needed =
+        |right: &Right| right.component != OWN_AUTHORITY || installation.external_secret.is_none();
+    for right in expected::rights().into_iter().filter(is_needed) {
         match right.scope {
             Scope::OwnNamespace => {
                 let own = Some(installation.namespace.clone());
@@ -81,8 +99,13 @@ fn questions(installation: &Installation) -> Vec<Question> {
 }
 
 fn is_cluster_scoped(right: &Right) -> bool {
-    let of_cluster =
-        ["nodes", "tokenreviews", "subjectaccessreviews", "mutatingwebhookconfigurations"];
+    let of_cluster = [
+        "nodes",
+        "tokenreviews",
+        "subjectaccessreviews",
+        "mutatingwebhookconfigurations",
+        "validatingwebhookconfigurations",
+    ];
     of_cluster.contains(&right.resource.as_str())
 }
 
@@ -154,6 +177,7 @@ pub(super) async fn user_can(
         subresource: subresource.into(),
         verb: verb.into(),
         name: String::new(),
+        component: "",
     };
     let question = (right, namespace.map(str::to_owned));
     api.is_allowed(&review("SelfSubjectAccessReview", &json!({}), &question)).await

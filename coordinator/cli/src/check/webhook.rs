@@ -98,8 +98,29 @@ fn ca_bundle(installation: &Installation, there: &Value, trusted: Option<&Bundle
         finding.skip("the webhook is missing");
         return finding;
     };
+    let kind = "MutatingWebhookConfiguration";
+    check_trust(&mut finding, installation, &Configured { kind, there, index, webhook }, trusted);
+    finding
+}
+
+/// A webhook in a configuration.
+pub(super) struct Configured<'a> {
+    pub(super) kind: &'static str,
+    pub(super) there: &'a Value,
+    pub(super) index: usize,
+    pub(super) webhook: &'a Value,
+}
+
+/// Whether a webhook's caBundle holds the certificates that the coordinator serves with.
+pub(super) fn check_trust(
+    finding: &mut Finding,
+    installation: &Installation,
+    configured: &Configured<'_>,
+    trusted: Option<&Bundle>,
+) {
+    let Configured { kind, there, index, webhook } = configured;
     let name = text(&there["metadata"]["name"]);
-    let place = format!("MutatingWebhookConfiguration {name}: webhooks[{index}].clientConfig");
+    let place = format!("{kind} {name}: webhooks[{index}].clientConfig");
     let pem = BASE64_STANDARD.decode(text(&webhook["clientConfig"]["caBundle"]));
     let there_bundle = bundle(&pem.unwrap_or_default());
     let issuer = text(&there["metadata"]["annotations"][CERT_MANAGER]);
@@ -113,14 +134,14 @@ fn ca_bundle(installation: &Installation, there: &Value, trusted: Option<&Bundle
                 finding.fail(Problem::new(wrong, fix).run(logs));
             }
         }
-        return finding;
+        return;
     }
     let wrong = match (there_bundle, trusted) {
         (Err(why), _) => format!("{place}.caBundle {why}"),
         (Ok(_), None) => {
             finding
                 .skip("the CA bundle to compare with is missing: see the checks of certificates");
-            return finding;
+            return;
         }
         (Ok(is), Some(wanted)) if !wanted.is_subset(&is) => format!(
             "{place}.caBundle does not hold the certificates of ConfigMap {CA_CONFIG_MAP} in {}",
@@ -131,16 +152,16 @@ fn ca_bundle(installation: &Installation, there: &Value, trusted: Option<&Bundle
                 "{}, the CA bundle of agents included",
                 counted(is.len(), "certificate")
             ));
-            return finding;
+            return;
         }
     };
     let fix = "the leader writes it, if it has the right to; by hand:";
-    finding.fail(Problem::new(wrong, fix).run(write_bundle(installation, name, index)));
-    finding
+    let object = format!("{}/{name}", kind.to_lowercase());
+    finding.fail(Problem::new(wrong, fix).run(write_bundle(installation, &object, *index)));
 }
 
 /// The command that writes the CA bundle into a webhook.
-fn write_bundle(installation: &Installation, name: &str, index: usize) -> String {
+fn write_bundle(installation: &Installation, object: &str, index: usize) -> String {
     let path = format!("/webhooks/{index}/clientConfig/caBundle");
     let read = format!(
         "kubectl -n {} get configmap {CA_CONFIG_MAP} -o 'jsonpath={{.data.ca\\.crt}}' | base64 | \
@@ -150,7 +171,7 @@ fn write_bundle(installation: &Installation, name: &str, index: usize) -> String
     let body = json!([{ "op": "add", "path": path, "value": "BUNDLE" }]).to_string();
     // The shell inserts the bundle, so the JSON is in double quotes.
     let body = body.replace('"', "\\\"").replace("BUNDLE", &format!("$({read})"));
-    format!("kubectl patch mutatingwebhookconfiguration/{name} --type=json -p \"{body}\"")
+    format!("kubectl patch {object} --type=json -p \"{body}\"")
 }
 
 /// The Service that the API server calls has endpoints.

@@ -3,32 +3,32 @@
 
 use std::collections::BTreeMap;
 
-use leasehold_injection::{Resources, Sidecar, apply, inject, uninject};
+use leasehold_injection::{AgentUser, Resources, Sidecar, apply, inject, uninject};
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
 use super::*;
 
 /// Writes values in a handwriting that a run of bytes decides.
-struct Pen<'a> {
-    whims: std::iter::Cycle<std::slice::Iter<'a, u8>>,
+struct YamlWriter<'a> {
+    choices: std::iter::Cycle<std::slice::Iter<'a, u8>>,
     line_end: &'static str,
 }
 
-impl Pen<'_> {
-    fn whim(&mut self, of: u8) -> u8 {
-        self.whims.next().map_or(0, |whim| whim % of)
+impl YamlWriter<'_> {
+    fn choice(&mut self, of: u8) -> u8 {
+        self.choices.next().map_or(0, |choice| choice % of)
     }
 
     fn scalar(&mut self, value: &Value, flow: bool) -> String {
         match value {
-            Value::Null => ["~", "null"][usize::from(self.whim(2))].into(),
+            Value::Null => ["~", "null"][usize::from(self.choice(2))].into(),
             Value::String(text) => {
                 let plain = !text.is_empty()
                     && text.bytes().all(|b| b.is_ascii_alphabetic() || b"/-._".contains(&b))
                     && text.starts_with(|c: char| c.is_ascii_alphabetic())
                     && !["null", "true", "false"].contains(&text.as_str());
-                match self.whim(3) {
+                match self.choice(3) {
                     0 if plain && !flow => text.clone(),
                     1 if !text.contains('\n') => format!("'{}'", text.replace('\'', "''")),
                     _ => serde_json::to_string(text).expect("JSON"),
@@ -39,9 +39,9 @@ impl Pen<'_> {
     }
 
     fn flow(&mut self, value: &Value) -> String {
-        let space = ["", " "][usize::from(self.whim(2))];
-        let comma = ["", ",", " , "][usize::from(self.whim(3))];
-        let between = [", ", ",", ",\n          # so\n          "][usize::from(self.whim(3))];
+        let space = ["", " "][usize::from(self.choice(2))];
+        let comma = ["", ",", " , "][usize::from(self.choice(3))];
+        let between = [", ", ",", ",\n          # so\n          "][usize::from(self.choice(3))];
         match value {
             Value::Array(items) if !items.is_empty() => {
                 let items: Vec<String> = items.iter().map(|item| self.flow(item)).collect();
@@ -61,7 +61,7 @@ impl Pen<'_> {
     }
 
     fn gap(&mut self, indent: usize, out: &mut String) {
-        match self.whim(8) {
+        match self.choice(8) {
             // An empty line may be part of a text.
             _ if out.ends_with("\n\n") => {}
             0 => out.push('\n'),
@@ -73,9 +73,9 @@ impl Pen<'_> {
 
     /// What comes after a colon or a dash, with the line's end.
     fn after(&mut self, value: &Value, indent: usize, out: &mut String) {
-        let remark = ["", "", "  # why", " #"][usize::from(self.whim(4))];
+        let remark = ["", "", "  # why", " #"][usize::from(self.choice(4))];
         match value {
-            Value::Null if self.whim(2) == 0 => out.push_str(&format!("{remark}\n")),
+            Value::Null if self.choice(2) == 0 => out.push_str(&format!("{remark}\n")),
             Value::String(text) if text.ends_with('\n') && !text.starts_with(['\n', ' ']) => {
                 let ends = text.len() - text.trim_end_matches('\n').len();
                 let body = text
@@ -86,13 +86,13 @@ impl Pen<'_> {
                 let lead = " ".repeat(indent + 2);
                 out.push_str(&format!(" {mark}{remark}\n{lead}{body}\n{rest}"));
             }
-            Value::Array(items) if !items.is_empty() && self.whim(4) > 0 => {
+            Value::Array(items) if !items.is_empty() && self.choice(4) > 0 => {
                 out.push_str(&format!("{remark}\n"));
                 self.block_list(items, indent, out);
             }
-            Value::Object(map) if !map.is_empty() && self.whim(4) > 0 => {
+            Value::Object(map) if !map.is_empty() && self.choice(4) > 0 => {
                 out.push_str(&format!("{remark}\n"));
-                let more = [1, 2, 3, 4][usize::from(self.whim(4))];
+                let more = [1, 2, 3, 4][usize::from(self.choice(4))];
                 self.block_map(map, indent + more, out);
             }
             other => out.push_str(&format!(" {}{remark}\n", self.flow(other))),
@@ -100,13 +100,13 @@ impl Pen<'_> {
     }
 
     fn block_list(&mut self, items: &[Value], indent: usize, out: &mut String) {
-        let indent = indent + [0, 1, 2, 4][usize::from(self.whim(4))];
+        let indent = indent + [0, 1, 2, 4][usize::from(self.choice(4))];
         for item in items {
             self.gap(indent, out);
             out.push_str(&format!("{}-", " ".repeat(indent)));
             match item {
-                Value::Object(map) if !map.is_empty() && self.whim(2) == 0 => {
-                    let wide = [1, 3][usize::from(self.whim(2))];
+                Value::Object(map) if !map.is_empty() && self.choice(2) == 0 => {
+                    let wide = [1, 3][usize::from(self.choice(2))];
                     let mut inner = String::new();
                     self.block_map(map, indent + 1 + wide, &mut inner);
                     match inner.starts_with(&" ".repeat(indent + 1 + wide)) {
@@ -131,7 +131,7 @@ impl Pen<'_> {
     fn document(&mut self, value: &Value) -> String {
         let mut out = String::new();
         match value {
-            Value::Object(map) if self.whim(6) > 0 => self.block_map(map, 0, &mut out),
+            Value::Object(map) if self.choice(6) > 0 => self.block_map(map, 0, &mut out),
             other => out.push_str(&format!("{}\n", self.flow(other))),
         }
         out.replace('\n', self.line_end)
@@ -217,6 +217,8 @@ fn sidecar(image: &str) -> Sidecar {
         drain_deadline: None,
         flags: BTreeMap::new(),
         resources: Resources::standard(),
+        user: AgentUser::STANDARD,
+        pull_secrets: Vec::new(),
     }
 }
 
@@ -259,13 +261,13 @@ proptest! {
     #[test]
     fn keeps_the_layout_of_any_document(
         object in deployment(),
-        whims in proptest::collection::vec(any::<u8>(), 1..200),
+        choices in proptest::collection::vec(any::<u8>(), 1..200),
         windows in any::<bool>(),
     ) {
         let line_end = if windows { "\r\n" } else { "\n" };
-        let mut pen = Pen { whims: whims.iter().cycle(), line_end };
-        let text = pen.document(&object);
-        prop_assert_eq!(said(&text), vec![object.clone()], "the pen writes wrong:\n{}", text);
+        let mut writer = YamlWriter { choices: choices.iter().cycle(), line_end };
+        let text = writer.document(&object);
+        prop_assert_eq!(said(&text), vec![object.clone()], "the writer writes wrong:\n{}", text);
 
         let once = injected(&text, "one");
         let mut wanted = object.clone();

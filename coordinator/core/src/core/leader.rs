@@ -42,6 +42,7 @@ use report_adoption::Adoption;
 use round_robin::RoundRobin;
 use sliced_work::SlicedTask;
 use stream_plan::StreamPlan;
+pub use stream_plan::WhatIfPlan;
 pub(super) use timers::Timer;
 
 /// A replica that leads.

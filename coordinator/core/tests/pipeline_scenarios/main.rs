@@ -1,18 +1,18 @@
 //! Stories of pipelines: `testdata/pipelines/*.txt` holds commands, and under `----` their outcome.
-//! The language is read in [`story::Story::run`]. To regenerate the outcomes:
+//! The language is read in [`scenario::PipelineScenario::run`]. To regenerate the outcomes:
 //! `LEASEHOLD_REGENERATE=1 cargo test -p leasehold-coordinator-core --test pipeline_scenarios`.
 
 mod agent;
 mod random;
+mod scenario;
 mod shown;
-mod story;
 
 use std::fmt::Write as _;
 use std::path::Path;
 
 use leasehold_types::limits::MESSAGE_BYTES_MAX;
 use leasehold_types::mutation::{self, Mutation};
-use story::Story;
+use scenario::PipelineScenario;
 
 #[test]
 fn scenarios() {
@@ -29,10 +29,10 @@ fn scenarios() {
 #[test]
 fn a_share_above_the_capacity_is_noticed() {
     let run = || {
-        let mut story = Story::new();
-        let mut out = story.block("class blue capacity=10\nelect 1\njoin blue-0");
-        out += &story.block("pipeline a load=7 n:blue\ncling blue-0\nnopipeline a");
-        out + &story.block("pipeline b load=7 n:blue")
+        let mut scenario = PipelineScenario::new();
+        let mut out = scenario.block("class blue capacity=10\nelect 1\njoin blue-0");
+        out += &scenario.block("pipeline a load=7 n:blue\ncling blue-0\nnopipeline a");
+        out + &scenario.block("pipeline b load=7 n:blue")
     };
     assert!(!run().contains("b/n/0:"), "b waits until a is given back");
     if !mutation::BUILT_IN {
@@ -47,10 +47,10 @@ fn a_share_above_the_capacity_is_noticed() {
 #[test]
 fn a_node_whose_load_counts_per_class_is_noticed() {
     let run = || {
-        let mut story = Story::new();
-        story.block("class red capacity=5\nclass green capacity=10\nelect 1");
-        story.block("join red-0 red-1 green-0\npipeline q load=10 n:red\ncling red-1");
-        story.block("pipeline q load=10 n:green")
+        let mut scenario = PipelineScenario::new();
+        scenario.block("class red capacity=5\nclass green capacity=10\nelect 1");
+        scenario.block("join red-0 red-1 green-0\npipeline q load=10 n:red\ncling red-1");
+        scenario.block("pipeline q load=10 n:green")
     };
     assert!(!run().contains("green-0 <- q/n/0"), "red-1 still has half of the load");
     if !mutation::BUILT_IN {
@@ -65,11 +65,11 @@ fn a_node_whose_load_counts_per_class_is_noticed() {
 #[test]
 fn a_place_that_is_taken_from_a_broken_pipeline_is_noticed() {
     let run = || {
-        let mut story = Story::new();
-        story.block("class blue capacity=10\nelect 1\njoin blue-0 blue-1 blue-2");
-        story.block("pipeline a load=6 in:blue\npipeline b load=4 x:blue y:blue");
-        story.block("pipeline d load=1 n:blue");
-        story.block("gone blue-0")
+        let mut scenario = PipelineScenario::new();
+        scenario.block("class blue capacity=10\nelect 1\njoin blue-0 blue-1 blue-2");
+        scenario.block("pipeline a load=6 in:blue\npipeline b load=4 x:blue y:blue");
+        scenario.block("pipeline d load=1 n:blue");
+        scenario.block("gone blue-0")
     };
     assert!(!run().contains("-b/y/0"), "b keeps what it has");
     if !mutation::BUILT_IN {
@@ -83,85 +83,85 @@ fn a_place_that_is_taken_from_a_broken_pipeline_is_noticed() {
 
 #[test]
 fn all_that_a_worker_served_is_planned_before_any_of_it_is_acknowledged() {
-    let mut story = Story::new();
-    story.block("class blue capacity=1000\nelect 1\njoin blue-0 blue-1");
+    let mut scenario = PipelineScenario::new();
+    scenario.block("class blue capacity=1000\nelect 1\njoin blue-0 blue-1");
     for at in 0..300 {
-        story.block(&format!("pipeline p{at:03} load=1 n:blue"));
+        scenario.block(&format!("pipeline p{at:03} load=1 n:blue"));
     }
-    let effects = story.block("slow blue-1\ngone blue-0");
+    let effects = scenario.block("slow blue-1\ngone blue-0");
     assert_eq!(effects.matches(" Broken -> Plotted").count(), 300);
 }
 
 #[test]
 fn an_unchanged_state_is_not_reported_again() {
-    let mut story = Story::new();
-    story.block("class blue capacity=10\nclass green capacity=10\nelect 1\njoin blue-0 green-0");
-    story.block("pipeline p load=7 n:blue\ndrain blue-0");
-    story.renewed.clear();
+    let mut scenario = PipelineScenario::new();
+    scenario.block("class blue capacity=10\nclass green capacity=10\nelect 1\njoin blue-0 green-0");
+    scenario.block("pipeline p load=7 n:blue\ndrain blue-0");
+    scenario.renewed.clear();
     // The waiting pipelines are placed again; the share on blue-0 finds no room this time either.
-    story.block("join green-1");
-    assert!(story.renewed.is_empty(), "{:?}", story.renewed);
+    scenario.block("join green-1");
+    assert!(scenario.renewed.is_empty(), "{:?}", scenario.renewed);
 }
 
 #[test]
 fn other_nodes_of_a_waiting_pipeline_are_reported() {
-    let mut story = Story::new();
-    story.block("class blue capacity=10\nelect 1\npipeline p load=7 n:blue:m m:blue");
-    story.renewed.clear();
-    story.block("pipeline p load=7 n:blue m:blue");
-    assert_eq!(story.renewed, ["p/m", "p/n"]);
+    let mut scenario = PipelineScenario::new();
+    scenario.block("class blue capacity=10\nelect 1\npipeline p load=7 n:blue:m m:blue");
+    scenario.renewed.clear();
+    scenario.block("pipeline p load=7 n:blue m:blue");
+    assert_eq!(scenario.renewed, ["p/m", "p/n"]);
 }
 
 #[test]
 fn routes_come_in_parts_where_a_message_is_too_small() {
-    let mut story = Story::new();
-    story.block("class blue capacity=100000\nclass green capacity=100 spread=even\nelect 1");
+    let mut scenario = PipelineScenario::new();
+    scenario.block("class blue capacity=100000\nclass green capacity=100 spread=even\nelect 1");
     let worker = |at: usize| format!("green-{at:0240}");
     let workers: Vec<_> = (0..100).map(worker).collect();
-    story.block(&format!("join blue-0 {}", workers.join(" ")));
+    scenario.block(&format!("join blue-0 {}", workers.join(" ")));
     for at in 0..90 {
-        story.block(&format!("pipeline p{at} load=101 a:blue:out b:blue:out out:green"));
+        scenario.block(&format!("pipeline p{at} load=101 a:blue:out b:blue:out out:green"));
     }
-    let all = story.endpoints("blue-0");
+    let all = scenario.endpoints("blue-0");
     assert!(all > 4_000, "{all} endpoints");
     let bytes = all * 2 * workers[0].len();
     // All routes are due at once when the agent dials again.
-    story.told_most = 0;
-    story.block("join blue-0");
-    assert_eq!(story.endpoints("blue-0"), all);
-    assert!((1..=MESSAGE_BYTES_MAX / 3).contains(&story.told_most), "{}", story.told_most);
-    assert!(bytes > story.told_most, "{bytes} in one message");
+    scenario.told_most = 0;
+    scenario.block("join blue-0");
+    assert_eq!(scenario.endpoints("blue-0"), all);
+    assert!((1..=MESSAGE_BYTES_MAX / 3).contains(&scenario.told_most), "{}", scenario.told_most);
+    assert!(bytes > scenario.told_most, "{bytes} in one message");
     // The same under a new leader, which has to learn the shares first.
-    story.told_most = 0;
-    story.block(&format!("elect 2\njoin {} blue-0", workers.join(" ")));
-    assert_eq!(story.endpoints("blue-0"), all);
-    assert!((1..=MESSAGE_BYTES_MAX / 3).contains(&story.told_most), "{}", story.told_most);
+    scenario.told_most = 0;
+    scenario.block(&format!("elect 2\njoin {} blue-0", workers.join(" ")));
+    assert_eq!(scenario.endpoints("blue-0"), all);
+    assert!((1..=MESSAGE_BYTES_MAX / 3).contains(&scenario.told_most), "{}", scenario.told_most);
 }
 
 #[test]
 fn the_search_for_removable_workers_is_bounded() {
-    let mut story = Story::new();
-    story.block("class blue capacity=6000\nelect 1\njoin blue-0 blue-1 blue-2");
+    let mut scenario = PipelineScenario::new();
+    scenario.block("class blue capacity=6000\nelect 1\njoin blue-0 blue-1 blue-2");
     let nodes: Vec<_> = (0..100).map(|node| format!("n{node}:blue")).collect();
     for of in 0..180 {
-        story.block(&format!("pipeline p{of} load=1 {}", nodes.join(" ")));
+        scenario.block(&format!("pipeline p{of} load=1 {}", nodes.join(" ")));
     }
     // One worker could take all shares; those of two workers are more than one query tries to
     // place.
-    story.block("class blue capacity=18000");
-    assert_eq!(story.block("removable blue\nheld"), "removable: blue-2\nheld: blue=2\n");
-    story.block("gone blue-2");
-    assert_eq!(story.block("removable blue"), "removable: blue-1\n");
+    scenario.block("class blue capacity=18000");
+    assert_eq!(scenario.block("removable blue\nheld"), "removable: blue-2\nheld: blue=2\n");
+    scenario.block("gone blue-2");
+    assert_eq!(scenario.block("removable blue"), "removable: blue-1\n");
 }
 
 /// Runs one file, and compares the outcome of each block with the file.
 fn check(file: &Path) {
     let text = std::fs::read_to_string(file).expect("a scenario");
-    let mut story = Story::new();
+    let mut scenario = PipelineScenario::new();
     let mut fresh = String::new();
     for block in text.trim_end().split("\n\n") {
         let commands = block.split("\n----").next().expect("a block");
-        let outcome = story.block(commands);
+        let outcome = scenario.block(commands);
         let _ = write!(fresh, "{commands}\n----\n{outcome}\n");
     }
     let fresh = fresh.trim_end().to_string() + "\n";

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use leasehold_coordinator_core::view::{PipelinePhase, PipelineView};
 use leasehold_types::{Load, NodeName, ShareKey};
 
-use crate::story::Story;
+use crate::scenario::PipelineScenario;
 
 const CLASSES: [&str; 3] = ["blue", "green", "grey"];
 
@@ -15,24 +15,25 @@ const CLASSES: [&str; 3] = ["blue", "green", "grey"];
 fn in_the_end_every_pipeline_is_ready_or_waits() {
     let seeds = std::env::var("SEEDS").map_or(150, |seeds| seeds.parse().expect("a count"));
     for seed in 0..seeds {
-        let (text, out) = story(seed);
+        let (text, out) = scenario(seed);
         if seed % 10 == 0 {
-            assert_eq!(story(seed), (text, out), "seed {seed}: one story is one outcome");
+            assert_eq!(scenario(seed), (text, out), "seed {seed}: one scenario is one outcome");
         }
     }
 }
 
-/// Runs one story; returns its commands and their outcome.
-fn story(seed: u64) -> (String, String) {
+/// Runs one scenario; returns its commands and their outcome.
+fn scenario(seed: u64) -> (String, String) {
     let mut random = fastrand::Rng::with_seed(seed);
-    let mut runner = Runner { story: Story::new(), text: String::new(), out: String::new() };
+    let mut runner =
+        Runner { scenario: PipelineScenario::new(), text: String::new(), out: String::new() };
     for class in CLASSES {
         runner.run(&class_line(&mut random, class));
     }
     runner.run("elect 1");
     let mut epoch = 1;
     for _ in 0..40 {
-        let line = next(&mut random, &runner.story.workers(), &mut epoch);
+        let line = next(&mut random, &runner.scenario.workers(), &mut epoch);
         line.lines().for_each(|line| runner.run(line));
     }
     runner.end(seed);
@@ -40,7 +41,7 @@ fn story(seed: u64) -> (String, String) {
 }
 
 struct Runner {
-    story: Story,
+    scenario: PipelineScenario,
     text: String,
     out: String,
 }
@@ -48,13 +49,13 @@ struct Runner {
 impl Runner {
     fn run(&mut self, line: &str) {
         let _ = writeln!(self.text, "{line}");
-        let run = std::panic::AssertUnwindSafe(|| self.story.block(line));
+        let run = std::panic::AssertUnwindSafe(|| self.scenario.block(line));
         match std::panic::catch_unwind(run) {
             Ok(out) => self.out.push_str(&out),
             Err(_) => panic!("after\n{}", self.text),
         }
         let mut holders = BTreeMap::new();
-        for (share, agent) in self.story.held() {
+        for (share, agent) in self.scenario.held() {
             // The leases of an agent that is cut off end by time, which these agents do not count.
             if agent.silent.is_none()
                 && let Some(other) = holders.insert(share.clone(), agent.key.clone())
@@ -66,17 +67,17 @@ impl Runner {
 
     /// Lets every agent dial again, waits, and checks the final state.
     fn end(&mut self, seed: u64) {
-        for worker in self.story.workers() {
+        for worker in self.scenario.workers() {
             self.run(&format!("wake {worker}"));
             self.run(&format!("let-go {worker}"));
         }
-        for worker in self.story.silent() {
+        for worker in self.scenario.silent() {
             self.run(&format!("join {worker}"));
         }
         self.run("after 60000");
-        let held: Vec<_> = self.story.held().iter().map(|(share, _)| (*share).clone()).collect();
+        let held: Vec<_> = self.scenario.held().iter().map(|(share, _)| (*share).clone()).collect();
         let mut placed = Load::ZERO;
-        for view in self.story.views() {
+        for view in self.scenario.views() {
             let context = || format!("seed {seed}: {view:?} after\n{}", self.text);
             let shares: Vec<_> = view.bindings.iter().flat_map(|it| &it.shares).collect();
             match view.phase {
@@ -98,13 +99,13 @@ impl Runner {
                 PipelinePhase::Plotted | PipelinePhase::Broken => panic!("{}", context()),
             }
         }
-        assert_eq!(placed, self.story.placed(), "seed {seed}: what counts in the plan");
+        assert_eq!(placed, self.scenario.placed(), "seed {seed}: what counts in the plan");
     }
 
     /// The workers of a node know the endpoints of the next nodes.
     fn check_routes(&self, view: &PipelineView) {
         let node = |name: &NodeName| view.bindings.iter().find(|binding| binding.node == *name);
-        for (stream, agent) in self.story.held() {
+        for (stream, agent) in self.scenario.held() {
             let Some(share) = ShareKey::of(stream).filter(|it| it.pipeline == view.name) else {
                 continue;
             };

@@ -6,7 +6,7 @@ use leasehold_coordinator_core::view::Leadership;
 use leasehold_types::message::{CoordinatorMessage, Refusal, RefusalReason};
 use tokio::sync::mpsc;
 
-use super::{Change, Command, Driver};
+use super::{Command, Driver, FleetChange};
 use crate::clock;
 
 impl Driver {
@@ -34,7 +34,7 @@ impl Driver {
                 Effect::Notice(notice) => {
                     self.log.write(&notice, now);
                     self.metrics.count_notice(&notice, now);
-                    self.history.note(Change::Notice(notice), &self.changes, now);
+                    self.history.note(FleetChange::Notice(notice), &self.changes, now);
                 }
             }
         }

@@ -24,7 +24,7 @@ use opentelemetry_sdk::metrics::SdkMeterProvider;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
 
-use super::{Change, Driver, Envelope, Handle, SessionPort, Settings};
+use super::{Driver, Envelope, FleetChange, Handle, SessionPort, Settings};
 use crate::access::Access;
 use crate::clock;
 use crate::metrics::Metrics;
@@ -186,7 +186,7 @@ async fn a_slow_turn_frees_no_stream_before_its_holder_stops() {
     let holder_end = sent_at + TTL;
     loop {
         let change = timeout(LONG, changes.recv()).await.expect("in time").expect("a change");
-        if let Change::Notice(Notice::StreamFreed { stream, .. }) = change {
+        if let FleetChange::Notice(Notice::StreamFreed { stream, .. }) = change {
             let early = holder_end.since(clock::now());
             assert!(early.is_zero(), "{stream} was freed {early:?} before its holder stops");
             return;

@@ -52,3 +52,26 @@ impl Injection {
         }
     }
 }
+
+/// The result of a review of an eviction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Eviction {
+    /// The pod runs no jobs, or is not a worker.
+    Allowed,
+    /// The pod runs jobs.
+    Refused,
+    /// This replica had not read the pods yet.
+    Unready,
+}
+
+impl Eviction {
+    pub(super) const ALL: [Self; 3] = [Self::Allowed, Self::Refused, Self::Unready];
+
+    pub(super) fn text(self) -> &'static str {
+        match self {
+            Self::Allowed => "allowed",
+            Self::Refused => "refused",
+            Self::Unready => "unready",
+        }
+    }
+}

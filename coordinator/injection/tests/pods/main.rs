@@ -1,6 +1,7 @@
 //! What is injected into pods.
 
 mod again;
+mod places;
 mod refusals;
 mod round_trip;
 mod shapes;

@@ -12,9 +12,10 @@ use leasehold_coordinator_core::desired::{Class, Cluster, Desired, Pipeline};
 use leasehold_types::{ClusterName, NodeName, PipelineName, limits};
 
 use super::super::check::{ClassDraft, PipelineDraft};
+use super::super::places::Places;
 use super::super::problem::Problem;
 use super::super::tree::Position;
-use super::{MissingClass, ResolvedEntry, last_class, too_many_clusters};
+use super::{MissingClass, ResolvedEntry, Rules, last_class, sort_by_precedence};
 
 /// The chosen version of an object: the newest, or the one that is in force.
 struct VersionChoice<N, T, M> {
@@ -65,19 +66,21 @@ impl<N, T: PartialEq, M> VersionChoice<N, T, M> {
     }
 }
 
-/// Takes classes and pipelines into force.
+/// Takes classes that have a place, and pipelines, into force.
 pub(super) fn take(
     classes: Vec<ResolvedEntry<ClusterName, ClassDraft>>,
     pipelines: Vec<ResolvedEntry<PipelineName, PipelineDraft>>,
-    missing: MissingClass,
+    rules: Rules,
     next: &mut Desired,
     before: &Desired,
     problems: &mut Vec<Problem>,
 ) {
+    let Rules { missing, share } = rules;
     let classes = choose_classes(classes, next, before, problems);
     let mut choices =
         PipelineResolver { classes, pipelines: BTreeMap::new(), missing, next, before };
-    choices.choose_pipelines(pipelines, problems);
+    let places = Places::new("pipelines", limits::PIPELINES_MAX, share);
+    choices.choose_pipelines(pipelines, places, problems);
     while choices.refuse_misfits(problems) || choices.refuse_namesakes(problems) {}
     choices.put_in_force();
 }
@@ -89,22 +92,17 @@ fn choose_classes(
     problems: &mut Vec<Problem>,
 ) -> BTreeMap<ClusterName, ClassChoice> {
     let mut chosen: BTreeMap<ClusterName, ClassChoice> = BTreeMap::new();
-    let (old, new): (Vec<_>, Vec<_>) =
-        wanted.into_iter().partition(|w| last_class(before, &w.name).is_some());
-    for class in old.into_iter().chain(new) {
+    for class in wanted {
         let (entry, draft) = class.split();
         let last = last_class(before, &entry.name);
-        let refusal = match next.clusters.contains_key(&entry.name) {
-            true => Some(format!(
+        if next.clusters.contains_key(&entry.name) {
+            // Nothing defines that cluster any more: a set that names it keeps it.
+            let message = format!(
                 "is the name of a WorkerCluster too, which keeps it, since workers name either by \
                  --cluster {0:?}: rename one of them",
                 entry.name.parts().1
-            )),
-            false => (last.is_none() && next.clusters.len() + chosen.len() >= limits::CLUSTERS_MAX)
-                .then(too_many_clusters),
-        };
-        if let Some(message) = refusal {
-            problems.push(entry.problem(entry.at, "metadata.name", message));
+            );
+            problems.push(entry.name_problem(message));
             continue;
         }
         let (new, marks) = match draft {
@@ -129,18 +127,17 @@ struct PipelineResolver<'a> {
 impl PipelineResolver<'_> {
     fn choose_pipelines(
         &mut self,
-        wanted: Vec<ResolvedEntry<PipelineName, PipelineDraft>>,
+        mut wanted: Vec<ResolvedEntry<PipelineName, PipelineDraft>>,
+        mut places: Places,
         problems: &mut Vec<Problem>,
     ) {
         let before = self.before;
-        let (old, new): (Vec<_>, Vec<_>) =
-            wanted.into_iter().partition(|w| before.pipelines.contains_key(&w.name));
-        for pipeline in old.into_iter().chain(new) {
+        sort_by_precedence(&mut wanted, |name| before.pipelines.contains_key(name));
+        for pipeline in wanted {
             let (entry, draft) = pipeline.split();
             let last = before.pipelines.get(&entry.name);
-            if last.is_none() && self.pipelines.len() >= limits::PIPELINES_MAX {
-                let message = format!("is one more than {} pipelines", limits::PIPELINES_MAX);
-                problems.push(entry.problem(entry.at, "metadata.name", message));
+            if let Err(no_place) = places.take(entry.name.parts().0, 1) {
+                problems.push(entry.name_problem(no_place.of_one()));
                 continue;
             }
             let draft = draft.filter(|draft| self.knows_classes(&entry, draft, last, problems));
@@ -188,7 +185,7 @@ impl PipelineResolver<'_> {
                      name another"
                 )
             };
-            let at = draft.marks.get(name).map_or(entry.at, |(_, class_at)| *class_at);
+            let at = draft.marks.get(name).map_or(entry.source.at, |(_, class_at)| *class_at);
             problems.push(entry.problem(at, &format!("spec.workers.{name}.class"), message));
         }
         all

@@ -7,9 +7,11 @@ use leasehold_coordinator_core::desired::{Desired, Stream, StreamSet};
 use leasehold_types::{ClusterName, SetName, limits};
 
 use super::super::check::SetDraft;
+use super::super::places::Places;
 use super::super::problem::Problem;
 use super::super::tree::Position;
-use super::{ResolvedEntry, StreamFiles, last_cluster};
+use super::clusters::FleetPlaces;
+use super::{ResolvedEntry, StreamFiles, last_cluster, sort_by_precedence};
 
 /// A set with all its streams.
 pub(super) struct CompleteSet {
@@ -25,7 +27,7 @@ pub(super) fn join_streams(
     let join = |mut set: ResolvedEntry<SetName, Arc<SetDraft>>| {
         let draft = set.wanted.take();
         let joined = draft.and_then(|draft| join_one(&set, &draft, files, problems));
-        ResolvedEntry { name: set.name, file: set.file, at: set.at, wanted: joined }
+        ResolvedEntry { name: set.name, source: set.source, wanted: joined }
     };
     wanted.into_iter().map(join).collect()
 }
@@ -50,7 +52,7 @@ fn join_one(
 ) -> Option<CompleteSet> {
     let SetDraft { set, marks, sources, cluster_at } = draft;
     let inline = ListedStreams {
-        file: &wanted.file,
+        file: &wanted.source.file,
         streams: &set.streams,
         marks,
         field: Some("spec.streams"),
@@ -76,7 +78,7 @@ fn join_one(
     let count: usize = lists.iter().map(|list| list.streams.len()).sum();
     if count > limits::STREAMS_MAX {
         let message = format!("has {count} streams, more than {}: split it", limits::STREAMS_MAX);
-        problems.push(wanted.problem(wanted.at, "spec.streams", message));
+        problems.push(wanted.problem(wanted.source.at, "spec.streams", message));
         return None;
     }
     let mut seen: HashMap<&str, (&str, Position)> = HashMap::with_capacity(count);
@@ -114,114 +116,184 @@ fn join_one(
     Some(CompleteSet { set, cluster_at: *cluster_at })
 }
 
+/// Takes the sets into force that have a place, a cluster, and room for their streams.
 pub(super) fn take_sets(
-    wanted: Vec<ResolvedEntry<SetName, CompleteSet>>,
-    classes: &BTreeSet<ClusterName>,
+    mut wanted: Vec<ResolvedEntry<SetName, CompleteSet>>,
+    fleets: &mut FleetPlaces,
     next: &mut Desired,
     before: &Desired,
     problems: &mut Vec<Problem>,
 ) {
-    // What is in force counts until it is replaced, and what shrinks goes first, so that no order
-    // of names decides whether a change that fits is taken.
-    let mut total: usize =
-        wanted.iter().filter_map(|w| before.sets.get(&w.name)).map(|set| set.streams.len()).sum();
-    let mut wanted = wanted;
-    wanted.sort_by_key(|w| {
-        let old = before.sets.get(&w.name).map(|set| set.streams.len());
-        let new = w.wanted.as_ref().map_or(0, |joined| joined.set.streams.len());
-        (old.is_none(), new.saturating_sub(old.unwrap_or_default()))
+    let share = fleets.left.share();
+    sort_by_precedence(&mut wanted, |name| before.sets.contains_key(name));
+    let mut places = Places::new("stream sets", limits::SETS_MAX, share);
+    wanted.retain(|set| match places.take(set.name.parts().0, 1) {
+        Ok(()) => true,
+        Err(no_place) => {
+            problems.push(set.name_problem(no_place.of_one()));
+            false
+        }
     });
-    let there = NameableClusters { clusters: next.clusters.keys().cloned().collect(), classes };
-    for mut set in wanted {
-        let last = before.sets.get(&set.name);
-        let joined = set.wanted.take();
-        let new = joined
-            .and_then(|new| admit(&set, new, last, &there, next.sets.len(), &mut total, problems));
+    // In files what is in force counts until it is replaced, and what shrinks goes first, so that
+    // no order of names decides whether a change that fits is taken.
+    let last_count = |name: &SetName| before.sets.get(name).map_or(0, |set| set.streams.len());
+    wanted.sort_by_key(|set| match set.created() {
+        Some(_) => (false, 0),
+        None => {
+            let new = set.wanted.as_ref().map_or(0, |joined| joined.set.streams.len());
+            let is_new = !before.sets.contains_key(&set.name);
+            (is_new, new.saturating_sub(last_count(&set.name)))
+        }
+    });
+    let mut streams = Places::new("streams", limits::STREAMS_MAX, share);
+    let reserved = |set: &ResolvedEntry<SetName, CompleteSet>| match set.created() {
+        Some(_) => 0,
+        None => last_count(&set.name),
+    };
+    for set in &wanted {
+        streams.reserve(set.name.parts().0, reserved(set));
+    }
+    let FleetPlaces { classes, refused, left } = fleets;
+    let mut resolver = SetResolver {
+        there: next.clusters.keys().cloned().collect(),
+        classes: classes.iter().map(|class| class.name.clone()).collect(),
+        refused,
+        clusters: left,
+        streams,
+        next,
+        before,
+        problems,
+    };
+    let refused: Vec<_> = wanted
+        .into_iter()
+        .filter_map(|set| {
+            let reserved = reserved(&set);
+            resolver.take(set, reserved)
+        })
+        .collect();
+    for (set, reserved) in refused {
+        resolver.keep(&set, reserved);
+    }
+}
+
+/// Chooses the version of each set.
+struct SetResolver<'a> {
+    /// The clusters that a set may name.
+    there: BTreeSet<ClusterName>,
+    /// The classes, which a set may not name.
+    classes: BTreeSet<ClusterName>,
+    /// The clusters that are defined, but not in force.
+    refused: &'a BTreeSet<ClusterName>,
+    /// The places of clusters that are left.
+    clusters: &'a mut Places,
+    streams: Places,
+    next: &'a mut Desired,
+    before: &'a Desired,
+    problems: &'a mut Vec<Problem>,
+}
+
+type SetEntry = ResolvedEntry<SetName, ()>;
+
+impl SetResolver<'_> {
+    /// Puts a set in force, in its newest valid version. Returns it if there is no room for that
+    /// version's streams. `reserved` is the room that it has so far.
+    fn take(
+        &mut self,
+        set: ResolvedEntry<SetName, CompleteSet>,
+        reserved: usize,
+    ) -> Option<(SetEntry, usize)> {
+        let last = self.before.sets.get(&set.name);
+        let (entry, joined) = set.split();
+        let new = joined.and_then(|new| self.with_cluster(&entry, new, last));
         let chosen = match (new, last) {
             (Some(new), Some(last)) if new == *last => last.clone(),
             (Some(new), _) => new,
             (None, Some(last)) => last.clone(),
-            (None, None) => continue,
+            (None, None) => return None,
         };
-        keep_cluster(&chosen.cluster, next, before);
-        next.sets.insert(set.name, chosen);
+        let namespace = entry.name.parts().0;
+        self.streams.give_back(namespace, reserved);
+        if let Err(no_place) = self.streams.take(namespace, chosen.streams.len()) {
+            self.streams.reserve(namespace, reserved);
+            let at = entry.source.at;
+            self.problems.push(entry.problem(at, "spec.streams", no_place.of_many()));
+            return Some((entry, reserved));
+        }
+        self.put_in_force(&entry, chosen);
+        None
     }
-}
 
-/// What a set may name, and what it may not.
-struct NameableClusters<'a> {
-    clusters: BTreeSet<ClusterName>,
-    classes: &'a BTreeSet<ClusterName>,
-}
-
-/// The set, if its cluster is there and the limits have room for it.
-fn admit(
-    wanted: &ResolvedEntry<SetName, CompleteSet>,
-    joined: CompleteSet,
-    last: Option<&Arc<StreamSet>>,
-    there: &NameableClusters<'_>,
-    taken: usize,
-    total: &mut usize,
-    problems: &mut Vec<Problem>,
-) -> Option<Arc<StreamSet>> {
-    let CompleteSet { set, cluster_at } = joined;
-    let mut refuse = |at, field, message: String| {
-        problems.push(wanted.problem(at, field, message));
-    };
-    let stays = last.is_some_and(|last| last.cluster == set.cluster);
-    match (there.clusters.contains(&set.cluster), stays) {
-        (true, _) => {}
-        (false, true) => {
-            let message = format!(
-                "cluster {:?} is no longer defined; it stays in force while this set names it: \
-                 define it again, or remove the set too",
-                set.cluster.as_str()
-            );
-            refuse(cluster_at, "spec.cluster", message);
-        }
-        (false, false) if there.classes.contains(&set.cluster) => {
-            let message = format!(
-                "{:?} is a WorkerClass, whose workers serve pipelines: name a WorkerCluster",
-                set.cluster.as_str()
-            );
-            refuse(cluster_at, "spec.cluster", message);
-            return None;
-        }
-        (false, false) => {
-            let message = format!(
-                "cluster {:?} is not defined by any valid manifest here: define it, or name \
-                 another",
-                set.cluster.as_str()
-            );
-            refuse(cluster_at, "spec.cluster", message);
-            return None;
+    /// Keeps the version in force of a set that was refused, if the others leave room for it.
+    fn keep(&mut self, set: &SetEntry, reserved: usize) {
+        let namespace = set.name.parts().0;
+        self.streams.give_back(namespace, reserved);
+        if let Some(last) = self.before.sets.get(&set.name)
+            && self.streams.take(namespace, last.streams.len()).is_ok()
+        {
+            self.put_in_force(set, last.clone());
         }
     }
-    if last.is_none() && taken >= limits::SETS_MAX {
-        let message = format!("is one more than {} stream sets", limits::SETS_MAX);
-        refuse(wanted.at, "metadata.name", message);
-        return None;
-    }
-    let others = *total - last.map_or(0, |last| last.streams.len());
-    if others + set.streams.len() > limits::STREAMS_MAX {
-        let message = format!(
-            "brings all sets together to more than {} streams: split them over several \
-             coordinators",
-            limits::STREAMS_MAX
-        );
-        refuse(wanted.at, "spec.streams", message);
-        return None;
-    }
-    *total = others + set.streams.len();
-    Some(set)
-}
 
-/// A cluster stays in force for as long as a set in force names it.
-fn keep_cluster(name: &ClusterName, next: &mut Desired, before: &Desired) {
-    if next.clusters.contains_key(name) {
-        return;
+    /// The set, if it may name its cluster.
+    fn with_cluster(
+        &mut self,
+        entry: &SetEntry,
+        joined: CompleteSet,
+        last: Option<&Arc<StreamSet>>,
+    ) -> Option<Arc<StreamSet>> {
+        let CompleteSet { set, cluster_at } = joined;
+        let name = set.cluster.as_str();
+        let is_class = self.classes.contains(&set.cluster);
+        let named = last.is_some_and(|last| last.cluster == set.cluster);
+        let stays = named && self.may_stay(entry, &set.cluster);
+        let message = match (self.there.contains(&set.cluster), stays) {
+            (true, _) => return Some(set),
+            (false, true) => format!(
+                "cluster {name:?} is no longer defined; it stays in force while this set names it: \
+                 define it again, or remove the set too"
+            ),
+            (false, false) if is_class => format!(
+                "{name:?} is a WorkerClass, whose workers serve pipelines: name a WorkerCluster"
+            ),
+            (false, false) if self.refused.contains(&set.cluster) => format!(
+                "cluster {name:?} is not in force: see the problem of that object, or name another"
+            ),
+            (false, false) => format!(
+                "cluster {name:?} is not defined by any valid manifest here: define it, or name \
+                 another"
+            ),
+        };
+        self.problems.push(entry.problem(cluster_at, "spec.cluster", message));
+        stays.then_some(set)
     }
-    if let Some(cluster) = last_cluster(before, name) {
-        next.clusters.insert(name.clone(), cluster.clone());
+
+    /// Whether a cluster that is not in force otherwise may stay for a set. On an API server the
+    /// objects decide who has a name, also where this process remembers another one.
+    fn may_stay(&self, entry: &SetEntry, cluster: &ClusterName) -> bool {
+        let is_class = entry.created().is_some() && self.classes.contains(cluster);
+        !is_class && !self.refused.contains(cluster)
+    }
+
+    /// Puts a set in force. Its cluster stays in force for as long, if it has a place.
+    fn put_in_force(&mut self, entry: &SetEntry, set: Arc<StreamSet>) {
+        if !self.next.clusters.contains_key(&set.cluster)
+            && let Some(cluster) = last_cluster(self.before, &set.cluster)
+        {
+            if !self.may_stay(entry, &set.cluster) {
+                return;
+            }
+            if let Err(no_place) = self.clusters.take(set.cluster.parts().0, 1) {
+                let message = format!(
+                    "cluster {:?} is no longer defined, and {}",
+                    set.cluster.as_str(),
+                    no_place.of_one()
+                );
+                let at = entry.source.at;
+                self.problems.push(entry.problem(at, "spec.cluster", message));
+                return;
+            }
+            self.next.clusters.insert(set.cluster.clone(), cluster.clone());
+        }
+        self.next.sets.insert(entry.name.clone(), set);
     }
 }

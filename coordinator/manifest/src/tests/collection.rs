@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
+use super::super::Created;
 use super::super::check::ObjectId;
 use super::super::collection::{Collection, ConfigMapName};
 
@@ -20,7 +21,8 @@ impl Cluster {
     }
 
     fn put(&mut self, kind: &str, name: &str, spec: Value) -> bool {
-        self.0.put(&Self::id(kind, name), spec).is_some()
+        let created = Created { seconds: 0, uid: format!("{kind} {name}") };
+        self.0.put(&Self::id(kind, name), created, spec).is_some()
     }
 
     fn remove(&mut self, kind: &str, name: &str) {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::super::check::ObjectId;
 use super::super::collection::Collection;
-use super::super::{Catalog, last_good};
+use super::super::{Catalog, Created, last_good};
 use super::read_good;
 
 /// What is in force: classes with their capacity and most workers, other clusters, and pipelines
@@ -220,7 +220,8 @@ struct Api(Collection);
 
 impl Api {
     fn put(&mut self, kind: &str, name: &str, spec: Value) {
-        self.0.put(&Self::id(kind, name), spec);
+        let created = Created { seconds: 0, uid: format!("{kind} {name}") };
+        self.0.put(&Self::id(kind, name), created, spec);
     }
 
     fn id(kind: &str, name: &str) -> ObjectId {

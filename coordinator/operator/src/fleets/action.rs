@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::core::{ApiResource, GroupVersionKind};
 use leasehold_kube_api::names::{DELETION_COST_ANNOTATION, DRAIN_ANNOTATION, STREAMS_ANNOTATION};
 use leasehold_platform_kube::pods::{PodFacts, PodName, Pods};
@@ -45,6 +46,10 @@ pub(super) enum ActionKind {
     SetBusyLabel(Arc<PodFacts>, bool),
     /// Delete a pod that holds nothing, so that its controller replaces it.
     DeletePod(Arc<PodFacts>),
+    /// Evict a pod that holds nothing, as far as its disruption budget allows.
+    EvictPod(Arc<PodFacts>),
+    /// Delete the PodDisruptionBudget with this UID.
+    DeleteBudget(String),
     /// Server-side apply.
     Apply(Value),
 }
@@ -64,6 +69,13 @@ impl Action {
     /// Something done to a pod.
     pub(super) fn on_pod(pod: &PodFacts, kind: ActionKind) -> Self {
         Self { target: ObjectRef::Pod(pod.pod.clone()), kind, event: None }
+    }
+
+    /// The deletion of a PodDisruptionBudget.
+    pub(super) fn delete_budget(namespace: &str, name: String, uid: String) -> Self {
+        let (kind, namespace) = ("PodDisruptionBudget".to_owned(), namespace.to_owned());
+        let target = ObjectRef::Object { kind, namespace, name };
+        Self { target, kind: ActionKind::DeleteBudget(uid), event: None }
     }
 
     /// A server-side apply of a body that names its object.
@@ -90,6 +102,8 @@ impl Action {
             | ActionKind::SetDeletionCost(..)
             | ActionKind::RecordStreams(..)
             | ActionKind::DeletePod(_)
+            | ActionKind::EvictPod(_)
+            | ActionKind::DeleteBudget(_)
             | ActionKind::Apply(_) => 1,
             ActionKind::SetBusyLabel(_, false) => 2,
         }
@@ -140,8 +154,27 @@ impl Action {
                 applier.delete(&api, &pod.pod.name, &pod.uid).await?;
                 Ok(ActionOutcome::Done(None))
             }
+            ActionKind::EvictPod(pod) => {
+                let api = applier.api::<Pod>(&pod.pod.namespace);
+                applier.evict(&api, &pod.pod.name, &pod.uid).await?;
+                Ok(ActionOutcome::Done(None))
+            }
+            ActionKind::DeleteBudget(uid) => self.delete_earlier_budget(applier, uid).await,
             ActionKind::Apply(body) => self.apply_body(applier, body).await,
         }
+    }
+
+    async fn delete_earlier_budget(
+        &self,
+        applier: &Applier,
+        uid: &str,
+    ) -> Result<ActionOutcome, ApplyError> {
+        let ObjectRef::Object { namespace, name, .. } = &self.target else {
+            return Ok(ActionOutcome::Outdated);
+        };
+        let api = applier.api::<PodDisruptionBudget>(namespace);
+        applier.delete(&api, name, uid).await?;
+        Ok(ActionOutcome::Done(None))
     }
 
     async fn apply_body(

@@ -1,19 +1,22 @@
-//! Orders drains, and tracks those of marked pods for their events. It ends nothing: a drain that
-//! takes too long is reported and continues.
+//! Orders drains, and tracks those of marked pods for their events and deadlines. It ends nothing:
+//! a drain that takes too long is reported and continues. A new leader counts deadlines from its
+//! election.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_coordinator_core::effect::Notice;
-use leasehold_driver::history::Change;
-use leasehold_driver::port::{Stopped, WorkerOrder};
+use leasehold_driver::access::Caller;
+use leasehold_driver::history::FleetChange;
+use leasehold_driver::order::{OrderKind, WorkerOrder};
+use leasehold_driver::port::Stopped;
 use leasehold_platform_kube::pods::PodFacts;
 use leasehold_types::{Moment, WorkerKey};
 use tokio::sync::broadcast::error::RecvError;
 
 use super::Context;
-use super::worker_pod::WorkerPod;
+use super::worker_pod::{DrainReason, WorkerPod};
 
 /// The drains in progress, by UID.
 #[derive(Debug, Default)]
@@ -29,6 +32,8 @@ struct Drain {
 /// A step of a drain that is worth an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DrainProgress {
+    /// An eviction has started it; the webhook, which marks the pod, records no events.
+    StartedByEviction,
     /// The worker holds nothing.
     Completed,
     /// The drain takes longer than the cluster's `drain.deadline`.
@@ -49,7 +54,12 @@ impl DrainTracker {
             return None;
         }
         let begun = Drain { since: now, is_over: false, is_overdue: false };
+        let is_new = !self.0.contains_key(uid);
         let drain = self.0.entry(uid.clone()).or_insert(begun);
+        // Under a new leader the worker of an earlier mark drains already.
+        if is_new && it.drain_reason == Some(DrainReason::Eviction) && it.needs_drain_order() {
+            return Some(DrainProgress::StartedByEviction);
+        }
         if it.is_drained() {
             return (!std::mem::replace(&mut drain.is_over, true))
                 .then_some(DrainProgress::Completed);
@@ -59,6 +69,11 @@ impl DrainTracker {
             return None;
         }
         (!std::mem::replace(&mut drain.is_overdue, true)).then_some(DrainProgress::Overdue)
+    }
+
+    /// Whether the drain of a pod has passed its deadline.
+    pub(super) fn is_overdue(&self, uid: &str) -> bool {
+        self.0.get(uid).is_some_and(|drain| drain.is_overdue)
     }
 
     /// Forgets pods that no longer exist.
@@ -81,7 +96,7 @@ pub(super) async fn drain_on_join(context: Context) -> Result<(), Stopped> {
     let mut changes = context.handle.watch()?;
     loop {
         let key = match changes.recv().await {
-            Ok(Change::Notice(Notice::Joined(key))) => key,
+            Ok(FleetChange::Notice(Notice::Joined(key))) => key,
             // The next reconciliation orders missed drains.
             Ok(_) | Err(RecvError::Lagged(_)) => continue,
             Err(RecvError::Closed) => return Err(Stopped),
@@ -103,9 +118,7 @@ pub(super) async fn order(context: &Context, orders: Vec<WorkerKey>) -> Result<(
     if orders.is_empty() {
         return Ok(());
     }
-    for key in &orders {
-        tracing::info!(cluster = %key.cluster, worker = %key.worker, "drain ordered");
-    }
-    let orders = orders.into_iter().map(WorkerOrder::Drain).collect();
+    let order = |worker| WorkerOrder { kind: OrderKind::Drain, worker, by: Caller::Operator };
+    let orders = orders.into_iter().map(order).collect();
     context.handle.order(move |_, _| (orders, ())).await
 }

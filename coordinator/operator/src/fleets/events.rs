@@ -9,8 +9,10 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::{Api, Resource};
 use leasehold_coordinator_core::effect::Notice;
+use leasehold_driver::access::Caller;
 use leasehold_driver::clock;
-use leasehold_driver::history::Change;
+use leasehold_driver::history::FleetChange;
+use leasehold_driver::order::{OrderKind, WorkerOrder};
 use leasehold_driver::port::Stopped;
 use leasehold_kube_api::names::LEASE;
 use leasehold_platform_kube::desired::Objects;
@@ -24,6 +26,7 @@ use super::action::{Action, ActionKind};
 use super::drains::DrainProgress;
 use super::fleet::Fleet;
 use super::state::ReconcilerState;
+use super::worker_pod::DrainReason;
 use crate::events::{EventReason, EventRecorder, NewEvent};
 
 /// How often to check for drains that take too long.
@@ -40,26 +43,30 @@ pub(super) async fn run(context: Context) -> Result<(), Stopped> {
     let mut checks = interval(CHECK_INTERVAL);
     loop {
         let change = tokio::select! {
-                    change = changes.recv() => change,
-        _ = checks.tick() => {
-                        let lookup = ObjectLookup::of(&context);
-                        let overdue = worker_events.overdue(&lookup, clock::now());
-                        overdue.into_iter().for_each(|it| context.events.record(it));
-                        continue;
-                    }
-                };
+            change = changes.recv() => change,
+            _ = checks.tick() => {
+                let lookup = ObjectLookup::of(&context);
+                let overdue = worker_events.overdue(&lookup, clock::now());
+                overdue.into_iter().for_each(|it| context.events.record(it));
+                continue;
+            }
+        };
         match change {
-            Ok(Change::Notice(Notice::Elected(epoch))) => {
+            Ok(FleetChange::Notice(Notice::Elected(epoch))) => {
                 worker_events = WorkerEvents::default();
                 context.events.record(leader_changed(&context, epoch).await);
             }
-            Ok(Change::Notice(notice)) => {
+            Ok(FleetChange::Notice(notice)) => {
                 let lookup = ObjectLookup::of(&context);
                 let events = worker_events.events_for(&notice, &lookup, clock::now());
                 events.into_iter().for_each(|it| context.events.record(it));
             }
+            Ok(FleetChange::Ordered(order)) => {
+                let events = events_for_order(&order, &ObjectLookup::of(&context));
+                events.into_iter().for_each(|it| context.events.record(it));
+            }
             // The statuses show missed changes.
-            Ok(Change::Manifests { .. }) | Err(RecvError::Lagged(_)) => {}
+            Ok(FleetChange::Manifests { .. }) | Err(RecvError::Lagged(_)) => {}
             Err(RecvError::Closed) => return Err(Stopped),
         }
     }
@@ -115,6 +122,20 @@ impl Lookup for ObjectLookup {
         let fleet = Fleet::find(&self.objects, &key.cluster)?;
         Some((fleet.reference(), fleet.drain_deadline()))
     }
+}
+
+/// The events of an order. The operator's own have events of their own.
+fn events_for_order(order: &WorkerOrder, lookup: &impl Lookup) -> Vec<NewEvent> {
+    let WorkerOrder { kind, worker: key, by } = order;
+    let (reason, what) = match (kind, by) {
+        (_, Caller::Operator) => return Vec::new(),
+        (OrderKind::Drain, _) => (EventReason::DrainOrdered, "to drain"),
+        (OrderKind::DeclareGone, _) => {
+            (EventReason::WorkerDeclaredGone, "to count as gone, and freed what it held")
+        }
+    };
+    let note = format!("{by} ordered worker {} {what}", key.worker);
+    pod_and_fleet_events(key, lookup, reason, &note)
 }
 
 /// Lost workers and drains that are in progress.
@@ -294,16 +315,26 @@ impl FleetEvents {
     pub(super) fn drain_progress(&self, fleet: &Fleet, pod: &PodFacts, progress: DrainProgress) {
         let name = &pod.pod.name;
         match progress {
+            DrainProgress::StartedByEviction => {
+                let note = format!("worker {name} is draining: {}", DrainReason::Eviction.why());
+                self.record_for_pod_and_fleet(fleet, pod, EventReason::DrainStarted, &note);
+            }
             DrainProgress::Completed => {
                 let note = format!("worker {name} has drained and holds no leases");
                 self.record_for_pod_and_fleet(fleet, pod, EventReason::DrainCompleted, &note);
             }
             DrainProgress::Overdue => {
                 let deadline = fleet.drain_deadline().as_secs();
+                let what = match fleet.releases_after_deadline() {
+                    true => "its pod may end although jobs run (drain.afterDeadline: Release)",
+                    false => {
+                        "its pod stays while it runs jobs or holds streams; end them, or raise the \
+                         deadline"
+                    }
+                };
                 let note = format!(
                     "worker {name} has been draining for longer than {deadline} s \
-                     (drain.deadline): its pod stays while it runs jobs \
-                     or holds streams; end them, or raise the deadline"
+                     (drain.deadline): {what}"
                 );
                 self.record_for_pod_and_fleet(
                     fleet,
@@ -348,12 +379,15 @@ impl FleetEvents {
                 let note = format!("worker {} is draining: {}", pod.pod.name, mark.why());
                 self.record_for_pod_and_fleet(fleet, pod, EventReason::DrainStarted, &note);
             }
-            ActionKind::DeletePod(pod) => {
-                let note = format!("pod {} has drained and is replaced", pod.pod.name);
+            ActionKind::DeletePod(pod) | ActionKind::EvictPod(pod) => {
+                let note = format!("pod {} is replaced after its drain", pod.pod.name);
                 self.record_for_pod_and_fleet(fleet, pod, EventReason::PodReplaced, &note);
             }
             ActionKind::Apply(_) if action.is_workload() => {
                 tracing::info!(workload = %action.target, "workload applied");
+            }
+            ActionKind::DeleteBudget(_) => {
+                tracing::info!(budget = %action.target, "budget of an earlier version deleted");
             }
             ActionKind::Apply(_)
             | ActionKind::RecordStreams(..)
@@ -470,6 +504,22 @@ mod tests {
         let events = worker_events.events_for(&Notice::Gone(key("a")), &FakeLookup, at(99));
         assert_eq!(words(&events), both(EventReason::DrainCompleted));
         assert_eq!(worker_events.events_for(&Notice::Gone(key("a")), &FakeLookup, at(99)), []);
+    }
+
+    #[test]
+    fn records_the_orders_of_people_with_their_names() {
+        let order = |kind, by| WorkerOrder { kind, worker: key("a"), by };
+        let ada = || Caller::User("ada".into());
+        for (kind, reason) in [
+            (OrderKind::Drain, EventReason::DrainOrdered),
+            (OrderKind::DeclareGone, EventReason::WorkerDeclaredGone),
+        ] {
+            let events = events_for_order(&order(kind, ada()), &FakeLookup);
+            assert_eq!(words(&events), both(reason));
+            assert!(events[0].note.starts_with("ada ordered worker a "), "{}", events[0].note);
+            let own = events_for_order(&order(kind, Caller::Operator), &FakeLookup);
+            assert_eq!(own, []);
+        }
     }
 
     #[test]

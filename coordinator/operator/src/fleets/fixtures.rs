@@ -71,13 +71,12 @@ pub(super) fn facts(kind: WorkloadKind, replicas: u32) -> WorkloadFacts {
 
 /// A pod of the workload `ci` from words: its name, and then of these: `jobs=N`, `unknown`,
 /// `streams=N`, `load=N`, `drains`, `ordered`, `lost`, `absent` (no worker is known), `scale-in`,
-/// `node`, `restart` (its mark), `cost`, `unready`, `pending`, `going`, `on=NODE`, `of=KIND`,
-/// `hash=TEXT`, `age=N`, `labelled`, `began=TEXT`.
+/// `node`, `eviction`, `restart` (its mark), `cost`, `unready`, `pending`, `going`, `on=NODE`,
+/// `of=KIND`, `hash=TEXT`, `age=N`, `labelled`, `began=TEXT`.
 pub(crate) fn pod(words: &str) -> WorkerPod {
     let mut words = words.split_whitespace();
     let name = words.next().expect("a name").to_owned();
-    let mut it =
-        WorkerPod { pod: Arc::new(bare(&name)), drain_reason: None, view: Some(view(&name)) };
+    let mut it = WorkerPod::new(Arc::new(bare(&name)), &Default::default(), Some(view(&name)));
     for word in words {
         let facts = Arc::get_mut(&mut it.pod).expect("the only reference");
         let mut view = it.view.as_mut();
@@ -98,7 +97,7 @@ pub(crate) fn pod(words: &str) -> WorkerPod {
             ("ordered", Some(view)) => view.drain_ordered = true,
             ("lost", Some(view)) => view.presence = Presence::Lost,
             ("absent", _) => it.view = None,
-            ("scale-in" | "node" | "restart", _) => {
+            ("scale-in" | "node" | "eviction" | "restart", _) => {
                 it.drain_reason = Some(DrainReason::parse(word))
             }
             ("cost", _) => facts.deletion_cost = Some(super::scale_in::DRAINED_POD_COST),
@@ -141,6 +140,7 @@ fn bare(name: &str) -> PodFacts {
         version: 1,
         cluster: Some(self::name()),
         busy: false,
+        mark: Default::default(),
         drain: None,
         streams: None,
         exposures: Default::default(),

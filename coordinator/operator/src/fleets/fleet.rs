@@ -7,7 +7,9 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use leasehold_kube_api::resources::{WorkerClass, WorkerCluster};
-use leasehold_manifest::manifest::{API_VERSION, PodTemplate, WorkloadRef, WorkloadSpec};
+use leasehold_manifest::manifest::{
+    API_VERSION, AfterDeadline, PodTemplate, WorkloadRef, WorkloadSpec,
+};
 use leasehold_platform_kube::desired::Objects;
 use leasehold_types::ClusterName;
 
@@ -19,21 +21,21 @@ pub(super) enum Fleet {
 }
 
 impl Fleet {
-    /// Every fleet by its name. If a WorkerCluster and a WorkerClass have the same name, the
-    /// WorkerCluster wins.
+    /// Every fleet by its name. If a WorkerCluster and a WorkerClass have the same name, the older
+    /// one has it.
     pub(super) fn all(objects: &Objects) -> impl Iterator<Item = (&ClusterName, Self)> {
-        let clusters = objects.clusters.iter();
+        let clusters = objects.clusters.iter().filter(|(name, _)| !objects.is_class(name));
         let clusters = clusters.map(|(name, it)| (name, Self::Cluster(Arc::clone(&it.object))));
-        let classes = objects.classes.iter();
-        let classes = classes.filter(|(name, _)| !objects.clusters.contains_key(*name));
+        let classes = objects.classes.iter().filter(|(name, _)| objects.is_class(name));
         clusters.chain(classes.map(|(name, it)| (name, Self::Class(Arc::clone(&it.object)))))
     }
 
     /// The one of this name.
     pub(super) fn find(objects: &Objects, name: &ClusterName) -> Option<Self> {
-        let cluster = objects.clusters.get(name).map(|it| Self::Cluster(Arc::clone(&it.object)));
-        let class = || objects.classes.get(name).map(|it| Self::Class(Arc::clone(&it.object)));
-        cluster.or_else(class)
+        if objects.is_class(name) {
+            return objects.classes.get(name).map(|it| Self::Class(Arc::clone(&it.object)));
+        }
+        objects.clusters.get(name).map(|it| Self::Cluster(Arc::clone(&it.object)))
     }
 
     /// The object's kind.
@@ -107,6 +109,18 @@ impl Fleet {
         }
     }
 
+    /// Whether a pod may end with running jobs when its drain has passed the deadline.
+    pub(super) fn releases_after_deadline(&self) -> bool {
+        let after = match self {
+            Self::Cluster(cluster) => cluster.spec.0.drain.after_deadline,
+            Self::Class(class) => class.spec.0.drain.after_deadline,
+        };
+        match after.unwrap_or_default() {
+            AfterDeadline::Wait => false,
+            AfterDeadline::Release => true,
+        }
+    }
+
     /// As events name it.
     pub(super) fn reference(&self) -> ObjectReference {
         let metadata = self.metadata();
@@ -136,6 +150,8 @@ impl Fleet {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+    use k8s_openapi::jiff::Timestamp;
     use serde_json::json;
 
     use super::*;
@@ -143,7 +159,7 @@ mod tests {
     use leasehold_platform_kube::desired::CachedObject;
 
     #[test]
-    fn a_name_shared_with_a_class_belongs_to_the_cluster() {
+    fn a_name_shared_by_both_kinds_belongs_to_the_older_object() {
         let mut objects = Objects::default();
         let class = fixtures::class(json!({ "capacity": 15, "maxReplicas": 5 }));
         let seen = CachedObject { object: class, generation: 1, problems: Vec::new() };
@@ -154,10 +170,23 @@ mod tests {
         let cluster = Arc::new(fixtures::cluster_object(spec));
         let seen = CachedObject { object: cluster, generation: 1, problems: Vec::new() };
         objects.clusters.insert(fixtures::name(), seen);
-        let kinds: Vec<_> = Fleet::all(&objects).map(|(name, it)| (name, it.kind())).collect();
-        assert_eq!(kinds, [(&fixtures::name(), "WorkerCluster"), (&other, "WorkerClass")]);
-        let kind = |name: &ClusterName| Fleet::find(&objects, name).map(|it| it.reference().kind);
-        assert_eq!(kind(&fixtures::name()), Some(Some("WorkerCluster".into())));
-        assert_eq!(kind(&other), Some(Some("WorkerClass".into())));
+        for (cluster_seconds, class_seconds, kind) in
+            [(5, 6, "WorkerCluster"), (6, 5, "WorkerClass"), (5, 5, "WorkerClass")]
+        {
+            let at = |seconds| Timestamp::from_second(seconds).ok().map(Time);
+            let cluster = objects.clusters.get_mut(&fixtures::name()).expect("the cluster");
+            Arc::make_mut(&mut cluster.object).metadata.creation_timestamp = at(cluster_seconds);
+            let class = objects.classes.get_mut(&fixtures::name()).expect("the class");
+            // Of two of the same second, the UID decides.
+            Arc::make_mut(&mut class.object).metadata.creation_timestamp = at(class_seconds);
+            let mut kinds: Vec<_> =
+                Fleet::all(&objects).map(|(name, it)| (name, it.kind())).collect();
+            kinds.sort();
+            assert_eq!(kinds, [(&fixtures::name(), kind), (&other, "WorkerClass")]);
+            let kind_of =
+                |name: &ClusterName| Fleet::find(&objects, name).map(|it| it.reference().kind);
+            assert_eq!(kind_of(&fixtures::name()), Some(Some(kind.into())));
+            assert_eq!(kind_of(&other), Some(Some("WorkerClass".into())));
+        }
     }
 }

@@ -199,7 +199,7 @@ fn report_missing(context: &Context, pod: &PodFacts, cluster: Option<&ClusterNam
 #[cfg(test)]
 mod tests {
     use leasehold_injection::names::STATUS;
-    use leasehold_injection::{Resources, Sidecar};
+    use leasehold_injection::{AgentUser, Resources, Sidecar};
     use serde_json::{Value, json};
 
     use super::*;
@@ -216,6 +216,8 @@ mod tests {
             drain_deadline: None,
             flags: BTreeMap::new(),
             resources: Resources::default(),
+            user: AgentUser::STANDARD,
+            pull_secrets: Vec::new(),
         };
         Injector { installation, served: Vec::new(), clusters: watch::channel(None).1 }
     }

@@ -66,17 +66,39 @@ pub(super) fn plan(input: FleetInput<'_>, state: &mut ReconcilerState) -> FleetP
     let facts = workload.as_deref();
     let is_own = |it: &WorkerPod| facts.is_some_and(|facts| facts.owns(&it.pod));
     worker_pods.sort_by_key(|it| !is_own(it));
+    for it in &mut worker_pods {
+        if let Some(progress) = state.drains.observe(it, fleet.drain_deadline(), now) {
+            plan.drain_progress.push((it.clone(), progress));
+        }
+        it.is_released = fleet.releases_after_deadline() && state.drains.is_overdue(&it.pod.uid);
+    }
     let own_pods = worker_pods.iter().take_while(|it| is_own(it)).count();
-    let decision = target.as_ref().map_or_else(ScaleInDecision::default, |target| {
-        scale_in(fleet, target, facts, &scale, &worker_pods[..own_pods], &mut plan)
-    });
+    let yields_to = match (&target, facts) {
+        (Some(target), Some(facts)) if target.role != WorkloadRole::Observed => {
+            let written = state.applied.replicas(&target.reference(fleet.namespace()));
+            let (manager, seen) = (facts.replicas_manager.as_ref(), facts.replicas_at());
+            let yields_to = state.undone.yields_to(name, manager, seen, written, now);
+            yields_to.map(|it| it.name.clone())
+        }
+        (Some(_) | None, _) => None,
+    };
+    let decision = match (&target, &yields_to) {
+        (None, _) => ScaleInDecision::default(),
+        // The rest of a created workload is applied with the replicas that it has.
+        (Some(target), Some(_)) => ScaleInDecision {
+            replicas: facts
+                .filter(|_| target.role == WorkloadRole::Created)
+                .map(|facts| facts.replicas),
+            ..ScaleInDecision::default()
+        },
+        (Some(target), None) => {
+            scale_in(fleet, target, facts, &scale, &worker_pods[..own_pods], &mut plan)
+        }
+    };
     for it in &worker_pods {
         if let Some(busy) = state.idle.label_change(it, now) {
             plan.actions
                 .push(Action::on_pod(&it.pod, ActionKind::SetBusyLabel(it.pod.clone(), busy)));
-        }
-        if let Some(progress) = state.drains.observe(it, fleet.drain_deadline(), now) {
-            plan.drain_progress.push((it.clone(), progress));
         }
         if it.needs_drain_order() {
             plan.orders.extend(it.view.as_ref().map(|view| view.key.clone()));
@@ -99,7 +121,8 @@ pub(super) fn plan(input: FleetInput<'_>, state: &mut ReconcilerState) -> FleetP
         let refused = plan.refused.as_deref().or(state.refusal(name));
         plan.scale_in_started = scale_in_note(&decision, &worker_pods, target, facts, &scale);
         let kept = decision.kept;
-        plan.state = Some(workload::state(fleet, target, facts, refused, &scale, kept));
+        let seen = workload::state(fleet, target, facts, refused, &scale, kept);
+        plan.state = Some(WorkloadState { replicas_manager: yields_to, ..seen });
     }
     plan
 }
@@ -209,8 +232,18 @@ fn action_for_pod(
     if restart::is_restart_requested(it) {
         return Some(ActionKind::MarkForDrain(pod(), DrainReason::Restart));
     }
-    let goes = it.is_drained() && it.pod.is_active() && it.has_controller();
-    goes.then(|| ActionKind::DeletePod(pod()))
+    if !(it.is_drained() && it.pod.is_active() && it.has_controller()) {
+        return None;
+    }
+    match it.drain_reason {
+        // The user's budgets hold for every client that empties a node. The label is removed first.
+        Some(DrainReason::Node | DrainReason::Eviction) => {
+            (!it.pod.busy).then(|| ActionKind::EvictPod(pod()))
+        }
+        Some(DrainReason::ScaleIn | DrainReason::Restart) | None => {
+            Some(ActionKind::DeletePod(pod()))
+        }
+    }
 }
 
 /// The server-side apply of the workload, if one is due.

@@ -61,6 +61,8 @@ fn words(plan: &FleetPlan) -> Vec<String> {
             ActionKind::SetBusyLabel(it, busy) => format!("busy {} {busy}", pod(it)),
             ActionKind::RecordStreams(it, streams) => format!("began {} {streams}", pod(it)),
             ActionKind::DeletePod(it) => format!("replace {}", pod(it)),
+            ActionKind::EvictPod(it) => format!("evict {}", pod(it)),
+            ActionKind::DeleteBudget(uid) => format!("delete {uid}"),
             ActionKind::Apply(body) => format!("apply {}", body["spec"]["replicas"]),
         })
         .collect();
@@ -225,10 +227,10 @@ fn workers_on_a_cordoned_node_are_drained_and_replaced() {
     assert_eq!(one("a jobs=1 labelled"), [""; 0]);
     assert_eq!(one("a jobs=1 labelled on=cordoned"), ["mark a node"]);
     assert_eq!(one("a jobs=1 labelled on=cordoned node drains"), [""; 0]);
-    assert_eq!(one("a absent on=cordoned node"), ["replace a"]);
+    assert_eq!(one("a absent on=cordoned node"), ["evict a"]);
     // The node is schedulable again: the drained worker takes no work, so it is replaced all the
     // same.
-    assert_eq!(one("a absent node"), ["replace a"]);
+    assert_eq!(one("a absent node"), ["evict a"]);
     assert_eq!(one("a jobs=1 labelled on=cordoned of=DaemonSet"), [""; 0]);
 }
 
@@ -258,6 +260,35 @@ fn reports_an_overdue_drain_once_and_kills_nothing() {
     assert_eq!(at(START), []);
     assert_eq!(at(Moment(START.0 + 2_000_000_000)), [DrainProgress::Overdue]);
     assert_eq!(at(Moment(START.0 + 3_000_000_000)), []);
+}
+
+#[test]
+fn an_overdue_pod_ends_with_its_jobs_only_under_release() {
+    for (after, wanted) in
+        [("Wait", [vec![], vec![]]), ("Release", [vec!["busy a false"], vec!["evict a"]])]
+    {
+        let mut state = ReconcilerState::default();
+        let cluster = fixtures::cluster(json!({
+            "maxJobs": 2, "maxJobsPerWorker": 2, "template": {},
+            "drain": { "deadline": "1s", "afterDeadline": after },
+        }));
+        let mut at = |seconds: u64, pod: &str| {
+            let now = Moment(START.0 + seconds * 1_000_000_000);
+            let plan = plan_at(
+                &cluster,
+                Some(facts(WorkloadKind::Deployment, 1)),
+                &[pod],
+                now,
+                &mut state,
+            );
+            words(&plan).into_iter().filter(|it| !it.starts_with("apply")).collect::<Vec<_>>()
+        };
+        assert_eq!(at(0, "a jobs=1 labelled node drains"), [""; 0], "{after}");
+        assert_eq!(at(2, "a jobs=1 labelled node drains"), wanted[0], "{after}");
+        // Without the label, which kept it, it is not labelled again.
+        let busy: Vec<&str> = if after == "Wait" { vec!["busy a true"] } else { wanted[1].clone() };
+        assert_eq!(at(3, "a jobs=1 node drains"), busy, "{after}");
+    }
 }
 
 #[test]

@@ -23,6 +23,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::action::{Action, ActionKind, ActionOutcome};
 use super::events::FleetEvents;
+use super::evictions::BudgetFacts;
 use super::fleet::Fleet;
 use super::plan::{FleetInput, FleetPlan, plan};
 use super::restart::StreamOwnership;
@@ -51,8 +52,8 @@ pub(super) struct FleetReconciler {
     context: Context,
     deployments: WatchCache<WorkloadFacts>,
     stateful_sets: WatchCache<WorkloadFacts>,
-    /// Generations of PodDisruptionBudgets.
-    budgets: WatchCache<i64>,
+    /// PodDisruptionBudgets of earlier versions.
+    budgets: WatchCache<BudgetFacts>,
     /// The owners of the streams of sets with `refresh: Restart`, and when they were read.
     ownership: BTreeMap<ClusterName, StreamOwnership>,
     ownership_read_at: Moment,
@@ -94,7 +95,6 @@ impl FleetReconciler {
         let deployments = context.apis::<Deployment>();
         let stateful_sets = context.apis::<StatefulSet>();
         let budgets = context.apis::<PodDisruptionBudget>();
-        let generation = |budget: &PodDisruptionBudget| budget.metadata.generation;
         Self {
             deployments: WatchCache::start(
                 "deployments",
@@ -108,7 +108,7 @@ impl FleetReconciler {
                 &all,
                 WorkloadFacts::of_stateful_set,
             ),
-            budgets: WatchCache::start("poddisruptionbudgets", budgets, &own, generation),
+            budgets: WatchCache::start("poddisruptionbudgets", budgets, &own, BudgetFacts::new),
             ownership: BTreeMap::new(),
             ownership_read_at: Moment(0),
             classes: BTreeMap::new(),
@@ -183,6 +183,7 @@ impl FleetReconciler {
         mut workers: Workers,
     ) -> Result<Vec<FleetSnapshot>, Stopped> {
         self.state.windows.retain(|name, _| objects.classes.contains_key(name));
+        self.state.undone.retain(|name| Fleet::find(objects, name).is_some());
         let mut pods = self.pods();
         let mut snapshots = Vec::new();
         for (name, fleet) in Fleet::all(objects) {
@@ -348,15 +349,10 @@ impl FleetReconciler {
             now,
         };
         let mut plan = plan(input, &mut self.state);
-        if !fleet.is_deleted() {
-            let body = evictions::disruption_budget_body(&fleet);
-            let budget = ObjectKey::new(fleet.namespace(), disruption_budget(fleet.name()));
-            let generation = self.budgets.get(&budget).map(|it| *it);
-            let action = Action::apply(body.clone());
-            if self.state.applied.is_due(&action.target, &body, generation, now) {
-                plan.actions.push(action);
-            }
-        }
+        let budget = ObjectKey::new(fleet.namespace(), disruption_budget(fleet.name()));
+        let budget = self.budgets.get(&budget);
+        let obsolete = budget.and_then(|it| evictions::delete_earlier_budget(&fleet, &it));
+        plan.actions.extend(obsolete);
         (name, fleet, plan)
     }
 
@@ -461,7 +457,9 @@ impl FleetReconciler {
                     ActionKind::RecordStreams(..)
                     | ActionKind::SetDeletionCost(..)
                     | ActionKind::SetBusyLabel(..)
-                    | ActionKind::DeletePod(_) => {}
+                    | ActionKind::DeletePod(_)
+                    | ActionKind::EvictPod(_)
+                    | ActionKind::DeleteBudget(_) => {}
                 }
             }
         }

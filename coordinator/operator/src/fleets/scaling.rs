@@ -77,7 +77,7 @@ impl ClassDemand {
         };
         let is_away = |it: &&WorkerPod| match it.drain_reason {
             Some(DrainReason::ScaleIn) => false,
-            Some(DrainReason::Node | DrainReason::Restart) => true,
+            Some(DrainReason::Node | DrainReason::Eviction | DrainReason::Restart) => true,
             None => is_lost(it),
         };
         let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);

@@ -77,7 +77,7 @@ fn spec_replicas_applies_within_the_limits() {
 
 /// One class as time goes by: each step is a time, what is wanted, what there is, and what is
 /// decided.
-fn story(more: &Value, steps: &[(u64, u32, u32, u32)]) {
+fn check_steps(more: &Value, steps: &[(u64, u32, u32, u32)]) {
     let (spec, mut window) = (spec(more), StabilizationWindow::default());
     for (seconds, wanted, current, decided) in steps {
         let demand = demand(view(0, *wanted, *wanted));
@@ -88,7 +88,7 @@ fn story(more: &Value, steps: &[(u64, u32, u32, u32)]) {
 
 #[test]
 fn scales_out_at_once_and_in_after_a_full_window() {
-    story(
+    check_steps(
         &json!({}),
         &[
             (0, 2, 2, 2),
@@ -106,13 +106,13 @@ fn scales_out_at_once_and_in_after_a_full_window() {
 
 #[test]
 fn a_new_leader_waits_a_full_window_before_scale_in() {
-    story(&json!({}), &[(0, 1, 3, 3), (299, 1, 3, 3), (300, 1, 3, 1)]);
-    story(&json!({ "scaling": { "stabilization": "0s" } }), &[(0, 1, 3, 1)]);
+    check_steps(&json!({}), &[(0, 1, 3, 3), (299, 1, 3, 3), (300, 1, 3, 1)]);
+    check_steps(&json!({ "scaling": { "stabilization": "0s" } }), &[(0, 1, 3, 1)]);
 }
 
 #[test]
 fn an_old_recommendation_does_not_scale_out() {
-    story(&json!({}), &[(0, 5, 5, 5), (1, 2, 3, 3)]);
+    check_steps(&json!({}), &[(0, 5, 5, 5), (1, 2, 3, 3)]);
 }
 
 #[test]

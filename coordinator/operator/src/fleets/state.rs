@@ -10,6 +10,7 @@ use serde_json::Value;
 use super::action::ObjectRef;
 use super::drains::DrainTracker;
 use super::evictions::IdleTracker;
+use super::replicas::{ReplicasAt, UndoneWrites};
 use super::restart::RestartRound;
 use super::scaling::StabilizationWindow;
 use super::worker_pod::{DrainReason, WorkerPod};
@@ -39,6 +40,8 @@ pub(super) struct ReconcilerState {
     pub(super) refusals: BTreeMap<ClusterName, String>,
     /// Restarts of pods that cannot reload.
     pub(super) restarts: BTreeMap<ClusterName, RestartRound>,
+    /// Writes of replicas that others have undone.
+    pub(super) undone: UndoneWrites,
     /// The recent recommendations for each class.
     pub(super) windows: BTreeMap<ClusterName, StabilizationWindow>,
     /// The reason that blocks each fleet, as last recorded in an event.
@@ -52,6 +55,8 @@ pub(super) struct AppliedBodies(BTreeMap<ObjectRef, AppliedBody>);
 #[derive(Debug)]
 struct AppliedBody {
     digest: String,
+    /// `spec.replicas`.
+    replicas: Option<u64>,
     generation: Option<i64>,
     at: Moment,
 }
@@ -66,6 +71,7 @@ impl Default for ReconcilerState {
             drain_marks: BTreeMap::new(),
             refusals: BTreeMap::new(),
             restarts: BTreeMap::new(),
+            undone: UndoneWrites::default(),
             windows: BTreeMap::new(),
             blocked: BTreeMap::new(),
         }
@@ -114,6 +120,12 @@ impl AppliedBodies {
         is_old || is_changed || applied.digest != digest(body)
     }
 
+    /// The replicas that were applied last.
+    pub(super) fn replicas(&self, target: &ObjectRef) -> Option<ReplicasAt> {
+        let AppliedBody { replicas, generation, .. } = self.0.get(target)?;
+        Some(ReplicasAt { replicas: (*replicas)?, generation: (*generation)? })
+    }
+
     /// Stores the outcome of an apply.
     pub(super) fn note(
         &mut self,
@@ -125,7 +137,9 @@ impl AppliedBodies {
         if let Some(metadata) = body["metadata"].as_object_mut() {
             metadata.remove("resourceVersion");
         }
-        self.0.insert(target, AppliedBody { digest: digest(&body), generation, at: now });
+        let replicas = body["spec"]["replicas"].as_u64();
+        let digest = digest(&body);
+        self.0.insert(target, AppliedBody { digest, replicas, generation, at: now });
     }
 
     /// Forgets objects of deleted fleets; those of others are written more often than this.

@@ -109,6 +109,10 @@ async fn clusters(
         let mut wanted = Vec::new();
         for (name, seen) in &objects.clusters {
             let object = &seen.object;
+            if objects.is_class(name) {
+                // Pods and workloads of this name belong to the WorkerClass.
+                observed.forget(name);
+            }
             let mut facts = observed.facts(name, seen, views.remove(name));
             if facts.view.is_some() {
                 match workers(&mut core, epoch, name).await? {
@@ -161,7 +165,7 @@ async fn classes(
         let mut wanted = Vec::new();
         for (name, seen) in &objects.classes {
             let object = &seen.object;
-            if objects.clusters.contains_key(name) {
+            if !objects.is_class(name) {
                 // Pods and workloads of this name belong to the WorkerCluster.
                 observed.forget(name);
             }

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use leasehold_coordinator_core::view::{Presence, WorkerView};
-use leasehold_kube_api::names::{DRAIN_FOR_NODE, DRAIN_FOR_RESTART, DRAIN_FOR_SCALE_IN};
+use leasehold_kube_api::names::{
+    DRAIN_FOR_EVICTION, DRAIN_FOR_NODE, DRAIN_FOR_RESTART, DRAIN_FOR_SCALE_IN,
+};
 use leasehold_platform_kube::pods::PodFacts;
 use leasehold_types::message::DrainPhase;
 
@@ -15,6 +17,8 @@ pub(super) enum DrainReason {
     ScaleIn,
     /// Its node is cordoned.
     Node,
+    /// Its eviction was asked for while it ran jobs. The webhook writes this mark.
+    Eviction,
     /// A new pod replaces it.
     Restart,
 }
@@ -25,6 +29,9 @@ pub(crate) struct WorkerPod {
     pub(crate) pod: Arc<PodFacts>,
     /// Why it is being drained, if it is.
     pub(super) drain_reason: Option<DrainReason>,
+    /// Whether it may end although its jobs still run: its drain has passed the deadline, and its
+    /// fleet says `afterDeadline: Release`.
+    pub(super) is_released: bool,
     /// The core's view of its worker; none if the worker holds nothing and has not reported.
     pub(super) view: Option<WorkerView>,
 }
@@ -35,6 +42,7 @@ impl DrainReason {
         match self {
             Self::ScaleIn => DRAIN_FOR_SCALE_IN,
             Self::Node => DRAIN_FOR_NODE,
+            Self::Eviction => DRAIN_FOR_EVICTION,
             Self::Restart => DRAIN_FOR_RESTART,
         }
     }
@@ -44,6 +52,7 @@ impl DrainReason {
         match text {
             DRAIN_FOR_SCALE_IN => Self::ScaleIn,
             DRAIN_FOR_NODE => Self::Node,
+            DRAIN_FOR_EVICTION => Self::Eviction,
             _ => Self::Restart,
         }
     }
@@ -53,6 +62,7 @@ impl DrainReason {
         match self {
             Self::ScaleIn => "fewer workers are needed",
             Self::Node => "its node is cordoned",
+            Self::Eviction => "an eviction of its pod was asked for",
             Self::Restart => "its pod will be replaced",
         }
     }
@@ -67,7 +77,7 @@ impl WorkerPod {
     ) -> Self {
         let written = pod.drain.as_deref().map(DrainReason::parse);
         let drain_reason = drain_marks.get(&pod.uid).copied().or(written);
-        Self { pod, drain_reason, view }
+        Self { pod, drain_reason, is_released: false, view }
     }
 
     /// The jobs that it runs, as reported; if unknown, the most that it may run.
@@ -98,11 +108,10 @@ impl WorkerPod {
         self.view.as_ref().is_some_and(drains)
     }
 
-    /// Whether it is marked, holds nothing, and gets nothing new.
+    /// Whether it is marked, holds nothing, and gets nothing new; or need not be waited for.
     pub(super) fn is_drained(&self) -> bool {
-        self.drain_reason.is_some()
-            && self.is_empty()
-            && (self.view.is_none() || self.is_draining())
+        let is_empty = self.is_empty() && (self.view.is_none() || self.is_draining());
+        self.drain_reason.is_some() && (is_empty || self.is_released)
     }
 
     /// Whether its drain has to be ordered: it is marked, or its pod terminates, which the worker

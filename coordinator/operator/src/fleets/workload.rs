@@ -13,7 +13,9 @@ use leasehold_kube_api::names::{
 use leasehold_manifest::manifest::{WorkerClusterSpec, WorkloadKind};
 use leasehold_platform_kube::pods::PodFacts;
 
+use super::action::ObjectRef;
 use super::fleet::Fleet;
+use super::replicas::{ReplicasAt, ReplicasManager};
 use super::scaling::DesiredScale;
 
 /// The state of a fleet's workload.
@@ -39,6 +41,8 @@ pub(crate) struct WorkloadState {
     pub(crate) limited: Option<(&'static str, String)>,
     /// Surplus workers that are kept: the others have no room for their shares.
     pub(crate) kept: u32,
+    /// The manager that its replicas are left to.
+    pub(crate) replicas_manager: Option<String>,
 }
 
 /// How far a rollout has come.
@@ -93,6 +97,8 @@ pub(super) struct WorkloadFacts {
     pub(super) available: u32,
     /// Why its rollout makes no progress, as its controller says.
     pub(super) stuck: Option<String>,
+    /// Another manager that sets its replicas.
+    pub(super) replicas_manager: Option<ReplicasManager>,
     /// The ordinal of a StatefulSet's first pod.
     pub(super) first_ordinal: u32,
     /// The fleet that the pods of its template belong to.
@@ -122,6 +128,14 @@ pub(super) fn target(fleet: &Fleet) -> Option<WorkloadTarget> {
     let found = fleet.workload_ref()?;
     let role = if found.scale { WorkloadRole::Scaled } else { WorkloadRole::Observed };
     Some(WorkloadTarget { kind: found.kind, name: found.name.clone(), role })
+}
+
+impl WorkloadTarget {
+    /// The object, as actions name it.
+    pub(super) fn reference(&self, namespace: &str) -> ObjectRef {
+        let (kind, name) = (format!("{:?}", self.kind), self.name.clone());
+        ObjectRef::Object { kind, namespace: namespace.to_owned(), name }
+    }
 }
 
 impl WorkloadFacts {
@@ -191,6 +205,7 @@ impl WorkloadFacts {
             created_for: labels.get(CLUSTER_LABEL).filter(|_| made).cloned(),
             is_deleted: meta.deletion_timestamp.is_some(),
             generation: meta.generation.unwrap_or(0),
+            replicas_manager: ReplicasManager::of(meta),
             pods_cluster: label(CLUSTER_LABEL).cloned(),
             pods_opt_in: label(INJECT).is_some_and(|value| value == "true"),
             digest: annotations.get(TEMPLATE_DIGEST).cloned(),
@@ -220,6 +235,11 @@ impl WorkloadFacts {
                 owner.kind == "ReplicaSet" && hash.is_some() && hash == pod.template_hash.as_deref()
             }
         }
+    }
+
+    /// Its replicas and its generation.
+    pub(super) fn replicas_at(&self) -> ReplicasAt {
+        ReplicasAt { replicas: self.replicas.into(), generation: self.generation }
     }
 
     /// How far its rollout has come.
@@ -265,6 +285,7 @@ pub(super) fn state(
         problem,
         limited: scale.limited.clone(),
         kept,
+        replicas_manager: None,
     }
 }
 

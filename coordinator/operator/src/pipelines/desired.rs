@@ -167,7 +167,8 @@ impl ObjectBuilder<'_> {
             name: self.name.clone(),
             uid: metadata.uid.clone().unwrap_or_default(),
             controller: Some(true),
-            block_owner_deletion: Some(true),
+            // It would need another RBAC right, and no object has to be deleted before its owner.
+            block_owner_deletion: None,
         };
         let common = [(MANAGED_BY_LABEL, FIELD_MANAGER), (PIPELINE_LABEL, self.name.as_str())];
         let mut object = DynamicObject::new(name, &kind.resource()).data(data);

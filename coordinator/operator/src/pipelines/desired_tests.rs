@@ -225,7 +225,7 @@ fn everything_is_labelled_owned_and_named_after_its_binding() {
         assert_eq!(object.labels()[MANAGED_BY_LABEL], "leasehold");
         let owner = &object.owner_references()[0];
         assert_eq!((&*owner.kind, &*owner.uid), ("Pipeline", "uid-of-first"));
-        assert_eq!((owner.controller, owner.block_owner_deletion), (Some(true), Some(true)));
+        assert_eq!((owner.controller, owner.block_owner_deletion), (Some(true), None));
         let pipeline =
             super::super::managed_kind::owning_pipeline(&object.metadata).expect("a home");
         assert_eq!(pipeline, view(&[]).name);

@@ -96,6 +96,18 @@ pub(super) fn why(kind: ManagedKind, name: &str, error: &ObjectError) -> Option<
     }
 }
 
+/// The reason of a condition for a kind of objects that the coordinator may not read.
+pub(super) fn forbidden(kind: ManagedKind, why: &str) -> ConditionReason {
+    ConditionReason::new(
+        "RightsMissing",
+        format!(
+            "the coordinator may not manage objects of kind {}, so no Service of this pipeline is \
+             made or kept current: add components/pipelines to the installation ({why})",
+            kind.name()
+        ),
+    )
+}
+
 /// A PipelineBinding, as events name it.
 pub(super) fn binding(namespace: Option<String>, name: &str, uid: &str) -> ObjectReference {
     let metadata = ObjectMeta {

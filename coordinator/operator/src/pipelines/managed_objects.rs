@@ -111,6 +111,12 @@ impl ManagedObjects {
         self.caches.values().all(WatchCache::is_complete)
     }
 
+    /// A kind that the coordinator may not read, and the API server's answer. Its objects cannot be
+    /// managed: a missing object may exist.
+    pub(super) fn forbidden(&self) -> Option<(ManagedKind, String)> {
+        self.caches.iter().find_map(|(kind, cache)| Some((*kind, cache.forbidden()?)))
+    }
+
     /// Notifies of changes, one receiver for each kind.
     pub(super) fn changes(&self) -> Vec<watch::Receiver<u64>> {
         self.caches.values().map(WatchCache::changed).collect()

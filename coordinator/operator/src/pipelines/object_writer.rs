@@ -189,10 +189,15 @@ impl ObjectWriter {
         let mut body = desired.clone();
         // The UID keeps the patch from any other object of this name.
         body.metadata.uid = Some(known.uid.clone());
-        let mut there = self.applier.apply(&api, &name, &body).await?;
+        let mut removal_patch = kind.removal_patch(desired);
+        removal_patch["metadata"]["uid"] = json!(known.uid);
+        let mut there = match self.applier.apply(&api, &name, &body).await {
+            // An apply leaves what was there when the object was created, which may exclude what is
+            // desired: a Service has no two ports of one name.
+            Err(ApplyError::Refused(_)) => self.applier.merge(&api, &name, &removal_patch).await?,
+            applied => applied?,
+        };
         if kind.compared_fields(&there) != kind.compared_fields(desired) {
-            let mut removal_patch = kind.removal_patch(desired);
-            removal_patch["metadata"]["uid"] = json!(known.uid);
             there = self.applier.merge(&api, &name, &removal_patch).await?;
         }
         self.managed_objects.store_written(kind, &there);

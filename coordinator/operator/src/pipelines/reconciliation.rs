@@ -50,6 +50,8 @@ pub(super) struct Reconciliation {
     pub(super) object: Option<CachedObject<Pipeline>>,
     /// The core's view; `None` if it does not know the pipeline.
     pub(super) view: Option<PipelineView>,
+    /// Why its objects cannot be managed: then only its status is written.
+    pub(super) forbidden: Option<ConditionReason>,
     /// The phases that it has gone through since its status was written.
     pub(super) phases: Vec<PipelinePhase>,
     pub(super) state: PipelineState,
@@ -65,7 +67,9 @@ impl Reconciliation {
         let object = self.object.clone();
         let uid = object.as_ref().and_then(|seen| seen.object.uid()).unwrap_or_default();
         let desired = match (&object, &self.view) {
-            (Some(seen), Some(view)) => desired::desired(&seen.object, view, &self.lookup),
+            (Some(seen), Some(view)) if self.forbidden.is_none() => {
+                desired::desired(&seen.object, view, &self.lookup)
+            }
             (Some(_) | None, _) => Vec::new(),
         };
         self.state.pods = self.pods();
@@ -196,6 +200,9 @@ impl Reconciliation {
         bindings_with_taken_name: &BTreeSet<&str>,
     ) -> Vec<ObjectResult> {
         let mut results = Vec::new();
+        if self.forbidden.is_some() {
+            return results;
+        }
         for ((kind, name), managed) in self.tools.managed_objects.all(&self.name) {
             let object = (Some(kind), name.clone());
             let of_taken = kind == ManagedKind::EndpointSlice
@@ -298,6 +305,9 @@ impl Reconciliation {
 
     /// The error of an object of the pipeline, as a condition's reason.
     fn blocked(&self, desired: &[DesiredBinding]) -> Option<ConditionReason> {
+        if self.forbidden.is_some() {
+            return self.forbidden.clone();
+        }
         let objects = desired.iter().flat_map(|it| {
             let slices =
                 it.slices.iter().map(|slice| (ManagedKind::EndpointSlice, slice.name_any()));

@@ -153,13 +153,40 @@ pub(super) fn check_pod(
     }
 }
 
-/// A token's own expiry in seconds since 1970, if it has one. Trust it only for a token that the
-/// API server has accepted.
-pub(super) fn expiry_of(token: &str) -> Option<i64> {
-    #[derive(Deserialize)]
-    struct Claims {
-        exp: i64,
+/// What a token says of itself. Only a token that the API server has accepted can be trusted in
+/// this.
+#[derive(Debug, Deserialize)]
+pub(super) struct TokenClaims {
+    /// When it expires, in seconds since 1970.
+    pub(super) exp: i64,
+    #[serde(rename = "kubernetes.io")]
+    kubernetes: Option<KubernetesClaims>,
+}
+
+#[derive(Debug, Deserialize)]
+struct KubernetesClaims {
+    namespace: String,
+    pod: Option<ClaimedPod>,
+}
+
+#[derive(Debug, Deserialize)]
+struct ClaimedPod {
+    name: String,
+    uid: String,
+}
+
+impl TokenClaims {
+    /// The claims of a JSON Web Token with an expiry; `None` for any other token.
+    pub(super) fn read(token: &str) -> Option<Self> {
+        let payload = URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?).ok()?;
+        serde_json::from_slice(&payload).ok()
     }
-    let payload = URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?).ok()?;
-    serde_json::from_slice::<Claims>(&payload).ok().map(|claims| claims.exp)
+
+    /// The pod that it says it is bound to, if that is the pod of worker `key`.
+    pub(super) fn pod_of(&self, key: &WorkerKey) -> Option<BoundPod> {
+        let kubernetes = self.kubernetes.as_ref()?;
+        let pod = kubernetes.pod.as_ref()?;
+        let name = PodName { namespace: kubernetes.namespace.clone(), name: pod.name.clone() };
+        (PodName::of(key).as_ref() == Some(&name)).then(|| BoundPod { name, uid: pod.uid.clone() })
+    }
 }

@@ -1,5 +1,7 @@
 //! Decisions on the API server's reviews of tokens.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use leasehold_driver::access::Denied;
 use leasehold_types::{ClusterName, WorkerName};
 use serde_json::{Value, json};
@@ -144,10 +146,25 @@ fn rejects_a_pod_that_is_not_a_worker_of_the_cluster() {
 }
 
 #[test]
-fn reads_the_expiry_of_a_token() {
-    // {"exp":1700000000}
-    assert_eq!(expiry_of("e30.eyJleHAiOjE3MDAwMDAwMDB9.c2ln"), Some(1_700_000_000));
+fn reads_the_claims_of_a_token() {
+    let token = |claims: Value| {
+        let payload = URL_SAFE_NO_PAD.encode(claims.to_string());
+        TokenClaims::read(&format!("e30.{payload}.c2ln"))
+    };
+    let pod = json!({ "name": "w-0", "uid": "uid-1" });
+    let bound = json!({
+        "exp": 1_700_000_000, "kubernetes.io": { "namespace": "ci", "pod": pod }
+    });
+    let claims = token(bound).expect("claims");
+    assert_eq!(claims.exp, 1_700_000_000);
+    let found = claims.pod_of(&worker("ci/builds", "w-0")).expect("its pod");
+    assert_eq!(found.uid, "uid-1");
+    for (cluster, name) in [("ci/builds", "w-1"), ("cd/builds", "w-0"), ("builds", "w-0")] {
+        assert_eq!(claims.pod_of(&worker(cluster, name)), None, "{cluster} {name}");
+    }
+    let unbound = token(json!({ "exp": 1 })).expect("claims");
+    assert_eq!(unbound.pod_of(&worker("ci/builds", "w-0")), None);
     for none in ["", "opaque", "a.b.c", "e30.e30.c2ln", "e30.!!.c2ln"] {
-        assert_eq!(expiry_of(none), None, "{none:?}");
+        assert!(TokenClaims::read(none).is_none(), "{none:?}");
     }
 }

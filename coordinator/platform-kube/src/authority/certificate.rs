@@ -130,7 +130,8 @@ impl Signer {
         Ok(signer)
     }
 
-    /// Signs a server's certificate for these names, valid to `to`, with a new key.
+    /// Signs a replica's certificate for these names, valid to `to`, with a new key. Replicas are
+    /// servers, and clients of each other.
     pub(super) fn sign(&self, names: &Names, to: UnixTime) -> anyhow::Result<Signed> {
         let issuer =
             Issuer::from_ca_cert_der(&self.certificate.der, KeyPair::from_pem(&self.key)?)?;
@@ -140,7 +141,8 @@ impl Signer {
         params.subject_alt_names.extend(addresses);
         params.distinguished_name = distinguished_name("leasehold-coordinator");
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        params.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         params.use_authority_key_identifier_extension = true;
         // As old as its authority, so that clients whose clocks are late accept it.
         set_validity(&mut params, self.certificate.from, to);

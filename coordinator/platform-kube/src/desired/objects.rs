@@ -13,7 +13,7 @@ use leasehold_kube_api::resources::{
 use leasehold_manifest::manifest::{
     PipelineSpec, StreamSetSpec, WorkerClassSpec, WorkerClusterSpec,
 };
-use leasehold_manifest::{ObjectId, Problem, Spec};
+use leasehold_manifest::{Created, ObjectId, Problem, Spec};
 use leasehold_types::{ClusterName, PipelineName, SetName};
 use serde_json::Value;
 
@@ -105,7 +105,20 @@ fn refresh<K: Kind + PartialEq>(
     is_changed
 }
 
+/// When an object was created.
+pub(super) fn created(metadata: &ObjectMeta) -> Created {
+    let seconds = metadata.creation_timestamp.as_ref().map_or(0, |time| time.0.as_second());
+    Created { seconds, uid: metadata.uid.clone().unwrap_or_default() }
+}
+
 impl Objects {
+    /// Whether a WorkerClass has this name: there is one, and no WorkerCluster that is older.
+    pub fn is_class(&self, name: &ClusterName) -> bool {
+        let Some(class) = self.classes.get(name) else { return false };
+        let class = created(&class.object.metadata);
+        self.clusters.get(name).is_none_or(|cluster| class < created(&cluster.object.metadata))
+    }
+
     /// The namespaces that have workers.
     pub fn namespaces(&self) -> BTreeSet<String> {
         let names = self.clusters.keys().chain(self.classes.keys());

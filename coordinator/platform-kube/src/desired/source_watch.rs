@@ -3,7 +3,8 @@
 //! a `WatchCache`, which shows only the newest value of each object. The reflector must see a
 //! deletion before the new object of the same name: it drops the last valid specification then. It
 //! must also see the start of a list, since desired state is not fresh until the list is complete.
-//! A kind without a CRD counts as an empty list: the other kinds do not wait for it.
+//! A kind without a CRD counts as an empty list: the other kinds do not wait for it. Nor do they
+//! wait for a ConfigMap that the coordinator may not read.
 
 use std::fmt::Debug;
 use std::pin::pin;
@@ -46,6 +47,8 @@ pub(super) enum WatchChange {
     ConfigMapApplied(Box<ConfigMap>),
     /// The ConfigMap was deleted.
     ConfigMapDeleted,
+    /// The API server forbids to read the ConfigMap, in these words.
+    ConfigMapForbidden(String),
 }
 
 /// A watch that runs until this is dropped.
@@ -146,12 +149,21 @@ impl WatchTask {
     {
         let mut events = pin!(events(self.source.to_string(), api, config));
         let mut is_listed = false;
+        let mut is_forbidden = false;
         while let Some(event) = events.next().await {
             let change = match event {
                 Ok(Event::Init) => WatchChange::ListStarted,
                 Ok(Event::InitDone) => WatchChange::ListCompleted,
                 Ok(Event::Apply(object) | Event::InitApply(object)) => applied(object),
                 Ok(Event::Delete(object)) => deleted(object),
+                Err(failed) if self.is_map() && failed.is_forbidden_list() => {
+                    // The set says so. What autoscalers ask for does not depend on it.
+                    self.health.mark_healthy(&self.source, self.watch_id);
+                    if std::mem::replace(&mut is_forbidden, true) {
+                        continue;
+                    }
+                    WatchChange::ConfigMapForbidden(failed.message)
+                }
                 Err(failed) => {
                     let retry_at = clock::now() + failed.retry_in;
                     self.health.failed(&self.source, self.watch_id, retry_at, &failed.message);
@@ -171,9 +183,10 @@ impl WatchTask {
                 }
             };
             match change {
+                WatchChange::ListStarted if is_forbidden => {}
                 WatchChange::ListStarted => self.health.list_started(&self.source, self.watch_id),
                 WatchChange::ListCompleted => {
-                    is_listed = true;
+                    (is_listed, is_forbidden) = (true, false);
                     self.health.mark_healthy(&self.source, self.watch_id);
                 }
                 WatchChange::Applied(_)
@@ -182,10 +195,18 @@ impl WatchTask {
                 | WatchChange::ConfigMapDeleted => {
                     self.health.event_received(&self.source, self.watch_id);
                 }
+                WatchChange::ConfigMapForbidden(_) => {}
             }
             if self.send(change).await.is_err() {
                 return;
             }
+        }
+    }
+
+    fn is_map(&self) -> bool {
+        match self.source {
+            Source::Map(_) => true,
+            Source::Objects { .. } => false,
         }
     }
 

@@ -15,6 +15,7 @@ use leasehold_kube_api::names::{
 };
 use leasehold_types::{ClusterName, WorkerKey, WorkerName};
 
+use super::busy_mark::BusyMark;
 use super::exposure_annotation;
 
 /// Annotation of a pod: the image for its agent.
@@ -44,6 +45,8 @@ pub struct PodFacts {
     pub cluster: Option<ClusterName>,
     /// Whether it has the busy label.
     pub busy: bool,
+    /// Which annotations keep it from autoscalers.
+    pub mark: BusyMark,
     /// The annotation with the reason of its drain.
     pub drain: Option<String>,
     /// The annotation with the digest of its streams at its start.
@@ -152,6 +155,7 @@ impl PodFacts {
         Some(Self {
             cluster: exposure_annotation::cluster(pod),
             busy: labels.get(BUSY_LABEL).is_some_and(|busy| busy == TRUE),
+            mark: BusyMark::read(pod),
             drain: annotations.get(DRAIN_ANNOTATION).cloned(),
             streams: annotations.get(STREAMS_ANNOTATION).cloned(),
             exposures: exposure_annotation::read(pod),

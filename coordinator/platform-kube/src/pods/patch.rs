@@ -5,18 +5,12 @@ use std::collections::BTreeMap;
 
 use leasehold_coordinator_core::campaign::{self, EntryVersion, EntryWrite};
 use leasehold_coordinator_core::exposure::Entry;
-use leasehold_kube_api::names::{
-    BUSY_LABEL, DO_NOT_DISRUPT_ANNOTATION, EXPOSED_LABEL, EXPOSURE_ANNOTATION,
-    SAFE_TO_EVICT_ANNOTATION, TRUE,
-};
+use leasehold_kube_api::names::{EXPOSED_LABEL, EXPOSURE_ANNOTATION, TRUE};
 use leasehold_types::{ClusterName, Epoch};
 use serde_json::{Value, json};
 
+use super::busy_mark::BusyMark;
 use super::exposure_annotation;
-
-/// The annotations by which cluster-autoscaler and Karpenter keep a busy pod.
-const KEEP_ANNOTATIONS: [(&str, &str); 2] =
-    [(SAFE_TO_EVICT_ANNOTATION, "false"), (DO_NOT_DISRUPT_ANNOTATION, TRUE)];
 
 /// The observed version of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +18,7 @@ pub(super) struct ObservedPod {
     pub(super) uid: String,
     pub(super) version: u64,
     pub(super) exposures: BTreeMap<ClusterName, Entry>,
+    pub(super) mark: BusyMark,
 }
 
 /// A change of a pod.
@@ -40,8 +35,8 @@ pub(super) enum PodPatch {
 /// The write that a change needs.
 #[derive(Clone, Debug)]
 pub(super) enum PatchDecision {
-    /// Write this metadata; the entry that it records.
-    Patch(Value, BTreeMap<ClusterName, Entry>),
+    /// Write this metadata; the entries and the mark that it records.
+    Patch(Value, BTreeMap<ClusterName, Entry>, BusyMark),
     /// The pod has the desired metadata already.
     Nothing,
     /// A later leader has written the entry: it is not changed.
@@ -54,7 +49,8 @@ impl PodPatch {
     /// The write for an observed pod.
     pub(super) fn decide(&self, base: &ObservedPod) -> PatchDecision {
         let mut exposures = base.exposures.clone();
-        let mut metadata = match self {
+        let unmarked = || (json!({}), base.mark);
+        let (mut metadata, mark) = match self {
             Self::Entry(cluster, epoch, attempt) => {
                 let version = EntryVersion(base.version);
                 match campaign::resolve(exposures.get(cluster), version, attempt, *epoch) {
@@ -64,16 +60,16 @@ impl PodPatch {
                     EntryWrite::Put(Some(entry)) => {
                         let jobs = entry.exposure.jobs_max > 0;
                         exposures.insert(cluster.clone(), entry);
-                        if jobs { busy(true) } else { json!({}) }
+                        if jobs { base.mark.change(true) } else { unmarked() }
                     }
                     EntryWrite::Put(None) => {
                         exposures.remove(cluster);
-                        if exposures.is_empty() { busy(false) } else { json!({}) }
+                        if exposures.is_empty() { base.mark.change(false) } else { unmarked() }
                     }
                 }
             }
-            Self::Busy => busy(true),
-            Self::Idle => busy(false),
+            Self::Busy => base.mark.change(true),
+            Self::Idle => base.mark.change(false),
         };
         if let Self::Entry(..) = self {
             let exposed = (!exposures.is_empty()).then_some(TRUE);
@@ -85,7 +81,7 @@ impl PodPatch {
         // pod has changed.
         metadata["uid"] = json!(base.uid);
         metadata["resourceVersion"] = json!(base.version.to_string());
-        PatchDecision::Patch(metadata, exposures)
+        PatchDecision::Patch(metadata, exposures, mark)
     }
 
     /// Whether to retry the change on a newer version of the pod.
@@ -95,13 +91,4 @@ impl PodPatch {
             Self::Idle => false,
         }
     }
-}
-
-fn busy(busy: bool) -> Value {
-    let label = busy.then_some(TRUE);
-    let annotations: serde_json::Map<_, _> = KEEP_ANNOTATIONS
-        .iter()
-        .map(|(name, value)| ((*name).to_owned(), json!(busy.then_some(*value))))
-        .collect();
-    json!({ "labels": { BUSY_LABEL: label }, "annotations": annotations })
 }

@@ -348,6 +348,7 @@ impl PodStore {
         let facts = Arc::make_mut(&mut entry.facts);
         facts.version = now.version;
         facts.exposures = now.exposures;
+        facts.mark = now.mark;
     }
 
     /// Removes the tombstone of a pod that exists; returns its workers.

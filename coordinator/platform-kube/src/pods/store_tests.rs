@@ -435,8 +435,12 @@ fn an_own_write_is_visible_before_the_watch_event() {
     let (_, exposures) = exposed(3);
     let mut store = PodStore::default();
     store.apply(pod(UID, 1, json!({})), at(0));
-    let written =
-        |uid: &str| ObservedPod { uid: uid.into(), version: 5, exposures: exposures.clone() };
+    let written = |uid: &str| ObservedPod {
+        uid: uid.into(),
+        version: 5,
+        exposures: exposures.clone(),
+        mark: Default::default(),
+    };
     store.record_write(&this(), written(NEXT));
     assert!(store.find(&this()).expect("a pod").exposures.is_empty(), "written to another pod");
     store.record_write(&this(), written(UID));

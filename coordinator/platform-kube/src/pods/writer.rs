@@ -13,11 +13,12 @@ use leasehold_coordinator_core::campaign::{self, EntryOutcome};
 use leasehold_coordinator_core::event::Event;
 use leasehold_coordinator_core::exposure::{Entry, Sets};
 use leasehold_driver::clock;
-use leasehold_kube_api::names::{CLUSTER_LABEL, EXPOSED_LABEL, FIELD_MANAGER};
+use leasehold_kube_api::names::{CLUSTER_LABEL, DRAIN_ANNOTATION, EXPOSED_LABEL, FIELD_MANAGER};
 use leasehold_types::{Epoch, WorkerKey};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
+use super::busy_mark::BusyMark;
 use super::exposure_annotation;
 use super::facts::{PodName, version};
 use super::patch::{ObservedPod, PatchDecision, PodPatch};
@@ -26,6 +27,8 @@ use super::{PodFacts, Pods};
 
 /// The timeout of one write.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
+/// The timeout of a call that a webhook makes: two of them fit into the API server's timeout.
+const CALL_TIMEOUT: Duration = Duration::from_secs(2);
 /// The most attempts of one write after conflicts.
 const TRIES_MAX: usize = 3;
 /// The timeout of one list.
@@ -80,7 +83,7 @@ impl Pods {
         };
         let pods = timeout(LIST_TIMEOUT, api.list_metadata(&params)).await.with_context(whose)?;
         let pods = pods.with_context(whose)?.items.into_iter().filter_map(|pod| {
-            let ObservedPod { uid, version, exposures } = observed(&pod)?;
+            let ObservedPod { uid, version, exposures, .. } = observed(&pod)?;
             let name = PodName { namespace: pod.namespace()?, name: pod.name_any() };
             Some((name, Listed { uid, version, exposures }))
         });
@@ -124,6 +127,30 @@ impl Pods {
         Ok(self.try_write(facts, change).await? == EntryOutcome::Done)
     }
 
+    /// Reads a pod; `None` if it no longer exists.
+    ///
+    /// # Errors
+    /// If the API server does not answer.
+    pub(crate) async fn read(&self, seen: &PodFacts) -> Result<Option<PodFacts>, String> {
+        let api = self.0.api(Some(&seen.pod.namespace));
+        let pod = in_time(api.get_opt(&seen.pod.name)).await?;
+        Ok(pod.as_ref().and_then(PodFacts::new).filter(|pod| pod.uid == seen.uid))
+    }
+
+    /// Writes why a pod is to be drained, unless the pod has changed.
+    ///
+    /// # Errors
+    /// If the API server rejects the write or does not answer.
+    pub(crate) async fn mark_for_drain(&self, pod: &PodFacts, why: &str) -> Result<(), String> {
+        let api = self.0.api(Some(&pod.pod.namespace));
+        let metadata = json!({
+            "uid": pod.uid,
+            "resourceVersion": pod.version.to_string(),
+            "annotations": { DRAIN_ANNOTATION: why },
+        });
+        in_time(patch(&api, &pod.pod.name, metadata)).await.map(drop)
+    }
+
     async fn write(&self, facts: &PodFacts, change: &PodPatch) -> EntryOutcome {
         let PodName { namespace, name } = &facts.pod;
         match timeout(WRITE_TIMEOUT, self.try_write(facts, change)).await {
@@ -149,11 +176,11 @@ impl Pods {
         let api: Api<Pod> = self.0.api(Some(&facts.pod.namespace));
         let name = &facts.pod.name;
         let (uid, exposures) = (facts.uid.clone(), facts.exposures.clone());
-        let mut base = ObservedPod { uid, version: facts.version, exposures };
+        let mut base = ObservedPod { uid, version: facts.version, exposures, mark: facts.mark };
         let mut tries = 0;
         loop {
-            let (metadata, exposures) = match change.decide(&base) {
-                PatchDecision::Patch(metadata, exposures) => (metadata, exposures),
+            let (metadata, exposures, mark) = match change.decide(&base) {
+                PatchDecision::Patch(metadata, exposures, mark) => (metadata, exposures, mark),
                 PatchDecision::Nothing => return Ok(EntryOutcome::Done),
                 PatchDecision::Superseded => return Ok(EntryOutcome::Superseded),
                 PatchDecision::Unreadable(version) => return Ok(EntryOutcome::Unreadable(version)),
@@ -163,7 +190,7 @@ impl Pods {
                     let version = version(pod.resource_version().as_deref());
                     self.0
                         .store()
-                        .record_write(&facts.pod, ObservedPod { version, exposures, ..base });
+                        .record_write(&facts.pod, ObservedPod { version, exposures, mark, ..base });
                     return Ok(EntryOutcome::Done);
                 }
                 Err(error) => error,
@@ -189,7 +216,16 @@ impl Pods {
 /// The metadata of a pod that a change depends on.
 fn observed(pod: &PartialObjectMeta<Pod>) -> Option<ObservedPod> {
     let version = version(pod.resource_version().as_deref());
-    Some(ObservedPod { uid: pod.uid()?, version, exposures: exposure_annotation::read(pod) })
+    let (exposures, mark) = (exposure_annotation::read(pod), BusyMark::read(pod));
+    Some(ObservedPod { uid: pod.uid()?, version, exposures, mark })
+}
+
+/// Waits for a call that a webhook makes, at most [`CALL_TIMEOUT`].
+async fn in_time<T>(call: impl Future<Output = kube::Result<T>>) -> Result<T, String> {
+    match timeout(CALL_TIMEOUT, call).await {
+        Ok(answer) => answer.map_err(|error| error.to_string()),
+        Err(_) => Err("no answer from the API server".to_owned()),
+    }
 }
 
 async fn patch(

@@ -32,6 +32,16 @@ pub struct RetriedError {
     pub retry_in: Duration,
 }
 
+impl RetriedError {
+    /// Whether the API server forbids the list, so that nothing was ever read.
+    pub fn is_forbidden_list(&self) -> bool {
+        let watcher::Error::InitialListFailed(kube::Error::Api(status)) = &self.error else {
+            return false;
+        };
+        status.code == FORBIDDEN
+    }
+}
+
 /// Lists and watches without end: events in their order, and an error for each failure. It logs
 /// the first failure of an outage, and its end. `name` names the objects in logs.
 pub fn events<K>(

@@ -9,7 +9,7 @@ use kube::core::admission::{
     AdmissionRequest, AdmissionResponse, AdmissionReview, META_API_VERSION_V1, META_KIND, Operation,
 };
 use kube::core::dynamic::DynamicObject;
-use leasehold_injection::{Change, Edit, Step};
+use leasehold_injection::{Edit, EditOperation, Step};
 use leasehold_kube_api::names::GROUP;
 use leasehold_kube_api::resources::{Pipeline, WorkerClass};
 use serde_json::json;
@@ -46,6 +46,19 @@ pub(super) enum ValidationRequest<'a> {
     },
     /// Any other request.
     Other,
+}
+
+/// The request to evict a pod.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct EvictionRequest<'a> {
+    /// The pod's namespace.
+    pub(super) namespace: &'a str,
+    /// The pod's name.
+    pub(super) pod: &'a str,
+    /// The user who asks.
+    pub(super) by: &'a str,
+    /// Whether nothing may come of it.
+    pub(super) is_dry_run: bool,
 }
 
 /// The decision on a request.
@@ -156,6 +169,29 @@ impl Admission {
         }
     }
 
+    /// The request to evict a pod; `None` for any other request.
+    pub(super) fn eviction(&self) -> Option<EvictionRequest<'_>> {
+        let Self(request) = self;
+        let (group, resource) = (&request.resource.group, &request.resource.resource);
+        let subresource = request.sub_resource.as_deref().unwrap_or_default();
+        let is_eviction = group.is_empty() && resource == "pods" && subresource == "eviction";
+        let (Operation::Create, Some(eviction), true) =
+            (&request.operation, &request.object, is_eviction)
+        else {
+            let operation = &request.operation;
+            tracing::warn!(group, resource, subresource, ?operation, "not an eviction: allowed");
+            return None;
+        };
+        // `kubectl drain --dry-run=server` asks for it in the body alone, not in the request.
+        let in_body = &eviction.data["deleteOptions"]["dryRun"];
+        Some(EvictionRequest {
+            namespace: request.namespace.as_deref().unwrap_or_default(),
+            pod: &request.name,
+            by: request.user_info.username.as_deref().unwrap_or_default(),
+            is_dry_run: request.dry_run || in_body.as_array().is_some_and(|it| !it.is_empty()),
+        })
+    }
+
     /// Whether the request is about the object and not about a subresource.
     fn is_whole(&self) -> bool {
         self.0.sub_resource.as_deref().unwrap_or_default().is_empty()
@@ -213,9 +249,9 @@ fn operation(edit: &Edit) -> PatchOperation {
     });
     let path = PointerBuf::from_tokens(tokens);
     match edit.change.clone() {
-        Change::Insert(value) => PatchOperation::Add(AddOperation { path, value }),
-        Change::Replace(value) => PatchOperation::Replace(ReplaceOperation { path, value }),
-        Change::Remove => PatchOperation::Remove(RemoveOperation { path }),
+        EditOperation::Insert(value) => PatchOperation::Add(AddOperation { path, value }),
+        EditOperation::Replace(value) => PatchOperation::Replace(ReplaceOperation { path, value }),
+        EditOperation::Remove => PatchOperation::Remove(RemoveOperation { path }),
     }
 }
 
@@ -253,10 +289,13 @@ mod tests {
         let key = |key: &str| Step::Key(key.to_owned());
         let label = [key("metadata"), key("labels"), key("a.dev/x~y")];
         let edits = [
-            at(&label, Change::Insert(json!("v"))),
-            at(&[key("spec"), key("initContainers"), Step::Index(0)], Change::Insert(json!({}))),
-            at(&label, Change::Replace(json!("w"))),
-            at(&label, Change::Remove),
+            at(&label, EditOperation::Insert(json!("v"))),
+            at(
+                &[key("spec"), key("initContainers"), Step::Index(0)],
+                EditOperation::Insert(json!({})),
+            ),
+            at(&label, EditOperation::Replace(json!("w"))),
+            at(&label, EditOperation::Remove),
         ];
         let path = "/metadata/labels/a.dev~1x~0y";
         let wanted = json!([

@@ -2,7 +2,7 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use leasehold_injection::apply;
+use leasehold_injection::{AgentUser, apply};
 use serde_json::json;
 
 use super::super::admission::Admission;
@@ -19,6 +19,8 @@ fn injector(served: &[&str]) -> Injector {
         drain_deadline: None,
         flags: BTreeMap::from([("log-format".to_owned(), "json".to_owned())]),
         resources: Resources::standard(),
+        user: AgentUser::STANDARD,
+        pull_secrets: Vec::new(),
     };
     let served = served.iter().map(|name| (*name).to_owned()).collect();
     Injector { installation, served, clusters: watch::channel(None).1 }

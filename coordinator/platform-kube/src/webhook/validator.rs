@@ -11,6 +11,7 @@ use leasehold_driver::metrics::Validation;
 use leasehold_manifest::admission::{opinion, users};
 use leasehold_manifest::collection::Collection;
 use leasehold_types::ClusterName;
+use leasehold_types::limits::NamespaceShare;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
@@ -31,6 +32,8 @@ const NAMESPACE_DELETERS: [&str; 2] =
 pub struct Validator {
     /// The namespaces that are served; empty for all.
     pub served: Vec<String>,
+    /// The part of the limits that one namespace may use.
+    pub share: NamespaceShare,
     /// The desired state in force; `None` before the first read.
     pub in_force: watch::Receiver<Option<Arc<Desired>>>,
 }
@@ -63,7 +66,7 @@ impl Validator {
         let deadline = Instant::now() + SEEN_WITHIN;
         loop {
             let seen = in_force.borrow_and_update().clone()?;
-            let decision = decide_by(&seen, request);
+            let decision = decide_by(&seen, self.share, request);
             if decision == ValidationDecision::allowed() {
                 return Some(decision);
             }
@@ -108,7 +111,11 @@ impl From<ValidationDecision> for Decision {
     }
 }
 
-fn decide_by(in_force: &Desired, request: ValidationRequest<'_>) -> ValidationDecision {
+fn decide_by(
+    in_force: &Desired,
+    share: NamespaceShare,
+    request: ValidationRequest<'_>,
+) -> ValidationDecision {
     match request {
         ValidationRequest::Stored { kind, namespace, object, old } => {
             // An object that is being deleted, or keeps its spec, was checked when it was created.
@@ -116,7 +123,7 @@ fn decide_by(in_force: &Desired, request: ValidationRequest<'_>) -> ValidationDe
             if goes || old.is_some_and(|old| object.data["spec"] == old.data["spec"]) {
                 return ValidationDecision::allowed();
             }
-            stored(in_force, kind, namespace, object)
+            stored(in_force, share, kind, namespace, object)
         }
         ValidationRequest::ClassDeleted { by, .. } if NAMESPACE_DELETERS.contains(&by) => {
             ValidationDecision::allowed()
@@ -130,6 +137,7 @@ fn decide_by(in_force: &Desired, request: ValidationRequest<'_>) -> ValidationDe
 
 fn stored(
     in_force: &Desired,
+    share: NamespaceShare,
     kind: &'static str,
     namespace: &str,
     object: &DynamicObject,
@@ -140,7 +148,7 @@ fn stored(
             format!("{kind} {name:?}: metadata.name is not a DNS label: choose another name");
         return ValidationDecision::denied(422, "Invalid", message);
     };
-    let opinion = opinion(in_force, &id, object.data["spec"].clone());
+    let opinion = opinion(in_force, share, &id, object.data["spec"].clone());
     if opinion.problems.is_empty() {
         return ValidationDecision::Allowed(opinion.warnings);
     }

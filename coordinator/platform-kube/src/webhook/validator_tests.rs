@@ -1,5 +1,6 @@
 //! Validation messages for classes and pipelines, without a socket.
 
+use leasehold_manifest::Created;
 use serde_json::{Value, json};
 
 use super::super::admission::Admission;
@@ -18,7 +19,8 @@ fn in_force() -> Arc<Desired> {
     let mut collection = Collection::default();
     let mut put = |kind: &str, namespace: &str, name: &str, spec: Value| {
         let id = Collection::id(kind, namespace, name).expect("a kind");
-        collection.put(&id, spec).expect("a valid object");
+        let created = Created { seconds: 0, uid: format!("{kind} {namespace}/{name}") };
+        collection.put(&id, created, spec).expect("a valid object");
     };
     put("WorkerCluster", "ci", "builds", json!({ "maxJobs": 8, "maxJobsPerWorker": 3 }));
     put("WorkerClass", "ci", "blue", class(30, 3));
@@ -38,7 +40,11 @@ fn in_force() -> Arc<Desired> {
 
 fn validator(served: &[&str]) -> Validator {
     let served = served.iter().map(|name| (*name).to_owned()).collect();
-    Validator { served, in_force: watch::channel(Some(in_force())).1 }
+    Validator {
+        served,
+        share: NamespaceShare::default(),
+        in_force: watch::channel(Some(in_force())).1,
+    }
 }
 
 fn plural(kind: &str) -> &'static str {
@@ -215,7 +221,8 @@ async fn denies_the_deletion_of_a_class_in_use() {
 #[tokio::test]
 async fn waits_for_a_recent_change_and_answers_only_after_the_first_read() {
     let (sender, in_force_seen) = watch::channel(None);
-    let validator = Validator { served: Vec::new(), in_force: in_force_seen };
+    let validator =
+        Validator { served: Vec::new(), share: NamespaceShare::default(), in_force: in_force_seen };
     let spec = pipeline(1, json!({ "a": { "class": "blue" } }));
     let new = asked("CREATE", "Pipeline", "ci", "new", &spec);
     let admission = Admission::read(new.to_string().as_bytes()).expect("a review");

@@ -1,21 +1,25 @@
 //! The stream of changes. A watcher that is too slow gets the number of changes that it missed, and
-//! then the oldest change that is still kept.
+//! then the oldest change that is still kept. Its right to see changes is checked again while it
+//! watches.
 
-use std::future::ready;
+use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::{Stream, StreamExt};
+use futures_util::Stream;
 use leasehold_coordinator_core::effect::{Freed, Notice};
 use leasehold_driver::clock::Timestamp;
-use leasehold_driver::history::{Change, HISTORY_RETENTION, Replay};
+use leasehold_driver::history::{FleetChange, HISTORY_RETENTION, RecordedChange, Replay};
+use leasehold_driver::order::{OrderKind, WorkerOrder};
 use leasehold_proto::admin::v1::{ChangeKind, WatchChangesResponse};
-use leasehold_types::{ClusterName, Epoch, StreamKey, Token, WorkerKey, duration};
+use leasehold_types::{Epoch, StreamKey, Token, WorkerKey, duration};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
+use tokio::time::{Instant, sleep_until};
 use tonic::Status;
 
 use super::error::AdminError;
+use super::viewer::Viewer;
 use super::wire;
 
 /// How far back a watch goes; an hour if `text` is empty.
@@ -26,10 +30,11 @@ pub(super) fn replay_duration(text: &str) -> Result<Duration, AdminError> {
     duration::parse(text).map_err(|error| AdminError::Invalid(format!("replay: {error}")))
 }
 
-/// The changes of `cluster`, or all; ends with the coordinator. Holds `permit` until then.
+/// The changes that the viewer may see; ends with the coordinator, or with an error once the viewer
+/// has lost its right to the watch. Holds `permit` until then.
 pub(super) fn watch(
     replay: Replay,
-    cluster: Option<ClusterName>,
+    viewer: Viewer,
     permit: OwnedSemaphorePermit,
 ) -> impl Stream<Item = Result<WatchChangesResponse, Status>> + Send {
     let Replay { missing, changes, live } = replay;
@@ -39,49 +44,100 @@ pub(super) fn watch(
         replayed: true,
         ..of(ChangeKind::Skipped)
     });
-    let replayed = changes.into_iter().filter_map(|recorded| {
-        let response = response(recorded.change.clone())?;
-        Some(WatchChangesResponse { time: recorded.at.to_string(), replayed: true, ..response })
-    });
-    let replayed = futures_util::stream::iter(missing.into_iter().chain(replayed));
-    let all = replayed.chain(live_changes(live, permit));
-    let concerns = move |response: &WatchChangesResponse| match &cluster {
-        Some(cluster) => response.cluster.is_empty() || response.cluster == cluster.as_str(),
-        None => true,
+    let recheck_at = viewer.recheck_at();
+    let watch = ChangeWatch {
+        missing,
+        replayed: changes.into_iter(),
+        live,
+        viewer,
+        recheck_at,
+        has_ended: false,
+        _permit: permit,
     };
-    all.filter(move |response| ready(concerns(response))).map(Ok)
+    futures_util::stream::unfold(watch, ChangeWatch::next)
 }
 
-/// Every change from now on.
-fn live_changes(
-    changes: Receiver<Change>,
-    permit: OwnedSemaphorePermit,
-) -> impl Stream<Item = WatchChangesResponse> + Send {
-    futures_util::stream::unfold((changes, permit), |(mut changes, permit)| async move {
-        loop {
-            let response = match changes.recv().await {
-                Ok(change) => match response(change) {
-                    Some(response) => response,
-                    None => continue,
-                },
-                Err(RecvError::Lagged(skipped)) => WatchChangesResponse {
-                    skipped,
-                    message: "the watcher was too slow".into(),
-                    ..of(ChangeKind::Skipped)
-                },
-                Err(RecvError::Closed) => return None,
-            };
-            let response = WatchChangesResponse { time: Timestamp::now().to_string(), ..response };
-            return Some((response, (changes, permit)));
+/// One watcher's stream.
+struct ChangeWatch {
+    missing: Option<WatchChangesResponse>,
+    replayed: std::vec::IntoIter<Arc<RecordedChange>>,
+    live: Receiver<FleetChange>,
+    viewer: Viewer,
+    /// When the viewer's right is checked again.
+    recheck_at: Instant,
+    has_ended: bool,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl ChangeWatch {
+    /// The next change, or why the stream ends.
+    async fn next(mut self) -> Option<(Result<WatchChangesResponse, Status>, Self)> {
+        if self.has_ended {
+            return None;
         }
-    })
+        if let Some(missing) = self.missing.take() {
+            return Some((Ok(missing), self));
+        }
+        loop {
+            if Instant::now() >= self.recheck_at {
+                if let Err(denied) = self.viewer.recheck().await {
+                    self.has_ended = true;
+                    return Some((Err(AdminError::from(denied).into()), self));
+                }
+                self.recheck_at = self.viewer.recheck_at();
+            }
+            let response = tokio::select! {
+                response = next_change(&mut self.replayed, &mut self.live) => response?,
+                () = sleep_until(self.recheck_at) => continue,
+            };
+            if let Some(response) = response
+                && self.viewer.may_see(&response).await
+            {
+                return Some((Ok(response), self));
+            }
+        }
+    }
+}
+
+/// The next change as a message, if watchers get one; `None` at the end.
+async fn next_change(
+    replayed: &mut std::vec::IntoIter<Arc<RecordedChange>>,
+    live: &mut Receiver<FleetChange>,
+) -> Option<Option<WatchChangesResponse>> {
+    if let Some(recorded) = replayed.next() {
+        let time = recorded.at.to_string();
+        return Some(response(recorded.change.clone()).map(|response| WatchChangesResponse {
+            time,
+            replayed: true,
+            ..response
+        }));
+    }
+    let response = match live.recv().await {
+        Ok(change) => response(change),
+        Err(RecvError::Lagged(skipped)) => Some(WatchChangesResponse {
+            skipped,
+            message: "the watcher was too slow".into(),
+            ..of(ChangeKind::Skipped)
+        }),
+        Err(RecvError::Closed) => return None,
+    };
+    let time = Timestamp::now().to_string();
+    Some(response.map(|response| WatchChangesResponse { time, ..response }))
 }
 
 /// The message for a change, if watchers get one.
-fn response(change: Change) -> Option<WatchChangesResponse> {
+fn response(change: FleetChange) -> Option<WatchChangesResponse> {
     match change {
-        Change::Notice(notice) => notice_response(notice),
-        Change::Manifests { problems } => Some(WatchChangesResponse {
+        FleetChange::Notice(notice) => notice_response(notice),
+        FleetChange::Ordered(WorkerOrder { kind, worker, by }) => {
+            let what = match kind {
+                OrderKind::Drain => "to drain",
+                OrderKind::DeclareGone => "to count as gone",
+            };
+            let message = format!("{by} ordered it {what}");
+            Some(WatchChangesResponse { message, ..of_worker(ChangeKind::Ordered, &worker) })
+        }
+        FleetChange::Manifests { problems } => Some(WatchChangesResponse {
             message: match problems {
                 0 => "the manifests have no problem".into(),
                 count => format!("the manifests have problems: {count}"),
@@ -175,58 +231,5 @@ fn of_stream(
         stream: stream.stream.to_string(),
         token: token.to_string(),
         ..of_worker(kind, worker)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::pin::pin;
-    use std::sync::Arc;
-
-    use tokio::sync::{Semaphore, broadcast};
-
-    use super::*;
-
-    fn from_now_on(live: Receiver<Change>) -> Replay {
-        Replay { missing: 0, changes: Vec::new(), live }
-    }
-
-    #[tokio::test]
-    async fn a_slow_watcher_gets_the_number_of_changes_that_it_missed() {
-        let (sender, receiver) = broadcast::channel(2);
-        let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("a free permit");
-        let mut changes = pin!(watch(from_now_on(receiver), None, permit));
-        for epoch in 1..=5 {
-            sender.send(Change::Notice(Notice::Elected(Epoch(epoch)))).expect("a watcher");
-        }
-        drop(sender);
-        let mut seen = Vec::new();
-        while let Some(change) = changes.next().await {
-            let change = change.expect("a change");
-            seen.push((change.kind(), change.skipped, change.epoch));
-        }
-        let elected = ChangeKind::Elected;
-        assert_eq!(seen, [(ChangeKind::Skipped, 3, 0), (elected, 0, 4), (elected, 0, 5)]);
-    }
-
-    #[tokio::test]
-    async fn a_watcher_of_one_cluster_gets_no_changes_of_others() {
-        let (sender, receiver) = broadcast::channel(8);
-        let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("a free permit");
-        let cluster = |name| ClusterName::new(name).expect("a name");
-        let mut changes = pin!(watch(from_now_on(receiver), Some(cluster("ours")), permit));
-        for notice in [
-            Notice::HoldEnded(cluster("other")),
-            Notice::Elected(Epoch(1)),
-            Notice::HoldEnded(cluster("ours")),
-        ] {
-            sender.send(Change::Notice(notice)).expect("a watcher");
-        }
-        drop(sender);
-        let mut seen = Vec::new();
-        while let Some(change) = changes.next().await {
-            seen.push(change.expect("a change").kind());
-        }
-        assert_eq!(seen, [ChangeKind::Elected, ChangeKind::HoldEnded]);
     }
 }

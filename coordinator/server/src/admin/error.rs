@@ -1,9 +1,13 @@
 //! Errors of admin calls, and their gRPC status.
 
+use std::time::Duration;
+
 use leasehold_driver::access::Denied;
 use leasehold_proto::map::Invalid;
 use leasehold_types::{ClusterName, PipelineName, SetName, StreamKey, WorkerKey};
 use tonic::Status;
+
+use crate::grpc::credentials::status_of;
 
 /// Why a call failed.
 #[derive(Debug, thiserror::Error)]
@@ -22,9 +26,28 @@ pub(super) enum AdminError {
         "worker {0} is connected: what it holds may be in use; end its process first, or drain it"
     )]
     Connected(WorkerKey),
+    /// The worker is not the one that the caller means.
+    #[error(
+        "worker {worker} has incarnation {known}, not {declared}: it is not the one that you \
+         looked at; call GetWorker again"
+    )]
+    OtherIncarnation {
+        /// The worker.
+        worker: WorkerKey,
+        /// Its incarnation; 0 if its agent has not reported.
+        known: u64,
+        /// The one in the request.
+        declared: u64,
+    },
     /// A named limit is reached.
     #[error("too many {0}: at most {1} at once; try again later")]
     TooMany(&'static str, usize),
+    /// It took too long.
+    #[error("{0} was not ready within {1:?}; try again later")]
+    Late(&'static str, Duration),
+    /// Another term has begun meanwhile.
+    #[error("leadership has changed meanwhile: call again")]
+    OtherTerm,
     /// The caller may not have what it wants.
     #[error(transparent)]
     Denied(#[from] Denied),
@@ -72,17 +95,15 @@ impl From<AdminError> for Status {
     fn from(refused: AdminError) -> Self {
         let message = refused.to_string();
         match refused {
-            AdminError::NotLeading(_) | AdminError::Connected(_) => {
-                Self::failed_precondition(message)
-            }
+            AdminError::NotLeading(_)
+            | AdminError::Connected(_)
+            | AdminError::OtherIncarnation { .. } => Self::failed_precondition(message),
             AdminError::Invalid(_) => Self::invalid_argument(message),
             AdminError::NotFound(_) => Self::not_found(message),
             AdminError::TooMany(..) => Self::resource_exhausted(message),
-            AdminError::Denied(Denied::Unproven(_)) => Self::unauthenticated(message),
-            AdminError::Denied(Denied::Forbidden(_)) => Self::permission_denied(message),
-            AdminError::Denied(Denied::Unavailable(_)) | AdminError::Stopped => {
-                Self::unavailable(message)
-            }
+            AdminError::Late(..) => Self::deadline_exceeded(message),
+            AdminError::Denied(denied) => status_of(&denied),
+            AdminError::OtherTerm | AdminError::Stopped => Self::unavailable(message),
         }
     }
 }

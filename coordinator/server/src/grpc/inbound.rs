@@ -1,13 +1,14 @@
 //! The receiving side of a session: decodes messages and queues them for the driver. The queue of
 //! each session is small, so that a peer that floods delays only itself.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_coordinator_core::event::ConnId;
-use leasehold_driver::access::{Access, Denied, Wants};
+use leasehold_driver::access::{ACCESS_TIMEOUT, Access, Credentials, Denied, Wants};
 use leasehold_driver::clock;
+use leasehold_driver::keyed_limit::KeyedPermit;
 use leasehold_driver::port::{Envelope, SESSION_QUEUE_MAX, SessionEvent, SessionPort};
 use leasehold_proto::coordinator::v1::OpenSessionRequest;
 use leasehold_types::message::{
@@ -20,25 +21,24 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::time::{Instant, sleep_until, timeout};
 use tonic::{Status, Streaming};
 
-use super::unproven::UnprovenPermit;
+use super::agent_rate::{AgentRate, AgentRates};
+use crate::connections::Peer;
 
 /// How long a peer may take to say hello.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
-/// Messages that one session may send within [`WINDOW`]; more wait for the next window.
-const WINDOW_MESSAGES_MAX: u32 = 1_000;
-/// See [`WINDOW_MESSAGES_MAX`].
-const WINDOW: Duration = Duration::from_secs(1);
 
 /// The receiving side of one session.
 #[derive(Debug)]
 pub(crate) struct Inbound {
     pub(crate) conn: ConnId,
-    pub(crate) peer: Option<SocketAddr>,
-    /// The peer's bearer token.
-    pub(crate) token: Option<String>,
+    pub(crate) peer: Option<Peer>,
+    /// What the peer shows of itself.
+    pub(crate) shown: Credentials,
     pub(crate) port: SessionPort,
     /// The limit of sessions.
     pub(crate) permits: Arc<Semaphore>,
+    /// How fast agents may send.
+    pub(crate) rates: Arc<AgentRates>,
 }
 
 /// The result of the first message.
@@ -58,7 +58,7 @@ impl Inbound {
     pub(crate) async fn run(
         self,
         slot: Slot,
-        unproven: UnprovenPermit,
+        unproven: KeyedPermit<Option<IpAddr>>,
         mut messages: Streaming<Bytes>,
         mut gone: oneshot::Receiver<()>,
     ) {
@@ -117,7 +117,11 @@ impl Inbound {
             conn = self.conn.0, cluster = %hello.cluster, worker = %hello.worker,
             incarnation = %hello.incarnation, link = %hello.link, "hello"
         );
-        let outcome_of_hello = self.authorize(hello).await?;
+        // The platform may be slow; that must not cost the connection its place.
+        self.peer.iter().for_each(|peer| peer.keep_place(ACCESS_TIMEOUT));
+        let outcome_of_hello = self.authorize(hello).await;
+        self.peer.iter().for_each(|peer| peer.keep_place(Duration::ZERO));
+        let outcome_of_hello = outcome_of_hello?;
         let permit = Arc::clone(&self.permits).try_acquire_owned().map_err(|_| {
             let limit = self.port.sessions_max;
             let message =
@@ -139,9 +143,8 @@ impl Inbound {
         }
         let cluster = hello.cluster.clone();
         let key = WorkerKey { cluster, worker: hello.worker.clone() };
-        let asked = access.ask(self.token.clone(), self.peer, Wants::Speak(key));
-        match asked.await {
-            Ok(()) => Ok(HelloOutcome::Welcome(hello)),
+        match access.ask(self.shown.clone(), Wants::Speak(key)).await {
+            Ok(_) => Ok(HelloOutcome::Welcome(hello)),
             Err(Denied::Unproven(message) | Denied::Forbidden(message)) => {
                 Err(Refusal { reason: RefusalReason::Unauthorized, message })
             }
@@ -158,34 +161,55 @@ impl Inbound {
         messages: &mut Streaming<Bytes>,
     ) -> Result<(), Refusal> {
         let budget = Arc::new(Semaphore::new(SESSION_QUEUE_MAX));
-        let mut cluster = None;
-        match outcome_of_hello {
+        let (worker, rate) = match outcome_of_hello {
             HelloOutcome::Welcome(hello) => {
-                cluster = Some(hello.cluster.clone());
-                let hello = SessionEvent::Hello(hello, self.peer);
+                let (cluster, worker) = (hello.cluster.clone(), hello.worker.clone());
+                let worker = WorkerKey { cluster, worker };
+                let rate = self.rates.open(&worker, Instant::now());
+                self.peer.iter().for_each(Peer::prove);
+                self.wait(rate.session(Instant::now()), &rate, Some(&worker)).await;
+                let hello = SessionEvent::Hello(hello, self.address());
                 self.forward(hello, clock::now(), &budget).await?;
+                (Some(worker), rate)
             }
             HelloOutcome::Elsewhere => {
                 self.forward(SessionEvent::Unproven, clock::now(), &budget).await?;
+                (None, AgentRate::of_nobody(Instant::now()))
             }
-        }
-        let mut window = RateWindow::new(Instant::now());
+        };
         while let Some(message) = next(messages).await? {
             // The message counts from now, however long it waits after this.
             let arrived = clock::now();
-            if matches!(message, AgentMessage::Hello(_)) {
-                return Err(invalid("got a second hello: send it once per session".into()));
-            }
-            if let (AgentMessage::Report(report), Some(cluster)) = (&message, &cluster) {
-                check_namespace(report, cluster)?;
-            }
-            if let Some(end) = window.full(Instant::now()) {
-                self.port.metrics.session_stalled();
-                sleep_until(end).await;
-            }
+            let releases = match &message {
+                AgentMessage::Hello(_) => {
+                    return Err(invalid("got a second hello: send it once per session".into()));
+                }
+                AgentMessage::Report(report) => {
+                    worker.iter().try_for_each(|it| check_namespace(report, &it.cluster))?;
+                    0
+                }
+                AgentMessage::Beat(beat) => beat.released.len(),
+            };
             self.forward(SessionEvent::Agent(message), arrived, &budget).await?;
+            // The next message stays in the connection until the agent has earned it.
+            let until = rate.message(releases, Instant::now());
+            self.wait(until, &rate, worker.as_ref()).await;
         }
         Ok(())
+    }
+
+    /// Waits until the agent may send more.
+    async fn wait(&self, until: Option<Instant>, rate: &AgentRate, worker: Option<&WorkerKey>) {
+        let Some(until) = until else { return };
+        self.port.metrics.session_stalled();
+        if rate.should_warn(Instant::now()) {
+            let worker = worker.map(ToString::to_string);
+            tracing::warn!(
+                worker, peer = ?self.address(),
+                "an agent sends faster than it may: its messages wait"
+            );
+        }
+        sleep_until(until).await;
     }
 
     async fn forward(
@@ -205,6 +229,10 @@ impl Inbound {
         self.port.events.try_send(envelope).map_err(|_| shutting_down())
     }
 
+    fn address(&self) -> Option<SocketAddr> {
+        self.peer.as_ref().map(Peer::address)
+    }
+
     fn refuse(&self, slot: Option<Slot>, refusal: Refusal) {
         tracing::debug!(conn = self.conn.0, reason = ?refusal.reason, why = refusal.message,
             "session refused");
@@ -213,28 +241,6 @@ impl Inbound {
             // The slot keeps room for this one message.
             let _ = slot.try_send(Box::new(CoordinatorMessage::Refusal(refusal)));
         }
-    }
-}
-
-/// Counts messages within a window of time.
-#[derive(Debug)]
-struct RateWindow {
-    end: Instant,
-    messages: u32,
-}
-
-impl RateWindow {
-    fn new(now: Instant) -> Self {
-        Self { end: now + WINDOW, messages: 0 }
-    }
-
-    /// Counts a message; returns the window's end if the window is full.
-    fn full(&mut self, now: Instant) -> Option<Instant> {
-        if now >= self.end {
-            *self = Self::new(now);
-        }
-        self.messages += 1;
-        (self.messages > WINDOW_MESSAGES_MAX).then_some(self.end)
     }
 }
 
@@ -305,17 +311,6 @@ mod tests {
     use leasehold_types::{Epoch, Incarnation, Nonce, StreamKey, StreamName, Token};
 
     use super::*;
-
-    #[test]
-    fn a_window_admits_messages_up_to_its_limit_and_restarts_at_its_end() {
-        let start = Instant::now();
-        let mut window = RateWindow::new(start);
-        for _ in 0..WINDOW_MESSAGES_MAX {
-            assert_eq!(window.full(start), None);
-        }
-        assert_eq!(window.full(start), Some(start + WINDOW));
-        assert_eq!(window.full(start + WINDOW), None);
-    }
 
     #[test]
     fn rejects_reports_of_streams_in_another_namespace() {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::Stream;
+use leasehold_driver::access::Wants;
 use leasehold_driver::clock;
 use leasehold_driver::gate::Term;
 use leasehold_driver::port::SessionPort;
@@ -14,6 +15,9 @@ use leasehold_proto::coordinator::v1::{FollowRequest, FollowResponse};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::sleep;
 use tonic::{Request, Response, Status};
+
+use super::credentials::{authorize, status_of};
+use crate::connections::Peer;
 
 /// Standbys that may follow at once.
 const FOLLOWERS_MAX: usize = 16;
@@ -104,6 +108,8 @@ impl PeerService for PeerServer {
         &self,
         request: Request<FollowRequest>,
     ) -> Result<Response<Self::FollowStream>, Status> {
+        let allowed = authorize(&self.port.access, &request, Wants::Follow).await;
+        allowed.map_err(|denied| status_of(&denied))?;
         let permit = Arc::clone(&self.permits).try_acquire_owned().map_err(|_| {
             Status::resource_exhausted(format!(
                 "too many followers: at most {FOLLOWERS_MAX} at once; try again later"
@@ -112,7 +118,8 @@ impl PeerService for PeerServer {
         if self.port.events.is_closed() {
             return Err(Status::unavailable("the coordinator is shutting down"));
         }
-        let (peer, follower) = (request.remote_addr(), request.into_inner().identity);
+        let peer = Peer::of(request.extensions()).map(Peer::address);
+        let follower = request.into_inner().identity;
         tracing::debug!(?peer, follower, "a standby follows this replica");
         let heartbeats = FollowerStream {
             identity: self.identity.clone(),

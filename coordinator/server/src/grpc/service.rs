@@ -3,6 +3,7 @@
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
@@ -10,27 +11,35 @@ use std::task::{Context, Poll};
 use futures_util::future::BoxFuture;
 use leasehold_coordinator_core::event::ConnId;
 use leasehold_driver::access::Access;
-use leasehold_driver::port::SessionPort;
+use leasehold_driver::keyed_limit::KeyedLimit;
+use leasehold_driver::port::{SessionPort, UNPROVEN_MAX};
 use leasehold_proto::coordinator::v1::session_service_server::SERVICE_NAME;
 use leasehold_proto::{TOKEN_IGNORED, TOKEN_METADATA};
 use leasehold_types::limits::MESSAGE_BYTES_MAX;
 use leasehold_types::message::{CoordinatorMessage, Refusal, RefusalReason};
 use prost::bytes::Bytes;
 use tokio::sync::{Semaphore, mpsc, oneshot};
-use tonic::codegen::{Body, Service, StdError, http};
+use tonic::body::Body;
+use tonic::codegen::{Service, http};
 use tonic::metadata::MetadataValue;
 use tonic::server::{Grpc, NamedService, StreamingService};
 use tonic::{Request, Response, Status, Streaming};
 use tracing::Instrument;
 
-use super::bearer::bearer;
+use super::agent_rate::AgentRates;
 use super::codec::RawCodec;
+use super::credentials::credentials;
+use super::first_message::FirstMessageLimit;
 use super::inbound::Inbound;
 use super::outbound::{Outbound, SLOT_MESSAGES_MAX};
-use super::unproven::UnprovenSessions;
+use crate::connections::Peer;
+
+/// The most sessions of one address that are not yet authenticated. Further agents behind it dial
+/// again.
+const UNPROVEN_PER_ADDRESS_MAX: usize = UNPROVEN_MAX / 4;
 
 /// The one method of the service.
-const OPEN_SESSION: &str = "/leasehold.coordinator.v1.SessionService/OpenSession";
+pub(super) const OPEN_SESSION: &str = "/leasehold.coordinator.v1.SessionService/OpenSession";
 
 /// Opens sessions for one cell.
 #[derive(Clone, Debug)]
@@ -42,22 +51,35 @@ struct Shared {
     /// The limit of authenticated sessions.
     permits: Arc<Semaphore>,
     /// The limit of sessions that are not yet authenticated.
-    unproven: Arc<UnprovenSessions>,
+    unproven: Arc<KeyedLimit<Option<IpAddr>>>,
+    /// How fast agents may send.
+    rates: Arc<AgentRates>,
     /// The number of the next connection.
     next: AtomicU64,
+}
+
+/// The most unproven peers of one address, if they must authenticate; if not, or if the handshake
+/// did it, nobody is a stranger.
+fn unproven_per_address(access: &Access) -> usize {
+    match access {
+        Access::Asked(_) => UNPROVEN_PER_ADDRESS_MAX,
+        Access::Open | Access::Certificates => UNPROVEN_MAX,
+    }
 }
 
 impl SessionServer {
     pub(crate) fn new(port: SessionPort) -> Self {
         let permits = Arc::new(Semaphore::new(port.sessions_max));
-        let unproven = UnprovenSessions::new(matches!(port.access, Access::Asked(_)));
-        Self(Arc::new(Shared { port, permits, unproven, next: AtomicU64::new(1) }))
+        let unproven = KeyedLimit::new(UNPROVEN_MAX, unproven_per_address(&port.access));
+        let rates = Arc::default();
+        Self(Arc::new(Shared { port, permits, unproven, rates, next: AtomicU64::new(1) }))
     }
 
     fn open(&self, request: Request<Streaming<Bytes>>) -> Result<Response<Outbound>, Status> {
         let port = &self.0.port;
         let conn = ConnId(self.0.next.fetch_add(1, Ordering::Relaxed));
-        let peer = request.remote_addr();
+        let peer = Peer::of(request.extensions()).cloned();
+        let address = peer.as_ref().map(Peer::address);
         let (slot, slot_out) = mpsc::channel(SLOT_MESSAGES_MAX);
         let (alive, gone) = oneshot::channel();
         let events = port.events.clone();
@@ -65,7 +87,7 @@ impl SessionServer {
         let unproven = if port.health.is_stopping() {
             Err(refusal(RefusalReason::GoAway, "the coordinator is shutting down: dial again"))
         } else {
-            self.0.unproven.open(peer.map(|peer| peer.ip())).ok_or_else(|| {
+            self.0.unproven.take(address.map(|address| address.ip())).ok_or_else(|| {
                 let message = "too many sessions have not sent their hello yet: dial again";
                 refusal(RefusalReason::Limit, message)
             })
@@ -73,21 +95,22 @@ impl SessionServer {
         let unproven = match unproven {
             Ok(unproven) => unproven,
             Err(refusal) => {
-                tracing::debug!(?peer, why = refusal.message, "session refused");
+                tracing::debug!(peer = ?address, why = refusal.message, "session refused");
                 port.metrics.refused(&refusal.reason);
                 let message = Box::new(CoordinatorMessage::Refusal(refusal));
                 slot.try_send(message).expect("a new slot is empty");
                 return Ok(Response::new(outbound));
             }
         };
-        let token = bearer(request.metadata());
-        let ignored = token.is_some() && matches!(port.access, Access::Open);
+        let shown = credentials(request.metadata(), peer.as_ref());
+        let is_ignored = shown.token.is_some() && !matches!(port.access, Access::Asked(_));
         let permits = Arc::clone(&self.0.permits);
-        let inbound = Inbound { conn, peer, token, port: port.clone(), permits };
-        let span = tracing::debug_span!("session", conn = conn.0, ?peer);
+        let rates = Arc::clone(&self.0.rates);
+        let inbound = Inbound { conn, peer, shown, port: port.clone(), permits, rates };
+        let span = tracing::debug_span!("session", conn = conn.0, peer = ?address);
         tokio::spawn(inbound.run(slot, unproven, request.into_inner(), gone).instrument(span));
         let mut response = Response::new(outbound);
-        if ignored {
+        if is_ignored {
             let value = MetadataValue::from_static(TOKEN_IGNORED);
             response.metadata_mut().insert(TOKEN_METADATA, value);
         }
@@ -109,12 +132,8 @@ impl StreamingService<Bytes> for SessionServer {
     }
 }
 
-impl<B> Service<http::Request<B>> for SessionServer
-where
-    B: Body + Send + 'static,
-    B::Error: Into<StdError> + Send + 'static,
-{
-    type Response = http::Response<tonic::body::Body>;
+impl Service<http::Request<Body>> for SessionServer {
+    type Response = http::Response<Body>;
     type Error = Infallible;
     type Future = BoxFuture<'static, Result<Self::Response, Infallible>>;
 
@@ -122,7 +141,7 @@ where
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: http::Request<B>) -> Self::Future {
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
         let this = self.clone();
         Box::pin(async move {
             if request.uri().path() != OPEN_SESSION {
@@ -130,6 +149,7 @@ where
             }
             let limit = Some(MESSAGE_BYTES_MAX);
             let mut grpc = Grpc::new(RawCodec).apply_max_message_size_config(limit, limit);
+            let request = request.map(FirstMessageLimit::new);
             Ok(grpc.streaming(this, request).await)
         })
     }

@@ -94,15 +94,19 @@ impl ClassQuery {
         Ok(Self { namespaced, plain })
     }
 
+    /// Its name, with the ScaledObject's namespace if that has one.
+    pub(super) fn name(&self) -> &ClusterName {
+        self.namespaced.as_ref().unwrap_or(&self.plain)
+    }
+
     /// The present demand for the class.
     pub(super) fn demand(&self, view: &View, now: Moment) -> Result<Demand, Status> {
         let demands = view.demands(now).map_err(|stale| Status::unavailable(stale.to_string()))?;
         // At most one of the two exists: names have namespaces only on Kubernetes.
         let mut names = self.namespaced.iter().chain([&self.plain]);
-        names.find_map(|name| demands.get(name).copied()).ok_or_else(|| {
-            let name = self.namespaced.as_ref().unwrap_or(&self.plain);
-            Status::not_found(format!("WorkerClass {name} is not defined"))
-        })
+        names
+            .find_map(|name| demands.get(name).copied())
+            .ok_or_else(|| Status::not_found(format!("WorkerClass {} is not defined", self.name())))
     }
 }
 

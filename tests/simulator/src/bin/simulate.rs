@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use clap::Parser;
 use leasehold_simulator::{
-    Failure, Mutant, Outcome, STANDARD_SEEDS, detect_all, run_seed, run_seeds,
+    Failure, Mutant, Outcome, STANDARD_SEEDS, Search, detect_all, run_seed, run_seeds,
 };
 use leasehold_types::mutation;
 
@@ -99,9 +99,10 @@ fn detection(options: &Options) -> ExitCode {
     let first = options.first_seed;
     let starts: Vec<_> = (0..options.starts).map(|start| first + start * START_GAP).collect();
     println!("{:<28} {:>7} {:>7}  property", "deliberate fault", "median", "worst");
-    let detections = detect_all(&mutants, &starts, options.seeds, options.jobs, &|detection| {
-        println!("{detection}")
-    });
+    let searches: Vec<_> =
+        mutants.into_iter().map(|mutant| Search { mutant, starts: starts.clone() }).collect();
+    let detections =
+        detect_all(&searches, options.seeds, options.jobs, &|detection| println!("{detection}"));
     let missed = detections.iter().filter(|detection| detection.missed()).count();
     println!(
         "{} of {} faults detected from every start",

@@ -7,13 +7,13 @@ use tests::kube::TokenFor;
 use tests::process::free_address;
 use tests::toolbox;
 
-use super::super::installed::Turn;
+use super::super::installed::ExclusiveControlPlane;
+use super::fixture::{check, check_as_text};
 use super::installation::is_documented;
-use super::scene::{check, check_as_text};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn preflight_check_reports_whether_installation_is_possible() {
-    let Some(turn) = Turn::take() else { return };
+    let Some(turn) = ExclusiveControlPlane::take() else { return };
     let access = turn.access();
     let found = check(access, &["--pre"]);
     assert_eq!((found.that("fail"), found.that("warn")), (vec![], vec![]), "{:#}", found.report);
@@ -67,7 +67,7 @@ async fn preflight_check_reports_whether_installation_is_possible() {
 
 #[test]
 fn an_unreachable_api_server_is_one_clear_error() {
-    let Some(turn) = Turn::take() else { return };
+    let Some(turn) = ExclusiveControlPlane::take() else { return };
     let file = std::fs::read_to_string(turn.access().kubeconfig()).expect("a kubeconfig");
     let nowhere = free_address();
     let there = turn.url();

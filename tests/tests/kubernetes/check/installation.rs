@@ -5,8 +5,8 @@ use serde_json::json;
 use tests::kube::Access;
 use tests::toolbox;
 
-use super::super::installed::Turn;
-use super::scene::{Fault, Found, Scene, check, check_as_text, until_all_is_well};
+use super::super::installed::ExclusiveControlPlane;
+use super::fixture::{CheckFixture, CheckOutput, Fault, check, check_as_text, until_all_is_well};
 
 const OWN: &str = "leasehold-system";
 const WEBHOOK: &str = "mutatingwebhookconfiguration/leasehold-injector";
@@ -22,9 +22,9 @@ fn patch_json(access: &Access, object: &str, patch: &serde_json::Value) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn check_passes_a_healthy_installation_and_reports_each_fault() {
-    let Some(turn) = Turn::take() else { return };
+    let Some(turn) = ExclusiveControlPlane::take() else { return };
     let access = turn.access();
-    let mut scene = Scene::set(access).await;
+    let mut fixture = CheckFixture::set(access).await;
     until_all_is_well(access);
     let found = check(access, &[]);
     assert_eq!((found.that("fail"), found.that("warn")), (vec![], vec![]), "{:#}", found.report);
@@ -36,18 +36,18 @@ async fn check_passes_a_healthy_installation_and_reports_each_fault() {
     println!("{text}");
     assert!(text.is_ascii() && text.contains("All checks passed"), "{text}");
     // It would repair some of what follows by itself.
-    scene.coordinator.process.kill();
-    scene.ask_the_service();
+    fixture.coordinator.process.kill();
+    fixture.ask_the_service();
     kinds(access);
     rights_and_replicas(access);
     webhook(access);
-    published(access, &scene);
-    election_and_authority(access, &mut scene).await;
-    scene.end().await;
+    published(access, &fixture);
+    election_and_authority(access, &mut fixture).await;
+    fixture.end().await;
 }
 
 /// Every reported line is documented.
-pub(super) fn is_documented(found: &Found) {
+pub(super) fn is_documented(found: &CheckOutput) {
     let document = toolbox::root().join("docs/CLI.md");
     let document = std::fs::read_to_string(document).expect("the document");
     for id in found.that("ok").into_iter().chain(found.that("skip")) {
@@ -121,6 +121,12 @@ fn webhook(access: &Access) {
     patch_json(access, WEBHOOK, &json!([{ "op": "replace", "path": path, "value": other }]));
     fails("webhook-trust", &["caBundle does not hold the certificates of ConfigMap"])
         .comes_and_goes(access);
+    let evictions = json!([{ "op": "remove", "path": "/webhooks/2" }]);
+    patch_json(access, "validatingwebhookconfiguration/leasehold-validator", &evictions);
+    let says = &["the webhook evictions.leasehold.dev is missing"];
+    fails("evictions", says).is_mended_as_told(access);
+    // As it was applied, it has no CA bundle either.
+    fails("evictions", &["caBundle holds no certificate"]).comes_and_goes(access);
     let policy =
         json!([{ "op": "replace", "path": "/webhooks/0/failurePolicy", "value": "Ignore" }]);
     patch_json(access, WEBHOOK, &policy);
@@ -132,19 +138,17 @@ fn webhook(access: &Access) {
     fails("webhook-answers", &["the webhook does not answer"]).is_found(access);
 }
 
-fn published(access: &Access, scene: &Scene<'_>) {
-    scene.kubectl(&["delete", "configmap/leasehold-ca"]);
+fn published(access: &Access, fixture: &CheckFixture<'_>) {
+    fixture.kubectl(&["delete", "configmap/leasehold-ca"]);
     fails("published-everywhere", &["no ConfigMap leasehold-ca in workers-"])
         .comes_and_goes(access);
     let other = json!({ "data": { "ca.crt": authority(1, 4_000) } }).to_string();
-    scene.kubectl(&["patch", "configmap/leasehold-ca", "--patch", &other]);
+    fixture.kubectl(&["patch", "configmap/leasehold-ca", "--patch", &other]);
     fails("published-everywhere", &["differs from the one in leasehold-system"])
         .comes_and_goes(access);
-    scene.kubectl(&["delete", "poddisruptionbudget/builds-busy"]);
-    fails("busy-budgets", &["no PodDisruptionBudget builds-busy"]).comes_and_goes(access);
 }
 
-async fn election_and_authority(access: &Access, scene: &mut Scene<'_>) {
+async fn election_and_authority(access: &Access, fixture: &mut CheckFixture<'_>) {
     let lease = "lease/leasehold-coordinator";
     let long_ago = "2020-01-01T00:00:00.000000Z";
     let stale = json!([{ "op": "replace", "path": "/spec/renewTime", "value": long_ago }]);
@@ -161,7 +165,7 @@ async fn election_and_authority(access: &Access, scene: &mut Scene<'_>) {
     let missing = fails("authority", &["no Secret leasehold-ca"]);
     missing.is_mended_as_told(access);
     // What the restart of its pods does, which are played.
-    scene.start_again().await;
+    fixture.start_again().await;
     over.is_gone(access);
     missing.is_gone(access);
     // The new authority is published, and trusted by the API server.
@@ -184,9 +188,9 @@ fn authority(days_ago: i64, days: i64) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn check_passes_after_the_coordinator_repairs_a_fault() {
-    let Some(turn) = Turn::take() else { return };
+    let Some(turn) = ExclusiveControlPlane::take() else { return };
     let access = turn.access();
-    let scene = Scene::set(access).await;
+    let fixture = CheckFixture::set(access).await;
     let bundle = "/webhooks/0/clientConfig/caBundle";
     patch_json(access, WEBHOOK, &json!([{ "op": "remove", "path": bundle }]));
     fails("webhook-trust", &[]).is_gone(access);
@@ -194,5 +198,5 @@ async fn check_passes_after_the_coordinator_repairs_a_fault() {
     fails("authority", &[]).is_gone(access);
     fails("webhook-answers", &[]).is_gone(access);
     until_all_is_well(access);
-    scene.end().await;
+    fixture.end().await;
 }

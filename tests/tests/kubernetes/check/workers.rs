@@ -3,8 +3,8 @@
 use serde_json::Value;
 use tests::process::eventually;
 
-use super::super::installed::Turn;
-use super::scene::{Fault, Scene, check, until_all_is_well};
+use super::super::installed::ExclusiveControlPlane;
+use super::fixture::{CheckFixture, Fault, check, until_all_is_well};
 
 /// A Deployment of one worker that asks for nothing, with lines for its pod.
 fn deployment(pod: &str) -> String {
@@ -34,21 +34,21 @@ fn with_sidecar(image: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn check_reports_faults_of_workers_and_its_fixes_resolve_them() {
-    let Some(turn) = Turn::take() else { return };
+    let Some(turn) = ExclusiveControlPlane::take() else { return };
     let access = turn.access();
-    let scene = Scene::set(access).await;
-    without_a_sidecar(&scene);
-    with_an_old_sidecar(&scene);
-    with_too_short_a_grace_period(&scene);
-    of_a_job_with_a_deadline(&scene);
-    of_no_cluster(&scene);
+    let fixture = CheckFixture::set(access).await;
+    without_a_sidecar(&fixture);
+    with_an_old_sidecar(&fixture);
+    with_too_short_a_grace_period(&fixture);
+    of_a_job_with_a_deadline(&fixture);
+    of_no_cluster(&fixture);
     until_all_is_well(access);
-    scene.end().await;
+    fixture.end().await;
 }
 
 /// A user labels a pod after its creation.
-fn without_a_sidecar(scene: &Scene<'_>) {
-    scene.apply(
+fn without_a_sidecar(fixture: &CheckFixture<'_>) {
+    fixture.apply(
         "
 apiVersion: v1
 kind: Pod
@@ -58,56 +58,56 @@ spec:
   containers: [{name: worker, image: example.invalid/worker}]
 ",
     );
-    scene.kubectl(&["label", "pod/late", "leasehold.dev/inject=true"]);
+    fixture.kubectl(&["label", "pod/late", "leasehold.dev/inject=true"]);
     let says = &["pod/late", "got none", "create it again"];
-    Fault { line: "sidecars", result: "fail", says }.comes_and_goes(scene.access);
-    assert!(!scene.pods().contains(&"late".to_owned()));
+    Fault { line: "sidecars", result: "fail", says }.comes_and_goes(fixture.access);
+    assert!(!fixture.pods().contains(&"late".to_owned()));
 }
 
-fn with_an_old_sidecar(scene: &Scene<'_>) {
-    scene.apply(&with_sidecar("leasehold/agent:0.9.0"));
+fn with_an_old_sidecar(fixture: &CheckFixture<'_>) {
+    fixture.apply(&with_sidecar("leasehold/agent:0.9.0"));
     let says = &["deployment/others", "leasehold/agent:0.9.0", "leasehold/agent:0.1.0"];
     let far = Fault { line: "sidecar-versions", result: "fail", says };
-    far.comes_and_goes(scene.access);
+    far.comes_and_goes(fixture.access);
     // A neighbouring version is compatible, and gets a note only.
-    scene.apply(&with_sidecar("leasehold/agent:0.0.9"));
+    fixture.apply(&with_sidecar("leasehold/agent:0.0.9"));
     let says = &["deployment/others", "leasehold/agent:0.0.9"];
     let near = Fault { line: "sidecar-versions", result: "warn", says };
-    near.comes_and_goes(scene.access);
+    near.comes_and_goes(fixture.access);
     // An injected one is what its WorkerCluster wants now.
     let patch = r#"{"spec":{"agent":{"image":"mirror/agent:0.1.0"}}}"#;
-    scene.kubectl(&["patch", "workercluster/builds", "--type=merge", "--patch", patch]);
+    fixture.kubectl(&["patch", "workercluster/builds", "--type=merge", "--patch", patch]);
     let says = &["deployment/builds", "leasehold/agent:0.1.0", "mirror/agent:0.1.0"];
     let asked = Fault { line: "sidecar-versions", result: "warn", says };
-    asked.comes_and_goes(scene.access);
-    scene.kubectl(&["delete", "deployment/others"]);
+    asked.comes_and_goes(fixture.access);
+    fixture.kubectl(&["delete", "deployment/others"]);
 }
 
-fn with_too_short_a_grace_period(scene: &Scene<'_>) {
-    scene.apply(&deployment(""));
+fn with_too_short_a_grace_period(fixture: &CheckFixture<'_>) {
+    fixture.apply(&deployment(""));
     let says = &["deployment/others", "has 30 s to end", "may take 600 s"];
     let short = Fault { line: "deadline-grace", result: "fail", says };
-    short.is_found(scene.access);
-    shortest(scene, "30s: terminationGracePeriodSeconds of deployment/others");
-    short.comes_and_goes(scene.access);
-    shortest(scene, "10m: drain.deadline of WorkerCluster workers-");
-    scene.kubectl(&["delete", "deployment/others"]);
+    short.is_found(fixture.access);
+    shortest(fixture, "30s: terminationGracePeriodSeconds of deployment/others");
+    short.comes_and_goes(fixture.access);
+    shortest(fixture, "10m: drain.deadline of WorkerCluster workers-");
+    fixture.kubectl(&["delete", "deployment/others"]);
     let own = r#"{"spec":{"template":{"spec":{"terminationGracePeriodSeconds":60}}}}"#;
-    scene.kubectl(&["patch", "workercluster/builds", "--type=merge", "--patch", own]);
+    fixture.kubectl(&["patch", "workercluster/builds", "--type=merge", "--patch", own]);
     let says = &["its template has 60 s to end", "may take 600 s"];
-    Fault { line: "deadline-grace", result: "fail", says }.comes_and_goes(scene.access);
+    Fault { line: "deadline-grace", result: "fail", says }.comes_and_goes(fixture.access);
 }
 
-fn shortest(scene: &Scene<'_>, wanted: &str) {
+fn shortest(fixture: &CheckFixture<'_>, wanted: &str) {
     eventually(wanted, || {
-        let found = check(scene.access, &[]);
+        let found = check(fixture.access, &[]);
         let said = found.line("deadline-shortest")["check"].as_str().expect("a text").to_owned();
         said.contains(wanted).then_some(())
     });
 }
 
-fn of_a_job_with_a_deadline(scene: &Scene<'_>) {
-    scene.apply(
+fn of_a_job_with_a_deadline(fixture: &CheckFixture<'_>) {
+    fixture.apply(
         "
 apiVersion: batch/v1
 kind: Job
@@ -123,12 +123,12 @@ spec:
 ",
     );
     let says = &["activeDeadlineSeconds of job/nightly", "is 300 s"];
-    Fault { line: "deadline-active", result: "fail", says }.comes_and_goes(scene.access);
-    scene.kubectl(&["delete", "job/nightly"]);
+    Fault { line: "deadline-active", result: "fail", says }.comes_and_goes(fixture.access);
+    fixture.kubectl(&["delete", "job/nightly"]);
 }
 
-fn of_no_cluster(scene: &Scene<'_>) {
-    scene.apply(
+fn of_no_cluster(fixture: &CheckFixture<'_>) {
+    fixture.apply(
         "
 apiVersion: v1
 kind: Pod
@@ -139,9 +139,9 @@ spec:
     );
     let says = &["pod/lost", "cluster=other", "no WorkerCluster or WorkerClass"];
     let lost = Fault { line: "pods-clusters", result: "fail", says };
-    let line: Value = lost.is_found(scene.access);
+    let line: Value = lost.is_found(fixture.access);
     assert!(line["problems"][0]["mend"].as_str().is_some_and(|mend| mend.contains("label")));
-    scene.kubectl(&["label", "--overwrite", "pod/lost", "leasehold.dev/cluster=builds"]);
-    lost.is_gone(scene.access);
-    scene.kubectl(&["delete", "pod/lost", "--force", "--grace-period=0"]);
+    fixture.kubectl(&["label", "--overwrite", "pod/lost", "leasehold.dev/cluster=builds"]);
+    lost.is_gone(fixture.access);
+    fixture.kubectl(&["delete", "pod/lost", "--force", "--grace-period=0"]);
 }

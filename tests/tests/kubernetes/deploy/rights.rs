@@ -3,19 +3,24 @@
 
 use std::process::Stdio;
 
+use leasehold_proto::admin::v1::GetStatusRequest;
+use leasehold_proto::admin::v1::admin_service_client::AdminServiceClient;
 use rustix::process::Signal;
 use serde_json::Value;
-use tests::kube::{Access, Dials, Fleet, HollowNode, Work};
+use tests::kube::{Access, CoordinatorEndpoints, Fleet, HollowNode, TokenFor, Work};
 use tests::process::{eventually, get};
+use tonic::transport::{Certificate, ClientTlsConfig, Endpoint};
+use tonic::{Code, Request};
 
 use super::super::installed::{
-    Alone, Installed, Turn, coordinator_with_its_own_rights, folder, list, until_kinds_are_known,
-    until_pods_are_admitted,
+    ExclusiveControlPlane, Installed, LocalCoordinator, coordinator_with_its_own_rights, folder,
+    list, until_kinds_are_known, until_pods_are_admitted,
 };
-use super::render;
+use super::rules::{self, Requests, Role};
+use super::{StandIns, render};
 
 /// As whom the coordinator speaks.
-const COORDINATOR: &str = "system:serviceaccount:leasehold-system:leasehold-coordinator";
+pub(super) const COORDINATOR: &str = "system:serviceaccount:leasehold-system:leasehold-coordinator";
 
 /// Whether a user may do something in a namespace; `as_whom` also holds other arguments.
 fn may(access: &Access, as_whom: &str, namespace: &str, what: &str) -> bool {
@@ -29,9 +34,10 @@ fn may(access: &Access, as_whom: &str, namespace: &str, what: &str) -> bool {
 
 #[test]
 fn the_coordinator_has_exactly_the_rights_that_it_needs() {
-    let Some(turn) = Turn::take() else { return };
+    let Some(turn) = ExclusiveControlPlane::take() else { return };
     let access = turn.access();
     let _installed = Installed::new(access, &folder("overlays/ha"));
+    rules::assert_documented(access);
     let listed = access.kubectl(&["auth", "can-i", "--list", "--as", COORDINATOR]);
     let starred = listed.lines().find(|line| line.contains('*') && !line.contains("[/"));
     assert_eq!(starred, None, "{listed}");
@@ -41,6 +47,7 @@ fn the_coordinator_has_exactly_the_rights_that_it_needs() {
     for (namespace, what) in [
         ("default", "patch workerclusters.leasehold.dev --subresource=status"),
         ("default", "delete pods"),
+        ("default", "create pods --subresource=eviction"),
         ("default", "create deployments.apps"),
         ("default", "watch configmaps"),
         ("default", "patch configmaps/leasehold-ca"),
@@ -68,7 +75,16 @@ fn the_coordinator_has_exactly_the_rights_that_it_needs() {
         ("default", "patch pipelines.leasehold.dev"),
         ("default", "delete pipelines.leasehold.dev"),
         ("default", "patch services --subresource=status"),
+        ("default", "get nodes"),
+        ("default", "get poddisruptionbudgets.policy"),
+        ("default", "get deployments.apps"),
+        ("default", "get configmaps"),
+        ("default", "update workerclusters.leasehold.dev --subresource=finalizers"),
+        ("default", "update workerclasses.leasehold.dev --subresource=finalizers"),
+        ("default", "update pipelines.leasehold.dev --subresource=finalizers"),
         ("default", "patch endpoints"),
+        ("default", "create poddisruptionbudgets.policy"),
+        ("default", "patch poddisruptionbudgets.policy"),
         ("default", "create pods"),
         ("default", "create pods --subresource=exec"),
         ("default", "get secrets"),
@@ -96,15 +112,16 @@ fn the_coordinator_has_exactly_the_rights_that_it_needs() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_api_server_forbids_no_request_of_the_coordinator() {
-    let Some(turn) = Turn::take() else { return };
+async fn the_api_server_forbids_no_request_of_the_coordinator_and_no_right_is_unused() {
+    let Some(turn) = ExclusiveControlPlane::take() else { return };
     let access = turn.access();
+    let requests = Requests::since_now(turn.audit_log());
     let installed = Installed::new(access, &folder("overlays/ha"));
     until_pods_are_admitted(access, 3);
     until_kinds_are_known(access);
     let own = tempfile::tempdir().expect("a folder");
     let coordinator = coordinator_with_its_own_rights(access, own.path()).await;
-    let Alone { process: mut coordinator, grpc, http, .. } = coordinator;
+    let LocalCoordinator { process: mut coordinator, grpc, http, .. } = coordinator;
     // Its pods would be played, too.
     let none = ["scale", "deployment/leasehold-coordinator", "--replicas=0"];
     access.kubectl(&[&none[..], &["--namespace=leasehold-system"]].concat());
@@ -118,9 +135,13 @@ async fn the_api_server_forbids_no_request_of_the_coordinator() {
     let authority = own.path().join("ca.crt");
     std::fs::write(&authority, bundle).expect("written");
     let server_name = "leasehold-coordinator.leasehold-system.svc".to_owned();
-    let dials = Dials { addresses: vec![grpc], authority, server_name };
-    let fleet = Fleet::new(access, Work::Jobs { ms_min: 50, ms_max: 200 }, Some(dials));
-    let node = HollowNode::join(access.client().await, "deploy-1", fleet).await;
+    let dials = CoordinatorEndpoints { addresses: vec![grpc], authority, server_name };
+    let work = Work::Jobs { ms_min: 50, ms_max: 200 };
+    ask_as_a_person(access, &dials).await;
+    let fleet = Fleet::new(access, work, Some(dials.clone()));
+    let node = HollowNode::join(access.client().await, JOBS_NODE, fleet).await;
+    let fleet = Fleet::new(access, Work::Bindings, Some(dials));
+    let pipelines_node = HollowNode::join(access.client().await, PIPELINES_NODE, fleet).await;
     let status = |kind: &str, path: &str| {
         let output = format!("--output=jsonpath={{.status.{path}}}");
         access.kubectl(&["get", kind, "--namespace=default", &output])
@@ -131,10 +152,13 @@ async fn the_api_server_forbids_no_request_of_the_coordinator() {
         (workers && status("ss/cars", "streams.owned") == "3").then_some(())
     });
     // No coordinator runs behind the Service to validate it.
-    access.kubectl(&["delete", "validatingwebhookconfiguration/leasehold-validator"]);
+    let validator = "validatingwebhookconfiguration/leasehold-validator";
+    let trusted = ["get", validator, "--output=jsonpath={.webhooks[0].clientConfig.caBundle}"];
+    eventually("its trust, too", || (!access.kubectl(&trusted).is_empty()).then_some(()));
+    access.kubectl(&["delete", validator]);
     // It waits for a class, and what it runs on is there, and goes with its node.
     for node in ["in", "out"] {
-        access.apply(&waiting_pipeline(node));
+        access.apply(&pipeline(node, "missing", 10));
         let services = "--output=jsonpath={.items[*].metadata.name}";
         let ours = "--selector=leasehold.dev/pipeline=first";
         eventually("its Service alone", || {
@@ -149,7 +173,8 @@ async fn the_api_server_forbids_no_request_of_the_coordinator() {
         });
     }
     eventually("its state", || (status("pl/first", "phase") == "Pending").then_some(()));
-    access.kubectl(&["delete", "pl/first", "--namespace=default"]);
+    serve_a_pipeline(access);
+    access.kubectl(&["delete", "pl/first", "wcl/green", "--namespace=default"]);
     // One of them is drained and goes. The other is replaced, since its node takes no more.
     access.apply(&cluster_with_streams(2));
     eventually("one worker", || (status("wc/builds", "workers.total") == "1").then_some(()));
@@ -173,20 +198,108 @@ async fn the_api_server_forbids_no_request_of_the_coordinator() {
     let log = coordinator.log();
     let refused: Vec<&str> = log.lines().filter(|line| line.contains("is forbidden")).collect();
     assert!(refused.is_empty(), "{refused:#?}");
+    requests.assert_none_forbidden_and_each_rule_used(access);
     node.leave().await;
+    pipelines_node.leave().await;
     drop(installed);
 }
 
-/// A pipeline of one node, whose class is not there.
-fn waiting_pipeline(node: &str) -> String {
+/// Asks the admin API as somebody who may not: the coordinator asks the API server whether they
+/// may.
+async fn ask_as_a_person(access: &Access, dials: &CoordinatorEndpoints) {
+    let authority = Certificate::from_pem(std::fs::read(&dials.authority).expect("a certificate"));
+    let tls = ClientTlsConfig::new().ca_certificate(authority);
+    let tls = tls.domain_name(dials.server_name.clone());
+    let endpoint = Endpoint::from_shared(format!("https://{}", dials.addresses[0]));
+    let endpoint = endpoint.and_then(|endpoint| endpoint.tls_config(tls)).expect("an endpoint");
+    let channel = endpoint.connect().await.expect("a connection");
+    let token = TokenFor {
+        namespace: "default",
+        service_account: "default",
+        audience: Some("leasehold.dev"),
+        pod: None,
+        seconds: 600,
+    };
+    let token = access.token(token).await.expect("a token");
+    let mut request = Request::new(GetStatusRequest {});
+    let bearer = format!("Bearer {token}").parse().expect("a header");
+    request.metadata_mut().insert("authorization", bearer);
+    let refused = AdminServiceClient::new(channel).get_status(request).await.expect_err("refused");
+    assert_eq!(refused.code(), Code::PermissionDenied, "{refused}");
+}
+
+/// The nodes of workers with jobs, and of those with pipelines.
+const JOBS_NODE: &str = "deploy-1";
+const PIPELINES_NODE: &str = "deploy-2";
+
+/// A worker of a class serves a pipeline; its load, its class's port and its node's name change,
+/// and the name is another's at first.
+fn serve_a_pipeline(access: &Access) {
+    let get = |what: &str, path: &str| {
+        let path = format!("--output=jsonpath={path}");
+        access.try_kubectl(&["get", what, "--namespace=default", &path]).unwrap_or_default()
+    };
+    let serves = |node: &str| {
+        let slice = format!("endpointslice/first-{node}-ipv4-0");
+        eventually("a worker that serves", || {
+            (get(&slice, "{.endpoints[*].conditions.serving}") == "true").then_some(())
+        });
+    };
+    access.apply(&class(9000));
+    access.apply(&pipeline("out", "green", 10));
+    serves("out");
+    access.apply(&pipeline("out", "green", 5));
+    eventually("the new load", || {
+        (get("plb/first-out", "{.spec.documentsPerSecond}") == "5").then_some(())
+    });
+    access.apply(&class(9001));
+    for (object, port) in [
+        ("service/first-out", "{.spec.ports[0].port}"),
+        ("endpointslice/first-out-ipv4-0", "{.ports[0].port}"),
+    ] {
+        eventually("the new port", || (get(object, port) == "9001").then_some(()));
+    }
+    access.kubectl(&["create", "service", "clusterip", "first-in", "--tcp=80"]);
+    access.apply(&pipeline("in", "green", 5));
+    eventually("that the name is taken", || {
+        let why = "{.status.conditions[?(@.type=='Ready')].reason}";
+        (get("pl/first", why) == "NameTaken").then_some(())
+    });
+    access.kubectl(&["delete", "service/first-in"]);
+    serves("in");
+}
+
+/// A class of one worker, in a StatefulSet, on a node of its own.
+fn class(port: u16) -> String {
+    format!(
+        r"
+apiVersion: leasehold.dev/v1alpha1
+kind: WorkerClass
+metadata: {{name: green, namespace: default}}
+spec:
+  capacity: 20
+  minReplicas: 1
+  maxReplicas: 1
+  port: {port}
+  workload: {{kind: StatefulSet}}
+  template:
+    spec:
+      nodeSelector: {{kubernetes.io/hostname: {PIPELINES_NODE}}}
+      containers: [{{name: worker, image: example.invalid/worker}}]
+"
+    )
+}
+
+/// A pipeline of one node.
+fn pipeline(node: &str, class: &str, load: u32) -> String {
     format!(
         r"
 apiVersion: leasehold.dev/v1alpha1
 kind: Pipeline
 metadata: {{name: first, namespace: default}}
 spec:
-  documentsPerSecond: 10
-  workers: {{{node}: {{class: missing}}}}
+  documentsPerSecond: {load}
+  workers: {{{node}: {{class: {class}}}}}
 "
     )
 }
@@ -208,6 +321,7 @@ spec:
   maxJobsPerWorker: 2
   template:
     spec:
+      nodeSelector: {{kubernetes.io/hostname: {JOBS_NODE}}}
       containers: [{{name: worker, image: example.invalid/worker}}]
 ---
 apiVersion: leasehold.dev/v1alpha1
@@ -222,8 +336,9 @@ spec:
 
 #[test]
 fn a_namespaced_coordinator_has_no_rights_in_other_namespaces() {
-    let Some(turn) = Turn::take() else { return };
+    let Some(turn) = ExclusiveControlPlane::take() else { return };
     let access = turn.access();
+    let _cert_manager = StandIns::apply(access);
     let _installed = Installed::new(access, &folder("overlays/namespaced"));
     for what in [
         "watch workerclusters.leasehold.dev",
@@ -237,15 +352,33 @@ fn a_namespaced_coordinator_has_no_rights_in_other_namespaces() {
         assert!(!may(access, COORDINATOR, "kube-public", what), "{what} elsewhere");
         assert!(!may(access, COORDINATOR, "leasehold-system", what), "{what} at home");
     }
-    assert!(!may(access, COORDINATOR, "default", "watch nodes"));
+    let injector = "mutatingwebhookconfigurations.admissionregistration.k8s.io/leasehold-injector";
+    let validator =
+        "validatingwebhookconfigurations.admissionregistration.k8s.io/leasehold-validator";
+    for what in [
+        "watch nodes".to_owned(),
+        format!("patch {injector}"),
+        format!("list {injector}"),
+        format!("patch {validator}"),
+        "create configmaps".to_owned(),
+        "patch configmaps/leasehold-ca".to_owned(),
+        "create secrets".to_owned(),
+    ] {
+        for namespace in ["default", "kube-public", "leasehold-system"] {
+            assert!(!may(access, COORDINATOR, namespace, &what), "{what} in {namespace}");
+        }
+    }
     assert!(may(access, COORDINATOR, "default", "create tokenreviews.authentication.k8s.io"));
+    let clusterwide = Role::bound_in_all_namespaces(access);
+    let names: Vec<&str> = clusterwide.iter().map(|role| role.name.as_str()).collect();
+    assert_eq!(names, ["system:auth-delegator"]);
     let rendered = render(access, &folder("overlays/namespaced"));
     assert!(rendered.contains("LEASEHOLD_WATCH_NAMESPACE"), "{rendered}");
 }
 
 #[test]
 fn the_view_edit_and_admin_roles_include_leasehold_objects() {
-    let Some(turn) = Turn::take() else { return };
+    let Some(turn) = ExclusiveControlPlane::take() else { return };
     let access = turn.access();
     let _installed = Installed::new(access, &folder("overlays/ha"));
     for role in ["view", "edit", "admin"] {

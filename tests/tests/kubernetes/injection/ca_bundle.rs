@@ -13,12 +13,16 @@ use leasehold_coordinator::run::{Options, Sockets, serve};
 use leasehold_coordinator_core::event::Event;
 use leasehold_driver::access::Access;
 use leasehold_driver::platform::{Freshness, Platform};
-use leasehold_injection::{Resources, Sidecar};
+use leasehold_injection::{AgentUser, Resources, Sidecar};
 use leasehold_platform_kube::authority::{Authority, CaInjector, Settings};
-use leasehold_platform_kube::webhook::{Cluster as Known, Clusters, Injector, Validator, router};
+use leasehold_platform_kube::pods::{Pods, PodsSettings};
+use leasehold_platform_kube::webhook::{
+    CallerKeyWriter, Cluster as Known, Clusters, Evictions, Injector, Validator, router,
+};
 use leasehold_server::https::Https;
 use leasehold_server::tls::from_platform;
-use leasehold_types::Moment;
+use leasehold_types::limits::NamespaceShare;
+use leasehold_types::{Moment, TimeBounds};
 use serde_json::json;
 use tests::kube::Cluster;
 use tests::process::{HANG, eventually};
@@ -26,42 +30,42 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
 
-use super::{AGENT, Ward, configuration, opted_in, worker_cluster};
+use super::{AGENT, InjectorFixture, configuration, opted_in, worker_cluster};
 
 /// The interval between two polls.
 const POLL: Duration = Duration::from_millis(20);
 
 #[test]
 fn manual_webhook_changes_are_reverted_and_no_labelled_pod_is_missed() {
-    let Some(mut ward) = Ward::set(&[]) else { return };
-    ward.apply(&worker_cluster("builds", json!({})));
+    let Some(mut fixture) = InjectorFixture::set(&[]) else { return };
+    fixture.apply(&worker_cluster("builds", json!({})));
     let probe = opted_in("probe", json!({}));
-    ward.until_known("the cluster", &probe, |_| true);
-    let bundle = ward.bundle().expect("a bundle");
+    fixture.until_known("the cluster", &probe, |_| true);
+    let bundle = fixture.bundle().expect("a bundle");
     for broken in [json!("Z2FyYmFnZQ=="), json!(null)] {
         let op = if broken.is_null() { "remove" } else { "replace" };
         let path = "/webhooks/0/clientConfig/caBundle";
         // Garbage is refused by the API server itself; another authority's certificate is not.
         let value = if broken.is_null() { broken } else { json!(another_authority()) };
         let patch = json!([{ "op": op, "path": path, "value": value }]).to_string();
-        let name = format!("mutatingwebhookconfiguration/{}", ward.configuration);
-        ward.access.kubectl(&["patch", &name, "--type=json", "--patch", &patch]);
-        eventually("the bundle again", || ward.bundle().filter(|now| *now == bundle));
+        let name = format!("mutatingwebhookconfiguration/{}", fixture.configuration);
+        fixture.access.kubectl(&["patch", &name, "--type=json", "--patch", &patch]);
+        eventually("the bundle again", || fixture.bundle().filter(|now| *now == bundle));
     }
-    ward.until_known("trust again", &probe, |_| true);
+    fixture.until_known("trust again", &probe, |_| true);
 
     // No webhook answers: labelled pods wait, and no other pods.
-    ward.replicas.running.clear();
-    let (stored, message) = ward.try_create(&[], &opted_in("waits", json!({})));
+    fixture.replicas.running.clear();
+    let (stored, message) = fixture.try_create(&[], &opted_in("waits", json!({})));
     assert_eq!(stored, None);
     assert!(message.contains("injector.leasehold.dev") && message.contains("refused"), "{message}");
-    ward.create(&super::pod("plain", json!({}), json!({})));
+    fixture.create(&super::pod("plain", json!({}), json!({})));
 
     // Another replica answers, and what it makes of the pod is the same.
-    ward.replicas.start();
-    ward.replicas.wait_ready();
-    ward.configure(0);
-    ward.until_known("another replica", &probe, |pod| super::agents(pod).len() == 1);
+    fixture.replicas.start();
+    fixture.replicas.wait_ready();
+    fixture.configure(0);
+    fixture.until_known("another replica", &probe, |pod| super::agents(pod).len() == 1);
 }
 
 /// The certificate of an authority that has nothing to do with this.
@@ -102,12 +106,27 @@ async fn serving(client: &Client, namespace: &str, configuration: &str, seconds:
         drain_deadline: None,
         flags: Default::default(),
         resources: Resources::standard(),
+        user: AgentUser::STANDARD,
+        pull_secrets: Vec::new(),
     };
     let injector = Injector { installation, served: Vec::new(), clusters: known };
-    let validator = Validator { served: Vec::new(), in_force: watch::channel(None).1 };
+    let validator = Validator {
+        served: Vec::new(),
+        share: NamespaceShare::default(),
+        in_force: watch::channel(None).1,
+    };
+    let pods = PodsSettings {
+        client: client.clone(),
+        watched: vec![namespace.to_owned()],
+        bounds: TimeBounds::default(),
+        handle: watch::channel(None).1,
+    };
+    let pods = Pods::start(pods, mpsc::channel(1).0);
+    let (_, key) = CallerKeyWriter::new(client.clone(), configuration);
+    let evictions = Evictions { pods, key };
     let socket = TcpListener::bind(any).await.expect("a socket");
     let webhook = socket.local_addr().expect("an address");
-    let certificates = from_platform(authority.certificates.clone());
+    let certificates = from_platform(authority.certificates.clone(), authority.bundle.clone());
     let (_events, events) = mpsc::channel(1);
     let platform = Platform {
         events,
@@ -124,7 +143,7 @@ async fn serving(client: &Client, namespace: &str, configuration: &str, seconds:
         webhook: Some(Https {
             socket,
             certificates,
-            router: Box::new(|metrics| router(injector, validator, metrics)),
+            router: Box::new(|metrics| router(injector, validator, evictions, metrics)),
         }),
         ..Options::default()
     };

@@ -3,21 +3,21 @@
 use serde_json::{Value, json};
 use tests::process::{eventually, get};
 
-use super::{Ward, agents, image, opted_in, pod, worker_cluster};
+use super::{InjectorFixture, agents, image, opted_in, pod, worker_cluster};
 
 #[test]
 fn impossible_injection_is_refused_and_risky_injection_gets_a_warning() {
-    let Some(ward) = Ward::set(&[]) else { return };
+    let Some(fixture) = InjectorFixture::set(&[]) else { return };
     let refusal = |pod: &Value| {
-        let (stored, warning) = ward.try_create(&[], pod);
+        let (stored, warning) = fixture.try_create(&[], pod);
         assert_eq!(stored, None, "{warning}");
         warning
     };
     let warning = refusal(&opted_in("early", json!({})));
     assert!(warning.contains("pod early") && warning.contains("no WorkerCluster"), "{warning}");
 
-    ward.apply(&worker_cluster("builds", json!({})));
-    ward.until_known("the cluster", &opted_in("probe", json!({})), |_| true);
+    fixture.apply(&worker_cluster("builds", json!({})));
+    fixture.until_known("the cluster", &opted_in("probe", json!({})), |_| true);
     let warning = refusal(&opted_in("typo", json!({ "config.leasehold.dev/adaptor": "file" })));
     assert!(
         warning.contains("pod typo") && warning.contains("config.leasehold.dev/adapter"),
@@ -32,24 +32,24 @@ fn impossible_injection_is_refused_and_risky_injection_gets_a_warning() {
     // The cluster drains for 20 seconds at most.
     let mut short = opted_in("short", json!({}));
     short["spec"]["terminationGracePeriodSeconds"] = json!(5);
-    let (_, warning) = ward.create(&short);
+    let (_, warning) = fixture.create(&short);
     assert!(
         warning.contains("Warning") && warning.contains("terminationGracePeriodSeconds"),
         "{warning}"
     );
 
     let labels = json!({ "leasehold.dev/inject": "true", "leasehold.dev/cluster": "later" });
-    let (stored, warning) = ward.create(&pod("ahead", labels, json!({})));
+    let (stored, warning) = fixture.create(&pod("ahead", labels, json!({})));
     assert_eq!(agents(&stored).len(), 1);
     assert!(
         warning.contains("Warning") && warning.contains("WorkerClass later does not exist yet"),
         "{warning}"
     );
 
-    ward.apply(&worker_cluster("second", json!({})));
+    fixture.apply(&worker_cluster("second", json!({})));
     let warning = eventually("the second cluster", || {
         let (stored, warning) =
-            ward.try_create(&["--dry-run=server"], &opted_in("whose", json!({})));
+            fixture.try_create(&["--dry-run=server"], &opted_in("whose", json!({})));
         stored.is_none().then_some(warning)
     });
     assert!(warning.contains("builds") && warning.contains("second"), "{warning}");
@@ -58,15 +58,15 @@ fn impossible_injection_is_refused_and_risky_injection_gets_a_warning() {
 
 #[test]
 fn pod_annotations_override_the_cluster_and_the_cluster_overrides_the_installation() {
-    let Some(ward) = Ward::set(&["--agent-image", "mirror/agent:1"]) else { return };
+    let Some(fixture) = InjectorFixture::set(&["--agent-image", "mirror/agent:1"]) else { return };
     let agent = json!({
         "flags": { "drain-deadline": "5m" },
         "resources": { "limits": { "memory": "32Mi" }, "requests": { "cpu": 1 } },
     });
-    ward.apply(&worker_cluster("builds", agent));
+    fixture.apply(&worker_cluster("builds", agent));
     let probe = opted_in("probe", json!({}));
-    ward.until_known("the cluster", &probe, |_| true);
-    let (stored, _) = ward.create(&opted_in("plain", json!({})));
+    fixture.until_known("the cluster", &probe, |_| true);
+    let (stored, _) = fixture.create(&opted_in("plain", json!({})));
     assert_eq!(image(&stored), "mirror/agent:1");
     let resources = &agents(&stored)[0]["resources"];
     assert_eq!(resources["limits"], json!({ "memory": "32Mi" }));
@@ -77,28 +77,28 @@ fn pod_annotations_override_the_cluster_and_the_cluster_overrides_the_installati
         found.map_or(Value::Null, |variable| variable["value"].clone())
     };
     assert_eq!(value(&stored, "LEASEHOLD_DRAIN_DEADLINE"), "5m");
-    let service = format!("leasehold-coordinator.{}.svc:7400", ward.namespace);
+    let service = format!("leasehold-coordinator.{}.svc:7400", fixture.namespace);
     assert_eq!(value(&stored, "LEASEHOLD_COORDINATOR"), service);
 
     let agent = json!({ "image": "cluster/agent:2", "adapter": "file" });
-    ward.apply(&worker_cluster("builds", agent));
-    ward.until_known("the cluster's image", &probe, |pod| image(pod) == "cluster/agent:2");
+    fixture.apply(&worker_cluster("builds", agent));
+    fixture.until_known("the cluster's image", &probe, |pod| image(pod) == "cluster/agent:2");
     let own = json!({
         "config.leasehold.dev/image": "pod/agent:3",
         "config.leasehold.dev/adapter": "api",
         "config.leasehold.dev/memory-limit": "128Mi",
     });
-    let (stored, _) = ward.create(&opted_in("own", own));
+    let (stored, _) = fixture.create(&opted_in("own", own));
     assert_eq!(image(&stored), "pod/agent:3");
     assert_eq!(value(&stored, "LEASEHOLD_ADAPTER"), "api");
     assert_eq!(agents(&stored)[0]["resources"]["limits"]["memory"], "128Mi");
 
     let wrong = worker_cluster("wrong", json!({ "flags": { "coordinator": "x:1" } }));
-    let apply = ["--namespace", &ward.namespace, "apply", "--filename=-"];
-    let warning = ward.access.try_kubectl_with(&apply, &wrong.to_string());
+    let apply = ["--namespace", &fixture.namespace, "apply", "--filename=-"];
+    let warning = fixture.access.try_kubectl_with(&apply, &wrong.to_string());
     let warning = warning.expect_err("no flag of a pod");
     assert!(warning.contains("a flag that cannot be set"), "{warning}");
-    let explained = ward.access.kubectl(&["explain", "wc.spec.agent"]);
+    let explained = fixture.access.kubectl(&["explain", "wc.spec.agent"]);
     for field in ["image", "adapter", "flags", "resources", "native sidecar"] {
         assert!(explained.contains(field), "{explained}");
     }
@@ -106,30 +106,32 @@ fn pod_annotations_override_the_cluster_and_the_cluster_overrides_the_installati
 
 #[test]
 fn pods_with_no_agent_or_an_old_one_are_reported_and_not_changed() {
-    let Some(mut ward) = Ward::set(&["--agent-image", "mirror/agent:1"]) else { return };
+    let Some(mut fixture) = InjectorFixture::set(&["--agent-image", "mirror/agent:1"]) else {
+        return;
+    };
     let mut cluster = worker_cluster("builds", json!({}));
     cluster["spec"]["template"] = json!({
         "metadata": { "labels": { "leasehold.dev/inject": "true" } },
         "spec": { "containers": [{ "name": "worker", "image": "example.invalid/worker:1" }] },
     });
     // No webhook answers the API server.
-    let delete = ["delete", "mutatingwebhookconfiguration", &ward.configuration];
-    ward.access.kubectl(&delete);
+    let delete = ["delete", "mutatingwebhookconfiguration", &fixture.configuration];
+    fixture.access.kubectl(&delete);
     eventually("an API server without the webhook", || {
-        let (stored, _) = ward.try_create(&["--dry-run=server"], &opted_in("probe", json!({})));
+        let (stored, _) = fixture.try_create(&["--dry-run=server"], &opted_in("probe", json!({})));
         stored.map(drop)
     });
-    let (skipped, _) = ward.create(&opted_in("skipped", json!({})));
+    let (skipped, _) = fixture.create(&opted_in("skipped", json!({})));
     assert_eq!(agents(&skipped).len(), 0);
-    let url = format!("https://{}/inject", ward.replicas.running[0].webhook);
-    let wanted = super::configuration(&ward.configuration, &ward.namespace, &url);
-    ward.access.apply(&wanted.to_string());
-    eventually("the caBundle", || ward.bundle());
+    let url = format!("https://{}/inject", fixture.replicas.running[0].webhook);
+    let wanted = super::configuration(&fixture.configuration, &fixture.namespace, &url);
+    fixture.access.apply(&wanted.to_string());
+    eventually("the caBundle", || fixture.bundle());
 
     // The workload that it makes is injected.
-    ward.apply(&cluster);
+    fixture.apply(&cluster);
     let made = eventually("the workload's pods", || {
-        let pods = ward.pods();
+        let pods = fixture.pods();
         let made = |pod: &&Value| pod["metadata"]["ownerReferences"].is_array();
         let pods: Vec<Value> = pods.iter().filter(made).cloned().collect();
         (pods.len() == 2).then_some(pods)
@@ -139,7 +141,7 @@ fn pods_with_no_agent_or_an_old_one_are_reported_and_not_changed() {
     }
 
     let status = |path: &str| {
-        let cluster = ward_cluster(&ward);
+        let cluster = ward_cluster(&fixture);
         cluster.pointer(path).cloned().unwrap_or(Value::Null)
     };
     let agents_are = |injected: u32, missing: u32, outdated: u32| {
@@ -157,7 +159,7 @@ fn pods_with_no_agent_or_an_old_one_are_reported_and_not_changed() {
     });
     assert!(degraded["message"].as_str().expect("a text").contains("skipped"), "{degraded}");
     let event = eventually("the event", || {
-        let list = ward.kubectl(&["get", "events.v1.events.k8s.io", "--output=json"]);
+        let list = fixture.kubectl(&["get", "events.v1.events.k8s.io", "--output=json"]);
         let list: Value = serde_json::from_str(&list).ok()?;
         let mut events = list["items"].as_array().cloned().unwrap_or_default().into_iter();
         events.find(|event| event["reason"] == "InjectionSkipped")
@@ -165,28 +167,29 @@ fn pods_with_no_agent_or_an_old_one_are_reported_and_not_changed() {
     assert_eq!(event["regarding"]["name"], "skipped");
     assert!(event["note"].as_str().expect("a text").contains("delete the pod"), "{event:#}");
 
-    ward.kubectl(&["delete", "pod", "skipped", "--force", "--grace-period=0"]);
+    fixture.kubectl(&["delete", "pod", "skipped", "--force", "--grace-period=0"]);
     agents_are(2, 0, 0);
     // Another image for agents that are made from now on.
-    let flag = ward.replicas.flags.iter_mut().find(|flag| *flag == "mirror/agent:1");
+    let flag = fixture.replicas.flags.iter_mut().find(|flag| *flag == "mirror/agent:1");
     *flag.expect("the flag") = "mirror/agent:2".to_owned();
-    ward.replicas.replace(0);
-    ward.replicas.wait_ready();
+    fixture.replicas.replace(0);
+    fixture.replicas.wait_ready();
     let status = |path: &str| {
-        let cluster = ward_cluster(&ward);
+        let cluster = ward_cluster(&fixture);
         cluster.pointer(path).cloned().unwrap_or(Value::Null)
     };
     let outdated = eventually("outdated agents", || {
         (status("/status/agents/outdated") == 2).then(|| status("/status/conditions"))
     });
     assert!(outdated.to_string().contains("mirror/agent:2"), "{outdated}");
-    let metrics = eventually("metrics", || get(ward.replicas.running[0].http, "/metrics")).1;
+    let metrics = eventually("metrics", || get(fixture.replicas.running[0].http, "/metrics")).1;
     assert!(metrics.contains("leasehold_agents_outdated 2"), "{metrics}");
-    let left: Vec<Value> = ward.pods().iter().map(|pod| pod["metadata"]["uid"].clone()).collect();
+    let left: Vec<Value> =
+        fixture.pods().iter().map(|pod| pod["metadata"]["uid"].clone()).collect();
     let before: Vec<Value> = made.iter().map(|pod| pod["metadata"]["uid"].clone()).collect();
     assert!(before.iter().all(|uid| left.contains(uid)), "no pod is replaced for its agent");
 }
 
-fn ward_cluster(ward: &Ward) -> Value {
-    ward.get("workercluster", "builds").unwrap_or(Value::Null)
+fn ward_cluster(fixture: &InjectorFixture) -> Value {
+    fixture.get("workercluster", "builds").unwrap_or(Value::Null)
 }

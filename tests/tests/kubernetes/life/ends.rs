@@ -15,61 +15,66 @@ use super::{AGENT, cluster, deployment, nothing_broke, pods, template};
 #[test]
 fn a_rollout_a_scale_in_an_eviction_and_a_drained_node_lose_no_job() {
     let Some(installation) = RealInstallation::start(2) else { return };
-    let room = installation.room("ends");
+    let namespace = installation.namespace("ends");
     let long = ["--streams", "--job-ms-min=25000", "--job-ms-max=30000"];
     let adopted = "  workloadRef: {kind: Deployment, name: builds, scale: true}\n";
-    room.apply(&cluster(8, adopted));
-    room.apply(&deployment(&room, 4, &long));
-    room.until("wc/builds", ".status.jobs.running", "8");
-    room.until("ss/feeds", ".status.streams.owned", "6");
+    namespace.apply(&cluster(8, adopted));
+    namespace.apply(&deployment(&namespace, 4, &long));
+    namespace.until("wc/builds", ".status.jobs.running", "8");
+    namespace.until("ss/feeds", ".status.streams.owned", "6");
 
     // A busy pod is not evicted, by anybody.
-    let busy = &pods(&room)[0];
+    let busy = &pods(&namespace)[0];
     let eviction =
         format!(r#"{{"apiVersion":"policy/v1","kind":"Eviction","metadata":{{"name":"{busy}"}}}}"#);
     let path = format!(
         "/api/v1/namespaces/{}/pods/{busy}/eviction",
-        room.field(&format!("pod/{busy}"), ".metadata.namespace")
+        namespace.field(&format!("pod/{busy}"), ".metadata.namespace")
     );
     let access = installation.cluster().access();
     let refused = access.try_kubectl_with(&["create", "--raw", &path, "-f", "-"], &eviction);
     let refused = refused.expect_err("it is busy");
-    assert!(refused.contains("disruption budget"), "{refused}");
+    assert!(refused.contains("runs jobs"), "{refused}");
 
     // A rollout; while the old pods drain, the new ones get each slot as it falls free.
-    let before = pods(&room);
-    room.kubectl(&["set", "env", "deployment/builds", "ROUND=2"]);
+    let before = pods(&namespace);
+    namespace.kubectl(&["set", "env", "deployment/builds", "ROUND=2"]);
     eventually("four new workers and no other", || {
-        let now = pods(&room);
-        let all = room.field("wc/builds", ".status.workers.total");
+        let now = pods(&namespace);
+        let all = namespace.field("wc/builds", ".status.workers.total");
         (now.len() == 4 && now.iter().all(|pod| !before.contains(pod)) && all == "4").then_some(())
     });
-    room.until("wc/builds", ".status.jobs.running", "8");
+    namespace.until("wc/builds", ".status.jobs.running", "8");
 
     // Half the budget, and a node is drained, at the same moment.
-    room.kubectl(&["patch", "wc/builds", "--type=merge", "--patch={\"spec\":{\"maxJobs\":4}}"]);
+    namespace.kubectl(&[
+        "patch",
+        "wc/builds",
+        "--type=merge",
+        "--patch={\"spec\":{\"maxJobs\":4}}",
+    ]);
     let drained = installation.cluster().nodes()[1].name().to_owned();
     let drain = ["drain", &drained, "--pod-selector=app=builds", "--timeout=170s"];
     access.kubectl(&[&drain[..], &["--delete-emptydir-data", "--force"]].concat());
-    room.until("wc/builds", ".status.workers.total", "2");
-    room.until("wc/builds", ".status.jobs.running", "4");
-    for pod in pods(&room) {
-        assert_ne!(room.field(&format!("pod/{pod}"), ".spec.nodeName"), drained);
+    namespace.until("wc/builds", ".status.workers.total", "2");
+    namespace.until("wc/builds", ".status.jobs.running", "4");
+    for pod in pods(&namespace) {
+        assert_ne!(namespace.field(&format!("pod/{pod}"), ".spec.nodeName"), drained);
     }
 
-    room.kubectl(&["delete", "wc/builds", "deployment/builds"]);
+    namespace.kubectl(&["delete", "wc/builds", "deployment/builds"]);
     eventually("the end of all pods", || {
-        room.kubectl(&["get", "pods", "--output=name"]).is_empty().then_some(())
+        namespace.kubectl(&["get", "pods", "--output=name"]).is_empty().then_some(())
     });
-    let evidence = room.evidence();
+    let evidence = namespace.evidence();
     nothing_broke(&evidence, 8);
     assert_eq!(peak(&evidence.runs, 0, u64::MAX), 8);
     // SIGTERM reached each worker when it had nothing left, and its agent after its end; none was
     // killed at the end of a grace period.
-    let seen = room.pods_deleted();
+    let seen = namespace.pods_deleted();
     assert!(seen.len() >= 8, "{:?}", seen.keys());
-    for told in &evidence.told {
-        assert_eq!((told.running, told.owned), (0, 0), "{told:?}");
+    for termination in &evidence.terminations {
+        assert_eq!((termination.running, termination.owned), (0, 0), "{termination:?}");
     }
     for (name, pod) in &seen {
         let ended = |name: &str| container(pod, name)["state"]["terminated"].clone();
@@ -78,7 +83,7 @@ fn a_rollout_a_scale_in_an_eviction_and_a_drained_node_lose_no_job() {
         if worker["startedAt"].is_null() {
             continue;
         }
-        assert!(evidence.told.iter().any(|told| told.worker == *name), "{name}: {worker}");
+        assert!(evidence.terminations.iter().any(|it| it.worker == *name), "{name}: {worker}");
         assert_eq!((&worker["exitCode"], &agent["exitCode"]), (&0.into(), &0.into()), "{name}");
         let at = |state: &Value| state["finishedAt"].as_str().map(str::to_owned);
         assert!(at(&worker) <= at(&agent), "{name}: {worker} {agent}");
@@ -90,27 +95,27 @@ fn a_rollout_a_scale_in_an_eviction_and_a_drained_node_lose_no_job() {
 #[test]
 fn pods_that_are_deleted_while_their_agents_start_end_at_once() {
     let Some(installation) = RealInstallation::shared() else { return };
-    let room = installation.room("early");
-    room.apply(&cluster(8, ""));
+    let namespace = installation.namespace("early");
+    namespace.apply(&cluster(8, ""));
     for delay in [500, 1000, 1500, 2000] {
-        room.apply(&deployment(&room, 4, &[]));
+        namespace.apply(&deployment(&namespace, 4, &[]));
         std::thread::sleep(Duration::from_millis(delay));
-        room.kubectl(&["delete", "deployment/builds", "--wait=false"]);
+        namespace.kubectl(&["delete", "deployment/builds", "--wait=false"]);
         eventually(&format!("the end of all pods that were deleted after {delay} ms"), || {
-            room.kubectl(&["get", "pods", "--output=name"]).is_empty().then_some(())
+            namespace.kubectl(&["get", "pods", "--output=name"]).is_empty().then_some(())
         });
     }
-    nothing_broke(&room.evidence(), 8);
+    nothing_broke(&namespace.evidence(), 8);
 }
 
 /// A Job completes: its sidecar ends by itself, and with 0.
 #[test]
 fn a_job_whose_work_is_done_completes() {
     let Some(installation) = RealInstallation::shared() else { return };
-    let room = installation.room("job");
-    room.apply(&cluster(4, ""));
-    let template = template(&room, &["--jobs=2", "--job-ms-min=100", "--job-ms-max=200"]);
-    room.apply(&format!(
+    let namespace = installation.namespace("job");
+    namespace.apply(&cluster(4, ""));
+    let template = template(&namespace, &["--jobs=2", "--job-ms-min=100", "--job-ms-max=200"]);
+    namespace.apply(&format!(
         r"
 apiVersion: batch/v1
 kind: Job
@@ -122,14 +127,15 @@ spec:
   template:{template}      restartPolicy: Never
 "
     ));
-    room.until("job/batch", ".status.succeeded", "2");
-    room.until("wc/builds", ".status.workers.total", "0");
-    let evidence = room.evidence();
+    namespace.until("job/batch", ".status.succeeded", "2");
+    namespace.until("wc/builds", ".status.workers.total", "0");
+    let evidence = namespace.evidence();
     nothing_broke(&evidence, 4);
     assert_eq!(evidence.runs.len(), 4);
-    for name in room.pods_seen().keys() {
+    for name in namespace.pods_seen().keys() {
         let agent = eventually("the end of the agent to be seen", || {
-            let agent = container(&room.pods_seen()[name], AGENT)["state"]["terminated"].clone();
+            let agent =
+                container(&namespace.pods_seen()[name], AGENT)["state"]["terminated"].clone();
             (!agent.is_null()).then_some(agent)
         });
         assert_eq!(agent["exitCode"], 0, "{name}: {agent}");

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use leasehold_demo::checker::moves;
 use leasehold_demo::clock::now_ns;
 use serde_json::json;
-use tests::kube::{Image, Program, RealInstallation, Room, container};
+use tests::kube::{Image, Program, RealInstallation, TestNamespace, container};
 use tests::process::eventually;
 use tests::toolbox;
 
@@ -17,87 +17,91 @@ const ANOTHER_IMAGE: &str = "localhost/agent:another";
 const SHORT: [&str; 3] = ["--streams", "--job-ms-min=2000", "--job-ms-max=4000"];
 
 /// Two workers that share four jobs and six streams.
-fn two_workers(room: &Room<'_>) -> Vec<String> {
-    room.apply(&cluster(4, ""));
-    room.apply(&deployment(room, 2, &SHORT));
-    room.until("wc/builds", ".status.jobs.running", "4");
-    room.until("ss/feeds", ".status.streams.owned", "6");
-    pods(room)
+fn two_workers(namespace: &TestNamespace<'_>) -> Vec<String> {
+    namespace.apply(&cluster(4, ""));
+    namespace.apply(&deployment(namespace, 2, &SHORT));
+    namespace.until("wc/builds", ".status.jobs.running", "4");
+    namespace.until("ss/feeds", ".status.streams.owned", "6");
+    pods(namespace)
 }
 
 /// Waits until a worker that has something to do has begun this many more jobs.
-fn work_goes_on(room: &Room<'_>, worker: &str) {
-    let begun = || room.evidence().runs.iter().filter(|run| run.worker == worker).count();
+fn work_goes_on(namespace: &TestNamespace<'_>, worker: &str) {
+    let begun = || namespace.evidence().runs.iter().filter(|run| run.worker == worker).count();
     let before = begun();
     eventually("more jobs", || (begun() >= before + 4).then_some(()));
 }
 
-fn end(room: &Room<'_>) {
-    room.kubectl(&["delete", "deployment/builds", "--cascade=foreground"]);
+fn end(namespace: &TestNamespace<'_>) {
+    namespace.kubectl(&["delete", "deployment/builds", "--cascade=foreground"]);
     eventually("the end of all pods", || {
-        room.kubectl(&["get", "pods", "--output=name"]).is_empty().then_some(())
+        namespace.kubectl(&["get", "pods", "--output=name"]).is_empty().then_some(())
     });
 }
 
 #[test]
 fn an_agent_that_is_killed_comes_back_to_the_jobs_and_streams_of_its_worker() {
     let Some(installation) = RealInstallation::shared() else { return };
-    let room = installation.room("agent");
-    let workers = two_workers(&room);
+    let namespace = installation.namespace("agent");
+    let workers = two_workers(&namespace);
     let from_ns = now_ns();
-    room.signal(&workers[0], AGENT, "SIGKILL");
-    eventually("the agent's restart", || (restarts(&room, &workers[0], AGENT) == 1).then_some(()));
-    work_goes_on(&room, &workers[0]);
-    assert_eq!(restarts(&room, &workers[0], "worker"), 0);
-    let evidence = room.evidence();
+    namespace.signal(&workers[0], AGENT, "SIGKILL");
+    eventually("the agent's restart", || {
+        (restarts(&namespace, &workers[0], AGENT) == 1).then_some(())
+    });
+    work_goes_on(&namespace, &workers[0]);
+    assert_eq!(restarts(&namespace, &workers[0], "worker"), 0);
+    let evidence = namespace.evidence();
     assert_eq!(moves(&evidence.owns, from_ns, now_ns()), 0, "{:#?}", evidence.owns);
-    end(&room);
-    nothing_broke(&room.evidence(), 4);
+    end(&namespace);
+    nothing_broke(&namespace.evidence(), 4);
 }
 
 #[test]
 fn the_sidecars_image_changes_in_place_and_the_worker_does_not_notice() {
     let Some(installation) = RealInstallation::shared() else { return };
-    let room = installation.room("image");
+    let namespace = installation.namespace("image");
     let another = Image::new(ANOTHER_IMAGE, &["/leasehold-agent"]);
     let program = toolbox::binary(Program::Agent.binary());
     installation.cluster().load(&another.program(&program, "/leasehold-agent"));
-    let workers = two_workers(&room);
+    let workers = two_workers(&namespace);
     let from_ns = now_ns();
     let sidecar = "/spec/initContainers/0";
     let patch = json!([
         {"op": "test", "path": format!("{sidecar}/name"), "value": AGENT},
         {"op": "replace", "path": format!("{sidecar}/image"), "value": ANOTHER_IMAGE},
     ]);
-    room.kubectl(&["patch", "pod", &workers[0], "--type=json", &format!("--patch={patch}")]);
-    eventually("the agent's restart", || (restarts(&room, &workers[0], AGENT) == 1).then_some(()));
-    work_goes_on(&room, &workers[0]);
-    assert_eq!(restarts(&room, &workers[0], "worker"), 0);
-    let evidence = room.evidence();
+    namespace.kubectl(&["patch", "pod", &workers[0], "--type=json", &format!("--patch={patch}")]);
+    eventually("the agent's restart", || {
+        (restarts(&namespace, &workers[0], AGENT) == 1).then_some(())
+    });
+    work_goes_on(&namespace, &workers[0]);
+    assert_eq!(restarts(&namespace, &workers[0], "worker"), 0);
+    let evidence = namespace.evidence();
     assert_eq!(moves(&evidence.owns, from_ns, now_ns()), 0, "{:#?}", evidence.owns);
     // No worker was drained for it.
-    assert_eq!(room.field("wc/builds", ".status.workers.draining"), "0");
-    end(&room);
-    nothing_broke(&room.evidence(), 4);
+    assert_eq!(namespace.field("wc/builds", ".status.workers.draining"), "0");
+    end(&namespace);
+    nothing_broke(&namespace.evidence(), 4);
 }
 
 #[test]
 fn a_worker_killed_for_memory_restarts_beside_its_running_agent() {
     let Some(installation) = RealInstallation::shared() else { return };
-    let room = installation.room("worker");
-    let workers = two_workers(&room);
-    room.signal(&workers[0], "worker", "SIGUSR1");
+    let namespace = installation.namespace("worker");
+    let workers = two_workers(&namespace);
+    namespace.signal(&workers[0], "worker", "SIGUSR1");
     let killed_ns = now_ns();
     let killed = eventually("the worker's restart", || {
-        let status = room.container(&workers[0], "worker");
+        let status = namespace.container(&workers[0], "worker");
         (status["restartCount"] == 1).then_some(status)
     });
     assert_eq!(killed["lastState"]["terminated"]["reason"], "OOMKilled", "{killed}");
-    work_goes_on(&room, &workers[0]);
-    room.until("ss/feeds", ".status.streams.owned", "6");
-    assert_eq!(restarts(&room, &workers[0], AGENT), 0);
-    end(&room);
-    let mut evidence = room.evidence();
+    work_goes_on(&namespace, &workers[0]);
+    namespace.until("ss/feeds", ".status.streams.owned", "6");
+    assert_eq!(restarts(&namespace, &workers[0], AGENT), 0);
+    end(&namespace);
+    let mut evidence = namespace.evidence();
     // What it had in its hands is lost with it, and only that.
     let own = |worker: &String| *worker == workers[0];
     let lost = evidence.runs.iter_mut().filter(|run| own(&run.worker) && !run.done);
@@ -113,8 +117,8 @@ fn a_worker_killed_for_memory_restarts_beside_its_running_agent() {
 #[test]
 fn a_worker_starts_without_a_coordinator() {
     let Some(installation) = RealInstallation::shared() else { return };
-    let room = installation.room("alone");
-    let pod = template(&room, &["--job-ms-min=100", "--job-ms-max=200"]);
+    let namespace = installation.namespace("alone");
+    let pod = template(&namespace, &["--job-ms-min=100", "--job-ms-max=200"]);
     let pod =
         format!("apiVersion: v1\nkind: Pod\n{}", dedent(&pod).replace("app: builds", "app: alone"));
     // Opted out, so that no webhook is asked.
@@ -130,13 +134,13 @@ fn a_worker_starts_without_a_coordinator() {
     assert!(output.status.success());
     let manifest = String::from_utf8(output.stdout).expect("UTF-8");
     assert!(manifest.contains(AGENT), "{manifest}");
-    room.apply(&manifest);
-    room.kubectl(&["wait", "--for=condition=Ready", "pod/alone", "--timeout=170s"]);
-    assert_eq!(restarts(&room, "alone", AGENT), 0);
+    namespace.apply(&manifest);
+    namespace.kubectl(&["wait", "--for=condition=Ready", "pod/alone", "--timeout=170s"]);
+    assert_eq!(restarts(&namespace, "alone", AGENT), 0);
     // No lease, no job.
-    assert!(room.evidence().runs.is_empty());
-    room.kubectl(&["delete", "pod/alone", "--timeout=170s"]);
-    let seen = &room.pods_deleted()["alone"];
+    assert!(namespace.evidence().runs.is_empty());
+    namespace.kubectl(&["delete", "pod/alone", "--timeout=170s"]);
+    let seen = &namespace.pods_deleted()["alone"];
     let worker = &container(seen, "worker")["state"]["terminated"];
     assert_eq!(worker["exitCode"], 0, "{worker}");
 }

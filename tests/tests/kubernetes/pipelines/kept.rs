@@ -3,7 +3,7 @@
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use tests::kube::{Cluster, Stage, Version, Work};
+use tests::kube::{Cluster, FleetFixture, Version, Work};
 use tests::process::eventually;
 
 use super::{class, endpoints, pipeline, record, resource_versions, wait_for_end, wait_for_phase};
@@ -20,39 +20,39 @@ fn condition(object: &Value, type_: &str) -> Option<(String, String, String)> {
 async fn changes_by_others_are_reverted_and_foreign_objects_stay_unchanged() {
     let Some(cluster) = Cluster::shared() else { return };
     let namespace = cluster.namespace("kept");
-    let stage = Stage::set(cluster.access(), &namespace, 1, 1, Work::Bindings).await;
-    stage.apply(&class(&stage, "blue", 30, (1, 1), ""));
-    stage.kubectl(&["create", "service", "clusterip", "taken-in", "--tcp=80"]);
-    let theirs = || stage.get("service", "taken-in").expect("their Service")["metadata"].clone();
+    let fixture = FleetFixture::set(cluster.access(), &namespace, 1, 1, Work::Bindings).await;
+    fixture.apply(&class(&fixture, "blue", 30, (1, 1), ""));
+    fixture.kubectl(&["create", "service", "clusterip", "taken-in", "--tcp=80"]);
+    let theirs = || fixture.get("service", "taken-in").expect("their Service")["metadata"].clone();
     let before = theirs();
     let node = [("in", "blue", "")];
-    stage.apply(&[pipeline("mine", 10, &node), pipeline("taken", 10, &node)].concat());
-    wait_for_phase(&stage, &["mine", "taken"], "Ready");
+    fixture.apply(&[pipeline("mine", 10, &node), pipeline("taken", 10, &node)].concat());
+    wait_for_phase(&fixture, &["mine", "taken"], "Ready");
 
-    undone(&stage);
-    stage.wait_for("a binding that says so", "plb", "taken-in", |it| {
+    undone(&fixture);
+    fixture.wait_for("a binding that says so", "plb", "taken-in", |it| {
         condition(it, "Ready").is_some_and(|(_, reason, message)| {
             reason == "NameTaken" && message.contains("Service taken-in")
         })
     });
-    stage.wait_for("a pipeline that says so", "pl", "taken", |it| {
+    fixture.wait_for("a pipeline that says so", "pl", "taken", |it| {
         condition(it, "Stalled").is_some_and(|(_, reason, _)| reason == "NameTaken")
     });
     assert_eq!(theirs(), before);
-    assert_eq!(endpoints(&stage, "taken-in"), [""; 0], "they would be their Service's");
+    assert_eq!(endpoints(&fixture, "taken-in"), [""; 0], "they would be their Service's");
     let reasons = "--output=jsonpath={.items[?(@.regarding.name=='taken-in')].reason}";
     eventually("an event of the binding", || {
-        let reasons = stage.kubectl(&["get", "events.v1.events.k8s.io", reasons]);
+        let reasons = fixture.kubectl(&["get", "events.v1.events.k8s.io", reasons]);
         reasons.contains("NameTaken").then_some(())
     });
-    stage.kubectl(&["delete", "service", "taken-in"]);
-    stage.wait_for("a Service of its own", "pl", "taken", |it| {
+    fixture.kubectl(&["delete", "service", "taken-in"]);
+    fixture.wait_for("a Service of its own", "pl", "taken", |it| {
         condition(it, "Ready").is_some_and(|(status, ..)| status == "True")
     });
-    assert_eq!(endpoints(&stage, "taken-in"), ["blue-0 ready serving"]);
+    assert_eq!(endpoints(&fixture, "taken-in"), ["blue-0 ready serving"]);
 
     // Without a port the Service is headless, which no Service can become.
-    stage.kubectl(&[
+    fixture.kubectl(&[
         "patch",
         "wcl",
         "blue",
@@ -60,76 +60,83 @@ async fn changes_by_others_are_reverted_and_foreign_objects_stay_unchanged() {
         "--patch",
         r#"[{"op": "remove", "path": "/spec/port"}]"#,
     ]);
-    stage.wait_for("a headless Service", "service", "mine-in", |it| {
+    fixture.wait_for("a headless Service", "service", "mine-in", |it| {
         it["spec"]["clusterIP"] == "None" && it["spec"].get("ports").is_none()
     });
-    stage.kubectl(&["delete", "pl", "mine", "--wait=false"]);
-    wait_for_end(&stage, "mine");
+    fixture.kubectl(&["delete", "pl", "mine", "--wait=false"]);
+    wait_for_end(&fixture, "mine");
 }
 
 /// Everything that people can do to what was made is undone.
-fn undone(stage: &Stage) {
-    let uid =
-        |kind: &str, name: &str| stage.get(kind, name).map(|it| it["metadata"]["uid"].to_string());
+fn undone(fixture: &FleetFixture) {
+    let uid = |kind: &str, name: &str| {
+        fixture.get(kind, name).map(|it| it["metadata"]["uid"].to_string())
+    };
     for (kind, name) in
         [("service", "mine-in"), ("endpointslice", "mine-in-ipv4-0"), ("plb", "mine-in")]
     {
         let before = uid(kind, name).expect("the object");
-        stage.kubectl(&["delete", kind, name, "--wait=false"]);
+        fixture.kubectl(&["delete", kind, name, "--wait=false"]);
         eventually(&format!("another {kind}"), || {
             uid(kind, name).filter(|now| *now != before).map(|_| ())
         });
         let home = "leasehold.dev/pipeline";
-        stage.kubectl(&["label", kind, name, "app.kubernetes.io/managed-by-", &format!("{home}-")]);
-        stage.wait_for("its labels", kind, name, |it| it["metadata"]["labels"][home] == "mine");
+        fixture.kubectl(&[
+            "label",
+            kind,
+            name,
+            "app.kubernetes.io/managed-by-",
+            &format!("{home}-"),
+        ]);
+        fixture.wait_for("its labels", kind, name, |it| it["metadata"]["labels"][home] == "mine");
     }
     let patch = |kind: &str, name: &str, patch: Value| {
-        stage.kubectl(&["patch", kind, name, "--type=merge", "--patch", &patch.to_string()]);
+        fixture.kubectl(&["patch", kind, name, "--type=merge", "--patch", &patch.to_string()]);
     };
     patch("service", "mine-in", json!({ "spec": { "selector": { "app": "theirs" } } }));
-    stage.wait_for("no selector", "service", "mine-in", |it| it["spec"]["selector"].is_null());
+    fixture.wait_for("no selector", "service", "mine-in", |it| it["spec"]["selector"].is_null());
     patch("service", "mine-in", json!({ "metadata": { "ownerReferences": null } }));
-    stage.wait_for("its owner", "service", "mine-in", |it| {
+    fixture.wait_for("its owner", "service", "mine-in", |it| {
         it["metadata"]["ownerReferences"][0]["name"] == "mine"
     });
     patch("endpointslice", "mine-in-ipv4-0", json!({ "endpoints": [] }));
     eventually("its endpoints", || {
-        (endpoints(stage, "mine-in") == ["blue-0 ready serving"]).then_some(())
+        (endpoints(fixture, "mine-in") == ["blue-0 ready serving"]).then_some(())
     });
     patch("plb", "mine-in", json!({ "spec": { "class": "red" } }));
-    stage.wait_for("its class", "plb", "mine-in", |it| it["spec"]["class"] == "blue");
-    wait_for_phase(stage, &["mine"], "Ready");
+    fixture.wait_for("its class", "plb", "mine-in", |it| it["spec"]["class"] == "blue");
+    wait_for_phase(fixture, &["mine"], "Ready");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_new_leader_changes_no_object_of_a_pipeline() {
     let Some(cluster) = Cluster::shared() else { return };
     let namespace = cluster.namespace("pipelines-leader");
-    let mut stage = Stage::set(cluster.access(), &namespace, 2, 1, Work::Bindings).await;
+    let mut fixture = FleetFixture::set(cluster.access(), &namespace, 2, 1, Work::Bindings).await;
     // Longer than the agents may take to find the other leader.
-    stage.apply(&class(&stage, "blue", 30, (2, 2), "").replace("ttl: 3s", "ttl: 1m"));
+    fixture.apply(&class(&fixture, "blue", 30, (2, 2), "").replace("ttl: 3s", "ttl: 1m"));
     let nodes = [("in", "blue", "out"), ("out", "blue", "")];
-    stage.apply(&[pipeline("first", 10, &nodes), pipeline("second", 15, &nodes)].concat());
-    wait_for_phase(&stage, &["first", "second"], "Ready");
-    let record = record(&stage).await;
-    let before = resource_versions(&stage, "first");
+    fixture.apply(&[pipeline("first", 10, &nodes), pipeline("second", 15, &nodes)].concat());
+    wait_for_phase(&fixture, &["first", "second"], "Ready");
+    let record = record(&fixture).await;
+    let before = resource_versions(&fixture, "first");
     assert_eq!(before.len(), 6, "{before:?}");
 
     let begin = record.newest();
-    let leader = stage.replicas.leader();
-    let mut old = stage.replicas.running.remove(leader);
+    let leader = fixture.replicas.leader();
+    let mut old = fixture.replicas.running.remove(leader);
     old.process.signal(Signal::KILL);
     old.process.wait();
-    let _ = stage.replicas.leader();
+    let _ = fixture.replicas.leader();
     // What is undone for the second shows that the new leader keeps pipelines again.
-    stage.kubectl(&["delete", "service", "second-in"]);
-    stage.wait_for("another Service", "service", "second-in", |it| it.is_object());
-    stage.kubectl(&["delete", "plb", "first-in"]);
-    stage.wait_for("another binding", "plb", "first-in", |it| it["status"]["phase"] == "Ready");
+    fixture.kubectl(&["delete", "service", "second-in"]);
+    fixture.wait_for("another Service", "service", "second-in", |it| it.is_object());
+    fixture.kubectl(&["delete", "plb", "first-in"]);
+    fixture.wait_for("another binding", "plb", "first-in", |it| it["status"]["phase"] == "Ready");
     let first = record.versions().into_iter().filter(|it| it.name.starts_with("first"));
     let written: Vec<_> = first.filter(|it| it.revision > begin).collect();
     let is_other = |it: &&Version| it.kind != "PipelineBinding" || it.name != "first-in";
     let touched: Vec<_> = written.iter().filter(is_other).collect();
     assert!(touched.is_empty(), "{touched:#?}");
-    assert_eq!(resource_versions(&stage, "first").len(), before.len());
+    assert_eq!(resource_versions(&fixture, "first").len(), before.len());
 }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use tests::kube::{Cluster, Stage, Work};
+use tests::kube::{Cluster, FleetFixture, Work};
 use tests::process::eventually;
 
 use super::{class, endpoints, loads, pipeline, wait_for_phase};
@@ -12,24 +12,24 @@ use super::{class, endpoints, loads, pipeline, wait_for_phase};
 async fn two_pipelines_span_all_five_workers_and_none_is_above_its_capacity() {
     let Some(cluster) = Cluster::shared() else { return };
     let namespace = cluster.namespace("spread");
-    let stage = Stage::set(cluster.access(), &namespace, 1, 1, Work::Bindings).await;
-    stage.apply(&class(&stage, "grey", 5, (5, 5), "spread: Even"));
+    let fixture = FleetFixture::set(cluster.access(), &namespace, 1, 1, Work::Bindings).await;
+    fixture.apply(&class(&fixture, "grey", 5, (5, 5), "spread: Even"));
     eventually("5 workers", || {
-        let log = stage.replicas.running[0].process.log();
+        let log = fixture.replicas.running[0].process.log();
         let joined = |pod: u32| log.contains(&format!("worker=grey-{pod}"));
         (0..5).all(joined).then_some(())
     });
     let names = ["one", "two"];
-    stage.apply(&names.map(|name| pipeline(name, 10, &[("all", "grey", "")])).concat());
-    wait_for_phase(&stage, &names, "Ready");
+    fixture.apply(&names.map(|name| pipeline(name, 10, &[("all", "grey", "")])).concat());
+    wait_for_phase(&fixture, &names, "Ready");
     let all: Vec<_> = (0..5).map(|pod| format!("grey-{pod} ready serving")).collect();
     for name in names {
-        assert_eq!(endpoints(&stage, &format!("{name}-all")), all);
+        assert_eq!(endpoints(&fixture, &format!("{name}-all")), all);
     }
     let four_each: BTreeMap<_, _> = (0..5).map(|pod| (format!("grey-{pod}"), 4_000)).collect();
-    assert_eq!(loads(&stage, "grey"), four_each);
+    assert_eq!(loads(&fixture, "grey"), four_each);
     // A third would need more than there may ever be.
-    stage.apply(&pipeline("three", 6, &[("all", "grey", "")]));
-    wait_for_phase(&stage, &["three"], "Pending");
-    assert_eq!(loads(&stage, "grey"), four_each);
+    fixture.apply(&pipeline("three", 6, &[("all", "grey", "")]));
+    wait_for_phase(&fixture, &["three"], "Pending");
+    assert_eq!(loads(&fixture, "grey"), four_each);
 }

@@ -4,7 +4,7 @@
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use tests::kube::{Cluster, Record, Stage, Version, Work};
+use tests::kube::{Cluster, FleetFixture, Record, Version, Work};
 use tests::process::eventually;
 
 use super::{
@@ -19,59 +19,60 @@ const PIPELINES: [&str; 3] = ["first", "second", "third"];
 async fn three_pipelines_share_workers_wait_for_one_and_heal_after_the_loss_of_another() {
     let Some(cluster) = Cluster::shared() else { return };
     let namespace = cluster.namespace("walkthrough");
-    let stage = Stage::set(cluster.access(), &namespace, 2, 1, Work::Bindings).await;
-    let record = record(&stage).await;
-    stage.apply(
+    let fixture = FleetFixture::set(cluster.access(), &namespace, 2, 1, Work::Bindings).await;
+    let record = record(&fixture).await;
+    fixture.apply(
         &[
-            class(&stage, "blue", 30, (1, 5), ""),
-            class(&stage, "green", 15, (2, 5), ""),
-            class(&stage, "yellow", 200, (2, 5), ""),
+            class(&fixture, "blue", 30, (1, 5), ""),
+            class(&fixture, "green", 15, (2, 5), ""),
+            class(&fixture, "yellow", 200, (2, 5), ""),
         ]
         .concat(),
     );
     // Workers are chosen among those that are connected, by name.
     for class in ["green", "yellow"] {
-        stage
+        fixture
             .wait_for("both workers", "wcl", class, |it| it["status"]["workers"]["connected"] == 2);
     }
     // It is there for a while, so that yellow-0 has no room for the third.
-    stage.apply(&pipeline("large", 175, &[("out", "yellow", "")]));
-    wait_for_phase(&stage, &["large"], "Ready");
+    fixture.apply(&pipeline("large", 175, &[("out", "yellow", "")]));
+    wait_for_phase(&fixture, &["large"], "Ready");
     for name in ["first", "second"] {
-        stage.apply(&pipeline(name, 10, &NODES));
-        wait_for_phase(&stage, &[name], "Ready");
+        fixture.apply(&pipeline(name, 10, &NODES));
+        wait_for_phase(&fixture, &[name], "Ready");
     }
-    assert_eq!(endpoints(&stage, "second-in"), ["blue-0 ready serving"]);
-    assert_eq!(endpoints(&stage, "second-mid"), ["green-1 ready serving"]);
-    assert_eq!(endpoints(&stage, "second-out"), ["yellow-0 ready serving"]);
+    assert_eq!(endpoints(&fixture, "second-in"), ["blue-0 ready serving"]);
+    assert_eq!(endpoints(&fixture, "second-mid"), ["green-1 ready serving"]);
+    assert_eq!(endpoints(&fixture, "second-out"), ["yellow-0 ready serving"]);
 
-    stage.apply(&pipeline("third", 10, &NODES));
-    wait_for_phase(&stage, &["third"], "Ready");
-    assert_eq!(endpoints(&stage, "third-mid"), ["green-2 ready serving"]);
-    assert_eq!(endpoints(&stage, "third-out"), ["yellow-1 ready serving"]);
-    let green = stage.get("statefulset", "green").expect("green's workload");
+    fixture.apply(&pipeline("third", 10, &NODES));
+    wait_for_phase(&fixture, &["third"], "Ready");
+    assert_eq!(endpoints(&fixture, "third-mid"), ["green-2 ready serving"]);
+    assert_eq!(endpoints(&fixture, "third-out"), ["yellow-1 ready serving"]);
+    let green = fixture.get("statefulset", "green").expect("green's workload");
     assert_eq!(green["spec"]["replicas"], 3, "30 of 15 by 3 is 66 %, by 2 it would be 100 %");
-    stage.kubectl(&["delete", "pl", "large", "--wait=false"]);
-    wait_for_end(&stage, "large");
+    fixture.kubectl(&["delete", "pl", "large", "--wait=false"]);
+    wait_for_end(&fixture, "large");
     waited_for_green(&record.versions());
 
     let begin = record.newest();
-    let lost = stage.get("pod", "yellow-0").expect("the pod");
+    let lost = fixture.get("pod", "yellow-0").expect("the pod");
     let uid = lost["metadata"]["uid"].as_str().expect("a UID");
-    let member = stage.fleet.member(uid).expect("its agent");
+    let member = fixture.fleet.member(uid).expect("its agent");
     let (agent, _) = member.agent.as_ref().expect("an agent");
     agent.lock().expect("no panic").signal(Signal::KILL);
     for name in ["first", "second"] {
         eventually(&format!("{name}'s other worker"), || {
-            let it = stage.get("pl", name)?;
+            let it = fixture.get("pl", name)?;
             let is_ready = it["status"]["phase"] == "Ready";
-            let elsewhere = endpoints(&stage, &format!("{name}-out")) == ["yellow-1 ready serving"];
+            let elsewhere =
+                endpoints(&fixture, &format!("{name}-out")) == ["yellow-1 ready serving"];
             (is_ready && elsewhere).then_some(())
         });
     }
-    healed(&stage, &record, begin);
-    assert_eq!(stage.get("pl", "third").expect("it")["status"]["phase"], "Ready");
-    told(&stage);
+    healed(&fixture, &record, begin);
+    assert_eq!(fixture.get("pl", "third").expect("it")["status"]["phase"], "Ready");
+    told(&fixture);
 }
 
 /// What there is to see of the wait: each state, in order, and each before what rests on it.
@@ -117,7 +118,7 @@ fn first(versions: &[Version], kind: &str, name: &str, wanted: impl Fn(&Value) -
 
 /// What there is to see of the loss: just those two break, one is healed after the other, and the
 /// third is not touched.
-fn healed(stage: &Stage, record: &Record, begin: u64) {
+fn healed(fixture: &FleetFixture, record: &Record, begin: u64) {
     let since: Vec<_> = record.versions().into_iter().filter(|it| it.revision > begin).collect();
     for name in ["first", "second"] {
         let seen = phases(&since, "Pipeline", name);
@@ -127,10 +128,10 @@ fn healed(stage: &Stage, record: &Record, begin: u64) {
     assert!(third.is_empty(), "the third was touched: {third:#?}");
     // What the leader says itself: the one that comes second by name is plotted when the first is
     // ready, or when that takes too long.
-    let leader = &stage.replicas.running[stage.replicas.leader()];
+    let leader = &fixture.replicas.running[fixture.replicas.leader()];
     let log = leader.process.log();
     let states: Vec<String> =
-        log.lines().filter_map(|line| state(line, &stage.namespace)).collect();
+        log.lines().filter_map(|line| state(line, &fixture.namespace)).collect();
     let broke = states.iter().position(|it| it.contains("Broken")).expect("they broke");
     let after: Vec<&str> = states[broke..].iter().map(String::as_str).collect();
     assert!(after.iter().all(|it| !it.starts_with("third")), "{after:?}");
@@ -155,17 +156,17 @@ fn state(line: &str, namespace: &str) -> Option<String> {
     Some(format!("{name} {}", to.split('"').next()?))
 }
 
-fn told(stage: &Stage) {
+fn told(fixture: &FleetFixture) {
     let what = "--output=jsonpath={range .items[*]}{.regarding.name} {.reason}{'\\n'}{end}";
     for name in ["first", "second"] {
         for reason in ["PipelinePending", "PipelinePlotted", "PipelineReady", "PipelineBroken"] {
             let line = format!("{name} {reason}");
             eventually(&line, || {
-                let events = stage.kubectl(&["get", "events.v1.events.k8s.io", what]);
+                let events = fixture.kubectl(&["get", "events.v1.events.k8s.io", what]);
                 events.lines().any(|it| it == line).then_some(())
             });
         }
     }
-    let events = stage.kubectl(&["get", "events.v1.events.k8s.io", what]);
+    let events = fixture.kubectl(&["get", "events.v1.events.k8s.io", what]);
     assert!(!events.contains("third PipelineBroken"), "{events}");
 }

@@ -7,12 +7,14 @@
 
 mod apply;
 mod input;
+mod what_if;
 
 use std::sync::Arc;
 
 use leasehold_types::limits::STREAMS_PER_WORKER_MAX;
 use leasehold_types::{ClusterName, Moment, SetName, WorkerName};
 
+pub use self::what_if::WhatIfPlan;
 use super::Leader;
 use crate::core::replica::SetState;
 use crate::core::turn_budget::STEP;
@@ -239,23 +241,6 @@ impl Leader {
             is_stale: false,
             thaw: None,
         })
-    }
-
-    /// The plan of a cluster's streams over these workers; changes nothing.
-    pub(super) fn trial_plan(
-        &self,
-        name: &ClusterName,
-        owners: Vec<WorkerName>,
-        now: Moment,
-    ) -> Box<StreamPlan> {
-        let mut plan = self.begin_plan(name, owners, now);
-        while !plan.is_gathered() {
-            self.gather_slice(&mut plan, usize::MAX);
-        }
-        while !matches!(plan.stage, Stage::Apply(_)) {
-            plan.place(usize::MAX);
-        }
-        plan
     }
 
     fn continue_plan(&mut self, plan: &mut StreamPlan, now: Moment) {

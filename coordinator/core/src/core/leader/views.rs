@@ -14,10 +14,7 @@ use crate::core::replica::{Replica, SetState};
 use crate::desired::{Cluster, Desired};
 use crate::ledger::{Account, Claim, Phase};
 use crate::planner::streams::Unplaced;
-use crate::view::{
-    ClaimPhase, ClaimView, ClusterView, PlanView, PlannedMove, Presence, SetView, StreamView,
-    WhatIf, WorkerView,
-};
+use crate::view::{ClaimPhase, ClaimView, ClusterView, Presence, SetView, StreamView, WorkerView};
 
 /// The offset basis of FNV-1a.
 const DIGEST_START: u64 = 0xcbf2_9ce4_8422_2325;
@@ -165,13 +162,6 @@ impl Core {
         view.workers_current = current.count();
         Some(view)
     }
-
-    /// The plan of a cluster under other circumstances; changes nothing. None if no manifest
-    /// defines the cluster, or this replica does not lead.
-    #[must_use]
-    pub fn what_if(&self, name: &ClusterName, what_if: &WhatIf, now: Moment) -> Option<PlanView> {
-        self.leader()?.what_if(name, what_if, now)
-    }
 }
 
 impl Replica {
@@ -208,30 +198,6 @@ impl Leader {
         let connected = self.observed(key).is_some_and(|worker| worker.is_connected());
         let account = self.ledger.account(key);
         connected && account.is_some_and(|account| account.acknowledged >= account.streams_sent_in)
-    }
-
-    fn what_if(&self, name: &ClusterName, what_if: &WhatIf, now: Moment) -> Option<PlanView> {
-        self.replica.desired.clusters.get(name)?;
-        let pools = self.planned_pools(name, what_if);
-        let mut owners = self.stream_owners(name);
-        owners.retain(|worker| !what_if.remove.contains(worker));
-        owners.extend(what_if.add.iter().cloned());
-        owners.sort();
-        owners.dedup();
-        let mut view = PlanView { pools, ..PlanView::default() };
-        for planned in self.trial_plan(name, owners, now).planned() {
-            let key = StreamKey { set: planned.set.clone(), stream: planned.stream.name.clone() };
-            let from = self.replica.planned(&key).and_then(|(_, planned)| planned.on.clone());
-            let to = planned.on.ok().cloned();
-            if let Err(why) = planned.on {
-                view.unplaced.push((key.clone(), reason(why).into()));
-            }
-            if from != to {
-                let StreamKey { set, stream } = key;
-                view.moves.push(PlannedMove { set, stream, from, to });
-            }
-        }
-        Some(view)
     }
 
     fn cluster_view(&self, name: &ClusterName, spec: &Cluster, now: Moment) -> ClusterView {

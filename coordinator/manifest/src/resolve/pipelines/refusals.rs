@@ -1,6 +1,7 @@
 //! Refuses pipelines that their classes can never serve, and bindings with the same name. Each
 //! refusal removes one version from the choice, so the loop ends.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use leasehold_coordinator_core::desired::{Cluster, Pipeline};
@@ -127,10 +128,12 @@ impl PipelineResolver<'_> {
                     let theirs = NodeName::new(&format!("{prefix}-{node}")).ok();
                     let theirs = theirs.filter(|theirs| other_now.nodes.contains_key(theirs));
                     let Some(theirs) = theirs else { continue };
-                    // The pipeline that had the name keeps it, or else the older one.
+                    // The older pipeline has the name. Of files, which have no time of creation,
+                    // the one that had the name keeps it, or else the one that is in force.
                     let rank = |it: &PipelineChoice, node: &NodeName| {
-                        let last = it.last.as_ref();
-                        (last.is_some_and(|last| last.nodes.contains_key(node)), last.is_some())
+                        let (last, created) = (it.last.as_ref(), it.entry.source.created.clone());
+                        let had = last.is_some_and(|last| last.nodes.contains_key(node));
+                        (Reverse(created), had, last.is_some())
                     };
                     let (loser, loss) = match rank(pipeline, node) > rank(other, &theirs) {
                         true => (&other_name, (theirs, name.clone(), node.clone())),
@@ -150,7 +153,7 @@ impl PipelineResolver<'_> {
                 theirs.as_str(),
                 other.parts().1,
             );
-            let at = choice.marks.nodes.get(&node).map_or(choice.entry.at, |(at, _)| *at);
+            let at = choice.marks.nodes.get(&node).map_or(choice.entry.source.at, |(at, _)| *at);
             problems.push(choice.entry.problem(at, &format!("spec.workers.{node}"), message));
             choice.refuse();
         }

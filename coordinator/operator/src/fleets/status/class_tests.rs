@@ -81,6 +81,7 @@ fn facts() -> ClassFacts {
             problem: None,
             limited: None,
             kept: 0,
+            replicas_manager: None,
         }),
         agents: InjectionCounts::default(),
     }

@@ -14,7 +14,7 @@ use super::super::InjectionCounts;
 use super::super::workload::{Rollout, WorkloadState};
 use crate::conditions::{
     AGENTS_OUTDATED, ConditionReason, DEGRADED, DesiredCondition, PROGRESSING, READY,
-    SCALING_LIMITED, STALLED, invalid_spec,
+    REPLICAS_MANAGED, SCALING_LIMITED, STALLED, invalid_spec,
 };
 
 /// The most workers that a message names.
@@ -102,7 +102,21 @@ pub(super) fn desired_conditions<V>(
     let limited = facts.workload.as_ref().and_then(|workload| workload.limited.clone());
     let limited = limited.map(|(reason, message)| ConditionReason::new(reason, message));
     conditions.extend(limited.map(|why| DesiredCondition::new(SCALING_LIMITED, true, why)));
+    let managed = facts.workload.as_ref().and_then(replicas_managed);
+    conditions.extend(managed.map(|why| DesiredCondition::new(REPLICAS_MANAGED, true, why)));
     conditions
+}
+
+/// Another manager that the workload's replicas are left to.
+fn replicas_managed(workload: &WorkloadState) -> Option<ConditionReason> {
+    let WorkloadState { kind, name, desired, replicas, replicas_manager, .. } = workload;
+    let manager = replicas_manager.as_ref()?;
+    let message = format!(
+        "{manager} sets the replicas of {kind:?} {name}, so the coordinator does not: it has \
+         {replicas}, and {desired} are wanted; remove the autoscaler, or take spec.replicas out of \
+         what {manager} applies, or set workloadRef.scale to false"
+    );
+    Some(ConditionReason::new("AnotherManager", message))
 }
 
 /// A problem that stays until a user acts.

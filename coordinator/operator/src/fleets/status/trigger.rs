@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_coordinator_core::effect::Notice;
-use leasehold_driver::history::Change;
+use leasehold_driver::history::FleetChange;
 use leasehold_driver::port::Stopped;
 use leasehold_platform_kube::desired::Objects;
 use leasehold_types::SetName;
@@ -24,7 +24,7 @@ const GATHER_FOR: Duration = Duration::from_millis(250);
 
 /// The changes since the last call.
 pub(super) struct StatusTrigger {
-    changes: broadcast::Receiver<Change>,
+    changes: broadcast::Receiver<FleetChange>,
     objects: watch::Receiver<Arc<Objects>>,
     pods: watch::Receiver<u64>,
     workloads: Option<watch::Receiver<Workloads>>,
@@ -91,8 +91,8 @@ impl StatusTrigger {
         self.missed || self.sets.contains(set)
     }
 
-    fn note(&mut self, change: &Change) {
-        let Change::Notice(notice) = change else { return };
+    fn note(&mut self, change: &FleetChange) {
+        let FleetChange::Notice(notice) = change else { return };
         match notice {
             Notice::StreamGranted { stream, .. }
             | Notice::StreamRevoked { stream, .. }

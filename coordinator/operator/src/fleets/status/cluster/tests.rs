@@ -83,6 +83,7 @@ fn facts() -> ClusterFacts {
             problem: None,
             limited: None,
             kept: 0,
+            replicas_manager: None,
         }),
         agents: InjectionCounts::default(),
     }

@@ -1,0 +1,72 @@
+//! Plans under other circumstances. The driver only copies the input, slice by slice, so that it
+//! serves others in between. The plan is made on a thread of its own, and in bounded time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_coordinator_core::core::WhatIfPlan;
+use leasehold_coordinator_core::view::WhatIf;
+use leasehold_proto::admin::v1::PlanResponse;
+use leasehold_types::ClusterName;
+use tokio::time::{Instant, timeout_at};
+use tonic::Status;
+
+use super::error::AdminError;
+use super::{Admin, wire};
+
+/// The most plans that are made at once: each has a copy of all streams of its cluster.
+pub(super) const PLANS_MAX: usize = 2;
+/// How long one may take.
+const PLAN_TIMEOUT: Duration = Duration::from_secs(10);
+/// Streams that the driver copies in one turn, so that the turn stays short.
+const COPIED_PER_TURN: usize = 2_048;
+/// Units of work between two looks at the clock.
+const PLACED_PER_LOOK: usize = 4_096;
+
+impl Admin {
+    /// The plan of a cluster under other circumstances.
+    pub(super) async fn make_plan(
+        &self,
+        cluster: ClusterName,
+        what_if: WhatIf,
+    ) -> Result<PlanResponse, Status> {
+        let permit = Arc::clone(&self.plans).try_acquire_owned();
+        let permit = permit.map_err(|_| AdminError::TooMany("plans", PLANS_MAX))?;
+        let deadline = Instant::now() + PLAN_TIMEOUT;
+        let late = || AdminError::Late("the plan", PLAN_TIMEOUT);
+        let gathered = timeout_at(deadline, self.gather(cluster, what_if)).await;
+        let mut plan = gathered.map_err(|_| late())??;
+        // The thread ends by itself, even if the caller goes away.
+        let made = tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            while !plan.place(PLACED_PER_LOOK) {
+                if Instant::now() >= deadline {
+                    return None;
+                }
+            }
+            Some(wire::plan(plan.into_view()))
+        });
+        let made = made.await.map_err(|_| AdminError::Stopped)?;
+        Ok(made.ok_or_else(late)?)
+    }
+
+    /// Copies all of a plan's input.
+    async fn gather(&self, cluster: ClusterName, what_if: WhatIf) -> Result<WhatIfPlan, Status> {
+        let begun = self.ask("Plan", move |core, now| {
+            let plan = core.begin_what_if(&cluster, &what_if, now);
+            plan.ok_or_else(|| AdminError::cluster_not_found(&cluster))
+        });
+        let mut plan = begun.await?.into_inner();
+        loop {
+            let slice = self.ask("Plan", move |core, _| {
+                let is_whole = core.gather_what_if(&mut plan, COPIED_PER_TURN);
+                is_whole.map(|is_whole| (plan, is_whole)).ok_or(AdminError::OtherTerm)
+            });
+            let (gathered, is_whole) = slice.await?.into_inner();
+            if is_whole {
+                return Ok(gathered);
+            }
+            plan = gathered;
+        }
+    }
+}

@@ -1,0 +1,436 @@
+//! Incoming connections. Their number is limited, and each must send the first bytes of the port's
+//! protocol and a valid request in time. A peer with another protocol costs one read and one log
+//! line. Connections that wait for a place cost no memory of this process but their entry.
+
+mod fair_queue;
+pub(crate) mod handshake;
+mod peer;
+mod places;
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use futures_util::Stream;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, Sleep, sleep, sleep_until};
+use tonic::transport::server::Connected;
+
+use self::fair_queue::FairQueue;
+pub(crate) use self::peer::Peer;
+use self::places::{Evicted, Place, Places};
+
+/// How long a peer may take to send its first bytes.
+const FIRST_BYTES_TIMEOUT: Duration = Duration::from_secs(10);
+/// The most connections that wait for a place.
+const WAITING_MAX: usize = 4_096;
+/// How long one waits; its peer has probably given up then.
+const WAIT_MAX: Duration = Duration::from_secs(5);
+/// The pause after the system had no file or memory left for a connection.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// The most warnings within [`WARNING_INTERVAL`], over all peers.
+const WARNED_PEERS_MAX: usize = 64;
+/// There is at most one warning about a peer in this time.
+const WARNING_INTERVAL: Duration = Duration::from_secs(60);
+/// The first bytes of an HTTP/2 client (RFC 9113, 3.4).
+const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// The first bytes of a TLS client: a handshake record of version 3 (RFC 8446, 5.1).
+const TLS_PREFACE: &[u8] = &[0x16, 0x03];
+
+/// The first bytes that a port expects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Preface {
+    /// HTTP/2 without TLS.
+    Http2,
+    /// TLS.
+    Tls,
+    /// HTTP/1 or 2: any bytes.
+    Any,
+}
+
+impl Preface {
+    fn bytes(self) -> &'static [u8] {
+        match self {
+            Self::Http2 => HTTP2_PREFACE,
+            Self::Tls => TLS_PREFACE,
+            Self::Any => b"",
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Http2 => "HTTP/2",
+            Self::Tls => "TLS",
+            Self::Any => "HTTP",
+        }
+    }
+}
+
+/// The most connections of a port.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ConnectionLimits {
+    /// Of peers that have not proven who they are. More wait.
+    pub(crate) unproven: usize,
+    /// Of all peers.
+    pub(crate) total: usize,
+    /// How long a connection may take until its peer is proven.
+    pub(crate) unproven_age: Duration,
+}
+
+/// A listening socket with its limits.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    socket: TcpListener,
+    preface: Preface,
+    permits: Arc<Semaphore>,
+    places: Arc<Places>,
+    waiting: FairQueue<WaitingConnection>,
+    unproven_age: Duration,
+    warnings: Arc<PeerWarnings>,
+}
+
+/// An accepted connection without a place.
+#[derive(Debug)]
+struct WaitingConnection {
+    stream: TcpStream,
+    address: SocketAddr,
+    since: Instant,
+}
+
+impl Listener {
+    pub(crate) fn new(socket: TcpListener, preface: Preface, limits: ConnectionLimits) -> Self {
+        let ConnectionLimits { unproven, total, unproven_age } = limits;
+        let (permits, places) = (Arc::new(Semaphore::new(total)), Places::new(unproven));
+        let waiting = FairQueue::new(WAITING_MAX);
+        Self { socket, preface, permits, places, waiting, unproven_age, warnings: Arc::default() }
+    }
+
+    /// The next connection that has a place.
+    pub(crate) async fn next(&mut self) -> Connection {
+        loop {
+            let places = Arc::clone(&self.places);
+            let is_waited_for = !self.waiting.is_empty();
+            tokio::select! {
+                accepted = self.socket.accept() => match accepted {
+                    Ok((stream, address)) => self.enqueue(stream, address),
+                    Err(error) if is_of_one_connection(&error) => {}
+                    Err(error) => {
+                        let nobody = IpAddr::from([0, 0, 0, 0]);
+                        self.warnings.warn(nobody, "cannot accept connections", &error);
+                        sleep(ACCEPT_PAUSE).await;
+                    }
+                },
+                (place, evicted) = places.take(), if is_waited_for => {
+                    if let Some((_, waiting)) = self.waiting.pop()
+                        && let Some(connection) = self.open(waiting, place, evicted)
+                    {
+                        return connection;
+                    }
+                }
+            }
+        }
+    }
+
+    fn enqueue(&mut self, stream: TcpStream, address: SocketAddr) {
+        let waiting = WaitingConnection { stream, address, since: Instant::now() };
+        if let Some((dropped, _)) = self.waiting.push(address.ip(), waiting) {
+            let why = "too many connections wait, and this address has the most";
+            self.warnings.warn(dropped, "connection refused", &why);
+        }
+    }
+
+    fn open(
+        &self,
+        waiting: WaitingConnection,
+        place: Place,
+        evicted: Evicted,
+    ) -> Option<Connection> {
+        let WaitingConnection { stream, address, since } = waiting;
+        if since.elapsed() > WAIT_MAX {
+            let why = "the port had no place for it in time";
+            self.warnings.warn(address.ip(), "connection refused", &why);
+            return None;
+        }
+        let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else {
+            let why = "the port has reached its limit of connections";
+            self.warnings.warn(address.ip(), "connection refused", &why);
+            return None;
+        };
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(peer = %address, %error, "cannot set TCP_NODELAY");
+        }
+        Some(Connection {
+            stream,
+            peer: Peer::new(address, place, Instant::now() + FIRST_BYTES_TIMEOUT),
+            preface: self.preface,
+            seen: Some(0),
+            unproven_age: self.unproven_age,
+            timer: None,
+            evicted: Some(evicted),
+            warnings: Arc::clone(&self.warnings),
+            _permit: permit,
+        })
+    }
+
+    /// The connections as an endless stream.
+    pub(crate) fn into_stream(self) -> impl Stream<Item = io::Result<Connection>> {
+        futures_util::stream::unfold(self, |mut listener| async move {
+            let connection = listener.next().await;
+            Some((Ok(connection), listener))
+        })
+    }
+}
+
+fn is_of_one_connection(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
+    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
+}
+
+/// One accepted connection.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    stream: TcpStream,
+    peer: Peer,
+    preface: Preface,
+    /// Bytes of the preface seen so far; `None` once it is complete.
+    seen: Option<usize>,
+    unproven_age: Duration,
+    /// Fires at the peer's deadline.
+    timer: Option<Pin<Box<Sleep>>>,
+    evicted: Option<Evicted>,
+    warnings: Arc<PeerWarnings>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Connection {
+    /// The other side.
+    pub(crate) fn peer(&self) -> &Peer {
+        &self.peer
+    }
+
+    /// Checks received bytes against the preface.
+    fn check_preface(&mut self, read: &[u8]) -> io::Result<()> {
+        let Some(seen) = self.seen else { return Ok(()) };
+        let expected = &self.preface.bytes()[seen..];
+        let together = expected.len().min(read.len());
+        if expected[..together] != read[..together] {
+            let protocol = self.preface.name();
+            let why = format!("the peer does not speak {protocol}, which this port expects");
+            self.warnings.warn(self.peer.address().ip(), "connection dropped", &why);
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        }
+        let complete = seen + together == self.preface.bytes().len();
+        self.seen = (!complete).then_some(seen + together);
+        if complete && self.preface != Preface::Any {
+            self.peer.end_after(self.unproven_age);
+        }
+        Ok(())
+    }
+
+    /// Why the connection must end, once it must. Called while its peer is waited for.
+    fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        if let Some(evicted) = &mut self.evicted
+            && let Poll::Ready(ended) = Pin::new(evicted).poll(cx)
+        {
+            self.evicted = None;
+            if ended.is_ok() {
+                let peer = self.peer.address();
+                tracing::debug!(%peer, "connection dropped: a new one took its place");
+                return Poll::Ready(io::ErrorKind::ConnectionAborted.into());
+            }
+        }
+        loop {
+            let Some(deadline) = self.peer.deadline() else {
+                self.timer = None;
+                return Poll::Pending;
+            };
+            let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
+            if timer.deadline() != deadline {
+                timer.as_mut().reset(deadline);
+            }
+            ready!(timer.as_mut().poll(cx));
+            // The services may have moved it meanwhile.
+            if self.peer.deadline() == Some(deadline) {
+                let peer = self.peer.address();
+                tracing::debug!(%peer, "connection dropped: no valid request in time");
+                return Poll::Ready(io::ErrorKind::TimedOut.into());
+            }
+        }
+    }
+
+    /// What is polled, unless the connection must end before it is ready.
+    fn or_end<T>(
+        &mut self,
+        polled: Poll<io::Result<T>>,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<T>> {
+        match polled {
+            Poll::Ready(ready) => Poll::Ready(ready),
+            Poll::Pending => self.poll_end(cx).map(Err),
+        }
+    }
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(cx, buf);
+        ready!(self.or_end(read, cx))?;
+        let checked = self.check_preface(&buf.filled()[before..]);
+        if checked.is_err() {
+            buf.set_filled(before);
+        }
+        Poll::Ready(checked)
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let polled = Pin::new(&mut self.stream).poll_write(cx, buf);
+        self.or_end(polled, cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let polled = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
+        self.or_end(polled, cx)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let polled = Pin::new(&mut self.stream).poll_flush(cx);
+        self.or_end(polled, cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+impl Connected for Connection {
+    type ConnectInfo = Peer;
+
+    fn connect_info(&self) -> Peer {
+        self.peer.clone()
+    }
+}
+
+/// The peers of recent warnings, so that a flood of connections does not flood the log.
+#[derive(Debug, Default)]
+struct PeerWarnings(Mutex<HashMap<IpAddr, Instant>>);
+
+impl PeerWarnings {
+    fn warn(&self, peer: IpAddr, what: &'static str, why: &dyn std::fmt::Display) {
+        match self.should_warn(peer, Instant::now()) {
+            true => tracing::warn!(%peer, %why, "{what}"),
+            false => tracing::debug!(%peer, %why, "{what}"),
+        }
+    }
+
+    fn should_warn(&self, peer: IpAddr, now: Instant) -> bool {
+        let mut peers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        peers.retain(|_, warned| now.duration_since(*warned) < WARNING_INTERVAL);
+        if peers.contains_key(&peer) || peers.len() >= WARNED_PEERS_MAX {
+            return false;
+        }
+        peers.insert(peer, now);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn warnings_are_limited_per_peer_and_in_total() {
+        let warnings = PeerWarnings::default();
+        let start = Instant::now();
+        let peer = |last: u8| IpAddr::from([127, 0, 0, last]);
+        assert!(warnings.should_warn(peer(1), start));
+        assert!(!warnings.should_warn(peer(1), start));
+        let count = (2..200).filter(|last| warnings.should_warn(peer(*last), start)).count();
+        assert_eq!(count, WARNED_PEERS_MAX - 1);
+        assert!(warnings.should_warn(peer(1), start + WARNING_INTERVAL));
+    }
+
+    fn limits(total: usize) -> ConnectionLimits {
+        ConnectionLimits { unproven: total, total, unproven_age: Duration::from_secs(60) }
+    }
+
+    /// What the port reads from a peer that sends `bytes`.
+    async fn read_from_peer(preface: Preface, bytes: &[u8]) -> io::Result<Vec<u8>> {
+        let socket = TcpListener::bind("127.0.0.1:0").await.expect("a socket");
+        let address = socket.local_addr().expect("an address");
+        let mut listener = Listener::new(socket, preface, limits(1));
+        let mut peer = TcpStream::connect(address).await.expect("a connection");
+        let mut connection = listener.next().await;
+        peer.write_all(bytes).await.expect("room");
+        drop(peer);
+        let mut read = Vec::new();
+        connection.read_to_end(&mut read).await.map(|_| read)
+    }
+
+    #[tokio::test]
+    async fn a_port_accepts_only_peers_with_the_expected_first_bytes() {
+        let good = [HTTP2_PREFACE, b"more"].concat();
+        assert_eq!(read_from_peer(Preface::Http2, &good).await.expect("good"), good);
+        let hello = [0x16, 0x03, 0x01, 0x02];
+        assert_eq!(read_from_peer(Preface::Tls, &hello).await.expect("good"), hello);
+        assert_eq!(read_from_peer(Preface::Any, b"GET /").await.expect("good"), b"GET /");
+        for (preface, bad) in [
+            (Preface::Http2, b"GET / HTTP/1.1\r\n".as_slice()),
+            (Preface::Http2, b"PRI * HTTP/1.1\r\n"),
+            (Preface::Http2, &hello),
+            (Preface::Tls, HTTP2_PREFACE),
+            (Preface::Tls, &[0x16, 0x02]),
+        ] {
+            let error = read_from_peer(preface, bad).await.expect_err("taken");
+            assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{preface:?}: {bad:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_connection_beyond_the_limit_is_closed_until_another_ends() {
+        let socket = TcpListener::bind("127.0.0.1:0").await.expect("a socket");
+        let address = socket.local_addr().expect("an address");
+        let mut listener = Listener::new(socket, Preface::Http2, limits(1));
+        let _first = TcpStream::connect(address).await.expect("a connection");
+        let first = listener.next().await;
+        let mut second = TcpStream::connect(address).await.expect("a connection");
+        let closed = async {
+            // The connection may also end by a reset.
+            let _ = second.read_to_end(&mut Vec::new()).await;
+        };
+        tokio::select! {
+            () = closed => {}
+            _ = listener.next() => panic!("a second connection was taken"),
+        }
+        drop(first);
+        let third = TcpStream::connect(address).await.expect("a connection");
+        let connection = listener.next().await;
+        assert_eq!(connection.peer.address(), third.local_addr().expect("an address"));
+    }
+}

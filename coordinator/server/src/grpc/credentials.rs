@@ -1,0 +1,75 @@
+//! What a caller shows of itself: the bearer token in the `authorization` header, and the
+//! certificate of its connection.
+
+use leasehold_driver::access::{ACCESS_TIMEOUT, Access, Caller, Credentials, Denied, Wants};
+use tonic::metadata::MetadataMap;
+use tonic::{Request, Status};
+
+use crate::connections::Peer;
+
+/// The header, and the scheme within it (RFC 6750); schemes are compared without regard to case.
+const HEADER: &str = "authorization";
+const SCHEME: &str = "bearer ";
+
+/// Checks that the caller may have what it wants, and returns who it is.
+pub(crate) async fn authorize<T>(
+    access: &Access,
+    request: &Request<T>,
+    wants: Wants,
+) -> Result<Caller, Denied> {
+    let peer = Peer::of(request.extensions());
+    // The platform may be slow; that must not cost the connection its place.
+    peer.into_iter().for_each(|peer| peer.keep_place(ACCESS_TIMEOUT));
+    let caller = access.ask(credentials(request.metadata(), peer), wants).await?;
+    peer.into_iter().for_each(Peer::prove);
+    Ok(caller)
+}
+
+/// What the caller shows of itself.
+pub(crate) fn credentials(metadata: &MetadataMap, peer: Option<&Peer>) -> Credentials {
+    Credentials {
+        token: bearer(metadata),
+        peer: peer.map(Peer::address),
+        certificate: peer.and_then(Peer::certificate),
+    }
+}
+
+/// The status of a call that is denied.
+pub(crate) fn status_of(denied: &Denied) -> Status {
+    let message = denied.to_string();
+    match denied {
+        Denied::Unproven(_) => Status::unauthenticated(message),
+        Denied::Forbidden(_) => Status::permission_denied(message),
+        Denied::Unavailable(_) => Status::unavailable(message),
+    }
+}
+
+/// The bearer token; `None` without that header, or with another scheme.
+fn bearer(metadata: &MetadataMap) -> Option<String> {
+    let value = metadata.get(HEADER)?.to_str().ok()?;
+    let (scheme, token) = value.split_at_checked(SCHEME.len())?;
+    let token = token.trim();
+    (scheme.eq_ignore_ascii_case(SCHEME) && !token.is_empty()).then(|| token.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_the_token_after_the_bearer_scheme() {
+        for (value, token) in [
+            ("Bearer abc.def", Some("abc.def")),
+            ("bearer  abc", Some("abc")),
+            ("Bearer ", None),
+            ("Bearer", None),
+            ("Basic abc", None),
+            ("", None),
+        ] {
+            let mut metadata = MetadataMap::new();
+            metadata.insert(HEADER, value.parse().expect("a value"));
+            assert_eq!(bearer(&metadata).as_deref(), token, "{value:?}");
+        }
+        assert_eq!(bearer(&MetadataMap::new()), None);
+    }
+}

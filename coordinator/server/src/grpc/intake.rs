@@ -1,0 +1,148 @@
+//! What a call may send before anybody has looked at it. Every call of this port but a session has
+//! one short request. Its body must be small and come in time, and the calls whose bodies are not
+//! complete are limited, in total and per address.
+
+use std::convert::Infallible;
+use std::future::{Future, Ready, ready};
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use futures_util::future::Either;
+use http_body::{Frame, SizeHint};
+use leasehold_driver::keyed_limit::{KeyedLimit, KeyedPermit};
+use prost::bytes::Bytes;
+use tokio::time::{Sleep, sleep};
+use tonic::Status;
+use tonic::body::Body;
+use tonic::codegen::http::{Request, Response};
+use tower::{Layer, Service};
+
+use super::service::OPEN_SESSION;
+use crate::connections::Peer;
+
+/// Bytes of a request's body.
+pub(crate) const CALL_BYTES_MAX: usize = 64 * 1024;
+/// How long a request's body may take.
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+/// The most calls whose bodies are not complete.
+const CALLS_MAX: usize = 256;
+/// The most from one address.
+const CALLS_PER_ADDRESS_MAX: usize = 64;
+
+type CallPermit = KeyedPermit<Option<IpAddr>>;
+
+/// Limits the calls of a port.
+#[derive(Clone, Debug)]
+pub(super) struct IntakeLayer(Arc<KeyedLimit<Option<IpAddr>>>);
+
+impl IntakeLayer {
+    pub(super) fn new() -> Self {
+        Self(KeyedLimit::new(CALLS_MAX, CALLS_PER_ADDRESS_MAX))
+    }
+}
+
+impl<S> Layer<S> for IntakeLayer {
+    type Service = Intake<S>;
+
+    fn layer(&self, inner: S) -> Intake<S> {
+        Intake { calls: Arc::clone(&self.0), inner }
+    }
+}
+
+/// The services of a port behind its limits.
+#[derive(Clone, Debug)]
+pub(super) struct Intake<S> {
+    calls: Arc<KeyedLimit<Option<IpAddr>>>,
+    inner: S,
+}
+
+impl<S> Service<Request<Body>> for Intake<S>
+where
+    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
+{
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Either<S::Future, Ready<Result<Response<Body>, Infallible>>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        // Sessions have limits of their own.
+        if request.uri().path() == OPEN_SESSION {
+            return Either::Left(self.inner.call(request));
+        }
+        let address = Peer::of(request.extensions()).map(|peer| peer.address().ip());
+        let Some(permit) = self.calls.take(address) else {
+            let why = "too many calls have not sent their request yet; try again later";
+            return Either::Right(ready(Ok(Status::resource_exhausted(why).into_http())));
+        };
+        let bounded = |body| {
+            let timeout = Box::pin(sleep(BODY_TIMEOUT));
+            Body::new(BoundedBody { body, left: CALL_BYTES_MAX, open: Some((timeout, permit)) })
+        };
+        Either::Left(self.inner.call(request.map(bounded)))
+    }
+}
+
+/// A body with at most so many bytes that must end in time.
+#[derive(Debug)]
+struct BoundedBody {
+    body: Body,
+    left: usize,
+    /// Until the body has ended.
+    open: Option<(Pin<Box<Sleep>>, CallPermit)>,
+}
+
+impl http_body::Body for BoundedBody {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let Some((timeout, _)) = &mut self.open else { return Poll::Ready(None) };
+        let is_late = timeout.as_mut().poll(cx).is_ready();
+        let frame = match Pin::new(&mut self.body).poll_frame(cx) {
+            Poll::Pending if is_late => {
+                self.open = None;
+                let why = format!("the request was not complete within {BODY_TIMEOUT:?}");
+                return Poll::Ready(Some(Err(Status::deadline_exceeded(why))));
+            }
+            polled => ready!(polled),
+        };
+        let bytes = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref());
+        let bytes = bytes.map_or(0, Bytes::len);
+        match (frame, self.left.checked_sub(bytes)) {
+            (Some(Ok(frame)), Some(left)) => {
+                self.left = left;
+                if self.body.is_end_stream() {
+                    self.open = None;
+                }
+                Poll::Ready(Some(Ok(frame)))
+            }
+            (Some(Ok(_)), None) => {
+                self.open = None;
+                let why = format!("the request is larger than {CALL_BYTES_MAX} bytes");
+                Poll::Ready(Some(Err(Status::resource_exhausted(why))))
+            }
+            (ended, _) => {
+                self.open = None;
+                Poll::Ready(ended)
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.open.is_none() || self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

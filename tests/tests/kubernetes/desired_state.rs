@@ -1,0 +1,119 @@
+//! What is wanted reaches a real replica from the API server: budgets, sets and the ConfigMaps that
+//! hold their lists, as they come, change, go wrong and go.
+
+use serde_json::json;
+use tests::kube::{Access, Cluster, Replicas};
+use tests::process::{eventually, get};
+
+/// The figures of a cluster that a replica shows, and the problems that it knows of.
+struct ReplicaMetrics {
+    http: std::net::SocketAddr,
+    cluster: String,
+}
+
+impl ReplicaMetrics {
+    fn of_cluster(&self, name: &str) -> Option<u64> {
+        let (_, body) = get(self.http, "/metrics")?;
+        let cluster = format!("cluster=\"{}\"", self.cluster);
+        let begins = format!("{name}{{");
+        let line = body.lines().find(|it| it.starts_with(&begins) && it.contains(&cluster));
+        line?.rsplit(' ').next()?.parse().ok()
+    }
+
+    fn problems(&self) -> Option<u64> {
+        let (_, body) = get(self.http, "/metrics")?;
+        let line = body.lines().find(|line| line.starts_with("leasehold_manifest_problems"));
+        line?.rsplit(' ').next()?.parse().ok()
+    }
+
+    /// Waits for a budget, a number of streams and a number of problems.
+    fn await_these(&self, what: &str, jobs_max: Option<u64>, streams: Option<u64>, problems: u64) {
+        eventually(what, || {
+            let now = (
+                self.of_cluster("leasehold_jobs_max"),
+                self.of_cluster("leasehold_streams"),
+                self.problems(),
+            );
+            (now == (jobs_max, streams, Some(problems))).then_some(())
+        });
+    }
+}
+
+struct Objects<'a> {
+    access: &'a Access,
+    namespace: String,
+}
+
+impl Objects<'_> {
+    fn kubectl(&self, arguments: &[&str]) -> String {
+        self.access.kubectl(&[&["--namespace", &self.namespace], arguments].concat())
+    }
+
+    fn apply(&self, kind: &str, name: &str, spec: serde_json::Value) {
+        let object = json!({
+            "apiVersion": "leasehold.dev/v1alpha1",
+            "kind": kind,
+            "metadata": { "name": name, "namespace": self.namespace },
+            "spec": spec,
+        });
+        self.access.apply(&object.to_string());
+    }
+
+    /// Puts these keys into the ConfigMap `list`.
+    fn list(&self, data: serde_json::Value) {
+        let map = json!({
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": { "name": "list", "namespace": self.namespace },
+            "data": data,
+        });
+        self.access.apply(&map.to_string());
+    }
+
+    fn set(&self, key: &str) {
+        let from = json!({ "configMapKeyRef": { "name": "list", "key": key } });
+        let spec = json!({
+            "cluster": "builds",
+            "streams": [{ "name": "first" }],
+            "streamsFrom": [from],
+        });
+        self.apply("StreamSet", "cars", spec);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn valid_changes_apply_and_invalid_ones_keep_the_last_valid_state() {
+    let Some(cluster) = Cluster::shared() else { return };
+    let access = cluster.access();
+    Replicas::define(access);
+    let namespace = cluster.namespace("wanted");
+    let mut replicas = Replicas::new(access, &namespace, &[]);
+    replicas.start();
+    let leader = replicas.leader();
+    let http = replicas.running[leader].http;
+    let figures = ReplicaMetrics { http, cluster: format!("{namespace}/builds") };
+    let objects = Objects { access, namespace };
+
+    objects.apply("WorkerCluster", "builds", json!({ "maxJobs": 8, "maxJobsPerWorker": 3 }));
+    figures.await_these("a budget", Some(8), Some(0), 0);
+    objects.set("a.txt");
+    figures.await_these("a set whose ConfigMap is missing", Some(8), Some(0), 1);
+    objects.list(json!({ "a.txt": "x\ny\n", "b.yaml": "jobs: [p, q, r]" }));
+    figures.await_these("streams from a ConfigMap", Some(8), Some(3), 0);
+
+    objects.list(json!({ "a.txt": "x\nx\n", "b.yaml": "jobs: [p, q, r]" }));
+    figures.await_these("a wrong list, and the last good one", Some(8), Some(3), 1);
+    objects.kubectl(&["delete", "configmap", "list"]);
+    figures.await_these("a lost list, and the last good one", Some(8), Some(3), 1);
+    objects.list(json!({ "a.txt": "x\n", "b.yaml": "jobs: [p, q, r]" }));
+    figures.await_these("a fixed list", Some(8), Some(2), 0);
+    objects.set("b.yaml");
+    figures.await_these("another key", Some(8), Some(4), 0);
+
+    objects.kubectl(&["scale", "wc/builds", "--replicas=20"]);
+    figures.await_these("a budget that was scaled", Some(20), Some(4), 0);
+    objects.kubectl(&["delete", "wc/builds"]);
+    figures.await_these("a cluster that a set still runs on", Some(20), Some(4), 1);
+    objects.kubectl(&["delete", "ss/cars"]);
+    figures.await_these("nothing", None, None, 0);
+}

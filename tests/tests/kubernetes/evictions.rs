@@ -1,0 +1,381 @@
+//! Evictions through a real API server, which asks a coordinator about them: a pod that runs jobs
+//! drains first, whatever budgets its user has, and every other pod goes at once.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use tests::kube::{Access, Cluster, FleetFixture, HollowNode, NoProcesses, Replicas, Work};
+use tests::process::{eventually, until_ok};
+
+/// The configuration by which the API server asks about the evictions of one namespace.
+struct Asked {
+    access: Access,
+    name: String,
+}
+
+impl Asked {
+    /// As `deploy/base` has it, but for this namespace and at this address.
+    fn about(fixture: &FleetFixture, webhook: SocketAddr) -> Self {
+        let text = std::fs::read_to_string(tests::toolbox::root().join("deploy/base/webhook.yaml"));
+        let text = text.expect("the manifests");
+        let documents = text.split("---\n").map(serde_yaml::from_str::<Value>);
+        let mut documents = documents.map(|document| document.expect("YAML"));
+        let found = documents.find(|it| it["kind"] == "ValidatingWebhookConfiguration");
+        let mut wanted = found.expect("the configuration");
+        let name = configuration(&fixture.namespace);
+        wanted["metadata"] = json!({ "name": name });
+        let webhooks = wanted["webhooks"].as_array_mut().expect("webhooks");
+        webhooks.retain(|webhook| webhook["name"] == "evictions.leasehold.dev");
+        let webhook_config = webhooks.first_mut().expect("the webhook");
+        webhook_config["clientConfig"] = json!({ "url": format!("https://{webhook}/evict") });
+        let label = json!({ "kubernetes.io/metadata.name": fixture.namespace });
+        webhook_config["namespaceSelector"] = json!({ "matchLabels": label });
+        fixture.access.apply(&wanted.to_string());
+        let asked = Self { access: fixture.access.clone(), name };
+        eventually("the key in the path", || {
+            let path = "--output=jsonpath={.webhooks[0].clientConfig.url}";
+            let get = ["get", "validatingwebhookconfiguration", &asked.name, path];
+            let url = fixture.access.kubectl(&get);
+            (url.rsplit_once("/evict/")?.1.len() == 32).then_some(())
+        });
+        asked
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        let delete = ["delete", "validatingwebhookconfiguration", &self.name];
+        let _ = self.access.try_kubectl(&[&delete[..], &["--ignore-not-found"]].concat());
+    }
+}
+
+fn configuration(namespace: &str) -> String {
+    format!("evictions-{namespace}")
+}
+
+/// The milliseconds of a job that no test waits for.
+const HANGS: u64 = 3_600_000;
+
+/// A fixture whose API server asks its only replica.
+async fn fixture(prefix: &str, nodes: usize) -> Option<(FleetFixture, Asked)> {
+    stage_with(prefix, nodes, Work::Jobs { ms_min: 2_000, ms_max: 4_000 }).await
+}
+
+async fn stage_with(prefix: &str, nodes: usize, work: Work) -> Option<(FleetFixture, Asked)> {
+    let cluster = Cluster::shared()?;
+    let namespace = cluster.namespace(prefix);
+    let flags = ["--validator-configuration", &configuration(&namespace)];
+    let fixture =
+        FleetFixture::set_with(cluster.access(), &namespace, 1, nodes, work, &flags).await;
+    let asked = Asked::about(&fixture, fixture.replicas.running[0].webhook);
+    Some((fixture, asked))
+}
+
+/// What the API server says to an eviction.
+fn evict(fixture: &FleetFixture, pod: &str, options: &Value) -> Result<String, String> {
+    let eviction = json!({
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": { "name": pod, "namespace": fixture.namespace },
+        "deleteOptions": options,
+    });
+    let path = format!("/api/v1/namespaces/{}/pods/{pod}/eviction", fixture.namespace);
+    let create = ["create", "--raw", &path, "--filename=-"];
+    fixture.access.try_kubectl_with(&create, &eviction.to_string())
+}
+
+fn name(pod: &Value) -> String {
+    pod["metadata"]["name"].as_str().expect("a name").to_owned()
+}
+
+fn is_busy(pod: &Value) -> bool {
+    pod["metadata"]["labels"]["leasehold.dev/busy"] == "true"
+}
+
+/// The WorkerCluster `builds` alone.
+fn builds(fixture: &FleetFixture, jobs: u32) -> String {
+    let with_streams = fixture.builds(jobs, 1, "10s");
+    with_streams.split("---").next().expect("the first document").to_owned()
+}
+
+/// A PodDisruptionBudget as users write it.
+fn budget(name: &str, max_unavailable: u32) -> String {
+    format!(
+        r"
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata: {{name: {name}}}
+spec:
+  maxUnavailable: {max_unavailable}
+  unhealthyPodEvictionPolicy: AlwaysAllow
+  selector: {{matchLabels: {{leasehold.dev/cluster: builds}}}}
+"
+    )
+}
+
+/// Why Leasehold makes no budget: a user may have one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn kubectl_drain_gives_up_on_a_pod_under_two_budgets() {
+    let Some(cluster) = Cluster::shared() else { return };
+    let access = cluster.access();
+    let namespace = cluster.namespace("two-budgets");
+    let node = HollowNode::join(access.client().await, &namespace, Arc::new(NoProcesses)).await;
+    let pod = foreign(node.name(), &json!({ "leasehold.dev/cluster": "builds" }));
+    let within = ["--namespace", &namespace];
+    access.kubectl(&[&within[..], &["wait", "--for=create", "serviceaccount/default"]].concat());
+    for manifest in [pod.to_string(), budget("a", 1), budget("b", 1)] {
+        let apply = [&within[..], &["apply", "--filename=-"]].concat();
+        access.try_kubectl_with(&apply, &manifest).expect("it is taken");
+    }
+    access.kubectl(&[&within[..], &["wait", "--for=condition=Ready", "pod/foreign"]].concat());
+    let drain = ["drain", node.name(), "--force", "--timeout=60s"];
+    let refused = access.try_kubectl(&drain).expect_err("it gives up");
+    assert!(refused.contains("more than one PodDisruptionBudget"), "{refused}");
+    node.leave().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn an_evicted_worker_ends_its_jobs_first_whatever_budget_its_user_has() {
+    let Some((fixture, _asked)) = fixture("evicted", 2).await else { return };
+    fixture.apply(&builds(&fixture, 8));
+    fixture.apply(&budget("theirs", 1));
+    let four = || Some(busy_workers(&fixture)).filter(|workers| workers.len() == 4);
+    let evicted = eventually("4 busy workers", four).remove(0);
+
+    // A dry run gets the answer and starts nothing.
+    let dry_run = json!({ "dryRun": ["All"] });
+    until_ok("a dry run that is refused", || match evict(&fixture, &evicted, &dry_run) {
+        Err(answer) if answer.contains("runs jobs: try again") => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
+    let drain = |pod: &str| {
+        let pod = fixture.get("pod", pod)?;
+        pod["metadata"]["annotations"]["leasehold.dev/drain"].as_str().map(str::to_owned)
+    };
+    assert_eq!(drain(&evicted), None);
+
+    // So does a review of somebody who is not the API server.
+    let review = review(&fixture.namespace, &evicted);
+    let webhook = fixture.replicas.running[0].webhook;
+    let server = format!("--server=https://{webhook}");
+    let create = ["--kubeconfig=/dev/null", &server, "--insecure-skip-tls-verify", "--token=none"];
+    let create = [&create[..], &["create", "--raw=/evict", "--filename=-"]].concat();
+    let answer = fixture.access.try_kubectl_with(&create, &review.to_string()).expect("an answer");
+    let answer: Value = serde_json::from_str(&answer).expect("JSON");
+    assert_eq!(answer["response"]["status"]["code"], 429, "{answer}");
+    assert_eq!(drain(&evicted), None);
+
+    // An eviction starts the drain, and the pod goes when its jobs have ended.
+    until_ok("an eviction that starts a drain", || match evict(&fixture, &evicted, &json!({})) {
+        Err(answer) if answer.contains("(TooManyRequests)") && answer.contains("no new jobs") => {
+            Ok(())
+        }
+        other => Err(format!("{other:?}")),
+    });
+    assert_eq!(drain(&evicted).as_deref(), Some("eviction"));
+    eventually("the end of the pod", || fixture.get("pod", &evicted).is_none().then_some(()));
+    eventually("4 busy workers", four);
+    let events = fixture.kubectl(&["get", "events", "--output=jsonpath={.items[*].reason}"]);
+    assert!(events.contains("DrainStarted") && events.contains("PodReplaced"), "{events}");
+
+    let drained = fixture.nodes[0].name();
+    let drain = ["drain", drained, "--pod-selector=leasehold.dev/cluster", "--timeout=240s"];
+    fixture.access.kubectl(&drain);
+    for pod in fixture.pods() {
+        assert_ne!(pod["spec"]["nodeName"], drained, "{}", name(&pod));
+    }
+    fixture.end();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_job_that_hangs_keeps_its_node_until_the_deadline_releases_it() {
+    let Some((fixture, _asked)) =
+        stage_with("hangs", 1, Work::Jobs { ms_min: HANGS, ms_max: HANGS }).await
+    else {
+        return;
+    };
+    let template = "template:\n    spec:\n      terminationGracePeriodSeconds: 1";
+    let manifest = |after: &str| {
+        let drain = format!("drain: {{deadline: 1s, afterDeadline: {after}}}\n  template:");
+        let cluster = builds(&fixture, 2).replace("template:", &drain);
+        cluster.replace("template:\n    spec:", template)
+    };
+    fixture.apply(&manifest("Wait"));
+    eventually("a busy worker", || busy_workers(&fixture).first().map(drop));
+    let drain = ["drain", fixture.nodes[0].name(), "--pod-selector=leasehold.dev/cluster"];
+    let refused = fixture.access.try_kubectl(&[&drain[..], &["--timeout=8s"]].concat());
+    let refused = refused.expect_err("its job runs");
+    assert!(refused.contains("runs jobs"), "{refused}");
+    eventually("an event", || {
+        let events = fixture.kubectl(&["get", "events", "--output=jsonpath={.items[*].reason}"]);
+        events.contains("DrainDeadlineExceeded").then_some(())
+    });
+    assert_eq!(busy_workers(&fixture).len(), 1);
+
+    fixture.apply(&manifest("Release"));
+    fixture.access.kubectl(&[&drain[..], &["--timeout=240s"]].concat());
+}
+
+/// An eviction as the API server would show it.
+fn review(namespace: &str, pod: &str) -> Value {
+    let gvk = |group: &str, kind: &str| json!({ "group": group, "version": "v1", "kind": kind });
+    json!({
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "request": {
+            "uid": "1",
+            "kind": gvk("policy", "Eviction"),
+            "resource": { "group": "", "version": "v1", "resource": "pods" },
+            "subResource": "eviction",
+            "requestKind": gvk("policy", "Eviction"),
+            "name": pod,
+            "namespace": namespace,
+            "operation": "CREATE",
+            "userInfo": { "username": "mallory" },
+            "object": {
+                "apiVersion": "policy/v1", "kind": "Eviction",
+                "metadata": { "name": pod, "namespace": namespace },
+            },
+        },
+    })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn other_pods_and_idle_workers_are_evicted_at_once_and_all_while_nobody_answers() {
+    let Some((mut fixture, _asked)) = fixture("evicts", 1).await else { return };
+    fixture.apply(&builds(&fixture, 4));
+    let idle = format!(
+        r"
+apiVersion: leasehold.dev/v1alpha1
+kind: WorkerCluster
+metadata: {{name: idle}}
+spec:
+  maxJobs: 0
+  maxJobsPerWorker: 2
+  workloadRef: {{kind: Deployment, name: idle}}
+{}",
+        deployment(&fixture, "idle", "leasehold.dev/cluster: idle")
+    );
+    fixture.apply(&idle);
+    let client = fixture.access.client().await;
+    let node = format!("{}-foreign", fixture.namespace);
+    let node = HollowNode::join(client, &node, Arc::new(NoProcesses)).await;
+    fixture.apply(&foreign(node.name(), &json!({ "leasehold.dev/busy": "true" })).to_string());
+    fixture.kubectl(&["wait", "--for=condition=Ready", "pod/foreign"]);
+    eventually("2 busy workers", || (busy_workers(&fixture).len() == 2).then_some(()));
+    fixture.wait_for("a worker", "wc", "idle", |it| it["status"]["workers"]["connected"] == 1);
+    // A worker counts as busy until it has reported, and for ten seconds more.
+    let idle = eventually("an idle worker", || {
+        let pods = fixture.pods();
+        let idle = pods.iter().find(|pod| pod["metadata"]["labels"]["app"] == "idle")?;
+        (!is_busy(idle)).then(|| name(idle))
+    });
+    let running = &busy_workers(&fixture)[0];
+    until_ok("a refusal", || match evict(&fixture, running, &json!({ "dryRun": ["All"] })) {
+        Err(answer) if answer.contains("runs jobs") => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
+    for pod in [&idle, "foreign"] {
+        evict(&fixture, pod, &json!({})).unwrap_or_else(|why| panic!("{pod}: {why}"));
+    }
+
+    fixture.replicas.running.iter_mut().for_each(|replica| replica.process.kill());
+    evict(&fixture, &busy_workers(&fixture)[0], &json!({})).expect("nobody answers");
+    node.leave().await;
+}
+
+/// The workers of the cluster `builds` that run jobs.
+fn busy_workers(fixture: &FleetFixture) -> Vec<String> {
+    let is_worker = |pod: &&Value| pod["metadata"]["labels"]["leasehold.dev/cluster"] == "builds";
+    fixture.pods().iter().filter(|pod| is_busy(pod)).filter(is_worker).map(name).collect()
+}
+
+/// A pod on a node, which does not belong to Leasehold.
+fn foreign(node: &str, labels: &Value) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": { "name": "foreign", "labels": labels },
+        "spec": { "nodeName": node, "containers": [{ "name": "main", "image": "none" }] },
+    })
+}
+
+/// A Deployment of one pod.
+fn deployment(fixture: &FleetFixture, name: &str, label: &str) -> String {
+    format!(
+        r"
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {{name: {name}}}
+spec:
+  replicas: 1
+  selector: {{matchLabels: {{app: {name}}}}}
+  template:
+    metadata: {{labels: {{app: {name}, {label}}}}}
+    spec:
+      affinity: {}
+      containers: [{{name: worker, image: example.invalid/worker:1}}]
+",
+        fixture.affinity()
+    )
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn the_budget_of_an_earlier_version_is_deleted_and_no_other() {
+    let Some(cluster) = Cluster::shared() else { return };
+    let namespace = cluster.namespace("budgets");
+    let access = cluster.access();
+    Replicas::define(access);
+    let cluster_of = |name: &str| {
+        json!({
+            "apiVersion": "leasehold.dev/v1alpha1", "kind": "WorkerCluster",
+            "metadata": { "name": name, "namespace": namespace },
+            "spec": { "maxJobs": 4, "maxJobsPerWorker": 2 },
+        })
+    };
+    let uid = |name: &str| {
+        let get =
+            ["get", "wc", name, "--namespace", &namespace, "--output=jsonpath={.metadata.uid}"];
+        access.kubectl(&get)
+    };
+    let budget = |of: &str, labels: Value, owners: Value| {
+        json!({
+            "apiVersion": "policy/v1", "kind": "PodDisruptionBudget",
+            "metadata": {
+                "name": format!("{of}-busy"), "namespace": namespace, "labels": labels,
+                "ownerReferences": owners,
+            },
+            "spec": {
+                "maxUnavailable": 0,
+                "selector": { "matchLabels": { "leasehold.dev/cluster": of } },
+            },
+        })
+    };
+    let labels = |of: &str| {
+        let by = "leasehold";
+        json!({ "leasehold.dev/cluster": of, "app.kubernetes.io/managed-by": by })
+    };
+    for name in ["ours", "theirs", "copied"] {
+        access.apply(&cluster_of(name).to_string());
+    }
+    let owner = json!([{
+        "apiVersion": "leasehold.dev/v1alpha1", "kind": "WorkerCluster", "name": "ours",
+        "uid": uid("ours"), "controller": true,
+    }]);
+    access.apply(&budget("ours", labels("ours"), owner).to_string());
+    access.apply(&budget("theirs", json!({ "app": "theirs" }), json!([])).to_string());
+    access.apply(&budget("copied", labels("copied"), json!([])).to_string());
+    let spec = |name: &str| {
+        let get = ["get", "pdb", name, "--namespace", &namespace, "--output=jsonpath={.metadata}"];
+        let text = access.try_kubectl(&get).ok()?;
+        let metadata: Value = serde_json::from_str(&text).expect("JSON");
+        Some((metadata["uid"].clone(), metadata["generation"].clone(), metadata["labels"].clone()))
+    };
+    let before = (spec("theirs-busy"), spec("copied-busy"));
+    assert!(before.0.is_some() && before.1.is_some());
+    let mut replicas = Replicas::new(access, &namespace, &[]);
+    replicas.start();
+    eventually("the end of the earlier budget", || spec("ours-busy").is_none().then_some(()));
+    assert_eq!((spec("theirs-busy"), spec("copied-busy")), before);
+}

@@ -1,0 +1,158 @@
+//! Fields that belong to others: a user's annotations survive the marks of busy pods, and replicas
+//! that an autoscaler or another controller sets are left to it.
+
+use serde_json::{Value, json};
+use tests::kube::{Cluster, FleetFixture, Work};
+use tests::process::eventually;
+
+/// A Deployment of one worker of the WorkerCluster `builds`, with these annotations on its pod.
+fn deployment(fixture: &FleetFixture, replicas: u32, annotations: &Value) -> String {
+    format!(
+        r"
+apiVersion: apps/v1
+kind: Deployment
+metadata: {{name: builds}}
+spec:
+  replicas: {replicas}
+  selector: {{matchLabels: {{app: builds}}}}
+  template:
+    metadata:
+      labels: {{app: builds, leasehold.dev/cluster: builds}}
+      annotations: {annotations}
+    spec:
+      affinity: {}
+      containers: [{{name: worker, image: example.invalid/worker:1}}]
+",
+        fixture.affinity()
+    )
+}
+
+/// The WorkerCluster that adopts it.
+fn adopting(jobs: u32, scale: bool) -> String {
+    format!(
+        r"
+apiVersion: leasehold.dev/v1alpha1
+kind: WorkerCluster
+metadata: {{name: builds}}
+spec:
+  maxJobs: {jobs}
+  maxJobsPerWorker: 2
+  workloadRef: {{kind: Deployment, name: builds, scale: {scale}}}
+"
+    )
+}
+
+/// The labels and annotations of the only pod.
+fn metadata(fixture: &FleetFixture) -> Option<Value> {
+    fixture.pods().into_iter().next().map(|mut pod| pod["metadata"].take())
+}
+
+fn annotation(fixture: &FleetFixture, key: &str) -> Option<Value> {
+    metadata(fixture).map(|it| it["annotations"][key].clone())
+}
+
+fn is_busy(fixture: &FleetFixture) -> bool {
+    metadata(fixture).is_some_and(|it| it["labels"]["leasehold.dev/busy"] == "true")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn the_users_annotations_survive_the_mark_of_a_busy_pod_and_removal_leaves_nothing() {
+    let Some(cluster) = Cluster::shared() else { return };
+    let namespace = cluster.namespace("annotations");
+    let work = Work::Jobs { ms_min: 200, ms_max: 400 };
+    let mut fixture = FleetFixture::set(cluster.access(), &namespace, 1, 1, work).await;
+    let own = json!({ "cluster-autoscaler.kubernetes.io/safe-to-evict": "true" });
+    fixture.apply(&deployment(&fixture, 1, &own));
+    fixture.apply(&adopting(2, false));
+    eventually("a busy pod", || is_busy(&fixture).then_some(()));
+    let safe = "cluster-autoscaler.kubernetes.io/safe-to-evict";
+    assert_eq!(annotation(&fixture, safe), Some(json!("true")));
+    assert_eq!(annotation(&fixture, "karpenter.sh/do-not-disrupt"), Some(json!("true")));
+
+    fixture.apply(&adopting(0, false));
+    eventually("an idle pod", || (!is_busy(&fixture)).then_some(()));
+    assert_eq!(annotation(&fixture, safe), Some(json!("true")));
+    assert_eq!(annotation(&fixture, "karpenter.sh/do-not-disrupt"), Some(Value::Null));
+
+    fixture.apply(&adopting(2, false));
+    eventually("a busy pod", || is_busy(&fixture).then_some(()));
+    fixture.kubectl(&["delete", "wc/builds"]);
+    fixture.replicas.running.clear();
+    let text = std::fs::read_to_string(tests::toolbox::root().join("docs/KUBERNETES.md"));
+    let text = text.expect("the document");
+    let (_, after) = text.split_once("from pods that stay, and nothing else:\n\n").expect("it");
+    let lines: Vec<&str> = after.lines().take_while(|line| line.starts_with("    ")).collect();
+    let commands = lines.join("\n");
+    let commands = commands.replace("--all-namespaces", &format!("--namespace {namespace}"));
+    let done = fixture.access.try_shell(&commands, tests::toolbox::root());
+    done.unwrap_or_else(|why| panic!("{commands}\n{why}"));
+    let left = metadata(&fixture).expect("a pod");
+    assert_eq!(left["annotations"], own);
+    let labels: Vec<&String> = left["labels"].as_object().expect("labels").keys().collect();
+    assert_eq!(labels, ["app", "leasehold.dev/cluster", "pod-template-hash"]);
+}
+
+/// Waits until the WorkerCluster says that this manager sets the replicas.
+fn until_left_to(fixture: &FleetFixture, manager: &str, between: impl Fn()) {
+    fixture.wait_for(&format!("replicas left to {manager}"), "wc", "builds", |it| {
+        between();
+        let conditions = it["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        let found = conditions.iter().find(|it| it["type"] == "ReplicasManagedElsewhere");
+        found.is_some_and(|it| it["message"].as_str().is_some_and(|it| it.starts_with(manager)))
+    });
+}
+
+fn generation(fixture: &FleetFixture) -> Value {
+    fixture.get("deployment", "builds").expect("the Deployment")["metadata"]["generation"].clone()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn replicas_are_left_to_an_autoscaler() {
+    let Some(cluster) = Cluster::shared() else { return };
+    let namespace = cluster.namespace("autoscaled");
+    let fixture = FleetFixture::set(cluster.access(), &namespace, 1, 1, Work::File).await;
+    fixture.apply(&deployment(&fixture, 1, &json!({})));
+    fixture.apply(
+        r"
+apiVersion: autoscaling/v2
+kind: HorizontalPodAutoscaler
+metadata: {name: builds}
+spec:
+  minReplicas: 3
+  maxReplicas: 3
+  scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: builds}
+  metrics:
+  - type: Resource
+    resource: {name: cpu, target: {type: Utilization, averageUtilization: 50}}
+",
+    );
+    fixture.wait_for("3 replicas", "deployment", "builds", |it| it["spec"]["replicas"] == 3);
+    fixture.apply(&adopting(4, true));
+    until_left_to(&fixture, "kube-controller-manager", || ());
+    let before = generation(&fixture);
+    fixture.apply(&adopting(8, true));
+    fixture.wait_for("the new spec", "wc", "builds", |it| {
+        it["status"]["observedGeneration"] == it["metadata"]["generation"]
+    });
+    until_left_to(&fixture, "kube-controller-manager", || ());
+    assert_eq!(generation(&fixture), before);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn replicas_are_left_to_a_manager_that_sets_them_again_and_again() {
+    let Some(cluster) = Cluster::shared() else { return };
+    let namespace = cluster.namespace("synced");
+    let fixture = FleetFixture::set(cluster.access(), &namespace, 1, 1, Work::File).await;
+    fixture.apply(&deployment(&fixture, 1, &json!({})));
+    fixture.apply(&adopting(6, true));
+    // Its creator set its replicas once: they are the coordinator's.
+    fixture.wait_for("3 replicas", "deployment", "builds", |it| it["spec"]["replicas"] == 3);
+    let sync = || {
+        let patch = ["patch", "deployment/builds", "--field-manager=argocd-controller"];
+        fixture.kubectl(&[&patch[..], &["--patch", r#"{"spec":{"replicas":1}}"#]].concat());
+    };
+    until_left_to(&fixture, "argocd-controller", sync);
+    sync();
+    let deployment = fixture.get("deployment", "builds").expect("the Deployment");
+    assert_eq!(deployment["spec"]["replicas"], 1);
+}

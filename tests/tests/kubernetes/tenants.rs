@@ -1,0 +1,137 @@
+//! Tenants of one coordinator: what a user of one namespace creates there does not keep out the
+//! objects of the others, and every leader decides the same.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+
+use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams, PostParams};
+use kube::core::GroupVersionKind;
+use kube::{Api, Client};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use tests::kube::{Access, Cluster, Replicas, TokenFor};
+use tests::process::{eventually, get, soon};
+use tokio::task::JoinSet;
+
+/// More WorkerClusters than one coordinator takes.
+const CROWD: usize = 1_010;
+/// How many are created at once.
+const WRITERS: usize = 16;
+
+/// A WorkerCluster that wants nothing but to exist.
+fn worker_cluster(name: &str) -> Value {
+    json!({
+        "apiVersion": "leasehold.dev/v1alpha1",
+        "kind": "WorkerCluster",
+        "metadata": { "name": name },
+        "spec": { "maxJobs": 1, "maxJobsPerWorker": 1 },
+    })
+}
+
+/// The WorkerClusters of a namespace.
+fn worker_clusters(client: Client, namespace: &str) -> Api<DynamicObject> {
+    let kind = GroupVersionKind::gvk("leasehold.dev", "v1alpha1", "WorkerCluster");
+    Api::namespaced_with(client, namespace, &ApiResource::from_gvk(&kind))
+}
+
+/// Access for a service account of the namespace that may do with WorkerClusters what `edit` may.
+async fn editor(access: &Access, namespace: &str, replicas: &Replicas) -> Access {
+    let within = ["--namespace", namespace];
+    let kubectl = |arguments: &[&str]| access.kubectl(&[&within[..], arguments].concat());
+    kubectl(&["wait", "--for=create", "serviceaccount/default", "--timeout=60s"]);
+    let verbs = "--verb=create,update,patch,delete";
+    kubectl(&["create", "role", "edit", verbs, "--resource=workerclusters.leasehold.dev"]);
+    let account = format!("--serviceaccount={namespace}:default");
+    kubectl(&["create", "rolebinding", "edit", "--role=edit", &account]);
+    let wanted =
+        TokenFor { namespace, service_account: "default", audience: None, pod: None, seconds: 600 };
+    let token = access.token(wanted).await.expect("a token");
+    access.with_token(&token, &replicas.folder().join("editor"))
+}
+
+/// Fills a namespace, the last name of the alphabet first.
+async fn fill(editor: &Access, namespace: &str) {
+    let api = worker_clusters(editor.client().await, namespace);
+    let mut writers = JoinSet::new();
+    for writer in 0..WRITERS {
+        let api = api.clone();
+        writers.spawn(async move {
+            for number in (writer..CROWD).step_by(WRITERS) {
+                let object = worker_cluster(&format!("c{:04}", CROWD - number));
+                let object = serde_json::from_value(object).expect("an object");
+                let created = api.create(&PostParams::default(), &object).await;
+                created.expect("the user may create it");
+            }
+        });
+    }
+    writers.join_all().await;
+}
+
+/// The clusters that a replica has in force.
+fn in_force(http: SocketAddr) -> BTreeSet<String> {
+    let (_, body) = get(http, "/metrics").unwrap_or_default();
+    let figures = body.lines().filter_map(|line| line.strip_prefix("leasehold_jobs_max{"));
+    let name = |line: &str| line.split("cluster=\"").nth(1)?.split('"').next().map(str::to_owned);
+    figures.filter_map(name).collect()
+}
+
+/// The message of the condition `Stalled` of a WorkerCluster.
+fn stalled(access: &Access, namespace: &str, name: &str) -> Option<String> {
+    let get = ["get", "wc", name, "--output=json", "--namespace", namespace];
+    let object: Value = serde_json::from_str(&access.kubectl(&get)).expect("an object");
+    let conditions = object["status"]["conditions"].as_array()?;
+    let found = conditions.iter().find(|it| it["type"] == "Stalled")?;
+    found["message"].as_str().map(str::to_owned)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_user_who_fills_a_namespace_keeps_nobody_out_under_any_leader() {
+    let Some(cluster) = Cluster::shared() else { return };
+    let access = cluster.access();
+    Replicas::define(access);
+    let crowd = cluster.namespace("a-crowd");
+    let other = cluster.namespace("other");
+    let mut replicas = Replicas::new(access, &crowd, &["--watch-namespace", &other]);
+    replicas.start();
+    replicas.start();
+    let leader = replicas.leader();
+    let http = replicas.running[leader].http;
+    fill(&editor(access, &crowd, &replicas).await, &crowd).await;
+    soon("the places of the namespace", || (!in_force(http).is_empty()).then_some(())).await;
+
+    // Objects of another namespace, made later, are served.
+    let late = worker_cluster("late").to_string();
+    let apply = ["apply", "--namespace", &other, "-f", "-"];
+    access.try_kubectl_with(&apply, &late).expect("the API server takes it");
+    let wait = ["wait", "--for=jsonpath={.status.maxJobs}=1", "wc/late", "--timeout=120s"];
+    access.kubectl(&[&["--namespace", &other][..], &wait].concat());
+    let all = in_force(http);
+    let of_crowd = all.iter().filter(|name| name.starts_with(&crowd)).count();
+    assert_eq!((of_crowd, all.len()), (250, 251));
+
+    // The user sees why the others are not.
+    let api = worker_clusters(access.client().await, &crowd);
+    let list = api.list_metadata(&ListParams::default()).await.expect("a list");
+    let names = list.items.into_iter().filter_map(|it| it.metadata.name);
+    let refused: Vec<_> = names.filter(|name| !all.contains(&format!("{crowd}/{name}"))).collect();
+    assert_eq!(refused.len(), CROWD - 250);
+    let words = format!(
+        "metadata.name: is one more than 250 WorkerClusters and WorkerClasses, the most that \
+         namespace {crowd} may have: delete those that are not needed, or ask for a higher \
+         --namespace-share of the coordinators"
+    );
+    let message = eventually("the reason in the status", || stalled(access, &crowd, &refused[0]));
+    assert!(message.contains(&words), "{message}");
+
+    // A leader that has just started, and remembers nothing, decides the same.
+    let standby = 1 - leader;
+    replicas.replace(standby);
+    replicas.wait_ready();
+    replicas.running[leader].process.signal(Signal::KILL);
+    replicas.running.remove(leader);
+    let http = replicas.running[replicas.leader()].http;
+    soon("the same clusters in force", || (in_force(http) == all).then_some(())).await;
+
+    // Other tests may watch all namespaces.
+    api.delete_collection(&DeleteParams::default(), &ListParams::default()).await.expect("deleted");
+}

@@ -1,0 +1,79 @@
+//! A watch of changes on a real API server: it ends once its caller has lost the right to it.
+
+use std::time::Duration;
+
+use leasehold_proto::admin::v1::admin_service_client::AdminServiceClient;
+use leasehold_proto::admin::v1::{WatchChangesRequest, WatchChangesResponse};
+use tests::keda::{Authentication, channel};
+use tests::kube::{AUDIENCE, ControlPlane, Replicas};
+use tests::process::HANG;
+use tokio::time::{sleep, timeout};
+use tonic::{Code, Request, Status, Streaming};
+
+const NAMESPACE: &str = "watched";
+/// The interval between two polls.
+const POLL: Duration = Duration::from_millis(50);
+const CLUSTER: &str = "\
+apiVersion: leasehold.dev/v1alpha1
+kind: WorkerCluster
+metadata: {name: builds, namespace: watched}
+spec: {maxJobs: 8, maxJobsPerWorker: 2}
+";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_watch_ends_once_its_callers_right_is_taken_away() {
+    let Some(plane) = ControlPlane::start() else { return };
+    let access = plane.access();
+    access.kubectl(&["create", "namespace", NAMESPACE]);
+    Replicas::define(access);
+    access.apply(CLUSTER);
+    let mut replicas = Replicas::new(access, NAMESPACE, &[]);
+    replicas.start();
+    access.kubectl(&["create", "serviceaccount", "-n", NAMESPACE, "looker"]);
+    let role = ["create", "role", "-n", NAMESPACE, "looker", "--verb=get"];
+    access.kubectl(&[&role[..], &["--resource=workerclusters.leasehold.dev"]].concat());
+    let account = format!("--serviceaccount={NAMESPACE}:looker");
+    access.kubectl(&["create", "rolebinding", "-n", NAMESPACE, "look", "--role=looker", &account]);
+    let create = ["create", "token", "-n", NAMESPACE, "looker", "--audience", AUDIENCE];
+    let token = access.kubectl(&create).trim().to_owned();
+
+    let authority = std::fs::read_to_string(replicas.authority()).expect("a certificate");
+    let server_name = format!("leasehold-coordinator.{NAMESPACE}.svc");
+    let address = replicas.running[replicas.leader()].grpc.to_string();
+    let (authority, server_name) = (authority.as_str(), server_name.as_str());
+    let authentication = Some(Authentication { authority, server_name, client: None });
+    let admin = AdminServiceClient::new(channel(&address, authentication));
+    let watch = async |cluster: &str| -> Result<Streaming<WatchChangesResponse>, Status> {
+        let (cluster, replay) = (cluster.to_owned(), "0s".to_owned());
+        let mut request = Request::new(WatchChangesRequest { cluster, replay });
+        let token = format!("Bearer {token}").parse().expect("a value");
+        request.metadata_mut().insert("authorization", token);
+        admin.clone().watch_changes(request).await.map(tonic::Response::into_inner)
+    };
+    // The coordinator may not have read the cluster yet.
+    let begun = async {
+        loop {
+            match watch("watched/builds").await {
+                Ok(changes) => break changes,
+                Err(_) => sleep(POLL).await,
+            }
+        }
+    };
+    let mut changes = timeout(HANG, begun).await.expect("a watch");
+    let everything = watch("").await.map(drop).expect_err("no right to all namespaces");
+    assert_eq!(everything.code(), Code::PermissionDenied, "{everything}");
+
+    access.kubectl(&["delete", "rolebinding", "-n", NAMESPACE, "look"]);
+    let end = async {
+        loop {
+            match changes.message().await {
+                Ok(Some(_)) => {}
+                Ok(None) => panic!("the watch has ended without a reason"),
+                Err(status) => break status,
+            }
+        }
+    };
+    let status = timeout(HANG, end).await.expect("an end");
+    assert_eq!(status.code(), Code::PermissionDenied, "{status}");
+    assert!(status.message().contains("may not get workerclusters"), "{status}");
+}
