@@ -107,7 +107,9 @@ fn agents_reconnect_after_a_lost_state_folder_with_the_documented_command() {
 
 #[test]
 fn coordinators_notice_a_deleted_state_folder_and_never_repeat_a_token() {
-    let first = Coordinator::start(&[("cars.yaml", MANIFESTS)]);
+    // Leases that last longer than the test looks.
+    let manifests = MANIFESTS.replace("ttl: 10s", "ttl: 5m");
+    let first = Coordinator::start(&[("cars.yaml", &manifests)]);
     eventually("the first leader", || leads(first.http, "1"));
     let second = first.standby();
     let addresses = second.grpc.to_string();
@@ -116,7 +118,11 @@ fn coordinators_notice_a_deleted_state_folder_and_never_repeat_a_token() {
         let held = streams(&lease(agent.api)?);
         (held.len() == 4).then_some(held)
     });
-    std::fs::remove_dir_all(first.folder().join("state")).expect("it is deleted");
+    // In one step: the leader writes to the folder, and what it adds while the content is deleted
+    // would keep the folder.
+    let deleted = first.folder().join("deleted");
+    std::fs::rename(first.folder().join("state"), &deleted).expect("it is moved away");
+    std::fs::remove_dir_all(&deleted).expect("it is deleted");
     for (process, http) in [(&first.process, first.http), (&second.process, second.http)] {
         let (status, why) = eventually("a replica that says so", || {
             get(http, "/readyz").filter(|(status, _)| *status != 200)
