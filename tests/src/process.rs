@@ -299,13 +299,21 @@ pub fn until_ok<T, E: Display>(what: &str, mut ask: impl FnMut() -> Result<T, E>
 /// # Panics
 /// After [`HANG`], with `what`.
 pub async fn soon<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    soon_ok(what, || ask().ok_or("no answer")).await
+}
+
+/// [`until_ok`] for a task, which can be cancelled between two polls.
+///
+/// # Panics
+/// After [`HANG`], with `what` and the last error.
+pub async fn soon_ok<T, E: Display>(what: &str, mut ask: impl FnMut() -> Result<T, E>) -> T {
     let begun = Instant::now();
     loop {
         let asked = Instant::now();
-        if let Some(answer) = ask() {
-            return answer;
+        match ask() {
+            Ok(answer) => return answer,
+            Err(why) => assert!(begun.elapsed() < HANG, "timed out waiting for {what}: {why}"),
         }
-        assert!(begun.elapsed() < HANG, "timed out waiting for {what}");
         tokio::time::sleep(pause(asked.elapsed())).await;
     }
 }

@@ -10,7 +10,7 @@ use serde_json::Value;
 use tokio::process::{Child, Command};
 
 use super::fleet_fixture::FleetFixture;
-use crate::process::soon;
+use crate::process::soon_ok;
 
 /// How many jobs may run at first.
 pub const JOBS_BEFORE: u64 = 40;
@@ -53,7 +53,7 @@ impl RolloutScenario {
     /// Begins it, and waits until the budget is used.
     pub async fn begin(&self) {
         self.apply(1, JOBS_BEFORE);
-        soon("a full fleet", || self.has_settled_at(JOBS_BEFORE).then_some(())).await;
+        soon_ok("a full fleet", || self.check_settled_at(JOBS_BEFORE)).await;
     }
 
     /// A new image, half the budget, the drain of the first node, and the leader killed.
@@ -87,13 +87,16 @@ impl RolloutScenario {
         let output = disruption.drain.wait_with_output().await.expect("kubectl ends");
         assert!(output.status.success(), "drain: {}", String::from_utf8_lossy(&output.stderr));
         let image = image(2);
-        soon("new workers, off the drained node", || {
+        soon_ok("new workers, off the drained node", || {
             let pods = self.fixture.pods();
-            let moved = pods.iter().all(|pod| {
-                pod["spec"]["containers"][0]["image"] == image.as_str()
-                    && pod["spec"]["nodeName"] != disruption.drained.as_str()
+            let remaining = pods.iter().find(|pod| {
+                pod["spec"]["containers"][0]["image"] != image.as_str()
+                    || pod["spec"]["nodeName"] == disruption.drained.as_str()
             });
-            (moved && self.has_settled_at(JOBS_AFTER)).then_some(())
+            match remaining {
+                Some(pod) => Err(format!("an old pod: {}", pod["metadata"]["name"])),
+                None => self.check_settled_at(JOBS_AFTER),
+            }
         })
         .await;
         now_ns()
@@ -110,11 +113,14 @@ impl RolloutScenario {
         self.fixture.apply(&self.workload.manifest(&self.fixture, &image(version), jobs));
     }
 
-    /// Whether this many jobs run, and no pod starts or ends.
-    fn has_settled_at(&self, jobs: u64) -> bool {
+    /// Checks that this many jobs run, by the status and by the journals, and that no pod starts or
+    /// ends. Between the end of a job and the start of the next one fewer run, so this succeeds only
+    /// at some moments: poll it.
+    fn check_settled_at(&self, jobs: u64) -> Result<(), String> {
         let workers = jobs / JOBS_PER_WORKER;
-        let Some(object) = self.fixture.get(self.workload.kind(), "builds") else { return false };
-        let stands = match self.workload {
+        let kind = self.workload.kind();
+        let object = self.fixture.get(kind, "builds").ok_or_else(|| format!("no {kind}"))?;
+        let is_settled = match self.workload {
             WorkloadKind::WorkerCluster => {
                 number(&object, "/status/workers/desired") == workers
                     && number(&object, "/status/workers/connected") == workers
@@ -125,12 +131,16 @@ impl RolloutScenario {
                 number(&object, "/status/replicas") == workers
                     && number(&object, "/status/updatedReplicas") == workers
                     && number(&object, "/status/availableReplicas") == workers
-                    && self.jobs_running() == jobs
             }
         };
         let is_seen = object["status"]["observedGeneration"] == object["metadata"]["generation"];
-        let pods = || self.fixture.kubectl(&["get", "pods", "--output=name"]).lines().count();
-        is_seen && stands && pods() as u64 == workers
+        let running = self.jobs_running();
+        let pods = self.fixture.kubectl(&["get", "pods", "--output=name"]).lines().count();
+        if is_settled && is_seen && running == jobs && pods as u64 == workers {
+            return Ok(());
+        }
+        let status = &object["status"];
+        Err(format!("{running} jobs run by the journals, {pods} pods, the status is\n{status:#}"))
     }
 }
 

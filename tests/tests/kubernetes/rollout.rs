@@ -16,7 +16,6 @@ async fn a_rollout_a_scale_in_a_drained_node_and_a_killed_leader_lose_no_job() {
     let fixture = FleetFixture::set(cluster.access(), &namespace, 3, 3, work).await;
     let mut scenario = RolloutScenario { fixture, workload: WorkloadKind::WorkerCluster };
     scenario.begin().await;
-    assert_eq!(scenario.jobs_running(), JOBS_BEFORE, "the status agrees with the journals");
     let disruption = scenario.disrupt();
     let all_at_once = disruption.at_ns;
     let settled = scenario.settle(disruption).await;
