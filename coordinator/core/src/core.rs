@@ -9,9 +9,9 @@ mod turn_budget;
 
 use std::sync::Arc;
 
-use leasehold_types::Moment;
 use leasehold_types::message::Hello;
 use leasehold_types::mutation::{self, Mutation};
+use leasehold_types::{Moment, WorkerKey};
 
 use crate::desired::Desired;
 use crate::effect::{Effect, Wakeup};
@@ -139,6 +139,13 @@ impl Core {
             Role::Leads(leader) => leader.has_more(),
         };
         has_more || self.replica().has_more()
+    }
+
+    /// Whether this worker was declared gone and not all that it held is freed yet. Until then the
+    /// worker is still in the answers of queries.
+    #[must_use]
+    pub fn is_ending(&self, worker: &WorkerKey) -> bool {
+        self.leader().is_some_and(|leader| leader.is_ending(worker))
     }
 
     /// The units of work done since the last call.

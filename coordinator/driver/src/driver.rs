@@ -11,6 +11,7 @@ mod sessions;
 mod tests;
 
 use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -20,7 +21,7 @@ use leasehold_coordinator_core::event::{ConnId, Event};
 use leasehold_coordinator_core::turn::{PLATFORM_BATCH_MAX, PULSE, Turn, Watermark};
 use leasehold_coordinator_core::view::Leadership;
 use leasehold_types::message::{CoordinatorMessage, Refusal, RefusalReason};
-use leasehold_types::{ClusterName, Moment, TimeBounds};
+use leasehold_types::{ClusterName, Epoch, Moment, TimeBounds, WorkerKey};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::time::{sleep, timeout};
 
@@ -35,7 +36,9 @@ use crate::history::{FleetChange, History};
 use crate::metrics::{Fleet, Metrics};
 use crate::order::WorkerOrder;
 use crate::platform::{Command, Platform};
-use crate::port::{Envelope, Handle, Request, SESSION_QUEUE_MAX, SessionPort, UNPROVEN_MAX};
+use crate::port::{
+    Answer, Envelope, Handle, Request, SESSION_QUEUE_MAX, SessionPort, TermEnded, UNPROVEN_MAX,
+};
 use crate::view::{PublishedState, View};
 
 /// A driver takes a turn at least this often; the liveness probe relies on it.
@@ -89,6 +92,8 @@ pub struct Driver {
     progress: Arc<Progress>,
     metrics: Arc<Metrics>,
     published: watch::Sender<PublishedState>,
+    /// Orders whose effect queries do not show yet.
+    pending_orders: Vec<PendingOrders>,
     /// The moment up to which all messages of sessions were taken.
     taken: Watermark,
     log: notices::LeaseLog,
@@ -106,6 +111,20 @@ fn core_config(settings: &Settings, access: &Access) -> Config {
         Access::Asked(_) => false,
     };
     Config { bounds: settings.bounds, keeps_names, ..Config::default() }
+}
+
+/// Orders of one caller that were taken and not answered.
+struct PendingOrders {
+    workers: Vec<WorkerKey>,
+    /// The epoch in which this replica led when it took them.
+    term: Option<Epoch>,
+    answer: Answer,
+}
+
+impl fmt::Debug for PendingOrders {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PendingOrders").field("workers", &self.workers).finish_non_exhaustive()
+    }
 }
 
 /// Why a driver took a turn.
@@ -174,6 +193,7 @@ impl Driver {
             progress,
             metrics,
             published,
+            pending_orders: Vec::new(),
             taken: Watermark::default(),
             log: notices::LeaseLog::default(),
             fleet_metrics_at: Moment(0),
@@ -231,6 +251,7 @@ impl Driver {
             events += self.take_queued(&mut turn);
             self.settle(events, self.taken.heard(read));
             self.run_effects();
+            self.answer_orders();
             self.record_turn(begun);
         }
         self.stop().await;
@@ -324,10 +345,31 @@ impl Driver {
             }
             Request::Order(check) => {
                 let (orders, answer) = check(&self.core, now);
-                let events = orders.into_iter().map(|order| self.take_order(order, now)).sum();
-                answer();
-                events
+                let (workers, term) =
+                    (orders.iter().map(|order| order.worker.clone()).collect(), self.term());
+                self.pending_orders.push(PendingOrders { workers, term, answer });
+                orders.into_iter().map(|order| self.take_order(order, now)).sum()
             }
+        }
+    }
+
+    /// Answers the orders whose effect every later query shows, and those whose term has ended.
+    fn answer_orders(&mut self) {
+        let (core, term) = (&self.core, self.term());
+        let has_end = |pending: &mut PendingOrders| {
+            pending.term != term || !pending.workers.iter().any(|worker| core.is_ending(worker))
+        };
+        for pending in self.pending_orders.extract_if(.., has_end) {
+            let has_effect = pending.workers.is_empty() || pending.term == term;
+            (pending.answer)(if has_effect { Ok(()) } else { Err(TermEnded) });
+        }
+    }
+
+    /// The epoch in which this replica leads.
+    fn term(&self) -> Option<Epoch> {
+        match self.core.leadership() {
+            Leadership::Leads(epoch) => Some(epoch),
+            Leadership::StandsBy(_) => None,
         }
     }
 

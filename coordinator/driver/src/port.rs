@@ -92,12 +92,12 @@ pub struct SessionPort {
 /// A question about the core. It reads the core and cannot change it.
 pub(crate) type Query = Box<dyn FnOnce(&Core, Moment) + Send>;
 
-/// Checks an order against the core. Returns the events to take, and the answer to send once they
-/// are taken.
+/// Checks an order against the core. Returns the orders to carry out, and the answer to send once
+/// every later query shows their effect.
 pub(crate) type OrderCheck = Box<dyn FnOnce(&Core, Moment) -> (Vec<WorkerOrder>, Answer) + Send>;
 
-/// Sends the answer to the caller.
-pub(crate) type Answer = Box<dyn FnOnce() + Send>;
+/// Sends the answer to the caller, or the reason why the orders have no effect.
+pub(crate) type Answer = Box<dyn FnOnce(Result<(), TermEnded>) + Send>;
 
 /// A request in the driver's queue.
 pub(crate) enum Request {
@@ -109,6 +109,21 @@ pub(crate) enum Request {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the coordinator is shutting down")]
 pub struct Stopped;
+
+/// The term ended before an order had its effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TermEnded;
+
+/// Why an order has no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OrderError {
+    /// The driver has ended.
+    #[error(transparent)]
+    Stopped(#[from] Stopped),
+    /// The order may have had no effect.
+    #[error("leadership has changed meanwhile: give the order again")]
+    TermEnded,
+}
 
 /// The driver's port for people and for the platform.
 #[derive(Clone, Debug)]
@@ -149,20 +164,24 @@ impl Handle {
         answered.await.map_err(|_| Stopped)
     }
 
-    /// Has the driver take the orders that `check` returns, and returns its answer once they are
-    /// taken. The core does not change between the check and the orders.
+    /// Has the driver carry out the orders that `check` returns. Returns its answer once every later
+    /// query shows their effect. The core does not change between the check and the orders.
     pub async fn order<T: Send + 'static>(
         &self,
         check: impl FnOnce(&Core, Moment) -> (Vec<WorkerOrder>, T) + Send + 'static,
-    ) -> Result<T, Stopped> {
+    ) -> Result<T, OrderError> {
         let (answer, answered) = oneshot::channel();
         let check: OrderCheck = Box::new(move |core, now| {
             let (orders, result) = check(core, now);
-            // The caller may have gone meanwhile.
-            (orders, Box::new(move || _ = answer.send(result)))
+            let answer = move |ended: Result<(), TermEnded>| {
+                // The caller may have gone meanwhile.
+                let _ = answer.send(ended.map(|()| result));
+            };
+            (orders, Box::new(answer))
         });
         self.requests.send(Request::Order(check)).await.map_err(|_| Stopped)?;
-        answered.await.map_err(|_| Stopped)
+        let result = answered.await.map_err(|_| Stopped)?;
+        result.map_err(|TermEnded| OrderError::TermEnded)
     }
 
     /// Every change from now on.

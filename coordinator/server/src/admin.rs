@@ -90,7 +90,7 @@ impl Admin {
             }
         });
         let span = tracing::debug_span!("admin", call = name);
-        let answer = ordered.instrument(span).await.map_err(|_| AdminError::Stopped)?;
+        let answer = ordered.instrument(span).await.map_err(AdminError::from)?;
         if let Err(why) = &answer {
             let WorkerOrder { worker, by, .. } = refused;
             tracing::info!(
@@ -394,7 +394,6 @@ impl AdminService for Admin {
             if known != declared {
                 return Err(AdminError::OtherIncarnation { worker: key, known, declared });
             }
-            // The core frees all of it in the next turns.
             Ok(proto::DeclareWorkerGoneResponse {
                 slots_freed: worker.committed,
                 streams_freed: wire::count(worker.streams),

@@ -16,6 +16,9 @@ use tonic::{Code, Status};
 use crate::agent::{Agent, connect};
 use crate::replica::{PATIENCE, Replica, desired, soon};
 
+/// How many times a worker is drained and declared gone, one after the other.
+const ORDERS: usize = 200;
+
 async fn admin(replica: &Replica) -> AdminServiceClient<Channel> {
     AdminServiceClient::new(connect(replica.grpc).await)
 }
@@ -191,6 +194,43 @@ async fn only_a_worker_that_is_not_connected_can_be_declared_gone() {
     let freed = answer.expect("an answer").into_inner();
     assert_eq!((freed.slots_freed, freed.streams_freed), (3, 4));
     refused(admin.get_worker(worker()).await, Code::NotFound, "w-0");
+}
+
+/// `make flaky TEST=queries_after_an_orders_answer` repeats it under load.
+#[tokio::test]
+async fn queries_after_an_orders_answer_show_its_effect() {
+    let replica = Replica::leading().await;
+    let mut admin = admin(&replica).await;
+    let cluster = || "crawl".to_owned();
+    for number in 0..ORDERS {
+        let name = format!("w-{number}");
+        let worker = || GetWorkerRequest { cluster: cluster(), worker: name.clone() };
+        let agent = join_and_settle(&replica, &name, 3, 4).await;
+        let request = DrainWorkerRequest { cluster: cluster(), worker: name.clone() };
+        admin.drain_worker(request).await.expect("an answer");
+        let found = admin.get_worker(worker()).await.expect("a worker").into_inner().worker;
+        let found = found.expect("a worker");
+        assert!(found.drain_ordered, "order {number}: {found:?}");
+        let incarnation = found.incarnation.expect("it has reported");
+        drop(agent);
+        let connected = async |mut admin: AdminServiceClient<Channel>| {
+            let found = admin.get_worker(worker()).await.expect("a worker").into_inner().worker;
+            found.expect("a worker").presence() == Presence::Connected
+        };
+        soon(async { while connected(admin.clone()).await {} }).await;
+        let request = DeclareWorkerGoneRequest {
+            cluster: cluster(),
+            worker: name.clone(),
+            incarnation: Some(incarnation),
+        };
+        let freed = admin.declare_worker_gone(request).await.expect("an answer").into_inner();
+        assert_eq!((freed.slots_freed, freed.streams_freed), (3, 4), "order {number}");
+        refused(admin.get_worker(worker()).await, Code::NotFound, &name);
+        let request = GetClusterRequest { name: cluster() };
+        let found = admin.get_cluster(request).await.expect("a cluster").into_inner().cluster;
+        let found = found.expect("a cluster");
+        assert_eq!((found.granted, found.streams_owned), (0, 0), "order {number}: {found:?}");
+    }
 }
 
 #[tokio::test]

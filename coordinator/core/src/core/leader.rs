@@ -235,6 +235,11 @@ impl Leader {
         }
     }
 
+    /// Whether the account of this worker has to end and has not ended yet.
+    pub(super) fn is_ending(&self, key: &WorkerKey) -> bool {
+        self.ending_accounts.contains_key(key)
+    }
+
     /// Leadership was renewed: the term lasts longer, and work that waited for a renewal continues.
     pub(super) fn renewed(&mut self, renewed: Renewed) {
         if self.ledger.epoch() != renewed.epoch {

@@ -1,9 +1,11 @@
 //! A driver over channels, with turns that take long.
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::{Arc, mpsc as threads};
 use std::time::Duration;
 
+use futures_util::poll;
 use leasehold_coordinator_core::Core;
 use leasehold_coordinator_core::desired::{
     Cluster, Desired, Mode, Moves, Policy, Stream, StreamSet,
@@ -17,17 +19,19 @@ use leasehold_types::message::{
 };
 use leasehold_types::{
     ClusterName, Epoch, Incarnation, LinkNumber, Moment, Nonce, SetName, StreamName, TimeBounds,
-    WorkerName,
+    WorkerKey, WorkerName,
 };
 use opentelemetry::metrics::MeterProvider;
 use opentelemetry_sdk::metrics::SdkMeterProvider;
 use tokio::sync::{mpsc, watch};
+use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
 
 use super::{Driver, Envelope, FleetChange, Handle, SessionPort, Settings};
-use crate::access::Access;
+use crate::access::{Access, Caller};
 use crate::clock;
 use crate::metrics::Metrics;
+use crate::order::{OrderKind, WorkerOrder};
 use crate::platform::{Command, Freshness, Platform};
 use crate::port::SessionEvent;
 
@@ -192,6 +196,34 @@ async fn a_slow_turn_frees_no_stream_before_its_holder_stops() {
             return;
         }
     }
+}
+
+#[tokio::test]
+async fn an_order_is_answered_once_every_later_query_shows_its_effect() {
+    let mut driver = LeadingDriver::start().await;
+    driver.join().await;
+    driver.grant().await;
+    driver.put(SessionEvent::Closed);
+    let worker = WorkerKey {
+        cluster: ClusterName::new("crawl").expect("a name"),
+        worker: WorkerName::new("w-0").expect("a name"),
+    };
+    let occupied = driver.occupy().await;
+    // The driver takes the order and then a query that blocks it, both in one turn.
+    let order =
+        WorkerOrder { kind: OrderKind::DeclareGone, worker: worker.clone(), by: Caller::Unknown };
+    let mut answer = pin!(driver.handle.order(move |_, _| (vec![order], ())));
+    assert!(poll!(&mut answer).is_pending());
+    let mut occupied_again = pin!(driver.occupy());
+    assert!(poll!(&mut occupied_again).is_pending());
+    yield_now().await;
+    drop(occupied);
+    let occupied_again = occupied_again.await;
+    assert!(poll!(&mut answer).is_pending(), "the worker's account has not ended yet");
+    drop(occupied_again);
+    assert_eq!(timeout(LONG, answer).await.expect("in time"), Ok(()));
+    let known = driver.handle.ask(move |core, now| core.worker(&worker, now).is_some()).await;
+    assert_eq!(known, Ok(false));
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use leasehold_coordinator_core::effect::Notice;
 use leasehold_driver::access::Caller;
 use leasehold_driver::history::FleetChange;
 use leasehold_driver::order::{OrderKind, WorkerOrder};
-use leasehold_driver::port::Stopped;
+use leasehold_driver::port::{OrderError, Stopped};
 use leasehold_platform_kube::pods::PodFacts;
 use leasehold_types::{Moment, WorkerKey};
 use tokio::sync::broadcast::error::RecvError;
@@ -120,5 +120,9 @@ pub(super) async fn order(context: &Context, orders: Vec<WorkerKey>) -> Result<(
     }
     let order = |worker| WorkerOrder { kind: OrderKind::Drain, worker, by: Caller::Operator };
     let orders = orders.into_iter().map(order).collect();
-    context.handle.order(move |_, _| (orders, ())).await
+    match context.handle.order(move |_, _| (orders, ())).await {
+        // The operator of the next leader reconciles everything, and orders missed drains.
+        Ok(()) | Err(OrderError::TermEnded) => Ok(()),
+        Err(OrderError::Stopped(stopped)) => Err(stopped),
+    }
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use leasehold_driver::access::Denied;
+use leasehold_driver::port::OrderError;
 use leasehold_proto::map::Invalid;
 use leasehold_types::{ClusterName, PipelineName, SetName, StreamKey, WorkerKey};
 use tonic::Status;
@@ -88,6 +89,15 @@ fn leader(address: &Option<String>) -> String {
 impl From<Invalid> for AdminError {
     fn from(invalid: Invalid) -> Self {
         Self::Invalid(invalid.to_string())
+    }
+}
+
+impl From<OrderError> for AdminError {
+    fn from(error: OrderError) -> Self {
+        match error {
+            OrderError::Stopped(_) => Self::Stopped,
+            OrderError::TermEnded => Self::OtherTerm,
+        }
     }
 }
 
