@@ -15,6 +15,11 @@ KEEP ?=
 TOOLS ?=
 PROFILE ?= release
 SEEDS ?= 20000
+# For `make simulate`: any value looks for the cores' deliberate faults instead.
+FAULTS ?=
+# For `make flaky`: a part of a test's name, and how many times to run it.
+TEST ?=
+RUNS ?= 20
 # How long `make chaos` injects faults. Only a SECONDS of the command line counts: bash sets its own.
 CHAOS_SECONDS := $(if $(filter command%,$(origin SECONDS)),$(SECONDS),600)
 # The agent in its image is built for size (Cargo.toml says how).
@@ -42,13 +47,26 @@ demo: ## Two coordinators and six agents with real workers; about a minute. `mak
 	@KEEP=$(KEEP) "$(TARGET)/debug/demo"
 
 .PHONY: test
-test: fresh-notes binaries tools ## Every test: crates, simulator, processes, contract, grpcurl, Kubernetes. `make test`
+test: fresh-notes tools ## Every test: crates, simulator, processes, contract, grpcurl, Kubernetes; .cache/test has their logs. `make test`
 	@tests/tools/test
 
+.PHONY: check
+check: ## What every commit must pass: format, clippy of what changed, both cores, 500 seeds. `make check`
+	@tests/tools/check
+
+.PHONY: flaky
+flaky: ## Runs a test many times beside a load on all cores and the disk. `make flaky TEST=failover RUNS=50`
+	@tests/tools/flaky "$(TEST)" $(RUNS)
+
 .PHONY: simulate
-simulate: ## Many seeds of the simulator. `make simulate SEEDS=100000`
+simulate: ## Many seeds of the simulator, or with FAULTS=1 every deliberate fault. `make simulate SEEDS=100000`
+ifeq ($(FAULTS),)
 	$(call say,simulating $(SEEDS) seeds)
 	@cargo run $(CARGO_FLAGS) --release -p leasehold-simulator -- --seeds $(SEEDS)
+else
+	$(call say,looking for every deliberate fault of the cores; some ten minutes)
+	@tests/tools/with-faults cargo run $(CARGO_FLAGS) --release -p leasehold-simulator -- --mutations
+endif
 
 .PHONY: chaos
 chaos: binaries ## Real processes under faults, ten minutes. `make chaos`, `make chaos SECONDS=60`, or a given seed: `make chaos SEED=7`

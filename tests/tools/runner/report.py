@@ -1,0 +1,50 @@
+"""The end of a run: what was left out, where the time went, and which tests took longest."""
+
+from pathlib import Path
+
+from .execution import BinaryRun
+
+SLOWEST = 10
+
+
+class Parts:
+    """How long each part of the run took."""
+
+    def __init__(self) -> None:
+        self._seconds: list[tuple[str, float]] = []
+
+    def add(self, name: str, seconds: float) -> None:
+        """Notes the time of a part."""
+        self._seconds.append((name, seconds))
+
+    def lines(self) -> list[str]:
+        """A line for each part."""
+        lines = ["", "==> time of each part"]
+        return lines + [f"{minutes(seconds)}  {name}" for name, seconds in self._seconds]
+
+
+def slowest(runs: list[BinaryRun]) -> list[str]:
+    """The tests that took longest."""
+    ended = [(one.seconds, f"{run.binary.name}: {one.name}") for run in runs for one in run.outcomes]
+    ended.sort(reverse=True)
+    lines = ["", f"==> the {SLOWEST} slowest tests"]
+    return lines + [f"{seconds:8.1f} s  {name}" for seconds, name in ended[:SLOWEST]]
+
+
+def left_out(notes: Path) -> tuple[list[str], bool]:
+    """What the run left out, and whether any of it could have been installed.
+
+    `notes` has lines of three fields: kind, what, why; the kind is `installable` or `forbidden`.
+    """
+    text = notes.read_text(encoding="utf-8") if notes.exists() else ""
+    fields = sorted({tuple(line.split("\t", 2)) for line in text.splitlines()})
+    if not fields:
+        return ["", "==> nothing was left out"], False
+    lines = ["", "!!! LEFT OUT of this run:"]
+    lines += [f"!!!   {what}: {why}" for _, what, why in fields]
+    return lines, any(kind == "installable" for kind, _, _ in fields)
+
+
+def minutes(seconds: float) -> str:
+    """A duration as minutes and seconds."""
+    return f"{int(seconds) // 60:6}:{int(seconds) % 60:02}"
