@@ -1,4 +1,4 @@
-"""Runs the unit tests in Python below a folder, with the flags and the output of Rust's test runner:
+"""Runs the unit tests in Python below a folder, with the flags and the output of Rust's runner:
 
     python3 tests/tools/python_tests.py agent/sdk/python [--list] [--exact NAME]
 """

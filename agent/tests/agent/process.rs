@@ -1,11 +1,13 @@
 //! Helpers: the agent's process, and HTTP requests to it.
 
 use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::io::ioctl_fionread;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
@@ -21,6 +23,8 @@ pub struct Agent {
     pub log: Log,
     pub pid: Pid,
     process: tokio::process::Child,
+    /// Its stderr, which the log follows.
+    stderr: OwnedFd,
     /// Its child processes that outlived it.
     orphans: Vec<Pid>,
 }
@@ -82,12 +86,14 @@ impl Agent {
         let mut command =
             tokio::process::Command::from(std::mem::replace(command, Command::new("")));
         let mut process = command.kill_on_drop(true).spawn().unwrap();
-        let log = Log::follow(process.stderr.take().unwrap());
+        let output = process.stderr.take().unwrap();
+        let stderr = output.as_fd().try_clone_to_owned().unwrap();
+        let log = Log::follow(output);
         let line = log.line("the worker API listens").await;
         let line: Value = serde_json::from_str(&line).unwrap();
         let address = line["fields"]["address"].as_str().unwrap().parse().unwrap();
         let pid = Pid::from_raw(process.id().unwrap().cast_signed()).unwrap();
-        Self { address, log, pid, process, orphans: Vec::new() }
+        Self { address, log, pid, process, stderr, orphans: Vec::new() }
     }
 
     pub fn signal(&self, signal: Signal) {
@@ -107,10 +113,12 @@ impl Agent {
     }
 
     pub async fn status(&mut self) -> ExitStatus {
-        match tokio::time::timeout(PATIENCE, self.process.wait()).await {
-            Ok(status) => status.unwrap(),
-            Err(_) => panic!("the agent does not exit\n{}", self.log.text()),
-        }
+        let ended = tokio::time::timeout(PATIENCE, self.process.wait()).await;
+        let Ok(status) = ended else { panic!("the agent does not exit\n{}", self.log.text()) };
+        // Its last lines may still be in the pipe. COMMAND may keep the pipe open, so its end cannot
+        // be awaited.
+        until("its log is read", || ioctl_fionread(&self.stderr).unwrap() == 0).await;
+        status.unwrap()
     }
 
     pub async fn kill(&mut self) {

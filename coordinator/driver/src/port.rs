@@ -164,8 +164,8 @@ impl Handle {
         answered.await.map_err(|_| Stopped)
     }
 
-    /// Has the driver carry out the orders that `check` returns. Returns its answer once every later
-    /// query shows their effect. The core does not change between the check and the orders.
+    /// Has the driver carry out the orders that `check` returns. Returns its answer once every
+    /// later query shows their effect. The core does not change between the check and the orders.
     pub async fn order<T: Send + 'static>(
         &self,
         check: impl FnOnce(&Core, Moment) -> (Vec<WorkerOrder>, T) + Send + 'static,

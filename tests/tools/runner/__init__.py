@@ -1,2 +1,2 @@
-"""Runs the workspace's tests: builds the test binaries, runs them side by side, runs what failed once
-more, and reports."""
+"""Runs the workspace's tests: builds the test binaries, runs them side by side, runs what failed
+once more, and reports."""

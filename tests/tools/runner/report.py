@@ -25,7 +25,9 @@ class Parts:
 
 def slowest(runs: list[BinaryRun]) -> list[str]:
     """The tests that took longest."""
-    ended = [(one.seconds, f"{run.binary.name}: {one.name}") for run in runs for one in run.outcomes]
+    ended = [
+        (one.seconds, f"{run.binary.name}: {one.name}") for run in runs for one in run.outcomes
+    ]
     ended.sort(reverse=True)
     lines = ["", f"==> the {SLOWEST} slowest tests"]
     return lines + [f"{seconds:8.1f} s  {name}" for seconds, name in ended[:SLOWEST]]
