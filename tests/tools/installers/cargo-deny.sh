@@ -4,6 +4,8 @@ CARGO_DENY=0.20.2
 
 install_cargo-deny() {
     fresh cargo-deny "$CARGO_DENY" && return
+    rm -f "$bin/cargo-deny"
+    on_path cargo-deny "$CARGO_DENY" --version "$CARGO_DENY" && return
     echo "==> installing cargo-deny (one to two minutes)"
     # Built in the debug profile and without the workspace's flags: it runs for seconds.
     if ! env -u RUSTFLAGS -u CARGO_TARGET_DIR cargo install --quiet --locked --debug --force \
