@@ -115,8 +115,8 @@ impl Agent {
     pub async fn status(&mut self) -> ExitStatus {
         let ended = tokio::time::timeout(PATIENCE, self.process.wait()).await;
         let Ok(status) = ended else { panic!("the agent does not exit\n{}", self.log.text()) };
-        // Its last lines may still be in the pipe. COMMAND may keep the pipe open, so its end cannot
-        // be awaited.
+        // Its last lines may still be in the pipe. COMMAND may keep the pipe open, so the end of
+        // the pipe cannot be awaited.
         until("its log is read", || ioctl_fionread(&self.stderr).unwrap() == 0).await;
         status.unwrap()
     }

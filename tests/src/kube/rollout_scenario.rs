@@ -113,9 +113,9 @@ impl RolloutScenario {
         self.fixture.apply(&self.workload.manifest(&self.fixture, &image(version), jobs));
     }
 
-    /// Checks that this many jobs run, by the status and by the journals, and that no pod starts or
-    /// ends. Between the end of a job and the start of the next one fewer run, so this succeeds only
-    /// at some moments: poll it.
+    /// Checks that this many jobs run, by the status and by the journals, and that no pod starts
+    /// or ends. Between the end of a job and the start of the next one fewer run, so this succeeds
+    /// only at some moments: poll it.
     fn check_settled_at(&self, jobs: u64) -> Result<(), String> {
         let workers = jobs / JOBS_PER_WORKER;
         let kind = self.workload.kind();

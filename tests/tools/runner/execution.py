@@ -155,7 +155,7 @@ def _selected(tests: list[str], arguments: list[str]) -> list[str]:
 
 
 def _show(outcome: Outcome, binary: TestBinary, progress: Progress | None) -> None:
-    if progress is None:
+    if not progress:
         return
     if outcome.result == "FAILED" or outcome.seconds >= SHOWN_SECONDS_MIN:
         word = "failed" if outcome.result == "FAILED" else outcome.result
