@@ -8,7 +8,9 @@ ends. So the start of each test follows from the ends before it.
 import re
 from dataclasses import dataclass, field
 
-RESULT = re.compile(r"^test (\S.*?)(?: - should panic)? \.\.\. (ok|FAILED|ignored)\b")
+# The name is followed by what is expected of the test, which `--list` does not show.
+RESULT = re.compile(
+    r"^test (\S.*?)(?: - (?:should panic|compile|compile fail))? \.\.\. (ok|FAILED|ignored)\b")
 SECTION = re.compile(r"^---- (\S.*) stdout ----$")
 
 

@@ -86,7 +86,7 @@ class PlantedFailures(unittest.TestCase):
         result, printed = self.run_with(*names)
         self.assertTrue(result.is_red())
         self.assertEqual(result.failed, [])
-        self.assertEqual([one.name for one in result.flaky], names)
+        self.assertEqual(sorted(one.name for one in result.flaky), names)
         self.assertIn("4 flaky tests, of at most 3", printed)
 
     def test_a_crash_names_the_tests_that_ran_and_each_runs_again(self):
@@ -120,6 +120,17 @@ class Durations(unittest.TestCase):
         outcomes = [reader.line(line, now) for line, now in ends]
         # c starts at the first end, d at the second.
         self.assertEqual([one.seconds for one in outcomes], [3.0, 4.0, 1.0, 7.0])
+
+    def test_the_name_of_a_test_is_the_one_that_is_listed(self):
+        for line, name in [
+            ("test a::b ... ok", "a::b"),
+            ("test a::b - should panic ... FAILED", "a::b"),
+            ("test src/lib.rs - (line 4) - compile ... ok", "src/lib.rs - (line 4)"),
+            ("test src/lib.rs - a (line 9) - compile fail ... ok", "src/lib.rs - a (line 9)"),
+        ]:
+            reader = Reader(listed=[name], threads=2, started=0.0)
+            self.assertEqual(reader.line(line, 1.0).name, name)
+            self.assertEqual(reader.unfinished(), [])
 
     def test_the_text_of_a_failure_belongs_to_its_test(self):
         reader = Reader(listed=["a", "b"], threads=2, started=0.0)
