@@ -255,7 +255,7 @@ use std::path::Path;
 use leasehold_proto::admin::v1::GetStatusRequest;
 use leasehold_proto::admin::v1::admin_service_client::AdminServiceClient;
 use serde_json::Value;
-use tests::process::{Agent, Coordinator, eventually, get, soon};
+use tests::process::{Agent, Coordinator, eventually, get, soon, until_ok};
 use tokio::task::JoinSet;
 use tonic::transport::Endpoint;
 
@@ -327,11 +327,16 @@ impl Fleet {
     }
 
     /// The tokens of every lease: a lease that was not renewed in time ends, and the next one has
-    /// another token.
+    /// another token. An agent may lose its connection for a moment, but not its leases.
     fn tokens(&self) -> Vec<Vec<String>> {
         let of = |agent: &Agent| {
-            let lease = lease(agent.api).expect("an agent answers");
-            assert_eq!(lease["connected"], true, "{lease}");
+            let lease = until_ok("a connected agent", || {
+                let lease = lease(agent.api).ok_or_else(|| "no answer".to_owned())?;
+                match lease["connected"] == true {
+                    true => Ok(lease),
+                    false => Err(format!("{lease}\n{}", agent.process.log())),
+                }
+            });
             let mut tokens = streams(&lease);
             tokens.push(lease["pool"]["token"].to_string());
             tokens
