@@ -5,6 +5,7 @@ use std::fmt::Display;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -47,7 +48,9 @@ fn pause(took: Duration) -> Duration {
 #[derive(Debug)]
 pub struct Process {
     child: Child,
-    log: PathBuf,
+    path: PathBuf,
+    /// The log, which can be read even after its folder was removed.
+    log: File,
 }
 
 impl Process {
@@ -57,15 +60,18 @@ impl Process {
     /// If it cannot be started.
     #[must_use]
     pub fn start(command: &mut Command, log: &Path) -> Self {
-        let file = File::create(log).expect("the log is created");
-        let twin = file.try_clone().expect("the log is opened twice");
+        let [output, twin] = [(); 2].map(|()| {
+            File::options().append(true).create(true).open(log).expect("the log is created")
+        });
+        output.set_len(0).expect("an empty log");
         let child = command
             .stdin(Stdio::null())
-            .stdout(file)
+            .stdout(output)
             .stderr(twin)
             .spawn()
             .unwrap_or_else(|error| panic!("{command:?}: {error}"));
-        Self { child, log: log.to_owned() }
+        let file = File::open(log).expect("the log is opened");
+        Self { child, path: log.to_owned(), log: file }
     }
 
     /// Its process id.
@@ -77,7 +83,10 @@ impl Process {
     /// What it has written so far.
     #[must_use]
     pub fn log(&self) -> String {
-        std::fs::read_to_string(&self.log).unwrap_or_default()
+        let length = self.log.metadata().map_or(0, |log| log.len());
+        let mut text = vec![0; usize::try_from(length).expect("it fits into memory")];
+        let read = self.log.read_at(&mut text, 0).unwrap_or(0);
+        String::from_utf8_lossy(&text[..read]).into_owned()
     }
 
     /// Sends it a signal.
@@ -125,7 +134,7 @@ impl Drop for Process {
     fn drop(&mut self) {
         self.kill();
         if std::thread::panicking() && !is_given_up() {
-            eprintln!("--- {}\n{}", self.log.display(), self.log());
+            eprintln!("--- {}\n{}", self.path.display(), self.log());
         }
     }
 }
