@@ -1,8 +1,10 @@
 //! The worker as a child of its agent: started in its own process group (so that Ctrl-C reaches
 //! only the agent), adopted by the successor of a killed agent, and never started twice.
 //!
-//! Invariant: a child runs only after it is recorded. So the record names every child that may run,
-//! whenever its agent was killed.
+//! Invariant: a child runs only after it is recorded, and as long as any process of its group runs.
+//! So the record names every child that may run, whenever its agent was killed.
+
+mod running;
 
 use std::io::IsTerminal;
 use std::os::fd::AsFd;
@@ -11,54 +13,60 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
-use rustix::process::{Pid, Signal, kill_process, kill_process_group};
-use tokio::sync::oneshot;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::config::{Child, ChildSignal};
 use crate::launcher::{Launch, is_launcher};
 use crate::process_group::ProcessGroup;
-use crate::reaper::{Exit, Process, Reaper};
+use crate::reaper::Reaper;
 use crate::state_dir::{self, boot_id};
 use crate::watchdog::Watchdog;
 use crate::watchdog::WatchedGroup;
+pub(crate) use running::{ChildEvent, RunningChild};
 
-/// The exit code of an adopted child: the real one is unknown.
-const UNKNOWN_EXIT: Exit = Exit(1);
-/// How often the agent checks whether an adopted child has exited.
-const ADOPTED_POLL: Duration = Duration::from_millis(200);
 /// How often the agent checks whether a launcher has become the program or exited.
 const LAUNCH_POLL: Duration = Duration::from_millis(5);
 /// The most bytes of the record that are read.
 const RECORD_BYTES_MAX: u64 = 4096;
 
-/// The child's process id, shared with those that signal it.
+/// The first process of the child, shared with those that signal it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct ChildPid(Arc<Mutex<Option<Pid>>>);
+pub(crate) struct ChildPid(Arc<Mutex<FirstProcess>>);
+
+#[derive(Clone, Copy, Debug, Default)]
+enum FirstProcess {
+    /// No child runs.
+    #[default]
+    None,
+    Runs(Pid),
+    /// It has exited, and a process that it started still runs.
+    Exited,
+}
 
 impl ChildPid {
-    /// The process, while there is one.
-    pub(crate) fn get(&self) -> Option<Pid> {
-        *self.0.lock().expect("the lock is not poisoned")
+    fn set(&self, first: FirstProcess) {
+        *self.0.lock().expect("the lock is not poisoned") = first;
     }
 
-    fn set(&self, pid: Option<Pid>) {
-        *self.0.lock().expect("the lock is not poisoned") = pid;
-    }
-
-    /// Sends a signal to the child only, if it runs.
-    pub(crate) fn send(&self, signal: Signal) {
-        self.send_by(kill_process, signal);
-    }
-
-    fn send_by(&self, kill: fn(Pid, Signal) -> rustix::io::Result<()>, signal: Signal) {
-        let Some(pid) = self.get() else { return };
+    /// Sends a signal to the first process only, if a child runs.
+    ///
+    /// # Errors
+    /// If a child runs and the signal does not reach it.
+    pub(crate) fn send(&self, signal: Signal) -> anyhow::Result<()> {
+        let first = *self.0.lock().expect("the lock is not poisoned");
+        let pid = match first {
+            FirstProcess::None => return Ok(()),
+            FirstProcess::Runs(pid) => pid,
+            FirstProcess::Exited => bail!(
+                "a signal for COMMAND reaches no process: its first one has exited, and others of \
+                 its group still run"
+            ),
+        };
         let (pid_shown, number) = (pid.as_raw_pid(), signal.as_raw());
-        match kill(pid, signal) {
-            Ok(()) => tracing::debug!(pid = pid_shown, signal = number, "signal sent"),
-            Err(error) => {
-                tracing::warn!(pid = pid_shown, signal = number, %error, "cannot send the signal")
-            }
-        }
+        kill_process(pid, signal)
+            .with_context(|| format!("cannot send signal {number} to process {pid_shown}"))?;
+        tracing::debug!(pid = pid_shown, signal = number, "signal sent");
+        Ok(())
     }
 }
 
@@ -80,6 +88,8 @@ pub(crate) struct ChildRunner {
     record: Option<PathBuf>,
     reaper: Reaper,
     pid: ChildPid,
+    /// The process group of the child, as long as any process of it runs.
+    group: Option<ProcessGroup>,
     /// The child reads the file of the adapter `file`.
     reads_file: bool,
     /// Kills the child if this agent exits first, if so configured.
@@ -95,7 +105,8 @@ impl ChildRunner {
         pid: ChildPid,
         reads_file: bool,
     ) -> Self {
-        Self { spec, environment, record, reaper, pid, reads_file, watchdog: None }
+        let (group, watchdog) = (None, None);
+        Self { spec, environment, record, reaper, pid, group, reads_file, watchdog }
     }
 
     /// Whether the child reads the file of the adapter `file`, which must be current at its start.
@@ -108,24 +119,23 @@ impl ChildRunner {
         &self.spec
     }
 
-    /// Sends a signal to the child, or to its whole process group if so configured.
+    /// Sends a signal to the child's process group, or only to its first process if so configured.
     pub(crate) fn end(&self, signal: Signal) {
-        self.pid.send_by(
-            match self.spec.signal {
-                ChildSignal::Group => kill_process_group,
-                ChildSignal::Process => kill_process,
-            },
-            signal,
-        );
+        match self.spec.signal {
+            ChildSignal::Group => self.group.iter().for_each(|group| group.signal(signal)),
+            ChildSignal::Process => self.forward(signal),
+        }
     }
 
-    /// The process id of the running child.
-    pub(crate) fn pid(&self) -> &ChildPid {
-        &self.pid
+    /// Sends a signal to the first process of the child.
+    pub(crate) fn forward(&self, signal: Signal) {
+        if let Err(error) = self.pid.send(signal) {
+            tracing::warn!(signal = signal.as_raw(), "{error:#}");
+        }
     }
 
     /// Starts the child. It is recorded before its program runs.
-    pub(crate) async fn spawn(&mut self) -> Result<Process, NotStarted> {
+    pub(crate) async fn spawn(&mut self) -> Result<RunningChild, NotStarted> {
         let (launch, process) =
             Launch::prepare(&self.spec.command, &self.environment, &self.reaper)
                 .map_err(|error| self.failed(error))?;
@@ -133,7 +143,11 @@ impl ChildRunner {
             .ok_or_else(|| self.failed(anyhow!("its process has exited at once")))?;
         // On failure the launch is dropped, and its process exits.
         self.write_record(&group).map_err(NotStarted::NotRecorded)?;
-        self.watchdog(&group).await.map_err(|error| self.failed(error))?;
+        self.group = Some(group.clone());
+        if let Err(error) = self.watch().await {
+            self.group = None;
+            return Err(self.failed(error));
+        }
         let stdin = std::io::stdin();
         // The kernel stops a background group that reads from the terminal.
         let input = (!stdin.is_terminal()).then(|| stdin.as_fd());
@@ -143,10 +157,10 @@ impl ChildRunner {
             self.note_exit();
             return Err(self.failed(error));
         }
-        self.pid.set(Some(process.pid));
+        self.pid.set(FirstProcess::Runs(process.pid));
         let (pid, program) = (process.pid.as_raw_pid(), self.spec.command[0].display());
         tracing::info!(pid, %program, "child started");
-        Ok(process)
+        Ok(RunningChild::started(group, process.exit))
     }
 
     fn failed(&self, error: anyhow::Error) -> NotStarted {
@@ -156,16 +170,16 @@ impl ChildRunner {
 
     /// Lets a watchdog kill the process group of the child when this agent has ended for any
     /// reason.
-    async fn watchdog(&mut self, group: &ProcessGroup) -> anyhow::Result<()> {
-        if !self.spec.dies_with_agent {
+    async fn watch(&mut self) -> anyhow::Result<()> {
+        let Some(group) = self.group.clone().filter(|_| self.spec.dies_with_agent) else {
             return Ok(());
-        }
+        };
         let watchdog = match self.watchdog.take().filter(|watchdog| !watchdog.has_ended()) {
             Some(watchdog) => watchdog,
             None => Watchdog::start(&self.reaper, false)?,
         };
         let watchdog = self.watchdog.insert(watchdog);
-        watchdog.watch(vec![WatchedGroup { group: group.clone(), end: None }]);
+        watchdog.watch(vec![WatchedGroup { group, end: None }]);
         watchdog.acknowledged().await
     }
 
@@ -180,8 +194,7 @@ impl ChildRunner {
     /// Starts another watchdog.
     pub(crate) async fn restart_watchdog(&mut self) {
         self.watchdog = None;
-        let Some(group) = self.pid.get().and_then(ProcessGroup::of) else { return };
-        match self.watchdog(&group).await {
+        match self.watch().await {
             Ok(()) => tracing::warn!(
                 "the watchdog of the child had exited: the agent started another one"
             ),
@@ -193,9 +206,15 @@ impl ChildRunner {
         }
     }
 
-    /// Notes that the child has exited.
-    pub(crate) fn note_exit(&self) {
-        self.pid.set(None);
+    /// Notes that the first process of the child has exited, and others of its group still run.
+    pub(crate) fn note_leader_exit(&self) {
+        self.pid.set(FirstProcess::Exited);
+    }
+
+    /// Notes that no process of the child runs.
+    pub(crate) fn note_exit(&mut self) {
+        self.pid.set(FirstProcess::None);
+        self.group = None;
         if let Some(watchdog) = &self.watchdog {
             watchdog.watch(Vec::new());
         }
@@ -208,7 +227,7 @@ impl ChildRunner {
     ///
     /// # Errors
     /// If the record cannot be read: it is unknown whether a child runs.
-    pub(crate) async fn adopt(&mut self) -> anyhow::Result<Option<Process>> {
+    pub(crate) async fn adopt(&mut self) -> anyhow::Result<Option<RunningChild>> {
         let Some(group) = self.read()? else { return Ok(None) };
         let Some(pid) = Pid::from_raw(group.id) else { return Ok(None) };
         // A launcher without an agent exits, unless the agent had already told it to run the
@@ -223,29 +242,28 @@ impl ChildRunner {
                     pid = group.id,
                     "the previous agent's child still runs: this agent adopts it"
                 );
+                self.pid.set(FirstProcess::Runs(pid));
             }
-            false if group.exists() => tracing::warn!(
-                group = group.id,
-                "the previous agent's child has exited, and a process that it started still runs: \
-                 COMMAND starts when this process group is empty"
-            ),
+            false if group.exists() => {
+                tracing::warn!(
+                    group = group.id,
+                    "the previous agent's child has exited, and a process that it started still \
+                     runs: COMMAND starts when this process group is empty"
+                );
+                self.pid.set(FirstProcess::Exited);
+            }
             false => return Ok(None),
         }
-        if let Err(error) = self.watchdog(&group).await {
+        self.group = Some(group.clone());
+        if let Err(error) = self.watch().await {
             tracing::error!(
                 "cannot start a watchdog, so the child may outlive this agent: {error:#}"
             );
         }
-        let (sender, exit) = oneshot::channel();
-        tokio::spawn(async move {
-            // The kernel reports exits only to the parent process.
-            while if led { group.has_leader() } else { group.exists() } {
-                tokio::time::sleep(ADOPTED_POLL).await;
-            }
-            let _ = sender.send(UNKNOWN_EXIT);
-        });
-        self.pid.set(Some(pid));
-        Ok(Some(Process { pid, exit }))
+        Ok(Some(match led {
+            true => RunningChild::adopted(group),
+            false => RunningChild::adopted_without_leader(group),
+        }))
     }
 
     fn write_record(&self, group: &ProcessGroup) -> anyhow::Result<()> {

@@ -33,6 +33,8 @@ mod journal;
 mod link;
 #[path = "agent/process.rs"]
 mod process;
+#[path = "agent/process_group.rs"]
+mod process_group;
 #[path = "agent/programs.rs"]
 mod programs;
 #[path = "agent/restart.rs"]

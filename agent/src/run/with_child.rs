@@ -1,20 +1,20 @@
 //! An agent whose worker is its child. SIGTERM means: drain first, then let the child end.
 //!
-//! Invariant: the holder learns of the child's exit before another child starts. So no job of the
-//! previous child counts as running, and every running job is counted.
+//! Invariant: the holder learns of the child's exit before another child starts, and not before its
+//! process group is empty. So no job of the previous child counts as running, and every running job
+//! is counted.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use leasehold_types::duration;
 use rustix::process::Signal;
-use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::{drain, own_code};
 use crate::backoff;
-use crate::child::{ChildRunner, NotStarted};
-use crate::config::Restart;
+use crate::child::{ChildEvent, ChildRunner, NotStarted, RunningChild};
+use crate::config::{ChildSignal, Restart};
 use crate::driver::{DriverHandle, DriverRequest, DriverStopped, Outcome};
 use crate::reaper::Exit;
 use crate::signals::{SignalAction, Signals, exit_code};
@@ -35,7 +35,7 @@ pub(super) struct ChildSupervisor {
     driver: DriverHandle,
     runner: ChildRunner,
     signals: Signals,
-    child: Option<Running>,
+    child: Option<RunningChild>,
     last_exit: Option<Exit>,
     /// How many SIGTERMs and SIGINTs have arrived: two or more mean exit at once.
     shutdown_signals: u32,
@@ -56,11 +56,6 @@ pub(super) struct ChildSupervisor {
     failed: bool,
 }
 
-struct Running {
-    exit: oneshot::Receiver<Exit>,
-    since: Instant,
-}
-
 #[derive(Clone, Copy, Debug)]
 enum Due {
     /// Start the child again.
@@ -72,7 +67,7 @@ enum Due {
 }
 
 enum Event {
-    Exited(Exit),
+    Child(ChildEvent),
     Ended(Result<Outcome, DriverStopped>),
     Signal(SignalAction),
     Due(Due),
@@ -107,9 +102,7 @@ impl ChildSupervisor {
     /// Runs until the child has exited and will not restart. Returns the exit code.
     pub(super) async fn run(mut self) -> anyhow::Result<u8> {
         match self.runner.adopt().await? {
-            Some(process) => {
-                self.child = Some(Running { exit: process.exit, since: Instant::now() });
-            }
+            Some(child) => self.child = Some(child),
             None => {
                 self.start_unreported = true;
                 let reported = self.report_start().await;
@@ -123,7 +116,8 @@ impl ChildSupervisor {
         }
         loop {
             let code = match self.next().await {
-                Event::Exited(exit) => self.handle_exit(exit).await,
+                Event::Child(ChildEvent::LeaderExited(exit)) => self.handle_leader_exit(exit),
+                Event::Child(ChildEvent::Exited(exit)) => self.handle_exit(exit).await,
                 Event::Ended(outcome) => self.handle_end(outcome),
                 Event::Signal(asked) => self.handle_signal(asked).await,
                 Event::Due(due) => self.handle_due(due).await,
@@ -141,7 +135,7 @@ impl ChildSupervisor {
     async fn next(&mut self) -> Event {
         let due = self.due;
         tokio::select! {
-            exit = exited(&mut self.child) => Event::Exited(exit),
+            event = next_of(&mut self.child) => Event::Child(event),
             outcome = self.driver.ended(), if self.ended.is_none() => Event::Ended(outcome),
             asked = self.signals.next() => Event::Signal(asked),
             due = until_due(due) => {
@@ -173,9 +167,9 @@ impl ChildSupervisor {
             return;
         }
         match self.runner.spawn().await {
-            Ok(process) => {
+            Ok(child) => {
                 self.note_written();
-                self.child = Some(Running { exit: process.exit, since: Instant::now() });
+                self.child = Some(child);
             }
             Err(NotStarted::NotRecorded(why)) => self.retry_write(&format!("{why:#}")),
             Err(NotStarted::Failed(error)) => {
@@ -232,8 +226,34 @@ impl ChildSupervisor {
         !self.start_unreported
     }
 
+    /// The worker runs as long as any process of the child's group does: it keeps its jobs, and no
+    /// other one starts.
+    fn handle_leader_exit(&mut self, exit: Exit) -> Option<u8> {
+        self.runner.note_leader_exit();
+        self.last_exit = Some(exit);
+        let (code, group) = (exit.0, self.child.as_ref().map(RunningChild::group_id));
+        if self.leaves_rest() {
+            return Some(self.code());
+        }
+        tracing::warn!(
+            code,
+            group,
+            "the first process of COMMAND has exited, and a process that it started still runs: \
+             the worker counts as running until this process group is empty"
+        );
+        None
+    }
+
+    /// Whether the agent has done its work and leaves without the rest of the child's group, which
+    /// is not its to end. The record stays, so that no successor starts a second worker.
+    fn leaves_rest(&self) -> bool {
+        let is_its_own = self.runner.spec().signal == ChildSignal::Group;
+        let done = self.ended.is_some() || self.shutdown_signals > 1;
+        !is_its_own && done && self.child.as_ref().is_some_and(RunningChild::has_lost_leader)
+    }
+
     async fn handle_exit(&mut self, exit: Exit) -> Option<u8> {
-        let ran = self.child.take().map_or(Duration::ZERO, |child| child.since.elapsed());
+        let ran = self.child.take().map_or(Duration::ZERO, |child| child.ran());
         self.runner.note_exit();
         self.last_exit = Some(exit);
         self.due = None;
@@ -264,7 +284,7 @@ impl ChildSupervisor {
     /// The drain has ended, or a newer agent has taken over: end the child, then the agent.
     fn handle_end(&mut self, outcome: Result<Outcome, DriverStopped>) -> Option<u8> {
         self.ended = Some(outcome);
-        if self.child.is_none() || outcome.is_err() {
+        if self.child.is_none() || outcome.is_err() || self.leaves_rest() {
             return Some(self.code());
         }
         if self.shutdown_signals < 2 {
@@ -276,7 +296,7 @@ impl ChildSupervisor {
 
     async fn handle_signal(&mut self, asked: SignalAction) -> Option<u8> {
         match asked {
-            SignalAction::Forward(signal) => self.runner.pid().send(signal),
+            SignalAction::Forward(signal) => self.runner.forward(signal),
             SignalAction::Shutdown(_) if self.shutdown_signals == 0 => {
                 self.shutdown_signals = 1;
                 drain(&self.driver).await;
@@ -285,7 +305,7 @@ impl ChildSupervisor {
                 let hurried = self.shutdown_signals > 1;
                 self.shutdown_signals = 2;
                 self.runner.end(signal);
-                if self.child.is_none() || hurried {
+                if self.child.is_none() || hurried || self.leaves_rest() {
                     return Some(exit_code(signal));
                 }
                 tracing::warn!(
@@ -341,10 +361,10 @@ impl ChildSupervisor {
     }
 }
 
-async fn exited(child: &mut Option<Running>) -> Exit {
+async fn next_of(child: &mut Option<RunningChild>) -> ChildEvent {
     match child {
         None => std::future::pending().await,
-        Some(child) => (&mut child.exit).await.expect("the reaper reports every exit"),
+        Some(child) => child.next().await,
     }
 }
 
