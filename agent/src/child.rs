@@ -5,27 +5,25 @@
 //! So the record names every child that may run, whenever its agent was killed.
 
 mod running;
+mod watching;
 
 use std::io::IsTerminal;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::config::{Child, ChildSignal};
-use crate::launcher::{Launch, is_launcher};
+use crate::launcher::Launch;
 use crate::process_group::ProcessGroup;
 use crate::reaper::Reaper;
 use crate::state_dir::{self, boot_id};
-use crate::watchdog::Watchdog;
-use crate::watchdog::WatchedGroup;
 pub(crate) use running::{ChildEvent, RunningChild};
+use watching::ChildWatchdog;
+pub(crate) use watching::WatchdogEvent;
 
-/// How often the agent checks whether a launcher has become the program or exited.
-const LAUNCH_POLL: Duration = Duration::from_millis(5);
 /// The most bytes of the record that are read.
 const RECORD_BYTES_MAX: u64 = 4096;
 
@@ -73,8 +71,8 @@ impl ChildPid {
 /// Why the child was not started.
 #[derive(Debug)]
 pub(crate) enum NotStarted {
-    /// The record could not be written: try again later.
-    NotRecorded(anyhow::Error),
+    /// It could not be recorded, or no watchdog could be started: try again later.
+    NotYet(anyhow::Error),
     /// The program cannot be run.
     Failed(anyhow::Error),
 }
@@ -93,7 +91,7 @@ pub(crate) struct ChildRunner {
     /// The child reads the file of the adapter `file`.
     reads_file: bool,
     /// Kills the child if this agent exits first, if so configured.
-    watchdog: Option<Watchdog>,
+    watchdog: ChildWatchdog,
 }
 
 impl ChildRunner {
@@ -105,7 +103,7 @@ impl ChildRunner {
         pid: ChildPid,
         reads_file: bool,
     ) -> Self {
-        let (group, watchdog) = (None, None);
+        let (group, watchdog) = (None, ChildWatchdog::new(reaper.clone()));
         Self { spec, environment, record, reaper, pid, group, reads_file, watchdog }
     }
 
@@ -142,16 +140,16 @@ impl ChildRunner {
         let group = ProcessGroup::of(process.pid)
             .ok_or_else(|| self.failed(anyhow!("its process has exited at once")))?;
         // On failure the launch is dropped, and its process exits.
-        self.write_record(&group).map_err(NotStarted::NotRecorded)?;
+        self.write_record(&group).map_err(NotStarted::NotYet)?;
         self.group = Some(group.clone());
-        if let Err(error) = self.watch().await {
-            self.group = None;
-            return Err(self.failed(error));
+        if let Err(error) = self.watch(&group).await {
+            self.note_exit();
+            return Err(NotStarted::NotYet(error.context("cannot start a watchdog")));
         }
         let stdin = std::io::stdin();
         // The kernel stops a background group that reads from the terminal.
         let input = (!stdin.is_terminal()).then(|| stdin.as_fd());
-        if let Err(error) = launch.exec(input).await {
+        if let Err(error) = launch.exec(input, self.spec.dies_with_agent).await {
             group.signal(Signal::KILL);
             let _ = process.exit.await;
             self.note_exit();
@@ -168,42 +166,28 @@ impl ChildRunner {
         NotStarted::Failed(error.context(format!("cannot start {program}")))
     }
 
+    /// Ends a start that was not waited for.
+    pub(crate) fn abandon(&mut self) {
+        self.group.iter().for_each(|group| group.signal(Signal::KILL));
+    }
+
     /// Lets a watchdog kill the process group of the child when this agent has ended for any
     /// reason.
-    async fn watch(&mut self) -> anyhow::Result<()> {
-        let Some(group) = self.group.clone().filter(|_| self.spec.dies_with_agent) else {
-            return Ok(());
-        };
-        let watchdog = match self.watchdog.take().filter(|watchdog| !watchdog.has_ended()) {
-            Some(watchdog) => watchdog,
-            None => Watchdog::start(&self.reaper, false)?,
-        };
-        let watchdog = self.watchdog.insert(watchdog);
-        watchdog.watch(vec![WatchedGroup { group, end: None }]);
-        watchdog.acknowledged().await
-    }
-
-    /// Waits until the watchdog of the child has exited unexpectedly.
-    pub(crate) async fn watchdog_lost(&mut self) {
-        match &mut self.watchdog {
-            Some(watchdog) => watchdog.ended().await,
-            None => std::future::pending().await,
+    async fn watch(&mut self, group: &ProcessGroup) -> anyhow::Result<()> {
+        match self.spec.dies_with_agent {
+            true => self.watchdog.watch(group.clone()).await,
+            false => Ok(()),
         }
     }
 
-    /// Starts another watchdog.
-    pub(crate) async fn restart_watchdog(&mut self) {
-        self.watchdog = None;
-        match self.watch().await {
-            Ok(()) => tracing::warn!(
-                "the watchdog of the child had exited: the agent started another one"
-            ),
-            Err(error) => {
-                tracing::error!(
-                    "cannot start a watchdog, so the child may outlive this agent: {error:#}"
-                );
-            }
-        }
+    /// Waits until something happens to the watchdog of the child.
+    pub(crate) async fn watchdog_event(&mut self) -> WatchdogEvent {
+        self.watchdog.event().await
+    }
+
+    /// Replaces a watchdog that is lost.
+    pub(crate) fn handle_watchdog(&mut self, event: WatchdogEvent) {
+        self.watchdog.handle(event);
     }
 
     /// Notes that the first process of the child has exited, and others of its group still run.
@@ -215,55 +199,54 @@ impl ChildRunner {
     pub(crate) fn note_exit(&mut self) {
         self.pid.set(FirstProcess::None);
         self.group = None;
-        if let Some(watchdog) = &self.watchdog {
-            watchdog.watch(Vec::new());
-        }
+        self.watchdog.forget();
         if let Some(Err(error)) = self.record.as_deref().map(state_dir::remove) {
             tracing::warn!(%error, "cannot remove the record of the child, which has exited");
         }
     }
 
-    /// Adopts the child of a previous agent, or the remaining processes of its group, if any runs.
+    /// The process group of a previous agent's child, if any process of it runs.
     ///
     /// # Errors
     /// If the record cannot be read: it is unknown whether a child runs.
-    pub(crate) async fn adopt(&mut self) -> anyhow::Result<Option<RunningChild>> {
-        let Some(group) = self.read()? else { return Ok(None) };
-        let Some(pid) = Pid::from_raw(group.id) else { return Ok(None) };
-        // A launcher without an agent exits, unless the agent had already told it to run the
-        // program.
-        while group.has_leader() && is_launcher(pid) {
-            tokio::time::sleep(LAUNCH_POLL).await;
-        }
-        let led = group.has_leader();
-        match led {
-            true => {
+    pub(crate) fn find(&self) -> anyhow::Result<Option<ProcessGroup>> {
+        let Some(path) = &self.record else { return Ok(None) };
+        Ok(match ChildRecord::read(path)? {
+            ChildRecord::Child(group) => Some(group).filter(ProcessGroup::exists),
+            ChildRecord::Nothing | ChildRecord::OtherBoot => None,
+        })
+    }
+
+    /// Adopts the child of a previous agent, or the remaining processes of its group, if any runs.
+    pub(crate) fn adopt(&mut self, group: ProcessGroup) -> Option<RunningChild> {
+        let id = group.id;
+        let leader = Pid::from_raw(id).filter(|_| group.has_leader());
+        match leader {
+            Some(pid) => {
                 tracing::warn!(
-                    pid = group.id,
+                    pid = id,
                     "the previous agent's child still runs: this agent adopts it"
                 );
                 self.pid.set(FirstProcess::Runs(pid));
             }
-            false if group.exists() => {
+            None if group.exists() => {
                 tracing::warn!(
-                    group = group.id,
+                    group = id,
                     "the previous agent's child has exited, and a process that it started still \
                      runs: COMMAND starts when this process group is empty"
                 );
                 self.pid.set(FirstProcess::Exited);
             }
-            false => return Ok(None),
+            None => return None,
         }
         self.group = Some(group.clone());
-        if let Err(error) = self.watch().await {
-            tracing::error!(
-                "cannot start a watchdog, so the child may outlive this agent: {error:#}"
-            );
+        if self.spec.dies_with_agent {
+            self.watchdog.adopt(group.clone());
         }
-        Ok(Some(match led {
-            true => RunningChild::adopted(group),
-            false => RunningChild::adopted_without_leader(group),
-        }))
+        Some(match leader {
+            Some(_) => RunningChild::adopted(group),
+            None => RunningChild::adopted_without_leader(group),
+        })
     }
 
     fn write_record(&self, group: &ProcessGroup) -> anyhow::Result<()> {
@@ -271,16 +254,8 @@ impl ChildRunner {
         let ProcessGroup { id, started } = group;
         let line = format!("{id} {started} {}\n", boot_id().unwrap_or_default());
         let written = state_dir::replace(path, line.as_bytes());
-        written.map(drop).with_context(|| format!("cannot write {}", path.display()))
-    }
-
-    /// The recorded child, if it was started under this boot.
-    fn read(&self) -> anyhow::Result<Option<ProcessGroup>> {
-        let Some(path) = &self.record else { return Ok(None) };
-        Ok(match ChildRecord::read(path)? {
-            ChildRecord::Child(group) => Some(group),
-            ChildRecord::Nothing | ChildRecord::OtherBoot => None,
-        })
+        let problem = || format!("cannot record the start of COMMAND in {}", path.display());
+        written.map(drop).with_context(problem)
     }
 }
 

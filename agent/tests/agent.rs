@@ -43,5 +43,7 @@ mod restart;
 mod sidecar;
 #[path = "agent/travis.rs"]
 mod travis;
+#[path = "agent/watchdog.rs"]
+mod watchdog;
 #[path = "agent/worker_api.rs"]
 mod worker_api;

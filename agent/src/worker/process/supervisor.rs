@@ -51,6 +51,9 @@ pub(super) struct Supervisor {
     rules: Rules,
     leads: LeadTimes,
     watchdog: Option<Watchdog>,
+    /// The one before, until the newer one has acknowledged its groups. If it was stopped, it would
+    /// kill programs at the old ends of their leases.
+    lost_watchdog: Option<Watchdog>,
     /// The previous agent's watchdog, which would kill programs although their leases are renewed.
     old_watchdog: Option<ProcessGroup>,
     entries: BTreeMap<StreamKey, StreamEntry>,
@@ -79,6 +82,7 @@ impl Supervisor {
             rules,
             leads: LeadTimes::new(None, rules),
             watchdog: None,
+            lost_watchdog: None,
             old_watchdog: leftovers.watchdog,
             entries: leftovers.programs.into_iter().map(adopt).collect(),
             exit_sender,
@@ -211,6 +215,7 @@ impl Supervisor {
     async fn start(&mut self, starts: &[&StreamLease], held: &Held<'_>) -> anyhow::Result<()> {
         if starts.is_empty() && self.running() == 0 {
             self.watchdog.iter().for_each(|watchdog| watchdog.watch(Vec::new()));
+            self.lost_watchdog.take().iter().for_each(Watchdog::end);
             return Ok(());
         }
         self.ensure_watchdog()?;
@@ -229,8 +234,9 @@ impl Supervisor {
             self.abandon(&launches);
             return Err(error);
         }
-        let open =
-            |(stream, launch): (StreamKey, Launch)| async { (stream, launch.exec(None).await) };
+        let open = |(stream, launch): (StreamKey, Launch)| async {
+            (stream, launch.exec(None, false).await)
+        };
         for (stream, opened) in join_all(launches.into_iter().map(open)).await {
             self.note_start(&stream, opened);
         }
@@ -267,10 +273,11 @@ impl Supervisor {
         held: &Held<'_>,
     ) -> anyhow::Result<()> {
         let groups = self.watched_groups(held);
-        let (programs, old_watchdog) = (self.programs(), self.old_watchdog.clone());
+        let programs = self.programs();
+        let replaces = self.old_watchdog.is_some() || self.lost_watchdog.is_some();
         let watchdog = self.watchdog.as_mut().expect("a watchdog runs");
         watchdog.watch(groups);
-        if launches.is_empty() && old_watchdog.is_none() {
+        if launches.is_empty() && !replaces {
             return Ok(());
         }
         if !launches.is_empty() {
@@ -281,6 +288,7 @@ impl Supervisor {
             // The new watchdog has taken over its groups.
             watchdog.signal(Signal::KILL);
         }
+        self.lost_watchdog.take().iter().for_each(Watchdog::end);
         Ok(())
     }
 
@@ -304,11 +312,15 @@ impl Supervisor {
 
     /// Starts a watchdog if none runs.
     fn ensure_watchdog(&mut self) -> anyhow::Result<()> {
-        if self.watchdog.as_ref().is_some_and(Watchdog::has_ended) {
+        if let Some(lost) = self.watchdog.take_if(|watchdog| watchdog.is_lost()) {
             tracing::error!(
-                "the watchdog of the programs has exited: the agent starts another one"
+                "the watchdog of the programs has exited or does not answer: the agent starts \
+                 another one"
             );
-            self.watchdog = None;
+            match self.lost_watchdog {
+                Some(_) => lost.end(),
+                None => self.lost_watchdog = Some(lost),
+            }
         }
         if self.watchdog.is_none() {
             let watchdog = Watchdog::start(&self.context.reaper, self.record.is_kept())?;
