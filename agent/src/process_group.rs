@@ -28,14 +28,17 @@ pub(crate) struct ProcessGroup {
 impl ProcessGroup {
     /// The group of a process that was started as its leader; none if it has already exited.
     pub(crate) fn of(pid: Pid) -> Option<Self> {
-        let leader = ProcessStat::read(pid).filter(|leader| leader.runs)?;
+        let leader = ProcessStat::read(pid).ok()?.filter(|leader| leader.runs)?;
         Some(Self { id: pid.as_raw_pid(), started: leader.started })
     }
 
     /// Whether its first process runs.
     pub(crate) fn has_leader(&self) -> bool {
-        let leader = self.pid().and_then(ProcessStat::read);
-        leader.is_some_and(|leader| leader.runs && leader.started == self.started)
+        let Some(pid) = self.pid() else { return false };
+        match ProcessStat::read(pid) {
+            Ok(leader) => leader.is_some_and(|it| it.runs && it.started == self.started),
+            Err(NoFileLeft) => true,
+        }
     }
 
     /// Whether any process of it runs. A zombie does not count.
@@ -70,8 +73,11 @@ impl ProcessGroup {
 
     /// Whether a process that started at another time has its id.
     fn id_is_reused(&self) -> bool {
-        let leader = self.pid().and_then(ProcessStat::read);
-        leader.is_some_and(|leader| leader.runs && leader.started != self.started)
+        let Some(pid) = self.pid() else { return false };
+        match ProcessStat::read(pid) {
+            Ok(leader) => leader.is_some_and(|it| it.runs && it.started != self.started),
+            Err(NoFileLeft) => false,
+        }
     }
 
     /// A process of it that runs, if any does.
@@ -98,7 +104,11 @@ impl ProcessGroup {
     }
 
     fn has(&self, member: Pid) -> bool {
-        ProcessStat::read(member).is_some_and(|stat| stat.runs && stat.group == self.id)
+        match ProcessStat::read(member) {
+            Ok(stat) => stat.is_some_and(|stat| stat.runs && stat.group == self.id),
+            // A process that cannot be looked at may run.
+            Err(NoFileLeft) => true,
+        }
     }
 }
 
@@ -124,11 +134,21 @@ struct ProcessStat {
     started: String,
 }
 
+/// The agent, or the machine, has all the files open that it may.
+#[derive(Debug)]
+struct NoFileLeft;
+
 impl ProcessStat {
     /// Reads it; none if there is no such process.
-    fn read(pid: Pid) -> Option<Self> {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid())).ok()?;
-        Self::parse(&stat)
+    fn read(pid: Pid) -> Result<Option<Self>, NoFileLeft> {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid()));
+        match stat {
+            Ok(stat) => Ok(Self::parse(&stat)),
+            Err(error) => match Errno::from_io_error(&error) {
+                Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM) => Err(NoFileLeft),
+                _ => Ok(None),
+            },
+        }
     }
 
     fn parse(stat: &str) -> Option<Self> {

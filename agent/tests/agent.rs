@@ -23,6 +23,8 @@ mod drain_command;
 mod file;
 #[path = "agent/file_pool.rs"]
 mod file_pool;
+#[path = "agent/files.rs"]
+mod files;
 #[path = "agent/http.rs"]
 mod http;
 #[path = "agent/input.rs"]

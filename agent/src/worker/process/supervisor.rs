@@ -19,6 +19,7 @@ use super::program::{Program, StreamEntry};
 use super::record::{self, ProgramRecord, Record};
 use crate::clock;
 use crate::driver::{DriverRequest, Snapshot};
+use crate::file_limit::FileLimit;
 use crate::launcher::Launch;
 use crate::process_group::ProcessGroup;
 use crate::reaper::Exit;
@@ -27,8 +28,6 @@ use crate::watchdog::WatchedGroup;
 
 /// Concurrent programs.
 const PROGRAMS_MAX: usize = 4096;
-/// Programs that are started in one step.
-const STARTS_MAX: usize = 64;
 /// How often the agent checks whether the remaining processes of a group have exited.
 const GROUP_POLL: Duration = Duration::from_millis(20);
 /// How often the agent checks whether an adopted program has exited.
@@ -59,6 +58,8 @@ pub(super) struct Supervisor {
     entries: BTreeMap<StreamKey, StreamEntry>,
     exit_sender: mpsc::Sender<Ended>,
     exits: mpsc::Receiver<Ended>,
+    /// Programs that are started in one step.
+    starts_max: usize,
     /// No program is started before this moment.
     retry_at: Option<Moment>,
 }
@@ -87,6 +88,7 @@ impl Supervisor {
             entries: leftovers.programs.into_iter().map(adopt).collect(),
             exit_sender,
             exits,
+            starts_max: FileLimit::of_this_process().starts(),
             retry_at: None,
             context,
         }
@@ -208,7 +210,7 @@ impl Supervisor {
         }
         self.update_metrics(held, started.err());
         // There may be more programs to start than one step allows.
-        let more = starts.len() > STARTS_MAX && self.running() < PROGRAMS_MAX;
+        let more = starts.len() > self.starts_max && self.running() < PROGRAMS_MAX;
         self.retry_at.or(more.then_some(now))
     }
 
@@ -219,7 +221,7 @@ impl Supervisor {
             return Ok(());
         }
         self.ensure_watchdog()?;
-        let room = PROGRAMS_MAX.saturating_sub(self.running()).min(STARTS_MAX);
+        let room = PROGRAMS_MAX.saturating_sub(self.running()).min(self.starts_max);
         let mut launches = Vec::new();
         for held in starts.iter().take(room) {
             match self.prepare_launch(held) {
