@@ -21,24 +21,21 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use axum::middleware;
-use rustix::process::{Resource, getrlimit};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::config::{Config, Socket};
+use crate::file_limit::FileLimit;
 use crate::worker::api::WorkerApi;
 use connections::Connections;
 use port::{Acceptor, Caller, Port};
 
-/// Open connections of workers; for one more the agent closes the one that was idle for longest.
-const CONNECTIONS_MAX: usize = 1024;
+/// Connections that wait to be accepted. With the default of 128, clients that connect at once wait
+/// a second for their next try.
+const BACKLOG: i32 = 1024;
 /// The most bytes of a request's body.
 const BODY_BYTES_MAX: usize = 64 * 1024;
-/// Open files that the agent may need besides the connections.
-const FILES_KEPT: u64 = 128;
-/// Open connections of kubelets and scrapers.
-const HEALTH_CONNECTIONS_MAX: usize = 64;
 /// How long answers in flight may take when the agent exits.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -57,8 +54,7 @@ impl Listeners {
         let tcp = TcpListener::bind(config.listen)
             .await
             .with_context(|| format!("cannot listen on --listen {}", config.listen))?;
-        // With the default of 128, clients that connect at once wait a second for their next try.
-        rustix::net::listen(&tcp, CONNECTIONS_MAX as i32)
+        rustix::net::listen(&tcp, BACKLOG)
             .with_context(|| format!("cannot listen on --listen {}", config.listen))?;
         let address = tcp.local_addr().context("the port has no address")?;
         let unix = match &config.socket {
@@ -80,7 +76,9 @@ impl Listeners {
     /// Serves until the server is stopped.
     pub(crate) fn serve(self, api: &WorkerApi, anywhere: bool) -> Server {
         let (stop, stopped) = watch::channel(false);
-        let connections = Connections::new(connections_max());
+        let limit = FileLimit::of_this_process();
+        limit.log(self.health.is_some());
+        let connections = Connections::new(limit.worker_connections(self.health.is_some()));
         let router = http::router(api.clone()).merge(grpc::router(api.clone()));
         let on_port = match anywhere {
             true => router.clone(),
@@ -89,7 +87,7 @@ impl Listeners {
         let mut tasks = JoinSet::new();
         if let Some(listener) = self.health {
             let (router, stopped) = (http::health_router(api.clone()), stopped.clone());
-            let connections = Connections::new(HEALTH_CONNECTIONS_MAX);
+            let connections = Connections::new(limit.health_connections());
             let port = Port { router, connections, stopped, caller: Caller::Anyone };
             tasks.spawn(port.accept_all(Acceptor::Tcp(listener)));
         }
@@ -128,13 +126,6 @@ impl Server {
             let _ = std::fs::remove_file(path);
         }
     }
-}
-
-/// The limit of worker connections, lower if this process may open only few files.
-fn connections_max() -> usize {
-    let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    let left = files.saturating_sub(FILES_KEPT).max(FILES_KEPT);
-    usize::try_from(left).unwrap_or(usize::MAX).min(CONNECTIONS_MAX)
 }
 
 /// Binds a Unix socket. Replaces a socket on which no process listens any longer.

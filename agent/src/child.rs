@@ -1,72 +1,78 @@
 //! The worker as a child of its agent: started in its own process group (so that Ctrl-C reaches
 //! only the agent), adopted by the successor of a killed agent, and never started twice.
 //!
-//! Invariant: a child runs only after it is recorded. So the record names every child that may run,
-//! whenever its agent was killed.
+//! Invariant: a child runs only after it is recorded, and as long as any process of its group runs.
+//! So the record names every child that may run, whenever its agent was killed.
+
+mod running;
+mod watching;
 
 use std::io::IsTerminal;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
-use rustix::process::{Pid, Signal, kill_process, kill_process_group};
-use tokio::sync::oneshot;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::config::{Child, ChildSignal};
-use crate::launcher::{Launch, is_launcher};
+use crate::launcher::Launch;
 use crate::process_group::ProcessGroup;
-use crate::reaper::{Exit, Process, Reaper};
+use crate::reaper::Reaper;
 use crate::state_dir::{self, boot_id};
-use crate::watchdog::Watchdog;
-use crate::watchdog::WatchedGroup;
+pub(crate) use running::{ChildEvent, RunningChild};
+use watching::ChildWatchdog;
+pub(crate) use watching::WatchdogEvent;
 
-/// The exit code of an adopted child: the real one is unknown.
-const UNKNOWN_EXIT: Exit = Exit(1);
-/// How often the agent checks whether an adopted child has exited.
-const ADOPTED_POLL: Duration = Duration::from_millis(200);
-/// How often the agent checks whether a launcher has become the program or exited.
-const LAUNCH_POLL: Duration = Duration::from_millis(5);
 /// The most bytes of the record that are read.
 const RECORD_BYTES_MAX: u64 = 4096;
 
-/// The child's process id, shared with those that signal it.
+/// The first process of the child, shared with those that signal it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct ChildPid(Arc<Mutex<Option<Pid>>>);
+pub(crate) struct ChildPid(Arc<Mutex<FirstProcess>>);
+
+#[derive(Clone, Copy, Debug, Default)]
+enum FirstProcess {
+    /// No child runs.
+    #[default]
+    None,
+    Runs(Pid),
+    /// It has exited, and a process that it started still runs.
+    Exited,
+}
 
 impl ChildPid {
-    /// The process, while there is one.
-    pub(crate) fn get(&self) -> Option<Pid> {
-        *self.0.lock().expect("the lock is not poisoned")
+    fn set(&self, first: FirstProcess) {
+        *self.0.lock().expect("the lock is not poisoned") = first;
     }
 
-    fn set(&self, pid: Option<Pid>) {
-        *self.0.lock().expect("the lock is not poisoned") = pid;
-    }
-
-    /// Sends a signal to the child only, if it runs.
-    pub(crate) fn send(&self, signal: Signal) {
-        self.send_by(kill_process, signal);
-    }
-
-    fn send_by(&self, kill: fn(Pid, Signal) -> rustix::io::Result<()>, signal: Signal) {
-        let Some(pid) = self.get() else { return };
+    /// Sends a signal to the first process only, if a child runs.
+    ///
+    /// # Errors
+    /// If a child runs and the signal does not reach it.
+    pub(crate) fn send(&self, signal: Signal) -> anyhow::Result<()> {
+        let first = *self.0.lock().expect("the lock is not poisoned");
+        let pid = match first {
+            FirstProcess::None => return Ok(()),
+            FirstProcess::Runs(pid) => pid,
+            FirstProcess::Exited => bail!(
+                "a signal for COMMAND reaches no process: its first one has exited, and others of \
+                 its group still run"
+            ),
+        };
         let (pid_shown, number) = (pid.as_raw_pid(), signal.as_raw());
-        match kill(pid, signal) {
-            Ok(()) => tracing::debug!(pid = pid_shown, signal = number, "signal sent"),
-            Err(error) => {
-                tracing::warn!(pid = pid_shown, signal = number, %error, "cannot send the signal")
-            }
-        }
+        kill_process(pid, signal)
+            .with_context(|| format!("cannot send signal {number} to process {pid_shown}"))?;
+        tracing::debug!(pid = pid_shown, signal = number, "signal sent");
+        Ok(())
     }
 }
 
 /// Why the child was not started.
 #[derive(Debug)]
 pub(crate) enum NotStarted {
-    /// The record could not be written: try again later.
-    NotRecorded(anyhow::Error),
+    /// It could not be recorded, or no watchdog could be started: try again later.
+    NotYet(anyhow::Error),
     /// The program cannot be run.
     Failed(anyhow::Error),
 }
@@ -80,10 +86,12 @@ pub(crate) struct ChildRunner {
     record: Option<PathBuf>,
     reaper: Reaper,
     pid: ChildPid,
+    /// The process group of the child, as long as any process of it runs.
+    group: Option<ProcessGroup>,
     /// The child reads the file of the adapter `file`.
     reads_file: bool,
     /// Kills the child if this agent exits first, if so configured.
-    watchdog: Option<Watchdog>,
+    watchdog: ChildWatchdog,
 }
 
 impl ChildRunner {
@@ -95,7 +103,8 @@ impl ChildRunner {
         pid: ChildPid,
         reads_file: bool,
     ) -> Self {
-        Self { spec, environment, record, reaper, pid, reads_file, watchdog: None }
+        let (group, watchdog) = (None, ChildWatchdog::new(reaper.clone()));
+        Self { spec, environment, record, reaper, pid, group, reads_file, watchdog }
     }
 
     /// Whether the child reads the file of the adapter `file`, which must be current at its start.
@@ -108,45 +117,48 @@ impl ChildRunner {
         &self.spec
     }
 
-    /// Sends a signal to the child, or to its whole process group if so configured.
+    /// Sends a signal to the child's process group, or only to its first process if so configured.
     pub(crate) fn end(&self, signal: Signal) {
-        self.pid.send_by(
-            match self.spec.signal {
-                ChildSignal::Group => kill_process_group,
-                ChildSignal::Process => kill_process,
-            },
-            signal,
-        );
+        match self.spec.signal {
+            ChildSignal::Group => self.group.iter().for_each(|group| group.signal(signal)),
+            ChildSignal::Process => self.forward(signal),
+        }
     }
 
-    /// The process id of the running child.
-    pub(crate) fn pid(&self) -> &ChildPid {
-        &self.pid
+    /// Sends a signal to the first process of the child.
+    pub(crate) fn forward(&self, signal: Signal) {
+        if let Err(error) = self.pid.send(signal) {
+            tracing::warn!(signal = signal.as_raw(), "{error:#}");
+        }
     }
 
     /// Starts the child. It is recorded before its program runs.
-    pub(crate) async fn spawn(&mut self) -> Result<Process, NotStarted> {
+    pub(crate) async fn spawn(&mut self) -> Result<RunningChild, NotStarted> {
         let (launch, process) =
             Launch::prepare(&self.spec.command, &self.environment, &self.reaper)
                 .map_err(|error| self.failed(error))?;
         let group = ProcessGroup::of(process.pid)
             .ok_or_else(|| self.failed(anyhow!("its process has exited at once")))?;
         // On failure the launch is dropped, and its process exits.
-        self.write_record(&group).map_err(NotStarted::NotRecorded)?;
-        self.watchdog(&group).await.map_err(|error| self.failed(error))?;
+        self.write_record(&group).map_err(NotStarted::NotYet)?;
+        self.group = Some(group.clone());
+        if let Err(error) = self.watch(&group).await {
+            self.note_exit();
+            return Err(NotStarted::NotYet(error.context("cannot start a watchdog")));
+        }
         let stdin = std::io::stdin();
         // The kernel stops a background group that reads from the terminal.
         let input = (!stdin.is_terminal()).then(|| stdin.as_fd());
-        if let Err(error) = launch.exec(input).await {
+        if let Err(error) = launch.exec(input, self.spec.dies_with_agent).await {
             group.signal(Signal::KILL);
             let _ = process.exit.await;
             self.note_exit();
             return Err(self.failed(error));
         }
-        self.pid.set(Some(process.pid));
+        self.pid.set(FirstProcess::Runs(process.pid));
         let (pid, program) = (process.pid.as_raw_pid(), self.spec.command[0].display());
         tracing::info!(pid, %program, "child started");
-        Ok(process)
+        Ok(RunningChild::started(group, process.exit))
     }
 
     fn failed(&self, error: anyhow::Error) -> NotStarted {
@@ -154,98 +166,87 @@ impl ChildRunner {
         NotStarted::Failed(error.context(format!("cannot start {program}")))
     }
 
+    /// Ends a start that was not waited for.
+    pub(crate) fn abandon(&mut self) {
+        self.group.iter().for_each(|group| group.signal(Signal::KILL));
+    }
+
     /// Lets a watchdog kill the process group of the child when this agent has ended for any
     /// reason.
-    async fn watchdog(&mut self, group: &ProcessGroup) -> anyhow::Result<()> {
-        if !self.spec.dies_with_agent {
-            return Ok(());
-        }
-        let watchdog = match self.watchdog.take().filter(|watchdog| !watchdog.has_ended()) {
-            Some(watchdog) => watchdog,
-            None => Watchdog::start(&self.reaper, false)?,
-        };
-        let watchdog = self.watchdog.insert(watchdog);
-        watchdog.watch(vec![WatchedGroup { group: group.clone(), end: None }]);
-        watchdog.acknowledged().await
-    }
-
-    /// Waits until the watchdog of the child has exited unexpectedly.
-    pub(crate) async fn watchdog_lost(&mut self) {
-        match &mut self.watchdog {
-            Some(watchdog) => watchdog.ended().await,
-            None => std::future::pending().await,
+    async fn watch(&mut self, group: &ProcessGroup) -> anyhow::Result<()> {
+        match self.spec.dies_with_agent {
+            true => self.watchdog.watch(group.clone()).await,
+            false => Ok(()),
         }
     }
 
-    /// Starts another watchdog.
-    pub(crate) async fn restart_watchdog(&mut self) {
-        self.watchdog = None;
-        let Some(group) = self.pid.get().and_then(ProcessGroup::of) else { return };
-        match self.watchdog(&group).await {
-            Ok(()) => tracing::warn!(
-                "the watchdog of the child had exited: the agent started another one"
-            ),
-            Err(error) => {
-                tracing::error!(
-                    "cannot start a watchdog, so the child may outlive this agent: {error:#}"
-                );
-            }
-        }
+    /// Waits until something happens to the watchdog of the child.
+    pub(crate) async fn watchdog_event(&mut self) -> WatchdogEvent {
+        self.watchdog.event().await
     }
 
-    /// Notes that the child has exited.
-    pub(crate) fn note_exit(&self) {
-        self.pid.set(None);
-        if let Some(watchdog) = &self.watchdog {
-            watchdog.watch(Vec::new());
-        }
+    /// Replaces a watchdog that is lost.
+    pub(crate) fn handle_watchdog(&mut self, event: WatchdogEvent) {
+        self.watchdog.handle(event);
+    }
+
+    /// Notes that the first process of the child has exited, and others of its group still run.
+    pub(crate) fn note_leader_exit(&self) {
+        self.pid.set(FirstProcess::Exited);
+    }
+
+    /// Notes that no process of the child runs.
+    pub(crate) fn note_exit(&mut self) {
+        self.pid.set(FirstProcess::None);
+        self.group = None;
+        self.watchdog.forget();
         if let Some(Err(error)) = self.record.as_deref().map(state_dir::remove) {
             tracing::warn!(%error, "cannot remove the record of the child, which has exited");
         }
     }
 
-    /// Adopts the child of a previous agent, or the remaining processes of its group, if any runs.
+    /// The process group of a previous agent's child, if any process of it runs.
     ///
     /// # Errors
     /// If the record cannot be read: it is unknown whether a child runs.
-    pub(crate) async fn adopt(&mut self) -> anyhow::Result<Option<Process>> {
-        let Some(group) = self.read()? else { return Ok(None) };
-        let Some(pid) = Pid::from_raw(group.id) else { return Ok(None) };
-        // A launcher without an agent exits, unless the agent had already told it to run the
-        // program.
-        while group.has_leader() && is_launcher(pid) {
-            tokio::time::sleep(LAUNCH_POLL).await;
-        }
-        let led = group.has_leader();
-        match led {
-            true => {
+    pub(crate) fn find(&self) -> anyhow::Result<Option<ProcessGroup>> {
+        let Some(path) = &self.record else { return Ok(None) };
+        Ok(match ChildRecord::read(path)? {
+            ChildRecord::Child(group) => Some(group).filter(ProcessGroup::exists),
+            ChildRecord::Nothing | ChildRecord::OtherBoot => None,
+        })
+    }
+
+    /// Adopts the child of a previous agent, or the remaining processes of its group, if any runs.
+    pub(crate) fn adopt(&mut self, group: ProcessGroup) -> Option<RunningChild> {
+        let id = group.id;
+        let leader = Pid::from_raw(id).filter(|_| group.has_leader());
+        match leader {
+            Some(pid) => {
                 tracing::warn!(
-                    pid = group.id,
+                    pid = id,
                     "the previous agent's child still runs: this agent adopts it"
                 );
+                self.pid.set(FirstProcess::Runs(pid));
             }
-            false if group.exists() => tracing::warn!(
-                group = group.id,
-                "the previous agent's child has exited, and a process that it started still runs: \
-                 COMMAND starts when this process group is empty"
-            ),
-            false => return Ok(None),
-        }
-        if let Err(error) = self.watchdog(&group).await {
-            tracing::error!(
-                "cannot start a watchdog, so the child may outlive this agent: {error:#}"
-            );
-        }
-        let (sender, exit) = oneshot::channel();
-        tokio::spawn(async move {
-            // The kernel reports exits only to the parent process.
-            while if led { group.has_leader() } else { group.exists() } {
-                tokio::time::sleep(ADOPTED_POLL).await;
+            None if group.exists() => {
+                tracing::warn!(
+                    group = id,
+                    "the previous agent's child has exited, and a process that it started still \
+                     runs: COMMAND starts when this process group is empty"
+                );
+                self.pid.set(FirstProcess::Exited);
             }
-            let _ = sender.send(UNKNOWN_EXIT);
-        });
-        self.pid.set(Some(pid));
-        Ok(Some(Process { pid, exit }))
+            None => return None,
+        }
+        self.group = Some(group.clone());
+        if self.spec.dies_with_agent {
+            self.watchdog.adopt(group.clone());
+        }
+        Some(match leader {
+            Some(_) => RunningChild::adopted(group),
+            None => RunningChild::adopted_without_leader(group),
+        })
     }
 
     fn write_record(&self, group: &ProcessGroup) -> anyhow::Result<()> {
@@ -253,16 +254,8 @@ impl ChildRunner {
         let ProcessGroup { id, started } = group;
         let line = format!("{id} {started} {}\n", boot_id().unwrap_or_default());
         let written = state_dir::replace(path, line.as_bytes());
-        written.map(drop).with_context(|| format!("cannot write {}", path.display()))
-    }
-
-    /// The recorded child, if it was started under this boot.
-    fn read(&self) -> anyhow::Result<Option<ProcessGroup>> {
-        let Some(path) = &self.record else { return Ok(None) };
-        Ok(match ChildRecord::read(path)? {
-            ChildRecord::Child(group) => Some(group),
-            ChildRecord::Nothing | ChildRecord::OtherBoot => None,
-        })
+        let problem = || format!("cannot record the start of COMMAND in {}", path.display());
+        written.map(drop).with_context(problem)
     }
 }
 

@@ -15,13 +15,15 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use rustix::io::Errno;
+use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
-use rustix::process::Pid;
+use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 use tokio::io::AsyncReadExt;
 
+use crate::process_group::ProcessGroup;
 use crate::reaper::{Process, Reaper};
 
 /// The name under which the executable runs as a launcher.
@@ -33,7 +35,11 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// The most bytes of an error of the launcher.
 const REASON_BYTES_MAX: u64 = 4096;
 /// The message that starts the program.
-const START: [u8; 1] = *b"!";
+const START: u8 = b'!';
+/// The same for a program that the kernel kills when the agent has ended.
+const START_BOUND: u8 = b'&';
+/// How often an agent checks whether a launcher has become the program or exited.
+const LAUNCH_POLL: Duration = Duration::from_millis(5);
 
 /// A launcher that waits for its message.
 #[derive(Debug)]
@@ -58,10 +64,16 @@ impl Launch {
         Ok((Self { socket }, process))
     }
 
-    /// Runs the program, with this standard input or none.
-    pub(crate) async fn exec(self, stdin: Option<BorrowedFd<'_>>) -> anyhow::Result<()> {
+    /// Runs the program, with this standard input or none. If it is `bound` to the agent, the
+    /// kernel kills its first process when the agent has ended.
+    pub(crate) async fn exec(
+        self,
+        stdin: Option<BorrowedFd<'_>>,
+        bound: bool,
+    ) -> anyhow::Result<()> {
+        let start = if bound { START_BOUND } else { START };
         let opening = async {
-            send_start(&self.socket, stdin).context("its process ended before it ran")?;
+            send_start(&self.socket, start, stdin).context("its process ended before it ran")?;
             let mut reason = String::new();
             // A successful exec closes the other end of the socket.
             self.socket.take(REASON_BYTES_MAX).read_to_string(&mut reason).await?;
@@ -75,10 +87,31 @@ impl Launch {
     }
 }
 
-/// Whether this process is still a launcher and has not become its program.
-pub(crate) fn is_launcher(pid: Pid) -> bool {
-    let line = std::fs::read(format!("/proc/{}/cmdline", pid.as_raw_pid())).unwrap_or_default();
-    line.split(|byte| *byte == 0).next() == Some(NAME.as_bytes())
+/// Waits while the first process of a group is a launcher that has not become its program. Without
+/// an agent it exits, unless the agent had already sent it the message.
+pub(crate) async fn launched(group: &ProcessGroup) {
+    while is_launching(group) {
+        tokio::time::sleep(LAUNCH_POLL).await;
+    }
+}
+
+/// Whether the first process of a group is a launcher that has not become its program.
+pub(crate) fn is_launching(group: &ProcessGroup) -> bool {
+    group.has_leader() && Pid::from_raw(group.id).is_some_and(is_launcher)
+}
+
+fn is_launcher(pid: Pid) -> bool {
+    let pid = pid.as_raw_pid();
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    if !line.is_empty() {
+        return line.split(|byte| *byte == 0).next() == Some(NAME.as_bytes());
+    }
+    // A process shows no arguments while it executes its program, while it exits, and if it has
+    // erased them itself.
+    match std::fs::read_link(format!("/proc/{pid}/exe")) {
+        Ok(program) => std::fs::read_link(EXECUTABLE).is_ok_and(|own| own == program),
+        Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+    }
 }
 
 /// The launcher's process: waits for the message, then becomes the program.
@@ -88,7 +121,10 @@ pub(crate) fn main(mut command: impl Iterator<Item = OsString>) -> ExitCode {
         return ExitCode::from(126);
     };
     let mut socket = UnixStream::from(socket);
-    let Some(stdin) = receive_start(&socket) else { return ExitCode::SUCCESS };
+    let Some((start, stdin)) = receive_start(&socket) else { return ExitCode::SUCCESS };
+    if start == START_BOUND && !bind_to_agent(&socket) {
+        return ExitCode::SUCCESS;
+    }
     let Some(program) = command.next() else { return ExitCode::from(126) };
     let error = Command::new(program).args(command).stdin(stdin).exec();
     let _ = write!(socket, "{error}");
@@ -98,7 +134,19 @@ pub(crate) fn main(mut command: impl Iterator<Item = OsString>) -> ExitCode {
     }
 }
 
-fn send_start(socket: impl AsFd, stdin: Option<BorrowedFd<'_>>) -> rustix::io::Result<()> {
+/// Lets the kernel kill this process when its parent, the agent, has ended. Returns false if that
+/// has happened already. Where the kernel forbids it, the watchdog remains.
+fn bind_to_agent(socket: &UnixStream) -> bool {
+    let _ = set_parent_process_death_signal(Some(Signal::KILL));
+    let agent = socket_peercred(socket).map(|agent| agent.pid);
+    agent.is_ok_and(|agent| getppid() == Some(agent))
+}
+
+fn send_start(
+    socket: impl AsFd,
+    start: u8,
+    stdin: Option<BorrowedFd<'_>>,
+) -> rustix::io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     let inputs: Vec<BorrowedFd<'_>> = stdin.into_iter().collect();
@@ -106,11 +154,11 @@ fn send_start(socket: impl AsFd, stdin: Option<BorrowedFd<'_>>) -> rustix::io::R
         return Err(Errno::NOBUFS);
     }
     // The socket is new, so it has space for one byte.
-    sendmsg(socket, &[IoSlice::new(&START)], &mut control, SendFlags::NOSIGNAL).map(drop)
+    sendmsg(socket, &[IoSlice::new(&[start])], &mut control, SendFlags::NOSIGNAL).map(drop)
 }
 
-/// Waits for the message, and returns the program's input; none if the agent has exited.
-fn receive_start(socket: &UnixStream) -> Option<Stdio> {
+/// Waits for the message, and returns it and the program's input; none if the agent has exited.
+fn receive_start(socket: &UnixStream) -> Option<(u8, Stdio)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0];
@@ -121,10 +169,10 @@ fn receive_start(socket: &UnixStream) -> Option<Stdio> {
             received => break received,
         }
     };
-    received.ok().filter(|received| received.bytes == START.len())?;
+    received.ok().filter(|received| received.bytes == byte.len())?;
     let inputs = control.drain().find_map(|message| match message {
         RecvAncillaryMessage::ScmRights(mut inputs) => inputs.next(),
         _ => None,
     });
-    Some(inputs.map_or_else(Stdio::null, Stdio::from))
+    Some((byte[0], inputs.map_or_else(Stdio::null, Stdio::from)))
 }

@@ -13,6 +13,7 @@ mod backoff;
 mod child;
 mod clock;
 mod driver;
+mod file_limit;
 mod http_client;
 mod identity;
 mod journal;

@@ -5,8 +5,16 @@
 //! id only when no process and no group has it, so a group whose first process has exited is still
 //! the same group.
 
+use std::time::Duration;
+
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
+
+/// The first and the longest interval between checks whether a process runs: the kernel reports
+/// exits only to the parent process.
+const POLL_MIN: Duration = Duration::from_millis(5);
+/// See [`POLL_MIN`].
+const POLL_MAX: Duration = Duration::from_millis(200);
 
 /// A process group.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -20,20 +28,35 @@ pub(crate) struct ProcessGroup {
 impl ProcessGroup {
     /// The group of a process that was started as its leader; none if it has already exited.
     pub(crate) fn of(pid: Pid) -> Option<Self> {
-        Some(Self { id: pid.as_raw_pid(), started: start_time(pid)? })
+        let leader = ProcessStat::read(pid).ok()?.filter(|leader| leader.runs)?;
+        Some(Self { id: pid.as_raw_pid(), started: leader.started })
     }
 
     /// Whether its first process runs.
     pub(crate) fn has_leader(&self) -> bool {
-        self.pid().and_then(start_time).as_deref() == Some(self.started.as_str())
+        let Some(pid) = self.pid() else { return false };
+        match ProcessStat::read(pid) {
+            Ok(leader) => leader.is_some_and(|it| it.runs && it.started == self.started),
+            Err(NoFileLeft) => true,
+        }
     }
 
     /// Whether any process of it runs. A zombie does not count.
     pub(crate) fn exists(&self) -> bool {
-        let Some(pid) = self.pid().filter(|_| !self.id_is_reused()) else { return false };
-        // A process of another user refuses the signal, but it runs.
-        test_kill_process_group(pid) != Err(Errno::SRCH)
-            && (self.has_leader() || self.has_members())
+        self.member().is_some()
+    }
+
+    /// Waits until its first process has exited.
+    pub(crate) async fn leader_ended(&self) {
+        poll_while(|| self.has_leader()).await;
+    }
+
+    /// Waits until none of its processes runs.
+    pub(crate) async fn ended(&self) {
+        // To look at one process is cheap, to look for one is not.
+        while let Some(member) = self.member() {
+            poll_while(|| self.has(member)).await;
+        }
     }
 
     /// Sends a signal to all of its processes, if any runs.
@@ -50,31 +73,94 @@ impl ProcessGroup {
 
     /// Whether a process that started at another time has its id.
     fn id_is_reused(&self) -> bool {
-        self.pid().and_then(start_time).is_some_and(|started| started != self.started)
+        let Some(pid) = self.pid() else { return false };
+        match ProcessStat::read(pid) {
+            Ok(leader) => leader.is_some_and(|it| it.runs && it.started != self.started),
+            Err(NoFileLeft) => false,
+        }
     }
 
-    fn has_members(&self) -> bool {
-        let Ok(all) = std::fs::read_dir("/proc") else { return true };
-        let names = all.flatten().filter_map(|entry| entry.file_name().into_string().ok());
-        names.filter(|name| name.starts_with(|c: char| c.is_ascii_digit())).any(|name| {
-            let stat = std::fs::read_to_string(format!("/proc/{name}/stat")).unwrap_or_default();
-            // After the program's name, which may contain any character: state, parent, group.
-            let mut fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace();
-            let runs = fields.next().is_some_and(|state| state != "Z" && state != "X");
-            runs && fields.nth(1) == Some(self.id.to_string().as_str())
-        })
+    /// A process of it that runs, if any does.
+    fn member(&self) -> Option<Pid> {
+        let pid = self.pid().filter(|_| !self.id_is_reused())?;
+        // A process of another user refuses the signal, but it runs.
+        let is_empty = || test_kill_process_group(pid) == Err(Errno::SRCH);
+        if is_empty() {
+            return None;
+        }
+        if self.has_leader() {
+            return Some(pid);
+        }
+        // A process may be missed that was started during the search by one that has exited since.
+        self.find_member().or_else(|| if is_empty() { None } else { self.find_member() })
+    }
+
+    fn find_member(&self) -> Option<Pid> {
+        // Where the kernel shows no processes, the group may run.
+        let Ok(all) = std::fs::read_dir("/proc") else { return self.pid() };
+        let names = all.flatten().map(|entry| entry.file_name());
+        let mut ids = names.filter_map(|name| Pid::from_raw(name.to_str()?.parse().ok()?));
+        ids.find(|id| self.has(*id))
+    }
+
+    fn has(&self, member: Pid) -> bool {
+        match ProcessStat::read(member) {
+            Ok(stat) => stat.is_some_and(|stat| stat.runs && stat.group == self.id),
+            // A process that cannot be looked at may run.
+            Err(NoFileLeft) => true,
+        }
     }
 }
 
-/// When a process started, in clock ticks since the boot (field 22 of its stat); none if it does
-/// not run.
-fn start_time(pid: Pid) -> Option<String> {
-    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid())).ok()?;
-    // The second field is the program's name in brackets, which may contain any character.
-    let (_, rest) = stat.rsplit_once(')')?;
-    let mut fields = rest.split_whitespace();
-    let state = fields.next()?;
-    (state != "Z" && state != "X").then(|| fields.nth(18).map(str::to_owned))?
+async fn poll_while(holds: impl Fn() -> bool) {
+    let mut pause = POLL_MIN;
+    loop {
+        tokio::time::sleep(pause).await;
+        if !holds() {
+            return;
+        }
+        pause = (pause * 2).min(POLL_MAX);
+    }
+}
+
+/// What the kernel shows of a process. (proc_pid_stat(5))
+#[derive(Debug)]
+struct ProcessStat {
+    /// It is no zombie.
+    runs: bool,
+    /// The id of its process group.
+    group: i32,
+    /// When it started, in clock ticks since the boot.
+    started: String,
+}
+
+/// The agent, or the machine, has all the files open that it may.
+#[derive(Debug)]
+struct NoFileLeft;
+
+impl ProcessStat {
+    /// Reads it; none if there is no such process.
+    fn read(pid: Pid) -> Result<Option<Self>, NoFileLeft> {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid()));
+        match stat {
+            Ok(stat) => Ok(Self::parse(&stat)),
+            Err(error) => match Errno::from_io_error(&error) {
+                Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM) => Err(NoFileLeft),
+                _ => Ok(None),
+            },
+        }
+    }
+
+    fn parse(stat: &str) -> Option<Self> {
+        // The second field is the program's name in brackets, which may contain any character.
+        let (_, rest) = stat.rsplit_once(')')?;
+        let fields: Vec<&str> = rest.split_whitespace().collect();
+        let (state, threads) = (*fields.first()?, fields.get(17)?);
+        // A process whose main thread has ended is shown as a zombie until its last thread ends.
+        let runs = !matches!(state, "Z" | "X") || threads.parse().is_ok_and(|count: u32| count > 1);
+        let (group, started) = (fields.get(2)?.parse().ok()?, (*fields.get(19)?).to_owned());
+        Some(Self { runs, group, started })
+    }
 }
 
 #[cfg(test)]
@@ -102,7 +188,19 @@ mod tests {
         assert!(group.exists(), "the background process still runs");
         group.signal(Signal::KILL);
         while group.exists() {
-            std::thread::sleep(std::time::Duration::from_millis(5));
+            std::thread::sleep(POLL_MIN);
         }
+    }
+
+    #[test]
+    fn a_process_runs_until_its_last_thread_has_ended() {
+        let stat = |state: &str, threads: u32| {
+            let rest = "-1 4194560 0 0 0 0 0 0 0 0 20 0";
+            let text = format!("7 (a) Z (b)) {state} 1 5 5 0 {rest} {threads} 0 1234 0 0\n");
+            ProcessStat::parse(&text).expect("it is complete")
+        };
+        assert!(stat("S", 1).runs && !stat("Z", 1).runs && !stat("X", 0).runs);
+        let worker = stat("Z", 3);
+        assert!(worker.runs && worker.group == 5 && worker.started == "1234", "{worker:?}");
     }
 }

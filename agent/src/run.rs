@@ -23,7 +23,7 @@ use crate::link;
 use crate::metrics::Metrics;
 use crate::reaper::Reaper;
 use crate::share_dir;
-use crate::signals::Signals;
+use crate::signals::{Signals, exit_code};
 use crate::state_dir::{StateDir, boot_id};
 use crate::worker::adapter::{AdapterContext, Predecessor};
 use crate::worker::api::WorkerApi;
@@ -84,7 +84,7 @@ fn end_with(work: impl Future<Output = anyhow::Result<u8>>) -> ExitCode {
 }
 
 async fn run(config: Config) -> anyhow::Result<u8> {
-    let signals = Signals::take().context("cannot install signal handlers")?;
+    let mut signals = Signals::take().context("cannot install signal handlers")?;
     let reaper = Reaper::start().context("cannot install a SIGCHLD handler")?;
     let who = WorkerKey { cluster: config.cluster.clone(), worker: config.worker.clone() };
     let (memory, journal, state_dir) = open_journal(&config, &who)?;
@@ -97,7 +97,12 @@ async fn run(config: Config) -> anyhow::Result<u8> {
     }
     let listeners = Listeners::bind(&config).await?;
     let address = listeners.address();
-    let predecessor = Predecessor::find(&config.adapter, &memory, state_dir.as_ref()).await?;
+    let predecessor = tokio::select! {
+        biased;
+        found = Predecessor::find(&config.adapter, &memory, state_dir.as_ref()) => found?,
+        // Programs of the previous agent that cannot be killed must not keep this one.
+        signal = signals.shutdown() => return Ok(exit_code(signal)),
+    };
     let identity = identity::of(state_dir.as_ref());
     let (driver, handle) =
         Driver::new(&config, memory, journal, identity, Arc::new(Metrics::default()));
@@ -119,23 +124,32 @@ async fn run(config: Config) -> anyhow::Result<u8> {
     };
     let mut adapter = context.start(&config.adapter).await;
     let code = match config.child.clone() {
-        None if config.sidecar => Ok(without_child::run_sidecar(&handle, signals).await),
-        None => Ok(without_child::run(&handle, signals, drain_ordered).await),
+        None if config.sidecar => Ok(without_child::run_sidecar(&handle, &mut signals).await),
+        None => Ok(without_child::run(&handle, &mut signals, drain_ordered).await),
         Some(spec) => {
             let record = state_dir.as_ref().map(|dir| dir.file("child"));
             let reads_file = matches!(config.adapter, Adapter::File(_));
             let runner = ChildRunner::new(spec, environment, record, reaper, child_pid, reads_file);
-            ChildSupervisor::new(handle.clone(), runner, signals, drain_ordered).run().await
+            ChildSupervisor::new(handle.clone(), runner, &mut signals, drain_ordered).run().await
         }
     };
     adapter.stop_programs().await?;
-    handle.stop().await;
-    drop(handle);
-    let stopped = driver.await;
-    adapter.finish().await;
-    server.stop().await;
-    stopped.context("the driver has failed")?;
-    code
+    let closing = async {
+        handle.stop().await;
+        drop(handle);
+        let stopped = driver.await;
+        adapter.finish().await;
+        server.stop().await;
+        stopped.context("the driver has failed")?;
+        code
+    };
+    tokio::select! {
+        code = closing => code,
+        signal = signals.shutdown() => {
+            tracing::warn!(signal = signal.as_raw(), "a further signal: the agent exits now");
+            Ok(exit_code(signal))
+        }
+    }
 }
 
 /// Checks the TLS files, so that an invalid one is reported at the start. They are read again at

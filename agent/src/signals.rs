@@ -50,6 +50,16 @@ impl Signals {
             else => std::future::pending().await,
         }
     }
+
+    /// Waits for the next signal that ends the agent.
+    pub(crate) async fn shutdown(&mut self) -> Signal {
+        loop {
+            match self.next().await {
+                SignalAction::Shutdown(signal) | SignalAction::Quit(signal) => return signal,
+                SignalAction::Forward(_) => {}
+            }
+        }
+    }
 }
 
 /// The exit code of a program that a signal terminated.

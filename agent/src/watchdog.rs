@@ -12,7 +12,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use leasehold_types::Moment;
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
@@ -26,8 +26,10 @@ use crate::reaper::{Exit, Reaper};
 
 /// The name under which the executable runs as a watchdog.
 pub(crate) const NAME: &str = "leasehold-watchdog";
-/// How long a watchdog may take to acknowledge a list.
-const ACKNOWLEDGE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a watchdog may take to answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often it is asked whether it works, if there is no other list.
+const PING_INTERVAL: Duration = Duration::from_secs(1);
 /// It reads the clock at least this often: a timer does not count the time during which the host is
 /// suspended.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -61,6 +63,7 @@ pub(crate) struct Watchdog {
     pub(crate) group: ProcessGroup,
     exit: oneshot::Receiver<Exit>,
     lists: watch::Sender<WatchList>,
+    /// The newest list that it has; closed when it has not answered in time.
     acknowledged: watch::Receiver<u64>,
 }
 
@@ -82,14 +85,25 @@ impl Watchdog {
         Ok(Self { group, exit: process.exit, lists, acknowledged })
     }
 
-    /// Whether it has ended.
-    pub(crate) fn has_ended(&self) -> bool {
-        self.exit.is_terminated() || !self.exit.is_empty()
+    /// Whether it has exited, or has not answered in time because it is stopped or hangs.
+    pub(crate) fn is_lost(&self) -> bool {
+        let has_exited = self.exit.is_terminated() || !self.exit.is_empty();
+        has_exited || self.acknowledged.has_changed().is_err()
     }
 
-    /// Waits until it has ended, which is an error while its agent runs.
-    pub(crate) async fn ended(&mut self) {
-        let _ = (&mut self.exit).await;
+    /// Waits until it is lost.
+    pub(crate) async fn lost(&mut self) {
+        let answers = &mut self.acknowledged;
+        let silence = async { while answers.changed().await.is_ok() {} };
+        tokio::select! {
+            _ = &mut self.exit => {}
+            () = silence => {}
+        }
+    }
+
+    /// Ends it without harm to its groups. Dropped without that, it takes the agent for gone.
+    pub(crate) fn end(&self) {
+        self.group.signal(Signal::KILL);
     }
 
     /// Sends a new list of groups, which replaces the previous one.
@@ -107,16 +121,15 @@ impl Watchdog {
     /// Waits until it has acknowledged the newest list.
     pub(crate) async fn acknowledged(&mut self) -> anyhow::Result<()> {
         let number = self.lists.borrow().number;
-        let acknowledged = self.acknowledged.wait_for(|seen| *seen >= number);
-        match tokio::time::timeout(ACKNOWLEDGE_TIMEOUT, acknowledged).await {
-            Ok(Ok(_)) => Ok(()),
-            Ok(Err(_)) => bail!("the watchdog exited"),
-            Err(_) => bail!("the watchdog has not answered within {ACKNOWLEDGE_TIMEOUT:?}"),
-        }
+        let acknowledged = self.acknowledged.wait_for(|seen| *seen >= number).await;
+        acknowledged.map(drop).with_context(|| {
+            format!("the watchdog exited, or has not answered within {ANSWER_TIMEOUT:?}")
+        })
     }
 }
 
-/// Sends the newest list and receives acknowledgements. A slow watchdog skips older lists.
+/// Sends the newest list and receives acknowledgements, until the watchdog does not answer. A slow
+/// watchdog skips older lists.
 async fn send_lists(
     socket: tokio::net::UnixStream,
     mut newest: watch::Receiver<WatchList>,
@@ -124,20 +137,34 @@ async fn send_lists(
 ) {
     let (read, mut write) = socket.into_split();
     let mut lines = tokio::io::BufReader::new(read).lines();
-    while newest.changed().await.is_ok() {
-        let list = newest.borrow_and_update().clone();
-        let mut line = serde_json::to_vec(&list).expect("a list has only plain fields");
-        line.push(b'\n');
-        if write.write_all(&line).await.is_err() {
-            return;
-        }
-        let Ok(Some(answer)) = lines.next_line().await else { return };
-        acknowledge.send_replace(answer.parse().unwrap_or(0));
+    loop {
+        let line = match tokio::time::timeout(PING_INTERVAL, newest.changed()).await {
+            Ok(Err(_)) => return,
+            Ok(Ok(())) => {
+                let list = newest.borrow_and_update().clone();
+                serde_json::to_vec(&list).expect("a list has only plain fields")
+            }
+            // An empty line is a ping: its answer is the number of the list before.
+            Err(_) => Vec::new(),
+        };
+        let exchange = async {
+            write.write_all(&[line, vec![b'\n']].concat()).await.ok()?;
+            lines.next_line().await.ok()?
+        };
+        match tokio::time::timeout(ANSWER_TIMEOUT, exchange).await {
+            Ok(Some(answer)) => acknowledge.send_replace(answer.parse().unwrap_or(0)),
+            Ok(None) | Err(_) => break,
+        };
     }
+    drop(acknowledge);
+    // It takes the end of the socket for that of the agent: while it is not replaced and ended, a
+    // watchdog that was slow or stopped must kill nothing.
+    while newest.changed().await.is_ok() {}
 }
 
 enum Message {
     List(WatchList),
+    Ping,
     /// The agent has ended.
     AgentGone,
 }
@@ -150,9 +177,13 @@ pub(crate) fn main() -> ExitCode {
     let (sender, messages) = channel();
     std::thread::spawn(move || {
         for line in std::io::BufReader::new(socket).lines() {
-            let list = line.ok().and_then(|line| serde_json::from_str(&line).ok());
-            let Some(list) = list else { break };
-            if sender.send(Message::List(list)).is_err() {
+            let message = match line {
+                Ok(line) if line.is_empty() => Some(Message::Ping),
+                Ok(line) => serde_json::from_str(&line).ok().map(Message::List),
+                Err(_) => None,
+            };
+            let Some(message) = message else { break };
+            if sender.send(message).is_err() {
                 return;
             }
         }
@@ -169,6 +200,9 @@ fn run(messages: &Receiver<Message>, mut answers: UnixStream) {
         match messages.recv_timeout(pause(&list, agent_gone, clock::now())) {
             Ok(Message::List(newer)) => {
                 list = newer;
+                let _ = writeln!(answers, "{}", list.number);
+            }
+            Ok(Message::Ping) => {
                 let _ = writeln!(answers, "{}", list.number);
             }
             Ok(Message::AgentGone) => agent_gone = true,

@@ -23,6 +23,8 @@ mod drain_command;
 mod file;
 #[path = "agent/file_pool.rs"]
 mod file_pool;
+#[path = "agent/files.rs"]
+mod files;
 #[path = "agent/http.rs"]
 mod http;
 #[path = "agent/input.rs"]
@@ -33,6 +35,8 @@ mod journal;
 mod link;
 #[path = "agent/process.rs"]
 mod process;
+#[path = "agent/process_group.rs"]
+mod process_group;
 #[path = "agent/programs.rs"]
 mod programs;
 #[path = "agent/restart.rs"]
@@ -41,5 +45,7 @@ mod restart;
 mod sidecar;
 #[path = "agent/travis.rs"]
 mod travis;
+#[path = "agent/watchdog.rs"]
+mod watchdog;
 #[path = "agent/worker_api.rs"]
 mod worker_api;

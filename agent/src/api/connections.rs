@@ -1,13 +1,14 @@
 //! The open connections of a port: a bounded number, and a new one is always accepted.
 //!
 //! Invariant: an accepted connection is served, whatever the others do. At the limit the connection
-//! that has been idle for longest is closed.
+//! that has been idle for longest is closed. At most one connection more than the limit is open for
+//! each port that accepts.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 /// The connections of a port.
@@ -15,6 +16,8 @@ use tokio::time::Instant;
 pub(super) struct Connections {
     max: usize,
     open: Mutex<OpenConnections>,
+    /// Connections that have not ended, including those that were evicted.
+    count: watch::Sender<usize>,
 }
 
 #[derive(Debug, Default)]
@@ -52,7 +55,7 @@ pub(super) struct ActiveRequest(Arc<Connection>);
 
 impl Connections {
     pub(super) fn new(max: usize) -> Arc<Self> {
-        Arc::new(Self { max, open: Mutex::default() })
+        Arc::new(Self { max, open: Mutex::default(), count: watch::Sender::new(0) })
     }
 
     /// Registers a connection that was just accepted.
@@ -62,11 +65,18 @@ impl Connections {
         }
         let usage = Mutex::new(Usage { requests: 0, since: Instant::now() });
         let connection = Arc::new(Connection { usage, evicted: Notify::new() });
+        self.count.send_modify(|count| *count += 1);
         let mut open = self.lock();
         let number = open.next;
         open.next += 1;
         open.connections.insert(number, connection.clone());
         ConnectionGuard { number, connection, connections: self.clone() }
+    }
+
+    /// Waits until evicted connections have ended. Until then their files are open.
+    pub(super) async fn settled(&self) {
+        let mut count = self.count.subscribe();
+        count.wait_for(|count| *count <= self.max).await.expect("its sender is in `self`");
     }
 
     /// Closes the connection that has been idle for longest; if all wait for an answer, the one
@@ -100,6 +110,7 @@ impl ConnectionGuard {
 impl Drop for ConnectionGuard {
     fn drop(&mut self) {
         self.connections.lock().connections.remove(&self.number);
+        self.connections.count.send_modify(|count| *count -= 1);
     }
 }
 
@@ -168,5 +179,19 @@ mod tests {
         drop(connections.register());
         waits.connection().evicted().await;
         drop((busy, also, third));
+    }
+
+    #[tokio::test]
+    async fn an_evicted_connection_counts_until_it_has_ended() {
+        let connections = Connections::new(1);
+        let first = connections.register();
+        connections.settled().await;
+        let _second = connections.register();
+        first.connection().evicted().await;
+        let settled = connections.settled();
+        let mut settled = std::pin::pin!(settled);
+        assert!(tokio::time::timeout(Duration::ZERO, settled.as_mut()).await.is_err());
+        drop(first);
+        settled.await;
     }
 }

@@ -69,6 +69,10 @@ impl Port {
                 () = stop_requested(&mut stopped) => break,
             }
             while connections.try_join_next().is_some() {}
+            tokio::select! {
+                () = self.connections.settled() => {}
+                () = stop_requested(&mut stopped) => break,
+            }
         }
         while connections.join_next().await.is_some() {}
     }

@@ -1,21 +1,24 @@
 //! An agent whose worker is its child. SIGTERM means: drain first, then let the child end.
 //!
-//! Invariant: the holder learns of the child's exit before another child starts. So no job of the
-//! previous child counts as running, and every running job is counted.
+//! Invariant: the holder learns of the child's exit before another child starts, and not before its
+//! process group is empty. So no job of the previous child counts as running, and every running job
+//! is counted.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use anyhow::anyhow;
 use leasehold_types::duration;
 use rustix::process::Signal;
-use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::{drain, own_code};
 use crate::backoff;
-use crate::child::{ChildRunner, NotStarted};
-use crate::config::Restart;
+use crate::child::{ChildEvent, ChildRunner, NotStarted, RunningChild, WatchdogEvent};
+use crate::config::{ChildSignal, Restart};
 use crate::driver::{DriverHandle, DriverRequest, DriverStopped, Outcome};
+use crate::launcher::{is_launching, launched};
+use crate::process_group::ProcessGroup;
 use crate::reaper::Exit;
 use crate::signals::{SignalAction, Signals, exit_code};
 
@@ -31,11 +34,13 @@ const ANSWER_WAIT_MAX: Duration = Duration::from_secs(2);
 const REMIND: Duration = Duration::from_secs(30);
 
 /// The agent and its child.
-pub(super) struct ChildSupervisor {
+pub(super) struct ChildSupervisor<'a> {
     driver: DriverHandle,
     runner: ChildRunner,
-    signals: Signals,
-    child: Option<Running>,
+    signals: &'a mut Signals,
+    child: Option<RunningChild>,
+    /// The group of a previous agent's child, while its first process is a launcher.
+    launching: Option<ProcessGroup>,
     last_exit: Option<Exit>,
     /// How many SIGTERMs and SIGINTs have arrived: two or more mean exit at once.
     shutdown_signals: u32,
@@ -46,8 +51,8 @@ pub(super) struct ChildSupervisor {
     restarts: u32,
     /// The holder has not recorded yet that the jobs of all earlier processes have ended.
     start_unreported: bool,
-    /// Failed writes in a row of what must be recorded before a start.
-    write_failures: u32,
+    /// Failures in a row of what must precede a start.
+    start_failures: u32,
     /// When the agent started.
     since: Instant,
     /// The coordinator ordered the drain before this start.
@@ -56,9 +61,11 @@ pub(super) struct ChildSupervisor {
     failed: bool,
 }
 
-struct Running {
-    exit: oneshot::Receiver<Exit>,
-    since: Instant,
+/// Why the child was not started.
+enum StartFailure {
+    NotStarted(NotStarted),
+    /// A signal ends the agent at once.
+    Signal(SignalAction),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -72,18 +79,20 @@ enum Due {
 }
 
 enum Event {
-    Exited(Exit),
+    Child(ChildEvent),
     Ended(Result<Outcome, DriverStopped>),
     Signal(SignalAction),
     Due(Due),
-    WatchdogLost,
+    Watchdog(WatchdogEvent),
+    /// The previous agent's launcher has become COMMAND, or exited.
+    Launched,
 }
 
-impl ChildSupervisor {
+impl<'a> ChildSupervisor<'a> {
     pub(super) fn new(
         driver: DriverHandle,
         runner: ChildRunner,
-        signals: Signals,
+        signals: &'a mut Signals,
         drain_ordered: bool,
     ) -> Self {
         Self {
@@ -91,13 +100,14 @@ impl ChildSupervisor {
             runner,
             signals,
             child: None,
+            launching: None,
             last_exit: None,
             shutdown_signals: 0,
             ended: None,
             due: None,
             restarts: 0,
             start_unreported: false,
-            write_failures: 0,
+            start_failures: 0,
             since: Instant::now(),
             drain_ordered,
             failed: false,
@@ -106,61 +116,78 @@ impl ChildSupervisor {
 
     /// Runs until the child has exited and will not restart. Returns the exit code.
     pub(super) async fn run(mut self) -> anyhow::Result<u8> {
-        match self.runner.adopt().await? {
-            Some(process) => {
-                self.child = Some(Running { exit: process.exit, since: Instant::now() });
+        let predecessor = self.runner.find()?;
+        let mut code = match predecessor {
+            Some(group) if is_launching(&group) => {
+                self.launching = Some(group);
+                None
             }
-            None => {
-                self.start_unreported = true;
-                let reported = self.report_start().await;
-                // A coordinator's order to drain also applies to the next process of the worker.
-                if self.is_draining().await {
-                    tracing::info!("COMMAND is not started: the worker is draining");
-                } else if reported {
-                    self.start().await;
-                }
-            }
-        }
-        loop {
-            let code = match self.next().await {
-                Event::Exited(exit) => self.handle_exit(exit).await,
+            group => self.adopt_or_start(group).await,
+        };
+        while code.is_none() {
+            code = match self.next().await {
+                Event::Child(ChildEvent::LeaderExited(exit)) => self.handle_leader_exit(exit),
+                Event::Child(ChildEvent::Exited(exit)) => self.handle_exit(exit).await,
                 Event::Ended(outcome) => self.handle_end(outcome),
                 Event::Signal(asked) => self.handle_signal(asked).await,
                 Event::Due(due) => self.handle_due(due).await,
-                Event::WatchdogLost => {
-                    self.runner.restart_watchdog().await;
+                Event::Watchdog(event) => {
+                    self.runner.handle_watchdog(event);
                     None
                 }
+                Event::Launched => {
+                    let group = self.launching.take();
+                    self.adopt_or_start(group).await
+                }
             };
-            if let Some(code) = code {
-                return Ok(code);
-            }
+        }
+        Ok(code.expect("it was waited for"))
+    }
+
+    /// Adopts the child of a previous agent, or starts the first one of this agent.
+    async fn adopt_or_start(&mut self, predecessor: Option<ProcessGroup>) -> Option<u8> {
+        self.child = predecessor.and_then(|group| self.runner.adopt(group));
+        if self.child.is_some() {
+            return None;
+        }
+        self.start_unreported = true;
+        let reported = self.report_start().await;
+        // A coordinator's order to drain also applies to the next process of the worker.
+        if self.is_draining().await {
+            tracing::info!("COMMAND is not started: the worker is draining");
+            None
+        } else if reported {
+            self.start().await
+        } else {
+            None
         }
     }
 
     async fn next(&mut self) -> Event {
         let due = self.due;
         tokio::select! {
-            exit = exited(&mut self.child) => Event::Exited(exit),
+            event = next_of(&mut self.child) => Event::Child(event),
             outcome = self.driver.ended(), if self.ended.is_none() => Event::Ended(outcome),
             asked = self.signals.next() => Event::Signal(asked),
             due = until_due(due) => {
                 self.due = None;
                 Event::Due(due)
             }
-            () = self.runner.watchdog_lost() => Event::WatchdogLost,
+            event = self.runner.watchdog_event() => Event::Watchdog(event),
+            () = until_launched(self.launching.as_ref()) => Event::Launched,
         }
     }
 
     /// Starts the child, unless the worker drains. Before that, the holder must have recorded the
     /// end of earlier jobs, the child's file must show the current lease, and a coordinator must
     /// have had time to answer whether another agent has the worker's name.
-    async fn start(&mut self) {
+    /// Returns the agent's exit code if it must exit at once.
+    async fn start(&mut self) -> Option<u8> {
         if self.start_unreported && !self.report_start().await {
-            return;
+            return None;
         }
         if self.shutdown_signals > 0 || self.is_draining().await {
-            return;
+            return None;
         }
         let wait = match () {
             () if self.driver.metrics().is_name_taken() => Some(NAME_POLL),
@@ -170,36 +197,61 @@ impl ChildSupervisor {
         };
         if let Some(wait) = wait {
             self.due = Some((Instant::now() + wait, Due::Restart));
-            return;
+            return None;
         }
-        match self.runner.spawn().await {
-            Ok(process) => {
-                self.note_written();
-                self.child = Some(Running { exit: process.exit, since: Instant::now() });
+        match self.spawn().await {
+            Ok(child) => {
+                self.note_start();
+                self.child = Some(child);
             }
-            Err(NotStarted::NotRecorded(why)) => self.retry_write(&format!("{why:#}")),
-            Err(NotStarted::Failed(error)) => {
+            Err(StartFailure::Signal(asked)) => {
+                self.runner.abandon();
+                return self.handle_signal(asked).await;
+            }
+            Err(StartFailure::NotStarted(NotStarted::NotYet(why))) => self.retry_start(&why),
+            Err(StartFailure::NotStarted(NotStarted::Failed(error))) => {
                 tracing::error!("{error:#}");
                 self.failed = true;
                 // Release what was granted in the meantime: the worker does not run.
                 drain(&self.driver).await;
             }
         }
+        None
     }
 
-    /// Schedules another attempt after a record that must precede the start could not be written.
-    fn retry_write(&mut self, why: &str) {
-        let wait = backoff::RETRY.wait(self.write_failures);
-        self.write_failures = self.write_failures.saturating_add(1);
-        let problem =
-            format!("cannot record the start of COMMAND, so COMMAND is not started yet: {why}");
+    /// Starts the child, and listens to signals meanwhile: a program or a watchdog that does not
+    /// answer may take seconds. Signals to forward have no receiver yet.
+    async fn spawn(&mut self) -> Result<RunningChild, StartFailure> {
+        let mut spawning = std::pin::pin!(self.runner.spawn());
+        loop {
+            tokio::select! {
+                spawned = &mut spawning => return spawned.map_err(StartFailure::NotStarted),
+                asked = self.signals.next() => match asked {
+                    SignalAction::Shutdown(_) if self.shutdown_signals == 0 => {
+                        self.shutdown_signals = 1;
+                        drain(&self.driver).await;
+                    }
+                    SignalAction::Shutdown(_) | SignalAction::Quit(_) => {
+                        return Err(StartFailure::Signal(asked));
+                    }
+                    SignalAction::Forward(_) => {}
+                },
+            }
+        }
+    }
+
+    /// Schedules another attempt after a failure of what must precede the start.
+    fn retry_start(&mut self, why: &anyhow::Error) {
+        let wait = backoff::RETRY.wait(self.start_failures);
+        self.start_failures = self.start_failures.saturating_add(1);
+        let problem = format!("COMMAND is not started yet: {why:#}");
         tracing::error!(again_in = %duration::format_short(wait), "{problem}");
         self.driver.metrics().set_child_problem(Some(problem));
         self.due = Some((Instant::now() + wait, Due::Restart));
     }
 
-    fn note_written(&mut self) {
-        self.write_failures = 0;
+    fn note_start(&mut self) {
+        self.start_failures = 0;
         self.driver.metrics().set_child_problem(None);
     }
 
@@ -225,15 +277,43 @@ impl ChildSupervisor {
         match self.driver.report_no_jobs().await {
             Ok(()) => {
                 self.start_unreported = false;
-                self.note_written();
+                self.note_start();
             }
-            Err(why) => self.retry_write(&why),
+            Err(why) => {
+                self.retry_start(&anyhow!(why).context("cannot record the start of COMMAND"))
+            }
         }
         !self.start_unreported
     }
 
+    /// The worker runs as long as any process of the child's group does: it keeps its jobs, and no
+    /// other one starts.
+    fn handle_leader_exit(&mut self, exit: Exit) -> Option<u8> {
+        self.runner.note_leader_exit();
+        self.last_exit = Some(exit);
+        let (code, group) = (exit.0, self.child.as_ref().map(RunningChild::group_id));
+        if self.leaves_rest() {
+            return Some(self.code());
+        }
+        tracing::warn!(
+            code,
+            group,
+            "the first process of COMMAND has exited, and a process that it started still runs: \
+             the worker counts as running until this process group is empty"
+        );
+        None
+    }
+
+    /// Whether the agent has done its work and leaves without the rest of the child's group, which
+    /// is not its to end. The record stays, so that no successor starts a second worker.
+    fn leaves_rest(&self) -> bool {
+        let is_its_own = self.runner.spec().signal == ChildSignal::Group;
+        let done = self.ended.is_some() || self.shutdown_signals > 1;
+        !is_its_own && done && self.child.as_ref().is_some_and(RunningChild::has_lost_leader)
+    }
+
     async fn handle_exit(&mut self, exit: Exit) -> Option<u8> {
-        let ran = self.child.take().map_or(Duration::ZERO, |child| child.since.elapsed());
+        let ran = self.child.take().map_or(Duration::ZERO, |child| child.ran());
         self.runner.note_exit();
         self.last_exit = Some(exit);
         self.due = None;
@@ -264,7 +344,8 @@ impl ChildSupervisor {
     /// The drain has ended, or a newer agent has taken over: end the child, then the agent.
     fn handle_end(&mut self, outcome: Result<Outcome, DriverStopped>) -> Option<u8> {
         self.ended = Some(outcome);
-        if self.child.is_none() || outcome.is_err() {
+        self.end_launcher();
+        if self.child.is_none() || outcome.is_err() || self.leaves_rest() {
             return Some(self.code());
         }
         if self.shutdown_signals < 2 {
@@ -274,9 +355,15 @@ impl ChildSupervisor {
         None
     }
 
+    /// Ends the previous agent's launcher, which runs no program yet. If it is stopped, it ends
+    /// when it continues.
+    fn end_launcher(&self) {
+        self.launching.iter().for_each(|group| group.signal(Signal::TERM));
+    }
+
     async fn handle_signal(&mut self, asked: SignalAction) -> Option<u8> {
         match asked {
-            SignalAction::Forward(signal) => self.runner.pid().send(signal),
+            SignalAction::Forward(signal) => self.runner.forward(signal),
             SignalAction::Shutdown(_) if self.shutdown_signals == 0 => {
                 self.shutdown_signals = 1;
                 drain(&self.driver).await;
@@ -285,7 +372,8 @@ impl ChildSupervisor {
                 let hurried = self.shutdown_signals > 1;
                 self.shutdown_signals = 2;
                 self.runner.end(signal);
-                if self.child.is_none() || hurried {
+                self.end_launcher();
+                if self.child.is_none() || hurried || self.leaves_rest() {
                     return Some(exit_code(signal));
                 }
                 tracing::warn!(
@@ -301,7 +389,7 @@ impl ChildSupervisor {
 
     async fn handle_due(&mut self, due: Due) -> Option<u8> {
         match due {
-            Due::Restart => self.start().await,
+            Due::Restart => return self.start().await,
             Due::Grace if self.runner.spec().kill => {
                 tracing::warn!(
                     "the child has not exited after SIGTERM: --child-kill is set, so it gets \
@@ -341,10 +429,17 @@ impl ChildSupervisor {
     }
 }
 
-async fn exited(child: &mut Option<Running>) -> Exit {
+async fn next_of(child: &mut Option<RunningChild>) -> ChildEvent {
     match child {
         None => std::future::pending().await,
-        Some(child) => (&mut child.exit).await.expect("the reaper reports every exit"),
+        Some(child) => child.next().await,
+    }
+}
+
+async fn until_launched(group: Option<&ProcessGroup>) {
+    match group {
+        None => std::future::pending().await,
+        Some(group) => launched(group).await,
     }
 }
 

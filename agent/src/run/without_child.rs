@@ -7,7 +7,7 @@ use super::{drain, own_code};
 
 /// Runs until the drain has ended or a second signal arrives. `drain_ordered` is as in
 /// [`own_code`].
-pub(super) async fn run(driver: &DriverHandle, mut signals: Signals, drain_ordered: bool) -> u8 {
+pub(super) async fn run(driver: &DriverHandle, signals: &mut Signals, drain_ordered: bool) -> u8 {
     let mut draining = false;
     loop {
         tokio::select! {
@@ -30,7 +30,7 @@ pub(super) async fn run(driver: &DriverHandle, mut signals: Signals, drain_order
 /// Runs until a signal arrives, and then exits at once: either its worker has already exited, or
 /// only the agent is replaced and the worker keeps running. A successor reads the journal. Without
 /// a successor, the platform reports that the worker is gone, which frees what it held.
-pub(super) async fn run_sidecar(driver: &DriverHandle, mut signals: Signals) -> u8 {
+pub(super) async fn run_sidecar(driver: &DriverHandle, signals: &mut Signals) -> u8 {
     loop {
         tokio::select! {
             outcome = driver.superseded() => return own_code(outcome, false),

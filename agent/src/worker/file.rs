@@ -231,7 +231,7 @@ impl FileWorker {
     async fn notify_worker(&self) -> anyhow::Result<()> {
         match &self.adapter.signal {
             None => {}
-            Some((signal, SignalTo::Child)) => self.child.send(*signal),
+            Some((signal, SignalTo::Child)) => self.child.send(*signal)?,
             Some((signal, SignalTo::PidFile(path))) => send_to(path, *signal)?,
         }
         match &self.adapter.reload_check {

@@ -19,6 +19,7 @@ use super::program::{Program, StreamEntry};
 use super::record::{self, ProgramRecord, Record};
 use crate::clock;
 use crate::driver::{DriverRequest, Snapshot};
+use crate::file_limit::FileLimit;
 use crate::launcher::Launch;
 use crate::process_group::ProcessGroup;
 use crate::reaper::Exit;
@@ -27,8 +28,6 @@ use crate::watchdog::WatchedGroup;
 
 /// Concurrent programs.
 const PROGRAMS_MAX: usize = 4096;
-/// Programs that are started in one step.
-const STARTS_MAX: usize = 64;
 /// How often the agent checks whether the remaining processes of a group have exited.
 const GROUP_POLL: Duration = Duration::from_millis(20);
 /// How often the agent checks whether an adopted program has exited.
@@ -51,11 +50,16 @@ pub(super) struct Supervisor {
     rules: Rules,
     leads: LeadTimes,
     watchdog: Option<Watchdog>,
+    /// The one before, until the newer one has acknowledged its groups. If it was stopped, it would
+    /// kill programs at the old ends of their leases.
+    lost_watchdog: Option<Watchdog>,
     /// The previous agent's watchdog, which would kill programs although their leases are renewed.
     old_watchdog: Option<ProcessGroup>,
     entries: BTreeMap<StreamKey, StreamEntry>,
     exit_sender: mpsc::Sender<Ended>,
     exits: mpsc::Receiver<Ended>,
+    /// Programs that are started in one step.
+    starts_max: usize,
     /// No program is started before this moment.
     retry_at: Option<Moment>,
 }
@@ -79,10 +83,12 @@ impl Supervisor {
             rules,
             leads: LeadTimes::new(None, rules),
             watchdog: None,
+            lost_watchdog: None,
             old_watchdog: leftovers.watchdog,
             entries: leftovers.programs.into_iter().map(adopt).collect(),
             exit_sender,
             exits,
+            starts_max: FileLimit::of_this_process().starts(),
             retry_at: None,
             context,
         }
@@ -204,17 +210,18 @@ impl Supervisor {
         }
         self.update_metrics(held, started.err());
         // There may be more programs to start than one step allows.
-        let more = starts.len() > STARTS_MAX && self.running() < PROGRAMS_MAX;
+        let more = starts.len() > self.starts_max && self.running() < PROGRAMS_MAX;
         self.retry_at.or(more.then_some(now))
     }
 
     async fn start(&mut self, starts: &[&StreamLease], held: &Held<'_>) -> anyhow::Result<()> {
         if starts.is_empty() && self.running() == 0 {
             self.watchdog.iter().for_each(|watchdog| watchdog.watch(Vec::new()));
+            self.lost_watchdog.take().iter().for_each(Watchdog::end);
             return Ok(());
         }
         self.ensure_watchdog()?;
-        let room = PROGRAMS_MAX.saturating_sub(self.running()).min(STARTS_MAX);
+        let room = PROGRAMS_MAX.saturating_sub(self.running()).min(self.starts_max);
         let mut launches = Vec::new();
         for held in starts.iter().take(room) {
             match self.prepare_launch(held) {
@@ -229,8 +236,9 @@ impl Supervisor {
             self.abandon(&launches);
             return Err(error);
         }
-        let open =
-            |(stream, launch): (StreamKey, Launch)| async { (stream, launch.exec(None).await) };
+        let open = |(stream, launch): (StreamKey, Launch)| async {
+            (stream, launch.exec(None, false).await)
+        };
         for (stream, opened) in join_all(launches.into_iter().map(open)).await {
             self.note_start(&stream, opened);
         }
@@ -267,10 +275,11 @@ impl Supervisor {
         held: &Held<'_>,
     ) -> anyhow::Result<()> {
         let groups = self.watched_groups(held);
-        let (programs, old_watchdog) = (self.programs(), self.old_watchdog.clone());
+        let programs = self.programs();
+        let replaces = self.old_watchdog.is_some() || self.lost_watchdog.is_some();
         let watchdog = self.watchdog.as_mut().expect("a watchdog runs");
         watchdog.watch(groups);
-        if launches.is_empty() && old_watchdog.is_none() {
+        if launches.is_empty() && !replaces {
             return Ok(());
         }
         if !launches.is_empty() {
@@ -281,6 +290,7 @@ impl Supervisor {
             // The new watchdog has taken over its groups.
             watchdog.signal(Signal::KILL);
         }
+        self.lost_watchdog.take().iter().for_each(Watchdog::end);
         Ok(())
     }
 
@@ -304,11 +314,15 @@ impl Supervisor {
 
     /// Starts a watchdog if none runs.
     fn ensure_watchdog(&mut self) -> anyhow::Result<()> {
-        if self.watchdog.as_ref().is_some_and(Watchdog::has_ended) {
+        if let Some(lost) = self.watchdog.take_if(|watchdog| watchdog.is_lost()) {
             tracing::error!(
-                "the watchdog of the programs has exited: the agent starts another one"
+                "the watchdog of the programs has exited or does not answer: the agent starts \
+                 another one"
             );
-            self.watchdog = None;
+            match self.lost_watchdog {
+                Some(_) => lost.end(),
+                None => self.lost_watchdog = Some(lost),
+            }
         }
         if self.watchdog.is_none() {
             let watchdog = Watchdog::start(&self.context.reaper, self.record.is_kept())?;
