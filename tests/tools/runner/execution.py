@@ -11,8 +11,8 @@ from pathlib import Path
 from .binaries import TestBinary
 from .libtest import Outcome, Reader
 
-# A binary that ends no test for this long hangs: each wait inside a test ends much earlier, and what
-# only computes takes minutes.
+# A binary that ends no test for this long hangs: each wait inside a test ends much earlier, and
+# what only computes takes minutes.
 SILENCE_SECONDS_MAX = 1_800
 # A test that takes at least this long is shown when it ends; the others are only counted.
 SHOWN_SECONDS_MIN = 20.0
