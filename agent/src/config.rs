@@ -23,6 +23,7 @@ use args::{Action, Cli, DrainArgs, LeaveArgs, RunArgs, SocketMode, TlsArgs};
 pub use args::{ChildSignal, LogFormat, Restart};
 
 use crate::http_client::Url;
+pub use crate::state_dir::Locks;
 
 /// How long a child may take to exit after SIGTERM.
 const CHILD_GRACE: Duration = Duration::from_secs(30);
@@ -87,6 +88,8 @@ pub struct Config {
     pub worker_address: Option<WorkerAddress>,
     /// The folder of the journal; without it the agent has no memory.
     pub state_dir: Option<PathBuf>,
+    /// How much the locks in that folder prove.
+    pub state_dir_locks: Locks,
     /// Whether it takes the worker's name from another running agent.
     pub take_over: bool,
     /// The address of the worker API.
@@ -272,6 +275,7 @@ fn check(args: RunArgs) -> Result<Config, String> {
         generation: args.generation,
         worker_address: address.transpose()?,
         state_dir: args.state_dir,
+        state_dir_locks: args.locks.into(),
         take_over: args.take_over,
         listen: args.listen,
         listen_anywhere: args.listen_anywhere,
@@ -297,6 +301,7 @@ fn leave_config(args: LeaveArgs) -> Config {
         generation: 0,
         worker_address: None,
         state_dir: Some(args.state_dir),
+        state_dir_locks: args.locks.into(),
         take_over: false,
         listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
         listen_anywhere: false,

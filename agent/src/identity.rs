@@ -46,11 +46,12 @@ fn read(path: &Path) -> std::io::Result<Option<AgentId>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::state_dir::Locks;
 
     #[test]
     fn keeps_the_identity_of_the_folder_and_replaces_a_damaged_one() {
         let folder = tempfile::tempdir().expect("a folder");
-        let dir = StateDir::open(folder.path()).expect("it is locked");
+        let dir = StateDir::open(folder.path(), Locks::Checked).expect("it is locked");
         let first = of(Some(&dir));
         assert_eq!(of(Some(&dir)), first, "kept");
         assert_ne!(of(None), first, "without a folder it is random");

@@ -178,7 +178,7 @@ fn open_journal(
         );
         return Ok((Memory::default(), AgentJournal::None, None));
     };
-    let dir = StateDir::open(path)?;
+    let dir = StateDir::open(path, config.state_dir_locks)?;
     let (memory, journal) = FileJournal::open(&dir, who, boot_id().as_deref())?;
     if memory.drain_ordered {
         tracing::warn!(

@@ -9,12 +9,22 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use rustix::fs::{FlockOperation, OFlags, flock};
+use leasehold_types::file_system;
+use rustix::fs::{FlockOperation, OFlags, flock, statfs};
 
 /// How long to wait for the lock: a launcher of a killed agent may hold it for a moment.
 const LOCK_WAIT_MAX: Duration = Duration::from_secs(2);
 /// The interval between attempts to take the lock.
 const LOCK_POLL: Duration = Duration::from_millis(10);
+
+/// Whether the locks of a state folder prove that the process that took one runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Locks {
+    /// Only on a file system that is known for it.
+    Checked,
+    /// On any: a person has confirmed it.
+    Trusted,
+}
 
 /// A folder that only this process writes in.
 #[derive(Debug)]
@@ -24,11 +34,16 @@ pub(crate) struct StateDir {
 }
 
 impl StateDir {
-    /// Creates the folder if it is missing, and locks it until this process ends.
-    pub(crate) fn open(path: &Path) -> anyhow::Result<Self> {
+    /// Creates the folder if it is missing, and locks it until this process ends. The folder must
+    /// be on a file system where a lock proves that its process runs, unless the caller trusts its
+    /// locks.
+    pub(crate) fn open(path: &Path, locks: Locks) -> anyhow::Result<Self> {
         let mut builder = std::fs::DirBuilder::new();
         let made = builder.recursive(true).mode(0o700).create(path);
         made.with_context(|| format!("cannot create --state-dir {}", path.display()))?;
+        if locks == Locks::Checked {
+            check_file_system(path)?;
+        }
         let lock_path = path.join("lock");
         let mut options = OpenOptions::new();
         options.create(true).append(true).mode(0o600);
@@ -55,6 +70,17 @@ impl StateDir {
     /// The path of a file in it.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.path.join(name)
+    }
+}
+
+/// Refuses a file system where a lock does not prove that its process runs.
+fn check_file_system(path: &Path) -> anyhow::Result<()> {
+    let shown = path.display().to_string();
+    let found = statfs(path)
+        .with_context(|| format!("cannot find out the file system of --state-dir {shown}"))?;
+    match file_system::with_unproven_locks(found.f_type) {
+        None => Ok(()),
+        Some(name) => bail!(file_system::refusal(&shown, name)),
     }
 }
 

@@ -101,6 +101,11 @@ pub struct RunArgs {
     /// Folder that the replicas share: election, epochs and what workers may hold.
     #[arg(long, value_name = "DIR", env = "LEASEHOLD_STATE_DIR")]
     pub state_dir: PathBuf,
+    /// Use a --state-dir on NFS, SMB, FUSE, Ceph or AFS, where a lock can end while the process
+    /// that took it runs. Only if you are certain that this one does not: otherwise two replicas
+    /// may lead at once.
+    #[arg(long, env = "LEASEHOLD_TRUST_STATE_DIR_LOCKS")]
+    pub trust_state_dir_locks: bool,
     /// The flags of every replica.
     #[command(flatten)]
     pub replica: ReplicaArgs,
@@ -210,6 +215,8 @@ pub enum PlatformSettings {
         manifests: PathBuf,
         /// Folder that the replicas share.
         state_dir: PathBuf,
+        /// Whether locks there prove that a process runs, whatever the file system.
+        trusts_locks: bool,
     },
     /// The API server.
     #[cfg(feature = "kubernetes")]
@@ -244,10 +251,10 @@ impl RunArgs {
     /// # Errors
     /// [`UsageError`] if two of them conflict, or one is out of its range.
     pub fn settings(self) -> Result<Settings, UsageError> {
-        let Self { manifests, state_dir, replica } = self;
+        let Self { manifests, state_dir, trust_state_dir_locks: trusts_locks, replica } = self;
         let times =
             DefaultTimes { takeover_after: TAKEOVER_ON_FILES, leadership: LEADERSHIP_ON_FILES };
-        replica.settings(PlatformSettings::Files { manifests, state_dir }, &times)
+        replica.settings(PlatformSettings::Files { manifests, state_dir, trusts_locks }, &times)
     }
 }
 

@@ -100,11 +100,12 @@ async fn run_settings(settings: Settings) -> anyhow::Result<()> {
         webhook: None,
     };
     let platform = match settings.platform.clone() {
-        PlatformSettings::Files { manifests, state_dir } => {
+        PlatformSettings::Files { manifests, state_dir, trusts_locks } => {
             let access = access_on_files(settings.tls.as_ref());
             let platform = file::start(file::Settings {
                 manifests,
                 state_dir,
+                trusts_locks,
                 identity: settings.identity,
                 address,
                 takeover_after: settings.takeover_after,

@@ -11,6 +11,7 @@ use leasehold_types::{ClusterName, WorkerName, duration};
 use super::Address;
 use super::adapter::AdapterArgs;
 use crate::http_client::Url;
+use crate::state_dir::Locks;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -140,6 +141,8 @@ pub(super) struct LeaveArgs {
     /// The state folder of the agent that has ended
     #[arg(long, env = "LEASEHOLD_STATE_DIR", value_name = "DIR")]
     pub(super) state_dir: PathBuf,
+    #[command(flatten)]
+    pub(super) locks: LocksArgs,
     /// You have checked that no process of the worker runs. Needed if its agent did not start it.
     /// If this is wrong, more jobs may run than the budget allows
     #[arg(long)]
@@ -169,6 +172,25 @@ pub(super) struct WhoArgs {
     pub(super) worker: WorkerName,
 }
 
+/// How much the state folder's locks prove.
+#[derive(Debug, Args)]
+pub(super) struct LocksArgs {
+    /// Use a --state-dir on NFS, SMB, FUSE, Ceph or AFS, where a lock can end while the process
+    /// that took it runs. Only if you are certain that this one does not: otherwise a second agent
+    /// may run on the folder, and more jobs than the budget allows
+    #[arg(long, env = "LEASEHOLD_TRUST_STATE_DIR_LOCKS", requires = "state_dir")]
+    pub(super) trust_state_dir_locks: bool,
+}
+
+impl From<LocksArgs> for Locks {
+    fn from(args: LocksArgs) -> Self {
+        match args.trust_state_dir_locks {
+            false => Self::Checked,
+            true => Self::Trusted,
+        }
+    }
+}
+
 #[derive(Debug, Args)]
 pub(super) struct RunArgs {
     #[command(flatten)]
@@ -187,6 +209,8 @@ pub(super) struct RunArgs {
     /// The folder of the journal, from which a restarted agent restores what its worker holds
     #[arg(long, env = "LEASEHOLD_STATE_DIR", value_name = "DIR")]
     pub(super) state_dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) locks: LocksArgs,
     /// Take the worker's name from another running agent, which then stops. Use it for one start,
     /// to correct a mistake. Without it, an agent with another --state-dir waits until the previous
     /// agent of that name no longer reports and its leases have expired

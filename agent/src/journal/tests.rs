@@ -8,6 +8,7 @@ use leasehold_types::{
 };
 
 use super::*;
+use crate::state_dir::Locks;
 
 const BOOT: Option<&str> = Some("boot-1");
 
@@ -26,7 +27,7 @@ fn begun() -> Record {
 
 /// Opens the journal, appends records, and closes it without a shutdown, as a kill does.
 fn write(dir: &Path, records: &[Record]) -> (Memory, PathBuf) {
-    let dir = StateDir::open(dir).expect("the folder is free");
+    let dir = StateDir::open(dir, Locks::Checked).expect("the folder is free");
     let (memory, mut journal) = FileJournal::open(&dir, &who(), BOOT).expect("it opens");
     for record in records {
         journal.append(record).expect("it is written");
@@ -161,7 +162,7 @@ fn appends_if_rewriting_fails_and_keeps_the_memory_if_writing_fails() {
     assert_eq!(added, ["f"]);
 
     // A journal of another boot must be rewritten, so nothing can be appended to it.
-    let folder = StateDir::open(dir.path()).expect("the folder is free");
+    let folder = StateDir::open(dir.path(), Locks::Checked).expect("the folder is free");
     let opened = FileJournal::open(&folder, &who(), Some("boot-2"));
     let (kept, mut journal) = opened.expect("it is read");
     assert_eq!(kept.incarnation, memory.incarnation);
@@ -192,7 +193,7 @@ fn refuses_a_journal_that_is_not_a_regular_file() {
             0,
         )
         .expect("a pipe");
-        let opened = StateDir::open(dir.path())
+        let opened = StateDir::open(dir.path(), Locks::Checked)
             .and_then(|dir| FileJournal::open(&dir, &who(), BOOT).map(drop));
         match name {
             // Replaced without being read.
@@ -220,7 +221,7 @@ fn a_damaged_line_discards_the_memory_and_renames_the_file() {
 fn after_a_reboot_the_memory_has_no_leases_and_no_jobs() {
     let dir = tempfile::tempdir().expect("a folder");
     write(dir.path(), &[begun(), Record::Fresh, Record::Epoch { epoch: Epoch(3) }, job("a")]);
-    let dir = StateDir::open(dir.path()).expect("the folder is free");
+    let dir = StateDir::open(dir.path(), Locks::Checked).expect("the folder is free");
     let (memory, _) = FileJournal::open(&dir, &who(), Some("boot-2")).expect("it opens");
     let wanted = Memory {
         incarnation: Some(Incarnation(7)),
@@ -236,7 +237,7 @@ fn after_a_reboot_the_memory_has_no_leases_and_no_jobs() {
 /// The memory of an agent that starts under this boot with such a journal.
 fn memory_from(dir: &Path, journal: &[u8], boot: &str) -> Memory {
     std::fs::write(dir.join("journal.jsonl"), journal).expect("it is written");
-    let dir = StateDir::open(dir).expect("the folder is free");
+    let dir = StateDir::open(dir, Locks::Checked).expect("the folder is free");
     FileJournal::open(&dir, &who(), Some(boot)).expect("it opens").0
 }
 
@@ -274,8 +275,8 @@ fn after_a_reboot_leases_have_ended_whatever_a_power_loss_left_of_the_journal() 
 fn refuses_a_journal_of_another_worker_or_in_use() {
     let dir = tempfile::tempdir().expect("a folder");
     write(dir.path(), &[begun()]);
-    let held = StateDir::open(dir.path()).expect("the folder is free");
-    let error = StateDir::open(dir.path()).expect_err("it is in use").to_string();
+    let held = StateDir::open(dir.path(), Locks::Checked).expect("the folder is free");
+    let error = StateDir::open(dir.path(), Locks::Checked).expect_err("it is in use").to_string();
     assert!(error.contains("in use by another agent"), "{error}");
     let other = WorkerKey { worker: "w2".parse().expect("a name"), ..who() };
     let error =

@@ -79,6 +79,7 @@ pub const FLAGS: &[Flag] = &[
     flag("travis-auth-file", FlagKind::Text),
     flag("travis-interval", FlagKind::Duration),
     flag("travis-url", FlagKind::Text),
+    flag("trust-state-dir-locks", FlagKind::Switch),
     flag("worker-port", FlagKind::Port),
 ];
 

@@ -32,6 +32,7 @@ fn settings(folder: &Path, name: &str) -> Settings {
     Settings {
         manifests,
         state_dir: folder.join("state"),
+        trusts_locks: false,
         identity: name.into(),
         address: format!("{name}:7400"),
         takeover_after: Duration::from_millis(400),

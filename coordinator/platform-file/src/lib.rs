@@ -45,6 +45,8 @@ pub struct Settings {
     pub manifests: PathBuf,
     /// The folder that the replicas share; created if it is missing.
     pub state_dir: PathBuf,
+    /// Whether locks there prove that a process runs, whatever the file system.
+    pub trusts_locks: bool,
     /// This replica's name.
     pub identity: String,
     /// Where agents and people reach this replica: HOST:PORT.
@@ -63,9 +65,9 @@ pub struct Settings {
 /// If the state folder cannot be created, or if the manifests cannot be read at the first start.
 /// Later errors are logged and retried.
 pub async fn start(settings: Settings) -> anyhow::Result<Platform> {
-    let state_dir = settings.state_dir.clone();
+    let (state_dir, trusts_locks) = (settings.state_dir.clone(), settings.trusts_locks);
     let opened = blocking(move || {
-        let folder = StateFolder::open(&state_dir)?;
+        let folder = StateFolder::open(&state_dir, trusts_locks)?;
         Ok::<_, io::Error>((Epochs::open(&state_dir)?, folder))
     });
     let (epochs, folder) = opened

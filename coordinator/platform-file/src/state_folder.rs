@@ -11,7 +11,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use leasehold_types::Epoch;
+use leasehold_types::{Epoch, file_system};
 
 use super::epochs::{numbered, sync_folder, write_durably};
 
@@ -36,9 +36,14 @@ struct FolderIdentity {
 }
 
 impl StateFolder {
-    /// Creates the folder if it is missing, and gives it an id if it has none.
-    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+    /// Creates the folder if it is missing, and gives it an id if it has none. Unless
+    /// `trusts_locks`, the folder must be on a file system where a lock proves that the process
+    /// that took it runs: the end of a lock means that a leader has ended.
+    pub(crate) fn open(path: &Path, trusts_locks: bool) -> io::Result<Self> {
         fs::create_dir_all(path)?;
+        if !trusts_locks {
+            check_file_system(path)?;
+        }
         let file = path.join(ID_FILE);
         if !file.try_exists()? {
             let id = fastrand::u128(..);
@@ -118,6 +123,17 @@ impl StateFolder {
     }
 }
 
+/// Refuses a file system where a lock does not prove that its process runs.
+fn check_file_system(path: &Path) -> io::Result<()> {
+    let found = rustix::fs::statfs(path)?;
+    match file_system::with_unproven_locks(found.f_type) {
+        None => Ok(()),
+        Some(name) => {
+            Err(io::Error::other(file_system::refusal(&path.display().to_string(), name)))
+        }
+    }
+}
+
 impl FolderIdentity {
     fn of(path: &Path) -> io::Result<Self> {
         let (folder, file) = (fs::metadata(path)?, path.join(ID_FILE));
@@ -134,13 +150,17 @@ mod tests {
     fn a_deleted_emptied_or_replaced_folder_fails_the_check_until_it_is_back() {
         let parent = tempfile::tempdir().unwrap();
         let (path, aside) = (parent.path().join("state"), parent.path().join("aside"));
-        let folder = StateFolder::open(&path).unwrap();
-        assert_eq!(StateFolder::open(&path).unwrap().identity, folder.identity, "a second replica");
+        let folder = StateFolder::open(&path, false).unwrap();
+        assert_eq!(
+            StateFolder::open(&path, false).unwrap().identity,
+            folder.identity,
+            "a second replica"
+        );
         folder.check().unwrap();
         fs::rename(&path, &aside).unwrap();
         let error = folder.check().unwrap_err().to_string();
         assert!(error.contains("was deleted") && error.contains("OPERATIONS"), "{error}");
-        StateFolder::open(&path).unwrap();
+        StateFolder::open(&path, false).unwrap();
         let error = folder.check().unwrap_err().to_string();
         assert!(error.contains("created again"), "{error}");
         assert_eq!(folder.lost(), Some(error));

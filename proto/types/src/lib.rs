@@ -4,6 +4,7 @@
 pub mod address;
 pub mod agent_id;
 pub mod duration;
+pub mod file_system;
 pub mod limits;
 pub mod load;
 pub mod message;
