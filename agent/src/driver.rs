@@ -232,6 +232,10 @@ impl Driver {
                 let address = self.link.as_ref().map_or("", |link| link.address.as_str());
                 self.notices.token_ignored(address, now);
             }
+            LinkChange::Waiting(ahead) => {
+                let address = self.link.as_ref().map_or("", |link| link.address.as_str());
+                self.notices.waiting(address, ahead, now);
+            }
             LinkChange::Message(message) => {
                 self.note_terms(&message);
                 self.holder.handle_message(link, *message, now);

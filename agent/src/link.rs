@@ -12,14 +12,15 @@ use futures_util::StreamExt;
 use leasehold_agent_core::Target;
 use leasehold_proto::coordinator::v1::OpenSessionRequest;
 use leasehold_proto::coordinator::v1::session_service_client::SessionServiceClient;
-use leasehold_proto::{TOKEN_IGNORED, TOKEN_METADATA};
+use leasehold_proto::{TOKEN_IGNORED, TOKEN_METADATA, WAITING_METADATA, WAITING_WANTED, map};
 use leasehold_types::LinkNumber;
-use leasehold_types::limits::MESSAGE_BYTES_MAX;
+use leasehold_types::limits::{MESSAGE_BYTES_MAX, SILENCE_MAX};
 use leasehold_types::message::{AgentMessage, CoordinatorMessage};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Request;
+use tonic::metadata::MetadataValue;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 
 use crate::backoff;
@@ -28,8 +29,8 @@ use crate::config::{Address, Tls};
 /// How long connecting may take, with the TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The interval and the timeout of HTTP/2 keepalives: a fifth of a lease each, so that three fifths
-/// are left to find another leader, within these bounds. Nothing else ends a link that waits for
-/// its welcome or its snapshot.
+/// are left to find another leader, within these bounds. A link that waits for its welcome or its
+/// snapshot ends as well if the coordinator sends nothing for [`SILENCE_MAX`].
 const KEEPALIVE_MAX: Duration = Duration::from_secs(2);
 /// See [`KEEPALIVE_MAX`].
 const KEEPALIVE_MIN: Duration = Duration::from_millis(400);
@@ -58,6 +59,8 @@ pub(crate) enum LinkChange {
     Opened,
     /// A message arrived.
     Message(Box<CoordinatorMessage>),
+    /// The coordinator cannot serve the agent yet; about how many agents are before it.
+    Waiting(u64),
     /// The agent sent a token, and the coordinator ignores tokens.
     TokenIgnored,
     /// It has ended or could not be opened; the reason.
@@ -178,22 +181,32 @@ impl Dial {
         if let Some(path) = self.tls.as_ref().and_then(|tls| tls.token.as_deref()) {
             request.metadata_mut().insert("authorization", token::bearer(path).await?);
         }
-        let session =
-            client.open_session(request).await.map_err(|status| self.explain_status(status));
-        let session = session?;
+        request.metadata_mut().insert(WAITING_METADATA, MetadataValue::from_static(WAITING_WANTED));
+        let session = unless_silent(client.open_session(request)).await?;
+        let session = session.map_err(|status| self.explain_status(status))?;
         let token_note = session.metadata().get(TOKEN_METADATA);
         if token_note.is_some_and(|note| note.as_bytes() == TOKEN_IGNORED.as_bytes()) {
             self.send_event(LinkChange::TokenIgnored).await;
         }
         let mut responses = session.into_inner();
-        while let Some(response) =
-            responses.message().await.map_err(|status| self.explain_status(status))?
-        {
+        // A coordinator that has granted something is silent between two beats.
+        let mut is_served = false;
+        loop {
+            let response = match is_served {
+                true => responses.message().await,
+                false => unless_silent(responses.message()).await?,
+            };
+            let response = response.map_err(|status| self.explain_status(status))?;
+            let Some(response) = response else { return Ok(()) };
+            if let Some(ahead) = map::waits_behind(&response) {
+                self.send_event(LinkChange::Waiting(ahead)).await;
+                continue;
+            }
             let message = CoordinatorMessage::try_from(response)
                 .context("cannot decode the coordinator's message")?;
+            is_served |= matches!(message, CoordinatorMessage::Grant(_));
             self.send_event(LinkChange::Message(Box::new(message))).await;
         }
-        Ok(())
     }
 
     async fn endpoint(&self) -> anyhow::Result<Endpoint> {
@@ -253,6 +266,16 @@ impl Dial {
         // Without a driver the event has no receiver.
         let _ = self.events.send(LinkEvent { link: self.number, what }).await;
     }
+}
+
+/// What the coordinator answers, unless it is silent for too long. It keeps the agent's place.
+async fn unless_silent<T>(answer: impl Future<Output = T>) -> anyhow::Result<T> {
+    tokio::time::timeout(SILENCE_MAX, answer).await.with_context(|| {
+        format!(
+            "the coordinator is silent: it has not served this agent, and for {SILENCE_MAX:?} it \
+             has not said that the agent must wait"
+        )
+    })
 }
 
 fn keepalive(ttl: Option<Duration>) -> Duration {

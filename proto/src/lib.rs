@@ -39,6 +39,11 @@ pub mod externalscaler {
 pub const TOKEN_METADATA: &str = "leasehold-token";
 /// See [`TOKEN_METADATA`].
 pub const TOKEN_IGNORED: &str = "ignored";
+/// The metadata of a call in which an agent asks for the message `waiting`. Agents of earlier
+/// versions do not have it, and cannot decode that message.
+pub const WAITING_METADATA: &str = "leasehold-waiting";
+/// See [`WAITING_METADATA`].
+pub const WAITING_WANTED: &str = "wanted";
 
 pub mod map;
 

@@ -11,6 +11,8 @@ use leasehold_types::{
     StreamName, Token, WorkerKey, WorkerName,
 };
 
+pub use self::session::{waiting, waits_behind};
+
 /// Why a message is invalid: which field, and what is wrong with it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {why}")]

@@ -50,6 +50,17 @@ impl NoticeLogger {
         }
     }
 
+    /// The coordinator cannot serve this agent yet.
+    pub(super) fn waiting(&mut self, address: &str, ahead: u64, now: Moment) {
+        if self.log_limiter.admit(address, "waiting", now).is_some() {
+            tracing::info!(
+                coordinator = address,
+                ahead,
+                "waiting for the coordinator, which serves other agents first"
+            );
+        }
+    }
+
     /// The coordinator ignores tokens.
     pub(super) fn token_ignored(&mut self, address: &str, now: Moment) {
         if self.log_limiter.admit(address, "token", now).is_some() {

@@ -11,6 +11,8 @@ use leasehold_proto::coordinator::v1 as wire;
 use leasehold_proto::coordinator::v1::session_service_server::{
     SessionService, SessionServiceServer,
 };
+use leasehold_proto::map;
+use leasehold_types::limits::WAITING_INTERVAL;
 use leasehold_types::message::{
     AgentMessage, Beat, CoordinatorMessage, Grant, Jobs, PoolGrant, Refusal, StreamGrant,
     StreamState, Terms, Welcome,
@@ -42,7 +44,19 @@ struct DesiredState {
     shares: BTreeMap<StreamKey, Arc<Share>>,
     drain: bool,
     refusal: Option<Refusal>,
+    silence: Option<Silence>,
     seq: u64,
+}
+
+/// When a coordinator is silent although its connections live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Silence {
+    /// It does not answer hellos.
+    AfterHello,
+    /// It does not answer reports.
+    AfterReport,
+    /// It answers a hello that the agent must wait, as many times, and then welcomes it.
+    Waiting(u32),
 }
 
 #[derive(Clone, Debug)]
@@ -139,6 +153,11 @@ impl Coordinator {
     /// Orders a drain.
     pub fn drain(&self) {
         self.wanted.send_modify(|wanted| wanted.drain = true);
+    }
+
+    /// Makes it silent.
+    pub fn silence(&self, silence: Silence) {
+        self.wanted.send_modify(|wanted| wanted.silence = Some(silence));
     }
 
     pub fn refuse(&self, refusal: Refusal) {
@@ -312,8 +331,18 @@ impl Session {
         match message {
             AgentMessage::Hello(hello) => {
                 self.new = hello.epoch_seen.is_none();
-                let refusal = self.coordinator.wanted.borrow().refusal.clone();
+                let (refusal, silence) = {
+                    let wanted = self.coordinator.wanted.borrow();
+                    (wanted.refusal.clone(), wanted.silence)
+                };
+                if let Some(Silence::Waiting(times)) = silence {
+                    for ahead in (0..times).rev() {
+                        let _ = self.out.send(Ok(map::waiting(ahead.into()))).await;
+                        tokio::time::sleep(WAITING_INTERVAL).await;
+                    }
+                }
                 match refusal {
+                    _ if silence == Some(Silence::AfterHello) => {}
                     Some(refusal) => self.send(CoordinatorMessage::Refusal(refusal)).await,
                     None => {
                         let welcome = Welcome { epoch: self.coordinator.epoch, terms: TERMS };
@@ -323,8 +352,10 @@ impl Session {
             }
             AgentMessage::Report(report) => {
                 self.nonce = report.nonce;
-                *live = true;
-                self.grant(true).await;
+                if self.coordinator.wanted.borrow().silence != Some(Silence::AfterReport) {
+                    *live = true;
+                    self.grant(true).await;
+                }
             }
             AgentMessage::Beat(beat) => {
                 self.nonce = beat.nonce;

@@ -2,10 +2,10 @@
 //! bounded rate, and tries the next address.
 
 use leasehold_types::Epoch;
-use leasehold_types::message::{Refusal, RefusalReason};
+use leasehold_types::message::{AgentMessage, Refusal, RefusalReason};
 use tokio::io::AsyncWriteExt;
 
-use super::coordinator::Coordinator;
+use super::coordinator::{Coordinator, Silence};
 use super::process::{Agent, until};
 
 #[tokio::test]
@@ -33,6 +33,35 @@ async fn logs_garbage_once_and_tries_the_next_address() {
     assert_eq!(agent.log.count("speaks 9, not 1"), 1, "{}", agent.log.text());
     let (status, why) = agent.text("GET", "/readyz", "").await;
     assert_eq!((status, why.contains("welcomed")), (503, true), "{why}");
+}
+
+#[tokio::test]
+async fn leaves_a_coordinator_that_takes_its_hello_or_its_report_and_says_nothing() {
+    for silence in [Silence::AfterHello, Silence::AfterReport] {
+        let silent = Coordinator::start().await;
+        silent.silence(silence);
+        let coordinator = Coordinator::start().await;
+        coordinator.pool(1);
+        let address = coordinator.address.to_string();
+        let agent = Agent::start(&silent, &["--coordinator", &address]).await;
+        agent.pool(1).await;
+        let line = agent.log.line("the coordinator is silent").await;
+        assert!(line.contains(&silent.address.to_string()), "{line}");
+    }
+}
+
+#[tokio::test]
+async fn stays_at_a_coordinator_that_says_that_it_must_wait() {
+    let coordinator = Coordinator::start().await;
+    coordinator.pool(1);
+    // Longer than the agent bears silence.
+    coordinator.silence(Silence::Waiting(5));
+    let agent = Agent::start(&coordinator, &[]).await;
+    agent.pool(1).await;
+    let line = agent.log.line("waiting for the coordinator").await;
+    assert!(line.contains("\"ahead\":4"), "{line}");
+    let hellos = coordinator.count(|message| matches!(message, AgentMessage::Hello(_)));
+    assert_eq!(hellos, 1, "{}", agent.log.text());
 }
 
 #[tokio::test]

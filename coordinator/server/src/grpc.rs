@@ -11,6 +11,7 @@ mod intake;
 mod outbound;
 mod peer;
 mod service;
+mod waiting;
 
 use std::future::Future;
 use std::sync::Arc;

@@ -7,6 +7,7 @@ use leasehold_proto::coordinator::v1::{
     Beat, DrainPhase, Grant, HeldPool, Hello, OpenSessionRequest, OpenSessionResponse, Refusal,
     RefusalReason, Report, Welcome, open_session_request, open_session_response,
 };
+use leasehold_proto::{WAITING_METADATA, WAITING_WANTED};
 use leasehold_types::limits::{MESSAGE_BYTES_MAX, PROTOCOL_VERSION};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -29,24 +30,33 @@ impl Agent {
         Self::over(connect(address).await).await.expect("a session")
     }
 
+    /// Dials, and asks to be sent that it must wait.
+    pub(crate) async fn dial_to_wait(address: SocketAddr) -> Self {
+        let metadata = (WAITING_METADATA, WAITING_WANTED.to_owned());
+        Self::over_with(connect(address).await, Some(metadata)).await.expect("a session")
+    }
+
     /// Dials, with a token if given.
     pub(crate) async fn dial_with(address: SocketAddr, token: Option<&str>) -> Self {
-        Self::over_with(connect(address).await, token).await.expect("a session")
+        let metadata = token.map(|token| ("authorization", format!("Bearer {token}")));
+        Self::over_with(connect(address).await, metadata).await.expect("a session")
     }
 
     pub(crate) async fn over(channel: Channel) -> Result<Self, Status> {
         Self::over_with(channel, None).await
     }
 
-    async fn over_with(channel: Channel, token: Option<&str>) -> Result<Self, Status> {
+    async fn over_with(
+        channel: Channel,
+        metadata: Option<(&'static str, String)>,
+    ) -> Result<Self, Status> {
         let (to, messages) = mpsc::channel(16);
         let mut client = SessionServiceClient::new(channel)
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(usize::MAX);
         let mut request = Request::new(ReceiverStream::new(messages));
-        if let Some(token) = token {
-            let value = format!("Bearer {token}").parse().expect("a value");
-            request.metadata_mut().insert("authorization", value);
+        if let Some((name, value)) = metadata {
+            request.metadata_mut().insert(name, value.parse().expect("a value"));
         }
         let from = client.open_session(request).await?.into_inner();
         Ok(Self { to, from, nonce: 0, pool: None })

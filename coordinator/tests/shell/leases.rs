@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use leasehold_coordinator_core::event::{Event, Renewed};
 use leasehold_driver::clock;
-use leasehold_proto::coordinator::v1::RefusalReason;
+use leasehold_proto::coordinator::v1::{RefusalReason, open_session_response};
 use leasehold_types::Epoch;
 use tonic::Code;
 
 use crate::agent::{Agent, connect, hello};
-use crate::replica::{LONG, Replica, desired, options, soon};
+use crate::replica::{LONG, Replica, Store, desired, options, soon};
 
 #[tokio::test]
 async fn an_agent_that_joins_is_granted_slots_and_streams() {
@@ -29,6 +29,24 @@ async fn an_agent_that_joins_is_granted_slots_and_streams() {
         }
         agent.beat(&grant).await;
         grant = agent.grant().await;
+    }
+}
+
+#[tokio::test]
+async fn an_agent_that_is_not_served_yet_is_sent_that_it_must_wait() {
+    let replica = Replica::leading_on(Store::Hangs).await;
+    // The leader grants nothing to a new agent before its leadership is confirmed.
+    let mut agent = Agent::dial_to_wait(replica.grpc).await;
+    agent.say_hello("crawl", "w-0").await;
+    let welcome = agent.welcome().await;
+    agent.report(welcome.epoch).await;
+    for _ in 0..2 {
+        match agent.next().await {
+            Ok(Some(open_session_response::Message::Waiting(waiting))) => {
+                assert_eq!(waiting.ahead, 0, "no other agent is there");
+            }
+            other => panic!("expected that it must wait: {other:?}"),
+        }
     }
 }
 

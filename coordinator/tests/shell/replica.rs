@@ -49,6 +49,10 @@ impl Replica {
 
     /// The same, with `access`.
     pub(crate) async fn start_with(options: Options, access: Access) -> Self {
+        Self::start_on(options, access, Store::Answers).await
+    }
+
+    async fn start_on(options: Options, access: Access, store: Store) -> Self {
         let any = "127.0.0.1:0".parse().expect("an address");
         let sockets = Sockets::bind(any, any).expect("sockets");
         let (grpc, http) = (sockets.grpc_addr(), sockets.http_addr());
@@ -56,7 +60,7 @@ impl Replica {
         let (commands, commands_out) = mpsc::channel(64);
         let (problems, problems_out) = watch::channel(Arc::default());
         let (resigned_in, resigned) = watch::channel(false);
-        tokio::spawn(run_platform(commands_out, events.clone(), resigned_in));
+        tokio::spawn(run_platform(commands_out, events.clone(), resigned_in, store));
         let (freshness, freshness_out) = watch::channel(Freshness::confirmed(Moment::NEVER));
         let platform = Platform {
             events: events_out,
@@ -78,7 +82,12 @@ impl Replica {
 
     /// A replica that leads epoch 1 over [`desired`].
     pub(crate) async fn leading() -> Self {
-        let replica = Self::start(options()).await;
+        Self::leading_on(Store::Answers).await
+    }
+
+    /// The same, over this store of leadership.
+    pub(crate) async fn leading_on(store: Store) -> Self {
+        let replica = Self::start_on(options(), Access::Open, store).await;
         replica.send(Event::Desired(Arc::new(desired()))).await;
         replica.elect(1, LONG).await;
         replica
@@ -153,14 +162,23 @@ pub(crate) fn desired() -> Desired {
     }
 }
 
-/// A platform that runs every command at once.
+/// Whether the store of leadership answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Store {
+    Answers,
+    Hangs,
+}
+
+/// A platform that runs every command at once, unless its store hangs.
 async fn run_platform(
     mut commands: mpsc::Receiver<Command>,
     events: mpsc::Sender<Event>,
     resigned: watch::Sender<bool>,
+    store: Store,
 ) {
     while let Some(command) = commands.recv().await {
         let event = match command {
+            Command::Order { .. } if store == Store::Hangs => continue,
             Command::Order { order: Order::Register(workers), .. } => Event::Registered(workers),
             Command::Order { epoch, order: Order::Confirm } => {
                 let now = clock::now();

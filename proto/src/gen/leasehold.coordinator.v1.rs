@@ -26,7 +26,7 @@ pub mod open_session_request {
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct OpenSessionResponse {
     /// One of these; nothing follows a refusal.
-    #[prost(oneof = "open_session_response::Message", tags = "1, 2, 3")]
+    #[prost(oneof = "open_session_response::Message", tags = "1, 2, 3, 4")]
     pub message: ::core::option::Option<open_session_response::Message>,
 }
 /// Nested message and enum types in `OpenSessionResponse`.
@@ -43,6 +43,9 @@ pub mod open_session_response {
         /// A change of what the agent holds, or a plain renewal.
         #[prost(message, tag = "3")]
         Grant(super::Grant),
+        /// The agent must wait, for its welcome or for its first grant.
+        #[prost(message, tag = "4")]
+        Waiting(super::Waiting),
     }
 }
 /// The fencing token of a lease: ordered by epoch, then by seq.
@@ -134,6 +137,15 @@ pub struct Welcome {
     /// The times that hold.
     #[prost(message, optional, tag = "2")]
     pub terms: ::core::option::Option<Terms>,
+}
+/// The agent is not served yet, and keeps its place. Sent at least once a second, when nothing else
+/// is, until the first grant. An agent that receives nothing for three of these dials another
+/// coordinator.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Waiting {
+    /// About how many agents are served before this one.
+    #[prost(uint64, tag = "1")]
+    pub ahead: u64,
 }
 /// The answer to a hello that was not good, or the end of a link.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -563,7 +575,8 @@ pub mod session_service_client {
             self
         }
         /// Opens the one link of an agent. The agent sends a hello, then, after the welcome, a report,
-        /// then beats. The coordinator answers with a welcome or a refusal, then sends grants.
+        /// then beats. The coordinator answers with a welcome or a refusal, then sends grants. As long as
+        /// it cannot answer, it sends waitings, if the call's metadata has `leasehold-waiting`.
         pub async fn open_session(
             &mut self,
             request: impl tonic::IntoStreamingRequest<
@@ -618,7 +631,8 @@ pub mod session_service_server {
             + std::marker::Send
             + 'static;
         /// Opens the one link of an agent. The agent sends a hello, then, after the welcome, a report,
-        /// then beats. The coordinator answers with a welcome or a refusal, then sends grants.
+        /// then beats. The coordinator answers with a welcome or a refusal, then sends grants. As long as
+        /// it cannot answer, it sends waitings, if the call's metadata has `leasehold-waiting`.
         async fn open_session(
             &self,
             request: tonic::Request<tonic::Streaming<super::OpenSessionRequest>>,

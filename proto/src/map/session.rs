@@ -50,7 +50,28 @@ impl TryFrom<wire::OpenSessionResponse> for CoordinatorMessage {
             Message::Welcome(welcome) => welcome.try_into().map(Self::Welcome),
             Message::Refusal(refusal) => refusal.try_into().map(Self::Refusal),
             Message::Grant(grant) => grant.try_into().map(Self::Grant),
+            Message::Waiting(_) => {
+                Err(Invalid::new("message", "has no part in the lease protocol"))
+            }
         }
+    }
+}
+
+/// The message that an agent must wait, with about `ahead` agents before it. It ends with the link:
+/// no core sends or receives it.
+#[must_use]
+pub fn waiting(ahead: u64) -> wire::OpenSessionResponse {
+    use wire::open_session_response::Message;
+    wire::OpenSessionResponse { message: Some(Message::Waiting(wire::Waiting { ahead })) }
+}
+
+/// About how many agents are before this one, if the message is that it must wait.
+#[must_use]
+pub fn waits_behind(response: &wire::OpenSessionResponse) -> Option<u64> {
+    use wire::open_session_response::Message;
+    match &response.message {
+        Some(Message::Waiting(waiting)) => Some(waiting.ahead),
+        Some(Message::Welcome(_) | Message::Refusal(_) | Message::Grant(_)) | None => None,
     }
 }
 

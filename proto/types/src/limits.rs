@@ -8,6 +8,11 @@ pub const PROTOCOL_VERSION: u32 = 1;
 /// The oldest version of the session protocol that this build still understands.
 pub const PROTOCOL_VERSION_MIN: u32 = 1;
 
+/// How often a coordinator sends an agent that it cannot serve yet that it must wait.
+pub const WAITING_INTERVAL: Duration = Duration::from_secs(1);
+/// How long an agent that is not served yet receives nothing before it dials another coordinator.
+pub const SILENCE_MAX: Duration = Duration::from_secs(3);
+
 /// Bytes of a cluster's, set's or worker's name (a DNS subdomain, RFC 1123).
 pub const NAME_BYTES_MAX: usize = 253;
 /// Bytes of a namespace (a DNS label, RFC 1123).

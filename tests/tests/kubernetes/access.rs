@@ -194,7 +194,7 @@ impl Peer {
         loop {
             match self.hear().await {
                 Heard::Refusal(refusal) => return refusal,
-                Heard::Welcome(_) | Heard::Grant(_) => {}
+                Heard::Welcome(_) | Heard::Grant(_) | Heard::Waiting(_) => {}
             }
         }
     }

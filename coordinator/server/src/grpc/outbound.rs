@@ -1,6 +1,7 @@
 //! The sending side of a session. At most one message waits here; the core may send the next one
 //! when the HTTP/2 layer has taken the last. Leadership is checked again after a grant is
-//! serialised.
+//! serialised. Until the first grant, an agent is sent that it waits, which the core knows nothing
+//! of.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use leasehold_driver::clock;
 use leasehold_driver::gate::Gate;
 use leasehold_driver::port::{Envelope, SessionEvent};
 use leasehold_proto::coordinator::v1::OpenSessionResponse;
+use leasehold_proto::map;
 use leasehold_types::Epoch;
 use leasehold_types::limits::MESSAGE_BYTES_MAX;
 use leasehold_types::message::CoordinatorMessage;
@@ -19,6 +21,8 @@ use prost::Message;
 use prost::bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
 use tonic::Status;
+
+use super::waiting::WaitingSession;
 
 /// Messages that fit into a session's slot: a message, then a refusal from the core, and a refusal
 /// from the session itself.
@@ -32,6 +36,8 @@ pub(crate) struct Outbound {
     events: mpsc::Sender<Envelope>,
     gate: Arc<Gate>,
     last: LastMessage,
+    /// Until the first grant.
+    waiting: Option<WaitingSession>,
     /// Dropped with the stream, which ends the session's reader.
     _alive: oneshot::Sender<()>,
 }
@@ -53,9 +59,11 @@ impl Outbound {
         slot: mpsc::Receiver<Box<CoordinatorMessage>>,
         events: mpsc::Sender<Envelope>,
         gate: Arc<Gate>,
+        waiting: WaitingSession,
         alive: oneshot::Sender<()>,
     ) -> Self {
-        Self { conn, slot, events, gate, last: LastMessage::Settled, _alive: alive }
+        let (last, waiting) = (LastMessage::Settled, Some(waiting));
+        Self { conn, slot, events, gate, last, waiting, _alive: alive }
     }
 
     fn serialise(&self, message: CoordinatorMessage) -> Result<Bytes, Status> {
@@ -109,9 +117,20 @@ impl Stream for Outbound {
                 }
             }
         }
-        match ready!(self.slot.poll_recv(cx)) {
-            None => Poll::Ready(None),
-            Some(message) => {
+        match self.slot.poll_recv(cx) {
+            Poll::Pending => {
+                let Some(waiting) = &mut self.waiting else { return Poll::Pending };
+                let ahead = ready!(waiting.poll_due(cx));
+                Poll::Ready(Some(Ok(map::waiting(ahead).encode_to_vec().into())))
+            }
+            Poll::Ready(None) => Poll::Ready(None),
+            Poll::Ready(Some(message)) => {
+                match *message {
+                    CoordinatorMessage::Grant(_) => self.waiting = None,
+                    CoordinatorMessage::Welcome(_) | CoordinatorMessage::Refusal(_) => {
+                        self.waiting.iter_mut().for_each(WaitingSession::note_sent);
+                    }
+                }
                 // A refusal is the last message, even if the driver still has the session.
                 let is_last = matches!(*message, CoordinatorMessage::Refusal(_));
                 let bytes = self.serialise(*message);
@@ -131,11 +150,15 @@ mod tests {
     use std::time::Duration;
 
     use futures_util::StreamExt;
-    use leasehold_types::message::{Grant, Terms};
+    use leasehold_types::message::{Grant, Terms, Welcome};
     use leasehold_types::{GrantNumber, Nonce};
 
     use super::*;
+    use crate::grpc::waiting::Line;
     use leasehold_driver::gate::Term;
+
+    /// How often an agent is sent that it waits.
+    const INTERVAL: Duration = Duration::from_millis(5);
 
     struct Ends {
         outbound: Outbound,
@@ -150,7 +173,9 @@ mod tests {
         let (events_in, events) = mpsc::channel(8);
         let (alive, gone) = oneshot::channel();
         let gate = Arc::new(Gate::default());
-        let outbound = Outbound::new(ConnId(1), slot_out, events_in, Arc::clone(&gate), alive);
+        let waiting = WaitingSession::new(Arc::<Line>::default().join(), Some(INTERVAL));
+        let outbound =
+            Outbound::new(ConnId(1), slot_out, events_in, Arc::clone(&gate), waiting, alive);
         Ends { outbound, slot, events, gate, _gone: gone }
     }
 
@@ -229,5 +254,36 @@ mod tests {
         drop(ends.slot);
         assert!(matches!(ends.outbound.next().await, Some(Ok(_))));
         assert!(ends.outbound.next().await.is_none());
+    }
+
+    fn welcome() -> Box<CoordinatorMessage> {
+        let CoordinatorMessage::Grant(grant) = *grant(7) else { unreachable!("it is a grant") };
+        let (epoch, terms) = (grant.epoch, grant.terms);
+        Box::new(CoordinatorMessage::Welcome(Welcome { epoch, terms }))
+    }
+
+    #[tokio::test]
+    async fn an_agent_is_sent_that_it_waits_until_its_first_grant() {
+        let mut ends = ends();
+        let until = clock::now() + Duration::from_secs(60);
+        ends.gate.set(Some(Term { epoch: Epoch(7), until }));
+        let waits = |response: Option<Result<Bytes, Status>>| {
+            let bytes = response.expect("it goes on").expect("a message");
+            let response = OpenSessionResponse::decode(bytes).expect("it is valid");
+            map::waits_behind(&response).is_some()
+        };
+        for _ in 0..2 {
+            assert!(waits(ends.outbound.next().await));
+            assert!(ends.events.try_recv().is_err(), "the core has sent nothing");
+        }
+        ends.slot.try_send(welcome()).expect("room");
+        assert!(!waits(ends.outbound.next().await), "the welcome");
+        assert!(waits(ends.outbound.next().await), "its snapshot is still to come");
+        ends.slot.try_send(grant(7)).expect("room");
+        assert!(!waits(ends.outbound.next().await), "the snapshot");
+        tokio::time::sleep(INTERVAL * 5).await;
+        for _ in 0..3 {
+            assert!(poll(&mut ends.outbound).is_pending(), "it is served");
+        }
     }
 }

@@ -14,8 +14,8 @@ use leasehold_driver::access::Access;
 use leasehold_driver::keyed_limit::KeyedLimit;
 use leasehold_driver::port::{SessionPort, UNPROVEN_MAX};
 use leasehold_proto::coordinator::v1::session_service_server::SERVICE_NAME;
-use leasehold_proto::{TOKEN_IGNORED, TOKEN_METADATA};
-use leasehold_types::limits::MESSAGE_BYTES_MAX;
+use leasehold_proto::{TOKEN_IGNORED, TOKEN_METADATA, WAITING_METADATA};
+use leasehold_types::limits::{MESSAGE_BYTES_MAX, WAITING_INTERVAL};
 use leasehold_types::message::{CoordinatorMessage, Refusal, RefusalReason};
 use prost::bytes::Bytes;
 use tokio::sync::{Semaphore, mpsc, oneshot};
@@ -32,6 +32,7 @@ use super::credentials::credentials;
 use super::first_message::FirstMessageLimit;
 use super::inbound::Inbound;
 use super::outbound::{Outbound, SLOT_MESSAGES_MAX};
+use super::waiting::{Line, WaitingSession};
 use crate::connections::Peer;
 
 /// The most sessions of one address that are not yet authenticated. Further agents behind it dial
@@ -54,6 +55,8 @@ struct Shared {
     unproven: Arc<KeyedLimit<Option<IpAddr>>>,
     /// How fast agents may send.
     rates: Arc<AgentRates>,
+    /// The sessions that are not served yet.
+    line: Arc<Line>,
     /// The number of the next connection.
     next: AtomicU64,
 }
@@ -71,8 +74,8 @@ impl SessionServer {
     pub(crate) fn new(port: SessionPort) -> Self {
         let permits = Arc::new(Semaphore::new(port.sessions_max));
         let unproven = KeyedLimit::new(UNPROVEN_MAX, unproven_per_address(&port.access));
-        let rates = Arc::default();
-        Self(Arc::new(Shared { port, permits, unproven, rates, next: AtomicU64::new(1) }))
+        let (rates, line, next) = (Arc::default(), Arc::default(), AtomicU64::new(1));
+        Self(Arc::new(Shared { port, permits, unproven, rates, line, next }))
     }
 
     fn open(&self, request: Request<Streaming<Bytes>>) -> Result<Response<Outbound>, Status> {
@@ -83,7 +86,11 @@ impl SessionServer {
         let (slot, slot_out) = mpsc::channel(SLOT_MESSAGES_MAX);
         let (alive, gone) = oneshot::channel();
         let events = port.events.clone();
-        let outbound = Outbound::new(conn, slot_out, events, Arc::clone(&port.gate), alive);
+        let asks = request.metadata().contains_key(WAITING_METADATA);
+        let interval = asks.then_some(WAITING_INTERVAL);
+        let waiting = WaitingSession::new(self.0.line.join(), interval);
+        let gate = Arc::clone(&port.gate);
+        let outbound = Outbound::new(conn, slot_out, events, gate, waiting, alive);
         let unproven = if port.health.is_stopping() {
             Err(refusal(RefusalReason::GoAway, "the coordinator is shutting down: dial again"))
         } else {
