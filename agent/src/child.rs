@@ -17,13 +17,15 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::config::{Child, ChildSignal};
 use crate::launcher::Launch;
-use crate::process_group::ProcessGroup;
+use crate::process_group::{PidNamespace, ProcessGroup};
 use crate::reaper::Reaper;
 use crate::state_dir::{self, boot_id};
 pub(crate) use running::{ChildEvent, RunningChild};
 use watching::ChildWatchdog;
 pub(crate) use watching::WatchdogEvent;
 
+/// Stands in the record for what could not be found out.
+const UNKNOWN: &str = "-";
 /// The most bytes of the record that are read.
 const RECORD_BYTES_MAX: u64 = 4096;
 
@@ -212,7 +214,7 @@ impl ChildRunner {
     pub(crate) fn find(&self) -> anyhow::Result<Option<ProcessGroup>> {
         let Some(path) = &self.record else { return Ok(None) };
         Ok(match ChildRecord::read(path)? {
-            ChildRecord::Child(group) => Some(group).filter(ProcessGroup::exists),
+            ChildRecord::Child(group, _) => Some(group).filter(ProcessGroup::exists),
             ChildRecord::Nothing | ChildRecord::OtherBoot => None,
         })
     }
@@ -252,7 +254,9 @@ impl ChildRunner {
     fn write_record(&self, group: &ProcessGroup) -> anyhow::Result<()> {
         let Some(path) = &self.record else { return Ok(()) };
         let ProcessGroup { id, started } = group;
-        let line = format!("{id} {started} {}\n", boot_id().unwrap_or_default());
+        let boot = boot_id().unwrap_or_else(|| UNKNOWN.into());
+        let namespace = PidNamespace::own().map_or_else(|| UNKNOWN.into(), |it| it.to_string());
+        let line = format!("{id} {started} {boot} {namespace}\n");
         let written = state_dir::replace(path, line.as_bytes());
         let problem = || format!("cannot record the start of COMMAND in {}", path.display());
         written.map(drop).with_context(problem)
@@ -266,8 +270,8 @@ pub(crate) enum ChildRecord {
     Nothing,
     /// A child of an earlier boot: it has ended.
     OtherBoot,
-    /// The process group of a child that may run.
-    Child(ProcessGroup),
+    /// The process group of a child that may run, and where it was recorded, if that is known.
+    Child(ProcessGroup, Option<PidNamespace>),
 }
 
 impl ChildRecord {
@@ -281,12 +285,16 @@ impl ChildRecord {
         let Some(text) = text else { return Ok(Self::Nothing) };
         let text = String::from_utf8_lossy(&text);
         let words: Vec<&str> = text.split_whitespace().collect();
-        let (id, started, boot) = match words[..] {
-            [id, started, boot] => (id, started, Some(boot)),
-            // Written by an older version, without a boot id.
-            [id, started] => (id, started, None),
-            _ => ("", "", None),
+        let (id, started, boot, namespace) = match words[..] {
+            [id, started, boot, namespace] => (id, started, Some(boot), Some(namespace)),
+            // Written by older versions, without a PID namespace, and without a boot id.
+            [id, started, boot] => (id, started, Some(boot), None),
+            [id, started] => (id, started, None, None),
+            _ => ("", "", None, None),
         };
+        let boot = boot.filter(|boot| *boot != UNKNOWN);
+        let namespace = namespace.filter(|namespace| *namespace != UNKNOWN);
+        let namespace = namespace.and_then(|namespace| namespace.parse().ok());
         let Some(id) = id.parse().ok().filter(|id| *id > 1) else {
             bail!(
                 "cannot parse {}, the record of a process of COMMAND that may still run: stop that \
@@ -295,7 +303,7 @@ impl ChildRecord {
             );
         };
         Ok(match boot.is_none_or(|boot| boot_id().as_deref() == Some(boot)) {
-            true => Self::Child(ProcessGroup { id, started: started.to_owned() }),
+            true => Self::Child(ProcessGroup { id, started: started.to_owned() }, namespace),
             false => Self::OtherBoot,
         })
     }

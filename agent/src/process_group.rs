@@ -16,6 +16,9 @@ const POLL_MIN: Duration = Duration::from_millis(5);
 /// See [`POLL_MIN`].
 const POLL_MAX: Duration = Duration::from_millis(200);
 
+/// Stands for the start of a first process that the kernel does not show to this user.
+const UNKNOWN: &str = "-";
+
 /// A process group.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct ProcessGroup {
@@ -112,6 +115,58 @@ impl ProcessGroup {
     }
 }
 
+/// Says that it is unknown whether a process runs, which was recorded elsewhere.
+pub(crate) fn recorded_elsewhere(what: &str, id: i32) -> String {
+    format!(
+        "process {id}, {what}, was recorded in another PID namespace (that of another container) \
+         or by an earlier version, so it cannot be looked for here"
+    )
+}
+
+/// A PID namespace of this boot. An id that was recorded in one names another process, or none, in
+/// another one.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub(crate) struct PidNamespace(String);
+
+impl PidNamespace {
+    /// That of this process: its inode, and when its first process started, since the kernel
+    /// reuses inodes.
+    pub(crate) fn own() -> Option<Self> {
+        let link = std::fs::read_link("/proc/self/ns/pid").ok()?;
+        let inode = link.to_str()?.strip_prefix("pid:[")?.strip_suffix(']')?;
+        let first = ProcessStat::read(Pid::INIT).ok().flatten();
+        let started = first.map_or_else(|| UNKNOWN.into(), |first| first.started);
+        Some(Self(format!("{inode}:{started}")))
+    }
+
+    /// Whether this process runs in it.
+    pub(crate) fn is_own(&self) -> bool {
+        let Some(own) = Self::own() else { return false };
+        let parts = |it: &Self| it.0.split_once(':').map(|(a, b)| (a.to_owned(), b.to_owned()));
+        match (parts(self), parts(&own)) {
+            (Some((inode, started)), Some((own_inode, own_started))) => {
+                let is_known = started != UNKNOWN && own_started != UNKNOWN;
+                inode == own_inode && (!is_known || started == own_started)
+            }
+            (None, _) | (_, None) => false,
+        }
+    }
+}
+
+impl std::str::FromStr for PidNamespace {
+    type Err = std::convert::Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(Self(text.into()))
+    }
+}
+
+impl std::fmt::Display for PidNamespace {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 async fn poll_while(holds: impl Fn() -> bool) {
     let mut pause = POLL_MIN;
     loop {
@@ -189,6 +244,17 @@ mod tests {
         group.signal(Signal::KILL);
         while group.exists() {
             std::thread::sleep(POLL_MIN);
+        }
+    }
+
+    #[test]
+    fn a_pid_namespace_is_identified_by_its_inode_and_its_first_process() {
+        let own = PidNamespace::own().expect("the kernel shows it");
+        assert!(own.is_own());
+        let (inode, started) = own.0.split_once(':').expect("two parts");
+        assert!(PidNamespace(format!("{inode}:{UNKNOWN}")).is_own());
+        for other in [format!("{inode}:{started}0"), format!("1{inode}:{started}"), String::new()] {
+            assert!(!PidNamespace(other.clone()).is_own(), "{other:?}");
         }
     }
 

@@ -7,8 +7,8 @@ use std::process::Command;
 
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use serde_json::Value;
-use tests::process::{Agent, Coordinator, eventually, get};
-use tests::toolbox;
+use tests::process::{Agent, Coordinator, Process, eventually, free_address, get};
+use tests::toolbox::{self, Missing};
 
 /// Three slots a worker, of which the first takes all.
 fn manifests(more: &str) -> String {
@@ -134,4 +134,94 @@ fn child_kill_on_parent_death_ends_the_child_with_its_agent() {
     eventually("the child's end", || test_kill_process(child).is_err().then_some(()));
     assert!(leave(&coordinator, &[]).0);
     eventually("all slots at the second worker", || (pool(second.api) == Some(3)).then_some(()));
+}
+
+#[test]
+fn leave_refuses_while_the_worker_may_read_a_pool_size_from_its_file() {
+    let coordinator = Coordinator::start(&[("c.yaml", &manifests(""))]);
+    let path = |name: &str| coordinator.folder().join(name).display().to_string();
+    let (file, count) = (path("config.yml"), path("count"));
+    std::fs::write(&count, "0").expect("the worker's count is written");
+    let flags = ["--adapter", "file", "--file-path", &file, "--file-pool", "--file-count", &count];
+    let mut agent = coordinator.agent("builds", "first", &flags);
+    let read = || std::fs::read_to_string(&file).unwrap_or_default();
+    eventually("the size in the file", || read().contains("poolSize: 3").then_some(()));
+    // No job runs, but the worker may begin three at any time.
+    eventually("that no job is counted", || {
+        let (_, text) = get(agent.api, "/v1/lease")?;
+        let lease: Value = serde_json::from_str(&text).ok()?;
+        (lease["pool"]["running"] == 0).then_some(())
+    });
+    agent.process.kill();
+    let second = coordinator.agent("builds", "second", &[]);
+    is_lost(&coordinator);
+    let (is_well, said) = leave(&coordinator, &[]);
+    assert!(!is_well && said.contains("a pool size of 3"), "{said}");
+    assert!(said.contains("--nothing-runs"), "it says what to do: {said}");
+    assert_eq!(pool(second.api), Some(0), "the first worker still has all slots");
+
+    // Its agent drains it: the worker reads that it may run nothing.
+    let mut agent = coordinator.agent("builds", "first", &flags);
+    eventually("its lease", || {
+        let (_, text) = get(agent.api, "/v1/lease")?;
+        let lease: Value = serde_json::from_str(&text).ok()?;
+        (lease["connected"] == true && lease["pool"]["size"].as_u64()? > 0).then_some(())
+    });
+    agent.process.signal(Signal::TERM);
+    assert!(agent.process.wait().success(), "{}", agent.process.log());
+    assert!(read().contains("poolSize: 0"), "{}", read());
+    eventually("all slots at the second worker", || (pool(second.api) == Some(3)).then_some(()));
+    let (is_well, said) = leave(&coordinator, &[]);
+    assert!(is_well, "{said}");
+}
+
+#[test]
+fn leave_refuses_in_another_pid_namespace_than_the_one_of_the_child() {
+    let unshare = || {
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--map-root-user", "--pid", "--fork", "--mount-proc"]);
+        command.arg("--kill-child");
+        command
+    };
+    if !unshare().arg("true").status().is_ok_and(|status| status.success()) {
+        let why = "this machine forbids PID namespaces";
+        return toolbox::leave_out("leave in another PID namespace", why, Missing::Forbidden);
+    }
+    let coordinator = Coordinator::start(&[("c.yaml", &manifests(""))]);
+    let folder = coordinator.folder();
+    // The namespace outlives the agent. Ids there are no ids here.
+    let mut agent = coordinator.agent_command("builds", "first", free_address());
+    agent.arg("--").arg("sh").arg(worker(folder));
+    let script = "trap '' TERM; \"$@\"; sleep 3600; true";
+    let mut inner = unshare();
+    inner.args(["sh", "-c", script, "sh"]).arg(agent.get_program()).args(agent.get_args());
+    let namespace = Process::start(&mut inner, &folder.join("first.log"));
+    eventually("three jobs that run", || folder.join("pid").exists().then_some(()));
+    let of_agent = eventually("the agent", || child_named("leasehold-agent", namespace.id()));
+    kill(of_agent);
+    is_lost(&coordinator);
+    let second = coordinator.agent("builds", "second", &[]);
+    eventually("the second worker", || pool(second.api));
+    let (is_well, said) = leave(&coordinator, &[]);
+    assert!(!is_well && said.contains("another PID namespace"), "{said}");
+    assert_eq!(pool(second.api), Some(0), "the first worker still has all slots");
+    // A person confirms that the container, and so the worker, has ended.
+    drop(namespace);
+    let (is_well, said) = leave(&coordinator, &["--nothing-runs"]);
+    assert!(is_well, "{said}");
+    eventually("all slots at the second worker", || (pool(second.api) == Some(3)).then_some(()));
+}
+
+/// A process below `ancestor` that runs this program.
+fn child_named(program: &str, ancestor: u32) -> Option<Pid> {
+    let path = format!("/proc/{ancestor}/task/{ancestor}/children");
+    let children = std::fs::read_to_string(path).ok()?;
+    let children = children.split_whitespace().filter_map(|id| id.parse::<u32>().ok());
+    children.into_iter().find_map(|id| {
+        let name = std::fs::read_link(format!("/proc/{id}/exe")).ok()?;
+        match name.file_name().is_some_and(|name| name == program) {
+            true => Pid::from_raw(id.try_into().ok()?),
+            false => child_named(program, id),
+        }
+    })
 }

@@ -88,7 +88,8 @@ Examples:
   leasehold-agent leave --coordinator a:7400 --cluster ci --worker w1 --state-dir ./w1 \\
       --nothing-runs
 
-It refuses if the agent, or the COMMAND that it started, still runs.
+It refuses if the agent, or the COMMAND that it started, still runs, and if it cannot prove that
+the worker has ended.
 Exit: 0 when a coordinator has received the report, 1 if it was not sent or no coordinator answered,
 2 for an invalid command line.";
 

@@ -14,6 +14,7 @@ use crate::config::{Config, Leave};
 use crate::driver::{Driver, Outcome, amount};
 use crate::identity;
 use crate::metrics::Metrics;
+use crate::process_group::recorded_elsewhere;
 use crate::signals::{SignalAction, Signals, exit_code};
 use crate::state_dir::StateDir;
 use crate::worker::process;
@@ -78,27 +79,72 @@ pub(super) async fn run(config: Config, leave: Leave) -> anyhow::Result<u8> {
 
 /// Checks that the state folder, or a person, confirms that the worker has ended.
 fn check(memory: &Memory, dir: &StateDir, who: &WorkerKey, leave: Leave) -> anyhow::Result<()> {
-    if let Some((stream, id)) = process::first_running(dir)? {
-        bail!("process {id}, the program of stream {stream}, still runs: stop it first");
-    }
-    let known = match ChildRecord::read(&dir.file("child"))? {
-        ChildRecord::Child(group) if group.exists() => {
+    let mut doubts: Vec<String> = process::check_ended(dir)?.into_iter().collect();
+    match ChildRecord::read(&dir.file("child"))? {
+        ChildRecord::Child(group, _) if group.exists() => {
             let id = group.id;
             bail!("process {id} of {who}, or a process that it started, still runs: stop it first")
         }
         // None of its processes runs.
-        ChildRecord::Child(_) | ChildRecord::OtherBoot => true,
-        ChildRecord::Nothing => {
-            memory.incarnation.is_some() && memory.running() == 0 && memory.streams.is_empty()
-        }
-    };
-    if !known && !leave.nothing_runs {
+        ChildRecord::Child(_, Some(recorded)) if recorded.is_own() => {}
+        ChildRecord::Child(group, _) => doubts.push(recorded_elsewhere("COMMAND", group.id)),
+        ChildRecord::OtherBoot => {}
+        ChildRecord::Nothing => doubts.extend(doubts_of(memory)),
+    }
+    if !doubts.is_empty() && !leave.nothing_runs {
         bail!(
-            "cannot check whether {who} still runs: its agent did not start it. The journal lists \
-             {} and {}. Make sure that none of its processes runs, then add --nothing-runs",
-            amount(memory.running(), "job"),
-            amount(memory.streams.len() as u64, "stream")
+            "cannot prove that {who} has ended: {}. Start its agent again, with the same flags, \
+             and stop it with SIGTERM, which drains the worker. Or make sure that none of the \
+             worker's processes runs, and that none will start with a pool size above 0, then add \
+             --nothing-runs",
+            doubts.join("; ")
         );
     }
     Ok(())
+}
+
+/// Why the journal of an agent that started no worker does not prove that its worker has ended.
+fn doubts_of(memory: &Memory) -> Vec<String> {
+    let (running, streams) = (memory.running(), memory.streams.len() as u64);
+    let mut doubts = Vec::new();
+    if memory.incarnation.is_none() {
+        doubts.push("the agent's journal is missing or damaged".into());
+    } else if !memory.jobs_known {
+        doubts.push("it is unknown which jobs run".into());
+    }
+    if running > 0 || streams > 0 {
+        let (jobs, streams) = (amount(running, "job"), amount(streams, "stream"));
+        doubts.push(format!("the journal lists {jobs} and {streams}"));
+    }
+    if let Some((_, size @ 1..)) = memory.count {
+        doubts.push(format!(
+            "the worker may still use a pool size of {size}, which it reads from a file or has in \
+             an interface of its own"
+        ));
+    }
+    doubts
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold_types::Incarnation;
+
+    use super::*;
+
+    #[test]
+    fn a_journal_proves_the_end_of_a_worker_only_if_nothing_is_left_that_it_may_run() {
+        let ended =
+            Memory { incarnation: Some(Incarnation(1)), jobs_known: true, ..Memory::default() };
+        let doubts = |memory: &Memory| doubts_of(memory).join("; ");
+        assert_eq!(doubts(&ended), "");
+        assert_eq!(doubts(&Memory { count: Some((0, 0)), ..ended.clone() }), "");
+        for (memory, word) in [
+            (Memory { incarnation: None, ..ended.clone() }, "damaged"),
+            (Memory { jobs_known: false, ..ended.clone() }, "unknown which jobs"),
+            (Memory { unnamed: 2, ..ended.clone() }, "2 jobs"),
+            (Memory { count: Some((0, 3)), ..ended.clone() }, "a pool size of 3"),
+        ] {
+            assert!(doubts(&memory).contains(word), "{word}: {}", doubts(&memory));
+        }
+    }
 }

@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 use crate::config::ProcessAdapter;
 use crate::driver::DriverHandle;
 use crate::reaper::Reaper;
-pub(crate) use record::{Leftovers, first_running};
+pub(crate) use record::{Leftovers, check_ended};
 use supervisor::Supervisor;
 
 /// What the adapter needs to start.

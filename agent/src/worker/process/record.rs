@@ -9,7 +9,7 @@ use leasehold_types::{StreamKey, Token};
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
-use crate::process_group::ProcessGroup;
+use crate::process_group::{PidNamespace, ProcessGroup, recorded_elsewhere};
 use crate::state_dir::{self, StateDir, boot_id};
 
 /// The most bytes of the file: four thousand programs with the longest names need 4 MB.
@@ -23,6 +23,9 @@ const EXIT_POLL: Duration = Duration::from_millis(10);
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct RecordFile {
     boot_id: String,
+    /// Where the ids of the processes are valid; unknown in a record of an earlier version.
+    #[serde(default)]
+    pid_namespace: Option<PidNamespace>,
     #[serde(rename = "guard")]
     watchdog: Option<ProcessGroup>,
     programs: Vec<ProgramRecord>,
@@ -72,12 +75,21 @@ impl Leftovers {
     }
 }
 
-/// The first stream whose program a previous agent left running, and its process id.
-pub(crate) fn first_running(dir: &StateDir) -> anyhow::Result<Option<(StreamKey, i32)>> {
+/// Checks that no program of a stream that a previous agent started still runs. Returns why that
+/// is not proven; none if it is.
+///
+/// # Errors
+/// If one runs.
+pub(crate) fn check_ended(dir: &StateDir) -> anyhow::Result<Option<String>> {
     let record = Record { path: Some(dir.file("programs.json")) };
-    let programs = record.read()?.programs.into_iter();
-    let mut running = programs.filter(|program| program.group.exists());
-    Ok(running.next().map(|program| (program.stream, program.group.id)))
+    let RecordFile { pid_namespace, programs, .. } = record.read()?;
+    let program_of = |program: &ProgramRecord| format!("the program of stream {}", program.stream);
+    if let Some(running) = programs.iter().find(|program| program.group.exists()) {
+        bail!("process {}, {}, still runs: stop it first", running.group.id, program_of(running));
+    }
+    let is_proven = pid_namespace.is_some_and(|recorded| recorded.is_own());
+    let first = programs.first().filter(|_| !is_proven);
+    Ok(first.map(|program| recorded_elsewhere(&program_of(program), program.group.id)))
 }
 
 impl Record {
@@ -93,8 +105,9 @@ impl Record {
         programs: Vec<ProgramRecord>,
     ) -> anyhow::Result<()> {
         let Some(path) = &self.path else { return Ok(()) };
-        let boot_id = boot_id().unwrap_or_default();
-        let text = RecordFile { boot_id, watchdog: Some(watchdog.clone()), programs };
+        let (boot_id, pid_namespace) = (boot_id().unwrap_or_default(), PidNamespace::own());
+        let watchdog = Some(watchdog.clone());
+        let text = RecordFile { boot_id, pid_namespace, watchdog, programs };
         let text = serde_json::to_vec(&text).expect("a record has only plain fields");
         let written = state_dir::replace(path, &text);
         written.map(drop).with_context(|| format!("cannot write {}", path.display()))
@@ -140,5 +153,38 @@ pub(super) async fn end(groups: impl Iterator<Item = &ProcessGroup>) -> anyhow::
             );
         }
         tokio::time::sleep(EXIT_POLL).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold_types::{Epoch, SetName, StreamName};
+
+    use super::*;
+    use crate::state_dir::Locks;
+
+    #[test]
+    fn programs_have_ended_only_where_their_ids_are_valid() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let dir = StateDir::open(folder.path(), Locks::Checked).expect("it is locked");
+        assert_eq!(check_ended(&dir).expect("there is no record"), None);
+        let (set, name) = (SetName::new("s").expect("a name"), StreamName::new("x"));
+        let stream = StreamKey { set, stream: name.expect("a name") };
+        let token = Token { epoch: Epoch(1), seq: 1 };
+        // No process has this id.
+        let group = ProcessGroup { id: i32::MAX, started: "1".into() };
+        let other = Some("1:1".parse().expect("a namespace"));
+        for (pid_namespace, is_proven) in
+            [(PidNamespace::own(), true), (other, false), (None, false)]
+        {
+            let programs =
+                vec![ProgramRecord { stream: stream.clone(), token, group: group.clone() }];
+            let boot_id = boot_id().unwrap_or_default();
+            let record = RecordFile { boot_id, pid_namespace, watchdog: None, programs };
+            let text = serde_json::to_vec(&record).expect("it has only plain fields");
+            std::fs::write(dir.file("programs.json"), text).expect("it is written");
+            let doubt = check_ended(&dir).expect("none runs");
+            assert_eq!(doubt.is_none(), is_proven, "{doubt:?}");
+        }
     }
 }
