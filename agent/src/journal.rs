@@ -6,8 +6,10 @@
 //! Invariant: within one boot the file has the format of [`text`] and yields a [`Memory`]; any
 //! other file is damaged, and its agent has no memory. A power loss may leave any content. So the
 //! boot id has a file of its own, which is synced before the first line under that boot is written:
-//! a journal of another boot is recognized whatever its content.
+//! a journal of another boot is recognized whatever its content. An older copy of the file is
+//! recognized by the journal's [`position`].
 
+mod position;
 mod text;
 
 use std::fs::File;
@@ -20,11 +22,14 @@ use leasehold_agent_core::{Journal, JournalError, Memory, Record};
 use leasehold_types::{Moment, WorkerKey};
 
 use crate::state_dir::{self, StateDir};
-use text::{End, Header, Parsed};
+use position::PositionFile;
+use text::{End, Header, JournalHeader, JournalId, Parsed};
 
 /// The file with the id of the boot under which the journal is written.
 const BOOT_FILE: &str = "boot.json";
-/// The most bytes of it that are read.
+/// The file that names the journal file in use.
+const POSITION_FILE: &str = "journal.position";
+/// The most bytes of the boot file that are read.
 const BOOT_BYTES_MAX: u64 = 4096;
 /// The most bytes of a journal; a longer one counts as damaged. Twenty thousand streams and ten
 /// thousand jobs with the longest names need 20 MB.
@@ -75,6 +80,7 @@ impl Journal for AgentJournal {
 pub(crate) struct FileJournal {
     path: PathBuf,
     boot: PathBuf,
+    position: PositionFile,
     header: Header,
     /// None until the file could be rewritten: until then the previous agent's file is in its
     /// place.
@@ -114,16 +120,29 @@ impl FileJournal {
             cluster: who.cluster.to_string(),
             worker: who.worker.to_string(),
         };
-        let found = read(&path)?;
+        let mut position = open_position(dir.file(POSITION_FILE))?;
+        let found = read(&path, position.end())?;
         let exists = found.is_some();
         let Recovery { memory, damage, end } = match found {
             None => Recovery::default(),
-            Some(found) => Recovery::of(found, &path, &boot, &header, boot_id.is_some())?,
+            Some(found) => {
+                let files = Files { path: &path, boot: &boot, position: &mut position };
+                Recovery::of(found, files, &header, boot_id.is_some())?
+            }
         };
         let (tail, problem, retry_at) = (None, None, Moment(0));
         let memory_kept = memory.clone();
-        let mut journal =
-            Self { path, boot, header, tail, damage, memory: memory_kept, problem, retry_at };
+        let mut journal = Self {
+            path,
+            boot,
+            position,
+            header,
+            tail,
+            damage,
+            memory: memory_kept,
+            problem,
+            retry_at,
+        };
         if let Err(error) = journal.rewrite() {
             let path = journal.path.display().to_string();
             if !exists {
@@ -159,11 +178,13 @@ impl FileJournal {
             self.rewrite().map_err(|error| failed("cannot create the file", error))?;
         }
         let tail = self.tail.as_mut().expect("the file was rewritten");
-        tail.repair().map_err(|error| failed("cannot remove a partly written record", error))?;
+        let position = &mut self.position;
+        tail.repair(position)
+            .map_err(|error| failed("cannot remove a partly written record", error))?;
         // The next incarnation follows the last one even after a reboot, so this record must
         // survive.
         let durable = matches!(record, Record::Begun { .. });
-        let written = tail.append(record, durable.then_some(self.path.as_path()));
+        let written = tail.append(record, position, durable.then_some(self.path.as_path()));
         written.map_err(|error| failed("cannot append a record", error))?;
         self.memory.apply(record);
         if tail.end.len >= tail.compact_at {
@@ -190,8 +211,12 @@ impl FileJournal {
             self.damage = None;
         }
         write_boot(&self.boot, &self.header)?;
-        let (bytes, end) = text::write(&self.header, &self.memory);
+        let id = JournalId::draw();
+        let header = JournalHeader { owner: self.header.clone(), id: Some(id.clone()) };
+        let (bytes, end) = text::write(&header, &self.memory);
+        self.position.announce(&id)?;
         let file = state_dir::replace(&self.path, &bytes)?;
+        self.position.settle(id, &self.header.boot_id, end);
         self.tail = Some(Tail { torn: false, ..Tail::of(file, end) });
         Ok(())
     }
@@ -219,17 +244,23 @@ impl Tail {
     }
 
     /// Appends a record. With the path in `durable` it survives a power loss as well.
-    fn append(&mut self, record: &Record, durable: Option<&Path>) -> std::io::Result<()> {
+    fn append(
+        &mut self,
+        record: &Record,
+        position: &mut PositionFile,
+        durable: Option<&Path>,
+    ) -> std::io::Result<()> {
         let (line, end) = self.end.line(record);
-        let write = || {
+        let mut write = || {
             self.file.write_all_at(&line, self.end.len)?;
             // From here on the record is valid.
             self.file.write_all_at(&end.mark(), 0)?;
+            position.advance(end)?;
             durable.map_or(Ok(()), |path| state_dir::sync(path, &self.file))
         };
         if let Err(error) = write() {
             self.torn = true;
-            let _ = self.repair();
+            let _ = self.repair(position);
             return Err(error);
         }
         self.end = end;
@@ -237,14 +268,23 @@ impl Tail {
     }
 
     /// Removes what was written in part.
-    fn repair(&mut self) -> std::io::Result<()> {
+    fn repair(&mut self, position: &mut PositionFile) -> std::io::Result<()> {
         if self.torn {
+            // The journal may be ahead of its position, never behind it.
+            position.advance(self.end)?;
             self.file.write_all_at(&self.end.mark(), 0)?;
             self.file.set_len(self.end.len)?;
             self.torn = false;
         }
         Ok(())
     }
+}
+
+/// The files of a journal.
+struct Files<'a> {
+    path: &'a Path,
+    boot: &'a Path,
+    position: &'a mut PositionFile,
 }
 
 /// What the next agent takes over from a journal.
@@ -261,13 +301,13 @@ impl Recovery {
     /// Takes over a journal for the agent that `header` names.
     fn of(
         found: Parsed,
-        path: &Path,
-        boot: &Path,
+        files: Files<'_>,
         header: &Header,
         knows_boot: bool,
     ) -> anyhow::Result<Self> {
+        let Files { path, boot, position } = files;
         let (why, rest) = match found {
-            Parsed::Intact(old, ..)
+            Parsed::Intact(JournalHeader { owner: old, .. }, ..)
                 if (&old.cluster, &old.worker) != (&header.cluster, &header.worker) =>
             {
                 bail!(
@@ -285,11 +325,17 @@ impl Recovery {
                            invalid";
                 (why.to_owned(), None)
             }
-            Parsed::Intact(old, memory, end) if old.boot_id == header.boot_id => {
-                return Ok(Self { memory: *memory, damage: None, end: Some(end) });
-            }
-            Parsed::Intact(_, memory, _) => {
-                return Ok(Self { memory: after_boot(*memory), ..Self::default() });
+            Parsed::Intact(old, memory, end, reaches_position) => {
+                match position.refusal(&old, reaches_position, &header.boot_id) {
+                    Some(why) => (why, None),
+                    None => {
+                        position.adopt(&old, end);
+                        return Ok(match old.owner.boot_id == header.boot_id {
+                            true => Self { memory: *memory, damage: None, end: Some(end) },
+                            false => Self { memory: after_boot(*memory), ..Self::default() },
+                        });
+                    }
+                }
             }
             Parsed::Damaged { why, header: old, rest } => {
                 let booted = || knows_boot && is_of_another_boot(boot, header);
@@ -338,12 +384,12 @@ fn is_after(header: &Header, old: &Header) -> bool {
 /// Whether the previous agent ran under another boot.
 fn is_of_another_boot(path: &Path, header: &Header) -> bool {
     let bytes = state_dir::read(path, BOOT_BYTES_MAX).ok().flatten().unwrap_or_default();
-    text::parse_header(&bytes).is_some_and(|old| is_after(header, &old))
+    text::parse_line(&bytes).is_some_and(|old| is_after(header, &old))
 }
 
 /// Writes the boot id for the journal durably.
 fn write_boot(path: &Path, header: &Header) -> std::io::Result<()> {
-    let bytes = text::write_header(header);
+    let bytes = text::write_line(header);
     if state_dir::read(path, BOOT_BYTES_MAX).is_ok_and(|old| old.as_ref() == Some(&bytes)) {
         return Ok(());
     }
@@ -351,11 +397,17 @@ fn write_boot(path: &Path, header: &Header) -> std::io::Result<()> {
     state_dir::sync(path, &file)
 }
 
-fn read(path: &Path) -> anyhow::Result<Option<Parsed>> {
+fn open_position(path: PathBuf) -> anyhow::Result<PositionFile> {
+    let shown = path.display().to_string();
+    PositionFile::open(path).with_context(|| format!("cannot read {shown}"))
+}
+
+/// Reads the journal, and whether it has every line up to `wanted`.
+fn read(path: &Path, wanted: End) -> anyhow::Result<Option<Parsed>> {
     let bytes = state_dir::read(path, JOURNAL_BYTES_MAX + 1);
     let bytes = bytes.with_context(|| format!("cannot read the journal {}", path.display()))?;
     Ok(bytes.map(|bytes| match bytes.len() as u64 > JOURNAL_BYTES_MAX {
-        false => text::parse(&bytes),
+        false => text::parse(&bytes, wanted),
         true => {
             let why = format!("it is longer than {JOURNAL_BYTES_MAX} bytes");
             Parsed::Damaged { why, header: None, rest: Box::default() }

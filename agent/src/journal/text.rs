@@ -5,9 +5,10 @@
 //! been truncated. Each other line begins with a checksum of itself and of all lines before it.
 //!
 //! So a journal that was changed, truncated or reordered is detected, except for a collision of 32
-//! bits. The replacement of the whole file by an older one cannot be detected.
+//! bits. For the replacement of the whole file by an older one see [`super::position`].
 
 use leasehold_agent_core::{Memory, Record};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// The version of the format.
@@ -21,6 +22,27 @@ pub(super) struct Header {
     pub(super) boot_id: String,
     pub(super) cluster: String,
     pub(super) worker: String,
+}
+
+/// Names one journal file: a new one is drawn whenever the file is rewritten.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct JournalId(String);
+
+impl JournalId {
+    /// A new one.
+    pub(super) fn draw() -> Self {
+        Self(format!("{:032x}", fastrand::u128(..)))
+    }
+}
+
+/// The second line: the owner, and which file this is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct JournalHeader {
+    #[serde(flatten)]
+    pub(super) owner: Header,
+    /// None in a journal of an earlier version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) id: Option<JournalId>,
 }
 
 /// The first line. Its length is fixed.
@@ -44,12 +66,13 @@ pub(super) enum Parsed {
         /// The content of the lines before the damage.
         rest: Box<Memory>,
     },
-    /// The owner, the content and the end.
-    Intact(Header, Box<Memory>, End),
+    /// The owner, the content and the end, and whether it has every line up to the end that was
+    /// asked for.
+    Intact(JournalHeader, Box<Memory>, End, bool),
 }
 
 /// The end of a journal that is being written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct End {
     /// The number of valid bytes.
     pub(super) len: u64,
@@ -81,7 +104,7 @@ impl End {
 }
 
 /// A whole journal, and its end.
-pub(super) fn write(header: &Header, memory: &Memory) -> (Vec<u8>, End) {
+pub(super) fn write(header: &JournalHeader, memory: &Memory) -> (Vec<u8>, End) {
     let mark_len = End { len: 0, sum: 0 }.mark().len();
     let mut bytes = vec![0; mark_len];
     let (line, mut end) = End { len: mark_len as u64, sum: 0 }.line(header);
@@ -95,32 +118,37 @@ pub(super) fn write(header: &Header, memory: &Memory) -> (Vec<u8>, End) {
     (bytes, end)
 }
 
-/// A line with a header only.
-pub(super) fn write_header(header: &Header) -> Vec<u8> {
-    End { len: 0, sum: 0 }.line(header).0
+/// A file with one line.
+pub(super) fn write_line(value: &impl Serialize) -> Vec<u8> {
+    End { len: 0, sum: 0 }.line(value).0
 }
 
 /// Reads such a line; none if it is damaged.
-pub(super) fn parse_header(line: &[u8]) -> Option<Header> {
+pub(super) fn parse_line<T: DeserializeOwned>(line: &[u8]) -> Option<T> {
     serde_json::from_slice(verify_line(line, &mut 0)?).ok()
 }
 
-/// Reads a journal.
-pub(super) fn parse(bytes: &[u8]) -> Parsed {
-    let damaged = |why: String, header, rest| Parsed::Damaged { why, header, rest };
+/// Reads a journal, and whether it has every line up to `wanted`.
+pub(super) fn parse(bytes: &[u8], wanted: End) -> Parsed {
+    let damaged = |why: String, header: Option<JournalHeader>, rest| Parsed::Damaged {
+        why,
+        header: header.map(|header| header.owner),
+        rest,
+    };
     let marked = counted_bytes(bytes);
     // The checksums of the lines are valid even if the mark is damaged.
     let len = marked.as_ref().map_or(bytes.len(), |len| bytes.len().min(*len));
     let mut lines = bytes[..len].split_inclusive(|byte| *byte == b'\n');
     let mut at = lines.next().map_or(0, <[u8]>::len);
-    let mut sum = 0;
+    let (mut sum, mut reached) = (0, false);
     let mut next = || -> Result<Option<&[u8]>, String> {
         let Some(line) = lines.next() else { return Ok(None) };
         let json = verify_line(line, &mut sum).ok_or_else(|| format!("the line at byte {at}"))?;
         at += line.len();
+        reached |= End { len: at as u64, sum } == wanted;
         Ok(Some(json))
     };
-    let mut header: Option<Header> = None;
+    let mut header: Option<JournalHeader> = None;
     let mut memory = Box::<Memory>::default();
     let read = loop {
         match next() {
@@ -138,7 +166,7 @@ pub(super) fn parse(bytes: &[u8]) -> Parsed {
     };
     match (marked, read, header) {
         (Ok(counts), Ok(()), Some(header)) if counts == len => {
-            Parsed::Intact(header, memory, End { len: len as u64, sum })
+            Parsed::Intact(header, memory, End { len: len as u64, sum }, reached)
         }
         (Err(why), _, header) | (Ok(_), Err(why), header) => damaged(why, header, memory),
         (Ok(counts), Ok(()), header) => {

@@ -228,3 +228,30 @@ async fn refuses_a_pipe_in_place_of_the_journal() {
     assert_eq!(code, Some(1));
     assert!(said.contains("not a regular file") && said.contains("journal.jsonl"), "{said}");
 }
+
+/// A copy that fits the worker and the boot, and knows fewer jobs than run.
+#[tokio::test]
+async fn an_older_copy_of_the_journal_is_detected_and_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let coordinator = Coordinator::start().await;
+    coordinator.pool(4);
+    let state = dir.path().display().to_string();
+    let mut agent = Agent::start(&coordinator, &["--state-dir", &state]).await;
+    agent.pool(4).await;
+    assert_eq!(agent.ask("PUT", "/v1/jobs/a", "").await.0, 200);
+    let (journal, copy) = (dir.path().join("journal.jsonl"), dir.path().join("copy"));
+    std::fs::copy(&journal, &copy).unwrap();
+    for job in ["b", "c", "d"] {
+        assert_eq!(agent.ask("PUT", &format!("/v1/jobs/{job}"), "").await.0, 200);
+    }
+    agent.kill().await;
+    std::fs::rename(&copy, &journal).unwrap();
+
+    coordinator.forget();
+    let agent = Agent::start(&coordinator, &["--state-dir", &state]).await;
+    let report = coordinator.hear("the successor's report", report).await;
+    assert_eq!(report.jobs, Jobs::Unknown, "{}", agent.log.text());
+    let line = agent.log.line("the journal is damaged").await;
+    assert!(line.contains("it is an older copy"), "{line}");
+    assert!(dir.path().join("journal.jsonl.lost").exists());
+}
