@@ -17,7 +17,7 @@ use super::turn_budget::TurnBudget;
 use crate::desired::{Class, Cluster, Desired, StreamSet};
 use crate::effect::{Effect, Notice};
 use crate::event::ConnId;
-use crate::exposure::{SetList, SetLists};
+use crate::exposure::{Life, SetList, SetLists};
 use crate::ledger::Ledger;
 use crate::planner::streams::Unplaced;
 use garbage::Garbage;
@@ -69,12 +69,23 @@ pub(super) struct SetState {
     pub(super) limited: bool,
 }
 
+/// Where a stream is planned.
 #[derive(Clone, Debug, Default)]
 pub(super) struct StreamSlot {
-    pub(super) on: Option<WorkerName>,
+    /// The worker that is to have it. Once the account of that life has ended, the stream counts as
+    /// unplanned.
+    pub(super) on: Option<PlannedWorker>,
     /// When it was last moved away from a worker that could have kept it.
     pub(super) moved_at: Option<Moment>,
     pub(super) unplaced: Option<Unplaced>,
+}
+
+/// A worker in the plan: one life of its account. A worker that leaves and returns under its name
+/// has another life.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct PlannedWorker {
+    pub(super) name: WorkerName,
+    pub(super) life: Life,
 }
 
 impl SetState {

@@ -142,7 +142,8 @@ impl Leader {
         let set = self.replica.sets.get(&key.set)?;
         let at = set.position(&key.stream)?;
         let planned = &set.streams[at];
-        let view = stream_view(key.clone(), set, at, self.ledger.claims(key));
+        let on = self.planned_on(set, planned).map(|on| &on.name);
+        let view = stream_view(key.clone(), set, at, on, self.ledger.claims(key));
         let mut facts = Vec::new();
         match (&view.planned, planned.unplaced) {
             (Some(worker), _) => facts.push(format!("the plan wants it on {worker}")),

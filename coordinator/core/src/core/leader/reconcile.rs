@@ -6,6 +6,7 @@ use leasehold_types::{Moment, ShareKey, StreamKey, WorkerKey, WorkerName};
 
 use super::Leader;
 use super::sliced_work::{ClaimCheck, SlicedTask};
+use crate::core::replica::PlannedWorker;
 use crate::ledger::Phase;
 
 impl Leader {
@@ -69,8 +70,8 @@ impl Leader {
         else {
             return;
         };
-        let Some(worker) = planned.on.clone() else { return };
-        let owner = WorkerKey { cluster: set.spec.cluster.clone(), worker };
+        let Some(on) = self.planned_on(set, planned) else { return };
+        let owner = WorkerKey { cluster: set.spec.cluster.clone(), worker: on.name.clone() };
         let claims = self.ledger.claims(stream);
         if !claims.is_empty() && claims.iter().all(|claim| claim.worker == owner) {
             self.note_moved(stream, &owner, now);
@@ -136,12 +137,14 @@ impl Leader {
 
     fn plan_stream_where_held(&mut self, stream: &StreamKey, key: &WorkerKey) {
         let Some((set, planned)) = self.replica.planned(stream) else { return };
+        let on = self.planned_on(set, planned).map(|on| &on.name);
         let is_here = set.spec.cluster == key.cluster;
         if is_here
-            && self.is_newest(stream, key, planned.on.as_ref())
+            && self.is_newest(stream, key, on)
+            && let Some(life) = self.life(&key.cluster, &key.worker)
             && let Some(planned) = self.replica.planned_mut(stream)
         {
-            planned.on = Some(key.worker.clone());
+            planned.on = Some(PlannedWorker { name: key.worker.clone(), life });
         }
     }
 

@@ -16,7 +16,7 @@ use leasehold_types::{ClusterName, Moment, SetName, WorkerName};
 
 pub use self::what_if::WhatIfPlan;
 use super::Leader;
-use crate::core::replica::SetState;
+use crate::core::replica::{PlannedWorker, SetState};
 use crate::core::turn_budget::STEP;
 use crate::desired::{Stream, StreamSet};
 use crate::planner::streams::{
@@ -27,7 +27,7 @@ use crate::planner::streams::{
 const PLACED_PER_UNIT: usize = 8;
 
 #[expect(clippy::disallowed_types, reason = "looked up, never walked: no order is seen")]
-type Index = std::collections::HashMap<WorkerName, WorkerIndex>;
+type Index = std::collections::HashMap<PlannedWorker, WorkerIndex>;
 
 /// A plan that is being made.
 #[derive(Clone, Debug)]
@@ -35,7 +35,7 @@ pub(super) struct StreamPlan {
     pub(super) cluster: ClusterName,
     begun: Moment,
     /// The workers that can own streams, by name, as they were when it was begun.
-    owners: Vec<WorkerName>,
+    owners: Vec<PlannedWorker>,
     index: Index,
     /// The cluster's sets, as they were desired when it was begun.
     pub(super) sets: Vec<SetPlan>,
@@ -95,7 +95,7 @@ impl StreamPlan {
 
     /// Continues the placing for at most `units` units of work; returns how many it used.
     fn place(&mut self, units: usize) -> usize {
-        let workers: Vec<&str> = self.owners.iter().map(WorkerName::as_str).collect();
+        let workers: Vec<&str> = self.owners.iter().map(|it| it.name.as_str()).collect();
         let stays = self.passed_over || self.balance_waits;
         let sets = self.sets.iter().map(|set| set.input(stays));
         let sets: Vec<_> = sets.collect();
@@ -137,7 +137,7 @@ impl StreamPlan {
                 set: &set.name,
                 stream: &set.spec.streams[*at as usize],
                 on: match placement {
-                    Placement::On(worker) => Ok(&self.owners[*worker as usize]),
+                    Placement::On(worker) => Ok(&self.owners[*worker as usize].name),
                     Placement::Unplaced(why) => Err(*why),
                 },
             })
@@ -200,7 +200,7 @@ impl Leader {
             if self.replica.sets_of(&name).next().is_none() {
                 continue;
             }
-            let owners = self.stream_owners(&name);
+            let owners = self.planned_workers(&name);
             let mut plan = self.begin_plan(&name, owners, now);
             plan.balance_waits = self.balance_waits(&name, now);
             self.replica.budget.spend(1 + plan.owners.len() / PLACED_PER_UNIT + plan.sets.len());
@@ -209,11 +209,21 @@ impl Leader {
         None
     }
 
+    /// The workers that can own streams, by name.
+    fn planned_workers(&self, cluster: &ClusterName) -> Vec<PlannedWorker> {
+        let owners = self.stream_owners(cluster).into_iter();
+        let owners = owners.filter_map(|name| {
+            let life = self.life(cluster, &name)?;
+            Some(PlannedWorker { name, life })
+        });
+        owners.collect()
+    }
+
     /// A new plan of a cluster's streams over these workers, before its input is gathered.
     fn begin_plan(
         &self,
         name: &ClusterName,
-        owners: Vec<WorkerName>,
+        owners: Vec<PlannedWorker>,
         now: Moment,
     ) -> Box<StreamPlan> {
         let sets =

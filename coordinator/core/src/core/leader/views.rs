@@ -10,7 +10,7 @@ use leasehold_types::{
 
 use super::Leader;
 use crate::core::Core;
-use crate::core::replica::{Replica, SetState};
+use crate::core::replica::{Replica, SetState, StreamSlot};
 use crate::desired::{Cluster, Desired};
 use crate::ledger::{Account, Claim, Phase};
 use crate::planner::streams::Unplaced;
@@ -111,7 +111,16 @@ impl Core {
     fn stream_view(&self, name: &SetName, set: &SetState, at: usize) -> StreamView {
         let key = StreamKey { set: name.clone(), stream: set.spec.streams[at].name.clone() };
         let claims = self.leader().map_or(&[][..], |leader| leader.ledger.claims(&key));
-        stream_view(key, set, at, claims)
+        stream_view(key, set, at, self.planned_on(set, &set.streams[at]), claims)
+    }
+
+    /// The worker that a stream is planned on. A replica that no longer leads shows its last plan.
+    fn planned_on<'a>(&self, set: &SetState, planned: &'a StreamSlot) -> Option<&'a WorkerName> {
+        let on = match self.leader() {
+            Some(leader) => leader.planned_on(set, planned),
+            None => planned.on.as_ref(),
+        };
+        on.map(|on| &on.name)
     }
 
     /// A stream set in figures; none if no manifest defines it. Reads every stream.
@@ -137,7 +146,7 @@ impl Core {
         for (stream, planned) in set.spec.streams.iter().zip(&set.streams) {
             let key = StreamKey { set: name.clone(), stream: stream.name.clone() };
             let claims = leader.map_or(&[][..], |leader| leader.ledger.claims(&key));
-            let on = planned.on.as_ref();
+            let on = self.planned_on(set, planned);
             let in_place = |claim: &Claim| {
                 claim.worker.cluster == set.spec.cluster
                     && Some(&claim.worker.worker) == on
@@ -272,6 +281,7 @@ pub(super) fn stream_view(
     key: StreamKey,
     set: &SetState,
     at: usize,
+    planned: Option<&WorkerName>,
     claims: &[Claim],
 ) -> StreamView {
     let stream = &set.spec.streams[at];
@@ -279,7 +289,7 @@ pub(super) fn stream_view(
         cluster: set.spec.cluster.clone(),
         weight: stream.weight,
         dedicated: stream.dedicated,
-        planned: set.streams[at].on.clone(),
+        planned: planned.cloned(),
         claims: claims.iter().map(claim_view).collect(),
         key,
     }

@@ -301,11 +301,16 @@ mod tests {
     use leasehold_types::WorkerName;
 
     use super::*;
+    use crate::core::replica::PlannedWorker;
+    use crate::exposure::Life;
 
     #[test]
     fn a_streams_slot_moves_with_the_stream() {
         let worker = |at: usize| WorkerName::new(&format!("w-{at}")).expect("a valid name");
-        let planned = |at| StreamSlot { on: Some(worker(at)), ..StreamSlot::default() };
+        let planned = |at| {
+            let on = Some(PlannedWorker { name: worker(at), life: Life(1) });
+            StreamSlot { on, ..StreamSlot::default() }
+        };
         let mut rng = fastrand::Rng::with_seed(1);
         for _ in 0..1_000 {
             let count = rng.usize(0..8);
@@ -320,11 +325,11 @@ mod tests {
             }
             let mut former: Vec<_> = (0..count).map(planned).collect();
             let streams = rearranged(&mut former, &positions);
-            let on: Vec<_> = streams.into_iter().map(|it| it.on).collect();
+            let on: Vec<_> = streams.into_iter().map(|it| Some(it.on?.name)).collect();
             let wanted: Vec<_> =
                 positions.iter().map(|it| it.map(|at| worker(at as usize))).collect();
             assert_eq!(on, wanted);
-            let left: Vec<_> = former.into_iter().filter_map(|it| it.on).collect();
+            let left: Vec<_> = former.into_iter().filter_map(|it| Some(it.on?.name)).collect();
             let mut gone: Vec<_> = (0..count)
                 .filter(|at| !positions.contains(&Some(*at as u32)))
                 .map(worker)

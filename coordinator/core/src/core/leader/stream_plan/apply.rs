@@ -2,11 +2,12 @@
 //! as it is.
 
 use leasehold_types::mutation::{self, Mutation};
-use leasehold_types::{ClusterName, Moment, SetName, WorkerName};
+use leasehold_types::{ClusterName, Moment, SetName};
 
 use super::{Range, SetPlan, SetState, Stage, StreamPlan};
 use crate::core::Leader;
 use crate::core::leader::sliced_work::SlicedTask;
+use crate::core::replica::PlannedWorker;
 use crate::planner::streams::{Placement, Unplaced};
 
 /// The effect of a plan on one stream.
@@ -14,7 +15,7 @@ struct Outcome {
     /// Where it is in its set as it is now, and as it was.
     at: usize,
     former: u32,
-    on: Option<WorkerName>,
+    on: Option<PlannedWorker>,
     unplaced: Option<Unplaced>,
     /// It leaves a living worker.
     moves: bool,
@@ -91,18 +92,19 @@ impl Leader {
 
     /// Whether a stream is not on a worker that the plan does not know.
     fn is_known_to(&self, plan: &StreamPlan, name: &SetName, set: &SetState, at: usize) -> bool {
-        let Some(on) = self.place_of(name, set, at) else { return true };
-        plan.index.contains_key(on) || !self.owns_streams(&plan.cluster, on)
+        let Some(on) = self.place_of(plan, name, set, at) else { return true };
+        plan.index.contains_key(&*on) || !self.owns_streams(&plan.cluster, &on)
     }
 
     /// Whether a stream may be planned on a worker now.
-    fn can_take(&self, plan: &StreamPlan, set: &SetState, at: usize, on: &WorkerName) -> bool {
+    fn can_take(&self, plan: &StreamPlan, set: &SetState, at: usize, on: &PlannedWorker) -> bool {
         set.streams[at].on.as_ref() == Some(on) || self.owns_streams(&plan.cluster, on)
     }
 
-    fn owns_streams(&self, cluster: &ClusterName, worker: &WorkerName) -> bool {
-        let worker = self.clusters.get(cluster).and_then(|cluster| cluster.workers.get(worker));
-        worker.is_some_and(|worker| worker.owns_streams())
+    fn owns_streams(&self, cluster: &ClusterName, on: &PlannedWorker) -> bool {
+        let worker = self.clusters.get(cluster).and_then(|cluster| cluster.workers.get(&on.name));
+        let owns = worker.is_some_and(|worker| worker.owns_streams());
+        owns && self.life(cluster, &on.name) == Some(on.life)
     }
 
     /// The plan is applied: the streams that it changes are reconciled.

@@ -1,9 +1,12 @@
 //! The input of a plan of streams: each stream as it is now.
 
-use leasehold_types::{SetName, StreamKey, WorkerKey, WorkerName};
+use std::borrow::Cow;
+
+use leasehold_types::{SetName, StreamKey, WorkerKey};
 
 use super::{SetState, Stage, StreamPlan};
 use crate::core::Leader;
+use crate::core::replica::PlannedWorker;
 use crate::desired::Stream;
 use crate::ledger::{Claim, Phase};
 use crate::planner::streams::StreamSpec;
@@ -79,12 +82,15 @@ impl Leader {
         at: usize,
     ) -> Result<StreamSpec, Skipped> {
         let (stream, planned) = (&set.spec.streams[at], &set.streams[at]);
-        let on = self.place_of(name, set, at);
-        let present = on.and_then(|on| plan.index.get(on).copied());
+        let on = self.place_of(plan, name, set, at);
+        let present = on.and_then(|on| plan.index.get(&*on).copied());
         if present.is_none() && self.stays(name, set, at) {
             return Err(Skipped::Stays);
         }
-        if planned.on.is_none() && present.is_none() && self.is_unheard_of(name, stream) {
+        if present.is_none()
+            && self.planned_on(set, planned).is_none()
+            && self.is_unheard_of(name, stream)
+        {
             return Err(Skipped::Unheard);
         }
         let cooldown = set.spec.moves.cooldown;
@@ -99,20 +105,26 @@ impl Leader {
 
     /// The worker that a stream is planned on; where it is planned nowhere, the one that owns it.
     pub(super) fn place_of<'a>(
-        &'a self,
+        &self,
+        plan: &StreamPlan,
         name: &SetName,
         set: &'a SetState,
         at: usize,
-    ) -> Option<&'a WorkerName> {
-        if let Some(on) = &set.streams[at].on {
-            return Some(on);
+    ) -> Option<Cow<'a, PlannedWorker>> {
+        let planned = &set.streams[at];
+        // Workers of the plan have accounts, and if one ends, its cluster is planned again.
+        let in_plan = planned.on.as_ref().filter(|on| plan.index.contains_key(on));
+        if let Some(on) = in_plan.or_else(|| self.planned_on(set, planned)) {
+            return Some(Cow::Borrowed(on));
         }
         let stream = set.spec.streams[at].name.clone();
         let claims = self.ledger.claims(&StreamKey { set: name.clone(), stream });
         let held = claims
             .iter()
             .filter(|claim| claim.worker.cluster == set.spec.cluster && claim.phase == Phase::Held);
-        held.max_by_key(|claim| claim.token).map(|claim| &claim.worker.worker)
+        let owner = &held.max_by_key(|claim| claim.token)?.worker;
+        let life = self.ledger.account(owner)?.life;
+        Some(Cow::Owned(PlannedWorker { name: owner.worker.clone(), life }))
     }
 
     /// Whether a worker that has not reported may hold a stream. Planned now, the stream would move
@@ -125,8 +137,8 @@ impl Leader {
     /// Whether a stream stays with a lost worker because its lease there never ends by time: a move
     /// would only leave it without an owner.
     fn stays(&self, name: &SetName, set: &SetState, at: usize) -> bool {
-        let Some(on) = &set.streams[at].on else { return false };
-        let key = WorkerKey { cluster: set.spec.cluster.clone(), worker: on.clone() };
+        let Some(on) = self.planned_on(set, &set.streams[at]) else { return false };
+        let key = WorkerKey { cluster: set.spec.cluster.clone(), worker: on.name.clone() };
         let Some(worker) = self.observed(&key).filter(|worker| worker.lost) else { return false };
         let stream = set.spec.streams[at].name.clone();
         let stream = StreamKey { set: name.clone(), stream };
@@ -135,10 +147,10 @@ impl Leader {
 
     /// Whether a stream is moving from one worker to another.
     fn is_moving(&self, name: &SetName, set: &SetState, at: usize) -> bool {
-        let Some(on) = &set.streams[at].on else { return false };
+        let Some(on) = self.planned_on(set, &set.streams[at]) else { return false };
         let stream = set.spec.streams[at].name.clone();
         let key = StreamKey { set: name.clone(), stream };
-        let elsewhere = |claim: &Claim| claim.worker.worker != *on;
+        let elsewhere = |claim: &Claim| claim.worker.worker != on.name;
         self.ledger.claims(&key).iter().any(elsewhere)
     }
 }

@@ -5,8 +5,13 @@ use leasehold_types::{ClusterName, Epoch, Moment, StreamKey, WorkerName};
 
 use super::{Stage, StreamPlan};
 use crate::core::leader::views::reason;
+use crate::core::replica::PlannedWorker;
 use crate::core::{Core, Leader};
+use crate::exposure::Life;
 use crate::view::{PlanView, PlannedMove, PlannedPool, WhatIf};
+
+/// The life of a worker that is only assumed. Lives of accounts begin at 1.
+const NO_ACCOUNT: Life = Life(0);
 
 /// A plan that is being made for a [`WhatIf`].
 #[derive(Clone, Debug)]
@@ -50,11 +55,13 @@ impl Leader {
     ) -> Option<WhatIfPlan> {
         self.replica.desired.clusters.get(name)?;
         let pools = self.planned_pools(name, what_if);
-        let mut owners = self.stream_owners(name);
-        owners.retain(|worker| !what_if.remove.contains(worker));
-        owners.extend(what_if.add.iter().cloned());
-        owners.sort();
-        owners.dedup();
+        let mut owners = self.planned_workers(name);
+        owners.retain(|worker| !what_if.remove.contains(&worker.name));
+        let added = what_if.add.iter();
+        owners.extend(added.map(|name| PlannedWorker { name: name.clone(), life: NO_ACCOUNT }));
+        // The sort is stable: an added worker with the name of a present one changes nothing.
+        owners.sort_by(|one, two| one.name.cmp(&two.name));
+        owners.dedup_by(|later, first| later.name == first.name);
         let plan = self.begin_plan(name, owners, now);
         let present = vec![Vec::new(); plan.sets.len()];
         Some(WhatIfPlan { epoch: self.ledger.epoch(), pools, plan, present })
@@ -72,7 +79,7 @@ impl Leader {
         {
             present.extend(gathered.which[present.len()..].iter().map(|at| {
                 let now = gathered.position(state, *at as usize)?;
-                state.streams[now].on.clone()
+                Some(self.planned_on(state, &state.streams[now])?.name.clone())
             }));
         }
         plan.has_whole_input()
