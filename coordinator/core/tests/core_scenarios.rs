@@ -20,6 +20,7 @@ use leasehold_types::message::{
     Beat, CoordinatorMessage, DrainPhase, Grant, HeldPool, HeldStream, Hello, Jobs, Release,
     Report, ReportedMemory, StreamState,
 };
+use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{
     AgentId, ClusterName, Epoch, GrantNumber, Incarnation, LinkNumber, Moment, Nonce, SetName,
     StreamKey, StreamName, Token, WorkerKey, WorkerName,
@@ -37,9 +38,24 @@ fn scenarios() {
     }
 }
 
-/// Runs one file, and compares the outcome of each block with the file.
-fn check(file: &Path) {
-    let text = std::fs::read_to_string(file).expect("a scenario");
+/// Faults that no run of the simulator detects, and the scenarios that detect them.
+const DETECTED_HERE: [(Mutation, &str); 1] = [(Mutation::RefusedIsSilent, "refused_is_heard")];
+
+#[test]
+fn faults_change_their_scenarios() {
+    for (fault, name) in DETECTED_HERE.iter().filter(|_| mutation::BUILT_IN) {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/core");
+        let file = folder.join(name).with_extension("txt");
+        let text = std::fs::read_to_string(file).expect("a scenario");
+        mutation::set(Some(*fault));
+        let fresh = outcome(&text);
+        mutation::set(None);
+        assert_ne!(fresh, text, "{name} does not detect {fault:?}");
+    }
+}
+
+/// The text of a scenario with the outcome that its commands have now.
+fn outcome(text: &str) -> String {
     let mut scenario = Scenario::new();
     let mut fresh = String::new();
     for block in text.trim_end().split("\n\n") {
@@ -47,7 +63,13 @@ fn check(file: &Path) {
         let outcome = scenario.block(commands);
         let _ = write!(fresh, "{commands}\n----\n{outcome}\n");
     }
-    let fresh = fresh.trim_end().to_string() + "\n";
+    fresh.trim_end().to_string() + "\n"
+}
+
+/// Runs one file, and compares the outcome of each block with the file.
+fn check(file: &Path) {
+    let text = std::fs::read_to_string(file).expect("a scenario");
+    let fresh = outcome(&text);
     if std::env::var_os("LEASEHOLD_REGENERATE").is_some() {
         std::fs::write(file, &fresh).expect("write the scenario");
         return;
@@ -105,6 +127,12 @@ impl Scenario {
         let (pairs, plain): (Vec<&str>, Vec<&str>) = words.partition(|word| word.contains('='));
         let pairs: Words = pairs.iter().filter_map(|pair| pair.split_once('=')).collect();
         match verb {
+            "reports-max" => {
+                let reports_max = plain[0].parse().expect("a count");
+                let config =
+                    Config { reports_max, small_reports_max: reports_max, ..Config::default() };
+                self.core = Core::new(config);
+            }
             "cluster" => self.cluster(&pairs),
             "set" => self.set(&plain, &pairs),
             "unread" => self.unread(plain[0] == "on"),

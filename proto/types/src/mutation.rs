@@ -201,6 +201,8 @@ mutations! {
     CreditsIgnored,
     /// Agent: an end that could not be written down is reported.
     TellUnwritten,
+    /// Coordinator: a hello that is refused does not end its worker's silence.
+    RefusedIsSilent,
     /// Agent: a revoked stream stays revoked although a snapshot lists it as held.
     KeepAskedBack,
 }

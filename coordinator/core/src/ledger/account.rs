@@ -18,6 +18,9 @@ pub(crate) struct Account {
     pub(crate) fresh_since: Option<Incarnation>,
     /// When its newest report or beat came.
     pub(crate) heard: Moment,
+    /// Until when its agent is known to have run, though it may not have reported: it said hello,
+    /// or waited for its welcome. This renews no lease.
+    pub(crate) present_until: Moment,
     /// Distinguishes the worker's successive accounts.
     pub(crate) life: Life,
     /// A report of its agent is being adopted.
@@ -73,6 +76,7 @@ impl Account {
             incarnation: None,
             fresh_since: None,
             heard: now,
+            present_until: Moment(0),
             life,
             adopting: false,
             exposure: Exposure::default(),

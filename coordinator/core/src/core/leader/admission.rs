@@ -134,6 +134,10 @@ impl Leader {
         for (conn, _) in ended.collect::<Vec<_>>() {
             if let Some(key) = self.conns.get(&conn).cloned() {
                 self.await_no_report(&key);
+                self.note_present(&key, heard);
+                if self.is_missing(&key) {
+                    self.schedule_give_up(&key);
+                }
             }
         }
     }

@@ -27,7 +27,11 @@ impl Leader {
     ) {
         let identity = hello.identity.filter(|_| self.replica.config.keeps_names);
         let hello = Hello { identity, ..hello };
-        if let Err((reason, message)) = self.accept_hello(conn, &hello, peer, now) {
+        let key = WorkerKey { cluster: hello.cluster.clone(), worker: hello.worker.clone() };
+        if !self.is_of_another(&hello, &key) && !mutation::on(Mutation::RefusedIsSilent) {
+            self.note_present(&key, now);
+        }
+        if let Err((reason, message)) = self.accept_hello(conn, &hello, &key, peer, now) {
             // A second hello on a connection ends the session that the first one began there.
             self.closed(conn);
             self.replica.refuse(conn, reason, message);
@@ -39,24 +43,24 @@ impl Leader {
         &mut self,
         conn: ConnId,
         hello: &Hello,
+        key: &WorkerKey,
         peer: Option<Arc<str>>,
         now: Moment,
     ) -> Result<(), HelloRefusal> {
-        let key = WorkerKey { cluster: hello.cluster.clone(), worker: hello.worker.clone() };
-        self.end_account_now(&key, now);
+        self.end_account_now(key, now);
         let epoch = self.ledger.epoch();
-        self.admit(hello, &key, now)?;
+        self.admit(hello, key, now)?;
         if let Some(seen) = hello.epoch_seen.filter(|seen| *seen > epoch) {
-            return Err(self.refuse_epoch_ahead(&key, seen, now));
+            return Err(self.refuse_epoch_ahead(key, seen, now));
         }
-        self.forget_epoch_ahead(&key);
-        self.replace_session(conn, hello, &key, now);
-        self.note_name(&key, hello.identity, peer, now);
-        self.await_welcome(conn, &key);
-        self.ledger.await_report(&key, now);
+        self.forget_epoch_ahead(key);
+        self.replace_session(conn, hello, key, now);
+        self.note_name(key, hello.identity, peer, now);
+        self.await_welcome(conn, key);
+        self.ledger.await_report(key, now);
         if mutation::on(Mutation::AdoptAtHello) {
-            self.ledger.adopt_at_hello(&key);
-            self.ledger.open(&key, now).unknown = None;
+            self.ledger.adopt_at_hello(key);
+            self.ledger.open(key, now).unknown = None;
         }
         Ok(())
     }
@@ -263,6 +267,9 @@ impl Leader {
     /// Forgets a connection that has ended; returns its worker.
     pub(super) fn forget_conn(&mut self, conn: ConnId) -> Option<WorkerKey> {
         let key = self.conns.remove(&conn)?;
+        if self.admission.awaits(conn) {
+            self.note_present(&key, self.replica.heard);
+        }
         self.admission.end(conn);
         self.drop_adoption(conn);
         self.await_no_report(&key);
@@ -274,6 +281,9 @@ impl Leader {
         let Some(worker) = self.worker_mut(&key) else { return };
         let reported = worker.is_connected();
         worker.session = None;
+        if self.is_missing(&key) {
+            self.schedule_give_up(&key);
+        }
         if reported {
             self.replica.notice(Notice::Disconnected(key.clone()));
             self.pool_changed(&key);

@@ -284,23 +284,34 @@ impl Leader {
     }
 
     /// When a missing worker counts as gone, if the cluster defines that. A new leader counts from
-    /// the end of the leases granted before its term.
+    /// the end of the leases granted before its term. A sign that the agent runs ends its silence,
+    /// also if the agent was refused.
     fn give_up_at(&self, key: &WorkerKey) -> Option<Moment> {
         let after = self.clusters.get(&key.cluster)?.spec.lost_after?;
         let ledger = &self.ledger;
-        ledger.account(key)?;
+        let account = ledger.account(key)?;
         let unheard = ledger.unheard_until(key).unwrap_or_default();
-        Some(ledger.free_at(key).max(unheard) + after)
+        let silent_since = ledger.free_at(key).max(unheard).max(account.present_until);
+        Some(silent_since + after)
     }
 
-    /// Whether a worker that has an account is lost or has not connected, and no report of it
-    /// waits.
+    /// A worker's agent runs, though it may not have reported.
+    pub(super) fn note_present(&mut self, key: &WorkerKey, at: Moment) {
+        if let Some(mut account) = self.ledger.account_mut(key) {
+            account.present_until = account.present_until.max(at);
+        }
+    }
+
+    /// Whether a worker that has an account is lost or has not connected, its agent waits for no
+    /// welcome, and no report of it waits.
     pub(super) fn is_missing(&self, key: &WorkerKey) -> bool {
         let account = self.ledger.account(key);
         if account.is_none_or(|account| account.adopting) {
             return false;
         }
         let Some(worker) = self.observed(key) else { return true };
-        worker.lost || (!worker.reported && worker.session.is_none())
+        let session = worker.session.as_ref();
+        let is_awaited = session.is_some_and(|session| self.admission.awaits(session.conn));
+        !is_awaited && (worker.lost || (!worker.reported && session.is_none()))
     }
 }

@@ -66,7 +66,7 @@ impl Leader {
     }
 
     /// Whether the last agent with this name had another identity.
-    fn is_of_another(&self, hello: &Hello, key: &WorkerKey) -> bool {
+    pub(super) fn is_of_another(&self, hello: &Hello, key: &WorkerKey) -> bool {
         let had = match self.observed(key) {
             Some(worker) => worker.identity,
             None => self.registered_name(key).and_then(|(_, identity)| identity),
