@@ -140,6 +140,11 @@ impl Ledger {
         self.accounts.committed(cluster)
     }
 
+    /// The committed slots of a cluster that no report to this leader confirms.
+    pub(crate) fn unreported(&self, cluster: &ClusterName) -> u32 {
+        self.accounts.unreported(cluster)
+    }
+
     /// Drops a part of the ledger of a term that has ended; whether anything is left.
     pub(crate) fn shrink(&mut self, by: usize) -> bool {
         self.claims.shrink(by) || self.accounts.shrink(by)

@@ -38,8 +38,9 @@ pub(crate) struct Worker {
     pub(crate) drain_ordered: bool,
     /// It has been silent for longer than its leases last.
     pub(crate) lost: bool,
-    /// The pool size that the plan wants.
-    pub(crate) target: u32,
+    /// The pool size that the plan wants. None before the first plan that covers the worker: until
+    /// then it keeps the pool that its agent has reported.
+    pub(crate) target: Option<u32>,
     /// Streams that are planned here and not granted yet.
     pub(crate) wants: BTreeSet<StreamKey>,
     /// Streams of the plan that were not free at the last check.
@@ -88,7 +89,7 @@ impl Worker {
             drain: DrainPhase::Working,
             drain_ordered: false,
             lost: false,
-            target: 0,
+            target: None,
             wants: BTreeSet::new(),
             blocked: BTreeSet::new(),
             revoking: BTreeSet::new(),

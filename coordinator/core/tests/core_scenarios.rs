@@ -39,7 +39,11 @@ fn scenarios() {
 }
 
 /// Faults that no run of the simulator detects, and the scenarios that detect them.
-const DETECTED_HERE: [(Mutation, &str); 1] = [(Mutation::RefusedIsSilent, "refused_is_heard")];
+const DETECTED_HERE: [(Mutation, &str); 3] = [
+    (Mutation::RefusedIsSilent, "refused_is_heard"),
+    (Mutation::UnplannedPoolIsEmpty, "failover_pools"),
+    (Mutation::UnreportedTakesSlots, "failover_pools"),
+];
 
 #[test]
 fn faults_change_their_scenarios() {
@@ -127,10 +131,12 @@ impl Scenario {
         let (pairs, plain): (Vec<&str>, Vec<&str>) = words.partition(|word| word.contains('='));
         let pairs: Words = pairs.iter().filter_map(|pair| pair.split_once('=')).collect();
         match verb {
-            "reports-max" => {
-                let reports_max = plain[0].parse().expect("a count");
-                let config =
-                    Config { reports_max, small_reports_max: reports_max, ..Config::default() };
+            "config" => {
+                let number = |name, or| pairs.get(name).map_or(or, |it| it.parse().expect(name));
+                let reports_max = number("reports", Config::default().reports_max);
+                let slice = number("slice", Config::default().slice as usize) as u32;
+                let small_reports_max = reports_max;
+                let config = Config { reports_max, small_reports_max, slice, ..Config::default() };
                 self.core = Core::new(config);
             }
             "cluster" => self.cluster(&pairs),
@@ -354,7 +360,7 @@ impl Scenario {
                 }
                 answered |= self.answers && self.answer(effect);
             }
-            if !answered {
+            if !answered && !self.core.has_more() {
                 return;
             }
         }

@@ -15,7 +15,8 @@ fn check(budget: u32, per_worker_max: u32, workers: &[(u64, u32)], expected: &[u
         .zip(workers)
         .map(|(name, &(generation, present))| worker(&name.to_string(), generation, present))
         .collect();
-    assert_eq!(plan(&PoolInput { budget, per_worker_max, workers: &workers }), expected);
+    let input = PoolInput { budget, unreported: 0, per_worker_max, workers: &workers };
+    assert_eq!(plan(&input), expected);
 }
 
 #[test]
@@ -54,18 +55,39 @@ fn who_has_more_keeps_the_odd_slot() {
     check(4, 3, &[(0, 0), (0, 0), (0, 1)], &[1, 1, 2]);
 }
 
-fn pools() -> impl Strategy<Value = (u32, u32, Vec<PoolWorker>)> {
+#[test]
+fn unreported_slots_are_taken_from_growth_only() {
+    let check = |unreported, per_worker_max, budget, expected: &[u32]| {
+        let workers = [worker("a", 0, 5), worker("b", 0, 2)];
+        let input = PoolInput { budget, unreported, per_worker_max, workers: &workers };
+        assert_eq!(plan(&input), expected, "{input:?}");
+    };
+    // They have seven slots. What is left is shared out as long as it is enough for these.
+    check(0, 9, 12, &[6, 6]);
+    check(4, 9, 12, &[4, 4]);
+    check(5, 9, 12, &[4, 3]);
+    check(6, 9, 12, &[5, 2]);
+    check(12, 9, 12, &[5, 2]);
+    // The limits of the manifest hold nevertheless.
+    check(12, 3, 12, &[3, 2]);
+    check(12, 9, 6, &[3, 3]);
+}
+
+/// A budget, slots that are not reported, the most per worker, and workers.
+fn pools() -> impl Strategy<Value = (u32, u32, u32, Vec<PoolWorker>)> {
     let workers = prop::collection::btree_map("[a-z]{1,3}", (0..4_u64, 0..8_u32), 0..12);
-    (0..60_u32, 1..8_u32, workers).prop_map(|(budget, most, workers)| {
+    let unreported = prop_oneof![Just(0), 0..30_u32];
+    (0..60_u32, unreported, 1..8_u32, workers).prop_map(|(budget, unreported, most, workers)| {
         let one = |(name, (generation, present)): (String, _)| worker(&name, generation, present);
-        (budget, most, workers.into_iter().map(one).collect())
+        (budget, unreported, most, workers.into_iter().map(one).collect())
     })
 }
 
 proptest! {
     #[test]
-    fn shares_obey_the_rules((budget, per_worker_max, workers) in pools()) {
-        let shares = plan(&PoolInput { budget, per_worker_max, workers: &workers });
+    fn shares_obey_the_rules((budget, _, per_worker_max, workers) in pools()) {
+        let unreported = 0;
+        let shares = plan(&PoolInput { budget, unreported, per_worker_max, workers: &workers });
         let all = per_worker_max * workers.len() as u32;
         prop_assert_eq!(shares.iter().sum::<u32>(), budget.min(all));
         prop_assert!(shares.iter().all(|share| *share <= per_worker_max));
@@ -84,11 +106,11 @@ proptest! {
 
     #[test]
     fn shares_do_not_depend_on_the_order(
-        ((budget, per_worker_max, workers), shuffled) in pools()
-            .prop_flat_map(|pools| (Just(pools.clone()), Just(pools.2).prop_shuffle()))
+        ((budget, unreported, per_worker_max, workers), shuffled) in pools()
+            .prop_flat_map(|pools| (Just(pools.clone()), Just(pools.3).prop_shuffle()))
     ) {
         let by_name = |workers: &[PoolWorker]| {
-            let shares = plan(&PoolInput { budget, per_worker_max, workers });
+            let shares = plan(&PoolInput { budget, unreported, per_worker_max, workers });
             let names = workers.iter().map(|worker| worker.name.clone());
             names.zip(shares).collect::<std::collections::BTreeMap<_, _>>()
         };
@@ -96,23 +118,26 @@ proptest! {
     }
 
     #[test]
-    fn shares_are_a_fixed_point((budget, per_worker_max, mut workers) in pools()) {
-        let shares = plan(&PoolInput { budget, per_worker_max, workers: &workers });
+    fn shares_are_a_fixed_point(
+        (budget, unreported, per_worker_max, mut workers) in pools()
+    ) {
+        let shares = plan(&PoolInput { budget, unreported, per_worker_max, workers: &workers });
         for (worker, share) in workers.iter_mut().zip(&shares) {
             worker.present = *share;
         }
-        prop_assert_eq!(plan(&PoolInput { budget, per_worker_max, workers: &workers }), shares);
+        prop_assert_eq!(plan(&PoolInput { budget, unreported, per_worker_max, workers: &workers }), shares);
     }
 }
 
-/// A worker's name, its generation and size where it can take jobs, and the budget and the most per
-/// worker where they are planned then.
-type Step = (String, Option<(u64, u32)>, Option<(u32, u32)>);
+/// A worker's name, its generation and size where it can take jobs, and the budget, the slots that are
+/// not reported and the most per worker where they are planned then.
+type Step = (String, Option<(u64, u32)>, Option<(u32, u32, u32)>);
 
 /// Steps in the life of a cluster: workers that come, change and go, and budgets that are planned.
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let facts = prop::option::weighted(0.8, (0..3_u64, 0..6_u32));
-    let budget = prop::option::weighted(0.5, (0..60_u32, 1..8_u32));
+    let unreported = prop_oneof![Just(0), 0..30_u32];
+    let budget = prop::option::weighted(0.5, (0..60_u32, unreported, 1..8_u32));
     prop::collection::vec(("[a-h]", facts, budget), 0..60)
 }
 
@@ -122,25 +147,31 @@ proptest! {
         let mut kept = KeptShares::default();
         let mut workers = std::collections::BTreeMap::new();
         let mut shares = std::collections::BTreeMap::new();
+        let mut set = std::collections::BTreeSet::new();
         for (name, facts, budget) in steps {
             let name = WorkerName::new(&name).expect("a valid name");
             kept.set(&name, facts);
             match facts {
-                Some(facts) => _ = workers.insert(name, facts),
+                Some(facts) => {
+                    set.insert(name.clone());
+                    workers.insert(name, facts);
+                }
                 None => {
+                    set.remove(&name);
                     workers.remove(&name);
                     shares.remove(&name);
                 }
             }
-            let Some((budget, per_worker_max)) = budget else { continue };
-            for changed in kept.plan(budget, per_worker_max) {
+            let Some((budget, unreported, per_worker_max)) = budget else { continue };
+            let planned = kept.plan(budget, unreported, per_worker_max);
+            for changed in planned.into_iter().chain(std::mem::take(&mut set)) {
                 shares.insert(changed.clone(), kept.share(&changed).expect("a worker"));
             }
             let workers: Vec<_> = workers
                 .iter()
                 .map(|(name, (generation, present))| worker(name.as_str(), *generation, *present))
                 .collect();
-            let planned = plan(&PoolInput { budget, per_worker_max, workers: &workers });
+            let planned = plan(&PoolInput { budget, unreported, per_worker_max, workers: &workers });
             for (worker, share) in workers.iter().zip(planned) {
                 prop_assert_eq!(kept.share(&worker.name), Some(share));
                 prop_assert_eq!(shares.get(&worker.name).copied().unwrap_or(0), share);

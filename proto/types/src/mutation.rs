@@ -201,6 +201,10 @@ mutations! {
     CreditsIgnored,
     /// Agent: an end that could not be written down is reported.
     TellUnwritten,
+    /// Coordinator: a pool that no plan of the term covers yet is planned to be empty.
+    UnplannedPoolIsEmpty,
+    /// Coordinator: what unreported workers may hold is taken from what others have.
+    UnreportedTakesSlots,
     /// Coordinator: a hello that is refused does not end its worker's silence.
     RefusedIsSilent,
     /// Agent: a revoked stream stays revoked although a snapshot lists it as held.

@@ -19,6 +19,7 @@ const WANTED: &[(&str, u64)] = &[
     ("effective: a message was lost with its link", 200),
     ("effective: a stopped process was late", 500),
     ("checked: a deposed leader's message", 100),
+    ("checked: a failover moves no slot", 200),
     ("checked: a failover moves nothing", 200),
     ("checked: a join moves the fewest", 100),
     ("checked: a leave moves only its own", 100),

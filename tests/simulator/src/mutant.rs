@@ -99,8 +99,10 @@ impl Mutant {
             Mutation::CreditsIgnored => &["L8"],
             Mutation::TellUnwritten => &["S1", "S2", "S16"],
             Mutation::KeepAskedBack => &["L6"],
-            // No world has `lost.after`: a scenario of the core detects it.
-            Mutation::RefusedIsSilent => &[],
+            Mutation::UnplannedPoolIsEmpty => &["L6"],
+            // No world has `lost.after`, and once faults have ended, no worker dies with its
+            // leader: scenarios of the core detect these.
+            Mutation::RefusedIsSilent | Mutation::UnreportedTakesSlots => &[],
             Mutation::LapsesNotRepeated | Mutation::LapseFreesAtOnce => &["S3", "S4"],
             Mutation::LapseUnheeded | Mutation::LapseUnwritten => &["S3", "S4"],
             Mutation::ShownUnwritten => &["S2", "S3", "S9"],

@@ -53,6 +53,10 @@ pub(crate) struct Observer {
     pub streams_changed: BTreeSet<StreamKey>,
     /// Streams that agents gave up since then, as their time was over.
     pub streams_expired: BTreeSet<StreamKey>,
+    /// The pool sizes before the failover of the liveness phase, if that is the one change.
+    pub slots_before: BTreeMap<usize, u32>,
+    /// Smaller sizes that were granted since then.
+    pub slots_taken: BTreeMap<usize, u32>,
     /// How much of its shares each worker may use.
     pub load_bounds: LoadBounds,
     /// What agents have reported.

@@ -67,6 +67,8 @@ pub(crate) struct Unknown {
     pub(crate) slots: u32,
     /// A pool lease of the earlier agent may last until then.
     pub(crate) until: Moment,
+    /// They are from before this term: the most that the worker's entry allows.
+    pub(crate) unreported: bool,
 }
 
 impl Account {
@@ -100,12 +102,24 @@ impl Account {
 
     /// The most jobs that the worker may be running, as far as anyone can know.
     pub(crate) fn committed(&self) -> u32 {
+        self.known().max(self.unknown.map_or(0, |unknown| unknown.slots))
+    }
+
+    /// The most jobs that it may be running under what was reported and granted in this term.
+    fn known(&self) -> u32 {
         let in_flight = self.in_flight.iter().map(|sent| sent.1).max().unwrap_or(0);
-        let known = match mutation::on(Mutation::FreeOnSend) {
+        match mutation::on(Mutation::FreeOnSend) {
             true => self.size(),
             false => self.in_effect.max(in_flight).max(self.running()),
-        };
-        known.max(self.unknown.map_or(0, |unknown| unknown.slots))
+        }
+    }
+
+    /// The slots of [`Self::committed`] that no report to this leader confirms.
+    pub(crate) fn unreported(&self) -> u32 {
+        match self.unknown {
+            Some(Unknown { unreported: true, .. }) => self.committed() - self.known(),
+            Some(_) | None => 0,
+        }
     }
 
     /// The pool size last granted.

@@ -23,6 +23,8 @@ pub(super) struct Accounts {
 struct ClusterSums {
     /// Committed slots per cluster.
     committed: BTreeMap<ClusterName, u64>,
+    /// Those of them that no report to this leader confirms.
+    unreported: BTreeMap<ClusterName, u64>,
     /// Accounts that have changed in facts that pools are planned by.
     changed: BTreeSet<WorkerKey>,
 }
@@ -32,6 +34,7 @@ struct ClusterSums {
 struct PoolFacts {
     exists: bool,
     committed: u32,
+    unreported: u32,
     size: u32,
     is_known: bool,
     size_unsure: bool,
@@ -86,6 +89,12 @@ impl Accounts {
         u32::try_from(sum).unwrap_or(u32::MAX)
     }
 
+    /// The slots of a cluster that may be in use and that no report to this leader confirms.
+    pub(super) fn unreported(&self, cluster: &ClusterName) -> u32 {
+        let sum = self.sums.unreported.get(cluster).copied().unwrap_or(0);
+        u32::try_from(sum).unwrap_or(u32::MAX)
+    }
+
     /// Drops some of the accounts of a term that has ended, stream by stream; whether any are left.
     pub(super) fn shrink(&mut self, by: usize) -> bool {
         for _ in 0..by {
@@ -110,15 +119,19 @@ impl ClusterSums {
         }
         self.changed.insert(key.clone());
         let fell = after.committed < before.committed && mutation::on(Mutation::SumsDrift);
-        self.add(&key.cluster, after.committed, before.committed + u32::from(fell));
-    }
-
-    fn add(&mut self, cluster: &ClusterName, taken: u32, freed: u32) {
-        let change = |sum: u64| (sum + u64::from(taken)).saturating_sub(u64::from(freed));
-        match self.committed.get_mut(cluster) {
-            Some(sum) => *sum = change(*sum),
-            None => _ = self.committed.insert(cluster.clone(), change(0)),
+        let freed = before.committed + u32::from(fell);
+        add(&mut self.committed, &key.cluster, after.committed, freed);
+        if before.unreported != after.unreported {
+            add(&mut self.unreported, &key.cluster, after.unreported, before.unreported);
         }
+    }
+}
+
+fn add(sums: &mut BTreeMap<ClusterName, u64>, cluster: &ClusterName, taken: u32, freed: u32) {
+    let change = |sum: u64| (sum + u64::from(taken)).saturating_sub(u64::from(freed));
+    match sums.get_mut(cluster) {
+        Some(sum) => *sum = change(*sum),
+        None => _ = sums.insert(cluster.clone(), change(0)),
     }
 }
 
@@ -127,6 +140,7 @@ impl PoolFacts {
         Self {
             exists: true,
             committed: account.committed(),
+            unreported: account.unreported(),
             size: account.size(),
             is_known: account.unknown.is_none() && account.jobs != Jobs::Unknown,
             size_unsure: account.size_unsure,

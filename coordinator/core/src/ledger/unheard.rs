@@ -162,7 +162,7 @@ impl Ledger {
         account.exposure = exposure.clone();
         account.adopted = *epoch == self.epoch;
         account.ttl = exposure.ttl;
-        account.unknown = Some(Unknown { slots: exposure.jobs_max, until });
+        account.unknown = Some(Unknown { slots: exposure.jobs_max, until, unreported: true });
         account.jobs = Jobs::Unknown;
         drop(account);
         let scope = self.unheard.scope(key, exposure.sets, lists);

@@ -3,6 +3,9 @@
 //! Invariant: the shares' sum is the lesser of the budget and what all workers can take, and no
 //! share is above the most per worker.
 //!
+//! Slots that workers may hold which have not reported are taken from growth only: if the workers
+//! that can take jobs already have more than these slots leave, each keeps what it has.
+//!
 //! Within a generation shares differ by at most one. The odd slots go to the workers that have
 //! more, then by name, never by the order of the input. So a plan is a fixed point: planned again
 //! with its own result as the present sizes, it gives the same shares.
@@ -21,9 +24,11 @@ use crate::merge::merge;
 /// What the planner knows of a cluster's pools.
 #[derive(Clone, Debug)]
 pub struct PoolInput<'a> {
-    /// Slots to share out: the budget less what workers outside `workers` hold. 0 where they
-    /// hold more than all of it.
+    /// Slots to share out: the budget less what workers outside `workers` hold, as far as they
+    /// have reported. 0 where they hold more than all of it.
     pub budget: u32,
+    /// The most slots that other workers may hold which have not reported.
+    pub unreported: u32,
     /// The most that one worker takes, at least 1.
     pub per_worker_max: u32,
     /// The workers that can take jobs, in any order.
@@ -45,13 +50,17 @@ pub struct PoolWorker {
 #[must_use]
 pub fn plan(input: &PoolInput<'_>) -> Vec<u32> {
     let workers = input.workers;
+    let present = workers.iter().map(|it| u64::from(it.present.min(input.per_worker_max))).sum();
+    let Some(budget) = slots_to_share(input.budget, input.unreported, present) else {
+        return workers.iter().map(|it| it.present.min(input.per_worker_max)).collect();
+    };
     let mut order: Vec<usize> = (0..workers.len()).collect();
     order.sort_unstable_by_key(|&at| {
         let worker = &workers[at];
         (Reverse(worker.generation), Reverse(worker.present), &worker.name)
     });
     let mut shares = vec![0; workers.len()];
-    let mut left = u64::from(input.budget);
+    let mut left = u64::from(budget);
     for peers in order.chunk_by(|&a, &b| workers[a].generation == workers[b].generation) {
         let count = peers.len() as u64;
         let slots = left.min(count * u64::from(input.per_worker_max));
@@ -64,11 +73,27 @@ pub fn plan(input: &PoolInput<'_>) -> Vec<u32> {
     shares
 }
 
+/// The slots to share out among workers that have `present` slots of them; none where each keeps
+/// what it has.
+fn slots_to_share(budget: u32, unreported: u32, present: u64) -> Option<u32> {
+    let left = budget.saturating_sub(unreported);
+    match u64::from(left) >= present {
+        true => Some(left),
+        // The budget itself demands that pools shrink.
+        false if present > u64::from(budget) => Some(budget),
+        false => None,
+    }
+}
+
 /// The workers of a cluster that can take jobs, with their shares.
 #[derive(Clone, Debug, Default)]
 pub struct KeptShares {
     workers: BTreeMap<WorkerName, KeptShare>,
     generations: BTreeMap<Reverse<u64>, Generation>,
+    /// How many workers have a pool of each size.
+    sizes: BTreeMap<u32, usize>,
+    /// Each worker keeps its pool, up to this size.
+    stays_up_to: Option<u32>,
 }
 
 /// A worker's place among the others.
@@ -100,6 +125,17 @@ impl KeptShares {
             return;
         }
         if let Some(before) = before
+            && let Some(count) = self.sizes.get_mut(&before.present)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.sizes.remove(&before.present);
+            }
+        }
+        if let Some((_, present)) = facts {
+            *self.sizes.entry(present).or_default() += 1;
+        }
+        if let Some(before) = before
             && let Some(generation) = self.generations.get_mut(&Reverse(before.generation))
         {
             generation.count -= 1;
@@ -120,8 +156,26 @@ impl KeptShares {
         generation.by_share.entry(share).or_default().insert(rank);
     }
 
-    /// Shares the budget out; returns the workers whose shares have changed.
-    pub fn plan(&mut self, budget: u32, per_worker_max: u32) -> Vec<WorkerName> {
+    /// Shares out what [`PoolInput`] says; returns the workers whose shares have changed, beside
+    /// those that were set since the last plan.
+    pub fn plan(&mut self, budget: u32, unreported: u32, per_worker_max: u32) -> Vec<WorkerName> {
+        let sizes = self.sizes.iter();
+        let present =
+            sizes.map(|(size, count)| *count as u64 * u64::from(*size.min(&per_worker_max)));
+        let budget = slots_to_share(budget, unreported, present.sum());
+        let stays_up_to = if budget.is_none() { Some(per_worker_max) } else { None };
+        let stayed_up_to = std::mem::replace(&mut self.stays_up_to, stays_up_to);
+        let mut changed = Vec::new();
+        if stayed_up_to != stays_up_to {
+            changed.extend(self.workers.keys().cloned());
+        }
+        if let Some(budget) = budget {
+            changed.extend(self.share_out(budget, per_worker_max));
+        }
+        changed
+    }
+
+    fn share_out(&mut self, budget: u32, per_worker_max: u32) -> Vec<WorkerName> {
         let mut left = u64::from(budget);
         let mut changes = Vec::new();
         for generation in self.generations.values_mut() {
@@ -147,7 +201,8 @@ impl KeptShares {
     /// A worker's share; none where it cannot take jobs.
     #[must_use]
     pub fn share(&self, worker: &WorkerName) -> Option<u32> {
-        self.workers.get(worker).map(|kept| kept.share)
+        let kept = self.workers.get(worker)?;
+        Some(self.stays_up_to.map_or(kept.share, |most| kept.present.min(most)))
     }
 }
 

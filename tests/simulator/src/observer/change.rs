@@ -180,6 +180,7 @@ impl Checks<'_> {
                     let wrong: Vec<_> = wrong.iter().map(ToString::to_string).collect();
                     self.fail("L6", || format!("a failover moved {wrong:?}"));
                 }
+                self.check_slots_kept(change);
             }
             ChangeKind::Join(pod) => {
                 self.coverage.hit("checked: a join moves the fewest");
@@ -210,6 +211,22 @@ impl Checks<'_> {
                     self.fail("L4", || detail);
                 }
             }
+        }
+    }
+
+    /// L6 for slots: no pool was made smaller, not even for a while.
+    fn check_slots_kept(&mut self, change: &SystemChange) {
+        // The slots of a worker that was declared gone are shared out.
+        if !change.ended.is_empty() {
+            return;
+        }
+        self.coverage.hit("checked: a failover moves no slot");
+        let (before, taken) = (&self.observer.slots_before, &self.observer.slots_taken);
+        if let Some((pod, size)) = taken.first_key_value() {
+            let (pod, size, had) = (*pod, *size, before[pod]);
+            self.fail("L6", || {
+                format!("a failover shrank the pool of p{pod} from {had} to {size}")
+            });
         }
     }
 

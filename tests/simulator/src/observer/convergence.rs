@@ -146,6 +146,12 @@ impl View<'_> {
         format!("{key} has no owner: {details:?}")
     }
 
+    /// The size of each pool lease.
+    pub(crate) fn pool_sizes(&self) -> BTreeMap<usize, u32> {
+        let size = |pod: usize| Some((pod, self.pods[pod].disk.borrow().memory.pool?.1));
+        self.living().into_iter().filter_map(size).collect()
+    }
+
     /// The pod that really uses each stream.
     pub(crate) fn owners(&self) -> BTreeMap<StreamKey, usize> {
         let mut owners = BTreeMap::new();

@@ -95,6 +95,16 @@ impl Checks<'_> {
         }
     }
 
+    /// Follows whether a failover makes a pool smaller.
+    fn note_slots_taken(&mut self, link: LinkId, message: &CoordinatorMessage) {
+        let CoordinatorMessage::Grant(grant) = message else { return };
+        let (pod, Some(pool)) = (self.view.network.links[link].pod, grant.pool) else { return };
+        let had = self.observer.slots_before.get(&pod);
+        if had.is_some_and(|had| pool.size < *had) {
+            self.observer.slots_taken.entry(pod).or_insert(pool.size);
+        }
+    }
+
     /// S17: where names are kept, none is given to an agent of another identity while the one that
     /// has it holds anything that the same leader granted.
     fn check_name_kept(&mut self, pod: usize, epoch: Epoch) {
@@ -123,6 +133,7 @@ impl Checks<'_> {
     pub(crate) fn observe_decision(&mut self, conn: ConnId, message: &CoordinatorMessage) {
         let link = conn.0 as usize;
         self.check_gap(link, message);
+        self.note_slots_taken(link, message);
         let epoch = match message {
             CoordinatorMessage::Welcome(welcome) => welcome.epoch,
             CoordinatorMessage::Grant(grant) => grant.epoch,

@@ -227,6 +227,7 @@ impl World {
                     false => self.coverage.hit("checked: a leader that lives is followed"),
                 }
                 self.checks().expect_failover();
+                self.observer.slots_before = self.view().pool_sizes();
                 // A standby that loses its connection to the leader does not wait.
                 self.replicas[standby].election.eager = true;
                 let run = self.replicas[standby].run;

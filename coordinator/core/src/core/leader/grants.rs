@@ -223,8 +223,9 @@ impl Leader {
     ) -> Option<PoolGrant> {
         let cluster = self.clusters.get(&key.cluster)?;
         let worker = cluster.workers.get(&key.worker)?;
+        let unplanned = mutation::on(Mutation::UnplannedPoolIsEmpty).then_some(0);
         // A draining worker takes no job, even if the plan wants some for it.
-        let target = if worker.is_working() { worker.target } else { 0 };
+        let target = if worker.is_working() { worker.target.or(unplanned)? } else { 0 };
         let floor_wanted = cluster.spec.floor;
         let account = self.ledger.account(key)?;
         let (size, committed) = (account.size_kept(), account.committed());

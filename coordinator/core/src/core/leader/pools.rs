@@ -101,15 +101,21 @@ impl Leader {
             pools.all_stale = all;
             return false;
         }
+        let unreported = match () {
+            () if mutation::on(Mutation::UnreportedTakesSlots) => 0,
+            () if mutation::on(Mutation::GrowOverBudget) => 0,
+            () => self.ledger.unreported(name),
+        };
+        let counted = pools.counted_sum + u64::from(unreported);
         let elsewhere = match mutation::on(Mutation::GrowOverBudget) {
             true => 0,
-            false => u64::from(self.ledger.committed(name)).saturating_sub(pools.counted_sum),
+            false => u64::from(self.ledger.committed(name)).saturating_sub(counted),
         };
         let elsewhere = u32::try_from(elsewhere).unwrap_or(u32::MAX);
         let budget = cluster.spec.jobs_max.saturating_sub(elsewhere);
         let per_worker_max = cluster.spec.jobs_per_worker_max;
         let mut changed = std::mem::take(&mut pools.read);
-        changed.extend(pools.shares.plan(budget, per_worker_max));
+        changed.extend(pools.shares.plan(budget, unreported, per_worker_max));
         if all {
             changed.extend(cluster.workers.keys().cloned());
         }
@@ -149,13 +155,14 @@ impl Leader {
         // A silent worker cannot be sent anything, so it keeps its size.
         let silent = worker.is_working() && share.is_none();
         let kept = account.filter(|_| silent).map_or(0, Account::size);
-        worker.target = share.unwrap_or(kept);
+        let target = share.unwrap_or(kept);
+        worker.target = Some(target);
         let pool = account.and_then(|account| account.pool);
         let size = pool.map_or(0, |pool| pool.size);
-        let floor = cluster.spec.floor.min(worker.target);
+        let floor = cluster.spec.floor.min(target);
         let floor_differs = pool.is_some_and(|pool| pool.floor != floor);
         let unsure = account.is_some_and(|account| account.size_unsure);
-        if size != worker.target || floor_differs || unsure {
+        if size != target || floor_differs || unsure {
             self.dirty.insert(key);
         }
     }
@@ -183,7 +190,7 @@ impl Leader {
         let ledger = &self.ledger;
         let removed = |worker: &WorkerName| what_if.is_some_and(|it| it.remove.contains(worker));
         let mut workers = Vec::new();
-        let mut elsewhere = 0u32;
+        let (mut elsewhere, mut unreported) = (0u32, 0u32);
         for (key, account) in ledger.accounts_of(name) {
             let state = cluster.workers.get(&key.worker);
             match state.filter(|worker| takes_jobs(worker, account)) {
@@ -194,7 +201,11 @@ impl Leader {
                     present: account.size(),
                 }),
                 None if mutation::on(Mutation::GrowOverBudget) => {}
-                None => elsewhere = elsewhere.saturating_add(account.committed()),
+                None => {
+                    let open = account.unreported();
+                    elsewhere = elsewhere.saturating_add(account.committed() - open);
+                    unreported = unreported.saturating_add(open);
+                }
             }
         }
         let newest = workers.iter().map(|worker| worker.generation).max().unwrap_or(0);
@@ -207,6 +218,7 @@ impl Leader {
         let jobs_max = what_if.and_then(|it| it.jobs_max).unwrap_or(cluster.spec.jobs_max);
         let shares = pools::plan(&PoolInput {
             budget: jobs_max.saturating_sub(elsewhere),
+            unreported,
             per_worker_max: cluster.spec.jobs_per_worker_max,
             workers: &workers,
         });

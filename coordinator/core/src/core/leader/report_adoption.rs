@@ -203,7 +203,9 @@ impl Leader {
         if reports_anew && !begun.new {
             let until = if covers_earlier { *at } else { memory_end.unwrap_or(begun.old_end) };
             let until = unknown_before.map_or(until, |before| until.max(before));
-            account.unknown = (committed > 0).then_some(Unknown { slots: committed, until });
+            let unreported = account.unknown.is_some_and(|unknown| unknown.unreported);
+            let unknown = Unknown { slots: committed, until, unreported };
+            account.unknown = (committed > 0).then_some(unknown);
             account.settle_unknown(*at);
         }
         // A worker without anything outstanding runs no job, since none begins without a lease.

@@ -268,7 +268,7 @@ impl Leader {
                 Jobs::Running(running) => Some(running),
             },
             committed: account.committed(),
-            wanted: worker.map_or(0, |worker| worker.target),
+            wanted: worker.and_then(|it| it.target).unwrap_or(account.size()),
             pool_token: account.pool_token(),
             streams: account.streams.len(),
             load: account.load,
