@@ -39,7 +39,8 @@ fn scenarios() {
 }
 
 /// Faults that no run of the simulator detects, and the scenarios that detect them.
-const DETECTED_HERE: [(Mutation, &str); 3] = [
+const DETECTED_HERE: [(Mutation, &str); 4] = [
+    (Mutation::MovedSetStays, "moved_set"),
     (Mutation::RefusedIsSilent, "refused_is_heard"),
     (Mutation::UnplannedPoolIsEmpty, "failover_pools"),
     (Mutation::UnreportedTakesSlots, "failover_pools"),
@@ -208,7 +209,8 @@ impl Scenario {
             lost_after: pairs.get("lost").map(|it| ms(it)),
             class: None,
         };
-        self.desired.clusters.insert(cluster_name(), Arc::new(cluster));
+        let name = pairs.get("name").map_or_else(cluster_name, |it| named_cluster(it));
+        self.desired.clusters.insert(name, Arc::new(cluster));
         self.core.handle(Event::Desired(Arc::new(self.desired.clone())), self.now);
     }
 
@@ -218,8 +220,9 @@ impl Scenario {
             weight: 1,
             dedicated: false,
         };
+        let cluster = pairs.get("cluster").map_or_else(cluster_name, |it| named_cluster(it));
         let set = StreamSet {
-            cluster: cluster_name(),
+            cluster,
             streams: streams.iter().map(stream).collect(),
             policy: Policy::Sticky,
             mode: match pairs.get("mode") {
@@ -277,7 +280,7 @@ impl Scenario {
     }
 
     /// `hello CONN WORKER [inc=N] [link=N] [seen=EPOCH] [gen=N] [file=yes] [id=N] [peer=IP:PORT]
-    /// [knows=INCARNATION] [take_over=yes]`
+    /// [knows=INCARNATION] [take_over=yes] [cluster=NAME]`
     fn hello(&mut self, plain: &[&str], pairs: &Words) {
         let number = |name: &str, or: u64| pairs.get(name).map_or(or, |it| it.parse().expect(name));
         let worker = WorkerName::new(plain[1]).expect("a worker");
@@ -285,7 +288,7 @@ impl Scenario {
         self.agents.insert(id, (worker.clone(), self.epoch));
         let hello = Hello {
             protocol: number("protocol", 1) as u32,
-            cluster: cluster_name(),
+            cluster: pairs.get("cluster").map_or_else(cluster_name, |it| named_cluster(it)),
             worker,
             incarnation: Incarnation(number("inc", 1)),
             link: LinkNumber(number("link", id)),
@@ -456,7 +459,11 @@ fn shown_grant(grant: &Grant) -> String {
 }
 
 fn cluster_name() -> ClusterName {
-    ClusterName::new("c").expect("a cluster")
+    named_cluster("c")
+}
+
+fn named_cluster(name: &str) -> ClusterName {
+    ClusterName::new(name).expect("a cluster")
 }
 
 fn key(worker: &str) -> WorkerKey {

@@ -205,6 +205,9 @@ mutations! {
     UnplannedPoolIsEmpty,
     /// Coordinator: what unreported workers may hold is taken from what others have.
     UnreportedTakesSlots,
+    /// Coordinator: a stream whose set has moved stays on the former cluster while no worker of the
+    /// other one can take it.
+    MovedSetStays,
     /// Coordinator: a hello that is refused does not end its worker's silence.
     RefusedIsSilent,
     /// Agent: a revoked stream stays revoked although a snapshot lists it as held.

@@ -100,9 +100,11 @@ impl Mutant {
             Mutation::TellUnwritten => &["S1", "S2", "S16"],
             Mutation::KeepAskedBack => &["L6"],
             Mutation::UnplannedPoolIsEmpty => &["L6"],
-            // No world has `lost.after`, and once faults have ended, no worker dies with its
-            // leader: scenarios of the core detect these.
-            Mutation::RefusedIsSilent | Mutation::UnreportedTakesSlots => &[],
+            // No world has `lost.after`, no set moves to another cluster, and once faults have
+            // ended, no worker dies with its leader: scenarios of the core detect these.
+            Mutation::RefusedIsSilent
+            | Mutation::MovedSetStays
+            | Mutation::UnreportedTakesSlots => &[],
             Mutation::LapsesNotRepeated | Mutation::LapseFreesAtOnce => &["S3", "S4"],
             Mutation::LapseUnheeded | Mutation::LapseUnwritten => &["S3", "S4"],
             Mutation::ShownUnwritten => &["S2", "S3", "S9"],

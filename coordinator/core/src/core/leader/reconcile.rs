@@ -20,8 +20,15 @@ impl Leader {
             Some(wanted) => wanted.on.is_none() && wanted.stays,
             None => self.replica.desired.unread.contains(&stream.set),
         };
-        let goes_on =
-            |key: &WorkerKey| stays && self.observed(key).is_some_and(|it| it.is_working());
+        // The set runs on another cluster now, whether or not that one has a worker. A share whose
+        // node moves to another class is the same work, and goes on meanwhile.
+        let has_moved = |key: &WorkerKey| {
+            let moved = wanted.is_some_and(|wanted| *wanted.cluster != key.cluster);
+            moved && !stream.set.is_shares() && !mutation::on(Mutation::MovedSetStays)
+        };
+        let goes_on = |key: &WorkerKey| {
+            stays && !has_moved(key) && self.observed(key).is_some_and(|it| it.is_working())
+        };
         let unwanted = claims.iter().filter(|claim| {
             claim.phase == Phase::Held
                 && !wanted.is_some_and(|wanted| wanted.is_met_by(claim))
