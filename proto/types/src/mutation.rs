@@ -208,6 +208,8 @@ mutations! {
     /// Coordinator: a stream whose set has moved stays on the former cluster while no worker of the
     /// other one can take it.
     MovedSetStays,
+    /// Coordinator: a lease ends by time if it did when it was granted, though its set is pinned now.
+    FormerModeHolds,
     /// Coordinator: a hello that is refused does not end its worker's silence.
     RefusedIsSilent,
     /// Agent: a revoked stream stays revoked although a snapshot lists it as held.

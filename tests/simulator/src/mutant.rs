@@ -100,6 +100,7 @@ impl Mutant {
             Mutation::TellUnwritten => &["S1", "S2", "S16"],
             Mutation::KeepAskedBack => &["L6"],
             Mutation::UnplannedPoolIsEmpty => &["L6"],
+            Mutation::FormerModeHolds => &["S2"],
             // No world has `lost.after`, no set moves to another cluster, and once faults have
             // ended, no worker dies with its leader: scenarios of the core detect these.
             Mutation::RefusedIsSilent

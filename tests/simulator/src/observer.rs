@@ -16,6 +16,7 @@ mod terms;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use leasehold_coordinator_core::desired::Mode;
 use leasehold_coordinator_core::effect::{Freed, Notice};
 use leasehold_types::{Epoch, Incarnation, StreamKey, Token, WorkerKey};
 
@@ -158,6 +159,12 @@ impl Checks<'_> {
                     Freed::Released => "S10",
                     Freed::Gone => "S2",
                 };
+                if *how == Freed::Expired && self.is_pinned(replica, stream) {
+                    let (stream, token) = (stream.clone(), *token);
+                    self.fail("S2", || {
+                        format!("c{replica} frees {stream} {token} by time, and its set is pinned")
+                    });
+                }
                 if of_older {
                     self.coverage.hit("checked: an older incarnation's lease ended");
                 }
@@ -171,6 +178,14 @@ impl Checks<'_> {
             Notice::StreamGranted { stream, .. } => self.check_unheard(replica, epoch, stream),
             _ => {}
         }
+    }
+
+    /// Whether a stream's set is pinned, as far as a replica knows.
+    fn is_pinned(&self, replica: usize, stream: &StreamKey) -> bool {
+        let core = self.view.replicas[replica].core.as_ref();
+        let set = core.and_then(|core| core.desired().sets.get(&stream.set));
+        let listed = set.is_some_and(|set| set.streams.iter().any(|it| it.name == stream.stream));
+        listed && set.is_some_and(|set| set.mode == Mode::Pinned)
     }
 
     /// Whether a lease was taken by an older incarnation than the leader talks to.

@@ -13,7 +13,7 @@ const MUTANT_SEEDS: u64 = 2_500;
 /// The first seed that detects each of the faults that need a hundred seeds or more. The search
 /// starts there, which saves minutes. After a change of the cores another seed may be the first;
 /// the search then goes on from this one. `simulate --mutations` starts at seed 0.
-const DETECTED_AT: [(&str, u64); 14] = [
+const DETECTED_AT: [(&str, u64); 15] = [
     ("LateReportHeld", 1_653),
     ("UnsureSizeKept", 1_088),
     ("JobBeforeOwed", 931),
@@ -22,6 +22,7 @@ const DETECTED_AT: [(&str, u64); 14] = [
     ("KnownBeforeEnd", 521),
     ("UnknownJobsTold", 509),
     ("GoodbyeForgetsUnheard", 264),
+    ("FormerModeHolds", 244),
     ("NodeLoadPerClass", 213),
     ("PlanStale", 196),
     ("RenewedBeforeOwed", 152),

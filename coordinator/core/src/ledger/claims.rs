@@ -262,6 +262,26 @@ impl Ledger {
         listed
     }
 
+    /// From now on no claim on a stream ends by time; returns the workers for whose claims this is
+    /// new.
+    pub(crate) fn make_timeless(&mut self, stream: &StreamKey) -> Vec<WorkerKey> {
+        if self.claims(stream).iter().all(|claim| claim.timeless) {
+            return Vec::new();
+        }
+        let claims = self.claims.get_mut(stream).iter_mut().filter(|claim| !claim.timeless);
+        let changed = claims.map(|claim| {
+            claim.timeless = true;
+            claim.worker.clone()
+        });
+        let changed: Vec<_> = changed.collect();
+        for key in &changed {
+            if let Some(mut account) = self.accounts.get_mut(key) {
+                account.claims_timeless(&stream.set, true);
+            }
+        }
+        changed
+    }
+
     /// The agent has given a stream back. Only the lease with this token ends.
     pub(crate) fn release(
         &mut self,

@@ -386,18 +386,23 @@ impl Leader {
     ) -> bool {
         let ledger = &self.ledger;
         let Some(account) = ledger.account(key) else { return false };
-        let is_listed = |exposure: &Exposure| {
-            self.replica.lists.allow(&key.cluster, exposure.sets, &stream.set, timeless)
-        };
         let has_room = |load| {
             let class = self.replica.class(&key.cluster);
             class.is_some_and(|class| account.has_room(load, class.capacity))
                 && self.is_within_node(stream, load)
         };
-        (account.is_registered(is_listed) || mutation::on(Mutation::GrantUnregisteredSet))
+        (self.is_listed(key, stream, timeless) || mutation::on(Mutation::GrantUnregisteredSet))
             && load.is_none_or(has_room)
             && account.streams.len() < STREAMS_PER_WORKER_MAX
             && ledger.is_free(stream, self.replica.heard)
+    }
+
+    /// Whether the worker's entry allows a lease on this stream.
+    fn is_listed(&self, key: &WorkerKey, stream: &StreamKey, timeless: bool) -> bool {
+        let allows = |exposure: &Exposure| {
+            self.replica.lists.allow(&key.cluster, exposure.sets, &stream.set, timeless)
+        };
+        self.ledger.account(key).is_some_and(|account| account.is_registered(allows))
     }
 
     fn forget_want(&mut self, key: &WorkerKey, stream: &StreamKey) {
@@ -436,7 +441,14 @@ impl Leader {
         let mut room = RouteBudget::default();
         let mut follow = Vec::new();
         let streams = claims.into_iter().filter_map(|(stream, claim)| {
-            let state = claim.state(now)?;
+            let state = match claim.state(now)? {
+                // A lease that its agent takes anew may be timeless only if the entry says so.
+                StreamState::Held { pinned } => {
+                    let pinned = pinned && self.is_listed(key, &stream, true);
+                    StreamState::Held { pinned }
+                }
+                state @ StreamState::Revoked { .. } => state,
+            };
             let SnapshotShare { share, follows } =
                 self.share_for_snapshot(&stream, &claim, &mut room);
             follow.extend(follows.then(|| stream.clone()));

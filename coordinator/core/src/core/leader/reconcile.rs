@@ -13,6 +13,7 @@ impl Leader {
     /// Compares a stream's claims with the plan: a worker that should not have it is asked to give
     /// it back, and the worker that should have it wants it.
     pub(super) fn reconcile_stream(&mut self, stream: &StreamKey, now: Moment) {
+        self.keep_if_pinned(stream);
         let wanted = self.planned_lease(stream);
         let on = wanted.and_then(|wanted| wanted.owner());
         let claims = self.ledger.claims(stream);
@@ -67,6 +68,19 @@ impl Leader {
             worker.blocked.remove(stream);
             worker.wants.insert(stream.clone());
             self.dirty.insert(key);
+        }
+    }
+
+    /// Leases of a stream do not end by time while its set is pinned, whatever the set's mode was
+    /// when they were granted.
+    pub(super) fn keep_if_pinned(&mut self, stream: &StreamKey) {
+        let pinned = self.planned_lease(stream).is_some_and(|wanted| wanted.pinned);
+        if !pinned || stream.set.is_shares() || mutation::on(Mutation::FormerModeHolds) {
+            return;
+        }
+        // A successor learns of that from the workers' entries.
+        for key in self.ledger.make_timeless(stream) {
+            self.register_if_needed(&key);
         }
     }
 
