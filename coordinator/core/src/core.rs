@@ -68,6 +68,7 @@ impl Core {
                 Role::Leads(leader) => leader.end_accounts(workers),
             },
             // Only a leader has agents.
+            Event::Removed(workers) => self.if_leads(|it| it.end_sessions(workers)),
             Event::Report(conn, report) => self.if_leads(|it| it.report(conn, report, at)),
             Event::Beat(conn, beat) => self.if_leads(|it| it.beat(conn, beat, at)),
             Event::Closed(conn) => self.if_leads(|it| it.closed(conn)),
@@ -211,7 +212,7 @@ fn size(event: &Event) -> usize {
         Event::Report(_, report) => report.streams.len(),
         Event::Beat(_, beat) => beat.released.len(),
         Event::Registered(workers) => workers.len(),
-        Event::Gone(workers) => workers.len(),
+        Event::Gone(workers) | Event::Removed(workers) => workers.len(),
         Event::Hello(..)
         | Event::Closed(_)
         | Event::Sent(_)

@@ -50,6 +50,10 @@ pub enum Event {
     Registered(Vec<(WorkerKey, Life, Exposure)>),
     /// The platform declares that nothing of these workers runs any longer.
     Gone(Vec<WorkerKey>),
+    /// The platform no longer has these workers, and cannot say that they have ended: the
+    /// connections of their agents end. All that they hold counts as before, until it ends by time
+    /// or the platform declares them gone.
+    Removed(Vec<WorkerKey>),
     /// A worker is to drain.
     Drain(WorkerKey),
     /// The wake-up that was asked for.

@@ -39,7 +39,8 @@ fn scenarios() {
 }
 
 /// Faults, and the scenarios that detect them. No run of the simulator detects some of them.
-const DETECTED_HERE: [(Mutation, &str); 5] = [
+const DETECTED_HERE: [(Mutation, &str); 6] = [
+    (Mutation::RemovedIsGone, "removed"),
     (Mutation::FormerModeHolds, "modes"),
     (Mutation::MovedSetStays, "moved_set"),
     (Mutation::RefusedIsSilent, "refused_is_heard"),
@@ -150,6 +151,7 @@ impl Scenario {
             "beat" => self.beat(&plain, &pairs),
             "close" => self.core.handle(Event::Closed(conn(plain[0])), self.now),
             "gone" => self.core.handle(Event::Gone(vec![key(plain[0])]), self.now),
+            "removed" => self.core.handle(Event::Removed(vec![key(plain[0])]), self.now),
             "drain" => self.core.handle(Event::Drain(key(plain[0])), self.now),
             "depose" => self.core.handle(Event::Deposed { leader: None }, self.now),
             "renew" => self.renew(self.now),

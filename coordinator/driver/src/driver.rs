@@ -408,6 +408,7 @@ impl Driver {
             | Event::Sent(_)
             | Event::Registered(_)
             | Event::Gone(_)
+            | Event::Removed(_)
             | Event::Drain(_)
             | Event::TermStands { .. }
             | Event::Wake => {}

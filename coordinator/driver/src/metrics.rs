@@ -233,6 +233,7 @@ impl Metrics {
             | Event::TermStands { .. }
             | Event::Registered(_)
             | Event::Gone(_)
+            | Event::Removed(_)
             | Event::Drain(_)
             | Event::Wake => {}
         }

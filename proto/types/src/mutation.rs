@@ -210,6 +210,8 @@ mutations! {
     MovedSetStays,
     /// Coordinator: a lease ends by time if it did when it was granted, though its set is pinned now.
     FormerModeHolds,
+    /// Coordinator: a worker that the platform has removed and that may still run counts as gone.
+    RemovedIsGone,
     /// Coordinator: a hello that is refused does not end its worker's silence.
     RefusedIsSilent,
     /// Agent: a revoked stream stays revoked although a snapshot lists it as held.

@@ -419,6 +419,7 @@ fn kind(event: &Event) -> &'static str {
         Event::Deposed { .. } => "Deposed",
         Event::Registered(_) => "Registered",
         Event::Gone(_) => "Gone",
+        Event::Removed(_) => "Removed",
         Event::Drain(_) => "Drain",
         Event::TermStands { .. } => "TermStands",
         Event::Wake => "Wake",

@@ -101,10 +101,12 @@ impl Mutant {
             Mutation::KeepAskedBack => &["L6"],
             Mutation::UnplannedPoolIsEmpty => &["L6"],
             Mutation::FormerModeHolds => &["S2"],
-            // No world has `lost.after`, no set moves to another cluster, and once faults have
-            // ended, no worker dies with its leader: scenarios of the core detect these.
+            // No world has `lost.after`, no set moves to another cluster, no platform removes a
+            // worker that may run, and once faults have ended, no worker dies with its leader:
+            // scenarios of the core detect these.
             Mutation::RefusedIsSilent
             | Mutation::MovedSetStays
+            | Mutation::RemovedIsGone
             | Mutation::UnreportedTakesSlots => &[],
             Mutation::LapsesNotRepeated | Mutation::LapseFreesAtOnce => &["S3", "S4"],
             Mutation::LapseUnheeded | Mutation::LapseUnwritten => &["S3", "S4"],

@@ -86,6 +86,8 @@ pub(super) struct CoreView {
 pub(super) enum TombstoneAction {
     /// Keep it: the pod may still run.
     Keep,
+    /// End the connections of its agents: a later pod has its name, and waits.
+    EndSessions,
     /// Report its workers as gone.
     ReportGone,
     /// Drop it: another replica leads and has reported the workers.
@@ -326,12 +328,18 @@ impl PodStore {
             tombstone.exposures.values().map(|entry| entry.exposure.ttl).max().unwrap_or_default();
         let outlasted = age >= bounds.outlast(ttl);
         let is_gone = match core_view.presence {
-            Some(Presence::Connected) => self
-                .find(name)
-                .is_some_and(|later| age >= REPLACED_WITHIN + tombstone.grace.max(later.grace)),
+            Some(Presence::Connected) => {
+                let later = self.find(name);
+                let waits = later.map(|later| REPLACED_WITHIN + tombstone.grace.max(later.grace));
+                return match waits.is_some_and(|waits| age >= waits) {
+                    true => TombstoneAction::EndSessions,
+                    false => TombstoneAction::Keep,
+                };
+            }
             // The agent may be partitioned from the coordinator, and use its leases until they
-            // expire.
-            Some(Presence::Silent | Presence::Unreported) => outlasted,
+            // expire: it is lost then.
+            Some(Presence::Silent) => false,
+            Some(Presence::Unreported) => outlasted,
             // The core does not know the worker, but a predecessor may have granted it leases.
             Some(Presence::Lost) | None => outlasted || tombstone.since >= leads_since,
         };

@@ -1,5 +1,5 @@
-//! Reports the workers of vanished pods as gone once their agents are silent, and then removes the
-//! tombstones. At intervals it also compares the core's workers with the pods: an agent may connect
+//! Reports the workers of vanished pods as gone once their agents are silent and their leases have
+//! ended, and then removes the tombstones. At intervals it also compares the core's workers with the pods: an agent may connect
 //! while its pod is reported gone, or the report may have come before leadership.
 
 use std::sync::Arc;
@@ -112,6 +112,9 @@ impl TombstoneReaper {
                 TombstoneAction::Keep => {}
                 TombstoneAction::ReportGone => {
                     delivered &= self.report_gone(&name, &tombstone.uid, tombstone.keys).await
+                }
+                TombstoneAction::EndSessions => {
+                    delivered &= self.events.send(Event::Removed(tombstone.keys)).await.is_ok();
                 }
                 TombstoneAction::Forget => {
                     self.shared.store().remove_tombstone(&name, &tombstone.uid)

@@ -37,6 +37,7 @@ impl World {
             | Event::Deposed { .. }
             | Event::TermStands { .. }
             | Event::Registered(_)
+            | Event::Removed(_)
             | Event::Gone(_) => driver.platform.push_back(event),
         }
         self.wake_driver(replica);

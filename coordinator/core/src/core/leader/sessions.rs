@@ -290,6 +290,20 @@ impl Leader {
         }
     }
 
+    /// Ends the connections of workers that the platform has removed and that may still run.
+    pub(in crate::core) fn end_sessions(&mut self, removed: Vec<WorkerKey>) {
+        if mutation::on(Mutation::RemovedIsGone) {
+            return self.end_accounts(removed);
+        }
+        for key in removed {
+            let session = self.observed(&key).and_then(|worker| worker.session.as_ref());
+            let Some(conn) = session.map(|session| session.conn) else { continue };
+            self.closed(conn);
+            let message = format!("the platform has removed worker {key}");
+            self.replica.refuse(conn, RefusalReason::GoAway, message);
+        }
+    }
+
     pub(in crate::core) fn sent(&mut self, conn: ConnId) {
         let Some(key) = self.conns.get(&conn).cloned() else { return };
         let session = self.worker_mut(&key).and_then(|worker| worker.session.as_mut());
