@@ -58,6 +58,14 @@ pub fn worker_name(field: &'static str, text: &str) -> Result<WorkerName, Invali
     name(field, WorkerName::new(text))
 }
 
+/// A worker's name, as its agent gives it: not that of an earlier agent of a name.
+///
+/// # Errors
+/// [`Invalid`] where the name is invalid.
+pub fn present_worker(field: &'static str, text: &str) -> Result<WorkerName, Invalid> {
+    name(field, WorkerName::present_name(text))
+}
+
 /// A stream set's name.
 ///
 /// # Errors

@@ -1,5 +1,5 @@
-//! Two agents under one name: the living one that has it keeps it, even if another starts
-//! where, and whichever coordinator leads.
+//! Two agents under one name: the one that has it keeps it while it may hold anything, whichever
+//! coordinator leads; and what it holds stays its own when a person gives the name to another.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::Value;
 use tests::process::{Agent, Coordinator, Process, eventually, free_address, get};
-use tests::toolbox;
+use tests::toolbox::{self, Missing};
 
 /// The interval between two polls.
 const POLL: Duration = Duration::from_millis(50);
@@ -39,13 +39,13 @@ fn a_second_agent_with_the_same_name_is_refused_while_the_first_is_alive() {
 
     let started = folder.join("started");
     let script = format!("touch {}; exec sleep 600", started.display());
-    let mut second = start(&folder, &both, "second", &["--", "sh", "-c", &script]);
+    let second = start(&folder, &both, "second", &["--", "sh", "-c", &script]);
     let refused = |agent: &Agent| {
         let (status, why) = get(agent.api, "/readyz")?;
-        (status == 503 && why.contains("another agent, which is alive")).then_some(why)
+        (status == 503 && why.contains("another agent has the name")).then_some(why)
     };
     let why = eventually("the second's refusal", || refused(&second));
-    assert!(why.contains("builds/w: incarnation") && why.contains(" at 127.0.0.1:"), "{why}");
+    assert!(why.contains("hold streams: incarnation") && why.contains(" at 127.0.0.1:"), "{why}");
     assert!(why.contains("--take-over") && why.contains("--state-dir"), "{why}");
     // For longer than the first agent's leases last, nothing changes.
     let begun = Instant::now();
@@ -78,20 +78,106 @@ fn a_second_agent_with_the_same_name_is_refused_while_the_first_is_alive() {
     assert!(refused(&second).is_some());
     assert_eq!(streams(&first, 2), Some(before));
 
-    // Once the first one is silent and its leases are over, the second one has the name.
+    // Silence does not end what the first one may run: the name stays its own until a person says so.
     first.process.kill();
+    let lost = "leasehold_workers{cluster=\"builds\",presence=\"lost\"} 1";
+    eventually("its loss", || metric(standby.http, lost));
+    assert!(refused(&second).is_some());
+    let (is_well, said) = leave(&folder, &both, "first");
+    assert!(is_well, "{said}");
     eventually("the streams at the second", || streams(&second, 2));
     eventually("COMMAND", || started.exists().then_some(()));
     assert_eq!(get(second.api, "/readyz").expect("it answers").0, 200);
-    // Now the first one has to wait until --take-over.
+    // Now the first one has to wait.
     first = start(&folder, &both, "first", &[]);
     eventually("the first's refusal", || refused(&first));
     first.process.signal(Signal::TERM);
     assert!(first.process.wait().success(), "one that never had the name ends at once");
-    first = start(&folder, &both, "first", &["--take-over"]);
-    let status = second.process.wait();
-    assert!(!status.success(), "it stops, for good: {status}");
-    eventually("the streams at the first", || streams(&first, 2));
+}
+
+#[test]
+fn an_agent_whose_name_is_taken_over_drains_and_its_slots_count_until_it_has_left() {
+    let coordinator = Coordinator::start(&[("builds.yaml", &slots("ttl: 2s"))]);
+    let (folder, address) = (coordinator.folder(), coordinator.grpc.to_string());
+    let mut first = start(folder, &address, "first", &["--", "sh", &worker(folder)]);
+    eventually("three jobs", || (jobs(&first) == Some(3)).then_some(()));
+    let second = start(folder, &address, "second", &["--take-over"]);
+    eventually("a report of the second", || readiness(&second, 200, "ok"));
+    // COMMAND takes no notice of SIGTERM, and its jobs run on.
+    for _ in 0..60 {
+        assert_eq!(jobs(&first), Some(3), "{}", first.process.log());
+        assert_eq!(pool(&second), Some(0), "the budget is in use:\n{}", second.process.log());
+        std::thread::sleep(POLL);
+    }
+    let (_, listed) = get(coordinator.http, "/metrics").expect("it answers");
+    assert!(listed.contains("leasehold_slots_committed{cluster=\"builds\"} 3"), "{listed}");
+    std::fs::write(folder.join("end"), "").expect("a file");
+    eventually("all slots at the second", || (pool(&second) == Some(3)).then_some(()));
+    first.process.wait();
+}
+
+#[test]
+fn slots_of_a_host_that_is_cut_off_are_not_given_to_the_next_agent_of_its_name() {
+    let coordinator = Coordinator::start(&[("builds.yaml", &slots("ttl: 1s"))]);
+    let (folder, address) = (coordinator.folder(), coordinator.grpc.to_string());
+    let first = start(folder, &address, "first", &["--", "sh", &worker(folder)]);
+    eventually("three jobs", || (jobs(&first) == Some(3)).then_some(()));
+    first.process.signal(Signal::STOP);
+    let second = start(folder, &address, "second", &[]);
+    let lost = "leasehold_workers{cluster=\"builds\",presence=\"lost\"} 1";
+    eventually("the first's loss", || metric(coordinator.http, lost));
+    let taken = || readiness(&second, 503, "another agent has the name builds/w");
+    eventually("the second's refusal", taken);
+    // A person gives it the name all the same: the slots stay with the first one.
+    drop(second);
+    let second = start(folder, &address, "second", &["--take-over"]);
+    eventually("a report of the second", || readiness(&second, 200, "ok"));
+    for _ in 0..40 {
+        assert_eq!(pool(&second), Some(0), "{}", second.process.log());
+        std::thread::sleep(POLL);
+    }
+    // The first one comes back, is known, and leaves once its jobs have ended.
+    std::fs::write(folder.join("end"), "").expect("a file");
+    first.process.signal(Signal::CONT);
+    eventually("all slots at the second", || (pool(&second) == Some(3)).then_some(()));
+}
+
+#[test]
+fn an_agent_without_a_state_folder_does_not_get_the_slots_of_its_predecessor() {
+    let coordinator = Coordinator::start(&[("builds.yaml", &slots("ttl: 1s"))]);
+    let (folder, address) = (coordinator.folder(), coordinator.grpc.to_string());
+    let script = worker(folder);
+    let mut first = start_without_folder(folder, &address, "first", &["--", "sh", &script]);
+    eventually("three jobs", || (jobs(&first) == Some(3)).then_some(()));
+    first.process.kill();
+    let again = start_without_folder(folder, &address, "again", &[]);
+    let lost = "leasehold_workers{cluster=\"builds\",presence=\"lost\"} 1";
+    eventually("the first's loss", || metric(coordinator.http, lost));
+    let taken = || readiness(&again, 503, "another agent has the name builds/w");
+    eventually("the second's refusal", taken);
+    assert_eq!(pool(&again), Some(0), "{}", again.process.log());
+    std::fs::write(folder.join("end"), "").expect("COMMAND ends");
+}
+
+#[test]
+fn a_copy_of_the_state_folder_on_another_machine_is_another_agent() {
+    let coordinator = Coordinator::start(&[("builds.yaml", &slots("ttl: 1s"))]);
+    let (folder, address) = (coordinator.folder(), coordinator.grpc.to_string());
+    let Some(machine) = another_machine(folder) else { return };
+    let mut first = start(folder, &address, "first", &["--", "sh", &worker(folder)]);
+    eventually("three jobs", || (jobs(&first) == Some(3)).then_some(()));
+    first.process.kill();
+    let mut copy = Command::new("cp");
+    let copied = copy.arg("-r").arg(folder.join("first")).arg(folder.join("copy")).status();
+    assert!(copied.expect("cp starts").success());
+    let copy = start_by(machine, folder, &address, "copy", &[]);
+    let taken = || readiness(&copy, 503, "another agent has the name builds/w");
+    eventually("the copy's refusal", taken);
+    assert!(copy.process.log().contains("from another machine"), "{}", copy.process.log());
+    // A restart on its own machine is the same agent, and knows its jobs.
+    let first = start(folder, &address, "first", &["--", "sh", "-c", "sleep 600"]);
+    eventually("its jobs", || (jobs(&first) == Some(3)).then_some(()));
+    std::fs::write(folder.join("end"), "").expect("COMMAND ends");
 }
 
 #[test]
@@ -101,8 +187,9 @@ fn a_drain_reports_what_it_waits_for() {
     let mut first = start(folder, &address, "first", &[]);
     eventually("both streams", || streams(&first, 2));
     first.process.kill();
-    // An agent with another folder knows nothing of the jobs that the first one let begin.
-    let mut second = start(folder, &address, "second", &[]);
+    // Without its journal it knows nothing of the jobs that it let begin before.
+    std::fs::remove_file(folder.join("first/journal.jsonl")).expect("a journal");
+    let mut second = start(folder, &address, "first", &[]);
     let readiness = || {
         let (status, text) = get(second.api, "/readyz")?;
         let waits = text.contains("since the jobs of an earlier agent are unknown");
@@ -123,13 +210,114 @@ fn a_drain_reports_what_it_waits_for() {
     second.process.wait();
 }
 
+/// Three slots a worker, of which the first takes all.
+fn slots(lease: &str) -> String {
+    format!(
+        "apiVersion: leasehold.dev/v1alpha1\nkind: WorkerCluster\nmetadata: {{name: builds}}\n\
+         spec: {{maxJobs: 3, maxJobsPerWorker: 3, lease: {{{lease}}}}}\n"
+    )
+}
+
+/// A worker that takes three slots, does not heed SIGTERM, and ends once there is a file `end`.
+fn worker(folder: &Path) -> String {
+    let path = folder.join("worker");
+    let text = format!(
+        "trap '' TERM\n\
+         for job in a b c; do\n\
+         until curl -fsS -X PUT \"$LEASEHOLD_ADDR/v1/jobs/$job?wait_ms=5000\"; do sleep 0.1; done\n\
+         done\n\
+         until test -e {}; do sleep 0.1; done\n",
+        folder.join("end").display()
+    );
+    std::fs::write(&path, text).expect("the worker is written");
+    path.to_str().expect("UTF-8").to_owned()
+}
+
 /// An agent of the one worker, with a state folder and a log of its own.
 fn start(folder: &Path, coordinators: &str, name: &str, more: &[&str]) -> Agent {
+    start_by(Command::new(toolbox::binary("leasehold-agent")), folder, coordinators, name, more)
+}
+
+/// The same with a command that runs the agent.
+fn start_by(
+    mut command: Command,
+    folder: &Path,
+    coordinators: &str,
+    name: &str,
+    more: &[&str],
+) -> Agent {
     let api = free_address();
-    let mut command = Command::new(toolbox::binary("leasehold-agent"));
     command.args(["run", "--coordinator", coordinators, "--cluster", "builds", "--worker", "w"]);
     command.args(["--listen", &api.to_string(), "--state-dir"]).arg(folder.join(name)).args(more);
     Agent { process: Process::start(&mut command, &folder.join(format!("{name}.log"))), api }
+}
+
+/// The same without a state folder.
+fn start_without_folder(folder: &Path, coordinators: &str, name: &str, more: &[&str]) -> Agent {
+    let api = free_address();
+    let mut command = Command::new(toolbox::binary("leasehold-agent"));
+    command.args(["run", "--coordinator", coordinators, "--cluster", "builds", "--worker", "w"]);
+    command.args(["--listen", &api.to_string()]).args(more);
+    Agent { process: Process::start(&mut command, &folder.join(format!("{name}.log"))), api }
+}
+
+/// A command that runs the agent as if on a machine with another id, in its first boot. None where
+/// that is not allowed, which is noted.
+fn another_machine(folder: &Path) -> Option<Command> {
+    let (machine, boot) = (folder.join("machine-id"), folder.join("boot-id"));
+    std::fs::write(&machine, "0123456789abcdef0123456789abcdef\n").expect("a file");
+    std::fs::write(&boot, "01234567-89ab-cdef-0123-456789abcdef\n").expect("a file");
+    let script = "mount --bind \"$0\" /etc/machine-id && \
+                  mount --bind \"$1\" /proc/sys/kernel/random/boot_id && shift && exec \"$@\"";
+    let unshared = || {
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", script]).arg(&machine).arg(&boot);
+        command
+    };
+    let tried = unshared().arg("true").output();
+    if tried.as_ref().is_ok_and(|tried| tried.status.success()) {
+        let mut command = unshared();
+        command.arg(toolbox::binary("leasehold-agent"));
+        return Some(command);
+    }
+    let why = match tried {
+        Ok(tried) => String::from_utf8_lossy(&tried.stderr).trim().replace('\n', "; "),
+        Err(error) => error.to_string(),
+    };
+    toolbox::leave_out("an agent on another machine", &why, Missing::Forbidden);
+    None
+}
+
+/// `leasehold-agent leave` with the state folder of this name.
+fn leave(folder: &Path, coordinators: &str, name: &str) -> (bool, String) {
+    let mut command = Command::new(toolbox::binary("leasehold-agent"));
+    command.args(["leave", "--coordinator", coordinators, "--cluster", "builds", "--worker", "w"]);
+    command.arg("--nothing-runs").arg("--state-dir").arg(folder.join(name));
+    let output = command.output().expect("it starts");
+    let said = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8_lossy(&said).into_owned())
+}
+
+/// Whether a coordinator's metrics have this line.
+fn metric(http: SocketAddr, line: &str) -> Option<()> {
+    let (_, metrics) = get(http, "/metrics")?;
+    metrics.lines().any(|one| one == line).then_some(())
+}
+
+/// Whether the agent answers this when asked whether it is ready.
+fn readiness(agent: &Agent, status: u16, text: &str) -> Option<()> {
+    let (answered, body) = get(agent.api, "/readyz")?;
+    (answered == status && body.contains(text)).then_some(())
+}
+
+/// The size of its pool.
+fn pool(agent: &Agent) -> Option<u64> {
+    lease(agent.api)?["pool"]["size"].as_u64()
+}
+
+/// The jobs that run under its pool.
+fn jobs(agent: &Agent) -> Option<u64> {
+    lease(agent.api)?["pool"]["running"].as_u64()
 }
 
 fn lease(api: SocketAddr) -> Option<Value> {

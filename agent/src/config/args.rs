@@ -170,6 +170,7 @@ pub(super) struct WhoArgs {
     pub(super) cluster: ClusterName,
     /// The worker's name, unique in its cluster
     #[arg(long, env = "LEASEHOLD_WORKER", value_name = "NAME")]
+    #[arg(value_parser = WorkerName::present_name)]
     pub(super) worker: WorkerName,
 }
 
@@ -212,9 +213,10 @@ pub(super) struct RunArgs {
     pub(super) state_dir: Option<PathBuf>,
     #[command(flatten)]
     pub(super) locks: LocksArgs,
-    /// Take the worker's name from another running agent, which then stops. Use it for one start,
-    /// to correct a mistake. Without it, an agent with another --state-dir waits until the previous
-    /// agent of that name no longer reports and its leases have expired
+    /// Take the worker's name from another agent, which then drains; its slots count until it has
+    /// left. Use it for one start, to correct a mistake. Without it, an agent with another
+    /// --state-dir waits for as long as the previous agent of that name may run a job or hold a
+    /// stream
     #[arg(long, env = "LEASEHOLD_TAKE_OVER")]
     pub(super) take_over: bool,
     /// The address of the worker API: HTTP/JSON and gRPC on one port

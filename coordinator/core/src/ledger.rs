@@ -135,6 +135,29 @@ impl Ledger {
         self.accounts.range(first..).take_while(move |(key, _)| key.cluster == *cluster)
     }
 
+    /// The accounts of the agents that had a worker's name before its present one.
+    pub(crate) fn former_accounts<'a>(
+        &'a self,
+        key: &'a WorkerKey,
+    ) -> impl Iterator<Item = &'a Account> {
+        let first = key.former_first();
+        let own = self.accounts.range(first..).take_while(move |(it, _)| it.present() == *key);
+        own.map(|(_, account)| account)
+    }
+
+    /// Moves all that a worker may hold to another name.
+    pub(crate) fn rename(&mut self, key: &WorkerKey, to: &WorkerKey) {
+        self.unheard.rename(key, to);
+        let Some(account) = self.accounts.rename(key, to) else { return };
+        self.number_max = self.number_max.max(account.number);
+        for stream in &account.streams {
+            let claims = self.claims.get_mut(stream).iter_mut();
+            for claim in claims.filter(|claim| claim.worker == *key) {
+                claim.worker = to.clone();
+            }
+        }
+    }
+
     /// Slots of a cluster that may be in use, as far as anyone can know.
     pub(crate) fn committed(&self, cluster: &ClusterName) -> u32 {
         self.accounts.committed(cluster)

@@ -5,8 +5,8 @@ use std::time::Duration;
 use leasehold_types::message::DrainPhase;
 use leasehold_types::share::WorkerAddress;
 use leasehold_types::{
-    ClusterName, Epoch, Incarnation, Load, NodeName, PipelineName, SetName, StreamKey, StreamName,
-    Token, WorkerKey, WorkerName,
+    AgentId, ClusterName, Epoch, Incarnation, Load, NodeName, PipelineName, SetName, StreamKey,
+    StreamName, Token, WorkerKey, WorkerName,
 };
 
 /// A cluster in figures.
@@ -78,6 +78,8 @@ pub struct WorkerView {
     pub drain: DrainPhase,
     /// Whether a drain was ordered through the admin API.
     pub drain_ordered: bool,
+    /// The identity of its agent, where names are kept.
+    pub agent: Option<AgentId>,
     /// Its agent's incarnation; none where it has not reported to this leader.
     pub incarnation: Option<Incarnation>,
     /// Its rollout generation.

@@ -102,7 +102,7 @@ pub fn pull_secrets(text: &str) -> Result<Vec<String>, String> {
     /// Secrets that one agent's image may be pulled with.
     const SECRETS_MAX: usize = 8;
     let names: Vec<String> = text.split(',').map(|name| name.trim().to_owned()).collect();
-    if let Some(name) = names.iter().find(|name| WorkerName::new(name).is_err()) {
+    if let Some(name) = names.iter().find(|name| WorkerName::present_name(name).is_err()) {
         return Err(format!("invalid name of a Secret {name:?}: use names, separated by commas"));
     }
     match names.len() <= SECRETS_MAX {

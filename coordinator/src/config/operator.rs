@@ -108,7 +108,7 @@ impl OperatorArgs {
         let Self { namespace, watch_namespace: watched, service, audience, replica, .. } = self;
         let named = [&namespace, &service].into_iter().chain(&watched);
         for name in named {
-            if WorkerName::new(name).is_err() || name.contains('.') {
+            if WorkerName::present_name(name).is_err() || name.contains('.') {
                 return refuse(format!(
                     "invalid namespace or Service name {name:?}: use a DNS label in --namespace, \
                      --watch-namespace and --service"
@@ -162,7 +162,7 @@ impl OperatorArgs {
         for (flag, name) in
             [("--webhook-configuration", configuration), ("--validator-configuration", validator)]
         {
-            if WorkerName::new(name).is_err() {
+            if WorkerName::present_name(name).is_err() {
                 return refuse(format!("invalid {flag} {name:?}: use a DNS subdomain"));
             }
         }

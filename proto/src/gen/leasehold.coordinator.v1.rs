@@ -100,15 +100,17 @@ pub struct Hello {
     pub worker_address: ::prost::alloc::string::String,
     /// Which installation of an agent this is, as 32 hexadecimal digits: drawn once and kept in the
     /// agent's state folder, or drawn at its start where it has none. Empty where nobody says. In
-    /// standalone mode an agent of another identity is refused while the one that has the name is
-    /// alive. On Kubernetes it is not looked at: the token says which pod speaks.
+    /// standalone mode leases belong to the agent of an identity, and an agent of another one is
+    /// refused while the one that has the name may hold anything. On Kubernetes it is not looked at:
+    /// the token says which pod speaks.
     #[prost(string, tag = "10")]
     pub identity: ::prost::alloc::string::String,
-    /// A person has said that this agent takes the name from another one, alive or not.
+    /// A person has said that this agent takes the name from another one, alive or not. What that one
+    /// holds stays its own, and it is drained.
     #[prost(bool, tag = "11")]
     pub take_over: bool,
     /// As the report will say: of this incarnation and all later ones the agent's journal tells
-    /// everything; 0 for all that there ever were.
+    /// everything; 0 for all that there ever were. Coordinators of earlier releases ask for it.
     #[prost(uint64, tag = "12")]
     pub knows_from: u64,
 }
@@ -412,7 +414,7 @@ pub enum RefusalReason {
     GoAway = 9,
     /// Dial again: the agent remembers a later leadership term than the leader's.
     EpochAhead = 10,
-    /// Dial again later: an agent of another identity has the worker's name, and is alive.
+    /// Dial again later: an agent of another identity has the worker's name, and may hold something.
     NameTaken = 11,
 }
 impl RefusalReason {

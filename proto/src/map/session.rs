@@ -13,7 +13,7 @@ use leasehold_types::{
 };
 
 use super::share::{address, load};
-use super::{Invalid, at_most, cluster_name, millis, span, stream_key, worker_name};
+use super::{Invalid, at_most, cluster_name, millis, present_worker, span, stream_key};
 use crate::coordinator::v1 as wire;
 
 impl TryFrom<wire::OpenSessionRequest> for AgentMessage {
@@ -94,7 +94,7 @@ impl TryFrom<wire::Hello> for Hello {
         Ok(Self {
             protocol: hello.protocol,
             cluster: cluster_name("hello.cluster", &hello.cluster)?,
-            worker: worker_name("hello.worker", &hello.worker)?,
+            worker: present_worker("hello.worker", &hello.worker)?,
             incarnation: Incarnation(hello.incarnation),
             link: LinkNumber(hello.link),
             epoch_seen: (hello.epoch_seen > 0).then_some(Epoch(hello.epoch_seen)),

@@ -61,7 +61,7 @@ pub struct Hello {
     pub identity: Option<AgentId>,
     /// A person has said that this agent takes the name from another one, alive or not.
     pub take_over: bool,
-    /// As in [`ReportedMemory`].
+    /// As in [`ReportedMemory`]; for coordinators of earlier releases, which ask for it.
     pub knows_from: Incarnation,
 }
 

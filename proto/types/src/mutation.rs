@@ -52,6 +52,10 @@ mutations! {
     AnyReleaseFrees,
     /// Coordinator: an agent gets the name of one of another identity that is alive.
     TwinTakesName,
+    /// Coordinator: what a name's former agent may hold counts as held by its next agent.
+    AccountOfName,
+    /// Coordinator: the entry of a name is replaced before that of its former agent is written.
+    EntryOfFormerLate,
     /// Coordinator: a snapshot does not repeat what lapses.
     LapsesNotRepeated,
     /// Coordinator: a reported size is kept although its slots may belong to another worker.

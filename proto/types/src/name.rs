@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::agent_id::AgentId;
 use crate::limits;
 
 /// Why a text is not a name of the wanted kind.
@@ -16,6 +17,12 @@ pub struct InvalidName {
     kind: &'static str,
     shown: String,
     why: &'static str,
+}
+
+impl InvalidName {
+    fn of(kind: &'static str, text: &str, why: &'static str) -> Self {
+        Self { kind, shown: text.chars().take(64).collect(), why }
+    }
 }
 
 macro_rules! namespaced {
@@ -56,11 +63,7 @@ macro_rules! name {
             pub fn new(text: &str) -> Result<Self, InvalidName> {
                 match $rule(text) {
                     Ok(()) => Ok(Self(text.into())),
-                    Err(why) => Err(InvalidName {
-                        kind: $kind,
-                        shown: text.chars().take(64).collect(),
-                        why,
-                    }),
+                    Err(why) => Err(InvalidName::of($kind, text, why)),
                 }
             }
 
@@ -119,8 +122,10 @@ name! {
     ClusterName, "cluster name", namespaced
 }
 name! {
-    /// A worker's name, unique within its cluster: a DNS subdomain, as a pod's is.
-    WorkerName, "worker name", dns_subdomain
+    /// A worker's name, unique within its cluster: a DNS subdomain, as a pod's is. What an earlier
+    /// agent of a name left behind has a name of its own: the worker's name, `@` and the agent's
+    /// identity (see [`WorkerName::former`]).
+    WorkerName, "worker name", worker_name
 }
 name! {
     /// A `StreamSet`'s name: a DNS subdomain, on Kubernetes with its namespace. The shares of
@@ -151,6 +156,9 @@ name! {
 namespaced!(ClusterName);
 namespaced!(SetName);
 namespaced!(PipelineName);
+
+/// Comes before the identity in the name of an earlier agent.
+const FORMER: char = '@';
 
 /// What the name of a set of shares begins with.
 const SHARES_PREFIX: &str = "shares:";
@@ -197,6 +205,41 @@ impl WorkerName {
     pub fn first() -> Self {
         Self("0".into())
     }
+
+    /// Takes the name of a worker that has an agent, which is a DNS subdomain.
+    ///
+    /// # Errors
+    /// [`InvalidName`] says what the text has that the name may not.
+    pub fn present_name(text: &str) -> Result<Self, InvalidName> {
+        dns_subdomain(text).map_err(|why| InvalidName::of("worker name", text, why))?;
+        Ok(Self(text.into()))
+    }
+
+    /// Under this name the leases of an agent are listed whose own name another agent has taken.
+    #[must_use]
+    pub fn former(&self, agent: AgentId) -> Self {
+        Self(format!("{}{FORMER}{agent}", self.present()).into())
+    }
+
+    /// The names of a worker's former agents start here.
+    fn former_first(&self) -> Self {
+        Self(format!("{}{FORMER}", self.0).into())
+    }
+
+    /// The name that the worker's agent has or had: all but the former agent's identity.
+    #[must_use]
+    pub fn present(&self) -> Self {
+        match self.0.split_once(FORMER) {
+            Some((name, _)) => Self(name.into()),
+            None => self.clone(),
+        }
+    }
+
+    /// Whether it stands for an earlier agent of a name.
+    #[must_use]
+    pub fn is_former(&self) -> bool {
+        self.0.contains(FORMER)
+    }
 }
 
 impl StreamName {
@@ -204,6 +247,26 @@ impl StreamName {
     #[must_use]
     pub fn first() -> Self {
         Self(" ".into())
+    }
+}
+
+impl WorkerKey {
+    /// See [`WorkerName::former`].
+    #[must_use]
+    pub fn former(&self, agent: AgentId) -> Self {
+        Self { cluster: self.cluster.clone(), worker: self.worker.former(agent) }
+    }
+
+    /// Where a range over the former agents of a worker starts.
+    #[must_use]
+    pub fn former_first(&self) -> Self {
+        Self { cluster: self.cluster.clone(), worker: self.worker.former_first() }
+    }
+
+    /// See [`WorkerName::present`].
+    #[must_use]
+    pub fn present(&self) -> Self {
+        Self { cluster: self.cluster.clone(), worker: self.worker.present() }
     }
 }
 
@@ -235,6 +298,15 @@ impl fmt::Display for StreamKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.set, self.stream)
     }
+}
+
+/// A DNS subdomain, or one before the identity of an earlier agent.
+fn worker_name(text: &str) -> Result<(), &'static str> {
+    let Some((name, agent)) = text.split_once(FORMER) else { return dns_subdomain(text) };
+    dns_subdomain(name)?;
+    agent.parse::<AgentId>().map(|_| ()).map_err(
+        |_| "has no agent's identity after the '@': 32 hexadecimal digits, as in ListWorkers",
+    )
 }
 
 fn dns_subdomain(text: &str) -> Result<(), &'static str> {
@@ -335,8 +407,9 @@ mod tests {
         for good in ["w", "swarm-worker-0", "a.b-c.d0", "0"] {
             assert!(WorkerName::new(good).is_ok(), "{good}");
         }
-        for bad in ["", "-a", "a-", "A", "a_b", "a..b", ".", "a\n", "ä", long.as_str()] {
+        for bad in ["", "-a", "a-", "A", "a_b", "a..b", ".", "a\n", "ä", long.as_str(), "a@b"] {
             assert!(WorkerName::new(bad).is_err(), "{bad}");
+            assert!(WorkerName::present_name(bad).is_err(), "{bad}");
         }
     }
 

@@ -70,6 +70,8 @@ impl Mutant {
             Mutation::AdoptAtHello => &["S2", "S3", "S8"],
             Mutation::NewIncarnationFrees => &["S3", "S9", "S10"],
             Mutation::TwinTakesName => &["S17"],
+            Mutation::AccountOfName => &["S1", "S2", "S3", "S4", "S8", "S9", "S17"],
+            Mutation::EntryOfFormerLate => &["S1", "S2", "S3", "S8", "S17"],
             Mutation::NoMemoryFrees => &["S2", "S3", "S4", "S10", "S13"],
             Mutation::SkipConfirm => &["S2", "S3", "S4", "S5", "S7", "S8"],
             Mutation::AnyReleaseFrees => &["S3", "S10"],
@@ -149,7 +151,13 @@ impl Mutant {
     pub(crate) fn bias(self) -> FaultBias {
         let bias = |faults, sequence| FaultBias { faults, sequence: Some(sequence) };
         match self.mutation {
-            Mutation::TwinTakesName => FaultBias { faults: &[Fault::TwinPod], sequence: None },
+            Mutation::TwinTakesName | Mutation::AccountOfName => {
+                FaultBias { faults: &[Fault::TwinPod], sequence: None }
+            }
+            Mutation::EntryOfFormerLate => FaultBias {
+                faults: &[Fault::TwinPod, Fault::TakeOver, Fault::CutStore],
+                sequence: None,
+            },
             // A twin must be refused for one number while its other half has just begun under the
             // next one, which that leader has not heard of.
             Mutation::RaiseByOne => bias(&[Fault::TwinPod], Sequence::LateTwins),

@@ -18,7 +18,7 @@ pub(crate) mod store;
 pub(crate) mod tracked;
 pub(crate) mod worker;
 
-use leasehold_types::{Epoch, Moment, StreamKey, Token, WorkerKey};
+use leasehold_types::{AgentId, Epoch, Moment, StreamKey, Token, WorkerKey};
 
 use self::clock::Real;
 use self::manifests::Manifests;
@@ -145,6 +145,43 @@ impl<'a> View<'a> {
     /// A replica's clock now.
     pub(crate) fn local_of_replica(&self, replica: usize) -> Moment {
         self.replicas[replica].clock.local(self.t)
+    }
+
+    /// Whether leases belong to a pod's agents, and not to whoever has their name.
+    pub(crate) fn is_judged(&self, pod: usize) -> bool {
+        let node = &self.pods[pod];
+        !node.dead && (self.keeps_names || !(node.twin || node.is_replaced()))
+    }
+
+    /// The keys under which a pod's agents may have accounts: its name, unless that is known to be
+    /// another agent's, and the names that they have where another agent has taken it over.
+    pub(crate) fn accounts_of(
+        &self,
+        pod: usize,
+        holder: impl Fn(&WorkerKey) -> Option<AgentId>,
+    ) -> Vec<WorkerKey> {
+        let node = &self.pods[pod];
+        let is_own = |agent: AgentId| !self.keeps_names || node.identities.contains(&agent);
+        let present = Some(&node.key).filter(|key| holder(key).is_none_or(is_own));
+        let former = node.identities.iter().filter(|_| self.keeps_names);
+        let former = former.map(|agent| node.key.former(*agent));
+        present.cloned().into_iter().chain(former).collect()
+    }
+
+    /// The same, as a replica knows it.
+    pub(crate) fn accounts_at(&self, replica: usize, pod: usize) -> Vec<WorkerKey> {
+        let now = self.local_of_replica(replica);
+        let core = self.replicas[replica].core.as_ref();
+        self.accounts_of(pod, |key| core?.worker(key, now)?.agent)
+    }
+
+    /// Whether a replica knows agents of a pod whose name another agent has taken over.
+    pub(crate) fn is_former_at(&self, replica: usize, pod: usize) -> bool {
+        let now = self.local_of_replica(replica);
+        let Some(core) = self.replicas[replica].core.as_ref() else { return false };
+        let accounts = self.accounts_at(replica, pod);
+        let mut former = accounts.iter().filter(|key| key.worker.is_former());
+        former.any(|key| core.worker(key, now).is_some())
     }
 
     /// The living pod of this worker.

@@ -322,9 +322,20 @@ impl Leader {
         self.forget_epoch_ahead(key);
         self.order(Order::Unregister(vec![key.clone()]));
         self.replica.notice(Notice::Gone(key.clone()));
+        if key.worker.is_former() {
+            // The entry of the name may have waited for this one's.
+            self.register_if_needed(&key.present());
+        }
         self.pool_changed(key);
         self.plan_now(&key.cluster, now);
         self.recheck_blocked(now);
+    }
+
+    /// Has entries removed that stand for nothing.
+    pub(super) fn forget_entries(&mut self, keys: Vec<WorkerKey>) {
+        if !keys.is_empty() {
+            self.order(Order::Unregister(keys));
+        }
     }
 
     /// Gives the platform an order for the present term.

@@ -39,6 +39,8 @@ pub(super) struct Candidate {
     desired: Arc<Desired>,
     /// Workers that the platform has declared gone meanwhile.
     gone: Vec<WorkerKey>,
+    /// Names whose entry is of an agent that another one has displaced.
+    passed_on: Vec<WorkerKey>,
 }
 
 impl Core {
@@ -116,6 +118,7 @@ impl Candidate {
             timers: BTreeSet::new(),
             desired: replica.desired.clone(),
             gone: Vec::new(),
+            passed_on: Vec::new(),
             replica,
         }
     }
@@ -147,6 +150,7 @@ impl Candidate {
             let fresh = Ledger::new(epoch, predecessor_end, self.replica.config.bounds);
             self.replica.drop_ledger(std::mem::replace(&mut self.ledger, fresh));
             (self.desired, self.entered) = (self.replica.desired.clone(), None);
+            self.passed_on.clear();
             self.timers.clear();
         }
         while self.replica.budget.is_left() {
@@ -166,6 +170,16 @@ impl Candidate {
         let after = self.entered.take().map_or(Bound::Unbounded, Bound::Excluded);
         let mut count = 0;
         for (key, entry) in self.elected.exposed.range((after, Bound::Unbounded)).take(most) {
+            self.entered = Some(key.clone());
+            count += 1;
+            // A predecessor has written down all of it under the agent's own name, and ended before
+            // it wrote the entry of the name's next agent.
+            let agent = entry.exposure.identity.filter(|_| !key.worker.is_former());
+            let former = agent.map(|agent| key.former(agent));
+            if former.is_some_and(|former| self.elected.exposed.contains_key(&former)) {
+                self.passed_on.push(key.clone());
+                continue;
+            }
             // The shares of a pipeline are planned together, when all of them are known.
             let cluster = self.desired.clusters.get(&key.cluster).filter(|it| it.class.is_none());
             let comes_back =
@@ -173,18 +187,17 @@ impl Candidate {
             for at in self.ledger.expose(key, entry, &self.replica.lists, comes_back) {
                 self.timers.insert((at, Timer::Unheard(key.clone())));
             }
-            self.entered = Some(key.clone());
-            count += 1;
         }
         count
     }
 
     fn lead(self, now: Moment) -> Leader {
-        let Self { replica, elected, ledger, mut timers, gone, .. } = self;
+        let Self { replica, elected, ledger, mut timers, gone, passed_on, .. } = self;
         timers.insert((elected.until, Timer::Term));
         let mut leader = Leader::new(replica, ledger, elected.until, timers);
         leader.begin_with_desired(now);
         leader.replica.notice(Notice::Elected(elected.epoch));
+        leader.forget_entries(passed_on);
         leader.end_accounts(gone);
         leader
     }

@@ -32,6 +32,8 @@ pub(crate) struct Account {
     pub(crate) adopted: bool,
     /// The exposure that is being written in its place.
     pub(crate) registering: Option<Exposure>,
+    /// It has another name than before, and no entry under that yet.
+    pub(crate) unwritten: bool,
     /// The longest lease that it may have been granted.
     pub(crate) ttl: Duration,
     /// The newest grant's number.
@@ -84,6 +86,7 @@ impl Account {
             exposure: Exposure::default(),
             adopted: false,
             registering: None,
+            unwritten: false,
             ttl: Duration::ZERO,
             number,
             pool: None,

@@ -79,6 +79,13 @@ impl Accounts {
         Some(account)
     }
 
+    /// Moves an account to another key that has none.
+    pub(super) fn rename(&mut self, key: &WorkerKey, to: &WorkerKey) -> Option<&Account> {
+        let account = self.remove(key)?;
+        self.sums.note(to, PoolFacts::default(), PoolFacts::of(&account));
+        Some(self.all.entry(to.clone()).or_insert(account))
+    }
+
     pub(super) fn range(&self, range: RangeFrom<WorkerKey>) -> Range<'_, WorkerKey, Account> {
         self.all.range(range)
     }

@@ -82,6 +82,13 @@ impl UnheardWorkers {
         unheard
     }
 
+    /// Moves what a worker may hold to another name.
+    pub(super) fn rename(&mut self, key: &WorkerKey, to: &WorkerKey) {
+        if let Some(unheard) = self.take_out(key) {
+            self.insert(to, unheard);
+        }
+    }
+
     fn take_out(&mut self, key: &WorkerKey) -> Option<UnheardExposure> {
         let unheard = self.workers.remove(key)?;
         if let Some(silent) = self.silent.get_mut(&key.cluster) {

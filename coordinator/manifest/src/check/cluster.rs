@@ -77,7 +77,7 @@ impl Checker<'_> {
             self.blame(root, "spec", message);
         }
         if let Some(named) = makers.workload_ref
-            && WorkerName::new(&named.name).is_err()
+            && WorkerName::present_name(&named.name).is_err()
         {
             let message = format!("is {:?}, which no workload can be called", named.name);
             self.blame(root, "spec.workloadRef.name", message);

@@ -177,6 +177,7 @@ fn view(name: &str) -> WorkerView {
         presence: Presence::Connected,
         drain: DrainPhase::Working,
         drain_ordered: false,
+        agent: None,
         incarnation: None,
         generation: 1,
         silent_for: None,

@@ -190,7 +190,7 @@ impl FleetReconciler {
             let Some(mut workers) = workers.remove(name) else { continue };
             let mut worker_pods = pods.remove(name).unwrap_or_default();
             for it in &mut worker_pods {
-                let worker = WorkerName::new(&it.pod.pod.name).ok();
+                let worker = WorkerName::present_name(&it.pod.pod.name).ok();
                 it.view = worker.and_then(|worker| workers.remove(&worker));
             }
             let workload = self.workload(&fleet);

@@ -98,7 +98,7 @@ pub(super) fn decide(
     let mut changed = Vec::new();
     for index in active.iter().copied() {
         let it = &worker_pods[index];
-        let streams_digest = WorkerName::new(&it.pod.pod.name).ok();
+        let streams_digest = WorkerName::present_name(&it.pod.pod.name).ok();
         let streams_digest = streams_digest
             .and_then(|worker| ownership.by_worker.get(&worker))
             .copied()
@@ -133,9 +133,9 @@ mod tests {
     use crate::fleets::fixtures::pod;
 
     fn ownership(of: &[(&str, u64)]) -> StreamOwnership {
-        let by_worker = of
-            .iter()
-            .map(|(name, streams_digest)| (WorkerName::new(name).unwrap(), *streams_digest));
+        let by_worker = of.iter().map(|(name, streams_digest)| {
+            (WorkerName::present_name(name).unwrap(), *streams_digest)
+        });
         StreamOwnership { is_settled: true, by_worker: by_worker.collect(), cause: 1 }
     }
 

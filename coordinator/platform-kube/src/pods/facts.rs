@@ -131,7 +131,7 @@ impl PodName {
         if cluster.parts().0 != Some(&self.namespace) {
             return None;
         }
-        let worker = WorkerName::new(&self.name).ok()?;
+        let worker = WorkerName::present_name(&self.name).ok()?;
         Some(WorkerKey { cluster: cluster.clone(), worker })
     }
 }

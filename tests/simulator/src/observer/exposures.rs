@@ -76,17 +76,22 @@ impl Checks<'_> {
         }
         for pod in 0..self.view.pods.len() {
             let node = &self.view.pods[pod];
-            // Of a pod whose name another has taken, the entry covers both.
-            let counts = !node.dead && !node.twin && !node.is_replaced();
-            if !counts || !(touched.pods.contains(&pod) || touched.entries.contains(&node.key)) {
+            // Of a pod whose name another has taken, the entry covers both, unless agents are told
+            // apart.
+            let touches = touched.entries.iter().any(|key| key.present() == node.key);
+            if !self.view.is_judged(pod) || !(touched.pods.contains(&pod) || touches) {
                 continue;
             }
-            let entry = match self.view.store.register.get(&node.key) {
-                // An entry that cannot be read covers everything.
-                Some(None) => continue,
-                Some(Some(entry)) => Some(entry.clone()),
-                None => None,
-            };
+            let register = &self.view.store.register;
+            let holder = |key: &WorkerKey| register.get(key)?.as_ref()?.exposure.identity;
+            let accounts = self.view.accounts_of(pod, holder);
+            let entries = accounts.iter().filter_map(|key| register.get(key));
+            // An entry that cannot be read covers everything.
+            let Some(entries) = entries.cloned().collect::<Option<Vec<_>>>() else { continue };
+            let entry = entries.into_iter().reduce(|one, other| {
+                let epoch = one.epoch.max(other.epoch);
+                Entry { epoch, ..one.join(&other) }
+            });
             if let Some(what) = self.missing_in(pod, entry.as_ref()) {
                 self.fail("S8", || format!("p{pod} has {what}; what is written down: {entry:?}"));
             }

@@ -63,11 +63,11 @@ pub(crate) struct Touched {
 impl View<'_> {
     /// The most jobs that a pod may be running, as far as they count.
     fn counted_jobs(&self, pod: usize) -> u32 {
-        let node = &self.pods[pod];
-        // Of a pod whose name another has taken, its leader cannot know how many jobs it runs.
-        match node.dead || node.is_replaced() || node.twin {
-            true => 0,
-            false => node.jobs_possible(self.local_of_pod(pod)),
+        // Of a pod whose name another has taken, its leader cannot know how many jobs it runs, unless
+        // it tells agents apart.
+        match self.is_judged(pod) {
+            true => self.pods[pod].jobs_possible(self.local_of_pod(pod)),
+            false => 0,
         }
     }
 
@@ -271,7 +271,9 @@ impl Checks<'_> {
         let now = self.view.local_of_replica(leader);
         let key = &self.view.pods[pod].key;
         let Some(core) = self.view.replicas[leader].core.as_ref() else { return };
-        let committed = core.worker(key, now).map_or(0, |view| view.committed);
+        let accounts = self.view.accounts_at(leader, pod);
+        let views = accounts.iter().filter_map(|key| core.worker(key, now));
+        let committed: u32 = views.map(|view| view.committed).sum();
         let truth = self.observer.previous.pods[pod].jobs;
         // Some may have ended with time.
         let truth = if committed < truth { self.view.counted_jobs(pod) } else { truth };
@@ -347,13 +349,18 @@ impl Checks<'_> {
     /// Compares the leader's view of what one pod has with the truth.
     fn check_outstanding_at(&mut self, leader: Option<usize>, pod: usize) {
         let node = &self.view.pods[pod];
-        let Some(replica) = leader.map(|leader| &self.view.replicas[leader]) else { return };
+        let Some(leader) = leader else { return };
+        let replica = &self.view.replicas[leader];
         let Some(core) = replica.core.as_ref() else { return };
         if node.dead {
             return;
         }
+        let accounts = match self.view.keeps_names {
+            true => self.view.accounts_at(leader, pod),
+            false => vec![node.key.clone()],
+        };
         let wrong = self.observer.previous.streams_of(pod).iter().find_map(|stream| {
-            let known = core.outstanding_until(&node.key, stream);
+            let known = accounts.iter().filter_map(|key| core.outstanding_until(key, stream)).max();
             if known == Some(Moment::NEVER) {
                 return None;
             }

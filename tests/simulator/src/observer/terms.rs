@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use leasehold_agent_core::Record;
 use leasehold_coordinator_core::event::{ConnId, Event};
 use leasehold_types::message::{AgentMessage, CoordinatorMessage};
-use leasehold_types::{Epoch, Incarnation, Nonce, StreamKey, Token, WorkerKey};
+use leasehold_types::{AgentId, Epoch, Incarnation, Nonce, StreamKey, Token, WorkerKey};
 
 use crate::observer::Checks;
 use crate::system::network::LinkId;
@@ -21,7 +21,7 @@ pub(crate) struct TermHistory {
     /// The newest grant of each stream, by any leader.
     granted: BTreeMap<StreamKey, (Token, WorkerKey)>,
     /// The incarnation that said hello on each link.
-    hellos: BTreeMap<LinkId, Incarnation>,
+    hellos: BTreeMap<LinkId, (Incarnation, Option<AgentId>)>,
     /// The beat that is next on each link, and the first one that came out of turn.
     beats: BTreeMap<LinkId, (Nonce, Option<Nonce>)>,
     /// The newest incarnation that each leader has welcomed.
@@ -59,7 +59,7 @@ impl Checks<'_> {
     pub(crate) fn observe_hello(&mut self, pod: usize, message: &AgentMessage) {
         let link = self.view.pods[pod].agent.as_ref().and_then(|agent| agent.link);
         if let (AgentMessage::Hello(hello), Some(link)) = (message, link) {
-            self.observer.term_history.hellos.insert(link, hello.incarnation);
+            self.observer.term_history.hellos.insert(link, (hello.incarnation, hello.identity));
         }
     }
 
@@ -121,9 +121,22 @@ impl Checks<'_> {
             let holds = !memory.streams.is_empty() || node.size_in_effect(now) > 0;
             lasts && memory.epoch == Some(epoch) && holds && !memory.left && !node.superseded
         };
-        let mine = identity(&self.view.pods[pod]);
+        let node = &self.view.pods[pod];
+        let mine = identity(node);
+        let leader = self.view.true_leader().filter(|(_, leads)| *leads == epoch);
+        // Another agent has taken its name over: what it holds is known as its own.
+        let is_former =
+            |pod: usize| leader.is_some_and(|(leader, _)| self.view.is_former_at(leader, pod));
+        let former = is_former(pod);
+        if former {
+            self.coverage.hit("checked: a former agent is welcomed");
+        }
+        if node.takes_name || former {
+            return;
+        }
         let others = self.view.pods.iter().enumerate().filter(|(_, node)| node.key == *key);
-        let mut others = others.filter(|(_, node)| identity(node) != mine && !node.dead);
+        let others = others.filter(|(_, node)| identity(node) != mine && !node.dead);
+        let mut others = others.filter(|(other, _)| !is_former(*other));
         if let Some((other, _)) = others.find(holds) {
             self.fail("S17", || format!("p{pod} is welcomed under the name of p{other}"));
         }
@@ -139,12 +152,15 @@ impl Checks<'_> {
             CoordinatorMessage::Grant(grant) => grant.epoch,
             CoordinatorMessage::Refusal(_) => return,
         };
-        let key = self.view.pods[self.view.network.links[link].pod].key.clone();
         if matches!(message, CoordinatorMessage::Welcome(_)) {
             self.check_name_kept(self.view.network.links[link].pod, epoch);
         }
         let terms = &mut self.observer.term_history;
-        let Some(incarnation) = terms.hellos.get(&link).copied() else { return };
+        let Some((incarnation, agent)) = terms.hellos.get(&link).copied() else { return };
+        let key = &self.view.pods[self.view.network.links[link].pod].key;
+        // Incarnations of two agents of one name are not in an order.
+        let agent = agent.filter(|_| self.view.keeps_names);
+        let key = agent.map_or_else(|| key.clone(), |agent| key.former(agent));
         let newest = terms.welcomed.entry((epoch, key.clone())).or_insert(incarnation);
         if incarnation < *newest {
             let newest = *newest;

@@ -1,12 +1,13 @@
 //! A pod: an agent with the real holder, its journal, and its worker, on a host with a clock.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
 use leasehold_agent_core::Holder;
 use leasehold_types::share::WorkerAddress;
-use leasehold_types::{Epoch, GrantNumber, Incarnation, LinkNumber, Moment, WorkerKey};
+use leasehold_types::{AgentId, Epoch, GrantNumber, Incarnation, LinkNumber, Moment, WorkerKey};
 
 use crate::system::clock::{Clock, Real};
 use crate::system::journal::{Disk, SimJournal};
@@ -69,6 +70,10 @@ pub(crate) struct Pod {
     pub twin: bool,
     /// Its clock is far behind when its agent first starts.
     pub late_clock: bool,
+    /// The identities that its agents have had.
+    pub identities: BTreeSet<AgentId>,
+    /// Its agent takes its name from the one that has it.
+    pub takes_name: bool,
     /// The highest incarnation it has had.
     pub incarnation: Incarnation,
     /// How long its drain may take, if it was configured.
@@ -103,6 +108,8 @@ impl Pod {
             redirected_to: None,
             twin: false,
             late_clock: false,
+            identities: BTreeSet::new(),
+            takes_name: false,
             incarnation: Incarnation(0),
             drain_deadline: None,
             stays: false,

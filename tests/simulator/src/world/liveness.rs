@@ -44,6 +44,10 @@ impl World {
     fn needs_declaration(&self, pod: usize) -> bool {
         let node = &self.pods[pod];
         let complete = node.disk.borrow().memory.complete;
+        if self.keeps_names && node.identities.len() > 1 {
+            // Nobody else can say that what its earlier agent was granted has ended.
+            return true;
+        }
         let doubtful = !complete || node.twin || node.is_replaced();
         let timeless = |entry: &Option<Entry>| {
             entry.as_ref().is_none_or(|entry| entry.exposure.sets.is_timeless())

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_types::{ClusterName, WorkerKey, WorkerName};
+use leasehold_types::{AgentId, ClusterName, WorkerKey, WorkerName};
 
 use crate::system::clock::{Clock, MS, Real};
 use crate::system::faults::Sequence;
@@ -83,6 +83,10 @@ impl World {
         if let Some(other) = twin_of {
             self.pods[other].replaced_at = Some(self.t);
             node.twin = true;
+            node.takes_name = self.keeps_names && self.rng.bool();
+            if node.takes_name {
+                self.coverage.hit("fault: twin takes the name over");
+            }
         }
         self.pods.push(node);
         let pod = self.pods.len() - 1;
@@ -158,8 +162,30 @@ impl World {
         workers.map(|worker| worker.key).collect()
     }
 
-    /// Whether no pod of this name lives.
+    /// Whether no pod of this name lives; where names are kept, whether the pod does not whose agent
+    /// the account is of.
     pub(super) fn is_gone(&self, key: &WorkerKey) -> bool {
-        !self.pods.iter().any(|pod| pod.key == *key && !pod.dead)
+        let name = key.present();
+        let mut living = self.pods.iter().filter(|pod| pod.key == name && !pod.dead);
+        match self.agent_of(key) {
+            Some(agent) => !living.any(|pod| pod.identities.contains(&agent)),
+            None => living.next().is_none(),
+        }
+    }
+
+    /// The identity of the agent that an account is of, where names are kept: as the leader knows
+    /// it, or as it is written down.
+    fn agent_of(&self, key: &WorkerKey) -> Option<AgentId> {
+        if !self.keeps_names {
+            return None;
+        }
+        let now = self
+            .view()
+            .true_leader()
+            .map(|(leader, _)| (leader, self.view().local_of_replica(leader)));
+        let known =
+            now.and_then(|(leader, now)| self.replicas[leader].core.as_ref()?.worker(key, now));
+        let written = || self.store.register.get(key)?.as_ref()?.exposure.identity;
+        known.map_or_else(written, |known| known.agent)
     }
 }

@@ -44,6 +44,15 @@ impl World {
             disk.crashed = false;
             (disk.memory.clone(), *disk.identity.get_or_insert(drawn))
         };
+        let is_another = node.identities.insert(identity) && node.identities.len() > 1;
+        if is_another && self.keeps_names {
+            // It was started without its state folder, and has another identity.
+            node.takes_name = self.rng.bool();
+            self.coverage.hit(match node.takes_name {
+                true => "fault: agent without its folder takes its name over",
+                false => "fault: agent without its folder waits for its name",
+            });
+        }
         let incarnation = match memory.incarnation {
             Some(last) => last.next(),
             None if wrong_clock => Incarnation(own * 1_000 + node.run),
@@ -61,7 +70,7 @@ impl World {
             incarnation,
             generation: node.generation,
             identity: Some(identity),
-            take_over: false,
+            take_over: node.takes_name,
             stops_worker: node.worker.stoppable,
             address: node.address.clone(),
             shows_bindings: node.shows_bindings,

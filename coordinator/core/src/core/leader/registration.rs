@@ -23,9 +23,12 @@ impl Leader {
                 account.registering = None;
             }
             account.exposure = exposure;
-            account.adopted = true;
+            (account.adopted, account.unwritten) = (true, false);
             drop(account);
             self.register_if_needed(&key);
+            if key.worker.is_former() {
+                self.register_if_needed(&key.present());
+            }
             self.pool_changed(&key);
             self.unblock(&key);
             self.dirty.insert(key);
@@ -35,6 +38,9 @@ impl Leader {
     /// Has the worker's exposure written down, if the written one does not cover it.
     pub(super) fn register_if_needed(&mut self, key: &WorkerKey) {
         let Some(worker) = self.observed(key).filter(|worker| worker.reported) else { return };
+        if !self.are_former_written(key) {
+            return;
+        }
         let Some(wanted) = self.exposure(key, worker) else { return };
         let lists = &self.replica.lists;
         let Some(mut account) = self.ledger.account_mut(key) else { return };

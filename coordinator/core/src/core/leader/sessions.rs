@@ -27,7 +27,7 @@ impl Leader {
     ) {
         let identity = hello.identity.filter(|_| self.replica.config.keeps_names);
         let hello = Hello { identity, ..hello };
-        let key = WorkerKey { cluster: hello.cluster.clone(), worker: hello.worker.clone() };
+        let key = self.occupant(&hello);
         if !self.is_of_another(&hello, &key) && !mutation::on(Mutation::RefusedIsSilent) {
             self.note_present(&key, now);
         }
@@ -53,6 +53,7 @@ impl Leader {
         if let Some(seen) = hello.epoch_seen.filter(|seen| *seen > epoch) {
             return Err(self.refuse_epoch_ahead(key, seen, now));
         }
+        self.pass_name(hello, key, now);
         self.forget_epoch_ahead(key);
         self.replace_session(conn, hello, key, now);
         self.note_name(key, hello.identity, peer, now);
@@ -81,7 +82,11 @@ impl Leader {
             return Err((RefusalReason::UnknownCluster, message));
         };
         self.check_name(hello, key, now)?;
-        let worker = cluster.workers.get(&hello.worker);
+        if self.is_of_another(hello, key) && !mutation::on(Mutation::AccountOfName) {
+            // What is known of the other agent's incarnations and links says nothing about this one.
+            return self.check_limit();
+        }
+        let worker = cluster.workers.get(&key.worker);
         let account = self.ledger.account(key);
         let registered = account.map(|account| account.exposure.incarnation);
         let newest = worker.map(|worker| worker.incarnation).max(registered);
@@ -91,15 +96,7 @@ impl Leader {
             let message = format!("incarnation {newest} of {key} is newer");
             return Err((RefusalReason::NewerIncarnation(newest), message));
         }
-        self.check_memory(hello, key)?;
-        let Some(worker) = worker else {
-            let workers: usize = self.clusters.values().map(|it| it.workers.len()).sum();
-            if workers >= WORKERS_MAX {
-                let message = format!("the limit of {WORKERS_MAX} workers is reached");
-                return Err((RefusalReason::Limit, message));
-            }
-            return Ok(());
-        };
+        let Some(worker) = worker else { return self.check_limit() };
         let newest = worker.incarnation;
         let session = worker.session.as_ref().filter(|_| hello.incarnation == newest);
         if session.is_some_and(|session| hello.link <= session.link) {
@@ -113,6 +110,18 @@ impl Leader {
             return Err((RefusalReason::NewerIncarnation(newest), message));
         }
         Ok(())
+    }
+
+    /// Whether there may be one more worker.
+    fn check_limit(&self) -> Result<(), HelloRefusal> {
+        let workers: usize = self.clusters.values().map(|it| it.workers.len()).sum();
+        match workers < WORKERS_MAX {
+            true => Ok(()),
+            false => {
+                let message = format!("the limit of {WORKERS_MAX} workers is reached");
+                Err((RefusalReason::Limit, message))
+            }
+        }
     }
 
     fn replace_session(&mut self, conn: ConnId, hello: &Hello, key: &WorkerKey, now: Moment) {

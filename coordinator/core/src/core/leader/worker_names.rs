@@ -1,7 +1,16 @@
-//! Decides which agent has a worker's name, where no platform does. The name stays with its agent
-//! while that agent may be alive. A second agent under the same name, on another host or with
-//! another state folder, has to wait. An agent keeps its identity across restarts with its state
-//! folder, so such a restart does not wait.
+//! Decides which agent has a worker's name, where no platform does.
+//!
+//! Leases belong to the agent that holds them and not to its name. The name points to one agent,
+//! its present one, and stays with it as long as anything may be held under it: slots, streams, or a
+//! report that is still expected. Another agent under the same name, on another host or with another
+//! state folder, is refused meanwhile. An agent keeps its identity across restarts with its state
+//! folder, so such a restart is the same agent.
+//!
+//! A person can give the name to another agent (`--take-over`). Then all that the former agent may
+//! hold stays counted, in an account under a name of its own ([`WorkerKey::former`]), and the former
+//! agent is drained: it takes no new work, and its account ends when it leaves, is declared gone or
+//! is given up. Invariant: the former agent's account is written down under its own name before the
+//! entry of the name is replaced.
 //!
 //! On Kubernetes names are not kept here: a pod's uid identifies it, and the platform admits only
 //! the newest pod of a name.
@@ -12,41 +21,57 @@ use leasehold_types::message::{Hello, RefusalReason};
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{AgentId, Incarnation, Moment, WorkerKey};
 
-use super::Leader;
 use super::sessions::HelloRefusal;
+use super::sliced_work::ClaimCheck;
+use super::{Leader, Timer};
+use crate::effect::{Effect, Order};
 use crate::observed::Worker;
 
 impl Leader {
-    /// Refuses an agent if another living agent has its worker's name.
+    /// The key of the agent's account: its worker's, or that of a former agent if another one has
+    /// taken its name over and it may still hold something.
+    pub(super) fn occupant(&self, hello: &Hello) -> WorkerKey {
+        let key = WorkerKey { cluster: hello.cluster.clone(), worker: hello.worker.clone() };
+        let former = hello.identity.map(|agent| key.former(agent));
+        former.filter(|former| self.ledger.account(former).is_some()).unwrap_or(key)
+    }
+
+    /// Refuses an agent if another agent has its worker's name.
     pub(super) fn check_name(
         &self,
         hello: &Hello,
         key: &WorkerKey,
         now: Moment,
     ) -> Result<(), HelloRefusal> {
-        let other = self.is_of_another(hello, key) && !hello.take_over;
-        if !other || !self.is_alive(key) || mutation::on(Mutation::TwinTakesName) {
+        let takes = hello.take_over || mutation::on(Mutation::TwinTakesName);
+        if !self.is_of_another(hello, key) || takes || !self.is_name_in_use(key) {
             return Ok(());
         }
         let message = format!(
-            "another agent, which is alive, has the name {key}: {}. Give this worker a name of its \
-             own; or start this agent with the other one's --state-dir; or stop the other one and \
-             wait until its leases are over; or start this one once with --take-over, which stops \
+            "another agent has the name {key}, and may run jobs or hold streams: {}. Give this \
+             worker a name of its own; or start this agent with the other one's --state-dir; or, \
+             once all that the other one started has ended, run `leasehold-agent leave` with its \
+             --state-dir or declare it gone; or start this one once with --take-over, which drains \
              the other one",
             self.holder_of_name(key, now)
         );
         Err((RefusalReason::NameTaken, message))
     }
 
-    /// Makes an agent that takes over a name start its journal again: the journal may claim to be
-    /// complete, but does not list the earlier agent's leases.
-    pub(super) fn check_memory(&self, hello: &Hello, key: &WorkerKey) -> Result<(), HelloRefusal> {
-        let knows_too_much = hello.knows_from < hello.incarnation;
-        if !self.is_of_another(hello, key) || !knows_too_much {
-            return Ok(());
+    /// Gives the name to another agent, which [`Self::check_name`] has admitted. What the present
+    /// one may hold stays its own.
+    pub(super) fn pass_name(&mut self, hello: &Hello, key: &WorkerKey, now: Moment) {
+        if !self.is_of_another(hello, key) || mutation::on(Mutation::AccountOfName) {
+            return;
         }
-        let message = format!("another agent has had the name {key} since");
-        Err((RefusalReason::NewerIncarnation(hello.incarnation), message))
+        let former = self.identity_of_holder(key).map(|agent| key.former(agent));
+        match former.filter(|_| self.is_name_in_use(key)) {
+            Some(former) => self.displace(key, &former, now),
+            None => {
+                self.disconnect(key);
+                self.gone(key, now);
+            }
+        }
     }
 
     /// An agent has the name from now on.
@@ -63,21 +88,37 @@ impl Leader {
         }
         worker.identity = identity;
         worker.peer = peer;
+        worker.drain_ordered |= key.worker.is_former();
     }
 
-    /// Whether the last agent with this name had another identity.
+    /// Whether the agent that has the name has another identity.
     pub(super) fn is_of_another(&self, hello: &Hello, key: &WorkerKey) -> bool {
-        let had = match self.observed(key) {
-            Some(worker) => worker.identity,
-            None => self.registered_name(key).and_then(|(_, identity)| identity),
-        };
-        had.zip(hello.identity).is_some_and(|(had, identity)| had != identity)
+        let holder = self.identity_of_holder(key);
+        holder.zip(hello.identity).is_some_and(|(had, identity)| had != identity)
     }
 
-    /// The newest agent that was granted anything under the name, from the written exposure.
-    fn registered_name(&self, key: &WorkerKey) -> Option<(Incarnation, Option<AgentId>)> {
-        let exposure = &self.ledger.account(key)?.exposure;
-        Some((exposure.incarnation, exposure.identity))
+    /// The entries of a name's former agents are written: the name's own entry may be replaced.
+    pub(super) fn are_former_written(&self, key: &WorkerKey) -> bool {
+        let mut former = self.ledger.former_accounts(key);
+        former.all(|account| !account.unwritten) || mutation::on(Mutation::EntryOfFormerLate)
+    }
+
+    /// The agent that has the name: the last one that said hello, or the newest one that was
+    /// granted anything, from the written exposure.
+    pub(super) fn identity_of_holder(&self, key: &WorkerKey) -> Option<AgentId> {
+        match self.observed(key) {
+            Some(worker) => worker.identity,
+            None => self.ledger.account(key)?.exposure.identity,
+        }
+    }
+
+    /// Whether the agent that has the name may hold anything, or is about to report.
+    fn is_name_in_use(&self, key: &WorkerKey) -> bool {
+        let ledger = &self.ledger;
+        let holds = ledger.account(key).is_some_and(|account| {
+            account.committed() > 0 || account.size() > 0 || !account.streams.is_empty()
+        });
+        holds || ledger.unheard_until(key).is_some() || self.is_alive(key)
     }
 
     /// Whether the agent that has the name may be alive: its leases last, or it may still dial a
@@ -96,21 +137,77 @@ impl Leader {
         greets || comes_back || self.replica.heard < ledger.free_at(key)
     }
 
+    /// Moves all that is known of a name's agent to a name of the agent's own, and drains it.
+    fn displace(&mut self, key: &WorkerKey, former: &WorkerKey, now: Moment) {
+        self.lose_worker(key, now);
+        let connected = self.observed(key).is_some_and(Worker::is_connected);
+        if !connected {
+            // It dials again, and is known by its identity then.
+            self.disconnect(key);
+        }
+        self.ledger.rename(key, former);
+        let Some(cluster) = self.clusters.get_mut(&key.cluster) else { return };
+        if let Some(mut worker) = cluster.workers.remove(&key.worker) {
+            worker.drain_ordered = true;
+            let session = worker.session.as_ref().map(|session| session.conn);
+            worker.wants.clear();
+            worker.blocked.clear();
+            cluster.workers.insert(former.worker.clone(), worker);
+            self.conns.extend(session.map(|conn| (conn, former.clone())));
+        }
+        self.blocked_workers.remove(key);
+        self.forget_epoch_ahead(key);
+        for key in [key, former] {
+            self.pool_changed(key);
+            self.dirty.insert(key.clone());
+        }
+        self.unanswered.insert(former.clone());
+        self.note_draining(former);
+        self.write_former(former);
+        self.check_claims_of(former, ClaimCheck::PlanAndExpiry);
+        self.schedule_silence_check(former);
+        self.schedule_give_up(former);
+        self.timers.insert((self.replica.heard, Timer::Unheard(former.clone())));
+        self.plan_now(&key.cluster, now);
+    }
+
+    /// Has all that a former agent may hold written down under its own name.
+    fn write_former(&mut self, former: &WorkerKey) {
+        let lists = &self.replica.lists;
+        let Some(mut account) = self.ledger.account_mut(former) else { return };
+        let exposure = match account.registering.take() {
+            Some(registering) => lists.joined(&former.cluster, &account.exposure, &registering),
+            None => account.exposure.clone(),
+        };
+        (account.adopted, account.unwritten) = (false, true);
+        account.registering = Some(exposure.clone());
+        let life = account.life;
+        drop(account);
+        self.order(Order::Register(vec![(former.clone(), life, exposure)]));
+    }
+
+    /// Closes the connection of a worker's agent, which dials again.
+    fn disconnect(&mut self, key: &WorkerKey) {
+        let session = self.worker_mut(key).and_then(|worker| worker.session.take());
+        if let Some(session) = session {
+            self.forget_conn(session.conn);
+            self.replica.effects.push_back(Effect::Close(session.conn));
+        }
+    }
+
     /// The agent that has the name, since when and where.
     fn holder_of_name(&self, key: &WorkerKey, now: Moment) -> String {
         let Some(worker) = self.observed(key) else {
-            let incarnation = self.registered_name(key).map_or(Incarnation(0), |(it, _)| it);
+            let account = self.ledger.account(key);
+            let incarnation = account.map_or(Incarnation(0), |it| it.exposure.incarnation);
             return format!("incarnation {incarnation}, not heard yet by this leader");
         };
         let Worker { incarnation, peer, named_at, session, .. } = worker;
         let at = peer.as_ref().map(|peer| format!(" at {peer}")).unwrap_or_default();
         let secs = now.since(*named_at).as_secs();
         let gone = match session {
-            None => {
-                let left = self.ledger.free_at(key).since(now).as_secs_f64();
-                format!("; it is not connected, and its leases last {left:.0} s more at the most")
-            }
-            Some(_) => String::new(),
+            None => "; it is not connected",
+            Some(_) => "",
         };
         format!("incarnation {incarnation}{at}, for {secs} s{gone}")
     }

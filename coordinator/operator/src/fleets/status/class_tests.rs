@@ -34,6 +34,7 @@ fn worker(name: &str) -> WorkerView {
         presence: Presence::Connected,
         drain: DrainPhase::Working,
         drain_ordered: false,
+        agent: None,
         incarnation: None,
         generation: 0,
         silent_for: None,
