@@ -38,10 +38,11 @@ const LOOK: Duration = Duration::from_millis(20);
 /// The longest.
 const LOOK_MAX: Duration = Duration::from_secs(1);
 
-/// The time until the next poll, after one that has taken so long: a poll that starts a program,
-/// such as kubectl, leaves two thirds of the time to what it waits for.
-fn pause(took: Duration) -> Duration {
-    (2 * took).clamp(LOOK, LOOK_MAX)
+/// The time until the next poll, after one that has taken so long, and a wait of this time: a poll
+/// that starts a program, such as kubectl, leaves two thirds of the time to what it waits for, and
+/// what takes long is polled less often.
+fn pause(took: Duration, waited: Duration) -> Duration {
+    (2 * took).max(waited / 8).clamp(LOOK, LOOK_MAX)
 }
 
 /// A child process with its log.
@@ -299,7 +300,7 @@ pub fn until_ok<T, E: Display>(what: &str, mut ask: impl FnMut() -> Result<T, E>
             Ok(answer) => return answer,
             Err(why) => assert!(begun.elapsed() < HANG, "timed out waiting for {what}: {why}"),
         }
-        std::thread::sleep(pause(asked.elapsed()));
+        std::thread::sleep(pause(asked.elapsed(), begun.elapsed()));
     }
 }
 
@@ -323,6 +324,6 @@ pub async fn soon_ok<T, E: Display>(what: &str, mut ask: impl FnMut() -> Result<
             Ok(answer) => return answer,
             Err(why) => assert!(begun.elapsed() < HANG, "timed out waiting for {what}: {why}"),
         }
-        tokio::time::sleep(pause(asked.elapsed())).await;
+        tokio::time::sleep(pause(asked.elapsed(), begun.elapsed())).await;
     }
 }
