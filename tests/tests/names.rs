@@ -78,7 +78,8 @@ fn a_second_agent_with_the_same_name_is_refused_while_the_first_is_alive() {
     assert!(refused(&second).is_some());
     assert_eq!(streams(&first, 2), Some(before));
 
-    // Silence does not end what the first one may run: the name stays its own until a person says so.
+    // Silence does not end what the first one may run: the name stays its own until a person says
+    // so.
     first.process.kill();
     let lost = "leasehold_workers{cluster=\"builds\",presence=\"lost\"} 1";
     eventually("its loss", || metric(standby.http, lost));

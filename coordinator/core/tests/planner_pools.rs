@@ -125,12 +125,13 @@ proptest! {
         for (worker, share) in workers.iter_mut().zip(&shares) {
             worker.present = *share;
         }
-        prop_assert_eq!(plan(&PoolInput { budget, unreported, per_worker_max, workers: &workers }), shares);
+        let input = PoolInput { budget, unreported, per_worker_max, workers: &workers };
+        prop_assert_eq!(plan(&input), shares);
     }
 }
 
-/// A worker's name, its generation and size where it can take jobs, and the budget, the slots that are
-/// not reported and the most per worker where they are planned then.
+/// A worker's name, its generation and size where it can take jobs, and the budget, the slots that
+/// are not reported and the most per worker where they are planned then.
 type Step = (String, Option<(u64, u32)>, Option<(u32, u32, u32)>);
 
 /// Steps in the life of a cluster: workers that come, change and go, and budgets that are planned.
@@ -171,7 +172,8 @@ proptest! {
                 .iter()
                 .map(|(name, (generation, present))| worker(name.as_str(), *generation, *present))
                 .collect();
-            let planned = plan(&PoolInput { budget, unreported, per_worker_max, workers: &workers });
+            let input = PoolInput { budget, unreported, per_worker_max, workers: &workers };
+            let planned = plan(&input);
             for (worker, share) in workers.iter().zip(planned) {
                 prop_assert_eq!(kept.share(&worker.name), Some(share));
                 prop_assert_eq!(shares.get(&worker.name).copied().unwrap_or(0), share);

@@ -212,7 +212,8 @@ mutations! {
     /// Coordinator: a stream whose set has moved stays on the former cluster while no worker of the
     /// other one can take it.
     MovedSetStays,
-    /// Coordinator: a lease ends by time if it did when it was granted, though its set is pinned now.
+    /// Coordinator: a lease ends by time if it did when it was granted, though its set is pinned
+    /// now.
     FormerModeHolds,
     /// Coordinator: a worker that the platform has removed and that may still run counts as gone.
     RemovedIsGone,

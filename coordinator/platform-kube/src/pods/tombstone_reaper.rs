@@ -1,6 +1,7 @@
 //! Reports the workers of vanished pods as gone once their agents are silent and their leases have
-//! ended, and then removes the tombstones. At intervals it also compares the core's workers with the pods: an agent may connect
-//! while its pod is reported gone, or the report may have come before leadership.
+//! ended, and then removes the tombstones. At intervals it also compares the core's workers with
+//! the pods: an agent may connect while its pod is reported gone, or the report may have come
+//! before leadership.
 
 use std::sync::Arc;
 use std::time::Duration;

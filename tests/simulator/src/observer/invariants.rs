@@ -63,8 +63,8 @@ pub(crate) struct Touched {
 impl View<'_> {
     /// The most jobs that a pod may be running, as far as they count.
     fn counted_jobs(&self, pod: usize) -> u32 {
-        // Of a pod whose name another has taken, its leader cannot know how many jobs it runs, unless
-        // it tells agents apart.
+        // Of a pod whose name another has taken, its leader cannot know how many jobs it runs,
+        // unless it tells agents apart.
         match self.is_judged(pod) {
             true => self.pods[pod].jobs_possible(self.local_of_pod(pod)),
             false => 0,

@@ -162,8 +162,8 @@ impl World {
         workers.map(|worker| worker.key).collect()
     }
 
-    /// Whether no pod of this name lives; where names are kept, whether the pod does not whose agent
-    /// the account is of.
+    /// Whether no pod of this name lives; where names are kept, whether the pod does not whose
+    /// agent the account is of.
     pub(super) fn is_gone(&self, key: &WorkerKey) -> bool {
         let name = key.present();
         let mut living = self.pods.iter().filter(|pod| pod.key == name && !pod.dead);

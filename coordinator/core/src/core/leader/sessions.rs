@@ -83,7 +83,8 @@ impl Leader {
         };
         self.check_name(hello, key, now)?;
         if self.is_of_another(hello, key) && !mutation::on(Mutation::AccountOfName) {
-            // What is known of the other agent's incarnations and links says nothing about this one.
+            // What is known of the other agent's incarnations and links says nothing about this
+            // one.
             return self.check_limit();
         }
         let worker = cluster.workers.get(&key.worker);

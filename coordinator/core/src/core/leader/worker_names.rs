@@ -1,16 +1,16 @@
 //! Decides which agent has a worker's name, where no platform does.
 //!
 //! Leases belong to the agent that holds them and not to its name. The name points to one agent,
-//! its present one, and stays with it as long as anything may be held under it: slots, streams, or a
-//! report that is still expected. Another agent under the same name, on another host or with another
-//! state folder, is refused meanwhile. An agent keeps its identity across restarts with its state
-//! folder, so such a restart is the same agent.
+//! its present one, and stays with it as long as anything may be held under it: slots, streams, or
+//! a report that is still expected. Another agent under the same name, on another host or with
+//! another state folder, is refused meanwhile. An agent keeps its identity across restarts with its
+//! state folder, so such a restart is the same agent.
 //!
 //! A person can give the name to another agent (`--take-over`). Then all that the former agent may
-//! hold stays counted, in an account under a name of its own ([`WorkerKey::former`]), and the former
-//! agent is drained: it takes no new work, and its account ends when it leaves, is declared gone or
-//! is given up. Invariant: the former agent's account is written down under its own name before the
-//! entry of the name is replaced.
+//! hold stays counted, in an account under a name of its own ([`WorkerKey::former`]), and the
+//! former agent is drained: it takes no new work, and its account ends when it leaves, is declared
+//! gone or is given up. Invariant: the former agent's account is written down under its own name
+//! before the entry of the name is replaced.
 //!
 //! On Kubernetes names are not kept here: a pod's uid identifies it, and the platform admits only
 //! the newest pod of a name.
