@@ -275,8 +275,10 @@ async fn a_worker_that_restarts_during_its_drain_stays_at_0() {
     std::fs::create_dir(&next).unwrap();
     let mut worker = Worker::start_of_size(&next, address, 2, &[]).await;
     until("the order arrived", || worker.count("shut_down") == 1).await;
-    worker.end_job();
-    worker.end_job();
+    // It may have begun two jobs before the order, or none.
+    while !worker.jobs().is_empty() {
+        worker.end_job();
+    }
     worker.runs(0).await;
     worker.is_well();
 }
