@@ -63,7 +63,8 @@ fn an_agent_that_lost_its_memory_is_told_what_runs(mut fleet: Fleet) {
     fleet.hold_jobs();
     let held = fleet.eventually_running(0, 2);
     fleet.agents[0].process.kill();
-    std::fs::remove_dir_all(fleet.coordinator.folder().join("state-w-0")).expect("its journal");
+    let journal = fleet.coordinator.folder().join("state-w-0/journal.jsonl");
+    std::fs::remove_file(journal).expect("its journal");
     fleet.restart_agent(0);
     eventually("the successor to hear of both jobs", || {
         (fleet.lease(0)?["pool"]["running"] == 2).then_some(())
