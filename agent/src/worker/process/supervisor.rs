@@ -290,7 +290,10 @@ impl Supervisor {
             // The new watchdog has taken over its groups.
             watchdog.signal(Signal::KILL);
         }
-        self.lost_watchdog.take().iter().for_each(Watchdog::end);
+        if let Some(lost) = self.lost_watchdog.take() {
+            tracing::info!(pid = watchdog.group.id, "another watchdog watches the programs now");
+            lost.end();
+        }
         Ok(())
     }
 
