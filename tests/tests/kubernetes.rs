@@ -3,6 +3,8 @@
 
 #[path = "kubernetes/access.rs"]
 mod access;
+#[path = "kubernetes/api_server_outage.rs"]
+mod api_server_outage;
 #[path = "kubernetes/authority.rs"]
 mod authority;
 #[path = "kubernetes/check.rs"]
@@ -35,8 +37,6 @@ mod lossy_proxy;
 mod operator;
 #[path = "kubernetes/others.rs"]
 mod others;
-#[path = "kubernetes/outage.rs"]
-mod outage;
 #[path = "kubernetes/pipelines.rs"]
 mod pipelines;
 #[path = "kubernetes/readme.rs"]
