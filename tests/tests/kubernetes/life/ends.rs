@@ -6,7 +6,7 @@ use std::time::Duration;
 use leasehold_demo::checker::peak;
 use serde_json::Value;
 use tests::kube::{RealInstallation, container};
-use tests::process::eventually;
+use tests::process::{eventually, until_ok};
 
 use super::{AGENT, cluster, deployment, nothing_broke, pods, template};
 
@@ -101,8 +101,12 @@ fn pods_that_are_deleted_while_their_agents_start_end_at_once() {
         namespace.apply(&deployment(&namespace, 4, &[]));
         std::thread::sleep(Duration::from_millis(delay));
         namespace.kubectl(&["delete", "deployment/builds", "--wait=false"]);
-        eventually(&format!("the end of all pods that were deleted after {delay} ms"), || {
-            namespace.kubectl(&["get", "pods", "--output=name"]).is_empty().then_some(())
+        let states = "--output=jsonpath={range .items[*]}{.metadata.name}{\" \"}\
+                      {.status.initContainerStatuses[*].state}{.status.containerStatuses[*].state}\
+                      {\"\\n\"}{end}";
+        until_ok(&format!("the end of all pods that were deleted after {delay} ms"), || {
+            let left = namespace.kubectl(&["get", "pods", states]);
+            if left.is_empty() { Ok(()) } else { Err(left) }
         });
     }
     nothing_broke(&namespace.evidence(), 8);
