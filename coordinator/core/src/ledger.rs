@@ -14,7 +14,8 @@ use std::collections::BTreeSet;
 
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{
-    ClusterName, Epoch, GrantNumber, Moment, StreamKey, TimeBounds, Token, WorkerKey, WorkerName,
+    ClusterName, Epoch, GrantNumber, Load, Moment, StreamKey, TimeBounds, Token, WorkerKey,
+    WorkerName,
 };
 
 use crate::exposure::Life;
@@ -143,6 +144,17 @@ impl Ledger {
         let first = key.former_first();
         let own = self.accounts.range(first..).take_while(move |(it, _)| it.present() == *key);
         own.map(|(_, account)| account)
+    }
+
+    /// The load of all shares that a name's former agents may hold; none while it is not known. An
+    /// agent that was started without its folder has taken its name from the one before, and both
+    /// stand for the same worker.
+    pub(crate) fn former_load(&self, key: &WorkerKey, now: Moment) -> Option<Load> {
+        let first = key.former_first();
+        let mut former = self.accounts.range(first..).take_while(|(it, _)| it.present() == *key);
+        former.try_fold(Load::ZERO, |sum, (former, account)| {
+            (!self.may_hold_unheard(former, now)).then_some(sum + account.load)
+        })
     }
 
     /// Moves all that a worker may hold to another name.

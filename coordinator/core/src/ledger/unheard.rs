@@ -245,6 +245,13 @@ impl Ledger {
         }
     }
 
+    /// Whether unheard leases of a worker may last.
+    pub(super) fn may_hold_unheard(&self, key: &WorkerKey, now: Moment) -> bool {
+        self.unheard.workers.get(key).is_some_and(|UnheardExposure { exposure, until, .. }| {
+            exposure.sets.is_timeless() || *until > now || !self.confirmed_since(*until)
+        })
+    }
+
     /// The unheard leases that a worker may hold, if any.
     pub(crate) fn unheard_exposure(&self, key: &WorkerKey) -> Option<&Exposure> {
         self.unheard.workers.get(key).map(|unheard| &unheard.exposure)

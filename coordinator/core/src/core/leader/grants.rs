@@ -388,7 +388,10 @@ impl Leader {
         let Some(account) = ledger.account(key) else { return false };
         let has_room = |load| {
             let class = self.replica.class(&key.cluster);
-            class.is_some_and(|class| account.has_room(load, class.capacity))
+            let former = ledger.former_load(key, self.replica.heard);
+            class
+                .zip(former)
+                .is_some_and(|(class, former)| account.has_room(load + former, class.capacity))
                 && self.is_within_node(stream, load)
         };
         (self.is_listed(key, stream, timeless) || mutation::on(Mutation::GrantUnregisteredSet))
