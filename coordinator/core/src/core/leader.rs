@@ -320,11 +320,12 @@ impl Leader {
         self.dirty.remove(key);
         self.unanswered.remove(key);
         self.forget_epoch_ahead(key);
-        self.order(Order::Unregister(vec![key.clone()]));
+        if self.are_former_written(key) {
+            self.order(Order::Unregister(vec![key.clone()]));
+        }
         self.replica.notice(Notice::Gone(key.clone()));
         if key.worker.is_former() {
-            // The entry of the name may have waited for this one's.
-            self.register_if_needed(&key.present());
+            self.update_entry_of_name(&key.present());
         }
         self.pool_changed(key);
         self.plan_now(&key.cluster, now);

@@ -27,11 +27,23 @@ impl Leader {
             drop(account);
             self.register_if_needed(&key);
             if key.worker.is_former() {
-                self.register_if_needed(&key.present());
+                self.update_entry_of_name(&key.present());
             }
             self.pool_changed(&key);
             self.unblock(&key);
             self.dirty.insert(key);
+        }
+    }
+
+    /// The entry of a name may have waited for that of a former agent, which it may still stand for:
+    /// has it replaced or removed.
+    pub(super) fn update_entry_of_name(&mut self, key: &WorkerKey) {
+        if !self.are_former_written(key) {
+            return;
+        }
+        match self.ledger.account(key) {
+            Some(_) => self.register_if_needed(key),
+            None => self.forget_entries(vec![key.clone()]),
         }
     }
 

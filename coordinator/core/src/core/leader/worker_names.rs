@@ -10,7 +10,7 @@
 //! hold stays counted, in an account under a name of its own ([`WorkerKey::former`]), and the
 //! former agent is drained: it takes no new work, and its account ends when it leaves, is declared
 //! gone or is given up. Invariant: the former agent's account is written down under its own name
-//! before the entry of the name is replaced.
+//! before the entry of the name is replaced or removed.
 //!
 //! On Kubernetes names are not kept here: a pod's uid identifies it, and the platform admits only
 //! the newest pod of a name.
