@@ -123,10 +123,11 @@ impl Checks<'_> {
         };
         let node = &self.view.pods[pod];
         let mine = identity(node);
-        let leader = self.view.true_leader().filter(|(_, leads)| *leads == epoch);
+        let mut replicas = 0..self.view.replicas.len();
+        let leader = replicas.find(|replica| self.view.replicas[*replica].leads() == Some(epoch));
         // Another agent has taken its name over: what it holds is known as its own.
         let is_former =
-            |pod: usize| leader.is_some_and(|(leader, _)| self.view.is_former_at(leader, pod));
+            |pod: usize| leader.is_some_and(|leader| self.view.is_former_at(leader, pod));
         let former = is_former(pod);
         if former {
             self.coverage.hit("checked: a former agent is welcomed");

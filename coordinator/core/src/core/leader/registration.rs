@@ -35,8 +35,8 @@ impl Leader {
         }
     }
 
-    /// The entry of a name may have waited for that of a former agent, which it may still stand for:
-    /// has it replaced or removed.
+    /// The entry of a name may have waited for that of a former agent, which it may still stand
+    /// for: has it replaced or removed.
     pub(super) fn update_entry_of_name(&mut self, key: &WorkerKey) {
         if !self.are_former_written(key) {
             return;
