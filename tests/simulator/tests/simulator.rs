@@ -16,7 +16,7 @@ const MUTANT_SEEDS: u64 = 2_500;
 const DETECTED_AT: [(&str, u64); 15] = [
     ("LateReportHeld", 1_653),
     ("JobBeforeOwed", 1_633),
-    ("EntryOfFormerLate", 1_069),
+    ("EntryOfFormerLate", 1_221),
     ("HeldBackForgotten", 726),
     ("BootForgivesAll", 710),
     ("PlanStale", 279),

@@ -137,7 +137,9 @@ impl Checks<'_> {
         }
         let others = self.view.pods.iter().enumerate().filter(|(_, node)| node.key == *key);
         let others = others.filter(|(_, node)| identity(node) != mine && !node.dead);
-        let mut others = others.filter(|(other, _)| !is_former(*other));
+        // Only a person's word makes an agent a former one.
+        let was_taken = self.view.pods.iter().any(|node| node.key == *key && node.took_name);
+        let mut others = others.filter(|(other, _)| !(was_taken && is_former(*other)));
         if let Some((other, _)) = others.find(holds) {
             self.fail("S17", || format!("p{pod} is welcomed under the name of p{other}"));
         }

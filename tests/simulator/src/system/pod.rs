@@ -74,6 +74,8 @@ pub(crate) struct Pod {
     pub identities: BTreeSet<AgentId>,
     /// Its agent takes its name from the one that has it.
     pub takes_name: bool,
+    /// An agent of it was started so.
+    pub took_name: bool,
     /// The highest incarnation it has had.
     pub incarnation: Incarnation,
     /// How long its drain may take, if it was configured.
@@ -110,6 +112,7 @@ impl Pod {
             late_clock: false,
             identities: BTreeSet::new(),
             takes_name: false,
+            took_name: false,
             incarnation: Incarnation(0),
             drain_deadline: None,
             stays: false,

@@ -64,6 +64,7 @@ impl World {
             (Some(_), _) => "agent began: journal",
         });
         node.incarnation = node.incarnation.max(incarnation);
+        node.took_name |= node.takes_name;
         let config = Config {
             cluster: node.key.cluster.clone(),
             worker: node.key.worker.clone(),
