@@ -140,19 +140,16 @@ impl Ledger {
     pub(crate) fn former_accounts<'a>(
         &'a self,
         key: &'a WorkerKey,
-    ) -> impl Iterator<Item = &'a Account> {
+    ) -> impl Iterator<Item = (&'a WorkerKey, &'a Account)> {
         let first = key.former_first();
-        let own = self.accounts.range(first..).take_while(move |(it, _)| it.present() == *key);
-        own.map(|(_, account)| account)
+        self.accounts.range(first..).take_while(move |(it, _)| it.present() == *key)
     }
 
     /// The load of all shares that a name's former agents may hold; none while it is not known. An
     /// agent that was started without its folder has taken its name from the one before, and both
     /// stand for the same worker.
     pub(crate) fn former_load(&self, key: &WorkerKey, now: Moment) -> Option<Load> {
-        let first = key.former_first();
-        let mut former = self.accounts.range(first..).take_while(|(it, _)| it.present() == *key);
-        former.try_fold(Load::ZERO, |sum, (former, account)| {
+        self.former_accounts(key).try_fold(Load::ZERO, |sum, (former, account)| {
             (!self.may_hold_unheard(former, now)).then_some(sum + account.load)
         })
     }

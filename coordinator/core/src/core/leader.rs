@@ -321,7 +321,7 @@ impl Leader {
         self.unanswered.remove(key);
         self.forget_epoch_ahead(key);
         if self.are_former_written(key) {
-            self.order(Order::Unregister(vec![key.clone()]));
+            self.forget_entries(vec![key.clone()]);
         }
         self.replica.notice(Notice::Gone(key.clone()));
         if key.worker.is_former() {

@@ -237,10 +237,8 @@ impl Ledger {
     /// Forgets the unheard leases of a worker whose agent lost its memory, once they have ended by
     /// time and leadership was confirmed after that.
     pub(crate) fn settle_unheard(&mut self, key: &WorkerKey, now: Moment) {
-        let Some(unheard) = self.unheard.workers.get(key) else { return };
-        let timeless = unheard.exposure.sets.is_timeless();
-        let over = unheard.lost_memory && unheard.until <= now && !timeless;
-        if over && self.confirmed_since(unheard.until) {
+        let lost = self.unheard.workers.get(key).is_some_and(|unheard| unheard.lost_memory);
+        if lost && !self.may_hold_unheard(key, now) {
             self.unheard.remove(key);
         }
     }

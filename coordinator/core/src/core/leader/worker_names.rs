@@ -100,7 +100,7 @@ impl Leader {
     /// The entries of a name's former agents are written: the name's own entry may be replaced.
     pub(super) fn are_former_written(&self, key: &WorkerKey) -> bool {
         let mut former = self.ledger.former_accounts(key);
-        former.all(|account| !account.unwritten) || mutation::on(Mutation::EntryOfFormerLate)
+        former.all(|(_, account)| !account.unwritten) || mutation::on(Mutation::EntryOfFormerLate)
     }
 
     /// The agent that has the name: the last one that said hello, or the newest one that was
