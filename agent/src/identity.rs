@@ -80,10 +80,8 @@ fn machine() -> Option<String> {
     let file = state_dir::read(MACHINE_FILE.as_ref(), MACHINE_BYTES_MAX).ok().flatten();
     let text = file.and_then(|file| String::from_utf8(file).ok()).unwrap_or_default();
     let text = text.trim();
-    match !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        true => Some(text.to_owned()),
-        false => boot_id(),
-    }
+    let is_id = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if is_id { Some(text.to_owned()) } else { boot_id() }
 }
 
 /// Reads the file. Returns None where it is missing or holds no identity.

@@ -330,9 +330,10 @@ impl Recovery {
                     Some(why) => (why, None),
                     None => {
                         position.adopt(&old, end);
-                        return Ok(match old.owner.boot_id == header.boot_id {
-                            true => Self { memory: *memory, damage: None, end: Some(end) },
-                            false => Self { memory: after_boot(*memory), ..Self::default() },
+                        return Ok(if old.owner.boot_id == header.boot_id {
+                            Self { memory: *memory, damage: None, end: Some(end) }
+                        } else {
+                            Self { memory: after_boot(*memory), ..Self::default() }
                         });
                     }
                 }

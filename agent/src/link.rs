@@ -192,9 +192,10 @@ impl Dial {
         // A coordinator that has granted something is silent between two beats.
         let mut is_served = false;
         loop {
-            let response = match is_served {
-                true => responses.message().await,
-                false => unless_silent(responses.message()).await?,
+            let response = if is_served {
+                responses.message().await
+            } else {
+                unless_silent(responses.message()).await?
             };
             let response = response.map_err(|status| self.explain_status(status))?;
             let Some(response) = response else { return Ok(()) };

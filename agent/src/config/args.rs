@@ -186,10 +186,7 @@ pub(super) struct LocksArgs {
 
 impl From<LocksArgs> for Locks {
     fn from(args: LocksArgs) -> Self {
-        match args.trust_state_dir_locks {
-            false => Self::Checked,
-            true => Self::Trusted,
-        }
+        if args.trust_state_dir_locks { Self::Trusted } else { Self::Checked }
     }
 }
 
