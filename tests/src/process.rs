@@ -37,12 +37,14 @@ pub fn is_given_up() -> bool {
 const LOOK: Duration = Duration::from_millis(20);
 /// The longest.
 const LOOK_MAX: Duration = Duration::from_secs(1);
+/// A wait may take longer by one part in this many, for the sake of fewer polls.
+const LOOKS_PER_WAIT: u32 = 8;
 
 /// The time until the next poll, after one that has taken so long, and a wait of this time: a poll
 /// that starts a program, such as kubectl, leaves two thirds of the time to what it waits for, and
 /// what takes long is polled less often.
 fn pause(took: Duration, waited: Duration) -> Duration {
-    (2 * took).max(waited / 8).clamp(LOOK, LOOK_MAX)
+    (2 * took).max(waited / LOOKS_PER_WAIT).clamp(LOOK, LOOK_MAX)
 }
 
 /// A child process with its log.
