@@ -147,7 +147,8 @@ impl<'a> View<'a> {
         self.replicas[replica].clock.local(self.t)
     }
 
-    /// Whether leases belong to a pod's agents, and not to whoever has their name.
+    /// Whether a living pod's leases are judged: where the name alone decides, those of two pods of
+    /// one name cannot be told apart.
     pub(crate) fn is_judged(&self, pod: usize) -> bool {
         let node = &self.pods[pod];
         !node.dead && (self.keeps_names || !(node.twin || node.is_replaced()))
