@@ -246,7 +246,6 @@ impl Scenario {
         self.core.handle(Event::Desired(Arc::new(self.desired.clone())), self.now);
     }
 
-    /// `elect EPOCH [exposed=w1,w2:IDENTITY] [pinned=w3] [predecessor-ms=N]`
     /// Whether the set exists and its list cannot be read, or neither.
     fn unread(&mut self, unread: bool) {
         let name = SetName::new("s").expect("a set");
@@ -255,6 +254,7 @@ impl Scenario {
         self.core.handle(Event::Desired(Arc::new(self.desired.clone())), self.now);
     }
 
+    /// `elect EPOCH [exposed=w1,w2:IDENTITY] [pinned=w3] [predecessor-ms=N]`
     fn elect(&mut self, plain: &[&str], pairs: &Words) {
         self.epoch = Epoch(plain[0].parse().expect("an epoch"));
         let mut exposed = BTreeMap::new();

@@ -152,11 +152,11 @@ impl Leader {
         let Some(worker) = cluster.workers.get_mut(&key.worker) else { return };
         let account = self.ledger.account(&key);
         let share = cluster.pools.shares.share(&key.worker);
-        // A silent worker cannot be sent anything, so it keeps its size.
-        let silent = worker.is_working() && share.is_none();
-        let kept = account.filter(|_| silent).map_or(0, Account::size);
-        let target = share.unwrap_or(kept);
-        worker.target = Some(target);
+        // A silent worker cannot be sent anything, so it keeps its size. What a worker has is not
+        // known before its first report to this leader, so its target waits for a plan after it.
+        let present = if worker.is_working() { account.map_or(0, Account::size) } else { 0 };
+        worker.target = share.or(worker.reported.then_some(present));
+        let Some(target) = worker.target else { return };
         let pool = account.and_then(|account| account.pool);
         let size = pool.map_or(0, |pool| pool.size);
         let floor = cluster.spec.floor.min(target);
