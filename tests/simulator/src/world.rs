@@ -287,7 +287,7 @@ impl World {
             }
             SimEvent::Gone { replica, mut keys } => {
                 // A name that lives again is not gone: platforms distinguish pods, not names.
-                keys.retain(|key| self.is_gone(key));
+                keys.retain(|key| self.is_gone(replica, key));
                 if !keys.is_empty() {
                     self.core_event(replica, Event::Gone(keys));
                 }

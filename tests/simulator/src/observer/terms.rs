@@ -42,9 +42,13 @@ impl TermHistory {
         self.welcomed.get(&(epoch, key.clone())).is_some_and(|newest| *newest > than)
     }
 
-    /// A leader has forgotten a worker: the next one of its name starts again.
+    /// A leader has forgotten a worker, and with it which agents of its name it has welcomed: the
+    /// next one starts again.
     pub(crate) fn forget(&mut self, epoch: Epoch, key: &WorkerKey) {
-        self.welcomed.remove(&(epoch, key.clone()));
+        let is_forgotten = |of: &WorkerKey| {
+            of == key || (of.cluster == key.cluster && of.worker.present() == key.worker)
+        };
+        self.welcomed.retain(|(of_epoch, of), _| *of_epoch != epoch || !is_forgotten(of));
     }
 
     /// What a later leader than that of the token has granted to another worker.

@@ -193,8 +193,9 @@ impl World {
         self.coverage.hit("converged and still");
         self.checks().expect_leader();
         match std::mem::take(&mut self.stage) {
+            // What follows from a pod that ends meanwhile would be taken for the change's.
             LivenessStage::Converging => {
-                if !self.stop_one_agent() {
+                if !self.queue.ends_a_pod() && !self.stop_one_agent() {
                     self.change_one_thing();
                 }
             }

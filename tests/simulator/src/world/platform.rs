@@ -144,7 +144,7 @@ impl World {
             keys.extend(self.known_to(replica));
             keys.sort();
             keys.dedup();
-            keys.retain(|key| self.is_gone(key));
+            keys.retain(|key| self.is_gone(replica, key));
             if !keys.is_empty() {
                 let lag = self.rng.u64(0..=self.profile.platform_lag);
                 self.after(lag, SimEvent::Gone { replica, keys });
@@ -163,28 +163,25 @@ impl World {
     }
 
     /// Whether no pod of this name lives; where names are kept, whether the pod does not whose
-    /// agent the account is of.
-    pub(super) fn is_gone(&self, key: &WorkerKey) -> bool {
+    /// agent the account is of at this replica.
+    pub(super) fn is_gone(&self, replica: usize, key: &WorkerKey) -> bool {
         let name = key.present();
         let mut living = self.pods.iter().filter(|pod| pod.key == name && !pod.dead);
-        match self.agent_of(key) {
+        match self.agent_of(replica, key) {
             Some(agent) => !living.any(|pod| pod.identities.contains(&agent)),
             None => living.next().is_none(),
         }
     }
 
-    /// The identity of the agent that an account is of, where names are kept: as the leader knows
+    /// The identity of the agent that an account is of, where names are kept: as the replica knows
     /// it, or as it is written down.
-    fn agent_of(&self, key: &WorkerKey) -> Option<AgentId> {
+    fn agent_of(&self, replica: usize, key: &WorkerKey) -> Option<AgentId> {
         if !self.keeps_names {
             return None;
         }
-        let now = self
-            .view()
-            .true_leader()
-            .map(|(leader, _)| (leader, self.view().local_of_replica(leader)));
-        let known =
-            now.and_then(|(leader, now)| self.replicas[leader].core.as_ref()?.worker(key, now));
+        let now = self.view().local_of_replica(replica);
+        let core = self.replicas[replica].core.as_ref();
+        let known = core.and_then(|core| core.worker(key, now));
         let written = || self.store.register.get(key)?.as_ref()?.exposure.identity;
         known.map_or_else(written, |known| known.agent)
     }

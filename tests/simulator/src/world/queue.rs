@@ -168,4 +168,12 @@ impl Queue {
     pub(crate) fn pop(&mut self) -> Option<(Real, SimEvent)> {
         self.heap.pop().map(|entry| (entry.t, entry.what))
     }
+
+    /// Whether a pod is to leave or to end later.
+    pub(crate) fn ends_a_pod(&self) -> bool {
+        let ends = |what: &SimEvent| {
+            matches!(what, SimEvent::DrainPod { .. } | SimEvent::EndPod { .. })
+        };
+        self.heap.iter().any(|entry| ends(&entry.what))
+    }
 }
