@@ -146,10 +146,25 @@ impl View<'_> {
         format!("{key} has no owner: {details:?}")
     }
 
-    /// The size of each pool lease.
-    pub(crate) fn pool_sizes(&self) -> BTreeMap<usize, u32> {
+    /// The pool sizes of the living pods whose clusters have none to change: where slots of an agent
+    /// that has lost its memory still count, pools change when they no longer do.
+    pub(crate) fn settled_pool_sizes(&self) -> BTreeMap<usize, u32> {
         let size = |pod: usize| Some((pod, self.pods[pod].disk.borrow().memory.pool?.1));
-        self.living().into_iter().filter_map(size).collect()
+        let mut pods = self.living();
+        pods.retain(|pod| self.has_settled_slots(&self.pods[*pod].key.cluster));
+        pods.into_iter().filter_map(size).collect()
+    }
+
+    /// Whether the leader knows who uses each slot of a cluster that counts.
+    fn has_settled_slots(&self, cluster: &ClusterName) -> bool {
+        let Some((leader, _)) = self.true_leader() else { return false };
+        let now = self.local_of_replica(leader);
+        let core = self.replicas[leader].core.as_ref();
+        let mut workers = core.and_then(|core| core.workers(cluster, now)).into_iter().flatten();
+        workers.all(|worker| {
+            let known = worker.granted.max(worker.in_effect).max(worker.running.unwrap_or(0));
+            worker.committed <= known
+        })
     }
 
     /// The pod that really uses each stream.

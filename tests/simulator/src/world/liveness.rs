@@ -224,6 +224,7 @@ impl World {
             0 | 1 => {
                 let (leader, _) = self.view().true_leader().expect("it has converged");
                 let standby = (leader + 1) % self.replicas.len();
+                self.observer.slots_before = self.view().settled_pool_sizes();
                 match self.rng.bool() {
                     true => {
                         self.crash_replica(leader);
@@ -232,7 +233,6 @@ impl World {
                     false => self.coverage.hit("checked: a leader that lives is followed"),
                 }
                 self.checks().expect_failover();
-                self.observer.slots_before = self.view().pool_sizes();
                 // A standby that loses its connection to the leader does not wait.
                 self.replicas[standby].election.eager = true;
                 let run = self.replicas[standby].run;

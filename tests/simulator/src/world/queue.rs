@@ -171,9 +171,8 @@ impl Queue {
 
     /// Whether a pod is to leave or to end later.
     pub(crate) fn ends_a_pod(&self) -> bool {
-        let ends = |what: &SimEvent| {
-            matches!(what, SimEvent::DrainPod { .. } | SimEvent::EndPod { .. })
-        };
+        let ends =
+            |what: &SimEvent| matches!(what, SimEvent::DrainPod { .. } | SimEvent::EndPod { .. });
         self.heap.iter().any(|entry| ends(&entry.what))
     }
 }
