@@ -2,7 +2,7 @@
 //! matters really exercised, and every deliberate fault of the cores detected.
 
 use leasehold_simulator::{
-    Mutant, Outcome, STANDARD_SEEDS, Search, detect_all, run_seed, run_seeds,
+    Mutant, Outcome, STANDARD_SEEDS, Search, detect_all, is_in_shard, run_seed, run_seeds,
 };
 
 /// Threads over seeds; each seed runs on one.
@@ -33,18 +33,6 @@ const DETECTED_AT: [(&str, u64); 15] = [
 
 /// Seeds of a fault's own runs.
 const WORLD_SEEDS: u64 = 300;
-
-/// The parts of these runs; `make test` runs the part that this variable names, by the commit. All
-/// parts run without it.
-const WORLD_PARTS: usize = 4;
-const WORLD_PART_VARIABLE: &str = "LEASEHOLD_WORLD_PART";
-
-/// Whether the runs of the fault with this number are in the part that is asked for.
-fn is_in_part(number: usize) -> bool {
-    let Ok(part) = std::env::var(WORLD_PART_VARIABLE) else { return true };
-    let part: usize = part.parse().expect("LEASEHOLD_WORLD_PART is a number");
-    number % WORLD_PARTS == part % WORLD_PARTS
-}
 
 fn failure_text(outcome: &Outcome) -> String {
     let failure = outcome.failure.as_ref().expect("a failing seed");
@@ -84,8 +72,8 @@ fn the_same_seed_gives_the_same_run() {
 fn properties_hold_in_biased_worlds_without_the_fault() {
     let all = Mutant::with_bias().enumerate();
     let selected: Vec<_> =
-        all.filter(|(number, _)| is_in_part(*number)).map(|(_, mutant)| mutant).collect();
-    assert!(!selected.is_empty(), "there are fewer faults with a bias than parts");
+        all.filter(|(number, _)| is_in_shard(*number)).map(|(_, mutant)| mutant).collect();
+    assert!(!selected.is_empty(), "there are fewer faults with a bias than shards");
     for mutant in selected {
         let worlds = Some(mutant.without_fault());
         let summary = run_seeds(0, WORLD_SEEDS, THREADS, worlds, 1, &|_, _| ());
@@ -103,9 +91,11 @@ fn every_deliberate_fault_is_detected() {
         let entry = DETECTED_AT.iter().find(|(name, _)| *name == mutant.name());
         entry.map_or(0, |(_, seed)| *seed)
     };
+    let named = |name: &str| Mutant::all().any(|mutant| mutant.name() == name);
+    let in_shard = Mutant::all().enumerate().filter(|(number, _)| is_in_shard(*number));
     let searches: Vec<_> =
-        Mutant::all().map(|mutant| Search { mutant, starts: vec![start(mutant)] }).collect();
-    let named = |name: &str| searches.iter().any(|search| search.mutant.name() == name);
+        in_shard.map(|(_, mutant)| Search { mutant, starts: vec![start(mutant)] }).collect();
+    assert!(!searches.is_empty(), "there are fewer faults than shards");
     assert!(DETECTED_AT.iter().all(|(name, _)| named(name)), "DETECTED_AT names unknown faults");
     let detections =
         detect_all(&searches, MUTANT_SEEDS, THREADS, &|detection| println!("{detection}"));
