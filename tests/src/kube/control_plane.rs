@@ -19,8 +19,8 @@ use super::guard::{Guard, Leftover};
 use super::pki::{AUTHORITY, Pki, Subject};
 use crate::process::Process;
 
-/// The interval between two polls.
-const POLL: Duration = Duration::from_millis(50);
+/// The interval between two polls. Each is a process of its own.
+const POLL: Duration = Duration::from_millis(200);
 
 /// A hang shows as a failure after this time, on a machine that compiles beside the tests, too.
 const PATIENCE: Duration = Duration::from_secs(240);
@@ -321,12 +321,14 @@ fn command(name: &str) -> Command {
     local(binaries::path(name))
 }
 
-/// A program that uses no proxy: all its peers are on this machine.
+/// A program that uses no proxy: all its peers are on this machine. If it is written in Go, it
+/// collects garbage less often: the tests have more memory than time.
 pub(super) fn local(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     for variable in ["HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy", "KUBECONFIG"] {
         command.env_remove(variable);
     }
+    command.env("GOGC", "400");
     command
 }
 
