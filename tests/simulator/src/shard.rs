@@ -1,5 +1,5 @@
-//! The part of the deliberate faults that one run of the tests looks for. Each commit runs one part,
-//! since all of them take minutes.
+//! The part of the deliberate faults that one run of the tests looks for. Each commit runs one
+//! part, since all of them take minutes.
 
 /// `make test` sets it to `NUMBER/PARTS`, by the commit. Without it all faults are looked for.
 const VARIABLE: &str = "LEASEHOLD_SHARD";

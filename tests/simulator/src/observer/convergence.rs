@@ -146,8 +146,8 @@ impl View<'_> {
         format!("{key} has no owner: {details:?}")
     }
 
-    /// The pool sizes of the living pods whose clusters have none to change: where slots of an agent
-    /// that has lost its memory still count, pools change when they no longer do.
+    /// The pool sizes of the living pods whose clusters have none to change: where slots of an
+    /// agent that has lost its memory still count, pools change when they no longer do.
     pub(crate) fn settled_pool_sizes(&self) -> BTreeMap<usize, u32> {
         let size = |pod: usize| Some((pod, self.pods[pod].disk.borrow().memory.pool?.1));
         let mut pods = self.living();
