@@ -81,11 +81,14 @@ impl<'a> OpenShift<'a> {
         let account = ["wait", "--for=create", "serviceaccount/default", "--timeout=60s"];
         access.kubectl(&[&account[..], &["--namespace=openshift"]].concat());
         // The API server takes a moment to know a policy.
-        eventually("the policy", || {
-            let refused = it.create(&pod(AgentUser::STANDARD)).err()?;
-            refused.contains("runAsUser: must be in the ranges").then_some(())
-        });
+        eventually("the policy", || it.refuses().then_some(()));
         it
+    }
+
+    /// Whether the policy is in force: it refuses pods that name a user.
+    fn refuses(&self) -> bool {
+        let answer = self.create(&pod(AgentUser::STANDARD));
+        answer.is_err_and(|why| why.contains("runAsUser: must be in the ranges"))
     }
 
     /// Asks the API server for a pod, without making it.
@@ -97,11 +100,14 @@ impl<'a> OpenShift<'a> {
 
 impl Drop for OpenShift<'_> {
     fn drop(&mut self) {
-        for object in ["namespace/openshift", "validatingadmissionpolicybinding/restricted-v2"] {
-            let _ = self.0.try_kubectl(&["delete", object, "--ignore-not-found"]);
+        let delete = |object| self.0.try_kubectl(&["delete", object, "--ignore-not-found"]);
+        let _ = delete("validatingadmissionpolicybinding/restricted-v2");
+        let _ = delete("validatingadmissionpolicy/restricted-v2");
+        // The API server takes a moment to forget a policy. It would refuse the next test's pods.
+        if !std::thread::panicking() {
+            eventually("the end of the policy", || (!self.refuses()).then_some(()));
         }
-        let policy = "validatingadmissionpolicy/restricted-v2";
-        let _ = self.0.try_kubectl(&["delete", policy, "--ignore-not-found"]);
+        let _ = delete("namespace/openshift");
     }
 }
 
