@@ -154,8 +154,16 @@ impl TestNamespace<'_> {
     pub fn until(&self, object: &str, path: &str, value: &str) {
         until_ok(&format!("{object} {path} to be {value}"), || {
             let found = self.field(object, path);
-            if found == value { Ok(()) } else { Err(UnexpectedValue { namespace: self, found }) }
+            if found == value { Ok(()) } else { Err(Unexpected { namespace: self, found }) }
         });
+    }
+
+    /// Waits until a condition holds, which says otherwise what it has found.
+    ///
+    /// # Panics
+    /// If it does not for a long time; shows the diagnostics of the namespace.
+    pub fn until_holds(&self, what: &str, mut condition: impl FnMut() -> Result<(), String>) {
+        until_ok(what, || condition().map_err(|found| Unexpected { namespace: self, found }));
     }
 
     /// What a person would look at first.
@@ -266,14 +274,14 @@ impl TestNamespace<'_> {
 }
 
 /// Another value than the expected one, with the diagnostics of the namespace.
-struct UnexpectedValue<'a> {
+struct Unexpected<'a> {
     namespace: &'a TestNamespace<'a>,
     found: String,
 }
 
-impl Display for UnexpectedValue<'_> {
+impl Display for Unexpected<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
-        write!(f, "it is {:?}\n{}", self.found, self.namespace.diagnostics())
+        write!(f, "found {:?}\n{}", self.found, self.namespace.diagnostics())
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use leasehold_demo::checker::peak;
 use serde_json::Value;
 use tests::kube::{RealInstallation, container};
-use tests::process::{eventually, until_ok};
+use tests::process::eventually;
 
 use super::{AGENT, cluster, deployment, nothing_broke, pods, template};
 
@@ -104,7 +104,8 @@ fn pods_that_are_deleted_while_their_agents_start_end_at_once() {
         let states = "--output=jsonpath={range .items[*]}{.metadata.name}{\" \"}\
                       {.status.initContainerStatuses[*].state}{.status.containerStatuses[*].state}\
                       {\"\\n\"}{end}";
-        until_ok(&format!("the end of all pods that were deleted after {delay} ms"), || {
+        let what = format!("the end of all pods that were deleted after {delay} ms");
+        namespace.until_holds(&what, || {
             let left = namespace.kubectl(&["get", "pods", states]);
             if left.is_empty() { Ok(()) } else { Err(left) }
         });

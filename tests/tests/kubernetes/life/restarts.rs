@@ -29,7 +29,10 @@ fn two_workers(namespace: &TestNamespace<'_>) -> Vec<String> {
 fn work_goes_on(namespace: &TestNamespace<'_>, worker: &str) {
     let begun = || namespace.evidence().runs.iter().filter(|run| run.worker == worker).count();
     let before = begun();
-    eventually("more jobs", || (begun() >= before + 4).then_some(()));
+    namespace.until_holds("four more jobs", || match begun() - before {
+        more if more >= 4 => Ok(()),
+        more => Err(format!("{worker} has begun {more}")),
+    });
 }
 
 fn end(namespace: &TestNamespace<'_>) {
