@@ -7,11 +7,12 @@ use std::process::{Command, Output, Stdio};
 
 use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::ServiceAccount;
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Api, Client, Config};
+use kube::config::Kubeconfig;
+use kube::{Api, Client};
 
 use super::binaries;
 use super::kubeconfig::{self, Speaker};
+use super::objects::{self, Objects};
 
 /// How rarely kubectl collects garbage: it has mostly ended before (Go's `GOGC`).
 const COLLECTION: &str = "1600";
@@ -19,7 +20,7 @@ const COLLECTION: &str = "1600";
 /// A way into a cluster, as whom its kubeconfig says.
 #[derive(Clone, Debug)]
 pub struct Access {
-    kubeconfig: PathBuf,
+    objects: Objects,
 }
 
 /// What a token is to be good for.
@@ -41,13 +42,19 @@ impl Access {
     /// The way in that a kubeconfig describes.
     #[must_use]
     pub fn new(kubeconfig: PathBuf) -> Self {
-        Self { kubeconfig }
+        Self { objects: Objects::new(kubeconfig) }
     }
 
     /// Where the kubeconfig lies.
     #[must_use]
     pub fn kubeconfig(&self) -> &Path {
-        &self.kubeconfig
+        self.objects.kubeconfig()
+    }
+
+    /// Its objects, for tests that look again and again.
+    #[must_use]
+    pub fn objects(&self) -> &Objects {
+        &self.objects
     }
 
     /// A client of this cluster.
@@ -55,17 +62,15 @@ impl Access {
     /// # Panics
     /// If the kubeconfig is invalid.
     pub async fn client(&self) -> Client {
-        let config = Kubeconfig::read_from(&self.kubeconfig).expect("a kubeconfig");
-        let config = Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await;
-        Client::try_from(config.expect("a usable kubeconfig")).expect("a client")
+        objects::client(self.kubeconfig()).await
     }
 
     /// The command `kubectl` with this kubeconfig and arguments.
     #[must_use]
     pub fn kubectl_command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(binaries::path("kubectl"));
-        command.env("GOGC", COLLECTION).arg("--kubeconfig").arg(&self.kubeconfig);
-        command.arg("--cache-dir").arg(self.kubeconfig.with_file_name("kubectl-cache"));
+        command.env("GOGC", COLLECTION).arg("--kubeconfig").arg(self.kubeconfig());
+        command.arg("--cache-dir").arg(self.kubeconfig().with_file_name("kubectl-cache"));
         command.args(arguments);
         command
     }
@@ -84,7 +89,7 @@ impl Access {
         let others = std::env::var_os("PATH").unwrap_or_default();
         let mut command = Command::new("sh");
         command.arg("-c").arg(line).current_dir(folder);
-        command.env("KUBECONFIG", &self.kubeconfig).env("GOGC", COLLECTION);
+        command.env("KUBECONFIG", self.kubeconfig()).env("GOGC", COLLECTION);
         command.env("PATH", [own, others].join(std::ffi::OsStr::new(":")));
         answer(command.stdin(Stdio::null()).output().expect("a shell starts"))
     }
@@ -171,7 +176,7 @@ impl Access {
     /// If this kubeconfig names no cluster, or `file` cannot be written.
     #[must_use]
     pub fn with_token(&self, token: &str, file: &Path) -> Self {
-        let config = Kubeconfig::read_from(&self.kubeconfig).expect("a kubeconfig");
+        let config = Kubeconfig::read_from(self.kubeconfig()).expect("a kubeconfig");
         let cluster = config.clusters.first().and_then(|named| named.cluster.as_ref());
         let cluster = cluster.expect("a kubeconfig that names a cluster");
         let url = cluster.server.as_deref().expect("an API server");

@@ -19,8 +19,8 @@ use super::guard::{Guard, Leftover};
 use super::pki::{AUTHORITY, Pki, Subject};
 use crate::process::Process;
 
-/// The interval between two polls. Each is a process of its own.
-const POLL: Duration = Duration::from_millis(200);
+/// The interval between two polls.
+const POLL: Duration = Duration::from_millis(50);
 
 /// A hang shows as a failure after this time, on a machine that compiles beside the tests, too.
 const PATIENCE: Duration = Duration::from_secs(240);
@@ -123,8 +123,8 @@ impl ControlPlane {
         plane.start_component(Component::ApiServer);
         plane.start_component(Component::ControllerManager);
         plane.start_component(Component::Scheduler);
-        let account = ["--namespace", "default", "get", "serviceaccount", "default"];
-        plane.until("the default service account", || plane.access.try_kubectl(&account).is_ok());
+        let account = || plane.access.objects().get("default", "serviceaccount", "default");
+        plane.until("the default service account", || account().is_ok());
         Some(plane)
     }
 
@@ -175,9 +175,8 @@ impl ControlPlane {
         self.processes.lock().expect("no panic in between").insert(component, process);
         match component {
             Component::Etcd => self.until("etcd", || answers(self.etcd[0])),
-            Component::ApiServer => self.until("the API server", || {
-                answers(self.api) && self.access.try_kubectl(&["get", "--raw", "/readyz"]).is_ok()
-            }),
+            Component::ApiServer => self
+                .until("the API server", || answers(self.api) && self.access.objects().is_ready()),
             Component::ControllerManager | Component::Scheduler => {}
         }
     }

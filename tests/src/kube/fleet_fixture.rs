@@ -106,9 +106,7 @@ impl FleetFixture {
     /// An object as it is; none while it cannot be had.
     #[must_use]
     pub fn get(&self, kind: &str, name: &str) -> Option<Value> {
-        let arguments = ["--namespace", &self.namespace, "get", kind, name, "--output=json"];
-        let text = self.access.try_kubectl(&arguments).ok()?;
-        serde_json::from_str(&text).ok()
+        self.access.objects().get(&self.namespace, kind, name).ok()
     }
 
     /// Waits until an object is as `wanted` says.
@@ -130,9 +128,7 @@ impl FleetFixture {
     /// The pods of the namespace that are not about to end.
     #[must_use]
     pub fn pods(&self) -> Vec<Value> {
-        let list = self.kubectl(&["get", "pods", "--output=json"]);
-        let list: Value = serde_json::from_str(&list).expect("a list");
-        let pods = list["items"].as_array().cloned().unwrap_or_default();
+        let pods = self.access.objects().list(&self.namespace, "pods").expect("a list");
         pods.into_iter().filter(|pod| pod["metadata"]["deletionTimestamp"].is_null()).collect()
     }
 

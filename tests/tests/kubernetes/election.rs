@@ -16,8 +16,6 @@ use crate::lossy_proxy::LossyProxy;
 /// The interval between two polls.
 const POLL: Duration = Duration::from_millis(100);
 
-const LEASE: [&str; 3] = ["get", "lease", "leasehold-coordinator"];
-
 /// Replicas with a namespace of their own, and what they said in its election.
 struct Election {
     access: Access,
@@ -43,9 +41,8 @@ impl Election {
     }
 
     fn lease(&self) -> Option<Lease> {
-        let within = ["--namespace", &self.namespace, "--output=json"];
-        let text = self.access.try_kubectl(&[&LEASE[..], &within].concat()).ok()?;
-        let lease: Value = serde_json::from_str(&text).ok()?;
+        let lease =
+            self.access.objects().get(&self.namespace, "lease", "leasehold-coordinator").ok()?;
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         Some(Lease {
             holder: text(&lease["spec"]["holderIdentity"]),

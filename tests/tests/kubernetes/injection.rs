@@ -118,14 +118,11 @@ impl InjectorFixture {
     }
 
     fn get(&self, kind: &str, name: &str) -> Option<Value> {
-        let get = ["--namespace", &self.namespace, "get", kind, name, "--output=json"];
-        serde_json::from_str(&self.access.try_kubectl(&get).ok()?).ok()
+        self.access.objects().get(&self.namespace, kind, name).ok()
     }
 
     fn pods(&self) -> Vec<Value> {
-        let list = self.kubectl(&["get", "pods", "--output=json"]);
-        let list: Value = serde_json::from_str(&list).expect("a list");
-        list["items"].as_array().expect("a list").clone()
+        self.access.objects().list(&self.namespace, "pods").expect("a list")
     }
 
     /// Waits until the coordinator knows of a WorkerCluster, or knows it as it is now.
