@@ -21,7 +21,7 @@ use tests::process::{Coordinator, eventually, get};
 use tests::toolbox;
 
 use super::installed::{
-    ExclusiveControlPlane, Installed, folder, list, strictly_apply, until_kinds_are_known,
+    ExclusiveControlPlane, Installed, folder, list, remove, strictly_apply, until_kinds_are_known,
     until_pods_are_admitted,
 };
 
@@ -51,10 +51,7 @@ impl<'a> StandIns<'a> {
 
 impl Drop for StandIns<'_> {
     fn drop(&mut self) {
-        if let Err(why) = self.0.try_kubectl(&["delete", "-f", &self.file()]) {
-            assert!(std::thread::panicking(), "{why}");
-            eprintln!("{why}");
-        }
+        remove(self.0, &["-f", &self.file()]);
     }
 }
 

@@ -87,21 +87,29 @@ impl<'a> Installed<'a> {
 
 impl Drop for Installed<'_> {
     fn drop(&mut self) {
-        /// How often the removal is asked for, each time for up to half a minute.
-        const ATTEMPTS_MAX: u32 = 20;
         for folder in [&self.folder, &self.kinds] {
-            let delete = ["delete", "-k", folder, "--ignore-not-found", "--timeout=30s"];
-            let gone = (0..ATTEMPTS_MAX).any(|attempt| match self.access.try_kubectl(&delete) {
-                Ok(_) => true,
-                Err(why) => {
-                    eprintln!("not removed yet: {why}");
-                    nudge(self.access, attempt);
-                    false
-                }
-            });
-            assert!(gone || std::thread::panicking(), "it is not removed");
+            remove(self.access, &["-k", folder]);
         }
     }
+}
+
+/// Deletes what the arguments name, and waits until it is gone.
+///
+/// # Panics
+/// If it stays for a long time.
+pub(crate) fn remove(access: &Access, what: &[&str]) {
+    /// How often the removal is asked for.
+    const ATTEMPTS_MAX: u32 = 60;
+    let delete = [&["delete", "--ignore-not-found", "--timeout=10s"], what].concat();
+    let gone = (0..ATTEMPTS_MAX).any(|attempt| match access.try_kubectl(&delete) {
+        Ok(_) => true,
+        Err(why) => {
+            eprintln!("not removed yet: {why}");
+            nudge(access, attempt);
+            false
+        }
+    });
+    assert!(gone || std::thread::panicking(), "{} is not removed", what.join(" "));
 }
 
 /// Has the API server look again at the kinds that it is removing, and shows what it says of them:
@@ -115,7 +123,7 @@ fn nudge(access: &Access, attempt: u32) {
     let text = text.unwrap_or_else(|why| why);
     eprintln!("{text}");
     let again = format!("leasehold.dev/nudge={attempt}");
-    for name in text.lines().filter(|line| line.ends_with(".leasehold.dev")) {
+    for name in text.lines().filter(|line| !line.starts_with(' ')) {
         let annotate = ["annotate", "--overwrite", "customresourcedefinitions", name, &again];
         if let Err(why) = access.try_kubectl(&annotate) {
             eprintln!("{name}: {why}");

@@ -15,7 +15,7 @@ use tests::toolbox;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
 
-use super::installed::folder;
+use super::installed::{ExclusiveControlPlane, folder, remove};
 
 /// The interval between two polls.
 const POLL: std::time::Duration = std::time::Duration::from_millis(50);
@@ -202,7 +202,7 @@ spec: {capacity: 15, maxReplicas: 7}
 
 #[test]
 fn the_component_creates_an_autoscaler_for_the_class() {
-    let Some(turn) = super::installed::ExclusiveControlPlane::take() else { return };
+    let Some(turn) = ExclusiveControlPlane::take() else { return };
     let access = turn.access();
     Replicas::define(access);
     let stand_ins = toolbox::root().join("tests/tests/kubernetes/stand_in_crds.yaml");
@@ -232,6 +232,6 @@ fn the_component_creates_an_autoscaler_for_the_class() {
     let rule: Value = serde_yaml::from_str(&rule.expect("a file")).expect("YAML");
     let overrides = &rule["rules"]["external"][0]["resources"]["overrides"];
     assert_eq!(overrides["workerclass_namespace"]["resource"], "namespace");
-    access.kubectl(&["delete", "-f", stand_ins]);
-    access.kubectl(&["delete", "-k", folder("crds").to_str().expect("UTF-8")]);
+    remove(access, &["-f", stand_ins]);
+    remove(access, &["-k", folder("crds").to_str().expect("UTF-8")]);
 }

@@ -7,7 +7,7 @@ use tests::kube::TokenFor;
 use tests::process::free_address;
 use tests::toolbox;
 
-use super::super::installed::ExclusiveControlPlane;
+use super::super::installed::{ExclusiveControlPlane, remove};
 use super::fixture::{check, check_as_text};
 use super::installation::is_documented;
 
@@ -62,7 +62,7 @@ async fn preflight_check_reports_whether_installation_is_possible() {
     let found = check(access, &["--pre"]);
     assert_eq!((found.that("fail"), found.code), (vec![], Some(0)), "{:#}", found.report);
     let kinds = toolbox::root().join("deploy/crds");
-    access.kubectl(&["delete", "--kustomize", kinds.to_str().expect("UTF-8")]);
+    remove(access, &["--kustomize", kinds.to_str().expect("UTF-8")]);
 }
 
 #[test]
