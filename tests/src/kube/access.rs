@@ -14,9 +14,6 @@ use super::binaries;
 use super::kubeconfig::{self, Speaker};
 use super::objects::{self, Objects};
 
-/// How rarely kubectl collects garbage: it has mostly ended before (Go's `GOGC`).
-const COLLECTION: &str = "1600";
-
 /// A way into a cluster, as whom its kubeconfig says.
 #[derive(Clone, Debug)]
 pub struct Access {
@@ -69,7 +66,7 @@ impl Access {
     #[must_use]
     pub fn kubectl_command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(binaries::path("kubectl"));
-        command.env("GOGC", COLLECTION).arg("--kubeconfig").arg(self.kubeconfig());
+        command.arg("--kubeconfig").arg(self.kubeconfig());
         command.arg("--cache-dir").arg(self.kubeconfig().with_file_name("kubectl-cache"));
         command.args(arguments);
         command
@@ -89,7 +86,7 @@ impl Access {
         let others = std::env::var_os("PATH").unwrap_or_default();
         let mut command = Command::new("sh");
         command.arg("-c").arg(line).current_dir(folder);
-        command.env("KUBECONFIG", self.kubeconfig()).env("GOGC", COLLECTION);
+        command.env("KUBECONFIG", self.kubeconfig());
         command.env("PATH", [own, others].join(std::ffi::OsStr::new(":")));
         answer(command.stdin(Stdio::null()).output().expect("a shell starts"))
     }

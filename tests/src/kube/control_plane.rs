@@ -320,14 +320,12 @@ fn command(name: &str) -> Command {
     local(binaries::path(name))
 }
 
-/// A program that uses no proxy: all its peers are on this machine. If it is written in Go, it
-/// collects garbage less often: the tests have more memory than time.
+/// A program that uses no proxy: all its peers are on this machine.
 pub(super) fn local(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     for variable in ["HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy", "KUBECONFIG"] {
         command.env_remove(variable);
     }
-    command.env("GOGC", "400");
     command
 }
 
