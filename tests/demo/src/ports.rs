@@ -25,8 +25,8 @@ pub fn free_ports(count: usize) -> Result<Vec<u16>> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);
     let counter = options.open(&file).and_then(|counter| counter.lock().map(|()| counter));
-    take(counter.with_context(|| file.display().to_string())?, count)
-        .with_context(|| format!("the counter of ports in {}", file.display()))
+    let unusable = || format!("cannot use the counter of ports: remove {}", file.display());
+    take(counter.with_context(unusable)?, count)
 }
 
 /// Takes ports from a counter that no other process reads meanwhile: the lock ends with the file.
@@ -65,23 +65,21 @@ mod tests {
         let ask = || (0..20).flat_map(|_| free_ports(3).expect("ports")).collect::<Vec<_>>();
         let threads: Vec<_> = (0..4).map(|_| std::thread::spawn(ask)).collect();
         let ports: Vec<_> =
-            threads.into_iter().flat_map(|it| it.join().expect("it ends")).collect();
+            threads.into_iter().flat_map(|thread| thread.join().expect("it ends")).collect();
         assert_eq!(ports.iter().collect::<BTreeSet<_>>().len(), 4 * 20 * 3);
         assert!(ports.iter().all(|port| PORTS.contains(port)));
     }
 
     #[test]
-    fn a_counter_that_cannot_be_read_starts_anywhere_and_one_at_the_end_starts_again() {
-        for (text, first) in
-            [("29999", Some(PORTS.end - 1)), ("", None), ("many", None), ("7", None)]
-        {
+    fn a_counter_that_is_no_port_starts_anywhere_and_one_at_the_end_starts_again() {
+        for text in ["", "many", "7", "29999"] {
             let mut counter = tempfile::tempfile().expect("a file");
             counter.write_all(text.as_bytes()).expect("written");
             counter.rewind().expect("at its start");
-            let taken = take(counter.try_clone().expect("a copy"), 2).expect("ports");
+            let taken = take(counter, 2).expect("ports");
             assert!(taken.iter().all(|port| PORTS.contains(port)), "{text}: {taken:?}");
-            if let Some(first) = first.filter(|first| taken[0] == *first) {
-                assert!(taken[1] < first, "{taken:?}");
+            if text == "29999" {
+                assert!(taken[1] < PORTS.end - 1, "{taken:?}");
             }
         }
     }

@@ -1,7 +1,7 @@
 //! The part of the deliberate faults that one run of the tests looks for. Each commit runs one
 //! part, since all of them take minutes.
 
-/// `make test` sets it to `NUMBER/PARTS`, by the commit. Without it all faults are looked for.
+/// `make test` sets it to `NUMBER/SHARDS`, by the commit. Without it all faults are looked for.
 const VARIABLE: &str = "LEASEHOLD_SHARD";
 
 /// Whether the fault with this number is looked for.
@@ -12,9 +12,9 @@ const VARIABLE: &str = "LEASEHOLD_SHARD";
 pub fn is_in_shard(number: usize) -> bool {
     let Ok(shard) = std::env::var(VARIABLE) else { return true };
     let is_in = || {
-        let (own, parts) = shard.split_once('/')?;
-        let (own, parts): (usize, usize) = (own.parse().ok()?, parts.parse().ok()?);
-        Some(number.checked_rem(parts)? == own)
+        let (own, shards) = shard.split_once('/')?;
+        let (own, shards): (usize, usize) = (own.parse().ok()?, shards.parse().ok()?);
+        Some(number.checked_rem(shards)? == own)
     };
-    is_in().unwrap_or_else(|| panic!("{VARIABLE} is NUMBER/PARTS, as in 0/4, and not {shard}"))
+    is_in().unwrap_or_else(|| panic!("{VARIABLE} is NUMBER/SHARDS, as in 0/4, and not {shard}"))
 }
