@@ -82,7 +82,7 @@ impl Objects {
 
     /// What is at a path: one object of this name, or the list of all.
     fn read(&self, path: String, name: Option<String>) -> Result<String, String> {
-        let (answer, answers) = mpsc::channel();
+        let (answer, answers) = mpsc::sync_channel(1);
         let objects = self.clone();
         RUNTIME.spawn(async move {
             let asked = async {
@@ -117,19 +117,19 @@ pub(super) async fn client(kubeconfig: &Path) -> Client {
 fn objects_path(namespace: &str, kind: &str) -> String {
     let (group, plural) = match kind {
         "pod" | "pods" => ("api/v1", "pods"),
+        "events" => ("api/v1", "events"),
         "service" => ("api/v1", "services"),
         "serviceaccount" => ("api/v1", "serviceaccounts"),
-        "configmap" => ("api/v1", "configmaps"),
         "endpointslice" => ("apis/discovery.k8s.io/v1", "endpointslices"),
         "deployment" => ("apis/apps/v1", "deployments"),
         "statefulset" => ("apis/apps/v1", "statefulsets"),
         "lease" => ("apis/coordination.k8s.io/v1", "leases"),
         "wc" | "workercluster" => ("apis/leasehold.dev/v1alpha1", "workerclusters"),
-        "wcl" | "workerclass" => ("apis/leasehold.dev/v1alpha1", "workerclasses"),
-        "ss" | "streamset" => ("apis/leasehold.dev/v1alpha1", "streamsets"),
-        "pl" | "pipeline" => ("apis/leasehold.dev/v1alpha1", "pipelines"),
-        "plb" | "pipelinebinding" => ("apis/leasehold.dev/v1alpha1", "pipelinebindings"),
-        other => panic!("where objects of kind {other} are is not listed in {}", file!()),
+        "wcl" => ("apis/leasehold.dev/v1alpha1", "workerclasses"),
+        "ss" => ("apis/leasehold.dev/v1alpha1", "streamsets"),
+        "pl" => ("apis/leasehold.dev/v1alpha1", "pipelines"),
+        "plb" => ("apis/leasehold.dev/v1alpha1", "pipelinebindings"),
+        other => panic!("no path to objects of kind {other}: add it in {}", file!()),
     };
     format!("/{group}/namespaces/{namespace}/{plural}")
 }

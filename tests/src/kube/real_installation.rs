@@ -152,9 +152,9 @@ impl TestNamespace<'_> {
     /// # Panics
     /// If it has not for a long time; shows the diagnostics of the namespace.
     pub fn until(&self, object: &str, path: &str, value: &str) {
-        until_ok(&format!("{object} {path} to be {value}"), || {
+        self.until_holds(&format!("{object} {path} to be {value}"), || {
             let found = self.field(object, path);
-            if found == value { Ok(()) } else { Err(Unexpected { namespace: self, found }) }
+            if found == value { Ok(()) } else { Err(found) }
         });
     }
 

@@ -33,10 +33,10 @@ const KINDS: &str = "namespaces,customresourcedefinitions,clusterroles,clusterro
 
 /// The definitions of other projects' kinds that `deploy/` has objects of, as long as this value is
 /// there.
-struct StandIns<'a>(&'a Access);
+pub(crate) struct StandIns<'a>(&'a Access);
 
 impl<'a> StandIns<'a> {
-    fn apply(access: &'a Access) -> Self {
+    pub(crate) fn apply(access: &'a Access) -> Self {
         let it = Self(access);
         access.kubectl(&["apply", "-f", &it.file()]);
         access.kubectl(&["wait", "--for=condition=Established", "-f", &it.file()]);

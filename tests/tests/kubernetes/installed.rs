@@ -145,9 +145,7 @@ pub(crate) fn folder(path: &str) -> PathBuf {
 
 /// Objects of a namespace as JSON.
 pub(crate) fn list(access: &Access, namespace: &str, kind: &str) -> Vec<Value> {
-    let text = access.kubectl(&["get", kind, "--namespace", namespace, "--output=json"]);
-    let list: Value = serde_json::from_str(&text).expect("JSON");
-    list["items"].as_array().expect("a list").clone()
+    access.objects().list(namespace, kind).expect("a list")
 }
 
 /// Waits until all pods of the coordinator are there: their admission is the namespace's level of

@@ -15,6 +15,7 @@ use tests::toolbox;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
 
+use super::deploy::StandIns;
 use super::installed::{ExclusiveControlPlane, folder, remove};
 
 /// The interval between two polls.
@@ -205,10 +206,7 @@ fn the_component_creates_an_autoscaler_for_the_class() {
     let Some(turn) = ExclusiveControlPlane::take() else { return };
     let access = turn.access();
     Replicas::define(access);
-    let stand_ins = toolbox::root().join("tests/tests/kubernetes/stand_in_crds.yaml");
-    let stand_ins = stand_ins.to_str().expect("UTF-8");
-    access.kubectl(&["apply", "-f", stand_ins]);
-    access.kubectl(&["wait", "--for=condition=Established", "-f", stand_ins]);
+    let _stand_ins = StandIns::apply(access);
     let taken = |component: &str, kind: &str| {
         let (_folder, path) = with_component(component);
         let dry = ["apply", "--dry-run=server", "--validate=strict", "--output=json", "-k", &path];
@@ -232,6 +230,5 @@ fn the_component_creates_an_autoscaler_for_the_class() {
     let rule: Value = serde_yaml::from_str(&rule.expect("a file")).expect("YAML");
     let overrides = &rule["rules"]["external"][0]["resources"]["overrides"];
     assert_eq!(overrides["workerclass_namespace"]["resource"], "namespace");
-    remove(access, &["-f", stand_ins]);
     remove(access, &["-k", folder("crds").to_str().expect("UTF-8")]);
 }
