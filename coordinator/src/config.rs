@@ -226,6 +226,7 @@ pub enum PlatformSettings {
 impl PlatformSettings {
     /// The authority of clients' certificates without --tls-client-ca. On Kubernetes that is the
     /// one that has signed the replicas' certificates, so that replicas can prove who they are.
+    #[cfg_attr(not(feature = "kubernetes"), expect(unused_variables, reason = "files need none"))]
     fn client_ca_beside(&self, cert: &Path) -> ClientCaFile {
         match self {
             Self::Files { .. } => ClientCaFile::None,
