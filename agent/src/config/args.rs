@@ -76,8 +76,8 @@ Example:
 
 It changes nothing, so the hook may also run when only the agent is replaced. Without it, the kernel
 drops a SIGTERM that arrives while the agent starts, and the pod remains for its grace period.
-Exit: 0 when process 1 handles SIGTERM, 1 if it does not within 60 s or /proc cannot be read, 2 for
-an invalid command line.";
+Exit: 0 when process 1 is an agent that handles SIGTERM, or the pod's containers share a process
+namespace; 1 if it does not within 60 s or /proc cannot be read; 2 for an invalid command line.";
 
 const LEAVE_EXAMPLES: &str = "\
 Examples:

@@ -48,14 +48,19 @@ async fn stays_after_a_drain_until_sigterm() {
     assert_eq!(agent.code().await, Some(0));
 }
 
-/// Process 1 of a container ignores a SIGTERM until it has a handler for it.
+/// Process 1 of a container ignores a SIGTERM until it has a handler for it. Before it becomes the
+/// agent it is a process of the container runtime, whose handlers do not count.
 #[tokio::test]
-async fn the_pre_stop_command_waits_until_process_1_handles_sigterm() {
+async fn the_pre_stop_command_waits_until_process_1_is_an_agent_that_handles_sigterm() {
     let Some(mut namespace) = process_namespace() else { return };
-    let script = "\"$0\" pre-stop & hook=$!; sleep 0.5; kill -0 $hook || exit 9; trap : TERM; \
-                  wait $hook || exit 8";
-    let ended = namespace.args(["sh", "-c", script, AGENT]).output().unwrap();
-    assert_eq!(ended.status.code(), Some(0), "{}", String::from_utf8_lossy(&ended.stderr));
+    let ended = tempfile::NamedTempFile::new().unwrap();
+    let script = "trap : TERM; { \"$0\" pre-stop; echo $? > \"$1\"; kill -TERM 1; } & sleep 0.5; \
+                  [ -s \"$1\" ] && exit 9; \
+                  exec \"$0\" run --coordinator 127.0.0.1:1 --cluster builds --worker w-0 \
+                  --sidecar --listen 127.0.0.1:0 --health-listen 127.0.0.1:0";
+    let output = namespace.args(["sh", "-c", script, AGENT]).arg(ended.path()).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(std::fs::read_to_string(ended.path()).unwrap(), "0\n");
 }
 
 #[tokio::test]
