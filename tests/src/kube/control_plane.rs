@@ -52,6 +52,11 @@ pub enum Component {
     Scheduler,
 }
 
+impl Component {
+    /// All, in the order in which they start.
+    const ALL: [Self; 4] = [Self::Etcd, Self::ApiServer, Self::ControllerManager, Self::Scheduler];
+}
+
 /// A running control plane.
 #[derive(Debug)]
 pub struct ControlPlane {
@@ -119,10 +124,7 @@ impl ControlPlane {
         let processes = Mutex::default();
         let plane = Self { access, processes, pki, site, folder, data, api, etcd, guard };
         plane.issue();
-        plane.start_component(Component::Etcd);
-        plane.start_component(Component::ApiServer);
-        plane.start_component(Component::ControllerManager);
-        plane.start_component(Component::Scheduler);
+        plane.start_missing_components();
         let account = || plane.access.objects().get("default", "serviceaccount", "default");
         plane.until("the default service account", || account().is_ok());
         Some(plane)
@@ -178,6 +180,19 @@ impl ControlPlane {
             Component::ApiServer => self
                 .until("the API server", || answers(self.api) && self.access.objects().is_ready()),
             Component::ControllerManager | Component::Scheduler => {}
+        }
+    }
+
+    /// Starts the components that do not run.
+    ///
+    /// # Panics
+    /// If one does not come up.
+    pub fn start_missing_components(&self) {
+        for component in Component::ALL {
+            let runs = self.processes.lock().expect("no panic in between").contains_key(&component);
+            if !runs {
+                self.start_component(component);
+            }
         }
     }
 

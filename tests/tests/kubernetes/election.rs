@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::Value;
-use tests::kube::{Access, Cluster, Component, ControlPlane, Operator, Replicas};
+use tests::kube::{Access, Cluster, Component, Operator, Replicas};
 use tests::process::{eventually, get};
 use tests::toolbox;
 
+use crate::installed::ExclusiveControlPlane;
 use crate::lossy_proxy::LossyProxy;
 
 /// The interval between two polls.
@@ -295,8 +296,8 @@ fn a_standby_that_cannot_reach_the_leader_does_not_depose_it() {
 
 #[test]
 fn a_leader_keeps_leading_while_the_api_server_is_down() {
-    let Some(plane) = ControlPlane::start() else { return };
-    plane.access().kubectl(&["create", "namespace", "away"]);
+    let Some(turn) = ExclusiveControlPlane::for_failures("away") else { return };
+    let plane = turn.plane();
     let mut election = Election::new(plane.access(), "away", &[]);
     for _ in 0..3 {
         election.start();

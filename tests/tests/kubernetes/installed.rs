@@ -1,54 +1,96 @@
-//! What `deploy/` installs, for tests that look at it: control planes of their own, each for one
-//! test at a time, since it is installed into one namespace of one name; and a coordinator with no
-//! more than the rights that it is given there.
+//! Control planes that each serve one test at a time. What `deploy/` installs, for tests that look
+//! at it, since it is installed into one namespace of one name; and a coordinator with no more than
+//! the rights that it is given there.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
+use std::sync::{Condvar, LazyLock, Mutex, OnceLock, PoisonError};
 
 use serde_json::Value;
-use tests::kube::{Access, ControlPlane, TokenFor};
+use tests::kube::{Access, ControlPlane, Replicas, TokenFor};
 use tests::process::{Process, eventually, free_address};
 use tests::toolbox;
 
-/// A control plane on which no other test of this kind runs meanwhile.
+/// A control plane on which no other test that takes one runs meanwhile.
 pub(crate) struct ExclusiveControlPlane {
     plane: &'static ControlPlane,
     _free: FreeOnDrop,
 }
 
-/// The control planes for tests of this kind: two, so that those tests are not the last ones.
-static PLANES: [OnceLock<Option<ControlPlane>>; 2] = [const { OnceLock::new() }; 2];
-/// Those that no test has.
-static FREE: Mutex<[bool; PLANES.len()]> = Mutex::new([true; PLANES.len()]);
-static FREED: Condvar = Condvar::new();
+/// Control planes that each serve one test at a time.
+struct Pool {
+    planes: &'static [OnceLock<Option<ControlPlane>>],
+    /// The places of those that no test has.
+    free: Mutex<Vec<usize>>,
+    freed: Condvar,
+}
+
+/// For tests that install: two, so that those tests are not the last ones.
+static FOR_INSTALLING: LazyLock<Pool> = LazyLock::new(|| {
+    static PLANES: [OnceLock<Option<ControlPlane>>; 2] = [const { OnceLock::new() }; 2];
+    Pool::new(&PLANES)
+});
+/// For tests that end or count what others need. It keeps Leasehold's kinds.
+static FOR_FAILURES: LazyLock<Pool> = LazyLock::new(|| {
+    static PLANES: [OnceLock<Option<ControlPlane>>; 1] = [const { OnceLock::new() }];
+    Pool::new(&PLANES)
+});
+
+impl Pool {
+    fn new(planes: &'static [OnceLock<Option<ControlPlane>>]) -> Self {
+        let free = Mutex::new((0..planes.len()).rev().collect());
+        Self { planes, free, freed: Condvar::new() }
+    }
+
+    fn take(&'static self) -> Option<ExclusiveControlPlane> {
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = loop {
+            match free.pop() {
+                Some(place) => break place,
+                None => free = self.freed.wait(free).unwrap_or_else(PoisonError::into_inner),
+            }
+        };
+        drop(free);
+        let own = FreeOnDrop { pool: self, place };
+        let plane = self.planes[place].get_or_init(ControlPlane::start).as_ref()?;
+        Some(ExclusiveControlPlane { plane, _free: own })
+    }
+}
 
 /// A control plane that is free again afterwards.
-struct FreeOnDrop(usize);
+struct FreeOnDrop {
+    pool: &'static Pool,
+    place: usize,
+}
 
 impl Drop for FreeOnDrop {
     fn drop(&mut self) {
-        FREE.lock().unwrap_or_else(PoisonError::into_inner)[self.0] = true;
-        FREED.notify_one();
+        self.pool.free.lock().unwrap_or_else(PoisonError::into_inner).push(self.place);
+        self.pool.freed.notify_one();
     }
 }
 
 impl ExclusiveControlPlane {
-    /// None where there are no binaries, which is noted.
+    /// One to install on: what the test installs, it removes. None where there are no binaries,
+    /// which is noted.
     pub(crate) fn take() -> Option<Self> {
-        let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
-        let index = loop {
-            if let Some(index) = free.iter().position(|free| *free) {
-                break index;
-            }
-            free = FREED.wait(free).unwrap_or_else(PoisonError::into_inner);
-        };
-        free[index] = false;
-        drop(free);
-        let own = FreeOnDrop(index);
-        let plane = PLANES[index].get_or_init(ControlPlane::start).as_ref()?;
-        Some(Self { plane, _free: own })
+        FOR_INSTALLING.take()
+    }
+
+    /// One whose components may be ended, with Leasehold's kinds and a new namespace. None where
+    /// there are no binaries, which is noted.
+    pub(crate) fn for_failures(namespace: &str) -> Option<Self> {
+        let taken = FOR_FAILURES.take()?;
+        // A test that failed may have left one ended.
+        taken.plane.start_missing_components();
+        Replicas::define(taken.access());
+        taken.access().kubectl(&["create", "namespace", namespace]);
+        Some(taken)
+    }
+
+    pub(crate) fn plane(&self) -> &ControlPlane {
+        self.plane
     }
 
     pub(crate) fn access(&self) -> &Access {

@@ -9,7 +9,7 @@ use leasehold_proto::externalscaler::external_scaler_client::ExternalScalerClien
 use rcgen::{CertificateParams, Issuer, KeyPair, SanType};
 use serde_json::Value;
 use tests::keda::{Authentication, Keda, Right, channel, object};
-use tests::kube::{AUDIENCE, Access, Component, ControlPlane, Replicas};
+use tests::kube::{AUDIENCE, Access, Cluster, Component, Replicas};
 use tests::process::{HANG, eventually, get};
 use tests::toolbox;
 use tonic::transport::Channel;
@@ -20,55 +20,65 @@ use super::installed::{ExclusiveControlPlane, folder, remove};
 
 /// The interval between two polls.
 const POLL: std::time::Duration = std::time::Duration::from_millis(50);
-const NAMESPACE: &str = "scaling";
 const OBJECTS: &str = "\
 apiVersion: leasehold.dev/v1alpha1
 kind: WorkerClass
-metadata: {name: green, namespace: scaling}
+metadata: {name: green, namespace: NAMESPACE}
 spec: {capacity: 15, maxReplicas: 7}
 ---
 apiVersion: leasehold.dev/v1alpha1
 kind: Pipeline
-metadata: {name: one, namespace: scaling}
+metadata: {name: one, namespace: NAMESPACE}
 spec: {documentsPerSecond: 10, workers: {first: {class: green}, second: {class: green}}}
 ---
 apiVersion: leasehold.dev/v1alpha1
 kind: Pipeline
-metadata: {name: two, namespace: scaling}
+metadata: {name: two, namespace: NAMESPACE}
 spec: {documentsPerSecond: '2.5', workers: {first: {class: green}}}
 ";
 const GAUGE: &str =
-    r#"workerclass_request{workerclass_name="green",workerclass_namespace="scaling"} 22.5"#;
+    r#"workerclass_request{workerclass_name="green",workerclass_namespace="NAMESPACE"} 22.5"#;
+
+/// A class and what it is asked for, in a namespace.
+fn objects(namespace: &str) -> String {
+    OBJECTS.replace("NAMESPACE", namespace)
+}
+
+/// The metric that says so.
+fn gauge(namespace: &str) -> String {
+    GAUGE.replace("NAMESPACE", namespace)
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn failures_of_the_api_server_or_of_a_leader_never_scale_to_zero() {
-    let Some(plane) = ControlPlane::start() else { return };
-    let access = plane.access();
-    access.kubectl(&["create", "namespace", NAMESPACE]);
-    Replicas::define(access);
-    let mut replicas = Replicas::new(access, NAMESPACE, &[]);
+    let Some(turn) = ExclusiveControlPlane::for_failures("scaling") else { return };
+    let namespace = "scaling";
+    let (plane, access) = (turn.plane(), turn.access());
+    let mut replicas = Replicas::new(access, namespace, &[]);
     replicas.start();
     replicas.start();
     replicas.wait_ready();
+    let gauge = gauge(namespace);
     let file = replicas.folder().join("objects.yaml");
-    std::fs::write(&file, OBJECTS).expect("a file");
+    std::fs::write(&file, objects(namespace)).expect("a file");
     access.kubectl(&["apply", "-f", file.to_str().expect("UTF-8")]);
     for replica in &replicas.running {
         eventually("what the class is asked for", || {
             let (_, metrics) = get(replica.http, "/metrics")?;
-            metrics.lines().any(|line| line == GAUGE).then_some(())
+            metrics.lines().any(|line| line == gauge).then_some(())
         });
     }
     let authority = std::fs::read_to_string(replicas.authority()).expect("a certificate");
-    let server = format!("leasehold-coordinator.{NAMESPACE}.svc");
+    let server = format!("leasehold-coordinator.{namespace}.svc");
     let right = Right { request: 22.5, target: 10.5, needed: 2.0 };
     let leader = replicas.leader();
-    let client = client_certificate(access, "leasehold://autoscaler/scaling");
+    let client =
+        client_certificate(access, namespace, &format!("leasehold://autoscaler/{namespace}"));
     let with =
         |client| Some(Authentication { authority: &authority, server_name: &server, client });
     let keda = |name, at: usize| {
         let address = replicas.running[at].grpc.to_string();
-        Keda::start(name, &address, with(Some(&client)), &object(NAMESPACE, "green"), right)
+        Keda::start(name, &address, with(Some(&client)), &object(namespace, "green"), right)
     };
     let (leads, follows) = (keda("leader", leader), keda("follower", 1 - leader));
     leads.until_right().await;
@@ -90,8 +100,8 @@ async fn failures_of_the_api_server_or_of_a_leader_never_scale_to_zero() {
 
 /// A client's certificate for this URI and its key, signed as docs/KUBERNETES.md has it: with the
 /// key in the Secret of the authority.
-fn client_certificate(access: &Access, uri: &str) -> (String, String) {
-    let secret = ["--namespace", NAMESPACE, "get", "secret", "leasehold-ca", "--output=json"];
+fn client_certificate(access: &Access, namespace: &str, uri: &str) -> (String, String) {
+    let secret = ["--namespace", namespace, "get", "secret", "leasehold-ca", "--output=json"];
     let secret: Secret = serde_json::from_str(&access.kubectl(&secret)).expect("a Secret");
     let data = secret.data.expect("data");
     let text = |name: &str| String::from_utf8(data[name].0.clone()).expect("PEM");
@@ -105,8 +115,8 @@ fn client_certificate(access: &Access, uri: &str) -> (String, String) {
 }
 
 /// Asks whether the class is active, with a token if given.
-async fn ask(channel: Channel, token: Option<&str>) -> Result<bool, Status> {
-    let mut request: Request<ScaledObjectRef> = Request::new(object(NAMESPACE, "green"));
+async fn ask(channel: Channel, namespace: &str, token: Option<&str>) -> Result<bool, Status> {
+    let mut request: Request<ScaledObjectRef> = Request::new(object(namespace, "green"));
     if let Some(token) = token {
         let value = format!("Bearer {token}").parse().expect("a value");
         request.metadata_mut().insert("authorization", value);
@@ -117,20 +127,22 @@ async fn ask(channel: Channel, token: Option<&str>) -> Result<bool, Status> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_replicas_follow_and_only_autoscalers_and_readers_learn_the_load() {
-    let Some(plane) = ControlPlane::start() else { return };
-    let access = plane.access();
-    access.kubectl(&["create", "namespace", NAMESPACE]);
+    let Some(cluster) = Cluster::shared() else { return };
+    let access = cluster.access();
+    let namespace = cluster.namespace("scaling");
+    let namespace = namespace.as_str();
     Replicas::define(access);
-    let mut replicas = Replicas::new(access, NAMESPACE, &[]);
+    let mut replicas = Replicas::new(access, namespace, &[]);
     replicas.start();
     replicas.start();
     replicas.wait_ready();
+    let gauge = gauge(namespace);
     let file = replicas.folder().join("objects.yaml");
-    std::fs::write(&file, OBJECTS).expect("a file");
+    std::fs::write(&file, objects(namespace)).expect("a file");
     access.kubectl(&["apply", "-f", file.to_str().expect("UTF-8")]);
     let leader = &replicas.running[replicas.leader()];
     eventually("what the class is asked for", || {
-        get(leader.http, "/metrics")?.1.lines().any(|line| line == GAUGE).then_some(())
+        get(leader.http, "/metrics")?.1.lines().any(|line| line == gauge).then_some(())
     });
     // The standby shows its own certificate.
     eventually("a standby that follows", || {
@@ -138,36 +150,37 @@ async fn only_replicas_follow_and_only_autoscalers_and_readers_learn_the_load() 
     });
 
     let authority = std::fs::read_to_string(replicas.authority()).expect("a certificate");
-    let server_name = format!("leasehold-coordinator.{NAMESPACE}.svc");
+    let server_name = format!("leasehold-coordinator.{namespace}.svc");
     let address = leader.grpc.to_string();
     let connect = |client: Option<&(String, String)>| {
         let (authority, server_name) = (authority.as_str(), server_name.as_str());
         channel(&address, Some(Authentication { authority, server_name, client }))
     };
-    let of = |uri| client_certificate(access, uri);
-    for uri in ["leasehold://autoscaler", "leasehold://autoscaler/scaling"] {
-        assert!(ask(connect(Some(&of(uri))), None).await.expect(uri));
+    let of = |uri| client_certificate(access, namespace, uri);
+    let own = format!("leasehold://autoscaler/{namespace}");
+    for uri in ["leasehold://autoscaler", &own] {
+        assert!(ask(connect(Some(&of(uri))), namespace, None).await.expect(uri));
     }
     for uri in ["leasehold://autoscaler/other", "leasehold://admin", "leasehold://worker/a/b"] {
-        let status = ask(connect(Some(&of(uri))), None).await.expect_err(uri);
+        let status = ask(connect(Some(&of(uri))), namespace, None).await.expect_err(uri);
         assert_eq!(status.code(), Code::PermissionDenied, "{status}");
-        let needed = "URI:leasehold://autoscaler or URI:leasehold://autoscaler/scaling";
-        assert!(status.message().contains(uri) && status.message().contains(needed), "{status}");
+        let needed = format!("URI:leasehold://autoscaler or URI:{own}");
+        assert!(status.message().contains(uri) && status.message().contains(&needed), "{status}");
     }
-    let status = ask(connect(None), None).await.expect_err("a stranger");
+    let status = ask(connect(None), namespace, None).await.expect_err("a stranger");
     assert_eq!(status.code(), Code::Unauthenticated, "{status}");
 
-    access.kubectl(&["create", "serviceaccount", "-n", NAMESPACE, "reader"]);
-    let create = ["create", "token", "-n", NAMESPACE, "reader", "--audience", AUDIENCE];
+    access.kubectl(&["create", "serviceaccount", "-n", namespace, "reader"]);
+    let create = ["create", "token", "-n", namespace, "reader", "--audience", AUDIENCE];
     let token = access.kubectl(&create).trim().to_owned();
-    let status = ask(connect(None), Some(&token)).await.expect_err("no right");
+    let status = ask(connect(None), namespace, Some(&token)).await.expect_err("no right");
     assert_eq!(status.code(), Code::PermissionDenied, "{status}");
-    let role = ["create", "role", "-n", NAMESPACE, "reader", "--verb=get"];
+    let role = ["create", "role", "-n", namespace, "reader", "--verb=get"];
     access.kubectl(&[&role[..], &["--resource=workerclasses.leasehold.dev"]].concat());
-    let account = format!("--serviceaccount={NAMESPACE}:reader");
-    access.kubectl(&["create", "rolebinding", "-n", NAMESPACE, "r", "--role=reader", &account]);
+    let account = format!("--serviceaccount={namespace}:reader");
+    access.kubectl(&["create", "rolebinding", "-n", namespace, "r", "--role=reader", &account]);
     let allowed = async {
-        while ask(connect(None), Some(&token)).await.is_err() {
+        while ask(connect(None), namespace, Some(&token)).await.is_err() {
             tokio::time::sleep(POLL).await;
         }
     };

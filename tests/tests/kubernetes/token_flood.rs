@@ -6,9 +6,11 @@ use std::time::{Duration, Instant};
 use leasehold_proto::admin::v1::GetStatusRequest;
 use leasehold_proto::admin::v1::admin_service_client::AdminServiceClient;
 use tests::keda::{Authentication, channel};
-use tests::kube::{Access, ControlPlane, Replicas};
+use tests::kube::{Access, Replicas};
 use tokio::task::JoinSet;
 use tonic::{Code, Request};
+
+use crate::installed::ExclusiveControlPlane;
 
 const NAMESPACE: &str = "flood";
 /// Calls with the false token, all at once.
@@ -29,10 +31,8 @@ fn reviews(access: &Access) -> u64 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_false_token_costs_one_review_however_often_it_is_shown() {
-    let Some(plane) = ControlPlane::start() else { return };
-    let access = plane.access();
-    access.kubectl(&["create", "namespace", NAMESPACE]);
-    Replicas::define(access);
+    let Some(turn) = ExclusiveControlPlane::for_failures(NAMESPACE) else { return };
+    let access = turn.access();
     let mut replicas = Replicas::new(access, NAMESPACE, &[]);
     replicas.start();
     let authority = std::fs::read_to_string(replicas.authority()).expect("a certificate");

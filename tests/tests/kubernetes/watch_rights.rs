@@ -5,40 +5,39 @@ use std::time::Duration;
 use leasehold_proto::admin::v1::admin_service_client::AdminServiceClient;
 use leasehold_proto::admin::v1::{WatchChangesRequest, WatchChangesResponse};
 use tests::keda::{Authentication, channel};
-use tests::kube::{AUDIENCE, ControlPlane, Replicas};
+use tests::kube::{AUDIENCE, Cluster, Replicas};
 use tests::process::HANG;
 use tokio::time::{sleep, timeout};
 use tonic::{Code, Request, Status, Streaming};
 
-const NAMESPACE: &str = "watched";
 /// The interval between two polls.
 const POLL: Duration = Duration::from_millis(50);
 const CLUSTER: &str = "\
 apiVersion: leasehold.dev/v1alpha1
 kind: WorkerCluster
-metadata: {name: builds, namespace: watched}
+metadata: {name: builds, namespace: NAMESPACE}
 spec: {maxJobs: 8, maxJobsPerWorker: 2}
 ";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_watch_ends_once_its_callers_right_is_taken_away() {
-    let Some(plane) = ControlPlane::start() else { return };
-    let access = plane.access();
-    access.kubectl(&["create", "namespace", NAMESPACE]);
+    let Some(cluster) = Cluster::shared() else { return };
+    let access = cluster.access();
+    let namespace = &cluster.namespace("watched");
     Replicas::define(access);
-    access.apply(CLUSTER);
-    let mut replicas = Replicas::new(access, NAMESPACE, &[]);
+    access.apply(&CLUSTER.replace("NAMESPACE", namespace));
+    let mut replicas = Replicas::new(access, namespace, &[]);
     replicas.start();
-    access.kubectl(&["create", "serviceaccount", "-n", NAMESPACE, "looker"]);
-    let role = ["create", "role", "-n", NAMESPACE, "looker", "--verb=get"];
+    access.kubectl(&["create", "serviceaccount", "-n", namespace, "looker"]);
+    let role = ["create", "role", "-n", namespace, "looker", "--verb=get"];
     access.kubectl(&[&role[..], &["--resource=workerclusters.leasehold.dev"]].concat());
-    let account = format!("--serviceaccount={NAMESPACE}:looker");
-    access.kubectl(&["create", "rolebinding", "-n", NAMESPACE, "look", "--role=looker", &account]);
-    let create = ["create", "token", "-n", NAMESPACE, "looker", "--audience", AUDIENCE];
+    let account = format!("--serviceaccount={namespace}:looker");
+    access.kubectl(&["create", "rolebinding", "-n", namespace, "look", "--role=looker", &account]);
+    let create = ["create", "token", "-n", namespace, "looker", "--audience", AUDIENCE];
     let token = access.kubectl(&create).trim().to_owned();
 
     let authority = std::fs::read_to_string(replicas.authority()).expect("a certificate");
-    let server_name = format!("leasehold-coordinator.{NAMESPACE}.svc");
+    let server_name = format!("leasehold-coordinator.{namespace}.svc");
     let address = replicas.running[replicas.leader()].grpc.to_string();
     let (authority, server_name) = (authority.as_str(), server_name.as_str());
     let authentication = Some(Authentication { authority, server_name, client: None });
@@ -50,10 +49,11 @@ async fn a_watch_ends_once_its_callers_right_is_taken_away() {
         request.metadata_mut().insert("authorization", token);
         admin.clone().watch_changes(request).await.map(tonic::Response::into_inner)
     };
+    let builds = format!("{namespace}/builds");
     // The coordinator may not have read the cluster yet.
     let begun = async {
         loop {
-            match watch("watched/builds").await {
+            match watch(&builds).await {
                 Ok(changes) => break changes,
                 Err(_) => sleep(POLL).await,
             }
@@ -63,7 +63,7 @@ async fn a_watch_ends_once_its_callers_right_is_taken_away() {
     let everything = watch("").await.map(drop).expect_err("no right to all namespaces");
     assert_eq!(everything.code(), Code::PermissionDenied, "{everything}");
 
-    access.kubectl(&["delete", "rolebinding", "-n", NAMESPACE, "look"]);
+    access.kubectl(&["delete", "rolebinding", "-n", namespace, "look"]);
     let end = async {
         loop {
             match changes.message().await {

@@ -44,6 +44,8 @@ class BinaryRun:
     outcomes: list[Outcome] = field(default_factory=list)
     # Why tests have no outcome, if some have none.
     broken: str = ""
+    # It is a run of earlier, of the same program with the same files.
+    passed_before: bool = False
 
 
 class Progress:

@@ -23,6 +23,17 @@ class Parts:
         return lines + [f"{minutes(seconds)}  {name}" for name, seconds in self._seconds]
 
 
+def passed_before(runs: list[BinaryRun]) -> list[str]:
+    """The tests that did not run again."""
+    before = [run for run in runs if run.passed_before]
+    if not before:
+        return []
+    tests = sum(len(run.outcomes) for run in before)
+    names = ", ".join(run.binary.name for run in before)
+    return ["", f"==> {tests} tests passed earlier, with the same program and files, and did not run "
+            f"again: {names} (FRESH=1 runs them)"]
+
+
 def slowest(runs: list[BinaryRun]) -> list[str]:
     """The tests that took longest."""
     ended = [

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import os
 import subprocess
 import sys
 import tempfile
@@ -15,6 +16,7 @@ from runner import report
 from runner.binaries import TestBinary
 from runner.execution import Lane, Progress, run_lanes, run_binary
 from runner.libtest import Reader
+from runner.passed import Passed
 from runner.result import FLAKY_MAX, rerun_failed
 
 TESTS = ["always_passes", "fails_twice", "flaky_1", "flaky_2", "flaky_3", "flaky_4",
@@ -76,6 +78,45 @@ class PlantedFailures(unittest.TestCase):
         self.assertIn("the evidence of fails_twice", printed)
         self.assertIn("\ntest fails_twice ... FAILED\n", printed)
         self.assertTrue(printed.endswith("leasehold: 7 passed, 1 failed, 0 skipped\n"), printed)
+
+    def noted(self, *planted: str) -> tuple[Passed, TestBinary]:
+        """Runs the binary of a package with these failures: what is remembered, and the binary."""
+        package = self.folder / "package"
+        package.mkdir()
+        (package / "data").write_text("1")
+        command, environment = (str(self.program),), self.binary(*planted).environment
+        binary = TestBinary("planted: unit", command, package, environment)
+        passed = Passed(self.folder / "passed")
+        self.assertIsNone(passed.find(binary))
+        with contextlib.redirect_stdout(io.StringIO()):
+            for run in run_lanes([Lane("planted", [binary])], self.folder, Progress()):
+                passed.note(run)
+        return passed, binary
+
+    def test_a_binary_that_passed_is_found_until_what_it_depends_on_changes(self):
+        passed, binary = self.noted()
+        found = passed.find(binary)
+        self.assertEqual([one.name for one in found.outcomes], TESTS)
+        self.assertIn("8 tests passed earlier", "".join(report.passed_before([found])))
+
+        (binary.folder / "data").write_text("2")
+        self.assertIsNone(passed.find(binary))
+        (binary.folder / "data").write_text("1")
+        self.assertIsNotNone(passed.find(binary))
+
+        os.environ["LEASEHOLD_PLANTED"] = "1"
+        self.addCleanup(os.environ.pop, "LEASEHOLD_PLANTED", None)
+        self.assertIsNone(passed.find(binary))
+        del os.environ["LEASEHOLD_PLANTED"]
+
+        program = self.folder / "other"
+        program.write_bytes(self.program.read_bytes() + b"1")
+        other = TestBinary(binary.name, (str(program),), binary.folder)
+        self.assertIsNone(passed.find(other))
+
+    def test_a_binary_with_a_failure_is_not_remembered(self):
+        passed, binary = self.noted("flaky_1")
+        self.assertIsNone(passed.find(binary))
 
     def test_more_than_three_flaky_tests_are_red(self):
         names = [f"flaky_{number}" for number in range(1, 5)]

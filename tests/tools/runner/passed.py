@@ -1,0 +1,67 @@
+"""Remembers which test binaries have passed, so that what cannot end otherwise is not run again.
+
+This is only for tests whose result depends on nothing but their program, the files of their package
+and the variables of this project: no clock, no process, no network, no random number without a given
+seed. A change of any of these runs them anew, and so does `make test FRESH=1`.
+"""
+
+import hashlib
+import json
+import os
+from pathlib import Path
+
+from .binaries import TestBinary
+from .execution import BinaryRun
+from .libtest import Outcome
+
+# The binaries that are remembered; the oldest are forgotten.
+REMEMBERED_MAX = 200
+# The variables that such a test may read begin so.
+PREFIX = "LEASEHOLD_"
+
+
+class Passed:
+    """The binaries that have passed, each in a file of a folder, named by what it depends on."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def find(self, binary: TestBinary) -> BinaryRun | None:
+        """The run in which this binary passed with the same files and variables, if there is one."""
+        file = self._file(binary)
+        try:
+            tests = json.loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        run = BinaryRun(binary, file, passed_before=True)
+        run.outcomes = [Outcome(name, result, 0.0, "") for name, result in tests]
+        return run
+
+    def note(self, run: BinaryRun) -> None:
+        """Remembers the run if all of its tests passed."""
+        results = {one.result for one in run.outcomes}
+        if not results or "FAILED" in results:
+            return
+        self._folder.mkdir(parents=True, exist_ok=True)
+        tests = [(one.name, one.result) for one in run.outcomes]
+        self._file(run.binary).write_text(json.dumps(tests), encoding="utf-8")
+        files = sorted(self._folder.iterdir(), key=lambda file: file.stat().st_mtime)
+        for file in files[:-REMEMBERED_MAX]:
+            file.unlink()
+
+    def _file(self, binary: TestBinary) -> Path:
+        digest = hashlib.sha256()
+
+        def add(*parts: bytes) -> None:
+            for part in parts:
+                digest.update(len(part).to_bytes(8, "big"))
+                digest.update(part)
+
+        add(binary.name.encode(), Path(binary.command[0]).read_bytes())
+        for name, value in sorted(os.environ.items()):
+            if name.startswith(PREFIX):
+                add(name.encode(), value.encode())
+        for file in sorted(binary.folder.rglob("*")):
+            if file.is_file():
+                add(str(file.relative_to(binary.folder)).encode(), file.read_bytes())
+        return self._folder / f"{digest.hexdigest()}.json"
