@@ -1,7 +1,8 @@
 //! The sending side of a session. At most one message waits here; the core may send the next one
 //! when the HTTP/2 layer has taken the last. Leadership is checked again after a grant is
-//! serialised. Until the first grant, an agent is sent that it waits, which the core knows nothing
-//! of.
+//! serialised: a grant of a term that has ended is not sent, and the core's refusal follows it,
+//! which names the next leader. Until the first grant, an agent is sent that it waits, which the
+//! core knows nothing of.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,7 +15,6 @@ use leasehold_driver::gate::Gate;
 use leasehold_driver::port::{Envelope, SessionEvent};
 use leasehold_proto::coordinator::v1::OpenSessionResponse;
 use leasehold_proto::map;
-use leasehold_types::Epoch;
 use leasehold_types::limits::MESSAGE_BYTES_MAX;
 use leasehold_types::message::CoordinatorMessage;
 use prost::Message;
@@ -51,6 +51,15 @@ enum LastMessage {
     Given,
     /// It was written: the next poll means that there is room again.
     Passed,
+    /// It was a grant and was not sent, since its term had ended: nothing but a refusal may follow.
+    Withheld,
+}
+
+/// A message as the session's stream carries it.
+enum Serialised {
+    Bytes(Bytes),
+    /// A grant whose term has ended.
+    OfEndedTerm,
 }
 
 impl Outbound {
@@ -66,7 +75,7 @@ impl Outbound {
         Self { conn, slot, events, gate, last, waiting, _alive: alive }
     }
 
-    fn serialise(&self, message: CoordinatorMessage) -> Result<Bytes, Status> {
+    fn serialise(&self, message: CoordinatorMessage) -> Result<Serialised, Status> {
         let epoch = match &message {
             CoordinatorMessage::Grant(grant) => Some(grant.epoch),
             CoordinatorMessage::Welcome(_) | CoordinatorMessage::Refusal(_) => None,
@@ -84,17 +93,57 @@ impl Outbound {
             )));
         }
         match epoch {
-            Some(epoch) => self.unless_deposed(epoch).map(|()| bytes),
-            None => Ok(bytes),
+            Some(epoch) if !self.gate.is_open(epoch, clock::now()) => {
+                let conn = self.conn.0;
+                tracing::debug!(conn, %epoch, "leadership ended before a grant was written");
+                Ok(Serialised::OfEndedTerm)
+            }
+            Some(_) | None => Ok(Serialised::Bytes(bytes)),
         }
     }
 
-    fn unless_deposed(&self, epoch: Epoch) -> Result<(), Status> {
-        if self.gate.is_open(epoch, clock::now()) {
-            return Ok(());
+    /// Tells the driver that there is room for the next message; false if it does not listen.
+    fn request_next(&self) -> bool {
+        let sent = Envelope::new(self.conn, SessionEvent::Sent, clock::now());
+        self.events.try_send(sent).is_ok()
+    }
+
+    /// What the stream carries next for a message of the driver; none if it carries nothing.
+    fn carry(&mut self, message: CoordinatorMessage) -> Option<Result<Bytes, Status>> {
+        match message {
+            CoordinatorMessage::Grant(_) => self.waiting = None,
+            CoordinatorMessage::Welcome(_) | CoordinatorMessage::Refusal(_) => {
+                self.waiting.iter_mut().for_each(WaitingSession::note_sent);
+            }
         }
-        tracing::debug!(conn = self.conn.0, %epoch, "leadership ended before a grant was written");
-        Err(Status::unavailable("leadership has ended: dial again"))
+        // A refusal is the last message, even if the driver still has the session.
+        let is_last = matches!(message, CoordinatorMessage::Refusal(_));
+        let after_withheld = self.last == LastMessage::Withheld;
+        let serialised = match self.serialise(message) {
+            // The agent lacks the grant that was withheld, so this one would not follow its last.
+            Ok(_) if after_withheld && !is_last => {
+                Err(Status::unavailable("leadership has ended: dial again"))
+            }
+            serialised => serialised,
+        };
+        match serialised {
+            Ok(Serialised::OfEndedTerm) => {
+                self.last = LastMessage::Withheld;
+                None
+            }
+            Ok(Serialised::Bytes(bytes)) => {
+                if is_last {
+                    self.slot.close();
+                } else {
+                    self.last = LastMessage::Given;
+                }
+                Some(Ok(bytes))
+            }
+            Err(status) => {
+                self.slot.close();
+                Some(Err(status))
+            }
+        }
     }
 }
 
@@ -103,7 +152,7 @@ impl Stream for Outbound {
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         match self.last {
-            LastMessage::Settled => {}
+            LastMessage::Settled | LastMessage::Withheld => {}
             LastMessage::Given => {
                 self.last = LastMessage::Passed;
                 cx.waker().wake_by_ref();
@@ -111,35 +160,27 @@ impl Stream for Outbound {
             }
             LastMessage::Passed => {
                 self.last = LastMessage::Settled;
-                let sent = Envelope::new(self.conn, SessionEvent::Sent, clock::now());
-                if self.events.try_send(sent).is_err() {
+                if !self.request_next() {
                     return Poll::Ready(None);
                 }
             }
         }
-        match self.slot.poll_recv(cx) {
-            Poll::Pending => {
-                let Some(waiting) = &mut self.waiting else { return Poll::Pending };
-                let ahead = ready!(waiting.poll_due(cx));
-                Poll::Ready(Some(Ok(map::waiting(ahead).encode_to_vec().into())))
-            }
-            Poll::Ready(None) => Poll::Ready(None),
-            Poll::Ready(Some(message)) => {
-                match *message {
-                    CoordinatorMessage::Grant(_) => self.waiting = None,
-                    CoordinatorMessage::Welcome(_) | CoordinatorMessage::Refusal(_) => {
-                        self.waiting.iter_mut().for_each(WaitingSession::note_sent);
+        loop {
+            match self.slot.poll_recv(cx) {
+                Poll::Pending => {
+                    let Some(waiting) = &mut self.waiting else { return Poll::Pending };
+                    let ahead = ready!(waiting.poll_due(cx));
+                    return Poll::Ready(Some(Ok(map::waiting(ahead).encode_to_vec().into())));
+                }
+                Poll::Ready(None) => return Poll::Ready(None),
+                Poll::Ready(Some(message)) => {
+                    if let Some(next) = self.carry(*message) {
+                        return Poll::Ready(Some(next));
+                    }
+                    if !self.request_next() {
+                        return Poll::Ready(None);
                     }
                 }
-                // A refusal is the last message, even if the driver still has the session.
-                let is_last = matches!(*message, CoordinatorMessage::Refusal(_));
-                let bytes = self.serialise(*message);
-                match &bytes {
-                    Ok(_) if is_last => self.slot.close(),
-                    Ok(_) => self.last = LastMessage::Given,
-                    Err(_) => self.slot.close(),
-                }
-                Poll::Ready(Some(bytes))
             }
         }
     }
@@ -150,8 +191,8 @@ mod tests {
     use std::time::Duration;
 
     use futures_util::StreamExt;
-    use leasehold_types::message::{Grant, Terms, Welcome};
-    use leasehold_types::{GrantNumber, Nonce};
+    use leasehold_types::message::{Grant, Refusal, RefusalReason, Terms, Welcome};
+    use leasehold_types::{Epoch, GrantNumber, Nonce};
 
     use super::*;
     use crate::grpc::waiting::Line;
@@ -199,13 +240,19 @@ mod tests {
         }))
     }
 
+    fn refusal() -> Box<CoordinatorMessage> {
+        let reason = RefusalReason::NotLeader(Some("127.0.0.1:7400".to_owned()));
+        let message = "this replica does not lead".to_owned();
+        Box::new(CoordinatorMessage::Refusal(Refusal { reason, message }))
+    }
+
     fn poll(outbound: &mut Outbound) -> Poll<Option<Result<Bytes, Status>>> {
         let waker = futures_util::task::noop_waker();
         outbound.poll_next_unpin(&mut Context::from_waker(&waker))
     }
 
     #[tokio::test]
-    async fn a_grant_is_dropped_once_leadership_has_ended() {
+    async fn a_grant_is_withheld_once_leadership_has_ended_and_only_a_refusal_may_follow() {
         let mut ends = ends();
         let future = clock::now() + Duration::from_secs(60);
         ends.gate.set(Some(Term { epoch: Epoch(7), until: future }));
@@ -217,12 +264,30 @@ mod tests {
             let term = gate.map(|(epoch, until)| Term { epoch: Epoch(epoch), until });
             ends.gate.set(term);
             ends.slot.try_send(grant(7)).expect("room");
-            let Poll::Ready(Some(Err(status))) = poll(&mut ends.outbound) else {
-                panic!("a grant was written under {term:?}");
-            };
-            assert_eq!(status.code(), tonic::Code::Unavailable);
-            assert!(ends.slot.try_send(grant(7)).is_err(), "the session has not ended");
+            assert!(poll(&mut ends.outbound).is_pending(), "a grant was written under {term:?}");
+            let event = ends.events.try_recv().expect("the request for the next message");
+            assert!(matches!(event.what, SessionEvent::Sent));
+            ends.slot.try_send(refusal()).expect("room");
+            assert!(matches!(poll(&mut ends.outbound), Poll::Ready(Some(Ok(_)))));
+            assert!(matches!(poll(&mut ends.outbound), Poll::Ready(None)), "a refusal is the last");
         }
+    }
+
+    /// The leader may get its term renewed after a grant was withheld. The agent lacks that grant,
+    /// so it must not get the next one as if nothing were missing.
+    #[tokio::test]
+    async fn no_grant_follows_one_that_was_withheld() {
+        let mut ends = ends();
+        ends.slot.try_send(grant(7)).expect("room");
+        assert!(poll(&mut ends.outbound).is_pending());
+        let until = clock::now() + Duration::from_secs(60);
+        ends.gate.set(Some(Term { epoch: Epoch(7), until }));
+        ends.slot.try_send(grant(7)).expect("room");
+        let Poll::Ready(Some(Err(status))) = poll(&mut ends.outbound) else {
+            panic!("a grant was written after one that was not");
+        };
+        assert_eq!(status.code(), tonic::Code::Unavailable);
+        assert!(ends.slot.try_send(grant(7)).is_err(), "the session has not ended");
     }
 
     #[tokio::test]
