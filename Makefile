@@ -17,6 +17,9 @@ PROFILE ?= release
 SEEDS ?= 20000
 # For `make simulate`: any value looks for the cores' deliberate faults instead.
 FAULTS ?=
+# For `make test`: any value also runs what has passed with the same program and files.
+FRESH ?=
+export FRESH
 # For `make flaky`: a part of a test's name, and how many times to run it.
 TEST ?=
 RUNS ?= 20

@@ -45,6 +45,8 @@ pub const WAITING_METADATA: &str = "leasehold-waiting";
 /// See [`WAITING_METADATA`].
 pub const WAITING_WANTED: &str = "wanted";
 
+#[cfg(feature = "json")]
+pub mod json;
 pub mod map;
 
 /// The descriptors of all protos, for server reflection: an encoded `FileDescriptorSet`.

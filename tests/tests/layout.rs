@@ -329,7 +329,7 @@ const APART: [(&str, &[&str]); 6] = [
     ("leasehold-platform-file", &["leasehold-platform-kube", "leasehold-server", "kube"]),
     ("leasehold-platform-kube", &["leasehold-platform-file", "leasehold-server"]),
     ("leasehold-server", &["kube", "leasehold-platform-kube", "leasehold-platform-file"]),
-    ("leasehold-cli", &["leasehold-coordinator", "leasehold-driver", "tonic"]),
+    ("leasehold-cli", &["leasehold-coordinator", "leasehold-driver", "leasehold-server"]),
 ];
 
 #[test]

@@ -1,6 +1,8 @@
 //! Leasehold's command line, also a plugin of kubectl (`kubectl leasehold`). Parses the arguments
-//! and calls the subcommand. Exit code: 0 on success, 1 after an error, 2 for invalid arguments.
+//! and calls the subcommand. Exit code: 0 on success, 1 after an error, 2 for invalid arguments,
+//! and 130 after Ctrl-C.
 
+mod admin;
 mod check;
 mod inject;
 mod manifests;
@@ -15,7 +17,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
-/// Adds the Leasehold sidecar to manifests, removes it, and checks an installation.
+/// Shows, explains and plans what runs where, drains workers, and installs the sidecar.
 #[derive(Debug, Parser)]
 #[command(name = "leasehold", version, arg_required_else_help = true, max_term_width = 100)]
 struct Cli {
@@ -25,12 +27,40 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Shows the whole fleet on one screen
+    Status(admin::status::Args),
+    /// Lists the clusters, each with its budget and what of it is used
+    Clusters(admin::lists::ClustersArgs),
+    /// Lists the workers
+    Workers(admin::lists::WorkersArgs),
+    /// Lists the stream sets
+    Sets(admin::lists::SetsArgs),
+    /// Lists the streams and their owners
+    Streams(admin::lists::StreamsArgs),
+    /// Lists the pipelines and their states
+    Pipelines(admin::lists::PipelinesArgs),
+    /// Lists the worker classes with their loads
+    Classes(admin::lists::ClassesArgs),
+    /// Explains why a cluster, worker, stream or pipeline is as it is, and what to do
+    Explain(admin::explain::Args),
+    /// Shows what would be planned with another budget or other workers; changes nothing
+    Plan(admin::plan::Args),
+    /// Drains a worker: no new job, streams given back; running jobs end by themselves
+    Drain(admin::orders::DrainArgs),
+    /// Declares that nothing of a worker runs any more, and frees what it held
+    Gone(admin::orders::GoneArgs),
+    /// Shows what has happened, and with --follow what happens
+    Events(admin::events::Args),
     /// Adds the sidecar to the pods in manifests, as the webhook does
     Inject(inject::Args),
     /// Removes the sidecar from manifests
     Uninject(uninject::Args),
     /// Checks an installation, or a cluster before the installation, and shows how to fix problems
     Check(check::Args),
+    /// Shows the versions of this program and of the coordinator
+    Version(admin::version::VersionArgs),
+    /// Prints a script that completes commands in your shell
+    Completion(admin::version::CompletionArgs),
 }
 
 fn main() -> ExitCode {
@@ -39,6 +69,22 @@ fn main() -> ExitCode {
     let matches = Cli::command().bin_name(name).get_matches_from(args);
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let result = match cli.command {
+        Command::Status(args) => admin::status::status(&args),
+        Command::Clusters(args) => admin::lists::clusters(&args),
+        Command::Workers(args) => admin::lists::workers(&args),
+        Command::Sets(args) => admin::lists::sets(&args),
+        Command::Streams(args) => admin::lists::streams(&args),
+        Command::Pipelines(args) => admin::lists::pipelines(&args),
+        Command::Classes(args) => admin::lists::classes(&args),
+        Command::Explain(args) => admin::explain::explain(&args),
+        Command::Plan(args) => admin::plan::plan(&args),
+        Command::Drain(args) => admin::orders::drain(&args),
+        Command::Gone(args) => admin::orders::gone(&args),
+        Command::Events(args) => admin::events::events(&args),
+        Command::Version(args) => admin::version::version(&args),
+        Command::Completion(args) => {
+            Ok(admin::version::completion(&args, Cli::command().bin_name(name), name))
+        }
         Command::Inject(args) => inject::run(args),
         Command::Uninject(args) => uninject::run(args),
         Command::Check(args) => check::run(args),

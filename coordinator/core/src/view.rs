@@ -40,6 +40,8 @@ pub struct ClusterView {
     pub streams_owned: usize,
     /// Why it plans nothing at present; none if it plans.
     pub held: Option<String>,
+    /// It is a worker class, which has no budget.
+    pub is_class: bool,
 }
 
 /// A stream set in figures.
@@ -65,6 +67,19 @@ pub struct SetView {
     pub digest: u64,
     /// Why the cluster plans nothing at present; none if it plans.
     pub held: bool,
+}
+
+/// A stream set in the figures that need no look at its streams.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SetSummary {
+    /// Its name.
+    pub name: SetName,
+    /// The cluster that it runs on.
+    pub cluster: ClusterName,
+    /// Its streams.
+    pub streams: usize,
+    /// Of these, owned.
+    pub owned: usize,
 }
 
 /// A worker as the coordinator knows it.
@@ -271,6 +286,8 @@ pub struct Explanation {
     pub summary: String,
     /// The facts that it rests on.
     pub facts: Vec<String>,
+    /// What to do, with the command to type where there is one; empty where nothing is to be done.
+    pub next_step: String,
 }
 
 /// A replica's leadership as its core sees it.

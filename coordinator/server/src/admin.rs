@@ -224,6 +224,18 @@ impl AdminService for Admin {
         .await
     }
 
+    async fn list_stream_sets(
+        &self,
+        request: Request<proto::ListStreamSetsRequest>,
+    ) -> Result<Response<proto::ListStreamSetsResponse>, Status> {
+        self.allow(&request, Wants::Read(Subject::All)).await?;
+        self.ask("ListStreamSets", |core, _| {
+            let sets = core.set_summaries().into_iter().map(wire::set).collect();
+            Ok(proto::ListStreamSetsResponse { sets })
+        })
+        .await
+    }
+
     async fn get_stream(
         &self,
         request: Request<proto::GetStreamRequest>,
@@ -235,6 +247,21 @@ impl AdminService for Admin {
             let stream = core.stream(&key).map(wire::stream);
             let stream = stream.ok_or_else(|| AdminError::stream_not_found(&key))?;
             Ok(proto::GetStreamResponse { stream: Some(stream) })
+        })
+        .await
+    }
+
+    async fn explain_cluster(
+        &self,
+        request: Request<proto::ExplainClusterRequest>,
+    ) -> Result<Response<proto::ExplainClusterResponse>, Status> {
+        let cluster =
+            map::cluster_name("cluster", &request.get_ref().cluster).map_err(AdminError::from)?;
+        self.allow(&request, Wants::Read(Subject::Cluster(cluster.clone()))).await?;
+        self.ask("ExplainCluster", move |core, now| {
+            let explanation = core.explain_cluster(&cluster, now).map(wire::explanation);
+            let explanation = explanation.ok_or_else(|| AdminError::cluster_not_found(&cluster))?;
+            Ok(proto::ExplainClusterResponse { explanation: Some(explanation) })
         })
         .await
     }

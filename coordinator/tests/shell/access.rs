@@ -173,6 +173,9 @@ async fn each_admin_call_requests_access_to_its_own_subject() {
     refused!(get_status, GetStatusRequest {}, Wants::Read(Subject::All));
     refused!(list_clusters, ListClustersRequest {}, Wants::Read(Subject::All));
     refused!(get_cluster, GetClusterRequest { name: cluster() }, Wants::Read(crawl()));
+    refused!(list_stream_sets, ListStreamSetsRequest {}, Wants::Read(Subject::All));
+    let explain = ExplainClusterRequest { cluster: cluster() };
+    refused!(explain_cluster, explain, Wants::Read(crawl()));
     let list = ListWorkersRequest { cluster: cluster(), ..Default::default() };
     refused!(list_workers, list, Wants::Read(crawl()));
     let get = GetWorkerRequest { cluster: cluster(), worker: worker() };

@@ -33,12 +33,15 @@ fn generate(out: &Path) -> anyhow::Result<()> {
     let descriptors = protox::compile(PROTOS, [protos()]).context("compile the protos")?;
     std::fs::write(out.join("descriptors.bin"), descriptors.encode_to_vec())
         .with_context(|| format!("write to {}", out.display()))?;
+    let mut config = tonic_prost_build::Config::new();
+    // Messages know their names, by which their descriptors are found.
+    config.enable_type_names();
     tonic_prost_build::configure()
         .out_dir(out)
         .build_transport(false)
         .client_mod_attribute(".", "#[cfg(feature = \"grpc\")]")
         .server_mod_attribute(".", "#[cfg(feature = \"grpc\")]")
-        .compile_fds(descriptors)
+        .compile_fds_with_config(descriptors, config)
         .context("generate the code")
 }
 

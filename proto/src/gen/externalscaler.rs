@@ -15,6 +15,16 @@ pub struct ScaledObjectRef {
         ::prost::alloc::string::String,
     >,
 }
+impl ::prost::Name for ScaledObjectRef {
+    const NAME: &'static str = "ScaledObjectRef";
+    const PACKAGE: &'static str = "externalscaler";
+    fn full_name() -> ::prost::alloc::string::String {
+        "externalscaler.ScaledObjectRef".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/externalscaler.ScaledObjectRef".into()
+    }
+}
 /// Whether there is anything to do.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct IsActiveResponse {
@@ -22,12 +32,32 @@ pub struct IsActiveResponse {
     #[prost(bool, tag = "1")]
     pub result: bool,
 }
+impl ::prost::Name for IsActiveResponse {
+    const NAME: &'static str = "IsActiveResponse";
+    const PACKAGE: &'static str = "externalscaler";
+    fn full_name() -> ::prost::alloc::string::String {
+        "externalscaler.IsActiveResponse".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/externalscaler.IsActiveResponse".into()
+    }
+}
 /// The metrics of a class.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct GetMetricSpecResponse {
     /// All of them. The largest number of workers that one of them asks for counts.
     #[prost(message, repeated, tag = "1")]
     pub metric_specs: ::prost::alloc::vec::Vec<MetricSpec>,
+}
+impl ::prost::Name for GetMetricSpecResponse {
+    const NAME: &'static str = "GetMetricSpecResponse";
+    const PACKAGE: &'static str = "externalscaler";
+    fn full_name() -> ::prost::alloc::string::String {
+        "externalscaler.GetMetricSpecResponse".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/externalscaler.GetMetricSpecResponse".into()
+    }
 }
 /// A metric, and what one worker is to have of it.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -42,6 +72,16 @@ pub struct MetricSpec {
     #[prost(double, tag = "3")]
     pub target_size_float: f64,
 }
+impl ::prost::Name for MetricSpec {
+    const NAME: &'static str = "MetricSpec";
+    const PACKAGE: &'static str = "externalscaler";
+    fn full_name() -> ::prost::alloc::string::String {
+        "externalscaler.MetricSpec".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/externalscaler.MetricSpec".into()
+    }
+}
 /// Asks for a metric's value.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct GetMetricsRequest {
@@ -52,12 +92,32 @@ pub struct GetMetricsRequest {
     #[prost(string, tag = "2")]
     pub metric_name: ::prost::alloc::string::String,
 }
+impl ::prost::Name for GetMetricsRequest {
+    const NAME: &'static str = "GetMetricsRequest";
+    const PACKAGE: &'static str = "externalscaler";
+    fn full_name() -> ::prost::alloc::string::String {
+        "externalscaler.GetMetricsRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/externalscaler.GetMetricsRequest".into()
+    }
+}
 /// A metric's value.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct GetMetricsResponse {
     /// The one value.
     #[prost(message, repeated, tag = "1")]
     pub metric_values: ::prost::alloc::vec::Vec<MetricValue>,
+}
+impl ::prost::Name for GetMetricsResponse {
+    const NAME: &'static str = "GetMetricsResponse";
+    const PACKAGE: &'static str = "externalscaler";
+    fn full_name() -> ::prost::alloc::string::String {
+        "externalscaler.GetMetricsResponse".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/externalscaler.GetMetricsResponse".into()
+    }
 }
 /// A value of a metric.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -71,6 +131,16 @@ pub struct MetricValue {
     /// The value.
     #[prost(double, tag = "3")]
     pub metric_value_float: f64,
+}
+impl ::prost::Name for MetricValue {
+    const NAME: &'static str = "MetricValue";
+    const PACKAGE: &'static str = "externalscaler";
+    fn full_name() -> ::prost::alloc::string::String {
+        "externalscaler.MetricValue".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/externalscaler.MetricValue".into()
+    }
 }
 /// Generated client implementations.
 #[cfg(feature = "grpc")]

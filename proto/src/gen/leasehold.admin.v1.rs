@@ -44,6 +44,19 @@ pub struct Cluster {
     /// Why it plans nothing at present; empty where it does.
     #[prost(string, tag = "14")]
     pub held: ::prost::alloc::string::String,
+    /// It is a worker class: its workers serve pipelines, and it has no budget.
+    #[prost(bool, tag = "15")]
+    pub is_class: bool,
+}
+impl ::prost::Name for Cluster {
+    const NAME: &'static str = "Cluster";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.Cluster".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.Cluster".into()
+    }
 }
 /// A worker as the coordinator knows it.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -100,6 +113,16 @@ pub struct Worker {
     #[prost(double, tag = "17")]
     pub documents_per_second: f64,
 }
+impl ::prost::Name for Worker {
+    const NAME: &'static str = "Worker";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.Worker".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.Worker".into()
+    }
+}
 /// A stream lease that may be in force.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Claim {
@@ -118,6 +141,42 @@ pub struct Claim {
     /// The holder's cluster.
     #[prost(string, tag = "5")]
     pub cluster: ::prost::alloc::string::String,
+}
+impl ::prost::Name for Claim {
+    const NAME: &'static str = "Claim";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.Claim".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.Claim".into()
+    }
+}
+/// A stream set in figures.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StreamSet {
+    /// Its name.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// The cluster that it runs on.
+    #[prost(string, tag = "2")]
+    pub cluster: ::prost::alloc::string::String,
+    /// Its streams.
+    #[prost(uint32, tag = "3")]
+    pub streams: u32,
+    /// Of these, owned.
+    #[prost(uint32, tag = "4")]
+    pub streams_owned: u32,
+}
+impl ::prost::Name for StreamSet {
+    const NAME: &'static str = "StreamSet";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.StreamSet".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.StreamSet".into()
+    }
 }
 /// A stream as the coordinator knows it.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -143,6 +202,16 @@ pub struct Stream {
     /// Every lease on it that may be in force.
     #[prost(message, repeated, tag = "7")]
     pub claims: ::prost::alloc::vec::Vec<Claim>,
+}
+impl ::prost::Name for Stream {
+    const NAME: &'static str = "Stream";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.Stream".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.Stream".into()
+    }
 }
 /// A worker class in figures; loads in documents per second.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -179,6 +248,16 @@ pub struct Class {
     #[prost(uint32, tag = "10")]
     pub pipelines_waiting: u32,
 }
+impl ::prost::Name for Class {
+    const NAME: &'static str = "Class";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.Class".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.Class".into()
+    }
+}
 /// A pipeline; loads in documents per second.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Pipeline {
@@ -198,6 +277,16 @@ pub struct Pipeline {
     #[prost(message, repeated, tag = "5")]
     pub bindings: ::prost::alloc::vec::Vec<Binding>,
 }
+impl ::prost::Name for Pipeline {
+    const NAME: &'static str = "Pipeline";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.Pipeline".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.Pipeline".into()
+    }
+}
 /// A node of a pipeline, and the workers that serve it.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Binding {
@@ -216,6 +305,16 @@ pub struct Binding {
     /// The shares, by index.
     #[prost(message, repeated, tag = "5")]
     pub shares: ::prost::alloc::vec::Vec<Share>,
+}
+impl ::prost::Name for Binding {
+    const NAME: &'static str = "Binding";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.Binding".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.Binding".into()
+    }
 }
 /// What one worker takes of a node's load.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -242,6 +341,16 @@ pub struct Share {
     #[prost(bool, tag = "7")]
     pub draining: bool,
 }
+impl ::prost::Name for Share {
+    const NAME: &'static str = "Share";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.Share".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.Share".into()
+    }
+}
 /// Why something is as it is.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Explanation {
@@ -251,6 +360,19 @@ pub struct Explanation {
     /// The facts that it rests on.
     #[prost(string, repeated, tag = "2")]
     pub facts: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// What to do, with the command to type where there is one; empty where nothing is to be done.
+    #[prost(string, tag = "3")]
+    pub next_step: ::prost::alloc::string::String,
+}
+impl ::prost::Name for Explanation {
+    const NAME: &'static str = "Explanation";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.Explanation".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.Explanation".into()
+    }
 }
 /// A manifest, or a part of one, that could not be taken; the last good one is in force.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -271,9 +393,29 @@ pub struct ManifestProblem {
     #[prost(string, tag = "5")]
     pub message: ::prost::alloc::string::String,
 }
+impl ::prost::Name for ManifestProblem {
+    const NAME: &'static str = "ManifestProblem";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.ManifestProblem".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.ManifestProblem".into()
+    }
+}
 /// See GetStatus.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GetStatusRequest {}
+impl ::prost::Name for GetStatusRequest {
+    const NAME: &'static str = "GetStatusRequest";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.GetStatusRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.GetStatusRequest".into()
+    }
+}
 /// See GetStatus.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct GetStatusResponse {
@@ -296,15 +438,45 @@ pub struct GetStatusResponse {
     #[prost(message, repeated, tag = "6")]
     pub problems: ::prost::alloc::vec::Vec<ManifestProblem>,
 }
+impl ::prost::Name for GetStatusResponse {
+    const NAME: &'static str = "GetStatusResponse";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.GetStatusResponse".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.GetStatusResponse".into()
+    }
+}
 /// See ListClusters.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListClustersRequest {}
+impl ::prost::Name for ListClustersRequest {
+    const NAME: &'static str = "ListClustersRequest";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.ListClustersRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.ListClustersRequest".into()
+    }
+}
 /// See ListClusters.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ListClustersResponse {
     /// The clusters.
     #[prost(message, repeated, tag = "1")]
     pub clusters: ::prost::alloc::vec::Vec<Cluster>,
+}
+impl ::prost::Name for ListClustersResponse {
+    const NAME: &'static str = "ListClustersResponse";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.ListClustersResponse".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.ListClustersResponse".into()
+    }
 }
 /// See GetCluster.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -314,12 +486,32 @@ pub struct GetClusterRequest {
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
 }
+impl ::prost::Name for GetClusterRequest {
+    const NAME: &'static str = "GetClusterRequest";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.GetClusterRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.GetClusterRequest".into()
+    }
+}
 /// See GetCluster.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GetClusterResponse {
     /// The cluster.
     #[prost(message, optional, tag = "1")]
     pub cluster: ::core::option::Option<Cluster>,
+}
+impl ::prost::Name for GetClusterResponse {
+    const NAME: &'static str = "GetClusterResponse";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.GetClusterResponse".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.GetClusterResponse".into()
+    }
 }
 /// See ListWorkers.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -334,6 +526,16 @@ pub struct ListWorkersRequest {
     #[prost(string, tag = "3")]
     pub page_token: ::prost::alloc::string::String,
 }
+impl ::prost::Name for ListWorkersRequest {
+    const NAME: &'static str = "ListWorkersRequest";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.ListWorkersRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.ListWorkersRequest".into()
+    }
+}
 /// See ListWorkers.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ListWorkersResponse {
@@ -343,6 +545,16 @@ pub struct ListWorkersResponse {
     /// Asks for the next page; empty on the last.
     #[prost(string, tag = "2")]
     pub next_page_token: ::prost::alloc::string::String,
+}
+impl ::prost::Name for ListWorkersResponse {
+    const NAME: &'static str = "ListWorkersResponse";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.ListWorkersResponse".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.ListWorkersResponse".into()
+    }
 }
 /// See GetWorker.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -354,12 +566,32 @@ pub struct GetWorkerRequest {
     #[prost(string, tag = "2")]
     pub worker: ::prost::alloc::string::String,
 }
+impl ::prost::Name for GetWorkerRequest {
+    const NAME: &'static str = "GetWorkerRequest";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.GetWorkerRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.GetWorkerRequest".into()
+    }
+}
 /// See GetWorker.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct GetWorkerResponse {
     /// The worker.
     #[prost(message, optional, tag = "1")]
     pub worker: ::core::option::Option<Worker>,
+}
+impl ::prost::Name for GetWorkerResponse {
+    const NAME: &'static str = "GetWorkerResponse";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.GetWorkerResponse".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.GetWorkerResponse".into()
+    }
 }
 /// See ListStreams.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -377,6 +609,16 @@ pub struct ListStreamsRequest {
     #[prost(string, tag = "4")]
     pub worker: ::prost::alloc::string::String,
 }
+impl ::prost::Name for ListStreamsRequest {
+    const NAME: &'static str = "ListStreamsRequest";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.ListStreamsRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.ListStreamsRequest".into()
+    }
+}
 /// See ListStreams.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ListStreamsResponse {
@@ -386,6 +628,46 @@ pub struct ListStreamsResponse {
     /// Asks for the next page; empty on the last.
     #[prost(string, tag = "2")]
     pub next_page_token: ::prost::alloc::string::String,
+}
+impl ::prost::Name for ListStreamsResponse {
+    const NAME: &'static str = "ListStreamsResponse";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.ListStreamsResponse".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.ListStreamsResponse".into()
+    }
+}
+/// See ListStreamSets.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListStreamSetsRequest {}
+impl ::prost::Name for ListStreamSetsRequest {
+    const NAME: &'static str = "ListStreamSetsRequest";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.ListStreamSetsRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.ListStreamSetsRequest".into()
+    }
+}
+/// See ListStreamSets.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListStreamSetsResponse {
+    /// The sets.
+    #[prost(message, repeated, tag = "1")]
+    pub sets: ::prost::alloc::vec::Vec<StreamSet>,
+}
+impl ::prost::Name for ListStreamSetsResponse {
+    const NAME: &'static str = "ListStreamSetsResponse";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.ListStreamSetsResponse".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.ListStreamSetsResponse".into()
+    }
 }
 /// See GetStream.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -397,12 +679,66 @@ pub struct GetStreamRequest {
     #[prost(string, tag = "2")]
     pub stream: ::prost::alloc::string::String,
 }
+impl ::prost::Name for GetStreamRequest {
+    const NAME: &'static str = "GetStreamRequest";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.GetStreamRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.GetStreamRequest".into()
+    }
+}
 /// See GetStream.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct GetStreamResponse {
     /// The stream.
     #[prost(message, optional, tag = "1")]
     pub stream: ::core::option::Option<Stream>,
+}
+impl ::prost::Name for GetStreamResponse {
+    const NAME: &'static str = "GetStreamResponse";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.GetStreamResponse".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.GetStreamResponse".into()
+    }
+}
+/// See ExplainCluster.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ExplainClusterRequest {
+    /// The cluster's name.
+    #[prost(string, tag = "1")]
+    pub cluster: ::prost::alloc::string::String,
+}
+impl ::prost::Name for ExplainClusterRequest {
+    const NAME: &'static str = "ExplainClusterRequest";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.ExplainClusterRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.ExplainClusterRequest".into()
+    }
+}
+/// See ExplainCluster.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ExplainClusterResponse {
+    /// The explanation.
+    #[prost(message, optional, tag = "1")]
+    pub explanation: ::core::option::Option<Explanation>,
+}
+impl ::prost::Name for ExplainClusterResponse {
+    const NAME: &'static str = "ExplainClusterResponse";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.ExplainClusterResponse".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.ExplainClusterResponse".into()
+    }
 }
 /// See ExplainWorker.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -414,12 +750,32 @@ pub struct ExplainWorkerRequest {
     #[prost(string, tag = "2")]
     pub worker: ::prost::alloc::string::String,
 }
+impl ::prost::Name for ExplainWorkerRequest {
+    const NAME: &'static str = "ExplainWorkerRequest";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.ExplainWorkerRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.ExplainWorkerRequest".into()
+    }
+}
 /// See ExplainWorker.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ExplainWorkerResponse {
     /// The explanation.
     #[prost(message, optional, tag = "1")]
     pub explanation: ::core::option::Option<Explanation>,
+}
+impl ::prost::Name for ExplainWorkerResponse {
+    const NAME: &'static str = "ExplainWorkerResponse";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.ExplainWorkerResponse".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.ExplainWorkerResponse".into()
+    }
 }
 /// See ExplainStream.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -431,6 +787,16 @@ pub struct ExplainStreamRequest {
     #[prost(string, tag = "2")]
     pub stream: ::prost::alloc::string::String,
 }
+impl ::prost::Name for ExplainStreamRequest {
+    const NAME: &'static str = "ExplainStreamRequest";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.ExplainStreamRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.ExplainStreamRequest".into()
+    }
+}
 /// See ExplainStream.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ExplainStreamResponse {
@@ -438,15 +804,45 @@ pub struct ExplainStreamResponse {
     #[prost(message, optional, tag = "1")]
     pub explanation: ::core::option::Option<Explanation>,
 }
+impl ::prost::Name for ExplainStreamResponse {
+    const NAME: &'static str = "ExplainStreamResponse";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.ExplainStreamResponse".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.ExplainStreamResponse".into()
+    }
+}
 /// See ListClasses.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListClassesRequest {}
+impl ::prost::Name for ListClassesRequest {
+    const NAME: &'static str = "ListClassesRequest";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.ListClassesRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.ListClassesRequest".into()
+    }
+}
 /// See ListClasses.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ListClassesResponse {
     /// The classes.
     #[prost(message, repeated, tag = "1")]
     pub classes: ::prost::alloc::vec::Vec<Class>,
+}
+impl ::prost::Name for ListClassesResponse {
+    const NAME: &'static str = "ListClassesResponse";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.ListClassesResponse".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.ListClassesResponse".into()
+    }
 }
 /// See ListPipelines.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -458,6 +854,16 @@ pub struct ListPipelinesRequest {
     #[prost(string, tag = "2")]
     pub page_token: ::prost::alloc::string::String,
 }
+impl ::prost::Name for ListPipelinesRequest {
+    const NAME: &'static str = "ListPipelinesRequest";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.ListPipelinesRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.ListPipelinesRequest".into()
+    }
+}
 /// See ListPipelines.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ListPipelinesResponse {
@@ -468,12 +874,32 @@ pub struct ListPipelinesResponse {
     #[prost(string, tag = "2")]
     pub next_page_token: ::prost::alloc::string::String,
 }
+impl ::prost::Name for ListPipelinesResponse {
+    const NAME: &'static str = "ListPipelinesResponse";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.ListPipelinesResponse".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.ListPipelinesResponse".into()
+    }
+}
 /// See GetPipeline.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GetPipelineRequest {
     /// The pipeline's name.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
+}
+impl ::prost::Name for GetPipelineRequest {
+    const NAME: &'static str = "GetPipelineRequest";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.GetPipelineRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.GetPipelineRequest".into()
+    }
 }
 /// See GetPipeline.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -482,6 +908,16 @@ pub struct GetPipelineResponse {
     #[prost(message, optional, tag = "1")]
     pub pipeline: ::core::option::Option<Pipeline>,
 }
+impl ::prost::Name for GetPipelineResponse {
+    const NAME: &'static str = "GetPipelineResponse";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.GetPipelineResponse".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.GetPipelineResponse".into()
+    }
+}
 /// See ExplainPipeline.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ExplainPipelineRequest {
@@ -489,12 +925,32 @@ pub struct ExplainPipelineRequest {
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
 }
+impl ::prost::Name for ExplainPipelineRequest {
+    const NAME: &'static str = "ExplainPipelineRequest";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.ExplainPipelineRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.ExplainPipelineRequest".into()
+    }
+}
 /// See ExplainPipeline.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ExplainPipelineResponse {
     /// The explanation.
     #[prost(message, optional, tag = "1")]
     pub explanation: ::core::option::Option<Explanation>,
+}
+impl ::prost::Name for ExplainPipelineResponse {
+    const NAME: &'static str = "ExplainPipelineResponse";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.ExplainPipelineResponse".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.ExplainPipelineResponse".into()
+    }
 }
 /// See WatchChanges.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -506,6 +962,16 @@ pub struct WatchChangesRequest {
     /// it is empty; 0s for changes from now on alone.
     #[prost(string, tag = "2")]
     pub replay: ::prost::alloc::string::String,
+}
+impl ::prost::Name for WatchChangesRequest {
+    const NAME: &'static str = "WatchChangesRequest";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.WatchChangesRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.WatchChangesRequest".into()
+    }
 }
 /// See WatchChanges.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -559,6 +1025,16 @@ pub struct WatchChangesResponse {
     #[prost(bool, tag = "16")]
     pub replayed: bool,
 }
+impl ::prost::Name for WatchChangesResponse {
+    const NAME: &'static str = "WatchChangesResponse";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.WatchChangesResponse".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.WatchChangesResponse".into()
+    }
+}
 /// See DrainWorker.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DrainWorkerRequest {
@@ -569,9 +1045,29 @@ pub struct DrainWorkerRequest {
     #[prost(string, tag = "2")]
     pub worker: ::prost::alloc::string::String,
 }
+impl ::prost::Name for DrainWorkerRequest {
+    const NAME: &'static str = "DrainWorkerRequest";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.DrainWorkerRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.DrainWorkerRequest".into()
+    }
+}
 /// See DrainWorker.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DrainWorkerResponse {}
+impl ::prost::Name for DrainWorkerResponse {
+    const NAME: &'static str = "DrainWorkerResponse";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.DrainWorkerResponse".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.DrainWorkerResponse".into()
+    }
+}
 /// See DeclareWorkerGone.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DeclareWorkerGoneRequest {
@@ -586,6 +1082,16 @@ pub struct DeclareWorkerGoneRequest {
     #[prost(uint64, optional, tag = "3")]
     pub incarnation: ::core::option::Option<u64>,
 }
+impl ::prost::Name for DeclareWorkerGoneRequest {
+    const NAME: &'static str = "DeclareWorkerGoneRequest";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.DeclareWorkerGoneRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.DeclareWorkerGoneRequest".into()
+    }
+}
 /// See DeclareWorkerGone.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DeclareWorkerGoneResponse {
@@ -595,6 +1101,16 @@ pub struct DeclareWorkerGoneResponse {
     /// The streams that were freed.
     #[prost(uint32, tag = "2")]
     pub streams_freed: u32,
+}
+impl ::prost::Name for DeclareWorkerGoneResponse {
+    const NAME: &'static str = "DeclareWorkerGoneResponse";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.DeclareWorkerGoneResponse".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.DeclareWorkerGoneResponse".into()
+    }
 }
 /// See Plan.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -612,6 +1128,16 @@ pub struct PlanRequest {
     #[prost(uint32, optional, tag = "4")]
     pub max_jobs: ::core::option::Option<u32>,
 }
+impl ::prost::Name for PlanRequest {
+    const NAME: &'static str = "PlanRequest";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.PlanRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.PlanRequest".into()
+    }
+}
 /// See Plan.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct PlanResponse {
@@ -624,6 +1150,16 @@ pub struct PlanResponse {
     /// Streams that nobody would have.
     #[prost(message, repeated, tag = "3")]
     pub unplaced: ::prost::alloc::vec::Vec<UnplacedStream>,
+}
+impl ::prost::Name for PlanResponse {
+    const NAME: &'static str = "PlanResponse";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.PlanResponse".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.PlanResponse".into()
+    }
 }
 /// A worker's pool under a plan.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -642,6 +1178,16 @@ pub struct PlannedPool {
     #[prost(string, tag = "4")]
     pub reason: ::prost::alloc::string::String,
 }
+impl ::prost::Name for PlannedPool {
+    const NAME: &'static str = "PlannedPool";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.PlannedPool".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.PlannedPool".into()
+    }
+}
 /// A stream that would change its worker.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PlannedMove {
@@ -658,6 +1204,16 @@ pub struct PlannedMove {
     #[prost(string, tag = "4")]
     pub to: ::prost::alloc::string::String,
 }
+impl ::prost::Name for PlannedMove {
+    const NAME: &'static str = "PlannedMove";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.PlannedMove".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.PlannedMove".into()
+    }
+}
 /// A stream that nobody would have.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct UnplacedStream {
@@ -670,6 +1226,16 @@ pub struct UnplacedStream {
     /// The rule that forbids it.
     #[prost(string, tag = "3")]
     pub reason: ::prost::alloc::string::String,
+}
+impl ::prost::Name for UnplacedStream {
+    const NAME: &'static str = "UnplacedStream";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.UnplacedStream".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.UnplacedStream".into()
+    }
 }
 /// Whether a worker is connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
@@ -1216,6 +1782,33 @@ pub mod admin_service_client {
                 );
             self.inner.unary(req, path, codec).await
         }
+        /// All stream sets, by name, in figures.
+        pub async fn list_stream_sets(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ListStreamSetsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListStreamSetsResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/leasehold.admin.v1.AdminService/ListStreamSets",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new("leasehold.admin.v1.AdminService", "ListStreamSets"),
+                );
+            self.inner.unary(req, path, codec).await
+        }
         /// One stream.
         pub async fn get_stream(
             &mut self,
@@ -1239,6 +1832,33 @@ pub mod admin_service_client {
             let mut req = request.into_request();
             req.extensions_mut()
                 .insert(GrpcMethod::new("leasehold.admin.v1.AdminService", "GetStream"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Why a cluster runs what it runs, and what keeps it from more.
+        pub async fn explain_cluster(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ExplainClusterRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ExplainClusterResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/leasehold.admin.v1.AdminService/ExplainCluster",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new("leasehold.admin.v1.AdminService", "ExplainCluster"),
+                );
             self.inner.unary(req, path, codec).await
         }
         /// Why a worker has what it has.
@@ -1574,12 +2194,28 @@ pub mod admin_service_server {
             tonic::Response<super::ListStreamsResponse>,
             tonic::Status,
         >;
+        /// All stream sets, by name, in figures.
+        async fn list_stream_sets(
+            &self,
+            request: tonic::Request<super::ListStreamSetsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListStreamSetsResponse>,
+            tonic::Status,
+        >;
         /// One stream.
         async fn get_stream(
             &self,
             request: tonic::Request<super::GetStreamRequest>,
         ) -> std::result::Result<
             tonic::Response<super::GetStreamResponse>,
+            tonic::Status,
+        >;
+        /// Why a cluster runs what it runs, and what keeps it from more.
+        async fn explain_cluster(
+            &self,
+            request: tonic::Request<super::ExplainClusterRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ExplainClusterResponse>,
             tonic::Status,
         >;
         /// Why a worker has what it has.
@@ -2017,6 +2653,51 @@ pub mod admin_service_server {
                     };
                     Box::pin(fut)
                 }
+                "/leasehold.admin.v1.AdminService/ListStreamSets" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListStreamSetsSvc<T: AdminService>(pub Arc<T>);
+                    impl<
+                        T: AdminService,
+                    > tonic::server::UnaryService<super::ListStreamSetsRequest>
+                    for ListStreamSetsSvc<T> {
+                        type Response = super::ListStreamSetsResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ListStreamSetsRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as AdminService>::list_stream_sets(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListStreamSetsSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
                 "/leasehold.admin.v1.AdminService/GetStream" => {
                     #[allow(non_camel_case_types)]
                     struct GetStreamSvc<T: AdminService>(pub Arc<T>);
@@ -2047,6 +2728,51 @@ pub mod admin_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = GetStreamSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/leasehold.admin.v1.AdminService/ExplainCluster" => {
+                    #[allow(non_camel_case_types)]
+                    struct ExplainClusterSvc<T: AdminService>(pub Arc<T>);
+                    impl<
+                        T: AdminService,
+                    > tonic::server::UnaryService<super::ExplainClusterRequest>
+                    for ExplainClusterSvc<T> {
+                        type Response = super::ExplainClusterResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ExplainClusterRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as AdminService>::explain_cluster(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ExplainClusterSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

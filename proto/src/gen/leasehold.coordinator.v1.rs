@@ -22,6 +22,16 @@ pub mod open_session_request {
         Beat(super::Beat),
     }
 }
+impl ::prost::Name for OpenSessionRequest {
+    const NAME: &'static str = "OpenSessionRequest";
+    const PACKAGE: &'static str = "leasehold.coordinator.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.coordinator.v1.OpenSessionRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.coordinator.v1.OpenSessionRequest".into()
+    }
+}
 /// What a coordinator sends.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct OpenSessionResponse {
@@ -48,6 +58,16 @@ pub mod open_session_response {
         Waiting(super::Waiting),
     }
 }
+impl ::prost::Name for OpenSessionResponse {
+    const NAME: &'static str = "OpenSessionResponse";
+    const PACKAGE: &'static str = "leasehold.coordinator.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.coordinator.v1.OpenSessionResponse".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.coordinator.v1.OpenSessionResponse".into()
+    }
+}
 /// The fencing token of a lease: ordered by epoch, then by seq.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Token {
@@ -58,6 +78,16 @@ pub struct Token {
     #[prost(uint64, tag = "2")]
     pub seq: u64,
 }
+impl ::prost::Name for Token {
+    const NAME: &'static str = "Token";
+    const PACKAGE: &'static str = "leasehold.coordinator.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.coordinator.v1.Token".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.coordinator.v1.Token".into()
+    }
+}
 /// Names a stream.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StreamRef {
@@ -67,6 +97,16 @@ pub struct StreamRef {
     /// Its name there.
     #[prost(string, tag = "2")]
     pub stream: ::prost::alloc::string::String,
+}
+impl ::prost::Name for StreamRef {
+    const NAME: &'static str = "StreamRef";
+    const PACKAGE: &'static str = "leasehold.coordinator.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.coordinator.v1.StreamRef".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.coordinator.v1.StreamRef".into()
+    }
 }
 /// Who an agent is.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -114,6 +154,16 @@ pub struct Hello {
     #[prost(uint64, tag = "12")]
     pub knows_from: u64,
 }
+impl ::prost::Name for Hello {
+    const NAME: &'static str = "Hello";
+    const PACKAGE: &'static str = "leasehold.coordinator.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.coordinator.v1.Hello".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.coordinator.v1.Hello".into()
+    }
+}
 /// The times that hold on a link, in milliseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Terms {
@@ -130,6 +180,16 @@ pub struct Terms {
     #[prost(uint32, tag = "4")]
     pub drain_deadline_ms: u32,
 }
+impl ::prost::Name for Terms {
+    const NAME: &'static str = "Terms";
+    const PACKAGE: &'static str = "leasehold.coordinator.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.coordinator.v1.Terms".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.coordinator.v1.Terms".into()
+    }
+}
 /// The answer to a good hello.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Welcome {
@@ -140,6 +200,16 @@ pub struct Welcome {
     #[prost(message, optional, tag = "2")]
     pub terms: ::core::option::Option<Terms>,
 }
+impl ::prost::Name for Welcome {
+    const NAME: &'static str = "Welcome";
+    const PACKAGE: &'static str = "leasehold.coordinator.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.coordinator.v1.Welcome".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.coordinator.v1.Welcome".into()
+    }
+}
 /// The agent is not served yet, and keeps its place. Sent at least once a second, when nothing else
 /// is, until the first grant. An agent that receives nothing for three of these dials another
 /// coordinator.
@@ -148,6 +218,16 @@ pub struct Waiting {
     /// About how many agents are served before this one.
     #[prost(uint64, tag = "1")]
     pub ahead: u64,
+}
+impl ::prost::Name for Waiting {
+    const NAME: &'static str = "Waiting";
+    const PACKAGE: &'static str = "leasehold.coordinator.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.coordinator.v1.Waiting".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.coordinator.v1.Waiting".into()
+    }
 }
 /// The answer to a hello that was not good, or the end of a link.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -165,6 +245,16 @@ pub struct Refusal {
     #[prost(uint64, tag = "4")]
     pub newer_incarnation: u64,
 }
+impl ::prost::Name for Refusal {
+    const NAME: &'static str = "Refusal";
+    const PACKAGE: &'static str = "leasehold.coordinator.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.coordinator.v1.Refusal".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.coordinator.v1.Refusal".into()
+    }
+}
 /// A pool lease as its holder has it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct HeldPool {
@@ -174,6 +264,16 @@ pub struct HeldPool {
     /// The size in effect.
     #[prost(uint32, tag = "2")]
     pub size: u32,
+}
+impl ::prost::Name for HeldPool {
+    const NAME: &'static str = "HeldPool";
+    const PACKAGE: &'static str = "leasehold.coordinator.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.coordinator.v1.HeldPool".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.coordinator.v1.HeldPool".into()
+    }
 }
 /// A stream lease as its holder has it.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -193,6 +293,16 @@ pub struct HeldStream {
     /// It was asked back. A snapshot that lists it as held ends that, unless the worker drains.
     #[prost(bool, tag = "5")]
     pub revoked: bool,
+}
+impl ::prost::Name for HeldStream {
+    const NAME: &'static str = "HeldStream";
+    const PACKAGE: &'static str = "leasehold.coordinator.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.coordinator.v1.HeldStream".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.coordinator.v1.HeldStream".into()
+    }
 }
 /// Everything that an agent holds.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -223,6 +333,16 @@ pub struct Report {
     #[prost(enumeration = "DrainPhase", tag = "7")]
     pub drain: i32,
 }
+impl ::prost::Name for Report {
+    const NAME: &'static str = "Report";
+    const PACKAGE: &'static str = "leasehold.coordinator.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.coordinator.v1.Report".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.coordinator.v1.Report".into()
+    }
+}
 /// How things stand, at intervals and at once when others wait for it.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Beat {
@@ -251,6 +371,16 @@ pub struct Beat {
     #[prost(bool, tag = "8")]
     pub wants_snapshot: bool,
 }
+impl ::prost::Name for Beat {
+    const NAME: &'static str = "Beat";
+    const PACKAGE: &'static str = "leasehold.coordinator.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.coordinator.v1.Beat".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.coordinator.v1.Beat".into()
+    }
+}
 /// A stream lease that was given back; it frees this token and no other.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Release {
@@ -260,6 +390,16 @@ pub struct Release {
     /// The token that ends.
     #[prost(message, optional, tag = "2")]
     pub token: ::core::option::Option<Token>,
+}
+impl ::prost::Name for Release {
+    const NAME: &'static str = "Release";
+    const PACKAGE: &'static str = "leasehold.coordinator.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.coordinator.v1.Release".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.coordinator.v1.Release".into()
+    }
 }
 /// A change of what the agent holds; with no change in it, a plain renewal.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -292,6 +432,16 @@ pub struct Grant {
     #[prost(bool, tag = "9")]
     pub fresh: bool,
 }
+impl ::prost::Name for Grant {
+    const NAME: &'static str = "Grant";
+    const PACKAGE: &'static str = "leasehold.coordinator.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.coordinator.v1.Grant".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.coordinator.v1.Grant".into()
+    }
+}
 /// A pool lease.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PoolGrant {
@@ -304,6 +454,16 @@ pub struct PoolGrant {
     /// How many may when the lease has ended without renewal; at most size.
     #[prost(uint32, tag = "3")]
     pub floor: u32,
+}
+impl ::prost::Name for PoolGrant {
+    const NAME: &'static str = "PoolGrant";
+    const PACKAGE: &'static str = "leasehold.coordinator.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.coordinator.v1.PoolGrant".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.coordinator.v1.PoolGrant".into()
+    }
 }
 /// A stream lease, or the end of one.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -335,6 +495,16 @@ pub mod stream_grant {
         Revoked(super::StreamRevoked),
     }
 }
+impl ::prost::Name for StreamGrant {
+    const NAME: &'static str = "StreamGrant";
+    const PACKAGE: &'static str = "leasehold.coordinator.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.coordinator.v1.StreamGrant".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.coordinator.v1.StreamGrant".into()
+    }
+}
 /// A share of a pipeline's node.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Share {
@@ -345,6 +515,16 @@ pub struct Share {
     #[prost(message, repeated, tag = "2")]
     pub next: ::prost::alloc::vec::Vec<Route>,
 }
+impl ::prost::Name for Share {
+    const NAME: &'static str = "Share";
+    const PACKAGE: &'static str = "leasehold.coordinator.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.coordinator.v1.Share".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.coordinator.v1.Share".into()
+    }
+}
 /// A node that documents go to, and the workers that serve it.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Route {
@@ -354,6 +534,16 @@ pub struct Route {
     /// The workers; none where it is not served at present.
     #[prost(message, repeated, tag = "2")]
     pub endpoints: ::prost::alloc::vec::Vec<Endpoint>,
+}
+impl ::prost::Name for Route {
+    const NAME: &'static str = "Route";
+    const PACKAGE: &'static str = "leasehold.coordinator.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.coordinator.v1.Route".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.coordinator.v1.Route".into()
+    }
 }
 /// A worker that serves a node.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -371,12 +561,32 @@ pub struct Endpoint {
     #[prost(bool, tag = "4")]
     pub draining: bool,
 }
+impl ::prost::Name for Endpoint {
+    const NAME: &'static str = "Endpoint";
+    const PACKAGE: &'static str = "leasehold.coordinator.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.coordinator.v1.Endpoint".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.coordinator.v1.Endpoint".into()
+    }
+}
 /// The agent owns a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StreamHeld {
     /// The lease goes on without renewals until it is given back.
     #[prost(bool, tag = "1")]
     pub pinned: bool,
+}
+impl ::prost::Name for StreamHeld {
+    const NAME: &'static str = "StreamHeld";
+    const PACKAGE: &'static str = "leasehold.coordinator.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.coordinator.v1.StreamHeld".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.coordinator.v1.StreamHeld".into()
+    }
 }
 /// The agent is to give a stream back.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -387,6 +597,16 @@ pub struct StreamRevoked {
     /// Whether renewals still cover it.
     #[prost(bool, tag = "2")]
     pub renewed: bool,
+}
+impl ::prost::Name for StreamRevoked {
+    const NAME: &'static str = "StreamRevoked";
+    const PACKAGE: &'static str = "leasehold.coordinator.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.coordinator.v1.StreamRevoked".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.coordinator.v1.StreamRevoked".into()
+    }
 }
 /// Why a coordinator ends a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
@@ -815,6 +1035,16 @@ pub struct FollowRequest {
     #[prost(string, tag = "1")]
     pub identity: ::prost::alloc::string::String,
 }
+impl ::prost::Name for FollowRequest {
+    const NAME: &'static str = "FollowRequest";
+    const PACKAGE: &'static str = "leasehold.coordinator.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.coordinator.v1.FollowRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.coordinator.v1.FollowRequest".into()
+    }
+}
 /// A sign of life.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct FollowResponse {
@@ -824,6 +1054,16 @@ pub struct FollowResponse {
     /// The term that it leads; 0 where it does not lead, or no longer.
     #[prost(uint64, tag = "2")]
     pub epoch: u64,
+}
+impl ::prost::Name for FollowResponse {
+    const NAME: &'static str = "FollowResponse";
+    const PACKAGE: &'static str = "leasehold.coordinator.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.coordinator.v1.FollowResponse".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.coordinator.v1.FollowResponse".into()
+    }
 }
 /// Generated client implementations.
 #[cfg(feature = "grpc")]

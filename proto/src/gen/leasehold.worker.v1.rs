@@ -27,6 +27,16 @@ pub struct Lease {
     #[prost(message, repeated, tag = "8")]
     pub bindings: ::prost::alloc::vec::Vec<Binding>,
 }
+impl ::prost::Name for Lease {
+    const NAME: &'static str = "Lease";
+    const PACKAGE: &'static str = "leasehold.worker.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.worker.v1.Lease".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.worker.v1.Lease".into()
+    }
+}
 /// The pool lease.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Pool {
@@ -43,6 +53,16 @@ pub struct Pool {
     /// does not end.
     #[prost(uint64, optional, tag = "4")]
     pub valid_for_ms: ::core::option::Option<u64>,
+}
+impl ::prost::Name for Pool {
+    const NAME: &'static str = "Pool";
+    const PACKAGE: &'static str = "leasehold.worker.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.worker.v1.Pool".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.worker.v1.Pool".into()
+    }
 }
 /// A stream lease.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -66,6 +86,16 @@ pub struct StreamLease {
     /// Asked back: how long after the question the worker should have let go, in milliseconds.
     #[prost(uint64, optional, tag = "6")]
     pub release_within_ms: ::core::option::Option<u64>,
+}
+impl ::prost::Name for StreamLease {
+    const NAME: &'static str = "StreamLease";
+    const PACKAGE: &'static str = "leasehold.worker.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.worker.v1.StreamLease".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.worker.v1.StreamLease".into()
+    }
 }
 /// A share of a pipeline's node: leased like a stream.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -99,6 +129,16 @@ pub struct Binding {
     #[prost(message, repeated, tag = "9")]
     pub next: ::prost::alloc::vec::Vec<Next>,
 }
+impl ::prost::Name for Binding {
+    const NAME: &'static str = "Binding";
+    const PACKAGE: &'static str = "leasehold.worker.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.worker.v1.Binding".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.worker.v1.Binding".into()
+    }
+}
 /// A node that documents go to.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Next {
@@ -108,6 +148,16 @@ pub struct Next {
     /// The workers that serve it; none where it is not served at present.
     #[prost(message, repeated, tag = "2")]
     pub endpoints: ::prost::alloc::vec::Vec<Endpoint>,
+}
+impl ::prost::Name for Next {
+    const NAME: &'static str = "Next";
+    const PACKAGE: &'static str = "leasehold.worker.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.worker.v1.Next".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.worker.v1.Next".into()
+    }
 }
 /// A worker that serves a node.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -125,6 +175,16 @@ pub struct Endpoint {
     #[prost(bool, tag = "4")]
     pub draining: bool,
 }
+impl ::prost::Name for Endpoint {
+    const NAME: &'static str = "Endpoint";
+    const PACKAGE: &'static str = "leasehold.worker.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.worker.v1.Endpoint".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.worker.v1.Endpoint".into()
+    }
+}
 /// See GetLease.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GetLeaseRequest {
@@ -141,12 +201,32 @@ pub struct GetLeaseRequest {
     #[prost(bool, tag = "4")]
     pub without_bindings: bool,
 }
+impl ::prost::Name for GetLeaseRequest {
+    const NAME: &'static str = "GetLeaseRequest";
+    const PACKAGE: &'static str = "leasehold.worker.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.worker.v1.GetLeaseRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.worker.v1.GetLeaseRequest".into()
+    }
+}
 /// See GetLease.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct GetLeaseResponse {
     /// The lease.
     #[prost(message, optional, tag = "1")]
     pub lease: ::core::option::Option<Lease>,
+}
+impl ::prost::Name for GetLeaseResponse {
+    const NAME: &'static str = "GetLeaseResponse";
+    const PACKAGE: &'static str = "leasehold.worker.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.worker.v1.GetLeaseResponse".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.worker.v1.GetLeaseResponse".into()
+    }
 }
 /// See WatchLease.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -158,12 +238,32 @@ pub struct WatchLeaseRequest {
     #[prost(bool, tag = "2")]
     pub without_bindings: bool,
 }
+impl ::prost::Name for WatchLeaseRequest {
+    const NAME: &'static str = "WatchLeaseRequest";
+    const PACKAGE: &'static str = "leasehold.worker.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.worker.v1.WatchLeaseRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.worker.v1.WatchLeaseRequest".into()
+    }
+}
 /// See WatchLease.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct WatchLeaseResponse {
     /// The lease; its times count from when the watch was asked for.
     #[prost(message, optional, tag = "1")]
     pub lease: ::core::option::Option<Lease>,
+}
+impl ::prost::Name for WatchLeaseResponse {
+    const NAME: &'static str = "WatchLeaseResponse";
+    const PACKAGE: &'static str = "leasehold.worker.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.worker.v1.WatchLeaseResponse".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.worker.v1.WatchLeaseResponse".into()
+    }
 }
 /// See StartWorker.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -175,9 +275,29 @@ pub struct StartWorkerRequest {
     #[prost(uint32, tag = "2")]
     pub running: u32,
 }
+impl ::prost::Name for StartWorkerRequest {
+    const NAME: &'static str = "StartWorkerRequest";
+    const PACKAGE: &'static str = "leasehold.worker.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.worker.v1.StartWorkerRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.worker.v1.StartWorkerRequest".into()
+    }
+}
 /// See StartWorker.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StartWorkerResponse {}
+impl ::prost::Name for StartWorkerResponse {
+    const NAME: &'static str = "StartWorkerResponse";
+    const PACKAGE: &'static str = "leasehold.worker.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.worker.v1.StartWorkerResponse".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.worker.v1.StartWorkerResponse".into()
+    }
+}
 /// See BeginJob.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct BeginJobRequest {
@@ -188,12 +308,32 @@ pub struct BeginJobRequest {
     #[prost(uint32, tag = "2")]
     pub wait_ms: u32,
 }
+impl ::prost::Name for BeginJobRequest {
+    const NAME: &'static str = "BeginJobRequest";
+    const PACKAGE: &'static str = "leasehold.worker.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.worker.v1.BeginJobRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.worker.v1.BeginJobRequest".into()
+    }
+}
 /// See BeginJob.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct BeginJobResponse {
     /// The pool lease's token, written EPOCH.SEQ.
     #[prost(string, tag = "1")]
     pub token: ::prost::alloc::string::String,
+}
+impl ::prost::Name for BeginJobResponse {
+    const NAME: &'static str = "BeginJobResponse";
+    const PACKAGE: &'static str = "leasehold.worker.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.worker.v1.BeginJobResponse".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.worker.v1.BeginJobResponse".into()
+    }
 }
 /// See EndJob.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -202,9 +342,29 @@ pub struct EndJobRequest {
     #[prost(string, tag = "1")]
     pub job_id: ::prost::alloc::string::String,
 }
+impl ::prost::Name for EndJobRequest {
+    const NAME: &'static str = "EndJobRequest";
+    const PACKAGE: &'static str = "leasehold.worker.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.worker.v1.EndJobRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.worker.v1.EndJobRequest".into()
+    }
+}
 /// See EndJob.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct EndJobResponse {}
+impl ::prost::Name for EndJobResponse {
+    const NAME: &'static str = "EndJobResponse";
+    const PACKAGE: &'static str = "leasehold.worker.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.worker.v1.EndJobResponse".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.worker.v1.EndJobResponse".into()
+    }
+}
 /// See ReportCount.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ReportCountRequest {
@@ -215,9 +375,29 @@ pub struct ReportCountRequest {
     #[prost(uint32, tag = "2")]
     pub pool_size: u32,
 }
+impl ::prost::Name for ReportCountRequest {
+    const NAME: &'static str = "ReportCountRequest";
+    const PACKAGE: &'static str = "leasehold.worker.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.worker.v1.ReportCountRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.worker.v1.ReportCountRequest".into()
+    }
+}
 /// See ReportCount.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ReportCountResponse {}
+impl ::prost::Name for ReportCountResponse {
+    const NAME: &'static str = "ReportCountResponse";
+    const PACKAGE: &'static str = "leasehold.worker.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.worker.v1.ReportCountResponse".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.worker.v1.ReportCountResponse".into()
+    }
+}
 /// See ReleaseStream.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ReleaseStreamRequest {
@@ -231,9 +411,29 @@ pub struct ReleaseStreamRequest {
     #[prost(string, tag = "3")]
     pub token: ::prost::alloc::string::String,
 }
+impl ::prost::Name for ReleaseStreamRequest {
+    const NAME: &'static str = "ReleaseStreamRequest";
+    const PACKAGE: &'static str = "leasehold.worker.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.worker.v1.ReleaseStreamRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.worker.v1.ReleaseStreamRequest".into()
+    }
+}
 /// See ReleaseStream.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ReleaseStreamResponse {}
+impl ::prost::Name for ReleaseStreamResponse {
+    const NAME: &'static str = "ReleaseStreamResponse";
+    const PACKAGE: &'static str = "leasehold.worker.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.worker.v1.ReleaseStreamResponse".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.worker.v1.ReleaseStreamResponse".into()
+    }
+}
 /// See ReleaseBinding.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ReleaseBindingRequest {
@@ -250,9 +450,29 @@ pub struct ReleaseBindingRequest {
     #[prost(string, tag = "4")]
     pub token: ::prost::alloc::string::String,
 }
+impl ::prost::Name for ReleaseBindingRequest {
+    const NAME: &'static str = "ReleaseBindingRequest";
+    const PACKAGE: &'static str = "leasehold.worker.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.worker.v1.ReleaseBindingRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.worker.v1.ReleaseBindingRequest".into()
+    }
+}
 /// See ReleaseBinding.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ReleaseBindingResponse {}
+impl ::prost::Name for ReleaseBindingResponse {
+    const NAME: &'static str = "ReleaseBindingResponse";
+    const PACKAGE: &'static str = "leasehold.worker.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.worker.v1.ReleaseBindingResponse".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.worker.v1.ReleaseBindingResponse".into()
+    }
+}
 /// See Drain.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DrainRequest {
@@ -260,12 +480,32 @@ pub struct DrainRequest {
     #[prost(bool, tag = "1")]
     pub wait: bool,
 }
+impl ::prost::Name for DrainRequest {
+    const NAME: &'static str = "DrainRequest";
+    const PACKAGE: &'static str = "leasehold.worker.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.worker.v1.DrainRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.worker.v1.DrainRequest".into()
+    }
+}
 /// See Drain.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DrainResponse {
     /// With `wait`: jobs that outlived the deadline.
     #[prost(uint32, tag = "1")]
     pub jobs_left: u32,
+}
+impl ::prost::Name for DrainResponse {
+    const NAME: &'static str = "DrainResponse";
+    const PACKAGE: &'static str = "leasehold.worker.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.worker.v1.DrainResponse".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.worker.v1.DrainResponse".into()
+    }
 }
 /// What the worker is to do with a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]

@@ -1,8 +1,8 @@
 """Remembers which test binaries have passed, so that what cannot end otherwise is not run again.
 
-This is only for tests whose result depends on nothing but their program, the files of their package
-and the variables of this project: no clock, no process, no network, no random number without a given
-seed. A change of any of these runs them anew, and so does `make test FRESH=1`.
+This is only for tests whose result depends on nothing but their program, the files of their
+package and the variables of this project: no clock, no process, no network, no random number
+without a given seed. A change of any of these runs them anew, and so does `make test FRESH=1`.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ class Passed:
         self._folder = folder
 
     def find(self, binary: TestBinary) -> BinaryRun | None:
-        """The run in which this binary passed with the same files and variables, if there is one."""
+        """The run in which this binary passed with the same files and variables, if any."""
         file = self._file(binary)
         try:
             tests = json.loads(file.read_text(encoding="utf-8"))

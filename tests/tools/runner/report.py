@@ -30,8 +30,8 @@ def passed_before(runs: list[BinaryRun]) -> list[str]:
         return []
     tests = sum(len(run.outcomes) for run in before)
     names = ", ".join(run.binary.name for run in before)
-    return ["", f"==> {tests} tests passed earlier, with the same program and files, and did not run "
-            f"again: {names} (FRESH=1 runs them)"]
+    return ["", f"==> {tests} tests passed earlier, with the same program and files, and did not "
+            f"run again: {names} (FRESH=1 runs them)"]
 
 
 def slowest(runs: list[BinaryRun]) -> list[str]:

@@ -3,7 +3,8 @@
 
 use leasehold_coordinator_core::view::{
     BindingPhase, BindingView, ClaimPhase, ClaimView, ClassView, ClusterView, Explanation,
-    PipelinePhase, PipelineView, PlanView, Presence, ShareView, StreamView, WhatIf, WorkerView,
+    PipelinePhase, PipelineView, PlanView, Presence, SetSummary, ShareView, StreamView, WhatIf,
+    WorkerView,
 };
 use leasehold_manifest::Problem;
 use leasehold_proto::admin::v1 as proto;
@@ -45,6 +46,16 @@ pub(super) fn cluster(view: ClusterView) -> proto::Cluster {
         streams: count(view.streams),
         streams_owned: count(view.streams_owned),
         held: view.held.unwrap_or_default(),
+        is_class: view.is_class,
+    }
+}
+
+pub(super) fn set(view: SetSummary) -> proto::StreamSet {
+    proto::StreamSet {
+        name: view.name.to_string(),
+        cluster: view.cluster.to_string(),
+        streams: count(view.streams),
+        streams_owned: count(view.owned),
     }
 }
 
@@ -176,7 +187,8 @@ fn claim(view: ClaimView) -> proto::Claim {
 }
 
 pub(super) fn explanation(explanation: Explanation) -> proto::Explanation {
-    proto::Explanation { summary: explanation.summary, facts: explanation.facts }
+    let Explanation { summary, facts, next_step } = explanation;
+    proto::Explanation { summary, facts, next_step }
 }
 
 pub(super) fn plan(plan: PlanView) -> proto::PlanResponse {

@@ -28,13 +28,15 @@ use crate::admin::Admin;
 use crate::tls::client_tls;
 
 /// The calls that are forwarded. GetStatus is not: it is about the replica that is called.
-const READS: [&str; 14] = [
+const READS: [&str; 16] = [
     "ListClusters",
     "GetCluster",
     "ListWorkers",
     "GetWorker",
     "ListStreams",
+    "ListStreamSets",
     "GetStream",
+    "ExplainCluster",
     "ExplainWorker",
     "ExplainStream",
     "ListClasses",

@@ -1,6 +1,8 @@
 //! Explains why a worker holds its leases and why a stream is on its worker: the facts in the order
 //! in which they decide.
 
+mod cluster;
+
 use leasehold_types::message::DrainPhase;
 use leasehold_types::{ClusterName, Moment, StreamKey, WorkerKey};
 
@@ -68,9 +70,9 @@ impl Leader {
         };
         match spec.class {
             Some(_) => facts.extend(self.share_facts(key)),
-            None => facts.push(format!("it owns {} streams", view.streams)),
+            None => facts.push(format!("it owns {}", counted(view.streams, "stream"))),
         }
-        Some(Explanation { summary, facts })
+        Some(Explanation { summary, facts, next_step: worker_step(&view) })
     }
 
     /// The pools of all workers under a what-if plan, and why each worker gets no larger one.
@@ -179,7 +181,21 @@ impl Leader {
                 "nothing moves in the cluster before {worker} reports, for at most {left:.1} s"
             ));
         }
-        Some(Explanation { summary: stream_summary(&view, planned.unplaced.map(reason)), facts })
+        let summary = stream_summary(&view, planned.unplaced.map(reason));
+        Some(Explanation { summary, facts, next_step: self.stream_step(&view, now) })
+    }
+
+    /// What to do so that a stream gets to where the plan wants it.
+    fn stream_step(&self, view: &StreamView, now: Moment) -> String {
+        let holders = view.claims.iter().filter_map(|claim| self.worker(&claim.worker, now));
+        let steps = holders.map(|holder| worker_step(&holder));
+        match (steps.into_iter().find(|step| !step.is_empty()), &view.planned) {
+            (Some(step), _) => step,
+            (None, None) => {
+                format!("see what its workers have: leasehold workers {}", view.cluster)
+            }
+            (None, Some(_)) => String::new(),
+        }
     }
 
     fn worker_summary(&self, view: &WorkerView, committed: u32) -> String {
@@ -204,9 +220,25 @@ impl Leader {
                 format!("{key} is shrinking from {} slots to {}", view.granted, view.wanted)
             }
             Presence::Connected => {
-                format!("{key} has its share: {} slots and {} streams", view.granted, view.streams)
+                let slots = counted(view.granted as usize, "slot");
+                format!("{key} has its share: {slots} and {}", counted(view.streams, "stream"))
             }
         }
+    }
+}
+
+/// What to do about a worker; empty where nothing is to be done.
+fn worker_step(view: &WorkerView) -> String {
+    let WorkerKey { cluster, worker } = &view.key;
+    match view.presence {
+        Presence::Connected => String::new(),
+        Presence::Silent => {
+            format!("see what the agent of {worker} logs: it cannot reach this leader")
+        }
+        Presence::Lost | Presence::Unreported => format!(
+            "start the agent of {worker} again; or, if nothing of it runs any more: \
+             leasehold gone {worker} --cluster {cluster}"
+        ),
     }
 }
 
@@ -240,6 +272,14 @@ fn stream_summary(view: &StreamView, unplaced: Option<&'static str>) -> String {
         (None, Some(to), _, []) => format!("{key} waits for {to} to take it"),
         (None, None, Some(why), _) => format!("{key} has no worker: {why}"),
         (None, None, None, _) => format!("{key} is not planned yet"),
+    }
+}
+
+/// `1 stream`, `2 streams`.
+fn counted(count: usize, noun: &str) -> String {
+    match count {
+        1 => format!("1 {noun}"),
+        count => format!("{count} {noun}s"),
     }
 }
 

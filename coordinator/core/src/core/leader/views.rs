@@ -14,7 +14,9 @@ use crate::core::replica::{Replica, SetState, StreamSlot};
 use crate::desired::{Cluster, Desired};
 use crate::ledger::{Account, Claim, Phase};
 use crate::planner::streams::Unplaced;
-use crate::view::{ClaimPhase, ClaimView, ClusterView, Presence, SetView, StreamView, WorkerView};
+use crate::view::{
+    ClaimPhase, ClaimView, ClusterView, Presence, SetSummary, SetView, StreamView, WorkerView,
+};
 
 /// The offset basis of FNV-1a.
 const DIGEST_START: u64 = 0xcbf2_9ce4_8422_2325;
@@ -123,6 +125,19 @@ impl Core {
         on.map(|on| &on.name)
     }
 
+    /// All stream sets, by name. A replica that does not lead knows of no owner.
+    #[must_use]
+    pub fn set_summaries(&self) -> Vec<SetSummary> {
+        let sets = self.replica().sets.iter();
+        let summary = |(name, state): (&SetName, &SetState)| SetSummary {
+            name: name.clone(),
+            cluster: state.spec.cluster.clone(),
+            streams: state.streams.len(),
+            owned: self.leader().map_or(0, |leader| leader.owned_streams(name)),
+        };
+        sets.map(summary).collect()
+    }
+
     /// A stream set in figures; none if no manifest defines it. Reads every stream.
     #[must_use]
     pub fn set(&self, name: &SetName) -> Option<SetView> {
@@ -192,6 +207,7 @@ impl Replica {
             streams: sets.map(|set| set.streams.len()).sum(),
             streams_owned: 0,
             held: None,
+            is_class: spec.class.is_some(),
         }
     }
 }
@@ -209,7 +225,19 @@ impl Leader {
         connected && account.is_some_and(|account| account.acknowledged >= account.streams_sent_in)
     }
 
-    fn cluster_view(&self, name: &ClusterName, spec: &Cluster, now: Moment) -> ClusterView {
+    /// How many streams of a set have an owner.
+    fn owned_streams(&self, set: &SetName) -> usize {
+        // Streams that are no longer desired may still be claimed.
+        let streams = self.replica.sets.get(set).map_or(0, |set| set.streams.len());
+        self.ledger.claimed(set).min(streams)
+    }
+
+    pub(super) fn cluster_view(
+        &self,
+        name: &ClusterName,
+        spec: &Cluster,
+        now: Moment,
+    ) -> ClusterView {
         let mut view = self.replica.cluster_view(name, spec);
         if spec.class.is_some() {
             // The workers of a class own shares of pipelines.
@@ -218,9 +246,7 @@ impl Leader {
             view.streams_owned += owned;
         }
         for set_name in self.replica.sets_of(name) {
-            // Streams that are no longer desired may still be claimed.
-            let streams = self.replica.sets.get(set_name).map_or(0, |set| set.streams.len());
-            view.streams_owned += self.ledger.claimed(set_name).min(streams);
+            view.streams_owned += self.owned_streams(set_name);
         }
         let ledger = &self.ledger;
         view.held = ledger.held_by(name, self.replica.heard).map(|(until, worker)| {
@@ -244,7 +270,12 @@ impl Leader {
         view
     }
 
-    fn worker_view(&self, key: &WorkerKey, account: &Account, now: Moment) -> WorkerView {
+    pub(super) fn worker_view(
+        &self,
+        key: &WorkerKey,
+        account: &Account,
+        now: Moment,
+    ) -> WorkerView {
         let worker = self.observed(key);
         let presence = match worker {
             Some(worker) if worker.lost => Presence::Lost,

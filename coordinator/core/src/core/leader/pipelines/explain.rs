@@ -45,7 +45,17 @@ impl Leader {
             true => format!("{name} is {}", view.phase),
             false => format!("{name} is {}: {}", view.phase, view.reason),
         };
-        Some(Explanation { summary: state, facts })
+        let short = view.waits.iter().map(|(class, more)| match more {
+            0 => format!("let class {class} have more workers"),
+            1 => format!("add a worker to class {class}"),
+            more => format!("add {more} workers to class {class}"),
+        });
+        let short: Vec<_> = short.collect();
+        let next_step = match short.is_empty() {
+            true => String::new(),
+            false => format!("{}, or lower documentsPerSecond", short.join(" and ")),
+        };
+        Some(Explanation { summary: state, facts, next_step })
     }
 
     /// Draining workers whose shares fit on no other worker.

@@ -64,6 +64,7 @@ fn facts() -> ClusterFacts {
         streams: 6,
         streams_owned: 6,
         held: None,
+        is_class: false,
     };
     ClusterFacts {
         name: "builds".into(),

@@ -1,0 +1,313 @@
+//! A connection to the coordinator: any replica answers what only reads, and orders go to the
+//! leader. A change of leader in between is waited for.
+
+use std::error::Error as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use leasehold_proto::admin::v1::admin_service_client::AdminServiceClient;
+use leasehold_proto::admin::v1::{GetStatusRequest, GetStatusResponse};
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::service::Interceptor;
+use tonic::service::interceptor::InterceptedService;
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
+use tonic::{Code, Request, Response, Status};
+
+/// How long a connection may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long an answer may take.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a change of leader is waited for.
+const FAILOVER_MAX: Duration = Duration::from_secs(20);
+/// How long connections may break that have brought no answer yet: it may be a replica that is
+/// ending, or something else that is no coordinator.
+const BROKEN_MAX: Duration = Duration::from_secs(2);
+/// The interval between two attempts meanwhile.
+const RETRY_INTERVAL: Duration = Duration::from_millis(250);
+/// The most bytes of an answer: a page of the longest names.
+const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// What a coordinator says first where it does not lead.
+const DOES_NOT_LEAD: &str = "this replica does not lead";
+/// What a coordinator's HTTP port says first to a client of gRPC.
+const OTHER_PORT: &str = "this is the port for health and metrics";
+
+/// Which coordinator to ask, and how to prove who asks.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Connection")]
+pub(crate) struct ConnectionArgs {
+    /// Where coordinators are, separated by commas; any replica will do
+    #[arg(
+        long,
+        env = "LEASEHOLD_COORDINATOR",
+        value_name = "HOST:PORT",
+        value_delimiter = ',',
+        default_value = "127.0.0.1:7400"
+    )]
+    coordinator: Vec<String>,
+    /// The authority that signed the coordinators' certificate; without it, no TLS is used
+    #[arg(long, env = "LEASEHOLD_TLS_CA", value_name = "FILE")]
+    tls_ca: Option<PathBuf>,
+    /// Your certificate, where coordinators ask for one
+    #[arg(
+        long,
+        env = "LEASEHOLD_TLS_CERT",
+        value_name = "FILE",
+        requires_all = ["tls_ca", "tls_key"]
+    )]
+    tls_cert: Option<PathBuf>,
+    /// The key of your certificate
+    #[arg(long, env = "LEASEHOLD_TLS_KEY", value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// The name in the coordinators' certificate [default: the host of --coordinator]
+    #[arg(long, env = "LEASEHOLD_TLS_SERVER_NAME", value_name = "NAME", requires = "tls_ca")]
+    tls_server_name: Option<String>,
+    /// A file with your token, for a coordinator on Kubernetes
+    #[arg(long, env = "LEASEHOLD_TOKEN_FILE", value_name = "FILE", requires = "tls_ca")]
+    token_file: Option<PathBuf>,
+}
+
+/// A client of the admin API.
+pub(crate) type Client = AdminServiceClient<InterceptedService<Channel, Token>>;
+
+/// Shows the caller's token with every call.
+#[derive(Clone, Debug)]
+pub(crate) struct Token(Option<MetadataValue<Ascii>>);
+
+impl Interceptor for Token {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        if let Some(token) = &self.0 {
+            request.metadata_mut().insert("authorization", token.clone());
+        }
+        Ok(request)
+    }
+}
+
+/// A connection to one replica, which follows the fleet to another one when it must.
+#[derive(Debug)]
+pub(crate) struct Coordinator {
+    addresses: Vec<String>,
+    tls: Option<ClientTlsConfig>,
+    token: Token,
+    client: Client,
+    /// The replica that is asked.
+    address: String,
+    /// An answer has come: this is a coordinator.
+    has_answered: bool,
+}
+
+impl Coordinator {
+    /// Connects to the first replica that answers.
+    ///
+    /// # Errors
+    /// If none does, a file cannot be read, or an address is invalid.
+    pub(crate) async fn connect(args: &ConnectionArgs) -> anyhow::Result<Self> {
+        let tls = match &args.tls_ca {
+            None => None,
+            Some(authority) => Some(client_tls(authority, args)?),
+        };
+        let token = match &args.token_file {
+            None => Token(None),
+            Some(file) => {
+                let text = String::from_utf8(read(file)?).ok();
+                let value = text.and_then(|text| format!("Bearer {}", text.trim()).parse().ok());
+                let value = value.with_context(|| format!("{} holds no token", file.display()))?;
+                Token(Some(value))
+            }
+        };
+        let addresses = args.coordinator.clone();
+        let (client, address) = dial(&addresses, tls.as_ref(), &token).await?;
+        Ok(Self { addresses, tls, token, client, address, has_answered: false })
+    }
+
+    /// The replica that is asked, as HOST:PORT.
+    pub(crate) fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// The addresses that were given.
+    pub(crate) fn addresses(&self) -> &[String] {
+        &self.addresses
+    }
+
+    /// A client of the replica that is asked.
+    pub(crate) fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    /// Asks any replica.
+    ///
+    /// # Errors
+    /// What the coordinator answers, or that none can be reached for `FAILOVER_MAX`.
+    pub(crate) async fn ask<T>(
+        &mut self,
+        call: impl AsyncFn(Client) -> Result<Response<T>, Status>,
+    ) -> anyhow::Result<T> {
+        let begun = Instant::now();
+        loop {
+            let answer = tokio::time::timeout(ANSWER_TIMEOUT, call(self.client())).await;
+            let status = match answer {
+                Ok(Ok(answer)) => {
+                    self.has_answered = true;
+                    return Ok(answer.into_inner());
+                }
+                Ok(Err(status)) => status,
+                Err(_) => bail!(
+                    "the coordinator at {} has not answered for {}",
+                    self.address,
+                    leasehold_types::duration::format_short(ANSWER_TIMEOUT)
+                ),
+            };
+            if begun.elapsed() >= self.patience(&status) {
+                return Err(self.explained(&status));
+            }
+            tokio::time::sleep(RETRY_INTERVAL).await;
+            self.redial().await;
+        }
+    }
+
+    /// Gives an order to the leader.
+    ///
+    /// # Errors
+    /// What the leader answers, or that none is known for `FAILOVER_MAX`.
+    pub(crate) async fn order<T>(
+        &mut self,
+        call: impl AsyncFn(Client) -> Result<Response<T>, Status>,
+    ) -> anyhow::Result<T> {
+        let status = self.status().await?;
+        if !status.leads && !status.leader_address.is_empty() {
+            let leader = vec![status.leader_address];
+            let dialled = dial(&leader, self.tls.as_ref(), &self.token).await;
+            (self.client, self.address) =
+                dialled.context("orders go to the leader, which cannot be reached from here")?;
+        }
+        self.ask(call).await
+    }
+
+    /// The status of the replica that is asked.
+    ///
+    /// # Errors
+    /// As with [`Self::ask`].
+    pub(crate) async fn status(&mut self) -> anyhow::Result<GetStatusResponse> {
+        self.ask(async |mut client| client.get_status(GetStatusRequest {}).await).await
+    }
+
+    /// What another replica says of itself.
+    ///
+    /// # Errors
+    /// If it cannot be reached.
+    pub(crate) async fn status_of(&self, address: &str) -> anyhow::Result<GetStatusResponse> {
+        let endpoint = endpoint(address, self.tls.as_ref())?;
+        let channel = endpoint.connect().await.map_err(|_| anyhow::anyhow!("not reachable"))?;
+        let mut client = AdminServiceClient::with_interceptor(channel, self.token.clone());
+        let status = tokio::time::timeout(CONNECT_TIMEOUT, client.get_status(GetStatusRequest {}));
+        let status = status.await.context("no answer")?;
+        status.map(Response::into_inner).map_err(|status| self.explained(&status))
+    }
+
+    /// Connects anew, to any replica; keeps the connection where none can be reached.
+    pub(crate) async fn redial(&mut self) {
+        if let Ok(dialled) = dial(&self.addresses, self.tls.as_ref(), &self.token).await {
+            (self.client, self.address) = dialled;
+        }
+    }
+
+    /// How long a call is repeated that ended so, here or at another replica.
+    fn patience(&self, status: &Status) -> Duration {
+        let message = status.message();
+        match status.code() {
+            Code::Unavailable if message.starts_with(OTHER_PORT) => Duration::ZERO,
+            Code::FailedPrecondition if message.starts_with(DOES_NOT_LEAD) => FAILOVER_MAX,
+            _ if status.source().is_some() && !self.has_answered => BROKEN_MAX,
+            Code::Unavailable => FAILOVER_MAX,
+            _ if status.source().is_some() => FAILOVER_MAX,
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// What to tell people of a status.
+    pub(crate) fn explained(&self, status: &Status) -> anyhow::Error {
+        let message = status.message();
+        let (address, shown) = (&self.address, self.token.0.is_some());
+        match status.code() {
+            Code::Unimplemented => anyhow::anyhow!(
+                "the coordinator at {address} is of an earlier version, which cannot answer this \
+                 ({message}); `leasehold version` shows both versions"
+            ),
+            Code::Unauthenticated if !shown => anyhow::anyhow!(
+                "{message}; show who you are: with --token-file, or with --tls-cert and --tls-key"
+            ),
+            _ if status.source().is_some() && self.tls.is_none() => anyhow::anyhow!(
+                "the connection to {address} ended before an answer ({message}); if it uses TLS, \
+                 name its authority with --tls-ca; if it is a coordinator's --http-listen, use its \
+                 --listen"
+            ),
+            _ if status.source().is_some() => {
+                anyhow::anyhow!("the connection to {address} ended before an answer: {message}")
+            }
+            _ => anyhow::anyhow!("{message}"),
+        }
+    }
+}
+
+/// Connects to the first of these that answers.
+async fn dial(
+    addresses: &[String],
+    tls: Option<&ClientTlsConfig>,
+    token: &Token,
+) -> anyhow::Result<(Client, String)> {
+    let mut why = Vec::new();
+    for address in addresses {
+        match endpoint(address, tls)?.connect().await {
+            Ok(channel) => {
+                let client = AdminServiceClient::with_interceptor(channel, token.clone());
+                let client = client.max_decoding_message_size(ANSWER_BYTES_MAX);
+                return Ok((client, address.clone()));
+            }
+            Err(error) => why.push(format!("{address}: {}", cause(&error))),
+        }
+    }
+    bail!(
+        "no coordinator answers at {}: start one, or name it with --coordinator ({})",
+        addresses.join(" or "),
+        why.join("; ")
+    )
+}
+
+fn endpoint(address: &str, tls: Option<&ClientTlsConfig>) -> anyhow::Result<Endpoint> {
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    let endpoint = Endpoint::from_shared(format!("{scheme}://{address}"));
+    let endpoint = endpoint.ok().filter(|endpoint| endpoint.uri().port().is_some());
+    let endpoint = endpoint.with_context(|| {
+        format!("invalid address {address:?}: write HOST:PORT, as in 127.0.0.1:7400")
+    })?;
+    let endpoint = endpoint.connect_timeout(CONNECT_TIMEOUT).tcp_nodelay(true);
+    match tls {
+        None => Ok(endpoint),
+        Some(tls) => endpoint.tls_config(tls.clone()).context("cannot use these TLS files"),
+    }
+}
+
+/// The last cause of an error: the others only say that a connection failed.
+fn cause(error: &dyn std::error::Error) -> String {
+    let mut last = error;
+    while let Some(source) = last.source() {
+        last = source;
+    }
+    last.to_string()
+}
+
+fn client_tls(authority: &Path, args: &ConnectionArgs) -> anyhow::Result<ClientTlsConfig> {
+    let mut tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(read(authority)?));
+    if let (Some(cert), Some(key)) = (&args.tls_cert, &args.tls_key) {
+        tls = tls.identity(Identity::from_pem(read(cert)?, read(key)?));
+    }
+    if let Some(name) = &args.tls_server_name {
+        tls = tls.domain_name(name);
+    }
+    Ok(tls)
+}
+
+fn read(file: &Path) -> anyhow::Result<Vec<u8>> {
+    std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))
+}

@@ -1,0 +1,169 @@
+//! `leasehold events`: what has happened in the fleet, and with `--follow` what happens.
+
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use leasehold_proto::admin::v1::{ChangeKind, WatchChangesRequest, WatchChangesResponse};
+use leasehold_proto::json;
+use tonic::Status;
+
+use super::connection::{ConnectionArgs, Coordinator};
+use super::output::{Format, print};
+use super::{run, words};
+
+/// How long no further change comes before what the leader had kept counts as told.
+const REPLAY_PAUSE: std::time::Duration = std::time::Duration::from_millis(500);
+/// The interval between two attempts to find a leader.
+const RETRY_INTERVAL: std::time::Duration = std::time::Duration::from_millis(500);
+
+/// Options of `events`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+A leader keeps the changes of the last hour. After a change of leader --follow goes on with the next
+one, from its beginning.
+
+Examples:
+  leasehold events --since 10m
+  leasehold events --follow --cluster builds
+  leasehold events --kind lost,gone,drain-started -o json")]
+pub(crate) struct Args {
+    /// Go on with what happens from now on
+    #[arg(short, long)]
+    follow: bool,
+    /// How far back to begin, at most an hour
+    #[arg(long, value_name = "TIME", default_value = "1h")]
+    since: String,
+    /// Only changes of this cluster
+    #[arg(long, value_name = "NAME")]
+    cluster: Option<String>,
+    /// Only changes of these kinds, separated by commas
+    #[arg(long, value_name = "KINDS", value_delimiter = ',')]
+    kind: Vec<String>,
+    /// Only changes of this worker
+    #[arg(long, value_name = "NAME")]
+    worker: Option<String>,
+    /// Only changes of this stream
+    #[arg(long, value_name = "NAME")]
+    stream: Option<String>,
+    /// The form of the output: table, or json with an object in each line
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Format,
+    #[command(flatten)]
+    connection: ConnectionArgs,
+}
+
+/// Runs `leasehold events`.
+///
+/// # Errors
+/// What the coordinator answers, that none does, or that a kind is not known.
+pub(crate) fn events(args: &Args) -> anyhow::Result<ExitCode> {
+    if !matches!(args.output, Format::Table | Format::Json) {
+        bail!("events are shown with -o table or -o json");
+    }
+    let known = || (1..).map_while(|number| ChangeKind::try_from(number).ok()).map(words::change);
+    for kind in &args.kind {
+        if !known().any(|one| one == kind) {
+            let all: Vec<_> = known().collect();
+            bail!("--kind: no kind {kind:?}; there are {}", all.join(", "));
+        }
+    }
+    run(&args.connection, async |mut coordinator| {
+        let mut replay = args.since.clone();
+        loop {
+            let ended = watch(&mut coordinator, args, &replay).await?;
+            if !args.follow {
+                return Ok(ExitCode::SUCCESS);
+            }
+            if let Some(status) = ended {
+                eprintln!("{}; following the next leader", status.message());
+            }
+            tokio::time::sleep(RETRY_INTERVAL).await;
+            coordinator.redial().await;
+            // The next leader tells what it has done itself, which is all new.
+            "1h".clone_into(&mut replay);
+        }
+    })
+}
+
+/// Prints changes until the watch ends: why it did, if it broke off.
+async fn watch(
+    coordinator: &mut Coordinator,
+    args: &Args,
+    replay: &str,
+) -> anyhow::Result<Option<Status>> {
+    let request = WatchChangesRequest {
+        cluster: args.cluster.clone().unwrap_or_default(),
+        replay: replay.to_owned(),
+    };
+    let mut changes =
+        coordinator.ask(async |mut client| client.watch_changes(request.clone()).await).await?;
+    loop {
+        let next = changes.message();
+        let next = match args.follow {
+            true => next.await,
+            false => match tokio::time::timeout(REPLAY_PAUSE, next).await {
+                Ok(next) => next,
+                Err(_) => return Ok(None),
+            },
+        };
+        match next {
+            Ok(Some(change)) if !args.follow && !change.replayed => return Ok(None),
+            Ok(Some(change)) if is_wanted(&change, args) => print(&line(&change, args.output)?)?,
+            Ok(Some(_)) => {}
+            Ok(None) => return Ok(None),
+            Err(status) if args.follow => return Ok(Some(status)),
+            Err(status) => return Err(coordinator.explained(&status)),
+        }
+    }
+}
+
+fn is_wanted(change: &WatchChangesResponse, args: &Args) -> bool {
+    let is = |wanted: &Option<String>, has: &str| wanted.as_deref().is_none_or(|one| one == has);
+    (args.kind.is_empty() || args.kind.iter().any(|kind| kind == words::change(change.kind())))
+        && is(&args.worker, &change.worker)
+        && is(&args.stream, &change.stream)
+}
+
+fn line(change: &WatchChangesResponse, format: Format) -> anyhow::Result<String> {
+    match format {
+        Format::Json => {
+            let json = serde_json::to_string(&json::value(change)).context("a change")?;
+            Ok(format!("{json}\n"))
+        }
+        Format::Table | Format::Wide | Format::Yaml | Format::Name => {
+            let (kind, object, detail) =
+                (words::change(change.kind()), object_of(change), detail_of(change));
+            let text = format!("{}  {kind:<15}  {object}  {detail}", change.time);
+            Ok(format!("{}\n", text.trim_end()))
+        }
+    }
+}
+
+/// What the change is about.
+fn object_of(change: &WatchChangesResponse) -> String {
+    let path = |parts: &[&str]| {
+        let parts: Vec<_> = parts.iter().copied().filter(|part| !part.is_empty()).collect();
+        parts.join("/")
+    };
+    let worker = path(&[&change.cluster, &change.worker]);
+    let stream = path(&[&change.set, &change.stream]);
+    let pipeline = path(&[&change.pipeline, &change.node]);
+    let objects = [stream, pipeline, worker];
+    let objects: Vec<_> = objects.into_iter().filter(|object| !object.is_empty()).collect();
+    objects.join(" on ")
+}
+
+fn detail_of(change: &WatchChangesResponse) -> String {
+    let detail = match change.kind() {
+        ChangeKind::Elected | ChangeKind::Deposed => format!("term {}", change.epoch),
+        ChangeKind::PoolGranted => format!("size {} token {}", change.size, change.token),
+        ChangeKind::Skipped => format!("{} changes are missing here", change.skipped),
+        ChangeKind::Pipeline => words::pipeline(change.pipeline_phase()).to_owned(),
+        ChangeKind::Binding => words::binding(change.binding_phase()).to_owned(),
+        _ if !change.token.is_empty() => format!("token {}", change.token),
+        _ => String::new(),
+    };
+    let parts = [detail.as_str(), change.message.as_str()];
+    let parts: Vec<_> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+    parts.join(": ")
+}

@@ -1,0 +1,124 @@
+//! `leasehold explain`: why something is as it is, in a sentence, with the facts and what to do.
+
+use std::process::ExitCode;
+
+use anyhow::bail;
+use clap::ValueEnum;
+use leasehold_proto::admin::v1::{
+    ExplainClusterRequest, ExplainPipelineRequest, ExplainStreamRequest, ExplainWorkerRequest,
+    Explanation,
+};
+
+use super::connection::{ConnectionArgs, Coordinator};
+use super::output::{Format, object};
+use super::{find, run, show};
+
+/// Options of `explain`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  leasehold explain cluster builds
+  leasehold explain worker worker-1
+  leasehold explain stream cars:new --set cars
+  leasehold explain pipeline third")]
+pub(crate) struct Args {
+    /// What it is
+    kind: Kind,
+    /// Its name; a worker's or stream's may follow that of its cluster or set and a slash
+    name: String,
+    /// A worker's cluster, where several have a worker of this name
+    #[arg(long, value_name = "NAME")]
+    cluster: Option<String>,
+    /// A stream's set, where several have a stream of this name
+    #[arg(long, value_name = "NAME")]
+    set: Option<String>,
+    /// The form of the output: table, json or yaml
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Format,
+    /// Show it again every second
+    #[arg(short, long)]
+    watch: bool,
+    #[command(flatten)]
+    connection: ConnectionArgs,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Kind {
+    /// A cluster of workers
+    Cluster,
+    /// A worker
+    Worker,
+    /// A stream
+    Stream,
+    /// A pipeline
+    Pipeline,
+}
+
+/// Runs `leasehold explain`.
+///
+/// # Errors
+/// What the coordinator answers, or that none does.
+pub(crate) fn explain(args: &Args) -> anyhow::Result<ExitCode> {
+    match args.kind {
+        Kind::Worker if args.set.is_some() => bail!("--set is for streams: use --cluster"),
+        Kind::Stream if args.cluster.is_some() => bail!("--cluster is for workers: use --set"),
+        Kind::Cluster | Kind::Worker | Kind::Stream | Kind::Pipeline => {}
+    }
+    run(&args.connection, async |mut coordinator| {
+        show(&mut coordinator, args.watch, async |coordinator| {
+            let explanation = ask(coordinator, args).await?;
+            match args.output {
+                Format::Table | Format::Wide => Ok(as_text(&explanation)),
+                format => object(format, &explanation),
+            }
+        })
+        .await
+    })
+}
+
+async fn ask(coordinator: &mut Coordinator, args: &Args) -> anyhow::Result<Explanation> {
+    let name = args.name.clone();
+    let explanation = match args.kind {
+        Kind::Cluster => {
+            let request = ExplainClusterRequest { cluster: name };
+            let asked = coordinator
+                .ask(async |mut client| client.explain_cluster(request.clone()).await)
+                .await?;
+            asked.explanation
+        }
+        Kind::Worker => {
+            let worker = find::worker(coordinator, &name, args.cluster.as_deref()).await?;
+            let request = ExplainWorkerRequest { cluster: worker.cluster, worker: worker.name };
+            let asked = coordinator
+                .ask(async |mut client| client.explain_worker(request.clone()).await)
+                .await?;
+            asked.explanation
+        }
+        Kind::Stream => {
+            let stream = find::stream(coordinator, &name, args.set.as_deref()).await?;
+            let request = ExplainStreamRequest { set: stream.set, stream: stream.name };
+            let asked = coordinator
+                .ask(async |mut client| client.explain_stream(request.clone()).await)
+                .await?;
+            asked.explanation
+        }
+        Kind::Pipeline => {
+            let request = ExplainPipelineRequest { name };
+            let asked = coordinator
+                .ask(async |mut client| client.explain_pipeline(request.clone()).await)
+                .await?;
+            asked.explanation
+        }
+    };
+    Ok(explanation.unwrap_or_default())
+}
+
+fn as_text(explanation: &Explanation) -> String {
+    let facts = explanation.facts.iter().map(|fact| format!("  - {fact}\n"));
+    let facts: String = facts.collect();
+    let next = match explanation.next_step.as_str() {
+        "" => String::new(),
+        step => format!("Next: {step}\n"),
+    };
+    format!("{}\n{facts}{next}", explanation.summary)
+}

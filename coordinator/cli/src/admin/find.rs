@@ -1,0 +1,109 @@
+//! Finds a worker or a stream by the name that people type: alone, or behind its cluster or set
+//! with a slash.
+
+use anyhow::bail;
+use leasehold_proto::admin::v1::{GetStreamRequest, GetWorkerRequest, Stream, Worker};
+use tonic::{Code, Response, Status};
+
+use super::connection::Coordinator;
+use super::lists::{all_clusters, all_sets};
+
+/// The worker of this name in `cluster`, or else in whichever cluster has it.
+///
+/// # Errors
+/// If there is none or there are several, or the coordinator does not answer.
+pub(super) async fn worker(
+    coordinator: &mut Coordinator,
+    name: &str,
+    cluster: Option<&str>,
+) -> anyhow::Result<Worker> {
+    let (clusters, worker) = match (name.rsplit_once('/'), cluster) {
+        (Some((cluster, worker)), None) => (vec![cluster.to_owned()], worker),
+        (Some(_), Some(_)) => bail!("give the cluster once: in {name:?}, or with --cluster"),
+        (None, Some(cluster)) => (vec![cluster.to_owned()], name),
+        (None, None) => {
+            let all = all_clusters(coordinator).await?;
+            (all.into_iter().map(|cluster| cluster.name).collect(), name)
+        }
+    };
+    let mut found = Vec::new();
+    for cluster in &clusters {
+        let (cluster, worker) = (cluster.clone(), worker.to_owned());
+        let request = GetWorkerRequest { cluster, worker };
+        let asked = coordinator
+            .ask(async |mut client| unless_missing(client.get_worker(request.clone()).await));
+        found.extend(asked.await?.and_then(|answer| answer.worker));
+    }
+    let mut found = found.into_iter();
+    match (found.next(), found.next()) {
+        (Some(worker), None) => Ok(worker),
+        (Some(one), Some(two)) => bail!(
+            "clusters {} and {} both have a worker {worker}: say which one, as in \
+             --cluster {}",
+            one.cluster,
+            two.cluster,
+            one.cluster
+        ),
+        (None, _) => match clusters.as_slice() {
+            [cluster] => bail!(
+                "cluster {cluster} has no worker {worker}: `leasehold workers {cluster}` lists them"
+            ),
+            _ => bail!("no cluster has a worker {worker}: `leasehold workers` lists them"),
+        },
+    }
+}
+
+/// The stream of this name in `set`, or else in whichever set has it.
+///
+/// # Errors
+/// If there is none or there are several, or the coordinator does not answer.
+pub(super) async fn stream(
+    coordinator: &mut Coordinator,
+    name: &str,
+    set: Option<&str>,
+) -> anyhow::Result<Stream> {
+    let all = match set {
+        Some(set) => vec![set.to_owned()],
+        None => all_sets(coordinator).await?.into_iter().map(|set| set.name).collect(),
+    };
+    // Both may have slashes, so each set is asked for the whole name and for what follows its own.
+    let candidates = all.iter().flat_map(|set| {
+        let behind = name.strip_prefix(set.as_str()).and_then(|rest| rest.strip_prefix('/'));
+        let given = std::iter::once(name).chain(behind.filter(|rest| !rest.is_empty()));
+        given.map(move |stream| (set.clone(), stream.to_owned()))
+    });
+    let mut found = Vec::new();
+    for (set, stream) in candidates {
+        let request = GetStreamRequest { set, stream };
+        let asked = coordinator
+            .ask(async |mut client| unless_missing(client.get_stream(request.clone()).await));
+        found.extend(asked.await?.and_then(|answer| answer.stream));
+    }
+    let mut found = found.into_iter();
+    match (found.next(), found.next()) {
+        (Some(stream), None) => Ok(stream),
+        (Some(one), Some(two)) => bail!(
+            "stream sets {} and {} both have a stream {name}: say which one, as in --set {}",
+            one.set,
+            two.set,
+            one.set
+        ),
+        (None, _) => match set {
+            Some(set) => {
+                bail!("stream set {set} has no stream {name}: `leasehold streams {set}` lists them")
+            }
+            None => bail!("no stream set has a stream {name}: `leasehold streams` lists them"),
+        },
+    }
+}
+
+/// None where what was asked for is not there, or cannot have such a name.
+fn unless_missing<T>(answer: Result<Response<T>, Status>) -> Result<Response<Option<T>>, Status> {
+    match answer {
+        Ok(answer) => Ok(answer.map(Some)),
+        Err(status) if matches!(status.code(), Code::NotFound | Code::InvalidArgument) => {
+            Ok(Response::new(None))
+        }
+        Err(status) => Err(status),
+    }
+}

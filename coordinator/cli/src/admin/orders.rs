@@ -1,0 +1,170 @@
+//! `leasehold drain` and `leasehold gone`: the orders that people give, for one worker.
+
+use std::io::{self, BufRead, IsTerminal, Write};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::bail;
+use leasehold_proto::admin::v1::{
+    DeclareWorkerGoneRequest, DrainPhase, DrainWorkerRequest, GetWorkerRequest, Presence, Worker,
+};
+use tonic::{Code, Response};
+
+use super::connection::{ConnectionArgs, Coordinator};
+use super::output::print;
+use super::{find, run, words};
+
+/// The interval between two looks at a worker that drains.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Options of `drain`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Exit code: 0 once the order is given, with --wait once the drain has ended; 1 after an error.
+
+Example:
+  leasehold drain worker-1 --wait")]
+pub(crate) struct DrainArgs {
+    /// The worker: NAME, or CLUSTER/NAME
+    worker: String,
+    /// Its cluster, where several have a worker of this name
+    #[arg(long, value_name = "NAME")]
+    cluster: Option<String>,
+    /// Wait until no job of it runs and it holds no stream
+    #[arg(long)]
+    wait: bool,
+    #[command(flatten)]
+    connection: ConnectionArgs,
+}
+
+/// Options of `gone`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+It frees all that the worker may hold. If a process of it still runs, more jobs may run than the
+budget allows, and a stream may get two owners.
+
+Example:
+  leasehold gone worker-3")]
+pub(crate) struct GoneArgs {
+    /// The worker: NAME, or CLUSTER/NAME
+    worker: String,
+    /// Its cluster, where several have a worker of this name
+    #[arg(long, value_name = "NAME")]
+    cluster: Option<String>,
+    /// Do not ask
+    #[arg(long)]
+    yes: bool,
+    #[command(flatten)]
+    connection: ConnectionArgs,
+}
+
+/// Runs `leasehold drain`.
+///
+/// # Errors
+/// What the coordinator answers, or that none does.
+pub(crate) fn drain(args: &DrainArgs) -> anyhow::Result<ExitCode> {
+    run(&args.connection, async |mut coordinator| {
+        let worker = find::worker(&mut coordinator, &args.worker, args.cluster.as_deref()).await?;
+        let (cluster, name) = (worker.cluster.clone(), worker.name.clone());
+        let request = DrainWorkerRequest { cluster, worker: name };
+        coordinator.order(async |mut client| client.drain_worker(request.clone()).await).await?;
+        print(&format!("{}/{} drains\n", worker.cluster, worker.name))?;
+        if args.wait {
+            wait_until_drained(&mut coordinator, worker).await?;
+        }
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+/// Follows a drain to its end, and says what is left as it changes.
+async fn wait_until_drained(coordinator: &mut Coordinator, worker: Worker) -> anyhow::Result<()> {
+    let (cluster, name) = (worker.cluster, worker.name);
+    let request = GetWorkerRequest { cluster: cluster.clone(), worker: name.clone() };
+    let mut said = String::new();
+    loop {
+        let asked =
+            coordinator.ask(async |mut client| match client.get_worker(request.clone()).await {
+                Err(status) if status.code() == Code::NotFound => Ok(Response::new(None)),
+                answer => answer.map(|answer| answer.map(|answer| answer.worker)),
+            });
+        let left = match asked.await? {
+            None => break,
+            Some(worker) if worker.drain() == DrainPhase::Leaving => break,
+            Some(worker) => what_is_left(&worker),
+        };
+        if left != said {
+            print(&format!("{cluster}/{name}: {left}\n"))?;
+            said = left;
+        }
+        tokio::time::sleep(POLL_INTERVAL).await;
+    }
+    print(&format!("{cluster}/{name} has drained\n"))
+}
+
+fn what_is_left(worker: &Worker) -> String {
+    let streams = words::count(worker.streams, "stream");
+    let jobs = match worker.running {
+        Some(running) => words::count(running, "job"),
+        None => "an unknown number of jobs".to_owned(),
+    };
+    match worker.presence() {
+        Presence::Connected => format!("{jobs} and {streams} left"),
+        presence => format!(
+            "{jobs} and {streams} left; it is {}, and drains once it is connected",
+            words::presence(presence)
+        ),
+    }
+}
+
+/// Runs `leasehold gone`.
+///
+/// # Errors
+/// What the coordinator answers, that none does, or that nobody has said yes.
+pub(crate) fn gone(args: &GoneArgs) -> anyhow::Result<ExitCode> {
+    run(&args.connection, async |mut coordinator| {
+        let worker = find::worker(&mut coordinator, &args.worker, args.cluster.as_deref()).await?;
+        let (cluster, name) = (worker.cluster.clone(), worker.name.clone());
+        if !args.yes && !is_confirmed(&worker)? {
+            bail!("not declared gone");
+        }
+        let request = DeclareWorkerGoneRequest {
+            cluster: cluster.clone(),
+            worker: name.clone(),
+            incarnation: Some(worker.incarnation.unwrap_or(0)),
+        };
+        let freed = coordinator
+            .order(async |mut client| client.declare_worker_gone(request.clone()).await)
+            .await?;
+        let slots = words::count(freed.slots_freed, "slot");
+        let streams = words::count(freed.streams_freed, "stream");
+        print(&format!("{cluster}/{name} is gone: {slots} and {streams} freed\n"))?;
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+/// Asks whether a worker is gone, and says what would be freed.
+fn is_confirmed(worker: &Worker) -> anyhow::Result<bool> {
+    if !io::stdin().is_terminal() {
+        bail!(
+            "gone asks first, and stdin is no terminal: add --yes if nothing of it runs any more"
+        );
+    }
+    let heard = match worker.silent_for_ms {
+        Some(millis) => format!("heard {} ago", words::age(Duration::from_millis(millis))),
+        None => "not heard by this leader".to_owned(),
+    };
+    let mut out = io::stdout().lock();
+    write!(
+        out,
+        "{}/{} is {} ({heard}). This frees {} and {}.\nDoes nothing of it run any more? [y/N] ",
+        worker.cluster,
+        worker.name,
+        words::presence(worker.presence()),
+        words::count(worker.committed, "slot"),
+        words::count(worker.streams, "stream"),
+    )?;
+    out.flush()?;
+    let mut answer = String::new();
+    io::stdin().lock().read_line(&mut answer)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}

@@ -1,0 +1,134 @@
+//! `leasehold plan`: what would be planned under other circumstances. It changes nothing.
+
+use std::process::ExitCode;
+
+use leasehold_proto::admin::v1::{
+    PlanRequest, PlanResponse, PlannedMove, PlannedPool, UnplacedStream,
+};
+
+use super::connection::ConnectionArgs;
+use super::output::{Column, Format, TableRow, number, object, or_none, print, table, text};
+use super::{run, words};
+
+/// What the exit code says where streams would have no worker.
+const BREAKS: u8 = 2;
+
+/// Options of `plan`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+It changes nothing. Without any change it shows the present plan.
+
+Exit code: 0 if every stream has a worker under the plan, 2 if some have none or the command line is
+invalid, 1 after an error.
+
+Examples:
+  leasehold plan builds --max-jobs 20
+  leasehold plan builds --add-worker worker-9 --remove-worker worker-1,worker-2")]
+pub(crate) struct Args {
+    /// The cluster
+    cluster: String,
+    /// Another budget
+    #[arg(long, value_name = "COUNT")]
+    max_jobs: Option<u32>,
+    /// Workers that join, separated by commas
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    add_worker: Vec<String>,
+    /// Workers that leave, separated by commas
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    remove_worker: Vec<String>,
+    /// The form of the output: table, json or yaml
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Format,
+    #[command(flatten)]
+    connection: ConnectionArgs,
+}
+
+impl TableRow for PlannedPool {
+    const PLURAL: &'static str = "pools";
+    const COLUMNS: &'static [Column<Self>] = &[
+        text("WORKER", |pool| pool.worker.clone()),
+        number("SIZE", |pool| pool.size.to_string()),
+        number("COMMITTED", |pool| pool.committed.to_string()),
+        text("WHY NO MORE", |pool| or_none(&pool.reason)),
+    ];
+
+    fn name(&self) -> String {
+        self.worker.clone()
+    }
+}
+
+impl TableRow for PlannedMove {
+    const PLURAL: &'static str = "moves";
+    const COLUMNS: &'static [Column<Self>] = &[
+        text("SET", |one| one.set.clone()),
+        text("STREAM", |one| one.stream.clone()),
+        text("FROM", |one| or_none(&one.from)),
+        text("TO", |one| or_none(&one.to)),
+    ];
+
+    fn name(&self) -> String {
+        format!("{}/{}", self.set, self.stream)
+    }
+}
+
+impl TableRow for UnplacedStream {
+    const PLURAL: &'static str = "streams";
+    const COLUMNS: &'static [Column<Self>] = &[
+        text("SET", |one| one.set.clone()),
+        text("STREAM", |one| one.stream.clone()),
+        text("WHY", |one| one.reason.clone()),
+    ];
+
+    fn name(&self) -> String {
+        format!("{}/{}", self.set, self.stream)
+    }
+}
+
+/// Runs `leasehold plan`.
+///
+/// # Errors
+/// What the coordinator answers, or that none does.
+pub(crate) fn plan(args: &Args) -> anyhow::Result<ExitCode> {
+    run(&args.connection, async |mut coordinator| {
+        let request = PlanRequest {
+            cluster: args.cluster.clone(),
+            add_workers: args.add_worker.clone(),
+            remove_workers: args.remove_worker.clone(),
+            max_jobs: args.max_jobs,
+        };
+        let plan = coordinator.ask(async |mut client| client.plan(request.clone()).await).await?;
+        print(&match args.output {
+            Format::Table | Format::Wide => as_text(&plan),
+            format => object(format, &plan)?,
+        })?;
+        match plan.unplaced.is_empty() {
+            true => Ok(ExitCode::SUCCESS),
+            false => Ok(ExitCode::from(BREAKS)),
+        }
+    })
+}
+
+fn as_text(plan: &PlanResponse) -> String {
+    let mut parts = Vec::new();
+    parts.push(match plan.pools.is_empty() {
+        true => "No worker gets a pool.\n".to_owned(),
+        false => table(&plan.pools, false),
+    });
+    let waits: u32 = plan.pools.iter().map(|pool| pool.committed.saturating_sub(pool.size)).sum();
+    if waits > 0 {
+        let slots = words::count(waits, "slot");
+        parts.push(format!("{slots} in use now must fall free before others get them.\n"));
+    }
+    parts.push(match plan.moves.as_slice() {
+        [] => "No stream moves.\n".to_owned(),
+        moves => {
+            let count = words::count(moves.len() as u64, "stream");
+            format!("{count} would move:\n{}", table(moves, false))
+        }
+    });
+    if !plan.unplaced.is_empty() {
+        let count = words::count(plan.unplaced.len() as u64, "stream");
+        parts.push(format!("{count} would have no worker:\n{}", table(&plan.unplaced, false)));
+    }
+    parts.join("\n")
+}

@@ -1,0 +1,221 @@
+//! `leasehold status`: the whole fleet on one screen.
+
+use std::process::ExitCode;
+
+use leasehold_proto::admin::v1::{
+    Class, Cluster, GetStatusResponse, ListClassesResponse, ListClustersResponse,
+    ListPipelinesResponse, ListStreamSetsResponse, ManifestProblem, Pipeline, PipelinePhase,
+    StreamSet,
+};
+use leasehold_proto::json;
+use serde_json::{Value, json};
+
+use super::connection::{ConnectionArgs, Coordinator};
+use super::output::{Column, Format, TableRow, number, table, text};
+use super::{lists, run, show, words};
+
+/// Options of `status`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  leasehold status
+  leasehold status --watch
+  leasehold status --coordinator 127.0.0.1:7400,127.0.0.1:7410 -o json")]
+pub(crate) struct Args {
+    /// The form of the output: table, wide, json or yaml
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Format,
+    /// Show it again every second
+    #[arg(short, long)]
+    watch: bool,
+    #[command(flatten)]
+    connection: ConnectionArgs,
+}
+
+/// Everything that the screen shows.
+struct FleetStatus {
+    replicas: Vec<Replica>,
+    clusters: Vec<Cluster>,
+    sets: Vec<StreamSet>,
+    pipelines: Vec<Pipeline>,
+    classes: Vec<Class>,
+}
+
+/// A replica of the coordinator, and what it says of itself, unless it cannot be reached.
+struct Replica {
+    address: String,
+    status: Result<GetStatusResponse, String>,
+}
+
+impl TableRow for Replica {
+    const PLURAL: &'static str = "replicas";
+    const COLUMNS: &'static [Column<Self>] = &[
+        text("COORDINATOR", |replica| replica.address.clone()),
+        text("ROLE", |replica| match &replica.status {
+            Ok(status) if status.leads => format!("leads term {}", status.epoch),
+            Ok(status) if status.leader_address.is_empty() => "knows no leader".to_owned(),
+            Ok(status) => format!("stands by for {}", status.leader_address),
+            Err(why) => why.clone(),
+        }),
+        number("AGENTS", |replica| match &replica.status {
+            Ok(status) => status.sessions.to_string(),
+            Err(_) => "?".to_owned(),
+        }),
+        text("VERSION", |replica| match &replica.status {
+            Ok(status) => status.version.clone(),
+            Err(_) => "?".to_owned(),
+        }),
+    ];
+
+    fn name(&self) -> String {
+        self.address.clone()
+    }
+}
+
+/// Runs `leasehold status`.
+///
+/// # Errors
+/// What the coordinator answers, or that none does.
+pub(crate) fn status(args: &Args) -> anyhow::Result<ExitCode> {
+    run(&args.connection, async |mut coordinator| {
+        show(&mut coordinator, args.watch, async |coordinator| {
+            let fleet = look(coordinator).await?;
+            match args.output {
+                Format::Table => Ok(as_text(&fleet, false)),
+                Format::Wide => Ok(as_text(&fleet, true)),
+                Format::Json => {
+                    Ok(format!("{}\n", serde_json::to_string_pretty(&as_json(&fleet))?))
+                }
+                Format::Yaml => Ok(serde_yaml::to_string(&as_json(&fleet))?),
+                Format::Name => anyhow::bail!("status has no names: use -o table, json or yaml"),
+            }
+        })
+        .await
+    })
+}
+
+async fn look(coordinator: &mut Coordinator) -> anyhow::Result<FleetStatus> {
+    let own = coordinator.status().await?;
+    let mut addresses = coordinator.addresses().to_vec();
+    if !own.leader_address.is_empty() && !addresses.contains(&own.leader_address) {
+        addresses.push(own.leader_address.clone());
+    }
+    let mut replicas = Vec::new();
+    for address in addresses {
+        let status = match address == coordinator.address() {
+            true => Ok(own.clone()),
+            false => coordinator.status_of(&address).await.map_err(|error| format!("{error:#}")),
+        };
+        replicas.push(Replica { address, status });
+    }
+    Ok(FleetStatus {
+        replicas,
+        clusters: lists::all_clusters(coordinator).await?,
+        sets: lists::all_sets(coordinator).await?,
+        pipelines: lists::all_pipelines(coordinator).await?,
+        classes: lists::all_classes(coordinator).await?,
+    })
+}
+
+fn as_text(fleet: &FleetStatus, wide: bool) -> String {
+    let mut parts = vec![table(&fleet.replicas, false)];
+    parts.push(match fleet.clusters.is_empty() {
+        true => "No manifest defines a cluster.\n".to_owned(),
+        false => table(&fleet.clusters, wide),
+    });
+    let held = fleet.clusters.iter().filter(|cluster| !cluster.held.is_empty());
+    parts.push(
+        held.map(|cluster| format!("{} is on hold: {}\n", cluster.name, cluster.held)).collect(),
+    );
+    if !fleet.sets.is_empty() {
+        let unowned: Vec<_> =
+            fleet.sets.iter().filter(|set| set.streams_owned < set.streams).cloned().collect();
+        parts.push(match unowned.is_empty() {
+            true => {
+                let streams: u64 = fleet.sets.iter().map(|set| u64::from(set.streams)).sum();
+                let sets = words::count(fleet.sets.len() as u64, "stream set");
+                format!("{sets}: {} owned.\n", all_of(streams, "stream"))
+            }
+            false => format!("Sets with streams that nobody owns:\n{}", table(&unowned, wide)),
+        });
+    }
+    if !fleet.pipelines.is_empty() {
+        parts.push(pipelines(&fleet.pipelines));
+        parts.push(table(&fleet.classes, wide));
+    }
+    parts.push(problems(&fleet.replicas));
+    parts.retain(|part| !part.is_empty());
+    parts.join("\n")
+}
+
+fn all_of(count: u64, noun: &str) -> String {
+    match count {
+        0 => format!("no {noun}"),
+        1 => format!("its {noun} is"),
+        _ => format!("all {count} {noun}s are"),
+    }
+}
+
+fn pipelines(pipelines: &[Pipeline]) -> String {
+    let of = |phase| pipelines.iter().filter(|one| one.phase() == phase).count();
+    let phases = [
+        PipelinePhase::Ready,
+        PipelinePhase::Plotted,
+        PipelinePhase::Pending,
+        PipelinePhase::Broken,
+    ];
+    let phases = phases.map(|phase| (of(phase), words::pipeline(phase)));
+    let counts = phases.iter().filter(|(count, _)| *count > 0);
+    let counts: Vec<_> = counts.map(|(count, phase)| format!("{count} {phase}")).collect();
+    format!("{}: {}\n", words::count(pipelines.len() as u64, "pipeline"), counts.join(", "))
+}
+
+/// What is wrong with the manifests, each problem once.
+fn problems(replicas: &[Replica]) -> String {
+    let mut seen: Vec<&ManifestProblem> = Vec::new();
+    for status in replicas.iter().filter_map(|replica| replica.status.as_ref().ok()) {
+        seen.extend(status.problems.iter());
+    }
+    seen.dedup();
+    let mut lines: Vec<String> = seen.into_iter().map(problem).collect();
+    lines.sort();
+    lines.dedup();
+    if lines.is_empty() {
+        return String::new();
+    }
+    format!("Problems of manifests; the last good state stays in force:\n{}", lines.concat())
+}
+
+fn problem(problem: &ManifestProblem) -> String {
+    let place = match (problem.line, problem.column) {
+        (0, _) => problem.file.clone(),
+        (line, column) => format!("{}:{line}:{column}", problem.file),
+    };
+    let field = match problem.field.as_str() {
+        "" => String::new(),
+        field => format!(" {field}:"),
+    };
+    format!("  {place}:{field} {}\n", problem.message)
+}
+
+fn as_json(fleet: &FleetStatus) -> Value {
+    let replica = |replica: &Replica| match &replica.status {
+        Ok(status) => json!({"address": replica.address, "status": json::value(status)}),
+        Err(why) => json!({"address": replica.address, "error": why}),
+    };
+    let replicas: Vec<_> = fleet.replicas.iter().map(replica).collect();
+    let clusters = json::value(&ListClustersResponse { clusters: fleet.clusters.clone() });
+    let sets = json::value(&ListStreamSetsResponse { sets: fleet.sets.clone() });
+    let classes = json::value(&ListClassesResponse { classes: fleet.classes.clone() });
+    let pipelines = ListPipelinesResponse {
+        pipelines: fleet.pipelines.clone(),
+        ..ListPipelinesResponse::default()
+    };
+    json!({
+        "replicas": replicas,
+        "clusters": clusters["clusters"],
+        "sets": sets["sets"],
+        "pipelines": json::value(&pipelines)["pipelines"],
+        "classes": classes["classes"],
+    })
+}

@@ -1,0 +1,109 @@
+//! Explains why a cluster runs what it runs.
+
+use leasehold_types::message::DrainPhase;
+use leasehold_types::{ClusterName, Moment};
+
+use super::{Leader, counted, worker_step};
+use crate::core::Core;
+use crate::view::{ClusterView, Explanation, Presence, WorkerView};
+
+/// The most workers that one fact names.
+const NAMED_MAX: usize = 5;
+
+impl Core {
+    /// Why a cluster runs what it runs; none if no manifest defines it, or this replica does not
+    /// lead.
+    #[must_use]
+    pub fn explain_cluster(&self, name: &ClusterName, now: Moment) -> Option<Explanation> {
+        self.leader()?.explain_cluster(name, now)
+    }
+}
+
+impl Leader {
+    fn explain_cluster(&self, name: &ClusterName, now: Moment) -> Option<Explanation> {
+        let spec = self.replica.desired.clusters.get(name)?;
+        let view = self.cluster_view(name, spec, now);
+        let accounts = self.ledger.accounts_of(name);
+        let workers: Vec<_> =
+            accounts.map(|(key, account)| self.worker_view(key, account, now)).collect();
+        let mut facts = Vec::new();
+        if !view.is_class {
+            facts.push(format!(
+                "its budget is {} jobs, at most {} a worker; {} slots are granted, and {} may be \
+                 in use",
+                view.jobs_max, view.jobs_per_worker_max, view.granted, view.committed
+            ));
+        }
+        let (known, connected) = (view.workers, view.connected);
+        facts.push(format!("{connected} of {} connected", counted(known, "worker")));
+        facts.extend(named("lost", "", &workers, |worker| worker.presence == Presence::Lost));
+        facts.extend(named("not connected", "", &workers, |worker| {
+            worker.presence == Presence::Silent
+        }));
+        let unreported = "a predecessor knew them, and they have not reported to this leader";
+        facts.extend(named("unreported", unreported, &workers, |worker| {
+            worker.presence == Presence::Unreported
+        }));
+        facts.extend(named("draining", "", &workers, drains));
+        if view.streams > 0 {
+            let streams = counted(view.streams, "stream");
+            facts.push(format!("{} of {streams} owned", view.streams_owned));
+        }
+        let next_step = match known {
+            0 => format!("start a worker: leasehold-agent run --cluster {name} …"),
+            _ => workers.iter().map(worker_step).find(|step| !step.is_empty()).unwrap_or_default(),
+        };
+        Some(Explanation { summary: summary(&view), facts, next_step })
+    }
+}
+
+fn summary(view: &ClusterView) -> String {
+    let ClusterView { name, running, committed, jobs_max, connected, .. } = view;
+    if let Some(held) = &view.held {
+        return format!("{name} is on hold: it {held}");
+    }
+    if view.workers == 0 {
+        return format!("{name} has no worker");
+    }
+    if view.is_class {
+        let (owned, streams) = (view.streams_owned, view.streams);
+        let workers = counted(*connected, "worker");
+        return format!(
+            "{name} has {workers} for {streams} shares of pipelines; {owned} are owned"
+        );
+    }
+    let workers = counted(*connected, "worker");
+    match (running >= jobs_max, committed >= jobs_max) {
+        (true, _) => format!("{name} has used its budget up: {running} jobs run"),
+        (false, true) => format!(
+            "{name} runs {running} of at most {jobs_max} jobs on {workers}: all slots are granted \
+             or may be in use"
+        ),
+        (false, false) => format!("{name} runs {running} of at most {jobs_max} jobs on {workers}"),
+    }
+}
+
+fn drains(worker: &WorkerView) -> bool {
+    worker.drain_ordered || worker.drain != DrainPhase::Working
+}
+
+/// A fact that names workers in some state, and the slots that they may be using; none without any.
+fn named(
+    state: &str,
+    why: &str,
+    workers: &[WorkerView],
+    has: impl Fn(&WorkerView) -> bool,
+) -> Option<String> {
+    let found: Vec<_> = workers.iter().filter(|worker| has(worker)).collect();
+    let slots: u32 = found.iter().map(|worker| worker.committed).sum();
+    let slots = counted(slots as usize, "slot");
+    let names: Vec<_> =
+        found.iter().take(NAMED_MAX).map(|worker| worker.key.worker.as_str()).collect();
+    let more = match found.len() - names.len() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let why = if why.is_empty() { String::new() } else { format!(" ({why})") };
+    let names = names.join(", ");
+    (!found.is_empty()).then(|| format!("{state}{why}: {names}{more}; {slots} may be in use there"))
+}
