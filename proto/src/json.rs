@@ -1,5 +1,6 @@
-//! Messages as JSON, by the mapping that the protos define: names in camelCase, enums by name, 64-bit
-//! numbers as text. Fields with their default values are there, too, so that every key always is.
+//! Messages as JSON, by the mapping that the protos define: names in camelCase, enums by name,
+//! 64-bit numbers as text. Fields with their default values are there, too, so that every key
+//! always is.
 
 use std::sync::LazyLock;
 

@@ -145,7 +145,7 @@ fn programs_contain_no_deliberate_faults() {
         let bytes = std::fs::read(program).unwrap_or_else(|error| {
             panic!("{}: {error}: run `make binaries`", program.display());
         });
-        bytes.windows(FAULTS.len()).any(|window| window == FAULTS)
+        memchr::memmem::find(&bytes, FAULTS).is_some()
     };
     for name in ["leasehold-coordinator", "leasehold-agent", "leasehold"] {
         assert!(!contains(&toolbox::binary(name)), "{name} is built with deliberate faults");

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_types::limits::{JOBS_PER_WORKER_MAX, TTL_MAX};
+use leasehold_types::message::ReportedMemory;
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{AgentId, ClusterName, Epoch, Incarnation, SetName};
 
@@ -49,6 +50,9 @@ pub struct Exposure {
     pub sets: Sets,
     /// The identity of that newest agent; none if it gives none, or names are not kept.
     pub identity: Option<AgentId>,
+    /// Nothing of an earlier agent was outstanding when the newest one was registered: its own
+    /// report covers all that the worker may hold.
+    pub is_fresh: bool,
 }
 
 /// An exposure as it is stored.
@@ -101,7 +105,20 @@ impl Exposure {
             jobs_max: JOBS_PER_WORKER_MAX,
             sets: Sets::Any,
             identity: None,
+            is_fresh: false,
         }
+    }
+
+    /// Whether the report of an agent with this memory names all that the worker may hold.
+    pub(crate) fn is_covered(
+        &self,
+        incarnation: Incarnation,
+        identity: Option<AgentId>,
+        memory: ReportedMemory,
+    ) -> bool {
+        let is_its_own = self.incarnation == incarnation && self.identity == identity;
+        memory.knows_from == Incarnation(0)
+            || (self.is_fresh && is_its_own && memory.knows_from <= incarnation)
     }
 
     /// The identity of the newest agent of both.
@@ -142,6 +159,8 @@ impl Entry {
             jobs_max: one.jobs_max.max(two.jobs_max),
             sets,
             identity: one.newest_identity(two),
+            // Each may be of an agent that the other does not know of.
+            is_fresh: false,
         };
         Self { epoch: self.epoch.min(other.epoch), exposure }
     }
@@ -262,6 +281,7 @@ impl SetLists {
             && have.ttl >= wanted.ttl
             && have.jobs_max >= wanted.jobs_max
             && have.identity == wanted.identity
+            && (wanted.is_fresh || !have.is_fresh)
             && self.cover(cluster, have.sets, wanted.sets)
     }
 
@@ -278,6 +298,7 @@ impl SetLists {
             jobs_max: one.jobs_max.max(other.jobs_max),
             sets: self.join(cluster, one.sets, other.sets),
             identity: one.newest_identity(other),
+            is_fresh: one.is_fresh && other.is_fresh && one.incarnation == other.incarnation,
         }
     }
 }

@@ -254,7 +254,7 @@ impl Scenario {
         self.core.handle(Event::Desired(Arc::new(self.desired.clone())), self.now);
     }
 
-    /// `elect EPOCH [exposed=w1,w2:IDENTITY] [pinned=w3] [predecessor-ms=N]`
+    /// `elect EPOCH [exposed=w1,w2:IDENTITY] [pinned=w3] [fresh=w2] [predecessor-ms=N]`
     fn elect(&mut self, plain: &[&str], pairs: &Words) {
         self.epoch = Epoch(plain[0].parse().expect("an epoch"));
         let mut exposed = BTreeMap::new();
@@ -268,6 +268,9 @@ impl Scenario {
                     jobs_max: 3,
                     sets: list.sets(),
                     identity: id.parse().ok().map(AgentId),
+                    is_fresh: pairs
+                        .get("fresh")
+                        .is_some_and(|it| it.split(',').any(|one| one == worker)),
                 };
                 exposed.insert(key(worker), Entry { epoch: Epoch(0), exposure });
             }

@@ -62,6 +62,8 @@ mutations! {
     UnsureSizeKept,
     /// Coordinator: before an agent that comes back, nothing was outstanding.
     FreshAgain,
+    /// Coordinator: an entry says that before its agent nothing was outstanding, whatever was.
+    EntrySaysFresh,
     /// Coordinator: grant numbers start again for a worker that was gone.
     NumbersBeginAnew,
     /// Coordinator and agent: unknown slots are forgotten at the next beat, and a size that the

@@ -93,6 +93,7 @@ impl CoreBench {
                 jobs_max: 100,
                 sets: sets.sets(),
                 identity: None,
+                is_fresh: false,
             };
             Entry { epoch: Epoch(1), exposure }
         };

@@ -121,9 +121,10 @@ impl Mutant {
             | Mutation::UnnamedUncounted => &["S1", "S2"],
             Mutation::UnknownForgotten | Mutation::UnknownJobsTold => &["S1", "S2"],
             Mutation::SizeShownUnwritten | Mutation::ResumedPool => &["S1", "S2", "S11"],
-            Mutation::FreshAgain | Mutation::RaisedJournalSpeaks | Mutation::RenewalUnwritten => {
-                &["S1", "S2", "S3", "S4", "S8", "S9", "S10", "S13"]
-            }
+            Mutation::FreshAgain
+            | Mutation::EntrySaysFresh
+            | Mutation::RaisedJournalSpeaks
+            | Mutation::RenewalUnwritten => &["S1", "S2", "S3", "S4", "S8", "S9", "S10", "S13"],
             Mutation::NumbersBeginAnew | Mutation::StaleTokenTaken => {
                 &["S5", "S6", "S10", "S11", "L1", "L2", "L3", "L9"]
             }

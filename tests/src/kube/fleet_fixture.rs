@@ -128,8 +128,14 @@ impl FleetFixture {
     /// The pods of the namespace that are not about to end.
     #[must_use]
     pub fn pods(&self) -> Vec<Value> {
-        let pods = self.access.objects().list(&self.namespace, "pods").expect("a list");
-        pods.into_iter().filter(|pod| pod["metadata"]["deletionTimestamp"].is_null()).collect()
+        let pods = self.all_pods().into_iter();
+        pods.filter(|pod| pod["metadata"]["deletionTimestamp"].is_null()).collect()
+    }
+
+    /// The pods of the namespace, those that are about to end, too.
+    #[must_use]
+    pub fn all_pods(&self) -> Vec<Value> {
+        self.access.objects().list(&self.namespace, "pods").expect("a list")
     }
 
     /// A node affinity, as YAML in one line, for pods that are to run on this fixture only.
@@ -207,10 +213,7 @@ spec:
     /// If a pod stays, or a job that was begun is not done.
     pub fn end(self) {
         self.kubectl(&["delete", "wc", "builds", "--wait=false"]);
-        eventually("the end of all pods", || {
-            let pods = self.kubectl(&["get", "pods", "--output=name"]);
-            pods.is_empty().then_some(())
-        });
+        eventually("the end of all pods", || self.all_pods().is_empty().then_some(()));
         let evidence = self.evidence();
         assert_eq!(evidence.contradictions, Vec::<String>::new());
         let lost: Vec<_> = evidence.runs.iter().filter(|run| !run.done).collect();

@@ -122,6 +122,7 @@ fn objects_path(namespace: &str, kind: &str) -> String {
         "serviceaccount" => ("api/v1", "serviceaccounts"),
         "endpointslice" => ("apis/discovery.k8s.io/v1", "endpointslices"),
         "deployment" => ("apis/apps/v1", "deployments"),
+        "job" => ("apis/batch/v1", "jobs"),
         "statefulset" => ("apis/apps/v1", "statefulsets"),
         "lease" => ("apis/coordination.k8s.io/v1", "leases"),
         "wc" | "workercluster" => ("apis/leasehold.dev/v1alpha1", "workerclusters"),

@@ -140,11 +140,49 @@ impl TestNamespace<'_> {
         }
     }
 
-    /// A field of an object, by a JSON path; empty if the object lacks it.
+    /// A field of an object, KIND/NAME, by a path as in `.status.jobs`; empty if the object lacks
+    /// it, or there is none.
     #[must_use]
     pub fn field(&self, object: &str, path: &str) -> String {
-        let output = format!("--output=jsonpath={{{path}}}");
-        self.try_kubectl(&["get", object, &output]).unwrap_or_default()
+        let (kind, name) = object.split_once('/').expect("KIND/NAME");
+        let object = self.access().objects().get(&self.namespace, kind, name);
+        let mut found = &object.unwrap_or_default();
+        for key in path.split('.').skip(1) {
+            found = &found[key];
+        }
+        match found {
+            Value::Null => String::new(),
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        }
+    }
+
+    /// The pods that are there.
+    ///
+    /// # Panics
+    /// If the API server does not answer.
+    #[must_use]
+    pub fn pods(&self) -> Vec<Value> {
+        self.access().objects().list(&self.namespace, "pods").expect("a list")
+    }
+
+    /// Waits until there is no pod.
+    ///
+    /// # Panics
+    /// If some stay for a long time; shows them and the diagnostics of the namespace.
+    pub fn until_no_pod(&self, which: &str) {
+        self.until_holds(&format!("the end of all pods {which}"), || {
+            let left = self.pods();
+            let states = left.iter().map(|pod| {
+                let (name, status) = (&pod["metadata"]["name"], &pod["status"]);
+                let statuses = ["initContainerStatuses", "containerStatuses"];
+                let states = statuses.iter().filter_map(|kind| status[kind].as_array()).flatten();
+                let states: Vec<_> = states.map(|one| one["state"].to_string()).collect();
+                format!("{name} {}\n", states.join(" "))
+            });
+            let states: String = states.collect();
+            if left.is_empty() { Ok(()) } else { Err(states) }
+        });
     }
 
     /// Waits until a field of an object has this value.
@@ -197,8 +235,8 @@ impl TestNamespace<'_> {
     /// If there is no such pod.
     #[must_use]
     pub fn container(&self, pod: &str, name: &str) -> Value {
-        let pod = self.kubectl(&["get", "pod", pod, "--output=json"]);
-        container(&serde_json::from_str(&pod).expect("an object"), name)
+        let pod = self.access().objects().get(&self.namespace, "pod", pod);
+        container(&pod.expect("a pod"), name)
     }
 
     /// Sends a signal, as in SIGKILL, to the first process of a container of a pod.

@@ -135,7 +135,7 @@ impl RolloutScenario {
         };
         let is_seen = object["status"]["observedGeneration"] == object["metadata"]["generation"];
         let running = self.jobs_running();
-        let pods = self.fixture.kubectl(&["get", "pods", "--output=name"]).lines().count();
+        let pods = self.fixture.all_pods().len();
         if is_settled && is_seen && running == jobs && pods as u64 == workers {
             return Ok(());
         }

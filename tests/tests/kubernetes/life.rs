@@ -8,7 +8,6 @@ mod restarts;
 
 use leasehold_demo::checker::{double_owned, peak};
 use leasehold_demo::evidence::Evidence;
-use serde_json::Value;
 use tests::kube::{TestNamespace, WORKER_IMAGE};
 
 /// The agent's container.
@@ -82,10 +81,8 @@ spec:
 
 /// The names of the pods that are there and not about to end.
 fn pods(namespace: &TestNamespace<'_>) -> Vec<String> {
-    let list: Value = serde_json::from_str(&namespace.kubectl(&["get", "pods", "--output=json"]))
-        .expect("a list");
-    let pods = list["items"].as_array().expect("items").iter();
-    let staying = pods.filter(|pod| pod["metadata"]["deletionTimestamp"].is_null());
+    let pods = namespace.pods();
+    let staying = pods.iter().filter(|pod| pod["metadata"]["deletionTimestamp"].is_null());
     staying.filter_map(|pod| pod["metadata"]["name"].as_str().map(str::to_owned)).collect()
 }
 

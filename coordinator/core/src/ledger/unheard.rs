@@ -6,10 +6,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use leasehold_types::message::{Jobs, ReportedMemory};
+use leasehold_types::message::Jobs;
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{
-    ClusterName, GrantNumber, Incarnation, Moment, SetName, StreamKey, WorkerKey, WorkerName,
+    ClusterName, GrantNumber, Moment, SetName, StreamKey, WorkerKey, WorkerName,
 };
 
 use super::{Account, Ledger, Unknown};
@@ -167,6 +167,7 @@ impl Ledger {
         let life = self.next_life();
         let mut account = self.accounts.open(key, || Account::new(life, GrantNumber(0), Moment(0)));
         account.exposure = exposure.clone();
+        account.fresh_since = exposure.is_fresh.then_some(exposure.incarnation);
         account.adopted = *epoch == self.epoch;
         account.ttl = exposure.ttl;
         account.unknown = Some(Unknown { slots: exposure.jobs_max, until, unreported: true });
@@ -181,17 +182,17 @@ impl Ledger {
         [awaited_until, until]
     }
 
-    /// A worker of a predecessor's term has reported. Leases that its journal does not cover last
-    /// for one more lease time at most, or until the worker is gone. Returns the end of that time,
-    /// if there are such leases.
+    /// A worker of a predecessor's term has reported; `is_covered` if its report names all that it
+    /// may hold. Leases that it does not cover last for one more lease time at most, or until the
+    /// worker is gone. Returns the end of that time, if there are such leases.
     pub(crate) fn heard(
         &mut self,
         key: &WorkerKey,
-        memory: ReportedMemory,
+        is_covered: bool,
         now: Moment,
     ) -> Option<Moment> {
         let mut unheard = self.unheard.remove(key)?;
-        if memory.knows_from == Incarnation(0) || mutation::on(Mutation::NoMemoryFrees) {
+        if is_covered || mutation::on(Mutation::NoMemoryFrees) {
             return None;
         }
         if !unheard.lost_memory {

@@ -63,9 +63,7 @@ fn a_rollout_a_scale_in_an_eviction_and_a_drained_node_lose_no_job() {
     }
 
     namespace.kubectl(&["delete", "wc/builds", "deployment/builds"]);
-    eventually("the end of all pods", || {
-        namespace.kubectl(&["get", "pods", "--output=name"]).is_empty().then_some(())
-    });
+    namespace.until_no_pod("");
     let evidence = namespace.evidence();
     nothing_broke(&evidence, 8);
     assert_eq!(peak(&evidence.runs, 0, u64::MAX), 8);
@@ -101,14 +99,7 @@ fn pods_that_are_deleted_while_their_agents_start_end_at_once() {
         namespace.apply(&deployment(&namespace, 4, &[]));
         std::thread::sleep(Duration::from_millis(delay));
         namespace.kubectl(&["delete", "deployment/builds", "--wait=false"]);
-        let states = "--output=jsonpath={range .items[*]}{.metadata.name}{\" \"}\
-                      {.status.initContainerStatuses[*].state}{.status.containerStatuses[*].state}\
-                      {\"\\n\"}{end}";
-        let what = format!("the end of all pods that were deleted after {delay} ms");
-        namespace.until_holds(&what, || {
-            let left = namespace.kubectl(&["get", "pods", states]);
-            if left.is_empty() { Ok(()) } else { Err(left) }
-        });
+        namespace.until_no_pod(&format!("that were deleted after {delay} ms"));
     }
     nothing_broke(&namespace.evidence(), 8);
 }

@@ -37,9 +37,7 @@ fn work_goes_on(namespace: &TestNamespace<'_>, worker: &str) {
 
 fn end(namespace: &TestNamespace<'_>) {
     namespace.kubectl(&["delete", "deployment/builds", "--cascade=foreground"]);
-    eventually("the end of all pods", || {
-        namespace.kubectl(&["get", "pods", "--output=name"]).is_empty().then_some(())
-    });
+    namespace.until_no_pod("");
 }
 
 #[test]

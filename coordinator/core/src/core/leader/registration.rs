@@ -94,6 +94,9 @@ impl Leader {
             jobs_max: cluster.spec.jobs_per_worker_max.max(account.committed()).max(account.size()),
             sets,
             identity: worker.identity,
+            is_fresh: mutation::on(Mutation::EntrySaysFresh)
+                || (account.fresh_since == Some(worker.incarnation)
+                    && account.exposure.incarnation <= worker.incarnation),
         };
         Some(match ledger.unheard_exposure(key) {
             Some(unheard) => self.replica.lists.joined(&key.cluster, &wanted, unheard),

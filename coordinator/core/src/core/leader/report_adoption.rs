@@ -178,13 +178,18 @@ impl Leader {
     /// Brings the account up to the whole report.
     fn end_adoption(&mut self, key: &WorkerKey, incarnation: Incarnation, adoption: &Adoption) {
         let Adoption { report, at, begun, .. } = adoption;
+        let identity = self.observed(key).and_then(|worker| worker.identity);
         let ledger = &mut self.ledger;
         let Some(account) = ledger.account(key) else { return };
         let earlier = account.incarnation.filter(|earlier| *earlier != incarnation);
         let memory = report.memory;
+        let is_covered = match ledger.unheard_exposure(key) {
+            Some(unheard) => unheard.is_covered(incarnation, identity, memory),
+            None => memory.knows_from == Incarnation(0),
+        };
         let covers_earlier = match earlier {
             Some(earlier) => memory.knows_from <= earlier,
-            None => memory.knows_from == Incarnation(0) || memory.aged,
+            None => is_covered || memory.aged,
         };
         let reports_anew = account.incarnation != Some(incarnation);
         let committed = account.committed();
@@ -193,13 +198,17 @@ impl Leader {
             account.unknown.filter(|_| earlier.is_some()).map(|unknown| unknown.until);
         let unheard = ledger.unheard_until(key).is_some();
         let memory_end = match reports_anew {
-            true => ledger.heard(key, memory, *at),
+            true => ledger.heard(key, is_covered, *at),
             false => None,
         };
         let mut account = ledger.open(key, *at);
         account.adopting = false;
         account.incarnation = Some(incarnation);
         account.reported(report.pool, report.jobs);
+        // A worker without anything outstanding runs no job, since none begins without a lease.
+        if account.fresh_since == Some(incarnation) && account.jobs == Jobs::Unknown {
+            account.jobs = Jobs::Running(0);
+        }
         if reports_anew && !begun.new {
             let until = if covers_earlier { *at } else { memory_end.unwrap_or(begun.old_end) };
             let until = unknown_before.map_or(until, |before| until.max(before));
@@ -207,10 +216,6 @@ impl Leader {
             let unknown = Unknown { slots: committed, until, unreported };
             account.unknown = (committed > 0).then_some(unknown);
             account.settle_unknown(*at);
-        }
-        // A worker without anything outstanding runs no job, since none begins without a lease.
-        if account.fresh_since == Some(incarnation) && account.jobs == Jobs::Unknown {
-            account.jobs = Jobs::Running(0);
         }
         let unknown_until = account.unknown.map(|unknown| unknown.until);
         drop(account);
