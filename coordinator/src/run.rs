@@ -17,7 +17,7 @@ use leasehold_driver::trust::Trust;
 use leasehold_manifest::{Catalog, Reading};
 use leasehold_platform_file as file;
 use leasehold_server::admin::Admin;
-use leasehold_server::grpc::{self, GrpcPort, PeerTransport};
+use leasehold_server::grpc::{self, AdminCalls, GrpcPort, PeerTransport};
 use leasehold_server::http::{self, HttpState};
 use leasehold_server::https::{self, Https};
 use leasehold_server::tls::{Certificates, ClientCaFile, TlsFiles};
@@ -175,20 +175,28 @@ pub async fn serve(
     let access = platform.access.clone();
     let (driver, sessions, handle) = Driver::new(&settings, platform, Arc::clone(&metrics));
     let (health, grpc) = (Arc::clone(&sessions.health), sockets.grpc_addr()?);
-    let state = HttpState { health, handle: handle.clone(), grpc, registry: exporters.registry() };
     let reach = match (&options.tls, options.trust) {
         (None, _) => PeerTransport::Plain,
         (Some(_), Some(trust)) => PeerTransport::Secured(trust),
         (Some(_), None) => PeerTransport::Not,
+    };
+    let admin = Admin::new(handle.clone(), access.clone());
+    let admin = AdminCalls::new(admin, handle.clone(), Arc::clone(&sessions.gate), reach);
+    let state = HttpState {
+        health,
+        handle: handle.clone(),
+        grpc,
+        registry: exporters.registry(),
+        admin: admin.clone(),
+        access,
     };
     let port = GrpcPort {
         identity: options.identity,
         socket: sockets.grpc,
         tls: options.tls,
         sessions,
-        admin: Admin::new(handle.clone(), access),
+        admin,
         handle,
-        reach,
     };
 
     // The driver stops before the ports, so that agents still get a refusal.

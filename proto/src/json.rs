@@ -12,13 +12,22 @@ use crate::DESCRIPTORS;
 /// What the descriptors say that all messages have.
 const DESCRIBED: &str = "every generated message has a descriptor";
 
-/// A message as JSON.
-pub fn value<M: Message + Name>(message: &M) -> serde_json::Value {
+/// The descriptors of all protos.
+pub fn pool() -> &'static DescriptorPool {
     static POOL: LazyLock<DescriptorPool> =
         LazyLock::new(|| DescriptorPool::decode(DESCRIPTORS).expect(DESCRIBED));
-    let descriptor = POOL.get_message_by_name(&M::full_name()).expect(DESCRIBED);
+    &POOL
+}
+
+/// A message as JSON.
+pub fn value<M: Message + Name>(message: &M) -> serde_json::Value {
+    let descriptor = pool().get_message_by_name(&M::full_name()).expect(DESCRIBED);
     let bytes = message.encode_to_vec();
-    let message = DynamicMessage::decode(descriptor, bytes.as_slice()).expect(DESCRIBED);
+    dynamic(&DynamicMessage::decode(descriptor, bytes.as_slice()).expect(DESCRIBED))
+}
+
+/// A message whose type is known at run time only, as JSON.
+pub fn dynamic(message: &DynamicMessage) -> serde_json::Value {
     let options = SerializeOptions::new().skip_default_fields(false);
     let json = message.serialize_with_options(serde_json::value::Serializer, &options);
     json.expect("a message has text for keys, and numbers that JSON has")

@@ -32,7 +32,7 @@ use crate::access::Access;
 use crate::clock;
 use crate::gate::{Gate, Term};
 use crate::health::{Health, Progress};
-use crate::history::{FleetChange, History};
+use crate::history::{FleetChange, History, RecordedChange};
 use crate::metrics::{Fleet, Metrics};
 use crate::order::WorkerOrder;
 use crate::platform::{Command, Platform};
@@ -85,7 +85,7 @@ pub struct Driver {
     platform: Platform,
     problems_seen: watch::Receiver<Arc<Vec<leasehold_manifest::Problem>>>,
     outbox: Outbox,
-    changes: broadcast::Sender<FleetChange>,
+    changes: broadcast::Sender<Arc<RecordedChange>>,
     history: Arc<History>,
     gate: Arc<Gate>,
     health: Arc<Health>,

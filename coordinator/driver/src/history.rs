@@ -45,7 +45,7 @@ pub struct RecordedChange {
 /// changes a new watcher misses none and gets none twice.
 #[derive(Debug)]
 pub(crate) struct History {
-    watchers: broadcast::WeakSender<FleetChange>,
+    watchers: broadcast::WeakSender<Arc<RecordedChange>>,
     kept: Mutex<HistoryBuffer>,
 }
 
@@ -66,11 +66,19 @@ pub struct Replay {
     /// Oldest first.
     pub changes: Vec<Arc<RecordedChange>>,
     /// Every change from now on.
-    pub live: broadcast::Receiver<FleetChange>,
+    pub live: broadcast::Receiver<Arc<RecordedChange>>,
+}
+
+impl RecordedChange {
+    /// A change that happens now; `moment` says so, too.
+    #[must_use]
+    pub fn new(change: FleetChange, moment: Moment) -> Self {
+        Self { moment, at: Timestamp::now(), change }
+    }
 }
 
 impl History {
-    pub(crate) fn new(watchers: broadcast::WeakSender<FleetChange>) -> Self {
+    pub(crate) fn new(watchers: broadcast::WeakSender<Arc<RecordedChange>>) -> Self {
         Self { watchers, kept: Mutex::default() }
     }
 
@@ -78,14 +86,14 @@ impl History {
     pub(crate) fn note(
         &self,
         change: FleetChange,
-        watchers: &broadcast::Sender<FleetChange>,
+        watchers: &broadcast::Sender<Arc<RecordedChange>>,
         moment: Moment,
     ) {
-        let recorded = RecordedChange { moment, at: Timestamp::now(), change: change.clone() };
+        let recorded = Arc::new(RecordedChange::new(change, moment));
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.add(Arc::new(recorded), moment);
+        kept.add(Arc::clone(&recorded), moment);
         // There may be no watcher.
-        let _ = watchers.send(change);
+        let _ = watchers.send(recorded);
     }
 
     /// The changes within `span` before `now`, and all later ones; `None` if the driver has ended.

@@ -16,7 +16,7 @@ use crate::access::Access;
 use crate::clock;
 use crate::gate::Gate;
 use crate::health::{Health, Progress};
-use crate::history::{FleetChange, History, Replay};
+use crate::history::{History, RecordedChange, Replay};
 use crate::metrics::Metrics;
 use crate::order::WorkerOrder;
 use crate::view::View;
@@ -129,7 +129,7 @@ pub enum OrderError {
 #[derive(Clone, Debug)]
 pub struct Handle {
     requests: mpsc::Sender<Request>,
-    changes: broadcast::WeakSender<FleetChange>,
+    changes: broadcast::WeakSender<Arc<RecordedChange>>,
     history: Arc<History>,
     problems: watch::Receiver<Arc<Vec<Problem>>>,
     /// This replica's view of the desired state.
@@ -141,7 +141,7 @@ pub struct Handle {
 impl Handle {
     pub(crate) fn new(
         requests: mpsc::Sender<Request>,
-        changes: broadcast::WeakSender<FleetChange>,
+        changes: broadcast::WeakSender<Arc<RecordedChange>>,
         history: Arc<History>,
         problems: watch::Receiver<Arc<Vec<Problem>>>,
         view: Arc<View>,
@@ -185,7 +185,7 @@ impl Handle {
     }
 
     /// Every change from now on.
-    pub fn watch(&self) -> Result<broadcast::Receiver<FleetChange>, Stopped> {
+    pub fn watch(&self) -> Result<broadcast::Receiver<Arc<RecordedChange>>, Stopped> {
         self.changes.upgrade().map(|changes| changes.subscribe()).ok_or(Stopped)
     }
 

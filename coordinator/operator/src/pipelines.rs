@@ -23,7 +23,7 @@ use kube::Resource;
 use leasehold_coordinator_core::effect::Notice;
 use leasehold_coordinator_core::view::{Leadership, PipelineView};
 use leasehold_driver::clock;
-use leasehold_driver::history::FleetChange;
+use leasehold_driver::history::{FleetChange, RecordedChange};
 use leasehold_driver::port::Stopped;
 use leasehold_platform_kube::desired::Objects;
 use leasehold_platform_kube::pods::{PodFacts, PodName};
@@ -59,7 +59,7 @@ pub(crate) async fn run(context: Context) {
 
 struct PipelineReconciler {
     context: Context,
-    changes: broadcast::Receiver<FleetChange>,
+    changes: broadcast::Receiver<Arc<RecordedChange>>,
     tools: Tools,
     /// As last processed, to find what has changed.
     objects: Arc<Objects>,
@@ -127,7 +127,7 @@ impl PipelineReconciler {
             let wait = due.map_or_else(Default::default, |at| at.since(now));
             tokio::select! {
                 change = self.changes.recv() => match change {
-                    Ok(change) => self.handle_change(&change),
+                    Ok(change) => self.handle_change(&change.change),
                     Err(RecvError::Lagged(_)) => self.enqueue_all(),
                     Err(RecvError::Closed) => return Err(Stopped),
                 },
@@ -250,7 +250,7 @@ impl PipelineReconciler {
     fn handle_pending_changes(&mut self) {
         loop {
             match self.changes.try_recv() {
-                Ok(change) => self.handle_change(&change),
+                Ok(change) => self.handle_change(&change.change),
                 Err(TryRecvError::Lagged(_)) => self.enqueue_all(),
                 Err(TryRecvError::Empty | TryRecvError::Closed) => return,
             }

@@ -24,7 +24,7 @@ async fn follow(handle: Handle, sender: watch::Sender<bool>) {
                 change = changes.recv() => change,
                 () = sender.closed() => return,
             };
-            match change {
+            match change.as_ref().map(|recorded| &recorded.change) {
                 Ok(FleetChange::Notice(Notice::Elected(_) | Notice::Deposed(_)))
                 | Err(broadcast::error::RecvError::Lagged(_)) => break,
                 Ok(

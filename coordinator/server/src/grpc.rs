@@ -2,7 +2,7 @@
 //! limited.
 
 mod agent_rate;
-mod codec;
+pub(crate) mod codec;
 pub(crate) mod credentials;
 mod first_message;
 mod forward;
@@ -18,19 +18,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_driver::port::{Handle, SessionPort, UNPROVEN_MAX};
-use leasehold_proto::admin::v1::admin_service_server::AdminServiceServer;
-use leasehold_types::limits::MESSAGE_BYTES_MAX;
 use tokio::net::TcpListener;
 use tonic::transport::Server;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
-use self::forward::LeaderForwarder;
-pub use self::forward::PeerTransport;
-use self::intake::{CALL_BYTES_MAX, IntakeLayer};
+pub use self::forward::{AdminCalls, PeerTransport};
+use self::intake::IntakeLayer;
 use self::peer::PeerServer;
 use self::service::SessionServer;
-use crate::admin::Admin;
 use crate::connections::handshake;
 use crate::connections::{ConnectionLimits, Listener, Preface};
 use crate::scaler::Scaler;
@@ -66,11 +62,9 @@ pub struct GrpcPort {
     /// The driver's port for sessions.
     pub sessions: SessionPort,
     /// The admin service.
-    pub admin: Admin,
+    pub admin: AdminCalls,
     /// The driver's port for people.
     pub handle: Handle,
-    /// How this replica connects to a leader elsewhere.
-    pub reach: PeerTransport,
 }
 
 /// Serves the port until `stop`, and then until its streams have ended.
@@ -96,15 +90,10 @@ pub async fn serve(port: GrpcPort, stop: impl Future<Output = ()>) -> anyhow::Re
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .layer(IntakeLayer::new());
-    let gate = Arc::clone(&port.sessions.gate);
     let access = port.sessions.access.clone();
     let peer = PeerServer::service(port.identity, port.sessions.clone());
     let sessions = SessionServer::new(port.sessions);
-    let admin = AdminServiceServer::new(port.admin)
-        .max_decoding_message_size(CALL_BYTES_MAX)
-        .max_encoding_message_size(MESSAGE_BYTES_MAX);
     let scaler = Scaler::service(Arc::clone(&port.handle.view), access);
-    let admin = LeaderForwarder::new(admin, port.handle, gate, port.reach);
     let (reporter, health) = tonic_health::server::health_reporter();
     set_health(&reporter, ServingStatus::Serving).await;
     let reflection = tonic_reflection::server::Builder::configure()
@@ -119,7 +108,7 @@ pub async fn serve(port: GrpcPort, stop: impl Future<Output = ()>) -> anyhow::Re
     };
     let server = server
         .add_service(sessions)
-        .add_service(admin)
+        .add_service(port.admin)
         .add_service(peer)
         .add_service(scaler)
         .add_service(health)

@@ -1,4 +1,4 @@
-//! The HTTP port: probes and metrics. Probes never wait for the driver.
+//! The HTTP port: probes, metrics, and the admin API as JSON. Probes never wait for the driver.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -11,6 +11,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use leasehold_driver::access::Access;
 use leasehold_driver::clock;
 use leasehold_driver::health::Health;
 use leasehold_driver::metrics::Fleet;
@@ -21,7 +22,9 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tonic::Status;
 
+use crate::api::Api;
 use crate::connections::{Listener, Preface};
+use crate::grpc::AdminCalls;
 use crate::web;
 
 /// The most concurrent scrapes. Probes have no limit: they are answered at once.
@@ -31,7 +34,7 @@ const REFRESH_TIMEOUT: Duration = Duration::from_secs(1);
 /// The Prometheus text format.
 const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// The answer for any other path.
-const PATHS: &str = "no such path: use /livez, /readyz, /healthz or /metrics\n";
+const PATHS: &str = "no such path: / names them all\n";
 
 /// The state of the port.
 #[derive(Clone, Debug)]
@@ -44,18 +47,24 @@ pub struct HttpState {
     pub grpc: SocketAddr,
     /// The metrics, as Prometheus collects them.
     pub registry: Registry,
+    /// The admin service.
+    pub admin: AdminCalls,
+    /// How callers of the admin service are authorized.
+    pub access: Access,
 }
 
 /// Serves the port until `stop`.
 pub async fn serve(socket: TcpListener, state: HttpState, stop: impl Future<Output = ()> + Send) {
     let listener = Listener::new(socket, Preface::Any, web::LIMITS);
+    let api = Api::new(state.admin.clone(), &state.access).router();
     let router = Router::new()
         .route("/livez", get(livez))
         .route("/healthz", get(livez))
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
         .fallback(unknown)
-        .with_state(state);
+        .with_state(state)
+        .merge(api);
     web::serve(listener.into_stream(), router, stop).await;
 }
 

@@ -2,6 +2,7 @@
 //! and their TLS certificates.
 
 pub mod admin;
+mod api;
 mod connections;
 pub mod grpc;
 pub mod http;

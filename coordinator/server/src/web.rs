@@ -95,6 +95,11 @@ pub(crate) async fn serve<C>(
     graceful.shutdown().await;
 }
 
+/// Keeps the connection of an answer that goes on open for as long as an idle one.
+pub(crate) fn keep_open(peer: &Peer) {
+    peer.end_after(IDLE_MAX);
+}
+
 fn builder() -> Builder<TokioExecutor> {
     let mut builder = Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(IDLE_MAX);

@@ -190,7 +190,7 @@ async fn a_slow_turn_frees_no_stream_before_its_holder_stops() {
     let holder_end = sent_at + TTL;
     loop {
         let change = timeout(LONG, changes.recv()).await.expect("in time").expect("a change");
-        if let FleetChange::Notice(Notice::StreamFreed { stream, .. }) = change {
+        if let FleetChange::Notice(Notice::StreamFreed { stream, .. }) = &change.change {
             let early = holder_end.since(clock::now());
             assert!(early.is_zero(), "{stream} was freed {early:?} before its holder stops");
             return;

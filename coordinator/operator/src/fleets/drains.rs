@@ -95,12 +95,13 @@ pub(super) fn must_leave_node(it: &WorkerPod, cordoned: &BTreeSet<String>) -> bo
 pub(super) async fn drain_on_join(context: Context) -> Result<(), Stopped> {
     let mut changes = context.handle.watch()?;
     loop {
-        let key = match changes.recv().await {
-            Ok(FleetChange::Notice(Notice::Joined(key))) => key,
+        let change = match changes.recv().await {
+            Ok(change) => change,
             // The next reconciliation orders missed drains.
-            Ok(_) | Err(RecvError::Lagged(_)) => continue,
+            Err(RecvError::Lagged(_)) => continue,
             Err(RecvError::Closed) => return Err(Stopped),
         };
+        let FleetChange::Notice(Notice::Joined(key)) = &change.change else { continue };
         let goes = |pod: &Arc<PodFacts>| {
             let is_marked = pod.drain.is_some() && pod.is_active();
             (is_marked || pod.is_terminating()) && pod.cluster.as_ref() == Some(&key.cluster)
@@ -108,7 +109,7 @@ pub(super) async fn drain_on_join(context: Context) -> Result<(), Stopped> {
         let namespace = key.cluster.parts().0.unwrap_or_default().to_owned();
         let pod = context.pods.find(&namespace, key.worker.as_str());
         if pod.as_ref().is_some_and(goes) {
-            order(&context, vec![key]).await?;
+            order(&context, vec![key.clone()]).await?;
         }
     }
 }

@@ -51,23 +51,27 @@ pub(super) async fn run(context: Context) -> Result<(), Stopped> {
                 continue;
             }
         };
-        match change {
-            Ok(FleetChange::Notice(Notice::Elected(epoch))) => {
-                worker_events = WorkerEvents::default();
-                context.events.record(leader_changed(&context, epoch).await);
-            }
-            Ok(FleetChange::Notice(notice)) => {
-                let lookup = ObjectLookup::of(&context);
-                let events = worker_events.events_for(&notice, &lookup, clock::now());
-                events.into_iter().for_each(|it| context.events.record(it));
-            }
-            Ok(FleetChange::Ordered(order)) => {
-                let events = events_for_order(&order, &ObjectLookup::of(&context));
-                events.into_iter().for_each(|it| context.events.record(it));
-            }
+        let change = match change {
+            Ok(change) => change,
             // The statuses show missed changes.
-            Ok(FleetChange::Manifests { .. }) | Err(RecvError::Lagged(_)) => {}
+            Err(RecvError::Lagged(_)) => continue,
             Err(RecvError::Closed) => return Err(Stopped),
+        };
+        match &change.change {
+            FleetChange::Notice(Notice::Elected(epoch)) => {
+                worker_events = WorkerEvents::default();
+                context.events.record(leader_changed(&context, *epoch).await);
+            }
+            FleetChange::Notice(notice) => {
+                let lookup = ObjectLookup::of(&context);
+                let events = worker_events.events_for(notice, &lookup, clock::now());
+                events.into_iter().for_each(|it| context.events.record(it));
+            }
+            FleetChange::Ordered(order) => {
+                let events = events_for_order(order, &ObjectLookup::of(&context));
+                events.into_iter().for_each(|it| context.events.record(it));
+            }
+            FleetChange::Manifests { .. } => {}
         }
     }
 }

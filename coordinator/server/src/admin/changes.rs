@@ -61,7 +61,7 @@ pub(super) fn watch(
 struct ChangeWatch {
     missing: Option<WatchChangesResponse>,
     replayed: std::vec::IntoIter<Arc<RecordedChange>>,
-    live: Receiver<FleetChange>,
+    live: Receiver<Arc<RecordedChange>>,
     viewer: Viewer,
     /// When the viewer's right is checked again.
     recheck_at: Instant,
@@ -102,27 +102,28 @@ impl ChangeWatch {
 /// The next change as a message, if watchers get one; `None` at the end.
 async fn next_change(
     replayed: &mut std::vec::IntoIter<Arc<RecordedChange>>,
-    live: &mut Receiver<FleetChange>,
+    live: &mut Receiver<Arc<RecordedChange>>,
 ) -> Option<Option<WatchChangesResponse>> {
     if let Some(recorded) = replayed.next() {
-        let time = recorded.at.to_string();
-        return Some(response(recorded.change.clone()).map(|response| WatchChangesResponse {
-            time,
-            replayed: true,
-            ..response
-        }));
+        let response = timed_response(&recorded);
+        return Some(response.map(|response| WatchChangesResponse { replayed: true, ..response }));
     }
-    let response = match live.recv().await {
-        Ok(change) => response(change),
-        Err(RecvError::Lagged(skipped)) => Some(WatchChangesResponse {
+    match live.recv().await {
+        Ok(recorded) => Some(timed_response(&recorded)),
+        Err(RecvError::Lagged(skipped)) => Some(Some(WatchChangesResponse {
             skipped,
             message: "the watcher was too slow".into(),
+            time: Timestamp::now().to_string(),
             ..of(ChangeKind::Skipped)
-        }),
-        Err(RecvError::Closed) => return None,
-    };
-    let time = Timestamp::now().to_string();
-    Some(response.map(|response| WatchChangesResponse { time, ..response }))
+        })),
+        Err(RecvError::Closed) => None,
+    }
+}
+
+/// The message for a change with its time, which is the same for every watcher.
+fn timed_response(recorded: &RecordedChange) -> Option<WatchChangesResponse> {
+    let response = response(recorded.change.clone())?;
+    Some(WatchChangesResponse { time: recorded.at.to_string(), ..response })
 }
 
 /// The message for a change, if watchers get one.

@@ -127,9 +127,9 @@ mod tests {
     use leasehold_coordinator_core::effect::Notice;
     use leasehold_coordinator_core::view::PipelinePhase;
     use leasehold_driver::access::Caller;
-    use leasehold_driver::history::{FleetChange, Replay};
+    use leasehold_driver::history::{FleetChange, RecordedChange, Replay};
     use leasehold_proto::admin::v1::ChangeKind;
-    use leasehold_types::{Epoch, PipelineName, StreamKey, StreamName, Token, WorkerKey};
+    use leasehold_types::{Epoch, Moment, PipelineName, StreamKey, StreamName, Token, WorkerKey};
     use tokio::sync::{Semaphore, broadcast, mpsc};
     use tonic::{Code, Status};
 
@@ -167,7 +167,7 @@ mod tests {
 
         fn watch(
             &self,
-            live: broadcast::Receiver<FleetChange>,
+            live: broadcast::Receiver<Arc<RecordedChange>>,
             cluster: Option<&str>,
         ) -> Pin<Box<dyn Stream<Item = Result<WatchChangesResponse, Status>> + Send>> {
             let cluster = cluster.map(name);
@@ -178,6 +178,10 @@ mod tests {
             let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("a permit");
             Box::pin(watch(replay, viewer, permit))
         }
+    }
+
+    fn recorded(notice: Notice) -> Arc<RecordedChange> {
+        Arc::new(RecordedChange::new(FleetChange::Notice(notice), Moment(0)))
     }
 
     fn name(name: &str) -> ClusterName {
@@ -223,7 +227,7 @@ mod tests {
         let (sender, receiver) = broadcast::channel(2);
         let mut changes = platform.watch(receiver, None);
         for epoch in 1..=5 {
-            sender.send(FleetChange::Notice(Notice::Elected(Epoch(epoch)))).expect("a watcher");
+            sender.send(recorded(Notice::Elected(Epoch(epoch)))).expect("a watcher");
         }
         drop(sender);
         let mut seen = Vec::new();
@@ -250,7 +254,7 @@ mod tests {
             granted("ours/builds", "ours/feeds"),
             granted("theirs/builds", "theirs/feeds"),
         ] {
-            sender.send(FleetChange::Notice(notice)).expect("a watcher");
+            sender.send(recorded(notice)).expect("a watcher");
         }
         drop(sender);
         let want = [
@@ -275,7 +279,7 @@ mod tests {
             pipeline("ours/first"),
             Notice::HoldEnded(name("ours/builds")),
         ] {
-            sender.send(FleetChange::Notice(notice)).expect("a watcher");
+            sender.send(recorded(notice)).expect("a watcher");
         }
         drop(sender);
         assert_eq!(kinds(changes).await, [(ChangeKind::HoldEnded, "ours/builds".to_owned())]);
@@ -286,7 +290,7 @@ mod tests {
         let platform = Platform::new(|_| Ok(()));
         let (sender, receiver) = broadcast::channel(16);
         let mut changes = platform.watch(receiver, Some("ours/builds"));
-        let send = |notice| _ = sender.send(FleetChange::Notice(notice)).expect("a watcher");
+        let send = |notice| _ = sender.send(recorded(notice)).expect("a watcher");
         send(granted("ours/builds", "ours/feeds"));
         let first = changes.next().await.expect("no end").expect("a change");
         assert_eq!(first.kind(), ChangeKind::StreamGranted);

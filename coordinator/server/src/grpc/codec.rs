@@ -13,7 +13,7 @@ const YIELD_BYTES: usize = 32 * 1024;
 
 /// Leaves messages as they are.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct RawCodec;
+pub(crate) struct RawCodec;
 
 impl Codec for RawCodec {
     type Encode = Bytes;

@@ -15,6 +15,7 @@ use leasehold_driver::gate::Gate;
 use leasehold_driver::port::Handle;
 use leasehold_driver::trust::Trust;
 use leasehold_proto::admin::v1::admin_service_server::{AdminServiceServer, SERVICE_NAME};
+use leasehold_types::limits::MESSAGE_BYTES_MAX;
 use tokio::sync::{Mutex, Semaphore};
 use tokio::time::timeout;
 use tonic::Status;
@@ -24,6 +25,7 @@ use tonic::server::NamedService;
 use tonic::transport::{Channel, Endpoint};
 use tower::{Service, ServiceExt};
 
+use super::intake::CALL_BYTES_MAX;
 use crate::admin::Admin;
 use crate::tls::client_tls;
 
@@ -71,7 +73,7 @@ pub enum PeerTransport {
 
 /// The admin service, answered by this replica or by the leader.
 #[derive(Clone, Debug)]
-pub(crate) struct LeaderForwarder {
+pub struct AdminCalls {
     local: AdminServiceServer<Admin>,
     shared: Arc<Shared>,
 }
@@ -86,23 +88,23 @@ struct Shared {
     permits: Semaphore,
 }
 
-impl LeaderForwarder {
-    pub(crate) fn new(
-        local: AdminServiceServer<Admin>,
-        handle: Handle,
-        gate: Arc<Gate>,
-        reach: PeerTransport,
-    ) -> Self {
+impl AdminCalls {
+    /// The service of this replica, which reaches a leader elsewhere by `reach`.
+    #[must_use]
+    pub fn new(admin: Admin, handle: Handle, gate: Arc<Gate>, reach: PeerTransport) -> Self {
+        let local = AdminServiceServer::new(admin)
+            .max_decoding_message_size(CALL_BYTES_MAX)
+            .max_encoding_message_size(MESSAGE_BYTES_MAX);
         let (leader, permits) = (Mutex::default(), Semaphore::new(WAITING_MAX));
         Self { local, shared: Arc::new(Shared { handle, gate, reach, leader, permits }) }
     }
 }
 
-impl NamedService for LeaderForwarder {
+impl NamedService for AdminCalls {
     const NAME: &'static str = SERVICE_NAME;
 }
 
-impl Service<Request<Body>> for LeaderForwarder {
+impl Service<Request<Body>> for AdminCalls {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_coordinator_core::effect::Notice;
-use leasehold_driver::history::FleetChange;
+use leasehold_driver::history::{FleetChange, RecordedChange};
 use leasehold_driver::port::Stopped;
 use leasehold_platform_kube::desired::Objects;
 use leasehold_types::SetName;
@@ -24,7 +24,7 @@ const GATHER_FOR: Duration = Duration::from_millis(250);
 
 /// The changes since the last call.
 pub(super) struct StatusTrigger {
-    changes: broadcast::Receiver<FleetChange>,
+    changes: broadcast::Receiver<Arc<RecordedChange>>,
     objects: watch::Receiver<Arc<Objects>>,
     pods: watch::Receiver<u64>,
     workloads: Option<watch::Receiver<Workloads>>,
@@ -65,7 +65,7 @@ impl StatusTrigger {
             () = sleep(REFRESH_INTERVAL) => None,
         };
         match change {
-            Some(Ok(change)) => self.note(&change),
+            Some(Ok(change)) => self.note(&change.change),
             Some(Err(RecvError::Lagged(_))) => self.missed = true,
             Some(Err(RecvError::Closed)) => return Err(Stopped),
             None => {}
@@ -73,7 +73,7 @@ impl StatusTrigger {
         sleep(GATHER_FOR).await;
         loop {
             match self.changes.try_recv() {
-                Ok(change) => self.note(&change),
+                Ok(change) => self.note(&change.change),
                 Err(TryRecvError::Lagged(_)) => self.missed = true,
                 Err(TryRecvError::Empty | TryRecvError::Closed) => break,
             }

@@ -1,0 +1,35 @@
+//! Answers that say why a request failed.
+
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Json, Response};
+use serde_json::{Value, json};
+use tonic::{Code, Status};
+
+/// The answer to a request that failed: the code's name and a message, as in `google.rpc.Status`.
+pub(super) fn refuse(status: &Status) -> Response {
+    let (http, name) = http_status(status.code());
+    let body: Value = json!({"code": name, "message": status.message()});
+    (http, [(header::CACHE_CONTROL, "no-store")], Json(body)).into_response()
+}
+
+pub(super) fn http_status(code: Code) -> (StatusCode, &'static str) {
+    match code {
+        Code::InvalidArgument => (StatusCode::BAD_REQUEST, "INVALID_ARGUMENT"),
+        Code::OutOfRange => (StatusCode::BAD_REQUEST, "OUT_OF_RANGE"),
+        Code::Unauthenticated => (StatusCode::UNAUTHORIZED, "UNAUTHENTICATED"),
+        Code::PermissionDenied => (StatusCode::FORBIDDEN, "PERMISSION_DENIED"),
+        Code::NotFound => (StatusCode::NOT_FOUND, "NOT_FOUND"),
+        Code::ResourceExhausted => (StatusCode::TOO_MANY_REQUESTS, "RESOURCE_EXHAUSTED"),
+        Code::FailedPrecondition => (StatusCode::SERVICE_UNAVAILABLE, "FAILED_PRECONDITION"),
+        Code::Unavailable => (StatusCode::SERVICE_UNAVAILABLE, "UNAVAILABLE"),
+        Code::DeadlineExceeded => (StatusCode::GATEWAY_TIMEOUT, "DEADLINE_EXCEEDED"),
+        Code::Unimplemented => (StatusCode::NOT_IMPLEMENTED, "UNIMPLEMENTED"),
+        Code::Ok
+        | Code::Cancelled
+        | Code::Unknown
+        | Code::AlreadyExists
+        | Code::Aborted
+        | Code::Internal
+        | Code::DataLoss => (StatusCode::INTERNAL_SERVER_ERROR, "INTERNAL"),
+    }
+}

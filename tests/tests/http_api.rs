@@ -1,0 +1,246 @@
+//! The admin API as JSON over HTTP, against a real coordinator: by every path, with what is wrong
+//! named, and as server-sent events that go on where a client had stopped.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+
+use serde_json::{Value, json};
+use tests::process::{Coordinator, HANG, eventually};
+
+const MANIFESTS: &str = "\
+apiVersion: leasehold.dev/v1alpha1
+kind: WorkerCluster
+metadata: {name: builds}
+spec: {maxJobs: 6, maxJobsPerWorker: 3}
+---
+apiVersion: leasehold.dev/v1alpha1
+kind: StreamSet
+metadata: {name: cars}
+spec: {cluster: builds, streams: [{name: 'cars:new'}]}
+---
+apiVersion: leasehold.dev/v1alpha1
+kind: WorkerClass
+metadata: {name: green}
+spec: {capacity: 10, maxReplicas: 2}
+---
+apiVersion: leasehold.dev/v1alpha1
+kind: Pipeline
+metadata: {name: third}
+spec: {documentsPerSecond: 5, workers: {only: {class: green}}}
+";
+
+fn connect(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).expect("it listens");
+    stream.set_read_timeout(Some(HANG)).expect("a timeout");
+    stream
+}
+
+/// One exchange of bytes: the status, and all that comes after the head.
+fn exchange(address: SocketAddr, request: &[u8]) -> (u16, String) {
+    let mut stream = connect(address);
+    // A server may refuse before it has read everything.
+    let _ = stream.write_all(request);
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    let answer = String::from_utf8_lossy(&answer).into_owned();
+    let status = answer.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
+    let body = answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned());
+    (status, body.unwrap_or_default())
+}
+
+fn request(address: SocketAddr, verb: &str, path: &str, more: &str, body: &str) -> (u16, String) {
+    let (host, length) = (address.to_string(), body.len());
+    let host = if more.contains("Host:") { String::new() } else { format!("Host: {host}\r\n") };
+    let text =
+        format!("{verb} {path} HTTP/1.0\r\n{host}{more}Content-Length: {length}\r\n\r\n{body}");
+    exchange(address, text.as_bytes())
+}
+
+fn get(address: SocketAddr, path: &str) -> (u16, Value) {
+    let (status, body) = request(address, "GET", path, "", "");
+    (status, serde_json::from_str(&body).unwrap_or_else(|error| panic!("{path}: {error}: {body}")))
+}
+
+fn ok(address: SocketAddr, path: &str) -> Value {
+    let (status, body) = get(address, path);
+    assert_eq!(status, 200, "{path}: {body}");
+    body
+}
+
+fn coordinator_that_leads() -> Coordinator {
+    let coordinator = Coordinator::start(&[("all.yaml", MANIFESTS)]);
+    eventually("a leader", || {
+        TcpStream::connect(coordinator.http).ok()?;
+        (get(coordinator.http, "/api/v1/status").1["leads"] == json!(true)).then_some(())
+    });
+    coordinator
+}
+
+#[test]
+fn every_path_answers_with_the_admin_apis_messages() {
+    let coordinator = coordinator_that_leads();
+    let http = coordinator.http;
+    let _agent = coordinator.agent("builds", "worker-0", &[]);
+    eventually("the worker's leases", || {
+        let answer = get(http, "/api/v1/workers?cluster=builds").1;
+        (answer["workers"][0]["streams"] == json!(1)).then_some(())
+    });
+    assert_eq!(ok(http, "/api/v1/status")["epoch"], json!("1"));
+    assert_eq!(ok(http, "/api/v1/problems"), json!({"problems": []}));
+    let clusters = ok(http, "/api/v1/clusters");
+    assert_eq!(clusters["clusters"][0]["maxJobs"], json!(6), "{clusters}");
+    let worker = &ok(http, "/api/v1/workers?cluster=builds&pageSize=1")["workers"][0];
+    assert_eq!(worker["presence"], json!("PRESENCE_CONNECTED"), "{worker}");
+    assert_eq!(ok(http, "/api/v1/sets")["sets"][0]["streamsOwned"], json!(1));
+    let stream = &ok(http, "/api/v1/streams?set=cars&worker=worker-0")["streams"][0];
+    assert_eq!(stream["claims"][0]["worker"], json!("worker-0"), "{stream}");
+    assert_eq!(ok(http, "/api/v1/pipelines")["pipelines"][0]["name"], json!("third"));
+    assert_eq!(ok(http, "/api/v1/classes")["classes"][0]["capacity"], json!(10.0));
+    for path in [
+        "cluster?cluster=builds",
+        "worker?cluster=builds&worker=worker-0",
+        "stream?set=cars&stream=cars%3Anew",
+        "pipeline?name=third",
+    ] {
+        let explanation = &ok(http, &format!("/api/v1/explain/{path}"))["explanation"];
+        assert_ne!(explanation["summary"], json!(""), "{path}: {explanation}");
+    }
+    let plan = json!({"cluster": "builds", "maxJobs": 4, "addWorkers": ["worker-1"]}).to_string();
+    let (status, plan) = request(http, "POST", "/api/v1/plan", "", &plan);
+    let plan: Value = serde_json::from_str(&plan).expect("JSON");
+    assert_eq!((status, &plan["pools"][1]["size"]), (200, &json!(2)), "{plan}");
+
+    let description = ok(http, "/api/v1/openapi.json");
+    let (status, page) = request(http, "GET", "/", "", "");
+    assert_eq!(status, 200, "{page}");
+    for path in description["paths"].as_object().expect("paths").keys() {
+        assert!(page.contains(&format!("href=\"{path}\"")), "{path} is not on the page");
+    }
+
+    // A standby asks the leader.
+    let standby = coordinator.standby();
+    eventually("the standby's answer", || {
+        TcpStream::connect(standby.http).ok()?;
+        let (status, answer) = get(standby.http, "/api/v1/workers?cluster=builds");
+        (status == 200 && answer["workers"][0]["name"] == json!("worker-0")).then_some(())
+    });
+}
+
+#[test]
+fn what_is_wrong_is_named() {
+    let coordinator = coordinator_that_leads();
+    let http = coordinator.http;
+    for (path, status, words) in [
+        ("/api/v1/workers?cluster=none", 404, "no manifest defines cluster \"none\""),
+        ("/api/v1/workers?cluster=No+Name", 400, "No Name"),
+        ("/api/v1/workers?name=builds", 400, "unknown parameter \"name\": use cluster, pageSize"),
+        ("/api/v1/workers?cluster=builds&pageSize=many", 400, "pageSize: \"many\" is no integer"),
+        ("/api/v1/clusters?all=1", 400, "this path takes none"),
+        ("/api/v1/changes?replay=later", 400, "later"),
+    ] {
+        let (found, answer) = get(http, path);
+        let message = answer["message"].as_str().unwrap_or_default();
+        assert!(found == status && message.contains(words), "{path}: {found} {answer}");
+    }
+    let (status, answer) = request(http, "POST", "/api/v1/plan", "", "{\"maxJob\": 1}");
+    assert!(status == 400 && answer.contains("maxJob"), "{status} {answer}");
+    assert_eq!(request(http, "POST", "/api/v1/clusters", "", "").0, 405);
+    assert_eq!(request(http, "GET", "/api/v2/clusters", "", "").0, 404);
+    for header in ["Host: evil.example\r\n", "Origin: http://evil.example\r\n"] {
+        let (status, answer) = request(http, "GET", "/api/v1/clusters", header, "");
+        assert!(status == 403 && answer.contains("evil.example"), "{status} {answer}");
+    }
+}
+
+/// Reads events until `count` of them have come: the number and the change of each.
+fn events(http: SocketAddr, header: &str, count: usize) -> Vec<(String, Value)> {
+    let mut stream = connect(http);
+    let request = format!("GET /api/v1/changes HTTP/1.1\r\nHost: {http}\r\n{header}\r\n");
+    stream.write_all(request.as_bytes()).expect("a request");
+    let (mut found, mut id) = (Vec::new(), String::new());
+    for line in BufReader::new(stream).lines() {
+        let line = line.expect("an event");
+        if let Some(text) = line.strip_prefix("id: ") {
+            text.clone_into(&mut id);
+        }
+        if let Some(text) = line.strip_prefix("data: ") {
+            found.push((id.clone(), serde_json::from_str(text).expect("JSON")));
+        }
+        if found.len() == count {
+            break;
+        }
+    }
+    assert_eq!(found.len(), count, "{found:?}");
+    found
+}
+
+#[test]
+fn a_client_that_comes_back_gets_the_changes_that_it_has_missed() {
+    let coordinator = coordinator_that_leads();
+    let http = coordinator.http;
+    // The first are told from before, those of the agent as they happen.
+    let watching = std::thread::spawn(move || events(http, "", 9));
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    let _agent = coordinator.agent("builds", "worker-0", &[]);
+    let all = watching.join().expect("events");
+    let changes = all.iter().map(|(_, change)| change["kind"].as_str().unwrap_or_default());
+    assert!(changes.clone().any(|kind| kind == "CHANGE_KIND_JOINED"), "{all:?}");
+    let told = |(id, change): &(String, Value)| (id.clone(), change["kind"].clone());
+    for seen in [3, 7] {
+        let (last, _) = &all[seen - 1];
+        let header = format!("Last-Event-ID: {last}\r\n");
+        let again = events(http, &header, all.len() - seen);
+        let rest: Vec<_> = all[seen..].iter().map(told).collect();
+        assert_eq!(again.iter().map(told).collect::<Vec<_>>(), rest, "after {last}");
+    }
+}
+
+/// Nothing that anybody sends makes the coordinator fail: each answer blames the request.
+#[test]
+fn strange_requests_get_no_answer_that_blames_the_coordinator() {
+    let mut coordinator = coordinator_that_leads();
+    let words = [
+        "cluster",
+        "builds",
+        "worker",
+        "%00",
+        "%ff",
+        "..",
+        "//",
+        "a".repeat(300).as_str(),
+        "name",
+        "pageSize",
+        "pageToken",
+        "-1",
+        "99999999999999999999",
+        "\u{1F600}",
+        "&&",
+        "==",
+        "?",
+        "{}",
+        "[",
+        "null",
+        "\"",
+        "replay",
+        "1h",
+        "explain",
+        "set",
+        "cars",
+        "cars:new",
+        "openapi.json",
+    ]
+    .map(str::to_owned);
+    let paths = ["status", "workers", "streams", "sets", "explain/worker", "plan", "pipelines"];
+    for seed in 0..2_000 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut word = || words[random.usize(..words.len())].clone();
+        let query = format!("{}={}&{}={}", word(), word(), word(), word());
+        let body = format!("{{\"{}\": {}}}{}", word(), word(), word());
+        let verb = ["GET", "POST", "PUT", "HEAD"][random.usize(..4)];
+        let path = format!("/api/v1/{}?{query}", paths[random.usize(..paths.len())]);
+        let (status, answer) = request(coordinator.http, verb, &path, "", &body);
+        assert!(status < 500, "seed {seed}: {verb} {path} {body}: {status} {answer}");
+    }
+    assert_eq!(coordinator.process.ended(), None);
+    assert!(!coordinator.process.log().contains("panicked"), "{}", coordinator.process.log());
+}
