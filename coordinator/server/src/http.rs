@@ -34,7 +34,7 @@ const REFRESH_TIMEOUT: Duration = Duration::from_secs(1);
 /// The Prometheus text format.
 const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// The answer for any other path.
-const PATHS: &str = "no such path: / names them all\n";
+const PATHS: &str = "no such path: use /livez, /readyz, /healthz, /metrics, or what / names\n";
 
 /// The state of the port.
 #[derive(Clone, Debug)]
