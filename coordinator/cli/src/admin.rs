@@ -7,10 +7,12 @@ pub(crate) mod lists;
 pub(crate) mod orders;
 pub(crate) mod plan;
 pub(crate) mod status;
+pub(crate) mod top;
 pub(crate) mod version;
 
 mod connection;
 mod find;
+mod kubernetes;
 mod output;
 mod words;
 

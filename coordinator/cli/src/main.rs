@@ -29,6 +29,8 @@ struct Cli {
 enum Command {
     /// Shows the whole fleet on one screen
     Status(admin::status::Args),
+    /// Shows the fleet on the full screen, as it changes
+    Top(admin::top::Args),
     /// Lists the clusters, each with its budget and what of it is used
     Clusters(admin::lists::ClustersArgs),
     /// Lists the workers
@@ -70,6 +72,7 @@ fn main() -> ExitCode {
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let result = match cli.command {
         Command::Status(args) => admin::status::status(&args),
+        Command::Top(args) => admin::top::top(&args),
         Command::Clusters(args) => admin::lists::clusters(&args),
         Command::Workers(args) => admin::lists::workers(&args),
         Command::Sets(args) => admin::lists::sets(&args),

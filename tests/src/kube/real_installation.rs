@@ -113,6 +113,12 @@ pub struct TestNamespace<'a> {
 }
 
 impl TestNamespace<'_> {
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.namespace
+    }
+
     /// Runs kubectl in the namespace: what it wrote, or what it complained of.
     ///
     /// # Errors

@@ -1,6 +1,8 @@
 //! A pod's whole life on a real node: the sidecar comes by a label, and whatever happens to the pod
 //! or to one of its containers, no job is lost and no stream has two owners.
 
+#[path = "life/asked.rs"]
+mod asked;
 #[path = "life/ends.rs"]
 mod ends;
 #[path = "life/restarts.rs"]

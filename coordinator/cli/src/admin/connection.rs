@@ -1,5 +1,6 @@
 //! A connection to the coordinator: any replica answers what only reads, and orders go to the
-//! leader. A change of leader in between is waited for.
+//! leader. A change of leader in between is waited for. Where no coordinator is named and none
+//! listens on this host, the kubeconfig's cluster is asked.
 
 use std::error::Error as _;
 use std::path::{Path, PathBuf};
@@ -8,14 +9,19 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use leasehold_proto::admin::v1::admin_service_client::AdminServiceClient;
 use leasehold_proto::admin::v1::{GetStatusRequest, GetStatusResponse};
+
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 use tonic::{Code, Request, Response, Status};
 
+use super::kubernetes::{self, Cluster, KubernetesArgs};
+
 /// How long a connection may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// Where a coordinator listens on this host, unless it is told otherwise.
+const ON_THIS_HOST: &str = "127.0.0.1:7400";
 /// How long an answer may take.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a change of leader is waited for.
@@ -36,14 +42,9 @@ const OTHER_PORT: &str = "this is the port for health and metrics";
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Connection")]
 pub(crate) struct ConnectionArgs {
-    /// Where coordinators are, separated by commas; any replica will do
-    #[arg(
-        long,
-        env = "LEASEHOLD_COORDINATOR",
-        value_name = "HOST:PORT",
-        value_delimiter = ',',
-        default_value = "127.0.0.1:7400"
-    )]
+    /// Where coordinators are, separated by commas; any replica will do [default: 127.0.0.1:7400
+    /// if one listens there, or else the cluster of the kubeconfig]
+    #[arg(long, env = "LEASEHOLD_COORDINATOR", value_name = "HOST:PORT", value_delimiter = ',')]
     coordinator: Vec<String>,
     /// The authority that signed the coordinators' certificate; without it, no TLS is used
     #[arg(long, env = "LEASEHOLD_TLS_CA", value_name = "FILE")]
@@ -63,8 +64,29 @@ pub(crate) struct ConnectionArgs {
     #[arg(long, env = "LEASEHOLD_TLS_SERVER_NAME", value_name = "NAME", requires = "tls_ca")]
     tls_server_name: Option<String>,
     /// A file with your token, for a coordinator on Kubernetes
-    #[arg(long, env = "LEASEHOLD_TOKEN_FILE", value_name = "FILE", requires = "tls_ca")]
+    #[arg(long, env = "LEASEHOLD_TOKEN_FILE", value_name = "FILE")]
     token_file: Option<PathBuf>,
+    #[command(flatten)]
+    kubernetes: KubernetesArgs,
+}
+
+impl ConnectionArgs {
+    /// How to reach the coordinators without a cluster; none if a cluster is to be asked.
+    async fn way(&self) -> anyhow::Result<Option<Way>> {
+        let tls = match &self.tls_ca {
+            None => None,
+            Some(authority) => Some(client_tls(authority, self)?),
+        };
+        if !self.coordinator.is_empty() {
+            return Ok(Some(Way::Addresses(self.coordinator.clone(), tls)));
+        }
+        let is_asked = self.kubernetes.is_named();
+        let listens = async || tokio::net::TcpStream::connect(ON_THIS_HOST).await.is_ok();
+        if is_asked || (kubernetes::may_be_configured() && !listens().await) {
+            return Ok(None);
+        }
+        Ok(Some(Way::Addresses(vec![ON_THIS_HOST.to_owned()], tls)))
+    }
 }
 
 /// A client of the admin API.
@@ -73,6 +95,13 @@ pub(crate) type Client = AdminServiceClient<InterceptedService<Channel, Token>>;
 /// Shows the caller's token with every call.
 #[derive(Clone, Debug)]
 pub(crate) struct Token(Option<MetadataValue<Ascii>>);
+
+impl Token {
+    /// The token of this text; none if it is no token.
+    fn of(text: &str) -> Option<Self> {
+        format!("Bearer {text}").parse().ok().filter(|_| !text.is_empty()).map(|it| Self(Some(it)))
+    }
+}
 
 impl Interceptor for Token {
     fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
@@ -83,11 +112,19 @@ impl Interceptor for Token {
     }
 }
 
+/// How replicas are reached.
+#[derive(Clone, Debug)]
+enum Way {
+    /// At these addresses; over TLS, if there is an authority to trust.
+    Addresses(Vec<String>, Option<ClientTlsConfig>),
+    /// Through the API server of a cluster, which leads to the leader.
+    Kubernetes(Cluster),
+}
+
 /// A connection to one replica, which follows the fleet to another one when it must.
 #[derive(Debug)]
 pub(crate) struct Coordinator {
-    addresses: Vec<String>,
-    tls: Option<ClientTlsConfig>,
+    way: Way,
     token: Token,
     client: Client,
     /// The replica that is asked.
@@ -102,32 +139,41 @@ impl Coordinator {
     /// # Errors
     /// If none does, a file cannot be read, or an address is invalid.
     pub(crate) async fn connect(args: &ConnectionArgs) -> anyhow::Result<Self> {
-        let tls = match &args.tls_ca {
-            None => None,
-            Some(authority) => Some(client_tls(authority, args)?),
-        };
-        let token = match &args.token_file {
+        let mut token = match &args.token_file {
             None => Token(None),
             Some(file) => {
                 let text = String::from_utf8(read(file)?).ok();
-                let value = text.and_then(|text| format!("Bearer {}", text.trim()).parse().ok());
-                let value = value.with_context(|| format!("{} holds no token", file.display()))?;
-                Token(Some(value))
+                let token = text.and_then(|text| Token::of(text.trim()));
+                token.with_context(|| format!("{} holds no token", file.display()))?
             }
         };
-        let addresses = args.coordinator.clone();
-        let (client, address) = dial(&addresses, tls.as_ref(), &token).await?;
-        Ok(Self { addresses, tls, token, client, address, has_answered: false })
+        let way = match args.way().await? {
+            Some(way) => way,
+            None => {
+                let config = args.kubernetes.config().await.context("no cluster is configured")?;
+                let has_token = token.0.is_some();
+                let (cluster, made) = Cluster::open(config, &args.kubernetes, has_token).await?;
+                if let Some(made) = made {
+                    token = Token::of(&made).context("the API server has made no usable token")?;
+                }
+                Way::Kubernetes(cluster)
+            }
+        };
+        let (client, address) = dial(&way, &token).await?;
+        Ok(Self { way, token, client, address, has_answered: false })
     }
 
-    /// The replica that is asked, as HOST:PORT.
+    /// The replica that is asked, as HOST:PORT, or its pod.
     pub(crate) fn address(&self) -> &str {
         &self.address
     }
 
-    /// The addresses that were given.
+    /// The addresses that were given; none on Kubernetes.
     pub(crate) fn addresses(&self) -> &[String] {
-        &self.addresses
+        match &self.way {
+            Way::Addresses(addresses, _) => addresses,
+            Way::Kubernetes(_) => &[],
+        }
     }
 
     /// A client of the replica that is asked.
@@ -174,12 +220,15 @@ impl Coordinator {
         &mut self,
         call: impl AsyncFn(Client) -> Result<Response<T>, Status>,
     ) -> anyhow::Result<T> {
-        let status = self.status().await?;
-        if !status.leads && !status.leader_address.is_empty() {
-            let leader = vec![status.leader_address];
-            let dialled = dial(&leader, self.tls.as_ref(), &self.token).await;
-            (self.client, self.address) =
-                dialled.context("orders go to the leader, which cannot be reached from here")?;
+        if let Way::Addresses(_, tls) = &self.way {
+            let tls = tls.clone();
+            let status = self.status().await?;
+            if !status.leads && !status.leader_address.is_empty() {
+                let leader = Way::Addresses(vec![status.leader_address], tls);
+                let dialled = dial(&leader, &self.token).await;
+                (self.client, self.address) = dialled
+                    .context("orders go to the leader, which cannot be reached from here")?;
+            }
         }
         self.ask(call).await
     }
@@ -197,7 +246,11 @@ impl Coordinator {
     /// # Errors
     /// If it cannot be reached.
     pub(crate) async fn status_of(&self, address: &str) -> anyhow::Result<GetStatusResponse> {
-        let endpoint = endpoint(address, self.tls.as_ref())?;
+        let tls = match &self.way {
+            Way::Addresses(_, tls) => tls.as_ref(),
+            Way::Kubernetes(_) => bail!("not reachable from here"),
+        };
+        let endpoint = endpoint(address, tls)?;
         let channel = endpoint.connect().await.map_err(|_| anyhow::anyhow!("not reachable"))?;
         let mut client = AdminServiceClient::with_interceptor(channel, self.token.clone());
         let status = tokio::time::timeout(CONNECT_TIMEOUT, client.get_status(GetStatusRequest {}));
@@ -207,7 +260,7 @@ impl Coordinator {
 
     /// Connects anew, to any replica; keeps the connection where none can be reached.
     pub(crate) async fn redial(&mut self) {
-        if let Ok(dialled) = dial(&self.addresses, self.tls.as_ref(), &self.token).await {
+        if let Ok(dialled) = dial(&self.way, &self.token).await {
             (self.client, self.address) = dialled;
         }
     }
@@ -237,11 +290,13 @@ impl Coordinator {
             Code::Unauthenticated if !shown => anyhow::anyhow!(
                 "{message}; show who you are: with --token-file, or with --tls-cert and --tls-key"
             ),
-            _ if status.source().is_some() && self.tls.is_none() => anyhow::anyhow!(
-                "the connection to {address} ended before an answer ({message}); if it uses TLS, \
-                 name its authority with --tls-ca; if it is a coordinator's --http-listen, use its \
-                 --listen"
-            ),
+            _ if status.source().is_some() && matches!(self.way, Way::Addresses(_, None)) => {
+                anyhow::anyhow!(
+                    "the connection to {address} ended before an answer ({message}); if it uses \
+                     TLS, name its authority with --tls-ca; if it is a coordinator's \
+                     --http-listen, use its --listen"
+                )
+            }
             _ if status.source().is_some() => {
                 anyhow::anyhow!("the connection to {address} ended before an answer: {message}")
             }
@@ -250,20 +305,19 @@ impl Coordinator {
     }
 }
 
-/// Connects to the first of these that answers.
-async fn dial(
-    addresses: &[String],
-    tls: Option<&ClientTlsConfig>,
-    token: &Token,
-) -> anyhow::Result<(Client, String)> {
+/// Connects to the first replica that answers.
+async fn dial(way: &Way, token: &Token) -> anyhow::Result<(Client, String)> {
+    let (addresses, tls) = match way {
+        Way::Addresses(addresses, tls) => (addresses, tls.as_ref()),
+        Way::Kubernetes(cluster) => {
+            let (channel, pod) = cluster.dial(CONNECT_TIMEOUT).await?;
+            return Ok((client(channel, token), pod));
+        }
+    };
     let mut why = Vec::new();
     for address in addresses {
         match endpoint(address, tls)?.connect().await {
-            Ok(channel) => {
-                let client = AdminServiceClient::with_interceptor(channel, token.clone());
-                let client = client.max_decoding_message_size(ANSWER_BYTES_MAX);
-                return Ok((client, address.clone()));
-            }
+            Ok(channel) => return Ok((client(channel, token), address.clone())),
             Err(error) => why.push(format!("{address}: {}", cause(&error))),
         }
     }
@@ -272,6 +326,11 @@ async fn dial(
         addresses.join(" or "),
         why.join("; ")
     )
+}
+
+fn client(channel: Channel, token: &Token) -> Client {
+    let client = AdminServiceClient::with_interceptor(channel, token.clone());
+    client.max_decoding_message_size(ANSWER_BYTES_MAX)
 }
 
 fn endpoint(address: &str, tls: Option<&ClientTlsConfig>) -> anyhow::Result<Endpoint> {

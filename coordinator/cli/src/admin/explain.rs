@@ -66,7 +66,8 @@ pub(crate) fn explain(args: &Args) -> anyhow::Result<ExitCode> {
     }
     run(&args.connection, async |mut coordinator| {
         show(&mut coordinator, args.watch, async |coordinator| {
-            let explanation = ask(coordinator, args).await?;
+            let subject = subject(coordinator, args).await?;
+            let explanation = explanation_of(coordinator, &subject).await?;
             match args.output {
                 Format::Table | Format::Wide => Ok(as_text(&explanation)),
                 format => object(format, &explanation),
@@ -76,33 +77,77 @@ pub(crate) fn explain(args: &Args) -> anyhow::Result<ExitCode> {
     })
 }
 
-async fn ask(coordinator: &mut Coordinator, args: &Args) -> anyhow::Result<Explanation> {
-    let name = args.name.clone();
-    let explanation = match args.kind {
-        Kind::Cluster => {
-            let request = ExplainClusterRequest { cluster: name };
+/// What is explained.
+#[derive(Clone, Debug)]
+pub(super) enum Subject {
+    /// A cluster, by its name.
+    Cluster(String),
+    /// A worker.
+    Worker {
+        /// Its cluster.
+        cluster: String,
+        /// Its name.
+        worker: String,
+    },
+    /// A stream.
+    Stream {
+        /// Its set.
+        set: String,
+        /// Its name.
+        stream: String,
+    },
+    /// A pipeline, by its name.
+    Pipeline(String),
+}
+
+/// Finds what the command line names.
+async fn subject(coordinator: &mut Coordinator, args: &Args) -> anyhow::Result<Subject> {
+    let name = &args.name;
+    Ok(match args.kind {
+        Kind::Cluster => Subject::Cluster(name.clone()),
+        Kind::Worker => {
+            let worker = find::worker(coordinator, name, args.cluster.as_deref()).await?;
+            Subject::Worker { cluster: worker.cluster, worker: worker.name }
+        }
+        Kind::Stream => {
+            let stream = find::stream(coordinator, name, args.set.as_deref()).await?;
+            Subject::Stream { set: stream.set, stream: stream.name }
+        }
+        Kind::Pipeline => Subject::Pipeline(name.clone()),
+    })
+}
+
+/// Why something is as it is.
+///
+/// # Errors
+/// What the coordinator answers, or that none does.
+pub(super) async fn explanation_of(
+    coordinator: &mut Coordinator,
+    subject: &Subject,
+) -> anyhow::Result<Explanation> {
+    let explanation = match subject.clone() {
+        Subject::Cluster(cluster) => {
+            let request = ExplainClusterRequest { cluster };
             let asked = coordinator
                 .ask(async |mut client| client.explain_cluster(request.clone()).await)
                 .await?;
             asked.explanation
         }
-        Kind::Worker => {
-            let worker = find::worker(coordinator, &name, args.cluster.as_deref()).await?;
-            let request = ExplainWorkerRequest { cluster: worker.cluster, worker: worker.name };
+        Subject::Worker { cluster, worker } => {
+            let request = ExplainWorkerRequest { cluster, worker };
             let asked = coordinator
                 .ask(async |mut client| client.explain_worker(request.clone()).await)
                 .await?;
             asked.explanation
         }
-        Kind::Stream => {
-            let stream = find::stream(coordinator, &name, args.set.as_deref()).await?;
-            let request = ExplainStreamRequest { set: stream.set, stream: stream.name };
+        Subject::Stream { set, stream } => {
+            let request = ExplainStreamRequest { set, stream };
             let asked = coordinator
                 .ask(async |mut client| client.explain_stream(request.clone()).await)
                 .await?;
             asked.explanation
         }
-        Kind::Pipeline => {
+        Subject::Pipeline(name) => {
             let request = ExplainPipelineRequest { name };
             let asked = coordinator
                 .ask(async |mut client| client.explain_pipeline(request.clone()).await)

@@ -4,12 +4,16 @@ use std::io::{self, IsTerminal, Write};
 
 use anyhow::{Context, bail};
 use clap::ValueEnum;
-use comfy_table::{CellAlignment, ContentArrangement, Row as Line, Table, presets};
+use comfy_table::{CellAlignment, ColumnConstraint, Row as Line, Table, Width, presets};
 use leasehold_proto::json;
 use prost::{Message, Name};
 
 /// The gap between two columns.
-const GAP: u16 = 2;
+const GAP: usize = 2;
+/// The fewest columns, however narrow the terminal is.
+const COLUMNS_MIN: usize = 3;
+/// The least of a text that is cut.
+const CUT_MIN: usize = 12;
 /// Stands for what is not there.
 pub(crate) const NONE: &str = "-";
 
@@ -71,11 +75,12 @@ impl ColumnKind {
         matches!(self, Self::WideText | Self::WideNumber)
     }
 
+    pub(crate) fn is_number(self) -> bool {
+        matches!(self, Self::Number | Self::WideNumber)
+    }
+
     fn alignment(self) -> CellAlignment {
-        match self {
-            Self::Text | Self::WideText => CellAlignment::Left,
-            Self::Number | Self::WideNumber => CellAlignment::Right,
-        }
+        if self.is_number() { CellAlignment::Right } else { CellAlignment::Left }
     }
 }
 
@@ -131,6 +136,62 @@ pub(crate) fn list<T: TableRow, M: Message + Name>(
     }
 }
 
+/// Rows as text, in the columns that fit.
+pub(crate) struct Grid {
+    /// The title of each column, and where its cells are.
+    pub(crate) columns: Vec<(&'static str, ColumnKind)>,
+    pub(crate) rows: Vec<Vec<String>>,
+    /// The width of each column.
+    pub(crate) widths: Vec<usize>,
+    /// The gap between two columns.
+    pub(crate) gap: usize,
+}
+
+impl Grid {
+    /// Where they do not fit into `width`, the gaps become smaller, and then the last columns go. A
+    /// text in the last column may be cut instead.
+    pub(crate) fn new<'a, T: TableRow>(
+        rows: impl IntoIterator<Item = &'a T>,
+        wide: bool,
+        width: usize,
+    ) -> Self {
+        let chosen: Vec<_> =
+            T::COLUMNS.iter().filter(|column| wide || !column.kind.is_wide()).collect();
+        let cells = |row| chosen.iter().map(|column| (column.cell)(row)).collect();
+        let mut grid = Self {
+            columns: chosen.iter().map(|column| (column.title, column.kind)).collect(),
+            rows: rows.into_iter().map(cells).collect(),
+            widths: Vec::new(),
+            gap: GAP,
+        };
+        let cells_of = |at: usize| grid.rows.iter().map(move |row| row[at].chars().count());
+        let widest = |at: usize| cells_of(at).chain([grid.columns[at].0.len()]).max().unwrap_or(0);
+        let mut widths: Vec<_> = (0..grid.columns.len()).map(widest).collect();
+        let needs = |widths: &[usize], gap: usize| {
+            widths.iter().sum::<usize>() + gap * widths.len().saturating_sub(1)
+        };
+        if needs(&widths, GAP) > width {
+            grid.gap = 1;
+        }
+        while needs(&widths, grid.gap) > width && widths.len() > COLUMNS_MIN {
+            let last = widths.len() - 1;
+            let over = needs(&widths, grid.gap) - width;
+            let least = CUT_MIN.max(grid.columns[last].0.len());
+            if !grid.columns[last].1.is_number() && widths[last] >= over + least {
+                widths[last] -= over;
+                break;
+            }
+            widths.pop();
+        }
+        grid.columns.truncate(widths.len());
+        for row in &mut grid.rows {
+            row.truncate(widths.len());
+        }
+        grid.widths = widths;
+        grid
+    }
+}
+
 /// A message as JSON or YAML.
 ///
 /// # Errors
@@ -167,32 +228,29 @@ pub(crate) fn table<T: TableRow>(rows: &[T], wide: bool) -> String {
     if rows.is_empty() {
         return String::new();
     }
-    let columns: Vec<_> =
-        T::COLUMNS.iter().filter(|column| wide || !column.kind.is_wide()).collect();
+    // Not a terminal: as wide as it must be.
+    let grid = Grid::new(rows, wide, terminal_width().unwrap_or(usize::MAX));
     let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
-    match terminal_width() {
-        Some(width) => table.set_width(width),
-        // Not a terminal: as wide as it must be.
-        None => table.set_content_arrangement(ContentArrangement::Disabled),
-    };
-    table.set_truncation_indicator("…");
-    table.set_header(columns.iter().map(|column| column.title));
-    for row in rows {
-        let mut line = Line::from(columns.iter().map(|column| (column.cell)(row)));
+    table.load_style(presets::NOTHING).set_truncation_indicator("…");
+    table.set_header(grid.columns.iter().map(|(title, _)| *title));
+    for row in grid.rows {
+        let mut line = Line::from(row);
         line.max_height(1);
         table.add_row(line);
     }
-    for (at, column) in columns.iter().enumerate() {
+    let gap = u16::try_from(grid.gap).unwrap_or(u16::MAX);
+    for (at, (_, kind)) in grid.columns.iter().enumerate() {
+        let width = u16::try_from(grid.widths[at]).unwrap_or(u16::MAX).saturating_add(gap);
         let shown = table.column_mut(at).expect("each title made a column");
-        shown.set_padding((0, GAP)).set_cell_alignment(column.kind.alignment());
+        shown.set_constraint(ColumnConstraint::Absolute(Width::Fixed(width)));
+        shown.set_padding((0, gap)).set_cell_alignment(kind.alignment());
     }
     table.lines().map(|line| format!("{}\n", line.trim_end())).collect()
 }
 
-fn terminal_width() -> Option<u16> {
-    let stdout = io::stdout();
-    stdout.is_terminal().then(terminal_size::terminal_size).flatten().map(|(width, _)| width.0)
+fn terminal_width() -> Option<usize> {
+    let size = io::stdout().is_terminal().then(terminal_size::terminal_size).flatten();
+    size.map(|(width, _)| width.0.into())
 }
 
 /// Writes to stdout. A reader that has seen enough, as `head` does, is no error.
@@ -227,4 +285,49 @@ pub(crate) fn redraw(text: &str, is_first: bool) -> anyhow::Result<()> {
 /// A count, or `-` for none at all.
 pub(crate) fn or_none(text: &str) -> String {
     if text.is_empty() { NONE.to_owned() } else { text.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Thing(&'static str, u32, &'static str);
+
+    impl TableRow for Thing {
+        const PLURAL: &'static str = "things";
+        const COLUMNS: &'static [Column<Self>] = &[
+            text("NAME", |thing| thing.0.to_owned()),
+            number("SIZE", |thing| thing.1.to_string()),
+            number("WEIGHT", |thing| thing.1.to_string()),
+            number("AGE", |thing| thing.1.to_string()),
+            text("REASON", |thing| thing.2.to_owned()),
+        ];
+
+        fn name(&self) -> String {
+            self.0.to_owned()
+        }
+    }
+
+    #[test]
+    fn a_table_keeps_names_and_gives_up_gaps_and_then_its_last_columns() {
+        let things = [Thing("a-long-name", 5, "because it is so, and has always been so")];
+        let shape = |width| {
+            let grid = Grid::new(&things, false, width);
+            (grid.columns.len(), grid.gap, grid.widths.last().copied())
+        };
+        assert_eq!(shape(usize::MAX), (5, 2, Some(40)));
+        assert_eq!(shape(72), (5, 2, Some(40)));
+        assert_eq!(shape(68), (5, 1, Some(40)));
+        assert_eq!(shape(60), (5, 1, Some(32)), "the reason is cut");
+        assert_eq!(shape(30), (4, 1, Some(3)), "there is no room for it");
+        assert_eq!(shape(10), (3, 1, Some(6)), "never fewer");
+        let text = table(&things, false);
+        assert_eq!(text.lines().next(), Some("NAME         SIZE  WEIGHT  AGE  REASON"));
+        assert!(
+            text.ends_with(
+                "a-long-name     5       5    5  because it is so, and has always been so\n"
+            ),
+            "{text}"
+        );
+    }
 }

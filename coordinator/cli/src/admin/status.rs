@@ -97,8 +97,11 @@ pub(crate) fn status(args: &Args) -> anyhow::Result<ExitCode> {
 async fn look(coordinator: &mut Coordinator) -> anyhow::Result<FleetStatus> {
     let own = coordinator.status().await?;
     let mut addresses = coordinator.addresses().to_vec();
-    if !own.leader_address.is_empty() && !addresses.contains(&own.leader_address) {
-        addresses.push(own.leader_address.clone());
+    match addresses.is_empty() {
+        // On Kubernetes only the leader is reached.
+        true => addresses.push(coordinator.address().to_owned()),
+        false if own.leader_address.is_empty() || addresses.contains(&own.leader_address) => {}
+        false => addresses.push(own.leader_address.clone()),
     }
     let mut replicas = Vec::new();
     for address in addresses {
