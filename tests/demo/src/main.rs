@@ -22,7 +22,7 @@ struct Cli {
 
 #[derive(Debug, Args)]
 struct Demo {
-    /// Stay up after the last phase, to look around with curl and grpcurl, until Ctrl-C.
+    /// Stay up after the last phase, to look around with curl and leasehold, until Ctrl-C.
     #[arg(long, env = "KEEP", value_parser = FalseyValueParser::new())]
     keep: bool,
     /// The folder with the manifests and the workers; `deploy/standalone` by default.

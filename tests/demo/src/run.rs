@@ -149,10 +149,7 @@ fn stay(environment: &mut Environment, interrupt: &AtomicBool) -> Result<()> {
     let (grpc, http) = (replica.address.clone(), replica.http_address.clone());
     let agent = environment.fleet.agents.iter().next().context("no agent runs")?;
     let (worker, api) = (agent.0.clone(), agent.1.address.clone());
-    let service = "leasehold.admin.v1.AdminService";
-    let grpcurl = |method: &str, body: &str| {
-        format!("  grpcurl -plaintext -d '{body}' {grpc} {service}/{method}")
-    };
+    let query = |path: &str| format!("  curl -s 'http://{http}/api/v1/{path}'");
     let lines = [
         "everything stays up; Ctrl-C ends it. Look around:".to_owned(),
         format!("  curl -s http://{api}/v1/lease                       # {worker}'s lease"),
@@ -160,13 +157,12 @@ fn stay(environment: &mut Environment, interrupt: &AtomicBool) -> Result<()> {
         format!("  curl -s -X PUT 'http://{api}/v1/jobs/mine?wait_ms=5000'   # may a job start?"),
         format!("  curl -s -X DELETE http://{api}/v1/jobs/mine         # it has ended"),
         format!("  curl -s http://{http}/metrics"),
-        format!("  grpcurl -plaintext {grpc} list"),
-        grpcurl("GetStatus", "{}"),
-        grpcurl("ListWorkers", &format!(r#"{{"cluster": "{CLUSTER}"}}"#)),
-        grpcurl("ListStreams", &format!(r#"{{"set": "{SET}"}}"#)),
-        grpcurl("ExplainWorker", &format!(r#"{{"cluster": "{CLUSTER}", "worker": "{worker}"}}"#)),
-        grpcurl("WatchChanges", "{}"),
-        grpcurl("Plan", &format!(r#"{{"cluster": "{CLUSTER}", "remove_workers": ["{worker}"]}}"#)),
+        format!("  curl -s http://{http}/                              # all that can be asked"),
+        query(&format!("workers?cluster={CLUSTER}")),
+        query(&format!("streams?set={SET}")),
+        query(&format!("explain/worker?cluster={CLUSTER}&worker={worker}")),
+        format!("  curl -sN http://{http}/api/v1/changes               # what happens, as it does"),
+        format!("  cargo run -p leasehold-cli -- top --coordinator {grpc}   # on the full screen"),
         format!("  $EDITOR {}", environment.work.path("manifests/cluster.yaml").display()),
     ];
     environment.screen.say(&lines.join("\n"));
