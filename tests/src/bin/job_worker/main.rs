@@ -25,6 +25,9 @@ const SLOT_WAIT_MS: u32 = 1_000;
 /// Between two tries to reach an agent that does not answer.
 const RETRY: Duration = Duration::from_millis(100);
 
+/// How often the end of a job is told: for as long as an agent may take to come back.
+const END_TRIES_MAX: u32 = 1_200;
+
 /// What it takes on SIGUSR1, to be killed for it.
 const HOARD_BYTES: usize = 256 << 20;
 
@@ -197,17 +200,19 @@ async fn begin(gate: &Gate, job: &str, stopping: &AtomicBool) -> Option<Slot> {
         }
         Err(_) => {
             // An answer may have been on its way: without one the job does not begin.
-            let _ = call(address, "DELETE", &format!("/v1/jobs/{job}"), "").await;
-            tokio::time::sleep(RETRY).await;
+            end(Slot::Agent(address), job).await;
             None
         }
     }
 }
 
+/// Tells that a job has ended, until it is heard: an agent that stops answers that it does, and
+/// the next one would count the job as running.
 async fn end(slot: Slot, job: &str) {
     let Slot::Agent(address) = slot else { return };
-    for _ in 0..100 {
-        if call(address, "DELETE", &format!("/v1/jobs/{job}"), "").await.is_ok() {
+    let path = format!("/v1/jobs/{job}");
+    for _ in 0..END_TRIES_MAX {
+        if let Ok((200, _)) = call(address, "DELETE", &path, "").await {
             return;
         }
         tokio::time::sleep(RETRY).await;
