@@ -139,7 +139,7 @@ async fn main() -> anyhow::Result<()> {
             tokio::time::sleep(lasts).await;
             shared.write(Event::JobEnd { job: job.clone() }).await?;
             shared.running.fetch_sub(1, Ordering::Relaxed);
-            end(slot, &job).await;
+            end(slot, &job, &shared.stopping).await;
             anyhow::Ok(())
         });
         while let Some(done) = jobs.try_join_next() {
@@ -200,20 +200,23 @@ async fn begin(gate: &Gate, job: &str, stopping: &AtomicBool) -> Option<Slot> {
         }
         Err(_) => {
             // An answer may have been on its way: without one the job does not begin.
-            end(Slot::Agent(address), job).await;
+            end(Slot::Agent(address), job, stopping).await;
             None
         }
     }
 }
 
 /// Tells that a job has ended, until it is heard: an agent that stops answers that it does, and
-/// the next one would count the job as running.
-async fn end(slot: Slot, job: &str) {
+/// the next one would count the job as running. A worker that ends itself waits for no next one.
+async fn end(slot: Slot, job: &str, stopping: &AtomicBool) {
     let Slot::Agent(address) = slot else { return };
     let path = format!("/v1/jobs/{job}");
     for _ in 0..END_TRIES_MAX {
-        if let Ok((200, _)) = call(address, "DELETE", &path, "").await {
-            return;
+        match call(address, "DELETE", &path, "").await {
+            Ok((200, _)) => return,
+            Ok(_) => {}
+            Err(_) if stopping.load(Ordering::Relaxed) => return,
+            Err(_) => {}
         }
         tokio::time::sleep(RETRY).await;
     }
