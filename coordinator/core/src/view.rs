@@ -121,6 +121,13 @@ pub struct WorkerView {
     pub address: Option<WorkerAddress>,
 }
 
+impl WorkerView {
+    /// Whether it drains, or is to drain.
+    pub(crate) fn drains(&self) -> bool {
+        self.drain_ordered || self.drain != DrainPhase::Working
+    }
+}
+
 /// Whether a worker is connected, silent, lost or unreported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presence {

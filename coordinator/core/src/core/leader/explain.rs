@@ -200,7 +200,7 @@ impl Leader {
 
     fn worker_summary(&self, view: &WorkerView, committed: u32) -> String {
         let key = &view.key;
-        if view.drain_ordered || view.drain != DrainPhase::Working {
+        if view.drains() {
             return format!("{key} drains: it takes no job and gives its streams back");
         }
         match view.presence {
@@ -244,7 +244,7 @@ fn worker_step(view: &WorkerView) -> String {
 
 fn share_summary(view: &WorkerView) -> String {
     let (key, load, shares) = (&view.key, view.load, view.streams);
-    if view.drain_ordered || view.drain != DrainPhase::Working {
+    if view.drains() {
         return format!("{key} drains: it gives back what others have room for, {load} is left");
     }
     match view.presence {

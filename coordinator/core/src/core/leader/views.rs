@@ -261,9 +261,8 @@ impl Leader {
             view.connected += usize::from(worker.presence == Presence::Connected);
             view.lost += usize::from(worker.presence == Presence::Lost);
             view.unreported += usize::from(worker.presence == Presence::Unreported);
-            let working = worker.drain == DrainPhase::Working && !worker.drain_ordered;
-            view.draining += usize::from(!working);
-            if working && worker.presence == Presence::Connected {
+            view.draining += usize::from(worker.drains());
+            if !worker.drains() && worker.presence == Presence::Connected {
                 view.granted = view.granted.saturating_add(worker.granted);
             }
         }

@@ -1,6 +1,5 @@
 //! Explains why a cluster runs what it runs.
 
-use leasehold_types::message::DrainPhase;
 use leasehold_types::{ClusterName, Moment};
 
 use super::{Leader, counted, worker_step};
@@ -44,7 +43,7 @@ impl Leader {
         facts.extend(named("unreported", unreported, &workers, |worker| {
             worker.presence == Presence::Unreported
         }));
-        facts.extend(named("draining", "", &workers, drains));
+        facts.extend(named("draining", "", &workers, WorkerView::drains));
         if view.streams > 0 {
             let streams = counted(view.streams, "stream");
             facts.push(format!("{} of {streams} owned", view.streams_owned));
@@ -81,10 +80,6 @@ fn summary(view: &ClusterView) -> String {
         ),
         (false, false) => format!("{name} runs {running} of at most {jobs_max} jobs on {workers}"),
     }
-}
-
-fn drains(worker: &WorkerView) -> bool {
-    worker.drain_ordered || worker.drain != DrainPhase::Working
 }
 
 /// A fact that names workers in some state, and the slots that they may be using; none without any.

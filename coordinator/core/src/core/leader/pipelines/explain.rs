@@ -51,9 +51,10 @@ impl Leader {
             more => format!("add {more} workers to class {class}"),
         });
         let short: Vec<_> = short.collect();
-        let next_step = match short.is_empty() {
-            true => String::new(),
-            false => format!("{}, or lower documentsPerSecond", short.join(" and ")),
+        let next_step = if short.is_empty() {
+            String::new()
+        } else {
+            format!("{}, or lower documentsPerSecond", short.join(" and "))
         };
         Some(Explanation { summary: state, facts, next_step })
     }
