@@ -45,6 +45,11 @@ pub const WAITING_METADATA: &str = "leasehold-waiting";
 /// See [`WAITING_METADATA`].
 pub const WAITING_WANTED: &str = "wanted";
 
+/// How the message of a status begins by which a replica that does not lead refuses a call.
+pub const NOT_LEADING_MESSAGE: &str = "this replica does not lead";
+/// How the message of a status begins by which a coordinator's HTTP port refuses a gRPC client.
+pub const HTTP_PORT_MESSAGE: &str = "this is the port for health and metrics";
+
 #[cfg(feature = "json")]
 pub mod json;
 pub mod map;

@@ -134,7 +134,11 @@ fn what_is_wrong_is_named() {
         ("/api/v1/workers?cluster=none", 404, "no manifest defines cluster \"none\""),
         ("/api/v1/workers?cluster=No+Name", 400, "No Name"),
         ("/api/v1/workers?name=builds", 400, "unknown parameter \"name\": use cluster, pageSize"),
-        ("/api/v1/workers?cluster=builds&pageSize=many", 400, "pageSize: \"many\" is no integer"),
+        (
+            "/api/v1/workers?cluster=builds&pageSize=many",
+            400,
+            "invalid pageSize \"many\": expected integer",
+        ),
         ("/api/v1/clusters?all=1", 400, "this path takes none"),
         ("/api/v1/changes?replay=later", 400, "later"),
     ] {
@@ -152,12 +156,19 @@ fn what_is_wrong_is_named() {
     }
 }
 
-/// Reads events until `count` of them have come: the number and the change of each.
-fn events(http: SocketAddr, header: &str, count: usize) -> Vec<(String, Value)> {
+/// Reads events until `count` of them have come: the number and the change of each. Calls
+/// `on_first` after the first one.
+fn events(
+    http: SocketAddr,
+    header: &str,
+    count: usize,
+    on_first: impl FnOnce(),
+) -> Vec<(String, Value)> {
     let mut stream = connect(http);
     let request = format!("GET /api/v1/changes HTTP/1.1\r\nHost: {http}\r\n{header}\r\n");
     stream.write_all(request.as_bytes()).expect("a request");
     let (mut found, mut id) = (Vec::new(), String::new());
+    let mut on_first = Some(on_first);
     for line in BufReader::new(stream).lines() {
         let line = line.expect("an event");
         if let Some(text) = line.strip_prefix("id: ") {
@@ -165,6 +176,9 @@ fn events(http: SocketAddr, header: &str, count: usize) -> Vec<(String, Value)> 
         }
         if let Some(text) = line.strip_prefix("data: ") {
             found.push((id.clone(), serde_json::from_str(text).expect("JSON")));
+        }
+        if !found.is_empty() {
+            on_first.take().into_iter().for_each(|call| call());
         }
         if found.len() == count {
             break;
@@ -179,17 +193,15 @@ fn a_client_that_comes_back_gets_the_changes_that_it_has_missed() {
     let coordinator = coordinator_that_leads();
     let http = coordinator.http;
     // The first are told from before, those of the agent as they happen.
-    let watching = std::thread::spawn(move || events(http, "", 9));
-    std::thread::sleep(std::time::Duration::from_millis(200));
-    let _agent = coordinator.agent("builds", "worker-0", &[]);
-    let all = watching.join().expect("events");
+    let mut agent = None;
+    let all = events(http, "", 9, || agent = Some(coordinator.agent("builds", "worker-0", &[])));
     let changes = all.iter().map(|(_, change)| change["kind"].as_str().unwrap_or_default());
     assert!(changes.clone().any(|kind| kind == "CHANGE_KIND_JOINED"), "{all:?}");
     let told = |(id, change): &(String, Value)| (id.clone(), change["kind"].clone());
     for seen in [3, 7] {
         let (last, _) = &all[seen - 1];
         let header = format!("Last-Event-ID: {last}\r\n");
-        let again = events(http, &header, all.len() - seen);
+        let again = events(http, &header, all.len() - seen, || {});
         let rest: Vec<_> = all[seen..].iter().map(told).collect();
         assert_eq!(again.iter().map(told).collect::<Vec<_>>(), rest, "after {last}");
     }
@@ -239,7 +251,10 @@ fn strange_requests_get_no_answer_that_blames_the_coordinator() {
         let verb = ["GET", "POST", "PUT", "HEAD"][random.usize(..4)];
         let path = format!("/api/v1/{}?{query}", paths[random.usize(..paths.len())]);
         let (status, answer) = request(coordinator.http, verb, &path, "", &body);
-        assert!(status < 500, "seed {seed}: {verb} {path} {body}: {status} {answer}");
+        assert!(
+            (200..500).contains(&status),
+            "seed {seed}: {verb} {path} {body}: {status} {answer}"
+        );
     }
     assert_eq!(coordinator.process.ended(), None);
     assert!(!coordinator.process.log().contains("panicked"), "{}", coordinator.process.log());

@@ -10,7 +10,7 @@ mod refusal;
 mod request;
 mod routes;
 
-use axum::extract::{RawQuery, State};
+use axum::extract::{DefaultBodyLimit, RawQuery, State};
 use axum::http::{HeaderMap, header};
 use axum::response::{Html, IntoResponse, Json, Response};
 use axum::routing::{get, post};
@@ -25,6 +25,7 @@ use self::request::{from_json, from_query};
 use self::routes::{ROUTES, Route, Verb};
 use crate::connections::Peer;
 use crate::grpc::AdminCalls;
+use crate::grpc::intake::CALL_BYTES_MAX;
 
 /// The first lines of the page at `/`.
 const PAGE_START: &str = "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\">\
@@ -74,6 +75,7 @@ impl Api {
             router = router.route(&path, method);
         }
         let only_loopback = self.only_loopback;
+        let router = router.layer(DefaultBodyLimit::max(CALL_BYTES_MAX));
         router.with_state(self).layer(axum::middleware::from_fn(move |request, next| {
             guard::admit(only_loopback, request, next)
         }))

@@ -7,7 +7,7 @@ pub(crate) mod credentials;
 mod first_message;
 mod forward;
 mod inbound;
-mod intake;
+pub(crate) mod intake;
 mod outbound;
 mod peer;
 mod service;

@@ -16,6 +16,7 @@ use leasehold_driver::clock;
 use leasehold_driver::health::Health;
 use leasehold_driver::metrics::Fleet;
 use leasehold_driver::port::Handle;
+use leasehold_proto::HTTP_PORT_MESSAGE;
 use prometheus::{Encoder, Registry, TextEncoder};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
@@ -76,8 +77,7 @@ async fn unknown(State(state): State<HttpState>, headers: HeaderMap) -> Response
     }
     let port = state.grpc.port();
     Status::unavailable(format!(
-        "this is the port for health and metrics (--http-listen); gRPC is served on port {port} \
-         (--listen)"
+        "{HTTP_PORT_MESSAGE} (--http-listen); gRPC is served on port {port} (--listen)"
     ))
     .into_http::<Body>()
 }

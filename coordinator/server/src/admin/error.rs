@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use leasehold_driver::access::Denied;
 use leasehold_driver::port::OrderError;
+use leasehold_proto::NOT_LEADING_MESSAGE;
 use leasehold_proto::map::Invalid;
 use leasehold_types::{ClusterName, PipelineName, SetName, StreamKey, WorkerKey};
 use tonic::Status;
@@ -14,7 +15,7 @@ use crate::grpc::credentials::status_of;
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AdminError {
     /// Another replica leads.
-    #[error("this replica does not lead; {}", leader(.0))]
+    #[error("{NOT_LEADING_MESSAGE}; {}", leader(.0))]
     NotLeading(Option<String>),
     /// A field of the request is wrong.
     #[error("{0}")]

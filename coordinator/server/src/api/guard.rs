@@ -2,7 +2,7 @@
 //! API. A browser sends a page's origin, and the host that it believes to talk to: a page that has
 //! its own name resolve to this machine is known by that name.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 
 use axum::extract::Request;
 use axum::http::uri::Authority;
@@ -38,13 +38,14 @@ pub(super) async fn admit(only_loopback: bool, request: Request, next: Next) -> 
 fn host<'a>(headers: &'a HeaderMap, uri: Option<&'a str>) -> Result<&'a str, String> {
     let given = headers.get(header::HOST).and_then(|host| host.to_str().ok()).or(uri);
     let given = given.ok_or("the header Host is missing")?;
-    let authority: Authority = given.parse().map_err(|_| format!("Host {given:?} is no host"))?;
+    let authority: Authority =
+        given.parse().map_err(|_| format!("invalid Host {given:?}: expected HOST or HOST:PORT"))?;
     let name = authority.host().trim_start_matches('[').trim_end_matches(']');
-    let is_address = name.parse::<IpAddr>().is_ok() || name.parse::<Ipv6Addr>().is_ok();
-    match is_address || name.eq_ignore_ascii_case("localhost") {
-        true => Ok(given),
-        false => Err(format!("Host {given:?}: ask for this replica by its address, or localhost")),
+    let is_address = name.parse::<IpAddr>().is_ok();
+    if is_address || name.eq_ignore_ascii_case("localhost") {
+        return Ok(given);
     }
+    Err(format!("invalid Host {given:?}: use this replica's address, or localhost"))
 }
 
 /// Why a page of this origin gets no answer.
@@ -52,7 +53,7 @@ fn foreign_origin(headers: &HeaderMap, host: &str) -> Option<String> {
     let origin = headers.get(header::ORIGIN)?.to_str().unwrap_or_default();
     let own =
         ["http://", "https://"].iter().any(|scheme| origin.strip_prefix(scheme) == Some(host));
-    (!own).then(|| format!("Origin {origin:?}: pages of other sites get no answer"))
+    (!own).then(|| format!("invalid Origin {origin:?}: pages of other sites are refused"))
 }
 
 #[cfg(test)]

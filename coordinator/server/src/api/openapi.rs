@@ -55,7 +55,7 @@ fn operation(route: Route, schemas: &mut BTreeMap<String, Value>) -> (&'static s
         "responses": {
             "200": {"description": "The answer.", "content": answer},
             "default": {
-                "description": "Why there is none.",
+                "description": "Why the request failed.",
                 "content": {"application/json": {"schema": error}},
             },
         },
@@ -100,10 +100,7 @@ fn schema(field: &FieldDescriptor, schemas: &mut BTreeMap<String, Value>) -> Val
         }
         _ => json!({"type": type_name(field)}),
     };
-    match field.is_list() {
-        true => json!({"type": "array", "items": one}),
-        false => one,
-    }
+    if field.is_list() { json!({"type": "array", "items": one}) } else { one }
 }
 
 #[cfg(test)]

@@ -29,13 +29,10 @@ pub(super) fn from_query(route: Route, query: Option<&str>) -> Result<DynamicMes
             .get_field_by_json_name(&key)
             .ok_or_else(|| format!("unknown parameter {key:?}: {}", parameters(&descriptor)))?;
         let value = value(&field, &text)
-            .ok_or_else(|| format!("{key}: {text:?} is no {}", type_name(&field)))?;
-        match field.is_list() {
-            true => match request.get_field_mut(&field) {
-                Value::List(list) => list.push(value),
-                other => unreachable!("a list has the value {other:?}"),
-            },
-            false => request.set_field(&field, value),
+            .ok_or_else(|| format!("invalid {key} {text:?}: expected {}", type_name(&field)))?;
+        match request.get_field_mut(&field) {
+            Value::List(list) => list.push(value),
+            single => *single = value,
         }
     }
     Ok(request)
@@ -48,17 +45,17 @@ pub(super) fn from_query(route: Route, query: Option<&str>) -> Result<DynamicMes
 pub(super) fn from_json(route: Route, body: &str) -> Result<DynamicMessage, String> {
     let mut text = serde_json::Deserializer::from_str(body);
     let request = DynamicMessage::deserialize(method(route).input(), &mut text);
-    let request = request.map_err(|error| format!("the body is no request: {error}"))?;
+    let request = request.map_err(|error| format!("cannot read the body as a request: {error}"))?;
     text.end().map_err(|error| format!("the body goes on after the request: {error}"))?;
     Ok(request)
 }
 
 fn parameters(descriptor: &MessageDescriptor) -> String {
     let names: Vec<_> = descriptor.fields().map(|field| field.json_name().to_owned()).collect();
-    match names.is_empty() {
-        true => "this path takes none".to_owned(),
-        false => format!("use {}", names.join(", ")),
+    if names.is_empty() {
+        return "this path takes none".to_owned();
     }
+    format!("use {}", names.join(", "))
 }
 
 /// The name of a field's type, for people and for OpenAPI's schemas.

@@ -14,6 +14,7 @@ use leasehold_coordinator_core::view::Leadership;
 use leasehold_driver::gate::Gate;
 use leasehold_driver::port::Handle;
 use leasehold_driver::trust::Trust;
+use leasehold_proto::NOT_LEADING_MESSAGE;
 use leasehold_proto::admin::v1::admin_service_server::{AdminServiceServer, SERVICE_NAME};
 use leasehold_types::limits::MESSAGE_BYTES_MAX;
 use tokio::sync::{Mutex, Semaphore};
@@ -209,7 +210,7 @@ impl Shared {
         // The next call dials again, with the authorities of that time.
         self.leader.lock().await.take();
         let message =
-            format!("this replica does not lead, and cannot reach the leader at {address}: {why}");
+            format!("{NOT_LEADING_MESSAGE}, and cannot reach the leader at {address}: {why}");
         Status::unavailable(message).into_http()
     }
 }
