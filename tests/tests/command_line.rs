@@ -52,10 +52,7 @@ impl CommandLine<'_> {
     fn try_line(&self, line: &str) -> Result<String, String> {
         let output = self.run(line);
         let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
-        match output.status.success() {
-            true => Ok(text(output.stdout)),
-            false => Err(text(output.stderr)),
-        }
+        if output.status.success() { Ok(text(output.stdout)) } else { Err(text(output.stderr)) }
     }
 
     fn line(&self, line: &str) -> String {
@@ -252,7 +249,7 @@ fn orders_reach_the_leader_and_are_followed_to_their_end() {
     let refused = leasehold.refused("gone worker-1 --yes");
     assert!(refused.contains("worker builds/worker-1 is connected"), "{refused}");
     let asked = leasehold.refused("gone worker-1");
-    assert!(asked.contains("stdin is no terminal: add --yes"), "{asked}");
+    assert!(asked.contains("needs a terminal: add --yes"), "{asked}");
     lost.process.kill();
     leasehold.until("workers", &["lost"]);
     let gone = leasehold.line("gone builds/worker-1 --yes");

@@ -11,9 +11,11 @@ pub(crate) mod top;
 pub(crate) mod version;
 
 mod connection;
+mod fetch;
 mod find;
 mod kubernetes;
 mod output;
+mod rows;
 mod words;
 
 use std::process::ExitCode;

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use leasehold_proto::admin::v1::admin_service_client::AdminServiceClient;
 use leasehold_proto::admin::v1::{GetStatusRequest, GetStatusResponse};
+use leasehold_proto::{HTTP_PORT_MESSAGE, NOT_LEADING_MESSAGE};
 
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
@@ -33,10 +34,6 @@ const BROKEN_MAX: Duration = Duration::from_secs(2);
 const RETRY_INTERVAL: Duration = Duration::from_millis(250);
 /// The most bytes of an answer: a page of the longest names.
 const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// What a coordinator says first where it does not lead.
-const DOES_NOT_LEAD: &str = "this replica does not lead";
-/// What a coordinator's HTTP port says first to a client of gRPC.
-const OTHER_PORT: &str = "this is the port for health and metrics";
 
 /// Which coordinator to ask, and how to prove who asks.
 #[derive(Clone, Debug, clap::Args)]
@@ -99,7 +96,10 @@ pub(crate) struct Token(Option<MetadataValue<Ascii>>);
 impl Token {
     /// The token of this text; none if it is no token.
     fn of(text: &str) -> Option<Self> {
-        format!("Bearer {text}").parse().ok().filter(|_| !text.is_empty()).map(|it| Self(Some(it)))
+        if text.is_empty() {
+            return None;
+        }
+        format!("Bearer {text}").parse().ok().map(|token| Self(Some(token)))
     }
 }
 
@@ -199,7 +199,8 @@ impl Coordinator {
                 }
                 Ok(Err(status)) => status,
                 Err(_) => bail!(
-                    "the coordinator at {} has not answered for {}",
+                    "the coordinator at {} has not answered for {}: try again, or name another one \
+                     with --coordinator",
                     self.address,
                     leasehold_types::duration::format_short(ANSWER_TIMEOUT)
                 ),
@@ -269,8 +270,8 @@ impl Coordinator {
     fn patience(&self, status: &Status) -> Duration {
         let message = status.message();
         match status.code() {
-            Code::Unavailable if message.starts_with(OTHER_PORT) => Duration::ZERO,
-            Code::FailedPrecondition if message.starts_with(DOES_NOT_LEAD) => FAILOVER_MAX,
+            Code::Unavailable if message.starts_with(HTTP_PORT_MESSAGE) => Duration::ZERO,
+            Code::FailedPrecondition if message.starts_with(NOT_LEADING_MESSAGE) => FAILOVER_MAX,
             _ if status.source().is_some() && !self.has_answered => BROKEN_MAX,
             Code::Unavailable => FAILOVER_MAX,
             _ if status.source().is_some() => FAILOVER_MAX,

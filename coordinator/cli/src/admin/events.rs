@@ -1,6 +1,7 @@
 //! `leasehold events`: what has happened in the fleet, and with `--follow` what happens.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use leasehold_proto::admin::v1::{ChangeKind, WatchChangesRequest, WatchChangesResponse};
@@ -12,9 +13,9 @@ use super::output::{Format, print};
 use super::{run, words};
 
 /// How long no further change comes before what the leader had kept counts as told.
-const REPLAY_PAUSE: std::time::Duration = std::time::Duration::from_millis(500);
+const REPLAY_PAUSE: Duration = Duration::from_millis(500);
 /// The interval between two attempts to find a leader.
-const RETRY_INTERVAL: std::time::Duration = std::time::Duration::from_millis(500);
+const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Options of `events`.
 #[derive(Debug, clap::Args)]
@@ -62,7 +63,7 @@ pub(crate) fn events(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let known = || (1..).map_while(|number| ChangeKind::try_from(number).ok()).map(words::change);
     for kind in &args.kind {
-        if !known().any(|one| one == kind) {
+        if !known().any(|one| one == *kind) {
             let all: Vec<_> = known().collect();
             bail!("--kind: no kind {kind:?}; there are {}", all.join(", "));
         }
@@ -99,12 +100,13 @@ async fn watch(
         coordinator.ask(async |mut client| client.watch_changes(request.clone()).await).await?;
     loop {
         let next = changes.message();
-        let next = match args.follow {
-            true => next.await,
-            false => match tokio::time::timeout(REPLAY_PAUSE, next).await {
+        let next = if args.follow {
+            next.await
+        } else {
+            match tokio::time::timeout(REPLAY_PAUSE, next).await {
                 Ok(next) => next,
                 Err(_) => return Ok(None),
-            },
+            }
         };
         match next {
             Ok(Some(change)) if !args.follow && !change.replayed => return Ok(None),
@@ -119,7 +121,7 @@ async fn watch(
 
 fn is_wanted(change: &WatchChangesResponse, args: &Args) -> bool {
     let is = |wanted: &Option<String>, has: &str| wanted.as_deref().is_none_or(|one| one == has);
-    (args.kind.is_empty() || args.kind.iter().any(|kind| kind == words::change(change.kind())))
+    (args.kind.is_empty() || args.kind.iter().any(|kind| *kind == words::change(change.kind())))
         && is(&args.worker, &change.worker)
         && is(&args.stream, &change.stream)
 }
@@ -158,8 +160,8 @@ fn detail_of(change: &WatchChangesResponse) -> String {
         ChangeKind::Elected | ChangeKind::Deposed => format!("term {}", change.epoch),
         ChangeKind::PoolGranted => format!("size {} token {}", change.size, change.token),
         ChangeKind::Skipped => format!("{} changes are missing here", change.skipped),
-        ChangeKind::Pipeline => words::pipeline(change.pipeline_phase()).to_owned(),
-        ChangeKind::Binding => words::binding(change.binding_phase()).to_owned(),
+        ChangeKind::Pipeline => words::pipeline(change.pipeline_phase()),
+        ChangeKind::Binding => words::binding(change.binding_phase()),
         _ if !change.token.is_empty() => format!("token {}", change.token),
         _ => String::new(),
     };

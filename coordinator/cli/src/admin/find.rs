@@ -6,12 +6,12 @@ use leasehold_proto::admin::v1::{GetStreamRequest, GetWorkerRequest, Stream, Wor
 use tonic::{Code, Response, Status};
 
 use super::connection::Coordinator;
-use super::lists::{all_clusters, all_sets};
+use super::fetch;
 
 /// The worker of this name in `cluster`, or else in whichever cluster has it.
 ///
 /// # Errors
-/// If there is none or there are several, or the coordinator does not answer.
+/// If no worker or several have the name, or the coordinator does not answer.
 pub(super) async fn worker(
     coordinator: &mut Coordinator,
     name: &str,
@@ -22,7 +22,7 @@ pub(super) async fn worker(
         (Some(_), Some(_)) => bail!("give the cluster once: in {name:?}, or with --cluster"),
         (None, Some(cluster)) => (vec![cluster.to_owned()], name),
         (None, None) => {
-            let all = all_clusters(coordinator).await?;
+            let all = fetch::clusters(coordinator).await?;
             (all.into_iter().map(|cluster| cluster.name).collect(), name)
         }
     };
@@ -56,7 +56,7 @@ pub(super) async fn worker(
 /// The stream of this name in `set`, or else in whichever set has it.
 ///
 /// # Errors
-/// If there is none or there are several, or the coordinator does not answer.
+/// If no stream or several have the name, or the coordinator does not answer.
 pub(super) async fn stream(
     coordinator: &mut Coordinator,
     name: &str,
@@ -64,7 +64,7 @@ pub(super) async fn stream(
 ) -> anyhow::Result<Stream> {
     let all = match set {
         Some(set) => vec![set.to_owned()],
-        None => all_sets(coordinator).await?.into_iter().map(|set| set.name).collect(),
+        None => fetch::sets(coordinator).await?.into_iter().map(|set| set.name).collect(),
     };
     // Both may have slashes, so each set is asked for the whole name and for what follows its own.
     let candidates = all.iter().flat_map(|set| {

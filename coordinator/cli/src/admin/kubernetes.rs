@@ -108,10 +108,7 @@ impl Cluster {
         let tls = ClientTlsConfig::new()
             .ca_certificate(Certificate::from_pem(authority))
             .domain_name(format!("{COORDINATOR}.{namespace}.svc"));
-        let token = match has_token {
-            true => None,
-            false => Some(token(&client, args).await?),
-        };
+        let token = if has_token { None } else { Some(token(&client, args).await?) };
         Ok((Self { client, namespace, tls }, token))
     }
 

@@ -2,24 +2,16 @@
 //! filters, an order and `--watch`.
 
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::ValueEnum;
 use leasehold_proto::admin::v1::{
-    Class, Cluster, ListClassesRequest, ListClassesResponse, ListClustersRequest,
-    ListClustersResponse, ListPipelinesRequest, ListPipelinesResponse, ListStreamSetsRequest,
-    ListStreamSetsResponse, ListStreamsRequest, ListStreamsResponse, ListWorkersRequest,
-    ListWorkersResponse, Pipeline, PipelinePhase, Presence, Stream, StreamSet, Worker,
+    ListClassesResponse, ListClustersResponse, ListPipelinesResponse, ListStreamSetsResponse,
+    ListStreamsResponse, ListWorkersResponse, PipelinePhase, Presence, Stream,
 };
 
-use super::connection::{ConnectionArgs, Coordinator};
-use super::output::{
-    Column, ListArgs, NONE, TableRow, list, number, or_none, text, wide_number, wide_text,
-};
-use super::{run, show, words};
-
-/// The most entries of a page that is asked for.
-const PAGE_SIZE: u32 = 10_000;
+use super::connection::ConnectionArgs;
+use super::output::{ListArgs, list};
+use super::{fetch, run, show, words};
 
 /// Options of `clusters`.
 #[derive(Debug, clap::Args)]
@@ -161,154 +153,6 @@ pub(crate) struct ClassesArgs {
     connection: ConnectionArgs,
 }
 
-impl TableRow for Cluster {
-    const PLURAL: &'static str = "clusters";
-    const COLUMNS: &'static [Column<Self>] = &[
-        text("CLUSTER", |cluster| cluster.name.clone()),
-        number("BUDGET", |cluster| budget(cluster, cluster.max_jobs)),
-        number("RUNNING", |cluster| cluster.running.to_string()),
-        number("GRANTED", |cluster| cluster.granted.to_string()),
-        number("COMMITTED", |cluster| cluster.committed.to_string()),
-        number("WORKERS", |cluster| cluster.workers.to_string()),
-        number("CONNECTED", |cluster| cluster.connected.to_string()),
-        number("DRAINING", |cluster| cluster.draining.to_string()),
-        number("LOST", |cluster| cluster.lost.to_string()),
-        wide_number("UNREPORTED", |cluster| cluster.unreported.to_string()),
-        number("STREAMS", |cluster| part_of(cluster.streams_owned, cluster.streams)),
-        wide_number("PER-WORKER", |cluster| budget(cluster, cluster.max_jobs_per_worker)),
-        wide_text("HELD", |cluster| or_none(&cluster.held)),
-    ];
-
-    fn name(&self) -> String {
-        self.name.clone()
-    }
-}
-
-impl TableRow for Worker {
-    const PLURAL: &'static str = "workers";
-    const COLUMNS: &'static [Column<Self>] = &[
-        text("CLUSTER", |worker| worker.cluster.clone()),
-        text("WORKER", |worker| worker.name.clone()),
-        text("PRESENCE", |worker| words::presence(worker.presence()).to_owned()),
-        text("DRAIN", |worker| words::drain(worker.drain(), worker.drain_ordered).to_owned()),
-        number("RUNNING", |worker| optional(worker.running)),
-        number("GRANTED", |worker| worker.granted.to_string()),
-        number("WANTED", |worker| worker.wanted.to_string()),
-        number("COMMITTED", |worker| worker.committed.to_string()),
-        number("STREAMS", |worker| worker.streams.to_string()),
-        wide_number("LOAD", |worker| words::load(worker.documents_per_second)),
-        number("HEARD", |worker| match worker.silent_for_ms {
-            Some(millis) => words::age(Duration::from_millis(millis)),
-            None => NONE.to_owned(),
-        }),
-        wide_number("GENERATION", |worker| worker.generation.to_string()),
-        wide_text("TOKEN", |worker| or_none(&worker.pool_token)),
-        wide_text("ADDRESS", |worker| or_none(&worker.address)),
-    ];
-
-    fn name(&self) -> String {
-        format!("{}/{}", self.cluster, self.name)
-    }
-}
-
-impl TableRow for StreamSet {
-    const PLURAL: &'static str = "stream sets";
-    const COLUMNS: &'static [Column<Self>] = &[
-        text("SET", |set| set.name.clone()),
-        text("CLUSTER", |set| set.cluster.clone()),
-        number("STREAMS", |set| set.streams.to_string()),
-        number("OWNED", |set| set.streams_owned.to_string()),
-        number("UNOWNED", |set| set.streams.saturating_sub(set.streams_owned).to_string()),
-    ];
-
-    fn name(&self) -> String {
-        self.name.clone()
-    }
-}
-
-impl TableRow for Stream {
-    const PLURAL: &'static str = "streams";
-    const COLUMNS: &'static [Column<Self>] = &[
-        text("SET", |stream| stream.set.clone()),
-        text("STREAM", |stream| stream.name.clone()),
-        text("OWNER", |stream| {
-            let owners: Vec<_> = stream.claims.iter().map(|claim| claim.worker.as_str()).collect();
-            or_none(&owners.join(","))
-        }),
-        text("LEASE", |stream| {
-            let leases = stream.claims.iter().map(|claim| words::claim(claim.phase()));
-            or_none(&leases.collect::<Vec<_>>().join(","))
-        }),
-        text("PLANNED", |stream| or_none(&stream.planned)),
-        text("TOKEN", |stream| {
-            let tokens: Vec<_> = stream.claims.iter().map(|claim| claim.token.as_str()).collect();
-            or_none(&tokens.join(","))
-        }),
-        wide_number("WEIGHT", |stream| stream.weight.to_string()),
-        wide_text("CLUSTER", |stream| stream.cluster.clone()),
-    ];
-
-    fn name(&self) -> String {
-        format!("{}/{}", self.set, self.name)
-    }
-}
-
-impl TableRow for Pipeline {
-    const PLURAL: &'static str = "pipelines";
-    const COLUMNS: &'static [Column<Self>] = &[
-        text("PIPELINE", |pipeline| pipeline.name.clone()),
-        number("LOAD", |pipeline| words::load(pipeline.documents_per_second)),
-        text("PHASE", |pipeline| words::pipeline(pipeline.phase()).to_owned()),
-        number("NODES", |pipeline| pipeline.bindings.len().to_string()),
-        text("REASON", |pipeline| or_none(&pipeline.reason)),
-        wide_text("BINDINGS", |pipeline| {
-            let bindings = pipeline.bindings.iter();
-            let bindings =
-                bindings.map(|one| format!("{}={}", one.node, words::binding(one.phase())));
-            bindings.collect::<Vec<_>>().join(",")
-        }),
-    ];
-
-    fn name(&self) -> String {
-        self.name.clone()
-    }
-}
-
-impl TableRow for Class {
-    const PLURAL: &'static str = "worker classes";
-    const COLUMNS: &'static [Column<Self>] = &[
-        text("CLASS", |class| class.name.clone()),
-        number("CAPACITY", |class| words::load(class.capacity)),
-        number("REQUEST", |class| words::load(class.request)),
-        number("PLACED", |class| words::load(class.placed)),
-        number("HEADROOM", |class| {
-            words::load(f64::from(class.workers) * class.capacity - class.placed)
-        }),
-        number("WORKERS", |class| class.workers.to_string()),
-        number("NEEDED", |class| class.workers_needed.to_string()),
-        number("WANTED", |class| class.workers_wanted.to_string()),
-        number("WAITING", |class| class.pipelines_waiting.to_string()),
-        wide_number("MIN", |class| class.workers_min.to_string()),
-        wide_number("MAX", |class| class.workers_max.to_string()),
-    ];
-
-    fn name(&self) -> String {
-        self.name.clone()
-    }
-}
-
-fn budget(cluster: &Cluster, jobs: u32) -> String {
-    if cluster.is_class { NONE.to_owned() } else { jobs.to_string() }
-}
-
-fn part_of(part: u32, all: u32) -> String {
-    if all == 0 { NONE.to_owned() } else { format!("{part}/{all}") }
-}
-
-fn optional(number: Option<u32>) -> String {
-    number.map_or_else(|| "?".to_owned(), |number| number.to_string())
-}
-
 /// Runs `leasehold clusters`.
 ///
 /// # Errors
@@ -316,7 +160,7 @@ fn optional(number: Option<u32>) -> String {
 pub(crate) fn clusters(args: &ClustersArgs) -> anyhow::Result<ExitCode> {
     run(&args.connection, async |mut coordinator| {
         show(&mut coordinator, args.list.watch, async |coordinator| {
-            let clusters = all_clusters(coordinator).await?;
+            let clusters = fetch::clusters(coordinator).await?;
             list(&args.list, clusters, |clusters| ListClustersResponse { clusters })
         })
         .await
@@ -333,13 +177,13 @@ pub(crate) fn workers(args: &WorkersArgs) -> anyhow::Result<ExitCode> {
             let clusters = match &args.cluster {
                 Some(cluster) => vec![cluster.clone()],
                 None => {
-                    let all = all_clusters(coordinator).await?;
+                    let all = fetch::clusters(coordinator).await?;
                     all.into_iter().map(|cluster| cluster.name).collect()
                 }
             };
             let mut workers = Vec::new();
             for cluster in clusters {
-                workers.extend(workers_of(coordinator, &cluster).await?);
+                workers.extend(fetch::workers(coordinator, &cluster).await?);
             }
             workers.retain(|worker| {
                 let drains = words::drain(worker.drain(), worker.drain_ordered) != "no";
@@ -362,7 +206,7 @@ pub(crate) fn workers(args: &WorkersArgs) -> anyhow::Result<ExitCode> {
 pub(crate) fn sets(args: &SetsArgs) -> anyhow::Result<ExitCode> {
     run(&args.connection, async |mut coordinator| {
         show(&mut coordinator, args.list.watch, async |coordinator| {
-            let sets = all_sets(coordinator).await?;
+            let sets = fetch::sets(coordinator).await?;
             list(&args.list, sets, |sets| ListStreamSetsResponse { sets })
         })
         .await
@@ -378,12 +222,12 @@ pub(crate) fn streams(args: &StreamsArgs) -> anyhow::Result<ExitCode> {
         show(&mut coordinator, args.list.watch, async |coordinator| {
             let sets = match &args.set {
                 Some(set) => vec![set.clone()],
-                None => all_sets(coordinator).await?.into_iter().map(|set| set.name).collect(),
+                None => fetch::sets(coordinator).await?.into_iter().map(|set| set.name).collect(),
             };
             let worker = args.worker.clone().unwrap_or_default();
             let mut streams = Vec::new();
             for set in sets {
-                streams.extend(streams_of(coordinator, &set, &worker).await?);
+                streams.extend(fetch::streams(coordinator, &set, &worker).await?);
             }
             streams.retain(|stream: &Stream| !args.unowned || stream.claims.is_empty());
             list(&args.list, streams, |streams| ListStreamsResponse {
@@ -402,7 +246,7 @@ pub(crate) fn streams(args: &StreamsArgs) -> anyhow::Result<ExitCode> {
 pub(crate) fn pipelines(args: &PipelinesArgs) -> anyhow::Result<ExitCode> {
     run(&args.connection, async |mut coordinator| {
         show(&mut coordinator, args.list.watch, async |coordinator| {
-            let mut pipelines = all_pipelines(coordinator).await?;
+            let mut pipelines = fetch::pipelines(coordinator).await?;
             pipelines.retain(|one| args.phase.is_none_or(|phase| phase.matches(one.phase())));
             list(&args.list, pipelines, |pipelines| ListPipelinesResponse {
                 pipelines,
@@ -420,82 +264,9 @@ pub(crate) fn pipelines(args: &PipelinesArgs) -> anyhow::Result<ExitCode> {
 pub(crate) fn classes(args: &ClassesArgs) -> anyhow::Result<ExitCode> {
     run(&args.connection, async |mut coordinator| {
         show(&mut coordinator, args.list.watch, async |coordinator| {
-            let classes = all_classes(coordinator).await?;
+            let classes = fetch::classes(coordinator).await?;
             list(&args.list, classes, |classes| ListClassesResponse { classes })
         })
         .await
     })
-}
-
-pub(super) async fn all_clusters(coordinator: &mut Coordinator) -> anyhow::Result<Vec<Cluster>> {
-    let answer = coordinator
-        .ask(async |mut client| client.list_clusters(ListClustersRequest {}).await)
-        .await?;
-    Ok(answer.clusters)
-}
-
-pub(super) async fn all_sets(coordinator: &mut Coordinator) -> anyhow::Result<Vec<StreamSet>> {
-    let answer = coordinator
-        .ask(async |mut client| client.list_stream_sets(ListStreamSetsRequest {}).await)
-        .await?;
-    Ok(answer.sets)
-}
-
-pub(super) async fn all_classes(coordinator: &mut Coordinator) -> anyhow::Result<Vec<Class>> {
-    let answer = coordinator
-        .ask(async |mut client| client.list_classes(ListClassesRequest {}).await)
-        .await?;
-    Ok(answer.classes)
-}
-
-pub(super) async fn all_pipelines(coordinator: &mut Coordinator) -> anyhow::Result<Vec<Pipeline>> {
-    let (mut all, mut page_token) = (Vec::new(), String::new());
-    loop {
-        let request = ListPipelinesRequest { page_size: PAGE_SIZE, page_token };
-        let answer = coordinator
-            .ask(async |mut client| client.list_pipelines(request.clone()).await)
-            .await?;
-        all.extend(answer.pipelines);
-        page_token = answer.next_page_token;
-        if page_token.is_empty() {
-            return Ok(all);
-        }
-    }
-}
-
-pub(super) async fn workers_of(
-    coordinator: &mut Coordinator,
-    cluster: &str,
-) -> anyhow::Result<Vec<Worker>> {
-    let (mut all, mut page_token) = (Vec::new(), String::new());
-    loop {
-        let cluster = cluster.to_owned();
-        let request = ListWorkersRequest { cluster, page_size: PAGE_SIZE, page_token };
-        let answer =
-            coordinator.ask(async |mut client| client.list_workers(request.clone()).await).await?;
-        all.extend(answer.workers);
-        page_token = answer.next_page_token;
-        if page_token.is_empty() {
-            return Ok(all);
-        }
-    }
-}
-
-async fn streams_of(
-    coordinator: &mut Coordinator,
-    set: &str,
-    worker: &str,
-) -> anyhow::Result<Vec<Stream>> {
-    let (mut all, mut page_token) = (Vec::new(), String::new());
-    loop {
-        let (set, worker) = (set.to_owned(), worker.to_owned());
-        let request = ListStreamsRequest { set, page_size: PAGE_SIZE, page_token, worker };
-        let answer =
-            coordinator.ask(async |mut client| client.list_streams(request.clone()).await).await?;
-        all.extend(answer.streams);
-        page_token = answer.next_page_token;
-        if page_token.is_empty() {
-            return Ok(all);
-        }
-    }
 }

@@ -8,6 +8,7 @@ use anyhow::bail;
 use leasehold_proto::admin::v1::{
     DeclareWorkerGoneRequest, DrainPhase, DrainWorkerRequest, GetWorkerRequest, Presence, Worker,
 };
+use leasehold_types::duration::format_short;
 use tonic::{Code, Response};
 
 use super::connection::{ConnectionArgs, Coordinator};
@@ -145,12 +146,10 @@ pub(crate) fn gone(args: &GoneArgs) -> anyhow::Result<ExitCode> {
 /// Asks whether a worker is gone, and says what would be freed.
 fn is_confirmed(worker: &Worker) -> anyhow::Result<bool> {
     if !io::stdin().is_terminal() {
-        bail!(
-            "gone asks first, and stdin is no terminal: add --yes if nothing of it runs any more"
-        );
+        bail!("gone asks first, which needs a terminal: add --yes if nothing of it runs any more");
     }
     let heard = match worker.silent_for_ms {
-        Some(millis) => format!("heard {} ago", words::age(Duration::from_millis(millis))),
+        Some(millis) => format!("heard {} ago", format_short(Duration::from_millis(millis))),
         None => "not heard by this leader".to_owned(),
     };
     let mut out = io::stdout().lock();

@@ -101,18 +101,17 @@ pub(crate) fn plan(args: &Args) -> anyhow::Result<ExitCode> {
             Format::Table | Format::Wide => as_text(&plan),
             format => object(format, &plan)?,
         })?;
-        match plan.unplaced.is_empty() {
-            true => Ok(ExitCode::SUCCESS),
-            false => Ok(ExitCode::from(BREAKS)),
-        }
+        let all_placed = plan.unplaced.is_empty();
+        Ok(if all_placed { ExitCode::SUCCESS } else { ExitCode::from(BREAKS) })
     })
 }
 
 fn as_text(plan: &PlanResponse) -> String {
     let mut parts = Vec::new();
-    parts.push(match plan.pools.is_empty() {
-        true => "No worker gets a pool.\n".to_owned(),
-        false => table(&plan.pools, false),
+    parts.push(if plan.pools.is_empty() {
+        "No worker gets a pool.\n".to_owned()
+    } else {
+        table(&plan.pools, false)
     });
     let waits: u32 = plan.pools.iter().map(|pool| pool.committed.saturating_sub(pool.size)).sum();
     if waits > 0 {

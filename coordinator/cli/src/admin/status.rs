@@ -1,5 +1,6 @@
 //! `leasehold status`: the whole fleet on one screen.
 
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 
 use leasehold_proto::admin::v1::{
@@ -12,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::connection::{ConnectionArgs, Coordinator};
 use super::output::{Column, Format, TableRow, number, table, text};
-use super::{lists, run, show, words};
+use super::{fetch, run, show, words};
 
 /// Options of `status`.
 #[derive(Debug, clap::Args)]
@@ -97,34 +98,37 @@ pub(crate) fn status(args: &Args) -> anyhow::Result<ExitCode> {
 async fn look(coordinator: &mut Coordinator) -> anyhow::Result<FleetStatus> {
     let own = coordinator.status().await?;
     let mut addresses = coordinator.addresses().to_vec();
-    match addresses.is_empty() {
+    let leader = &own.leader_address;
+    if addresses.is_empty() {
         // On Kubernetes only the leader is reached.
-        true => addresses.push(coordinator.address().to_owned()),
-        false if own.leader_address.is_empty() || addresses.contains(&own.leader_address) => {}
-        false => addresses.push(own.leader_address.clone()),
+        addresses.push(coordinator.address().to_owned());
+    } else if !leader.is_empty() && !addresses.contains(leader) {
+        addresses.push(leader.clone());
     }
     let mut replicas = Vec::new();
     for address in addresses {
-        let status = match address == coordinator.address() {
-            true => Ok(own.clone()),
-            false => coordinator.status_of(&address).await.map_err(|error| format!("{error:#}")),
+        let status = if address == coordinator.address() {
+            Ok(own.clone())
+        } else {
+            coordinator.status_of(&address).await.map_err(|error| format!("{error:#}"))
         };
         replicas.push(Replica { address, status });
     }
     Ok(FleetStatus {
         replicas,
-        clusters: lists::all_clusters(coordinator).await?,
-        sets: lists::all_sets(coordinator).await?,
-        pipelines: lists::all_pipelines(coordinator).await?,
-        classes: lists::all_classes(coordinator).await?,
+        clusters: fetch::clusters(coordinator).await?,
+        sets: fetch::sets(coordinator).await?,
+        pipelines: fetch::pipelines(coordinator).await?,
+        classes: fetch::classes(coordinator).await?,
     })
 }
 
 fn as_text(fleet: &FleetStatus, wide: bool) -> String {
     let mut parts = vec![table(&fleet.replicas, false)];
-    parts.push(match fleet.clusters.is_empty() {
-        true => "No manifest defines a cluster.\n".to_owned(),
-        false => table(&fleet.clusters, wide),
+    parts.push(if fleet.clusters.is_empty() {
+        "No manifest defines a cluster.\n".to_owned()
+    } else {
+        table(&fleet.clusters, wide)
     });
     let held = fleet.clusters.iter().filter(|cluster| !cluster.held.is_empty());
     parts.push(
@@ -133,13 +137,12 @@ fn as_text(fleet: &FleetStatus, wide: bool) -> String {
     if !fleet.sets.is_empty() {
         let unowned: Vec<_> =
             fleet.sets.iter().filter(|set| set.streams_owned < set.streams).cloned().collect();
-        parts.push(match unowned.is_empty() {
-            true => {
-                let streams: u64 = fleet.sets.iter().map(|set| u64::from(set.streams)).sum();
-                let sets = words::count(fleet.sets.len() as u64, "stream set");
-                format!("{sets}: {} owned.\n", all_of(streams, "stream"))
-            }
-            false => format!("Sets with streams that nobody owns:\n{}", table(&unowned, wide)),
+        parts.push(if unowned.is_empty() {
+            let streams: u64 = fleet.sets.iter().map(|set| u64::from(set.streams)).sum();
+            let sets = words::count(fleet.sets.len() as u64, "stream set");
+            format!("{sets}: {} owned.\n", all_of(streams, "stream"))
+        } else {
+            format!("Sets with streams that nobody owns:\n{}", table(&unowned, wide))
         });
     }
     if !fleet.pipelines.is_empty() {
@@ -175,18 +178,14 @@ fn pipelines(pipelines: &[Pipeline]) -> String {
 
 /// What is wrong with the manifests, each problem once.
 fn problems(replicas: &[Replica]) -> String {
-    let mut seen: Vec<&ManifestProblem> = Vec::new();
-    for status in replicas.iter().filter_map(|replica| replica.status.as_ref().ok()) {
-        seen.extend(status.problems.iter());
-    }
-    seen.dedup();
-    let mut lines: Vec<String> = seen.into_iter().map(problem).collect();
-    lines.sort();
-    lines.dedup();
+    let statuses = replicas.iter().filter_map(|replica| replica.status.as_ref().ok());
+    let lines: BTreeSet<String> =
+        statuses.flat_map(|status| &status.problems).map(problem).collect();
     if lines.is_empty() {
         return String::new();
     }
-    format!("Problems of manifests; the last good state stays in force:\n{}", lines.concat())
+    let lines: String = lines.into_iter().collect();
+    format!("Problems of manifests; the last good state stays in force:\n{lines}")
 }
 
 fn problem(problem: &ManifestProblem) -> String {

@@ -18,7 +18,7 @@ use ratatui::{DefaultTerminal, Frame};
 use super::connection::{ConnectionArgs, Coordinator};
 use super::explain::{Subject, explanation_of};
 use super::output::{ColumnKind, Grid, TableRow};
-use super::{lists, run};
+use super::{fetch, run};
 
 /// The interval between two looks at the fleet.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
@@ -151,13 +151,13 @@ async fn show(
 
 async fn look(coordinator: &mut Coordinator) -> anyhow::Result<Fleet> {
     let status = coordinator.status().await?;
-    let clusters = lists::all_clusters(coordinator).await?;
+    let clusters = fetch::clusters(coordinator).await?;
     let mut workers = Vec::new();
     for cluster in &clusters {
-        workers.extend(lists::workers_of(coordinator, &cluster.name).await?);
+        workers.extend(fetch::workers(coordinator, &cluster.name).await?);
     }
-    let sets = lists::all_sets(coordinator).await?;
-    let pipelines = lists::all_pipelines(coordinator).await?;
+    let sets = fetch::sets(coordinator).await?;
+    let pipelines = fetch::pipelines(coordinator).await?;
     Ok(Fleet { status, clusters, workers, sets, pipelines })
 }
 
@@ -321,9 +321,9 @@ impl Screen {
             let text = format!("No {}.", self.view.title());
             return frame.render_widget(Paragraph::new(text), area);
         }
-        let cell = |text: String, kind: ColumnKind| match kind.is_number() {
-            true => Text::from(text).right_aligned(),
-            false => Text::from(text),
+        let cell = |text: String, kind: ColumnKind| {
+            let text = Text::from(text);
+            if kind.is_number() { text.right_aligned() } else { text }
         };
         let body = grid.rows.iter().map(|row| {
             let cells = row.iter().zip(&grid.columns);

@@ -1,19 +1,11 @@
 //! The admin API's enums as words, and its numbers as people read them.
 
-use std::time::Duration;
-
 use leasehold_proto::admin::v1::{
     BindingPhase, ChangeKind, ClaimPhase, DrainPhase, PipelinePhase, Presence,
 };
 
-pub(super) fn presence(presence: Presence) -> &'static str {
-    match presence {
-        Presence::Unspecified => "unknown",
-        Presence::Connected => "connected",
-        Presence::Silent => "silent",
-        Presence::Lost => "lost",
-        Presence::Unreported => "unreported",
-    }
+pub(super) fn presence(presence: Presence) -> String {
+    word(presence.as_str_name(), "PRESENCE_")
 }
 
 pub(super) fn drain(phase: DrainPhase, is_ordered: bool) -> &'static str {
@@ -34,62 +26,23 @@ pub(super) fn claim(phase: ClaimPhase) -> &'static str {
     }
 }
 
-pub(super) fn pipeline(phase: PipelinePhase) -> &'static str {
-    match phase {
-        PipelinePhase::Unspecified => "unknown",
-        PipelinePhase::Pending => "pending",
-        PipelinePhase::Plotted => "plotted",
-        PipelinePhase::Ready => "ready",
-        PipelinePhase::Broken => "broken",
-    }
+pub(super) fn pipeline(phase: PipelinePhase) -> String {
+    word(phase.as_str_name(), "PIPELINE_PHASE_")
 }
 
-pub(super) fn binding(phase: BindingPhase) -> &'static str {
-    match phase {
-        BindingPhase::Unspecified => "unknown",
-        BindingPhase::Pending => "pending",
-        BindingPhase::Ready => "ready",
-        BindingPhase::DeadEnd => "dead end",
-        BindingPhase::Unset => "unset",
-    }
+pub(super) fn binding(phase: BindingPhase) -> String {
+    word(phase.as_str_name(), "BINDING_PHASE_").replace('-', " ")
 }
 
-pub(super) fn change(kind: ChangeKind) -> &'static str {
-    match kind {
-        ChangeKind::Unspecified => "unknown",
-        ChangeKind::Elected => "elected",
-        ChangeKind::Deposed => "deposed",
-        ChangeKind::HoldEnded => "hold-ended",
-        ChangeKind::Joined => "joined",
-        ChangeKind::Disconnected => "disconnected",
-        ChangeKind::Lost => "lost",
-        ChangeKind::DrainStarted => "drain-started",
-        ChangeKind::Gone => "gone",
-        ChangeKind::PoolGranted => "pool-granted",
-        ChangeKind::StreamGranted => "stream-granted",
-        ChangeKind::StreamRevoked => "stream-revoked",
-        ChangeKind::StreamReleased => "stream-released",
-        ChangeKind::StreamExpired => "stream-expired",
-        ChangeKind::StreamGone => "stream-gone",
-        ChangeKind::Offence => "offence",
-        ChangeKind::Skipped => "skipped",
-        ChangeKind::Manifests => "manifests",
-        ChangeKind::Pipeline => "pipeline",
-        ChangeKind::Binding => "binding",
-        ChangeKind::Ordered => "ordered",
-    }
+pub(super) fn change(kind: ChangeKind) -> String {
+    word(kind.as_str_name(), "CHANGE_KIND_")
 }
 
-/// A span of time in its two greatest units: `350ms`, `12s`, `3m5s`, `2h10m`, `5d3h`.
-pub(super) fn age(span: Duration) -> String {
-    let seconds = span.as_secs();
-    let (minutes, hours, days) = (seconds / 60, seconds / 3_600, seconds / 86_400);
-    match (days, hours, minutes, seconds) {
-        (0, 0, 0, 0) => format!("{}ms", span.as_millis()),
-        (0, 0, 0, _) => format!("{seconds}s"),
-        (0, 0, _, _) => format!("{minutes}m{}s", seconds % 60),
-        (0, _, _, _) => format!("{hours}h{}m", minutes % 60),
-        _ => format!("{days}d{}h", hours % 24),
+/// A value of an enum as a word: `PRESENCE_LOST` is `lost`.
+fn word(name: &str, prefix: &str) -> String {
+    match name.strip_prefix(prefix) {
+        None | Some("UNSPECIFIED") => "unknown".to_owned(),
+        Some(name) => name.to_lowercase().replace('_', "-"),
     }
 }
 
@@ -112,16 +65,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ages_have_two_units() {
-        for (millis, text) in [
-            (350, "350ms"),
-            (12_900, "12s"),
-            (185_000, "3m5s"),
-            (7_800_000, "2h10m"),
-            (442_800_000, "5d3h"),
-        ] {
-            assert_eq!(age(Duration::from_millis(millis)), text);
-        }
+    fn enums_are_words() {
+        assert_eq!(presence(Presence::Lost), "lost");
+        assert_eq!(presence(Presence::Unspecified), "unknown");
+        assert_eq!(pipeline(PipelinePhase::Plotted), "plotted");
+        assert_eq!(binding(BindingPhase::DeadEnd), "dead end");
+        assert_eq!(change(ChangeKind::DrainStarted), "drain-started");
     }
 
     #[test]
