@@ -146,8 +146,8 @@ impl TestNamespace<'_> {
         }
     }
 
-    /// A field of an object, KIND/NAME, by a path as in `.status.jobs`; empty if the object lacks
-    /// it, or there is none.
+    /// A field of an object, KIND/NAME, by a path as in `.status.jobs`; empty if the object or the
+    /// field does not exist.
     #[must_use]
     pub fn field(&self, object: &str, path: &str) -> String {
         let (kind, name) = object.split_once('/').expect("KIND/NAME");

@@ -30,10 +30,7 @@ fn the_command_line_asks_with_the_rights_of_a_service_account() {
         command.env("KUBECONFIG", installation.cluster().access().kubeconfig());
         let output = command.stdin(Stdio::null()).output().expect("it starts");
         let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
-        match output.status.success() {
-            true => Ok(text(output.stdout)),
-            false => Err(text(output.stderr)),
-        }
+        if output.status.success() { Ok(text(output.stdout)) } else { Err(text(output.stderr)) }
     };
     let workers = format!("workers {own}/builds -o name");
     let refused = leasehold(&workers).expect_err("no right yet");
