@@ -204,9 +204,12 @@ runtime_type = "io.containerd.runc.v2"
             "clusterDNS": [place.resolver],
             "clusterDomain": DOMAIN,
             "containerRuntimeEndpoint": format!("unix://{}", self.socket().display()),
+            // Neither evicts, taints itself, nor deletes images: the machine's disk and memory are
+            // not the node's. A build nearby that fills them would fail tests which need neither.
             "evictionHard": {
-                "memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%",
+                "memory.available": "0%", "nodefs.available": "0%", "imagefs.available": "0%",
             },
+            "imageGCHighThresholdPercent": 100,
             "failCgroupV1": false,
             "failSwapOn": false,
             "makeIPTablesUtilChains": false,

@@ -61,7 +61,8 @@ impl RealInstallation {
                 access.try_kubectl(&[&own[..], arguments].concat()).unwrap_or_else(|error| error)
             };
             let logs = say(&["logs", "--tail=20", "deployment/leasehold-coordinator"]);
-            panic!("{why}\n{}\n{logs}", say(&["describe", "pods"]));
+            let nodes = say(&["describe", "nodes"]);
+            panic!("{why}\n{}\n{logs}\n{nodes}", say(&["describe", "pods"]));
         }
         Some(Self { cluster })
     }
