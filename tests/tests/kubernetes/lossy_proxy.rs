@@ -75,28 +75,36 @@ fn join(client: TcpStream, server: TcpStream, to_lose: &Arc<AtomicUsize>) {
     let twins = (client.try_clone().expect("a twin"), server.try_clone().expect("a twin"));
     let (to_lose, marked) = (Arc::clone(to_lose), Arc::clone(&loses));
     std::thread::spawn(move || {
-        pass_on(client, server, |bytes| {
+        pass_on(&client, &server, |bytes| {
             if is_write(bytes) && to_lose.load(Ordering::SeqCst) > 0 {
                 marked.store(true, Ordering::SeqCst);
                 to_lose.fetch_sub(1, Ordering::SeqCst);
             }
             true
         });
+        // A client that ends must not end the write whose answer is lost: the answer ends both.
+        if !marked.load(Ordering::SeqCst) {
+            end([client, server]);
+        }
     });
     std::thread::spawn(move || {
         let (client, server) = twins;
-        pass_on(server, client, |_| !loses.load(Ordering::SeqCst));
+        pass_on(&server, &client, |_| !loses.load(Ordering::SeqCst));
+        end([client, server]);
     });
 }
 
-fn pass_on(mut from: TcpStream, mut to: TcpStream, mut passes: impl FnMut(&[u8]) -> bool) {
+fn pass_on(mut from: &TcpStream, mut to: &TcpStream, mut passes: impl FnMut(&[u8]) -> bool) {
     let mut bytes = vec![0; 64 * 1024];
     while let Ok(length @ 1..) = from.read(&mut bytes) {
         if !passes(&bytes[..length]) || to.write_all(&bytes[..length]).is_err() {
             break;
         }
     }
-    for stream in [from, to] {
+}
+
+fn end(streams: [TcpStream; 2]) {
+    for stream in streams {
         // Fails only where it was shut down already.
         let _ = stream.shutdown(Shutdown::Both);
     }
