@@ -104,7 +104,7 @@ fn streams_of_a_silent_agent_stop_before_another_worker_owns_them(mut fleet: Fle
 
 fn a_worker_that_was_stopped_spoils_nothing_when_it_wakes(mut fleet: Fleet) {
     fleet.agents[0].process.signal(Signal::STOP);
-    fleet.workers[0].signal(Signal::STOP);
+    fleet.stop_worker(0);
     eventually("the other worker to own all streams", || (fleet.owned_by(1) == 4).then_some(()));
     fleet.workers[0].signal(Signal::CONT);
     fleet.agents[0].process.signal(Signal::CONT);

@@ -2,6 +2,7 @@
 //! what they did.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
 use std::process::Command;
 
 use leasehold_demo::checker::{double_owned, peak};
@@ -9,6 +10,7 @@ use leasehold_demo::clock;
 use leasehold_demo::evidence::Evidence;
 use leasehold_demo::journal::Journals;
 use leasehold_demo::records::{Write, compare, read_sink};
+use rustix::process::Signal;
 use serde_json::Value;
 use tests::http;
 use tests::process::{Agent, Coordinator, Process, eventually, get};
@@ -196,6 +198,25 @@ impl Fleet {
             (held == 0 && owned == 0).then_some(())
         });
         ends
+    }
+
+    /// Stops a worker's process between two writes: the sink is a file with a lock, which a stopped
+    /// process would keep from the next owner. A sink behind a network keeps nobody's lock.
+    pub(crate) fn stop_worker(&self, worker: usize) {
+        let sinks = std::fs::read_dir(self.coordinator.folder().join("work/sink")).expect("sinks");
+        let locked = sinks.map(|entry| {
+            let sink = File::open(entry.expect("an entry").path()).expect("a sink");
+            sink.lock().expect("its lock");
+            sink
+        });
+        let locked: Vec<File> = locked.collect();
+        self.workers[worker].signal(Signal::STOP);
+        let stat = format!("/proc/{}/stat", self.workers[worker].id());
+        eventually("the worker to be stopped", || {
+            let stat = std::fs::read_to_string(&stat).expect("it has not ended");
+            stat.contains(") T ").then_some(())
+        });
+        drop(locked);
     }
 
     /// Everything that was written to the sink.
