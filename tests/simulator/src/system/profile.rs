@@ -30,7 +30,7 @@ pub(crate) struct TurnCosts {
     work_calm_max: Real,
 }
 
-/// This many units of work fit into a lease, once faults have ended, where the fleet is large: a
+/// This many units of work fit into the shortest lease that an edit may set, once faults have ended, where the fleet is large: a
 /// leader that is slower than that cannot plan and renew leases at the same time.
 const UNITS_PER_TTL: Real = 50_000;
 
@@ -62,7 +62,8 @@ impl TurnCosts {
 
     /// The same for a large fleet.
     fn enlarged(self, ttl: Real) -> Self {
-        Self { work_calm_max: self.work_calm_max.min(ttl / UNITS_PER_TTL), ..self }
+        let shortest = ttl * 3 / 4;
+        Self { work_calm_max: self.work_calm_max.min(shortest / UNITS_PER_TTL), ..self }
     }
 
     /// No more faults: turns are short, unless the driver is busy all the time.

@@ -224,8 +224,9 @@ impl World {
     fn is_authorized(&self, link: LinkId) -> bool {
         let line = &self.network.links[link];
         let Some(replaced_at) = self.pods[line.pod].replaced_at else { return true };
-        let leads = self.replicas[line.replica].leads();
-        let listed_at = leads.and_then(|epoch| self.store.listed_at(epoch));
+        // The list is there before the core knows of its term, and the hello may wait until then.
+        let term = self.replicas[line.replica].election.term();
+        let listed_at = term.and_then(|(epoch, _)| self.store.listed_at(epoch));
         self.store.shape == Shape::Logs || listed_at.is_none_or(|at| at < replaced_at)
     }
 
