@@ -1,10 +1,26 @@
-//! State folders on a file system whose locks prove nothing: both programs refuse them.
+//! State folders: on a file system whose locks prove nothing, both programs refuse them; put back
+//! from a copy, they repeat no token.
 
+use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use tests::process::free_address;
+use rustix::process::Signal;
+use serde_json::Value;
+use tests::process::{Agent, Coordinator, Replica, eventually, free_address, get};
 use tests::toolbox::{self, Missing};
+
+const MANIFESTS: &str = "\
+apiVersion: leasehold.dev/v1alpha1
+kind: WorkerCluster
+metadata: {name: builds}
+spec: {maxJobs: 4, maxJobsPerWorker: 2, lease: {ttl: 2s}}
+---
+apiVersion: leasehold.dev/v1alpha1
+kind: StreamSet
+metadata: {name: feeds}
+spec: {cluster: builds, mode: Pinned, streams: [{name: a}, {name: b}]}
+";
 
 /// Mounts a FUSE file system with an empty root, which it serves itself, and runs a command.
 const FUSE: &str = r#"
@@ -97,5 +113,79 @@ fn a_state_folder_on_fuse_is_refused_unless_its_locks_are_trusted() {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(1), "{command:?}: {said}");
         assert!(said.contains("not implemented") && !said.contains("FUSE"), "{said}");
+    }
+}
+
+/// The leases of an agent: the size of its pool, and the tokens of its pool and streams.
+fn leases(agent: &Agent) -> Option<(u64, Vec<String>)> {
+    let (_, body) = get(agent.api, "/v1/lease")?;
+    let lease: Value = serde_json::from_str(&body).ok()?;
+    if lease["connected"] != true {
+        return None;
+    }
+    let tokens = lease["streams"].as_array()?.iter().map(|stream| &stream["token"]);
+    let tokens = tokens.chain([&lease["pool"]["token"]]).map(Value::to_string).collect();
+    Some((lease["pool"]["size"].as_u64()?, tokens))
+}
+
+/// The term that a replica leads, if it does.
+fn epoch(http: std::net::SocketAddr) -> Option<u64> {
+    let (_, metrics) = get(http, "/metrics")?;
+    let epoch = metrics.lines().find_map(|line| line.strip_prefix("leasehold_epoch "))?;
+    epoch.parse().ok().filter(|epoch| *epoch > 0)
+}
+
+/// Copies a folder of files and folders.
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir(to).expect("a new folder");
+    for entry in fs::read_dir(from).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        let target = to.join(path.file_name().expect("a name"));
+        if path.is_dir() {
+            copy(&path, &target);
+        } else {
+            fs::copy(&path, &target).expect("a copy");
+        }
+    }
+}
+
+/// All coordinators are stopped, and their folder is put back from a backup of one term ago. The
+/// next leader's number is one that another leader had, whose leases two workers hold.
+#[test]
+fn a_state_folder_put_back_from_a_backup_repeats_no_token_and_hangs_no_agent() {
+    let mut first = Coordinator::start(&[("builds.yaml", MANIFESTS)]);
+    let (folder, addresses) = (first.folder().to_owned(), [first.grpc, first.http]);
+    let (state, backup) = (folder.join("state"), folder.join("backup"));
+    let workers = ["one", "two"].map(|worker| first.agent("builds", worker, &[]));
+    let holds =
+        |agent: &Agent| leases(agent).filter(|(size, tokens)| (*size, tokens.len()) == (2, 2));
+    let all = || Some([holds(&workers[0])?, holds(&workers[1])?]);
+    eventually("two slots and a stream each", all);
+    let stop = |replica: &mut tests::process::Process| {
+        replica.signal(Signal::TERM);
+        assert!(replica.wait().success());
+    };
+    stop(&mut first.process);
+    copy(&state, &backup);
+    let start = |name| Replica::start_at(&folder, name, addresses, &[]);
+
+    let mut second = start("second");
+    let before =
+        eventually("leases of the second term", || all().filter(|_| epoch(second.http) == Some(2)));
+    stop(&mut second.process);
+    fs::remove_dir_all(&state).expect("it is there");
+    fs::rename(&backup, &state).expect("it is put back");
+
+    let third = start("third");
+    let after = eventually("leases above those", || all().filter(|_| epoch(third.http) > Some(2)));
+    let log = third.process.log();
+    assert!(log.contains("an agent has obeyed another leader of this epoch"), "{log}");
+    let streams = |leases: &[(u64, Vec<String>)]| -> Vec<String> {
+        let tokens = leases.iter().flat_map(|(_, tokens)| tokens);
+        tokens.cloned().collect()
+    };
+    let (before, after) = (streams(&before), streams(&after));
+    for token in &after {
+        assert!(before.contains(token) || token.starts_with("\"3."), "{before:?} {after:?}\n{log}");
     }
 }

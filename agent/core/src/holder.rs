@@ -18,7 +18,7 @@ use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::share::{Route, WorkerAddress};
 use leasehold_types::{
     AgentId, ClusterName, Epoch, Incarnation, JobId, Load, Moment, NodeName, Share, ShareKey,
-    StartId, StreamKey, Token, WorkerName,
+    StartId, StreamKey, TermId, Token, WorkerName,
 };
 
 use crate::effect::{Effect, Notice, WakeReason, Wakeup};
@@ -75,6 +75,8 @@ pub struct Holder<J> {
     begun: Moment,
     complete: bool,
     epoch: Option<Epoch>,
+    /// The identity of the term of that epoch.
+    term: TermId,
     terms: Option<Terms>,
     link: Link,
     pool: Option<Pool>,
@@ -185,6 +187,7 @@ impl<J: Journal> Holder<J> {
             begun,
             complete: memory.complete,
             epoch: memory.epoch,
+            term: memory.term,
             terms: None,
             link: Link::first(now),
             pool: memory.pool.map(|(token, size, floor)| Pool { token, size, floor }),

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{
-    Epoch, Incarnation, JobId, Load, Moment, NodeName, StartId, StreamKey, Token,
+    Epoch, Incarnation, JobId, Load, Moment, NodeName, StartId, StreamKey, TermId, Token,
 };
 use serde::{Deserialize, Serialize};
 
@@ -43,6 +43,9 @@ pub enum Record {
     Epoch {
         /// The epoch.
         epoch: Epoch,
+        /// The identity of its term; agents of earlier releases wrote none.
+        #[serde(default)]
+        term: TermId,
     },
     /// The pool lease that is held from now on.
     Pool {
@@ -171,6 +174,8 @@ pub struct Memory {
     pub jobs_known: bool,
     /// The highest epoch.
     pub epoch: Option<Epoch>,
+    /// The identity of its term.
+    pub term: TermId,
     /// The pool lease: token, size, floor.
     pub pool: Option<(Token, u32, u32)>,
     /// Until when renewed leases are held.
@@ -258,7 +263,7 @@ impl Memory {
                 self.complete = true;
                 self.jobs_known = true;
             }
-            Record::Epoch { epoch } => self.epoch = Some(*epoch),
+            Record::Epoch { epoch, term } => (self.epoch, self.term) = (Some(*epoch), *term),
             Record::Pool { token, size, floor } => self.pool = Some((*token, *size, *floor)),
             Record::Stream { stream, token, pinned, load, next } => {
                 let (token, pinned, load, next) = (*token, *pinned, *load, next.clone());
@@ -329,6 +334,7 @@ impl Memory {
         Self {
             incarnation: self.incarnation,
             epoch: self.epoch,
+            term: self.term,
             begun: self.begun.map(|(first, _)| (first, Moment(0))),
             complete: self.complete || mutation::on(Mutation::BootForgivesAll),
             jobs_known: true,
@@ -344,7 +350,7 @@ impl Memory {
             all.push(Record::Begun { incarnation, begun, first });
         }
         all.extend(self.complete.then_some(Record::Fresh));
-        all.extend(self.epoch.map(|epoch| Record::Epoch { epoch }));
+        all.extend(self.epoch.map(|epoch| Record::Epoch { epoch, term: self.term }));
         all.extend(
             self.start
                 .iter()

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_agent_core::{
-    Config, Effect, Holder, Journal, JournalError, Kinds, Memory, Record, Target,
+    Config, Effect, Holder, Journal, JournalError, Kinds, Memory, Notice, Record, Target,
 };
 use leasehold_types::message::{
     AgentMessage, Beat, CoordinatorMessage, Grant, Jobs, PoolGrant, Refusal, RefusalReason, Report,
@@ -20,7 +20,7 @@ use leasehold_types::message::{
 use leasehold_types::share::{Endpoint, Route};
 use leasehold_types::{
     ClusterName, Epoch, GrantNumber, Incarnation, JobId, LinkNumber, Moment, Nonce, SetName, Share,
-    StartId, StreamKey, StreamName, Token, WorkerName,
+    StartId, StreamKey, StreamName, TermId, Token, WorkerName,
 };
 
 #[test]
@@ -140,7 +140,7 @@ impl Scenario {
         match verb {
             "open" => self.holder.handle_open(self.link, now),
             "closed" => self.holder.handle_closed(self.link, "cut", now),
-            "welcome" => self.take(welcome(plain)),
+            "welcome" => self.take(welcome(plain, pairs)),
             "refuse" => self.take(refusal(plain)),
             "grant" => self.take(grant(plain, pairs)),
             "drain" => self.holder.drain(now),
@@ -215,8 +215,13 @@ impl Scenario {
                 Effect::Hangup(link) => format!("hang up {link}"),
                 Effect::Send(_, AgentMessage::Hello(hello)) => {
                     let seen = hello.epoch_seen.map_or(0, |epoch| epoch.0);
+                    let term = match hello.term_seen {
+                        TermId(0) => String::new(),
+                        TermId(term) => format!(" term={term}"),
+                    };
                     let at = hello.address.map(|at| format!(" at={at}")).unwrap_or_default();
-                    format!("hello inc={} link={} seen={seen}{at}", hello.incarnation, hello.link)
+                    let (incarnation, link) = (hello.incarnation, hello.link);
+                    format!("hello inc={incarnation} link={link} seen={seen}{term}{at}")
                 }
                 Effect::Send(_, AgentMessage::Report(report)) => shown_report(&report),
                 Effect::Send(_, AgentMessage::Beat(beat)) => shown_beat(&beat),
@@ -228,6 +233,7 @@ impl Scenario {
                 }
                 Effect::Resumed => "resumed".into(),
                 Effect::Superseded => "superseded".into(),
+                Effect::Notice(Notice::Offence(what)) => format!("offence: {what}"),
                 Effect::LeaseChanged | Effect::LeaseRenewed | Effect::Notice(_) => continue,
             };
             let _ = writeln!(out, "{line}");
@@ -310,9 +316,11 @@ fn terms() -> Terms {
 }
 
 /// `welcome EPOCH`
-fn welcome(plain: &[&str]) -> CoordinatorMessage {
+/// `welcome EPOCH [term=N]`
+fn welcome(plain: &[&str], pairs: &Words) -> CoordinatorMessage {
     let epoch = Epoch(plain[0].parse().expect("an epoch"));
-    CoordinatorMessage::Welcome(Welcome { epoch, terms: terms() })
+    let term = TermId(pairs.get("term").map_or(0, |it| it.parse().expect("a term")));
+    CoordinatorMessage::Welcome(Welcome { epoch, term, terms: terms() })
 }
 
 /// `refuse leader ADDRESS` or `refuse newer INCARNATION`

@@ -9,7 +9,7 @@ use leasehold_types::message::{
 };
 use leasehold_types::{
     ClusterName, Epoch, GrantNumber, Incarnation, LinkNumber, Moment, Nonce, SetName, StreamKey,
-    StreamName, Token, WorkerName,
+    StreamName, TermId, Token, WorkerName,
 };
 
 const LINK: LinkNumber = LinkNumber(1);
@@ -97,7 +97,7 @@ fn connected(now: Moment) -> Holder<Kept> {
     };
     let mut holder = Holder::new(config, Memory::default(), Kept, now);
     holder.handle_open(LINK, now);
-    let welcome = Welcome { epoch: EPOCH, terms: terms() };
+    let welcome = Welcome { epoch: EPOCH, term: TermId(0), terms: terms() };
     holder.handle_message(LINK, CoordinatorMessage::Welcome(welcome), now);
     holder
 }

@@ -125,7 +125,7 @@ impl NoticeLogger {
                 }
             }
             Notice::Offence(what) => {
-                tracing::warn!(
+                tracing::error!(
                     coordinator = address,
                     what,
                     "the coordinator violated the protocol"

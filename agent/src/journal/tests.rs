@@ -4,7 +4,8 @@ use std::io::Write;
 
 use leasehold_agent_core::journal::RememberedStream;
 use leasehold_types::{
-    Epoch, Incarnation, JobId, Load, NodeName, SetName, StartId, StreamKey, StreamName, Token,
+    Epoch, Incarnation, JobId, Load, NodeName, SetName, StartId, StreamKey, StreamName, TermId,
+    Token,
 };
 
 use super::*;
@@ -83,7 +84,7 @@ fn a_share_keeps_its_load_across_restarts() {
 /// A journal with records from before a compaction, and records appended since: what it yields, and
 /// its two files.
 fn journal_with_all_records(dir: &Path) -> (Memory, Saved) {
-    let fresh = [begun(), Record::Fresh, Record::Epoch { epoch: Epoch(3) }];
+    let fresh = [begun(), Record::Fresh, Record::Epoch { epoch: Epoch(3), term: TermId(0) }];
     let start = Record::WorkerStarted { start: StartId::new("s").expect("an id"), running: 1 };
     let token = Token { epoch: Epoch(3), seq: 1 };
     let held = [start, Record::Pool { token, size: 8, floor: 2 }, stream("s", "x", None, vec![])];
@@ -247,7 +248,10 @@ fn a_damaged_line_discards_the_memory_and_renames_the_file() {
 #[test]
 fn after_a_reboot_the_memory_has_no_leases_and_no_jobs() {
     let dir = tempfile::tempdir().expect("a folder");
-    write(dir.path(), &[begun(), Record::Fresh, Record::Epoch { epoch: Epoch(3) }, job("a")]);
+    write(
+        dir.path(),
+        &[begun(), Record::Fresh, Record::Epoch { epoch: Epoch(3), term: TermId(0) }, job("a")],
+    );
     let dir = StateDir::open(dir.path(), Locks::Checked).expect("the folder is free");
     let (memory, _) = FileJournal::open(&dir, &who(), Some("boot-2")).expect("it opens");
     let wanted = Memory {
@@ -264,7 +268,8 @@ fn after_a_reboot_the_memory_has_no_leases_and_no_jobs() {
 #[test]
 fn after_a_reboot_leases_have_ended_whatever_a_power_loss_left_of_the_journal() {
     let dir = tempfile::tempdir().expect("a folder");
-    let records = [begun(), Record::Epoch { epoch: Epoch(3) }, job("a"), Record::Fresh];
+    let records =
+        [begun(), Record::Epoch { epoch: Epoch(3), term: TermId(0) }, job("a"), Record::Fresh];
     let (_, path) = write(dir.path(), &records);
     let saved = Saved::of(&path);
     let whole = saved.journal.clone();

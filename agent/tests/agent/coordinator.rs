@@ -18,7 +18,7 @@ use leasehold_types::message::{
     StreamState, Terms, Welcome,
 };
 use leasehold_types::share::{Endpoint, Route};
-use leasehold_types::{Epoch, GrantNumber, Nonce, Share, StreamKey, Token};
+use leasehold_types::{Epoch, GrantNumber, Nonce, Share, StreamKey, TermId, Token};
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
 use tokio_stream::{Stream, StreamExt};
@@ -345,7 +345,11 @@ impl Session {
                     _ if silence == Some(Silence::AfterHello) => {}
                     Some(refusal) => self.send(CoordinatorMessage::Refusal(refusal)).await,
                     None => {
-                        let welcome = Welcome { epoch: self.coordinator.epoch, terms: TERMS };
+                        let welcome = Welcome {
+                            epoch: self.coordinator.epoch,
+                            term: TermId(0),
+                            terms: TERMS,
+                        };
                         self.send(CoordinatorMessage::Welcome(welcome)).await;
                     }
                 }

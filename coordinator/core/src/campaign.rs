@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use leasehold_types::mutation::{self, Mutation};
-use leasehold_types::{Epoch, Moment, WorkerKey};
+use leasehold_types::{Epoch, Moment, TermId, WorkerKey};
 
 use self::changes::Changes;
 pub use self::entry::{EntryAttempt, EntryChange, EntryVersion, EntryWrite, resolve};
@@ -40,6 +40,8 @@ pub struct LeadSettings {
 pub struct TermTaken {
     /// Its number.
     pub epoch: Epoch,
+    /// Its identity: drawn at random, so that no other term has the same.
+    pub term: TermId,
     /// When the request that took it was sent.
     pub sent_at: Moment,
     /// When the predecessor has surely stopped granting by itself.
@@ -102,6 +104,7 @@ pub enum TermEnd {
 pub struct Lead {
     settings: LeadSettings,
     epoch: Epoch,
+    term: TermId,
     /// When the last renewal that succeeded was sent.
     renewed_at: Moment,
     predecessor_end: Moment,
@@ -129,6 +132,7 @@ impl Lead {
         let mut lead = Self {
             settings,
             epoch: taken.epoch,
+            term: taken.term,
             renewed_at: taken.sent_at,
             predecessor_end: taken.predecessor_end,
             elected: false,
@@ -248,9 +252,9 @@ impl Lead {
             None => self.list_at = Some(now + self.settings.renew_every),
             Some(exposed) if !self.elected => {
                 self.elected = true;
-                let (epoch, until) = (self.epoch, self.until());
+                let (epoch, term, until) = (self.epoch, self.term, self.until());
                 let predecessor_end = self.predecessor_end;
-                let elected = Elected { epoch, until, predecessor_end, exposed };
+                let elected = Elected { epoch, term, until, predecessor_end, exposed };
                 self.events.push_back(Event::Elected(elected));
             }
             Some(_) => {}

@@ -88,8 +88,7 @@ impl Core {
             Role::Begins(candidate) => candidate.refuse(conn),
             Role::Leads(leader) => {
                 leader.hello(conn, hello, peer, at);
-                // See the mutation.
-                if leader.deposed_by_hello() {
+                if leader.is_given_up() {
                     self.stand_by(None);
                 }
             }

@@ -178,6 +178,14 @@ pub enum Notice {
         /// What its agent remembers.
         seen: Epoch,
     },
+    /// A worker's agent has obeyed another leader of this term's number: the store was put back
+    /// from a copy. The term is given up for one with a higher number.
+    EpochRepeated {
+        /// The worker.
+        worker: WorkerKey,
+        /// The number.
+        epoch: Epoch,
+    },
     /// A worker broke the protocol's rules and was disconnected.
     Offence {
         /// The worker.

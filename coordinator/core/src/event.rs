@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use leasehold_types::message::{Beat, Hello, Report};
-use leasehold_types::{Epoch, Moment, WorkerKey};
+use leasehold_types::{Epoch, Moment, TermId, WorkerKey};
 
 use crate::desired::Desired;
 use crate::exposure::{Entry, Exposure, Life};
@@ -65,6 +65,8 @@ pub enum Event {
 pub struct Elected {
     /// The term, above every one before it.
     pub epoch: Epoch,
+    /// Its identity.
+    pub term: TermId,
     /// Leadership ends here unless it is renewed: counted from when the election was sent.
     pub until: Moment,
     /// When the predecessor has surely stopped granting by itself.

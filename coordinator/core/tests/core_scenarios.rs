@@ -23,7 +23,7 @@ use leasehold_types::message::{
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{
     AgentId, ClusterName, Epoch, GrantNumber, Incarnation, LinkNumber, Moment, Nonce, SetName,
-    StreamKey, StreamName, Token, WorkerKey, WorkerName,
+    StreamKey, StreamName, TermId, Token, WorkerKey, WorkerName,
 };
 
 #[test]
@@ -39,10 +39,11 @@ fn scenarios() {
 }
 
 /// Faults, and the scenarios that detect them. No run of the simulator detects some of them.
-const DETECTED_HERE: [(Mutation, &str); 6] = [
+const DETECTED_HERE: [(Mutation, &str); 7] = [
     (Mutation::RemovedIsGone, "removed"),
     (Mutation::FormerModeHolds, "modes"),
     (Mutation::MovedSetStays, "moved_set"),
+    (Mutation::EpochRepeated, "epoch_repeated"),
     (Mutation::RefusedIsSilent, "refused_is_heard"),
     (Mutation::UnplannedPoolIsEmpty, "failover_pools"),
     (Mutation::UnreportedTakesSlots, "failover_pools"),
@@ -278,6 +279,7 @@ impl Scenario {
         let predecessor: u64 = pairs.get("predecessor-ms").map_or(0, |it| it.parse().expect("ms"));
         let elected = Elected {
             epoch: self.epoch,
+            term: TermId(pairs.get("term").map_or(0, |it| it.parse().expect("a term"))),
             until: self.now + Duration::from_secs(3600),
             predecessor_end: self.now + Duration::from_millis(predecessor),
             exposed,
@@ -285,8 +287,8 @@ impl Scenario {
         self.core.handle(Event::Elected(elected), self.now);
     }
 
-    /// `hello CONN WORKER [inc=N] [link=N] [seen=EPOCH] [gen=N] [file=yes] [id=N] [peer=IP:PORT]
-    /// [knows=INCARNATION] [take_over=yes] [cluster=NAME]`
+    /// `hello CONN WORKER [inc=N] [link=N] [seen=EPOCH [term=N]] [gen=N] [file=yes] [id=N]
+    /// [peer=IP:PORT] [knows=INCARNATION] [take_over=yes] [cluster=NAME]`
     fn hello(&mut self, plain: &[&str], pairs: &Words) {
         let number = |name: &str, or: u64| pairs.get(name).map_or(or, |it| it.parse().expect(name));
         let worker = WorkerName::new(plain[1]).expect("a worker");
@@ -299,6 +301,7 @@ impl Scenario {
             incarnation: Incarnation(number("inc", 1)),
             link: LinkNumber(number("link", id)),
             epoch_seen: pairs.get("seen").map(|seen| Epoch(seen.parse().expect("an epoch"))),
+            term_seen: TermId(number("term", 0)),
             stops_worker: !pairs.contains_key("file"),
             generation: number("gen", 0),
             address: None,
@@ -423,6 +426,9 @@ fn shown(effect: &Effect) -> Option<String> {
         Effect::Order { order, .. } => shown_order(order),
         Effect::Notice(Notice::EpochAhead { worker, seen }) => {
             format!("{} is ahead with epoch {seen}", worker.worker)
+        }
+        Effect::Notice(Notice::EpochRepeated { worker, epoch }) => {
+            format!("{} has obeyed another leader of epoch {epoch}", worker.worker)
         }
         Effect::Notice(Notice::StreamFreed { worker, stream, how, .. }) => {
             format!("freed {} of {} {how:?}", stream.stream, worker.worker)

@@ -259,7 +259,9 @@ impl Metrics {
                 self.freed.add(1, &label("how", crate::driver::freed(*how)));
             }
             Notice::Offence { .. } => self.offences.add(1, &[]),
-            Notice::EpochAhead { .. } => self.epochs_ahead.add(1, &[]),
+            Notice::EpochAhead { .. } | Notice::EpochRepeated { .. } => {
+                self.epochs_ahead.add(1, &[])
+            }
             Notice::HoldEnded(_)
             | Notice::Joined(_)
             | Notice::Disconnected(_)

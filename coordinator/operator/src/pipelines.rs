@@ -291,6 +291,7 @@ impl PipelineReconciler {
             | Notice::StreamRevoked { .. }
             | Notice::StreamFreed { .. }
             | Notice::EpochAhead { .. }
+            | Notice::EpochRepeated { .. }
             | Notice::Offence { .. } => {}
         }
     }

@@ -17,7 +17,7 @@ use leasehold_driver::campaign::{
 use leasehold_driver::clock;
 use leasehold_driver::health::Progress;
 use leasehold_driver::platform::Command;
-use leasehold_types::{Epoch, Moment, WorkerKey};
+use leasehold_types::{Epoch, Moment, TermId, WorkerKey};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
@@ -379,7 +379,7 @@ fn take_term(
         identity: settings.identity.clone(),
         address: settings.address.clone(),
         leadership_ms,
-        id: fastrand::u64(..),
+        id: fastrand::u64(1..),
     };
     let sent_at = clock::now();
     let Some(mut held) = epochs.take(epoch, &claim)? else { return Ok(None) };
@@ -398,7 +398,7 @@ fn take_term(
     let entry = |exposure: &_| Entry { epoch: adopted, exposure: Clone::clone(exposure) };
     let entries = log.entries().iter();
     let entries = entries.map(|(key, exposure)| (key.clone(), entry(exposure))).collect();
-    let taken = TermTaken { epoch, sent_at, predecessor_end };
+    let taken = TermTaken { epoch, term: TermId(claim.id), sent_at, predecessor_end };
     Ok(Some(TakenTerm { taken, held, log, entries }))
 }
 

@@ -12,7 +12,7 @@ use leasehold_driver::clock;
 use leasehold_driver::platform::Command;
 use leasehold_driver::trust::Trust;
 use leasehold_kube_api::names::LEASE;
-use leasehold_types::{Epoch, Moment, TimeBounds};
+use leasehold_types::{Epoch, Moment, TermId, TimeBounds};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -254,7 +254,8 @@ impl LeaseCandidate {
                 let (epoch, why) = (held.epoch, watch.why);
                 tracing::info!(epoch = epoch.0, ?why, "the Lease was taken");
                 replica.errors.recover();
-                let taken = TermTaken { epoch, sent_at, predecessor_end: held.predecessor_end };
+                let (term, predecessor_end) = (TermId(fastrand::u64(1..)), held.predecessor_end);
+                let taken = TermTaken { epoch, term, sent_at, predecessor_end };
                 let exposures = PodExposures::new(epoch, self.pods.clone());
                 Some(Won { taken, terms: TermLease::new(self.lock.clone(), held), exposures })
             }

@@ -199,6 +199,7 @@ pub(crate) fn hello(cluster: &str, worker: &str) -> Hello {
         incarnation: 1,
         link: 1,
         epoch_seen: 0,
+        term_seen: 0,
         stops_worker: true,
         generation: 0,
         worker_address: String::new(),

@@ -15,7 +15,7 @@ use leasehold_driver::access::Access;
 use leasehold_driver::clock;
 use leasehold_driver::platform::{Command, Freshness, Platform};
 use leasehold_manifest::Problem;
-use leasehold_types::{ClusterName, Epoch, Moment, SetName, StreamName};
+use leasehold_types::{ClusterName, Epoch, Moment, SetName, StreamName, TermId};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -101,6 +101,7 @@ impl Replica {
         let now = clock::now();
         let elected = Elected {
             epoch: Epoch(epoch),
+            term: TermId(0),
             until: now + leadership,
             predecessor_end: now,
             exposed: BTreeMap::new(),

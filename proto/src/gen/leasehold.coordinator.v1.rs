@@ -153,6 +153,9 @@ pub struct Hello {
     /// everything; 0 for all that there ever were. Coordinators of earlier releases ask for it.
     #[prost(uint64, tag = "12")]
     pub knows_from: u64,
+    /// The identity of the term of `epoch_seen`, as the welcome named it; 0 for none.
+    #[prost(fixed64, tag = "13")]
+    pub term_seen: u64,
 }
 impl ::prost::Name for Hello {
     const NAME: &'static str = "Hello";
@@ -199,6 +202,11 @@ pub struct Welcome {
     /// The times that hold.
     #[prost(message, optional, tag = "2")]
     pub terms: ::core::option::Option<Terms>,
+    /// The identity of that term, drawn when it was taken: a store that was put back from a copy gives
+    /// a number out again. An agent that was granted anything by another leader of this number obeys
+    /// neither this one nor a lower epoch.
+    #[prost(fixed64, tag = "3")]
+    pub term: u64,
 }
 impl ::prost::Name for Welcome {
     const NAME: &'static str = "Welcome";
@@ -632,7 +640,8 @@ pub enum RefusalReason {
     Unauthorized = 8,
     /// Dial again: the worker was declared gone, or the coordinator shuts down.
     GoAway = 9,
-    /// Dial again: the agent remembers a later leadership term than the leader's.
+    /// Dial again: the agent remembers a later leadership term than the leader's, or another one of
+    /// the same number.
     EpochAhead = 10,
     /// Dial again later: an agent of another identity has the worker's name, and may hold something.
     NameTaken = 11,

@@ -9,7 +9,8 @@ use leasehold_types::message::{
     Terms, Welcome,
 };
 use leasehold_types::{
-    AgentId, Epoch, GrantNumber, Incarnation, LinkNumber, Load, Nonce, Share, StreamKey, Token,
+    AgentId, Epoch, GrantNumber, Incarnation, LinkNumber, Load, Nonce, Share, StreamKey, TermId,
+    Token,
 };
 
 use super::share::{address, load};
@@ -98,6 +99,7 @@ impl TryFrom<wire::Hello> for Hello {
             incarnation: Incarnation(hello.incarnation),
             link: LinkNumber(hello.link),
             epoch_seen: (hello.epoch_seen > 0).then_some(Epoch(hello.epoch_seen)),
+            term_seen: TermId(hello.term_seen),
             stops_worker: hello.stops_worker,
             generation: hello.generation,
             address: address("hello.worker_address", &hello.worker_address)?,
@@ -117,6 +119,7 @@ impl From<Hello> for wire::Hello {
             incarnation: hello.incarnation.0,
             link: hello.link.0,
             epoch_seen: hello.epoch_seen.map_or(0, |epoch| epoch.0),
+            term_seen: hello.term_seen.0,
             stops_worker: hello.stops_worker,
             generation: hello.generation,
             worker_address: hello.address.map_or_else(String::new, |it| it.to_string()),
@@ -160,6 +163,7 @@ impl TryFrom<wire::Welcome> for Welcome {
     fn try_from(welcome: wire::Welcome) -> Result<Self, Invalid> {
         Ok(Self {
             epoch: epoch("welcome.epoch", welcome.epoch)?,
+            term: TermId(welcome.term),
             terms: welcome.terms.ok_or(Invalid::missing("welcome.terms"))?.try_into()?,
         })
     }
@@ -167,7 +171,8 @@ impl TryFrom<wire::Welcome> for Welcome {
 
 impl From<Welcome> for wire::Welcome {
     fn from(welcome: Welcome) -> Self {
-        Self { epoch: welcome.epoch.0, terms: Some(welcome.terms.into()) }
+        let Welcome { epoch, term, terms } = welcome;
+        Self { epoch: epoch.0, term: term.0, terms: Some(terms.into()) }
     }
 }
 

@@ -22,7 +22,7 @@ pub use name::{
     ClusterName, InvalidName, JobId, NodeName, PipelineName, SetName, StartId, StreamKey,
     StreamName, WorkerKey, WorkerName,
 };
-pub use order::{Epoch, GrantNumber, Incarnation, LinkNumber, Nonce, Token};
+pub use order::{Epoch, GrantNumber, Incarnation, LinkNumber, Nonce, TermId, Token};
 pub use quantity::Quantity;
 pub use share::{Share, ShareKey};
 pub use time::{Moment, TimeBounds};

@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::share::WorkerAddress;
 use crate::{
     AgentId, ClusterName, Epoch, GrantNumber, Incarnation, LinkNumber, Load, Nonce, Share,
-    StreamKey, Token, WorkerName,
+    StreamKey, TermId, Token, WorkerName,
 };
 
 /// What an agent sends.
@@ -50,6 +50,8 @@ pub struct Hello {
     pub link: LinkNumber,
     /// The highest epoch that it remembers; none for a new pod or a lost journal.
     pub epoch_seen: Option<Epoch>,
+    /// The identity of the term of that epoch.
+    pub term_seen: TermId,
     /// Whether it can stop its worker when a lease ends. The leases of one that cannot are never
     /// freed by time.
     pub stops_worker: bool,
@@ -83,6 +85,8 @@ pub struct Terms {
 pub struct Welcome {
     /// The coordinator's leadership term.
     pub epoch: Epoch,
+    /// That term's identity.
+    pub term: TermId,
     /// The times that hold.
     pub terms: Terms,
 }

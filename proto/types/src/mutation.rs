@@ -201,6 +201,8 @@ mutations! {
     ConfirmAnewPerLink,
     /// Coordinator: an agent that reports a higher epoch deposes the leader.
     HelloDeposes,
+    /// Coordinator: an agent that has obeyed another leader of the same epoch is served.
+    EpochRepeated,
     /// Coordinator: a leader in the middle of a turn counts as one that makes no progress.
     BusyLeaderDeposed,
     /// Coordinator: every agent that says hello is welcomed at once.

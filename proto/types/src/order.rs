@@ -53,6 +53,21 @@ number! {
     Nonce
 }
 
+/// The identity of a leadership term, drawn when the term was taken. A store that was put back from
+/// a copy gives a number out again, to another leader: an agent tells both apart by this. 0 where
+/// nobody says it, as in earlier releases.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct TermId(pub u64);
+
+impl TermId {
+    /// Whether it is known that these are two terms.
+    #[must_use]
+    pub fn differs_from(self, other: Self) -> bool {
+        self != other && self != Self(0) && other != Self(0)
+    }
+}
+
 /// The fencing token of a lease: strictly increasing per stream and per pool lease, across
 /// owners and leaders. Written `epoch.seq`.
 #[derive(

@@ -15,8 +15,8 @@ use leasehold_types::message::{
     Report, ReportedMemory, StreamState,
 };
 use leasehold_types::{
-    ClusterName, Epoch, GrantNumber, Incarnation, LinkNumber, Moment, Nonce, StreamKey, Token,
-    WorkerKey,
+    ClusterName, Epoch, GrantNumber, Incarnation, LinkNumber, Moment, Nonce, StreamKey, TermId,
+    Token, WorkerKey,
 };
 
 use crate::fleet::Shape;
@@ -99,8 +99,13 @@ impl CoreBench {
         };
         let exposed = self.agents.iter().filter(|_| !self.shape.fresh);
         let exposed = exposed.map(|agent| (agent.key.clone(), exposure(agent))).collect();
-        let elected =
-            Elected { epoch: EPOCH, until: self.now + TERM, predecessor_end: self.now, exposed };
+        let elected = Elected {
+            epoch: EPOCH,
+            term: TermId(0),
+            until: self.now + TERM,
+            predecessor_end: self.now,
+            exposed,
+        };
         self.turn(Event::Elected(elected));
     }
 
@@ -321,6 +326,7 @@ impl Agent {
             incarnation: Incarnation(1),
             link: LinkNumber(1),
             epoch_seen: (!fresh).then_some(Epoch(1)),
+            term_seen: TermId(0),
             identity: None,
             take_over: false,
             knows_from: Incarnation(0),

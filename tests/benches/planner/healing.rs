@@ -17,7 +17,7 @@ use leasehold_types::message::{
 };
 use leasehold_types::{
     ClusterName, Epoch, Incarnation, LinkNumber, Load, Moment, NodeName, Nonce, PipelineName,
-    WorkerKey, WorkerName,
+    TermId, WorkerKey, WorkerName,
 };
 
 use crate::{Options, format_time, median, print_row};
@@ -113,6 +113,7 @@ impl Cell {
         cell.core.handle(Event::Desired(Arc::new(desired)), NOW);
         let elected = Elected {
             epoch: Epoch(1),
+            term: TermId(0),
             until: NOW + TTL,
             predecessor_end: NOW,
             exposed: Default::default(),
@@ -133,6 +134,7 @@ impl Cell {
             incarnation: Incarnation(1),
             link: LinkNumber(1),
             epoch_seen: None,
+            term_seen: TermId(0),
             identity: None,
             take_over: false,
             knows_from: Incarnation(0),

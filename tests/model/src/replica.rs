@@ -13,7 +13,7 @@ use leasehold_coordinator_core::exposure::{Entry, Exposure, Life};
 use leasehold_coordinator_core::view::Leadership;
 use leasehold_coordinator_core::{Config, Core};
 use leasehold_types::message::{AgentMessage, CoordinatorMessage};
-use leasehold_types::{Epoch, Moment, StreamKey, Token, WorkerKey};
+use leasehold_types::{Epoch, Moment, StreamKey, TermId, Token, WorkerKey};
 
 use crate::clock::BOUNDS;
 use crate::scope::{BEAT, NODES, worker_key};
@@ -156,7 +156,9 @@ fn event(input: Input) -> Event {
         Input::Closed(conn) => Event::Closed(ConnId(conn)),
         Input::Elected { epoch, until, predecessor_end, exposed } => {
             let exposed: BTreeMap<_, _> = exposed.into_iter().collect();
-            Event::Elected(Elected { epoch, until, predecessor_end, exposed })
+            // No store of the model is put back from a copy.
+            let term = TermId(0);
+            Event::Elected(Elected { epoch, term, until, predecessor_end, exposed })
         }
         Input::Renewed { epoch, sent_at, until } => {
             Event::Renewed(Renewed { epoch, sent_at, until })

@@ -140,6 +140,7 @@ impl Checks<'_> {
             Notice::Elected(_)
             | Notice::Deposed(_)
             | Notice::EpochAhead { .. }
+            | Notice::EpochRepeated { .. }
             | Notice::Offence { .. } => {}
         }
         if let Notice::Lost(worker) = notice {

@@ -31,6 +31,10 @@ impl<J: Journal> Holder<J> {
         self.link.answered(grant.nonce);
         let repeated = grant.number <= self.link.applied;
         if repeated && !mutation::on(Mutation::ObeyLowerNumber) {
+            // A leader counts its grants to a worker upwards, also over links.
+            if grant.snapshot && !self.link.is_live() {
+                self.protocol_violation("a snapshot that is not above what was applied", now);
+            }
             return;
         }
         let follows = self.link.is_live() && grant.number == self.link.applied.next();

@@ -9,7 +9,7 @@ use leasehold_types::message::{
     RefusalReason, Report, ReportedMemory, Terms, Welcome,
 };
 use leasehold_types::mutation::{self, Mutation};
-use leasehold_types::{GrantNumber, Incarnation, LinkNumber, Moment, Nonce};
+use leasehold_types::{GrantNumber, Incarnation, LinkNumber, Moment, Nonce, TermId};
 
 use super::{Drain, Holder};
 use crate::effect::{Effect, Notice, Target, WakeReason, Wakeup};
@@ -195,13 +195,15 @@ impl<J: Journal> Holder<J> {
         }
         self.link.stage = Stage::Greeting;
         self.link.last_message_at = now;
+        let epoch_seen = self.epoch.filter(|_| self.was_granted());
         let hello = Hello {
             protocol: PROTOCOL_VERSION,
             cluster: self.config.cluster.clone(),
             worker: self.config.worker.clone(),
             incarnation: self.config.incarnation,
             link,
-            epoch_seen: self.epoch.filter(|_| self.was_granted()),
+            epoch_seen,
+            term_seen: epoch_seen.map(|_| self.term).unwrap_or_default(),
             stops_worker: self.config.stops_worker,
             generation: self.config.generation,
             address: self.config.address.clone(),
@@ -362,20 +364,30 @@ impl<J: Journal> Holder<J> {
             self.redial(Target::Next, now);
             return;
         }
-        if self.epoch != Some(welcome.epoch) {
+        let Welcome { epoch, term, terms } = welcome;
+        let is_known = self.epoch == Some(epoch);
+        if is_known && self.was_granted() && self.term.differs_from(term) {
+            self.notice(Notice::Offence(
+                "a leader has the epoch of another one: its store was put back from a copy",
+            ));
+            self.redial(Target::Next, now);
+            return;
+        }
+        // A leader of an earlier release names none.
+        if !is_known || (self.term != term && term != TermId(0)) {
             let unwritten = mutation::on(Mutation::EpochUnwritten);
-            if !unwritten && self.write(&Record::Epoch { epoch: welcome.epoch }).is_err() {
+            if !unwritten && self.write(&Record::Epoch { epoch, term }).is_err() {
                 self.redial(Target::Next, now);
                 return;
             }
-            self.epoch = Some(welcome.epoch);
+            (self.epoch, self.term) = (Some(epoch), term);
             self.link.applied = GrantNumber(0);
         }
-        self.terms = Some(welcome.terms);
+        self.terms = Some(terms);
         self.link.welcomed = true;
         self.link.stage = Stage::Reported;
-        self.notice(Notice::Welcomed(welcome.epoch));
-        self.report(welcome.terms, now);
+        self.notice(Notice::Welcomed(epoch));
+        self.report(terms, now);
     }
 
     fn report(&mut self, terms: Terms, now: Moment) {

@@ -1,6 +1,6 @@
 //! How a leader uses its two stores: renewals, batches, answers that come late or not at all.
 
-use leasehold_types::{ClusterName, WorkerName};
+use leasehold_types::{ClusterName, TermId, WorkerName};
 
 use super::*;
 
@@ -55,7 +55,12 @@ fn registered(lead: &mut Lead) -> Vec<(WorkerKey, Life, Exposure)> {
 
 /// A leader whose core knows of its term.
 fn leader() -> Lead {
-    let taken = TermTaken { epoch: Epoch(3), sent_at: seconds(1), predecessor_end: seconds(1) };
+    let taken = TermTaken {
+        epoch: Epoch(3),
+        term: TermId(7),
+        sent_at: seconds(1),
+        predecessor_end: seconds(1),
+    };
     let mut lead = Lead::new(SETTINGS, taken, seconds(1));
     assert_eq!(requests(&mut lead), [StoreRequest::List]);
     assert!(lead.poll_event().is_none(), "the core leads only once the list is read");

@@ -26,12 +26,12 @@ use std::sync::Arc;
 
 use leasehold_types::message::RefusalReason;
 use leasehold_types::mutation::{self, Mutation};
-use leasehold_types::{ClusterName, Epoch, Moment, StreamKey, WorkerKey, WorkerName};
+use leasehold_types::{ClusterName, Epoch, Moment, StreamKey, TermId, WorkerKey, WorkerName};
 
 use super::replica::Replica;
 use crate::desired::Cluster;
 use crate::effect::{Effect, Freed, Notice, Order, Wakeup};
-use crate::event::{ConnId, Renewed};
+use crate::event::{ConnId, Elected, Renewed};
 use crate::ledger::{EndedLease, Ledger};
 use crate::observed::Worker;
 use admission::Admission;
@@ -51,6 +51,8 @@ pub(super) struct Leader {
     /// What outlives the term.
     pub(super) replica: Box<Replica>,
     pub(super) ledger: Ledger,
+    /// The identity of the term.
+    term: TermId,
     /// When leadership ends unless it is renewed.
     until: Moment,
     clusters: BTreeMap<ClusterName, ClusterState>,
@@ -94,8 +96,8 @@ pub(super) struct Leader {
     sliced_tasks: VecDeque<SlicedTask>,
     /// Reports that are not adopted whole yet.
     adoptions: BTreeMap<ConnId, Adoption>,
-    /// See the mutation `HelloDeposes`: the epoch that an agent named.
-    deposed_by: Option<Epoch>,
+    /// The term is given up, and the next one must be above this epoch, which an agent has named.
+    given_up_above: Option<Epoch>,
 }
 
 /// A cluster and its workers.
@@ -147,13 +149,14 @@ impl Leader {
     pub(super) fn new(
         replica: Box<Replica>,
         ledger: Ledger,
-        until: Moment,
+        elected: &Elected,
         timers: BTreeSet<(Moment, Timer)>,
     ) -> Self {
         Self {
             replica,
             ledger,
-            until,
+            term: elected.term,
+            until: elected.until,
             clusters: BTreeMap::new(),
             pipelines: Pipelines::default(),
             conns: BTreeMap::new(),
@@ -176,7 +179,7 @@ impl Leader {
             ended_during_hold: BTreeMap::new(),
             sliced_tasks: VecDeque::new(),
             adoptions: BTreeMap::new(),
-            deposed_by: None,
+            given_up_above: None,
         }
     }
 
@@ -267,9 +270,10 @@ impl Leader {
         self.order(Order::StepDown { above: None });
     }
 
-    /// See the mutation `HelloDeposes`: a hello alone ends the term.
-    pub(super) fn deposed_by_hello(&mut self) -> bool {
-        let above = self.deposed_by.take();
+    /// Has the platform give leadership up if an agent needs a term with a higher number; returns
+    /// whether it does.
+    pub(super) fn is_given_up(&mut self) -> bool {
+        let above = self.given_up_above.take();
         if above.is_some() {
             self.order(Order::StepDown { above });
         }

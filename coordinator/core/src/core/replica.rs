@@ -54,6 +54,8 @@ pub(super) struct Replica {
     /// Every message that had arrived before this moment has been handled: silence is measured up
     /// to here.
     pub(super) heard: Moment,
+    /// When it last gave a term up because another leader had had its number.
+    pub(super) given_up_at: Option<Moment>,
     pub(super) effects: VecDeque<Effect>,
 }
 
@@ -109,6 +111,7 @@ impl Replica {
             garbage: Garbage::default(),
             budget: TurnBudget::default(),
             heard: Moment(0),
+            given_up_at: None,
             effects: VecDeque::new(),
         }
     }

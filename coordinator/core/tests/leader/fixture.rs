@@ -8,7 +8,7 @@ use leasehold_coordinator_core::desired::{
 };
 use leasehold_types::message::Hello;
 use leasehold_types::{
-    ClusterName, Incarnation, LinkNumber, SetName, StreamName, WorkerKey, WorkerName,
+    ClusterName, Incarnation, LinkNumber, SetName, StreamName, TermId, WorkerKey, WorkerName,
 };
 
 /// The time to live of its leases.
@@ -62,6 +62,7 @@ pub(crate) fn hello(worker: WorkerKey, incarnation: Incarnation) -> Hello {
         incarnation,
         link: LinkNumber(1),
         epoch_seen: None,
+        term_seen: TermId(0),
         identity: None,
         take_over: false,
         knows_from: Incarnation(0),

@@ -10,7 +10,7 @@ use leasehold_coordinator_core::{Config, Core};
 use leasehold_types::message::{
     Beat, CoordinatorMessage, DrainPhase, Grant, Jobs, Report, ReportedMemory,
 };
-use leasehold_types::{Epoch, GrantNumber, Incarnation, Moment, Nonce};
+use leasehold_types::{Epoch, GrantNumber, Incarnation, Moment, Nonce, TermId};
 
 use super::fixture::{desired, hello, worker};
 
@@ -109,6 +109,7 @@ fn every_beat_is_answered_while_there_is_much_to_grant() {
     world.take(Event::Desired(Arc::new(desired(0))));
     world.take(Event::Elected(Elected {
         epoch: Epoch(1),
+        term: TermId(0),
         until: world.now + TERM,
         predecessor_end: world.now,
         exposed: BTreeMap::new(),

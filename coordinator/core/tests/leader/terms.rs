@@ -9,7 +9,7 @@ use leasehold_coordinator_core::exposure::{Entry, Exposure};
 use leasehold_coordinator_core::view::Leadership;
 use leasehold_coordinator_core::{Config, Core};
 use leasehold_types::message::{CoordinatorMessage, RefusalReason};
-use leasehold_types::{Epoch, Incarnation, Moment};
+use leasehold_types::{Epoch, Incarnation, Moment, TermId};
 
 use super::fixture::{TTL, desired, hello, worker};
 
@@ -107,6 +107,7 @@ fn elected(now: Moment) -> Elected {
     };
     Elected {
         epoch: Epoch(4),
+        term: TermId(0),
         until: now + TERM,
         predecessor_end: now,
         exposed: (0..WORKERS).map(|number| (worker(number), entry.clone())).collect(),

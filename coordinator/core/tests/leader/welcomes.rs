@@ -8,7 +8,7 @@ use leasehold_coordinator_core::effect::Effect;
 use leasehold_coordinator_core::event::{ConnId, Elected, Event};
 use leasehold_coordinator_core::{Config, Core};
 use leasehold_types::message::CoordinatorMessage;
-use leasehold_types::{Epoch, Incarnation, Moment};
+use leasehold_types::{Epoch, Incarnation, Moment, TermId};
 
 use super::fixture::{desired, hello, worker};
 
@@ -25,6 +25,7 @@ impl Leader {
         core.handle(Event::Desired(Arc::new(desired(10))), now);
         let elected = Elected {
             epoch: Epoch(1),
+            term: TermId(0),
             until: now + Duration::from_secs(60),
             predecessor_end: now,
             exposed: BTreeMap::new(),

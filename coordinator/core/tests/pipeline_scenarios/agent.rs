@@ -9,7 +9,8 @@ use leasehold_types::message::{
 };
 use leasehold_types::share::{Route, WorkerAddress};
 use leasehold_types::{
-    Epoch, GrantNumber, Incarnation, LinkNumber, Load, Moment, Nonce, StreamKey, Token, WorkerKey,
+    Epoch, GrantNumber, Incarnation, LinkNumber, Load, Moment, Nonce, StreamKey, TermId, Token,
+    WorkerKey,
 };
 
 /// How long a lease lasts.
@@ -98,6 +99,7 @@ impl Agent {
             incarnation: Incarnation(self.incarnation),
             link: LinkNumber(conn.0),
             epoch_seen: seen,
+            term_seen: TermId(0),
             identity: None,
             take_over: false,
             knows_from: Incarnation(0),

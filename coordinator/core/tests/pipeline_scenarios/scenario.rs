@@ -15,8 +15,8 @@ use leasehold_coordinator_core::view::PipelineView;
 use leasehold_coordinator_core::{Config, Core};
 use leasehold_types::message::{CoordinatorMessage, DrainPhase};
 use leasehold_types::{
-    ClusterName, Epoch, Incarnation, Load, Moment, NodeName, PipelineName, StreamKey, WorkerKey,
-    WorkerName,
+    ClusterName, Epoch, Incarnation, Load, Moment, NodeName, PipelineName, StreamKey, TermId,
+    WorkerKey, WorkerName,
 };
 
 use crate::agent::{Agent, TTL};
@@ -202,6 +202,7 @@ impl PipelineScenario {
         });
         let elected = Elected {
             epoch: self.epoch,
+            term: TermId(0),
             until: self.now + Duration::from_secs(3600),
             predecessor_end: self.now,
             exposed: exposed.collect(),

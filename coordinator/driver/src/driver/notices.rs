@@ -163,6 +163,11 @@ fn write(notice: &Notice, admitted: bool) {
                 "an agent reports a later epoch than this leader's, but the term store still has \
                  this leader's: the store has lost its history, or the agent's journal is wrong");
         }
+        Notice::EpochRepeated { worker: key, epoch } => {
+            warn!(target: CELL, cluster = %key.cluster, worker = %key.worker, %epoch,
+                "an agent has obeyed another leader of this epoch: the term store was put back \
+                 from a copy; this leader gives its term up for a later one");
+        }
         Notice::Offence { worker: key, rule } => {
             warn!(target: CELL, cluster = %key.cluster, worker = %key.worker, rule,
                 "agent broke a rule of the protocol");

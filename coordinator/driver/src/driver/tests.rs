@@ -18,8 +18,8 @@ use leasehold_types::message::{
     ReportedMemory,
 };
 use leasehold_types::{
-    ClusterName, Epoch, Incarnation, LinkNumber, Moment, Nonce, SetName, StreamName, TimeBounds,
-    WorkerKey, WorkerName,
+    ClusterName, Epoch, Incarnation, LinkNumber, Moment, Nonce, SetName, StreamName, TermId,
+    TimeBounds, WorkerKey, WorkerName,
 };
 use opentelemetry::metrics::MeterProvider;
 use opentelemetry_sdk::metrics::SdkMeterProvider;
@@ -74,6 +74,7 @@ impl LeadingDriver {
         let now = clock::now();
         let elected = Elected {
             epoch: Epoch(1),
+            term: TermId(0),
             until: now + LONG,
             predecessor_end: now,
             exposed: BTreeMap::new(),
@@ -112,6 +113,7 @@ impl LeadingDriver {
             incarnation: Incarnation(1),
             link: LinkNumber(1),
             epoch_seen: Some(Epoch(1)),
+            term_seen: TermId(0),
             identity: None,
             take_over: false,
             knows_from: Incarnation(0),

@@ -202,6 +202,14 @@ impl WorkerEvents {
                 );
                 pod_and_fleet_events(worker, lookup, EventReason::EpochAhead, &note)
             }
+            Notice::EpochRepeated { worker, epoch } => {
+                let note = format!(
+                    "the agent of worker {} has obeyed another leader of epoch {epoch}: the store \
+                     of leadership was put back from a copy, and a later term follows",
+                    worker.worker
+                );
+                pod_and_fleet_events(worker, lookup, EventReason::EpochAhead, &note)
+            }
             Notice::Offence { worker, rule } => {
                 let note = format!(
                     "the agent of worker {} broke a rule of the protocol and was disconnected: \

@@ -199,6 +199,10 @@ fn notice_response(notice: Notice) -> Option<WatchChangesResponse> {
             message: format!("remembers epoch {seen}, which this leader's store does not know"),
             ..of_worker(ChangeKind::Offence, &worker)
         },
+        Notice::EpochRepeated { worker, epoch } => WatchChangesResponse {
+            message: format!("has obeyed another leader of epoch {epoch}: the term is given up"),
+            ..of_worker(ChangeKind::Offence, &worker)
+        },
         Notice::Offence { worker, rule } => {
             WatchChangesResponse { message: rule.into(), ..of_worker(ChangeKind::Offence, &worker) }
         }

@@ -192,7 +192,7 @@ mod tests {
 
     use futures_util::StreamExt;
     use leasehold_types::message::{Grant, Refusal, RefusalReason, Terms, Welcome};
-    use leasehold_types::{Epoch, GrantNumber, Nonce};
+    use leasehold_types::{Epoch, GrantNumber, Nonce, TermId};
 
     use super::*;
     use crate::grpc::waiting::Line;
@@ -324,7 +324,7 @@ mod tests {
     fn welcome() -> Box<CoordinatorMessage> {
         let CoordinatorMessage::Grant(grant) = *grant(7) else { unreachable!("it is a grant") };
         let (epoch, terms) = (grant.epoch, grant.terms);
-        Box::new(CoordinatorMessage::Welcome(Welcome { epoch, terms }))
+        Box::new(CoordinatorMessage::Welcome(Welcome { epoch, term: TermId(0), terms }))
     }
 
     #[tokio::test]

@@ -30,8 +30,9 @@ pub(crate) struct TurnCosts {
     work_calm_max: Real,
 }
 
-/// This many units of work fit into the shortest lease that an edit may set, once faults have ended, where the fleet is large: a
-/// leader that is slower than that cannot plan and renew leases at the same time.
+/// This many units of work fit into the shortest lease that an edit may set, once faults have
+/// ended, where the fleet is large: a leader that is slower than that cannot plan and renew leases
+/// at the same time.
 const UNITS_PER_TTL: Real = 50_000;
 
 impl TurnCosts {

@@ -9,7 +9,7 @@ use leasehold_coordinator_core::campaign::{
 };
 use leasehold_coordinator_core::effect::Order;
 use leasehold_coordinator_core::event::Event;
-use leasehold_types::{Epoch, Moment, WorkerKey};
+use leasehold_types::{Epoch, Moment, TermId, WorkerKey};
 
 use crate::system::clock::{MS, Real};
 use crate::system::network::{Cut, SlowStore};
@@ -369,7 +369,9 @@ impl World {
             Shape::Objects => (1, 4),
         };
         let settings = LeadSettings { leadership, renew_every, batch_max, batches_max };
-        let taken = TermTaken { epoch, sent_at, predecessor_end };
+        // No store is put back from a copy, so the number tells terms apart.
+        let term = TermId(epoch.0);
+        let taken = TermTaken { epoch, term, sent_at, predecessor_end };
         election.asked.clear();
         election.lead = Some(Lead::new(settings, taken, now));
         let run = self.replicas[replica].run;

@@ -3,7 +3,7 @@
 use leasehold_coordinator_core::event::{ConnId, Event};
 use leasehold_types::limits::PROTOCOL_VERSION;
 use leasehold_types::message::Hello;
-use leasehold_types::{Epoch, Incarnation, LinkNumber, WorkerName};
+use leasehold_types::{Epoch, Incarnation, LinkNumber, TermId, WorkerName};
 
 use crate::system::clock::MS;
 use crate::system::faults::{Fault, Sequence};
@@ -263,6 +263,7 @@ impl World {
             incarnation: Incarnation(1),
             link: LinkNumber(1),
             epoch_seen: Some(Epoch(epoch.0 + self.rng.u64(1..1_000))),
+            term_seen: TermId(0),
             identity: None,
             take_over: false,
             knows_from: Incarnation(0),

@@ -49,6 +49,7 @@ pub(crate) fn of_notice(notice: &Notice) -> &'static str {
         Notice::Binding { .. } => "binding in another state",
         Notice::Endpoints { .. } => "endpoints changed",
         Notice::EpochAhead { .. } => "an agent's epoch is ahead",
+        Notice::EpochRepeated { .. } => "another leader had this epoch",
         Notice::Offence { .. } => "coordinator saw an offence",
     }
 }

@@ -160,7 +160,7 @@ impl Leader {
         let Some(session) = worker.and_then(|worker| worker.session.as_mut()) else { return };
         session.writable = false;
         self.admission.credits.insert(conn, now + CREDIT_MAX);
-        let message = CoordinatorMessage::Welcome(Welcome { epoch, terms });
+        let message = CoordinatorMessage::Welcome(Welcome { epoch, term: self.term, terms });
         self.replica.effects.push_back(Effect::Send { conn, message });
     }
 

@@ -1,6 +1,10 @@
-//! Agents that remember a later epoch than this leader's. A hello alone never deposes a leader: the
-//! core asks the store of leadership, and gives a notice for each such agent if the term stands
-//! there. These agents obey no lower epoch, so only a later term can serve them.
+//! Agents that remember a later epoch than this leader's, or another term of the same number. They
+//! obey no lower epoch, so only a later term can serve them.
+//!
+//! A hello alone never deposes a leader: the core asks the store of leadership, and gives a notice
+//! for each such agent if the term stands there. Another term of the same number shows that the
+//! store was put back from a copy. The term is then given up for the next number, but rarely: an
+//! agent could otherwise stop all others.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,6 +23,8 @@ const EPOCH_LEAP_MAX: u64 = 1 << 40;
 const ASK_EVERY: Duration = Duration::from_secs(1);
 /// The least time between two notices of one worker.
 const NOTICE_EVERY: Duration = Duration::from_secs(60);
+/// The least time between two terms that this replica gives up because of their number.
+const GIVE_UP_EVERY: Duration = Duration::from_secs(60);
 /// The most workers that are remembered; agents of further ones are refused without a notice.
 const AHEAD_MAX: usize = 1_024;
 
@@ -52,7 +58,7 @@ impl Leader {
             return (RefusalReason::Invalid, message);
         }
         if mutation::on(Mutation::HelloDeposes) {
-            self.deposed_by = Some(seen);
+            self.given_up_above = Some(seen);
             return (RefusalReason::NotLeader(None), "a later leader is known".into());
         }
         let known = self.epoch_ahead.workers.len();
@@ -72,6 +78,27 @@ impl Leader {
         let message = format!(
             "{key} remembers epoch {seen}, this leader has {epoch}: an agent obeys no lower epoch, \
              so a later term must serve it"
+        );
+        (RefusalReason::EpochAhead, message)
+    }
+
+    /// Refuses an agent that has obeyed another leader of this number, and gives the term up for
+    /// one with a higher number.
+    pub(super) fn refuse_epoch_repeated(
+        &mut self,
+        key: &WorkerKey,
+        now: Moment,
+    ) -> (RefusalReason, String) {
+        let epoch = self.ledger.epoch();
+        let last = self.replica.given_up_at;
+        if last.is_none_or(|last| now.since(last) >= GIVE_UP_EVERY) {
+            self.replica.given_up_at = Some(now);
+            self.given_up_above = Some(epoch);
+            self.replica.notice(Notice::EpochRepeated { worker: key.clone(), epoch });
+        }
+        let message = format!(
+            "{key} has obeyed another leader of epoch {epoch}: the store of leadership was put \
+             back from a copy, so only a later term can serve it"
         );
         (RefusalReason::EpochAhead, message)
     }

@@ -53,6 +53,11 @@ impl Leader {
         if let Some(seen) = hello.epoch_seen.filter(|seen| *seen > epoch) {
             return Err(self.refuse_epoch_ahead(key, seen, now));
         }
+        let is_repeated =
+            hello.epoch_seen == Some(epoch) && self.term.differs_from(hello.term_seen);
+        if is_repeated && !mutation::on(Mutation::EpochRepeated) {
+            return Err(self.refuse_epoch_repeated(key, now));
+        }
         self.pass_name(hello, key, now);
         self.forget_epoch_ahead(key);
         self.replace_session(conn, hello, key, now);

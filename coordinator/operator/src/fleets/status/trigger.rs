@@ -114,6 +114,7 @@ impl StatusTrigger {
             | Notice::Binding { .. }
             | Notice::Endpoints { .. }
             | Notice::EpochAhead { .. }
+            | Notice::EpochRepeated { .. }
             | Notice::Offence { .. } => {}
         }
     }
