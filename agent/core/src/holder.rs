@@ -220,6 +220,9 @@ impl<J: Journal> Holder<J> {
         if ended {
             // If this cannot be recorded, the next start ends the drain again.
             let _ = holder.end_drain(now);
+        } else if holder.left {
+            // Its drain goes on, and others may have had the name since it left.
+            holder.doubt_journal(now);
         }
         holder.dial_first();
         holder
