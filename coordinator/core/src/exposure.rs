@@ -109,6 +109,11 @@ impl Exposure {
         }
     }
 
+    /// Whether it allows nothing.
+    pub(crate) fn is_nothing(&self) -> bool {
+        self.jobs_max == 0 && self.sets == Sets::None
+    }
+
     /// Whether the report of an agent with this memory names all that the worker may hold.
     pub(crate) fn is_covered(
         &self,

@@ -65,7 +65,7 @@ impl Leader {
             return;
         }
         let former = self.identity_of_holder(key).map(|agent| key.former(agent));
-        match former.filter(|_| self.is_name_in_use(key)) {
+        match former.filter(|_| self.is_name_in_use(key) && self.may_hold_anything(key)) {
             Some(former) => self.displace(key, &former, now),
             None => {
                 self.disconnect(key);
@@ -114,11 +114,21 @@ impl Leader {
 
     /// Whether the agent that has the name may hold anything, or is about to report.
     fn is_name_in_use(&self, key: &WorkerKey) -> bool {
-        let ledger = &self.ledger;
-        let holds = ledger.account(key).is_some_and(|account| {
+        self.holds(key) || self.ledger.unheard_until(key).is_some() || self.is_alive(key)
+    }
+
+    /// Whether it holds anything, as far as this leader has heard.
+    fn holds(&self, key: &WorkerKey) -> bool {
+        self.ledger.account(key).is_some_and(|account| {
             account.committed() > 0 || account.size() > 0 || !account.streams.is_empty()
-        });
-        holds || ledger.unheard_until(key).is_some() || self.is_alive(key)
+        })
+    }
+
+    /// Whether the agent that has the name may hold anything, of this leader or of an earlier one.
+    /// One that has only said hello has nothing that could stay its own.
+    fn may_hold_anything(&self, key: &WorkerKey) -> bool {
+        let account = self.ledger.account(key);
+        self.holds(key) || account.is_some_and(|account| !account.exposure.is_nothing())
     }
 
     /// Whether the agent that has the name may be alive: its leases last, or it may still dial a
