@@ -3,6 +3,10 @@
 use leasehold_types::message::{AgentMessage, RefusalReason};
 use leasehold_types::{Epoch, Incarnation, JobId, LinkNumber, Moment, StreamKey, Token};
 
+/// The rule that a leader breaks whose snapshot has a number that is not above what the agent has
+/// applied: grants to a worker are counted upwards, over links as well.
+pub const SNAPSHOT_NOT_ABOVE: &str = "a snapshot that is not above what was applied";
+
 /// An effect. The driver carries effects out in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {

@@ -5,7 +5,7 @@ use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{Moment, StreamKey, Token};
 
 use super::{Held, Holder, Pool};
-use crate::effect::{Effect, Notice, Target};
+use crate::effect::{Effect, Notice, SNAPSHOT_NOT_ABOVE, Target};
 use crate::journal::{Journal, JournalError, Record};
 
 /// What a grant changes besides the end of the leases.
@@ -31,9 +31,8 @@ impl<J: Journal> Holder<J> {
         self.link.answered(grant.nonce);
         let repeated = grant.number <= self.link.applied;
         if repeated && !mutation::on(Mutation::ObeyLowerNumber) {
-            // A leader counts its grants to a worker upwards, also over links.
             if grant.snapshot && !self.link.is_live() {
-                self.protocol_violation("a snapshot that is not above what was applied", now);
+                self.protocol_violation(SNAPSHOT_NOT_ABOVE, now);
             }
             return;
         }

@@ -5,7 +5,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use leasehold_agent_core::{Config, Effect, Holder, Notice, RAISE_MAX};
+use leasehold_agent_core::{Config, Effect, Holder, Notice, RAISE_MAX, SNAPSHOT_NOT_ABOVE};
 use leasehold_types::message::CoordinatorMessage;
 use leasehold_types::{AgentId, Epoch, GrantNumber, Incarnation, LinkNumber, Moment};
 
@@ -384,6 +384,9 @@ impl World {
     fn count_agent_notice(&mut self, notice: &Notice) {
         if let Notice::StreamExpired(stream, _) = notice {
             self.observer.streams_expired.insert(stream.clone());
+        }
+        if *notice == Notice::Offence(SNAPSHOT_NOT_ABOVE) {
+            self.checks().fail("S6", || format!("an agent got {SNAPSHOT_NOT_ABOVE}"));
         }
         self.coverage.hit(names::of_agent_notice(notice));
     }
