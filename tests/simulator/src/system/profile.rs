@@ -34,6 +34,8 @@ pub(crate) struct TurnCosts {
 /// ended, where the fleet is large: a leader that is slower than that cannot plan and renew leases
 /// at the same time.
 const UNITS_PER_TTL: Real = 50_000;
+/// The most leases that a turn's slice of work takes in a large fleet.
+const SLICE_LEASES_MAX: Real = 4;
 
 impl TurnCosts {
     /// The costs of a seed, in most cases very low.
@@ -61,10 +63,15 @@ impl TurnCosts {
         Self { event: MS / 100, work: MS / 20, long_every, long_max, work_calm_max }
     }
 
-    /// The same for a large fleet.
-    fn enlarged(self, ttl: Real) -> Self {
+    /// The same for a large fleet, which has work for whole slices of this many units: one takes no
+    /// longer than [`SLICE_LEASES_MAX`], or the faults would be over before the first turn is.
+    fn enlarged(self, ttl: Real, slice: u32) -> Self {
         let shortest = ttl * 3 / 4;
-        Self { work_calm_max: self.work_calm_max.min(shortest / UNITS_PER_TTL), ..self }
+        Self {
+            work: self.work.min(ttl * SLICE_LEASES_MAX / Real::from(slice)),
+            work_calm_max: self.work_calm_max.min(shortest / UNITS_PER_TTL),
+            ..self
+        }
     }
 
     /// No more faults: turns are short, unless the driver is busy all the time.
@@ -255,7 +262,7 @@ impl Profile {
         };
         let (pods_max, pods_ever_max) = (pods + pods / 4, pods * 2);
         let safety = self.ttl_real() * 6;
-        let turns = self.turns.clone().enlarged(self.ttl_real());
+        let turns = self.turns.clone().enlarged(self.ttl_real(), self.slice);
         // One at a time, a large fleet takes longer than a lease to report.
         let reports_max = self.reports_max.max(16);
         let steps_max = 10_000_000;
