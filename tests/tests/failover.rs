@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::Value;
-use tests::process::{Coordinator, Replica, eventually, free_address, get};
+use tests::process::{Agent, Coordinator, Replica, eventually, free_address, get};
 use tests::toolbox;
 
 /// The interval between two polls.
@@ -38,21 +38,15 @@ fn a_paused_leader_is_replaced_and_cannot_grant_after_it_resumes() {
     let before = eventually("all streams owned", || {
         let leases = agents.each_ref().map(|agent| lease(agent.api));
         let owned: usize = leases.iter().flatten().map(|lease| streams(lease).len()).sum();
-        (owned == 4).then(|| leases.map(|lease| streams(&lease.expect("an owner answers"))))
+        (owned == 4).then(|| leases.map(|lease| tokens(&lease.expect("an owner answers"))))
     });
 
     first.process.signal(Signal::STOP);
     eventually("a second leader", || leads(second.http, "2"));
     let after = eventually("agents at the second leader", || {
-        let leases = agents.each_ref().map(|agent| lease(agent.api));
-        let there = |lease: &Option<Value>| {
-            let pool = |lease: &Value| lease["pool"]["token"].as_str().map(str::to_owned);
-            let token = lease.as_ref().and_then(pool).unwrap_or_default();
-            token.starts_with("2.") && lease.as_ref().is_some_and(|it| it["connected"] == true)
-        };
-        leases.iter().all(there).then(|| leases.map(|lease| lease.expect("it is there")))
+        Some([served(&agents[0], "2")?, served(&agents[1], "2")?])
     });
-    assert_eq!(after.each_ref().map(streams), before, "streams and their tokens");
+    assert_eq!(after.each_ref().map(tokens), before, "streams, pools and their tokens");
 
     first.process.signal(Signal::CONT);
     eventually("the first to notice that it no longer leads", || {
@@ -73,16 +67,10 @@ fn agents_reconnect_after_a_lost_state_folder_with_the_documented_command() {
     eventually("the first leader", || leads(first.http, "1"));
     let addresses = [free_address(), free_address()];
     let agent = first.agent("builds", "w-0", &["--coordinator", &addresses[0].to_string()]);
-    let served = |epoch: &str| {
-        eventually("a lease of that epoch", || {
-            let lease = lease(agent.api).filter(|lease| lease["connected"] == true)?;
-            lease["pool"]["token"].as_str()?.starts_with(epoch).then_some(())
-        });
-    };
-    served("1.");
+    eventually("a leader's service", || served(&agent, "1"));
     first.process.kill();
     let mut second = Replica::start_at(first.folder(), "second", addresses, &[]);
-    served("2.");
+    eventually("the next leader's service", || served(&agent, "2"));
     second.process.kill();
     std::fs::remove_dir_all(first.folder().join("state")).expect("the state is lost");
 
@@ -101,7 +89,7 @@ fn agents_reconnect_after_a_lost_state_folder_with_the_documented_command() {
     let command = command.replace("STATE", state.to_str().expect("UTF-8"));
     let status = Command::new("sh").args(["-c", &command]).status().expect("sh starts");
     assert!(status.success(), "{command}");
-    served("4712.");
+    eventually("service in the term above it", || served(&agent, "4712"));
     leads(third.http, "4712").expect("the term above it");
 }
 
@@ -172,12 +160,7 @@ fn coordinators_notice_a_deleted_state_folder_and_never_repeat_a_token() {
         again.iter().find_map(|replica| leads(replica.http, "2"))
     });
     let after = eventually("the agents at the new leader", || {
-        let leases = [lease(agent.api)?, lease(other.api)?];
-        let of_term_2 = |lease: &Value| {
-            let token = lease["pool"]["token"].as_str().unwrap_or_default();
-            lease["connected"] == true && token.starts_with("2.")
-        };
-        leases.iter().all(of_term_2).then_some(leases)
+        Some([served(&agent, "2")?, served(&other, "2")?])
     });
     for held in after.iter().flat_map(streams) {
         assert!(before.contains(&held) || held.1.starts_with("2."), "{held:?}");
@@ -192,6 +175,22 @@ fn leads(http: SocketAddr, epoch: &str) -> Option<()> {
     let (_, metrics) = get(http, "/metrics")?;
     let wanted = ["leasehold_leader 1".to_owned(), format!("leasehold_epoch {epoch}")];
     wanted.iter().all(|line| metrics.lines().any(|it| it == line)).then_some(())
+}
+
+/// The lease of an agent that the leader of this epoch serves.
+fn served(agent: &Agent, epoch: &str) -> Option<Value> {
+    let (_, metrics) = get(agent.api, "/metrics")?;
+    let line = format!("leasehold_agent_epoch {epoch}");
+    metrics.lines().find(|it| *it == line)?;
+    lease(agent.api).filter(|lease| lease["connected"] == true)
+}
+
+/// What it holds, with the tokens: its streams, and its pool.
+fn tokens(lease: &Value) -> Vec<(String, String)> {
+    let token = lease["pool"]["token"].as_str().unwrap_or_default().to_owned();
+    let mut all = streams(lease);
+    all.push(("the pool".to_owned(), token));
+    all
 }
 
 fn lease(api: SocketAddr) -> Option<Value> {

@@ -288,7 +288,13 @@ impl<J: Journal> Holder<J> {
     }
 
     fn held_pool(&self) -> Option<HeldPool> {
-        self.pool.map(|pool| HeldPool { token: pool.token, size: self.size_in_effect() })
+        let size = self.size_in_effect();
+        self.pool.map(|Pool { token, size: granted, floor }| HeldPool {
+            token,
+            size,
+            granted,
+            floor,
+        })
     }
 
     fn running(&self) -> u32 {

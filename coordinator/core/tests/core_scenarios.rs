@@ -494,9 +494,12 @@ fn token(text: &str) -> Token {
     text.parse().expect("a token")
 }
 
+/// `TOKEN:SIZE[/GRANTED[/FLOOR]]`
 fn pool(text: &str) -> HeldPool {
-    let (at, size) = text.split_once(':').expect("TOKEN:SIZE");
-    HeldPool { token: token(at), size: size.parse().expect("a size") }
+    let (at, sizes) = text.split_once(':').expect("TOKEN:SIZE");
+    let mut sizes = sizes.split('/').map(|it| it.parse().expect("a size"));
+    let mut next = || sizes.next().unwrap_or_default();
+    HeldPool { token: token(at), size: next(), granted: next(), floor: next() }
 }
 
 fn streams(text: Option<&&str>) -> Vec<(StreamKey, Token)> {

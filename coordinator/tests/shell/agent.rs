@@ -118,7 +118,12 @@ impl Agent {
     pub(crate) async fn beat(&mut self, grant: &Grant) {
         self.nonce += 1;
         if let Some(pool) = grant.pool {
-            self.pool = Some(HeldPool { token: pool.token, size: pool.size });
+            self.pool = Some(HeldPool {
+                token: pool.token,
+                size: pool.size,
+                granted_size: pool.size,
+                floor: pool.floor,
+            });
         }
         let beat = Beat {
             epoch: grant.epoch,

@@ -272,6 +272,13 @@ pub struct HeldPool {
     /// The size in effect.
     #[prost(uint32, tag = "2")]
     pub size: u32,
+    /// The size that was granted; 0 where nobody says it. Where both are equal, the next leader need
+    /// not grant the pool anew.
+    #[prost(uint32, tag = "3")]
+    pub granted_size: u32,
+    /// The size after it has expired.
+    #[prost(uint32, tag = "4")]
+    pub floor: u32,
 }
 impl ::prost::Name for HeldPool {
     const NAME: &'static str = "HeldPool";

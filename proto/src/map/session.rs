@@ -342,14 +342,19 @@ impl TryFrom<wire::HeldPool> for HeldPool {
     type Error = Invalid;
 
     fn try_from(pool: wire::HeldPool) -> Result<Self, Invalid> {
-        let size = slots("pool.size", pool.size)?;
-        Ok(Self { token: required("pool.token", pool.token)?, size })
+        Ok(Self {
+            token: required("pool.token", pool.token)?,
+            size: slots("pool.size", pool.size)?,
+            granted: slots("pool.granted_size", pool.granted_size)?,
+            floor: slots("pool.floor", pool.floor)?,
+        })
     }
 }
 
 impl From<HeldPool> for wire::HeldPool {
     fn from(pool: HeldPool) -> Self {
-        Self { token: Some(pool.token.into()), size: pool.size }
+        let HeldPool { token, size, granted, floor } = pool;
+        Self { token: Some(token.into()), size, granted_size: granted, floor }
     }
 }
 

@@ -164,6 +164,10 @@ pub struct HeldPool {
     pub token: Token,
     /// The size in effect: the most jobs that may start under it. 0 while draining.
     pub size: u32,
+    /// The size that was granted; 0 where the agent does not say it.
+    pub granted: u32,
+    /// The size after it has expired.
+    pub floor: u32,
 }
 
 /// A stream lease as its holder has it.

@@ -374,7 +374,12 @@ impl Agent {
     fn take(&mut self, grant: Grant) {
         self.applied = grant.number;
         if let Some(pool) = grant.pool {
-            self.pool = Some(HeldPool { token: pool.token, size: pool.size });
+            self.pool = Some(HeldPool {
+                token: pool.token,
+                size: pool.size,
+                granted: pool.size,
+                floor: pool.floor,
+            });
         }
         for news in grant.streams {
             match news.state {
@@ -396,7 +401,7 @@ fn hold_all(shape: &Shape, desired: &Desired, agents: &mut [Agent]) {
         Token { epoch: Epoch(1), seq }
     };
     for agent in agents.iter_mut() {
-        agent.pool = Some(HeldPool { token: token(), size: 10 });
+        agent.pool = Some(HeldPool { token: token(), size: 10, granted: 10, floor: 0 });
         agent.jobs = 5;
     }
     let per_cluster = shape.workers / shape.clusters;

@@ -377,7 +377,7 @@ async fn a_hostile_agent_cannot_read_or_change_another_worker() {
     peer.say(Said::Report(Report {
         epoch,
         nonce: 1,
-        pool: Some(HeldPool { token, size: 8 }),
+        pool: Some(HeldPool { token, size: 8, ..HeldPool::default() }),
         streams: vec![HeldStream { stream: Some(stream.clone()), token, ..Default::default() }],
         running: Some(0),
         drain: DrainPhase::Working.into(),

@@ -177,9 +177,17 @@ impl Account {
         self.jobs = jobs;
         // A draining holder reports size 0 with its token; the next grant has a new token anyway.
         let keep = self.pool.filter(|mine| pool.is_some_and(|held| held.token == mine.token));
-        let adopted = |held: HeldPool| PoolGrant { token: held.token, size: held.size, floor: 0 };
+        let is_whole = pool.is_some_and(|held| held.granted == held.size);
+        let adopted = |held: HeldPool| PoolGrant {
+            token: held.token,
+            size: held.size,
+            floor: if is_whole { held.floor } else { 0 },
+        };
         // The size stays unsure until the pool is granted again, however often it is reported.
-        self.size_unsure = pool.is_some() && (keep.is_none() || self.size_unsure);
+        self.size_unsure = match keep {
+            Some(_) => self.size_unsure,
+            None => pool.is_some() && !is_whole,
+        };
         self.pool = keep.or(pool.map(adopted));
     }
 
@@ -256,7 +264,7 @@ mod tests {
     fn a_size_that_was_only_reported_is_kept_only_while_it_is_in_effect() {
         let mut account = Account::new(Life(1), GrantNumber(0), Moment(0));
         let token = Token { epoch: Epoch(1), seq: 7 };
-        let sent_in = |size| Some(HeldPool { token, size });
+        let sent_in = |size| Some(HeldPool { token, size, granted: 0, floor: 0 });
         // A worker that counts its jobs itself may keep a size above the granted one.
         account.reported(sent_in(3), Jobs::Running(3));
         assert_eq!(account.size_kept(), 3);

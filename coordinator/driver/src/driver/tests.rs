@@ -138,7 +138,12 @@ impl LeadingDriver {
     fn beat(&mut self, grant: &Grant) {
         self.nonce = self.nonce.next();
         if let Some(pool) = grant.pool {
-            self.pool = Some(HeldPool { token: pool.token, size: pool.size });
+            self.pool = Some(HeldPool {
+                token: pool.token,
+                size: pool.size,
+                granted: pool.size,
+                floor: pool.floor,
+            });
         }
         self.put(SessionEvent::Agent(AgentMessage::Beat(Beat {
             epoch: Epoch(1),
