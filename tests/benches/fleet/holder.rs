@@ -278,6 +278,7 @@ impl Driver {
                 self.tally.ended(number(&stream), self.index);
                 self.tally.expired();
             }
+            Notice::PoolGranted(..) => self.tally.pool_granted(),
             Notice::PoolExpired(_) => self.tally.expired(),
             Notice::Offence(rule) => {
                 self.tally.fault(format!("w-{} was offended: {rule}", self.index));

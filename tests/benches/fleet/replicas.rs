@@ -63,12 +63,21 @@ impl Replicas {
         put(self.folder.path(), &format!("{set}.yaml"), &manifest);
     }
 
-    /// Kills the leader with SIGKILL.
-    pub(crate) fn kill_leader(&mut self) {
+    /// Kills the leader with SIGKILL; returns where it was.
+    pub(crate) fn kill_leader(&mut self) -> [SocketAddr; 2] {
         let leader = eventually("the leader", || self.leader());
         let mut replica = self.replicas.remove(leader);
         replica.process.signal(Signal::KILL);
         replica.process.wait();
+        [replica.grpc, replica.http]
+    }
+
+    /// Starts another replica where a killed one was.
+    pub(crate) fn start_again(&mut self, at: [SocketAddr; 2]) {
+        let replica = Replica::start_at(self.folder.path(), "again", at, &[]);
+        let http = replica.http;
+        self.replicas.push(replica);
+        eventually("the standby", || get(http, "/metrics"));
     }
 
     /// The highest epoch that a replica says it leads.

@@ -13,6 +13,11 @@ use super::tally::FleetRecord;
 const STREAMS_PER_WORKER_MAX: usize = leasehold_types::limits::STREAMS_PER_WORKER_MAX;
 /// Jobs that begin one after another, on a worker each.
 const JOBS_MAX: usize = 100;
+/// After a failover every agent is to be back within this, in a fleet of at most so many agents and
+/// streams.
+const BACK_MAX: Duration = Duration::from_secs(5);
+const BACK_AGENTS_MAX: usize = 2_000;
+const BACK_STREAMS_MAX: usize = 10_000;
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -28,6 +33,8 @@ pub(crate) struct Size {
     /// How long a phase may take: this bench measures times and judges none, but a phase that
     /// does not end is a failure.
     pub(crate) patience: Duration,
+    /// How often its leader is killed.
+    pub(crate) failovers: usize,
 }
 
 /// What a phase must do and must not.
@@ -37,6 +44,10 @@ struct Plan<'a> {
     elections: u64,
     /// The fewest streams that have to move.
     moves_min: usize,
+    /// No pool may be granted anew.
+    keeps_pools: bool,
+    /// How long it may take, where that is a promise of the product.
+    time_max: Option<Duration>,
 }
 
 /// A fleet under way.
@@ -103,14 +114,9 @@ impl Scenario {
         )
         .await?;
         self.phase(plan("all owned"), |it| it.put_set("first", 0..first), Self::all_owned).await?;
-        let before = self.tally.epoch();
-        let failover = Plan { name: "leader killed", elections: 1, moves_min: 0 };
-        self.phase(
-            failover,
-            |it| it.replicas.kill_leader(),
-            move |it| it.tally.live_since(before + 1) == agents && it.all_owned(),
-        )
-        .await?;
+        for failover in 1..=self.size.failovers {
+            self.failover(failover).await?;
+        }
         self.phase(
             plan("one stream more"),
             |it| it.put_set("first", 0..first + 1),
@@ -122,6 +128,30 @@ impl Scenario {
         self.phase(plan(&name), |it| it.put_set("second", range), Self::all_owned).await?;
         self.jobs().await?;
         self.lose_one().await
+    }
+
+    /// The leader is killed. But for the last time, another replica takes its place as a standby.
+    async fn failover(&mut self, number: usize) -> Result<(), String> {
+        let (Size { agents, streams, .. }, before) = (self.size, self.tally.epoch());
+        let is_promised = agents <= BACK_AGENTS_MAX && streams <= BACK_STREAMS_MAX;
+        let name = match number {
+            1 => "leader killed".to_owned(),
+            _ => format!("leader killed, time {number}"),
+        };
+        let plan = Plan {
+            elections: 1,
+            keeps_pools: true,
+            time_max: is_promised.then_some(BACK_MAX),
+            ..plan(&name)
+        };
+        let mark = self.mark();
+        let place = self.replicas.kill_leader();
+        let back = move |it: &mut Self| it.tally.live_since(before + 1) == agents && it.all_owned();
+        self.end_phase(plan, mark, back).await?;
+        if number < self.size.failovers {
+            self.replicas.start_again(place);
+        }
+        Ok(())
     }
 
     async fn jobs(&mut self) -> Result<(), String> {
@@ -149,7 +179,7 @@ impl Scenario {
         } else {
             "one lost"
         };
-        self.end_phase(Plan { name, elections: 0, moves_min: had }, mark, Self::all_owned).await
+        self.end_phase(Plan { moves_min: had, ..plan(name) }, mark, Self::all_owned).await
     }
 
     fn dial(&mut self, index: usize) {
@@ -193,7 +223,7 @@ impl Scenario {
         mark: PhaseStart,
         mut done: impl FnMut(&mut Self) -> bool,
     ) -> Result<(), String> {
-        let Plan { name, elections, moves_min } = plan;
+        let Plan { name, elections, moves_min, keeps_pools, time_max } = plan;
         let mut took = None;
         while took.is_none() && mark.begun.elapsed() < self.size.patience {
             tokio::time::sleep(LOOK).await;
@@ -221,6 +251,14 @@ impl Scenario {
         if counts.moved != moves_min && took.is_some() {
             fails(format!("{} streams moved, and {moves_min} have to", counts.moved));
         }
+        if keeps_pools && counts.pools > 0 {
+            fails(format!("{} pools were granted anew", counts.pools));
+        }
+        if let (Some(took), Some(most)) = (took, time_max)
+            && took > most
+        {
+            fails(format!("took {:.1} s, and {most:?} are promised", took.as_secs_f64()));
+        }
         counts.faults.into_iter().for_each(&mut fails);
         if took.is_some() {
             return Ok(());
@@ -245,5 +283,5 @@ struct PhaseStart {
 
 /// A phase that needs no election and no move.
 fn plan(name: &str) -> Plan<'_> {
-    Plan { name, elections: 0, moves_min: 0 }
+    Plan { name, elections: 0, moves_min: 0, keeps_pools: false, time_max: None }
 }

@@ -20,6 +20,7 @@ pub(crate) struct FleetRecord {
     owned: AtomicUsize,
     moved: AtomicUsize,
     expired: AtomicUsize,
+    pools: AtomicUsize,
     epoch: AtomicU64,
     age_ns: AtomicU64,
     faults: Mutex<Vec<String>>,
@@ -40,6 +41,8 @@ pub(crate) struct Counts {
     pub(crate) moved: usize,
     /// Leases that ended because no renewal came in time.
     pub(crate) expired: usize,
+    /// Pools that were granted, the first ones and changed ones.
+    pub(crate) pools: usize,
     /// The age of the oldest lease when its renewal came.
     pub(crate) age: Duration,
     /// What must never happen, in words.
@@ -55,6 +58,7 @@ impl FleetRecord {
             owned: AtomicUsize::default(),
             moved: AtomicUsize::default(),
             expired: AtomicUsize::default(),
+            pools: AtomicUsize::default(),
             epoch: AtomicU64::default(),
             age_ns: AtomicU64::default(),
             faults: Mutex::default(),
@@ -101,6 +105,11 @@ impl FleetRecord {
     /// A lease has ended without renewal.
     pub(crate) fn expired(&self) {
         self.expired.fetch_add(1, SeqCst);
+    }
+
+    /// An agent was granted a pool.
+    pub(crate) fn pool_granted(&self) {
+        self.pools.fetch_add(1, SeqCst);
     }
 
     /// A leader of this epoch has welcomed an agent.
@@ -152,6 +161,7 @@ impl FleetRecord {
         Counts {
             moved: self.moved.swap(0, SeqCst),
             expired: self.expired.swap(0, SeqCst),
+            pools: self.pools.swap(0, SeqCst),
             age: Duration::from_nanos(self.age_ns.swap(0, SeqCst)),
             faults: std::mem::take(&mut *faults),
         }
