@@ -182,6 +182,36 @@ fn a_copy_of_the_state_folder_on_another_machine_is_another_agent() {
 }
 
 #[test]
+fn a_reboot_of_its_machine_ends_what_an_agent_had() {
+    let coordinator = Coordinator::start(&[("builds.yaml", &slots("ttl: 1s"))]);
+    let (folder, address) = (coordinator.folder(), coordinator.grpc.to_string());
+    let Some(rebooted) = in_another_boot(folder) else { return };
+    let mut first = start(folder, &address, "first", &["--", "sh", &worker(folder)]);
+    eventually("three jobs", || (jobs(&first) == Some(3)).then_some(()));
+    first.process.kill();
+    std::fs::write(folder.join("end"), "").expect("COMMAND ends");
+    // In the same boot its journal says that they run.
+    let mut again = start(folder, &address, "first", &[]);
+    eventually("its jobs", || (jobs(&again) == Some(3)).then_some(()));
+    again.process.kill();
+    let again = start_by(rebooted, folder, &address, "first", &[]);
+    let is_new = || (pool(&again) == Some(3) && jobs(&again) == Some(0)).then_some(());
+    eventually("three free slots", is_new);
+}
+
+#[test]
+fn the_name_of_an_agent_that_held_nothing_is_free_when_its_leases_are_over() {
+    let manifest = slots("ttl: 1s").replace("maxJobs: 3", "maxJobs: 0");
+    let coordinator = Coordinator::start(&[("builds.yaml", &manifest)]);
+    let (folder, address) = (coordinator.folder(), coordinator.grpc.to_string());
+    let mut first = start(folder, &address, "first", &[]);
+    eventually("its snapshot", || readiness(&first, 200, "ok"));
+    first.process.kill();
+    let second = start(folder, &address, "second", &[]);
+    eventually("the second in its place", || readiness(&second, 200, "ok"));
+}
+
+#[test]
 fn a_drain_reports_what_it_waits_for() {
     let coordinator = Coordinator::start(&[("builds.yaml", MANIFESTS)]);
     let (folder, address) = (coordinator.folder(), coordinator.grpc.to_string());
@@ -265,14 +295,26 @@ fn start_without_folder(folder: &Path, coordinators: &str, name: &str, more: &[&
 /// A command that runs the agent as if on a machine with another id, in its first boot. None where
 /// that is not allowed, which is noted.
 fn another_machine(folder: &Path) -> Option<Command> {
+    elsewhere(folder, "mount --bind \"$0\" /etc/machine-id && ")
+}
+
+/// The same as if this machine had booted since.
+fn in_another_boot(folder: &Path) -> Option<Command> {
+    elsewhere(folder, "")
+}
+
+/// A command that runs the agent in another boot, and after what `mounts` does with another
+/// machine's id.
+fn elsewhere(folder: &Path, mounts: &str) -> Option<Command> {
     let (machine, boot) = (folder.join("machine-id"), folder.join("boot-id"));
     std::fs::write(&machine, "0123456789abcdef0123456789abcdef\n").expect("a file");
     std::fs::write(&boot, "01234567-89ab-cdef-0123-456789abcdef\n").expect("a file");
-    let script = "mount --bind \"$0\" /etc/machine-id && \
-                  mount --bind \"$1\" /proc/sys/kernel/random/boot_id && shift && exec \"$@\"";
+    let script = format!(
+        "{mounts}mount --bind \"$1\" /proc/sys/kernel/random/boot_id && shift && exec \"$@\""
+    );
     let unshared = || {
         let mut command = Command::new("unshare");
-        command.args(["--mount", "sh", "-c", script]).arg(&machine).arg(&boot);
+        command.args(["--mount", "sh", "-c", &script]).arg(&machine).arg(&boot);
         command
     };
     let tried = unshared().arg("true").output();
@@ -285,7 +327,7 @@ fn another_machine(folder: &Path) -> Option<Command> {
         Ok(tried) => String::from_utf8_lossy(&tried.stderr).trim().replace('\n', "; "),
         Err(error) => error.to_string(),
     };
-    toolbox::leave_out("an agent on another machine", &why, Missing::Forbidden);
+    toolbox::leave_out("an agent on another machine or after a boot", &why, Missing::Forbidden);
     None
 }
 
