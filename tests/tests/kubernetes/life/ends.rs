@@ -11,12 +11,12 @@ use tests::process::eventually;
 use super::{AGENT, cluster, deployment, nothing_broke, pods, template};
 
 /// What a Deployment that was there before becomes with one label: ten minutes of a platform team's
-/// day, in half-minute jobs.
+/// day, in jobs of ten seconds.
 #[test]
 fn a_rollout_a_scale_in_an_eviction_and_a_drained_node_lose_no_job() {
     let Some(installation) = RealInstallation::start(2) else { return };
     let namespace = installation.namespace("ends");
-    let long = ["--streams", "--job-ms-min=25000", "--job-ms-max=30000"];
+    let long = ["--streams", "--job-ms-min=10000", "--job-ms-max=12000"];
     let adopted = "  workloadRef: {kind: Deployment, name: builds, scale: true}\n";
     namespace.apply(&cluster(8, adopted));
     namespace.apply(&deployment(&namespace, 4, &long));
