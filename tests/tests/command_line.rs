@@ -173,6 +173,65 @@ fn explanations_name_the_cause_and_the_next_step() {
     says("cluster builds", &["draining: worker-1; 3 slots may be in use there"]);
 }
 
+#[test]
+fn a_cluster_on_hold_says_for_whom_it_waits() {
+    let document = std::fs::read_to_string(toolbox::root().join("docs/CLI.md")).expect("the page");
+    let documented = |words: &str| assert!(document.contains(words), "not in docs/CLI.md: {words}");
+    let manifest = MANIFESTS.replace("ttl: 2s", "ttl: 20s");
+    let mut coordinator = Coordinator::start(&[("builds.yaml", &manifest)]);
+    let mut agent = coordinator.agent("builds", "worker-0", &[]);
+    CommandLine(&coordinator).until("explain worker worker-0", &["has its share: 3 slots"]);
+    let standby = coordinator.standby();
+    agent.process.kill();
+    coordinator.process.kill();
+    let words =
+        ["builds is on hold: it waits at most ", " for builds/worker-0, which has not reported"];
+    words.iter().for_each(|words| documented(words));
+    let line = format!("explain cluster builds --coordinator {}", standby.grpc);
+    let next =
+        "Next: start the agent of worker-0 again; or, if nothing of it runs any more: leasehold";
+    CommandLine(&coordinator).until(&line, &[&words[..], &[next]].concat());
+}
+
+#[test]
+fn explanations_name_an_invalid_manifest_and_the_agents_of_a_name() {
+    let document = std::fs::read_to_string(toolbox::root().join("docs/CLI.md")).expect("the page");
+    let documented = |words: &str| assert!(document.contains(words), "not in docs/CLI.md: {words}");
+    let coordinator = Coordinator::start(&[("builds.yaml", MANIFESTS)]);
+    let leasehold = CommandLine(&coordinator);
+    let mut first = coordinator.agent("builds", "worker-2", &[]);
+    leasehold.until("explain worker worker-2", &["has its share: 3 slots"]);
+    (0..3).for_each(|at| start_job(&first, &format!("job-{at}")));
+
+    let manifest = coordinator.folder().join("manifests/builds.yaml");
+    std::fs::write(&manifest, MANIFESTS.replace("maxJobs: 6", "maxJobs: many")).expect("an edit");
+    let invalid = "a manifest is invalid, and its last good state in force: builds.yaml:4:";
+    let words = [invalid, "Next: correct builds.yaml"];
+    words.iter().for_each(|words| documented(words));
+    leasehold.until("explain cluster builds", &[&words[..], &["of at most 6 jobs"]].concat());
+    std::fs::write(&manifest, MANIFESTS).expect("the edit is undone");
+
+    let api = free_address();
+    let mut command = Command::new(toolbox::binary("leasehold-agent"));
+    command.args(["run", "--coordinator", &coordinator.grpc.to_string(), "--cluster", "builds"]);
+    command.args(["--worker", "worker-2", "--take-over", "--listen", &api.to_string()]);
+    command.arg("--state-dir").arg(coordinator.folder().join("state-second"));
+    let log = coordinator.folder().join("second.log");
+    let _second = Agent { process: Process::start(&mut command, &log), api };
+    let before = "had its name before: 3 slots and";
+    documented(before);
+    leasehold.until("explain worker worker-2", &[before]);
+    let names = leasehold.line("workers builds -o name");
+    let former = names.lines().find(|name| name.contains('@')).expect("the former agent");
+    let lost = "has lost its name to another agent: it drains, and its slots count until its jobs";
+    documented(lost);
+    leasehold.until(&format!("explain worker {former}"), &[lost]);
+    first.process.kill();
+    documented("leasehold gone worker-2@");
+    leasehold.until("explain worker worker-2", &["leasehold gone worker-2@"]);
+    leasehold.until(&format!("explain worker {former}"), &["leasehold gone worker-2@"]);
+}
+
 /// One call of an agent's API: whether it succeeded.
 fn call(agent: &Agent, method: &str, path: &str) -> bool {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

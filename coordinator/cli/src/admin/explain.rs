@@ -6,12 +6,15 @@ use anyhow::bail;
 use clap::ValueEnum;
 use leasehold_proto::admin::v1::{
     ExplainClusterRequest, ExplainPipelineRequest, ExplainStreamRequest, ExplainWorkerRequest,
-    Explanation,
+    Explanation, GetStatusRequest, ManifestProblem,
 };
 
 use super::connection::{ConnectionArgs, Coordinator};
 use super::output::{Format, object};
-use super::{find, run, show};
+use super::{find, run, show, words};
+
+/// The most problems of manifests that an explanation names.
+const PROBLEMS_MAX: usize = 3;
 
 /// Options of `explain`.
 #[derive(Debug, clap::Args)]
@@ -131,7 +134,9 @@ pub(super) async fn explanation_of(
             let asked = coordinator
                 .ask(async |mut client| client.explain_cluster(request.clone()).await)
                 .await?;
-            asked.explanation
+            // Not for those who may read this cluster and no other.
+            let problems = problems(coordinator).await.unwrap_or_default();
+            asked.explanation.map(|explanation| with_problems(explanation, &problems))
         }
         Subject::Worker { cluster, worker } => {
             let request = ExplainWorkerRequest { cluster, worker };
@@ -156,6 +161,29 @@ pub(super) async fn explanation_of(
         }
     };
     Ok(explanation.unwrap_or_default())
+}
+
+/// What is wrong with the manifests.
+async fn problems(coordinator: &mut Coordinator) -> anyhow::Result<Vec<ManifestProblem>> {
+    let status =
+        coordinator.ask(async |mut client| client.get_status(GetStatusRequest {}).await).await?;
+    Ok(status.problems)
+}
+
+/// Whoever asks about a cluster may have edited its manifest, and wonder that nothing has changed.
+fn with_problems(explanation: Explanation, problems: &[ManifestProblem]) -> Explanation {
+    let Some(first) = problems.first() else { return explanation };
+    let Explanation { summary, mut facts, mut next_step } = explanation;
+    facts.extend(problems.iter().take(PROBLEMS_MAX).map(|problem| {
+        format!(
+            "a manifest is invalid, and its last good state in force: {}",
+            words::problem(problem)
+        )
+    }));
+    if next_step.is_empty() {
+        next_step = format!("correct {}", first.file);
+    }
+    Explanation { summary, facts, next_step }
 }
 
 fn as_text(explanation: &Explanation) -> String {

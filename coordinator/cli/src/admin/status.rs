@@ -5,8 +5,7 @@ use std::process::ExitCode;
 
 use leasehold_proto::admin::v1::{
     Class, Cluster, GetStatusResponse, ListClassesResponse, ListClustersResponse,
-    ListPipelinesResponse, ListStreamSetsResponse, ManifestProblem, Pipeline, PipelinePhase,
-    StreamSet,
+    ListPipelinesResponse, ListStreamSetsResponse, Pipeline, PipelinePhase, StreamSet,
 };
 use leasehold_proto::json;
 use serde_json::{Value, json};
@@ -180,24 +179,12 @@ fn pipelines(pipelines: &[Pipeline]) -> String {
 fn problems(replicas: &[Replica]) -> String {
     let statuses = replicas.iter().filter_map(|replica| replica.status.as_ref().ok());
     let lines: BTreeSet<String> =
-        statuses.flat_map(|status| &status.problems).map(problem).collect();
+        statuses.flat_map(|status| &status.problems).map(words::problem).collect();
     if lines.is_empty() {
         return String::new();
     }
-    let lines: String = lines.into_iter().collect();
+    let lines: String = lines.iter().map(|line| format!("  {line}\n")).collect();
     format!("Problems of manifests; the last good state stays in force:\n{lines}")
-}
-
-fn problem(problem: &ManifestProblem) -> String {
-    let place = match (problem.line, problem.column) {
-        (0, _) => problem.file.clone(),
-        (line, column) => format!("{}:{line}:{column}", problem.file),
-    };
-    let field = match problem.field.as_str() {
-        "" => String::new(),
-        field => format!(" {field}:"),
-    };
-    format!("  {place}:{field} {}\n", problem.message)
 }
 
 fn as_json(fleet: &FleetStatus) -> Value {

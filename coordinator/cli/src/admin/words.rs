@@ -1,7 +1,7 @@
 //! The admin API's enums as words, and its numbers as people read them.
 
 use leasehold_proto::admin::v1::{
-    BindingPhase, ChangeKind, ClaimPhase, DrainPhase, PipelinePhase, Presence,
+    BindingPhase, ChangeKind, ClaimPhase, DrainPhase, ManifestProblem, PipelinePhase, Presence,
 };
 
 pub(super) fn presence(presence: Presence) -> String {
@@ -58,6 +58,19 @@ pub(super) fn count(count: impl Into<u64>, noun: &str) -> String {
         1 => format!("1 {noun}"),
         count => format!("{count} {noun}s"),
     }
+}
+
+/// What is wrong with a manifest, and where.
+pub(super) fn problem(problem: &ManifestProblem) -> String {
+    let place = match (problem.line, problem.column) {
+        (0, _) => problem.file.clone(),
+        (line, column) => format!("{}:{line}:{column}", problem.file),
+    };
+    let field = match problem.field.as_str() {
+        "" => String::new(),
+        field => format!(" {field}:"),
+    };
+    format!("{place}:{field} {}", problem.message)
 }
 
 #[cfg(test)]

@@ -34,6 +34,14 @@ impl Leader {
         let committed = ledger.committed(&key.cluster);
         let spec = &cluster.spec;
         let mut facts = vec![presence(&view)];
+        for (former, account) in ledger.former_accounts(key) {
+            let slots = counted(account.committed() as usize, "slot");
+            let streams = counted(account.streams.len(), "stream");
+            let former = &former.worker;
+            facts.push(format!(
+                "{former} had its name before: {slots} and {streams} may be in use there"
+            ));
+        }
         match &spec.class {
             Some(class) => facts.push(self.load_fact(&view, class)),
             None => facts.extend([
@@ -72,7 +80,10 @@ impl Leader {
             Some(_) => facts.extend(self.share_facts(key)),
             None => facts.push(format!("it owns {}", counted(view.streams, "stream"))),
         }
-        Some(Explanation { summary, facts, next_step: worker_step(&view) })
+        let former = ledger.former_accounts(key).filter_map(|(key, _)| self.worker(key, now));
+        let mut steps = std::iter::once(view).chain(former).map(|view| worker_step(&view));
+        let next_step = steps.find(|step| !step.is_empty()).unwrap_or_default();
+        Some(Explanation { summary, facts, next_step })
     }
 
     /// The pools of all workers under a what-if plan, and why each worker gets no larger one.
@@ -200,7 +211,14 @@ impl Leader {
 
     fn worker_summary(&self, view: &WorkerView, committed: u32) -> String {
         let key = &view.key;
-        if view.drains() {
+        let is_silent = matches!(view.presence, Presence::Lost | Presence::Unreported);
+        if key.worker.is_former() && !is_silent {
+            return format!(
+                "{key} has lost its name to another agent: it drains, and its slots count until \
+                 its jobs end"
+            );
+        }
+        if view.drains() && !is_silent {
             return format!("{key} drains: it takes no job and gives its streams back");
         }
         match view.presence {
