@@ -50,9 +50,9 @@ pub struct Exposure {
     pub sets: Sets,
     /// The identity of that newest agent; none if it gives none, or names are not kept.
     pub identity: Option<AgentId>,
-    /// Nothing of an earlier agent was outstanding when the newest one was registered: its own
-    /// report covers all that the worker may hold.
-    pub is_fresh: bool,
+    /// The identity of that agent, names kept or not, where nothing of an earlier one was
+    /// outstanding when it was registered: its own report covers all that the worker may hold.
+    pub fresh_agent: Option<AgentId>,
 }
 
 /// An exposure as it is stored.
@@ -105,7 +105,7 @@ impl Exposure {
             jobs_max: JOBS_PER_WORKER_MAX,
             sets: Sets::Any,
             identity: None,
-            is_fresh: false,
+            fresh_agent: None,
         }
     }
 
@@ -114,16 +114,21 @@ impl Exposure {
         self.jobs_max == 0 && self.sets == Sets::None
     }
 
+    /// Whether nothing of an earlier agent was outstanding when this one was registered. An agent
+    /// that has lost its journal may by chance have the same incarnation, and not the identity.
+    pub(crate) fn is_fresh_for(&self, incarnation: Incarnation, agent: Option<AgentId>) -> bool {
+        self.incarnation == incarnation && self.fresh_agent.is_some() && self.fresh_agent == agent
+    }
+
     /// Whether the report of an agent with this memory names all that the worker may hold.
     pub(crate) fn is_covered(
         &self,
         incarnation: Incarnation,
-        identity: Option<AgentId>,
+        agent: Option<AgentId>,
         memory: ReportedMemory,
     ) -> bool {
-        let is_its_own = self.incarnation == incarnation && self.identity == identity;
-        memory.knows_from == Incarnation(0)
-            || (self.is_fresh && is_its_own && memory.knows_from <= incarnation)
+        let is_its_own = self.is_fresh_for(incarnation, agent);
+        memory.knows_from == Incarnation(0) || (is_its_own && memory.knows_from <= incarnation)
     }
 
     /// The identity of the newest agent of both.
@@ -165,7 +170,7 @@ impl Entry {
             sets,
             identity: one.newest_identity(two),
             // Each may be of an agent that the other does not know of.
-            is_fresh: false,
+            fresh_agent: None,
         };
         Self { epoch: self.epoch.min(other.epoch), exposure }
     }
@@ -286,7 +291,7 @@ impl SetLists {
             && have.ttl >= wanted.ttl
             && have.jobs_max >= wanted.jobs_max
             && have.identity == wanted.identity
-            && (wanted.is_fresh || !have.is_fresh)
+            && (have.fresh_agent.is_none() || have.fresh_agent == wanted.fresh_agent)
             && self.cover(cluster, have.sets, wanted.sets)
     }
 
@@ -303,7 +308,9 @@ impl SetLists {
             jobs_max: one.jobs_max.max(other.jobs_max),
             sets: self.join(cluster, one.sets, other.sets),
             identity: one.newest_identity(other),
-            is_fresh: one.is_fresh && other.is_fresh && one.incarnation == other.incarnation,
+            fresh_agent: one
+                .fresh_agent
+                .filter(|_| one.is_fresh_for(other.incarnation, other.fresh_agent)),
         }
     }
 }

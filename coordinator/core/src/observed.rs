@@ -20,6 +20,8 @@ pub(crate) struct Worker {
     pub(crate) link: LinkNumber,
     /// The identity of its agent, where names are kept.
     pub(crate) identity: Option<AgentId>,
+    /// The identity that its newest agent has named, names kept or not.
+    pub(crate) agent: Option<AgentId>,
     /// Since when an agent of this identity has the name, and where it was last heard from.
     pub(crate) named_at: Moment,
     pub(crate) peer: Option<Arc<str>>,
@@ -78,6 +80,7 @@ impl Worker {
             incarnation,
             link: LinkNumber(0),
             identity: None,
+            agent: None,
             named_at: Moment(0),
             peer: None,
             generation: 0,

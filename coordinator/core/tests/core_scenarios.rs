@@ -255,7 +255,7 @@ impl Scenario {
         self.core.handle(Event::Desired(Arc::new(self.desired.clone())), self.now);
     }
 
-    /// `elect EPOCH [exposed=w1,w2:IDENTITY] [pinned=w3] [fresh=w2] [predecessor-ms=N]`
+    /// `elect EPOCH [exposed=w1,w2:IDENTITY] [pinned=w3] [fresh=w2:IDENTITY] [predecessor-ms=N]`
     fn elect(&mut self, plain: &[&str], pairs: &Words) {
         self.epoch = Epoch(plain[0].parse().expect("an epoch"));
         let mut exposed = BTreeMap::new();
@@ -269,9 +269,7 @@ impl Scenario {
                     jobs_max: 3,
                     sets: list.sets(),
                     identity: id.parse().ok().map(AgentId),
-                    is_fresh: pairs
-                        .get("fresh")
-                        .is_some_and(|it| it.split(',').any(|one| one == worker)),
+                    fresh_agent: pairs.get("fresh").and_then(|it| fresh_agent(it, worker)),
                 };
                 exposed.insert(key(worker), Entry { epoch: Epoch(0), exposure });
             }
@@ -492,6 +490,13 @@ fn conn(text: &str) -> ConnId {
 
 fn token(text: &str) -> Token {
     text.parse().expect("a token")
+}
+
+/// In `w1:7,w2:8` the identity of this worker's agent.
+fn fresh_agent(text: &str, worker: &str) -> Option<AgentId> {
+    let mut agents = text.split(',').filter_map(|it| it.split_once(':'));
+    let (_, id) = agents.find(|(name, _)| *name == worker)?;
+    Some(AgentId(id.parse().expect("an identity")))
 }
 
 /// `TOKEN:SIZE[/GRANTED[/FLOOR]]`

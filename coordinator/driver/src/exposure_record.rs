@@ -19,9 +19,9 @@ pub struct ExposureRecord {
     /// Absent if the platform does not reserve names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     identity: Option<String>,
-    /// Absent in entries of earlier versions, which do not know it.
-    #[serde(default)]
-    is_fresh: bool,
+    /// Absent where an earlier agent's leases were outstanding, and in entries of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    fresh_agent: Option<String>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -48,7 +48,7 @@ impl From<&Exposure> for ExposureRecord {
                 }
             },
             identity: exposure.identity.map(|it| it.to_string()),
-            is_fresh: exposure.is_fresh,
+            fresh_agent: exposure.fresh_agent.map(|it| it.to_string()),
         }
     }
 }
@@ -56,7 +56,7 @@ impl From<&Exposure> for ExposureRecord {
 impl From<ExposureRecord> for Exposure {
     /// Numbers above the limits of a worker are cut to the limit.
     fn from(written: ExposureRecord) -> Self {
-        let ExposureRecord { incarnation, ttl_ms, jobs_max, sets, identity, is_fresh } = written;
+        let ExposureRecord { incarnation, ttl_ms, jobs_max, sets, identity, fresh_agent } = written;
         let sets = match sets {
             SetsRecord::None => Sets::None,
             SetsRecord::Any => Sets::Any,
@@ -71,7 +71,7 @@ impl From<ExposureRecord> for Exposure {
             jobs_max: jobs_max.min(JOBS_PER_WORKER_MAX),
             sets,
             identity: identity.and_then(|it| it.parse().ok()),
-            is_fresh,
+            fresh_agent: fresh_agent.and_then(|it| it.parse().ok()),
         }
     }
 }
@@ -88,8 +88,8 @@ mod tests {
         let identity = Some(AgentId(7));
         for (sets, identity) in [(Sets::None, None), (listed, identity), (Sets::Any, identity)] {
             let (incarnation, ttl) = (Incarnation(3), Duration::from_secs(9));
-            let is_fresh = identity.is_some();
-            let exposure = Exposure { incarnation, ttl, jobs_max: 4, sets, identity, is_fresh };
+            let fresh_agent = identity;
+            let exposure = Exposure { incarnation, ttl, jobs_max: 4, sets, identity, fresh_agent };
             let text = serde_json::to_string(&ExposureRecord::from(&exposure)).unwrap();
             let read: ExposureRecord = serde_json::from_str(&text).unwrap();
             assert_eq!(Exposure::from(read), exposure, "{text}");

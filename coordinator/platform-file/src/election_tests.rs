@@ -54,7 +54,7 @@ fn worker(name: &str) -> WorkerKey {
 fn exposure(jobs_max: u32) -> Exposure {
     let sets = Sets::Listed { version: SetsVersion(7), timeless: true };
     let (incarnation, ttl) = (Incarnation(3), Duration::from_secs(10));
-    Exposure { incarnation, ttl, jobs_max, sets, identity: None, is_fresh: false }
+    Exposure { incarnation, ttl, jobs_max, sets, identity: None, fresh_agent: None }
 }
 
 fn entry(name: &str, life: u64, jobs_max: u32) -> (WorkerKey, Life, Exposure) {

@@ -93,7 +93,7 @@ impl CoreBench {
                 jobs_max: 100,
                 sets: sets.sets(),
                 identity: None,
-                is_fresh: false,
+                fresh_agent: None,
             };
             Entry { epoch: Epoch(1), exposure }
         };

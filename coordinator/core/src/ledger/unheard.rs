@@ -167,7 +167,6 @@ impl Ledger {
         let life = self.next_life();
         let mut account = self.accounts.open(key, || Account::new(life, GrantNumber(0), Moment(0)));
         account.exposure = exposure.clone();
-        account.fresh_since = exposure.is_fresh.then_some(exposure.incarnation);
         account.adopted = *epoch == self.epoch;
         account.ttl = exposure.ttl;
         account.unknown = Some(Unknown { slots: exposure.jobs_max, until, unreported: true });

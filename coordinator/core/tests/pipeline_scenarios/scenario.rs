@@ -196,7 +196,7 @@ impl PipelineScenario {
                 jobs_max: 1,
                 sets: SetList::from_iter([(key.cluster.shares(), false)]).sets(),
                 identity: None,
-                is_fresh: false,
+                fresh_agent: None,
             };
             (key, Entry { epoch: Epoch(0), exposure })
         });

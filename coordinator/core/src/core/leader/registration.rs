@@ -88,15 +88,16 @@ impl Leader {
             sets if self.replica.lists.cover(&key.cluster, have, sets) && allows(have) => have,
             Sets::None | Sets::Listed { .. } | Sets::Any => Sets::Any,
         };
+        let is_fresh = mutation::on(Mutation::EntrySaysFresh)
+            || (account.fresh_since == Some(worker.incarnation)
+                && account.exposure.incarnation <= worker.incarnation);
         let wanted = Exposure {
             incarnation: worker.incarnation.max(account.exposure.incarnation),
             ttl: cluster.spec.ttl.max(account.ttl),
             jobs_max: cluster.spec.jobs_per_worker_max.max(account.committed()).max(account.size()),
             sets,
             identity: worker.identity,
-            is_fresh: mutation::on(Mutation::EntrySaysFresh)
-                || (account.fresh_since == Some(worker.incarnation)
-                    && account.exposure.incarnation <= worker.incarnation),
+            fresh_agent: worker.agent.filter(|_| is_fresh),
         };
         Some(match ledger.unheard_exposure(key) {
             Some(unheard) => self.replica.lists.joined(&key.cluster, &wanted, unheard),

@@ -178,13 +178,13 @@ impl Leader {
     /// Brings the account up to the whole report.
     fn end_adoption(&mut self, key: &WorkerKey, incarnation: Incarnation, adoption: &Adoption) {
         let Adoption { report, at, begun, .. } = adoption;
-        let identity = self.observed(key).and_then(|worker| worker.identity);
+        let agent = self.observed(key).and_then(|worker| worker.agent);
         let ledger = &mut self.ledger;
         let Some(account) = ledger.account(key) else { return };
         let earlier = account.incarnation.filter(|earlier| *earlier != incarnation);
         let memory = report.memory;
         let is_covered = match ledger.unheard_exposure(key) {
-            Some(unheard) => unheard.is_covered(incarnation, identity, memory),
+            Some(unheard) => unheard.is_covered(incarnation, agent, memory),
             None => memory.knows_from == Incarnation(0),
         };
         let covers_earlier = match earlier {
@@ -204,6 +204,9 @@ impl Leader {
         let mut account = ledger.open(key, *at);
         account.adopting = false;
         account.incarnation = Some(incarnation);
+        if account.exposure.is_fresh_for(incarnation, agent) {
+            account.fresh_since = Some(incarnation);
+        }
         account.reported(report.pool, report.jobs);
         // A worker without anything outstanding runs no job, since none begins without a lease.
         if account.fresh_since == Some(incarnation) && account.jobs == Jobs::Unknown {

@@ -25,7 +25,8 @@ impl Leader {
         peer: Option<Arc<str>>,
         now: Moment,
     ) {
-        let identity = hello.identity.filter(|_| self.replica.config.keeps_names);
+        let agent = hello.identity;
+        let identity = agent.filter(|_| self.replica.config.keeps_names);
         let hello = Hello { identity, ..hello };
         let key = self.occupant(&hello);
         if !self.is_of_another(&hello, &key) && !mutation::on(Mutation::RefusedIsSilent) {
@@ -35,6 +36,8 @@ impl Leader {
             // A second hello on a connection ends the session that the first one began there.
             self.closed(conn);
             self.replica.refuse(conn, reason, message);
+        } else if let Some(worker) = self.worker_mut(&key) {
+            worker.agent = agent;
         }
     }
 
