@@ -88,7 +88,7 @@ impl Core {
             Role::Begins(candidate) => candidate.refuse(conn),
             Role::Leads(leader) => {
                 leader.hello(conn, hello, peer, at);
-                if leader.is_given_up() {
+                if leader.steps_down_for_agent() {
                     self.stand_by(None);
                 }
             }

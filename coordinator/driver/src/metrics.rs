@@ -112,7 +112,7 @@ impl Metrics {
             offences: counter("leasehold_offences", "Agents that broke the protocol's rules."),
             epochs_ahead: counter(
                 "leasehold_epochs_ahead",
-                "Agents that remember a later epoch than the leader's, which stands.",
+                "Agents that remember a later epoch than the leader's, or another term of it.",
             ),
             losses: counter("leasehold_losses", "Workers silent for longer than their leases."),
             received: counter("leasehold_messages_received", "Messages from agents, by kind."),

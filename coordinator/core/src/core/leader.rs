@@ -96,8 +96,8 @@ pub(super) struct Leader {
     sliced_tasks: VecDeque<SlicedTask>,
     /// Reports that are not adopted whole yet.
     adoptions: BTreeMap<ConnId, Adoption>,
-    /// The term is given up, and the next one must be above this epoch, which an agent has named.
-    given_up_above: Option<Epoch>,
+    /// An agent needs a term above this epoch.
+    term_wanted_above: Option<Epoch>,
 }
 
 /// A cluster and its workers.
@@ -179,7 +179,7 @@ impl Leader {
             ended_during_hold: BTreeMap::new(),
             sliced_tasks: VecDeque::new(),
             adoptions: BTreeMap::new(),
-            given_up_above: None,
+            term_wanted_above: None,
         }
     }
 
@@ -272,8 +272,8 @@ impl Leader {
 
     /// Has the platform give leadership up if an agent needs a term with a higher number; returns
     /// whether it does.
-    pub(super) fn is_given_up(&mut self) -> bool {
-        let above = self.given_up_above.take();
+    pub(super) fn steps_down_for_agent(&mut self) -> bool {
+        let above = self.term_wanted_above.take();
         if above.is_some() {
             self.order(Order::StepDown { above });
         }

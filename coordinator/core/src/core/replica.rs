@@ -55,7 +55,7 @@ pub(super) struct Replica {
     /// to here.
     pub(super) heard: Moment,
     /// When it last gave a term up because another leader had had its number.
-    pub(super) given_up_at: Option<Moment>,
+    pub(super) stepped_down_at: Option<Moment>,
     pub(super) effects: VecDeque<Effect>,
 }
 
@@ -111,7 +111,7 @@ impl Replica {
             garbage: Garbage::default(),
             budget: TurnBudget::default(),
             heard: Moment(0),
-            given_up_at: None,
+            stepped_down_at: None,
             effects: VecDeque::new(),
         }
     }

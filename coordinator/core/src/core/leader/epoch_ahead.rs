@@ -24,7 +24,7 @@ const ASK_EVERY: Duration = Duration::from_secs(1);
 /// The least time between two notices of one worker.
 const NOTICE_EVERY: Duration = Duration::from_secs(60);
 /// The least time between two terms that this replica gives up because of their number.
-const GIVE_UP_EVERY: Duration = Duration::from_secs(60);
+const STEP_DOWN_EVERY: Duration = Duration::from_secs(60);
 /// The most workers that are remembered; agents of further ones are refused without a notice.
 const AHEAD_MAX: usize = 1_024;
 
@@ -58,7 +58,7 @@ impl Leader {
             return (RefusalReason::Invalid, message);
         }
         if mutation::on(Mutation::HelloDeposes) {
-            self.given_up_above = Some(seen);
+            self.term_wanted_above = Some(seen);
             return (RefusalReason::NotLeader(None), "a later leader is known".into());
         }
         let known = self.epoch_ahead.workers.len();
@@ -90,10 +90,10 @@ impl Leader {
         now: Moment,
     ) -> (RefusalReason, String) {
         let epoch = self.ledger.epoch();
-        let last = self.replica.given_up_at;
-        if last.is_none_or(|last| now.since(last) >= GIVE_UP_EVERY) {
-            self.replica.given_up_at = Some(now);
-            self.given_up_above = Some(epoch);
+        let last = self.replica.stepped_down_at;
+        if last.is_none_or(|last| now.since(last) >= STEP_DOWN_EVERY) {
+            self.replica.stepped_down_at = Some(now);
+            self.term_wanted_above = Some(epoch);
             self.replica.notice(Notice::EpochRepeated { worker: key.clone(), epoch });
         }
         let message = format!(
