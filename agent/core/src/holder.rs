@@ -222,7 +222,7 @@ impl<J: Journal> Holder<J> {
             let _ = holder.end_drain(now);
         } else if holder.left {
             // Its drain goes on, and others may have had the name since it left.
-            holder.doubt_journal(now);
+            holder.restart_journal_of_leaver(now);
         }
         holder.dial_first();
         holder

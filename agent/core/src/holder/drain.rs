@@ -75,22 +75,23 @@ impl<J: Journal> Holder<J> {
         Ok(())
     }
 
-    /// Of an agent that has left, and starts again: its journal is no longer complete.
+    /// Starts the journal of an agent again that has left: it is no longer complete.
     ///
     /// The coordinator forgets an agent that leaves, and may have admitted another one under this
     /// name since, with any incarnation. This journal does not know that agent's leases.
-    pub(super) fn doubt_journal(&mut self, now: Moment) {
+    pub(super) fn restart_journal_of_leaver(&mut self, now: Moment) {
         if mutation::on(Mutation::LeftStaysComplete) {
             return;
         }
-        // Without a record of it the next start doubts it again.
+        // If this cannot be recorded, the next start tries again.
         if self.restart_journal(self.config.incarnation, now).is_err() {
             (self.first, self.begun, self.complete) = (self.config.incarnation, now, false);
         }
     }
 
     /// Ends the drain, so that the worker may take jobs and streams again. The journal of an agent
-    /// that has reported that it leaves is no longer complete, as in [`Self::doubt_journal`].
+    /// that has reported that it leaves is no longer complete, as in
+    /// [`Self::restart_journal_of_leaver`].
     pub(super) fn end_drain(&mut self, now: Moment) -> Result<(), JournalError> {
         let reported = self.left && !self.deferred.contains(&Record::Left);
         if reported && !mutation::on(Mutation::LeftStaysComplete) {

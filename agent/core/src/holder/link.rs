@@ -1,6 +1,7 @@
 //! The one link to the coordinator: dialling, the handshake, beats, and its end.
 
-use std::collections::VecDeque;
+mod sent;
+
 use std::time::Duration;
 
 use leasehold_types::limits::{PROTOCOL_VERSION, RELEASED_MAX};
@@ -11,6 +12,7 @@ use leasehold_types::message::{
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{GrantNumber, Incarnation, LinkNumber, Moment, Nonce, TermId};
 
+use self::sent::Sent;
 use super::{Drain, Holder};
 use crate::effect::{Effect, Notice, Target, WakeReason, Wakeup};
 use crate::journal::{Journal, JournalError, Record};
@@ -19,10 +21,6 @@ use crate::journal::{Journal, JournalError, Record};
 const BEAT_DEFAULT: Duration = Duration::from_secs(5);
 /// The least time between two beats that no other worker waits for.
 const BEAT_GAP_MIN: Duration = Duration::from_millis(100);
-/// The most send times that are remembered per lease time.
-const SENT_PER_TTL: u32 = 128;
-/// The most send times that are remembered: those of two lease times.
-const SENT_MAX: usize = 2 * SENT_PER_TTL as usize;
 
 /// The newest link.
 #[derive(Clone, Debug)]
@@ -146,39 +144,8 @@ impl Link {
     fn next_nonce(&mut self, ttl: Duration, now: Moment) -> Nonce {
         let nonce = self.nonce;
         self.nonce = nonce.next();
-        self.sent.note(nonce, ttl / SENT_PER_TTL, now);
+        self.sent.note(nonce, ttl, now);
         nonce
-    }
-}
-
-/// When reports and beats were sent, on any link.
-///
-/// An agent that releases many streams sends many beats before one is answered. So only some times
-/// are kept: a beat that closely follows another counts from when that one was sent.
-#[derive(Clone, Debug, Default)]
-struct Sent {
-    /// Ordered by nonce and time.
-    times: VecDeque<(Nonce, Moment)>,
-    last: Option<Moment>,
-}
-
-impl Sent {
-    /// Notes that a report or beat with this nonce is sent.
-    fn note(&mut self, nonce: Nonce, step: Duration, now: Moment) {
-        self.last = Some(now);
-        if self.times.back().is_some_and(|(_, at)| now < *at + step) {
-            return;
-        }
-        self.times.push_back((nonce, now));
-        if self.times.len() > SENT_MAX {
-            self.times.pop_front();
-        }
-    }
-
-    /// The newest remembered time of this nonce or an earlier one.
-    fn at(&self, nonce: Nonce) -> Option<Moment> {
-        let before = self.times.partition_point(|(sent, _)| *sent <= nonce);
-        self.times.get(before.checked_sub(1)?).map(|(_, at)| *at)
     }
 }
 
