@@ -319,7 +319,7 @@ fn terms() -> Terms {
 /// `welcome EPOCH [term=N]`
 fn welcome(plain: &[&str], pairs: &Words) -> CoordinatorMessage {
     let epoch = Epoch(plain[0].parse().expect("an epoch"));
-    let term = TermId(pairs.get("term").map_or(0, |it| it.parse().expect("a term")));
+    let term = TermId(pairs.get("term").map_or(0, |term| term.parse().expect("a term")));
     CoordinatorMessage::Welcome(Welcome { epoch, term, terms: terms() })
 }
 

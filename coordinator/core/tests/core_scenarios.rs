@@ -2,6 +2,9 @@
 //! language is read in [`Scenario::run`]. To regenerate the outcomes: `LEASEHOLD_REGENERATE=1 cargo
 //! test -p leasehold-coordinator-core --test core_scenarios`.
 
+#[path = "core_scenarios/shown.rs"]
+mod shown;
+
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
@@ -11,20 +14,20 @@ use std::time::Duration;
 use leasehold_coordinator_core::desired::{
     Cluster, Desired, Mode, Moves, Policy, Stream, StreamSet,
 };
-use leasehold_coordinator_core::effect::{Effect, Notice, Order};
+use leasehold_coordinator_core::effect::{Effect, Order};
 use leasehold_coordinator_core::event::{ConnId, Elected, Event, Renewed};
 use leasehold_coordinator_core::exposure::{Entry, Exposure, SetList};
 use leasehold_coordinator_core::view::WhatIf;
 use leasehold_coordinator_core::{Config, Core};
 use leasehold_types::message::{
-    Beat, CoordinatorMessage, DrainPhase, Grant, HeldPool, HeldStream, Hello, Jobs, Release,
-    Report, ReportedMemory, StreamState,
+    Beat, DrainPhase, HeldPool, HeldStream, Hello, Jobs, Release, Report, ReportedMemory,
 };
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{
     AgentId, ClusterName, Epoch, GrantNumber, Incarnation, LinkNumber, Moment, Nonce, SetName,
     StreamKey, StreamName, TermId, Token, WorkerKey, WorkerName,
 };
+use shown::shown;
 
 #[test]
 fn scenarios() {
@@ -269,7 +272,7 @@ impl Scenario {
                     jobs_max: 3,
                     sets: list.sets(),
                     identity: id.parse().ok().map(AgentId),
-                    fresh_agent: pairs.get("fresh").and_then(|it| fresh_agent(it, worker)),
+                    fresh_agent: pairs.get("fresh").and_then(|fresh| fresh_agent(fresh, worker)),
                 };
                 exposed.insert(key(worker), Entry { epoch: Epoch(0), exposure });
             }
@@ -277,7 +280,7 @@ impl Scenario {
         let predecessor: u64 = pairs.get("predecessor-ms").map_or(0, |it| it.parse().expect("ms"));
         let elected = Elected {
             epoch: self.epoch,
-            term: TermId(pairs.get("term").map_or(0, |it| it.parse().expect("a term"))),
+            term: TermId(pairs.get("term").map_or(0, |term| term.parse().expect("a term"))),
             until: self.now + Duration::from_secs(3600),
             predecessor_end: self.now + Duration::from_millis(predecessor),
             exposed,
@@ -393,81 +396,6 @@ impl Scenario {
     }
 }
 
-fn shown_order(order: &Order) -> String {
-    match order {
-        Order::Register(workers) => {
-            let names: Vec<_> = workers.iter().map(|(key, ..)| key.worker.as_str()).collect();
-            format!("register {}", names.join(","))
-        }
-        Order::Unregister(workers) => {
-            let names: Vec<_> = workers.iter().map(|key| key.worker.as_str()).collect();
-            format!("unregister {}", names.join(","))
-        }
-        Order::Confirm => "confirm".into(),
-        Order::StepDown { above } => format!("step down above={above:?}"),
-        Order::AskTerm { seen } => format!("ask term seen={seen}"),
-    }
-}
-
-fn shown(effect: &Effect) -> Option<String> {
-    Some(match effect {
-        Effect::Send { conn, message: CoordinatorMessage::Welcome(welcome) } => {
-            format!("{} welcome epoch={}", conn.0, welcome.epoch)
-        }
-        Effect::Send { conn, message: CoordinatorMessage::Refusal(refusal) } => {
-            format!("{} refusal {:?}: {}", conn.0, refusal.reason, refusal.message)
-        }
-        Effect::Send { conn, message: CoordinatorMessage::Grant(grant) } => {
-            format!("{} {}", conn.0, shown_grant(grant))
-        }
-        Effect::Close(conn) => format!("{} close", conn.0),
-        Effect::Order { order, .. } => shown_order(order),
-        Effect::Notice(Notice::EpochAhead { worker, seen }) => {
-            format!("{} is ahead with epoch {seen}", worker.worker)
-        }
-        Effect::Notice(Notice::EpochRepeated { worker, epoch }) => {
-            format!("{} has obeyed another leader of epoch {epoch}", worker.worker)
-        }
-        Effect::Notice(Notice::StreamFreed { worker, stream, how, .. }) => {
-            format!("freed {} of {} {how:?}", stream.stream, worker.worker)
-        }
-        Effect::Notice(Notice::HoldEnded(_)) => "hold ended".into(),
-        Effect::Notice(Notice::Lost(worker)) => format!("lost {}", worker.worker),
-        Effect::Notice(Notice::GivenUp { worker, .. }) => format!("given up {}", worker.worker),
-        Effect::Notice(Notice::Offence { worker, rule }) => {
-            format!("offence of {}: {rule}", worker.worker)
-        }
-        Effect::Notice(_) => return None,
-    })
-}
-
-fn shown_grant(grant: &Grant) -> String {
-    let mut line = format!("grant {} echoes={}", grant.number, grant.nonce);
-    for (flag, name) in
-        [(grant.snapshot, "snapshot"), (grant.fresh, "fresh"), (grant.drain, "drain")]
-    {
-        if flag {
-            let _ = write!(line, " {name}");
-        }
-    }
-    if let Some(pool) = grant.pool {
-        let _ = write!(line, " pool={}:{}", pool.token, pool.size);
-        if pool.floor > 0 {
-            let _ = write!(line, "(floor {})", pool.floor);
-        }
-    }
-    for stream in &grant.streams {
-        let (name, token) = (&stream.stream.stream, stream.token);
-        let _ = match stream.state {
-            StreamState::Held { pinned: false } => write!(line, " +{name}:{token}"),
-            StreamState::Held { pinned: true } => write!(line, " +{name}:{token}(pinned)"),
-            StreamState::Revoked { renewed: true, .. } => write!(line, " -{name}:{token}"),
-            StreamState::Revoked { renewed: false, .. } => write!(line, " -{name}:{token}(lapses)"),
-        };
-    }
-    line
-}
-
 fn cluster_name() -> ClusterName {
     named_cluster("c")
 }
@@ -494,7 +422,7 @@ fn token(text: &str) -> Token {
 
 /// In `w1:7,w2:8` the identity of this worker's agent.
 fn fresh_agent(text: &str, worker: &str) -> Option<AgentId> {
-    let mut agents = text.split(',').filter_map(|it| it.split_once(':'));
+    let mut agents = text.split(',').filter_map(|agent| agent.split_once(':'));
     let (_, id) = agents.find(|(name, _)| *name == worker)?;
     Some(AgentId(id.parse().expect("an identity")))
 }
@@ -502,7 +430,7 @@ fn fresh_agent(text: &str, worker: &str) -> Option<AgentId> {
 /// `TOKEN:SIZE[/GRANTED[/FLOOR]]`
 fn pool(text: &str) -> HeldPool {
     let (at, sizes) = text.split_once(':').expect("TOKEN:SIZE");
-    let mut sizes = sizes.split('/').map(|it| it.parse().expect("a size"));
+    let mut sizes = sizes.split('/').map(|size| size.parse().expect("a size"));
     let mut next = || sizes.next().unwrap_or_default();
     HeldPool { token: token(at), size: next(), granted: next(), floor: next() }
 }

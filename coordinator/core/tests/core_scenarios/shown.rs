@@ -1,0 +1,82 @@
+//! The effects of a core as the lines of a scenario.
+
+use std::fmt::Write as _;
+
+use leasehold_coordinator_core::effect::{Effect, Notice, Order};
+use leasehold_types::message::{CoordinatorMessage, Grant, StreamState};
+
+fn shown_order(order: &Order) -> String {
+    match order {
+        Order::Register(workers) => {
+            let names: Vec<_> = workers.iter().map(|(key, ..)| key.worker.as_str()).collect();
+            format!("register {}", names.join(","))
+        }
+        Order::Unregister(workers) => {
+            let names: Vec<_> = workers.iter().map(|key| key.worker.as_str()).collect();
+            format!("unregister {}", names.join(","))
+        }
+        Order::Confirm => "confirm".into(),
+        Order::StepDown { above } => format!("step down above={above:?}"),
+        Order::AskTerm { seen } => format!("ask term seen={seen}"),
+    }
+}
+
+/// An effect as a line; none for those that no scenario shows.
+pub(crate) fn shown(effect: &Effect) -> Option<String> {
+    Some(match effect {
+        Effect::Send { conn, message: CoordinatorMessage::Welcome(welcome) } => {
+            format!("{} welcome epoch={}", conn.0, welcome.epoch)
+        }
+        Effect::Send { conn, message: CoordinatorMessage::Refusal(refusal) } => {
+            format!("{} refusal {:?}: {}", conn.0, refusal.reason, refusal.message)
+        }
+        Effect::Send { conn, message: CoordinatorMessage::Grant(grant) } => {
+            format!("{} {}", conn.0, shown_grant(grant))
+        }
+        Effect::Close(conn) => format!("{} close", conn.0),
+        Effect::Order { order, .. } => shown_order(order),
+        Effect::Notice(Notice::EpochAhead { worker, seen }) => {
+            format!("{} is ahead with epoch {seen}", worker.worker)
+        }
+        Effect::Notice(Notice::EpochRepeated { worker, epoch }) => {
+            format!("{} has obeyed another leader of epoch {epoch}", worker.worker)
+        }
+        Effect::Notice(Notice::StreamFreed { worker, stream, how, .. }) => {
+            format!("freed {} of {} {how:?}", stream.stream, worker.worker)
+        }
+        Effect::Notice(Notice::HoldEnded(_)) => "hold ended".into(),
+        Effect::Notice(Notice::Lost(worker)) => format!("lost {}", worker.worker),
+        Effect::Notice(Notice::GivenUp { worker, .. }) => format!("given up {}", worker.worker),
+        Effect::Notice(Notice::Offence { worker, rule }) => {
+            format!("offence of {}: {rule}", worker.worker)
+        }
+        Effect::Notice(_) => return None,
+    })
+}
+
+fn shown_grant(grant: &Grant) -> String {
+    let mut line = format!("grant {} echoes={}", grant.number, grant.nonce);
+    for (flag, name) in
+        [(grant.snapshot, "snapshot"), (grant.fresh, "fresh"), (grant.drain, "drain")]
+    {
+        if flag {
+            let _ = write!(line, " {name}");
+        }
+    }
+    if let Some(pool) = grant.pool {
+        let _ = write!(line, " pool={}:{}", pool.token, pool.size);
+        if pool.floor > 0 {
+            let _ = write!(line, "(floor {})", pool.floor);
+        }
+    }
+    for stream in &grant.streams {
+        let (name, token) = (&stream.stream.stream, stream.token);
+        let _ = match stream.state {
+            StreamState::Held { pinned: false } => write!(line, " +{name}:{token}"),
+            StreamState::Held { pinned: true } => write!(line, " +{name}:{token}(pinned)"),
+            StreamState::Revoked { renewed: true, .. } => write!(line, " -{name}:{token}"),
+            StreamState::Revoked { renewed: false, .. } => write!(line, " -{name}:{token}(lapses)"),
+        };
+    }
+    line
+}
