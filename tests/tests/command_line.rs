@@ -124,15 +124,21 @@ fn lists_show_clusters_workers_streams_pipelines_and_classes() {
     }
 }
 
+/// What `docs/CLI.md` says that is printed.
+fn documented(words: &[&str]) {
+    let document = std::fs::read_to_string(toolbox::root().join("docs/CLI.md")).expect("the page");
+    for words in words {
+        assert!(document.contains(words), "not in docs/CLI.md: {words}");
+    }
+}
+
 /// The situations of the table in docs/CLI.md, one after the other, each with its sentence there.
 #[test]
 fn explanations_name_the_cause_and_the_next_step() {
-    let document = std::fs::read_to_string(toolbox::root().join("docs/CLI.md")).expect("the page");
-    let documented = |words: &str| assert!(document.contains(words), "not in docs/CLI.md: {words}");
     let coordinator = Coordinator::start(&[("all.yaml", MANIFESTS)]);
     let leasehold = CommandLine(&coordinator);
     let says = |what: &str, words: &[&str]| {
-        words.iter().for_each(|words| documented(words));
+        documented(words);
         leasehold.until(&format!("explain {what}"), words);
     };
 
@@ -175,8 +181,6 @@ fn explanations_name_the_cause_and_the_next_step() {
 
 #[test]
 fn a_cluster_on_hold_says_for_whom_it_waits() {
-    let document = std::fs::read_to_string(toolbox::root().join("docs/CLI.md")).expect("the page");
-    let documented = |words: &str| assert!(document.contains(words), "not in docs/CLI.md: {words}");
     let manifest = MANIFESTS.replace("ttl: 2s", "ttl: 20s");
     let mut coordinator = Coordinator::start(&[("builds.yaml", &manifest)]);
     let mut agent = coordinator.agent("builds", "worker-0", &[]);
@@ -186,7 +190,7 @@ fn a_cluster_on_hold_says_for_whom_it_waits() {
     coordinator.process.kill();
     let words =
         ["builds is on hold: it waits at most ", " for builds/worker-0, which has not reported"];
-    words.iter().for_each(|words| documented(words));
+    documented(&words);
     let line = format!("explain cluster builds --coordinator {}", standby.grpc);
     let next =
         "Next: start the agent of worker-0 again; or, if nothing of it runs any more: leasehold";
@@ -195,8 +199,6 @@ fn a_cluster_on_hold_says_for_whom_it_waits() {
 
 #[test]
 fn explanations_name_an_invalid_manifest_and_the_agents_of_a_name() {
-    let document = std::fs::read_to_string(toolbox::root().join("docs/CLI.md")).expect("the page");
-    let documented = |words: &str| assert!(document.contains(words), "not in docs/CLI.md: {words}");
     let coordinator = Coordinator::start(&[("builds.yaml", MANIFESTS)]);
     let leasehold = CommandLine(&coordinator);
     let mut first = coordinator.agent("builds", "worker-2", &[]);
@@ -207,7 +209,7 @@ fn explanations_name_an_invalid_manifest_and_the_agents_of_a_name() {
     std::fs::write(&manifest, MANIFESTS.replace("maxJobs: 6", "maxJobs: many")).expect("an edit");
     let invalid = "a manifest is invalid, and its last good state in force: builds.yaml:4:";
     let words = [invalid, "Next: correct builds.yaml"];
-    words.iter().for_each(|words| documented(words));
+    documented(&words);
     leasehold.until("explain cluster builds", &[&words[..], &["of at most 6 jobs"]].concat());
     std::fs::write(&manifest, MANIFESTS).expect("the edit is undone");
 
@@ -219,15 +221,15 @@ fn explanations_name_an_invalid_manifest_and_the_agents_of_a_name() {
     let log = coordinator.folder().join("second.log");
     let _second = Agent { process: Process::start(&mut command, &log), api };
     let before = "had its name before: 3 slots and";
-    documented(before);
+    documented(&[before]);
     leasehold.until("explain worker worker-2", &[before]);
     let names = leasehold.line("workers builds -o name");
     let former = names.lines().find(|name| name.contains('@')).expect("the former agent");
     let lost = "has lost its name to another agent: it drains, and its slots count until its jobs";
-    documented(lost);
+    documented(&[lost]);
     leasehold.until(&format!("explain worker {former}"), &[lost]);
     first.process.kill();
-    documented("leasehold gone worker-2@");
+    documented(&["leasehold gone worker-2@"]);
     leasehold.until("explain worker worker-2", &["leasehold gone worker-2@"]);
     leasehold.until(&format!("explain worker {former}"), &["leasehold gone worker-2@"]);
 }

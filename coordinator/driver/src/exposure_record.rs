@@ -48,7 +48,7 @@ impl From<&Exposure> for ExposureRecord {
                 }
             },
             identity: exposure.identity.map(|it| it.to_string()),
-            fresh_agent: exposure.fresh_agent.map(|it| it.to_string()),
+            fresh_agent: exposure.fresh_agent.map(|agent| agent.to_string()),
         }
     }
 }
@@ -71,7 +71,7 @@ impl From<ExposureRecord> for Exposure {
             jobs_max: jobs_max.min(JOBS_PER_WORKER_MAX),
             sets,
             identity: identity.and_then(|it| it.parse().ok()),
-            fresh_agent: fresh_agent.and_then(|it| it.parse().ok()),
+            fresh_agent: fresh_agent.and_then(|agent| agent.parse().ok()),
         }
     }
 }

@@ -170,7 +170,7 @@ async fn problems(coordinator: &mut Coordinator) -> anyhow::Result<Vec<ManifestP
     Ok(status.problems)
 }
 
-/// Whoever asks about a cluster may have edited its manifest, and wonder that nothing has changed.
+/// Adds what is wrong with the manifests: an invalid edit of the cluster's own has changed nothing.
 fn with_problems(explanation: Explanation, problems: &[ManifestProblem]) -> Explanation {
     let Some(first) = problems.first() else { return explanation };
     let Explanation { summary, mut facts, mut next_step } = explanation;

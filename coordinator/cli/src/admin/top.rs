@@ -352,11 +352,14 @@ fn color(color: Color) -> Style {
 
 fn style_of(cells: &[String]) -> Style {
     let has = |word: &str| cells.iter().any(|cell| cell == word);
-    match () {
-        () if has("lost") || has("broken") => color(Color::Red),
-        () if has("silent") || has("unreported") || has("pending") => color(Color::Yellow),
-        () if has("draining") || has("ordered") => color(Color::Cyan),
-        () => Style::new(),
+    if has("lost") || has("broken") {
+        color(Color::Red)
+    } else if has("silent") || has("unreported") || has("pending") {
+        color(Color::Yellow)
+    } else if has("draining") || has("ordered") {
+        color(Color::Cyan)
+    } else {
+        Style::new()
     }
 }
 
