@@ -30,8 +30,8 @@ pub(crate) struct Size {
     pub(crate) streams: usize,
     /// How long a lease lasts.
     pub(crate) ttl: Duration,
-    /// How long a phase may take: this bench measures times and judges none, but a phase that
-    /// does not end is a failure.
+    /// How long a phase may take: this bench judges no time but [`BACK_MAX`], and a phase that does
+    /// not end is a failure.
     pub(crate) patience: Duration,
     /// How often its leader is killed.
     pub(crate) failovers: usize,

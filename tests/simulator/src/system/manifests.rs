@@ -9,7 +9,7 @@ use leasehold_coordinator_core::desired::{
 use leasehold_types::{ClusterName, SetName, StreamName};
 
 use crate::system::pipelines;
-use crate::system::profile::{Profile, pick};
+use crate::system::profile::{Profile, TTL_QUARTERS, pick};
 
 /// The desired state and its version.
 #[derive(Debug)]
@@ -109,7 +109,7 @@ impl Manifests {
                 cluster.jobs_per_worker_max = rng.u32(1..=6);
                 cluster.floor = cluster.floor.min(cluster.jobs_per_worker_max);
             }
-            3 | 5 => cluster.ttl = profile.ttl * rng.u32(3..=6) / 4,
+            3 | 5 => cluster.ttl = profile.ttl * rng.u32(TTL_QUARTERS) / 4,
             6 => cluster.floor = rng.u32(0..=1),
             7 => set.streams.push(self.stream(rng)),
             8 if set.streams.len() > 1 => {

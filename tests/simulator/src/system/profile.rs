@@ -1,5 +1,6 @@
 //! The profile of one seed: sizes, times, how often each fault comes, and how long work takes.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use fastrand::Rng;
@@ -30,6 +31,8 @@ pub(crate) struct TurnCosts {
     work_calm_max: Real,
 }
 
+/// What an edit may make of the usual length of leases, in quarters of it.
+pub(crate) const TTL_QUARTERS: RangeInclusive<u32> = 3..=6;
 /// This many units of work fit into the shortest lease that an edit may set, once faults have
 /// ended, where the fleet is large: a leader that is slower than that cannot plan and renew leases
 /// at the same time.
@@ -66,7 +69,7 @@ impl TurnCosts {
     /// The same for a large fleet, which has work for whole slices of this many units: one takes no
     /// longer than [`SLICE_LEASES_MAX`], or the faults would be over before the first turn is.
     fn enlarged(self, ttl: Real, slice: u32) -> Self {
-        let shortest = ttl * 3 / 4;
+        let shortest = ttl * Real::from(*TTL_QUARTERS.start()) / 4;
         Self {
             work: self.work.min(ttl * SLICE_LEASES_MAX / Real::from(slice)),
             work_calm_max: self.work_calm_max.min(shortest / UNITS_PER_TTL),
