@@ -306,21 +306,22 @@ fn config(incarnation: Incarnation, who: &Options) -> Config {
     }
 }
 
-fn terms() -> Terms {
+/// With `ttl=MS` another lease time than 10 s.
+fn terms(pairs: &Words) -> Terms {
+    let ttl = pairs.get("ttl").map_or(10_000, |ttl| ttl.parse().expect("milliseconds"));
     Terms {
-        ttl: Duration::from_secs(10),
+        ttl: Duration::from_millis(ttl),
         beat: Duration::from_secs(2),
         reserve: Duration::from_millis(10_600),
         drain_deadline: Duration::from_secs(3600),
     }
 }
 
-/// `welcome EPOCH`
-/// `welcome EPOCH [term=N]`
+/// `welcome EPOCH [term=N] [ttl=MS]`
 fn welcome(plain: &[&str], pairs: &Words) -> CoordinatorMessage {
     let epoch = Epoch(plain[0].parse().expect("an epoch"));
     let term = TermId(pairs.get("term").map_or(0, |term| term.parse().expect("a term")));
-    CoordinatorMessage::Welcome(Welcome { epoch, term, terms: terms() })
+    CoordinatorMessage::Welcome(Welcome { epoch, term, terms: terms(pairs) })
 }
 
 /// `refuse leader ADDRESS` or `refuse newer INCARNATION`
@@ -336,7 +337,7 @@ fn refusal(plain: &[&str]) -> CoordinatorMessage {
 }
 
 /// `grant EPOCH NUMBER NONCE [snapshot] [fresh] [drain] [+a:TOKEN] [-a:TOKEN] [!a:TOKEN]
-/// [pool=TOKEN:SIZE]`; `!` revokes a stream and stops renewing it. A stream `PIPELINE/NODE/INDEX`
+/// [pool=TOKEN:SIZE] [ttl=MS]`; `!` revokes a stream and stops renewing it. A stream `PIPELINE/NODE/INDEX`
 /// is a share, see [`share`].
 fn grant(plain: &[&str], pairs: &Words) -> CoordinatorMessage {
     let pool = pairs.get("pool").map(|pool| {
@@ -361,7 +362,7 @@ fn grant(plain: &[&str], pairs: &Words) -> CoordinatorMessage {
         epoch: Epoch(plain[0].parse().expect("an epoch")),
         number: GrantNumber(plain[1].parse().expect("a number")),
         nonce: Nonce(plain[2].parse().expect("a nonce")),
-        terms: terms(),
+        terms: terms(pairs),
         snapshot: plain.contains(&"snapshot"),
         pool,
         streams: streams.collect(),

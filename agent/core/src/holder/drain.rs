@@ -84,9 +84,21 @@ impl<J: Journal> Holder<J> {
             return;
         }
         // If this cannot be recorded, the next start tries again.
-        if self.restart_journal(self.config.incarnation, now).is_err() {
+        if self.begin_after_goodbye(now).is_err() {
             (self.first, self.begun, self.complete) = (self.config.incarnation, now, false);
         }
+    }
+
+    /// Starts the journal again. The coordinator no longer counts what it renewed before, and what
+    /// it grants from now on may have a shorter lease time, so the former end applies no longer,
+    /// unless a stream is held for which the worker may have read it.
+    fn begin_after_goodbye(&mut self, now: Moment) -> Result<(), JournalError> {
+        self.restart_journal(self.config.incarnation, now)?;
+        if self.streams.is_empty() && now < self.renewed_until {
+            self.write(&Record::Renewed { until: now })?;
+            self.renewed_until = now;
+        }
+        Ok(())
     }
 
     /// Ends the drain, so that the worker may take jobs and streams again. The journal of an agent
@@ -95,7 +107,7 @@ impl<J: Journal> Holder<J> {
     pub(super) fn end_drain(&mut self, now: Moment) -> Result<(), JournalError> {
         let reported = self.left && !self.deferred.contains(&Record::Left);
         if reported && !mutation::on(Mutation::LeftStaysComplete) {
-            self.restart_journal(self.config.incarnation, now)?;
+            self.begin_after_goodbye(now)?;
         }
         self.write(&Record::DrainOver)?;
         (self.left, self.drain_remembered) = (false, false);
