@@ -174,9 +174,34 @@ fn explanations_name_the_cause_and_the_next_step() {
     leasehold.line("drain worker-1");
     says(
         "worker worker-1",
-        &["builds/worker-1 drains: it takes no job and gives its streams back"],
+        &[
+            "builds/worker-1 drains: it takes no job and gives its streams back",
+            "Next: leasehold undrain worker-1 --cluster builds, if it is to work on",
+        ],
     );
     says("cluster builds", &["draining: worker-1; 3 slots may be in use there"]);
+}
+
+#[test]
+fn an_order_to_drain_is_taken_back() {
+    let coordinator = Coordinator::start(&[("all.yaml", MANIFESTS)]);
+    let leasehold = CommandLine(&coordinator);
+    let agent = coordinator.agent("builds", "worker-0", &[]);
+    leasehold.until("explain worker worker-0", &["has its share: 3 slots and 2 streams"]);
+    start_job(&agent, "job-0");
+    leasehold.line("drain worker-0");
+    leasehold.until("explain worker worker-0", &["builds/worker-0 drains"]);
+
+    assert_eq!(leasehold.line("undrain worker-0"), "builds/worker-0 works again\n");
+    leasehold.until("explain worker worker-0", &["has its share: 3 slots and 2 streams"]);
+    start_job(&agent, "job-1");
+
+    // A drain that was asked for at the worker itself, too, goes on.
+    leasehold.line("drain worker-0");
+    agent.process.signal(Signal::TERM);
+    let asked = "drains on: its drain was asked for at the worker itself";
+    assert!(leasehold.refused("undrain worker-0").contains(asked));
+    assert!(leasehold.refused("undrain worker-7").contains("worker-7"));
 }
 
 #[test]

@@ -105,6 +105,8 @@ pub struct Holder<J> {
     drain: Drain,
     /// The coordinator ordered the drain.
     drain_ordered: bool,
+    /// The drain was asked for here: no order takes it back.
+    drain_requested: bool,
     /// The drain comes from the journal, not from a request to this agent.
     drain_remembered: bool,
     /// The agent may have reported that it leaves.
@@ -206,6 +208,8 @@ impl<J: Journal> Holder<J> {
             count: memory.count.map(|(running, obeyed)| Count { running, obeyed }),
             drain,
             drain_ordered: memory.drain_ordered,
+            // A drain that was asked for of an earlier process ended with it, unless it stays.
+            drain_requested: false,
             drain_remembered: memory.draining,
             left: memory.left,
             version: 1,

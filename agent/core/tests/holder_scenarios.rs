@@ -14,8 +14,8 @@ use leasehold_agent_core::{
     Config, Effect, Holder, Journal, JournalError, Kinds, Memory, Notice, Record, Target,
 };
 use leasehold_types::message::{
-    AgentMessage, Beat, CoordinatorMessage, Grant, Jobs, PoolGrant, Refusal, RefusalReason, Report,
-    StreamGrant, StreamState, Terms, Welcome,
+    AgentMessage, Beat, CoordinatorMessage, DrainOrder, Grant, Jobs, PoolGrant, Refusal,
+    RefusalReason, Report, StreamGrant, StreamState, Terms, Welcome,
 };
 use leasehold_types::share::{Endpoint, Route};
 use leasehold_types::{
@@ -336,7 +336,7 @@ fn refusal(plain: &[&str]) -> CoordinatorMessage {
     CoordinatorMessage::Refusal(Refusal { reason, message: String::new() })
 }
 
-/// `grant EPOCH NUMBER NONCE [snapshot] [fresh] [drain] [+a:TOKEN] [-a:TOKEN] [!a:TOKEN]
+/// `grant EPOCH NUMBER NONCE [snapshot] [fresh] [drain|undrain] [+a:TOKEN] [-a:TOKEN] [!a:TOKEN]
 /// [pool=TOKEN:SIZE] [ttl=MS]`; `!` revokes a stream and stops renewing it. A stream `PIPELINE/NODE/INDEX`
 /// is a share, see [`share`].
 fn grant(plain: &[&str], pairs: &Words) -> CoordinatorMessage {
@@ -366,7 +366,11 @@ fn grant(plain: &[&str], pairs: &Words) -> CoordinatorMessage {
         snapshot: plain.contains(&"snapshot"),
         pool,
         streams: streams.collect(),
-        drain: plain.contains(&"drain"),
+        drain: plain.iter().find_map(|word| match *word {
+            "drain" => Some(DrainOrder::Drain),
+            "undrain" => Some(DrainOrder::Undrain),
+            _ => None,
+        }),
         fresh: plain.contains(&"fresh"),
     })
 }

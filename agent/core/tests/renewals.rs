@@ -161,7 +161,7 @@ fn granted(
         snapshot,
         pool: snapshot.then_some(PoolGrant { token: token(STREAMS), size: 1, floor: 0 }),
         streams: (0..STREAMS).filter_map(stream).collect(),
-        drain: false,
+        drain: None,
         fresh: false,
     })
 }

@@ -14,8 +14,8 @@ use leasehold_proto::coordinator::v1::session_service_server::{
 use leasehold_proto::map;
 use leasehold_types::limits::WAITING_INTERVAL;
 use leasehold_types::message::{
-    AgentMessage, Beat, CoordinatorMessage, Grant, Jobs, PoolGrant, Refusal, StreamGrant,
-    StreamState, Terms, Welcome,
+    AgentMessage, Beat, CoordinatorMessage, DrainOrder, Grant, Jobs, PoolGrant, Refusal,
+    StreamGrant, StreamState, Terms, Welcome,
 };
 use leasehold_types::share::{Endpoint, Route};
 use leasehold_types::{Epoch, GrantNumber, Nonce, Share, StreamKey, TermId, Token};
@@ -42,7 +42,7 @@ struct DesiredState {
     streams: BTreeMap<StreamKey, (Token, StreamState)>,
     /// The loads and routes of streams that are shares of pipelines.
     shares: BTreeMap<StreamKey, Arc<Share>>,
-    drain: bool,
+    drain: Option<DrainOrder>,
     refusal: Option<Refusal>,
     silence: Option<Silence>,
     seq: u64,
@@ -152,7 +152,7 @@ impl Coordinator {
 
     /// Orders a drain.
     pub fn drain(&self) {
-        self.wanted.send_modify(|wanted| wanted.drain = true);
+        self.wanted.send_modify(|wanted| wanted.drain = Some(DrainOrder::Drain));
     }
 
     /// Makes it silent.
@@ -284,7 +284,7 @@ impl Session {
             snapshot: false,
             pool: None,
             streams: Vec::new(),
-            drain: false,
+            drain: None,
             fresh: false,
         };
         self.send(CoordinatorMessage::Grant(grant)).await;

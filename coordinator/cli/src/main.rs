@@ -49,6 +49,8 @@ enum Command {
     Plan(admin::plan::Args),
     /// Drains a worker: no new job, streams given back; running jobs end by themselves
     Drain(admin::orders::DrainArgs),
+    /// Takes an order to drain back: the worker works again
+    Undrain(admin::orders::UndrainArgs),
     /// Declares that nothing of a worker runs any more, and frees what it held
     Gone(admin::orders::GoneArgs),
     /// Shows what has happened, and with --follow what happens
@@ -82,6 +84,7 @@ fn main() -> ExitCode {
         Command::Explain(args) => admin::explain::explain(&args),
         Command::Plan(args) => admin::plan::plan(&args),
         Command::Drain(args) => admin::orders::drain(&args),
+        Command::Undrain(args) => admin::orders::undrain(&args),
         Command::Gone(args) => admin::orders::gone(&args),
         Command::Events(args) => admin::events::events(&args),
         Command::Version(args) => admin::version::version(&args),

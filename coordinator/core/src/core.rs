@@ -78,6 +78,7 @@ impl Core {
             }
             Event::Registered(workers) => self.if_leads(|it| it.registered(workers)),
             Event::Drain(key) => self.if_leads(|it| it.order_drain(&key, at)),
+            Event::Undrain(key) => self.if_leads(|it| it.take_drain_back(&key, at)),
             Event::Wake => {}
         }
     }
@@ -218,6 +219,7 @@ fn size(event: &Event) -> usize {
         | Event::Renewed(_)
         | Event::Deposed { .. }
         | Event::Drain(_)
+        | Event::Undrain(_)
         | Event::TermStands { .. }
         | Event::Wake => 0,
         // They are counted while they are read.

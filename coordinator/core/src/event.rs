@@ -56,6 +56,8 @@ pub enum Event {
     Removed(Vec<WorkerKey>),
     /// A worker is to drain.
     Drain(WorkerKey),
+    /// The order that a worker is to drain is taken back.
+    Undrain(WorkerKey),
     /// The wake-up that was asked for.
     Wake,
 }

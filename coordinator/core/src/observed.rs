@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use leasehold_types::message::DrainPhase;
+use leasehold_types::message::{DrainOrder, DrainPhase};
 use leasehold_types::share::WorkerAddress;
 use leasehold_types::{AgentId, GrantNumber, Incarnation, LinkNumber, Moment, Nonce, StreamKey};
 
@@ -37,7 +37,8 @@ pub(crate) struct Worker {
     /// Whether any agent of it has reported in this term.
     pub(crate) reported: bool,
     pub(crate) drain: DrainPhase,
-    pub(crate) drain_ordered: bool,
+    /// What was ordered about its drain; a taken-back order until the agent reports that it works.
+    pub(crate) drain_order: Option<DrainOrder>,
     /// It has been silent for longer than its leases last.
     pub(crate) lost: bool,
     /// The pool size that the plan wants. None before the first plan that covers the worker: until
@@ -69,8 +70,8 @@ pub(crate) struct Session {
     pub(crate) writable: bool,
     /// The next grant is a snapshot.
     pub(crate) snapshot_due: bool,
-    /// The drain order was sent.
-    pub(crate) drain_sent: bool,
+    /// The order about its drain that was sent.
+    pub(crate) drain_sent: Option<DrainOrder>,
 }
 
 impl Worker {
@@ -90,7 +91,7 @@ impl Worker {
             address: None,
             reported: false,
             drain: DrainPhase::Working,
-            drain_ordered: false,
+            drain_order: None,
             lost: false,
             target: None,
             wants: BTreeSet::new(),
@@ -106,9 +107,14 @@ impl Worker {
         self.session.as_ref().is_some_and(|session| session.reported)
     }
 
+    /// Whether a drain is ordered.
+    pub(crate) fn drain_ordered(&self) -> bool {
+        self.drain_order == Some(DrainOrder::Drain)
+    }
+
     /// Whether it may take jobs and streams, as far as anyone knows.
     pub(crate) fn is_working(&self) -> bool {
-        self.reported && self.drain == DrainPhase::Working && !self.drain_ordered
+        self.reported && self.drain == DrainPhase::Working && !self.drain_ordered()
     }
 
     /// Whether it may own streams: a short silence changes nothing.
@@ -127,7 +133,7 @@ impl Session {
             echoed: Nonce(0),
             writable: true,
             snapshot_due: true,
-            drain_sent: false,
+            drain_sent: None,
         }
     }
 }

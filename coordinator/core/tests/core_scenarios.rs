@@ -157,6 +157,7 @@ impl Scenario {
             "gone" => self.core.handle(Event::Gone(vec![key(plain[0])]), self.now),
             "removed" => self.core.handle(Event::Removed(vec![key(plain[0])]), self.now),
             "drain" => self.core.handle(Event::Drain(key(plain[0])), self.now),
+            "undrain" => self.core.handle(Event::Undrain(key(plain[0])), self.now),
             "depose" => self.core.handle(Event::Deposed { leader: None }, self.now),
             "renew" => self.renew(self.now),
             "answers" => {

@@ -410,6 +410,7 @@ impl Driver {
             | Event::Gone(_)
             | Event::Removed(_)
             | Event::Drain(_)
+            | Event::Undrain(_)
             | Event::TermStands { .. }
             | Event::Wake => {}
         }

@@ -235,6 +235,7 @@ impl Metrics {
             | Event::Gone(_)
             | Event::Removed(_)
             | Event::Drain(_)
+            | Event::Undrain(_)
             | Event::Wake => {}
         }
     }
@@ -308,6 +309,7 @@ impl Metrics {
     pub fn ordered(&self, kind: OrderKind, by: &Caller) {
         let order = match kind {
             OrderKind::Drain => "drain",
+            OrderKind::Undrain => "undrain",
             OrderKind::DeclareGone => "declare_gone",
         };
         let by = if *by == Caller::Operator { "operator" } else { "person" };

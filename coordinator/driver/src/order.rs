@@ -23,6 +23,8 @@ pub struct WorkerOrder {
 pub enum OrderKind {
     /// Drain it.
     Drain,
+    /// Take an order to drain back.
+    Undrain,
     /// Free everything that it holds: it no longer runs.
     DeclareGone,
 }
@@ -31,6 +33,7 @@ impl fmt::Display for OrderKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Drain => "drain",
+            Self::Undrain => "end of its drain",
             Self::DeclareGone => "declaration that it is gone",
         })
     }
@@ -40,6 +43,7 @@ impl From<WorkerOrder> for Event {
     fn from(order: WorkerOrder) -> Self {
         match order.kind {
             OrderKind::Drain => Self::Drain(order.worker),
+            OrderKind::Undrain => Self::Undrain(order.worker),
             OrderKind::DeclareGone => Self::Gone(vec![order.worker]),
         }
     }

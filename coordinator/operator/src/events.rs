@@ -22,6 +22,8 @@ const INSTANCE_BYTES_MAX: usize = 128;
 pub(crate) enum EventReason {
     /// A person ordered a drain.
     DrainOrdered,
+    /// A person took an order to drain back.
+    DrainTakenBack,
     /// A person declared that a worker no longer runs.
     WorkerDeclaredGone,
     /// A worker accepts no new jobs and finishes its running ones.
@@ -77,6 +79,7 @@ impl EventReason {
     fn text(self) -> &'static str {
         match self {
             Self::DrainOrdered => "DrainOrdered",
+            Self::DrainTakenBack => "DrainTakenBack",
             Self::WorkerDeclaredGone => "WorkerDeclaredGone",
             Self::DrainStarted => "DrainStarted",
             Self::DrainCompleted => "DrainCompleted",
@@ -108,6 +111,7 @@ impl EventReason {
     fn action(self) -> &'static str {
         match self {
             Self::DrainOrdered
+            | Self::DrainTakenBack
             | Self::DrainStarted
             | Self::DrainCompleted
             | Self::DrainDeadlineExceeded => "Drain",
@@ -146,6 +150,7 @@ impl EventReason {
             | Self::NameTaken
             | Self::ObjectRejected => true,
             Self::DrainOrdered
+            | Self::DrainTakenBack
             | Self::WorkerDeclaredGone
             | Self::DrainStarted
             | Self::DrainCompleted

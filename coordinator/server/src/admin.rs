@@ -20,6 +20,7 @@ use leasehold_driver::port::Handle;
 use leasehold_proto::admin::v1 as proto;
 use leasehold_proto::admin::v1::admin_service_server::AdminService;
 use leasehold_proto::map;
+use leasehold_types::message::DrainPhase;
 use leasehold_types::{Moment, ShareKey, StreamKey, WorkerKey};
 use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status};
@@ -392,6 +393,28 @@ impl AdminService for Admin {
         self.order("DrainWorker", order, move |core, now| {
             core.worker(&key, now).ok_or_else(|| AdminError::worker_not_found(&key))?;
             Ok(proto::DrainWorkerResponse {})
+        })
+        .await
+    }
+
+    async fn undrain_worker(
+        &self,
+        request: Request<proto::UndrainWorkerRequest>,
+    ) -> Result<Response<proto::UndrainWorkerResponse>, Status> {
+        let wanted = request.get_ref();
+        let key = worker_of(&wanted.cluster, &wanted.worker)?;
+        let by = self.allow(&request, Wants::Change(Subject::Cluster(key.cluster.clone()))).await?;
+        let order = WorkerOrder { kind: OrderKind::Undrain, worker: key.clone(), by };
+        self.order("UndrainWorker", order, move |core, now| {
+            let worker =
+                core.worker(&key, now).ok_or_else(|| AdminError::worker_not_found(&key))?;
+            if key.worker.is_former() {
+                return Err(AdminError::NameLost(key));
+            }
+            if worker.drain == DrainPhase::Leaving {
+                return Err(AdminError::HasDrained(key));
+            }
+            Ok(proto::UndrainWorkerResponse {})
         })
         .await
     }

@@ -446,6 +446,10 @@ pub struct Grant {
     /// With a snapshot: nothing was outstanding for the worker before this agent.
     #[prost(bool, tag = "9")]
     pub fresh: bool,
+    /// The order to drain is taken back: a drain that nobody asked for at the worker itself ends, and
+    /// the agent reports on a new connection. Agents of earlier releases drain on.
+    #[prost(bool, tag = "10")]
+    pub undrain: bool,
 }
 impl ::prost::Name for Grant {
     const NAME: &'static str = "Grant";

@@ -205,6 +205,15 @@ pub enum DrainPhase {
     Leaving,
 }
 
+/// What a person or the operator orders about a worker's drain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DrainOrder {
+    /// It is to drain.
+    Drain,
+    /// The order to drain is taken back. A drain that was asked for at the worker itself goes on.
+    Undrain,
+}
+
 /// An agent's state, sent at intervals, and at once when something changes that others wait for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Beat {
@@ -253,8 +262,8 @@ pub struct Grant {
     pub pool: Option<PoolGrant>,
     /// Stream leases that change.
     pub streams: Vec<StreamGrant>,
-    /// The worker is to drain.
-    pub drain: bool,
+    /// What was ordered about a drain of the worker.
+    pub drain: Option<DrainOrder>,
     /// With a snapshot: nothing was outstanding for the worker before this agent.
     pub fresh: bool,
 }

@@ -280,7 +280,7 @@ fn granted(grant: &Grant) -> String {
             }
         })
         .collect();
-    let drain = if grant.drain { ", it is to drain" } else { "" };
+    let drain = if grant.drain.is_some() { ", it is to drain" } else { "" };
     format!(
         "{kind} {}.{} answers {}{}{}{drain}",
         grant.epoch,

@@ -44,6 +44,7 @@ const WANTED: &[(&str, u64)] = &[
     ("fault: agent stopped", 500),
     ("fault: all links broken", 200),
     ("fault: driver hangs", 100),
+    ("fault: drain taken back", 100),
     ("fault: edit", 500),
     ("fault: entry made unreadable", 500),
     ("fault: host booted", 300),

@@ -201,6 +201,7 @@ impl World {
             SimEvent::Desired { .. }
             | SimEvent::Gone { .. }
             | SimEvent::OrderDrain { .. }
+            | SimEvent::Undrain { .. }
             | SimEvent::Write { .. }
             | SimEvent::CoreWake { .. }
             | SimEvent::Turn { .. }
@@ -293,6 +294,7 @@ impl World {
                 }
             }
             SimEvent::OrderDrain { replica, key } => self.order_drain(replica, key),
+            SimEvent::Undrain { replica, key } => self.undrain(replica, key),
             SimEvent::Write { replica, link, message, .. } => self.write(replica, link, *message),
             SimEvent::CoreWake { replica, at, .. } => self.core_wake(replica, at),
             SimEvent::Turn { replica, .. } => self.turn(replica),
@@ -357,6 +359,7 @@ impl World {
             SimEvent::Desired { replica, .. }
             | SimEvent::Gone { replica, .. }
             | SimEvent::OrderDrain { replica, .. }
+            | SimEvent::Undrain { replica, .. }
             | SimEvent::CoreWake { replica, .. }
             | SimEvent::Turn { replica, .. }
             | SimEvent::Renew { replica, .. }

@@ -16,8 +16,13 @@ use crate::lease::Outstanding;
 const DEADLINE_DEFAULT: Duration = Duration::from_secs(2 * 3600);
 
 impl<J: Journal> Holder<J> {
-    /// Begins a drain. Does nothing if one has begun.
+    /// Begins a drain that is asked for here. If one has begun, it is no longer ended by an order.
     pub fn drain(&mut self, now: Moment) {
+        self.drain_requested = true;
+        self.begin_drain(now);
+    }
+
+    fn begin_drain(&mut self, now: Moment) {
         self.drain_remembered = false;
         if self.draining() {
             return;
@@ -37,11 +42,26 @@ impl<J: Journal> Holder<J> {
 
     /// Begins a drain that the coordinator orders.
     pub(super) fn drain_by_order(&mut self, now: Moment) {
-        self.drain(now);
+        self.begin_drain(now);
         if !self.drain_ordered {
             self.drain_ordered = true;
             self.write_if_possible(&Record::DrainOrdered);
         }
+    }
+
+    /// Ends a drain that the coordinator ordered, and reports on a new link, as after
+    /// [`Self::resume`]. One that was asked for here goes on, and so does one that is over, which
+    /// may have been reported.
+    pub(super) fn take_drain_back(&mut self, now: Moment) {
+        let is_ordered = self.drain_ordered && !self.drain_requested;
+        if !is_ordered || !matches!(self.drain, Drain::Draining { .. }) {
+            return;
+        }
+        // If this cannot be recorded, the drain goes on until the order comes again.
+        if self.end_drain(now).is_ok() {
+            self.effects.push_back(Effect::Resumed);
+        }
+        self.redial(Target::Next, now);
     }
 
     /// The worker restarted. Cancels a drain that applied to its previous process: one that a hook
@@ -111,6 +131,7 @@ impl<J: Journal> Holder<J> {
         }
         self.write(&Record::DrainOver)?;
         (self.left, self.drain_remembered) = (false, false);
+        (self.drain_ordered, self.drain_requested) = (false, false);
         // The pool was reported as not in effect: the coordinator must grant it again.
         if !mutation::on(Mutation::ResumedPool) {
             self.pool = None;

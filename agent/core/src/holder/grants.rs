@@ -1,6 +1,6 @@
 //! Applies grants to the held leases, and expires them.
 
-use leasehold_types::message::{Grant, PoolGrant, Release, StreamGrant, StreamState};
+use leasehold_types::message::{DrainOrder, Grant, PoolGrant, Release, StreamGrant, StreamState};
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{Moment, StreamKey, Token};
 
@@ -320,8 +320,10 @@ impl<J: Journal> Holder<J> {
             self.reset_attempts();
         }
         self.terms = Some(grant.terms);
-        if grant.drain {
-            self.drain_by_order(now);
+        match grant.drain {
+            Some(DrainOrder::Drain) => self.drain_by_order(now),
+            Some(DrainOrder::Undrain) => self.take_drain_back(now),
+            None => {}
         }
         if joined {
             self.schedule_beat(now + grant.terms.beat);

@@ -1,12 +1,13 @@
-//! `leasehold drain` and `leasehold gone`: the orders that people give, for one worker.
+//! `leasehold drain`, `undrain` and `gone`: the orders that people give, for one worker.
 
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use leasehold_proto::admin::v1::{
-    DeclareWorkerGoneRequest, DrainPhase, DrainWorkerRequest, GetWorkerRequest, Presence, Worker,
+    DeclareWorkerGoneRequest, DrainPhase, DrainWorkerRequest, GetWorkerRequest, Presence,
+    UndrainWorkerRequest, Worker,
 };
 use leasehold_types::duration::format_short;
 use tonic::{Code, Response};
@@ -17,6 +18,8 @@ use super::{find, run, words};
 
 /// The interval between two looks at a worker that drains.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
+/// How long to wait for a worker to say that it works again.
+const UNDRAIN_MAX: Duration = Duration::from_secs(10);
 
 /// Options of `drain`.
 #[derive(Debug, clap::Args)]
@@ -34,6 +37,26 @@ pub(crate) struct DrainArgs {
     /// Wait until no job of it runs and it holds no stream
     #[arg(long)]
     wait: bool,
+    #[command(flatten)]
+    connection: ConnectionArgs,
+}
+
+/// Options of `undrain`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+It ends a drain that was ordered: the worker takes jobs and streams again. A drain that was asked
+for at the worker itself, by SIGTERM, a hook or `leasehold-agent drain`, goes on.
+
+Exit code: 0 once the worker works again; 1 after an error, and if it still drains.
+
+Example:
+  leasehold undrain worker-1")]
+pub(crate) struct UndrainArgs {
+    /// The worker: NAME, or CLUSTER/NAME
+    worker: String,
+    /// Its cluster, where several have a worker of this name
+    #[arg(long, value_name = "NAME")]
+    cluster: Option<String>,
     #[command(flatten)]
     connection: ConnectionArgs,
 }
@@ -75,6 +98,51 @@ pub(crate) fn drain(args: &DrainArgs) -> anyhow::Result<ExitCode> {
         }
         Ok(ExitCode::SUCCESS)
     })
+}
+
+/// Runs `leasehold undrain`.
+///
+/// # Errors
+/// What the coordinator answers, that none does, or that the worker drains on.
+pub(crate) fn undrain(args: &UndrainArgs) -> anyhow::Result<ExitCode> {
+    run(&args.connection, async |mut coordinator| {
+        let worker = find::worker(&mut coordinator, &args.worker, args.cluster.as_deref()).await?;
+        let (cluster, name) = (worker.cluster.clone(), worker.name.clone());
+        let request = UndrainWorkerRequest { cluster, worker: name };
+        coordinator.order(async |mut client| client.undrain_worker(request.clone()).await).await?;
+        wait_until_it_works(&mut coordinator, &worker).await?;
+        print(&format!("{}/{} works again\n", worker.cluster, worker.name))?;
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+/// Waits until an agent has reported that its drain is over.
+async fn wait_until_it_works(coordinator: &mut Coordinator, worker: &Worker) -> anyhow::Result<()> {
+    let (cluster, name) = (&worker.cluster, &worker.name);
+    let request = GetWorkerRequest { cluster: cluster.clone(), worker: name.clone() };
+    let until = Instant::now() + UNDRAIN_MAX;
+    loop {
+        let found =
+            coordinator.ask(async |mut client| client.get_worker(request.clone()).await).await?;
+        let Some(found) = found.worker else { bail!("{cluster}/{name} has left") };
+        if found.drain() == DrainPhase::Working {
+            return Ok(());
+        }
+        if until <= Instant::now() {
+            match found.presence() {
+                Presence::Connected => bail!(
+                    "{cluster}/{name} drains on: its drain was asked for at the worker itself, by \
+                     SIGTERM, a hook or `leasehold-agent drain`, or its agent is of an earlier \
+                     release"
+                ),
+                presence => bail!(
+                    "{cluster}/{name} is {}: it works again once its agent connects to this leader",
+                    words::presence(presence)
+                ),
+            }
+        }
+        tokio::time::sleep(POLL_INTERVAL).await;
+    }
 }
 
 /// Follows a drain to its end, and says what is left as it changes.

@@ -24,7 +24,7 @@ mod worker_names;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use leasehold_types::message::RefusalReason;
+use leasehold_types::message::{DrainOrder, DrainPhase, RefusalReason};
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{ClusterName, Epoch, Moment, StreamKey, TermId, WorkerKey, WorkerName};
 
@@ -351,9 +351,23 @@ impl Leader {
 
     pub(super) fn order_drain(&mut self, key: &WorkerKey, now: Moment) {
         let Some(worker) = self.worker_mut(key) else { return };
-        worker.drain_ordered = true;
+        worker.drain_order = Some(DrainOrder::Drain);
         self.dirty.insert(key.clone());
         self.note_draining(key);
+        self.pool_changed(key);
+        self.plan_soon(&key.cluster, now);
+    }
+
+    /// Takes the order to drain back. The worker works again once its agent reports so: until then
+    /// a drain that the agent has begun counts.
+    pub(super) fn take_drain_back(&mut self, key: &WorkerKey, now: Moment) {
+        let Some(worker) = self.worker_mut(key).filter(|_| !key.worker.is_former()) else { return };
+        let drain_unsent = worker.session.as_ref().is_some_and(|session| {
+            session.reported && session.drain_sent != Some(DrainOrder::Drain)
+        });
+        let never_began = drain_unsent && worker.drain == DrainPhase::Working;
+        worker.drain_order = (!never_began).then_some(DrainOrder::Undrain);
+        self.dirty.insert(key.clone());
         self.pool_changed(key);
         self.plan_soon(&key.cluster, now);
     }

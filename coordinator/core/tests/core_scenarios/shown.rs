@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use leasehold_coordinator_core::effect::{Effect, Notice, Order};
-use leasehold_types::message::{CoordinatorMessage, Grant, StreamState};
+use leasehold_types::message::{CoordinatorMessage, DrainOrder, Grant, StreamState};
 
 fn shown_order(order: &Order) -> String {
     match order {
@@ -56,9 +56,12 @@ pub(crate) fn shown(effect: &Effect) -> Option<String> {
 
 fn shown_grant(grant: &Grant) -> String {
     let mut line = format!("grant {} echoes={}", grant.number, grant.nonce);
-    for (flag, name) in
-        [(grant.snapshot, "snapshot"), (grant.fresh, "fresh"), (grant.drain, "drain")]
-    {
+    for (flag, name) in [
+        (grant.snapshot, "snapshot"),
+        (grant.fresh, "fresh"),
+        (grant.drain == Some(DrainOrder::Drain), "drain"),
+        (grant.drain == Some(DrainOrder::Undrain), "undrain"),
+    ] {
         if flag {
             let _ = write!(line, " {name}");
         }

@@ -153,7 +153,7 @@ impl Agent {
 
     fn apply(&mut self, grant: Grant) {
         self.applied = grant.number;
-        if grant.drain {
+        if grant.drain.is_some() {
             self.drain = DrainPhase::Draining;
         }
         if grant.snapshot {

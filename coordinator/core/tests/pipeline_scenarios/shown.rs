@@ -50,11 +50,11 @@ pub(crate) fn bytes_of_routes(grant: &Grant) -> usize {
 
 /// What a grant changes, if anything.
 pub(crate) fn grant(grant: &Grant) -> Option<String> {
-    if grant.streams.is_empty() && !grant.drain {
+    if grant.streams.is_empty() && grant.drain.is_none() {
         return None;
     }
     let mut line = String::from("<-");
-    for (flag, name) in [(grant.snapshot, " all:"), (grant.drain, " drain")] {
+    for (flag, name) in [(grant.snapshot, " all:"), (grant.drain.is_some(), " drain")] {
         if flag {
             line.push_str(name);
         }

@@ -134,6 +134,7 @@ fn events_for_order(order: &WorkerOrder, lookup: &impl Lookup) -> Vec<NewEvent> 
     let (reason, what) = match (kind, by) {
         (_, Caller::Operator) => return Vec::new(),
         (OrderKind::Drain, _) => (EventReason::DrainOrdered, "to drain"),
+        (OrderKind::Undrain, _) => (EventReason::DrainTakenBack, "to drain no longer"),
         (OrderKind::DeclareGone, _) => {
             (EventReason::WorkerDeclaredGone, "to count as gone, and freed what it held")
         }
@@ -524,6 +525,7 @@ mod tests {
         let ada = || Caller::User("ada".into());
         for (kind, reason) in [
             (OrderKind::Drain, EventReason::DrainOrdered),
+            (OrderKind::Undrain, EventReason::DrainTakenBack),
             (OrderKind::DeclareGone, EventReason::WorkerDeclaredGone),
         ] {
             let events = events_for_order(&order(kind, ada()), &FakeLookup);

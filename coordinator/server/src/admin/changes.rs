@@ -133,6 +133,7 @@ fn response(change: FleetChange) -> Option<WatchChangesResponse> {
         FleetChange::Ordered(WorkerOrder { kind, worker, by }) => {
             let what = match kind {
                 OrderKind::Drain => "to drain",
+                OrderKind::Undrain => "to drain no longer",
                 OrderKind::DeclareGone => "to count as gone",
             };
             let message = format!("{by} ordered it {what}");

@@ -28,6 +28,12 @@ pub(super) enum AdminError {
         "worker {0} is connected: what it holds may be in use; end its process first, or drain it"
     )]
     Connected(WorkerKey),
+    /// The worker has lost its name.
+    #[error("worker {0} has lost its name to another agent: its drain cannot be taken back")]
+    NameLost(WorkerKey),
+    /// The worker has drained.
+    #[error("worker {0} has drained, and its agent leaves: start it again")]
+    HasDrained(WorkerKey),
     /// The worker is not the one that the caller means.
     #[error(
         "worker {worker} has incarnation {known}, not {declared}: it is not the one that you \
@@ -108,6 +114,8 @@ impl From<AdminError> for Status {
         match refused {
             AdminError::NotLeading(_)
             | AdminError::Connected(_)
+            | AdminError::NameLost(_)
+            | AdminError::HasDrained(_)
             | AdminError::OtherIncarnation { .. } => Self::failed_precondition(message),
             AdminError::Invalid(_) => Self::invalid_argument(message),
             AdminError::NotFound(_) => Self::not_found(message),

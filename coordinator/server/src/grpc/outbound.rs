@@ -236,7 +236,7 @@ mod tests {
             fresh: false,
             pool: None,
             streams: Vec::new(),
-            drain: false,
+            drain: None,
         }))
     }
 

@@ -29,7 +29,7 @@ impl World {
             | Event::Beat(..)
             | Event::Closed(_)
             | Event::Sent(_) => driver.sessions.push_back((now, event)),
-            Event::Drain(_) => driver.orders.push_back(event),
+            Event::Drain(_) | Event::Undrain(_) => driver.orders.push_back(event),
             Event::Wake => {}
             Event::Desired(_)
             | Event::Elected(_)

@@ -3,7 +3,7 @@
 use leasehold_coordinator_core::event::{ConnId, Event};
 use leasehold_types::limits::PROTOCOL_VERSION;
 use leasehold_types::message::Hello;
-use leasehold_types::{Epoch, Incarnation, LinkNumber, TermId, WorkerName};
+use leasehold_types::{Epoch, Incarnation, LinkNumber, TermId, WorkerKey, WorkerName};
 
 use crate::system::clock::MS;
 use crate::system::faults::{Fault, Sequence};
@@ -200,9 +200,27 @@ impl World {
         }
     }
 
-    /// An order reaches a replica.
-    pub(super) fn order_drain(&mut self, replica: usize, key: leasehold_types::WorkerKey) {
+    /// An order reaches a replica. One of three is taken back, by the clock, so that it costs no
+    /// random number: before the agent has it, while the worker drains, or after that.
+    pub(super) fn order_drain(&mut self, replica: usize, key: WorkerKey) {
+        if self.t.is_multiple_of(3) {
+            let later = self.t % (2 * self.profile.ttl_real());
+            self.after(later, SimEvent::Undrain { replica, key: key.clone() });
+        }
         self.core_event(replica, Event::Drain(key));
+    }
+
+    /// The order is taken back. Agents that have not begun to drain are not asked to leave.
+    pub(super) fn undrain(&mut self, replica: usize, key: WorkerKey) {
+        self.coverage.hit("fault: drain taken back");
+        for pod in 0..self.pods.len() {
+            let node = &self.pods[pod];
+            let agent = node.agent.as_ref().filter(|_| node.key == key && !node.left);
+            if agent.is_some_and(|agent| !agent.holder.outstanding().draining) {
+                self.pods[pod].leaving = false;
+            }
+        }
+        self.core_event(replica, Event::Undrain(key));
     }
 
     fn inject_lifecycle_fault(&mut self, fault: Fault, pod: usize) {

@@ -246,8 +246,10 @@ impl World {
                 self.leave(pod);
             }
             Effect::Notice(notice) => {
-                if let Notice::StreamExpired(stream, _) = &notice {
-                    self.checks().check_renewed(pod, stream);
+                match &notice {
+                    Notice::StreamExpired(stream, _) => self.checks().check_renewed(pod, stream),
+                    Notice::DrainStarted => self.pods[pod].leaving = true,
+                    _ => {}
                 }
                 self.count_agent_notice(&notice);
             }

@@ -38,6 +38,8 @@ pub(crate) enum SimEvent {
     Gone { replica: usize, keys: Vec<WorkerKey> },
     /// An order to drain a worker reaches a replica.
     OrderDrain { replica: usize, key: WorkerKey },
+    /// The taking back of that order reaches a replica.
+    Undrain { replica: usize, key: WorkerKey },
     /// A replica's writer takes its message.
     Write { replica: usize, run: u64, link: LinkId, message: Box<CoordinatorMessage> },
     /// A replica's core wanted to be woken.

@@ -81,8 +81,9 @@ impl Leader {
             None => facts.push(format!("it owns {}", counted(view.streams, "stream"))),
         }
         let former = ledger.former_accounts(key).filter_map(|(key, _)| self.worker(key, now));
-        let mut steps = std::iter::once(view).chain(former).map(|view| worker_step(&view));
-        let next_step = steps.find(|step| !step.is_empty()).unwrap_or_default();
+        let back = drain_step(&view);
+        let steps = std::iter::once(view).chain(former).map(|view| worker_step(&view));
+        let next_step = steps.chain([back]).find(|step| !step.is_empty()).unwrap_or_default();
         Some(Explanation { summary, facts, next_step })
     }
 
@@ -134,7 +135,7 @@ impl Leader {
                  declared gone"
             );
         };
-        let drains = worker.drain_ordered || worker.drain != DrainPhase::Working;
+        let drains = worker.drain_ordered() || worker.drain != DrainPhase::Working;
         match () {
             () if worker.lost => {
                 format!("it is lost: {slots} slots count until it reports or is declared gone")
@@ -242,6 +243,16 @@ impl Leader {
                 format!("{key} has its share: {slots} and {}", counted(view.streams, "stream"))
             }
         }
+    }
+}
+
+/// How to end a drain that was ordered; empty where there is none.
+fn drain_step(view: &WorkerView) -> String {
+    let WorkerKey { cluster, worker } = &view.key;
+    let ends = view.drain_ordered && view.drain != DrainPhase::Leaving && !worker.is_former();
+    match ends {
+        true => format!("leasehold undrain {worker} --cluster {cluster}, if it is to work on"),
+        false => String::new(),
     }
 }
 

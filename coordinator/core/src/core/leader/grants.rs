@@ -107,7 +107,7 @@ impl Leader {
         let number = account.number.next();
         let (conn, nonce) = (session.conn, session.nonce);
         let (snapshot, renews) = (session.snapshot_due, session.nonce > session.echoed);
-        let drain = worker.drain_ordered && !session.drain_sent;
+        let drain = worker.drain_order.filter(|order| session.drain_sent != Some(*order));
         if matches!(content, GrantContent::Renewal) && (snapshot || !renews) {
             return;
         }
@@ -136,7 +136,7 @@ impl Leader {
             pool = pool.or(self.pool_for_snapshot(key, number));
             streams = self.streams_for_snapshot(key, now);
         }
-        if !(snapshot || renews || drain || pool.is_some() || !streams.is_empty()) {
+        if !(snapshot || renews || drain.is_some() || pool.is_some() || !streams.is_empty()) {
             // Nothing is sent, so nothing is renewed.
             self.set_ttl_in_use(key, before);
             return;
@@ -176,12 +176,12 @@ impl Leader {
             account.number = number;
         }
         let Some(worker) = self.worker_mut(key) else { return };
-        let drain_ordered = worker.drain_ordered;
+        let drain_order = worker.drain_order;
         let Some(session) = worker.session.as_mut() else { return };
         session.echoed = session.nonce;
         session.writable = false;
         session.snapshot_due = false;
-        session.drain_sent = drain_ordered;
+        session.drain_sent = drain_order;
     }
 
     /// The terms for one agent; none before its exposure is written down.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_types::limits::{PROTOCOL_VERSION, PROTOCOL_VERSION_MIN, WORKERS_MAX};
-use leasehold_types::message::{Beat, DrainPhase, Hello, Jobs, RefusalReason, Report};
+use leasehold_types::message::{Beat, DrainOrder, DrainPhase, Hello, Jobs, RefusalReason, Report};
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{Moment, WorkerKey};
 
@@ -209,6 +209,9 @@ impl Leader {
         worker.unacknowledged.clear();
         worker.lost = false;
         worker.drain = report.drain;
+        if worker.drain == DrainPhase::Working && worker.drain_order == Some(DrainOrder::Undrain) {
+            worker.drain_order = None;
+        }
     }
 
     /// Acts on a report that is adopted.

@@ -287,7 +287,7 @@ impl Leader {
             key: key.clone(),
             presence,
             drain: worker.map_or(DrainPhase::Working, |worker| worker.drain),
-            drain_ordered: worker.is_some_and(|worker| worker.drain_ordered),
+            drain_ordered: worker.is_some_and(|worker| worker.drain_ordered()),
             agent: self.identity_of_holder(key),
             incarnation: account.incarnation,
             generation: worker.map_or(0, |worker| worker.generation),

@@ -17,7 +17,7 @@
 
 use std::sync::Arc;
 
-use leasehold_types::message::{Hello, RefusalReason};
+use leasehold_types::message::{DrainOrder, Hello, RefusalReason};
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{AgentId, Incarnation, Moment, WorkerKey};
 
@@ -88,7 +88,9 @@ impl Leader {
         }
         worker.identity = identity;
         worker.peer = peer;
-        worker.drain_ordered |= key.worker.is_former();
+        if key.worker.is_former() {
+            worker.drain_order = Some(DrainOrder::Drain);
+        }
     }
 
     /// Whether the agent that has the name has another identity.
@@ -158,7 +160,7 @@ impl Leader {
         self.ledger.rename(key, former);
         let Some(cluster) = self.clusters.get_mut(&key.cluster) else { return };
         if let Some(mut worker) = cluster.workers.remove(&key.worker) {
-            worker.drain_ordered = true;
+            worker.drain_order = Some(DrainOrder::Drain);
             let session = worker.session.as_ref().map(|session| session.conn);
             worker.wants.clear();
             worker.blocked.clear();
