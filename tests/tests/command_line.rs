@@ -124,6 +124,46 @@ fn lists_show_clusters_workers_streams_pipelines_and_classes() {
     }
 }
 
+#[test]
+fn every_coordinator_names_all_replicas_and_versions() {
+    const OWN: &str = env!("CARGO_PKG_VERSION");
+    let coordinator = Coordinator::start(&[("all.yaml", MANIFESTS)]);
+    let leasehold = CommandLine(&coordinator);
+    leasehold.until("status", &["leads term 1"]);
+    let mut standby = coordinator.standby();
+    let _agent = coordinator.agent("builds", "worker-0", &[]);
+    let (leader, other) = (coordinator.grpc.to_string(), standby.grpc.to_string());
+    // Nobody names the standby.
+    let role = format!("stands by for {leader}");
+    leasehold.until("status", &[&leader, "leads term 1", &other, &role]);
+    let lines = [
+        format!("coordinator  {OWN}  at {leader}: leads term 1"),
+        format!("coordinator  {OWN}  at {other}: {role}"),
+        format!("agent        {OWN}  1 agent"),
+    ];
+    let versions = leasehold
+        .until(&format!("version --coordinator {other}"), &lines.each_ref().map(String::as_str));
+    assert_eq!(versions.lines().count(), 4, "no skew: {versions}");
+    let workers = leasehold.json("workers");
+    assert_eq!(workers["workers"][0]["agentVersion"], json!(OWN), "{workers}");
+
+    // A standby tells the same.
+    let status = leasehold.json(&format!("status --coordinator {other}"));
+    let replicas = status["replicas"].as_array().expect("replicas");
+    let replica = |address: &str| {
+        let found = replicas.iter().find(|one| one["address"] == json!(address));
+        found.unwrap_or_else(|| panic!("no {address} in {status}"))
+    };
+    assert_eq!(replicas.len(), 2, "{status}");
+    assert_eq!(replica(&leader)["known"]["leads"], json!(true), "{status}");
+    assert_eq!(replica(&other)["known"]["version"], json!(OWN), "{status}");
+    assert_eq!(replica(&other)["status"]["leads"], json!(false), "{status}");
+    standby.process.kill();
+    eventually("the standby is no longer listed", || {
+        (!leasehold.line("status").contains(&other)).then_some(())
+    });
+}
+
 /// What `docs/CLI.md` says that is printed.
 fn documented(words: &[&str]) {
     let document = std::fs::read_to_string(toolbox::root().join("docs/CLI.md")).expect("the page");

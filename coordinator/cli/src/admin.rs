@@ -15,6 +15,7 @@ mod fetch;
 mod find;
 mod kubernetes;
 mod output;
+mod replicas;
 mod rows;
 mod words;
 

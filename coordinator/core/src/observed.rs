@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use leasehold_types::message::DrainPhase;
 use leasehold_types::share::WorkerAddress;
-use leasehold_types::{AgentId, GrantNumber, Incarnation, LinkNumber, Moment, Nonce, StreamKey};
+use leasehold_types::{
+    AgentId, GrantNumber, Incarnation, LinkNumber, Moment, Nonce, StreamKey, Version,
+};
 
 use crate::event::ConnId;
 
@@ -34,6 +36,8 @@ pub(crate) struct Worker {
     pub(crate) stops_worker: bool,
     /// Where it is reached, as its newest agent says.
     pub(crate) address: Option<WorkerAddress>,
+    /// The version of its newest agent's build.
+    pub(crate) version: Option<Version>,
     /// Whether any agent of it has reported in this term.
     pub(crate) reported: bool,
     pub(crate) drain: DrainPhase,
@@ -88,6 +92,7 @@ impl Worker {
             welcome_place: None,
             stops_worker: true,
             address: None,
+            version: None,
             reported: false,
             drain: DrainPhase::Working,
             drain_ordered: false,

@@ -6,7 +6,7 @@ use leasehold_types::message::DrainPhase;
 use leasehold_types::share::WorkerAddress;
 use leasehold_types::{
     AgentId, ClusterName, Epoch, Incarnation, Load, NodeName, PipelineName, SetName, StreamKey,
-    StreamName, Token, WorkerKey, WorkerName,
+    StreamName, Token, Version, WorkerKey, WorkerName,
 };
 
 /// A cluster in figures.
@@ -119,6 +119,8 @@ pub struct WorkerView {
     pub load: Load,
     /// Its address, as its agent says.
     pub address: Option<WorkerAddress>,
+    /// The version of its agent's build; none if its agent has not said it to this leader.
+    pub agent_version: Option<Version>,
 }
 
 impl WorkerView {

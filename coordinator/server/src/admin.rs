@@ -17,6 +17,7 @@ use leasehold_coordinator_core::view::{ClassView, Leadership, Presence};
 use leasehold_driver::access::{Access, Caller, Subject, Wants};
 use leasehold_driver::order::{OrderKind, WorkerOrder};
 use leasehold_driver::port::Handle;
+use leasehold_driver::replicas::Replicas;
 use leasehold_proto::admin::v1 as proto;
 use leasehold_proto::admin::v1::admin_service_server::AdminService;
 use leasehold_proto::map;
@@ -40,15 +41,17 @@ const WATCHERS_MAX: usize = 64;
 pub struct Admin {
     handle: Handle,
     access: Access,
+    replicas: Arc<Replicas>,
     watchers: Arc<Semaphore>,
     plans: Arc<Semaphore>,
 }
 
 impl Admin {
-    /// The service over a driver; `access` authorizes the callers.
-    pub fn new(handle: Handle, access: Access) -> Self {
+    /// The service over a driver; `access` authorizes the callers, who see `replicas`.
+    pub fn new(handle: Handle, access: Access, replicas: Arc<Replicas>) -> Self {
         let watchers = Arc::new(Semaphore::new(WATCHERS_MAX));
-        Self { handle, access, watchers, plans: Arc::new(Semaphore::new(PLANS_MAX)) }
+        let plans = Arc::new(Semaphore::new(PLANS_MAX));
+        Self { handle, access, replicas, watchers, plans }
     }
 
     /// Checks that the caller may have what it wants, and returns who it is.
@@ -129,13 +132,19 @@ impl AdminService for Admin {
             Leadership::Leads(epoch) => (epoch.0, String::new()),
             Leadership::StandsBy(leader) => (0, leader.unwrap_or_default()),
         };
+        let own = self.replicas.own();
+        let leader = if epoch > 0 { &own.address } else { &leader_address };
+        let replicas = self.replicas.all().into_iter();
+        let replicas = replicas.map(|replica| wire::replica(replica, leader)).collect();
         Ok(Response::new(proto::GetStatusResponse {
-            version: env!("CARGO_PKG_VERSION").into(),
+            version: own.version.clone(),
             leads: epoch > 0,
             epoch,
             leader_address,
             sessions: wire::count(self.handle.metrics.sessions()),
             problems: self.handle.problems().iter().map(wire::problem).collect(),
+            replicas,
+            address: own.address.clone(),
         }))
     }
 

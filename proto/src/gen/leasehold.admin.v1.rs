@@ -112,6 +112,9 @@ pub struct Worker {
     /// A worker of a class: the load that its shares add up to, in documents per second.
     #[prost(double, tag = "17")]
     pub documents_per_second: f64,
+    /// The version of its agent's build; empty where its agent has not said it to this leader.
+    #[prost(string, tag = "18")]
+    pub agent_version: ::prost::alloc::string::String,
 }
 impl ::prost::Name for Worker {
     const NAME: &'static str = "Worker";
@@ -403,6 +406,32 @@ impl ::prost::Name for ManifestProblem {
         "/leasehold.admin.v1.ManifestProblem".into()
     }
 }
+/// A replica of the coordinator.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Replica {
+    /// Its name.
+    #[prost(string, tag = "1")]
+    pub identity: ::prost::alloc::string::String,
+    /// Where agents and people reach it, as HOST:PORT.
+    #[prost(string, tag = "2")]
+    pub address: ::prost::alloc::string::String,
+    /// The build's version; empty if unknown.
+    #[prost(string, tag = "3")]
+    pub version: ::prost::alloc::string::String,
+    /// Whether it leads, as far as the replica that is asked knows.
+    #[prost(bool, tag = "4")]
+    pub leads: bool,
+}
+impl ::prost::Name for Replica {
+    const NAME: &'static str = "Replica";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.Replica".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.Replica".into()
+    }
+}
 /// See GetStatus.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GetStatusRequest {}
@@ -437,6 +466,14 @@ pub struct GetStatusResponse {
     /// What is wrong with the manifests.
     #[prost(message, repeated, tag = "6")]
     pub problems: ::prost::alloc::vec::Vec<ManifestProblem>,
+    /// All replicas that this one knows of, itself included, by address: on a state folder those whose
+    /// processes run, on Kubernetes those that follow the leader. A change shows within about a
+    /// second.
+    #[prost(message, repeated, tag = "7")]
+    pub replicas: ::prost::alloc::vec::Vec<Replica>,
+    /// Where agents and people reach this replica, as HOST:PORT.
+    #[prost(string, tag = "8")]
+    pub address: ::prost::alloc::string::String,
 }
 impl ::prost::Name for GetStatusResponse {
     const NAME: &'static str = "GetStatusResponse";
@@ -1554,7 +1591,7 @@ pub mod admin_service_client {
     /// Looks at a coordinator, and steers the few things that people steer. A replica that does not
     /// lead passes what only reads on to the leader. It answers DrainWorker and DeclareWorkerGone, and
     /// everything where it cannot reach the leader, with FAILED_PRECONDITION and the leader's address.
-    /// GetStatus is about the replica that is asked.
+    /// GetStatus is about the replica that is asked, and names the others.
     #[derive(Debug, Clone)]
     pub struct AdminServiceClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -1624,7 +1661,8 @@ pub mod admin_service_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// Whether this replica leads, its version, and the manifests that it could not take.
+        /// Whether this replica leads, its version, the manifests that it could not take, and the other
+        /// replicas.
         pub async fn get_status(
             &mut self,
             request: impl tonic::IntoRequest<super::GetStatusRequest>,
@@ -2146,7 +2184,8 @@ pub mod admin_service_server {
     /// Generated trait containing gRPC methods that should be implemented for use with AdminServiceServer.
     #[async_trait]
     pub trait AdminService: std::marker::Send + std::marker::Sync + 'static {
-        /// Whether this replica leads, its version, and the manifests that it could not take.
+        /// Whether this replica leads, its version, the manifests that it could not take, and the other
+        /// replicas.
         async fn get_status(
             &self,
             request: tonic::Request<super::GetStatusRequest>,
@@ -2306,7 +2345,7 @@ pub mod admin_service_server {
     /// Looks at a coordinator, and steers the few things that people steer. A replica that does not
     /// lead passes what only reads on to the leader. It answers DrainWorker and DeclareWorkerGone, and
     /// everything where it cannot reach the leader, with FAILED_PRECONDITION and the leader's address.
-    /// GetStatus is about the replica that is asked.
+    /// GetStatus is about the replica that is asked, and names the others.
     #[derive(Debug)]
     pub struct AdminServiceServer<T> {
         inner: Arc<T>,

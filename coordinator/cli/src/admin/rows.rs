@@ -51,6 +51,7 @@ impl TableRow for Worker {
         wide_number("GENERATION", |worker| worker.generation.to_string()),
         wide_text("TOKEN", |worker| or_none(&worker.pool_token)),
         wide_text("ADDRESS", |worker| or_none(&worker.address)),
+        wide_text("AGENT", |worker| or_none(&worker.agent_version)),
     ];
 
     fn name(&self) -> String {

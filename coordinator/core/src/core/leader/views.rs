@@ -304,6 +304,7 @@ impl Leader {
             streams: account.streams.len(),
             load: account.load,
             address: worker.and_then(|worker| worker.address.clone()),
+            agent_version: worker.and_then(|worker| worker.version),
         }
     }
 }
