@@ -42,6 +42,8 @@ pub(crate) struct Worker {
     pub(crate) reported: bool,
     pub(crate) drain: DrainPhase,
     pub(crate) drain_ordered: bool,
+    /// Since when this leader has seen it drain, or has been to drain it.
+    pub(crate) drains_since: Option<Moment>,
     /// It has been silent for longer than its leases last.
     pub(crate) lost: bool,
     /// The pool size that the plan wants. None before the first plan that covers the worker: until
@@ -96,6 +98,7 @@ impl Worker {
             reported: false,
             drain: DrainPhase::Working,
             drain_ordered: false,
+            drains_since: None,
             lost: false,
             target: None,
             wants: BTreeSet::new(),
@@ -114,6 +117,12 @@ impl Worker {
     /// Whether it may take jobs and streams, as far as anyone knows.
     pub(crate) fn is_working(&self) -> bool {
         self.reported && self.drain == DrainPhase::Working && !self.drain_ordered
+    }
+
+    /// Notes since when it drains, if it does.
+    pub(crate) fn note_drain(&mut self, now: Moment) {
+        let drains = self.drain_ordered || self.drain != DrainPhase::Working;
+        self.drains_since = drains.then(|| self.drains_since.unwrap_or(now));
     }
 
     /// Whether it may own streams: a short silence changes nothing.

@@ -93,6 +93,8 @@ pub struct WorkerView {
     pub drain: DrainPhase,
     /// Whether a drain was ordered through the admin API.
     pub drain_ordered: bool,
+    /// The cluster's deadline of drains, if it has drained for longer.
+    pub drain_overdue: Option<Duration>,
     /// The identity of its agent, where names are kept.
     pub agent: Option<AgentId>,
     /// Its agent's incarnation; none where it has not reported to this leader.
@@ -127,6 +129,12 @@ impl WorkerView {
     /// Whether it drains, or is to drain.
     pub(crate) fn drains(&self) -> bool {
         self.drain_ordered || self.drain != DrainPhase::Working
+    }
+
+    /// Whether its agent is connected and of an older build than this one. One that says no version
+    /// is older than the first build that did.
+    pub(crate) fn has_older_agent(&self) -> bool {
+        self.presence == Presence::Connected && self.agent_version < Some(Version::own())
     }
 }
 
