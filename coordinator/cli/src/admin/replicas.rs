@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::connection::Coordinator;
 use super::output::{Column, TableRow, number, or_none, text, wide_text};
+use super::tint::Tint;
 
 /// A replica.
 pub(super) struct Replica {
@@ -96,6 +97,10 @@ impl TableRow for Replica {
 
     fn name(&self) -> String {
         self.address.clone()
+    }
+
+    fn tint(&self) -> Option<Tint> {
+        matches!(self.answer, Answer::Not(_)).then_some(Tint::Alarm)
     }
 }
 
