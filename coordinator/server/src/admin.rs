@@ -4,6 +4,7 @@
 mod changes;
 mod cursor;
 mod error;
+mod manifest_changes;
 mod plan;
 mod viewer;
 mod wire;
@@ -18,6 +19,7 @@ use leasehold_driver::access::{Access, Caller, Subject, Wants};
 use leasehold_driver::order::{OrderKind, WorkerOrder};
 use leasehold_driver::port::Handle;
 use leasehold_driver::replicas::Replicas;
+use leasehold_manifest::proposal::Scope;
 use leasehold_proto::admin::v1 as proto;
 use leasehold_proto::admin::v1::admin_service_server::AdminService;
 use leasehold_proto::map;
@@ -447,5 +449,20 @@ impl AdminService for Admin {
         self.allow(&request, Wants::Read(Subject::Cluster(cluster.clone()))).await?;
         let what_if = wire::what_if(request.get_ref())?;
         self.make_plan(cluster, what_if).await.map(Response::new)
+    }
+
+    async fn plan_manifests(
+        &self,
+        request: Request<proto::PlanManifestsRequest>,
+    ) -> Result<Response<proto::PlanManifestsResponse>, Status> {
+        self.allow(&request, Wants::Read(Subject::All)).await?;
+        let proto::PlanManifestsRequest { files, whole_folder } = request.into_inner();
+        let scope = match (&self.access, whole_folder) {
+            (Access::Asked(_), _) => Scope::Objects,
+            (Access::Open | Access::Certificates, true) => Scope::WholeFolder,
+            (Access::Open | Access::Certificates, false) => Scope::SomeFiles,
+        };
+        let files = files.into_iter().map(|file| (file.path, file.text)).collect();
+        self.plan_files(files, scope).await.map(Response::new)
     }
 }

@@ -246,6 +246,7 @@ pub(super) fn what_if(request: &proto::PlanRequest) -> Result<WhatIf, AdminError
         add: workers("add_workers", &request.add_workers)?,
         remove: workers("remove_workers", &request.remove_workers)?,
         jobs_max: request.max_jobs,
+        desired: None,
     })
 }
 

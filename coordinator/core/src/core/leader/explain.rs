@@ -95,8 +95,7 @@ impl Leader {
         let shares = self.pool_shares(name, Some(what_if));
         let Some(cluster) = self.clusters.get(name) else { return Vec::new() };
         let ledger = &self.ledger;
-        let max = cluster.spec.jobs_per_worker_max;
-        let jobs_max = what_if.jobs_max.unwrap_or(cluster.spec.jobs_max);
+        let (jobs_max, max) = what_if.budget(name, &cluster.spec);
         let removed = |key: &WorkerKey| what_if.remove.contains(&key.worker);
         let accounts = || ledger.accounts_of(name).filter(|(key, _)| !removed(key));
         let others = accounts().filter(|(key, _)| !shares.contains_key(&key.worker));
