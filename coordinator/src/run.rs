@@ -13,6 +13,7 @@ use leasehold_driver::access::Access;
 use leasehold_driver::driver::{self, Driver};
 use leasehold_driver::metrics::Metrics;
 use leasehold_driver::platform::Platform;
+use leasehold_driver::replicas::{KnownReplica, Replicas};
 use leasehold_driver::trust::Trust;
 use leasehold_manifest::{Catalog, Reading};
 use leasehold_platform_file as file;
@@ -48,6 +49,8 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 pub struct Options {
     /// This replica's name.
     pub identity: String,
+    /// Where agents and people reach it; where its gRPC socket listens, if this is empty.
+    pub address: String,
     /// How far clocks may drift apart.
     pub bounds: leasehold_types::TimeBounds,
     /// The most agents that may be connected.
@@ -91,6 +94,7 @@ async fn run_settings(settings: Settings) -> anyhow::Result<()> {
     #[cfg_attr(not(feature = "kubernetes"), allow(unused_mut))]
     let mut options = Options {
         identity: settings.identity.clone(),
+        address: address.clone(),
         bounds: settings.bounds,
         sessions_max: settings.sessions_max,
         tls: certificates,
@@ -172,7 +176,7 @@ pub async fn serve(
         metrics
             .show_certificate(move || certificates.borrow().expires_at.map(|time| time.as_secs()));
     }
-    let access = platform.access.clone();
+    let (access, known) = (platform.access.clone(), platform.replicas.clone());
     let (driver, sessions, handle) = Driver::new(&settings, platform, Arc::clone(&metrics));
     let (health, grpc) = (Arc::clone(&sessions.health), sockets.grpc_addr()?);
     let reach = match (&options.tls, options.trust) {
@@ -180,7 +184,10 @@ pub async fn serve(
         (Some(_), Some(trust)) => PeerTransport::Secured(trust),
         (Some(_), None) => PeerTransport::Not,
     };
-    let admin = Admin::new(handle.clone(), access.clone());
+    let address = if options.address.is_empty() { grpc.to_string() } else { options.address };
+    let own = KnownReplica::of_this_build(options.identity, address);
+    let replicas = Arc::new(Replicas::new(own, known));
+    let admin = Admin::new(handle.clone(), access.clone(), Arc::clone(&replicas));
     let admin = AdminCalls::new(admin, handle.clone(), Arc::clone(&sessions.gate), reach);
     let state = HttpState {
         health,
@@ -190,14 +197,8 @@ pub async fn serve(
         admin: admin.clone(),
         access,
     };
-    let port = GrpcPort {
-        identity: options.identity,
-        socket: sockets.grpc,
-        tls: options.tls,
-        sessions,
-        admin,
-        handle,
-    };
+    let port =
+        GrpcPort { replicas, socket: sockets.grpc, tls: options.tls, sessions, admin, handle };
 
     // The driver stops before the ports, so that agents still get a refusal.
     let (stop_driver, driver_stops) = watch::channel(false);

@@ -2,6 +2,7 @@
 //! project installs for them.
 
 pub mod chaos;
+pub mod command_line;
 pub mod http;
 pub mod keda;
 pub mod kube;

@@ -1,88 +1,13 @@
 //! The command line against real coordinators and agents: what people type first, and what they
-//! read then. The sentences of `docs/CLI.md` are read from there.
+//! read then.
 
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
-use serde_json::{Value, json};
-use tests::process::{Agent, Coordinator, Process, eventually, free_address};
+use serde_json::json;
+use tests::command_line::{CommandLine, MANIFESTS, call, row, start_job};
+use tests::process::{Coordinator, Process, eventually, free_address};
 use tests::toolbox;
-
-const MANIFESTS: &str = "\
-apiVersion: leasehold.dev/v1alpha1
-kind: WorkerCluster
-metadata: {name: builds}
-spec: {maxJobs: 6, maxJobsPerWorker: 3, lease: {ttl: 2s}}
----
-apiVersion: leasehold.dev/v1alpha1
-kind: StreamSet
-metadata: {name: cars}
-spec:
-  cluster: builds
-  mode: Pinned
-  streams: [{name: 'cars:new'}, {name: 'cars:sold'}]
----
-apiVersion: leasehold.dev/v1alpha1
-kind: WorkerClass
-metadata: {name: green}
-spec: {capacity: 10, maxReplicas: 2}
----
-apiVersion: leasehold.dev/v1alpha1
-kind: Pipeline
-metadata: {name: third}
-spec: {documentsPerSecond: 5, workers: {only: {class: green}}}
-";
-
-/// The program, which asks this coordinator.
-struct CommandLine<'a>(&'a Coordinator);
-
-impl CommandLine<'_> {
-    fn command(&self, line: &str) -> Command {
-        let mut command = Command::new(toolbox::binary("leasehold"));
-        command.args(line.split(' ')).env("LEASEHOLD_COORDINATOR", self.0.grpc.to_string());
-        command.stdin(Stdio::null());
-        command
-    }
-
-    fn run(&self, line: &str) -> Output {
-        self.command(line).output().expect("it starts")
-    }
-
-    /// What it prints, or what it complains of.
-    fn try_line(&self, line: &str) -> Result<String, String> {
-        let output = self.run(line);
-        let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
-        if output.status.success() { Ok(text(output.stdout)) } else { Err(text(output.stderr)) }
-    }
-
-    fn line(&self, line: &str) -> String {
-        self.try_line(line).unwrap_or_else(|why| panic!("leasehold {line}: {why}"))
-    }
-
-    fn refused(&self, line: &str) -> String {
-        self.try_line(line).expect_err(line)
-    }
-
-    fn json(&self, line: &str) -> Value {
-        let text = self.line(&format!("{line} -o json"));
-        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{line}: {error}: {text}"))
-    }
-
-    /// Waits until a line prints all these words.
-    fn until(&self, line: &str, words: &[&str]) -> String {
-        eventually(&format!("`leasehold {line}` with {words:?}"), || {
-            let text = self.try_line(line).ok()?;
-            words.iter().all(|word| text.contains(word)).then_some(text)
-        })
-    }
-}
-
-/// The cells of the first row of a table whose first cells are these.
-fn row<'a>(table: &'a str, first: &[&str]) -> Vec<&'a str> {
-    let rows = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
-    let mut rows = rows.filter(|cells| cells.starts_with(first));
-    rows.next().unwrap_or_else(|| panic!("no row {first:?} in:\n{table}"))
-}
 
 #[test]
 fn lists_show_clusters_workers_streams_pipelines_and_classes() {
@@ -124,151 +49,44 @@ fn lists_show_clusters_workers_streams_pipelines_and_classes() {
     }
 }
 
-/// What `docs/CLI.md` says that is printed.
-fn documented(words: &[&str]) {
-    let document = std::fs::read_to_string(toolbox::root().join("docs/CLI.md")).expect("the page");
-    for words in words {
-        assert!(document.contains(words), "not in docs/CLI.md: {words}");
-    }
-}
-
-/// The situations of the table in docs/CLI.md, one after the other, each with its sentence there.
 #[test]
-fn explanations_name_the_cause_and_the_next_step() {
+fn every_coordinator_names_all_replicas_and_versions() {
+    const OWN: &str = env!("CARGO_PKG_VERSION");
     let coordinator = Coordinator::start(&[("all.yaml", MANIFESTS)]);
     let leasehold = CommandLine(&coordinator);
-    let says = |what: &str, words: &[&str]| {
-        documented(words);
-        leasehold.until(&format!("explain {what}"), words);
+    leasehold.until("status", &["leads term 1"]);
+    let mut standby = coordinator.standby();
+    let _agent = coordinator.agent("builds", "worker-0", &[]);
+    let (leader, other) = (coordinator.grpc.to_string(), standby.grpc.to_string());
+    // Nobody names the standby.
+    let role = format!("stands by for {leader}");
+    leasehold.until("status", &[&leader, "leads term 1", &other, &role]);
+    let lines = [
+        format!("coordinator  {OWN}  at {leader}: leads term 1"),
+        format!("coordinator  {OWN}  at {other}: {role}"),
+        format!("agent        {OWN}  1 agent"),
+    ];
+    let versions = leasehold
+        .until(&format!("version --coordinator {other}"), &lines.each_ref().map(String::as_str));
+    assert_eq!(versions.lines().count(), 4, "no skew: {versions}");
+    let workers = leasehold.json("workers");
+    assert_eq!(workers["workers"][0]["agentVersion"], json!(OWN), "{workers}");
+
+    // A standby tells the same.
+    let status = leasehold.json(&format!("status --coordinator {other}"));
+    let replicas = status["replicas"].as_array().expect("replicas");
+    let replica = |address: &str| {
+        let found = replicas.iter().find(|one| one["address"] == json!(address));
+        found.unwrap_or_else(|| panic!("no {address} in {status}"))
     };
-
-    says(
-        "cluster builds",
-        &["builds has no worker", "Next: start a worker: leasehold-agent run --cluster builds"],
-    );
-    says("stream cars:new", &["cars/cars:new has no worker: no worker of the cluster can own"]);
-    says("pipeline third", &["Next: add a worker to class green, or lower documentsPerSecond"]);
-
-    let mut first = coordinator.agent("builds", "worker-0", &[]);
-    let second = coordinator.agent("builds", "worker-1", &[]);
-    says(
-        "cluster builds",
-        &["builds runs 0 of at most 6 jobs on 2 workers: all slots are granted or may be in use"],
-    );
-    says("worker worker-1", &["builds/worker-1 has its share: 3 slots and 1 stream"]);
-    for at in 0..3 {
-        [&first, &second].into_iter().for_each(|agent| start_job(agent, &format!("job-{at}")));
-    }
-    says("cluster builds", &["builds has used its budget up: 6 jobs run"]);
-
-    // Killed: silent, then lost, and its stream is pinned to it.
-    let owned = leasehold.json("streams --worker worker-0");
-    let stream = owned["streams"][0]["name"].as_str().expect("a stream").to_owned();
-    first.process.kill();
-    says("worker worker-0", &["builds/worker-0 is silent: its slots count until it reports or is"]);
-    let next = "if nothing of it runs any more: leasehold gone worker-0 --cluster builds";
-    says("cluster builds", &["lost: worker-0; 3 slots may be in use there", next]);
-    leasehold.until(&format!("explain stream {stream}"), &[next]);
-
-    says("worker worker-1", &["builds/worker-1 has its share: 3 slots"]);
-    leasehold.line("drain worker-1");
-    says(
-        "worker worker-1",
-        &[
-            "builds/worker-1 drains: it takes no job and gives its streams back",
-            "Next: leasehold undrain worker-1 --cluster builds, if it is to work on",
-        ],
-    );
-    says("cluster builds", &["draining: worker-1; 3 slots may be in use there"]);
-}
-
-#[test]
-fn an_order_to_drain_is_taken_back() {
-    let coordinator = Coordinator::start(&[("all.yaml", MANIFESTS)]);
-    let leasehold = CommandLine(&coordinator);
-    let agent = coordinator.agent("builds", "worker-0", &[]);
-    leasehold.until("explain worker worker-0", &["has its share: 3 slots and 2 streams"]);
-    start_job(&agent, "job-0");
-    leasehold.line("drain worker-0");
-    leasehold.until("explain worker worker-0", &["builds/worker-0 drains"]);
-
-    assert_eq!(leasehold.line("undrain worker-0"), "builds/worker-0 works again\n");
-    leasehold.until("explain worker worker-0", &["has its share: 3 slots and 2 streams"]);
-    start_job(&agent, "job-1");
-
-    // A drain that was asked for at the worker itself, too, goes on.
-    leasehold.line("drain worker-0");
-    agent.process.signal(Signal::TERM);
-    let asked = "drains on: its drain was asked for at the worker itself";
-    assert!(leasehold.refused("undrain worker-0").contains(asked));
-    assert!(leasehold.refused("undrain worker-7").contains("worker-7"));
-}
-
-#[test]
-fn a_cluster_on_hold_says_for_whom_it_waits() {
-    let manifest = MANIFESTS.replace("ttl: 2s", "ttl: 20s");
-    let mut coordinator = Coordinator::start(&[("builds.yaml", &manifest)]);
-    let mut agent = coordinator.agent("builds", "worker-0", &[]);
-    CommandLine(&coordinator).until("explain worker worker-0", &["has its share: 3 slots"]);
-    let standby = coordinator.standby();
-    agent.process.kill();
-    coordinator.process.kill();
-    let words =
-        ["builds is on hold: it waits at most ", " for builds/worker-0, which has not reported"];
-    documented(&words);
-    let line = format!("explain cluster builds --coordinator {}", standby.grpc);
-    let next =
-        "Next: start the agent of worker-0 again; or, if nothing of it runs any more: leasehold";
-    CommandLine(&coordinator).until(&line, &[&words[..], &[next]].concat());
-}
-
-#[test]
-fn explanations_name_an_invalid_manifest_and_the_agents_of_a_name() {
-    let coordinator = Coordinator::start(&[("builds.yaml", MANIFESTS)]);
-    let leasehold = CommandLine(&coordinator);
-    let mut first = coordinator.agent("builds", "worker-2", &[]);
-    leasehold.until("explain worker worker-2", &["has its share: 3 slots"]);
-    (0..3).for_each(|at| start_job(&first, &format!("job-{at}")));
-
-    let manifest = coordinator.folder().join("manifests/builds.yaml");
-    std::fs::write(&manifest, MANIFESTS.replace("maxJobs: 6", "maxJobs: many")).expect("an edit");
-    let invalid = "a manifest is invalid, and its last good state in force: builds.yaml:4:";
-    let words = [invalid, "Next: correct builds.yaml"];
-    documented(&words);
-    leasehold.until("explain cluster builds", &[&words[..], &["of at most 6 jobs"]].concat());
-    std::fs::write(&manifest, MANIFESTS).expect("the edit is undone");
-
-    let api = free_address();
-    let mut command = Command::new(toolbox::binary("leasehold-agent"));
-    command.args(["run", "--coordinator", &coordinator.grpc.to_string(), "--cluster", "builds"]);
-    command.args(["--worker", "worker-2", "--take-over", "--listen", &api.to_string()]);
-    command.arg("--state-dir").arg(coordinator.folder().join("state-second"));
-    let log = coordinator.folder().join("second.log");
-    let _second = Agent { process: Process::start(&mut command, &log), api };
-    let before = "had its name before: 3 slots and";
-    documented(&[before]);
-    leasehold.until("explain worker worker-2", &[before]);
-    let names = leasehold.line("workers builds -o name");
-    let former = names.lines().find(|name| name.contains('@')).expect("the former agent");
-    let lost = "has lost its name to another agent: it drains, and its slots count until its jobs";
-    documented(&[lost]);
-    leasehold.until(&format!("explain worker {former}"), &[lost]);
-    first.process.kill();
-    documented(&["leasehold gone worker-2@"]);
-    leasehold.until("explain worker worker-2", &["leasehold gone worker-2@"]);
-    leasehold.until(&format!("explain worker {former}"), &["leasehold gone worker-2@"]);
-}
-
-/// One call of an agent's API: whether it succeeded.
-fn call(agent: &Agent, method: &str, path: &str) -> bool {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let call = tests::http::call(agent.api, method, path, "");
-    runtime.expect("a runtime").block_on(call).is_ok_and(|(status, _)| status == 200)
-}
-
-fn start_job(agent: &Agent, job: &str) {
-    let path = format!("/v1/jobs/{job}");
-    eventually("an admitted job", || call(agent, "PUT", &path).then_some(()));
+    assert_eq!(replicas.len(), 2, "{status}");
+    assert_eq!(replica(&leader)["known"]["leads"], json!(true), "{status}");
+    assert_eq!(replica(&other)["known"]["version"], json!(OWN), "{status}");
+    assert_eq!(replica(&other)["status"]["leads"], json!(false), "{status}");
+    standby.process.kill();
+    eventually("the standby is no longer listed", || {
+        (!leasehold.line("status").contains(&other)).then_some(())
+    });
 }
 
 #[test]
@@ -371,6 +189,28 @@ fn a_failover_is_waited_for_and_followed() {
     let text = String::from_utf8_lossy(&workers.stdout).into_owned();
     assert!(text.contains("builds"), "{workers:?}");
     eventually("the second term", || said("term 2"));
+}
+
+#[test]
+fn an_order_to_drain_is_taken_back() {
+    let coordinator = Coordinator::start(&[("all.yaml", MANIFESTS)]);
+    let leasehold = CommandLine(&coordinator);
+    let agent = coordinator.agent("builds", "worker-0", &[]);
+    leasehold.until("explain worker worker-0", &["has its share: 3 slots and 2 streams"]);
+    start_job(&agent, "job-0");
+    leasehold.line("drain worker-0");
+    leasehold.until("explain worker worker-0", &["builds/worker-0 drains"]);
+
+    assert_eq!(leasehold.line("undrain worker-0"), "builds/worker-0 works again\n");
+    leasehold.until("explain worker worker-0", &["has its share: 3 slots and 2 streams"]);
+    start_job(&agent, "job-1");
+
+    // A drain that was asked for at the worker itself, too, goes on.
+    leasehold.line("drain worker-0");
+    agent.process.signal(Signal::TERM);
+    let asked = "drains on: its drain was asked for at the worker itself";
+    assert!(leasehold.refused("undrain worker-0").contains(asked));
+    assert!(leasehold.refused("undrain worker-7").contains("worker-7"));
 }
 
 #[test]

@@ -145,7 +145,7 @@ fn reflection_lists_and_describes_services() {
     describes_everything(&grpcurl);
     let all = "GetStatus ListClusters GetCluster ListWorkers GetWorker ListStreams GetStream \
                ExplainWorker ExplainStream WatchChanges DrainWorker DeclareWorkerGone Plan \
-               ListClasses ListPipelines GetPipeline ExplainPipeline";
+               ListClasses ListPipelines GetPipeline ExplainPipeline PlanManifests";
     let description = grpcurl.describe(ADMIN);
     for method in all.split(' ') {
         assert!(description.contains(&format!("rpc {method} (")), "{method}: {description}");

@@ -15,7 +15,10 @@ mod fetch;
 mod find;
 mod kubernetes;
 mod output;
+mod paged;
+mod replicas;
 mod rows;
+mod tint;
 mod words;
 
 use std::process::ExitCode;

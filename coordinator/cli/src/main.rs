@@ -61,7 +61,7 @@ enum Command {
     Uninject(uninject::Args),
     /// Checks an installation, or a cluster before the installation, and shows how to fix problems
     Check(check::Args),
-    /// Shows the versions of this program and of the coordinator
+    /// Shows the versions of this program, of the coordinators and of the agents
     Version(admin::version::VersionArgs),
     /// Prints a script that completes commands in your shell
     Completion(admin::version::CompletionArgs),

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use leasehold_types::message::{DrainOrder, DrainPhase};
 use leasehold_types::share::WorkerAddress;
-use leasehold_types::{AgentId, GrantNumber, Incarnation, LinkNumber, Moment, Nonce, StreamKey};
+use leasehold_types::{
+    AgentId, GrantNumber, Incarnation, LinkNumber, Moment, Nonce, StreamKey, Version,
+};
 
 use crate::event::ConnId;
 
@@ -34,11 +36,15 @@ pub(crate) struct Worker {
     pub(crate) stops_worker: bool,
     /// Where it is reached, as its newest agent says.
     pub(crate) address: Option<WorkerAddress>,
+    /// The version of its newest agent's build.
+    pub(crate) version: Option<Version>,
     /// Whether any agent of it has reported in this term.
     pub(crate) reported: bool,
     pub(crate) drain: DrainPhase,
     /// What was ordered about its drain; a taken-back order until the agent reports that it works.
     pub(crate) drain_order: Option<DrainOrder>,
+    /// Since when this leader has seen it drain, or has been to drain it.
+    pub(crate) drains_since: Option<Moment>,
     /// It has been silent for longer than its leases last.
     pub(crate) lost: bool,
     /// The pool size that the plan wants. None before the first plan that covers the worker: until
@@ -89,9 +95,11 @@ impl Worker {
             welcome_place: None,
             stops_worker: true,
             address: None,
+            version: None,
             reported: false,
             drain: DrainPhase::Working,
             drain_order: None,
+            drains_since: None,
             lost: false,
             target: None,
             wants: BTreeSet::new(),
@@ -115,6 +123,12 @@ impl Worker {
     /// Whether it may take jobs and streams, as far as anyone knows.
     pub(crate) fn is_working(&self) -> bool {
         self.reported && self.drain == DrainPhase::Working && !self.drain_ordered()
+    }
+
+    /// Notes since when it drains, if it does.
+    pub(crate) fn note_drain(&mut self, now: Moment) {
+        let drains = self.drain_ordered() || self.drain != DrainPhase::Working;
+        self.drains_since = drains.then(|| self.drains_since.unwrap_or(now));
     }
 
     /// Whether it may own streams: a short silence changes nothing.

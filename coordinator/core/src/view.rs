@@ -1,13 +1,16 @@
 //! The views that people see of the core: plain copies, each with its reason.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_types::message::DrainPhase;
 use leasehold_types::share::WorkerAddress;
 use leasehold_types::{
     AgentId, ClusterName, Epoch, Incarnation, Load, NodeName, PipelineName, SetName, StreamKey,
-    StreamName, Token, WorkerKey, WorkerName,
+    StreamName, Token, Version, WorkerKey, WorkerName,
 };
+
+use crate::desired::{Cluster, Desired};
 
 /// A cluster in figures.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,6 +96,8 @@ pub struct WorkerView {
     pub drain: DrainPhase,
     /// Whether a drain was ordered through the admin API.
     pub drain_ordered: bool,
+    /// The cluster's deadline of drains, if it has drained for longer.
+    pub drain_overdue: Option<Duration>,
     /// The identity of its agent, where names are kept.
     pub agent: Option<AgentId>,
     /// Its agent's incarnation; none where it has not reported to this leader.
@@ -119,12 +124,20 @@ pub struct WorkerView {
     pub load: Load,
     /// Its address, as its agent says.
     pub address: Option<WorkerAddress>,
+    /// The version of its agent's build; none if its agent has not said it to this leader.
+    pub agent_version: Option<Version>,
 }
 
 impl WorkerView {
     /// Whether it drains, or is to drain.
     pub(crate) fn drains(&self) -> bool {
         self.drain_ordered || self.drain != DrainPhase::Working
+    }
+
+    /// Whether its agent is connected and of an older build than this one. One that says no version
+    /// is older than the first build that did.
+    pub(crate) fn has_older_agent(&self) -> bool {
+        self.presence == Presence::Connected && self.agent_version < Some(Version::own())
     }
 }
 
@@ -306,7 +319,8 @@ pub enum Leadership {
     StandsBy(Option<String>),
 }
 
-/// Workers to add and remove, and another budget, for a plan that is not applied.
+/// Workers to add and remove, another budget and another desired state, for a plan that is not
+/// applied.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WhatIf {
     /// Workers that join, of the newest generation.
@@ -315,6 +329,22 @@ pub struct WhatIf {
     pub remove: Vec<WorkerName>,
     /// Another `maxJobs`.
     pub jobs_max: Option<u32>,
+    /// Another desired state than the one that is in force.
+    pub desired: Option<Arc<Desired>>,
+}
+
+impl WhatIf {
+    /// The budget of a cluster, and the most that one worker takes, where `spec` is in force.
+    pub(crate) fn budget(&self, name: &ClusterName, spec: &Cluster) -> (u32, u32) {
+        let (jobs_max, per_worker_max) = match &self.desired {
+            None => (spec.jobs_max, spec.jobs_per_worker_max),
+            Some(desired) => match desired.clusters.get(name) {
+                Some(spec) => (spec.jobs_max, spec.jobs_per_worker_max),
+                None => (0, spec.jobs_per_worker_max),
+            },
+        };
+        (self.jobs_max.unwrap_or(jobs_max), per_worker_max)
+    }
 }
 
 /// The plan under a [`WhatIf`].
@@ -323,7 +353,7 @@ pub struct PlanView {
     /// The pools, by worker.
     pub pools: Vec<PlannedPool>,
     /// Streams that would change their worker: the stream, from, to (none if a rule keeps it from
-    /// every worker).
+    /// every worker, or the cluster would not have it any more).
     pub moves: Vec<PlannedMove>,
     /// Streams without a worker, with the reason.
     pub unplaced: Vec<(StreamKey, String)>,

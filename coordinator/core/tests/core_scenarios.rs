@@ -290,7 +290,7 @@ impl Scenario {
     }
 
     /// `hello CONN WORKER [inc=N] [link=N] [seen=EPOCH [term=N]] [gen=N] [file=yes] [id=N]
-    /// [peer=IP:PORT] [knows=INCARNATION] [take_over=yes] [cluster=NAME]`
+    /// [peer=IP:PORT] [knows=INCARNATION] [take_over=yes] [cluster=NAME] [version=A.B.C]`
     fn hello(&mut self, plain: &[&str], pairs: &Words) {
         let number = |name: &str, or: u64| pairs.get(name).map_or(or, |it| it.parse().expect(name));
         let worker = WorkerName::new(plain[1]).expect("a worker");
@@ -310,6 +310,7 @@ impl Scenario {
             identity: pairs.get("id").map(|_| AgentId(number("id", 0).into())),
             take_over: pairs.contains_key("take_over"),
             knows_from: Incarnation(number("knows", 0)),
+            version: pairs.get("version").map(|it| it.parse().expect("a version")),
         };
         let peer = pairs.get("peer").map(|peer| Arc::from(*peer));
         self.core.handle(Event::Hello(conn(plain[0]), hello, peer), self.now);

@@ -17,6 +17,7 @@ pub mod metrics;
 pub mod order;
 pub mod platform;
 pub mod port;
+pub mod replicas;
 pub mod trust;
 pub mod view;
 pub mod watcher;

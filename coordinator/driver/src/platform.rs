@@ -14,6 +14,7 @@ use crate::access::Access;
 pub use crate::freshness::Freshness;
 use crate::health::Progress;
 use crate::port::Handle;
+use crate::replicas::KnownReplicas;
 
 /// Events that may wait for the driver. A platform keeps leading while it waits for room.
 pub const EVENTS_MAX: usize = 16;
@@ -32,6 +33,8 @@ pub struct Platform {
     pub problems: watch::Receiver<Arc<Vec<Problem>>>,
     /// How current the desired state is.
     pub freshness: watch::Receiver<Freshness>,
+    /// The replicas that the platform knows of, for people.
+    pub replicas: KnownReplicas,
     /// How access is decided.
     pub access: Access,
     /// Whether the driver makes progress: a leader whose driver hangs does not renew.

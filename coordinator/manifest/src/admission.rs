@@ -88,8 +88,8 @@ where
     range.take_while(move |(name, _)| Borrow::<str>::borrow(*name).starts_with(&prefix))
 }
 
-/// Everything as it is in force.
-fn candidates(before: &Desired) -> BTreeMap<ObjectId, Candidate> {
+/// Everything but the sets as it is in force.
+pub(crate) fn candidates(before: &Desired) -> BTreeMap<ObjectId, Candidate> {
     let clusters = before.clusters.iter().map(|(name, cluster)| match &cluster.class {
         Some(_) => ObjectId::Class(name.clone()),
         None => ObjectId::Cluster(name.clone()),
@@ -102,7 +102,7 @@ fn candidates(before: &Desired) -> BTreeMap<ObjectId, Candidate> {
     clusters.chain(pipelines).map(kept).collect()
 }
 
-fn candidate(file: String, body: Option<ValidSpec>) -> Candidate {
+pub(crate) fn candidate(file: String, body: Option<ValidSpec>) -> Candidate {
     Candidate { file, at: Position::default(), created: None, body }
 }
 

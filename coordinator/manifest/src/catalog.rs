@@ -78,10 +78,26 @@ pub struct WatchedPaths {
 }
 
 /// One manifest file, read.
-enum FileContent {
+pub(crate) enum FileContent {
     /// Nothing certain is known of what it defines.
     Opaque(Problem),
     Documents(Vec<Node>),
+}
+
+impl FileContent {
+    /// What a file of this text defines.
+    pub(crate) fn of(file: &str, text: &str) -> Self {
+        if text.trim().is_empty() {
+            let message = "is empty: write a manifest, or remove the file";
+            return Self::Opaque(Problem::whole(file, message));
+        }
+        match tree::parse(text) {
+            Ok(documents) => Self::Documents(documents),
+            Err(YamlError { at, message }) => {
+                Self::Opaque(Problem::new(file, at, "", format!("is not YAML: {message}")))
+            }
+        }
+    }
 }
 
 impl Catalog {
@@ -149,19 +165,9 @@ impl Catalog {
     }
 
     fn content(&self, file: &str) -> FileContent {
-        let text = match folder::read_text(&self.root, file, MANIFEST_BYTES_MAX) {
-            Ok(text) => text,
-            Err(unreadable) => return FileContent::Opaque(unreadable.problem(file)),
-        };
-        if text.trim().is_empty() {
-            let message = "is empty: write a manifest, or remove the file";
-            return FileContent::Opaque(Problem::whole(file, message));
-        }
-        match tree::parse(&text) {
-            Ok(documents) => FileContent::Documents(documents),
-            Err(YamlError { at, message }) => {
-                FileContent::Opaque(Problem::new(file, at, "", format!("is not YAML: {message}")))
-            }
+        match folder::read_text(&self.root, file, MANIFEST_BYTES_MAX) {
+            Ok(text) => FileContent::of(file, &text),
+            Err(unreadable) => FileContent::Opaque(unreadable.problem(file)),
         }
     }
 
@@ -278,23 +284,31 @@ impl Catalog {
         if let Some(cached) = self.lists.get(file).filter(|cached| cached.content == content) {
             return cached.list.clone();
         }
-        let list = streams::read(text, folder::is_yaml(file)).map(Arc::new).map_err(|faults| {
-            let problem = |(at, field, message)| Problem::new(file, at, field, message);
-            faults.into_iter().map(problem).collect::<Vec<_>>()
-        });
+        let list = stream_list(file, text);
         self.lists.insert(file.into(), CachedList { content, list: list.clone() });
         list
     }
 }
 
+/// The streams that a file lists.
+///
+/// # Errors
+/// All that is wrong with it.
+pub(crate) fn stream_list(file: &str, text: &str) -> Result<Arc<StreamList>, Vec<Problem>> {
+    streams::read(text, folder::is_yaml(file)).map(Arc::new).map_err(|faults| {
+        let problem = |(at, field, message)| Problem::new(file, at, field, message);
+        faults.into_iter().map(problem).collect()
+    })
+}
+
 /// A document that names its object.
-struct Definition {
-    file: String,
-    document: Document,
+pub(crate) struct Definition {
+    pub(crate) file: String,
+    pub(crate) document: Document,
 }
 
 /// The files of streams that a document names, as paths below the manifests' folder.
-fn named_sources(file: &str, node: &Node) -> BTreeSet<String> {
+pub(crate) fn named_sources(file: &str, node: &Node) -> BTreeSet<String> {
     let base = file.rsplit_once('/').map_or("", |(folder, _)| folder);
     check::sources(node).filter_map(|source| check::resolve(base, source)).collect()
 }
@@ -307,7 +321,7 @@ fn is_below_any(file: &str, folders: &[&str]) -> bool {
 }
 
 /// One candidate for each object (rules 1, 2 and 4).
-fn candidates(
+pub(crate) fn candidates(
     definitions: BTreeMap<ObjectId, Vec<Definition>>,
     given: &BTreeMap<String, FileContribution>,
     problems: &mut Vec<Problem>,

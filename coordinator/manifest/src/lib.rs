@@ -12,6 +12,7 @@ pub mod manifest;
 mod places;
 mod precedence;
 mod problem;
+pub mod proposal;
 mod resolve;
 mod streams;
 mod tree;

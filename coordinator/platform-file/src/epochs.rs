@@ -301,7 +301,7 @@ pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
 }
 
 /// A new locked file.
-fn locked(path: &Path) -> io::Result<File> {
+pub(crate) fn locked(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
     match file.try_lock() {
         Ok(()) => Ok(file),

@@ -8,6 +8,7 @@ mod epochs;
 mod exposure_log;
 mod last_good_file;
 mod manifest_watcher;
+mod replica_files;
 mod state_folder;
 
 #[cfg(test)]
@@ -28,6 +29,7 @@ use leasehold_driver::campaign::{self, Replica, StoreErrors};
 use leasehold_driver::desired_publisher::DesiredPublisher;
 use leasehold_driver::health::Progress;
 use leasehold_driver::platform::{COMMANDS_MAX, EVENTS_MAX, Freshness, Platform};
+use leasehold_driver::replicas::KnownReplica;
 use leasehold_manifest::last_good;
 use leasehold_types::TimeBounds;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -36,6 +38,7 @@ use self::candidate::{Disk, FileCandidate};
 use self::epochs::Epochs;
 use self::last_good_file::LastGoodFile;
 use self::manifest_watcher::ManifestWatcher;
+use self::replica_files::ReplicaFiles;
 use self::state_folder::StateFolder;
 
 /// How a replica runs on files.
@@ -86,13 +89,17 @@ pub async fn start(settings: Settings) -> anyhow::Result<Platform> {
     tokio::spawn(
         ManifestWatcher::new(manifests, last_good_file, desired_publisher, freshness_sender).run(),
     );
+    let own = KnownReplica::of_this_build(settings.identity.clone(), settings.address.clone());
+    let (replica_sender, replicas) = watch::channel(Arc::default());
+    tokio::spawn(ReplicaFiles::new(&settings.state_dir, own).run(replica_sender));
     let (access, progress) = (Access::Open, Arc::<Progress>::default());
     let driver = Arc::clone(&progress);
     let disk = Disk { folder, epochs };
     let errors = StoreErrors::new(true, "the state folder works again");
     let replica = Replica::new(event_sender, command_receiver, driver, is_ready, errors);
     tokio::spawn(campaign::run(FileCandidate::new(settings, disk), replica));
-    Ok(Platform { events, commands, problems, freshness, access, progress, attend: None })
+    let attend = None;
+    Ok(Platform { events, commands, problems, freshness, replicas, access, progress, attend })
 }
 
 /// Fails if the folder cannot be read at the very first start, most often because of a wrong path.

@@ -10,6 +10,7 @@ use leasehold_coordinator_core::campaign::{LeadSettings, TermTaken};
 use leasehold_driver::campaign::{Candidate, Replica, Stopped, Won, if_some, release, wait_ready};
 use leasehold_driver::clock;
 use leasehold_driver::platform::Command;
+use leasehold_driver::replicas::KnownReplica;
 use leasehold_driver::trust::Trust;
 use leasehold_kube_api::names::LEASE;
 use leasehold_types::{Epoch, Moment, TermId, TimeBounds};
@@ -17,7 +18,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::leader_connection::LeaderConnection;
+use crate::leader_connection::{KnownReplicasSender, LeaderConnection};
 use crate::leader_failure_detector::{
     LeaderFailureDetector, LeaderSignal, LeaderStatus, Vacancy, renewal_interval,
 };
@@ -38,8 +39,10 @@ const WRITES_MAX: usize = 16;
 /// The settings of a candidate.
 #[derive(Clone, Debug)]
 pub(crate) struct CandidateSettings {
-    /// This replica's name.
-    pub(crate) identity: String,
+    /// This replica, as the leader lists it.
+    pub(crate) own: KnownReplica,
+    /// Where the replicas that the leader knows of are published.
+    pub(crate) known: KnownReplicasSender,
     /// How long a leader may be silent before this replica takes over.
     pub(crate) takeover_after: Duration,
     /// How long leadership lasts.
@@ -194,10 +197,11 @@ impl LeaseCandidate {
         if let Some(record) = watch.detector.leader() {
             let leader = (record.holder.clone().unwrap_or_default(), record.epoch);
             if watch.followed.as_ref() != Some(&leader) {
-                let (identity, trust) = (&self.settings.identity, &self.settings.trust);
-                watch.connection = record.address.clone().map(|address| {
-                    LeaderConnection::start(address, identity.clone(), trust.clone())
-                });
+                let CandidateSettings { own, known, trust, .. } = self.settings.clone();
+                watch.connection = record
+                    .address
+                    .clone()
+                    .map(|address| LeaderConnection::start(address, own, trust, known));
                 watch.followed = Some(leader);
             }
         }

@@ -2,16 +2,18 @@
 //! faster; safety does not depend on it.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use hyper_util::rt::TokioIo;
+use leasehold_driver::replicas::KnownReplica;
 use leasehold_driver::trust::Trust;
 use leasehold_proto::coordinator::v1::peer_service_client::PeerServiceClient;
-use leasehold_proto::coordinator::v1::{FollowRequest, FollowResponse};
+use leasehold_proto::coordinator::v1::{FollowRequest, FollowResponse, Peer};
 use leasehold_types::Epoch;
 use tokio::net::TcpStream;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity, Uri};
@@ -30,13 +32,23 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// The most signals in the queue.
 const SIGNALS_MAX: usize = 4;
 /// The most bytes of one heartbeat.
-const HEARTBEAT_BYTES_MAX: usize = 4 * 1024;
+const HEARTBEAT_BYTES_MAX: usize = 64 * 1024;
 
 /// A connection to one leader, reopened until this is dropped.
 #[derive(Debug)]
 pub(crate) struct LeaderConnection {
     signals: mpsc::Receiver<LeaderSignal>,
+    known: KnownReplicasSender,
     _task: JoinSet<()>,
+}
+
+/// Where the replicas that a leader knows of are published.
+pub(crate) type KnownReplicasSender = Arc<watch::Sender<Arc<Vec<KnownReplica>>>>;
+
+impl Drop for LeaderConnection {
+    fn drop(&mut self) {
+        self.known.send_replace(Arc::default());
+    }
 }
 
 /// Why the connection to the leader failed.
@@ -62,11 +74,18 @@ enum ConnectionError {
 
 impl LeaderConnection {
     /// Connects to the leader at `address`, with TLS if `trust` is given.
-    pub(crate) fn start(address: String, identity: String, trust: Option<Trust>) -> Self {
+    /// Publishes the replicas that the leader knows of in `known`.
+    pub(crate) fn start(
+        address: String,
+        own: KnownReplica,
+        trust: Option<Trust>,
+        known: KnownReplicasSender,
+    ) -> Self {
         let (sender, signals) = mpsc::channel(SIGNALS_MAX);
         let mut task = JoinSet::new();
-        task.spawn(follow(address, identity, trust, sender));
-        Self { signals, _task: task }
+        let publisher = Arc::clone(&known);
+        task.spawn(async move { follow(&address, &own, trust, &sender, &publisher).await });
+        Self { signals, known, _task: task }
     }
 
     /// The next signal.
@@ -80,20 +99,22 @@ impl LeaderConnection {
 
 /// Connects again after each failure, until the receiver is dropped.
 async fn follow(
-    address: String,
-    identity: String,
+    address: &str,
+    own: &KnownReplica,
     trust: Option<Trust>,
-    signals: mpsc::Sender<LeaderSignal>,
+    signals: &mpsc::Sender<LeaderSignal>,
+    known: &KnownReplicasSender,
 ) {
     let mut last_error = None;
     let mut delays = backoff();
     while !signals.is_closed() {
-        let error = match dial(&address, &identity, trust.as_ref()).await {
+        let error = match dial(address, own, trust.as_ref()).await {
             Ok(heartbeats) => {
                 last_error = None;
                 delays = backoff();
-                let error = listen(heartbeats, &signals).await;
+                let error = listen(heartbeats, signals, known).await;
                 tracing::debug!(address, %error, "lost the connection to the leader");
+                known.send_replace(Arc::default());
                 if signals.send(LeaderSignal::Disconnected).await.is_err() {
                     return;
                 }
@@ -126,10 +147,12 @@ fn backoff() -> ExponentialBackoff {
 async fn listen(
     mut heartbeats: Streaming<FollowResponse>,
     signals: &mpsc::Sender<LeaderSignal>,
+    known: &KnownReplicasSender,
 ) -> ConnectionError {
     loop {
         match timeout(HEARTBEAT_TIMEOUT, heartbeats.message()).await {
             Ok(Ok(Some(heartbeat))) => {
+                publish(heartbeat.replicas, known);
                 if signals.send(LeaderSignal::Heartbeat(Epoch(heartbeat.epoch))).await.is_err() {
                     return ConnectionError::Ended;
                 }
@@ -141,16 +164,29 @@ async fn listen(
     }
 }
 
+fn publish(replicas: Vec<Peer>, known: &KnownReplicasSender) {
+    let replicas = replicas.into_iter();
+    let replicas: Vec<_> = replicas
+        .map(|Peer { identity, address, version }| KnownReplica { address, identity, version })
+        .collect();
+    known.send_if_modified(|last| {
+        let is_new = **last != replicas;
+        *last = Arc::new(replicas);
+        is_new
+    });
+}
+
 async fn dial(
     address: &str,
-    identity: &str,
+    own: &KnownReplica,
     trust: Option<&Trust>,
 ) -> Result<Streaming<FollowResponse>, ConnectionError> {
     let dialled = timeout(CONNECT_TIMEOUT, connect(address, trust)).await;
     let channel = dialled.map_err(|_| ConnectionError::Slow)??;
     let client = PeerServiceClient::new(channel);
     let mut client = client.max_decoding_message_size(HEARTBEAT_BYTES_MAX);
-    let request = FollowRequest { identity: identity.to_owned() };
+    let KnownReplica { address, identity, version } = own.clone();
+    let request = FollowRequest { identity, address, version };
     let answer = timeout(CONNECT_TIMEOUT, client.follow(request))
         .await
         .map_err(|_| ConnectionError::Slow)?;

@@ -30,6 +30,7 @@ use leasehold_driver::access::Access;
 use leasehold_driver::campaign::{self, Replica, StoreErrors};
 use leasehold_driver::platform::{COMMANDS_MAX, EVENTS_MAX, Platform, ServingCertificates};
 use leasehold_driver::port::Handle;
+use leasehold_driver::replicas::KnownReplica;
 use leasehold_driver::trust::{Bundle, Trust};
 pub use leasehold_injection::sidecar::{AgentUser, pull_secrets};
 use leasehold_injection::{Resources, Sidecar};
@@ -190,8 +191,10 @@ pub async fn start(settings: Settings) -> anyhow::Result<Started> {
     let (namespace, address) = (&settings.namespace, settings.address.clone());
     let lock =
         LeaseLock::new(client.clone(), namespace, holder.clone(), address, settings.leadership);
+    let (known, replicas) = watch::channel(Arc::default());
     let candidate = CandidateSettings {
-        identity: settings.identity.clone(),
+        own: KnownReplica::of_this_build(settings.identity.clone(), settings.address.clone()),
+        known: Arc::new(known),
         takeover_after: settings.takeover_after,
         leadership: settings.leadership,
         bounds: settings.bounds,
@@ -244,7 +247,8 @@ pub async fn start(settings: Settings) -> anyhow::Result<Started> {
     });
     let access = Access::Asked(access_reviewer.start());
     let attend = Some(attend);
-    let platform = Platform { events, commands, problems, freshness, access, progress, attend };
+    let platform =
+        Platform { events, commands, problems, freshness, replicas, access, progress, attend };
     Ok(Started { platform, certificates, bundle, trust, injector, validator, evictions, observed })
 }
 

@@ -4,6 +4,7 @@
 mod changes;
 mod cursor;
 mod error;
+mod manifest_changes;
 mod plan;
 mod viewer;
 mod wire;
@@ -17,6 +18,8 @@ use leasehold_coordinator_core::view::{ClassView, Leadership, Presence};
 use leasehold_driver::access::{Access, Caller, Subject, Wants};
 use leasehold_driver::order::{OrderKind, WorkerOrder};
 use leasehold_driver::port::Handle;
+use leasehold_driver::replicas::Replicas;
+use leasehold_manifest::proposal::Scope;
 use leasehold_proto::admin::v1 as proto;
 use leasehold_proto::admin::v1::admin_service_server::AdminService;
 use leasehold_proto::map;
@@ -41,15 +44,17 @@ const WATCHERS_MAX: usize = 64;
 pub struct Admin {
     handle: Handle,
     access: Access,
+    replicas: Arc<Replicas>,
     watchers: Arc<Semaphore>,
     plans: Arc<Semaphore>,
 }
 
 impl Admin {
-    /// The service over a driver; `access` authorizes the callers.
-    pub fn new(handle: Handle, access: Access) -> Self {
+    /// The service over a driver; `access` authorizes the callers, who see `replicas`.
+    pub fn new(handle: Handle, access: Access, replicas: Arc<Replicas>) -> Self {
         let watchers = Arc::new(Semaphore::new(WATCHERS_MAX));
-        Self { handle, access, watchers, plans: Arc::new(Semaphore::new(PLANS_MAX)) }
+        let plans = Arc::new(Semaphore::new(PLANS_MAX));
+        Self { handle, access, replicas, watchers, plans }
     }
 
     /// Checks that the caller may have what it wants, and returns who it is.
@@ -130,13 +135,19 @@ impl AdminService for Admin {
             Leadership::Leads(epoch) => (epoch.0, String::new()),
             Leadership::StandsBy(leader) => (0, leader.unwrap_or_default()),
         };
+        let own = self.replicas.own();
+        let leader = if epoch > 0 { &own.address } else { &leader_address };
+        let replicas = self.replicas.all().into_iter();
+        let replicas = replicas.map(|replica| wire::replica(replica, leader)).collect();
         Ok(Response::new(proto::GetStatusResponse {
-            version: env!("CARGO_PKG_VERSION").into(),
+            version: own.version.clone(),
             leads: epoch > 0,
             epoch,
             leader_address,
             sessions: wire::count(self.handle.metrics.sessions()),
             problems: self.handle.problems().iter().map(wire::problem).collect(),
+            replicas,
+            address: own.address.clone(),
         }))
     }
 
@@ -461,5 +472,20 @@ impl AdminService for Admin {
         self.allow(&request, Wants::Read(Subject::Cluster(cluster.clone()))).await?;
         let what_if = wire::what_if(request.get_ref())?;
         self.make_plan(cluster, what_if).await.map(Response::new)
+    }
+
+    async fn plan_manifests(
+        &self,
+        request: Request<proto::PlanManifestsRequest>,
+    ) -> Result<Response<proto::PlanManifestsResponse>, Status> {
+        self.allow(&request, Wants::Read(Subject::All)).await?;
+        let proto::PlanManifestsRequest { files, whole_folder } = request.into_inner();
+        let scope = match (&self.access, whole_folder) {
+            (Access::Asked(_), _) => Scope::Objects,
+            (Access::Open | Access::Certificates, true) => Scope::WholeFolder,
+            (Access::Open | Access::Certificates, false) => Scope::SomeFiles,
+        };
+        let files = files.into_iter().map(|file| (file.path, file.text)).collect();
+        self.plan_files(files, scope).await.map(Response::new)
     }
 }

@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_driver::port::{Handle, SessionPort, UNPROVEN_MAX};
+use leasehold_driver::replicas::Replicas;
 use tokio::net::TcpListener;
 use tonic::transport::Server;
 use tonic_health::ServingStatus;
@@ -53,8 +54,8 @@ const KEEPALIVE: Duration = Duration::from_secs(10);
 /// The parts of the port.
 #[derive(Debug)]
 pub struct GrpcPort {
-    /// This replica's name, for its peers.
-    pub identity: String,
+    /// The replicas, for this one's followers.
+    pub replicas: Arc<Replicas>,
     /// Its socket.
     pub socket: TcpListener,
     /// The port's certificates; plain text without them.
@@ -91,7 +92,7 @@ pub async fn serve(port: GrpcPort, stop: impl Future<Output = ()>) -> anyhow::Re
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .layer(IntakeLayer::new());
     let access = port.sessions.access.clone();
-    let peer = PeerServer::service(port.identity, port.sessions.clone());
+    let peer = PeerServer::service(port.replicas, port.sessions.clone());
     let sessions = SessionServer::new(port.sessions);
     let scaler = Scaler::service(Arc::clone(&port.handle.view), access);
     let (reporter, health) = tonic_health::server::health_reporter();

@@ -211,5 +211,6 @@ pub(crate) fn hello(cluster: &str, worker: &str) -> Hello {
         identity: String::new(),
         take_over: false,
         knows_from: 0,
+        version: String::new(),
     }
 }

@@ -5,6 +5,7 @@ mod admin;
 mod agent;
 mod bad_peers;
 mod command;
+mod followers;
 mod forward;
 mod http;
 mod leases;

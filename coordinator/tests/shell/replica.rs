@@ -67,6 +67,7 @@ impl Replica {
             commands,
             problems: problems_out,
             freshness: freshness_out,
+            replicas: watch::channel(Arc::default()).1,
             access,
             progress: Arc::default(),
             attend: None,

@@ -112,6 +112,9 @@ pub struct Worker {
     /// A worker of a class: the load that its shares add up to, in documents per second.
     #[prost(double, tag = "17")]
     pub documents_per_second: f64,
+    /// The version of its agent's build; empty where its agent has not said it to this leader.
+    #[prost(string, tag = "18")]
+    pub agent_version: ::prost::alloc::string::String,
 }
 impl ::prost::Name for Worker {
     const NAME: &'static str = "Worker";
@@ -403,6 +406,32 @@ impl ::prost::Name for ManifestProblem {
         "/leasehold.admin.v1.ManifestProblem".into()
     }
 }
+/// A replica of the coordinator.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Replica {
+    /// Its name.
+    #[prost(string, tag = "1")]
+    pub identity: ::prost::alloc::string::String,
+    /// Where agents and people reach it, as HOST:PORT.
+    #[prost(string, tag = "2")]
+    pub address: ::prost::alloc::string::String,
+    /// The build's version; empty if unknown.
+    #[prost(string, tag = "3")]
+    pub version: ::prost::alloc::string::String,
+    /// Whether it leads, as far as the replica that is asked knows.
+    #[prost(bool, tag = "4")]
+    pub leads: bool,
+}
+impl ::prost::Name for Replica {
+    const NAME: &'static str = "Replica";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.Replica".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.Replica".into()
+    }
+}
 /// See GetStatus.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GetStatusRequest {}
@@ -437,6 +466,14 @@ pub struct GetStatusResponse {
     /// What is wrong with the manifests.
     #[prost(message, repeated, tag = "6")]
     pub problems: ::prost::alloc::vec::Vec<ManifestProblem>,
+    /// All replicas that this one knows of, itself included, by address: on a state folder those whose
+    /// processes run, on Kubernetes those that follow the leader. A change shows within about a
+    /// second.
+    #[prost(message, repeated, tag = "7")]
+    pub replicas: ::prost::alloc::vec::Vec<Replica>,
+    /// Where agents and people reach this replica, as HOST:PORT.
+    #[prost(string, tag = "8")]
+    pub address: ::prost::alloc::string::String,
 }
 impl ::prost::Name for GetStatusResponse {
     const NAME: &'static str = "GetStatusResponse";
@@ -1068,39 +1105,6 @@ impl ::prost::Name for DrainWorkerResponse {
         "/leasehold.admin.v1.DrainWorkerResponse".into()
     }
 }
-/// See UndrainWorker.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct UndrainWorkerRequest {
-    /// The cluster's name.
-    #[prost(string, tag = "1")]
-    pub cluster: ::prost::alloc::string::String,
-    /// The worker's name.
-    #[prost(string, tag = "2")]
-    pub worker: ::prost::alloc::string::String,
-}
-impl ::prost::Name for UndrainWorkerRequest {
-    const NAME: &'static str = "UndrainWorkerRequest";
-    const PACKAGE: &'static str = "leasehold.admin.v1";
-    fn full_name() -> ::prost::alloc::string::String {
-        "leasehold.admin.v1.UndrainWorkerRequest".into()
-    }
-    fn type_url() -> ::prost::alloc::string::String {
-        "/leasehold.admin.v1.UndrainWorkerRequest".into()
-    }
-}
-/// See UndrainWorker.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct UndrainWorkerResponse {}
-impl ::prost::Name for UndrainWorkerResponse {
-    const NAME: &'static str = "UndrainWorkerResponse";
-    const PACKAGE: &'static str = "leasehold.admin.v1";
-    fn full_name() -> ::prost::alloc::string::String {
-        "leasehold.admin.v1.UndrainWorkerResponse".into()
-    }
-    fn type_url() -> ::prost::alloc::string::String {
-        "/leasehold.admin.v1.UndrainWorkerResponse".into()
-    }
-}
 /// See DeclareWorkerGone.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DeclareWorkerGoneRequest {
@@ -1233,7 +1237,7 @@ pub struct PlannedMove {
     /// From this worker; empty where it had none.
     #[prost(string, tag = "3")]
     pub from: ::prost::alloc::string::String,
-    /// To this worker; empty where none may have it.
+    /// To this worker; empty where none may have it, or the cluster would not have it any more.
     #[prost(string, tag = "4")]
     pub to: ::prost::alloc::string::String,
 }
@@ -1268,6 +1272,112 @@ impl ::prost::Name for UnplacedStream {
     }
     fn type_url() -> ::prost::alloc::string::String {
         "/leasehold.admin.v1.UnplacedStream".into()
+    }
+}
+/// A file, as it would be applied.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ManifestFile {
+    /// Its path below the folder of all.
+    #[prost(string, tag = "1")]
+    pub path: ::prost::alloc::string::String,
+    /// Its text.
+    #[prost(string, tag = "2")]
+    pub text: ::prost::alloc::string::String,
+}
+impl ::prost::Name for ManifestFile {
+    const NAME: &'static str = "ManifestFile";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.ManifestFile".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.ManifestFile".into()
+    }
+}
+/// See PlanManifests.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct PlanManifestsRequest {
+    /// The manifests, and the files of streams that they name. On Kubernetes: the ConfigMaps that sets
+    /// name are among the documents.
+    #[prost(message, repeated, tag = "1")]
+    pub files: ::prost::alloc::vec::Vec<ManifestFile>,
+    /// In standalone mode: these are all files of the manifests' folder, and what they do not define
+    /// goes. Without it, and on Kubernetes, everything else stays as it is.
+    #[prost(bool, tag = "2")]
+    pub whole_folder: bool,
+}
+impl ::prost::Name for PlanManifestsRequest {
+    const NAME: &'static str = "PlanManifestsRequest";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.PlanManifestsRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.PlanManifestsRequest".into()
+    }
+}
+/// See PlanManifests.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct PlanManifestsResponse {
+    /// What is wrong with the manifests: what they define there would not come into force, and the
+    /// plan is without it.
+    #[prost(message, repeated, tag = "1")]
+    pub problems: ::prost::alloc::vec::Vec<ManifestProblem>,
+    /// The objects that would change.
+    #[prost(message, repeated, tag = "2")]
+    pub changes: ::prost::alloc::vec::Vec<ObjectChange>,
+    /// The clusters with a budget whose objects would change, and the plan of each.
+    #[prost(message, repeated, tag = "3")]
+    pub clusters: ::prost::alloc::vec::Vec<ClusterPlan>,
+}
+impl ::prost::Name for PlanManifestsResponse {
+    const NAME: &'static str = "PlanManifestsResponse";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.PlanManifestsResponse".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.PlanManifestsResponse".into()
+    }
+}
+/// An object that would change.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ObjectChange {
+    /// How.
+    #[prost(enumeration = "ObjectChangeKind", tag = "1")]
+    pub kind: i32,
+    /// Its kind and name, as in WorkerCluster builds.
+    #[prost(string, tag = "2")]
+    pub object: ::prost::alloc::string::String,
+}
+impl ::prost::Name for ObjectChange {
+    const NAME: &'static str = "ObjectChange";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.ObjectChange".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.ObjectChange".into()
+    }
+}
+/// What would be planned for a cluster.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ClusterPlan {
+    /// The cluster's name.
+    #[prost(string, tag = "1")]
+    pub cluster: ::prost::alloc::string::String,
+    /// The plan.
+    #[prost(message, optional, tag = "2")]
+    pub plan: ::core::option::Option<PlanResponse>,
+}
+impl ::prost::Name for ClusterPlan {
+    const NAME: &'static str = "ClusterPlan";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.ClusterPlan".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.ClusterPlan".into()
     }
 }
 /// Whether a worker is connected.
@@ -1572,6 +1682,43 @@ impl ChangeKind {
         }
     }
 }
+/// How an object would change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum ObjectChangeKind {
+    /// Never sent.
+    Unspecified = 0,
+    /// It is new.
+    Added = 1,
+    /// It would be another.
+    Changed = 2,
+    /// It would go.
+    Removed = 3,
+}
+impl ObjectChangeKind {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "OBJECT_CHANGE_KIND_UNSPECIFIED",
+            Self::Added => "OBJECT_CHANGE_KIND_ADDED",
+            Self::Changed => "OBJECT_CHANGE_KIND_CHANGED",
+            Self::Removed => "OBJECT_CHANGE_KIND_REMOVED",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "OBJECT_CHANGE_KIND_UNSPECIFIED" => Some(Self::Unspecified),
+            "OBJECT_CHANGE_KIND_ADDED" => Some(Self::Added),
+            "OBJECT_CHANGE_KIND_CHANGED" => Some(Self::Changed),
+            "OBJECT_CHANGE_KIND_REMOVED" => Some(Self::Removed),
+            _ => None,
+        }
+    }
+}
 /// Generated client implementations.
 #[cfg(feature = "grpc")]
 pub mod admin_service_client {
@@ -1585,10 +1732,9 @@ pub mod admin_service_client {
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
     /// Looks at a coordinator, and steers the few things that people steer. A replica that does not
-    /// lead passes what only reads on to the leader. It answers DrainWorker, UndrainWorker and
-    /// DeclareWorkerGone, and everything where it cannot reach the leader, with FAILED_PRECONDITION and
-    /// the leader's address.
-    /// GetStatus is about the replica that is asked.
+    /// lead passes what only reads on to the leader. It answers DrainWorker and DeclareWorkerGone, and
+    /// everything where it cannot reach the leader, with FAILED_PRECONDITION and the leader's address.
+    /// GetStatus is about the replica that is asked, and names the others.
     #[derive(Debug, Clone)]
     pub struct AdminServiceClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -1658,7 +1804,8 @@ pub mod admin_service_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// Whether this replica leads, its version, and the manifests that it could not take.
+        /// Whether this replica leads, its version, the manifests that it could not take, and the other
+        /// replicas.
         pub async fn get_status(
             &mut self,
             request: impl tonic::IntoRequest<super::GetStatusRequest>,
@@ -2111,35 +2258,6 @@ pub mod admin_service_client {
                 );
             self.inner.unary(req, path, codec).await
         }
-        /// Takes an order to drain back: the worker works again, with its jobs. A drain that was asked for
-        /// at the worker itself (by SIGTERM, a hook or its API) goes on. Refused for a worker that has
-        /// drained, which has left, and for a former agent of a name.
-        pub async fn undrain_worker(
-            &mut self,
-            request: impl tonic::IntoRequest<super::UndrainWorkerRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::UndrainWorkerResponse>,
-            tonic::Status,
-        > {
-            self.inner
-                .ready()
-                .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
-            let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/leasehold.admin.v1.AdminService/UndrainWorker",
-            );
-            let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(
-                    GrpcMethod::new("leasehold.admin.v1.AdminService", "UndrainWorker"),
-                );
-            self.inner.unary(req, path, codec).await
-        }
         /// Declares that nothing of a worker runs any more, which frees all that it held. Refused for a
         /// worker that is connected. If it is not true, a stream may get two owners.
         pub async fn declare_worker_gone(
@@ -2193,6 +2311,34 @@ pub mod admin_service_client {
                 .insert(GrpcMethod::new("leasehold.admin.v1.AdminService", "Plan"));
             self.inner.unary(req, path, codec).await
         }
+        /// What would be planned if edited manifests were applied; changes nothing. The request may have
+        /// 4 MiB.
+        pub async fn plan_manifests(
+            &mut self,
+            request: impl tonic::IntoRequest<super::PlanManifestsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::PlanManifestsResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/leasehold.admin.v1.AdminService/PlanManifests",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new("leasehold.admin.v1.AdminService", "PlanManifests"),
+                );
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -2209,7 +2355,8 @@ pub mod admin_service_server {
     /// Generated trait containing gRPC methods that should be implemented for use with AdminServiceServer.
     #[async_trait]
     pub trait AdminService: std::marker::Send + std::marker::Sync + 'static {
-        /// Whether this replica leads, its version, and the manifests that it could not take.
+        /// Whether this replica leads, its version, the manifests that it could not take, and the other
+        /// replicas.
         async fn get_status(
             &self,
             request: tonic::Request<super::GetStatusRequest>,
@@ -2351,16 +2498,6 @@ pub mod admin_service_server {
             tonic::Response<super::DrainWorkerResponse>,
             tonic::Status,
         >;
-        /// Takes an order to drain back: the worker works again, with its jobs. A drain that was asked for
-        /// at the worker itself (by SIGTERM, a hook or its API) goes on. Refused for a worker that has
-        /// drained, which has left, and for a former agent of a name.
-        async fn undrain_worker(
-            &self,
-            request: tonic::Request<super::UndrainWorkerRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::UndrainWorkerResponse>,
-            tonic::Status,
-        >;
         /// Declares that nothing of a worker runs any more, which frees all that it held. Refused for a
         /// worker that is connected. If it is not true, a stream may get two owners.
         async fn declare_worker_gone(
@@ -2375,12 +2512,20 @@ pub mod admin_service_server {
             &self,
             request: tonic::Request<super::PlanRequest>,
         ) -> std::result::Result<tonic::Response<super::PlanResponse>, tonic::Status>;
+        /// What would be planned if edited manifests were applied; changes nothing. The request may have
+        /// 4 MiB.
+        async fn plan_manifests(
+            &self,
+            request: tonic::Request<super::PlanManifestsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::PlanManifestsResponse>,
+            tonic::Status,
+        >;
     }
     /// Looks at a coordinator, and steers the few things that people steer. A replica that does not
-    /// lead passes what only reads on to the leader. It answers DrainWorker, UndrainWorker and
-    /// DeclareWorkerGone, and everything where it cannot reach the leader, with FAILED_PRECONDITION and
-    /// the leader's address.
-    /// GetStatus is about the replica that is asked.
+    /// lead passes what only reads on to the leader. It answers DrainWorker and DeclareWorkerGone, and
+    /// everything where it cannot reach the leader, with FAILED_PRECONDITION and the leader's address.
+    /// GetStatus is about the replica that is asked, and names the others.
     #[derive(Debug)]
     pub struct AdminServiceServer<T> {
         inner: Arc<T>,
@@ -3223,51 +3368,6 @@ pub mod admin_service_server {
                     };
                     Box::pin(fut)
                 }
-                "/leasehold.admin.v1.AdminService/UndrainWorker" => {
-                    #[allow(non_camel_case_types)]
-                    struct UndrainWorkerSvc<T: AdminService>(pub Arc<T>);
-                    impl<
-                        T: AdminService,
-                    > tonic::server::UnaryService<super::UndrainWorkerRequest>
-                    for UndrainWorkerSvc<T> {
-                        type Response = super::UndrainWorkerResponse;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::UndrainWorkerRequest>,
-                        ) -> Self::Future {
-                            let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as AdminService>::undrain_worker(&inner, request).await
-                            };
-                            Box::pin(fut)
-                        }
-                    }
-                    let accept_compression_encodings = self.accept_compression_encodings;
-                    let send_compression_encodings = self.send_compression_encodings;
-                    let max_decoding_message_size = self.max_decoding_message_size;
-                    let max_encoding_message_size = self.max_encoding_message_size;
-                    let inner = self.inner.clone();
-                    let fut = async move {
-                        let method = UndrainWorkerSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
-                        let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
-                        let res = grpc.unary(method, req).await;
-                        Ok(res)
-                    };
-                    Box::pin(fut)
-                }
                 "/leasehold.admin.v1.AdminService/DeclareWorkerGone" => {
                     #[allow(non_camel_case_types)]
                     struct DeclareWorkerGoneSvc<T: AdminService>(pub Arc<T>);
@@ -3342,6 +3442,51 @@ pub mod admin_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = PlanSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/leasehold.admin.v1.AdminService/PlanManifests" => {
+                    #[allow(non_camel_case_types)]
+                    struct PlanManifestsSvc<T: AdminService>(pub Arc<T>);
+                    impl<
+                        T: AdminService,
+                    > tonic::server::UnaryService<super::PlanManifestsRequest>
+                    for PlanManifestsSvc<T> {
+                        type Response = super::PlanManifestsResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::PlanManifestsRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as AdminService>::plan_manifests(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = PlanManifestsSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -156,6 +156,10 @@ pub struct Hello {
     /// The identity of the term of `epoch_seen`, as the welcome named it; 0 for none.
     #[prost(fixed64, tag = "13")]
     pub term_seen: u64,
+    /// The version of the agent's build, as MAJOR.MINOR.PATCH; empty from earlier agents. It is shown
+    /// to people, and decides nothing.
+    #[prost(string, tag = "14")]
+    pub version: ::prost::alloc::string::String,
 }
 impl ::prost::Name for Hello {
     const NAME: &'static str = "Hello";
@@ -1051,9 +1055,15 @@ pub mod session_service_server {
 /// Who follows.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct FollowRequest {
-    /// The standby's identity, for the log.
+    /// The standby's identity.
     #[prost(string, tag = "1")]
     pub identity: ::prost::alloc::string::String,
+    /// Where agents and people reach the standby, as HOST:PORT; empty from earlier releases.
+    #[prost(string, tag = "2")]
+    pub address: ::prost::alloc::string::String,
+    /// The version of its build; empty from earlier releases.
+    #[prost(string, tag = "3")]
+    pub version: ::prost::alloc::string::String,
 }
 impl ::prost::Name for FollowRequest {
     const NAME: &'static str = "FollowRequest";
@@ -1066,7 +1076,7 @@ impl ::prost::Name for FollowRequest {
     }
 }
 /// A sign of life.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct FollowResponse {
     /// The replica's identity.
     #[prost(string, tag = "1")]
@@ -1074,6 +1084,9 @@ pub struct FollowResponse {
     /// The term that it leads; 0 where it does not lead, or no longer.
     #[prost(uint64, tag = "2")]
     pub epoch: u64,
+    /// The replicas that the sender knows of, itself included: for people.
+    #[prost(message, repeated, tag = "3")]
+    pub replicas: ::prost::alloc::vec::Vec<Peer>,
 }
 impl ::prost::Name for FollowResponse {
     const NAME: &'static str = "FollowResponse";
@@ -1083,6 +1096,29 @@ impl ::prost::Name for FollowResponse {
     }
     fn type_url() -> ::prost::alloc::string::String {
         "/leasehold.coordinator.v1.FollowResponse".into()
+    }
+}
+/// A replica, as another one knows it.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Peer {
+    /// Its identity.
+    #[prost(string, tag = "1")]
+    pub identity: ::prost::alloc::string::String,
+    /// Where agents and people reach it, as HOST:PORT.
+    #[prost(string, tag = "2")]
+    pub address: ::prost::alloc::string::String,
+    /// The version of its build; empty if unknown.
+    #[prost(string, tag = "3")]
+    pub version: ::prost::alloc::string::String,
+}
+impl ::prost::Name for Peer {
+    const NAME: &'static str = "Peer";
+    const PACKAGE: &'static str = "leasehold.coordinator.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.coordinator.v1.Peer".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.coordinator.v1.Peer".into()
     }
 }
 /// Generated client implementations.

@@ -104,6 +104,8 @@ impl TryFrom<wire::Hello> for Hello {
             identity: identity("hello.identity", &hello.identity)?,
             take_over: hello.take_over,
             knows_from: Incarnation(hello.knows_from),
+            // A later release may write it in another way: that is no reason to refuse an agent.
+            version: hello.version.parse().ok(),
         })
     }
 }
@@ -124,6 +126,7 @@ impl From<Hello> for wire::Hello {
             identity: hello.identity.map_or_else(String::new, |it| it.to_string()),
             take_over: hello.take_over,
             knows_from: hello.knows_from.0,
+            version: hello.version.map_or_else(String::new, |it| it.to_string()),
         }
     }
 }

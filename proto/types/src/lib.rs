@@ -14,6 +14,7 @@ pub mod order;
 pub mod quantity;
 pub mod share;
 pub mod time;
+pub mod version;
 
 pub use address::is_host_and_port;
 pub use agent_id::AgentId;
@@ -26,3 +27,4 @@ pub use order::{Epoch, GrantNumber, Incarnation, LinkNumber, Nonce, TermId, Toke
 pub use quantity::Quantity;
 pub use share::{Share, ShareKey};
 pub use time::{Moment, TimeBounds};
+pub use version::Version;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::share::WorkerAddress;
 use crate::{
     AgentId, ClusterName, Epoch, GrantNumber, Incarnation, LinkNumber, Load, Nonce, Share,
-    StreamKey, TermId, Token, WorkerName,
+    StreamKey, TermId, Token, Version, WorkerName,
 };
 
 /// What an agent sends.
@@ -65,6 +65,9 @@ pub struct Hello {
     pub take_over: bool,
     /// As in [`ReportedMemory`]; for coordinators of earlier releases, which ask for it.
     pub knows_from: Incarnation,
+    /// The version of the agent's build; `None` if it does not send one. Nothing but explanations
+    /// depends on it.
+    pub version: Option<Version>,
 }
 
 /// The times that hold on a link.

@@ -333,6 +333,7 @@ impl Agent {
             stops_worker: true,
             generation: 0,
             address: None,
+            version: None,
         }
     }
 

@@ -4,6 +4,7 @@
 //! promised: agents of up to 2,000 are back within 5 s of a failover.
 
 mod holder;
+mod questions;
 mod replicas;
 mod scenario;
 mod tally;
@@ -37,7 +38,9 @@ Columns:
   lost       leases that ended because no renewal came in time: a failure
   moved      streams that went from one worker to another; more than the minimum is a failure
   turn       the longest turn of a coordinator, or the bucket that it fell into
-  lease age  how much of its time the oldest lease had used when its renewal came";
+  lease age  how much of its time the oldest lease had used when its renewal came
+
+Before the last phase it says how long `leasehold workers` and `leasehold status` take to show it.";
 
 /// The cluster of all agents.
 const CLUSTER: &str = "bench";

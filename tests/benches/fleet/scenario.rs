@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::holder::Agent;
+use super::questions;
 use super::replicas::{Replicas, Turns};
 use super::tally::FleetRecord;
 
@@ -127,7 +128,14 @@ impl Scenario {
         let range = first + 1..streams;
         self.phase(plan(&name), |it| it.put_set("second", range), Self::all_owned).await?;
         self.jobs().await?;
+        self.questions()?;
         self.lose_one().await
+    }
+
+    fn questions(&self) -> Result<(), String> {
+        let asked = tokio::task::block_in_place(|| questions::ask(&self.addresses));
+        asked?.iter().for_each(|line| println!("  {line}"));
+        Ok(())
     }
 
     /// The leader is killed. But for the last time, another replica takes its place as a standby.

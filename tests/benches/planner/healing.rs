@@ -141,6 +141,7 @@ impl Cell {
             stops_worker: true,
             generation: 0,
             address: None,
+            version: None,
         };
         let report = Report {
             epoch: Epoch(1),

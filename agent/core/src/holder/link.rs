@@ -10,7 +10,7 @@ use leasehold_types::message::{
     RefusalReason, Report, ReportedMemory, Terms, Welcome,
 };
 use leasehold_types::mutation::{self, Mutation};
-use leasehold_types::{GrantNumber, Incarnation, LinkNumber, Moment, Nonce, TermId};
+use leasehold_types::{GrantNumber, Incarnation, LinkNumber, Moment, Nonce, TermId, Version};
 
 use self::sent::Sent;
 use super::{Drain, Holder};
@@ -179,6 +179,7 @@ impl<J: Journal> Holder<J> {
             // other for ever.
             take_over: self.config.take_over && !self.link.welcomed,
             knows_from: self.knows_from(),
+            version: Some(Version::own()),
         };
         self.effects.push_back(Effect::Send(link, AgentMessage::Hello(hello)));
     }

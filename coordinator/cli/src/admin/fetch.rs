@@ -62,20 +62,52 @@ pub(super) async fn workers(
     .await
 }
 
-/// The streams of a set in the manifest's order: all, or those of a worker if it is not empty.
-pub(super) async fn streams(
+/// Takes the streams of a set in the manifest's order, page by page, while `take` wants more: all,
+/// or those of a worker if it is not empty.
+pub(super) async fn each_page_of_streams(
     coordinator: &mut Coordinator,
     set: &str,
     worker: &str,
-) -> anyhow::Result<Vec<Stream>> {
-    all_pages(async |page_token| {
+    mut take: impl FnMut(Vec<Stream>) -> anyhow::Result<bool>,
+) -> anyhow::Result<bool> {
+    let mut page_token = String::new();
+    loop {
         let (set, worker) = (set.to_owned(), worker.to_owned());
         let request = ListStreamsRequest { set, page_size: PAGE_SIZE, page_token, worker };
         let answer =
             coordinator.ask(async |mut client| client.list_streams(request.clone()).await).await?;
-        Ok((answer.streams, answer.next_page_token))
-    })
-    .await
+        if !take(answer.streams)? {
+            return Ok(false);
+        }
+        page_token = answer.next_page_token;
+        if page_token.is_empty() {
+            return Ok(true);
+        }
+    }
+}
+
+/// The first streams of all sets, at most this many.
+pub(super) async fn first_streams(
+    coordinator: &mut Coordinator,
+    sets: &[StreamSet],
+    most: u32,
+) -> anyhow::Result<Vec<Stream>> {
+    let mut streams = Vec::new();
+    for set in sets {
+        let left = most.saturating_sub(u32::try_from(streams.len()).unwrap_or(u32::MAX));
+        if left == 0 {
+            break;
+        }
+        let request = ListStreamsRequest {
+            set: set.name.clone(),
+            page_size: left.min(PAGE_SIZE),
+            ..ListStreamsRequest::default()
+        };
+        let answer =
+            coordinator.ask(async |mut client| client.list_streams(request.clone()).await).await?;
+        streams.extend(answer.streams);
+    }
+    Ok(streams)
 }
 
 /// The entries of all pages. `page` reads the one of a token, and returns the next token; the first

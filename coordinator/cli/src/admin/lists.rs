@@ -9,8 +9,9 @@ use leasehold_proto::admin::v1::{
     ListStreamsResponse, ListWorkersResponse, PipelinePhase, Presence, Stream,
 };
 
-use super::connection::ConnectionArgs;
+use super::connection::{ConnectionArgs, Coordinator};
 use super::output::{ListArgs, list};
+use super::paged::PagedList;
 use super::{fetch, run, show, words};
 
 /// Options of `clusters`.
@@ -219,17 +220,23 @@ pub(crate) fn sets(args: &SetsArgs) -> anyhow::Result<ExitCode> {
 /// What the coordinator answers, or that none does.
 pub(crate) fn streams(args: &StreamsArgs) -> anyhow::Result<ExitCode> {
     run(&args.connection, async |mut coordinator| {
-        show(&mut coordinator, args.list.watch, async |coordinator| {
-            let sets = match &args.set {
-                Some(set) => vec![set.clone()],
-                None => fetch::sets(coordinator).await?.into_iter().map(|set| set.name).collect(),
-            };
-            let worker = args.worker.clone().unwrap_or_default();
-            let mut streams = Vec::new();
-            for set in sets {
-                streams.extend(fetch::streams(coordinator, &set, &worker).await?);
+        let is_whole = args.list.sort.is_some() || args.list.watch;
+        let paged = PagedList::new(args.list.output, &ListStreamsResponse::default());
+        if let Some(mut paged) = paged.filter(|_| !is_whole) {
+            let is_read_to_the_end =
+                each_page(&mut coordinator, args, |page| paged.print(&page)).await?;
+            if is_read_to_the_end {
+                paged.print_end::<Stream>()?;
             }
-            streams.retain(|stream: &Stream| !args.unowned || stream.claims.is_empty());
+            return Ok(ExitCode::SUCCESS);
+        }
+        show(&mut coordinator, args.list.watch, async |coordinator| {
+            let mut streams = Vec::new();
+            let take = |page: Vec<Stream>| {
+                streams.extend(page);
+                Ok(true)
+            };
+            each_page(coordinator, args, take).await?;
             list(&args.list, streams, |streams| ListStreamsResponse {
                 streams,
                 ..ListStreamsResponse::default()
@@ -237,6 +244,29 @@ pub(crate) fn streams(args: &StreamsArgs) -> anyhow::Result<ExitCode> {
         })
         .await
     })
+}
+
+/// Takes the wanted streams, page by page, while `take` wants more; returns whether it took all.
+async fn each_page(
+    coordinator: &mut Coordinator,
+    args: &StreamsArgs,
+    mut take: impl FnMut(Vec<Stream>) -> anyhow::Result<bool>,
+) -> anyhow::Result<bool> {
+    let sets = match &args.set {
+        Some(set) => vec![set.clone()],
+        None => fetch::sets(coordinator).await?.into_iter().map(|set| set.name).collect(),
+    };
+    let worker = args.worker.as_deref().unwrap_or_default();
+    for set in sets {
+        let wants_more = fetch::each_page_of_streams(coordinator, &set, worker, |mut page| {
+            page.retain(|stream| !args.unowned || stream.claims.is_empty());
+            take(page)
+        });
+        if !wants_more.await? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Runs `leasehold pipelines`.

@@ -8,6 +8,8 @@ use comfy_table::{CellAlignment, ColumnConstraint, Row as Line, Table, Width, pr
 use leasehold_proto::json;
 use prost::{Message, Name};
 
+use super::tint::{self, Tint};
+
 /// The gap between two columns.
 const GAP: usize = 2;
 /// The fewest columns, however narrow the terminal is.
@@ -93,6 +95,11 @@ pub(crate) trait TableRow: Sized + 'static {
 
     /// The name that other commands take.
     fn name(&self) -> String;
+
+    /// Whether it needs a look.
+    fn tint(&self) -> Option<Tint> {
+        None
+    }
 }
 
 /// A column of text.
@@ -141,6 +148,8 @@ pub(crate) struct Grid {
     /// The title of each column, and where its cells are.
     pub(crate) columns: Vec<(&'static str, ColumnKind)>,
     pub(crate) rows: Vec<Vec<String>>,
+    /// Which rows need a look.
+    pub(crate) tints: Vec<Option<Tint>>,
     /// The width of each column.
     pub(crate) widths: Vec<usize>,
     /// The gap between two columns.
@@ -148,24 +157,29 @@ pub(crate) struct Grid {
 }
 
 impl Grid {
-    /// Where they do not fit into `width`, the gaps become smaller, and then the last columns go. A
-    /// text in the last column may be cut instead.
+    /// No column is narrower than `least` says. Where they do not fit into `width`, the gaps become
+    /// smaller, and then the last columns go. A text in the last column may be cut instead.
     pub(crate) fn new<'a, T: TableRow>(
         rows: impl IntoIterator<Item = &'a T>,
         wide: bool,
         width: usize,
+        least: &[usize],
     ) -> Self {
         let chosen: Vec<_> =
             T::COLUMNS.iter().filter(|column| wide || !column.kind.is_wide()).collect();
         let cells = |row| chosen.iter().map(|column| (column.cell)(row)).collect();
+        let rows = rows.into_iter().map(|row| (cells(row), row.tint()));
+        let (rows, tints) = rows.unzip();
         let mut grid = Self {
             columns: chosen.iter().map(|column| (column.title, column.kind)).collect(),
-            rows: rows.into_iter().map(cells).collect(),
+            rows,
+            tints,
             widths: Vec::new(),
             gap: GAP,
         };
         let cells_of = |at: usize| grid.rows.iter().map(move |row| row[at].chars().count());
-        let widest = |at: usize| cells_of(at).chain([grid.columns[at].0.len()]).max().unwrap_or(0);
+        let least = |at: usize| least.get(at).copied().unwrap_or(0).max(grid.columns[at].0.len());
+        let widest = |at: usize| cells_of(at).fold(least(at), usize::max);
         let mut widths: Vec<_> = (0..grid.columns.len()).map(widest).collect();
         let needs = |widths: &[usize], gap: usize| {
             widths.iter().sum::<usize>() + gap * widths.len().saturating_sub(1)
@@ -189,6 +203,32 @@ impl Grid {
         }
         grid.widths = widths;
         grid
+    }
+
+    /// The line of titles, and those of the rows; in colours, if `tinted`.
+    pub(crate) fn as_text(&self, tinted: bool) -> [String; 2] {
+        let mut table = Table::new();
+        table.load_style(presets::NOTHING).set_truncation_indicator("…");
+        table.set_header(self.columns.iter().map(|(title, _)| *title));
+        for row in &self.rows {
+            let mut line = Line::from(row);
+            line.max_height(1);
+            table.add_row(line);
+        }
+        let gap = u16::try_from(self.gap).unwrap_or(u16::MAX);
+        for (at, (_, kind)) in self.columns.iter().enumerate() {
+            let width = u16::try_from(self.widths[at]).unwrap_or(u16::MAX).saturating_add(gap);
+            let shown = table.column_mut(at).expect("each title made a column");
+            shown.set_constraint(ColumnConstraint::Absolute(Width::Fixed(width)));
+            shown.set_padding((0, gap)).set_cell_alignment(kind.alignment());
+        }
+        let mut lines = table.lines().map(|line| line.trim_end().to_owned());
+        let titles = lines.next().unwrap_or_default();
+        let lines = lines.zip(&self.tints).map(|(line, tint)| match tint.filter(|_| tinted) {
+            Some(tint) => format!("{}\n", tint.paint(&line)),
+            None => format!("{line}\n"),
+        });
+        [format!("{titles}\n"), lines.collect()]
     }
 }
 
@@ -229,39 +269,33 @@ pub(crate) fn table<T: TableRow>(rows: &[T], wide: bool) -> String {
         return String::new();
     }
     // Not a terminal: as wide as it must be.
-    let grid = Grid::new(rows, wide, terminal_width().unwrap_or(usize::MAX));
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_truncation_indicator("…");
-    table.set_header(grid.columns.iter().map(|(title, _)| *title));
-    for row in grid.rows {
-        let mut line = Line::from(row);
-        line.max_height(1);
-        table.add_row(line);
-    }
-    let gap = u16::try_from(grid.gap).unwrap_or(u16::MAX);
-    for (at, (_, kind)) in grid.columns.iter().enumerate() {
-        let width = u16::try_from(grid.widths[at]).unwrap_or(u16::MAX).saturating_add(gap);
-        let shown = table.column_mut(at).expect("each title made a column");
-        shown.set_constraint(ColumnConstraint::Absolute(Width::Fixed(width)));
-        shown.set_padding((0, gap)).set_cell_alignment(kind.alignment());
-    }
-    table.lines().map(|line| format!("{}\n", line.trim_end())).collect()
+    let grid = Grid::new(rows, wide, terminal_width().unwrap_or(usize::MAX), &[]);
+    let [titles, lines] = grid.as_text(tint::is_shown());
+    titles + &lines
 }
 
-fn terminal_width() -> Option<usize> {
+/// The width of the terminal; none if stdout is no terminal.
+pub(crate) fn terminal_width() -> Option<usize> {
     let size = io::stdout().is_terminal().then(terminal_size::terminal_size).flatten();
     size.map(|(width, _)| width.0.into())
 }
-
 /// Writes to stdout. A reader that has seen enough, as `head` does, is no error.
 ///
 /// # Errors
 /// If stdout cannot be written.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
+    is_read(text).map(|_| ())
+}
+
+/// The same; returns whether the reader may want more.
+///
+/// # Errors
+/// As with [`print`].
+pub(crate) fn is_read(text: &str) -> anyhow::Result<bool> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        written => written.context("cannot write to stdout"),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        written => written.map(|()| true).context("cannot write to stdout"),
     }
 }
 
@@ -289,6 +323,8 @@ pub(crate) fn or_none(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use leasehold_proto::admin::v1::{DrainPhase, Presence, Worker};
+
     use super::*;
 
     struct Thing(&'static str, u32, &'static str);
@@ -312,7 +348,7 @@ mod tests {
     fn a_table_keeps_names_and_gives_up_gaps_and_then_its_last_columns() {
         let things = [Thing("a-long-name", 5, "because it is so, and has always been so")];
         let shape = |width| {
-            let grid = Grid::new(&things, false, width);
+            let grid = Grid::new(&things, false, width, &[]);
             (grid.columns.len(), grid.gap, grid.widths.last().copied())
         };
         assert_eq!(shape(usize::MAX), (5, 2, Some(40)));
@@ -329,5 +365,29 @@ mod tests {
             ),
             "{text}"
         );
+    }
+
+    #[test]
+    fn rows_that_need_a_look_have_a_colour_where_colours_are_shown() {
+        let worker = |name: &str, presence: Presence, drain: DrainPhase| Worker {
+            name: name.into(),
+            presence: presence.into(),
+            drain: drain.into(),
+            ..Worker::default()
+        };
+        let workers = [
+            worker("w-0", Presence::Connected, DrainPhase::Working),
+            worker("w-1", Presence::Lost, DrainPhase::Working),
+            worker("w-2", Presence::Silent, DrainPhase::Draining),
+            worker("w-3", Presence::Connected, DrainPhase::Draining),
+        ];
+        let grid = Grid::new(&workers, false, usize::MAX, &[]);
+        let [titles, tinted] = grid.as_text(true);
+        let colours: Vec<_> = tinted.lines().map(|line| line.get(..5).unwrap_or("")).collect();
+        assert_eq!(colours[1..], ["\x1b[31m", "\x1b[33m", "\x1b[36m"]);
+        assert!(!titles.contains('\x1b') && !colours[0].contains('\x1b'), "{titles}{tinted}");
+        assert!(tinted.lines().skip(1).all(|line| line.ends_with("\x1b[0m")), "{tinted}");
+        let [_, plain] = grid.as_text(false);
+        assert!(!plain.contains('\x1b'), "{plain}");
     }
 }

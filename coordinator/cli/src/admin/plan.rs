@@ -1,12 +1,15 @@
 //! `leasehold plan`: what would be planned under other circumstances. It changes nothing.
 
+mod manifests;
+
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use leasehold_proto::admin::v1::{
     PlanRequest, PlanResponse, PlannedMove, PlannedPool, UnplacedStream,
 };
 
-use super::connection::ConnectionArgs;
+use super::connection::{ConnectionArgs, Coordinator};
 use super::output::{Column, Format, TableRow, number, object, or_none, print, table, text};
 use super::{run, words};
 
@@ -18,15 +21,30 @@ const BREAKS: u8 = 2;
 #[command(after_help = "\
 It changes nothing. Without any change it shows the present plan.
 
-Exit code: 0 if every stream has a worker under the plan, 2 if some have none or the command line is
-invalid, 1 after an error.
+With -f it shows what edited manifests would change: a FILE is taken beside everything else that is
+in force, a FOLDER without Kubernetes in place of all of it. On Kubernetes the ConfigMaps that sets
+name have to be in it, too.
+
+Exit code: 0 if every stream has a worker under the plan, 2 if some have none or a manifest or the
+command line is invalid, 1 after an error.
 
 Examples:
   leasehold plan builds --max-jobs 20
-  leasehold plan builds --add-worker worker-9 --remove-worker worker-1,worker-2")]
+  leasehold plan builds --add-worker worker-9 --remove-worker worker-1,worker-2
+  leasehold plan -f manifests/
+  leasehold plan -f manifests/builds.yaml")]
 pub(crate) struct Args {
     /// The cluster
-    cluster: String,
+    #[arg(required_unless_present = "filename")]
+    cluster: Option<String>,
+    /// Edited manifests: a file, or a folder with the folders below it
+    #[arg(
+        short,
+        long,
+        value_name = "FILE|FOLDER",
+        conflicts_with_all = ["cluster", "max_jobs", "add_worker", "remove_worker"]
+    )]
+    filename: Option<PathBuf>,
     /// Another budget
     #[arg(long, value_name = "COUNT")]
     max_jobs: Option<u32>,
@@ -89,21 +107,33 @@ impl TableRow for UnplacedStream {
 /// # Errors
 /// What the coordinator answers, or that none does.
 pub(crate) fn plan(args: &Args) -> anyhow::Result<ExitCode> {
+    let request = match &args.filename {
+        Some(path) => Some(manifests::read(path)?),
+        None => None,
+    };
     run(&args.connection, async |mut coordinator| {
-        let request = PlanRequest {
-            cluster: args.cluster.clone(),
-            add_workers: args.add_worker.clone(),
-            remove_workers: args.remove_worker.clone(),
-            max_jobs: args.max_jobs,
+        let breaks = match request {
+            Some(request) => manifests::plan(&mut coordinator, request, args.output).await?,
+            None => plan_by_flags(&mut coordinator, args).await?,
         };
-        let plan = coordinator.ask(async |mut client| client.plan(request.clone()).await).await?;
-        print(&match args.output {
-            Format::Table | Format::Wide => as_text(&plan),
-            format => object(format, &plan)?,
-        })?;
-        let all_placed = plan.unplaced.is_empty();
-        Ok(if all_placed { ExitCode::SUCCESS } else { ExitCode::from(BREAKS) })
+        Ok(if breaks { ExitCode::from(BREAKS) } else { ExitCode::SUCCESS })
     })
+}
+
+/// Prints a plan by the flags; returns whether streams would have no worker.
+async fn plan_by_flags(coordinator: &mut Coordinator, args: &Args) -> anyhow::Result<bool> {
+    let request = PlanRequest {
+        cluster: args.cluster.clone().unwrap_or_default(),
+        add_workers: args.add_worker.clone(),
+        remove_workers: args.remove_worker.clone(),
+        max_jobs: args.max_jobs,
+    };
+    let plan = coordinator.ask(async |mut client| client.plan(request.clone()).await).await?;
+    print(&match args.output {
+        Format::Table | Format::Wide => as_text(&plan),
+        format => object(format, &plan)?,
+    })?;
+    Ok(!plan.unplaced.is_empty())
 }
 
 fn as_text(plan: &PlanResponse) -> String {

@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
-use leasehold_proto::admin::v1::{Class, Cluster, Pipeline, Stream, StreamSet, Worker};
+use leasehold_proto::admin::v1::{
+    Class, Cluster, DrainPhase, Pipeline, PipelinePhase, Presence, Stream, StreamSet, Worker,
+};
 use leasehold_types::duration::format_short;
 
 use super::output::{Column, NONE, TableRow, number, or_none, text, wide_number, wide_text};
+use super::tint::Tint;
 use super::words;
 
 impl TableRow for Cluster {
@@ -29,6 +32,17 @@ impl TableRow for Cluster {
     fn name(&self) -> String {
         self.name.clone()
     }
+
+    fn tint(&self) -> Option<Tint> {
+        match self {
+            Self { lost: 1.., .. } => Some(Tint::Alarm),
+            Self { held, unreported, .. } if !held.is_empty() || *unreported > 0 => {
+                Some(Tint::Warning)
+            }
+            Self { draining: 1.., .. } => Some(Tint::Notice),
+            Self { .. } => None,
+        }
+    }
 }
 
 impl TableRow for Worker {
@@ -51,10 +65,24 @@ impl TableRow for Worker {
         wide_number("GENERATION", |worker| worker.generation.to_string()),
         wide_text("TOKEN", |worker| or_none(&worker.pool_token)),
         wide_text("ADDRESS", |worker| or_none(&worker.address)),
+        wide_text("AGENT", |worker| or_none(&worker.agent_version)),
     ];
 
     fn name(&self) -> String {
         format!("{}/{}", self.cluster, self.name)
+    }
+
+    fn tint(&self) -> Option<Tint> {
+        match (self.presence(), self.drain()) {
+            (Presence::Lost, _) => Some(Tint::Alarm),
+            (Presence::Silent | Presence::Unreported | Presence::Unspecified, _) => {
+                Some(Tint::Warning)
+            }
+            (Presence::Connected, DrainPhase::Draining | DrainPhase::Leaving) => Some(Tint::Notice),
+            (Presence::Connected, DrainPhase::Working | DrainPhase::Unspecified) => {
+                self.drain_ordered.then_some(Tint::Notice)
+            }
+        }
     }
 }
 
@@ -70,6 +98,10 @@ impl TableRow for StreamSet {
 
     fn name(&self) -> String {
         self.name.clone()
+    }
+
+    fn tint(&self) -> Option<Tint> {
+        (self.streams_owned < self.streams).then_some(Tint::Warning)
     }
 }
 
@@ -98,6 +130,10 @@ impl TableRow for Stream {
     fn name(&self) -> String {
         format!("{}/{}", self.set, self.name)
     }
+
+    fn tint(&self) -> Option<Tint> {
+        self.claims.is_empty().then_some(Tint::Warning)
+    }
 }
 
 impl TableRow for Pipeline {
@@ -118,6 +154,14 @@ impl TableRow for Pipeline {
 
     fn name(&self) -> String {
         self.name.clone()
+    }
+
+    fn tint(&self) -> Option<Tint> {
+        match self.phase() {
+            PipelinePhase::Broken => Some(Tint::Alarm),
+            PipelinePhase::Pending => Some(Tint::Warning),
+            PipelinePhase::Plotted | PipelinePhase::Ready | PipelinePhase::Unspecified => None,
+        }
     }
 }
 
@@ -141,6 +185,10 @@ impl TableRow for Class {
 
     fn name(&self) -> String {
         self.name.clone()
+    }
+
+    fn tint(&self) -> Option<Tint> {
+        (self.pipelines_waiting > 0).then_some(Tint::Warning)
     }
 }
 

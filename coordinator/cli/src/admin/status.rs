@@ -4,14 +4,15 @@ use std::collections::BTreeSet;
 use std::process::ExitCode;
 
 use leasehold_proto::admin::v1::{
-    Class, Cluster, GetStatusResponse, ListClassesResponse, ListClustersResponse,
-    ListPipelinesResponse, ListStreamSetsResponse, Pipeline, PipelinePhase, StreamSet,
+    Class, Cluster, ListClassesResponse, ListClustersResponse, ListPipelinesResponse,
+    ListStreamSetsResponse, Pipeline, PipelinePhase, StreamSet,
 };
 use leasehold_proto::json;
 use serde_json::{Value, json};
 
 use super::connection::{ConnectionArgs, Coordinator};
-use super::output::{Column, Format, TableRow, number, table, text};
+use super::output::{Format, table};
+use super::replicas::{self, Replica};
 use super::{fetch, run, show, words};
 
 /// Options of `status`.
@@ -41,37 +42,6 @@ struct FleetStatus {
     classes: Vec<Class>,
 }
 
-/// A replica of the coordinator, and what it says of itself, unless it cannot be reached.
-struct Replica {
-    address: String,
-    status: Result<GetStatusResponse, String>,
-}
-
-impl TableRow for Replica {
-    const PLURAL: &'static str = "replicas";
-    const COLUMNS: &'static [Column<Self>] = &[
-        text("COORDINATOR", |replica| replica.address.clone()),
-        text("ROLE", |replica| match &replica.status {
-            Ok(status) if status.leads => format!("leads term {}", status.epoch),
-            Ok(status) if status.leader_address.is_empty() => "knows no leader".to_owned(),
-            Ok(status) => format!("stands by for {}", status.leader_address),
-            Err(why) => why.clone(),
-        }),
-        number("AGENTS", |replica| match &replica.status {
-            Ok(status) => status.sessions.to_string(),
-            Err(_) => "?".to_owned(),
-        }),
-        text("VERSION", |replica| match &replica.status {
-            Ok(status) => status.version.clone(),
-            Err(_) => "?".to_owned(),
-        }),
-    ];
-
-    fn name(&self) -> String {
-        self.address.clone()
-    }
-}
-
 /// Runs `leasehold status`.
 ///
 /// # Errors
@@ -95,26 +65,8 @@ pub(crate) fn status(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 async fn look(coordinator: &mut Coordinator) -> anyhow::Result<FleetStatus> {
-    let own = coordinator.status().await?;
-    let mut addresses = coordinator.addresses().to_vec();
-    let leader = &own.leader_address;
-    if addresses.is_empty() {
-        // On Kubernetes only the leader is reached.
-        addresses.push(coordinator.address().to_owned());
-    } else if !leader.is_empty() && !addresses.contains(leader) {
-        addresses.push(leader.clone());
-    }
-    let mut replicas = Vec::new();
-    for address in addresses {
-        let status = if address == coordinator.address() {
-            Ok(own.clone())
-        } else {
-            coordinator.status_of(&address).await.map_err(|error| format!("{error:#}"))
-        };
-        replicas.push(Replica { address, status });
-    }
     Ok(FleetStatus {
-        replicas,
+        replicas: replicas::all(coordinator).await?,
         clusters: fetch::clusters(coordinator).await?,
         sets: fetch::sets(coordinator).await?,
         pipelines: fetch::pipelines(coordinator).await?,
@@ -177,7 +129,7 @@ fn pipelines(pipelines: &[Pipeline]) -> String {
 
 /// What is wrong with the manifests, each problem once.
 fn problems(replicas: &[Replica]) -> String {
-    let statuses = replicas.iter().filter_map(|replica| replica.status.as_ref().ok());
+    let statuses = replicas.iter().filter_map(Replica::status);
     let lines: BTreeSet<String> =
         statuses.flat_map(|status| &status.problems).map(words::problem).collect();
     if lines.is_empty() {
@@ -188,11 +140,7 @@ fn problems(replicas: &[Replica]) -> String {
 }
 
 fn as_json(fleet: &FleetStatus) -> Value {
-    let replica = |replica: &Replica| match &replica.status {
-        Ok(status) => json!({"address": replica.address, "status": json::value(status)}),
-        Err(why) => json!({"address": replica.address, "error": why}),
-    };
-    let replicas: Vec<_> = fleet.replicas.iter().map(replica).collect();
+    let replicas: Vec<_> = fleet.replicas.iter().map(Replica::as_json).collect();
     let clusters = json::value(&ListClustersResponse { clusters: fleet.clusters.clone() });
     let sets = json::value(&ListStreamSetsResponse { sets: fleet.sets.clone() });
     let classes = json::value(&ListClassesResponse { classes: fleet.classes.clone() });

@@ -1,37 +1,39 @@
 //! `leasehold top`: the fleet on the full screen, as it changes.
 
+mod draw;
+
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use leasehold_proto::admin::v1::{
-    Cluster, Explanation, GetStatusResponse, Pipeline, StreamSet, Worker,
+    Class, Cluster, Explanation, GetStatusResponse, Pipeline, Stream, StreamSet, Worker,
 };
+use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
-use ratatui::layout::{Constraint, Layout, Rect};
-use ratatui::style::{Color, Modifier, Style};
-use ratatui::text::{Line, Text};
-use ratatui::widgets::{Block, Clear, Paragraph, Row, Table, TableState, Wrap};
-use ratatui::{DefaultTerminal, Frame};
+use ratatui::widgets::TableState;
 
 use super::connection::{ConnectionArgs, Coordinator};
 use super::explain::{Subject, explanation_of};
-use super::output::{ColumnKind, Grid, TableRow};
+use super::output::{Grid, TableRow};
 use super::{fetch, run};
 
 /// The interval between two looks at the fleet.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 /// The interval between two looks at the keyboard.
 const KEY_INTERVAL: Duration = Duration::from_millis(30);
+/// The most streams that are looked at: a million would take longer than the interval.
+const STREAMS_MAX: u32 = 2_000;
 /// The keys, for the last line.
-const KEYS: &str = "1-4 or Tab: view   ↑↓: select   e or Enter: explain   /: filter   q: quit";
+const KEYS: &str = "1-6 or Tab: view   ↑↓: select   e or Enter: explain   /: filter   q: quit";
 
 /// Options of `top`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Keys: 1 to 4 or Tab for clusters, workers, stream sets and pipelines; the arrows or j and k select;
-e or Enter explains what is selected; / filters by a part of the name; q or Escape leaves.
+Keys: 1 to 6 or Tab for clusters, workers, stream sets, pipelines, streams (the first 2000) and
+classes; the arrows or j and k select; e or Enter explains what is selected; / filters by a part of
+the name; q or Escape leaves.
 
 Example:
   leasehold top")]
@@ -47,10 +49,13 @@ enum View {
     Workers,
     Sets,
     Pipelines,
+    Streams,
+    Classes,
 }
 
 impl View {
-    const ALL: [Self; 4] = [Self::Clusters, Self::Workers, Self::Sets, Self::Pipelines];
+    const ALL: [Self; 6] =
+        [Self::Clusters, Self::Workers, Self::Sets, Self::Pipelines, Self::Streams, Self::Classes];
 
     fn title(self) -> &'static str {
         match self {
@@ -58,6 +63,9 @@ impl View {
             Self::Workers => Worker::PLURAL,
             Self::Sets => StreamSet::PLURAL,
             Self::Pipelines => Pipeline::PLURAL,
+            Self::Streams => Stream::PLURAL,
+            // All six have to fit on one line of a narrow terminal.
+            Self::Classes => "classes",
         }
     }
 
@@ -75,6 +83,9 @@ struct Fleet {
     workers: Vec<Worker>,
     sets: Vec<StreamSet>,
     pipelines: Vec<Pipeline>,
+    /// The first of them; empty unless they are looked at.
+    streams: Vec<Stream>,
+    classes: Vec<Class>,
 }
 
 /// What the list shows: the rows, and what an explanation of each is asked for.
@@ -105,7 +116,7 @@ pub(crate) fn top(args: &Args) -> anyhow::Result<ExitCode> {
         bail!("top needs a terminal: use `leasehold status --watch`");
     }
     run(&args.connection, async |mut coordinator| {
-        let mut fleet = look(&mut coordinator).await?;
+        let mut fleet = look(&mut coordinator, View::Clusters).await?;
         let mut terminal = ratatui::init();
         let shown = show(&mut coordinator, &mut fleet, &mut terminal).await;
         ratatui::restore();
@@ -119,7 +130,7 @@ async fn show(
     terminal: &mut DefaultTerminal,
 ) -> anyhow::Result<ExitCode> {
     let mut screen = Screen::new(coordinator.address());
-    let mut looked_at = Instant::now();
+    let (mut looked_at, mut viewed) = (Instant::now(), screen.view);
     loop {
         let listed = screen.listed(fleet, terminal.size()?.width.into());
         screen.keep_selection(listed.subjects.len());
@@ -135,8 +146,9 @@ async fn show(
                 Pressed::Nothing => {}
             }
         }
-        if looked_at.elapsed() >= REFRESH_INTERVAL {
-            match look(coordinator).await {
+        if looked_at.elapsed() >= REFRESH_INTERVAL || screen.view != viewed {
+            viewed = screen.view;
+            match look(coordinator, viewed).await {
                 Ok(seen) => (*fleet, screen.error) = (seen, None),
                 Err(error) => screen.error = Some(format!("{error:#}")),
             }
@@ -149,7 +161,8 @@ async fn show(
     }
 }
 
-async fn look(coordinator: &mut Coordinator) -> anyhow::Result<Fleet> {
+/// The fleet, and of the streams what this view shows.
+async fn look(coordinator: &mut Coordinator, view: View) -> anyhow::Result<Fleet> {
     let status = coordinator.status().await?;
     let clusters = fetch::clusters(coordinator).await?;
     let mut workers = Vec::new();
@@ -158,7 +171,12 @@ async fn look(coordinator: &mut Coordinator) -> anyhow::Result<Fleet> {
     }
     let sets = fetch::sets(coordinator).await?;
     let pipelines = fetch::pipelines(coordinator).await?;
-    Ok(Fleet { status, clusters, workers, sets, pipelines })
+    let streams = match view {
+        View::Streams => fetch::first_streams(coordinator, &sets, STREAMS_MAX).await?,
+        View::Clusters | View::Workers | View::Sets | View::Pipelines | View::Classes => Vec::new(),
+    };
+    let classes = fetch::classes(coordinator).await?;
+    Ok(Fleet { status, clusters, workers, sets, pipelines, streams, classes })
 }
 
 /// What a key asks for.
@@ -201,7 +219,7 @@ impl Screen {
             KeyCode::Esc | KeyCode::Char('q') if self.explained.is_some() => self.explained = None,
             KeyCode::Esc | KeyCode::Char('q') => return Pressed::Quit,
             KeyCode::Char('/') => (self.types, self.filter) = (true, String::new()),
-            KeyCode::Char(digit @ '1'..='4') => {
+            KeyCode::Char(digit @ '1'..='6') => {
                 let at = digit.to_digit(10).map_or(0, |digit| digit as usize - 1);
                 self.show_view(View::ALL[at]);
             }
@@ -256,6 +274,13 @@ impl Screen {
             View::Pipelines => self.filtered(&fleet.pipelines, width, |one: &Pipeline| {
                 Subject::Pipeline(one.name.clone())
             }),
+            View::Streams => self.filtered(&fleet.streams, width, |one: &Stream| Subject::Stream {
+                set: one.set.clone(),
+                stream: one.name.clone(),
+            }),
+            // A class is a cluster without a budget.
+            View::Classes => self
+                .filtered(&fleet.classes, width, |one: &Class| Subject::Cluster(one.name.clone())),
         }
     }
 
@@ -267,116 +292,8 @@ impl Screen {
     ) -> Listed {
         let chosen: Vec<_> = all.iter().filter(|one| one.name().contains(&self.filter)).collect();
         let subjects = chosen.iter().map(|one| subject(one)).collect();
-        Listed { grid: Grid::new(chosen, false, width), subjects }
+        Listed { grid: Grid::new(chosen, false, width, &[]), subjects }
     }
-
-    fn draw(&mut self, frame: &mut Frame<'_>, fleet: &Fleet, listed: &Listed) {
-        let parts = [Constraint::Length(2), Constraint::Min(1), Constraint::Length(1)];
-        let [head, body, foot] = Layout::vertical(parts).areas(frame.area());
-        frame.render_widget(Paragraph::new(self.head(fleet)), head);
-        self.draw_list(frame, body, &listed.grid);
-        if let Some((_, explanation)) = &self.explained {
-            draw_explanation(frame, body, explanation);
-        }
-        let foot_text = match (&self.error, self.types) {
-            (Some(error), _) => Line::styled(error.clone(), color(Color::Red)),
-            (None, true) => Line::from(format!("/{}", self.filter)),
-            (None, false) if !self.filter.is_empty() => {
-                Line::from(format!("filter: {}   {KEYS}", self.filter))
-            }
-            (None, false) => Line::from(KEYS),
-        };
-        frame.render_widget(Paragraph::new(foot_text), foot);
-    }
-
-    fn head(&self, fleet: &Fleet) -> Vec<Line<'static>> {
-        let status = &fleet.status;
-        let role = match (status.leads, status.leader_address.as_str()) {
-            (true, _) => format!("leads term {}", status.epoch),
-            (false, "") => "knows no leader".to_owned(),
-            (false, leader) => format!("stands by for {leader}"),
-        };
-        let problems = match status.problems.len() {
-            0 => String::new(),
-            1 => "; 1 manifest problem".to_owned(),
-            count => format!("; {count} manifest problems"),
-        };
-        let running: u32 = fleet.clusters.iter().map(|cluster| cluster.running).sum();
-        let budget: u64 = fleet.clusters.iter().map(|cluster| u64::from(cluster.max_jobs)).sum();
-        let views = View::ALL.iter().enumerate().map(|(at, view)| {
-            let title = format!("{} {}", at + 1, view.title());
-            if *view == self.view { format!("[{title}]") } else { format!(" {title} ") }
-        });
-        vec![
-            Line::from(format!(
-                "{} {role}; {} agents; {running} of {budget} jobs{problems}",
-                self.address, status.sessions
-            )),
-            Line::from(views.collect::<Vec<_>>().join(" ")),
-        ]
-    }
-
-    fn draw_list(&mut self, frame: &mut Frame<'_>, area: Rect, grid: &Grid) {
-        if grid.rows.is_empty() {
-            let text = format!("No {}.", self.view.title());
-            return frame.render_widget(Paragraph::new(text), area);
-        }
-        let cell = |text: String, kind: ColumnKind| {
-            let text = Text::from(text);
-            if kind.is_number() { text.right_aligned() } else { text }
-        };
-        let body = grid.rows.iter().map(|row| {
-            let cells = row.iter().zip(&grid.columns);
-            let cells = cells.map(|(text, (_, kind))| cell(text.clone(), *kind));
-            Row::new(cells.collect::<Vec<_>>()).style(style_of(row))
-        });
-        let titles = grid.columns.iter().map(|(title, kind)| cell((*title).to_owned(), *kind));
-        let bold = Style::new().add_modifier(Modifier::BOLD);
-        let widths = grid
-            .widths
-            .iter()
-            .map(|width| Constraint::Length(u16::try_from(*width).unwrap_or(u16::MAX)));
-        let table = Table::new(body.collect::<Vec<_>>(), widths.collect::<Vec<_>>())
-            .header(Row::new(titles.collect::<Vec<_>>()).style(bold))
-            .column_spacing(u16::try_from(grid.gap).unwrap_or(u16::MAX))
-            .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED));
-        frame.render_stateful_widget(table, area, &mut self.table);
-    }
-}
-
-/// A colour, unless the person wants none (no-color.org).
-fn color(color: Color) -> Style {
-    let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-    if plain { Style::new() } else { Style::new().fg(color) }
-}
-
-fn style_of(cells: &[String]) -> Style {
-    let has = |word: &str| cells.iter().any(|cell| cell == word);
-    if has("lost") || has("broken") {
-        color(Color::Red)
-    } else if has("silent") || has("unreported") || has("pending") {
-        color(Color::Yellow)
-    } else if has("draining") || has("ordered") {
-        color(Color::Cyan)
-    } else {
-        Style::new()
-    }
-}
-
-fn draw_explanation(frame: &mut Frame<'_>, area: Rect, explanation: &Explanation) {
-    let mut lines =
-        vec![Line::styled(explanation.summary.clone(), Style::new().add_modifier(Modifier::BOLD))];
-    lines.extend(explanation.facts.iter().map(|fact| Line::from(format!("- {fact}"))));
-    if !explanation.next_step.is_empty() {
-        lines.push(Line::from(format!("Next: {}", explanation.next_step)));
-    }
-    let width = usize::from(area.width.saturating_sub(4)).max(1);
-    let rows: usize = lines.iter().map(|line| line.width().div_ceil(width).max(1)).sum();
-    let height = u16::try_from(rows + 2).unwrap_or(u16::MAX).min(area.height);
-    let place = Rect { y: area.y + area.height - height, height, ..area };
-    let text = Paragraph::new(lines).wrap(Wrap { trim: false });
-    frame.render_widget(Clear, place);
-    frame.render_widget(text.block(Block::bordered().title(" Escape closes ")), place);
 }
 
 #[cfg(test)]
@@ -447,5 +364,28 @@ mod tests {
         let filtered = drawn(&mut screen, &fleet);
         assert!(filtered.contains("worker-1") && !filtered.contains("worker-2"), "{filtered}");
         assert!(matches!(press(&mut screen, "q"), Pressed::Quit));
+    }
+
+    #[test]
+    fn streams_and_classes_are_views_like_the_others() {
+        let stream = Stream { set: "cars".into(), name: "cars:new".into(), ..Stream::default() };
+        let class = Class { name: "green".into(), capacity: 10.0, ..Class::default() };
+        let fleet = Fleet { streams: vec![stream], classes: vec![class], ..Fleet::default() };
+        let mut screen = Screen::new("127.0.0.1:7400");
+        screen.show_view(View::Streams);
+        let streams = drawn(&mut screen, &fleet);
+        assert!(streams.contains("[5 streams]") && streams.contains("6 classes"), "{streams}");
+        assert!(streams.contains("cars  cars:new"), "{streams}");
+        let subjects = screen.listed(&fleet, 80).subjects;
+        assert!(matches!(&subjects[..], [Subject::Stream { set, .. }] if set == "cars"));
+
+        let pressed = screen.press(KeyCode::Char('6').into(), &subjects);
+        assert!(matches!(pressed, Pressed::Nothing));
+        let classes = drawn(&mut screen, &fleet);
+        assert!(classes.contains("[6 classes]") && classes.contains("green"), "{classes}");
+        let subjects = screen.listed(&fleet, 80).subjects;
+        assert!(matches!(&subjects[..], [Subject::Cluster(name)] if name == "green"));
+        screen.press(KeyCode::Tab.into(), &subjects);
+        assert_eq!(screen.view, View::Clusters);
     }
 }

@@ -4,6 +4,7 @@
 mod garbage;
 mod manifest;
 mod position_index;
+mod preview;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -24,6 +25,7 @@ use garbage::Garbage;
 use manifest::IncomingManifest;
 pub(super) use manifest::ManifestChange;
 use position_index::PositionIndex;
+pub(super) use preview::SetPreview;
 
 /// Beats per lease time: an agent that misses three answers, and then asks two replicas in vain,
 /// still has time left.

@@ -69,6 +69,7 @@ pub(crate) fn hello(worker: WorkerKey, incarnation: Incarnation) -> Hello {
         stops_worker: true,
         generation: 0,
         address: None,
+        version: None,
     }
 }
 

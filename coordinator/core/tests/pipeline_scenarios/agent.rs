@@ -106,6 +106,7 @@ impl Agent {
             stops_worker: !self.file,
             generation: 0,
             address: self.address.clone(),
+            version: None,
         };
         let held = self.held.iter().map(|(stream, (token, load))| HeldStream {
             stream: stream.clone(),

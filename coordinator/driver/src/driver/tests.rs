@@ -60,6 +60,7 @@ impl LeadingDriver {
             commands,
             problems,
             freshness,
+            replicas: watch::channel(Arc::default()).1,
             access: Access::Open,
             progress: Arc::default(),
             attend: None,
@@ -120,6 +121,7 @@ impl LeadingDriver {
             stops_worker: true,
             generation: 0,
             address: None,
+            version: None,
         })));
         let welcome = self.next().await;
         assert!(matches!(welcome, CoordinatorMessage::Welcome(_)), "{welcome:?}");

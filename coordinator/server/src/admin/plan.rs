@@ -1,18 +1,21 @@
 //! Plans under other circumstances. The driver only copies the input, slice by slice, so that it
 //! serves others in between. The plan is made on a thread of its own, and in bounded time.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_coordinator_core::core::WhatIfPlan;
 use leasehold_coordinator_core::view::WhatIf;
+use leasehold_manifest::proposal::{Scope, propose};
+use leasehold_proto::admin::v1 as proto;
 use leasehold_proto::admin::v1::PlanResponse;
 use leasehold_types::ClusterName;
 use tokio::time::{Instant, timeout_at};
 use tonic::Status;
 
 use super::error::AdminError;
-use super::{Admin, wire};
+use super::{Admin, manifest_changes, wire};
 
 /// The most plans that are made at once: each has a copy of all streams of its cluster.
 pub(super) const PLANS_MAX: usize = 2;
@@ -24,6 +27,32 @@ const COPIED_PER_TURN: usize = 2_048;
 const PLACED_PER_LOOK: usize = 4_096;
 
 impl Admin {
+    /// The plan of each cluster that these manifests would change, and what is wrong with them.
+    pub(super) async fn plan_files(
+        &self,
+        files: BTreeMap<String, String>,
+        scope: Scope,
+    ) -> Result<proto::PlanManifestsResponse, Status> {
+        let in_force = self.ask("PlanManifests", |core, _| Ok(Arc::clone(core.desired()))).await?;
+        let in_force = in_force.into_inner();
+        // Large manifests take a while.
+        let read = tokio::task::spawn_blocking(move || {
+            let reading = propose(&in_force, &files, scope);
+            let desired = reading.desired.unwrap_or_else(|| Arc::clone(&in_force));
+            let changes = manifest_changes::of(&in_force, &desired);
+            (reading.problems, desired, changes)
+        });
+        let (problems, desired, changes) = read.await.map_err(|_| AdminError::Stopped)?;
+        let mut clusters = Vec::new();
+        for cluster in changes.clusters {
+            let what_if = WhatIf { desired: Some(Arc::clone(&desired)), ..WhatIf::default() };
+            let plan = Some(self.make_plan(cluster.clone(), what_if).await?);
+            clusters.push(proto::ClusterPlan { cluster: cluster.to_string(), plan });
+        }
+        let problems = problems.iter().map(wire::problem).collect();
+        Ok(proto::PlanManifestsResponse { problems, changes: changes.objects, clusters })
+    }
+
     /// The plan of a cluster under other circumstances.
     pub(super) async fn make_plan(
         &self,

@@ -6,6 +6,7 @@ use leasehold_coordinator_core::view::{
     PipelinePhase, PipelineView, PlanView, Presence, SetSummary, ShareView, StreamView, WhatIf,
     WorkerView,
 };
+use leasehold_driver::replicas::KnownReplica;
 use leasehold_manifest::Problem;
 use leasehold_proto::admin::v1 as proto;
 use leasehold_proto::map;
@@ -28,6 +29,11 @@ pub(super) fn problem(problem: &Problem) -> proto::ManifestProblem {
         field: problem.field.clone(),
         message: problem.message.clone(),
     }
+}
+
+pub(super) fn replica(known: KnownReplica, leader: &str) -> proto::Replica {
+    let KnownReplica { address, identity, version } = known;
+    proto::Replica { leads: address == leader, identity, address, version }
 }
 
 pub(super) fn cluster(view: ClusterView) -> proto::Cluster {
@@ -91,6 +97,7 @@ pub(super) fn worker(view: WorkerView) -> proto::Worker {
         streams: count(view.streams),
         address: view.address.map_or_else(String::new, |address| address.to_string()),
         documents_per_second: view.load.as_f64(),
+        agent_version: view.agent_version.map_or_else(String::new, |version| version.to_string()),
     }
 }
 
@@ -239,6 +246,7 @@ pub(super) fn what_if(request: &proto::PlanRequest) -> Result<WhatIf, AdminError
         add: workers("add_workers", &request.add_workers)?,
         remove: workers("remove_workers", &request.remove_workers)?,
         jobs_max: request.max_jobs,
+        desired: None,
     })
 }
 

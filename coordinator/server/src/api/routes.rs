@@ -28,7 +28,7 @@ const fn query(path: &'static str, rpc: &'static str, what: &'static str) -> Rou
     Route { path, verb: Verb::Get, rpc, what, only: None }
 }
 
-pub(super) const ROUTES: [Route; 14] = [
+pub(super) const ROUTES: [Route; 15] = [
     query("status", "GetStatus", "this replica: whether it leads, and who does"),
     Route {
         only: Some("problems"),
@@ -47,6 +47,10 @@ pub(super) const ROUTES: [Route; 14] = [
     Route {
         verb: Verb::Post,
         ..query("plan", "Plan", "what would be planned under other circumstances (POST)")
+    },
+    Route {
+        verb: Verb::Post,
+        ..query("plan/manifests", "PlanManifests", "the same with edited manifests (POST)")
     },
     Route {
         verb: Verb::Watch,

@@ -26,12 +26,12 @@ use tonic::server::NamedService;
 use tonic::transport::{Channel, Endpoint};
 use tower::{Service, ServiceExt};
 
-use super::intake::CALL_BYTES_MAX;
+use super::intake::MANIFESTS_BYTES_MAX;
 use crate::admin::Admin;
 use crate::tls::client_tls;
 
 /// The calls that are forwarded. GetStatus is not: it is about the replica that is called.
-const READS: [&str; 16] = [
+const READS: [&str; 17] = [
     "ListClusters",
     "GetCluster",
     "ListWorkers",
@@ -48,6 +48,7 @@ const READS: [&str; 16] = [
     "ExplainPipeline",
     "WatchChanges",
     "Plan",
+    "PlanManifests",
 ];
 /// Marks a forwarded call, which must not be forwarded again.
 const FORWARDED: HeaderName = HeaderName::from_static("leasehold-forwarded");
@@ -94,7 +95,7 @@ impl AdminCalls {
     #[must_use]
     pub fn new(admin: Admin, handle: Handle, gate: Arc<Gate>, reach: PeerTransport) -> Self {
         let local = AdminServiceServer::new(admin)
-            .max_decoding_message_size(CALL_BYTES_MAX)
+            .max_decoding_message_size(MANIFESTS_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX);
         let (leader, permits) = (Mutex::default(), Semaphore::new(WAITING_MAX));
         Self { local, shared: Arc::new(Shared { handle, gate, reach, leader, permits }) }

@@ -25,6 +25,12 @@ use crate::connections::Peer;
 
 /// Bytes of a request's body.
 pub(crate) const CALL_BYTES_MAX: usize = 64 * 1024;
+/// Bytes of the body of a request with manifests.
+pub(crate) const MANIFESTS_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// The call whose request has manifests.
+const PLAN_MANIFESTS: &str = "/leasehold.admin.v1.AdminService/PlanManifests";
+/// The most of these calls whose bodies are not complete.
+const PLANS_MAX: usize = 4;
 /// How long a request's body may take.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 /// The most calls whose bodies are not complete.
@@ -36,11 +42,17 @@ type CallPermit = KeyedPermit<Option<IpAddr>>;
 
 /// Limits the calls of a port.
 #[derive(Clone, Debug)]
-pub(super) struct IntakeLayer(Arc<KeyedLimit<Option<IpAddr>>>);
+pub(super) struct IntakeLayer {
+    calls: Arc<KeyedLimit<Option<IpAddr>>>,
+    plans: Arc<KeyedLimit<Option<IpAddr>>>,
+}
 
 impl IntakeLayer {
     pub(super) fn new() -> Self {
-        Self(KeyedLimit::new(CALLS_MAX, CALLS_PER_ADDRESS_MAX))
+        Self {
+            calls: KeyedLimit::new(CALLS_MAX, CALLS_PER_ADDRESS_MAX),
+            plans: KeyedLimit::new(PLANS_MAX, PLANS_MAX),
+        }
     }
 }
 
@@ -48,14 +60,14 @@ impl<S> Layer<S> for IntakeLayer {
     type Service = Intake<S>;
 
     fn layer(&self, inner: S) -> Intake<S> {
-        Intake { calls: Arc::clone(&self.0), inner }
+        Intake { limits: self.clone(), inner }
     }
 }
 
 /// The services of a port behind its limits.
 #[derive(Clone, Debug)]
 pub(super) struct Intake<S> {
-    calls: Arc<KeyedLimit<Option<IpAddr>>>,
+    limits: IntakeLayer,
     inner: S,
 }
 
@@ -77,13 +89,18 @@ where
             return Either::Left(self.inner.call(request));
         }
         let address = Peer::of(request.extensions()).map(|peer| peer.address().ip());
-        let Some(permit) = self.calls.take(address) else {
+        let (limit, bytes_max) = match request.uri().path() {
+            PLAN_MANIFESTS => (&self.limits.plans, MANIFESTS_BYTES_MAX),
+            _ => (&self.limits.calls, CALL_BYTES_MAX),
+        };
+        let Some(permit) = limit.take(address) else {
             let why = "too many calls have not sent their request yet; try again later";
             return Either::Right(ready(Ok(Status::resource_exhausted(why).into_http())));
         };
         let bounded = |body| {
             let timeout = Box::pin(sleep(BODY_TIMEOUT));
-            Body::new(BoundedBody { body, left: CALL_BYTES_MAX, open: Some((timeout, permit)) })
+            let open = Some((timeout, permit));
+            Body::new(BoundedBody { body, bytes_max, left: bytes_max, open })
         };
         Either::Left(self.inner.call(request.map(bounded)))
     }
@@ -93,6 +110,7 @@ where
 #[derive(Debug)]
 struct BoundedBody {
     body: Body,
+    bytes_max: usize,
     left: usize,
     /// Until the body has ended.
     open: Option<(Pin<Box<Sleep>>, CallPermit)>,
@@ -128,7 +146,7 @@ impl http_body::Body for BoundedBody {
             }
             (Some(Ok(_)), None) => {
                 self.open = None;
-                let why = format!("the request is larger than {CALL_BYTES_MAX} bytes");
+                let why = format!("the request is larger than {} bytes", self.bytes_max);
                 Poll::Ready(Some(Err(Status::resource_exhausted(why))))
             }
             (ended, _) => {

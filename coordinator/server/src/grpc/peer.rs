@@ -10,6 +10,8 @@ use leasehold_driver::access::Wants;
 use leasehold_driver::clock;
 use leasehold_driver::gate::Term;
 use leasehold_driver::port::SessionPort;
+use leasehold_driver::replicas::{Follower, KnownReplica, Replicas};
+use leasehold_proto::coordinator::v1 as proto;
 use leasehold_proto::coordinator::v1::peer_service_server::{PeerService, PeerServiceServer};
 use leasehold_proto::coordinator::v1::{FollowRequest, FollowResponse};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -29,14 +31,16 @@ const REQUEST_BYTES_MAX: usize = 4 * 1024;
 /// Serves one replica's heartbeats.
 #[derive(Debug)]
 pub(crate) struct PeerServer {
-    identity: String,
+    replicas: Arc<Replicas>,
     port: SessionPort,
     permits: Arc<Semaphore>,
 }
 
 /// The stream of one follower.
 struct FollowerStream {
-    identity: String,
+    replicas: Arc<Replicas>,
+    /// Listed for as long as this stream lasts.
+    _follower: Follower,
     port: SessionPort,
     term: watch::Receiver<Option<Term>>,
     /// The epoch in the last heartbeat.
@@ -45,10 +49,10 @@ struct FollowerStream {
 }
 
 impl PeerServer {
-    /// The service of a replica of this name.
-    pub(crate) fn service(identity: String, port: SessionPort) -> PeerServiceServer<Self> {
+    /// The service of one of these replicas.
+    pub(crate) fn service(replicas: Arc<Replicas>, port: SessionPort) -> PeerServiceServer<Self> {
         let permits = Arc::new(Semaphore::new(FOLLOWERS_MAX));
-        PeerServiceServer::new(Self { identity, port, permits })
+        PeerServiceServer::new(Self { replicas, port, permits })
             .max_decoding_message_size(REQUEST_BYTES_MAX)
     }
 }
@@ -66,11 +70,21 @@ impl FollowerStream {
             if !self.port.progress.is_stalled() {
                 let epoch = self.epoch();
                 self.sent = Some(epoch);
-                let heartbeat = FollowResponse { identity: self.identity.clone(), epoch };
-                return Some((Ok(heartbeat), self));
+                return Some((Ok(self.heartbeat(epoch)), self));
             }
             self.pause().await;
         }
+    }
+
+    fn heartbeat(&self, epoch: u64) -> FollowResponse {
+        let known = self.replicas.all().into_iter();
+        let replicas = known.map(|KnownReplica { identity, address, version }| proto::Peer {
+            identity,
+            address,
+            version,
+        });
+        let identity = self.replicas.own().identity.clone();
+        FollowResponse { identity, epoch, replicas: replicas.collect() }
     }
 
     /// Waits until the next heartbeat is due, the term changes or the driver ends.
@@ -119,10 +133,12 @@ impl PeerService for PeerServer {
             return Err(Status::unavailable("the coordinator is shutting down"));
         }
         let peer = Peer::of(request.extensions()).map(Peer::address);
-        let follower = request.into_inner().identity;
-        tracing::debug!(?peer, follower, "a standby follows this replica");
+        let FollowRequest { identity, address, version } = request.into_inner();
+        tracing::debug!(?peer, follower = identity, "a standby follows this replica");
+        let follower = KnownReplica { identity, address, version };
         let heartbeats = FollowerStream {
-            identity: self.identity.clone(),
+            replicas: Arc::clone(&self.replicas),
+            _follower: self.replicas.follow(follower),
             port: self.port.clone(),
             term: self.port.gate.subscribe(),
             sent: None,

@@ -288,6 +288,7 @@ impl World {
             stops_worker: true,
             generation: 0,
             address: None,
+            version: None,
         };
         self.core_event(leader, Event::Hello(STRANGER, hello, None));
     }

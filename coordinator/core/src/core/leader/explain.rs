@@ -3,8 +3,9 @@
 
 mod cluster;
 
+use leasehold_types::duration::format_short;
 use leasehold_types::message::DrainPhase;
-use leasehold_types::{ClusterName, Moment, StreamKey, WorkerKey};
+use leasehold_types::{ClusterName, Moment, StreamKey, Version, WorkerKey};
 
 use super::Leader;
 use super::views::{reason, stream_view};
@@ -34,6 +35,7 @@ impl Leader {
         let committed = ledger.committed(&key.cluster);
         let spec = &cluster.spec;
         let mut facts = vec![presence(&view)];
+        facts.extend(version_fact(&view));
         for (former, account) in ledger.former_accounts(key) {
             let slots = counted(account.committed() as usize, "slot");
             let streams = counted(account.streams.len(), "stream");
@@ -72,18 +74,20 @@ impl Leader {
         if account.registering.is_some() {
             facts.push("what it may hold is being written down; grants wait for that".into());
         }
-        let summary = match spec.class {
-            Some(_) => share_summary(&view),
-            None => self.worker_summary(&view, committed),
+        let summary = match (overdue_summary(&view), &spec.class) {
+            (Some(summary), _) => summary,
+            (None, Some(_)) => share_summary(&view),
+            (None, None) => self.worker_summary(&view, committed),
         };
         match spec.class {
             Some(_) => facts.extend(self.share_facts(key)),
             None => facts.push(format!("it owns {}", counted(view.streams, "stream"))),
         }
         let former = ledger.former_accounts(key).filter_map(|(key, _)| self.worker(key, now));
-        let back = drain_step(&view);
+        let (back, update) = (drain_step(&view), update_step(&view));
         let steps = std::iter::once(view).chain(former).map(|view| worker_step(&view));
-        let next_step = steps.chain([back]).find(|step| !step.is_empty()).unwrap_or_default();
+        let next_step = steps.chain([back, update]).find(|step| !step.is_empty());
+        let next_step = next_step.unwrap_or_default();
         Some(Explanation { summary, facts, next_step })
     }
 
@@ -92,8 +96,7 @@ impl Leader {
         let shares = self.pool_shares(name, Some(what_if));
         let Some(cluster) = self.clusters.get(name) else { return Vec::new() };
         let ledger = &self.ledger;
-        let max = cluster.spec.jobs_per_worker_max;
-        let jobs_max = what_if.jobs_max.unwrap_or(cluster.spec.jobs_max);
+        let (jobs_max, max) = what_if.budget(name, &cluster.spec);
         let removed = |key: &WorkerKey| what_if.remove.contains(&key.worker);
         let accounts = || ledger.accounts_of(name).filter(|(key, _)| !removed(key));
         let others = accounts().filter(|(key, _)| !shares.contains_key(&key.worker));
@@ -260,6 +263,10 @@ fn drain_step(view: &WorkerView) -> String {
 fn worker_step(view: &WorkerView) -> String {
     let WorkerKey { cluster, worker } = &view.key;
     match view.presence {
+        Presence::Connected if view.drain_overdue.is_some() => format!(
+            "end the jobs of {worker} and have it let its streams go, or stop it and its agent: \
+             jobs that still run are lost then"
+        ),
         Presence::Connected => String::new(),
         Presence::Silent => {
             format!("see what the agent of {worker} logs: it cannot reach this leader")
@@ -269,6 +276,45 @@ fn worker_step(view: &WorkerView) -> String {
              leasehold gone {worker} --cluster {cluster}"
         ),
     }
+}
+
+/// What to do about an agent of an older build; empty where nothing is to be done.
+fn update_step(view: &WorkerView) -> String {
+    if !view.has_older_agent() {
+        return String::new();
+    }
+    format!("update the agent of {} to version {}", view.key.worker, Version::own())
+}
+
+/// That an agent is of an older build, if it is.
+fn version_fact(view: &WorkerView) -> Option<String> {
+    let (worker, own) = (&view.key.worker, Version::own());
+    view.has_older_agent().then(|| match view.agent_version {
+        Some(version) => {
+            format!(
+                "the agent of {worker} has version {version}, older than this coordinator's {own}"
+            )
+        }
+        None => {
+            format!(
+                "the agent of {worker} says no version: it is older than this coordinator's {own}"
+            )
+        }
+    })
+}
+
+/// That a connected worker drains for longer than it may, if it does.
+fn overdue_summary(view: &WorkerView) -> Option<String> {
+    let deadline = view.drain_overdue.filter(|_| view.presence == Presence::Connected)?;
+    let (key, deadline) = (&view.key, format_short(deadline));
+    let jobs = match view.running {
+        Some(running) => counted(running as usize, "job"),
+        None => "an unknown number of jobs".to_owned(),
+    };
+    let streams = counted(view.streams, "stream");
+    Some(format!(
+        "{key} drains for longer than its deadline of {deadline}: {jobs} and {streams} are left"
+    ))
 }
 
 fn share_summary(view: &WorkerView) -> String {

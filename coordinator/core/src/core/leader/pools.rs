@@ -215,11 +215,12 @@ impl Leader {
             present: 0,
         });
         workers.extend(added);
-        let jobs_max = what_if.and_then(|it| it.jobs_max).unwrap_or(cluster.spec.jobs_max);
+        let in_force = WhatIf::default();
+        let (jobs_max, per_worker_max) = what_if.unwrap_or(&in_force).budget(name, &cluster.spec);
         let shares = pools::plan(&PoolInput {
             budget: jobs_max.saturating_sub(elsewhere),
             unreported,
-            per_worker_max: cluster.spec.jobs_per_worker_max,
+            per_worker_max,
             workers: &workers,
         });
         workers.into_iter().map(|worker| worker.name).zip(shares).collect()

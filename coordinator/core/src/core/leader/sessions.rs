@@ -148,6 +148,7 @@ impl Leader {
         worker.link = hello.link;
         worker.generation = hello.generation;
         worker.stops_worker = hello.stops_worker;
+        worker.version = hello.version;
         let moved = worker.address != hello.address;
         worker.address = hello.address.clone();
         if hello.epoch_seen.is_none() {

@@ -9,6 +9,7 @@ mod apply;
 mod input;
 mod what_if;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use leasehold_types::limits::STREAMS_PER_WORKER_MAX;
@@ -177,6 +178,38 @@ impl SetPlan {
     }
 }
 
+/// A new plan of a cluster's streams over these workers, before its input is gathered.
+fn begin_plan<'a>(
+    name: &ClusterName,
+    owners: Vec<PlannedWorker>,
+    sets: impl Iterator<Item = (&'a SetName, &'a Arc<StreamSet>)>,
+    now: Moment,
+) -> Box<StreamPlan> {
+    let sets = sets.map(|(name, spec)| SetPlan {
+        name: name.clone(),
+        spec: Arc::clone(spec),
+        which: Vec::with_capacity(spec.streams.len()),
+        specs: Vec::with_capacity(spec.streams.len()),
+        moving: 0,
+        moves: 0,
+        touched: Vec::new(),
+    });
+    Box::new(StreamPlan {
+        cluster: name.clone(),
+        begun: now,
+        index: (0..).zip(&owners).map(|(at, worker)| (worker.clone(), at)).collect(),
+        owners,
+        sets: sets.collect(),
+        stage: Stage::Gather,
+        set: 0,
+        at: 0,
+        passed_over: false,
+        balance_waits: false,
+        is_stale: false,
+        thaw: None,
+    })
+}
+
 impl Leader {
     /// Begins and continues the plans of clusters whose streams are due, as far as the budget goes.
     pub(super) fn plan_streams(&mut self, now: Moment) {
@@ -201,7 +234,10 @@ impl Leader {
                 continue;
             }
             let owners = self.planned_workers(&name);
-            let mut plan = self.begin_plan(&name, owners, now);
+            let sets =
+                self.replica.sets_of(&name).filter_map(|set| self.replica.sets.get_key_value(set));
+            let sets = sets.map(|(name, set)| (name, &set.spec));
+            let mut plan = begin_plan(&name, owners, sets, now);
             plan.balance_waits = self.balance_waits(&name, now);
             self.replica.budget.spend(1 + plan.owners.len() / PLACED_PER_UNIT + plan.sets.len());
             return Some(plan);
@@ -219,46 +255,12 @@ impl Leader {
         owners.collect()
     }
 
-    /// A new plan of a cluster's streams over these workers, before its input is gathered.
-    fn begin_plan(
-        &self,
-        name: &ClusterName,
-        owners: Vec<PlannedWorker>,
-        now: Moment,
-    ) -> Box<StreamPlan> {
-        let sets =
-            self.replica.sets_of(name).filter_map(|set| self.replica.sets.get_key_value(set));
-        let sets = sets.map(|(name, set)| SetPlan {
-            name: name.clone(),
-            spec: Arc::clone(&set.spec),
-            which: Vec::with_capacity(set.streams.len()),
-            specs: Vec::with_capacity(set.streams.len()),
-            moving: 0,
-            moves: 0,
-            touched: Vec::new(),
-        });
-        Box::new(StreamPlan {
-            cluster: name.clone(),
-            begun: now,
-            index: (0..).zip(&owners).map(|(at, worker)| (worker.clone(), at)).collect(),
-            owners,
-            sets: sets.collect(),
-            stage: Stage::Gather,
-            set: 0,
-            at: 0,
-            passed_over: false,
-            balance_waits: false,
-            is_stale: false,
-            thaw: None,
-        })
-    }
-
     fn continue_plan(&mut self, plan: &mut StreamPlan, now: Moment) {
         let most = STEP.min(self.replica.budget.left());
         let units = match plan.stage {
             Stage::Gather | Stage::Count => {
                 let set = plan.set;
-                let units = self.gather_slice(plan, most);
+                let units = self.gather_slice(plan, &BTreeMap::new(), most);
                 self.note_gathered(plan, set);
                 units
             }

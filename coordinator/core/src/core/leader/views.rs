@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use leasehold_types::message::{DrainPhase, Jobs};
 use leasehold_types::{
@@ -269,6 +270,14 @@ impl Leader {
         view
     }
 
+    /// The deadline of a worker's drain, if it has passed.
+    fn overdue(&self, key: &WorkerKey, now: Moment) -> Option<Duration> {
+        let cluster = self.clusters.get(&key.cluster)?;
+        let since = cluster.workers.get(&key.worker)?.drains_since?;
+        let deadline = cluster.spec.drain_deadline;
+        (now.since(since) > deadline).then_some(deadline)
+    }
+
     pub(super) fn worker_view(
         &self,
         key: &WorkerKey,
@@ -288,6 +297,7 @@ impl Leader {
             presence,
             drain: worker.map_or(DrainPhase::Working, |worker| worker.drain),
             drain_ordered: worker.is_some_and(|worker| worker.drain_ordered()),
+            drain_overdue: self.overdue(key, now),
             agent: self.identity_of_holder(key),
             incarnation: account.incarnation,
             generation: worker.map_or(0, |worker| worker.generation),
@@ -304,6 +314,7 @@ impl Leader {
             streams: account.streams.len(),
             load: account.load,
             address: worker.and_then(|worker| worker.address.clone()),
+            agent_version: worker.and_then(|worker| worker.version),
         }
     }
 }

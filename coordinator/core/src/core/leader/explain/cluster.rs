@@ -44,6 +44,10 @@ impl Leader {
             worker.presence == Presence::Unreported
         }));
         facts.extend(named("draining", "", &workers, WorkerView::drains));
+        facts.extend(named("draining beyond the deadline", "", &workers, |worker| {
+            worker.drain_overdue.is_some()
+        }));
+        facts.extend(named("with an older agent", "", &workers, WorkerView::has_older_agent));
         if view.streams > 0 {
             let streams = counted(view.streams, "stream");
             facts.push(format!("{} of {streams} owned", view.streams_owned));

@@ -112,8 +112,12 @@ impl Leader {
         self.pipelines.recheck_waiting |= self.replica.class(class).is_some();
     }
 
-    /// A worker of a class has begun to drain, has reported that it drains, or works again.
+    /// A worker has begun to drain, has reported that it drains, or works again.
     pub(in crate::core::leader) fn note_draining(&mut self, key: &WorkerKey) {
+        let heard = self.replica.heard;
+        if let Some(worker) = self.worker_mut(key) {
+            worker.note_drain(heard);
+        }
         let leaves = self.observed(key).is_some_and(|worker| !worker.is_working());
         if !leaves {
             self.pipelines.draining.remove(key);

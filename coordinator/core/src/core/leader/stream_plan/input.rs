@@ -1,6 +1,7 @@
 //! The input of a plan of streams: each stream as it is now.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use leasehold_types::{SetName, StreamKey, WorkerKey};
 
@@ -34,8 +35,14 @@ impl Leader {
         }
     }
 
-    /// Gathers a further slice of the plan's input; returns how many streams it read.
-    pub(super) fn gather_slice(&self, plan: &mut StreamPlan, most: usize) -> usize {
+    /// Gathers a further slice of the plan's input; returns how many streams it read. A set in
+    /// `assumed` counts in place of the one that is in force.
+    pub(super) fn gather_slice(
+        &self,
+        plan: &mut StreamPlan,
+        assumed: &BTreeMap<SetName, SetState>,
+        most: usize,
+    ) -> usize {
         let counts = matches!(plan.stage, Stage::Count);
         let range = plan.next_slice(most, |set| {
             let all = set.spec.streams.len();
@@ -52,7 +59,9 @@ impl Leader {
             return 1;
         };
         let handled = 1 + range.len();
-        let Some(set) = self.replica.sets.get(&plan.sets[at].name) else { return handled };
+        let name = &plan.sets[at].name;
+        let set = assumed.get(name).or_else(|| self.replica.sets.get(name));
+        let Some(set) = set else { return handled };
         if counts {
             let moving = range.filter(|at_set| {
                 let now = plan.sets[at].position(set, *at_set);

@@ -1,0 +1,122 @@
+//! The replicas of the coordinator that this one knows of. Only what people are shown depends on
+//! them.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+
+/// A replica, as it describes itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct KnownReplica {
+    /// Where agents and people reach it: HOST:PORT.
+    pub address: String,
+    /// Its name.
+    pub identity: String,
+    /// Its build's version; empty if unknown.
+    pub version: String,
+}
+
+impl KnownReplica {
+    /// A replica of this build.
+    #[must_use]
+    pub fn of_this_build(identity: String, address: String) -> Self {
+        Self { address, identity, version: env!("CARGO_PKG_VERSION").to_owned() }
+    }
+}
+
+/// The replicas that a platform knows of, this one possibly among them.
+pub type KnownReplicas = watch::Receiver<Arc<Vec<KnownReplica>>>;
+
+/// The replicas that this one knows of: itself, those of its platform, and its followers.
+#[derive(Debug)]
+pub struct Replicas {
+    own: KnownReplica,
+    known: KnownReplicas,
+    followers: Mutex<Followers>,
+}
+
+#[derive(Debug, Default)]
+struct Followers {
+    next: u64,
+    present: BTreeMap<u64, KnownReplica>,
+}
+
+/// Counts a follower as present until it is dropped.
+#[derive(Debug)]
+pub struct Follower {
+    number: u64,
+    replicas: Arc<Replicas>,
+}
+
+impl Replicas {
+    /// The replicas around `own`.
+    #[must_use]
+    pub fn new(own: KnownReplica, known: KnownReplicas) -> Self {
+        Self { own, known, followers: Mutex::default() }
+    }
+
+    /// This replica.
+    #[must_use]
+    pub fn own(&self) -> &KnownReplica {
+        &self.own
+    }
+
+    /// All of them, by address, each once.
+    #[must_use]
+    pub fn all(&self) -> Vec<KnownReplica> {
+        let mut all = BTreeMap::new();
+        let followers = self.followers.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = Arc::clone(&self.known.borrow());
+        let others = known.iter().chain(followers.present.values());
+        // A replica that says nothing of itself cannot be told from the others.
+        for replica in others.filter(|one| !one.address.is_empty()).chain([&self.own]) {
+            all.insert(replica.address.clone(), replica.clone());
+        }
+        all.into_values().collect()
+    }
+
+    /// A replica follows this one.
+    #[must_use]
+    pub fn follow(self: &Arc<Self>, replica: KnownReplica) -> Follower {
+        let mut followers = self.followers.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = followers.next;
+        followers.next += 1;
+        followers.present.insert(number, replica);
+        Follower { number, replicas: Arc::clone(self) }
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        let followers = &self.replicas.followers;
+        followers.lock().unwrap_or_else(PoisonError::into_inner).present.remove(&self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_replicas_are_named_once_and_followers_until_they_leave() {
+        let replica = |name: &str, address: &str| KnownReplica {
+            identity: name.into(),
+            address: address.into(),
+            version: String::new(),
+        };
+        let known = watch::channel(Arc::new(vec![replica("b", "host:2"), replica("a", "host:1")]));
+        let replicas = Arc::new(Replicas::new(replica("b", "host:2"), known.1));
+        let names = || replicas.all().into_iter().map(|one| one.identity).collect::<Vec<_>>();
+        assert_eq!(names(), ["a", "b"]);
+        let follower = replicas.follow(replica("c", "host:3"));
+        let again = replicas.follow(replica("c", "host:3"));
+        let _earlier_release = replicas.follow(replica("d", ""));
+        assert_eq!(names(), ["a", "b", "c"]);
+        drop(follower);
+        assert_eq!(names(), ["a", "b", "c"]);
+        drop(again);
+        assert_eq!(names(), ["a", "b"]);
+    }
+}

@@ -1,0 +1,202 @@
+//! What `leasehold explain` says in each situation of the table in `docs/CLI.md`: the sentences are
+//! read from there.
+
+use std::process::Command;
+
+use leasehold_proto::coordinator::v1::open_session_request::Message as Said;
+use leasehold_proto::coordinator::v1::open_session_response::Message as Heard;
+use leasehold_proto::coordinator::v1::session_service_client::SessionServiceClient;
+use leasehold_proto::coordinator::v1::{DrainPhase, Hello, OpenSessionRequest, Report};
+use leasehold_types::limits::PROTOCOL_VERSION;
+use tests::command_line::{CommandLine, MANIFESTS, documented, start_job};
+use tests::process::{Agent, Coordinator, Process, free_address};
+use tests::toolbox;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+
+/// The situations of the table in docs/CLI.md, one after the other, each with its sentence there.
+#[test]
+fn explanations_name_the_cause_and_the_next_step() {
+    let coordinator = Coordinator::start(&[("all.yaml", MANIFESTS)]);
+    let leasehold = CommandLine(&coordinator);
+    let says = |what: &str, words: &[&str]| {
+        documented(words);
+        leasehold.until(&format!("explain {what}"), words);
+    };
+
+    says(
+        "cluster builds",
+        &["builds has no worker", "Next: start a worker: leasehold-agent run --cluster builds"],
+    );
+    says("stream cars:new", &["cars/cars:new has no worker: no worker of the cluster can own"]);
+    says("pipeline third", &["Next: add a worker to class green, or lower documentsPerSecond"]);
+
+    let mut first = coordinator.agent("builds", "worker-0", &[]);
+    let second = coordinator.agent("builds", "worker-1", &[]);
+    says(
+        "cluster builds",
+        &["builds runs 0 of at most 6 jobs on 2 workers: all slots are granted or may be in use"],
+    );
+    says("worker worker-1", &["builds/worker-1 has its share: 3 slots and 1 stream"]);
+    for at in 0..3 {
+        [&first, &second].into_iter().for_each(|agent| start_job(agent, &format!("job-{at}")));
+    }
+    says("cluster builds", &["builds has used its budget up: 6 jobs run"]);
+
+    // Killed: silent, then lost, and its stream is pinned to it.
+    let owned = leasehold.json("streams --worker worker-0");
+    let stream = owned["streams"][0]["name"].as_str().expect("a stream").to_owned();
+    first.process.kill();
+    says("worker worker-0", &["builds/worker-0 is silent: its slots count until it reports or is"]);
+    let next = "if nothing of it runs any more: leasehold gone worker-0 --cluster builds";
+    says("cluster builds", &["lost: worker-0; 3 slots may be in use there", next]);
+    leasehold.until(&format!("explain stream {stream}"), &[next]);
+
+    says("worker worker-1", &["builds/worker-1 has its share: 3 slots"]);
+    leasehold.line("drain worker-1");
+    says(
+        "worker worker-1",
+        &[
+            "builds/worker-1 drains: it takes no job and gives its streams back",
+            "Next: leasehold undrain worker-1 --cluster builds, if it is to work on",
+        ],
+    );
+    says("cluster builds", &["draining: worker-1; 3 slots may be in use there"]);
+}
+
+#[test]
+fn a_cluster_on_hold_says_for_whom_it_waits() {
+    let manifest = MANIFESTS.replace("ttl: 2s", "ttl: 20s");
+    let mut coordinator = Coordinator::start(&[("builds.yaml", &manifest)]);
+    let mut agent = coordinator.agent("builds", "worker-0", &[]);
+    CommandLine(&coordinator).until("explain worker worker-0", &["has its share: 3 slots"]);
+    let standby = coordinator.standby();
+    agent.process.kill();
+    coordinator.process.kill();
+    let words =
+        ["builds is on hold: it waits at most ", " for builds/worker-0, which has not reported"];
+    documented(&words);
+    let line = format!("explain cluster builds --coordinator {}", standby.grpc);
+    let next =
+        "Next: start the agent of worker-0 again; or, if nothing of it runs any more: leasehold";
+    CommandLine(&coordinator).until(&line, &[&words[..], &[next]].concat());
+}
+
+#[test]
+fn explanations_name_an_invalid_manifest_and_the_agents_of_a_name() {
+    let coordinator = Coordinator::start(&[("builds.yaml", MANIFESTS)]);
+    let leasehold = CommandLine(&coordinator);
+    let mut first = coordinator.agent("builds", "worker-2", &[]);
+    leasehold.until("explain worker worker-2", &["has its share: 3 slots"]);
+    (0..3).for_each(|at| start_job(&first, &format!("job-{at}")));
+
+    let manifest = coordinator.folder().join("manifests/builds.yaml");
+    std::fs::write(&manifest, MANIFESTS.replace("maxJobs: 6", "maxJobs: many")).expect("an edit");
+    let invalid = "a manifest is invalid, and its last good state in force: builds.yaml:4:";
+    let words = [invalid, "Next: correct builds.yaml"];
+    documented(&words);
+    leasehold.until("explain cluster builds", &[&words[..], &["of at most 6 jobs"]].concat());
+    std::fs::write(&manifest, MANIFESTS).expect("the edit is undone");
+
+    let api = free_address();
+    let mut command = Command::new(toolbox::binary("leasehold-agent"));
+    command.args(["run", "--coordinator", &coordinator.grpc.to_string(), "--cluster", "builds"]);
+    command.args(["--worker", "worker-2", "--take-over", "--listen", &api.to_string()]);
+    command.arg("--state-dir").arg(coordinator.folder().join("state-second"));
+    let log = coordinator.folder().join("second.log");
+    let _second = Agent { process: Process::start(&mut command, &log), api };
+    let before = "had its name before: 3 slots and";
+    documented(&[before]);
+    leasehold.until("explain worker worker-2", &[before]);
+    let names = leasehold.line("workers builds -o name");
+    let former = names.lines().find(|name| name.contains('@')).expect("the former agent");
+    let lost = "has lost its name to another agent: it drains, and its slots count until its jobs";
+    documented(&[lost]);
+    leasehold.until(&format!("explain worker {former}"), &[lost]);
+    first.process.kill();
+    documented(&["leasehold gone worker-2@"]);
+    leasehold.until("explain worker worker-2", &["leasehold gone worker-2@"]);
+    leasehold.until(&format!("explain worker {former}"), &["leasehold gone worker-2@"]);
+}
+
+#[test]
+fn a_drain_beyond_its_deadline_says_what_is_left() {
+    let manifest = MANIFESTS.replace("lease: {ttl: 2s}", "lease: {ttl: 2s}, drain: {deadline: 1s}");
+    let coordinator = Coordinator::start(&[("builds.yaml", &manifest)]);
+    let leasehold = CommandLine(&coordinator);
+    // The agent has a longer deadline of its own, so that it stays.
+    let agent = coordinator.agent("builds", "worker-1", &["--drain-deadline", "1h"]);
+    start_job(&agent, "long");
+    leasehold.line("drain worker-1");
+    let summary =
+        "builds/worker-1 drains for longer than its deadline of 1s: 1 job and 0 streams are left";
+    let next = "Next: end the jobs of worker-1 and have it let its streams go, or stop it and";
+    let fact = "draining beyond the deadline: worker-1";
+    documented(&[summary, next, fact]);
+    leasehold.until("explain worker worker-1", &[summary, next]);
+    leasehold.until("explain cluster builds", &[fact, next]);
+}
+
+/// Says hello as an agent of this version, and reports that it holds nothing.
+async fn join(address: std::net::SocketAddr, version: &str) -> mpsc::Sender<OpenSessionRequest> {
+    let (to, messages) = mpsc::channel(4);
+    let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{address}"));
+    let channel = endpoint.expect("an address").connect().await.expect("a connection");
+    let hello = Hello {
+        protocol: PROTOCOL_VERSION,
+        cluster: "builds".into(),
+        worker: "worker-3".into(),
+        incarnation: 1,
+        link: 1,
+        stops_worker: true,
+        version: version.into(),
+        ..Hello::default()
+    };
+    let say = async |said| {
+        let sent = to.send(OpenSessionRequest { message: Some(said) }).await;
+        sent.expect("the coordinator listens");
+    };
+    say(Said::Hello(hello)).await;
+    let mut client = SessionServiceClient::new(channel);
+    let answers = client.open_session(ReceiverStream::new(messages)).await;
+    let mut answers = answers.expect("a session").into_inner();
+    let epoch = loop {
+        let heard = answers.message().await.expect("an answer").expect("no end yet");
+        if let Some(Heard::Welcome(welcome)) = heard.message {
+            break welcome.epoch;
+        }
+    };
+    let drain = DrainPhase::Working.into();
+    say(Said::Report(Report { epoch, nonce: 1, running: Some(0), drain, ..Report::default() }))
+        .await;
+    // The session lasts as long as its answers are read.
+    tokio::spawn(async move { while let Ok(Some(_)) = answers.message().await {} });
+    to
+}
+
+#[test]
+fn an_agent_of_an_older_version_is_named_with_what_to_do() {
+    const OWN: &str = env!("CARGO_PKG_VERSION");
+    // It sends no beats, so that its leases must last for the whole test.
+    let manifest = MANIFESTS.replace("ttl: 2s", "ttl: 5m");
+    let coordinator = Coordinator::start(&[("builds.yaml", &manifest)]);
+    let leasehold = CommandLine(&coordinator);
+    leasehold.until("status", &["leads term 1"]);
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = runtime.expect("a runtime");
+    let old = runtime.block_on(join(coordinator.grpc, "0.0.9"));
+    let fact = "the agent of worker-3 has version 0.0.9, older than this coordinator's ";
+    let next = "Next: update the agent of worker-3 to version ";
+    let named = "with an older agent: worker-3";
+    documented(&[fact, next, named]);
+    let said = leasehold.until("explain worker worker-3", &[fact, next]);
+    assert!(said.contains(&format!("{fact}{OWN}")), "{said}");
+    assert!(said.contains(&format!("{next}{OWN}")), "{said}");
+    leasehold.until("explain cluster builds", &[named]);
+    leasehold.until("version", &["agent        0.0.9  1 agent", "Some agents are older"]);
+    drop(old);
+
+    let _present = coordinator.agent("builds", "worker-4", &[]);
+    let said = leasehold.until("explain worker worker-4", &["builds/worker-4 has its share"]);
+    assert!(!said.contains("version"), "{said}");
+}
