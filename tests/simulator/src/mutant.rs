@@ -103,11 +103,10 @@ impl Mutant {
             Mutation::KeepAskedBack => &["L6"],
             Mutation::UnplannedPoolIsEmpty => &["L6"],
             Mutation::FormerModeHolds => &["S2"],
-            // No world has `lost.after`, no store is put back from a copy, no set moves to another
-            // cluster, no platform removes a worker that may run, and once faults have ended, no
+            Mutation::EpochRepeated => &["S6"],
+            // No world has `lost.after`, no set moves to another cluster, no platform removes a worker that may run, and once faults have ended, no
             // worker dies with its leader: scenarios of the core detect these.
             Mutation::RefusedIsSilent
-            | Mutation::EpochRepeated
             | Mutation::MovedSetStays
             | Mutation::RemovedIsGone
             | Mutation::UnreportedTakesSlots => &[],

@@ -176,7 +176,8 @@ impl Checks<'_> {
         let term = self.view.replicas[replica].election.term();
         let stands =
             term.filter(|(epoch, _)| (*epoch, Some(replica)) == (store.epoch, store.owner));
-        if let (Some((epoch, _)), Some(above)) = (stands, above) {
+        let repeated = stands.is_some_and(|(epoch, _)| self.is_told_repeated(replica, epoch));
+        if let (Some((epoch, _)), Some(above), false) = (stands, above, repeated) {
             self.fail("L5", || {
                 format!("c{replica} gives up {epoch}, which stands, at a word of {above}")
             });

@@ -104,6 +104,9 @@ const STOPS_AGENT_EVERY: u64 = 5;
 /// In one seed in this many the drivers are busy, and stay so once faults have ended.
 const BUSY_EVERY: u64 = 7;
 
+/// In one seed in this many the stores are put back from a copy.
+const RESTORES_EVERY: u64 = 8;
+
 /// In one seed in this many everything is checked after every step.
 const CHECKS_ALL_EVERY: u64 = 40;
 
@@ -181,6 +184,8 @@ pub(crate) struct Profile {
     pub busy: bool,
     /// Once faults have ended, one agent is stopped and must not delay the others.
     pub stops_agent: bool,
+    /// The stores of the election are put back from a copy.
+    pub restores_stores: bool,
     /// Everything is checked after every step, not only what the step may have changed.
     pub checks_all: bool,
     /// The units of work that one turn of a coordinator's core takes.
@@ -242,6 +247,7 @@ impl Profile {
             pipelines,
             busy,
             stops_agent: seed % STOPS_AGENT_EVERY == 2,
+            restores_stores: seed % RESTORES_EVERY == 5,
             checks_all: seed % CHECKS_ALL_EVERY == 1,
             slice: SLICES[(seed / PIPELINES_EVERY) as usize % SLICES.len()],
             weights,

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use leasehold_coordinator_core::effect::Effect;
+use leasehold_coordinator_core::effect::{Effect, Notice};
 use leasehold_coordinator_core::event::{ConnId, Event};
 use leasehold_coordinator_core::turn::{Turn, Watchdog};
 use leasehold_types::mutation::Mutation;
@@ -162,6 +162,9 @@ impl World {
         }
         self.trace.say(self.t, || format!("        c{replica} <- {event:?}"));
         self.checks().note_core_event(replica, &event);
+        if let Event::Hello(conn, hello, _) = &event {
+            self.checks().note_known_term(replica, conn.0 as usize, hello);
+        }
         let node = &mut self.replicas[replica];
         let Some(core) = node.core.as_mut() else { return 0 };
         let gate = &mut node.driver.gate;
@@ -214,6 +217,9 @@ impl World {
                 Effect::Notice(notice) => {
                     self.coverage.hit(names::of_notice(&notice));
                     self.checks().observe_notice(replica, &notice);
+                    if let Notice::EpochAhead { worker, seen } = &notice {
+                        self.claim_lost_term(worker, *seen);
+                    }
                 }
                 effect => {
                     self.checks().check_credits(replica, &effect);

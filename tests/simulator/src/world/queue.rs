@@ -104,6 +104,10 @@ pub(crate) enum SimEvent {
     CheckNotDelayed { pod: usize },
     /// The next fault is injected.
     Fault,
+    /// The stores are copied.
+    BackUpStores,
+    /// All replicas die, and start again on stores that were put back from the copy.
+    RestoreStores,
 }
 
 impl SimEvent {
@@ -119,6 +123,8 @@ impl SimEvent {
                 | Self::TakeOver { .. }
                 | Self::DeclareGone { .. }
                 | Self::RaiseCaps { .. }
+                | Self::BackUpStores
+                | Self::RestoreStores
         )
     }
 }
@@ -167,6 +173,11 @@ impl Queue {
     /// The next event and its time.
     pub(crate) fn pop(&mut self) -> Option<(Real, SimEvent)> {
         self.heap.pop().map(|entry| (entry.t, entry.what))
+    }
+
+    /// Requests that are on their way to the stores never get there.
+    pub(crate) fn drop_store_requests(&mut self) {
+        self.heap.retain(|entry| !matches!(entry.what, SimEvent::Store { .. }));
     }
 
     /// Whether a pod is to leave or to end later.
