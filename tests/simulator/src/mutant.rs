@@ -104,10 +104,10 @@ impl Mutant {
             Mutation::UnplannedPoolIsEmpty => &["L6"],
             Mutation::FormerModeHolds => &["S2"],
             Mutation::EpochRepeated => &["S6"],
-            // No world has `lost.after`, no set moves to another cluster, no platform removes a worker that may run, and once faults have ended, no
+            Mutation::MovedSetStays => &["L2"],
+            // No world has `lost.after`, no platform removes a worker that may run, and once faults have ended, no
             // worker dies with its leader: scenarios of the core detect these.
             Mutation::RefusedIsSilent
-            | Mutation::MovedSetStays
             | Mutation::RemovedIsGone
             | Mutation::UnreportedTakesSlots => &[],
             Mutation::LapsesNotRepeated | Mutation::LapseFreesAtOnce => &["S3", "S4"],

@@ -85,7 +85,8 @@ impl Checks<'_> {
             let from = before.epoch;
             self.fail("S6", || format!("p{pod} went back from epoch {from} to {epoch}"));
         }
-        let obeyed = before.term.filter(|_| epoch == before.epoch && self.view.pods[pod].run == before.run);
+        let obeyed =
+            before.term.filter(|_| epoch == before.epoch && self.view.pods[pod].run == before.run);
         if obeyed.is_some_and(|obeyed| obeyed.differs_from(term)) {
             self.fail("S6", || format!("p{pod} obeys {term:?} of {epoch} after {obeyed:?}"));
         }

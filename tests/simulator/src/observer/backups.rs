@@ -53,10 +53,14 @@ impl Checks<'_> {
     pub(crate) fn check_repeated_welcome(&mut self, link: LinkId, message: &CoordinatorMessage) {
         let CoordinatorMessage::Welcome(welcome) = message else { return };
         let known = self.observer.repeated_terms.known.get(&link).copied();
-        let Some((epoch, term)) = known.filter(|(epoch, _)| *epoch == welcome.epoch) else { return };
+        let Some((epoch, term)) = known.filter(|(epoch, _)| *epoch == welcome.epoch) else {
+            return;
+        };
         if term.differs_from(welcome.term) {
             let pod = self.view.network.links[link].pod;
-            self.fail("S6", || format!("p{pod} has obeyed another term of {epoch}, and is welcomed"));
+            self.fail("S6", || {
+                format!("p{pod} has obeyed another term of {epoch}, and is welcomed")
+            });
         }
     }
 
@@ -69,12 +73,15 @@ impl Checks<'_> {
 
     /// S19: a leader that knows that its number is repeated gives out no token.
     pub(crate) fn check_repeated_grant(&mut self, replica: usize, notice: &Notice) {
-        let (Notice::StreamGranted { token, .. } | Notice::PoolGranted { token, .. }) = notice else {
+        let (Notice::StreamGranted { token, .. } | Notice::PoolGranted { token, .. }) = notice
+        else {
             return;
         };
         if self.is_told_repeated(replica, token.epoch) {
             let token = *token;
-            self.fail("S19", || format!("c{replica} grants {token}, and another term had its number"));
+            self.fail("S19", || {
+                format!("c{replica} grants {token}, and another term had its number")
+            });
         }
     }
 }

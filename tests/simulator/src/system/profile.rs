@@ -107,6 +107,9 @@ const BUSY_EVERY: u64 = 7;
 /// In one seed in this many the stores are put back from a copy.
 const RESTORES_EVERY: u64 = 8;
 
+/// In one seed in this many sets move between clusters, and are removed and come back.
+const MOVES_SETS_EVERY: u64 = 4;
+
 /// In one seed in this many everything is checked after every step.
 const CHECKS_ALL_EVERY: u64 = 40;
 
@@ -186,6 +189,8 @@ pub(crate) struct Profile {
     pub stops_agent: bool,
     /// The stores of the election are put back from a copy.
     pub restores_stores: bool,
+    /// Sets move between clusters, and are removed and come back.
+    pub moves_sets: bool,
     /// Everything is checked after every step, not only what the step may have changed.
     pub checks_all: bool,
     /// The units of work that one turn of a coordinator's core takes.
@@ -248,6 +253,7 @@ impl Profile {
             busy,
             stops_agent: seed % STOPS_AGENT_EVERY == 2,
             restores_stores: seed % RESTORES_EVERY == 5,
+            moves_sets: seed % MOVES_SETS_EVERY == 2,
             checks_all: seed % CHECKS_ALL_EVERY == 1,
             slice: SLICES[(seed / PIPELINES_EVERY) as usize % SLICES.len()],
             weights,

@@ -404,6 +404,7 @@ impl World {
             Order::StepDown { .. } => "stepped down",
         });
         self.delay_entry(replica, &order);
+        self.edit_meanwhile(&order);
         let now = self.view().local_of_replica(replica);
         let node = &mut self.replicas[replica];
         if matches!(order, Order::StepDown { .. }) {

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use leasehold_coordinator_core::effect::Order;
 use leasehold_types::{AgentId, ClusterName, WorkerKey, WorkerName};
 
 use crate::system::clock::{Clock, MS, Real};
@@ -16,12 +17,28 @@ use crate::system::worker::{Worker, WorkerKind};
 use crate::world::World;
 use crate::world::queue::SimEvent;
 
+/// In worlds whose sets move, the manifests change during one registration in this many.
+const EDIT_MEANWHILE_ONE_IN: u32 = 8;
+
 impl World {
     /// Changes the desired state; each replica learns that a little later.
     pub(super) fn edit(&mut self) {
         let what = self.manifests.edit(&mut self.rng, &self.profile);
         self.coverage.hit("fault: edit");
         self.coverage.hit(what);
+        self.publish_desired();
+    }
+
+    /// While entries are written of workers of some cluster, the manifests may change.
+    pub(super) fn edit_meanwhile(&mut self, order: &Order) {
+        let Order::Register(entries) = order else { return };
+        let over = self.t >= self.profile.safety;
+        if over || !self.profile.moves_sets || !one_in(&mut self.rng, EDIT_MEANWHILE_ONE_IN) {
+            return;
+        }
+        self.coverage.hit("fault: edit while an entry is written");
+        let cluster = &entries[0].0.cluster;
+        self.manifests.edit_meanwhile(cluster, &mut self.rng, &self.profile);
         self.publish_desired();
     }
 
@@ -98,8 +115,7 @@ impl World {
 
     /// Every cluster and class that pods are made for, one after the other.
     fn clusters_for_pods(&self) -> Vec<ClusterName> {
-        let clusters = &self.manifests.current.clusters;
-        let mut all: Vec<_> = clusters.keys().cloned().collect();
+        let mut all = self.manifests.clusters_for_pods();
         if self.profile.pipelines {
             // A class gets two pods for each one of a cluster.
             all.extend(pipelines::classes(&self.manifests.current));
