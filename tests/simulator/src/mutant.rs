@@ -105,11 +105,10 @@ impl Mutant {
             Mutation::FormerModeHolds => &["S2"],
             Mutation::EpochRepeated => &["S6"],
             Mutation::MovedSetStays => &["L2"],
-            // No world has `lost.after`, no platform removes a worker that may run, and once faults have ended, no
-            // worker dies with its leader: scenarios of the core detect these.
-            Mutation::RefusedIsSilent
-            | Mutation::RemovedIsGone
-            | Mutation::UnreportedTakesSlots => &[],
+            Mutation::RemovedIsGone => &["S1", "S2", "S3"],
+            Mutation::UnreportedTakesSlots => &["L6"],
+            // No world has found it: a scenario of the core detects this one.
+            Mutation::RefusedIsSilent => &[],
             Mutation::LapsesNotRepeated | Mutation::LapseFreesAtOnce => &["S3", "S4"],
             Mutation::LapseUnheeded | Mutation::LapseUnwritten => &["S3", "S4"],
             Mutation::ShownUnwritten => &["S2", "S3", "S9"],

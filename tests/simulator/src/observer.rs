@@ -148,6 +148,9 @@ impl Checks<'_> {
             | Notice::EpochRepeated { .. }
             | Notice::Offence { .. } => {}
         }
+        if let Notice::GivenUp { worker, .. } = notice {
+            self.check_given_up(replica, worker);
+        }
         if let Notice::Lost(worker) = notice {
             self.check_lost(replica, worker);
         }

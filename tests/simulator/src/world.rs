@@ -207,6 +207,7 @@ impl World {
             | SimEvent::Heal(_) => self.step_network(what),
             SimEvent::Desired { .. }
             | SimEvent::Gone { .. }
+            | SimEvent::Removed { .. }
             | SimEvent::OrderDrain { .. }
             | SimEvent::Write { .. }
             | SimEvent::CoreWake { .. }
@@ -301,6 +302,9 @@ impl World {
                     self.core_event(replica, Event::Gone(keys));
                 }
             }
+            SimEvent::Removed { replica, key } => {
+                self.core_event(replica, Event::Removed(vec![key]));
+            }
             SimEvent::OrderDrain { replica, key } => self.order_drain(replica, key),
             SimEvent::Write { replica, link, message, .. } => self.write(replica, link, *message),
             SimEvent::CoreWake { replica, at, .. } => self.core_wake(replica, at),
@@ -365,6 +369,7 @@ impl World {
             }
             SimEvent::Desired { replica, .. }
             | SimEvent::Gone { replica, .. }
+            | SimEvent::Removed { replica, .. }
             | SimEvent::OrderDrain { replica, .. }
             | SimEvent::CoreWake { replica, .. }
             | SimEvent::Turn { replica, .. }

@@ -19,6 +19,8 @@ pub(crate) struct AgentStatements {
     ended: BTreeMap<usize, BTreeSet<(StreamKey, Token)>>,
     /// Since when agents that remember no epoch wait for a confirmed leadership.
     waits: BTreeMap<(usize, WorkerKey), Wait>,
+    /// When the last hello under each name came to each run of a replica.
+    hellos: BTreeMap<(usize, u64, WorkerKey), Moment>,
 }
 
 /// One agent's wait at one replica.
@@ -166,6 +168,28 @@ impl Checks<'_> {
                     "c{replica} lets {key} wait again, which has waited since {:?}",
                     before.since
                 )
+            });
+        }
+    }
+
+    /// An agent's hello came to a replica at this moment of its clock.
+    pub(crate) fn note_hello(&mut self, replica: usize, hello: &Hello, at: Moment) {
+        let run = self.view.replicas[replica].run;
+        let key = WorkerKey { cluster: hello.cluster.clone(), worker: hello.worker.clone() };
+        self.observer.statements.hellos.insert((replica, run, key), at);
+    }
+
+    /// S2: a worker is given up only if no agent has said hello under its name for long enough,
+    /// refused or not; where names are kept, the agent may be another one.
+    pub(crate) fn check_given_up(&mut self, replica: usize, worker: &WorkerKey) {
+        let run = self.view.replicas[replica].run;
+        let said = self.observer.statements.hellos.get(&(replica, run, worker.clone())).copied();
+        let (Some(said), Some(after)) = (said, self.view.profile.lost_after) else { return };
+        let now = self.view.local_of_replica(replica);
+        self.coverage.hit("checked: a worker that is given up was silent");
+        if !self.view.keeps_names && now < said + after {
+            self.fail("S2", || {
+                format!("c{replica} gives up {worker}, whose agent dialled at {said:?}")
             });
         }
     }

@@ -46,7 +46,7 @@ impl Manifests {
                 drain_deadline: profile.ttl * rng.u32(2..=8),
                 ttl: profile.ttl,
                 floor: u32::from(rng.u8(0..4) == 0),
-                lost_after: None,
+                lost_after: profile.lost_after,
                 class: None,
             };
             desired.clusters.insert(name, Arc::new(cluster));

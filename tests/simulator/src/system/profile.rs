@@ -110,6 +110,16 @@ const RESTORES_EVERY: u64 = 8;
 /// In one seed in this many sets move between clusters, and are removed and come back.
 const MOVES_SETS_EVERY: u64 = 4;
 
+/// In one seed in this many the platform removes pods that run on.
+const REMOVES_EVERY: u64 = 4;
+
+/// In one seed in this many a worker dies with the leader once faults have ended.
+const DIES_WITH_LEADER_EVERY: u64 = 4;
+
+/// In one seed in this many silent workers are given up, after this many lengths of a lease.
+const GIVES_UP_EVERY: u64 = 8;
+const LOST_AFTER_TTLS: u32 = 3;
+
 /// In one seed in this many everything is checked after every step.
 const CHECKS_ALL_EVERY: u64 = 40;
 
@@ -191,6 +201,12 @@ pub(crate) struct Profile {
     pub restores_stores: bool,
     /// Sets move between clusters, and are removed and come back.
     pub moves_sets: bool,
+    /// The platform removes pods that run on.
+    pub removes_pods: bool,
+    /// A worker dies with the leader, if one dies once faults have ended.
+    pub dies_with_leader: bool,
+    /// Silent workers are given up after this.
+    pub lost_after: Option<Duration>,
     /// Everything is checked after every step, not only what the step may have changed.
     pub checks_all: bool,
     /// The units of work that one turn of a coordinator's core takes.
@@ -254,6 +270,9 @@ impl Profile {
             stops_agent: seed % STOPS_AGENT_EVERY == 2,
             restores_stores: seed % RESTORES_EVERY == 5,
             moves_sets: seed % MOVES_SETS_EVERY == 2,
+            removes_pods: seed % REMOVES_EVERY == 3,
+            dies_with_leader: seed % DIES_WITH_LEADER_EVERY == 1,
+            lost_after: (seed % GIVES_UP_EVERY == 4).then_some(ttl * LOST_AFTER_TTLS),
             checks_all: seed % CHECKS_ALL_EVERY == 1,
             slice: SLICES[(seed / PIPELINES_EVERY) as usize % SLICES.len()],
             weights,

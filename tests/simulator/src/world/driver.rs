@@ -186,6 +186,7 @@ impl World {
         let work = core.take_cost();
         self.note_effects(replica);
         if let Some(hello) = hello {
+            self.checks().note_hello(replica, &hello, at);
             self.checks().check_wait(replica, &hello);
         }
         self.profile.turns.event + self.profile.turns.work * Real::from(work)
@@ -217,8 +218,10 @@ impl World {
                 Effect::Notice(notice) => {
                     self.coverage.hit(names::of_notice(&notice));
                     self.checks().observe_notice(replica, &notice);
-                    if let Notice::EpochAhead { worker, seen } = &notice {
-                        self.claim_lost_term(worker, *seen);
+                    match &notice {
+                        Notice::EpochAhead { worker, seen } => self.claim_lost_term(worker, *seen),
+                        Notice::GivenUp { worker, .. } => self.end_given_up(worker),
+                        _ => {}
                     }
                 }
                 effect => {

@@ -13,6 +13,7 @@ use crate::system::faults::Sequence;
 use crate::system::pipelines;
 use crate::system::pod::Pod;
 use crate::system::profile::one_in;
+use crate::system::store::Shape;
 use crate::system::worker::{Worker, WorkerKind};
 use crate::world::World;
 use crate::world::queue::SimEvent;
@@ -150,6 +151,41 @@ impl World {
         self.crash_agent(pod, true, None);
     }
 
+    /// Whether the platform removes this pod though it runs: it does in some worlds where it says
+    /// who may speak.
+    pub(super) fn may_be_removed(&mut self, pod: usize) -> bool {
+        let node = &self.pods[pod];
+        let alone = !(node.twin || node.is_replaced() || node.removed);
+        let removes = self.profile.removes_pods && self.store.shape == Shape::Objects;
+        removes && alone && self.rng.bool()
+    }
+
+    /// The platform removes a pod that it cannot reach: no agent of it may speak from now on. It
+    /// runs on for a while, and counts as gone when it has really ended.
+    pub(super) fn remove_pod(&mut self, pod: usize) {
+        self.coverage.hit("fault: pod removed that runs on");
+        self.pods[pod].removed = true;
+        let key = self.pods[pod].key.clone();
+        for replica in 0..self.replicas.len() {
+            let lag = self.rng.u64(0..=self.profile.platform_lag);
+            self.after(lag, SimEvent::Removed { replica, key: key.clone() });
+        }
+        let ends = self.rng.u64(MS..self.profile.ttl_real() * 4);
+        self.after(ends, SimEvent::EndPod { pod });
+    }
+
+    /// A leader gives a silent worker up: whoever says how long to wait says that it has ended by
+    /// then.
+    pub(super) fn end_given_up(&mut self, worker: &WorkerKey) {
+        let name = worker.present();
+        for pod in self.view().living() {
+            if self.pods[pod].key == name {
+                self.coverage.hit("fault: worker given up that lived");
+                self.end_pod(pod);
+            }
+        }
+    }
+
     /// Lists which of the pods that a leader may wait for are gone.
     pub(super) fn list(&mut self) {
         for replica in 0..self.replicas.len() {
@@ -182,7 +218,8 @@ impl World {
     /// agent the account is of at this replica.
     pub(super) fn is_gone(&self, replica: usize, key: &WorkerKey) -> bool {
         let name = key.present();
-        let mut living = self.pods.iter().filter(|pod| pod.key == name && !pod.dead);
+        let listed = |pod: &&Pod| pod.key == name && (!pod.dead || self.t < pod.listed_from);
+        let mut living = self.pods.iter().filter(listed);
         match self.agent_of(replica, key) {
             Some(agent) => !living.any(|pod| pod.identities.contains(&agent)),
             None => living.next().is_none(),

@@ -36,6 +36,8 @@ pub(crate) enum SimEvent {
     Desired { replica: usize, version: u64, desired: Arc<Desired> },
     /// A replica learns from the platform that these workers are gone.
     Gone { replica: usize, keys: Vec<WorkerKey> },
+    /// A replica learns from the platform that it no longer has this worker.
+    Removed { replica: usize, key: WorkerKey },
     /// An order to drain a worker reaches a replica.
     OrderDrain { replica: usize, key: WorkerKey },
     /// A replica's writer takes its message.
