@@ -323,9 +323,9 @@ impl<J: Journal> Holder<J> {
     }
 
     fn welcome(&mut self, welcome: Welcome, now: Moment) {
-        // An agent that no leader has granted anything, as after a boot of its host, names no epoch:
-        // a leader that was deposed grants it nothing, and one whose store was put back from a copy
-        // would never learn that its number is lower.
+        // An agent that no leader has granted anything, as after a boot of its host, names no
+        // epoch: a leader that was deposed grants it nothing, and one whose store was put back
+        // from a copy would never learn that its number is lower.
         let lower = self.epoch.is_some_and(|epoch| welcome.epoch < epoch);
         if lower && self.was_granted() {
             self.notice(Notice::Unlinked(

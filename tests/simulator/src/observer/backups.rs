@@ -17,8 +17,8 @@ use crate::system::network::LinkId;
 pub(crate) struct RepeatedTerms {
     /// The identity of the newest term of each number that each replica has taken.
     terms: BTreeMap<(usize, Epoch), TermId>,
-    /// The terms, by identity, of which an agent has told their leader that it obeyed another one of
-    /// the number.
+    /// The terms, by identity, of which an agent has told their leader that it obeyed another one
+    /// of the number.
     told: BTreeSet<u64>,
     /// The term that the agent knows which said hello on each link.
     known: BTreeMap<LinkId, (Epoch, TermId)>,

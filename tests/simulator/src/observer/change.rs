@@ -28,7 +28,8 @@ pub(crate) struct SystemChange {
     pub fits_beside: bool,
     /// The worker that died with the leader.
     pub died: Option<usize>,
-    /// Workers that died with the leader or were declared gone since, and the pipelines of which they had shares.
+    /// Workers that died with the leader or were declared gone since, and the pipelines of which
+    /// they had shares.
     pub ended: BTreeMap<usize, Vec<PipelineName>>,
 }
 
@@ -126,7 +127,7 @@ impl Checks<'_> {
         }
     }
 
-    /// Whether streams of a pod may move because another worker of its cluster died with the leader.
+    /// Whether streams of a pod may move since another worker of its cluster died with the leader.
     fn may_follow_the_dead(&self, change: &SystemChange, owner: usize) -> bool {
         let cluster = |pod: usize| &self.view.pods[pod].key.cluster;
         let died = change.died.filter(|died| cluster(*died) == cluster(owner));

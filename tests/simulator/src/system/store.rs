@@ -1,7 +1,8 @@
 //! The two stores of the election: terms, and what workers may hold. The second has one of two
 //! shapes: logs in files, one a term, or entries on objects that others write to.
 //!
-//! Invariant: an epoch is handed out once, by compare-and-swap, until a store is put back from a copy.
+//! Invariant: an epoch is handed out once, by compare-and-swap, until a store is put back from a
+//! copy.
 
 mod backup;
 

@@ -211,8 +211,8 @@ impl World {
         }
     }
 
-    /// A pod dies with the leader, and the platform learns of that late: its next leader must reckon
-    /// with all that it may hold. Returns the pod and the pipelines that it serves.
+    /// A pod dies with the leader, and the platform learns of that late: the next leader must
+    /// reckon with all that it may hold. Returns the pod and the pipelines that it serves.
     fn end_with_leader(&mut self, pod: usize) -> Option<(usize, Vec<PipelineName>)> {
         if self.view().living().len() < 3 || self.keeps_names {
             return None;

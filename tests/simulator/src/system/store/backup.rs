@@ -86,8 +86,8 @@ impl Store {
         keys.iter().map(WorkerKey::present).collect()
     }
 
-    /// Whether a term of this number may have been lost when terms were put back from a copy. Another
-    /// one of the same number may have been taken since.
+    /// Whether a term of this number may have been lost when terms were put back from a copy.
+    /// Another one of the same number may have been taken since.
     pub(crate) fn is_lost(&self, epoch: Epoch) -> bool {
         self.lost.is_some_and(|(from, to)| from < epoch && epoch <= to)
     }
