@@ -107,5 +107,6 @@ pub const CASES: &[Case] = &[
     case(Mutation::LapseUnwritten, "S4", "share", &[Fault::SlowWorker, Fault::CrashAgent]),
     case(Mutation::GapUnnoticed, "S4", "share", &[Fault::Lose, Fault::SlowWorker]),
     case(Mutation::LoadOverCapacity, "S13", "swap", &[Fault::SlowWorker]),
+    case(Mutation::AccountOfName, "S2", "takeover", &[]),
     case(Mutation::GrantAfterTerm, "S8", "term", &[Fault::SlowStore, Fault::Break]),
 ];

@@ -13,7 +13,7 @@ use leasehold_types::{
 };
 
 use crate::journal::{self, RecordingJournal};
-use crate::scope::{TTL, worker_key};
+use crate::scope::{Names, TTL};
 use crate::violation::Violation;
 
 /// A stream or share that the worker uses.
@@ -32,6 +32,7 @@ pub(crate) struct StreamUse {
 #[derive(Clone, Debug)]
 pub(crate) struct Pod {
     index: usize,
+    names: Names,
     holder: Option<Holder<RecordingJournal>>,
     /// What the journal's records add up to.
     pub(crate) memory: Memory,
@@ -109,9 +110,10 @@ pub(crate) struct Called {
 }
 
 impl Pod {
-    pub(crate) fn new(index: usize) -> Self {
+    pub(crate) fn new(index: usize, names: Names) -> Self {
         Self {
             index,
+            names,
             holder: None,
             memory: Memory::default(),
             full_disk: false,
@@ -225,14 +227,14 @@ impl Pod {
         self.boots += 1;
         let fresh = Incarnation(u64::from(self.boots) * 100 + self.index as u64 * 10);
         let incarnation = self.memory.incarnation.map_or(fresh, Incarnation::next);
-        let key = worker_key(self.index);
+        let key = self.names.worker(self.index);
         let config = Config {
             cluster: key.cluster,
             worker: key.worker,
             incarnation,
             generation: 0,
-            identity: None,
-            take_over: false,
+            identity: self.names.agent(self.index),
+            take_over: self.names.takes_over(self.index),
             stops_worker: true,
             address: None,
             shows_bindings: true,
@@ -268,6 +270,8 @@ impl Pod {
         called: &mut Called,
     ) {
         let epoch = self.memory.epoch.unwrap_or_default();
+        // One that no leader has granted anything holds nothing that a lower epoch could harm.
+        let was_granted = self.memory.renewed_until > Moment(0);
         let stale = match &message {
             _ if link != self.link => Some(("S10", "a message of an old link")),
             CoordinatorMessage::Grant(grant) if grant.epoch < epoch => {
@@ -276,7 +280,7 @@ impl Pod {
             CoordinatorMessage::Grant(grant) if (grant.epoch, grant.number) <= self.applied => {
                 Some(("S6", "a grant whose number was applied"))
             }
-            CoordinatorMessage::Welcome(welcome) if welcome.epoch < epoch => {
+            CoordinatorMessage::Welcome(welcome) if welcome.epoch < epoch && was_granted => {
                 Some(("S6", "a welcome of a lower epoch"))
             }
             _ => None,
@@ -306,7 +310,7 @@ impl Pod {
             called.violation.get_or_insert(Violation { property, detail });
         }
         let after = self.memory.epoch.unwrap_or_default();
-        if after < epoch {
+        if after < epoch && was_granted {
             let detail = format!("a{} goes back from epoch {epoch} to {after}", self.index);
             called.violation.get_or_insert(Violation { property: "S6", detail });
         }

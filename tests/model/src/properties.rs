@@ -136,18 +136,10 @@ impl World {
 
 impl Step<'_> {
     /// S4 and S10: no pod may use what a leader takes for ended.
-    pub(crate) fn check_freed(
-        &mut self,
-        replica: usize,
-        pod: usize,
-        stream: u8,
-        token: Token,
-        how: Freed,
-    ) {
+    pub(crate) fn check_freed(&mut self, replica: usize, stream: u8, token: Token, how: Freed) {
         let leads = self.world.true_leader(&self.state) == Some(replica);
-        if !leads || !self.world.uses(&self.state, pod, stream, Some(token)) {
-            return;
-        }
+        let user = (0..NODES).find(|pod| self.world.uses(&self.state, *pod, stream, Some(token)));
+        let Some(pod) = user.filter(|_| leads) else { return };
         let property = match how {
             Freed::Expired => "S4",
             Freed::Released => "S10",

@@ -16,7 +16,7 @@ use leasehold_types::message::{AgentMessage, CoordinatorMessage};
 use leasehold_types::{Epoch, Moment, StreamKey, TermId, Token, WorkerKey};
 
 use crate::clock::BOUNDS;
-use crate::scope::{BEAT, NODES, worker_key};
+use crate::scope::{BEAT, NODES, Names};
 
 /// What happens to a replica.
 #[derive(Clone, Debug)]
@@ -35,8 +35,8 @@ pub(crate) enum Input {
     Deposed,
     /// What these workers may hold is written down.
     Registered(Vec<Registration>),
-    /// A pod is gone.
-    Gone(usize),
+    /// These workers are gone.
+    Gone(Vec<WorkerKey>),
     /// A wake-up is due.
     Wake,
 }
@@ -62,7 +62,7 @@ pub(crate) enum Output {
     /// It gives leadership up; the next term is to be above this.
     StepDown(Option<Epoch>),
     /// It takes a lease for ended.
-    Freed(WorkerKey, StreamKey, Token, Freed),
+    Freed(StreamKey, Token, Freed),
     /// It grants a stream.
     Granted(StreamKey),
 }
@@ -74,7 +74,7 @@ pub(crate) struct Facts {
     pub(crate) leads: Option<Epoch>,
     /// When it is to be woken.
     pub(crate) wake: Option<Moment>,
-    /// Of each worker that it knows: the slots that it may be using.
+    /// Of each pod whose worker it knows: the slots that it may be using.
     pub(crate) committed: [Option<u32>; NODES],
 }
 
@@ -89,19 +89,32 @@ pub(crate) struct Times {
 }
 
 /// A core that has just started.
-pub(crate) fn start() -> Core {
-    Core::new(Config { bounds: BOUNDS, ..Config::default() })
+pub(crate) fn start(names: Names) -> Core {
+    Core::new(Config { bounds: BOUNDS, keeps_names: names.are_kept(), ..Config::default() })
 }
 
 /// What is asked of this core again and again.
-pub(crate) fn facts(core: &Core, now: Moment) -> Facts {
+pub(crate) fn facts(core: &Core, names: Names, now: Moment) -> Facts {
     let leads = match core.leadership() {
         Leadership::Leads(epoch) => Some(epoch),
         Leadership::StandsBy(_) => None,
     };
     let wake = core.poll_timeout().map(|wakeup| wakeup.at);
-    let committed = |pod| core.worker(&worker_key(pod), now).map(|view| view.committed);
+    let committed = |pod| {
+        let accounts = accounts_of(core, names, pod, now).into_iter();
+        accounts.filter_map(|key| Some(core.worker(&key, now)?.committed)).max()
+    };
     Facts { leads, wake, committed: std::array::from_fn(committed) }
+}
+
+/// The accounts of a pod's agent: that of its name, unless that is known to be the other agent's,
+/// and its own if the other one has taken the name over.
+pub(crate) fn accounts_of(core: &Core, names: Names, pod: usize, now: Moment) -> Vec<WorkerKey> {
+    let name = names.worker(pod);
+    let Some(agent) = names.agent(pod) else { return vec![name] };
+    let holder = core.worker(&name, now).and_then(|view| view.agent);
+    let present = Some(name.clone()).filter(|_| holder.is_none_or(|holder| holder == agent));
+    present.into_iter().chain([name.former(agent)]).collect()
 }
 
 /// One input, and all that follows from it.
@@ -133,8 +146,8 @@ fn take(core: &mut Core, event: Event, times: Times, outputs: &mut Vec<Output>) 
                 Order::Confirm | Order::AskTerm { .. } => Output::Confirm,
                 Order::StepDown { above } => Output::StepDown(above),
             }),
-            Effect::Notice(Notice::StreamFreed { worker, stream, token, how }) => {
-                outputs.push(Output::Freed(worker, stream, token, how));
+            Effect::Notice(Notice::StreamFreed { stream, token, how, .. }) => {
+                outputs.push(Output::Freed(stream, token, how));
             }
             Effect::Notice(Notice::StreamGranted { stream, .. }) => {
                 outputs.push(Output::Granted(stream));
@@ -165,7 +178,7 @@ fn event(input: Input) -> Event {
         }
         Input::Deposed => Event::Deposed { leader: None },
         Input::Registered(entries) => Event::Registered(entries),
-        Input::Gone(pod) => Event::Gone(vec![worker_key(pod)]),
+        Input::Gone(keys) => Event::Gone(keys),
         Input::Wake => Event::Wake,
     }
 }

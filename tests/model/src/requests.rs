@@ -5,7 +5,7 @@ use leasehold_types::mutation::{self, Mutation};
 
 use crate::action::Part;
 use crate::clock::BOUNDS;
-use crate::scope::NODES;
+use crate::scope::ACCOUNTS;
 use crate::state::{Request, RequestKind, Term};
 use crate::step::Step;
 use crate::world::CoreCall;
@@ -30,7 +30,7 @@ impl Step<'_> {
         let renew_at = now + leadership / 3;
         node.term = Some(Term { epoch, until, predecessor_end, renew_at, told: false });
         node.register.clear();
-        node.terms = vec![Request { epoch, what: RequestKind::List([None; NODES]), done: None }];
+        node.terms = vec![Request { epoch, what: RequestKind::List([None; ACCOUNTS]), done: None }];
     }
 
     pub(crate) fn renew(&mut self, replica: usize) {

@@ -10,7 +10,7 @@ use leasehold_coordinator_core::desired::{
     StreamSet,
 };
 use leasehold_types::{
-    ClusterName, Load, NodeName, PipelineName, SetName, StreamName, WorkerKey, WorkerName,
+    AgentId, ClusterName, Load, NodeName, PipelineName, SetName, StreamName, WorkerKey, WorkerName,
 };
 
 use crate::clock::{Rate, Real};
@@ -18,6 +18,9 @@ use crate::fault::{Budget, Fault};
 
 /// Agents and workers, and replicas of the coordinator.
 pub(crate) const NODES: usize = 2;
+/// Accounts that a leader may have: one under each worker's name, and one of each agent whose name
+/// the other one has taken over.
+pub(crate) const ACCOUNTS: usize = 2 * NODES;
 
 /// How long a lease lasts.
 pub(crate) const TTL: Duration = Duration::from_secs(8);
@@ -51,13 +54,72 @@ pub struct Scope {
     pub(crate) dials: u8,
     /// How many epochs there may be.
     pub(crate) epochs: u64,
+    /// How workers are named.
+    pub(crate) names: Names,
+}
+
+/// How workers are named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Names {
+    /// Each has a name of its own.
+    Own,
+    /// Both have one, and replicas keep names. Agents tell their identities.
+    Shared {
+        /// The second agent takes the name over.
+        takes_over: bool,
+    },
+}
+
+impl Names {
+    /// The worker beside an agent.
+    pub(crate) fn worker(self, pod: usize) -> WorkerKey {
+        let name = match self {
+            Self::Own => format!("w{pod}"),
+            Self::Shared { .. } => "w".to_owned(),
+        };
+        WorkerKey { cluster: cluster_name(), worker: WorkerName::new(&name).expect("a name") }
+    }
+
+    /// The identity that an agent tells.
+    pub(crate) fn agent(self, pod: usize) -> Option<AgentId> {
+        match self {
+            Self::Own => None,
+            Self::Shared { .. } => Some(AgentId(pod as u128 + 1)),
+        }
+    }
+
+    /// Whether an agent takes its name over from another.
+    pub(crate) fn takes_over(self, pod: usize) -> bool {
+        matches!(self, Self::Shared { takes_over: true }) && pod > 0
+    }
+
+    /// Whether replicas keep names.
+    pub(crate) fn are_kept(self) -> bool {
+        matches!(self, Self::Shared { .. })
+    }
+
+    /// The key of an account: those of names first, then those of former agents.
+    pub(crate) fn account(self, account: usize) -> WorkerKey {
+        let former = account.checked_sub(NODES);
+        let agent = former.and_then(|pod| self.agent(pod));
+        match agent {
+            Some(agent) => self.worker(0).former(agent),
+            None => self.worker(account),
+        }
+    }
+
+    /// The number of an account.
+    pub(crate) fn number(self, key: &WorkerKey) -> u8 {
+        let number = (0..ACCOUNTS).find(|account| self.account(*account) == *key);
+        u8::try_from(number.expect("an account of the scope")).expect("a few accounts")
+    }
 }
 
 impl Scope {
     /// All scopes.
     #[must_use]
     pub fn all() -> Vec<Self> {
-        vec![expiring(), pinned(), pool(), share(), swap(), term()]
+        vec![expiring(), pinned(), pool(), share(), swap(), term(), name(), takeover()]
     }
 
     /// The one of that name.
@@ -106,6 +168,7 @@ impl Scope {
             appetite: 0,
             dials: 3,
             epochs: 3,
+            names: Names::Own,
         }
     }
 }
@@ -115,6 +178,22 @@ fn pool() -> Scope {
     let desired = Desired { clusters: one_cluster(cluster(2, None)), ..Desired::default() };
     let mut scope = Scope::new("pool", "a pool of two slots for two workers", desired);
     scope.appetite = 2;
+    scope
+}
+
+/// Two agents of one name, of which the second is refused while the first may hold anything.
+fn name() -> Scope {
+    let about = "a pool of two slots for two agents of one name, of which the first keeps it";
+    let mut scope = Scope { name: "name", about, ..pool() };
+    scope.names = Names::Shared { takes_over: false };
+    scope
+}
+
+/// Two agents of one name, of which the second takes it over.
+fn takeover() -> Scope {
+    let about = "a pool of two slots for two agents of one name, which the second takes over";
+    let mut scope = Scope { name: "takeover", about, ..pool() };
+    scope.names = Names::Shared { takes_over: true };
     scope
 }
 
@@ -224,10 +303,4 @@ fn load(documents: u64) -> Load {
 /// The cluster or class of every scope.
 pub(crate) fn cluster_name() -> ClusterName {
     ClusterName::new(CLUSTER).expect("a name")
-}
-
-/// The worker beside an agent.
-pub(crate) fn worker_key(pod: usize) -> WorkerKey {
-    let worker = WorkerName::new(&format!("w{pod}")).expect("a name");
-    WorkerKey { cluster: cluster_name(), worker }
 }

@@ -5,7 +5,7 @@ use leasehold_types::{Epoch, LinkNumber, Moment, Token};
 
 use crate::clock::{Rate, Real};
 use crate::fault::Budget;
-use crate::scope::NODES;
+use crate::scope::{ACCOUNTS, NODES};
 
 /// A state. Cheap to copy: what nodes hold is kept elsewhere, under numbers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -86,7 +86,7 @@ pub(crate) struct Request {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum RequestKind {
     /// Who may hold what? Once it is carried out, the answer.
-    List([Option<u32>; NODES]),
+    List([Option<u32>; ACCOUNTS]),
     /// Renew the term; when that was sent.
     Renew(Moment),
     /// Give the term up.
@@ -105,7 +105,7 @@ pub(crate) struct Store {
     /// When the term was last taken, renewed or given up.
     pub(crate) changed_at: Real,
     /// What each worker may hold, by number.
-    pub(crate) register: [Option<u32>; NODES],
+    pub(crate) register: [Option<u32>; ACCOUNTS],
 }
 
 /// A link between an agent and a replica.

@@ -7,7 +7,7 @@ use crate::action::Action;
 use crate::clock::Real;
 use crate::fault::Fault;
 use crate::replica::Times;
-use crate::scope::NODES;
+use crate::scope::{ACCOUNTS, NODES};
 use crate::state::{
     Item, Link, ObserverMemory, PodState, ReplicaState, RequestKind, State, Store, Upward,
 };
@@ -45,7 +45,7 @@ pub(crate) fn initial(world: &mut World) -> Vec<State> {
         terms: Vec::new(),
         register: Vec::new(),
     };
-    let store = Store { epoch: Epoch(0), owner: None, changed_at: 0, register: [None; NODES] };
+    let store = Store { epoch: Epoch(0), owner: None, changed_at: 0, register: [None; ACCOUNTS] };
     let begin = |rates: &[_; 2]| State {
         t: 0,
         rates: *rates,
@@ -301,8 +301,8 @@ impl Step<'_> {
                 }
                 CoreOut::Confirm => self.renew(replica),
                 CoreOut::StepDown(above) => self.step_down(replica, *above),
-                CoreOut::Freed(pod, stream, token, how) => {
-                    self.check_freed(replica, usize::from(*pod), *stream, *token, *how);
+                CoreOut::Freed(stream, token, how) => {
+                    self.check_freed(replica, *stream, *token, *how);
                 }
                 CoreOut::Granted(stream) => self.check_unheard(replica, *stream),
             }

@@ -10,12 +10,12 @@ use leasehold_coordinator_core::campaign::{
 };
 use leasehold_coordinator_core::exposure::{Entry, Exposure, Life};
 use leasehold_types::message::{AgentMessage, CoordinatorMessage};
-use leasehold_types::{Epoch, LinkNumber, Moment, StreamKey, Token};
+use leasehold_types::{Epoch, LinkNumber, Moment, StreamKey, Token, WorkerKey};
 
 use crate::intern::Interner;
 use crate::pod::{self, Pod, StreamUse};
 use crate::replica::{self, Facts, Times};
-use crate::scope::{NODES, Scope, worker_key};
+use crate::scope::{ACCOUNTS, Scope};
 use crate::state::Item;
 use crate::violation::Violation;
 
@@ -97,8 +97,17 @@ pub(crate) enum PodOut {
 pub(crate) enum CoreCall {
     Read(u8),
     Item(u64, Item),
-    Elected { epoch: Epoch, until: Moment, predecessor_end: Moment, exposed: [Option<u32>; NODES] },
-    Renewed { epoch: Epoch, sent_at: Moment, until: Moment },
+    Elected {
+        epoch: Epoch,
+        until: Moment,
+        predecessor_end: Moment,
+        exposed: [Option<u32>; ACCOUNTS],
+    },
+    Renewed {
+        epoch: Epoch,
+        sent_at: Moment,
+        until: Moment,
+    },
     Deposed,
     Registered(Vec<(u8, u32)>),
     Gone(u8),
@@ -121,7 +130,7 @@ pub(crate) enum CoreOut {
     Unregister(Vec<u8>),
     Confirm,
     StepDown(Option<Epoch>),
-    Freed(u8, u8, Token, leasehold_coordinator_core::effect::Freed),
+    Freed(u8, Token, leasehold_coordinator_core::effect::Freed),
     Granted(u8),
 }
 
@@ -151,11 +160,11 @@ impl World {
     }
 
     pub(crate) fn new_pod(&mut self, index: usize) -> u32 {
-        self.put_pod(Pod::new(index))
+        self.put_pod(Pod::new(index, self.scope.names))
     }
 
     pub(crate) fn new_core(&mut self) -> u32 {
-        self.put_core(replica::start(), Moment(0))
+        self.put_core(replica::start(self.scope.names), Moment(0))
     }
 
     /// The step of a pod with this input.
@@ -210,8 +219,9 @@ impl World {
             }
             CoreCall::Elected { epoch, until, predecessor_end, exposed } => {
                 let entries = exposed.iter().enumerate();
-                let entries = entries.filter_map(|(pod, entry)| {
-                    Some((worker_key(pod), self.entries.get((*entry)?).clone()))
+                let entries = entries.filter_map(|(account, entry)| {
+                    let key = self.scope.names.account(account);
+                    Some((key, self.entries.get((*entry)?).clone()))
                 });
                 let exposed = entries.collect();
                 replica::Input::Elected { epoch, until, predecessor_end, exposed }
@@ -221,7 +231,10 @@ impl World {
             }
             CoreCall::Deposed => replica::Input::Deposed,
             CoreCall::Registered(entries) => replica::Input::Registered(self.registered(&entries)),
-            CoreCall::Gone(pod) => replica::Input::Gone(usize::from(pod)),
+            CoreCall::Gone(pod) => {
+                let (names, pod) = (self.scope.names, usize::from(pod));
+                replica::Input::Gone(replica::accounts_of(&core, names, pod, times.now))
+            }
             CoreCall::Wake => replica::Input::Wake,
         };
         let outputs = replica::call(&mut core, input, times);
@@ -248,7 +261,7 @@ impl World {
         match self.cores.find(&core) {
             Ok(number) => number,
             Err(unknown) => {
-                let facts = replica::facts(&core, now);
+                let facts = replica::facts(&core, self.scope.names, now);
                 self.cores.insert(unknown, CoreEntry { core, facts })
             }
         }
@@ -287,17 +300,17 @@ impl World {
             replica::Output::Close(conn) => CoreOut::Close(conn),
             replica::Output::Register(entries) => {
                 let number = |(key, life, exposure): replica::Registration| {
-                    (pod_of(&key), self.registrations.put((life, exposure)))
+                    (self.scope.names.number(&key), self.registrations.put((life, exposure)))
                 };
                 CoreOut::Register(entries.into_iter().map(number).collect())
             }
             replica::Output::Unregister(keys) => {
-                CoreOut::Unregister(keys.iter().map(pod_of).collect())
+                CoreOut::Unregister(keys.iter().map(|key| self.scope.names.number(key)).collect())
             }
             replica::Output::Confirm => CoreOut::Confirm,
             replica::Output::StepDown(above) => CoreOut::StepDown(above),
-            replica::Output::Freed(worker, stream, token, how) => {
-                CoreOut::Freed(pod_of(&worker), self.number(&stream), token, how)
+            replica::Output::Freed(stream, token, how) => {
+                CoreOut::Freed(self.number(&stream), token, how)
             }
             replica::Output::Granted(stream) => CoreOut::Granted(self.number(&stream)),
         }
@@ -307,18 +320,22 @@ impl World {
     pub(crate) fn enter(
         &mut self,
         found: Option<u32>,
-        pod: u8,
+        account: u8,
         asked: u32,
         epoch: Epoch,
     ) -> Option<u32> {
         let (life, exposure) = self.registrations.get(asked).clone();
-        let change = EntryChange::Register(worker_key(usize::from(pod)), life, exposure);
+        let change = EntryChange::Register(self.key(account), life, exposure);
         self.resolve(found, change, epoch)
     }
 
     /// The entry after a leader of `epoch` has removed it.
-    pub(crate) fn strike(&mut self, found: Option<u32>, pod: u8, epoch: Epoch) -> Option<u32> {
-        self.resolve(found, EntryChange::Unregister(worker_key(usize::from(pod))), epoch)
+    pub(crate) fn strike(&mut self, found: Option<u32>, account: u8, epoch: Epoch) -> Option<u32> {
+        self.resolve(found, EntryChange::Unregister(self.key(account)), epoch)
+    }
+
+    fn key(&self, account: u8) -> WorkerKey {
+        self.scope.names.account(usize::from(account))
     }
 
     fn resolve(&mut self, found: Option<u32>, change: EntryChange, epoch: Epoch) -> Option<u32> {
@@ -332,9 +349,9 @@ impl World {
     }
 
     fn registered(&self, numbers: &[(u8, u32)]) -> Vec<replica::Registration> {
-        let each = |(pod, number): &(u8, u32)| {
+        let each = |(account, number): &(u8, u32)| {
             let (life, exposure) = self.registrations.get(*number).clone();
-            (worker_key(usize::from(*pod)), life, exposure)
+            (self.key(*account), life, exposure)
         };
         numbers.iter().map(each).collect()
     }
@@ -347,11 +364,6 @@ impl World {
         });
         u8::try_from(number).expect("a few streams")
     }
-}
-
-fn pod_of(key: &leasehold_types::WorkerKey) -> u8 {
-    let pod = (0..NODES).find(|pod| worker_key(*pod) == *key);
-    u8::try_from(pod.expect("a worker of the scope")).expect("a few pods")
 }
 
 /// Streams that a message says are no longer in effect, and a pool lease with its size.

@@ -103,14 +103,12 @@ impl Mutant {
             Mutation::KeepAskedBack => &["L6"],
             Mutation::UnplannedPoolIsEmpty => &["L6"],
             Mutation::FormerModeHolds => &["S2"],
-            // No world has `lost.after`, no store is put back from a copy, no set moves to another
-            // cluster, no platform removes a worker that may run, and once faults have ended, no
-            // worker dies with its leader: scenarios of the core detect these.
-            Mutation::RefusedIsSilent
-            | Mutation::EpochRepeated
-            | Mutation::MovedSetStays
-            | Mutation::RemovedIsGone
-            | Mutation::UnreportedTakesSlots => &[],
+            Mutation::EpochRepeated => &["S6"],
+            Mutation::MovedSetStays => &["L2"],
+            Mutation::RemovedIsGone => &["S1", "S2", "S3"],
+            Mutation::UnreportedTakesSlots => &["L6"],
+            // No world has found it: a scenario of the core detects this one.
+            Mutation::RefusedIsSilent => &[],
             Mutation::LapsesNotRepeated | Mutation::LapseFreesAtOnce => &["S3", "S4"],
             Mutation::LapseUnheeded | Mutation::LapseUnwritten => &["S3", "S4"],
             Mutation::ShownUnwritten => &["S2", "S3", "S9"],

@@ -4,6 +4,7 @@
 //! Invariant: no core can notice that it is observed.
 
 mod agents;
+mod backups;
 pub(crate) mod change;
 mod convergence;
 mod credits;
@@ -23,6 +24,7 @@ use leasehold_types::{Epoch, Incarnation, StreamKey, Token, WorkerKey};
 pub(crate) use self::agents::BeforeMessage;
 pub(crate) use self::invariants::Touched;
 use crate::coverage::Coverage;
+use crate::observer::backups::RepeatedTerms;
 use crate::observer::credits::ReportCredits;
 use crate::observer::exposures::SetListHistory;
 use crate::observer::invariants::PreviousStep;
@@ -72,6 +74,8 @@ pub(crate) struct Observer {
     pub reported_states: BTreeMap<usize, ReportedStates>,
     /// What the invariants knew after the step before.
     pub previous: PreviousStep,
+    /// Terms whose number another one had.
+    pub repeated_terms: RepeatedTerms,
     /// What was granted and who was welcomed, over all terms.
     pub term_history: TermHistory,
     stream_tokens: BTreeMap<StreamKey, (Token, usize, Incarnation)>,
@@ -115,6 +119,7 @@ impl Checks<'_> {
         if let Notice::StreamGranted { worker, stream, token } = notice {
             self.observer.term_history.grant(stream, *token, worker);
         }
+        self.check_repeated_grant(replica, notice);
         if let (Notice::Gone(worker), Some(epoch)) = (notice, self.view.replicas[replica].leads()) {
             self.observer.term_history.forget(epoch, worker);
             self.forget_wait(replica, worker);
@@ -142,6 +147,9 @@ impl Checks<'_> {
             | Notice::EpochAhead { .. }
             | Notice::EpochRepeated { .. }
             | Notice::Offence { .. } => {}
+        }
+        if let Notice::GivenUp { worker, .. } = notice {
+            self.check_given_up(replica, worker);
         }
         if let Notice::Lost(worker) = notice {
             self.check_lost(replica, worker);

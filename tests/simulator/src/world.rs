@@ -2,6 +2,7 @@
 //!
 //! Invariant: one seed decides everything.
 
+mod backups;
 mod driver;
 mod election;
 mod faults;
@@ -32,7 +33,7 @@ use crate::system::network::Network;
 use crate::system::pod::Pod;
 use crate::system::profile::Profile;
 use crate::system::replica::Replica;
-use crate::system::store::{Shape, Store};
+use crate::system::store::{Backup, Shape, Store};
 use crate::system::tracked::Tracked;
 use crate::trace::Trace;
 use crate::world::liveness::LivenessStage;
@@ -74,6 +75,8 @@ pub(crate) struct World {
     pub keeps_names: bool,
     /// The stores of the election.
     pub store: Store,
+    /// A copy of them.
+    pub backup: Option<Backup>,
     /// The coordinators.
     pub replicas: Tracked<Replica>,
     /// The pods, dead ones too.
@@ -111,6 +114,7 @@ impl World {
             profile,
             keeps_names: shape == Shape::Logs && seed % 4 < 2,
             store: Store::new(shape),
+            backup: None,
             replicas,
             pods: Tracked::default(),
             network: Network::default(),
@@ -139,6 +143,9 @@ impl World {
         // Faults start late, so that there is something to break.
         self.after(ttl * 3 / 2, SimEvent::Fault);
         self.after(self.profile.safety, SimEvent::EndFaults);
+        if self.profile.restores_stores {
+            self.back_up_later();
+        }
     }
 
     /// The state of the system, to be read.
@@ -200,6 +207,7 @@ impl World {
             | SimEvent::Heal(_) => self.step_network(what),
             SimEvent::Desired { .. }
             | SimEvent::Gone { .. }
+            | SimEvent::Removed { .. }
             | SimEvent::OrderDrain { .. }
             | SimEvent::Undrain { .. }
             | SimEvent::Write { .. }
@@ -232,6 +240,8 @@ impl World {
             | SimEvent::RepairJournal { .. } => self.step_pod(what),
             SimEvent::ListPods => self.list(),
             SimEvent::Fault => self.next_fault(),
+            SimEvent::BackUpStores => self.back_up_stores(),
+            SimEvent::RestoreStores => self.restore_stores(),
             SimEvent::EndFaults => {
                 self.end_faults();
                 let ttl = self.profile.ttl_real();
@@ -292,6 +302,9 @@ impl World {
                 if !keys.is_empty() {
                     self.core_event(replica, Event::Gone(keys));
                 }
+            }
+            SimEvent::Removed { replica, key } => {
+                self.core_event(replica, Event::Removed(vec![key]));
             }
             SimEvent::OrderDrain { replica, key } => self.order_drain(replica, key),
             SimEvent::Undrain { replica, key } => self.undrain(replica, key),
@@ -358,6 +371,7 @@ impl World {
             }
             SimEvent::Desired { replica, .. }
             | SimEvent::Gone { replica, .. }
+            | SimEvent::Removed { replica, .. }
             | SimEvent::OrderDrain { replica, .. }
             | SimEvent::Undrain { replica, .. }
             | SimEvent::CoreWake { replica, .. }

@@ -324,8 +324,11 @@ impl<J: Journal> Holder<J> {
     }
 
     fn welcome(&mut self, welcome: Welcome, now: Moment) {
+        // An agent that no leader has granted anything, as after a boot of its host, names no
+        // epoch: a leader that was deposed grants it nothing, and one whose store was put back
+        // from a copy would never learn that its number is lower.
         let lower = self.epoch.is_some_and(|epoch| welcome.epoch < epoch);
-        if lower && !mutation::on(Mutation::ObeyLowerEpoch) {
+        if lower && self.was_granted() {
             self.notice(Notice::Unlinked(
                 "the coordinator's epoch is lower than one that this agent has seen".into(),
             ));

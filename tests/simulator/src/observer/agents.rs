@@ -2,7 +2,7 @@
 
 use leasehold_agent_core::{Lease, Record};
 use leasehold_types::message::{AgentMessage, CoordinatorMessage};
-use leasehold_types::{Epoch, GrantNumber, JobId};
+use leasehold_types::{Epoch, GrantNumber, JobId, Moment, TermId, Token};
 
 use crate::observer::Checks;
 use crate::system::network::LinkId;
@@ -12,6 +12,8 @@ use crate::system::network::LinkId;
 pub(crate) struct BeforeMessage {
     records: u64,
     epoch: Epoch,
+    /// The identity of its term, if its leader has granted anything.
+    term: Option<TermId>,
     run: u64,
     stale: Option<(&'static str, &'static str)>,
     /// The grant that comes in turn: its epoch, its number, and whether it is a snapshot.
@@ -31,6 +33,8 @@ impl Checks<'_> {
         let disk = node.disk.borrow();
         let agent = node.agent.as_ref().expect("a message comes to a living agent");
         let epoch = disk.memory.epoch.unwrap_or_default();
+        // One that no leader has granted anything holds nothing that a lower epoch could harm.
+        let was_granted = disk.memory.renewed_until > Moment(0);
         let mut stale = None;
         let mut grant = None;
         match message {
@@ -46,12 +50,14 @@ impl Checks<'_> {
                     grant = Some((message.epoch, message.number, message.snapshot));
                 }
             }
-            CoordinatorMessage::Welcome(welcome) if welcome.epoch < epoch => {
+            CoordinatorMessage::Welcome(welcome) if welcome.epoch < epoch && was_granted => {
                 stale = Some(("S6", "a welcome of a lower epoch"));
             }
             _ => {}
         }
-        BeforeMessage { records: disk.lease_records, epoch, run: node.run, stale, grant }
+        let memory = &disk.memory;
+        let term = was_granted.then_some(memory.term);
+        BeforeMessage { records: disk.lease_records, epoch, term, run: node.run, stale, grant }
     }
 
     /// S5, S6, S10: what a message changed at an agent.
@@ -64,9 +70,9 @@ impl Checks<'_> {
     ) {
         let node = &self.view.pods[pod];
         let fresh = std::mem::take(&mut node.disk.borrow_mut().fresh);
-        let (records, epoch) = {
+        let (records, epoch, term) = {
             let disk = node.disk.borrow();
-            (disk.lease_records, disk.memory.epoch.unwrap_or_default())
+            (disk.lease_records, disk.memory.epoch.unwrap_or_default(), disk.memory.term)
         };
         if let Some((property, what)) = before.stale {
             self.coverage.hit("stale message came");
@@ -74,9 +80,15 @@ impl Checks<'_> {
                 self.fail(property, || format!("p{pod} acted on {what}: {fresh:?}"));
             }
         }
-        if epoch < before.epoch && self.view.pods[pod].run == before.run {
+        let went_back = epoch < before.epoch && before.term.is_some();
+        if went_back && self.view.pods[pod].run == before.run {
             let from = before.epoch;
             self.fail("S6", || format!("p{pod} went back from epoch {from} to {epoch}"));
+        }
+        let obeyed =
+            before.term.filter(|_| epoch == before.epoch && self.view.pods[pod].run == before.run);
+        if obeyed.is_some_and(|obeyed| obeyed.differs_from(term)) {
+            self.fail("S6", || format!("p{pod} obeys {term:?} of {epoch} after {obeyed:?}"));
         }
         if let CoordinatorMessage::Grant(grant) = message {
             self.observe_deposed(pod, grant.epoch, &fresh);
@@ -108,6 +120,7 @@ impl Checks<'_> {
                     let last = self.observer.stream_tokens.get(stream).copied();
                     if let Some((last, owner, _)) = last
                         && (*token < last || (*token == last && owner != pod))
+                        && !self.view.store.is_lost(last.epoch)
                     {
                         self.fail("S5", || {
                             format!("p{pod} got {stream} under {token}; p{owner} had {last}")
@@ -123,7 +136,8 @@ impl Checks<'_> {
                 Record::Pool { token, .. } => {
                     let key = &self.view.pods[pod].key;
                     let last = self.observer.pool_tokens.get(key).copied();
-                    if last.is_some_and(|last| *token < last) {
+                    let is_lost = |last: Token| self.view.store.is_lost(last.epoch);
+                    if last.is_some_and(|last| *token < last && !is_lost(last)) {
                         let key = key.clone();
                         self.fail("S5", || format!("{key}: pool under {token} after {last:?}"));
                         return;

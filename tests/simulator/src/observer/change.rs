@@ -26,7 +26,10 @@ pub(crate) struct SystemChange {
     pub waiting: Vec<PipelineName>,
     /// Everything that a lost worker had finds room beside the rest.
     pub fits_beside: bool,
-    /// Workers that were declared gone since, and the pipelines of which they had shares.
+    /// The worker that died with the leader.
+    pub died: Option<usize>,
+    /// Workers that died with the leader or were declared gone since, and the pipelines of which
+    /// they had shares.
     pub ended: BTreeMap<usize, Vec<PipelineName>>,
 }
 
@@ -117,10 +120,18 @@ impl Checks<'_> {
             None => match change.owners.get(key) {
                 None => true,
                 Some(owner) if change.ended.contains_key(owner) => true,
+                Some(owner) if self.may_follow_the_dead(change, *owner) => true,
                 // A set moves a bounded number of streams at once: others wait for a late one.
                 Some(_) => expired.contains(key) || change.hands_over(&key.set),
             },
         }
+    }
+
+    /// Whether streams of a pod may move since another worker of its cluster died with the leader.
+    fn may_follow_the_dead(&self, change: &SystemChange, owner: usize) -> bool {
+        let cluster = |pod: usize| &self.view.pods[pod].key.cluster;
+        let died = change.died.filter(|died| cluster(*died) == cluster(owner));
+        died.is_some() && !self.view.has_uniform_streams(cluster(owner))
     }
 
     /// Whether the next leader has to place a pipeline: it cannot know which
@@ -217,7 +228,7 @@ impl Checks<'_> {
     /// L6 for slots: no pool was made smaller, not even for a while.
     fn check_slots_kept(&mut self, change: &SystemChange) {
         // The slots of a worker that was declared gone are shared out.
-        if !change.ended.is_empty() {
+        if change.ended.keys().any(|pod| Some(*pod) != change.died) {
             return;
         }
         self.coverage.hit("checked: a failover moves no slot");

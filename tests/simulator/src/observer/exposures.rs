@@ -139,8 +139,9 @@ impl Checks<'_> {
         let missing = used.find(|(token, stream)| {
             let timeless = self.view.is_timeless_at(pod, stream);
             let allow = |entry: &Entry| {
-                // No write of an earlier leader than the one that granted it replaces this entry.
-                entry.epoch >= token.epoch
+                // No write of an earlier leader than the one that granted it replaces this entry,
+                // unless the store was put back from a copy.
+                (entry.epoch >= token.epoch || token.epoch <= self.view.store.replaced_to())
                     && self.observer.set_lists.allow(entry.exposure.sets, &stream.set, timeless)
             };
             !entry.is_some_and(allow)

@@ -19,6 +19,8 @@ pub(crate) struct AgentStatements {
     ended: BTreeMap<usize, BTreeSet<(StreamKey, Token)>>,
     /// Since when agents that remember no epoch wait for a confirmed leadership.
     waits: BTreeMap<(usize, WorkerKey), Wait>,
+    /// When the last hello under each name came to each run of a replica.
+    hellos: BTreeMap<(usize, u64, WorkerKey), Moment>,
 }
 
 /// One agent's wait at one replica.
@@ -170,13 +172,36 @@ impl Checks<'_> {
         }
     }
 
+    /// An agent's hello came to a replica at this moment of its clock.
+    pub(crate) fn note_hello(&mut self, replica: usize, hello: &Hello, at: Moment) {
+        let run = self.view.replicas[replica].run;
+        let key = WorkerKey { cluster: hello.cluster.clone(), worker: hello.worker.clone() };
+        self.observer.statements.hellos.insert((replica, run, key), at);
+    }
+
+    /// S2: a worker is given up only if no agent has said hello under its name for long enough,
+    /// refused or not; where names are kept, the agent may be another one.
+    pub(crate) fn check_given_up(&mut self, replica: usize, worker: &WorkerKey) {
+        let run = self.view.replicas[replica].run;
+        let said = self.observer.statements.hellos.get(&(replica, run, worker.clone())).copied();
+        let (Some(said), Some(after)) = (said, self.view.profile.lost_after) else { return };
+        let now = self.view.local_of_replica(replica);
+        self.coverage.hit("checked: a worker that is given up was silent");
+        if !self.view.keeps_names && now < said + after {
+            self.fail("S2", || {
+                format!("c{replica} gives up {worker}, whose agent dialled at {said:?}")
+            });
+        }
+    }
+
     /// A replica gives its term up since an agent remembers a later one.
     pub(crate) fn check_step_down(&mut self, replica: usize, above: Option<Epoch>) {
         let store = &self.view.store;
         let term = self.view.replicas[replica].election.term();
         let stands =
             term.filter(|(epoch, _)| (*epoch, Some(replica)) == (store.epoch, store.owner));
-        if let (Some((epoch, _)), Some(above)) = (stands, above) {
+        let repeated = stands.is_some_and(|(epoch, _)| self.is_told_repeated(replica, epoch));
+        if let (Some((epoch, _)), Some(above), false) = (stands, above, repeated) {
             self.fail("L5", || {
                 format!("c{replica} gives up {epoch}, which stands, at a word of {above}")
             });

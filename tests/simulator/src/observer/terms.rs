@@ -37,6 +37,12 @@ impl TermHistory {
         }
     }
 
+    /// Terms were put back from a copy: their numbers come again, for other leaders.
+    pub(crate) fn restore(&mut self) {
+        self.granted.clear();
+        self.welcomed.clear();
+    }
+
     /// Whether a leader has welcomed a newer incarnation of a worker than this one.
     pub(crate) fn knows_newer(&self, epoch: Epoch, key: &WorkerKey, than: Incarnation) -> bool {
         self.welcomed.get(&(epoch, key.clone())).is_some_and(|newest| *newest > than)
@@ -153,6 +159,7 @@ impl Checks<'_> {
     pub(crate) fn observe_decision(&mut self, conn: ConnId, message: &CoordinatorMessage) {
         let link = conn.0 as usize;
         self.check_gap(link, message);
+        self.check_repeated_welcome(link, message);
         self.note_slots_taken(link, message);
         let epoch = match message {
             CoordinatorMessage::Welcome(welcome) => welcome.epoch,

@@ -19,7 +19,12 @@ pub(crate) struct Manifests {
     pub current: Arc<Desired>,
     pub next_stream: u32,
     pub next_pod: u32,
+    /// The set that was removed last, until it comes back.
+    removed: Option<(SetName, Arc<StreamSet>)>,
 }
+
+/// A cluster that no pod is made for.
+const IDLE: &str = "idle";
 
 /// The streams of a large set move in at most this many rounds, so that the moves end within the
 /// run.
@@ -41,13 +46,18 @@ impl Manifests {
                 drain_deadline: profile.ttl * rng.u32(2..=8),
                 ttl: profile.ttl,
                 floor: u32::from(rng.u8(0..4) == 0),
-                lost_after: None,
+                lost_after: profile.lost_after,
                 class: None,
             };
             desired.clusters.insert(name, Arc::new(cluster));
         }
-        let mut manifests =
-            Self { version: 1, current: Arc::new(Desired::default()), next_stream: 0, next_pod: 0 };
+        let mut manifests = Self {
+            version: 1,
+            current: Arc::new(Desired::default()),
+            next_stream: 0,
+            next_pod: 0,
+            removed: None,
+        };
         for index in 0..if alone { 0 } else { rng.usize(1..=sizes.sets_max) } {
             let name = SetName::new(&format!("s{index}")).expect("a name");
             let clusters: Vec<_> = desired.clusters.keys().cloned().collect();
@@ -67,6 +77,11 @@ impl Manifests {
             };
             desired.sets.insert(name, Arc::new(set));
         }
+        if profile.moves_sets
+            && let Some(first) = desired.clusters.values().next().cloned()
+        {
+            desired.clusters.insert(idle(), first);
+        }
         if profile.pipelines {
             pipelines::begin(&mut desired, rng, profile);
         }
@@ -77,6 +92,12 @@ impl Manifests {
     /// The desired state now.
     pub(crate) fn desired(&self) -> Arc<Desired> {
         Arc::clone(&self.current)
+    }
+
+    /// The clusters and classes that pods are made for.
+    pub(crate) fn clusters_for_pods(&self) -> Vec<ClusterName> {
+        let idle = idle();
+        self.current.clusters.keys().filter(|name| **name != idle).cloned().collect()
     }
 
     pub(crate) fn stream(&mut self, rng: &mut fastrand::Rng) -> Stream {
@@ -91,6 +112,13 @@ impl Manifests {
     pub(crate) fn edit(&mut self, rng: &mut fastrand::Rng, profile: &Profile) -> &'static str {
         self.version += 1;
         let mut desired = (*self.current).clone();
+        if profile.moves_sets
+            && (desired.sets.is_empty() || rng.bool())
+            && let Some(what) = self.move_set(&mut desired, rng)
+        {
+            self.current = Arc::new(desired);
+            return what;
+        }
         if profile.pipelines && (desired.sets.is_empty() || rng.u8(0..3) > 0) {
             let what = pipelines::edit(&mut desired, rng, profile);
             self.current = Arc::new(desired);
@@ -121,12 +149,7 @@ impl Manifests {
                     Policy::Contiguous => Policy::Sticky,
                 }
             }
-            10 => {
-                set.mode = match set.mode {
-                    Mode::Expiring => Mode::Pinned,
-                    Mode::Pinned => Mode::Expiring,
-                }
-            }
+            10 => set.mode = other_mode(set.mode),
             _ => {
                 let at = rng.usize(0..set.streams.len());
                 set.streams[at].weight = rng.u32(1..=4);
@@ -135,6 +158,55 @@ impl Manifests {
         }
         self.current = Arc::new(desired);
         "edit: a cluster or set"
+    }
+
+    /// While an entry of one of its workers is written, a cluster's leases get another length, or a
+    /// set another cluster.
+    pub(crate) fn edit_meanwhile(
+        &mut self,
+        cluster: &ClusterName,
+        rng: &mut fastrand::Rng,
+        profile: &Profile,
+    ) {
+        let mut desired = (*self.current).clone();
+        let ttl = profile.ttl * rng.u32(TTL_QUARTERS) / 4;
+        match desired.clusters.get_mut(cluster) {
+            Some(cluster) if rng.bool() => Arc::make_mut(cluster).ttl = ttl,
+            _ => _ = self.move_set(&mut desired, rng),
+        }
+        self.version += 1;
+        self.current = Arc::new(desired);
+    }
+
+    /// A set gets another cluster, is removed, or comes back with another cluster; its mode may
+    /// change with that. `None` if there is no other cluster or no set.
+    fn move_set(&mut self, desired: &mut Desired, rng: &mut fastrand::Rng) -> Option<&'static str> {
+        let back = self.removed.take_if(|_| desired.sets.is_empty() || rng.bool());
+        let (name, mut set) = match back.clone() {
+            Some(back) => back,
+            None => {
+                let at = rng.usize(0..desired.sets.len().max(1));
+                let (name, set) = desired.sets.iter().nth(at)?;
+                (name.clone(), Arc::clone(set))
+            }
+        };
+        if back.is_none() && self.removed.is_none() && rng.u8(0..3) == 0 {
+            self.removed = desired.sets.remove_entry(&name);
+            return Some("edit: a set removed");
+        }
+        let clusters = desired.clusters.iter().filter(|(_, it)| it.class.is_none());
+        let others: Vec<_> =
+            clusters.map(|(name, _)| name).filter(|name| **name != set.cluster).collect();
+        let changed = Arc::make_mut(&mut set);
+        changed.cluster = (*rng.choice(others)?).clone();
+        if rng.bool() {
+            changed.mode = other_mode(changed.mode);
+        }
+        desired.sets.insert(name, set);
+        Some(match back {
+            Some(_) => "edit: a set back on another cluster",
+            None => "edit: a set moved",
+        })
     }
 
     pub(crate) fn restore(
@@ -147,5 +219,16 @@ impl Manifests {
         let mut desired = (*self.current).clone();
         pipelines::restore(&mut desired, rng, profile, lived_in);
         self.current = Arc::new(desired);
+    }
+}
+
+fn idle() -> ClusterName {
+    ClusterName::new(IDLE).expect("a name")
+}
+
+fn other_mode(mode: Mode) -> Mode {
+    match mode {
+        Mode::Expiring => Mode::Pinned,
+        Mode::Pinned => Mode::Expiring,
     }
 }

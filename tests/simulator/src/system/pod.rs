@@ -82,6 +82,10 @@ pub(crate) struct Pod {
     pub drain_deadline: Option<Duration>,
     /// Its agent stays past that until nothing is left.
     pub stays: bool,
+    /// The platform no longer has it, though it runs.
+    pub removed: bool,
+    /// Once it is dead, the platform learns of that only then.
+    pub listed_from: Real,
     /// Where its worker is reached.
     pub address: Option<WorkerAddress>,
     /// Its worker learns of its shares of pipelines and is asked for them.
@@ -116,6 +120,8 @@ impl Pod {
             incarnation: Incarnation(0),
             drain_deadline: None,
             stays: false,
+            removed: false,
+            listed_from: 0,
             address: None,
             shows_bindings: true,
         }

@@ -104,6 +104,22 @@ const STOPS_AGENT_EVERY: u64 = 5;
 /// In one seed in this many the drivers are busy, and stay so once faults have ended.
 const BUSY_EVERY: u64 = 7;
 
+/// In one seed in this many the stores are put back from a copy.
+const RESTORES_EVERY: u64 = 8;
+
+/// In one seed in this many sets move between clusters, and are removed and come back.
+const MOVES_SETS_EVERY: u64 = 4;
+
+/// In one seed in this many the platform removes pods that run on.
+const REMOVES_EVERY: u64 = 4;
+
+/// In one seed in this many a worker dies with the leader once faults have ended.
+const DIES_WITH_LEADER_EVERY: u64 = 4;
+
+/// In one seed in this many silent workers are given up, after this many lengths of a lease.
+const GIVES_UP_EVERY: u64 = 8;
+const LOST_AFTER_TTLS: u32 = 3;
+
 /// In one seed in this many everything is checked after every step.
 const CHECKS_ALL_EVERY: u64 = 40;
 
@@ -181,6 +197,16 @@ pub(crate) struct Profile {
     pub busy: bool,
     /// Once faults have ended, one agent is stopped and must not delay the others.
     pub stops_agent: bool,
+    /// The stores of the election are put back from a copy.
+    pub restores_stores: bool,
+    /// Sets move between clusters, and are removed and come back.
+    pub moves_sets: bool,
+    /// The platform removes pods that run on.
+    pub removes_pods: bool,
+    /// A worker dies with the leader, if one dies once faults have ended.
+    pub dies_with_leader: bool,
+    /// Silent workers are given up after this.
+    pub lost_after: Option<Duration>,
     /// Everything is checked after every step, not only what the step may have changed.
     pub checks_all: bool,
     /// The units of work that one turn of a coordinator's core takes.
@@ -242,6 +268,11 @@ impl Profile {
             pipelines,
             busy,
             stops_agent: seed % STOPS_AGENT_EVERY == 2,
+            restores_stores: seed % RESTORES_EVERY == 5,
+            moves_sets: seed % MOVES_SETS_EVERY == 2,
+            removes_pods: seed % REMOVES_EVERY == 3,
+            dies_with_leader: seed % DIES_WITH_LEADER_EVERY == 1,
+            lost_after: (seed % GIVES_UP_EVERY == 4).then_some(ttl * LOST_AFTER_TTLS),
             checks_all: seed % CHECKS_ALL_EVERY == 1,
             slice: SLICES[(seed / PIPELINES_EVERY) as usize % SLICES.len()],
             weights,

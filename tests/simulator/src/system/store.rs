@@ -1,7 +1,10 @@
 //! The two stores of the election: terms, and what workers may hold. The second has one of two
 //! shapes: logs in files, one a term, or entries on objects that others write to.
 //!
-//! Invariant: an epoch is handed out once, by compare-and-swap.
+//! Invariant: an epoch is handed out once, by compare-and-swap, until a store is put back from a
+//! copy.
+
+mod backup;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,8 +14,9 @@ use leasehold_coordinator_core::campaign::{
     StoreRequest, resolve,
 };
 use leasehold_coordinator_core::exposure::{Entry, Exposure};
-use leasehold_types::{Epoch, Moment, WorkerKey};
+use leasehold_types::{Epoch, Moment, TermId, WorkerKey};
 
+pub(crate) use self::backup::{Backup, RestoredPart};
 use crate::system::clock::Real;
 
 /// At least as long as any lease of a run.
@@ -55,6 +59,15 @@ pub(crate) struct Store {
     versions: BTreeMap<WorkerKey, u64>,
     /// Of logs, the newest.
     log: Epoch,
+    /// Of objects, the newest term by the revision of the whole store.
+    revision: Epoch,
+    /// How many terms were ever taken.
+    terms: u64,
+    /// The terms that a copy did not have from which terms were put back: above the first, up to
+    /// the second.
+    lost: Option<(Epoch, Epoch)>,
+    /// The newest term that was taken before entries were put back from a copy.
+    replaced_to: Epoch,
 }
 
 /// What a replica asks of the store.
@@ -99,8 +112,8 @@ pub(crate) struct Commit {
 pub(crate) enum Answer {
     /// To a read: version, epoch, owner.
     State(u64, Epoch, Option<usize>),
-    /// To a take: the new epoch and version, if it was won.
-    Taken(Option<(Epoch, u64)>),
+    /// To a take: the new epoch, its identity and the version, if it was won.
+    Taken(Option<(Epoch, TermId, u64)>),
     /// To a leader's request of this term and number.
     Lead(Epoch, u64, LeadAnswer),
 }
@@ -143,20 +156,27 @@ impl Store {
         Self { shape, ..Self::default() }
     }
 
-    /// Takes the next epoch.
+    /// Takes the next epoch. It is above those that the entries of logs name, and those that the
+    /// revisions of objects show.
     pub(crate) fn take(
         &mut self,
         replica: usize,
         version: u64,
         above: Epoch,
-    ) -> Option<(Epoch, u64)> {
+    ) -> Option<(Epoch, TermId, u64)> {
         if version != self.version {
             return None;
         }
-        self.epoch = self.epoch.max(above).next();
+        let shown = match self.shape {
+            Shape::Logs => self.log,
+            Shape::Objects => self.revision,
+        };
+        self.epoch = self.epoch.max(shown).max(above).next();
+        self.revision = self.epoch;
         self.owner = Some(replica);
         self.version += 1;
-        Some((self.epoch, self.version))
+        self.terms += 1;
+        Some((self.epoch, TermId(self.terms), self.version))
     }
 
     /// Gives a term up.

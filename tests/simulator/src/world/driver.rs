@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use leasehold_coordinator_core::effect::Effect;
+use leasehold_coordinator_core::effect::{Effect, Notice};
 use leasehold_coordinator_core::event::{ConnId, Event};
 use leasehold_coordinator_core::turn::{Turn, Watchdog};
 use leasehold_types::mutation::Mutation;
@@ -162,6 +162,9 @@ impl World {
         }
         self.trace.say(self.t, || format!("        c{replica} <- {event:?}"));
         self.checks().note_core_event(replica, &event);
+        if let Event::Hello(conn, hello, _) = &event {
+            self.checks().note_known_term(replica, conn.0 as usize, hello);
+        }
         let node = &mut self.replicas[replica];
         let Some(core) = node.core.as_mut() else { return 0 };
         let gate = &mut node.driver.gate;
@@ -183,6 +186,7 @@ impl World {
         let work = core.take_cost();
         self.note_effects(replica);
         if let Some(hello) = hello {
+            self.checks().note_hello(replica, &hello, at);
             self.checks().check_wait(replica, &hello);
         }
         self.profile.turns.event + self.profile.turns.work * Real::from(work)
@@ -214,6 +218,11 @@ impl World {
                 Effect::Notice(notice) => {
                     self.coverage.hit(names::of_notice(&notice));
                     self.checks().observe_notice(replica, &notice);
+                    match &notice {
+                        Notice::EpochAhead { worker, seen } => self.claim_lost_term(worker, *seen),
+                        Notice::GivenUp { worker, .. } => self.end_given_up(worker),
+                        _ => {}
+                    }
                 }
                 effect => {
                     self.checks().check_credits(replica, &effect);

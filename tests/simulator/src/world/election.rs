@@ -349,13 +349,13 @@ impl World {
         self.ask_store(replica, Request::Take { version, above });
     }
 
-    pub(super) fn taken(&mut self, replica: usize, won: Option<(Epoch, u64)>) {
+    pub(super) fn taken(&mut self, replica: usize, won: Option<(Epoch, TermId, u64)>) {
         let now = self.view().local_of_replica(replica);
         let (leadership, bounds) = (self.profile.leadership, self.profile.bounds);
         let renew_every = leadership / 6;
         let election = &mut self.replicas[replica].election;
         let Some((sent_at, since)) = election.taking.take() else { return };
-        let Some((epoch, version)) = won else { return };
+        let Some((epoch, term, version)) = won else { return };
         election.seen = Some((version, now));
         election.eager = false;
         election.leader = None;
@@ -369,11 +369,10 @@ impl World {
             Shape::Objects => (1, 4),
         };
         let settings = LeadSettings { leadership, renew_every, batch_max, batches_max };
-        // No store is put back from a copy, so the number tells terms apart.
-        let term = TermId(epoch.0);
         let taken = TermTaken { epoch, term, sent_at, predecessor_end };
         election.asked.clear();
         election.lead = Some(Lead::new(settings, taken, now));
+        self.checks().note_term(replica, epoch, term);
         let run = self.replicas[replica].run;
         self.after(self.renew_every(), SimEvent::Renew { replica, run });
         self.drive_lead(replica);
@@ -405,6 +404,7 @@ impl World {
             Order::StepDown { .. } => "stepped down",
         });
         self.delay_entry(replica, &order);
+        self.edit_meanwhile(&order);
         let now = self.view().local_of_replica(replica);
         let node = &mut self.replicas[replica];
         if matches!(order, Order::StepDown { .. }) {

@@ -228,6 +228,7 @@ impl World {
             && self.pods.len() < self.profile.pods_ever_max;
         let newest = self.pods.iter().map(|pod| pod.generation).max().unwrap_or(0);
         match fault {
+            Fault::KillPod if self.may_be_removed(pod) => self.remove_pod(pod),
             Fault::KillPod => {
                 self.coverage.hit("fault: pod killed");
                 self.end_pod(pod);

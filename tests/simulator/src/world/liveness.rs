@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use leasehold_coordinator_core::exposure::Entry;
 use leasehold_coordinator_core::view::Presence;
+use leasehold_types::PipelineName;
 
 use crate::observer::change::{ChangeKind, SystemChange};
 use crate::system::clock::{MS, Real};
@@ -43,6 +44,9 @@ impl World {
 
     fn needs_declaration(&self, pod: usize) -> bool {
         let node = &self.pods[pod];
+        if node.removed {
+            return true;
+        }
         let complete = node.disk.borrow().memory.complete;
         if self.keeps_names && node.identities.len() > 1 {
             // Nobody else can say that what its earlier agent was granted has ended.
@@ -207,6 +211,20 @@ impl World {
         }
     }
 
+    /// A pod dies with the leader, and the platform learns of that late: the next leader must
+    /// reckon with all that it may hold. Returns the pod and the pipelines that it serves.
+    fn end_with_leader(&mut self, pod: usize) -> Option<(usize, Vec<PipelineName>)> {
+        if self.view().living().len() < 3 || self.keeps_names {
+            return None;
+        }
+        self.coverage.hit("checked: a worker that dies with its leader takes no slot");
+        let mut pipelines = self.view().pipelines_at(pod);
+        pipelines.extend(self.view().pipelines_planned_on(pod));
+        self.pods[pod].listed_from = self.t + self.profile.ttl_real() * 3;
+        self.end_pod(pod);
+        Some((pod, pipelines))
+    }
+
     fn change_one_thing(&mut self) {
         let living = self.view().living();
         let Some(pod) = self.rng.choice(living) else {
@@ -214,6 +232,7 @@ impl World {
             return;
         };
         let (owners, handed_over) = (self.view().owners(), self.view().handed_over());
+        let mut ended = BTreeMap::new();
         self.observer.streams_changed.clear();
         self.observer.streams_expired.clear();
         let mut waiting = self.view().waiting_pipelines();
@@ -229,6 +248,9 @@ impl World {
                     true => {
                         self.crash_replica(leader);
                         self.after(MS * 50, SimEvent::BootReplica { replica: leader });
+                        if self.profile.dies_with_leader {
+                            ended.extend(self.end_with_leader(pod));
+                        }
                     }
                     false => self.coverage.hit("checked: a leader that lives is followed"),
                 }
@@ -265,8 +287,8 @@ impl World {
             }
         };
         self.trace.say(self.t, || format!("        one change: {kind:?}"));
-        let ended = BTreeMap::new();
-        let change = SystemChange { kind, owners, handed_over, waiting, fits_beside, ended };
+        let died = ended.keys().next().copied();
+        let change = SystemChange { kind, owners, handed_over, waiting, fits_beside, died, ended };
         self.stage = LivenessStage::Changed(change);
         self.quiet_since = Some(self.t);
         self.observer.last_change = self.t;

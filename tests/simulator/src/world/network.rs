@@ -223,6 +223,9 @@ impl World {
     /// agent, so that the leader has no other way to know which of the two speaks.
     fn is_authorized(&self, link: LinkId) -> bool {
         let line = &self.network.links[link];
+        if self.pods[line.pod].removed {
+            return false;
+        }
         let Some(replaced_at) = self.pods[line.pod].replaced_at else { return true };
         // The list is there before the core knows of its term, and the hello may wait until then.
         let term = self.replicas[line.replica].election.term();

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use leasehold_coordinator_core::effect::Order;
 use leasehold_types::{AgentId, ClusterName, WorkerKey, WorkerName};
 
 use crate::system::clock::{Clock, MS, Real};
@@ -12,9 +13,13 @@ use crate::system::faults::Sequence;
 use crate::system::pipelines;
 use crate::system::pod::Pod;
 use crate::system::profile::one_in;
+use crate::system::store::Shape;
 use crate::system::worker::{Worker, WorkerKind};
 use crate::world::World;
 use crate::world::queue::SimEvent;
+
+/// In worlds whose sets move, the manifests change during one registration in this many.
+const EDIT_MEANWHILE_ONE_IN: u32 = 8;
 
 impl World {
     /// Changes the desired state; each replica learns that a little later.
@@ -22,6 +27,19 @@ impl World {
         let what = self.manifests.edit(&mut self.rng, &self.profile);
         self.coverage.hit("fault: edit");
         self.coverage.hit(what);
+        self.publish_desired();
+    }
+
+    /// While entries are written of workers of some cluster, the manifests may change.
+    pub(super) fn edit_meanwhile(&mut self, order: &Order) {
+        let Order::Register(entries) = order else { return };
+        let over = self.t >= self.profile.safety;
+        if over || !self.profile.moves_sets || !one_in(&mut self.rng, EDIT_MEANWHILE_ONE_IN) {
+            return;
+        }
+        self.coverage.hit("fault: edit while an entry is written");
+        let cluster = &entries[0].0.cluster;
+        self.manifests.edit_meanwhile(cluster, &mut self.rng, &self.profile);
         self.publish_desired();
     }
 
@@ -98,8 +116,7 @@ impl World {
 
     /// Every cluster and class that pods are made for, one after the other.
     fn clusters_for_pods(&self) -> Vec<ClusterName> {
-        let clusters = &self.manifests.current.clusters;
-        let mut all: Vec<_> = clusters.keys().cloned().collect();
+        let mut all = self.manifests.clusters_for_pods();
         if self.profile.pipelines {
             // A class gets two pods for each one of a cluster.
             all.extend(pipelines::classes(&self.manifests.current));
@@ -134,6 +151,41 @@ impl World {
         self.crash_agent(pod, true, None);
     }
 
+    /// Whether the platform removes this pod though it runs: it does in some worlds where it says
+    /// who may speak.
+    pub(super) fn may_be_removed(&mut self, pod: usize) -> bool {
+        let node = &self.pods[pod];
+        let alone = !(node.twin || node.is_replaced() || node.removed);
+        let removes = self.profile.removes_pods && self.store.shape == Shape::Objects;
+        removes && alone && self.rng.bool()
+    }
+
+    /// The platform removes a pod that it cannot reach: no agent of it may speak from now on. It
+    /// runs on for a while, and counts as gone when it has really ended.
+    pub(super) fn remove_pod(&mut self, pod: usize) {
+        self.coverage.hit("fault: pod removed that runs on");
+        self.pods[pod].removed = true;
+        let key = self.pods[pod].key.clone();
+        for replica in 0..self.replicas.len() {
+            let lag = self.rng.u64(0..=self.profile.platform_lag);
+            self.after(lag, SimEvent::Removed { replica, key: key.clone() });
+        }
+        let ends = self.rng.u64(MS..self.profile.ttl_real() * 4);
+        self.after(ends, SimEvent::EndPod { pod });
+    }
+
+    /// A leader gives a silent worker up: whoever says how long to wait says that it has ended by
+    /// then.
+    pub(super) fn end_given_up(&mut self, worker: &WorkerKey) {
+        let name = worker.present();
+        for pod in self.view().living() {
+            if self.pods[pod].key == name {
+                self.coverage.hit("fault: worker given up that lived");
+                self.end_pod(pod);
+            }
+        }
+    }
+
     /// Lists which of the pods that a leader may wait for are gone.
     pub(super) fn list(&mut self) {
         for replica in 0..self.replicas.len() {
@@ -166,7 +218,8 @@ impl World {
     /// agent the account is of at this replica.
     pub(super) fn is_gone(&self, replica: usize, key: &WorkerKey) -> bool {
         let name = key.present();
-        let mut living = self.pods.iter().filter(|pod| pod.key == name && !pod.dead);
+        let listed = |pod: &&Pod| pod.key == name && (!pod.dead || self.t < pod.listed_from);
+        let mut living = self.pods.iter().filter(listed);
         match self.agent_of(replica, key) {
             Some(agent) => !living.any(|pod| pod.identities.contains(&agent)),
             None => living.next().is_none(),

@@ -36,6 +36,8 @@ pub(crate) enum SimEvent {
     Desired { replica: usize, version: u64, desired: Arc<Desired> },
     /// A replica learns from the platform that these workers are gone.
     Gone { replica: usize, keys: Vec<WorkerKey> },
+    /// A replica learns from the platform that it no longer has this worker.
+    Removed { replica: usize, key: WorkerKey },
     /// An order to drain a worker reaches a replica.
     OrderDrain { replica: usize, key: WorkerKey },
     /// The taking back of that order reaches a replica.
@@ -106,6 +108,10 @@ pub(crate) enum SimEvent {
     CheckNotDelayed { pod: usize },
     /// The next fault is injected.
     Fault,
+    /// The stores are copied.
+    BackUpStores,
+    /// All replicas die, and start again on stores that were put back from the copy.
+    RestoreStores,
 }
 
 impl SimEvent {
@@ -121,6 +127,8 @@ impl SimEvent {
                 | Self::TakeOver { .. }
                 | Self::DeclareGone { .. }
                 | Self::RaiseCaps { .. }
+                | Self::BackUpStores
+                | Self::RestoreStores
         )
     }
 }
@@ -169,6 +177,11 @@ impl Queue {
     /// The next event and its time.
     pub(crate) fn pop(&mut self) -> Option<(Real, SimEvent)> {
         self.heap.pop().map(|entry| (entry.t, entry.what))
+    }
+
+    /// Requests that are on their way to the stores never get there.
+    pub(crate) fn drop_store_requests(&mut self) {
+        self.heap.retain(|entry| !matches!(entry.what, SimEvent::Store { .. }));
     }
 
     /// Whether a pod is to leave or to end later.
