@@ -264,6 +264,7 @@ fn a_plan_by_one_file_leaves_the_others_and_names_what_is_wrong() {
     let manifests: Vec<_> = manifests.iter().map(|(name, text)| (*name, &**text)).collect();
     let coordinator = Coordinator::start(&manifests);
     let leasehold = CommandLine(&coordinator);
+    leasehold.until("status", &["leads term 1"]);
     let _agent = coordinator.agent("demo", "worker-0", &[]);
     eventually("all streams", || (owners(&leasehold)?.len() == 27).then_some(()));
     let file = coordinator.folder().join("edited.yaml");

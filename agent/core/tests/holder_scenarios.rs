@@ -337,8 +337,8 @@ fn refusal(plain: &[&str]) -> CoordinatorMessage {
 }
 
 /// `grant EPOCH NUMBER NONCE [snapshot] [fresh] [drain|undrain] [+a:TOKEN] [-a:TOKEN] [!a:TOKEN]
-/// [pool=TOKEN:SIZE] [ttl=MS]`; `!` revokes a stream and stops renewing it. A stream `PIPELINE/NODE/INDEX`
-/// is a share, see [`share`].
+/// [pool=TOKEN:SIZE] [ttl=MS]`; `!` revokes a stream and stops renewing it. A stream
+/// `PIPELINE/NODE/INDEX` is a share, see [`share`].
 fn grant(plain: &[&str], pairs: &Words) -> CoordinatorMessage {
     let pool = pairs.get("pool").map(|pool| {
         let (at, size) = pool.split_once(':').expect("TOKEN:SIZE");

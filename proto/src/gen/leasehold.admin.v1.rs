@@ -1105,6 +1105,39 @@ impl ::prost::Name for DrainWorkerResponse {
         "/leasehold.admin.v1.DrainWorkerResponse".into()
     }
 }
+/// See UndrainWorker.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct UndrainWorkerRequest {
+    /// The cluster's name.
+    #[prost(string, tag = "1")]
+    pub cluster: ::prost::alloc::string::String,
+    /// The worker's name.
+    #[prost(string, tag = "2")]
+    pub worker: ::prost::alloc::string::String,
+}
+impl ::prost::Name for UndrainWorkerRequest {
+    const NAME: &'static str = "UndrainWorkerRequest";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.UndrainWorkerRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.UndrainWorkerRequest".into()
+    }
+}
+/// See UndrainWorker.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct UndrainWorkerResponse {}
+impl ::prost::Name for UndrainWorkerResponse {
+    const NAME: &'static str = "UndrainWorkerResponse";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.UndrainWorkerResponse".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.UndrainWorkerResponse".into()
+    }
+}
 /// See DeclareWorkerGone.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DeclareWorkerGoneRequest {
@@ -1732,8 +1765,9 @@ pub mod admin_service_client {
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
     /// Looks at a coordinator, and steers the few things that people steer. A replica that does not
-    /// lead passes what only reads on to the leader. It answers DrainWorker and DeclareWorkerGone, and
-    /// everything where it cannot reach the leader, with FAILED_PRECONDITION and the leader's address.
+    /// lead passes what only reads on to the leader. It answers DrainWorker, UndrainWorker and
+    /// DeclareWorkerGone, and everything where it cannot reach the leader, with FAILED_PRECONDITION and
+    /// the leader's address.
     /// GetStatus is about the replica that is asked, and names the others.
     #[derive(Debug, Clone)]
     pub struct AdminServiceClient<T> {
@@ -2258,6 +2292,35 @@ pub mod admin_service_client {
                 );
             self.inner.unary(req, path, codec).await
         }
+        /// Takes an order to drain back: the worker works again, with its jobs. A drain that was asked for
+        /// at the worker itself (by SIGTERM, a hook or its API) goes on. Refused for a worker that has
+        /// drained, which has left, and for a former agent of a name.
+        pub async fn undrain_worker(
+            &mut self,
+            request: impl tonic::IntoRequest<super::UndrainWorkerRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::UndrainWorkerResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/leasehold.admin.v1.AdminService/UndrainWorker",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new("leasehold.admin.v1.AdminService", "UndrainWorker"),
+                );
+            self.inner.unary(req, path, codec).await
+        }
         /// Declares that nothing of a worker runs any more, which frees all that it held. Refused for a
         /// worker that is connected. If it is not true, a stream may get two owners.
         pub async fn declare_worker_gone(
@@ -2498,6 +2561,16 @@ pub mod admin_service_server {
             tonic::Response<super::DrainWorkerResponse>,
             tonic::Status,
         >;
+        /// Takes an order to drain back: the worker works again, with its jobs. A drain that was asked for
+        /// at the worker itself (by SIGTERM, a hook or its API) goes on. Refused for a worker that has
+        /// drained, which has left, and for a former agent of a name.
+        async fn undrain_worker(
+            &self,
+            request: tonic::Request<super::UndrainWorkerRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::UndrainWorkerResponse>,
+            tonic::Status,
+        >;
         /// Declares that nothing of a worker runs any more, which frees all that it held. Refused for a
         /// worker that is connected. If it is not true, a stream may get two owners.
         async fn declare_worker_gone(
@@ -2523,8 +2596,9 @@ pub mod admin_service_server {
         >;
     }
     /// Looks at a coordinator, and steers the few things that people steer. A replica that does not
-    /// lead passes what only reads on to the leader. It answers DrainWorker and DeclareWorkerGone, and
-    /// everything where it cannot reach the leader, with FAILED_PRECONDITION and the leader's address.
+    /// lead passes what only reads on to the leader. It answers DrainWorker, UndrainWorker and
+    /// DeclareWorkerGone, and everything where it cannot reach the leader, with FAILED_PRECONDITION and
+    /// the leader's address.
     /// GetStatus is about the replica that is asked, and names the others.
     #[derive(Debug)]
     pub struct AdminServiceServer<T> {
@@ -3353,6 +3427,51 @@ pub mod admin_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = DrainWorkerSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/leasehold.admin.v1.AdminService/UndrainWorker" => {
+                    #[allow(non_camel_case_types)]
+                    struct UndrainWorkerSvc<T: AdminService>(pub Arc<T>);
+                    impl<
+                        T: AdminService,
+                    > tonic::server::UnaryService<super::UndrainWorkerRequest>
+                    for UndrainWorkerSvc<T> {
+                        type Response = super::UndrainWorkerResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::UndrainWorkerRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as AdminService>::undrain_worker(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = UndrainWorkerSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -188,7 +188,8 @@ async fn only_replicas_follow_and_only_autoscalers_and_readers_learn_the_load() 
 
     for client in [None, Some(of("leasehold://coordinator"))] {
         let mut peers = PeerServiceClient::new(connect(client.as_ref()));
-        let refused = peers.follow(FollowRequest { identity: "stranger".into() }).await;
+        let refused =
+            peers.follow(FollowRequest { identity: "stranger".into(), ..Default::default() }).await;
         let status = refused.map(drop).expect_err("a stranger");
         assert!(status.message().contains(&format!("DNS:{server_name}")), "{status}");
     }

@@ -89,7 +89,7 @@ pub(super) async fn plan(
 fn text(answer: &PlanManifestsResponse) -> String {
     let mut parts = Vec::new();
     if !answer.problems.is_empty() {
-        let problems = answer.problems.iter().map(|problem| words::problem(problem));
+        let problems = answer.problems.iter().map(words::problem);
         let lines: String = problems.map(|line| format!("  {line}\n")).collect();
         parts.push(format!("These would not come into force; the plan is without them:\n{lines}"));
     }
