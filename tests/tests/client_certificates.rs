@@ -212,7 +212,7 @@ async fn the_name_in_a_certificate_decides_which_calls_a_client_may_make() {
             is_allowed(scaler.get_metric_spec(object.clone()).await, name),
             is_allowed(scaler.stream_is_active(object).await, name),
         ];
-        let request = FollowRequest { identity: "test".into() };
+        let request = FollowRequest { identity: "test".into(), ..Default::default() };
         let follows = is_allowed(PeerServiceClient::new(channel).follow(request).await, name);
         let [may_read, may_order, may_scale, may_follow] = want;
         assert_eq!(reads, [may_read; 3], "{name}");

@@ -179,7 +179,7 @@ pub enum Notice {
         seen: Epoch,
     },
     /// A worker's agent has obeyed another leader of this term's number: the store was put back
-    /// from a copy. The term is given up for one with a higher number.
+    /// from a copy. The term is given up for one with a number far above.
     EpochRepeated {
         /// The worker.
         worker: WorkerKey,

@@ -241,7 +241,7 @@ async fn an_ordered_drain_reaches_the_agent() {
     admin(&replica).await.drain_worker(request).await.expect("an answer");
     loop {
         let grant = agent.grant().await;
-        if grant.drain.is_some() {
+        if grant.drain {
             break;
         }
         agent.beat(&grant).await;

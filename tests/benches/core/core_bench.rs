@@ -434,6 +434,7 @@ fn kind(event: &Event) -> &'static str {
         Event::Gone(_) => "Gone",
         Event::Removed(_) => "Removed",
         Event::Drain(_) => "Drain",
+        Event::Undrain(_) => "Undrain",
         Event::TermStands { .. } => "TermStands",
         Event::Wake => "Wake",
     }

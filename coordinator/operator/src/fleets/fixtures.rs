@@ -177,6 +177,8 @@ fn view(name: &str) -> WorkerView {
         presence: Presence::Connected,
         drain: DrainPhase::Working,
         drain_ordered: false,
+        drain_overdue: None,
+        agent_version: None,
         agent: None,
         incarnation: None,
         generation: 1,

@@ -3,8 +3,8 @@
 //!
 //! A hello alone never deposes a leader: the core asks the store of leadership, and gives a notice
 //! for each such agent if the term stands there. Another term of the same number shows that the
-//! store was put back from a copy. The term is then given up for the next number, but rarely: an
-//! agent could otherwise stop all others.
+//! store was put back from a copy. The term is then given up for a number far above it, but rarely:
+//! an agent could otherwise stop all others.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,6 +23,10 @@ const EPOCH_LEAP_MAX: u64 = 1 << 40;
 const ASK_EVERY: Duration = Duration::from_secs(1);
 /// The least time between two notices of one worker.
 const NOTICE_EVERY: Duration = Duration::from_secs(60);
+/// How far above a repeated number the next term's is: above all numbers that were given out since
+/// the copy, so that they are not repeated as well. On Kubernetes numbers follow the revision of
+/// the store, which passes this one within days.
+const REPEATED_LEAP: u64 = 1 << 20;
 /// The least time between two terms that this replica gives up because of their number.
 const STEP_DOWN_EVERY: Duration = Duration::from_secs(60);
 /// The most workers that are remembered; agents of further ones are refused without a notice.
@@ -83,7 +87,7 @@ impl Leader {
     }
 
     /// Refuses an agent that has obeyed another leader of this number, and gives the term up for
-    /// one with a higher number.
+    /// one with a number far above.
     pub(super) fn refuse_epoch_repeated(
         &mut self,
         key: &WorkerKey,
@@ -93,7 +97,7 @@ impl Leader {
         let last = self.replica.stepped_down_at;
         if last.is_none_or(|last| now.since(last) >= STEP_DOWN_EVERY) {
             self.replica.stepped_down_at = Some(now);
-            self.term_wanted_above = Some(epoch);
+            self.term_wanted_above = Some(Epoch(epoch.0.saturating_add(REPEATED_LEAP)));
             self.replica.notice(Notice::EpochRepeated { worker: key.clone(), epoch });
         }
         let message = format!(

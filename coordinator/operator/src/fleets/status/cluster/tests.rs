@@ -31,6 +31,8 @@ fn worker(name: &str) -> WorkerView {
         presence: Presence::Connected,
         drain: DrainPhase::Working,
         drain_ordered: false,
+        drain_overdue: None,
+        agent_version: None,
         agent: None,
         incarnation: None,
         generation: 0,
