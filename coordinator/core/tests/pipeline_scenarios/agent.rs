@@ -10,7 +10,7 @@ use leasehold_types::message::{
 use leasehold_types::share::{Route, WorkerAddress};
 use leasehold_types::{
     Epoch, GrantNumber, Incarnation, LinkNumber, Load, Moment, Nonce, StreamKey, TermId, Token,
-    WorkerKey,
+    Version, WorkerKey,
 };
 
 /// How long a lease lasts.
@@ -106,7 +106,7 @@ impl Agent {
             stops_worker: !self.file,
             generation: 0,
             address: self.address.clone(),
-            version: None,
+            version: Some(Version::own()),
         };
         let held = self.held.iter().map(|(stream, (token, load))| HeldStream {
             stream: stream.clone(),
