@@ -59,7 +59,7 @@ class Sink:
             self.file.seek(max(0, self.file.seek(0, os.SEEK_END) - 4096))
             lines = self.file.read().splitlines() or [b'{"token": "0.0", "record": 0}']
             last = json.loads(lines[-1])
-            if leasehold.token_order(self.token) < leasehold.token_order(last["token"]):
+            if self.token < last["token"]:
                 raise Fenced(f"token {self.token} is older than {last['token']}")
             record = last["record"] + 1
             self.last_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
@@ -69,14 +69,13 @@ class Sink:
             fcntl.flock(self.file, fcntl.LOCK_UN)
 
 
-def run_jobs(worker, journal):
-    """One job after another, until the worker drains."""
-    for job in worker.jobs():
-        journal.write("job_start", job=job.id, token=job.token)
-        time.sleep(5 * STEP_S)
-        while (FOLDER / "hold").exists():
-            time.sleep(STEP_S)
-        journal.write("job_end", job=job.id)
+def run_job(job, journal):
+    """The work."""
+    journal.write("job_start", job=job.id, token=job.token)
+    time.sleep(5 * STEP_S)
+    while (FOLDER / "hold").exists():
+        time.sleep(STEP_S)
+    journal.write("job_end", job=job.id)
 
 
 def consume(stream, journal):
@@ -113,12 +112,11 @@ def main():
     with leasehold.Worker() as worker:
         drain = threading.Thread(target=worker.drain, daemon=True)
         signal.signal(signal.SIGTERM, lambda *_: drain.is_alive() or drain.start())
-        jobs = [threading.Thread(target=run_jobs, args=(worker, journal)) for _ in range(THREADS)]
-        for thread in jobs:
-            thread.start()
+        work = (lambda job: run_job(job, journal), THREADS)
+        jobs = threading.Thread(target=worker.run_jobs, args=work)
+        jobs.start()
         worker.run_streams(lambda stream: consume(stream, journal))
-        for thread in jobs:
-            thread.join()
+        jobs.join()
 
 
 if __name__ == "__main__":

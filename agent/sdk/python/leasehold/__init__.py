@@ -15,8 +15,9 @@ from .bindings import Binding
 from .errors import Closed, Draining, LeaseholdError, Refused, Unreachable
 from .jobs import Job
 from .messages import Endpoint, Lease, Next, Pool, RefusalReason, StreamLease, StreamLeaseState
-from .owned import Owned, token_order
+from .owned import Owned
 from .streams import Stream
+from .token import Token
 from .worker import Worker
 
 __version__ = "0.1.0"
@@ -37,7 +38,7 @@ __all__ = [
     "Stream",
     "StreamLease",
     "StreamLeaseState",
+    "Token",
     "Unreachable",
     "Worker",
-    "token_order",
 ]

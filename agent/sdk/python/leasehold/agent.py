@@ -14,6 +14,7 @@ from urllib.parse import quote, urlsplit
 
 from .errors import refusal
 from .messages import BeginJobResponse, DrainResponse, Lease
+from .token import Token
 
 T = TypeVar("T")
 
@@ -106,7 +107,7 @@ class Agent:
     """Where the agent is, and what it can be asked."""
 
     def __init__(self, address: Optional[str] = None) -> None:
-        self.address = address or _address_of_environment()
+        self.address, self._origin = _found(address)
         url = urlsplit(self.address)
         if url.scheme == "unix":
             self._path: Optional[str] = self.address[len("unix:") :]
@@ -118,17 +119,24 @@ class Agent:
                 f"invalid address {self.address!r}: expected http://HOST:PORT or unix:PATH"
             )
 
+    def advice(self) -> str:
+        """What to do where nobody answers there as an agent."""
+        return (
+            f"{self._origin}; start this program as the COMMAND of leasehold-agent run, or set "
+            "LEASEHOLD_ADDR to the agent's --listen, as http://HOST:PORT"
+        )
+
     def connect(self, timeout: Optional[float] = ANSWER_S) -> Connection:
         """A new connection. Raises OSError where nothing listens."""
         if self._path is not None:
             return Connection(_UnixConnection(self._path, timeout))
         return Connection(http.client.HTTPConnection(self._host, self._port, timeout=timeout))
 
-    def begin_job(self, job_id: str, wait_ms: int) -> str:
+    def begin_job(self, job_id: str, wait_ms: int) -> Token:
         """The pool lease's token, once the job may start."""
         path = f"/v1/jobs/{quote(job_id, safe='')}?wait_ms={wait_ms}"
         answer = self._once("PUT", path, timeout=ANSWER_S + wait_ms / 1000)
-        return _read(BeginJobResponse.from_json, answer).token
+        return _read(lambda value: Token(BeginJobResponse.from_json(value).token), answer)
 
     def end_job(self, job_id: str) -> None:
         """The job has ended."""
@@ -163,12 +171,17 @@ class Agent:
             connection.close()
 
 
-def _address_of_environment() -> str:
-    address = os.environ.get("LEASEHOLD_ADDR")
-    path = os.environ.get("LEASEHOLD_SOCKET")
+def _found(address: Optional[str]) -> Tuple[str, str]:
+    """The address to use, and where it comes from."""
     if address:
-        return address
-    return f"unix:{path}" if path else ADDRESS_DEFAULT
+        return address, "the program passes this address"
+    address = os.environ.get("LEASEHOLD_ADDR")
+    if address:
+        return address, "LEASEHOLD_ADDR names this address"
+    path = os.environ.get("LEASEHOLD_SOCKET")
+    if path:
+        return f"unix:{path}", "LEASEHOLD_SOCKET names this socket"
+    return ADDRESS_DEFAULT, "LEASEHOLD_ADDR and LEASEHOLD_SOCKET are not set"
 
 
 def _answer(status: int, body: bytes) -> Any:
@@ -179,7 +192,9 @@ def _answer(status: int, body: bytes) -> Any:
         error = answer["error"]
         reason, message = str(error["reason"]), str(error["message"])
     except (ValueError, KeyError, TypeError):
-        raise OSError(f"the agent answered {status}: {body[:200]!r}") from None
+        # An agent's errors are JSON.
+        said = f"it answered {status}: {body[:200]!r}; is this the address of an agent?"
+        raise OSError(said) from None
     raise refusal(reason, message)
 
 

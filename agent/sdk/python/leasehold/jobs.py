@@ -15,6 +15,7 @@ from . import clock
 from .agent import Agent
 from .errors import Closed, Draining, Refused, Unreachable
 from .link import PAUSE_MAX_S, PAUSE_MIN_S, Link
+from .token import Token
 
 # How long the agent may hold one request for a slot.
 WAIT_MS_MAX = 10_000
@@ -27,11 +28,11 @@ NS = 1_000_000_000
 class Job:
     """A job that may run. It ends with its `with` block, or by `end`."""
 
-    def __init__(self, jobs: Jobs, job_id: str, token: str) -> None:
+    def __init__(self, jobs: Jobs, job_id: str, token: Token) -> None:
         self._jobs = jobs
         #: Its id.
         self.id = job_id
-        #: The pool lease's token, EPOCH.SEQ.
+        #: The pool lease's token.
         self.token = token
 
     def end(self) -> None:
@@ -103,7 +104,7 @@ class Jobs:
         """The job runs from now on. The caller holds the state."""
         self._running[job.id] = job
 
-    def ask(self, job_id: str, wait_ms: int) -> str:
+    def ask(self, job_id: str, wait_ms: int) -> Token:
         """Asks the agent once."""
         with self._turns:
             return self._agent.begin_job(job_id, wait_ms)
@@ -133,7 +134,7 @@ class _PendingJob:
                 self._consider(refused)
             except OSError as error:
                 if self._is_over():
-                    raise Unreachable(f"the agent did not answer: {error}") from error
+                    raise Unreachable(self._link.outage(error)) from error
                 self._pause()
             else:
                 with self._state:
@@ -155,7 +156,7 @@ class _PendingJob:
                 if self._link.up and self._job_id not in self._jobs.unconfirmed:
                     return self._link.era
                 if self._is_over():
-                    raise Unreachable("cannot reach the agent")
+                    raise Unreachable(self._link.outage())
                 self._state.wait(self._left_s(PAUSE_MAX_S))
 
     def _consider(self, refused: Refused) -> None:

@@ -18,6 +18,8 @@ from .messages import Lease
 LOG = logging.getLogger("leasehold")
 # Between two attempts to reach the agent.
 PAUSE_MIN_S, PAUSE_MAX_S = 0.05, 1.0
+# After this long without an agent the log says so.
+WARN_AFTER_NS = 3_000_000_000
 
 Apply = Callable[[int, Lease], None]
 # The kinds of leases that this process consumes: `streams`, `bindings`.
@@ -50,6 +52,8 @@ class Link:
         # Jobs that ran when this era began: an agent without memory knows their number only.
         self._unnamed: Set[str] = set()
         self._closed = threading.Event()
+        # Why the last attempt to reach the agent has failed.
+        self._failure: Optional[BaseException] = None
         #: Counts the agent's processes, as far as this worker has met them.
         self.era = 0
         #: Whether this era's process knows this start and its jobs.
@@ -58,19 +62,32 @@ class Link:
     def run(self) -> None:
         """Follows the lease until the link is closed."""
         pause = PAUSE_MIN_S
+        # When to warn; None once the log has said that there is no agent.
+        warn_at_ns: Optional[int] = clock.now_ns() + WARN_AFTER_NS
         while not self._closed.is_set():
             try:
                 self._follow()
                 pause = PAUSE_MIN_S
             except (OSError, LeaseholdError) as error:
-                pause = PAUSE_MIN_S if self.up else min(pause * 2, PAUSE_MAX_S)
+                was_up, self._failure = self.up, error
+                pause = PAUSE_MIN_S if was_up else min(pause * 2, PAUSE_MAX_S)
+                if was_up:
+                    warn_at_ns = clock.now_ns() + WARN_AFTER_NS
                 LOG.debug("cannot connect to the agent at %s: %s", self._agent.address, error)
+                if warn_at_ns is not None and clock.now_ns() >= warn_at_ns:
+                    LOG.warning("%s; still trying", self.outage())
+                    warn_at_ns = None
             except Exception:
                 # A worker whose link has ended for good would never hear of a lease's end.
                 LOG.exception("the connection to the agent at %s failed", self._agent.address)
             finally:
                 self._down()
             self._closed.wait(pause)
+
+    def outage(self, failure: Optional[BaseException] = None) -> str:
+        """Why the agent does not answer, and what to do."""
+        why = failure or self._failure or "it has not answered yet"
+        return f"cannot reach the agent at {self._agent.address}: {why} ({self._agent.advice()})"
 
     def close(self) -> None:
         """Ends the link, for good."""

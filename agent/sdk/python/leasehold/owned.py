@@ -15,6 +15,7 @@ from typing import Any, Callable, Dict, Generic, Iterable, Optional, Tuple, Type
 from . import clock, messages
 from .agent import Agent
 from .messages import Lease, StreamLeaseState
+from .token import Token
 
 LOG = logging.getLogger("leasehold")
 NS, MS = 1_000_000_000, 1_000_000
@@ -27,15 +28,8 @@ SPARE_DIVISOR = 10
 Listed = Union[messages.StreamLease, messages.Binding]
 # Names what is leased: the parts of its path in the worker API.
 Key = Tuple[str, ...]
-Order = Tuple[int, int]
 Self = TypeVar("Self", bound="Owned")
 Own = TypeVar("Own", bound="Owned")
-
-
-def token_order(token: str) -> Order:
-    """A token EPOCH.SEQ as a comparable value. Raises ValueError for an invalid token."""
-    epoch, seq = token.split(".")
-    return int(epoch), int(seq)
 
 
 class Owned:
@@ -43,8 +37,8 @@ class Owned:
 
     def __init__(self, owning: Owning[Any], lease: Any) -> None:
         self._owning = owning
-        #: The fencing token, EPOCH.SEQ: send it with every write under the lease.
-        self.token: str = lease.token
+        #: The fencing token: send it with every write under the lease.
+        self.token = Token(lease.token)
         #: Set when the lease has ended or is about to end: it permits no more writes.
         self.lost = threading.Event()
         #: Set when it is revoked: finish the current work, then release it.
@@ -161,7 +155,7 @@ class Owning(Generic[Own]):
         self._fresh: Dict[Key, None] = {}
         self._owned: Dict[Key, Own] = {}
         # The highest token of each that was handed out or released.
-        self._spent: Dict[Key, Order] = {}
+        self._spent: Dict[Key, Token] = {}
         #: Released, and not yet confirmed: at most one for each that was listed.
         self.unconfirmed: Dict[Tuple[Key, str], None] = {}
         #: Whether this process consumes them.
@@ -257,13 +251,13 @@ class Owning(Generic[Own]):
         _, lease = self._listed[key]
         if not self.consumed or key in self._owned:
             return
-        order = token_order(lease.token)
-        if order <= self._spent.get(key, (-1, -1)):
+        token, spent = Token(lease.token), self._spent.get(key)
+        if spent is not None and token <= spent:
             return
         if lease.state is StreamLeaseState.HELD:
             self._fresh[key] = None
         elif lease.state is StreamLeaseState.REVOKED:
-            self._spent[key] = order
+            self._spent[key] = token
             self.unconfirmed[(key, lease.token)] = None
 
     def _hand_out(self, key: Key) -> Optional[Own]:
@@ -274,6 +268,6 @@ class Owning(Generic[Own]):
             # It may be renewed yet: the next lease offers it again.
             return None
         self._owned[key] = own
-        self._spent[key] = token_order(lease.token)
+        self._spent[key] = own.token
         self._state.notify_all()
         return own

@@ -94,6 +94,23 @@ class Worker:
             with job:
                 yield job
 
+    def run_jobs(self, handler: Callable[[Job], None], concurrency: int) -> None:
+        """Calls `handler` for one job after another in `concurrency` threads, as far as the pool
+        has slots; returns when the worker has drained and the last handler has returned.
+
+        A job whose handler fails is logged, and ends like any other.
+        """
+        if concurrency < 1:
+            raise ValueError(f"invalid concurrency {concurrency}: use 1 or more")
+        names = [f"leasehold-jobs-{number}" for number in range(concurrency)]
+        threads = [
+            threading.Thread(target=self._run_jobs, args=(handler,), name=name) for name in names
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
     def streams(self) -> Iterator[Stream]:
         """Each stream once this worker owns it, until the worker drains.
 
@@ -172,6 +189,13 @@ class Worker:
         trace: Optional[TracebackType],
     ) -> None:
         self.close()
+
+    def _run_jobs(self, handler: Callable[[Job], None]) -> None:
+        for job in self.jobs():
+            try:
+                handler(job)
+            except Exception:
+                LOG.exception("the handler of %s failed", job)
 
     def _consumed(self) -> Kinds:
         kinds = {"streams": self._streams.consumed, "bindings": self._bindings.consumed}

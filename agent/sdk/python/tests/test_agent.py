@@ -1,7 +1,10 @@
 """Where the agent is, and what is made of its answers."""
 
+import http.server
 import os
 import socketserver
+import subprocess
+import sys
 import tempfile
 import threading
 import unittest
@@ -9,10 +12,11 @@ from pathlib import Path
 from unittest import mock
 
 import leasehold
+from leasehold import link
 from leasehold.agent import Agent, read_lease
 from leasehold.messages import Lease, RefusalReason, StreamLeaseState
 
-from .fake_agent import FakeAgent, _Handler
+from .fake_agent import HANG_S, FakeAgent, _Handler
 
 
 class Addresses(unittest.TestCase):
@@ -55,6 +59,59 @@ class Addresses(unittest.TestCase):
         for _ in range(2):
             with self.assertRaises(OSError):
                 read_lease(connection, ())
+
+
+class Outages(unittest.TestCase):
+    def test_a_program_says_that_there_is_no_agent_without_any_setup_of_a_log(self):
+        script = "import leasehold; [print(job) for job in leasehold.Worker().jobs()]"
+        environment = {**os.environ, "LEASEHOLD_SOCKET": "/nowhere/agent.sock"}
+        environment.pop("LEASEHOLD_ADDR", None)
+        command = [sys.executable, "-c", script]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as run:
+            hang = threading.Timer(HANG_S, run.kill)
+            hang.start()
+            line = run.stderr.readline()
+            hang.cancel()
+            run.kill()
+        address = "unix:/nowhere/agent.sock"
+        for words in (address, "No such file", "LEASEHOLD_SOCKET names", "--listen"):
+            self.assertIn(words, line)
+
+    def test_an_outage_is_logged_once_with_address_reason_and_advice(self):
+        agent = FakeAgent()
+        agent.kill()
+        with mock.patch.object(link, "WARN_AFTER_NS", 0), self.assertLogs("leasehold") as logs:
+            with leasehold.Worker(agent.address) as worker:
+                for _ in range(2):
+                    with self.assertRaisesRegex(leasehold.Unreachable, agent.address):
+                        worker.job(wait=0.2)
+                with self.assertRaisesRegex(leasehold.Unreachable, "refused.*LEASEHOLD_ADDR"):
+                    worker.job(wait=0.2)
+                agent.revive()
+                self.addCleanup(agent.kill)
+                with worker.job():
+                    pass
+        warnings = [line for line in logs.output if line.startswith("WARNING")]
+        self.assertEqual(len(warnings), 1, warnings)
+        for words in (agent.address, "refused", "the program passes this address"):
+            self.assertIn(words, warnings[0])
+
+    def test_what_is_no_agent_is_named_with_what_it_answered(self):
+        class Other(http.server.BaseHTTPRequestHandler):
+            def do_POST(self):
+                self.send_error(404, "no such path")
+
+            def log_message(self, *_):
+                pass
+
+        with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Other) as server:
+            threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+            address = f"http://127.0.0.1:{server.server_address[1]}"
+            with leasehold.Worker(address) as worker:
+                said = "answered 404: b.*is this the address of an agent"
+                with self.assertRaisesRegex(leasehold.Unreachable, f"(?s){said}"):
+                    worker.job(wait=1)
+            server.shutdown()
 
 
 class _UnixHandler(_Handler):

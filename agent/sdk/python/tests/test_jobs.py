@@ -27,6 +27,29 @@ class Jobs(unittest.TestCase):
         self.assertEqual(paths[0], "/v1/start")
         self.assertLess(paths.index("/v1/start"), paths.index("/v1/jobs/a"))
 
+    def test_handlers_run_at_once_as_far_as_there_are_slots_until_the_drain(self):
+        self.agent.change(pool=2)
+        together, begun, at_once = threading.Barrier(2, timeout=60), [], []
+
+        def handle(job):
+            begun.append(job.id)
+            if len(begun) > 6:
+                self.agent.change(draining=True)
+            at_once.append(len(self.agent.jobs))
+            if len(begun) <= 2:
+                together.wait()
+            if len(begun) == 4:
+                raise ZeroDivisionError
+
+        with self.assertLogs("leasehold", "ERROR") as logs:
+            self.worker.run_jobs(handle, 3)
+        self.assertIn("ZeroDivisionError", "\n".join(logs.output))
+        self.assertGreater(len(begun), 6)
+        self.assertEqual(max(at_once), 2)
+        eventually("the ends", lambda: not self.agent.jobs)
+        with self.assertRaises(ValueError):
+            self.worker.run_jobs(handle, 0)
+
     def test_a_failing_job_ends_too(self):
         with self.assertRaises(ZeroDivisionError), self.worker.job("a"):
             1 / 0

@@ -1,5 +1,7 @@
 """Streams: handed out once a token, revoked, and over by the worker's own clock."""
 
+import json
+import sqlite3
 import threading
 import unittest
 from unittest import mock
@@ -180,10 +182,35 @@ class Ends(unittest.TestCase):
 
     def test_tokens_compare_as_numbers(self):
         tokens = ["9.1", "10.2", "9.10", "9.9"]
-        ordered = sorted(tokens, key=leasehold.token_order)
+        ordered = sorted(leasehold.Token(token) for token in tokens)
         self.assertEqual(ordered, ["9.1", "9.9", "9.10", "10.2"])
-        with self.assertRaises(ValueError):
-            leasehold.token_order("")
+        self.assertEqual(sorted(ordered, key=leasehold.Token.sortable), ordered)
+        token = leasehold.Token("9.10")
+        self.assertTrue("9.9" < token < "10.2" and token <= "9.10" and not token >= "9.11")
+        self.assertEqual((token.epoch, token.seq, json.dumps(token)), (9, 10, '"9.10"'))
+        for wrong in ("", "9", "9.", "a.1", "-1.2", "1.2.3"):
+            with self.assertRaises(ValueError, msg=wrong):
+                leasehold.Token(wrong)
+
+    def test_a_token_is_a_fence_in_a_database(self):
+        """As docs/SDK.md writes it."""
+        db = sqlite3.connect(":memory:")
+        self.addCleanup(db.close)
+        db.execute(
+            "CREATE TABLE sink(stream TEXT PRIMARY KEY, epoch INTEGER, seq INTEGER, body TEXT)"
+        )
+        fence = """INSERT INTO sink VALUES (:stream, :epoch, :seq, :body)
+            ON CONFLICT (stream) DO UPDATE SET epoch = :epoch, seq = :seq, body = :body
+            WHERE (sink.epoch, sink.seq) <= (:epoch, :seq)"""
+
+        def write(token, body):
+            token = leasehold.Token(token)
+            row = {"stream": "new", "epoch": token.epoch, "seq": token.seq, "body": body}
+            return db.execute(fence, row).rowcount == 1
+
+        written = [write("1.9", "a"), write("1.10", "b"), write("1.9", "late"), write("1.10", "c")]
+        self.assertEqual(written, [True, True, False, True])
+        self.assertEqual(db.execute("SELECT body FROM sink").fetchall(), [("c",)])
 
 
 if __name__ == "__main__":
