@@ -29,6 +29,8 @@ const LEADERSHIP_MAX: Duration = Duration::from_secs(3600);
 /// The defaults on files of --takeover-after and --leadership.
 const TAKEOVER_ON_FILES: Duration = Duration::from_secs(2);
 const LEADERSHIP_ON_FILES: Duration = Duration::from_secs(30);
+/// The longest time that a removal waits.
+const CONFIRM_REMOVALS_MAX: Duration = Duration::from_secs(3600);
 /// The longest margin.
 const MARGIN_MAX: Duration = Duration::from_secs(60);
 
@@ -101,6 +103,11 @@ pub struct RunArgs {
     /// Folder that the replicas share: election, epochs and what workers may hold.
     #[arg(long, value_name = "DIR", env = "LEASEHOLD_STATE_DIR")]
     pub state_dir: PathBuf,
+    /// How long manifests that take away a whole object, a whole budget, or a quarter of a set's
+    /// streams or of a class's workers wait before they are in force; 0s means not at all.
+    #[arg(long, value_name = "DURATION", env = "LEASEHOLD_CONFIRM_REMOVALS")]
+    #[arg(default_value = "5s", value_parser = duration::parse)]
+    pub confirm_removals: Duration,
     /// Use a --state-dir on NFS, SMB, FUSE, Ceph or AFS, where a lock can end while the process
     /// that took it runs. Only if you are certain that this one does not: otherwise two replicas
     /// may lead at once.
@@ -213,6 +220,8 @@ pub enum PlatformSettings {
     Files {
         /// Folder of the manifests.
         manifests: PathBuf,
+        /// How long manifests that take much away wait.
+        confirm_removals: Duration,
         /// Folder that the replicas share.
         state_dir: PathBuf,
         /// Whether locks there prove that a process runs, whatever the file system.
@@ -252,10 +261,21 @@ impl RunArgs {
     /// # Errors
     /// [`UsageError`] if two of them conflict, or one is out of its range.
     pub fn settings(self) -> Result<Settings, UsageError> {
-        let Self { manifests, state_dir, trust_state_dir_locks: trusts_locks, replica } = self;
+        let Self {
+            manifests,
+            confirm_removals,
+            state_dir,
+            trust_state_dir_locks: trusts_locks,
+            replica,
+        } = self;
+        if confirm_removals > CONFIRM_REMOVALS_MAX {
+            return refuse("--confirm-removals must be at most 1h");
+        }
         let times =
             DefaultTimes { takeover_after: TAKEOVER_ON_FILES, leadership: LEADERSHIP_ON_FILES };
-        replica.settings(PlatformSettings::Files { manifests, state_dir, trusts_locks }, &times)
+        let files =
+            PlatformSettings::Files { manifests, confirm_removals, state_dir, trusts_locks };
+        replica.settings(files, &times)
     }
 }
 
@@ -420,6 +440,7 @@ mod tests {
             (&["--identity", "a b"], "--identity"),
             (&["--listen", "localhost"], "--listen"),
             (&["--nonsense"], "--nonsense"),
+            (&["--confirm-removals", "61m"], "--confirm-removals"),
         ] {
             let error = settings(flags).expect_err(&format!("{flags:?} was taken"));
             assert!(error.contains(named), "{flags:?}: {error}");

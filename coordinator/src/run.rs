@@ -104,10 +104,11 @@ async fn run_settings(settings: Settings) -> anyhow::Result<()> {
         webhook: None,
     };
     let platform = match settings.platform.clone() {
-        PlatformSettings::Files { manifests, state_dir, trusts_locks } => {
+        PlatformSettings::Files { manifests, confirm_removals, state_dir, trusts_locks } => {
             let access = access_on_files(settings.tls.as_ref());
             let platform = file::start(file::Settings {
                 manifests,
+                confirm_removals,
                 state_dir,
                 trusts_locks,
                 identity: settings.identity,

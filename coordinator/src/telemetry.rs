@@ -18,6 +18,9 @@ use crate::config::LogFormat;
 
 /// The service's name unless `OTEL_SERVICE_NAME` sets one.
 const SERVICE: &str = "leasehold-coordinator";
+/// The levels without RUST_LOG. Whenever a watched folder was replaced, the library that watches it
+/// logs at INFO that its watch has gone with it.
+const DIRECTIVES: &str = "info,notify=warn";
 /// How long the last spans may take to be sent.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -72,10 +75,9 @@ impl Telemetry {
 }
 
 fn log(format: LogFormat) -> anyhow::Result<Box<dyn Layer<Registry> + Send + Sync>> {
-    let directives = std::env::var("RUST_LOG").unwrap_or_default();
+    let directives = std::env::var("RUST_LOG").ok().filter(|level| !level.is_empty());
     let filter = EnvFilter::builder()
-        .with_default_directive(Level::INFO.into())
-        .parse(directives)
+        .parse(directives.as_deref().unwrap_or(DIRECTIVES))
         .context("invalid RUST_LOG: expected levels such as info or leasehold=debug")?;
     let layer = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     Ok(match format {

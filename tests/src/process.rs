@@ -243,7 +243,8 @@ impl Replica {
         command.arg("run").arg("--manifests").arg(folder.join("manifests"));
         command.arg("--state-dir").arg(folder.join("state"));
         command.args(["--listen", &grpc.to_string(), "--http-listen", &http.to_string()]);
-        command.args(flags);
+        // Tests of other things remove manifests, too; a flag sets another time.
+        command.env("LEASEHOLD_CONFIRM_REMOVALS", "0s").args(flags);
         let process = Process::start(&mut command, &folder.join(format!("{name}.log")));
         Self { process, grpc, http }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use leasehold_coordinator_core::desired::Desired;
 use leasehold_coordinator_core::event::Event;
-use leasehold_manifest::{Problem, Reading};
+use leasehold_manifest::{Problem, Reading, changes};
 use tokio::sync::{mpsc, oneshot, watch};
 
 /// The publisher of one source of desired state.
@@ -47,8 +47,8 @@ impl DesiredPublisher {
         let (clusters, sets) = (desired.clusters.len(), desired.sets.len());
         let streams: usize = desired.sets.values().map(|set| set.streams.len()).sum();
         let pipelines = desired.pipelines.len();
-        tracing::info!(clusters, sets, streams, pipelines, "manifests in force");
-        self.last = Some(desired.clone());
+        let changed = changes(self.last.replace(desired.clone()), desired.clone()).await;
+        tracing::info!(clusters, sets, streams, pipelines, changed, "manifests in force");
         self.events.send(Event::Desired(desired)).await.map_err(|_| ())?;
         if let Some(ready) = self.ready.take() {
             // The receiver may be gone.
@@ -58,17 +58,29 @@ impl DesiredPublisher {
     }
 }
 
-/// Publishes the problems, and logs each once when it appears and once when it is resolved.
+/// What differs, in words; none at the first state. A thread of its own compares large lists.
+async fn changes(last: Option<Arc<Desired>>, desired: Arc<Desired>) -> Option<String> {
+    let last = last?;
+    let described = tokio::task::spawn_blocking(move || changes::describe(&last, &desired));
+    described.await.ok()
+}
+
+/// Publishes the problems, and logs each once when it is resolved and once when it appears: what is
+/// wrong now comes last.
 fn report(published: &watch::Sender<Arc<Vec<Problem>>>, problems: Vec<Problem>) {
     let old: BTreeSet<Problem> = published.borrow().iter().cloned().collect();
     let new: BTreeSet<Problem> = problems.iter().cloned().collect();
-    for problem in new.difference(&old) {
-        let Problem { file, line, column, field, message } = problem;
-        tracing::warn!(file, line, column, field, message, "manifest problem");
-    }
     for problem in old.difference(&new) {
         let Problem { file, line, field, message, .. } = problem;
+        let line = (*line > 0).then_some(*line);
+        let field = Some(field).filter(|field| !field.is_empty());
         tracing::info!(file, line, field, message, "manifest problem resolved");
+    }
+    for problem in new.difference(&old) {
+        let Problem { file, line, column, field, message } = problem;
+        let [line, column] = [line, column].map(|number| (*number > 0).then_some(*number));
+        let field = Some(field).filter(|field| !field.is_empty());
+        tracing::warn!(file, line, column, field, message, "manifest problem");
     }
     if old != new {
         published.send_replace(Arc::new(problems));

@@ -20,7 +20,8 @@
 //! 7. The first reading follows the same rules, and builds on the last good state that was kept
 //!    from an earlier process. Where none was kept nothing is in force before it: what is invalid
 //!    is absent, and reported.
-//! 8. Files have no time of creation. Where a limit is reached, what is in force stays, and the
+//! 8. A file that is being written is one that cannot be understood whole, and no problem.
+//! 9. Files have no time of creation. Where a limit is reached, what is in force stays, and the
 //!    others come in the order of their names.
 
 use std::collections::hash_map::DefaultHasher;
@@ -34,6 +35,7 @@ use leasehold_coordinator_core::desired::Desired;
 use super::check::{self, Document, ObjectId, Origin};
 use super::folder::{self, MANIFEST_BYTES_MAX, Unreadable};
 use super::last_good::{FileContribution, LastGood};
+use super::losses::{Loss, losses};
 use super::problem::Problem;
 use super::resolve::{Candidate, MissingClass, Rules, StreamFiles, resolve};
 use super::streams::{self, STREAM_FILE_BYTES_MAX, StreamList};
@@ -50,6 +52,40 @@ pub struct Reading {
     pub desired: Option<Arc<Desired>>,
     /// All that is wrong, by file and line.
     pub problems: Vec<Problem>,
+}
+
+/// What the folder defines now, and whether that may be put in force is for the caller to say.
+#[derive(Debug)]
+pub struct Proposal {
+    /// What is in force at present; none before anything was.
+    before: Option<Arc<Desired>>,
+    desired: Option<Arc<Desired>>,
+    gave: BTreeMap<String, FileContribution>,
+    problems: Vec<Problem>,
+    losses: Vec<Loss>,
+}
+
+impl Proposal {
+    /// What would be in force; none while nothing is known of the folder.
+    pub fn desired(&self) -> Option<&Arc<Desired>> {
+        self.desired.as_ref()
+    }
+
+    /// What it takes away of what is in force, if that is much.
+    pub fn losses(&self) -> &[Loss] {
+        &self.losses
+    }
+
+    /// What is in force without it. Each loss is reported where its object was defined; `until`
+    /// says when it takes effect.
+    pub fn deferred(self, until: &str) -> Reading {
+        let Self { before, gave: _, mut problems, losses, .. } = self;
+        for Loss { file, field, what, .. } in losses {
+            let message = format!("{what}: {until}");
+            problems.push(Problem::new(&file, Position::default(), field, message));
+        }
+        Reading { desired: before, problems: bounded(problems) }
+    }
 }
 
 /// The manifests of one folder.
@@ -79,8 +115,8 @@ pub struct WatchedPaths {
 
 /// One manifest file, read.
 pub(crate) enum FileContent {
-    /// Nothing certain is known of what it defines.
-    Opaque(Problem),
+    /// Nothing certain is known of what it defines, and why, unless it is being written.
+    Opaque(Option<Problem>),
     Documents(Vec<Node>),
 }
 
@@ -89,12 +125,13 @@ impl FileContent {
     pub(crate) fn of(file: &str, text: &str) -> Self {
         if text.trim().is_empty() {
             let message = "is empty: write a manifest, or remove the file";
-            return Self::Opaque(Problem::whole(file, message));
+            return Self::Opaque(Some(Problem::whole(file, message)));
         }
         match tree::parse(text) {
             Ok(documents) => Self::Documents(documents),
             Err(YamlError { at, message }) => {
-                Self::Opaque(Problem::new(file, at, "", format!("is not YAML: {message}")))
+                let message = format!("is not YAML: {message}");
+                Self::Opaque(Some(Problem::new(file, at, "", message)))
             }
         }
     }
@@ -125,38 +162,60 @@ impl Catalog {
         Some(LastGood { desired, gave: self.gave.clone() })
     }
 
-    /// Reads the folder again.
+    /// Reads the folder again, and puts in force what it defines.
     pub fn read(&mut self) -> Reading {
+        let proposal = self.propose(&BTreeSet::new());
+        self.accept(proposal)
+    }
+
+    /// Reads the folder again without a change of what is in force. The files in `written` are
+    /// being written: they give what they gave.
+    pub fn propose(&mut self, written: &BTreeSet<String>) -> Proposal {
+        let before = self.in_force.clone();
         let listing = folder::list(&self.root);
         let mut problems: Vec<Problem> = listing.unknown.iter().map(|(_, p)| p.clone()).collect();
         let unknown: Vec<&str> = listing.unknown.iter().map(|(folder, _)| &**folder).collect();
-        if unknown.contains(&"") && self.in_force.is_none() {
+        if unknown.contains(&"") && before.is_none() {
             self.seen = WatchedPaths::default();
-            return Reading { desired: None, problems };
+            let (gave, losses) = (BTreeMap::new(), Vec::new());
+            return Proposal { before, desired: None, gave, problems, losses };
         }
+        let content = |file: &String| match written.contains(file) {
+            true => FileContent::Opaque(None),
+            false => self.content(file),
+        };
         let contents: BTreeMap<String, FileContent> =
-            listing.files.iter().map(|file| (file.clone(), self.content(file))).collect();
-        let mut next = self.kept_folders(&listing.files, &unknown);
-        let sources = self.sources(&contents, &next);
+            listing.files.iter().map(|file| (file.clone(), content(file))).collect();
+        let mut gave = self.kept_folders(&listing.files, &unknown);
+        let sources = self.sources(&contents, &gave);
         let mut definitions: BTreeMap<ObjectId, Vec<Definition>> = BTreeMap::new();
         for (file, content) in contents {
             if sources.contains(&file) {
                 continue;
             }
             let given = self.look_at(&file, content, &mut definitions, &mut problems);
-            next.insert(file, given);
+            gave.insert(file, given);
         }
-        let lists = self.read_lists(&sources, &unknown, &mut problems);
-        let candidates = candidates(definitions, &next, &mut problems);
-        let before = self.in_force.clone().unwrap_or_default();
+        let lists = self.read_lists(&sources, &unknown, written, &mut problems);
+        let candidates = candidates(definitions, &gave, &mut problems);
+        let old = before.clone().unwrap_or_default();
         let rules = Rules::of_files(MissingClass::Refused);
-        let desired = resolve(candidates, &lists, rules, &before, &mut problems);
-        let desired = if *before == desired { before } else { Arc::new(desired) };
-        self.gave = next;
-        self.in_force = Some(desired.clone());
+        let desired = resolve(candidates, &lists, rules, &old, &mut problems);
+        let desired = if *old == desired { old } else { Arc::new(desired) };
+        let losses = before.as_ref().map(|before| losses(before, &desired, &self.gave));
         let files = listing.files.into_iter().chain(sources).collect();
         self.seen = WatchedPaths { files, folders: listing.folders };
-        Reading { desired: Some(desired), problems: bounded(problems) }
+        let (desired, losses) = (Some(desired), losses.unwrap_or_default());
+        Proposal { before, desired, gave, problems: bounded(problems), losses }
+    }
+
+    /// Puts a proposal in force.
+    pub fn accept(&mut self, proposal: Proposal) -> Reading {
+        let Proposal { before: _, desired, gave, problems, losses: _ } = proposal;
+        if desired.is_some() {
+            (self.in_force, self.gave) = (desired.clone(), gave);
+        }
+        Reading { desired, problems }
     }
 
     /// What the last reading looked at.
@@ -167,7 +226,7 @@ impl Catalog {
     fn content(&self, file: &str) -> FileContent {
         match folder::read_text(&self.root, file, MANIFEST_BYTES_MAX) {
             Ok(text) => FileContent::of(file, &text),
-            Err(unreadable) => FileContent::Opaque(unreadable.problem(file)),
+            Err(unreadable) => FileContent::Opaque(Some(unreadable.problem(file))),
         }
     }
 
@@ -215,7 +274,7 @@ impl Catalog {
         let last = || self.gave.get(file).cloned().unwrap_or_default();
         let nodes = match content {
             FileContent::Opaque(problem) => {
-                problems.push(problem);
+                problems.extend(problem);
                 return last();
             }
             FileContent::Documents(nodes) => nodes,
@@ -246,11 +305,16 @@ impl Catalog {
         &mut self,
         sources: &BTreeSet<String>,
         unknown: &[&str],
+        written: &BTreeSet<String>,
         problems: &mut Vec<Problem>,
     ) -> StreamFiles {
         self.lists.retain(|file, _| sources.contains(file));
         let mut lists = StreamFiles::new();
         for file in sources {
+            if written.contains(file) {
+                lists.insert(file.clone(), None);
+                continue;
+            }
             let text = match folder::read_text(&self.root, file, STREAM_FILE_BYTES_MAX) {
                 Ok(text) => text,
                 Err(_) if is_below_any(file, unknown) => {

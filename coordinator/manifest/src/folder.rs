@@ -104,6 +104,13 @@ pub fn is_yaml(path: &str) -> bool {
     extension.is_some_and(|extension| extension == "yaml" || extension == "yml")
 }
 
+/// Whether a file in the folder of the manifests is one, by its name.
+pub fn is_manifest(path: &Path) -> bool {
+    let is_hidden = |name: &str| name.starts_with('.');
+    let name = path.file_name().and_then(|name| name.to_str());
+    name.is_some_and(|name| !is_hidden(name) && is_yaml(name))
+}
+
 /// A file's text, or what is wrong with it.
 pub fn read_text(root: &Path, file: &str, bytes_max: u64) -> Result<String, Unreadable> {
     let path = root.join(file);

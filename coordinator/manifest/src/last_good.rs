@@ -180,7 +180,7 @@ fn millis(span: Duration) -> String {
     format!("{}ms", span.as_millis())
 }
 
-fn cluster_manifest(name: &ClusterName, cluster: &Cluster) -> Value {
+pub(crate) fn cluster_manifest(name: &ClusterName, cluster: &Cluster) -> Value {
     // Taken apart, so that no field can be forgotten here.
     let Cluster { jobs_max, jobs_per_worker_max, drain_deadline, ttl, floor, lost_after, class } =
         cluster;
@@ -230,7 +230,7 @@ fn class_spec(class: &Class) -> Value {
     })
 }
 
-fn pipeline_manifest(name: &PipelineName, pipeline: &Pipeline) -> Value {
+pub(crate) fn pipeline_manifest(name: &PipelineName, pipeline: &Pipeline) -> Value {
     let Pipeline { load, nodes } = pipeline;
     let node = |(name, Node { class, next }): (&NodeName, &Node)| {
         (name.to_string(), json!({"class": class, "next": next}))
@@ -242,7 +242,7 @@ fn pipeline_manifest(name: &PipelineName, pipeline: &Pipeline) -> Value {
 
 /// The manifest of a set. Its streams are written beside it: there may be more of them than one
 /// manifest can hold.
-fn set_manifest(name: &SetName, set: &StreamSet) -> Value {
+pub(crate) fn set_manifest(name: &SetName, set: &StreamSet) -> Value {
     let StreamSet { cluster, streams: _, policy, mode, handover_deadline, moves } = set;
     let Moves { per_round_max, cooldown, settle } = moves;
     let mut moves = json!({"cooldown": millis(*cooldown), "settle": millis(*settle)});

@@ -3,11 +3,13 @@
 
 pub mod admission;
 mod catalog;
+pub mod changes;
 mod check;
 pub mod collection;
 mod decode;
 pub mod folder;
 pub mod last_good;
+mod losses;
 pub mod manifest;
 mod places;
 mod precedence;
@@ -21,8 +23,9 @@ mod values;
 #[cfg(test)]
 mod tests;
 
-pub use catalog::{Catalog, Reading};
+pub use catalog::{Catalog, Proposal, Reading};
 pub use check::{ObjectId, Spec};
+pub use losses::Loss;
 pub use precedence::Created;
 pub use problem::Problem;
 pub use values::{CountOrPercent, ManifestDuration, Rate};

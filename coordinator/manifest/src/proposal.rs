@@ -39,7 +39,7 @@ pub fn propose(in_force: &Arc<Desired>, files: &BTreeMap<String, String>, scope:
     let mut documents = Vec::new();
     for (file, text) in files.iter().filter(|(file, _)| is_yaml(file)) {
         match FileContent::of(file, text) {
-            FileContent::Opaque(problem) => problems.push(problem),
+            FileContent::Opaque(problem) => problems.extend(problem),
             FileContent::Documents(nodes) => {
                 documents.extend(nodes.into_iter().map(|node| (file.as_str(), node)));
             }

@@ -31,6 +31,7 @@ fn settings(folder: &Path, name: &str) -> Settings {
     fs::create_dir_all(&manifests).unwrap();
     Settings {
         manifests,
+        confirm_removals: Duration::ZERO,
         state_dir: folder.join("state"),
         trusts_locks: false,
         identity: name.into(),

@@ -84,7 +84,13 @@ impl Host {
         let good = LastGoodFile::new(self.state());
         let (freshness, _) = watch::channel(Freshness::default());
         let desired_publisher = DesiredPublisher::new(event_sender, problem_sender, ready);
-        let manifests = ManifestWatcher::new(self.manifests(), good, desired_publisher, freshness);
+        let manifests = ManifestWatcher::new(
+            self.manifests(),
+            Duration::ZERO,
+            good,
+            desired_publisher,
+            freshness,
+        );
         let task = tokio::spawn(manifests.run());
         timeout(PATIENCE, is_ready).await.expect("a desired state in time").unwrap();
         let mut replica = Replica { events, problems, task, in_force: Vec::new() };

@@ -8,6 +8,7 @@ mod epochs;
 mod exposure_log;
 mod last_good_file;
 mod manifest_watcher;
+mod removal_grace;
 mod replica_files;
 mod state_folder;
 
@@ -46,6 +47,8 @@ use self::state_folder::StateFolder;
 pub struct Settings {
     /// The manifests' folder.
     pub manifests: PathBuf,
+    /// How long a version of the manifests that takes much away waits; zero means not at all.
+    pub confirm_removals: Duration,
     /// The folder that the replicas share; created if it is missing.
     pub state_dir: PathBuf,
     /// Whether locks there prove that a process runs, whatever the file system.
@@ -86,9 +89,15 @@ pub async fn start(settings: Settings) -> anyhow::Result<Platform> {
     let (freshness_sender, freshness) = watch::channel(Freshness::default());
     let last_good_file = LastGoodFile::new(settings.state_dir.clone());
     let desired_publisher = DesiredPublisher::new(event_sender.clone(), problem_sender, ready);
-    tokio::spawn(
-        ManifestWatcher::new(manifests, last_good_file, desired_publisher, freshness_sender).run(),
+    let confirm_removals = settings.confirm_removals;
+    let manifest_watcher = ManifestWatcher::new(
+        manifests,
+        confirm_removals,
+        last_good_file,
+        desired_publisher,
+        freshness_sender,
     );
+    tokio::spawn(manifest_watcher.run());
     let own = KnownReplica::of_this_build(settings.identity.clone(), settings.address.clone());
     let (replica_sender, replicas) = watch::channel(Arc::default());
     tokio::spawn(ReplicaFiles::new(&settings.state_dir, own).run(replica_sender));

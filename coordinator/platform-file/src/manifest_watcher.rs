@@ -1,8 +1,9 @@
 //! Keeps the desired state in step with the manifests' folder: reads all of it after every change
 //! and publishes the result to the driver. It starts from the last valid manifests on disk, and
-//! keeps that file up to date.
+//! keeps that file up to date. A file that is being written gives what it gave, and a version that
+//! takes much away waits for its grace.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,13 +14,14 @@ use leasehold_driver::desired_publisher::DesiredPublisher;
 use leasehold_driver::platform::Freshness;
 use leasehold_driver::watcher::Watcher;
 use leasehold_manifest::folder::{self, Stamp};
-use leasehold_manifest::{Catalog, Reading};
+use leasehold_manifest::{Catalog, Proposal, Reading};
 use leasehold_types::Moment;
 use tokio::sync::{mpsc, watch};
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 
 use super::blocking;
 use super::last_good_file::LastGoodFile;
+use super::removal_grace::RemovalGrace;
 
 /// Changes are gathered until there was none for this long, because one save is several changes.
 const QUIET: Duration = Duration::from_millis(25);
@@ -42,22 +44,30 @@ struct State {
     catalog: Catalog,
     last_good_file: LastGoodFile,
     watcher: Watcher,
-    stamps: Vec<(PathBuf, Stamp)>,
+    /// The files and folders as the last reading found them, without files that were being written.
+    stamps: Stamps,
+    grace: RemovalGrace,
     /// What could not be read at the last reading.
     unread: Option<String>,
 }
 
+/// The stamps of files and folders.
+pub(crate) type Stamps = BTreeMap<PathBuf, Stamp>;
+
 impl ManifestWatcher {
     pub(crate) fn new(
         root: PathBuf,
+        confirm_removals: Duration,
         last_good_file: LastGoodFile,
         desired_publisher: DesiredPublisher,
         freshness: watch::Sender<Freshness>,
     ) -> Self {
         let (watcher, wakes) = Watcher::new();
         let catalog = Catalog::new(&root);
-        let (stamps, unread) = (Vec::new(), None);
-        let state = Box::new(State { root, catalog, last_good_file, watcher, stamps, unread });
+        let (stamps, unread) = (Stamps::new(), None);
+        let grace = RemovalGrace::new(confirm_removals);
+        let state =
+            Box::new(State { root, catalog, last_good_file, watcher, stamps, grace, unread });
         Self { state, wakes, desired_publisher, freshness }
     }
 
@@ -83,9 +93,11 @@ impl ManifestWatcher {
             }
             self.confirm(read_at);
             self = self.with_state(State::keep).await;
+            let grace_ends = self.state.grace.ends();
             tokio::select! {
                 () = self.desired_publisher.closed() => return,
                 _ = rescans.tick() => woken = false,
+                () = reached(grace_ends) => woken = true,
                 wake = self.wakes.recv() => {
                     woken = true;
                     if wake.is_some() {
@@ -145,27 +157,58 @@ impl State {
         self.stamps != self.current_stamps()
     }
 
-    /// Reads the folder, again if it was not watched completely before.
+    /// Reads the folder, and puts in force what it defines unless that takes much away.
     fn read(&mut self) -> Reading {
-        // Stamps from before the reading, so that the next check finds a change during it.
-        let before: BTreeMap<PathBuf, Stamp> = self.current_stamps().into_iter().collect();
-        let mut reading = self.catalog.read();
-        for _ in 0..ROUNDS_MAX {
-            let (folders, files) = self.paths();
-            if !self.watcher.watch(&folders, &files) {
-                break;
-            }
-            reading = self.catalog.read();
-        }
+        let proposal = self.propose();
         self.unread = unread(&self.root);
-        self.stamps = self.current_stamps();
-        for (path, stamp) in &mut self.stamps {
-            *stamp = before.get(path).copied().unwrap_or(*stamp);
+        let (_, files) = self.paths();
+        let stamp = |path| Some((path, self.stamps.get(path)?));
+        let files = files.iter().filter_map(stamp).map(|(path, stamp)| (path.clone(), *stamp));
+        if self.grace.allows(&proposal, files.collect(), Instant::now()) {
+            self.catalog.accept(proposal)
+        } else {
+            proposal.deferred(&self.grace.notice())
         }
-        reading
     }
 
-    fn current_stamps(&self) -> Vec<(PathBuf, Stamp)> {
+    /// Reads the folder, again if it was not watched completely before or was changed meanwhile.
+    fn propose(&mut self) -> Proposal {
+        let mut rounds = 0;
+        loop {
+            rounds += 1;
+            let before = self.current_stamps();
+            let written = self.being_written();
+            let proposal = self.catalog.propose(&written);
+            let (folders, files) = self.paths();
+            let is_new = self.watcher.watch(&folders, &files);
+            let after = self.current_stamps();
+            let changed = |(path, stamp): (&PathBuf, &Stamp)| {
+                after.get(path).is_some_and(|after| after != stamp)
+            };
+            let is_steady = self.being_written().is_subset(&written) && !before.iter().any(changed);
+            if rounds < ROUNDS_MAX && (is_new || !is_steady) {
+                continue;
+            }
+            self.stamps = after;
+            // Those of before the reading, so that the next check finds a change during it.
+            for (path, stamp) in before {
+                self.stamps.entry(path).and_modify(|after| *after = stamp);
+            }
+            for file in &written {
+                self.stamps.remove(&self.root.join(file));
+            }
+            return proposal;
+        }
+    }
+
+    /// The files that are being written, by their paths below the root.
+    fn being_written(&self) -> BTreeSet<String> {
+        let written = self.watcher.being_written().into_iter();
+        let below = |path: PathBuf| Some(path.strip_prefix(&self.root).ok()?.to_str()?.to_owned());
+        written.filter_map(below).collect()
+    }
+
+    fn current_stamps(&self) -> Stamps {
         let (folders, files) = self.paths();
         let paths = folders.into_iter().chain(files);
         paths.map(|path| (path.clone(), Stamp::of(&path))).collect()
@@ -180,6 +223,13 @@ impl State {
             folders.push(self.root.clone());
         }
         (folders, seen.files.iter().map(below).collect())
+    }
+}
+
+async fn reached(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => std::future::pending().await,
     }
 }
 

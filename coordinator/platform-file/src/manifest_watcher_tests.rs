@@ -1,6 +1,7 @@
 //! Changes of the manifests' folder under a running platform.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -39,6 +40,11 @@ fn manifest(jobs: u32) -> String {
 impl Watched {
     /// A platform's folder, once `fill` has put something into it.
     async fn new(fill: impl FnOnce(&Path, &Path)) -> Self {
+        Self::with_grace(Duration::ZERO, fill).await
+    }
+
+    /// One whose removals wait.
+    async fn with_grace(grace: Duration, fill: impl FnOnce(&Path, &Path)) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let base = dir.path().to_path_buf();
         let root = base.join("manifests");
@@ -51,7 +57,7 @@ impl Watched {
         let (freshness_sender, freshness) = watch::channel(Freshness::default());
         let desired_publisher = DesiredPublisher::new(event_sender, problem_sender, ready);
         let manifests =
-            ManifestWatcher::new(root.clone(), good, desired_publisher, freshness_sender);
+            ManifestWatcher::new(root.clone(), grace, good, desired_publisher, freshness_sender);
         tokio::spawn(manifests.run());
         is_ready.await.unwrap();
         Self { _dir: dir, base, root, events, problems, freshness }
@@ -198,10 +204,91 @@ async fn a_list_of_streams_in_a_hidden_folder_is_watched() {
     assert!(folder.desired().await.sets.is_empty());
     fs::create_dir(folder.root.join(".lists")).unwrap();
     fs::write(folder.root.join(".lists/all.txt"), "x\n").unwrap();
-    let streams = |desired: Arc<Desired>| desired.sets.values().next().unwrap().streams.len();
-    assert_eq!(streams(folder.desired().await), 1);
+    assert_eq!(streams(&*folder.desired().await), 1);
     fs::write(folder.root.join(".lists/all.txt"), "x\ny\n").unwrap();
-    assert_eq!(streams(folder.desired().await), 2);
+    assert_eq!(streams(&*folder.desired().await), 2);
+}
+
+/// A set of 100 streams from a list.
+fn listed(_: &Path, root: &Path) {
+    let set = "---\napiVersion: leasehold.dev/v1alpha1\nkind: StreamSet\nmetadata: {name: s}\n\
+               spec: {cluster: a, streamsFrom: [{file: all.txt}]}\n";
+    fs::write(root.join("a.yaml"), manifest(1) + set).unwrap();
+    fs::write(root.join("all.txt"), names(100)).unwrap();
+}
+
+fn names(count: u32) -> String {
+    (0..count).map(|number| format!("s{number}\n")).collect()
+}
+
+fn streams(desired: &Desired) -> usize {
+    desired.sets.values().next().unwrap().streams.len()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_is_being_written_gives_what_it_gave() {
+    let mut folder = Watched::new(listed).await;
+    assert_eq!(streams(&*folder.desired().await), 100);
+    let mut list = File::create(folder.root.join("all.txt")).unwrap();
+    list.write_all(names(50).as_bytes()).unwrap();
+    // Another file is taken meanwhile, written in place and then renamed over.
+    let mut cluster = folder.root.join("b.yaml");
+    for jobs in [2, 3] {
+        fs::write(&cluster, manifest(jobs).replace("name: a", "name: b")).unwrap();
+        fs::rename(&cluster, folder.root.join("c.yaml")).unwrap();
+        cluster = folder.base.join("b.yaml");
+        let desired = loop {
+            let desired = folder.desired().await;
+            if desired.clusters.values().any(|cluster| cluster.jobs_max == jobs) {
+                break desired;
+            }
+        };
+        assert_eq!(streams(&desired), 100, "half of the list is in force");
+    }
+    assert!(folder.problems.borrow().is_empty(), "{:?}", folder.problems.borrow());
+    list.write_all(names(100).replace('s', "t").as_bytes()).unwrap();
+    drop(list);
+    assert_eq!(streams(&*folder.desired().await), 150);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_removal_waits_until_the_file_is_saved_again_or_restored() {
+    let hour = Duration::from_secs(3600);
+    let mut folder = Watched::with_grace(hour, listed).await;
+    assert_eq!(streams(&*folder.desired().await), 100);
+    let list = folder.root.join("all.txt");
+    fs::write(&list, names(75)).unwrap();
+    let lost = folder.problems(1).await[0].to_string();
+    assert!(lost.starts_with("a.yaml: spec.streams: StreamSet s: 25 of 100 streams removed: "));
+    fs::write(&list, names(100)).unwrap();
+    folder.problems(0).await;
+    fs::write(&list, names(76)).unwrap();
+    assert_eq!(streams(&*folder.desired().await), 76, "what was restored was in force");
+    fs::write(&list, names(10)).unwrap();
+    folder.problems(1).await;
+    fs::write(&list, names(10)).unwrap();
+    assert_eq!(streams(&*folder.desired().await), 10);
+    folder.problems(0).await;
+
+    fs::rename(folder.root.join("a.yaml"), folder.base.join("a.yaml")).unwrap();
+    let lost = folder.problems(2).await;
+    assert!(lost[0].to_string().starts_with("a.yaml: StreamSet s is removed: "), "{lost:?}");
+    assert!(lost[1].to_string().starts_with("a.yaml: WorkerCluster a is removed: "), "{lost:?}");
+    // An additional file is not a second save.
+    fs::write(folder.root.join("b.yaml"), manifest(1).replace("name: a", "name: b")).unwrap();
+    fs::rename(folder.base.join("a.yaml"), folder.root.join("a.yaml")).unwrap();
+    let desired = folder.desired().await;
+    assert_eq!((streams(&desired), desired.clusters.len()), (10, 2));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_removal_is_in_force_after_its_grace() {
+    let mut folder = Watched::with_grace(Duration::from_millis(200), listed).await;
+    assert_eq!(streams(&*folder.desired().await), 100);
+    fs::write(folder.root.join("all.txt"), names(3)).unwrap();
+    folder.problems(1).await;
+    assert_eq!(streams(&*folder.desired().await), 3);
+    folder.problems(0).await;
 }
 
 #[tokio::test]
