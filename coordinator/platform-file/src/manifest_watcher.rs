@@ -3,7 +3,7 @@
 //! keeps that file up to date. A file that is being written gives what it gave, and a version that
 //! takes much away waits for its grace.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 
 use super::blocking;
 use super::last_good_file::LastGoodFile;
-use super::removal_grace::RemovalGrace;
+use super::removal_grace::{RemovalGrace, Stamps};
 
 /// Changes are gathered until there was none for this long, because one save is several changes.
 const QUIET: Duration = Duration::from_millis(25);
@@ -50,9 +50,6 @@ struct State {
     /// What could not be read at the last reading.
     unread: Option<String>,
 }
-
-/// The stamps of files and folders.
-pub(crate) type Stamps = BTreeMap<PathBuf, Stamp>;
 
 impl ManifestWatcher {
     pub(crate) fn new(

@@ -2,15 +2,19 @@
 //! middle of a change, or the change a mistake. An edit that restores what is in force ends the
 //! wait without a trace, and a second save of the same content ends it at once.
 
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_coordinator_core::desired::Desired;
+use leasehold_manifest::folder::Stamp;
 use leasehold_manifest::{Loss, Proposal};
 use leasehold_types::duration;
 use tokio::time::Instant;
 
-use super::manifest_watcher::Stamps;
+/// The stamps of files and folders.
+pub(crate) type Stamps = BTreeMap<PathBuf, Stamp>;
 
 /// The most graces that a folder waits whose versions take away something else each time.
 const GRACES_MAX: u32 = 6;
