@@ -1,0 +1,143 @@
+//! Manifests that are saved while a coordinator runs: what is half written takes nothing away, and
+//! what takes much away is announced and waits.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::Path;
+
+use serde_json::Value;
+use tests::process::{Coordinator, Replica, eventually, free_address, get};
+
+const STREAMS: usize = 2_000;
+
+fn cluster(name: &str, jobs: u32) -> String {
+    format!(
+        "apiVersion: leasehold.dev/v1alpha1\nkind: WorkerCluster\nmetadata: {{name: {name}}}\n\
+         spec: {{maxJobs: {jobs}, maxJobsPerWorker: 3}}\n---\n"
+    )
+}
+
+fn names(range: std::ops::Range<usize>) -> String {
+    range.map(|number| format!("s{number}\n")).collect()
+}
+
+/// The sum of a metric over its labels.
+fn metric(replica: std::net::SocketAddr, name: &str) -> Option<f64> {
+    let (_, metrics) = get(replica, "/metrics")?;
+    let lines = metrics.lines().filter(|line| {
+        line.strip_prefix(name).is_some_and(|rest| rest.starts_with('{') || rest.starts_with(' '))
+    });
+    let values = lines.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok());
+    Some(values.sum())
+}
+
+/// Puts a file in place by a rename.
+fn place(folder: &Path, name: &str, text: &str) {
+    fs::write(folder.join("next"), text).expect("the file is written");
+    fs::rename(folder.join("next"), folder.join("manifests").join(name)).expect("and renamed");
+}
+
+fn has_cluster(replica: std::net::SocketAddr, name: &str) -> Option<()> {
+    let (_, body) = get(replica, "/api/v1/clusters")?;
+    let listed: Value = serde_json::from_str(&body).ok()?;
+    let has = |cluster: &Value| cluster["name"] == name;
+    listed["clusters"].as_array()?.iter().any(has).then_some(())
+}
+
+/// The problems that GetStatus lists.
+fn problems(replica: std::net::SocketAddr) -> Option<Vec<String>> {
+    let (_, body) = get(replica, "/api/v1/status")?;
+    let status: Value = serde_json::from_str(&body).ok()?;
+    let listed = status["problems"].as_array().cloned().unwrap_or_default();
+    Some(
+        listed
+            .iter()
+            .map(|problem| format!("{}: {}", problem["file"], problem["message"]))
+            .collect(),
+    )
+}
+
+#[test]
+fn a_list_that_is_being_written_revokes_no_stream() {
+    let set = "apiVersion: leasehold.dev/v1alpha1\nkind: StreamSet\nmetadata: {name: cars}\n\
+               spec: {cluster: builds, streamsFrom: [{file: list.txt}]}\n";
+    let manifests = cluster("builds", 3) + set;
+    let list = names(0..STREAMS);
+    let coordinator = Coordinator::start(&[("all.yaml", &manifests), ("list.txt", &list)]);
+    let _agent = coordinator.agent("builds", "first", &[]);
+    let owned = || metric(coordinator.http, "leasehold_streams_owned");
+    eventually("all streams", || (owned()? >= STREAMS as f64).then_some(()));
+
+    let path = coordinator.folder().join("manifests/list.txt");
+    let mut writer = File::create(&path).expect("it is written in place");
+    writer.write_all(names(0..STREAMS / 2).as_bytes()).expect("half of it");
+    // The folder is read meanwhile, for the sake of another file.
+    place(coordinator.folder(), "other.yaml", &cluster("other", 1));
+    eventually("the other file", || has_cluster(coordinator.http, "other"));
+    writer.write_all(names(STREAMS / 2..STREAMS + 1).as_bytes()).expect("the rest");
+    drop(writer);
+    let log = || coordinator.process.log();
+    eventually("the whole list", || {
+        log().contains("StreamSet cars: streams 1 added").then_some(())
+    });
+    assert_eq!(metric(coordinator.http, "leasehold_revokes_total"), Some(0.0), "{}", log());
+    assert!(!log().contains("manifest problem"), "{}", log());
+}
+
+#[test]
+fn manifests_that_take_much_away_wait_over_restarts_and_failovers() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let manifests = folder.path().join("manifests");
+    fs::create_dir(&manifests).expect("a folder for the manifests");
+    place(folder.path(), "builds.yaml", &cluster("builds", 6));
+    place(folder.path(), "other.yaml", &cluster("other", 1));
+    let start = |name: &str| {
+        let addresses = [free_address(), free_address()];
+        Replica::start_at(folder.path(), name, addresses, &["--confirm-removals", "1h"])
+    };
+    let mut first = start("first");
+    eventually("the manifests", || has_cluster(first.http, "builds"));
+    let standby = start("standby");
+
+    // A smaller budget is an edit like others.
+    place(folder.path(), "builds.yaml", &cluster("builds", 3));
+    let says = |replica: &Replica, words: &str| {
+        eventually(words, || replica.process.log().contains(words).then_some(()));
+    };
+    says(&first, "changed=\"WorkerCluster builds: maxJobs 6 → 3\"");
+
+    fs::rename(manifests.join("builds.yaml"), folder.path().join("away")).expect("it is there");
+    let lost = "WorkerCluster builds is removed: in force 1h after";
+    for replica in [&first, &standby] {
+        says(replica, lost);
+        let listed = eventually("the problem", || Some(problems(replica.http)?.pop()?));
+        assert!(listed.contains("builds.yaml") && listed.contains(lost), "{listed}");
+    }
+    // What else is edited waits with it, and neither a failover nor a restart applies it.
+    place(folder.path(), "other.yaml", &cluster("other", 2));
+    first.process.kill();
+    eventually("the standby to lead", || {
+        let (_, body) = get(standby.http, "/api/v1/status")?;
+        let status: Value = serde_json::from_str(&body).ok()?;
+        (status["leads"] == true).then_some(())
+    });
+    has_cluster(standby.http, "builds").expect("a failover has removed it");
+    let again = start("again");
+    says(&again, lost);
+    assert!(!again.process.log().contains("removed\""), "{}", again.process.log());
+
+    // Restored: only the other edit is left.
+    fs::rename(folder.path().join("away"), manifests.join("builds.yaml")).expect("it is there");
+    for replica in [&standby, &again] {
+        says(replica, "changed=\"WorkerCluster other: maxJobs 1 → 2\"");
+        eventually("no problem", || problems(replica.http)?.is_empty().then_some(()));
+    }
+
+    // A second save of the same content applies it.
+    place(folder.path(), "builds.yaml", &cluster("builds", 0));
+    says(&standby, "WorkerCluster builds: maxJobs 3 → 0: in force 1h after");
+    says(&again, "WorkerCluster builds: maxJobs 3 → 0: in force 1h after");
+    place(folder.path(), "builds.yaml", &cluster("builds", 0));
+    says(&standby, "changed=\"WorkerCluster builds: maxJobs 3 → 0\"");
+    eventually("no problem", || problems(standby.http)?.is_empty().then_some(()));
+}
