@@ -1,5 +1,6 @@
-//! What a version of the manifests takes away of what is in force, where that is so much that it may
-//! be a mistake: a whole object, a whole budget, or a share of an object's streams, workers or nodes.
+//! What a version of the manifests takes away of what is in force, where that is so much that it
+//! may be a mistake: a whole object, a whole budget, or a share of an object's streams, workers or
+//! nodes.
 
 use std::collections::{BTreeMap, HashSet};
 
