@@ -18,6 +18,9 @@ from leasehold.messages import Lease, RefusalReason, StreamLeaseState
 
 from .fake_agent import HANG_S, FakeAgent, _Handler
 
+# The folder of the package, wherever the tests are started.
+SDK = Path(__file__).resolve().parents[1]
+
 
 class Addresses(unittest.TestCase):
     def test_the_environment_says_where_the_agent_is(self):
@@ -67,7 +70,8 @@ class Outages(unittest.TestCase):
         environment = {**os.environ, "LEASEHOLD_SOCKET": "/nowhere/agent.sock"}
         environment.pop("LEASEHOLD_ADDR", None)
         command = [sys.executable, "-c", script]
-        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as run:
+        streams = {"stderr": subprocess.PIPE, "text": True}
+        with subprocess.Popen(command, cwd=SDK, env=environment, **streams) as run:
             hang = threading.Timer(HANG_S, run.kill)
             hang.start()
             line = run.stderr.readline()
