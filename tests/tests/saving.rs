@@ -98,13 +98,16 @@ fn manifests_that_take_much_away_wait_over_restarts_and_failovers() {
     let mut first = start("first");
     eventually("the manifests", || has_cluster(first.http, "builds"));
     let standby = start("standby");
-
-    // A smaller budget is an edit like others.
-    place(folder.path(), "builds.yaml", &cluster("builds", 3));
     let says = |replica: &Replica, words: &str| {
         eventually(words, || replica.process.log().contains(words).then_some(()));
     };
-    says(&first, "changed=\"WorkerCluster builds: maxJobs 6 → 3\"");
+    says(&standby, "manifests in force");
+
+    // A smaller budget is an edit like others.
+    place(folder.path(), "builds.yaml", &cluster("builds", 3));
+    for replica in [&first, &standby] {
+        says(replica, "changed=\"WorkerCluster builds: maxJobs 6 → 3\"");
+    }
 
     fs::rename(manifests.join("builds.yaml"), folder.path().join("away")).expect("it is there");
     let lost = "WorkerCluster builds is removed: in force 1h after";
