@@ -78,7 +78,7 @@ impl Core {
             }
             Event::Registered(workers) => self.if_leads(|it| it.registered(workers)),
             Event::Drain(key) => self.if_leads(|it| it.order_drain(&key, at)),
-            Event::Undrain(key) => self.if_leads(|it| it.take_drain_back(&key, at)),
+            Event::Undrain(key) => self.if_leads(|leader| leader.take_drain_back(&key, at)),
             Event::Wake => {}
         }
     }

@@ -368,6 +368,7 @@ impl Leader {
         let never_began = drain_unsent && worker.drain == DrainPhase::Working;
         worker.drain_order = (!never_began).then_some(DrainOrder::Undrain);
         self.dirty.insert(key.clone());
+        self.note_draining(key);
         self.pool_changed(key);
         self.plan_soon(&key.cluster, now);
     }

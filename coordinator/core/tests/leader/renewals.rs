@@ -34,6 +34,26 @@ struct World {
 }
 
 impl World {
+    /// A leader whose agents have said hello.
+    fn with_agents() -> Self {
+        let core = Core::new(Config { slice: 64, ..Config::default() });
+        let mut world = World { core, now: Moment(1_000_000_000), agents: BTreeMap::new() };
+        world.take(Event::Desired(Arc::new(desired(0))));
+        world.take(Event::Elected(Elected {
+            epoch: Epoch(1),
+            term: TermId(0),
+            until: world.now + TERM,
+            predecessor_end: world.now,
+            exposed: BTreeMap::new(),
+        }));
+        for agent in 0..AGENTS {
+            let incarnation = Incarnation(agent as u64 + 1);
+            let hello = hello(worker(agent), incarnation);
+            world.take(Event::Hello(ConnId(agent as u64), hello, None));
+        }
+        world
+    }
+
     fn take(&mut self, event: Event) {
         self.core.handle(event, self.now);
     }
@@ -104,21 +124,7 @@ impl World {
 
 #[test]
 fn every_beat_is_answered_while_there_is_much_to_grant() {
-    let core = Core::new(Config { slice: 64, ..Config::default() });
-    let mut world = World { core, now: Moment(1_000_000_000), agents: BTreeMap::new() };
-    world.take(Event::Desired(Arc::new(desired(0))));
-    world.take(Event::Elected(Elected {
-        epoch: Epoch(1),
-        term: TermId(0),
-        until: world.now + TERM,
-        predecessor_end: world.now,
-        exposed: BTreeMap::new(),
-    }));
-    for agent in 0..AGENTS {
-        let incarnation = Incarnation(agent as u64 + 1);
-        let hello = hello(worker(agent), incarnation);
-        world.take(Event::Hello(ConnId(agent as u64), hello, None));
-    }
+    let mut world = World::with_agents();
     (0..200).for_each(|_| world.turn());
     let live = world.agents.values().filter(|agent| agent.applied > GrantNumber(0)).count();
     assert_eq!(live, AGENTS);
@@ -140,4 +146,17 @@ fn every_beat_is_answered_while_there_is_much_to_grant() {
         }
     }
     panic!("{} of {STREAMS} streams are granted", owned(&world));
+}
+
+/// The agent has never had the order, so the worker never drained.
+#[test]
+fn an_order_to_drain_that_was_never_sent_leaves_no_trace() {
+    let mut world = World::with_agents();
+    (0..200).for_each(|_| world.turn());
+    world.take(Event::Drain(worker(0)));
+    world.take(Event::Undrain(worker(0)));
+    world.turn();
+    let long_after = world.now + TERM * 1_000;
+    let found = world.core.worker(&worker(0), long_after).expect("a worker");
+    assert!(!found.drain_ordered && found.drain_overdue.is_none(), "{found:?}");
 }

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use leasehold_coordinator_core::event::{ConnId, Event};
 use leasehold_types::message::{
-    Beat, DrainPhase, Grant, HeldStream, Hello, Jobs, Release, Report, ReportedMemory, StreamState,
+    Beat, DrainOrder, DrainPhase, Grant, HeldStream, Hello, Jobs, Release, Report, ReportedMemory,
+    StreamState,
 };
 use leasehold_types::share::{Route, WorkerAddress};
 use leasehold_types::{
@@ -154,7 +155,7 @@ impl Agent {
 
     fn apply(&mut self, grant: Grant) {
         self.applied = grant.number;
-        if grant.drain.is_some() {
+        if grant.drain == Some(DrainOrder::Drain) {
             self.drain = DrainPhase::Draining;
         }
         if grant.snapshot {
