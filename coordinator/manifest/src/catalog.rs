@@ -56,7 +56,7 @@ pub struct Reading {
 
 /// What the folder defines now, and whether that may be put in force is for the caller to say.
 #[derive(Debug)]
-pub struct Proposal {
+pub struct FolderVersion {
     /// What is in force at present; none before anything was.
     before: Option<Arc<Desired>>,
     desired: Option<Arc<Desired>>,
@@ -65,7 +65,7 @@ pub struct Proposal {
     losses: Vec<Loss>,
 }
 
-impl Proposal {
+impl FolderVersion {
     /// What would be in force; none while nothing is known of the folder.
     pub fn desired(&self) -> Option<&Arc<Desired>> {
         self.desired.as_ref()
@@ -164,13 +164,13 @@ impl Catalog {
 
     /// Reads the folder again, and puts in force what it defines.
     pub fn read(&mut self) -> Reading {
-        let proposal = self.propose(&BTreeSet::new());
-        self.accept(proposal)
+        let version = self.next_version(&BTreeSet::new());
+        self.accept(version)
     }
 
     /// Reads the folder again without a change of what is in force. The files in `written` are
     /// being written: they give what they gave.
-    pub fn propose(&mut self, written: &BTreeSet<String>) -> Proposal {
+    pub fn next_version(&mut self, written: &BTreeSet<String>) -> FolderVersion {
         let before = self.in_force.clone();
         let listing = folder::list(&self.root);
         let mut problems: Vec<Problem> = listing.unknown.iter().map(|(_, p)| p.clone()).collect();
@@ -178,11 +178,10 @@ impl Catalog {
         if unknown.contains(&"") && before.is_none() {
             self.seen = WatchedPaths::default();
             let (gave, losses) = (BTreeMap::new(), Vec::new());
-            return Proposal { before, desired: None, gave, problems, losses };
+            return FolderVersion { before, desired: None, gave, problems, losses };
         }
-        let content = |file: &String| match written.contains(file) {
-            true => FileContent::Opaque(None),
-            false => self.content(file),
+        let content = |file: &String| {
+            if written.contains(file) { FileContent::Opaque(None) } else { self.content(file) }
         };
         let contents: BTreeMap<String, FileContent> =
             listing.files.iter().map(|file| (file.clone(), content(file))).collect();
@@ -206,12 +205,12 @@ impl Catalog {
         let files = listing.files.into_iter().chain(sources).collect();
         self.seen = WatchedPaths { files, folders: listing.folders };
         let (desired, losses) = (Some(desired), losses.unwrap_or_default());
-        Proposal { before, desired, gave, problems: bounded(problems), losses }
+        FolderVersion { before, desired, gave, problems: bounded(problems), losses }
     }
 
-    /// Puts a proposal in force.
-    pub fn accept(&mut self, proposal: Proposal) -> Reading {
-        let Proposal { before: _, desired, gave, problems, losses: _ } = proposal;
+    /// Puts a version in force.
+    pub fn accept(&mut self, version: FolderVersion) -> Reading {
+        let FolderVersion { before: _, desired, gave, problems, losses: _ } = version;
         if desired.is_some() {
             (self.in_force, self.gave) = (desired.clone(), gave);
         }

@@ -1,6 +1,6 @@
 //! What differs between two desired states, in the words of the manifests, for the log.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use leasehold_coordinator_core::desired::{Cluster, Desired, StreamSet};
@@ -21,18 +21,56 @@ pub(crate) fn cluster_id(name: &ClusterName, cluster: &Cluster) -> ObjectId {
     }
 }
 
+/// How an object differs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChangeKind {
+    /// Only the later state has it.
+    Added,
+    /// Both have it, with other content.
+    Changed,
+    /// Only the earlier state has it.
+    Removed,
+}
+
+/// The objects that differ, by id; those that are new come last.
+#[must_use]
+pub fn objects(before: &Desired, after: &Desired) -> Vec<(ObjectId, ChangeKind)> {
+    let (old, mut new) = (differing(before, after), differing(after, before));
+    let mut objects = Vec::new();
+    for id in old {
+        let kind = if new.remove(&id) { ChangeKind::Changed } else { ChangeKind::Removed };
+        objects.push((id, kind));
+    }
+    objects.extend(new.into_iter().map(|id| (id, ChangeKind::Added)));
+    objects
+}
+
+/// The objects that `other` has not, or has with other content.
+fn differing(desired: &Desired, other: &Desired) -> BTreeSet<ObjectId> {
+    let clusters = desired.clusters.iter();
+    let clusters = clusters.filter(|(name, cluster)| other.clusters.get(*name) != Some(*cluster));
+    let sets = desired.sets.iter().filter(|(name, set)| other.sets.get(*name) != Some(*set));
+    let pipelines = desired.pipelines.iter();
+    let pipelines =
+        pipelines.filter(|(name, pipeline)| other.pipelines.get(*name) != Some(*pipeline));
+    let clusters = clusters.map(|(name, cluster)| cluster_id(name, cluster));
+    let sets = sets.map(|(name, _)| ObjectId::Set(name.clone()));
+    let pipelines = pipelines.map(|(name, _)| ObjectId::Pipeline(name.clone()));
+    clusters.chain(sets).chain(pipelines).collect()
+}
+
 /// One phrase, such as `WorkerCluster builds: maxJobs 6 → 3; StreamSet cars removed`. Empty if
 /// nothing differs.
 #[must_use]
 pub fn describe(before: &Desired, after: &Desired) -> String {
     let mut phrases = Vec::new();
-    let (old, new) = (specs(before, after), specs(after, before));
-    for (id, old) in &old {
-        match new.get(id) {
-            None => phrases.push(format!("{id} removed")),
-            Some(new) => {
-                let mut parts = fields(old, new);
-                if let ObjectId::Set(name) = id {
+    for (id, kind) in objects(before, after) {
+        match kind {
+            ChangeKind::Added => phrases.push(format!("{id} added")),
+            ChangeKind::Removed => phrases.push(format!("{id} removed")),
+            ChangeKind::Changed => {
+                let mut parts = fields(&spec(before, &id), &spec(after, &id));
+                if let ObjectId::Set(name) = &id {
                     parts.extend(streams(&before.sets[name], &after.sets[name]));
                 }
                 if !parts.is_empty() {
@@ -41,8 +79,6 @@ pub fn describe(before: &Desired, after: &Desired) -> String {
             }
         }
     }
-    let added = new.keys().filter(|id| !old.contains_key(*id));
-    phrases.extend(added.map(|id| format!("{id} added")));
     if phrases.len() > NAMED_MAX {
         let more = phrases.len() - NAMED_MAX;
         phrases.truncate(NAMED_MAX);
@@ -51,29 +87,16 @@ pub fn describe(before: &Desired, after: &Desired) -> String {
     phrases.join("; ")
 }
 
-/// The specification of each object that `other` has not, or has otherwise, as it is written; of a
-/// set without its streams.
-fn specs(desired: &Desired, other: &Desired) -> BTreeMap<ObjectId, Value> {
-    let mut specs = BTreeMap::new();
-    let mut add = |id: ObjectId, mut manifest: Value| {
-        specs.insert(id, manifest["spec"].take());
+/// The specification of an object, as it is written; of a set without its streams.
+fn spec(desired: &Desired, id: &ObjectId) -> Value {
+    let mut manifest = match id {
+        ObjectId::Cluster(name) | ObjectId::Class(name) => {
+            cluster_manifest(name, &desired.clusters[name])
+        }
+        ObjectId::Set(name) => set_manifest(name, &desired.sets[name]),
+        ObjectId::Pipeline(name) => pipeline_manifest(name, &desired.pipelines[name]),
     };
-    for (name, cluster) in &desired.clusters {
-        if other.clusters.get(name) != Some(cluster) {
-            add(cluster_id(name, cluster), cluster_manifest(name, cluster));
-        }
-    }
-    for (name, set) in &desired.sets {
-        if other.sets.get(name) != Some(set) {
-            add(ObjectId::Set(name.clone()), set_manifest(name, set));
-        }
-    }
-    for (name, pipeline) in &desired.pipelines {
-        if other.pipelines.get(name) != Some(pipeline) {
-            add(ObjectId::Pipeline(name.clone()), pipeline_manifest(name, pipeline));
-        }
-    }
-    specs
+    manifest["spec"].take()
 }
 
 /// The fields that differ, each with its old and new value.
@@ -126,8 +149,8 @@ fn streams(old: &Arc<StreamSet>, new: &Arc<StreamSet>) -> Option<String> {
     let counts = [(added, "added"), (left.len(), "removed"), (changed, "changed")];
     let counts = counts.into_iter().filter(|(count, _)| *count > 0);
     let counts: Vec<String> = counts.map(|(count, verb)| format!("{count} {verb}")).collect();
-    match counts.is_empty() {
-        true => Some("streams in another order".into()),
-        false => Some(format!("streams {}", counts.join(" and "))),
+    if counts.is_empty() {
+        return Some("streams in another order".into());
     }
+    Some(format!("streams {}", counts.join(" and ")))
 }

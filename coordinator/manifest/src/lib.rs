@@ -23,7 +23,7 @@ mod values;
 #[cfg(test)]
 mod tests;
 
-pub use catalog::{Catalog, Proposal, Reading};
+pub use catalog::{Catalog, FolderVersion, Reading};
 pub use check::{ObjectId, Spec};
 pub use losses::Loss;
 pub use precedence::Created;

@@ -14,7 +14,7 @@ use leasehold_driver::desired_publisher::DesiredPublisher;
 use leasehold_driver::platform::Freshness;
 use leasehold_driver::watcher::Watcher;
 use leasehold_manifest::folder::{self, Stamp};
-use leasehold_manifest::{Catalog, Proposal, Reading};
+use leasehold_manifest::{Catalog, FolderVersion, Reading};
 use leasehold_types::Moment;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
@@ -156,26 +156,26 @@ impl State {
 
     /// Reads the folder, and puts in force what it defines unless that takes much away.
     fn read(&mut self) -> Reading {
-        let proposal = self.propose();
+        let version = self.next_version();
         self.unread = unread(&self.root);
         let (_, files) = self.paths();
         let stamp = |path| Some((path, self.stamps.get(path)?));
         let files = files.iter().filter_map(stamp).map(|(path, stamp)| (path.clone(), *stamp));
-        if self.grace.allows(&proposal, files.collect(), Instant::now()) {
-            self.catalog.accept(proposal)
+        if self.grace.allows(&version, files.collect(), Instant::now()) {
+            self.catalog.accept(version)
         } else {
-            proposal.deferred(&self.grace.notice())
+            version.deferred(&self.grace.notice())
         }
     }
 
     /// Reads the folder, again if it was not watched completely before or was changed meanwhile.
-    fn propose(&mut self) -> Proposal {
+    fn next_version(&mut self) -> FolderVersion {
         let mut rounds = 0;
         loop {
             rounds += 1;
             let before = self.current_stamps();
             let written = self.being_written();
-            let proposal = self.catalog.propose(&written);
+            let version = self.catalog.next_version(&written);
             let (folders, files) = self.paths();
             let is_new = self.watcher.watch(&folders, &files);
             let after = self.current_stamps();
@@ -194,7 +194,7 @@ impl State {
             for file in &written {
                 self.stamps.remove(&self.root.join(file));
             }
-            return proposal;
+            return version;
         }
     }
 

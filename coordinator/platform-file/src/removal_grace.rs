@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use leasehold_coordinator_core::desired::Desired;
 use leasehold_manifest::folder::Stamp;
-use leasehold_manifest::{Loss, Proposal};
+use leasehold_manifest::{FolderVersion, Loss};
 use leasehold_types::duration;
 use tokio::time::Instant;
 
@@ -67,7 +67,7 @@ impl RemovalGrace {
     }
 
     /// Whether this version of the folder, with these stamps of its files, may be put in force now.
-    pub(crate) fn allows(&mut self, version: &Proposal, stamps: Stamps, now: Instant) -> bool {
+    pub(crate) fn allows(&mut self, version: &FolderVersion, stamps: Stamps, now: Instant) -> bool {
         let may = version.losses().is_empty() || self.grace.is_zero() || {
             let is_saved_again = self.is_saved_again(version, &stamps);
             let pending = self.pend(version, stamps.clone(), now);
@@ -81,7 +81,7 @@ impl RemovalGrace {
     }
 
     /// Keeps a version waiting, and returns until when.
-    fn pend(&mut self, version: &Proposal, stamps: Stamps, now: Instant) -> Instant {
+    fn pend(&mut self, version: &FolderVersion, stamps: Stamps, now: Instant) -> Instant {
         let losses = version.losses().to_vec();
         let (since, first) = match self.pending.take() {
             Some(pending) if pending.losses == losses => (pending.since, pending.first),
@@ -96,7 +96,7 @@ impl RemovalGrace {
     }
 
     /// Whether this is the version that waits, and one of the files that make it was saved since.
-    fn is_saved_again(&self, version: &Proposal, stamps: &Stamps) -> bool {
+    fn is_saved_again(&self, version: &FolderVersion, stamps: &Stamps) -> bool {
         let Some(pending) = &self.pending else { return false };
         if pending.desired.as_ref() != version.desired() {
             return false;

@@ -1,10 +1,10 @@
 //! How one desired state differs from another, for people.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::collections::BTreeSet;
 
-use leasehold_coordinator_core::desired::{Cluster, Desired};
+use leasehold_coordinator_core::desired::Desired;
 use leasehold_manifest::ObjectId;
+use leasehold_manifest::changes::{self, ChangeKind};
 use leasehold_proto::admin::v1::{ObjectChange, ObjectChangeKind};
 use leasehold_types::ClusterName;
 
@@ -18,42 +18,26 @@ pub(super) struct ManifestChanges {
 
 /// The changes from one desired state to another.
 pub(super) fn of(before: &Desired, after: &Desired) -> ManifestChanges {
-    let cluster_id = |name: &ClusterName, cluster: &Cluster| match cluster.class {
-        Some(_) => ObjectId::Class(name.clone()),
-        None => ObjectId::Cluster(name.clone()),
-    };
-    let clusters = changed(&before.clusters, &after.clusters, cluster_id);
-    let sets = changed(&before.sets, &after.sets, |name, _| ObjectId::Set(name.clone()));
-    let pipelines =
-        changed(&before.pipelines, &after.pipelines, |name, _| ObjectId::Pipeline(name.clone()));
-    let named = clusters.iter().filter_map(|(_, id)| match id {
-        ObjectId::Cluster(name) => Some(name.clone()),
-        ObjectId::Class(_) | ObjectId::Set(_) | ObjectId::Pipeline(_) => None,
-    });
-    let mut affected: BTreeSet<_> = named.collect();
-    for set in sets.iter().filter_map(|(_, id)| id.set()) {
-        let both = [before.sets.get(set), after.sets.get(set)];
-        affected.extend(both.into_iter().flatten().map(|set| set.cluster.clone()));
+    let mut clusters = BTreeSet::new();
+    let mut objects = Vec::new();
+    for (id, kind) in changes::objects(before, after) {
+        objects.push(ObjectChange { kind: wire_kind(kind).into(), object: id.to_string() });
+        match id {
+            ObjectId::Cluster(name) => _ = clusters.insert(name),
+            ObjectId::Set(set) => {
+                let both = [before.sets.get(&set), after.sets.get(&set)];
+                clusters.extend(both.into_iter().flatten().map(|set| set.cluster.clone()));
+            }
+            ObjectId::Class(_) | ObjectId::Pipeline(_) => {}
+        }
     }
-    let objects = [clusters, sets, pipelines].concat().into_iter();
-    let objects = objects
-        .map(|(kind, id)| ObjectChange { kind: kind.into(), object: id.to_string() })
-        .collect();
-    ManifestChanges { objects, clusters: affected }
+    ManifestChanges { objects, clusters }
 }
 
-/// The objects of one kind that differ.
-fn changed<N: Ord, T: PartialEq>(
-    before: &BTreeMap<N, Arc<T>>,
-    after: &BTreeMap<N, Arc<T>>,
-    id: impl Fn(&N, &T) -> ObjectId,
-) -> Vec<(ObjectChangeKind, ObjectId)> {
-    let gone = before.iter().filter(|(name, _)| !after.contains_key(name));
-    let gone = gone.map(|(name, object)| (ObjectChangeKind::Removed, id(name, object)));
-    let others = after.iter().filter_map(|(name, object)| match before.get(name) {
-        None => Some((ObjectChangeKind::Added, id(name, object))),
-        Some(was) if Arc::ptr_eq(was, object) || was == object => None,
-        Some(_) => Some((ObjectChangeKind::Changed, id(name, object))),
-    });
-    gone.chain(others).collect()
+fn wire_kind(kind: ChangeKind) -> ObjectChangeKind {
+    match kind {
+        ChangeKind::Added => ObjectChangeKind::Added,
+        ChangeKind::Changed => ObjectChangeKind::Changed,
+        ChangeKind::Removed => ObjectChangeKind::Removed,
+    }
 }

@@ -249,14 +249,13 @@ impl Leader {
     }
 }
 
-/// How to end a drain that was ordered; empty where there is none.
+/// The command that ends a drain; empty if no drain was ordered, or it can no longer be ended.
 fn drain_step(view: &WorkerView) -> String {
     let WorkerKey { cluster, worker } = &view.key;
-    let ends = view.drain_ordered && view.drain != DrainPhase::Leaving && !worker.is_former();
-    match ends {
-        true => format!("leasehold undrain {worker} --cluster {cluster}, if it is to work on"),
-        false => String::new(),
+    if !view.drain_ordered || view.drain == DrainPhase::Leaving || worker.is_former() {
+        return String::new();
     }
+    format!("leasehold undrain {worker} --cluster {cluster}, if it is to work on")
 }
 
 /// What to do about a worker; empty where nothing is to be done.
