@@ -174,7 +174,7 @@ impl World {
         self.after(ends, SimEvent::EndPod { pod });
     }
 
-    /// A leader gives a silent worker up: whoever says how long to wait says that it has ended by
+    /// A leader gives a silent worker up. With `lost.after` a person promises that it has ended by
     /// then.
     pub(super) fn end_given_up(&mut self, worker: &WorkerKey) {
         let name = worker.present();

@@ -106,7 +106,7 @@ impl Store {
     }
 }
 
-/// What an entry says, whoever wrote it: `None` within if it cannot be read.
+/// The exposure in an entry of any writer; the inner `None` is an entry that cannot be read.
 fn exposure_in<'a>(
     register: &'a BTreeMap<WorkerKey, Option<Entry>>,
     key: &WorkerKey,
