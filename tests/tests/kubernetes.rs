@@ -43,6 +43,8 @@ mod pipelines;
 mod readme;
 #[path = "kubernetes/real_node.rs"]
 mod real_node;
+#[path = "kubernetes/removed.rs"]
+mod removed;
 #[path = "kubernetes/rollout.rs"]
 mod rollout;
 #[path = "kubernetes/scaler.rs"]

@@ -4,6 +4,7 @@
 mod busy_mark;
 mod exposure_annotation;
 mod facts;
+mod node_end;
 mod patch;
 mod pod_watch;
 mod store;

@@ -11,6 +11,7 @@ use leasehold_coordinator_core::view::Presence;
 use leasehold_types::{ClusterName, Epoch, Moment, TimeBounds, WorkerKey};
 
 use super::facts::{PodFacts, PodName};
+use super::node_end::{ASK_AGAIN_AFTER, NodeAnswer};
 use super::patch::ObservedPod;
 
 /// How long a standby keeps a tombstone.
@@ -18,7 +19,7 @@ const FORGOTTEN_AFTER: Duration = Duration::from_secs(300);
 /// How long an agent may run beside a later pod of its name, after its grace period. A user who
 /// deletes a StatefulSet's pod by force promises that it has stopped. A running node notices the
 /// deletion within seconds, and then gives the containers the pod's full grace period.
-const REPLACED_WITHIN: Duration = Duration::from_secs(30);
+pub(super) const REPLACED_WITHIN: Duration = Duration::from_secs(30);
 
 /// The pods and tombstones.
 #[derive(Debug, Default)]
@@ -49,6 +50,10 @@ pub(super) struct Tombstone {
     pub(super) since: Moment,
     /// Its grace period; zero if unknown.
     pub(super) grace: Duration,
+    /// The node that it ran on; `None` if it was on none, or if that is unknown.
+    pub(super) node: Option<String>,
+    /// What that node has said of the pod's end, and when; `None` before it was asked.
+    pub(super) node_answer: Option<(NodeAnswer, Moment)>,
     /// The last answer of the API server about the pod.
     pub(super) api_check: ApiCheck,
 }
@@ -88,6 +93,8 @@ pub(super) enum TombstoneAction {
     Keep,
     /// End the connections of its agents: a later pod has its name, and waits.
     EndSessions,
+    /// Its leases have ended. Ask its node whether its containers have ended, too.
+    AskNode,
     /// Report its workers as gone.
     ReportGone,
     /// Drop it: another replica leads and has reported the workers.
@@ -230,8 +237,16 @@ impl PodStore {
         let written = exposures.keys().filter_map(|cluster| name.key_in(cluster));
         let keys = written.chain([key.clone()]).collect::<BTreeSet<_>>().into_iter().collect();
         let grace = Duration::ZERO;
-        let tombstone =
-            Tombstone { uid, keys, exposures, since: now, grace, api_check: ApiCheck::NotAsked };
+        let tombstone = Tombstone {
+            uid,
+            keys,
+            exposures,
+            since: now,
+            grace,
+            node: None,
+            node_answer: None,
+            api_check: ApiCheck::NotAsked,
+        };
         self.tombstones.insert(name, vec![tombstone]);
         false
     }
@@ -281,6 +296,7 @@ impl PodStore {
             Some(facts) if tombstone.uid.is_empty() || tombstone.uid == facts.uid => {
                 tombstone.uid.clone_from(&facts.uid);
                 tombstone.grace = facts.grace;
+                tombstone.node.clone_from(&facts.node);
                 tombstone.api_check = ApiCheck::Exists(now);
                 if facts.over { tombstone.keys.clone() } else { Vec::new() }
             }
@@ -318,32 +334,49 @@ impl PodStore {
         }
         let age = now.since(tombstone.since);
         let Some((_, leads_since)) = core_view.term else {
-            return if age >= FORGOTTEN_AFTER {
-                TombstoneAction::Forget
-            } else {
-                TombstoneAction::Keep
+            return match age >= FORGOTTEN_AFTER {
+                true => tombstone.once_ended(TombstoneAction::Forget, now),
+                false => TombstoneAction::Keep,
             };
         };
         let ttl =
             tombstone.exposures.values().map(|entry| entry.exposure.ttl).max().unwrap_or_default();
         let outlasted = age >= bounds.outlast(ttl);
-        let is_gone = match core_view.presence {
+        match core_view.presence {
             Some(Presence::Connected) => {
                 let later = self.find(name);
                 let waits = later.map(|later| REPLACED_WITHIN + tombstone.grace.max(later.grace));
-                return match waits.is_some_and(|waits| age >= waits) {
+                match waits.is_some_and(|waits| age >= waits) {
                     true => TombstoneAction::EndSessions,
                     false => TombstoneAction::Keep,
-                };
+                }
             }
             // The agent may be partitioned from the coordinator, and use its leases until they
-            // expire: it is lost then.
-            Some(Presence::Silent) => false,
-            Some(Presence::Unreported) => outlasted,
-            // The core does not know the worker, but a predecessor may have granted it leases.
-            Some(Presence::Lost) | None => outlasted || tombstone.since >= leads_since,
-        };
-        if is_gone { TombstoneAction::ReportGone } else { TombstoneAction::Keep }
+            // expire: it is lost then. Its worker may run the jobs that it has accepted for longer.
+            Some(Presence::Unreported) if outlasted => {
+                tombstone.once_ended(TombstoneAction::ReportGone, now)
+            }
+            Some(Presence::Lost) if outlasted || tombstone.since >= leads_since => {
+                tombstone.once_ended(TombstoneAction::ReportGone, now)
+            }
+            // It holds nothing in this term, but a predecessor may have granted it leases.
+            None if outlasted || tombstone.since >= leads_since => TombstoneAction::ReportGone,
+            Some(_) | None => TombstoneAction::Keep,
+        }
+    }
+
+    /// Stores what the node of the tombstone with this UID has answered.
+    pub(super) fn node_answered(
+        &mut self,
+        name: &PodName,
+        uid: &str,
+        answer: NodeAnswer,
+        now: Moment,
+    ) {
+        let mut tombstones = self.tombstones.get_mut(name).into_iter().flatten();
+        if let Some(tombstone) = tombstones.find(|tombstone| tombstone.uid == uid) {
+            tombstone.node_answer = Some((answer, now));
+        }
     }
 
     /// Stores the result of this replica's own write, before the watch shows it.
@@ -378,12 +411,30 @@ impl PodStore {
             exposures: entry.facts.exposures.clone(),
             since: now,
             grace: entry.facts.grace,
+            node: entry.facts.node.clone(),
+            node_answer: None,
             api_check: ApiCheck::NotAsked,
         };
         if tombstone.keys.is_empty() {
             return;
         }
         self.tombstones.entry(entry.facts.pod.clone()).or_default().push(tombstone);
+    }
+}
+
+impl Tombstone {
+    /// The action that needs the pod's containers to have ended: it, or what finds that out.
+    fn once_ended(&self, action: TombstoneAction, now: Moment) -> TombstoneAction {
+        match self.node_answer {
+            // Nothing was ever started, or nobody can say where.
+            None if self.node.is_none() => action,
+            None => TombstoneAction::AskNode,
+            Some((NodeAnswer::Ended | NodeAnswer::NotReadable, _)) => action,
+            Some((NodeAnswer::MayRun, at)) if now.since(at) >= ASK_AGAIN_AFTER => {
+                TombstoneAction::AskNode
+            }
+            Some((NodeAnswer::MayRun, _)) => TombstoneAction::Keep,
+        }
     }
 }
 

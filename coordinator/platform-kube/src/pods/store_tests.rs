@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::exposure_annotation;
 use super::facts::{PodFacts, PodName};
+use super::node_end::NodeAnswer;
 use super::patch::ObservedPod;
 use super::store::*;
 
@@ -111,6 +112,13 @@ fn deleted_by_force() -> PodStore {
     assert_eq!(store.delete(pod(UID, 2, patch), at(100)), []);
     assert_eq!(tombstone(&store).api_check, ApiCheck::NotAsked);
     assert_eq!(store.api_check(&this(), UID, None, at(100)), []);
+    store
+}
+
+/// The same, after its node has said that it has ended.
+fn ended_by_its_node() -> PodStore {
+    let mut store = deleted_by_force();
+    store.node_answered(&this(), UID, NodeAnswer::Ended, at(100));
     store
 }
 
@@ -217,7 +225,7 @@ fn a_lost_node_does_not_end_its_pods() {
 
 #[test]
 fn a_pod_deleted_by_force_is_gone_when_its_agent_is_silent() {
-    let store = deleted_by_force();
+    let store = ended_by_its_node();
     let connected = core_view(50, Some(Presence::Connected));
     assert_eq!(action_for(&store, connected, 100), TombstoneAction::Keep);
     assert_eq!(action_for(&store, connected, 10_000), TombstoneAction::Keep);
@@ -232,7 +240,7 @@ fn a_pod_deleted_by_force_is_gone_when_its_agent_is_silent() {
 
 #[test]
 fn a_force_deleted_pod_keeps_its_leases_until_they_expire() {
-    let store = deleted_by_force();
+    let store = ended_by_its_node();
     // 10 s, 1 % and half a second after second 100.
     let unreported = core_view(50, Some(Presence::Unreported));
     assert_eq!(action_for(&store, unreported, 110), TombstoneAction::Keep);
@@ -243,8 +251,48 @@ fn a_force_deleted_pod_keeps_its_leases_until_they_expire() {
 }
 
 #[test]
-fn a_pod_deleted_under_a_predecessor_is_gone_when_its_leases_expire() {
+fn a_pod_removed_from_a_node_counts_until_the_node_says_that_it_has_ended() {
+    for presence in [Presence::Lost, Presence::Unreported] {
+        let mut store = deleted_by_force();
+        let lost = core_view(50, Some(presence));
+        assert_eq!(action_for(&store, lost, 111), TombstoneAction::AskNode);
+        store.node_answered(&this(), UID, NodeAnswer::MayRun, at(111));
+        assert_eq!(action_for(&store, lost, 115), TombstoneAction::Keep);
+        assert_eq!(action_for(&store, lost, 116), TombstoneAction::AskNode);
+        store.node_answered(&this(), UID, NodeAnswer::Ended, at(10_000));
+        assert_eq!(action_for(&store, lost, 10_000), TombstoneAction::ReportGone);
+    }
+}
+
+#[test]
+fn a_removed_pod_whose_agent_has_left_or_was_declared_gone_needs_no_word_of_its_node() {
     let store = deleted_by_force();
+    assert_eq!(action_for(&store, core_view(50, None), 100), TombstoneAction::ReportGone);
+}
+
+#[test]
+fn where_nodes_cannot_be_read_a_removed_pod_is_gone_when_its_leases_have_ended() {
+    let mut store = deleted_by_force();
+    store.node_answered(&this(), UID, NodeAnswer::NotReadable, at(111));
+    let lost = core_view(50, Some(Presence::Lost));
+    assert_eq!(action_for(&store, lost, 111), TombstoneAction::ReportGone);
+}
+
+#[test]
+fn a_standby_keeps_a_removed_pod_that_may_run() {
+    let mut store = deleted_by_force();
+    let standby = CoreView { term: None, presence: None };
+    assert_eq!(action_for(&store, standby, 399), TombstoneAction::Keep);
+    assert_eq!(action_for(&store, standby, 400), TombstoneAction::AskNode);
+    store.node_answered(&this(), UID, NodeAnswer::MayRun, at(400));
+    assert_eq!(action_for(&store, standby, 404), TombstoneAction::Keep);
+    store.node_answered(&this(), UID, NodeAnswer::Ended, at(405));
+    assert_eq!(action_for(&store, standby, 405), TombstoneAction::Forget);
+}
+
+#[test]
+fn a_pod_deleted_under_a_predecessor_is_gone_when_its_leases_expire() {
+    let store = ended_by_its_node();
     // 10 s, 1 % and half a second after second 100.
     assert_eq!(
         action_for(&store, core_view(101, Some(Presence::Unreported)), 110),
@@ -258,7 +306,7 @@ fn a_pod_deleted_under_a_predecessor_is_gone_when_its_leases_expire() {
 
 #[test]
 fn a_standby_reports_nothing_and_drops_old_tombstones() {
-    let store = deleted_by_force();
+    let store = ended_by_its_node();
     let standby = CoreView { term: None, presence: None };
     assert_eq!(action_for(&store, standby, 399), TombstoneAction::Keep);
     assert_eq!(action_for(&store, standby, 400), TombstoneAction::Forget);
@@ -274,7 +322,7 @@ fn reports_nothing_before_the_api_server_confirms_the_deletion() {
 
 #[test]
 fn a_later_pod_of_the_name_is_admitted_after_the_earlier_is_reported_gone() {
-    let mut store = deleted_by_force();
+    let mut store = ended_by_its_node();
     assert_eq!(store.apply(pod(NEXT, 3, json!({})), at(101)), []);
     assert_eq!(store.find(&this()).expect("the new one").uid, NEXT);
     assert!(store.settled(&this()).is_none(), "a tombstone blocks the later pod");
@@ -382,7 +430,7 @@ fn lists_exposures_of_unfinished_pods_and_tombstones() {
     store.apply(pod(UID, 1, patch.clone()), at(0));
     assert_eq!(store.list(BTreeMap::new(), at(1)), held);
     // It vanished, and may still run.
-    let mut store = deleted_by_force();
+    let mut store = ended_by_its_node();
     let jobs = |exposed: &BTreeMap<WorkerKey, Entry>| exposed[&key("builds")].exposure.jobs_max;
     assert_eq!(jobs(&store.list(BTreeMap::new(), at(101))), 2);
 }

@@ -7,8 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
-use k8s_openapi::api::core::v1::Pod;
-use kube::Api;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::jiff::Timestamp;
+use kube::api::ListParams;
+use kube::{Api, Error};
 use leasehold_coordinator_core::Core;
 use leasehold_coordinator_core::event::Event;
 use leasehold_coordinator_core::view::{Leadership, Presence};
@@ -20,12 +22,11 @@ use tokio::time::{sleep, timeout};
 
 use super::Shared;
 use super::facts::{PodFacts, PodName};
+use super::node_end::{ASK_AGAIN_AFTER, NodeAnswer, RemovedPod};
 use super::store::{ApiCheck, CoreView, Tombstone, TombstoneAction};
 
 /// How often tombstones are checked while there are any.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// How often a pod that lost its label is read again.
-const ASK_AGAIN_AFTER: Duration = Duration::from_secs(5);
 /// The timeout of one read.
 const ASK_TIMEOUT: Duration = Duration::from_secs(5);
 /// The pause after a read that the API server did not answer.
@@ -117,6 +118,7 @@ impl TombstoneReaper {
                 TombstoneAction::EndSessions => {
                     delivered &= self.events.send(Event::Removed(tombstone.keys)).await.is_ok();
                 }
+                TombstoneAction::AskNode => self.ask_node(&name, &tombstone).await,
                 TombstoneAction::Forget => {
                     self.shared.store().remove_tombstone(&name, &tombstone.uid)
                 }
@@ -197,6 +199,47 @@ impl TombstoneReaper {
             }
         }
         delivered
+    }
+
+    /// Asks the node of a pod that was removed by force whether its containers have ended.
+    async fn ask_node(&mut self, name: &PodName, tombstone: &Tombstone) {
+        let Some(node) = &tombstone.node else { return };
+        let nodes: Api<Node> = Api::all(self.shared.settings.client.clone());
+        // Reading one node needs a right of its own; lists are allowed already.
+        let named = ListParams::default().fields(&format!("metadata.name={node}"));
+        let answer = match timeout(ASK_TIMEOUT, nodes.list(&named)).await {
+            Ok(Ok(found)) => {
+                let pod = RemovedPod {
+                    since: clock::now().since(tombstone.since),
+                    grace: tombstone.grace,
+                };
+                pod.judged_by(found.items.first(), Timestamp::now())
+            }
+            Ok(Err(Error::Api(status))) if status.code == 403 => {
+                tracing::warn!(
+                    pod = name.name,
+                    namespace = name.namespace,
+                    "the pod was removed by force, and this coordinator may not list nodes: the \
+                     pod counts as ended, as whoever removed it has promised"
+                );
+                NodeAnswer::NotReadable
+            }
+            Ok(Err(error)) => {
+                tracing::debug!(%error, node, "cannot read the node of a removed pod");
+                NodeAnswer::MayRun
+            }
+            Err(_) => NodeAnswer::MayRun,
+        };
+        if answer == NodeAnswer::MayRun && tombstone.node_answer.is_none() {
+            tracing::warn!(
+                pod = name.name,
+                namespace = name.namespace,
+                node,
+                "the pod was removed by force and its agent is silent: its jobs count until its \
+                 node has ended it or is gone; to end that wait, declare the worker gone"
+            );
+        }
+        self.shared.store().node_answered(name, &tombstone.uid, answer, clock::now());
     }
 
     async fn ask_core(&self, handle: &Handle, keys: &[WorkerKey]) -> CoreView {
