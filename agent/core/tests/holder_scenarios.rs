@@ -336,8 +336,9 @@ fn refusal(plain: &[&str]) -> CoordinatorMessage {
     CoordinatorMessage::Refusal(Refusal { reason, message: String::new() })
 }
 
-/// `grant EPOCH NUMBER NONCE [snapshot] [fresh] [drain|undrain] [+a:TOKEN] [-a:TOKEN] [!a:TOKEN]
-/// [pool=TOKEN:SIZE] [ttl=MS]`; `!` revokes a stream and stops renewing it. A stream
+/// `grant EPOCH NUMBER NONCE [snapshot] [fresh] [drain|undrain] [+a:TOKEN] [^a:TOKEN] [-a:TOKEN]
+/// [!a:TOKEN] [pool=TOKEN:SIZE] [ttl=MS]`; `^` grants a pinned stream, and `!` revokes a stream and
+/// stops renewing it. A stream
 /// `PIPELINE/NODE/INDEX` is a share, see [`share`].
 fn grant(plain: &[&str], pairs: &Words) -> CoordinatorMessage {
     let pool = pairs.get("pool").map(|pool| {
@@ -347,6 +348,7 @@ fn grant(plain: &[&str], pairs: &Words) -> CoordinatorMessage {
     let streams = plain[3..].iter().filter_map(|word| {
         let state = match word.chars().next()? {
             '+' => StreamState::Held { pinned: false },
+            '^' => StreamState::Held { pinned: true },
             '-' => StreamState::Revoked { deadline: Duration::from_secs(30), renewed: true },
             '!' => StreamState::Revoked { deadline: Duration::ZERO, renewed: false },
             _ => return None,

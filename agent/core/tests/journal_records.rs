@@ -1,0 +1,89 @@
+//! The journal is rewritten with the fewest records: an agent that starts from these claims and
+//! reports what it would from all of them.
+
+use leasehold_agent_core::{Kinds, Memory, Record};
+use leasehold_types::{
+    Epoch, Incarnation, JobId, Moment, NodeName, SetName, StartId, StreamKey, StreamName, TermId,
+    Token,
+};
+
+fn memory(records: &[Record]) -> Memory {
+    let mut memory = Memory::default();
+    records.iter().for_each(|record| memory.apply(record));
+    memory
+}
+
+fn stream(name: &str) -> StreamKey {
+    let set = SetName::new("s").expect("a set");
+    StreamKey { set, stream: StreamName::new(name).expect("a stream") }
+}
+
+fn token(text: &str) -> Token {
+    text.parse().expect("a token")
+}
+
+fn held(name: &str, at: &str, pinned: bool) -> Record {
+    let next: Vec<NodeName> = Vec::new();
+    Record::Stream { stream: stream(name), token: token(at), pinned, load: None, next }
+}
+
+/// What an agent may have written, the newest last.
+fn all() -> Vec<Record> {
+    let job = |name: &str| JobId::new(name).expect("a job");
+    vec![
+        Record::Begun { incarnation: Incarnation(1), begun: Moment(5), first: Incarnation(1) },
+        Record::Fresh,
+        Record::Epoch { epoch: Epoch(3), term: TermId(7) },
+        Record::WorkerStarted { start: StartId::new("s1").expect("a start"), running: 2 },
+        Record::Shown { kinds: Kinds::ALL },
+        Record::Pool { token: token("3.1"), size: 4, floor: 1 },
+        held("a", "3.2", false),
+        held("b", "3.3", true),
+        // The end of an earlier lease says nothing of the present one.
+        Record::StreamEnded { stream: stream("a"), token: token("3.1") },
+        Record::Renewed { until: Moment(90) },
+        Record::Lapsing { stream: stream("a"), until: Moment(70) },
+        Record::JobBegan { job: job("j1") },
+        Record::JobBegan { job: job("j2") },
+        Record::JobEnded { job: job("j1") },
+        Record::Unnamed { running: 1 },
+        Record::Draining,
+        Record::DrainOrdered,
+        Record::Left,
+        Record::DrainEnded,
+    ]
+}
+
+#[test]
+fn the_fewest_records_say_the_same_at_every_moment() {
+    let records = all();
+    for written in 0..=records.len() {
+        let memory = memory(&records[..written]);
+        assert_eq!(self::memory(&memory.records()), memory, "after {written} records");
+    }
+}
+
+#[test]
+fn a_journal_that_was_begun_again_stays_incomplete() {
+    let mut records = all();
+    let begun = |incarnation: u64| Record::Begun {
+        incarnation: Incarnation(incarnation),
+        begun: Moment(50),
+        first: Incarnation(incarnation),
+    };
+    records.push(begun(9));
+    let memory = memory(&records);
+    assert!(!memory.complete);
+    assert!(!self::memory(&memory.records()).complete);
+}
+
+#[test]
+fn the_end_of_a_lease_ends_no_later_one_and_a_count_names_no_job() {
+    let mut records = all();
+    records.push(Record::StreamEnded { stream: stream("b"), token: token("3.3") });
+    records.push(Record::Count { running: 2, obeyed: 4 });
+    let memory = memory(&records);
+    assert_eq!(memory.streams.keys().collect::<Vec<_>>(), [&stream("a")]);
+    assert_eq!((memory.count, memory.unnamed), (Some((2, 4)), 0));
+    assert_eq!(self::memory(&memory.records()), memory);
+}
