@@ -87,3 +87,25 @@ fn the_end_of_a_lease_ends_no_later_one_and_a_count_names_no_job() {
     assert_eq!((memory.count, memory.unnamed), (Some((2, 4)), 0));
     assert_eq!(self::memory(&memory.records()), memory);
 }
+
+#[test]
+fn the_end_of_a_lapsing_lease_holds_for_its_token_alone() {
+    let mut records = all();
+    let lapses = |records: &[Record]| memory(records).streams[&stream("a")].lapses;
+    records.push(held("a", "3.2", false));
+    assert_eq!(lapses(&records), Some(Moment(70)), "a change of the same lease");
+    records.push(held("a", "3.9", false));
+    assert_eq!(lapses(&records), None, "a new lease");
+}
+
+#[test]
+fn a_reboot_ends_what_ran_and_makes_no_journal_complete() {
+    let mut records = all();
+    let booted = memory(&records).after_boot();
+    assert!(booted.complete && booted.jobs_known);
+    assert!(booted.streams.is_empty() && booted.pool.is_none() && booted.jobs.is_empty());
+    let begun =
+        Record::Begun { incarnation: Incarnation(9), begun: Moment(50), first: Incarnation(9) };
+    records.push(begun);
+    assert!(!memory(&records).after_boot().complete);
+}

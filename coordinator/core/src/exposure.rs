@@ -348,4 +348,86 @@ mod tests {
         }
         assert!(!lists.allow(&cluster, small.sets(), &a, false), "forgotten");
     }
+
+    /// Exposures that differ from nothing in one field each, and some in several.
+    fn exposures() -> Vec<Exposure> {
+        let nothing = Exposure::default;
+        let set = |set: fn(&mut Exposure)| {
+            let mut exposure = nothing();
+            set(&mut exposure);
+            exposure
+        };
+        vec![
+            nothing(),
+            set(|it| it.incarnation = Incarnation(3)),
+            set(|it| it.ttl = Duration::from_secs(9)),
+            set(|it| it.jobs_max = 4),
+            set(|it| it.sets = list(&[("a", false)]).sets()),
+            set(|it| it.sets = list(&[("a", true), ("b", false)]).sets()),
+            set(|it| it.sets = Sets::Any),
+            set(|it| it.identity = Some(AgentId(1))),
+            set(|it| (it.identity, it.incarnation) = (Some(AgentId(2)), Incarnation(5))),
+            set(|it| (it.fresh_agent, it.incarnation) = (Some(AgentId(1)), Incarnation(3))),
+            set(|it| (it.fresh_agent, it.incarnation) = (Some(AgentId(2)), Incarnation(3))),
+            Exposure::anything(),
+        ]
+    }
+
+    #[test]
+    fn what_is_joined_covers_both_and_promises_nothing_that_one_does_not() {
+        let cluster = ClusterName::new("c").unwrap();
+        let mut lists = SetLists::default();
+        lists.note(&cluster, &list(&[("a", false)]));
+        lists.note(&cluster, &list(&[("a", true), ("b", false)]));
+        for one in exposures() {
+            for two in exposures() {
+                let entry = |epoch, exposure: &Exposure| Entry {
+                    epoch: Epoch(epoch),
+                    exposure: exposure.clone(),
+                };
+                let by_entry = entry(2, &one).join(&entry(3, &two));
+                assert_eq!(by_entry.epoch, Epoch(2));
+                assert_eq!(by_entry.exposure.fresh_agent, None);
+                for both in [lists.joined(&cluster, &one, &two), by_entry.exposure] {
+                    for part in [&one, &two] {
+                        let case = format!("{one:?} and {two:?}: {both:?}");
+                        assert!(both.incarnation >= part.incarnation, "{case}");
+                        assert!(both.ttl >= part.ttl && both.jobs_max >= part.jobs_max, "{case}");
+                        assert!(lists.cover(&cluster, both.sets, part.sets), "{case}");
+                        assert!(both.sets.is_timeless() || !part.sets.is_timeless(), "{case}");
+                        // The newest agent's identity; that of the other where it has none.
+                        let newest = part.identity.is_some()
+                            && part.incarnation == both.incarnation
+                            && one.incarnation != two.incarnation;
+                        assert!(!newest || both.identity == part.identity, "{case}");
+                    }
+                    let fresh =
+                        one.fresh_agent == two.fresh_agent && one.incarnation == two.incarnation;
+                    assert!(both.fresh_agent.is_none() || fresh, "{one:?} and {two:?}: {both:?}");
+                }
+                let both = lists.joined(&cluster, &one, &two);
+                assert_eq!(
+                    both.fresh_agent,
+                    one.fresh_agent.filter(|_| {
+                        one.fresh_agent == two.fresh_agent && one.incarnation == two.incarnation
+                    })
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn an_exposure_covers_another_where_no_field_allows_less() {
+        let cluster = ClusterName::new("c").unwrap();
+        let lists = SetLists::default();
+        for one in exposures() {
+            assert_eq!(one.is_nothing(), one.jobs_max == 0 && one.sets == Sets::None);
+            assert!(lists.covers(&cluster, &one, &one), "{one:?}");
+            // A promise about an agent does not hold for another one.
+            let other = Exposure { fresh_agent: Some(AgentId(9)), ..one.clone() };
+            assert_eq!(lists.covers(&cluster, &one, &other), one.fresh_agent.is_none());
+        }
+        assert!(!Exposure { jobs_max: 1, ..Exposure::default() }.is_nothing());
+        assert!(!Exposure { sets: Sets::Any, ..Exposure::default() }.is_nothing());
+    }
 }
