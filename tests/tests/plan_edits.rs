@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use serde_json::Value;
 use tests::command_line::CommandLine;
@@ -286,4 +287,39 @@ fn a_plan_by_one_file_leaves_the_others_and_names_what_is_wrong() {
     assert!(plan.contains("edited.yaml:7:12: spec.maxJobs:"), "{plan}");
     let refused = leasehold.refused(&format!("plan -f {}", demo.join(LIST).display()));
     assert!(refused.contains("name a .yaml or .yml file, or the folder"), "{refused}");
+}
+
+#[test]
+fn a_plan_that_is_made_while_manifests_change_is_an_answer() {
+    let demo = toolbox::root().join("deploy/standalone/manifests");
+    let text = |name: &str| fs::read_to_string(demo.join(name)).expect("the demo's");
+    let files: Files = [CLUSTER, SET, LIST].map(|name| (name.to_owned(), text(name))).into();
+    let manifests: Vec<_> = files.iter().map(|(name, text)| (&**name, &**text)).collect();
+    let coordinator = Coordinator::start(&manifests);
+    let leasehold = CommandLine(&coordinator);
+    leasehold.until("status", &["leads term 1"]);
+    let edited = coordinator.folder().join("edited");
+    write(&edited, &files);
+    // Each plan removes this cluster wherever it is in force, which it may be no longer.
+    let other = coordinator.folder().join("manifests/other.yaml");
+    let definition = text(CLUSTER).replace("name: demo", "name: other");
+    let (mut changing, mut without) = (0, 0);
+    std::thread::scope(|threads| {
+        let edits = threads.spawn(|| {
+            for _ in 0..30 {
+                fs::write(&other, &definition).expect("a file");
+                std::thread::sleep(Duration::from_millis(100));
+                fs::remove_file(&other).expect("the file");
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        });
+        while !edits.is_finished() {
+            match array(&plan_of(&leasehold, &edited).0["changes"]) {
+                [] => without += 1,
+                [_] => changing += 1,
+                more => panic!("{more:?}"),
+            }
+        }
+    });
+    assert!(changing > 0 && without > 0, "{changing} plans with the cluster, {without} without");
 }

@@ -7,8 +7,10 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::jiff::Timestamp;
 
-use super::store::REPLACED_WITHIN;
-
+/// How long an agent may run beside a later pod of its name, after its grace period. A user who
+/// deletes a StatefulSet's pod by force promises that it has stopped. A running node notices the
+/// deletion within seconds, and then gives the containers the pod's full grace period.
+pub(super) const REPLACED_WITHIN: Duration = Duration::from_secs(30);
 /// How often the API server is asked again about a tombstone's pod or node.
 pub(super) const ASK_AGAIN_AFTER: Duration = Duration::from_secs(5);
 /// For how long a node may be Ready without a word of its kubelet, with a margin: the node

@@ -11,15 +11,11 @@ use leasehold_coordinator_core::view::Presence;
 use leasehold_types::{ClusterName, Epoch, Moment, TimeBounds, WorkerKey};
 
 use super::facts::{PodFacts, PodName};
-use super::node_end::{ASK_AGAIN_AFTER, NodeAnswer};
+use super::node_end::{ASK_AGAIN_AFTER, NodeAnswer, REPLACED_WITHIN};
 use super::patch::ObservedPod;
 
 /// How long a standby keeps a tombstone.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(300);
-/// How long an agent may run beside a later pod of its name, after its grace period. A user who
-/// deletes a StatefulSet's pod by force promises that it has stopped. A running node notices the
-/// deletion within seconds, and then gives the containers the pod's full grace period.
-pub(super) const REPLACED_WITHIN: Duration = Duration::from_secs(30);
 
 /// The pods and tombstones.
 #[derive(Debug, Default)]

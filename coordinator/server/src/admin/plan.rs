@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_coordinator_core::core::WhatIfPlan;
+use leasehold_coordinator_core::desired::Desired;
 use leasehold_coordinator_core::view::WhatIf;
 use leasehold_manifest::proposal::{Scope, propose};
 use leasehold_proto::admin::v1 as proto;
@@ -19,6 +20,8 @@ use super::{Admin, manifest_changes, wire};
 
 /// The most plans that are made at once: each has a copy of all streams of its cluster.
 pub(super) const PLANS_MAX: usize = 2;
+/// How often edited manifests are planned anew, because those in force changed meanwhile.
+const PLANS_OF_CHANGING_MANIFESTS_MAX: usize = 3;
 /// How long one may take.
 const PLAN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Streams that the driver copies in one turn, so that the turn stays short.
@@ -33,8 +36,33 @@ impl Admin {
         files: BTreeMap<String, String>,
         scope: Scope,
     ) -> Result<proto::PlanManifestsResponse, Status> {
+        let files = Arc::new(files);
+        let mut in_force = self.desired_in_force().await?;
+        for _ in 1..PLANS_OF_CHANGING_MANIFESTS_MAX {
+            let answer = self.plan_files_beside(&in_force, &files, scope).await;
+            let now = self.desired_in_force().await?;
+            // Otherwise the clusters of one answer may have been planned beside different
+            // manifests, or one of them has gone meanwhile.
+            if Arc::ptr_eq(&in_force, &now) {
+                return answer;
+            }
+            in_force = now;
+        }
+        self.plan_files_beside(&in_force, &files, scope).await
+    }
+
+    async fn desired_in_force(&self) -> Result<Arc<Desired>, Status> {
         let in_force = self.ask("PlanManifests", |core, _| Ok(Arc::clone(core.desired()))).await?;
-        let in_force = in_force.into_inner();
+        Ok(in_force.into_inner())
+    }
+
+    async fn plan_files_beside(
+        &self,
+        in_force: &Arc<Desired>,
+        files: &Arc<BTreeMap<String, String>>,
+        scope: Scope,
+    ) -> Result<proto::PlanManifestsResponse, Status> {
+        let (in_force, files) = (Arc::clone(in_force), Arc::clone(files));
         // Large manifests take a while.
         let read = tokio::task::spawn_blocking(move || {
             let reading = propose(&in_force, &files, scope);
