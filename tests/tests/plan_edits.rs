@@ -306,11 +306,11 @@ fn a_plan_that_is_made_while_manifests_change_is_an_answer() {
     let (mut changing, mut without) = (0, 0);
     std::thread::scope(|threads| {
         let edits = threads.spawn(|| {
-            for _ in 0..30 {
+            for _ in 0..12 {
                 fs::write(&other, &definition).expect("a file");
-                std::thread::sleep(Duration::from_millis(100));
+                std::thread::sleep(Duration::from_millis(300));
                 fs::remove_file(&other).expect("the file");
-                std::thread::sleep(Duration::from_millis(100));
+                std::thread::sleep(Duration::from_millis(300));
             }
         });
         while !edits.is_finished() {
