@@ -42,12 +42,13 @@ fn scenarios() {
 }
 
 /// Faults, and the scenarios that detect them. No run of the simulator detects some of them.
-const DETECTED_HERE: [(Mutation, &str); 7] = [
+const DETECTED_HERE: [(Mutation, &str); 8] = [
     (Mutation::RemovedIsGone, "removed"),
     (Mutation::FormerModeHolds, "modes"),
     (Mutation::MovedSetStays, "moved_set"),
     (Mutation::EpochRepeated, "epoch_repeated"),
     (Mutation::RefusedIsSilent, "refused_is_heard"),
+    (Mutation::SilentWithoutLeader, "no_leader"),
     (Mutation::UnplannedPoolIsEmpty, "failover_pools"),
     (Mutation::UnreportedTakesSlots, "failover_pools"),
 ];
@@ -259,7 +260,8 @@ impl Scenario {
         self.core.handle(Event::Desired(Arc::new(self.desired.clone())), self.now);
     }
 
-    /// `elect EPOCH [exposed=w1,w2:IDENTITY] [pinned=w3] [fresh=w2:IDENTITY] [predecessor-ms=N]`
+    /// `elect EPOCH [exposed=w1,w2:IDENTITY] [pinned=w3] [fresh=w2:IDENTITY] [predecessor-ms=N]
+    /// [no-leader-ms=N]`: a predecessor may grant for N ms more, or none has led for N ms.
     fn elect(&mut self, plain: &[&str], pairs: &Words) {
         self.epoch = Epoch(plain[0].parse().expect("an epoch"));
         let mut exposed = BTreeMap::new();
@@ -278,12 +280,14 @@ impl Scenario {
                 exposed.insert(key(worker), Entry { epoch: Epoch(0), exposure });
             }
         }
-        let predecessor: u64 = pairs.get("predecessor-ms").map_or(0, |it| it.parse().expect("ms"));
+        let ms = |name: &str| pairs.get(name).map_or(0, |it| it.parse().expect("milliseconds"));
+        let ahead = Duration::from_millis(ms("predecessor-ms"));
+        let behind = Duration::from_millis(ms("no-leader-ms"));
         let elected = Elected {
             epoch: self.epoch,
             term: TermId(pairs.get("term").map_or(0, |term| term.parse().expect("a term"))),
             until: self.now + Duration::from_secs(3600),
-            predecessor_end: self.now + Duration::from_millis(predecessor),
+            predecessor_end: Moment(self.now.0 - behind.as_nanos() as u64) + ahead,
             exposed,
         };
         self.core.handle(Event::Elected(elected), self.now);

@@ -223,6 +223,9 @@ mutations! {
     RemovedIsGone,
     /// Coordinator: a hello that is refused does not end its worker's silence.
     RefusedIsSilent,
+    /// Coordinator: a worker is silent from the end of the former term on, though nobody could hear
+    /// it before the present one.
+    SilentWithoutLeader,
     /// Agent: a revoked stream stays revoked although a snapshot lists it as held.
     KeepAskedBack,
 }

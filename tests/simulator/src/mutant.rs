@@ -108,7 +108,7 @@ impl Mutant {
             Mutation::RemovedIsGone => &["S1", "S2", "S3"],
             Mutation::UnreportedTakesSlots => &["L6"],
             // No world has found it: a scenario of the core detects this one.
-            Mutation::RefusedIsSilent => &[],
+            Mutation::RefusedIsSilent | Mutation::SilentWithoutLeader => &[],
             Mutation::LapsesNotRepeated | Mutation::LapseFreesAtOnce => &["S3", "S4"],
             Mutation::LapseUnheeded | Mutation::LapseUnwritten => &["S3", "S4"],
             Mutation::ShownUnwritten => &["S2", "S3", "S9"],

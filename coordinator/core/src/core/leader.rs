@@ -53,6 +53,8 @@ pub(super) struct Leader {
     pub(super) ledger: Ledger,
     /// The identity of the term.
     term: TermId,
+    /// When the term began: nothing was heard of any agent before.
+    began_at: Moment,
     /// When leadership ends unless it is renewed.
     until: Moment,
     clusters: BTreeMap<ClusterName, ClusterState>,
@@ -151,11 +153,13 @@ impl Leader {
         ledger: Ledger,
         elected: &Elected,
         timers: BTreeSet<(Moment, Timer)>,
+        now: Moment,
     ) -> Self {
         Self {
             replica,
             ledger,
             term: elected.term,
+            began_at: now,
             until: elected.until,
             clusters: BTreeMap::new(),
             pipelines: Pipelines::default(),

@@ -194,7 +194,7 @@ impl Candidate {
     fn lead(self, now: Moment) -> Leader {
         let Self { replica, elected, ledger, mut timers, gone, passed_on, .. } = self;
         timers.insert((elected.until, Timer::Term));
-        let mut leader = Leader::new(replica, ledger, &elected, timers);
+        let mut leader = Leader::new(replica, ledger, &elected, timers, now);
         leader.begin_with_desired(now);
         leader.replica.notice(Notice::Elected(elected.epoch));
         leader.forget_entries(passed_on);

@@ -25,9 +25,16 @@ pub(crate) struct RepeatedTerms {
 }
 
 impl Checks<'_> {
-    /// A replica has taken a term.
+    /// A replica has taken a term. What was said of the tokens of another term of its number says
+    /// nothing of its own.
     pub(crate) fn note_term(&mut self, replica: usize, epoch: Epoch, term: TermId) {
-        self.observer.repeated_terms.terms.insert((replica, epoch), term);
+        let terms = &mut self.observer.repeated_terms.terms;
+        let mut of_number = terms.iter().filter(|((_, number), _)| *number == epoch);
+        let repeated = of_number.any(|(_, other)| *other != term);
+        terms.insert((replica, epoch), term);
+        if repeated {
+            self.observer.statements.forget_tokens_of(epoch);
+        }
     }
 
     /// Terms were put back from a copy. What is told of them by their numbers alone says nothing of

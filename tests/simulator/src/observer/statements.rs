@@ -34,6 +34,16 @@ struct Wait {
     since: Moment,
 }
 
+impl AgentStatements {
+    /// Forgets what was said of the tokens of a term.
+    pub(super) fn forget_tokens_of(&mut self, epoch: Epoch) {
+        self.sizes.retain(|(_, token), _| token.epoch != epoch);
+        for ended in self.ended.values_mut() {
+            ended.retain(|(_, token)| token.epoch != epoch);
+        }
+    }
+}
+
 impl Checks<'_> {
     /// Notes what an agent sends, and checks that its journal agrees.
     pub(crate) fn note_reported(&mut self, pod: usize, message: &AgentMessage) {

@@ -269,6 +269,9 @@ impl Leader {
 
     pub(super) fn give_up_due(&mut self, key: &WorkerKey) {
         let Some(at) = self.give_up_at(key).filter(|_| self.is_missing(key)) else { return };
+        if self.is_ending(key) {
+            return;
+        }
         if self.replica.heard < at {
             self.timers.insert((at, Timer::GiveUp(key.clone())));
             return;
@@ -285,15 +288,20 @@ impl Leader {
     }
 
     /// When a missing worker counts as gone, if the cluster defines that. A new leader counts from
-    /// the end of the leases granted before its term. A sign that the agent runs ends its silence,
-    /// also if the agent was refused.
+    /// the end of the leases granted before its term, and not from before its term: agents may have
+    /// dialled all the time without a leader to hear them. A sign that the agent runs ends its
+    /// silence, also if the agent was refused.
     fn give_up_at(&self, key: &WorkerKey) -> Option<Moment> {
         let after = self.clusters.get(&key.cluster)?.spec.lost_after?;
         let ledger = &self.ledger;
         let account = ledger.account(key)?;
         let unheard = ledger.unheard_until(key).unwrap_or_default();
-        let silent_since = ledger.free_at(key).max(unheard).max(account.present_until);
-        Some(silent_since + after)
+        let hearing_since = match mutation::on(Mutation::SilentWithoutLeader) {
+            true => Moment(0),
+            false => self.began_at,
+        };
+        let leases_end = ledger.free_at(key).max(unheard);
+        Some(leases_end.max(account.present_until).max(hearing_since) + after)
     }
 
     /// A worker's agent runs, though it may not have reported.
