@@ -10,7 +10,9 @@ use leasehold_types::message::{
     RefusalReason, Report, ReportedMemory, Terms, Welcome,
 };
 use leasehold_types::mutation::{self, Mutation};
-use leasehold_types::{GrantNumber, Incarnation, LinkNumber, Moment, Nonce, TermId, Version};
+use leasehold_types::{
+    Epoch, GrantNumber, Incarnation, LinkNumber, Moment, Nonce, TermId, Version,
+};
 
 use self::sent::Sent;
 use super::{Drain, Holder};
@@ -39,6 +41,8 @@ pub(super) struct Link {
     beat_at: Moment,
     /// Whether some coordinator has welcomed this process.
     welcomed: bool,
+    /// The highest term to which an agent of this incarnation has reported.
+    reported_to: Option<(Epoch, TermId)>,
     /// The newest grant that was applied in this epoch.
     pub(super) applied: GrantNumber,
     /// A grant is missing, and a snapshot was requested.
@@ -70,6 +74,7 @@ impl Link {
             answered: Nonce(0),
             beat_at: Moment::NEVER,
             welcomed: false,
+            reported_to: None,
             applied: GrantNumber(0),
             gap: false,
         }
@@ -325,8 +330,8 @@ impl<J: Journal> Holder<J> {
 
     fn welcome(&mut self, welcome: Welcome, now: Moment) {
         // An agent that no leader has granted anything, as after a boot of its host, names no
-        // epoch: a leader that was deposed grants it nothing, and one whose store was put back
-        // from a copy would never learn that its number is lower.
+        // epoch: a leader whose store was put back from a copy would never learn that its number
+        // is lower.
         let lower = self.epoch.is_some_and(|epoch| welcome.epoch < epoch);
         if lower && self.was_granted() {
             self.notice(Notice::Unlinked(
@@ -344,6 +349,13 @@ impl<J: Journal> Holder<J> {
             self.redial(Target::Next, now);
             return;
         }
+        let answers_another = self.link.reported_to.is_some_and(|(newest, newest_term)| {
+            epoch < newest || (epoch == newest && newest_term.differs_from(term))
+        });
+        if answers_another {
+            self.begin_again(now);
+            return;
+        }
         // A leader of an earlier release names none.
         if !is_known || (self.term != term && term != TermId(0)) {
             let unwritten = mutation::on(Mutation::EpochUnwritten);
@@ -357,8 +369,24 @@ impl<J: Journal> Holder<J> {
         self.terms = Some(terms);
         self.link.welcomed = true;
         self.link.stage = Stage::Reported;
+        self.link.reported_to = Some((epoch, term));
         self.notice(Notice::Welcomed(epoch));
         self.report(terms, now);
+    }
+
+    /// Continues as after a restart with the same journal, before it reports to a term below
+    /// another one that has its report, and has granted it nothing yet. The lower leader may have
+    /// been deposed without knowing it: one whose term was confirmed since this agent's first hello would
+    /// grant it slots at once, which the other one counts as free. For a new incarnation it waits
+    /// anew.
+    fn begin_again(&mut self, now: Moment) {
+        let incarnation = self.config.incarnation.next();
+        let begun = Record::Begun { incarnation, begun: self.begun, first: self.first };
+        if self.write(&begun).is_ok() {
+            self.config.incarnation = incarnation;
+            self.link.reported_to = None;
+        }
+        self.redial(Target::Next, now);
     }
 
     fn report(&mut self, terms: Terms, now: Moment) {
