@@ -12,13 +12,9 @@ use crate::observer::{Checks, Touched};
 use crate::system::View;
 use crate::system::store::Commit;
 
-/// The lists of sets of all manifests so far.
+/// The lists of sets of all that any core has had in force.
 #[derive(Debug, Default)]
-pub(crate) struct SetListHistory {
-    lists: BTreeMap<SetsVersion, SetList>,
-    /// The version of the manifests that they were taken from last.
-    version: u64,
-}
+pub(crate) struct SetListHistory(BTreeMap<SetsVersion, SetList>);
 
 impl SetListHistory {
     fn note(&mut self, desired: &Desired) {
@@ -36,7 +32,7 @@ impl SetListHistory {
             let unstoppable = sets.iter().map(|(set, _)| (set.clone(), true)).collect::<SetList>();
             let stoppable = sets.into_iter().collect::<SetList>();
             for list in [unstoppable, stoppable] {
-                self.lists.insert(list.version(), list);
+                self.0.insert(list.version(), list);
             }
         }
     }
@@ -47,7 +43,7 @@ impl SetListHistory {
             Sets::None => false,
             Sets::Any => true,
             Sets::Listed { version, .. } => self
-                .lists
+                .0
                 .get(&version)
                 .is_some_and(|list| list.get(set).is_some_and(|allowed| allowed || !timeless)),
         }
@@ -64,13 +60,13 @@ impl View<'_> {
 }
 
 impl Checks<'_> {
+    /// A core has put another desired state in force: entries may name its lists from now on.
+    pub(crate) fn note_set_lists(&mut self, replica: usize) {
+        self.observer.set_lists.note(&self.view.replicas[replica].in_force);
+    }
+
     /// S8: an entry in the store covers everything that one of these pods has.
     pub(crate) fn check_entries(&mut self, touched: &Touched) {
-        if self.observer.set_lists.version != self.view.manifests.version {
-            self.observer.set_lists.version = self.view.manifests.version;
-            let desired = self.view.manifests.desired();
-            self.observer.set_lists.note(&desired);
-        }
         if !self.view.is_sampled() {
             return;
         }

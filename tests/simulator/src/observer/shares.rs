@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use leasehold_coordinator_core::view::{PipelinePhase, Presence};
+use leasehold_coordinator_core::view::{PipelinePhase, Presence, WorkerView};
 use leasehold_types::{Load, NodeName, PipelineName, ShareKey, StreamKey};
 
 use crate::observer::Checks;
@@ -70,15 +70,24 @@ impl View<'_> {
 
     /// What the leader has granted a pod's worker; `None` if it does not know yet.
     pub(crate) fn granted(&self, leader: Option<usize>, pod: usize) -> Option<Load> {
-        let core = self.replicas[leader?].core.as_ref()?;
-        let now = self.local_of_replica(leader?);
-        let key = &self.pods[pod].key;
-        let view = core.clusters(now).into_iter().find(|view| view.name == key.cluster)?;
-        let worker = view.held.is_none().then(|| core.worker(key, now))??;
+        let replica = leader?;
+        let core = self.replicas[replica].core.as_ref()?;
+        let now = self.local_of_replica(replica);
+        let cluster = &self.pods[pod].key.cluster;
+        let view = core.clusters(now).into_iter().find(|view| view.name == *cluster)?;
+        if view.held.is_some() {
+            return None;
+        }
+        // Another pod's agent may have taken the name over.
+        let keys = self.accounts_at(replica, pod);
+        let workers: Vec<_> = keys.iter().filter_map(|key| core.worker(key, now)).collect();
         // It cannot know what a worker has that has not reported, nor what it had before its agent
         // lost its journal. A leader that does not know grants no share.
-        let known = worker.presence != Presence::Unreported && core.unheard_until(key).is_none();
-        known.then_some(worker.load)
+        let is_known = |worker: &WorkerView| {
+            worker.presence != Presence::Unreported && core.unheard_until(&worker.key).is_none()
+        };
+        let all_known = !workers.is_empty() && workers.iter().all(is_known);
+        all_known.then(|| workers.iter().map(|worker| worker.load).sum())
     }
 
     /// Whether some leader has not put a change of a pipeline in force yet.
