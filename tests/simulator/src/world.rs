@@ -293,6 +293,7 @@ impl World {
                 if version > node.desired_version && node.is_up() {
                     node.desired_version = version;
                     node.desired = Arc::clone(&desired);
+                    self.checks().note_set_lists(&desired);
                     self.core_event(replica, Event::Desired(desired));
                 }
             }

@@ -376,9 +376,9 @@ impl<J: Journal> Holder<J> {
 
     /// Continues as after a restart with the same journal, before it reports to a term below
     /// another one that has its report, and has granted it nothing yet. The lower leader may have
-    /// been deposed without knowing it: one whose term was confirmed since this agent's first hello would
-    /// grant it slots at once, which the other one counts as free. For a new incarnation it waits
-    /// anew.
+    /// been deposed without knowing it. Its term may have been confirmed since this agent's first
+    /// hello, and it would grant slots at once, which the other leader counts as free. For a new
+    /// incarnation it has its term confirmed anew.
     fn begin_again(&mut self, now: Moment) {
         let incarnation = self.config.incarnation.next();
         let begun = Record::Begun { incarnation, begun: self.begun, first: self.first };

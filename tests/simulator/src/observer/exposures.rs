@@ -12,7 +12,7 @@ use crate::observer::{Checks, Touched};
 use crate::system::View;
 use crate::system::store::Commit;
 
-/// The lists of sets of all that any core has had in force.
+/// The lists of sets of all manifests that were handed to a core.
 #[derive(Debug, Default)]
 pub(crate) struct SetListHistory(BTreeMap<SetsVersion, SetList>);
 
@@ -60,9 +60,9 @@ impl View<'_> {
 }
 
 impl Checks<'_> {
-    /// A core has put another desired state in force: entries may name its lists from now on.
-    pub(crate) fn note_set_lists(&mut self, replica: usize) {
-        self.observer.set_lists.note(&self.view.replicas[replica].in_force);
+    /// Manifests are handed to a core: entries may name their lists from now on.
+    pub(crate) fn note_set_lists(&mut self, desired: &Desired) {
+        self.observer.set_lists.note(desired);
     }
 
     /// S8: an entry in the store covers everything that one of these pods has.

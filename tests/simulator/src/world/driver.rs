@@ -241,7 +241,6 @@ impl World {
             node.desired_taken += 1;
             let caps = node.in_force.clusters.iter();
             node.jobs_max = caps.map(|(name, c)| (name.clone(), c.jobs_max)).collect();
-            self.checks().note_set_lists(replica);
         }
     }
 
