@@ -17,6 +17,7 @@ use leasehold_types::message::{
     AgentMessage, Beat, CoordinatorMessage, DrainOrder, Grant, Jobs, PoolGrant, Refusal,
     RefusalReason, Report, StreamGrant, StreamState, Terms, Welcome,
 };
+use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::share::{Endpoint, Route};
 use leasehold_types::{
     ClusterName, Epoch, GrantNumber, Incarnation, JobId, LinkNumber, Moment, Nonce, SetName, Share,
@@ -35,9 +36,36 @@ fn scenarios() {
     }
 }
 
+/// Faults, and the scenarios that detect them. The simulator detects them rarely.
+const DETECTED_HERE: [(Mutation, &str); 2] =
+    [(Mutation::JobBeforeOwed, "job_ids"), (Mutation::LowerTermTold, "term_lower")];
+
+#[test]
+fn faults_change_their_scenarios() {
+    for (fault, name) in DETECTED_HERE.iter().filter(|_| mutation::BUILT_IN) {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata");
+        let file = folder.join(name).with_extension("txt");
+        let text = std::fs::read_to_string(file).expect("a scenario");
+        mutation::set(Some(*fault));
+        let fresh = outcome(&text);
+        mutation::set(None);
+        assert_ne!(fresh, text, "{name} does not detect {fault:?}");
+    }
+}
+
 /// Runs one file, and compares the outcome of each block with the file.
 fn check(file: &Path) {
     let text = std::fs::read_to_string(file).expect("a scenario");
+    let fresh = outcome(&text);
+    if std::env::var_os("LEASEHOLD_REGENERATE").is_some() {
+        std::fs::write(file, &fresh).expect("write the scenario");
+        return;
+    }
+    assert_eq!(fresh, text, "{}", file.display());
+}
+
+/// The text of a scenario with the outcome that its commands have now.
+fn outcome(text: &str) -> String {
     let mut scenario = Scenario::new();
     let mut fresh = String::new();
     for block in text.trim_end().split("\n\n") {
@@ -49,12 +77,7 @@ fn check(file: &Path) {
         }
         let _ = write!(fresh, "{commands}\n----\n{outcome}\n");
     }
-    let fresh = fresh.trim_end().to_string() + "\n";
-    if std::env::var_os("LEASEHOLD_REGENERATE").is_some() {
-        std::fs::write(file, &fresh).expect("write the scenario");
-        return;
-    }
-    assert_eq!(fresh, text, "{}", file.display());
+    fresh.trim_end().to_string() + "\n"
 }
 
 /// A journal that outlives the holder, and can be full.

@@ -228,6 +228,9 @@ mutations! {
     SilentWithoutLeader,
     /// Agent: a revoked stream stays revoked although a snapshot lists it as held.
     KeepAskedBack,
+    /// Agent: what was reported to a leader and not answered is reported to one of a lower term, as
+    /// the same incarnation.
+    LowerTermTold,
 }
 
 #[cfg(leasehold_mutations)]

@@ -107,17 +107,19 @@ impl Mutant {
             Mutation::MovedSetStays => &["L2"],
             Mutation::RemovedIsGone => &["S1", "S2", "S3"],
             Mutation::UnreportedTakesSlots => &["L6"],
-            // No world has found it: a scenario of the core detects this one.
-            Mutation::RefusedIsSilent | Mutation::SilentWithoutLeader => &[],
+            // No world has found them: scenarios of the cores detect these.
+            Mutation::RefusedIsSilent | Mutation::SilentWithoutLeader | Mutation::LowerTermTold => {
+                &[]
+            }
             Mutation::LapsesNotRepeated | Mutation::LapseFreesAtOnce => &["S3", "S4"],
             Mutation::LapseUnheeded | Mutation::LapseUnwritten => &["S3", "S4"],
             Mutation::ShownUnwritten => &["S2", "S3", "S9"],
             Mutation::CountFromNewest | Mutation::ShorterTtlAtOnce => &["S2", "S3", "S4"],
             Mutation::PoolUnregistered => &["S1", "S2", "S8"],
-            Mutation::JobBeforeOwed
-            | Mutation::UnsureSizeKept
-            | Mutation::ObeyedSizeUntold
-            | Mutation::UnnamedUncounted => &["S1", "S2"],
+            Mutation::JobBeforeOwed => &["S1", "S2", "S11"],
+            Mutation::UnsureSizeKept | Mutation::ObeyedSizeUntold | Mutation::UnnamedUncounted => {
+                &["S1", "S2"]
+            }
             Mutation::UnknownForgotten | Mutation::UnknownJobsTold => &["S1", "S2"],
             Mutation::SizeShownUnwritten | Mutation::ResumedPool => &["S1", "S2", "S11"],
             Mutation::FreshAgain

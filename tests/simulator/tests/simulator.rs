@@ -15,7 +15,7 @@ const MUTANT_SEEDS: u64 = 2_500;
 /// the search then goes on from this one. `simulate --mutations` starts at seed 0.
 const DETECTED_AT: [(&str, u64); 15] = [
     ("LateReportHeld", 1_653),
-    ("JobBeforeOwed", 1_633),
+    ("JobBeforeOwed", 1_700),
     ("EntryOfFormerLate", 1_221),
     ("HeldBackForgotten", 726),
     ("BootForgivesAll", 710),

@@ -352,7 +352,7 @@ impl<J: Journal> Holder<J> {
         let answers_another = self.link.reported_to.is_some_and(|(newest, newest_term)| {
             epoch < newest || (epoch == newest && newest_term.differs_from(term))
         });
-        if answers_another {
+        if answers_another && !mutation::on(Mutation::LowerTermTold) {
             self.begin_again(now);
             return;
         }

@@ -1,8 +1,10 @@
 //! What a message, a worker's request or a write changed at an agent (S5, S6, S10, S11, S12, L9).
 
+use std::collections::BTreeSet;
+
 use leasehold_agent_core::{Lease, Record};
 use leasehold_types::message::{AgentMessage, CoordinatorMessage};
-use leasehold_types::{Epoch, GrantNumber, JobId, Moment, TermId, Token};
+use leasehold_types::{Epoch, GrantNumber, JobId, Moment, StreamKey, TermId, Token};
 
 use crate::observer::Checks;
 use crate::system::network::LinkId;
@@ -10,7 +12,8 @@ use crate::system::network::LinkId;
 /// The state of an agent before a message came.
 #[derive(Debug)]
 pub(crate) struct BeforeMessage {
-    records: u64,
+    /// The streams whose leases have ended by time, though the agent has not looked since.
+    lapsed: BTreeSet<StreamKey>,
     epoch: Epoch,
     /// The identity of its term, if its leader has granted anything.
     term: Option<TermId>,
@@ -57,7 +60,11 @@ impl Checks<'_> {
         }
         let memory = &disk.memory;
         let term = was_granted.then_some(memory.term);
-        BeforeMessage { records: disk.lease_records, epoch, term, run: node.run, stale, grant }
+        let now = self.view.local_of_pod(pod);
+        let streams = memory.streams.iter();
+        let lapsed = streams.filter(|(_, held)| !held.lives(memory.renewed_until, now));
+        let lapsed = lapsed.map(|(stream, _)| stream.clone()).collect();
+        BeforeMessage { lapsed, epoch, term, run: node.run, stale, grant }
     }
 
     /// S5, S6, S10: what a message changed at an agent.
@@ -70,13 +77,15 @@ impl Checks<'_> {
     ) {
         let node = &self.view.pods[pod];
         let fresh = std::mem::take(&mut node.disk.borrow_mut().fresh);
-        let (records, epoch, term) = {
+        let (epoch, term) = {
             let disk = node.disk.borrow();
-            (disk.lease_records, disk.memory.epoch.unwrap_or_default(), disk.memory.term)
+            (disk.memory.epoch.unwrap_or_default(), disk.memory.term)
         };
         if let Some((property, what)) = before.stale {
             self.coverage.hit("stale message came");
-            if records > before.records && self.view.pods[pod].run == before.run {
+            let by_time = |record: &Record| matches!(record, Record::StreamEnded { stream, .. } if before.lapsed.contains(stream));
+            let acted = fresh.iter().any(|record| record.is_of_lease() && !by_time(record));
+            if acted && self.view.pods[pod].run == before.run {
                 self.fail(property, || format!("p{pod} acted on {what}: {fresh:?}"));
             }
         }
@@ -216,6 +225,10 @@ impl Checks<'_> {
         let obeyed = memory.count.map_or(size, |(_, obeyed)| obeyed);
         if lease.pool.size > obeyed {
             wrong = Some(format!("shows size {}, wrote that {obeyed} is kept", lease.pool.size));
+        }
+        let (running, written) = (lease.pool.running, memory.running());
+        if running > written {
+            wrong = Some(format!("shows that {running} jobs run, wrote {written}"));
         }
         let draining = memory.draining && lease.pool.size > 0;
         drop(disk);

@@ -51,15 +51,17 @@ impl Leader {
         now: Moment,
     ) -> Result<(), HelloRefusal> {
         self.end_account_now(key, now);
+        check_protocol(hello)?;
         let epoch = self.ledger.epoch();
+        let is_repeated =
+            hello.epoch_seen == Some(epoch) && self.term.differs_from(hello.term_seen);
+        // Before all else: it is true of the term, whether or not this agent may connect.
+        if is_repeated && !mutation::on(Mutation::EpochRepeated) {
+            return Err(self.refuse_epoch_repeated(key, now));
+        }
         self.admit(hello, key, now)?;
         if let Some(seen) = hello.epoch_seen.filter(|seen| *seen > epoch) {
             return Err(self.refuse_epoch_ahead(key, seen, now));
-        }
-        let is_repeated =
-            hello.epoch_seen == Some(epoch) && self.term.differs_from(hello.term_seen);
-        if is_repeated && !mutation::on(Mutation::EpochRepeated) {
-            return Err(self.refuse_epoch_repeated(key, now));
         }
         self.pass_name(hello, key, now);
         self.forget_epoch_ahead(key);
@@ -76,14 +78,6 @@ impl Leader {
 
     /// Whether the agent may connect at all.
     fn admit(&self, hello: &Hello, key: &WorkerKey, now: Moment) -> Result<(), HelloRefusal> {
-        if !(PROTOCOL_VERSION_MIN..=PROTOCOL_VERSION).contains(&hello.protocol) {
-            let message = format!(
-                "the agent speaks protocol {}, this coordinator {PROTOCOL_VERSION_MIN} to \
-                 {PROTOCOL_VERSION}: bring both to releases that share one",
-                hello.protocol
-            );
-            return Err((RefusalReason::Protocol, message));
-        }
         let cluster = self.clusters.get(&hello.cluster).filter(|cluster| cluster.defined);
         let Some(cluster) = cluster else {
             let message = format!("no manifest defines cluster {}", hello.cluster);
@@ -376,4 +370,16 @@ impl Leader {
         self.closed(conn);
         self.replica.refuse(conn, RefusalReason::Invalid, rule.into());
     }
+}
+
+fn check_protocol(hello: &Hello) -> Result<(), HelloRefusal> {
+    if (PROTOCOL_VERSION_MIN..=PROTOCOL_VERSION).contains(&hello.protocol) {
+        return Ok(());
+    }
+    let message = format!(
+        "the agent speaks protocol {}, this coordinator {PROTOCOL_VERSION_MIN} to \
+         {PROTOCOL_VERSION}: bring both to releases that share one",
+        hello.protocol
+    );
+    Err((RefusalReason::Protocol, message))
 }
