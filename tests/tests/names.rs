@@ -8,11 +8,52 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::Value;
+use tests::command_line::CommandLine;
 use tests::process::{Agent, Coordinator, Process, eventually, free_address, get};
 use tests::toolbox::{self, Missing};
 
 /// The interval between two polls.
 const POLL: Duration = Duration::from_millis(50);
+
+/// Each row of the table on names, by its first cell, and the test that shows it.
+const ROWS: [(&str, &str); 9] = [
+    (
+        "the same agent: same machine, same `--state-dir`",
+        "a_copy_of_the_state_folder_on_another_machine_is_another_agent",
+    ),
+    (
+        "the same agent after a reboot of its machine",
+        "a_reboot_of_its_machine_ends_what_an_agent_had",
+    ),
+    (
+        "the same agent, its journal lost",
+        "the_jobs_of_a_lost_journal_count_until_the_worker_says_how_many_run",
+    ),
+    (
+        "an agent with another folder, or with none",
+        "an_agent_without_a_state_folder_does_not_get_the_slots_of_its_predecessor",
+    ),
+    (
+        "the same where the first one ran no job and held no stream, and its leases are over",
+        "the_name_of_an_agent_that_held_nothing_is_free_when_its_leases_are_over",
+    ),
+    (
+        "a copy of the folder on another machine",
+        "a_copy_of_the_state_folder_on_another_machine_is_another_agent",
+    ),
+    (
+        "an agent with `--take-over`",
+        "an_agent_whose_name_is_taken_over_drains_and_its_slots_count_until_it_has_left",
+    ),
+    (
+        "an agent with `--take-over`, the first one lost",
+        "what_a_lost_agent_held_is_free_when_it_is_declared_gone_or_by_time",
+    ),
+    (
+        "the first agent after it was taken over",
+        "slots_of_a_host_that_is_cut_off_are_not_given_to_the_next_agent_of_its_name",
+    ),
+];
 
 const MANIFESTS: &str = "\
 apiVersion: leasehold.dev/v1alpha1
@@ -121,7 +162,7 @@ fn an_agent_whose_name_is_taken_over_drains_and_its_slots_count_until_it_has_lef
 fn slots_of_a_host_that_is_cut_off_are_not_given_to_the_next_agent_of_its_name() {
     let coordinator = Coordinator::start(&[("builds.yaml", &slots("ttl: 1s"))]);
     let (folder, address) = (coordinator.folder(), coordinator.grpc.to_string());
-    let first = start(folder, &address, "first", &["--", "sh", &worker(folder)]);
+    let mut first = start(folder, &address, "first", &["--", "sh", &worker(folder)]);
     eventually("three jobs", || (jobs(&first) == Some(3)).then_some(()));
     first.process.signal(Signal::STOP);
     let second = start(folder, &address, "second", &[]);
@@ -141,6 +182,78 @@ fn slots_of_a_host_that_is_cut_off_are_not_given_to_the_next_agent_of_its_name()
     std::fs::write(folder.join("end"), "").expect("a file");
     first.process.signal(Signal::CONT);
     eventually("all slots at the second", || (pool(&second) == Some(3)).then_some(()));
+    first.process.wait();
+    // It does not get the name back.
+    let again = start(folder, &address, "first", &[]);
+    let taken = || readiness(&again, 503, "another agent has the name builds/w");
+    eventually("the refusal of the first", taken);
+    assert_eq!(pool(&second), Some(3), "{}", second.process.log());
+}
+
+#[test]
+fn what_a_lost_agent_held_is_free_when_it_is_declared_gone_or_by_time() {
+    for more in ["", ", lost: {after: 4s}"] {
+        let manifest = slots("ttl: 1s").replace("{ttl: 1s}", &format!("{{ttl: 1s}}{more}"));
+        let coordinator = Coordinator::start(&[("builds.yaml", &manifest)]);
+        let (folder, address) = (coordinator.folder(), coordinator.grpc.to_string());
+        let mut first = start(folder, &address, "first", &["--", "sh", &worker(folder)]);
+        eventually("three jobs", || (jobs(&first) == Some(3)).then_some(()));
+        first.process.kill();
+        let second = start(folder, &address, "second", &["--take-over"]);
+        eventually("a report of the second", || readiness(&second, 200, "ok"));
+        assert_eq!(pool(&second), Some(0), "{}", second.process.log());
+        if more.is_empty() {
+            let leasehold = CommandLine(&coordinator);
+            let former = eventually("the former agent", || {
+                let names = leasehold.line("workers builds -o name");
+                Some(names.lines().find(|name| name.contains('@'))?.to_owned())
+            });
+            eventually("the end of its leases", || {
+                let gone = leasehold.try_line(&format!("gone {former} --yes"));
+                gone.is_ok().then_some(())
+            });
+        }
+        eventually("all slots at the second", || (pool(&second) == Some(3)).then_some(()));
+        std::fs::write(folder.join("end"), "").expect("COMMAND ends");
+    }
+}
+
+#[test]
+fn the_jobs_of_a_lost_journal_count_until_the_worker_says_how_many_run() {
+    let coordinator = Coordinator::start(&[("builds.yaml", &slots("ttl: 1s"))]);
+    let (folder, address) = (coordinator.folder(), coordinator.grpc.to_string());
+    let mut first = start(folder, &address, "first", &["--", "sh", &worker(folder)]);
+    eventually("three jobs", || (jobs(&first) == Some(3)).then_some(()));
+    first.process.kill();
+    std::fs::remove_file(folder.join("first/journal.jsonl")).expect("a journal");
+    let second = start(folder, &address, "first", &[]);
+    eventually("its report", || readiness(&second, 200, "are unknown"));
+    let committed = "leasehold_slots_committed{cluster=\"builds\"} 3";
+    for _ in 0..40 {
+        let counted = metric(coordinator.http, committed);
+        assert!(counted.is_some(), "{}", coordinator.process.log());
+        std::thread::sleep(POLL);
+    }
+    std::fs::write(folder.join("end"), "").expect("COMMAND ends");
+    let said = r#"{"start_id":"again","running":0}"#;
+    let url = format!("http://{}/v1/start", second.api);
+    let told = Command::new("curl").args(["-fsS", "-X", "POST", "-d", said, &url]).status();
+    assert!(told.expect("curl starts").success(), "{}", second.process.log());
+    eventually("three free slots", || (pool(&second) == Some(3)).then_some(()));
+    assert_eq!(jobs(&second), Some(0), "{}", second.process.log());
+}
+
+#[test]
+fn every_row_of_the_table_on_names_has_a_test() {
+    let text = std::fs::read_to_string(toolbox::root().join("docs/OPERATIONS.md")).expect("a file");
+    let (_, text) = text.split_once("| who is started under the name |").expect("the table");
+    let rows = text.lines().skip(2).take_while(|line| line.starts_with('|'));
+    let first = |row: &str| row.split('|').nth(1).unwrap_or_default().trim().to_owned();
+    let documented: Vec<String> = rows.map(first).collect();
+    assert_eq!(documented, ROWS.map(|(row, _)| row.to_owned()));
+    for (row, test) in ROWS {
+        assert!(include_str!("names.rs").contains(&format!("fn {test}()")), "{row}: no {test}");
+    }
 }
 
 #[test]

@@ -12,7 +12,7 @@ use rustix::process::Signal;
 use super::disks::Disks;
 use super::manifests::{self, cluster_of};
 use super::network::{address, command_on};
-use super::plan::{COORDINATORS, Disk, Host, NODES, Target};
+use super::plan::{COORDINATORS, Claim, Disk, HOSTS, Host, NODES, SPARE, Target};
 use crate::process::{HANG, Process, eventually};
 use crate::toolbox;
 
@@ -50,6 +50,10 @@ pub(super) struct Fleet {
     workers: Vec<Place>,
     /// How often a node was replaced: its worker has another name then.
     lives: Vec<u32>,
+    /// The claim that the spare host's agent makes, and on the name of which node's worker.
+    claim: Option<(usize, Claim)>,
+    /// Claims so far.
+    claims: u32,
 }
 
 /// A process's place: it may be dead and come back.
@@ -71,9 +75,11 @@ impl Fleet {
             disks,
             journal,
             coordinators: places(COORDINATORS),
-            agents: places(NODES),
-            workers: places(NODES),
+            agents: places(HOSTS),
+            workers: places(HOSTS),
             lives: vec![0; NODES],
+            claim: None,
+            claims: 0,
         }
     }
 
@@ -87,6 +93,33 @@ impl Fleet {
     /// The name of a node's worker.
     pub(super) fn worker(&self, node: usize) -> String {
         format!("w{node}-{}", self.lives[node])
+    }
+
+    /// The node that a host's worker speaks for.
+    fn node_of(&self, host: usize) -> usize {
+        self.claim.map_or(host, |(node, _)| if host == SPARE { node } else { host })
+    }
+
+    /// What a host's worker is called in the journals, where two may not have one name.
+    fn label(&self, host: usize) -> String {
+        match host == SPARE {
+            true => format!("{}-claim-{}", self.worker(self.node_of(host)), self.claims),
+            false => self.worker(host),
+        }
+    }
+
+    /// Starts an agent and a worker on the spare host that claim the name of a node's worker.
+    pub(super) fn claim(&mut self, node: usize, claim: Claim) -> Result<()> {
+        self.disks.wipe(SPARE)?;
+        if claim == Claim::Copy {
+            self.disks.copy(node, SPARE)?;
+        }
+        self.claim = Some((node, claim));
+        self.claims += 1;
+        // What is taken over drains and ends by itself.
+        self.place(Target::Agent(node)).is_down |= claim == Claim::TakeOver;
+        self.start(Target::Agent(SPARE))?;
+        self.start(Target::Worker(SPARE))
     }
 
     /// Starts a process.
@@ -114,7 +147,7 @@ impl Fleet {
             process.kill();
         }
         match target {
-            Target::Worker(node) => self.journal.write(&self.worker(node), Event::Killed),
+            Target::Worker(node) => self.journal.write(&self.label(node), Event::Killed),
             Target::Agent(_) | Target::Coordinator(_) => Ok(()),
         }
     }
@@ -131,7 +164,7 @@ impl Fleet {
         eventually("a stopped process", || (state(id)? == 'T').then_some(()));
         place.is_stopped = true;
         match target {
-            Target::Worker(node) => self.journal.write(&self.worker(node), Event::Stopped),
+            Target::Worker(node) => self.journal.write(&self.label(node), Event::Stopped),
             Target::Agent(_) | Target::Coordinator(_) => Ok(()),
         }
     }
@@ -142,7 +175,7 @@ impl Fleet {
             return Ok(());
         }
         if let Target::Worker(node) = target {
-            self.journal.write(&self.worker(node), Event::Continued)?;
+            self.journal.write(&self.label(node), Event::Continued)?;
         }
         self.signal(target, Signal::CONT);
         Ok(())
@@ -164,7 +197,7 @@ impl Fleet {
 
     /// Starts again what has ended by itself, and says what that was.
     pub(super) fn revive(&mut self) -> Result<Vec<String>> {
-        let nodes = (0..NODES).flat_map(|node| [Target::Agent(node), Target::Worker(node)]);
+        let nodes = (0..HOSTS).flat_map(|node| [Target::Agent(node), Target::Worker(node)]);
         let all: Vec<_> = (0..COORDINATORS).map(Target::Coordinator).chain(nodes).collect();
         let mut ended = Vec::new();
         for target in all {
@@ -231,22 +264,30 @@ impl Fleet {
         command
     }
 
-    fn agent(&self, node: usize) -> std::process::Command {
-        let mut command = command_on(Host::Node(node), &toolbox::binary("leasehold-agent"));
+    fn agent(&self, host: usize) -> std::process::Command {
+        let program = toolbox::binary("leasehold-agent");
+        let mut command = match host == SPARE {
+            true => self.disks.on_another_machine(command_on(Host::Node(host), &program)),
+            false => command_on(Host::Node(host), &program),
+        };
+        let node = self.node_of(host);
         command.args(["run", "--coordinator", &addresses().join(","), "--listen", API]);
         command.args(["--cluster", cluster_of(node), "--worker", &self.worker(node)]);
-        command.arg("--state-dir").arg(self.disks.state(node));
-        self.disks.attach(&mut command, Disk::Node(node));
+        command.arg("--state-dir").arg(self.disks.state(host));
+        if host == SPARE && self.claim.is_some_and(|(_, claim)| claim == Claim::TakeOver) {
+            command.arg("--take-over");
+        }
+        self.disks.attach(&mut command, Disk::Node(host));
         command
     }
 
-    fn worker_command(&self, node: usize) -> std::process::Command {
-        let mut command = command_on(Host::Node(node), &toolbox::binary("job_worker"));
+    fn worker_command(&self, host: usize) -> std::process::Command {
+        let mut command = command_on(Host::Node(host), &toolbox::binary("job_worker"));
         command.env("LEASEHOLD_ADDR", format!("http://{API}"));
         command.arg("--journal").arg(journals(&self.folder));
-        command.args(["--worker", &self.worker(node), "--streams"]);
+        command.args(["--worker", &self.label(host), "--streams"]);
         command.args(["--job-ms-min", "200", "--job-ms-max", "2500"]);
-        if cluster_of(node) != manifests::JOBS {
+        if cluster_of(self.node_of(host)) != manifests::JOBS {
             command.args(["--jobs", "0"]);
         }
         command

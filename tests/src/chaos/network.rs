@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use super::plan::{COORDINATORS, Host, NODES};
+use super::plan::{COORDINATORS, HOSTS, Host};
 
 /// Where `ip` keeps namespaces by name.
 const NAMES: &str = "/run/netns";
@@ -135,7 +135,7 @@ fn rule(adds: bool, what: &[&str]) -> Result<()> {
 
 /// All hosts.
 fn hosts() -> impl Iterator<Item = Host> {
-    (0..COORDINATORS).map(Host::Coordinator).chain((0..NODES).map(Host::Node))
+    (0..COORDINATORS).map(Host::Coordinator).chain((0..HOSTS).map(Host::Node))
 }
 
 fn name(host: Host) -> String {

@@ -54,7 +54,7 @@ impl AdminOrders {
         Ok(Self { state, thread: Some(thread) })
     }
 
-    /// Declares a worker gone, as soon as a leader answers.
+    /// Declares a worker gone, and the earlier ones of its name, as soon as a leader answers.
     pub(super) fn declare_gone(&self, cluster: &str, worker: String) {
         self.state.todo().gone.push((cluster.to_owned(), worker));
     }
@@ -95,10 +95,7 @@ impl State {
         while !self.stops.load(Ordering::Relaxed) {
             let gone = self.todo().gone.clone();
             for (cluster, worker) in gone {
-                let answer = admin.declare_gone(&cluster, &worker);
-                // One that no leader knows holds nothing.
-                let unknown = |error: &anyhow::Error| error.to_string().starts_with("NotFound");
-                if answer.is_ok() || answer.is_err_and(|error| unknown(&error)) {
+                if are_gone(admin, &cluster, &worker) {
                     self.todo().gone.retain(|(_, other)| *other != worker);
                 }
             }
@@ -123,4 +120,16 @@ impl State {
             written.expect("the journal of what is done can be written");
         }
     }
+}
+
+/// Declares all workers of a name gone. Whether that is done.
+fn are_gone(admin: &Admin, cluster: &str, name: &str) -> bool {
+    let Ok(workers) = admin.workers(cluster) else { return false };
+    let earlier = |worker: &str| worker.split_once('@').is_some_and(|(of, _)| of == name);
+    let earlier = workers.into_iter().map(|worker| worker.name).filter(|name| earlier(name));
+    std::iter::once(name.to_owned()).chain(earlier).all(|worker| {
+        let answer = admin.declare_gone(cluster, &worker);
+        // One that no leader knows holds nothing.
+        answer.is_ok() || answer.is_err_and(|error| error.to_string().starts_with("NotFound"))
+    })
 }

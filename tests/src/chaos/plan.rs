@@ -13,6 +13,10 @@ pub const COORDINATORS: usize = 3;
 pub const JOB_NODES: usize = 4;
 /// All workers, each with its agent on a node of its own.
 pub const NODES: usize = 8;
+/// The host on which other agents claim the names of the nodes' workers.
+pub const SPARE: usize = NODES;
+/// All hosts with an agent and a worker.
+pub const HOSTS: usize = NODES + 1;
 /// Streams of each set beside those that edits add.
 pub const STREAMS: usize = 10;
 /// The budget at the beginning and at the end.
@@ -41,6 +45,28 @@ pub enum Host {
     Coordinator(usize),
     /// An agent's with its worker.
     Node(usize),
+}
+
+/// How an agent on another machine claims a worker's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// With a state folder of its own.
+    Folder,
+    /// With a copy of the first agent's state folder.
+    Copy,
+    /// With `--take-over`.
+    TakeOver,
+}
+
+/// What becomes of the first agent while another one claims its worker's name. Its worker goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum First {
+    /// Nothing.
+    Lives,
+    /// SIGSTOP.
+    Stopped,
+    /// kill -9.
+    Killed,
 }
 
 /// A file system of the fleet.
@@ -83,6 +109,9 @@ pub enum Fault {
     Replace(usize),
     /// SIGTERM of an agent, which drains; at the end another worker takes its place.
     Drain(usize),
+    /// An agent on another machine claims the name of a node's worker; in the end all agents and
+    /// workers of the name are killed, it is declared gone, and another worker takes the place.
+    Claim(usize, Claim, First),
     /// What one host sends the other is dropped.
     Cut(Host, Host),
     /// Nothing reaches a host, nor leaves it.
@@ -146,7 +175,7 @@ pub fn steps(seed: u64, lasting: Duration) -> Vec<Step> {
 }
 
 fn draw(rng: &mut Rng) -> Fault {
-    match rng.u8(0..20) {
+    match rng.u8(0..22) {
         0..4 => Fault::Kill(target(rng)),
         4..8 => Fault::Stop(target(rng)),
         8 => Fault::StopNode(rng.usize(..NODES)),
@@ -159,6 +188,7 @@ fn draw(rng: &mut Rng) -> Fault {
         15 => Fault::Loss(host(rng)),
         16 => Fault::FullDisk(disk(rng)),
         17 => Fault::SlowDisk(disk(rng)),
+        18..20 => Fault::Claim(rng.usize(..NODES), claim(rng), first(rng)),
         _ => Fault::Edit(edit(rng)),
     }
 }
@@ -171,8 +201,16 @@ fn target(rng: &mut Rng) -> Target {
     }
 }
 
+fn claim(rng: &mut Rng) -> Claim {
+    [Claim::Folder, Claim::Copy, Claim::TakeOver][rng.usize(..3)]
+}
+
+fn first(rng: &mut Rng) -> First {
+    [First::Lives, First::Stopped, First::Killed][rng.usize(..3)]
+}
+
 fn node(rng: &mut Rng) -> Host {
-    Host::Node(rng.usize(..NODES))
+    Host::Node(rng.usize(..HOSTS))
 }
 
 fn host(rng: &mut Rng) -> Host {
@@ -208,6 +246,7 @@ impl Fault {
             Self::Kill(_) | Self::Stop(_) | Self::StopNode(_) => 50..6_000,
             Self::Replace(_) => 500..4_000,
             Self::Drain(_) => 3_000..9_000,
+            Self::Claim(..) => 2_000..12_000,
             Self::Cut(..) | Self::Isolate(_) => 200..6_000,
             Self::Delay(_) | Self::Loss(_) => 1_000..8_000,
             Self::FullDisk(_) | Self::SlowDisk(_) => 500..6_000,
@@ -223,6 +262,7 @@ impl Fault {
             Self::StopNode(node) | Self::Replace(node) | Self::Drain(node) => {
                 vec![agent(node), worker(node)]
             }
+            Self::Claim(node, ..) => vec![agent(node), worker(node), agent(SPARE)],
             Self::Cut(from, to) => vec![FaultScope::Link(from), FaultScope::Link(to)],
             Self::Isolate(host) | Self::Delay(host) | Self::Loss(host) => {
                 vec![FaultScope::Link(host)]
@@ -276,6 +316,19 @@ impl fmt::Display for Fault {
             Self::StopNode(node) => write!(f, "SIGSTOP of all of node {node}"),
             Self::Replace(node) => write!(f, "kill -9 of all of node {node}, which is replaced"),
             Self::Drain(node) => write!(f, "node {node} drains and is replaced"),
+            Self::Claim(node, claim, first) => {
+                let how = match claim {
+                    Claim::Folder => "claims the name of",
+                    Claim::Copy => "claims, with a copy of its state folder, the name of",
+                    Claim::TakeOver => "takes over the name of",
+                };
+                let which = match first {
+                    First::Lives => "the worker",
+                    First::Stopped => "the worker (its agent stopped)",
+                    First::Killed => "the worker (its agent killed)",
+                };
+                write!(f, "another agent {how} {which} of node {node}")
+            }
             Self::Cut(from, to) => write!(f, "nothing gets from {from} to {to}"),
             Self::Isolate(host) => write!(f, "{host} is cut off"),
             Self::Delay(host) => write!(f, "{host} is far away"),
@@ -329,6 +382,7 @@ mod tests {
             Fault::StopNode(0),
             Fault::Replace(0),
             Fault::Drain(0),
+            Fault::Claim(0, Claim::Copy, First::Lives),
             Fault::Cut(Host::Node(0), Host::Node(1)),
             Fault::Isolate(Host::Node(0)),
             Fault::Delay(Host::Node(0)),

@@ -17,7 +17,7 @@ use super::judge::judge;
 use super::manifests::{self, ChaosManifests, cluster_of};
 use super::network::{BURST, BURST_EVERY, Network};
 use super::orders::AdminOrders;
-use super::plan::{Edit, Fault, Host, NODES, Target, steps};
+use super::plan::{Claim, Edit, Fault, First, Host, NODES, SPARE, Target, steps};
 use crate::process::HANG;
 
 /// Between two looks at what is due.
@@ -168,6 +168,12 @@ impl Run {
                 self.kill_node(node)?;
                 self.replace(node)
             }
+            Fault::Claim(node, claim, first) if begins => self.claim(node, claim, first),
+            Fault::Claim(node, ..) => {
+                self.kill_node(SPARE)?;
+                self.kill_node(node)?;
+                self.replace(node)
+            }
             Fault::Cut(from, to) => self.network.cut(from, to, begins),
             Fault::Isolate(host) => self.network.isolate(host, begins),
             Fault::Delay(host) => self.network.delay(host, begins),
@@ -189,6 +195,16 @@ impl Run {
     fn kill_node(&mut self, node: usize) -> Result<()> {
         self.fleet.kill(Target::Agent(node))?;
         self.fleet.kill(Target::Worker(node))
+    }
+
+    /// Another agent claims the name of a node's worker.
+    fn claim(&mut self, node: usize, claim: Claim, first: First) -> Result<()> {
+        match first {
+            First::Lives => {}
+            First::Stopped => self.fleet.stop(Target::Agent(node))?,
+            First::Killed => self.fleet.kill(Target::Agent(node))?,
+        }
+        self.fleet.claim(node, claim)
     }
 
     /// Another worker takes a dead node's place.
