@@ -237,6 +237,9 @@ impl LeaseLock {
             match call_api(self.api.replace(LEASE, &post_params(), &lease)).await {
                 Ok(_) => return Ok(()),
                 Err(error) if error.is_conflict() || error.is_not_found() => {}
+                // It may have been written; or refused, because a renewal was written before it
+                // whose answer did not arrive either.
+                Err(error) if error.is_unanswered() => {}
                 Err(error) => return Err(error),
             }
             match self.read().await?.record {
@@ -311,6 +314,15 @@ impl LeaseError {
     /// Whether the write failed because the object has changed or exists already.
     fn is_conflict(&self) -> bool {
         matches!(self, Self::Api(kube::Error::Api(status)) if status.code == 409)
+    }
+
+    /// Whether nobody knows what became of the call.
+    fn is_unanswered(&self) -> bool {
+        match self {
+            Self::Api(error) => !matches!(error, kube::Error::Api(_)),
+            Self::Timeout => true,
+            Self::Unversioned | Self::EpochTooHigh { .. } | Self::Contended => false,
+        }
     }
 
     /// Whether the object does not exist.

@@ -355,12 +355,18 @@ fn a_lost_answer_never_repeats_an_epoch() {
     assert_eq!(elected(&log), [first.epoch]);
     assert!(!log.contains("deposed") && !log.contains("another replica leads"), "{log}");
 
-    // It releases, and does not hear of it.
+    // It renews, does not hear of it, and releases: that is refused, since the Lease has changed,
+    // and it does not hear of that either.
+    proxy.lose_one();
+    eventually("a lost answer", || (proxy.left() == 0).then_some(()));
     proxy.lose_one();
     election.stop(0);
     assert_eq!(proxy.left(), 0, "no answer was lost");
-    let holder = || election.lease().map(|lease| lease.holder);
-    eventually("the Lease without a holder", || holder().filter(String::is_empty));
+    let released = |election: &Election| {
+        let holder = || election.lease().map(|lease| lease.holder);
+        eventually("the Lease without a holder", || holder().filter(String::is_empty));
+    };
+    released(&election);
 
     // It takes over, and does not hear of it.
     proxy.lose_one();
@@ -368,5 +374,11 @@ fn a_lost_answer_never_repeats_an_epoch() {
     let (_, second) = election.leads_above(first.epoch);
     assert_eq!(proxy.left(), 0, "no answer was lost");
     assert_eq!(elected(&election.replicas.running[0].process.log()), [second.epoch]);
+
+    // It releases, and does not hear of it.
+    proxy.lose_one();
+    election.stop(0);
+    assert_eq!(proxy.left(), 0, "no answer was lost");
+    released(&election);
     election.assert_each_epoch_once();
 }

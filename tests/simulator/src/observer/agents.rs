@@ -83,7 +83,10 @@ impl Checks<'_> {
         };
         if let Some((property, what)) = before.stale {
             self.coverage.hit("stale message came");
-            let by_time = |record: &Record| matches!(record, Record::StreamEnded { stream, .. } if before.lapsed.contains(stream));
+            let by_time = |record: &Record| match record {
+                Record::StreamEnded { stream, .. } => before.lapsed.contains(stream),
+                _ => false,
+            };
             let acted = fresh.iter().any(|record| record.is_of_lease() && !by_time(record));
             if acted && self.view.pods[pod].run == before.run {
                 self.fail(property, || format!("p{pod} acted on {what}: {fresh:?}"));
