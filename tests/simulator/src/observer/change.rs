@@ -127,11 +127,13 @@ impl Checks<'_> {
         }
     }
 
-    /// Whether streams of a pod may move since another worker of its cluster died with the leader.
+    /// Whether streams of a pod may move since another worker of its cluster died with the leader,
+    /// or was declared gone since.
     fn may_follow_the_dead(&self, change: &SystemChange, owner: usize) -> bool {
         let cluster = |pod: usize| &self.view.pods[pod].key.cluster;
-        let died = change.died.filter(|died| cluster(*died) == cluster(owner));
-        died.is_some() && !self.view.has_uniform_streams(cluster(owner))
+        let mut dead = change.died.iter().chain(change.ended.keys());
+        dead.any(|dead| cluster(*dead) == cluster(owner))
+            && !self.view.has_uniform_streams(cluster(owner))
     }
 
     /// Whether the next leader has to place a pipeline: it cannot know which
