@@ -13,14 +13,13 @@ use leasehold_driver::campaign::EPOCH_MAX;
 use leasehold_driver::clock;
 use leasehold_kube_api::names::{ADDRESS_ANNOTATION, EPOCH_ANNOTATION, FIELD_MANAGER, LEASE};
 use leasehold_types::{Epoch, Moment, TimeBounds};
-use tokio::time::timeout;
+
+use crate::lease_call::{LeaseError, call_api};
 
 /// Annotation of the Lease: for how many milliseconds after this write a predecessor of the holder
 /// may still believe that it leads. Missing if no predecessor may.
 const EARLIER_ANNOTATION: &str = "leasehold.dev/earlier-leader-ms";
-/// The timeout of one call, so that a hanging API server does not block the replica.
-const CALL_TIMEOUT: Duration = Duration::from_secs(5);
-/// The most attempts of one renewal after a conflict or a lost answer.
+/// The most attempts of one renewal or release.
 const TRIES_MAX: u32 = 3;
 
 /// Reads and writes the Lease for one replica; cheap to clone.
@@ -83,37 +82,6 @@ pub(crate) enum RenewOutcome {
     },
     /// Another replica holds the Lease, or it was deleted.
     Lost(LeaseRead),
-}
-
-/// Why a call failed. A failed write may still have taken effect.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum LeaseError {
-    /// The API server could not be reached, or rejected the call.
-    #[error("{}", describe_error(.0))]
-    Api(#[from] kube::Error),
-    /// No answer arrived.
-    #[error("no answer from the API server within {} s", CALL_TIMEOUT.as_secs())]
-    Timeout,
-    /// The answer has no resource version that is a number.
-    #[error("invalid resourceVersion from the API server: expected a number, as etcd has it")]
-    Unversioned,
-    /// The epoch was not written by a coordinator: no term is taken or renewed over it.
-    #[error(
-        "annotation {EPOCH_ANNOTATION} of Lease {lease} is {found}, and at most {EPOCH_MAX} is \
-         allowed: another client wrote it; remove the annotation (kubectl annotate lease {lease} \
-         {EPOCH_ANNOTATION}-), and the next epoch follows from the API server's revision"
-    )]
-    EpochTooHigh {
-        /// The Lease, with the flag for its namespace.
-        lease: String,
-        found: Epoch,
-    },
-    /// Another client keeps changing the Lease.
-    #[error(
-        "another client changes the Lease faster than it can be renewed: see its managedFields \
-         (kubectl get lease {LEASE} --show-managed-fields -o yaml) and stop that client"
-    )]
-    Contended,
 }
 
 impl LeaseLock {
@@ -223,7 +191,8 @@ impl LeaseLock {
     }
 
     /// Releases the Lease, so that another replica takes it at once with an epoch above `above`. A
-    /// Lease of another holder is not changed.
+    /// Lease of another holder is not changed. After a conflict or a lost answer it reads the Lease:
+    /// it may be released, or a renewal whose answer was lost may have changed it.
     pub(crate) async fn release(
         &self,
         mut held: HeldLease,
@@ -236,10 +205,8 @@ impl LeaseLock {
             lease.spec.get_or_insert_default().holder_identity = Some(String::new());
             match call_api(self.api.replace(LEASE, &post_params(), &lease)).await {
                 Ok(_) => return Ok(()),
-                Err(error) if error.is_conflict() || error.is_not_found() => {}
-                // It may have been written; or refused, because a renewal was written before it
-                // whose answer did not arrive either.
-                Err(error) if error.is_unanswered() => {}
+                Err(error)
+                    if error.is_conflict() || error.is_not_found() || error.is_unanswered() => {}
                 Err(error) => return Err(error),
             }
             match self.read().await?.record {
@@ -310,27 +277,6 @@ impl LeaseRecord {
     }
 }
 
-impl LeaseError {
-    /// Whether the write failed because the object has changed or exists already.
-    fn is_conflict(&self) -> bool {
-        matches!(self, Self::Api(kube::Error::Api(status)) if status.code == 409)
-    }
-
-    /// Whether nobody knows what became of the call.
-    fn is_unanswered(&self) -> bool {
-        match self {
-            Self::Api(error) => !matches!(error, kube::Error::Api(_)),
-            Self::Timeout => true,
-            Self::Unversioned | Self::EpochTooHigh { .. } | Self::Contended => false,
-        }
-    }
-
-    /// Whether the object does not exist.
-    fn is_not_found(&self) -> bool {
-        matches!(self, Self::Api(kube::Error::Api(status)) if status.code == 404)
-    }
-}
-
 /// The epoch after the one that was read. It is above the store's revision too, so that a deleted,
 /// restored or edited Lease does not reset epochs.
 fn next_epoch(read: &LeaseRead, above: Epoch) -> Epoch {
@@ -361,27 +307,6 @@ fn whole_seconds(duration: Duration) -> i32 {
 
 fn revision_of(version: Option<&str>) -> Result<u64, LeaseError> {
     version.and_then(|text| text.parse().ok()).ok_or(LeaseError::Unversioned)
-}
-
-async fn call_api<T>(call: impl Future<Output = kube::Result<T>>) -> Result<T, LeaseError> {
-    timeout(CALL_TIMEOUT, call).await.map_err(|_| LeaseError::Timeout)?.map_err(LeaseError::Api)
-}
-
-/// An error and its causes in one line.
-pub(crate) fn describe_error(error: &kube::Error) -> String {
-    if let kube::Error::Api(status) = error {
-        return format!("{} ({} {})", status.message, status.code, status.reason);
-    }
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(error) = cause {
-        let more = error.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        cause = error.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ pub mod desired;
 mod leader_connection;
 mod leader_failure_detector;
 mod leadership;
+mod lease_call;
 mod lease_lock;
 pub mod pods;
 mod term_stores;
