@@ -6,6 +6,7 @@ pub mod command_line;
 pub mod http;
 pub mod keda;
 pub mod kube;
+pub mod machine;
 pub mod modules;
 pub mod process;
 pub mod reader;

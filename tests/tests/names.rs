@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::Value;
 use tests::command_line::CommandLine;
+use tests::machine;
 use tests::process::{Agent, Coordinator, Process, eventually, free_address, get};
 use tests::toolbox::{self, Missing};
 
@@ -192,7 +193,7 @@ fn slots_of_a_host_that_is_cut_off_are_not_given_to_the_next_agent_of_its_name()
 
 #[test]
 fn what_a_lost_agent_held_is_free_when_it_is_declared_gone_or_by_time() {
-    for more in ["", ", lost: {after: 4s}"] {
+    for more in ["", ", lost: {after: 10s}"] {
         let manifest = slots("ttl: 1s").replace("{ttl: 1s}", &format!("{{ttl: 1s}}{more}"));
         let coordinator = Coordinator::start(&[("builds.yaml", &manifest)]);
         let (folder, address) = (coordinator.folder(), coordinator.grpc.to_string());
@@ -405,34 +406,21 @@ fn start_without_folder(folder: &Path, coordinators: &str, name: &str, more: &[&
     Agent { process: Process::start(&mut command, &folder.join(format!("{name}.log"))), api }
 }
 
-/// A command that runs the agent as if on a machine with another id, in its first boot. None where
-/// that is not allowed, which is noted.
+/// A command that runs the agent as on another machine. None where that is not allowed, which is
+/// noted.
 fn another_machine(folder: &Path) -> Option<Command> {
-    elsewhere(folder, "mount --bind \"$0\" /etc/machine-id && ")
+    elsewhere(|| machine::another(folder))
 }
 
 /// The same as if this machine had booted since.
 fn in_another_boot(folder: &Path) -> Option<Command> {
-    elsewhere(folder, "")
+    elsewhere(|| machine::rebooted(folder))
 }
 
-/// A command that runs the agent in another boot, and after what `mounts` does with another
-/// machine's id.
-fn elsewhere(folder: &Path, mounts: &str) -> Option<Command> {
-    let (machine, boot) = (folder.join("machine-id"), folder.join("boot-id"));
-    std::fs::write(&machine, "0123456789abcdef0123456789abcdef\n").expect("a file");
-    std::fs::write(&boot, "01234567-89ab-cdef-0123-456789abcdef\n").expect("a file");
-    let script = format!(
-        "{mounts}mount --bind \"$1\" /proc/sys/kernel/random/boot_id && shift && exec \"$@\""
-    );
-    let unshared = || {
-        let mut command = Command::new("unshare");
-        command.args(["--mount", "sh", "-c", &script]).arg(&machine).arg(&boot);
-        command
-    };
-    let tried = unshared().arg("true").output();
+fn elsewhere(command: impl Fn() -> std::io::Result<Command>) -> Option<Command> {
+    let tried = command().expect("its files").arg("true").output();
     if tried.as_ref().is_ok_and(|tried| tried.status.success()) {
-        let mut command = unshared();
+        let mut command = command().expect("its files");
         command.arg(toolbox::binary("leasehold-agent"));
         return Some(command);
     }

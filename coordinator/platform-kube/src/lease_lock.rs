@@ -191,8 +191,8 @@ impl LeaseLock {
     }
 
     /// Releases the Lease, so that another replica takes it at once with an epoch above `above`. A
-    /// Lease of another holder is not changed. After a conflict or a lost answer it reads the Lease:
-    /// it may be released, or a renewal whose answer was lost may have changed it.
+    /// Lease of another holder is not changed. After a conflict or a lost answer it reads the
+    /// Lease: it may be released, or a renewal whose answer was lost may have changed it.
     pub(crate) async fn release(
         &self,
         mut held: HeldLease,

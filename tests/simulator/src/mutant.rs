@@ -107,7 +107,7 @@ impl Mutant {
             Mutation::MovedSetStays => &["L2"],
             Mutation::RemovedIsGone => &["S1", "S2", "S3"],
             Mutation::UnreportedTakesSlots => &["L6"],
-            // No world has found them: scenarios of the cores detect these.
+            // Worlds find them too rarely or never: scenarios of the cores detect these.
             Mutation::RefusedIsSilent | Mutation::SilentWithoutLeader | Mutation::LowerTermTold => {
                 &[]
             }

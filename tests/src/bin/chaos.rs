@@ -15,8 +15,9 @@ const INTERRUPTED: u8 = 130;
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Runs three coordinators and eight agents with their workers under faults: processes are killed
-/// and stopped, lines cut, slow and lossy, disks full and slow, manifests edited. A seed decides
-/// what happens when. Exits with 0 only if the workers' journals show that every promise was kept.
+/// and stopped, lines cut, slow and lossy, disks full and slow, manifests edited, workers' names
+/// claimed by other agents. A seed decides what happens when. Exits with 0 only if the workers'
+/// journals show that every promise was kept.
 #[derive(Debug, Parser)]
 #[command(name = "chaos", after_help = "Example:\n  chaos --seconds 60 --seed 7")]
 struct Cli {

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 
 use super::network::run;
 use super::plan::{Disk, HOSTS};
-use crate::toolbox;
+use crate::{machine, toolbox};
 
 /// The name under which a process gets its disk's setting.
 const SETTING_VARIABLE: &str = "SLOW_DISK";
@@ -18,11 +18,6 @@ const SETTING_VARIABLE: &str = "SLOW_DISK";
 const SLOW_MS: &str = "400 ";
 /// The same for one that is not slow, with as many bytes.
 const QUICK_MS: &str = "0   ";
-
-/// Runs a command after two files, as on another machine. One without an id has its boot's.
-const ANOTHER_MACHINE: &str = "{ [ ! -e /etc/machine-id ] || \
-     mount --bind \"$0\" /etc/machine-id; } && \
-     mount --bind \"$1\" /proc/sys/kernel/random/boot_id && shift && exec \"$@\"";
 
 /// All file systems of the fleet.
 #[derive(Debug)]
@@ -41,8 +36,6 @@ impl Disks {
         let folder = folder.join("disks");
         let library = folder.join("slow_disk.so");
         std::fs::create_dir(&folder)?;
-        std::fs::write(folder.join("machine-id"), "0123456789abcdef0123456789abcdef\n")?;
-        std::fs::write(folder.join("boot-id"), "01234567-89ab-cdef-0123-456789abcdef\n")?;
         let disks = Self { library: build(&library).then_some(library), folder };
         for disk in (0..HOSTS).map(Disk::Node).chain([Disk::Coordinators]) {
             let path = disks.path(disk);
@@ -101,19 +94,19 @@ impl Disks {
         }
     }
 
-    /// Gives a host a copy of what a node's agent has written.
+    /// Gives a host a copy of what a node's agent has written. The agent may go on writing: what is
+    /// replaced meanwhile is missing in the copy, as when a person copies the folder.
     pub(super) fn copy(&self, node: usize, to: usize) -> Result<()> {
-        let (from, to) = (self.state(node), self.state(to));
-        run(&["cp", "-a", from.to_str().context("UTF-8")?, to.to_str().context("UTF-8")?])
+        let mut copy = Command::new("cp");
+        copy.arg("-a").arg(self.state(node)).arg(self.state(to)).output().context("cp")?;
+        Ok(())
     }
 
     /// Has a program run as on a machine of its own: with another id, in another boot.
-    pub(super) fn on_another_machine(&self, program: Command) -> Command {
-        let (machine, boot) = (self.folder.join("machine-id"), self.folder.join("boot-id"));
-        let mut command = Command::new("unshare");
-        command.args(["--mount", "sh", "-c", ANOTHER_MACHINE]).args([&machine, &boot]);
+    pub(super) fn on_another_machine(&self, program: &Command) -> Result<Command> {
+        let mut command = machine::another(&self.folder)?;
         command.arg(program.get_program()).args(program.get_args());
-        command
+        Ok(command)
     }
 
     /// The folder of a node's journal.

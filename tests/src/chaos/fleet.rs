@@ -50,7 +50,8 @@ pub(super) struct Fleet {
     workers: Vec<Place>,
     /// How often a node was replaced: its worker has another name then.
     lives: Vec<u32>,
-    /// The claim that the spare host's agent makes, and on the name of which node's worker.
+    /// The claim that the spare host's agent makes, or made last, and on the name of which node's
+    /// worker.
     claim: Option<(usize, Claim)>,
     /// Claims so far.
     claims: u32,
@@ -102,10 +103,8 @@ impl Fleet {
 
     /// What a host's worker is called in the journals, where two may not have one name.
     fn label(&self, host: usize) -> String {
-        match host == SPARE {
-            true => format!("{}-claim-{}", self.worker(self.node_of(host)), self.claims),
-            false => self.worker(host),
-        }
+        let name = self.worker(self.node_of(host));
+        if host == SPARE { format!("{name}-claim-{}", self.claims) } else { name }
     }
 
     /// Starts an agent and a worker on the spare host that claim the name of a node's worker.
@@ -126,8 +125,8 @@ impl Fleet {
     pub(super) fn start(&mut self, target: Target) -> Result<()> {
         let mut command = match target {
             Target::Coordinator(index) => self.coordinator(index),
-            Target::Agent(node) => self.agent(node),
-            Target::Worker(node) => self.worker_command(node),
+            Target::Agent(host) => self.agent(host)?,
+            Target::Worker(host) => self.worker_command(host),
         };
         let folder = self.folder.join("logs");
         let place = self.place(target);
@@ -264,12 +263,12 @@ impl Fleet {
         command
     }
 
-    fn agent(&self, host: usize) -> std::process::Command {
+    fn agent(&self, host: usize) -> Result<std::process::Command> {
         let program = toolbox::binary("leasehold-agent");
-        let mut command = match host == SPARE {
-            true => self.disks.on_another_machine(command_on(Host::Node(host), &program)),
-            false => command_on(Host::Node(host), &program),
-        };
+        let mut command = command_on(Host::Node(host), &program);
+        if host == SPARE {
+            command = self.disks.on_another_machine(&command)?;
+        }
         let node = self.node_of(host);
         command.args(["run", "--coordinator", &addresses().join(","), "--listen", API]);
         command.args(["--cluster", cluster_of(node), "--worker", &self.worker(node)]);
@@ -278,7 +277,7 @@ impl Fleet {
             command.arg("--take-over");
         }
         self.disks.attach(&mut command, Disk::Node(host));
-        command
+        Ok(command)
     }
 
     fn worker_command(&self, host: usize) -> std::process::Command {

@@ -60,7 +60,7 @@ pub enum Claim {
 
 /// What becomes of the first agent while another one claims its worker's name. Its worker goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum First {
+pub enum FirstAgent {
     /// Nothing.
     Lives,
     /// SIGSTOP.
@@ -111,7 +111,7 @@ pub enum Fault {
     Drain(usize),
     /// An agent on another machine claims the name of a node's worker; in the end all agents and
     /// workers of the name are killed, it is declared gone, and another worker takes the place.
-    Claim(usize, Claim, First),
+    Claim(usize, Claim, FirstAgent),
     /// What one host sends the other is dropped.
     Cut(Host, Host),
     /// Nothing reaches a host, nor leaves it.
@@ -205,8 +205,8 @@ fn claim(rng: &mut Rng) -> Claim {
     [Claim::Folder, Claim::Copy, Claim::TakeOver][rng.usize(..3)]
 }
 
-fn first(rng: &mut Rng) -> First {
-    [First::Lives, First::Stopped, First::Killed][rng.usize(..3)]
+fn first(rng: &mut Rng) -> FirstAgent {
+    [FirstAgent::Lives, FirstAgent::Stopped, FirstAgent::Killed][rng.usize(..3)]
 }
 
 fn node(rng: &mut Rng) -> Host {
@@ -323,9 +323,9 @@ impl fmt::Display for Fault {
                     Claim::TakeOver => "takes over the name of",
                 };
                 let which = match first {
-                    First::Lives => "the worker",
-                    First::Stopped => "the worker (its agent stopped)",
-                    First::Killed => "the worker (its agent killed)",
+                    FirstAgent::Lives => "the worker",
+                    FirstAgent::Stopped => "the worker (its agent stopped)",
+                    FirstAgent::Killed => "the worker (its agent killed)",
                 };
                 write!(f, "another agent {how} {which} of node {node}")
             }
@@ -382,7 +382,7 @@ mod tests {
             Fault::StopNode(0),
             Fault::Replace(0),
             Fault::Drain(0),
-            Fault::Claim(0, Claim::Copy, First::Lives),
+            Fault::Claim(0, Claim::Copy, FirstAgent::Lives),
             Fault::Cut(Host::Node(0), Host::Node(1)),
             Fault::Isolate(Host::Node(0)),
             Fault::Delay(Host::Node(0)),

@@ -17,7 +17,7 @@ use super::judge::judge;
 use super::manifests::{self, ChaosManifests, cluster_of};
 use super::network::{BURST, BURST_EVERY, Network};
 use super::orders::AdminOrders;
-use super::plan::{Claim, Edit, Fault, First, Host, NODES, SPARE, Target, steps};
+use super::plan::{Claim, Edit, Fault, FirstAgent, Host, NODES, SPARE, Target, steps};
 use crate::process::HANG;
 
 /// Between two looks at what is due.
@@ -198,11 +198,11 @@ impl Run {
     }
 
     /// Another agent claims the name of a node's worker.
-    fn claim(&mut self, node: usize, claim: Claim, first: First) -> Result<()> {
+    fn claim(&mut self, node: usize, claim: Claim, first: FirstAgent) -> Result<()> {
         match first {
-            First::Lives => {}
-            First::Stopped => self.fleet.stop(Target::Agent(node))?,
-            First::Killed => self.fleet.kill(Target::Agent(node))?,
+            FirstAgent::Lives => {}
+            FirstAgent::Stopped => self.fleet.stop(Target::Agent(node))?,
+            FirstAgent::Killed => self.fleet.kill(Target::Agent(node))?,
         }
         self.fleet.claim(node, claim)
     }

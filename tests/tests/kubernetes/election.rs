@@ -93,6 +93,12 @@ impl Election {
         last
     }
 
+    /// Waits until nobody holds the Lease.
+    fn until_released(&self) {
+        let holder = || self.lease().map(|lease| lease.holder);
+        eventually("the Lease without a holder", || holder().filter(String::is_empty));
+    }
+
     fn start(&mut self) -> usize {
         self.replicas.start();
         self.replicas.running.len() - 1
@@ -362,11 +368,7 @@ fn a_lost_answer_never_repeats_an_epoch() {
     proxy.lose_one();
     election.stop(0);
     assert_eq!(proxy.left(), 0, "no answer was lost");
-    let released = |election: &Election| {
-        let holder = || election.lease().map(|lease| lease.holder);
-        eventually("the Lease without a holder", || holder().filter(String::is_empty));
-    };
-    released(&election);
+    election.until_released();
 
     // It takes over, and does not hear of it.
     proxy.lose_one();
@@ -379,6 +381,6 @@ fn a_lost_answer_never_repeats_an_epoch() {
     proxy.lose_one();
     election.stop(0);
     assert_eq!(proxy.left(), 0, "no answer was lost");
-    released(&election);
+    election.until_released();
     election.assert_each_epoch_once();
 }

@@ -55,7 +55,7 @@ impl Leader {
         let epoch = self.ledger.epoch();
         let is_repeated =
             hello.epoch_seen == Some(epoch) && self.term.differs_from(hello.term_seen);
-        // Before all else: it is true of the term, whether or not this agent may connect.
+        // Before what may refuse the agent: it is true of the term, whoever says it.
         if is_repeated && !mutation::on(Mutation::EpochRepeated) {
             return Err(self.refuse_epoch_repeated(key, now));
         }
