@@ -47,7 +47,7 @@ struct Options {
     /// on which it breaks a property; an unknown name lists all of them.
     #[arg(long, value_parser = mutation)]
     mutation: Option<Mutation>,
-    /// Look forevery deliberate fault that the model can find, without printing the paths.
+    /// Look for every deliberate fault that the model can find, without printing the paths.
     #[arg(long, conflicts_with_all = ["mutation", "scope"])]
     mutations: bool,
     /// Stop a scope after this many states.
