@@ -92,6 +92,8 @@ pub struct Config {
     pub state_dir_locks: Locks,
     /// Whether it takes the worker's name from another running agent.
     pub take_over: bool,
+    /// Whether an order to drain whose drain is over no longer holds.
+    pub undrain: bool,
     /// The address of the worker API.
     pub listen: SocketAddr,
     /// Whether other machines may use the worker API.
@@ -277,6 +279,7 @@ fn check(args: RunArgs) -> Result<Config, String> {
         state_dir: args.state_dir,
         state_dir_locks: args.locks.into(),
         take_over: args.take_over,
+        undrain: args.undrain,
         listen: args.listen,
         listen_anywhere: args.listen_anywhere,
         socket: args.socket.map(|path| Socket { path, mode }),
@@ -303,6 +306,7 @@ fn leave_config(args: LeaveArgs) -> Config {
         state_dir: Some(args.state_dir),
         state_dir_locks: args.locks.into(),
         take_over: false,
+        undrain: false,
         listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
         listen_anywhere: false,
         socket: None,

@@ -179,15 +179,33 @@ fn open_journal(
         return Ok((Memory::default(), AgentJournal::None, None));
     };
     let dir = StateDir::open(path, config.state_dir_locks)?;
-    let (memory, journal) = FileJournal::open(&dir, who, boot_id().as_deref())?;
-    if memory.drain_ordered {
+    let (mut memory, journal) = FileJournal::open(&dir, who, boot_id().as_deref())?;
+    check_ordered_drain(&mut memory, config, who);
+    Ok((memory, AgentJournal::File(Box::new(journal)), Some(dir)))
+}
+
+/// Says that an order to drain is in force, and how it ends. Forgets it where the drain is over and
+/// the command line says so: then the drain does not apply to this start, as one that was asked for
+/// here.
+fn check_ordered_drain(memory: &mut Memory, config: &Config, who: &WorkerKey) {
+    if !memory.drain_ordered {
+        return;
+    }
+    let (worker, is_over) = (&who.worker, memory.drain_ended || memory.left);
+    if !is_over {
+        tracing::warn!(
+            "the coordinator ordered this worker to drain, and the drain is not over: `leasehold \
+             undrain {worker}` takes the order back"
+        );
+    } else if config.undrain {
+        memory.drain_ordered = false;
+        tracing::info!("the drain that the coordinator ordered is over: the worker works again");
+    } else {
         tracing::warn!(
             "the coordinator ordered this worker to drain, and the order is still in force: to let \
-             the worker work again, remove {} when the drain has ended",
-            path.display()
+             the worker work again, start its agent with --undrain, for this one start"
         );
     }
-    Ok((memory, AgentJournal::File(Box::new(journal)), Some(dir)))
 }
 
 /// The environment variables of the child.

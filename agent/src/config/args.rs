@@ -216,6 +216,11 @@ pub(super) struct RunArgs {
     /// stream
     #[arg(long, env = "LEASEHOLD_TAKE_OVER")]
     pub(super) take_over: bool,
+    /// Work again after a drain that the coordinator ordered of an agent before, and that is over.
+    /// Use it for one start: a later order has to hold for the start after it. `leasehold undrain`
+    /// takes back a drain that goes on
+    #[arg(long, env = "LEASEHOLD_UNDRAIN", requires = "state_dir", conflicts_with = "sidecar")]
+    pub(super) undrain: bool,
     /// The address of the worker API: HTTP/JSON and gRPC on one port
     #[arg(
         long,

@@ -36,6 +36,14 @@ fn write(dir: &Path, records: &[Record]) -> (Memory, PathBuf) {
     (memory, journal.path)
 }
 
+/// A folder in memory where there is a file system for it, for thousands of journals: each one is
+/// synced several times.
+fn folder_for_many() -> tempfile::TempDir {
+    let memory = Path::new("/dev/shm");
+    let dir = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
+    dir.expect("a folder")
+}
+
 fn append(path: &Path, bytes: &[u8]) {
     let file = std::fs::OpenOptions::new().append(true).open(path);
     file.expect("it is there").write_all(bytes).expect("it is written");
@@ -129,7 +137,7 @@ impl Saved {
 /// The agent restores everything, or reports that it has no memory.
 #[test]
 fn a_journal_truncated_at_any_byte_is_rejected() {
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = folder_for_many();
     let (memory, saved) = journal_with_all_records(dir.path());
     let (whole, boot) = (saved.journal.clone(), BOOT.expect("a boot"));
     for cut in 0..whole.len() {
@@ -142,7 +150,7 @@ fn a_journal_truncated_at_any_byte_is_rejected() {
 
 #[test]
 fn a_journal_with_any_bit_flipped_is_rejected() {
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = folder_for_many();
     let (memory, saved) = journal_with_all_records(dir.path());
     let (whole, boot) = (saved.journal.clone(), BOOT.expect("a boot"));
     for bit in 0..whole.len() * 8 {
@@ -155,7 +163,7 @@ fn a_journal_with_any_bit_flipped_is_rejected() {
 
 #[test]
 fn a_journal_with_lines_missing_doubled_or_swapped_is_rejected() {
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = folder_for_many();
     let (_, saved) = journal_with_all_records(dir.path());
     let boot = BOOT.expect("a boot");
     let lines: Vec<&[u8]> = saved.journal.split_inclusive(|byte| *byte == b'\n').collect();

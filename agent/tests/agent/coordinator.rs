@@ -155,6 +155,11 @@ impl Coordinator {
         self.wanted.send_modify(|wanted| wanted.drain = Some(DrainOrder::Drain));
     }
 
+    /// Has forgotten that it ordered a drain.
+    pub fn forget_drain(&self) {
+        self.wanted.send_modify(|wanted| wanted.drain = None);
+    }
+
     /// Makes it silent.
     pub fn silence(&self, silence: Silence) {
         self.wanted.send_modify(|wanted| wanted.silence = Some(silence));

@@ -49,7 +49,7 @@ async fn refuses_invalid_requests_with_a_reason_and_changes_nothing() {
 }
 
 #[tokio::test]
-async fn ten_thousand_unknown_job_ids_leave_nothing_in_the_journal() {
+async fn a_thousand_unknown_job_ids_leave_nothing_in_the_journal() {
     use leasehold_proto::worker::v1 as wire;
     let dir = tempfile::tempdir().unwrap();
     let state = dir.path().display().to_string();
@@ -59,7 +59,7 @@ async fn ten_thousand_unknown_job_ids_leave_nothing_in_the_journal() {
     agent.pool(1).await;
     assert_eq!(agent.ask("PUT", "/v1/jobs/kept", "").await.0, 200);
     let mut client = wire::worker_service_client::WorkerServiceClient::new(agent.channel().await);
-    for number in 0..10_000 {
+    for number in 0..1_000 {
         let job_id = format!("job-{number}");
         let begin = wire::BeginJobRequest { job_id: job_id.clone(), wait_ms: 0 };
         client.begin_job(begin).await.unwrap_err();

@@ -61,10 +61,47 @@ async fn does_not_start_the_worker_after_a_drain_that_the_coordinator_ordered() 
     assert_eq!(agent.code().await, Some(0));
     let mut again = start(&coordinator, dir.path()).await;
     assert_eq!(again.code().await, Some(3));
-    let state = dir.path().join("state");
     let said = again.log.text();
-    assert!(said.contains(&format!("remove {}", state.display())), "{said}");
+    assert!(said.contains("start its agent with --undrain"), "{said}");
     assert_eq!(read(&dir.path().join("runs")), "run\n", "the worker was started again");
+}
+
+#[tokio::test]
+async fn undrain_lets_the_worker_work_again_once_an_ordered_drain_is_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path().join("state");
+    let args = ["--state-dir", state.to_str().unwrap()];
+    let undrain = [&args[..], &["--undrain"]].concat();
+    let coordinator = Coordinator::start().await;
+    coordinator.pool(1);
+    let mut agent = Agent::start(&coordinator, &args).await;
+    agent.pool(1).await;
+    assert_eq!(agent.ask("PUT", "/v1/jobs/a", "").await.0, 200);
+    coordinator.drain();
+    agent.ask_until("/v1/lease", |lease| lease["draining"] == true).await;
+    coordinator.forget_drain();
+    agent.kill().await;
+
+    // A drain that goes on is the coordinator's to take back.
+    let mut agent = Agent::start(&coordinator, &undrain).await;
+    agent.log.line("`leasehold undrain w1` takes the order back").await;
+    assert_eq!(agent.ask("GET", "/v1/lease", "").await.1["draining"], true);
+    assert_eq!(agent.ask("DELETE", "/v1/jobs/a", "").await.0, 200);
+    assert_eq!(agent.code().await, Some(3), "{}", agent.log.text());
+
+    let mut agent = Agent::start(&coordinator, &args).await;
+    assert_eq!(agent.code().await, Some(3), "{}", agent.log.text());
+    for (run, args) in [(1, &undrain[..]), (2, &args)] {
+        let mut agent = Agent::start(&coordinator, args).await;
+        // Another agent may have had the name since this one left.
+        let start = format!(r#"{{"start_id": "{run}"}}"#);
+        assert_eq!(agent.ask("POST", "/v1/start", &start).await.0, 200, "run {run}");
+        agent.pool(1).await;
+        assert_eq!(agent.ask("PUT", "/v1/jobs/b", "").await.0, 200, "run {run}");
+        assert_eq!(agent.ask("DELETE", "/v1/jobs/b", "").await.0, 200);
+        agent.signal(Signal::TERM);
+        assert_eq!(agent.code().await, Some(0), "run {run}: {}", agent.log.text());
+    }
 }
 
 /// Without a child the agent does not see a restart of the worker, only its own.

@@ -9,11 +9,13 @@ mod replicas;
 mod scenario;
 mod tally;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use rustix::process::{Resource, getrlimit};
 use scenario::Size;
+use tests::toolbox;
 
 const HELP: &str = "\
 Takes whole fleets of agents through every change: two real coordinators, and each agent's core
@@ -62,6 +64,10 @@ fn main() -> ExitCode {
     let build = if cfg!(debug_assertions) { "debug build" } else { "optimised build" };
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     println!("fleet, {build}, {cores} processors");
+    // A program that was not built shows now and not after the failovers.
+    for program in ["leasehold-coordinator", "leasehold"] {
+        let _: PathBuf = toolbox::binary(program);
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(cores.min(4))
         .enable_all()
@@ -69,7 +75,7 @@ fn main() -> ExitCode {
         .expect("a runtime");
     let mut failures = 0;
     for size in options.sizes() {
-        failures += runtime.block_on(scenario::play(size)).len();
+        failures += runtime.block_on(scenario::play(size));
     }
     if failures > 0 {
         println!("\nfleet: {failures} failures");

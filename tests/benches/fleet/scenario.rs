@@ -60,11 +60,11 @@ pub(crate) struct Scenario {
     tally: Arc<FleetRecord>,
     addresses: Arc<[String]>,
     agents: Vec<Option<Agent>>,
-    failures: Vec<String>,
+    failures: usize,
 }
 
-/// Plays everything. Returns what went wrong, in words.
-pub(crate) async fn play(size: Size) -> Vec<String> {
+/// Plays everything, and prints each failure when it happens. Returns how many there were.
+pub(crate) async fn play(size: Size) -> usize {
     println!(
         "\n{} agents, {} streams, ttl {} s\n  {:<24} {:>9} {:>9} {:>6} {:>8} {:>8} {:>11} {:>9}",
         size.agents,
@@ -82,14 +82,11 @@ pub(crate) async fn play(size: Size) -> Vec<String> {
     let mut scenario = Scenario::start(size);
     let ended = scenario.phases().await;
     if let Err(failure) = ended {
-        scenario.failures.push(failure);
+        scenario.fail(&failure);
     }
     println!("  the most memory of a coordinator: {} MiB", scenario.replicas.memory_mib());
     for agent in scenario.agents.into_iter().flatten() {
         agent.kill().await;
-    }
-    for failure in &scenario.failures {
-        println!("  !!! {failure}");
     }
     scenario.failures
 }
@@ -101,7 +98,12 @@ impl Scenario {
         // One more agent takes a lost one's place where the others have no room.
         let tally = Arc::new(FleetRecord::new(size.agents + 1, size.streams));
         let agents = std::iter::repeat_with(|| None).take(size.agents + 1).collect();
-        Self { size, wanted: 0, replicas, tally, addresses, agents, failures: Vec::new() }
+        Self { size, wanted: 0, replicas, tally, addresses, agents, failures: 0 }
+    }
+
+    fn fail(&mut self, failure: &str) {
+        self.failures += 1;
+        println!("  !!! {failure}");
     }
 
     async fn phases(&mut self) -> Result<(), String> {
@@ -249,7 +251,7 @@ impl Scenario {
              {age:>7.0} %",
             counts.expired, counts.moved
         );
-        let mut fails = |what: String| self.failures.push(format!("{name}: {what}"));
+        let mut fails = |what: String| self.fail(&format!("{name}: {what}"));
         if elected != elections {
             fails(format!("{elected} elections, and {elections} are needed"));
         }
