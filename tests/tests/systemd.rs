@@ -253,6 +253,14 @@ fn a_drained_worker_is_not_restarted_forever() {
     let restarts: Vec<u32> = host.services().map(|service| service.restarts).collect();
     assert_eq!(restarts, [0, 0, 1, 0], "once, to see that the order stands");
     assert!(host.agents[0].has_said("the coordinator ordered this worker to drain"));
+
+    // What the documents say that has it work again.
+    let settings = root.path().join("etc/leasehold/agent-worker-0.env");
+    let text = std::fs::read_to_string(&settings).expect("its settings");
+    std::fs::write(&settings, text + "LEASEHOLD_UNDRAIN=true\n").expect("they are written");
+    host.agents[0].start();
+    host.put_jobs();
+    host.until_done("after the drain");
     host.agents.iter().for_each(assert_jobs);
     stop(&mut host.agents);
     stop(&mut host.coordinators);

@@ -107,6 +107,7 @@ pub const RESERVED: &[(&str, &str)] = &[
     ("tls-key", "pods prove themselves by tokens"),
     ("tls-server-name", "the installation decides it"),
     ("token-file", "the injection decides it"),
+    ("undrain", "a drain that the operator orders of a pod ends with the pod"),
     ("worker", "the pod's name decides it"),
     ("worker-address", "the pod's IP decides it"),
 ];
