@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex};
 use anyhow::{Context, anyhow, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::cgroup::Cgroup;
 use crate::config::{Child, ChildSignal};
 use crate::launcher::Launch;
 use crate::process_group::{PidNamespace, ProcessGroup};
@@ -28,6 +29,9 @@ pub(crate) use watching::WatchdogEvent;
 const UNKNOWN: &str = "-";
 /// The most bytes of the record that are read.
 const RECORD_BYTES_MAX: u64 = 4096;
+/// The file beside the record that names the child's cgroup: agents of earlier releases read the
+/// record, and know no more words of it.
+const CGROUP_FILE: &str = "child-cgroup";
 
 /// The first process of the child, shared with those that signal it.
 #[derive(Clone, Debug, Default)]
@@ -139,10 +143,16 @@ impl ChildRunner {
         let (launch, process) =
             Launch::prepare(&self.spec.command, &self.environment, &self.reaper)
                 .map_err(|error| self.failed(error))?;
-        let group = ProcessGroup::of(process.pid)
+        let mut group = ProcessGroup::of(process.pid)
             .ok_or_else(|| self.failed(anyhow!("its process has exited at once")))?;
+        group.cgroup = self.place_of_cgroup(&group);
         // On failure the launch is dropped, and its process exits.
         self.write_record(&group).map_err(NotStarted::NotYet)?;
+        let entered = group.cgroup.as_ref().map(|cgroup| cgroup.enter(group.id));
+        if let Some(Err(error)) = entered {
+            tracing::debug!("COMMAND gets no cgroup of its own: {error:#}");
+            group.cgroup = None;
+        }
         self.group = Some(group.clone());
         if let Err(error) = self.watch(&group).await {
             self.note_exit();
@@ -159,8 +169,18 @@ impl ChildRunner {
         }
         self.pid.set(FirstProcess::Runs(process.pid));
         let (pid, program) = (process.pid.as_raw_pid(), self.spec.command[0].display());
-        tracing::info!(pid, %program, "child started");
+        let cgroup = group.cgroup.as_ref().map(|cgroup| cgroup.path().display().to_string());
+        tracing::info!(pid, %program, cgroup, "child started");
         Ok(RunningChild::started(group, process.exit))
+    }
+
+    /// Where the child's cgroup is to be; none if it is not to have one, or cannot.
+    fn place_of_cgroup(&self, group: &ProcessGroup) -> Option<Cgroup> {
+        if !self.spec.cgroup {
+            return None;
+        }
+        let place = Cgroup::of(group.id, &group.started);
+        place.inspect_err(|why| tracing::debug!("COMMAND gets no cgroup of its own: {why:#}")).ok()
     }
 
     fn failed(&self, error: anyhow::Error) -> NotStarted {
@@ -200,9 +220,12 @@ impl ChildRunner {
     /// Notes that no process of the child runs.
     pub(crate) fn note_exit(&mut self) {
         self.pid.set(FirstProcess::None);
-        self.group = None;
+        let group = self.group.take();
+        group.and_then(|group| group.cgroup).iter().for_each(Cgroup::remove);
         self.watchdog.forget();
-        if let Some(Err(error)) = self.record.as_deref().map(state_dir::remove) {
+        let Some(record) = &self.record else { return };
+        let removed = state_dir::remove(record);
+        if let Err(error) = removed.and(state_dir::remove(&record.with_file_name(CGROUP_FILE))) {
             tracing::warn!(%error, "cannot remove the record of the child, which has exited");
         }
     }
@@ -214,7 +237,11 @@ impl ChildRunner {
     pub(crate) fn find(&self) -> anyhow::Result<Option<ProcessGroup>> {
         let Some(path) = &self.record else { return Ok(None) };
         Ok(match ChildRecord::read(path)? {
-            ChildRecord::Child(group, _) => Some(group).filter(ProcessGroup::exists),
+            ChildRecord::Child(group, _) if group.exists() => Some(group),
+            ChildRecord::Child(group, _) => {
+                group.cgroup.iter().for_each(Cgroup::remove);
+                None
+            }
             ChildRecord::Nothing | ChildRecord::OtherBoot => None,
         })
     }
@@ -253,12 +280,17 @@ impl ChildRunner {
 
     fn write_record(&self, group: &ProcessGroup) -> anyhow::Result<()> {
         let Some(path) = &self.record else { return Ok(()) };
-        let ProcessGroup { id, started } = group;
+        let ProcessGroup { id, started, cgroup } = group;
+        let problem = || format!("cannot record the start of COMMAND in {}", path.display());
+        if let Some(cgroup) = cgroup {
+            let line = format!("{}\n", cgroup.path().display());
+            let written = state_dir::replace(&path.with_file_name(CGROUP_FILE), line.as_bytes());
+            written.map(drop).with_context(problem)?;
+        }
         let boot = boot_id().unwrap_or_else(|| UNKNOWN.into());
         let namespace = PidNamespace::own().map_or_else(|| UNKNOWN.into(), |it| it.to_string());
         let line = format!("{id} {started} {boot} {namespace}\n");
         let written = state_dir::replace(path, line.as_bytes());
-        let problem = || format!("cannot record the start of COMMAND in {}", path.display());
         written.map(drop).with_context(problem)
     }
 }
@@ -302,9 +334,14 @@ impl ChildRecord {
                 path.display()
             );
         };
-        Ok(match boot.is_none_or(|boot| boot_id().as_deref() == Some(boot)) {
-            true => Self::Child(ProcessGroup { id, started: started.to_owned() }, namespace),
-            false => Self::OtherBoot,
-        })
+        if boot.is_some_and(|boot| boot_id().as_deref() != Some(boot)) {
+            return Ok(Self::OtherBoot);
+        }
+        let file = path.with_file_name(CGROUP_FILE);
+        let cgroup = state_dir::read(&file, RECORD_BYTES_MAX)
+            .with_context(|| format!("cannot read {}", file.display()))?;
+        let cgroup =
+            cgroup.and_then(|path| Cgroup::recorded(&String::from_utf8_lossy(&path), id, started));
+        Ok(Self::Child(ProcessGroup { id, started: started.to_owned(), cgroup }, namespace))
     }
 }

@@ -158,6 +158,8 @@ pub struct Child {
     pub signal: ChildSignal,
     /// Whether it is killed when its agent exits first.
     pub dies_with_agent: bool,
+    /// Whether it gets a cgroup of its own where the agent may make one.
+    pub cgroup: bool,
 }
 
 /// The address of a coordinator: `HOST:PORT`.
@@ -248,6 +250,7 @@ fn check(args: RunArgs) -> Result<Config, String> {
         args.child_kill,
         args.child_signal.is_some(),
         args.child_kill_on_parent_death,
+        args.child_no_cgroup,
     ];
     if per_stream && child_options.contains(&true) {
         return Err(
@@ -264,6 +267,7 @@ fn check(args: RunArgs) -> Result<Config, String> {
         kill: args.child_kill,
         signal: args.child_signal.unwrap_or(ChildSignal::Group),
         dies_with_agent: args.child_kill_on_parent_death,
+        cgroup: !args.child_no_cgroup,
     });
     let mode = match args.socket_mode.unwrap_or(SocketMode::Owner) {
         SocketMode::Owner => 0o600,

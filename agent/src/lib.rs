@@ -10,6 +10,7 @@ pub mod run;
 
 mod api;
 mod backoff;
+mod cgroup;
 mod child;
 mod clock;
 mod driver;

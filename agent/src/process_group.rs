@@ -1,5 +1,5 @@
 //! The process group of a program: its first process and all that it has started. It exists as long
-//! as any of them runs.
+//! as any of them runs. Where the program has a cgroup, what has left the group is part of it, too.
 //!
 //! Invariant: no signal goes to a group whose id another program has reused. The kernel reuses an
 //! id only when no process and no group has it, so a group whose first process has exited is still
@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
+
+use crate::cgroup::Cgroup;
 
 /// The first and the longest interval between checks whether a process runs: the kernel reports
 /// exits only to the parent process.
@@ -26,13 +28,16 @@ pub(crate) struct ProcessGroup {
     pub(crate) id: i32,
     /// When that process started, in clock ticks since the boot.
     pub(crate) started: String,
+    /// What has left the group is in it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) cgroup: Option<Cgroup>,
 }
 
 impl ProcessGroup {
     /// The group of a process that was started as its leader; none if it has already exited.
     pub(crate) fn of(pid: Pid) -> Option<Self> {
         let leader = ProcessStat::read(pid).ok()?.filter(|leader| leader.runs)?;
-        Some(Self { id: pid.as_raw_pid(), started: leader.started })
+        Some(Self { id: pid.as_raw_pid(), started: leader.started, cgroup: None })
     }
 
     /// Whether its first process runs.
@@ -46,7 +51,12 @@ impl ProcessGroup {
 
     /// Whether any process of it runs. A zombie does not count.
     pub(crate) fn exists(&self) -> bool {
-        self.member().is_some()
+        self.member().is_some() || self.has_left()
+    }
+
+    /// Whether a process runs that has left it.
+    fn has_left(&self) -> bool {
+        self.cgroup.as_ref().is_some_and(Cgroup::is_populated)
     }
 
     /// Waits until its first process has exited.
@@ -56,9 +66,13 @@ impl ProcessGroup {
 
     /// Waits until none of its processes runs.
     pub(crate) async fn ended(&self) {
-        // To look at one process is cheap, to look for one is not.
-        while let Some(member) = self.member() {
-            poll_while(|| self.has(member)).await;
+        loop {
+            // To look at one process is cheap, to look for one is not.
+            match self.member() {
+                Some(member) => poll_while(|| self.has(member)).await,
+                None if self.has_left() => poll_while(|| self.has_left()).await,
+                None => return,
+            }
         }
     }
 
@@ -66,6 +80,11 @@ impl ProcessGroup {
     pub(crate) fn signal(&self, signal: Signal) {
         if let Some(pid) = self.pid().filter(|_| !self.id_is_reused()) {
             let _ = kill_process_group(pid, signal);
+        }
+        match &self.cgroup {
+            Some(cgroup) if signal == Signal::KILL => cgroup.kill(),
+            Some(cgroup) => cgroup.signal(signal, |id| self.has(id)),
+            None => {}
         }
     }
 
@@ -106,6 +125,7 @@ impl ProcessGroup {
         ids.find(|id| self.has(*id))
     }
 
+    /// Whether a process runs and has not left it.
     fn has(&self, member: Pid) -> bool {
         match ProcessStat::read(member) {
             Ok(stat) => stat.is_some_and(|stat| stat.runs && stat.group == self.id),

@@ -282,6 +282,10 @@ pub(super) struct RunArgs {
     /// process of the worker outlives its agent. Running jobs are killed
     #[arg(long, env = "LEASEHOLD_CHILD_KILL_ON_PARENT_DEATH", requires = "command")]
     pub(super) child_kill_on_parent_death: bool,
+    /// Make no cgroup for COMMAND: what leaves its process group, as a daemon does, is no part of
+    /// the worker. By default it is, where the agent may make a cgroup
+    #[arg(long, env = "LEASEHOLD_CHILD_NO_CGROUP", requires = "command")]
+    pub(super) child_no_cgroup: bool,
     /// How log lines are written to stderr
     #[arg(long, env = "LEASEHOLD_LOG_FORMAT", value_enum, default_value = "text")]
     pub(super) log_format: LogFormat,

@@ -4,15 +4,17 @@
 use std::path::PathBuf;
 
 use leasehold_types::message::{AgentMessage, DrainPhase, Jobs};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, getpgid, kill_process};
 
 use super::coordinator::Coordinator;
-use super::process::{Agent, fail, pids, read, runs, until};
+use super::process::{Agent, fail, left_out, pids, read, runs, until};
 
 /// The log's word for a worker whose wrapper has exited.
 const WAITS: &str = "a process that it started still runs";
 /// A wrapper whose worker runs until it is killed.
 const FOREVER: &str = "sleep 600";
+/// A worker that leaves the process group of its wrapper.
+const LEAVES: &str = "setsid sleep 600";
 
 /// A folder for a wrapper and its worker. They hold a lock while any of them runs, and record if
 /// two workers run at once.
@@ -93,16 +95,45 @@ async fn without_wrapper(
     coordinator: &Coordinator,
     more: &[&str],
 ) -> (Agent, Pid) {
+    let (agent, wrapper, worker) = with_job(fixture, coordinator, more, FOREVER).await;
+    kill(wrapper);
+    agent.log.line(WAITS).await;
+    (agent, worker)
+}
+
+/// The same with a worker that has left the process group; none where no cgroup can be made here.
+async fn left_by_wrapper(
+    fixture: &Fixture,
+    coordinator: &Coordinator,
+    more: &[&str],
+) -> Option<(Agent, Pid)> {
+    let (agent, wrapper, worker) = with_job(fixture, coordinator, more, LEAVES).await;
+    let started = agent.log.line("child started").await;
+    until("it has left the group", || getpgid(Some(worker)) == Ok(worker)).await;
+    kill(wrapper);
+    if !started.contains("cgroup") {
+        left_out("tests of the worker's cgroup", "no cgroup of version 2 can be made here");
+        return None;
+    }
+    agent.log.line(WAITS).await;
+    Some((agent, worker))
+}
+
+/// An agent whose worker runs one job, its wrapper, and its worker.
+async fn with_job(
+    fixture: &Fixture,
+    coordinator: &Coordinator,
+    more: &[&str],
+    worker: &str,
+) -> (Agent, Pid, Pid) {
     coordinator.pool(2);
-    let agent = fixture.agent(coordinator, more, FOREVER).await;
+    let agent = fixture.agent(coordinator, more, worker).await;
     let (wrapper, worker) = fixture.started(1).await;
     agent.pool(2).await;
     assert_eq!(agent.ask("PUT", "/v1/jobs/a", "").await.0, 200);
     coordinator.hear_count(2, 1).await;
     coordinator.forget();
-    kill(wrapper);
-    agent.log.line(WAITS).await;
-    (agent, worker)
+    (agent, wrapper, worker)
 }
 
 #[tokio::test]
@@ -215,6 +246,72 @@ async fn a_drain_ends_the_process_group_also_without_its_first_process() {
 }
 
 /// The wrapper exits on SIGTERM and its worker does not: the worker may still run jobs.
+#[tokio::test]
+async fn a_worker_that_leaves_the_process_group_is_still_the_worker() {
+    let fixture = Fixture::new();
+    let coordinator = Coordinator::start().await;
+    let more = ["--restart", "always"];
+    let Some((mut agent, worker)) = left_by_wrapper(&fixture, &coordinator, &more).await else {
+        return;
+    };
+    assert_eq!(agent.ask("PUT", "/v1/jobs/b", "").await.0, 200);
+    coordinator.hear_count(2, 2).await;
+    assert_eq!(coordinator.count(freed), 0, "its slots were freed while it ran");
+    agent.kill().await;
+    let (code, said) = fixture.leave(&coordinator).await;
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("still runs: stop it first"), "{said}");
+
+    let agent = fixture.agent(&coordinator, &more, LEAVES).await;
+    agent.log.line("COMMAND starts when this process group is empty").await;
+    assert!(runs(worker) && fixture.starts() == 1);
+    kill(worker);
+    fixture.started(2).await;
+    coordinator.hear_count(2, 0).await;
+    assert!(fixture.ran_alone(), "{}", agent.log.text());
+}
+
+#[tokio::test]
+async fn a_drain_ends_a_worker_that_has_left_the_process_group() {
+    let fixture = Fixture::new();
+    let coordinator = Coordinator::start().await;
+    let Some((mut agent, worker)) = left_by_wrapper(&fixture, &coordinator, &[]).await else {
+        return;
+    };
+    agent.signal(Signal::TERM);
+    agent.ask_until("/v1/lease", |lease| lease["draining"] == true).await;
+    assert!(runs(worker), "it was ended while its job ran");
+    assert_eq!(agent.ask("DELETE", "/v1/jobs/a", "").await.0, 200);
+    assert_eq!(agent.code().await, Some(137), "the exit code of the first process");
+    assert!(!runs(worker), "the agent has exited before its worker");
+}
+
+#[tokio::test]
+async fn the_watchdog_kills_a_worker_that_has_left_the_process_group() {
+    let fixture = Fixture::new();
+    let coordinator = Coordinator::start().await;
+    let more = ["--child-kill-on-parent-death"];
+    let Some((mut agent, worker)) = left_by_wrapper(&fixture, &coordinator, &more).await else {
+        return;
+    };
+    kill(agent.pid);
+    agent.status().await;
+    until("the watchdog has killed it", || !runs(worker)).await;
+}
+
+/// A build daemon, for instance, which the next worker uses as well.
+#[tokio::test]
+async fn without_a_cgroup_what_leaves_the_process_group_is_left_alone() {
+    let fixture = Fixture::new();
+    let coordinator = Coordinator::start().await;
+    let more = ["--child-no-cgroup"];
+    let (mut agent, wrapper, worker) = with_job(&fixture, &coordinator, &more, LEAVES).await;
+    until("it has left the group", || getpgid(Some(worker)) == Ok(worker)).await;
+    kill(wrapper);
+    assert_eq!(agent.code().await, Some(137), "{}", agent.log.text());
+    assert!(runs(worker));
+}
+
 #[tokio::test]
 async fn waits_for_what_ignores_sigterm_and_kills_it_only_with_the_option() {
     let coordinator = Coordinator::start().await;

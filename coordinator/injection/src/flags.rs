@@ -91,6 +91,7 @@ pub const RESERVED: &[(&str, &str)] = &[
     ("child-grace", "a sidecar starts no worker"),
     ("child-kill", "a sidecar starts no worker"),
     ("child-kill-on-parent-death", "a sidecar starts no worker"),
+    ("child-no-cgroup", "a sidecar starts no worker"),
     ("child-signal", "a sidecar starts no worker"),
     ("cluster", "the label leasehold.dev/cluster decides it"),
     ("coordinator", "the installation decides it"),

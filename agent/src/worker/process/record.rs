@@ -172,7 +172,7 @@ mod tests {
         let stream = StreamKey { set, stream: name.expect("a name") };
         let token = Token { epoch: Epoch(1), seq: 1 };
         // No process has this id.
-        let group = ProcessGroup { id: i32::MAX, started: "1".into() };
+        let group = ProcessGroup { id: i32::MAX, started: "1".into(), cgroup: None };
         let other = Some("1:1".parse().expect("a namespace"));
         for (pid_namespace, is_proven) in
             [(PidNamespace::own(), true), (other, false), (None, false)]
