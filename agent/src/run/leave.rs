@@ -82,8 +82,14 @@ fn check(memory: &Memory, dir: &StateDir, who: &WorkerKey, leave: Leave) -> anyh
     let mut doubts: Vec<String> = process::check_ended(dir)?.into_iter().collect();
     match ChildRecord::read(&dir.file("child"))? {
         ChildRecord::Child(group, _) if group.exists() => {
-            let id = group.id;
-            bail!("process {id} of {who}, or a process that it started, still runs: stop it first")
+            let (id, cgroup) = (group.id, group.cgroup.as_ref());
+            let listed = cgroup.map_or_else(String::new, |cgroup| {
+                format!(" ({}/cgroup.procs lists what runs)", cgroup.path().display())
+            });
+            bail!(
+                "process {id} of {who}, or a process that it started, still runs: stop it \
+                 first{listed}"
+            )
         }
         // None of its processes runs.
         ChildRecord::Child(_, Some(recorded)) if recorded.is_own() => {}
