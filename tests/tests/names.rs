@@ -80,7 +80,7 @@ fn a_second_agent_with_the_same_name_is_refused_while_the_first_is_alive() {
     let before = eventually("both streams", || streams(&first, 2));
 
     let started = folder.join("started");
-    let script = format!("touch {}; exec sleep 600", started.display());
+    let script = format!("touch {0}; while test -e {0}; do sleep 0.1; done", started.display());
     let second = start(&folder, &both, "second", &["--", "sh", "-c", &script]);
     let refused = |agent: &Agent| {
         let (status, why) = get(agent.api, "/readyz")?;
@@ -279,7 +279,8 @@ fn a_copy_of_the_state_folder_on_another_machine_is_another_agent() {
     let coordinator = Coordinator::start(&[("builds.yaml", &slots("ttl: 1s"))]);
     let (folder, address) = (coordinator.folder(), coordinator.grpc.to_string());
     let Some(machine) = another_machine(folder) else { return };
-    let mut first = start(folder, &address, "first", &["--", "sh", &worker(folder)]);
+    let script = worker(folder);
+    let mut first = start(folder, &address, "first", &["--", "sh", &script]);
     eventually("three jobs", || (jobs(&first) == Some(3)).then_some(()));
     first.process.kill();
     let mut copy = Command::new("cp");
@@ -290,7 +291,7 @@ fn a_copy_of_the_state_folder_on_another_machine_is_another_agent() {
     eventually("the copy's refusal", taken);
     assert!(copy.process.log().contains("from another machine"), "{}", copy.process.log());
     // A restart on its own machine is the same agent, and knows its jobs.
-    let first = start(folder, &address, "first", &["--", "sh", "-c", "sleep 600"]);
+    let first = start(folder, &address, "first", &["--", "sh", &script]);
     eventually("its jobs", || (jobs(&first) == Some(3)).then_some(()));
     std::fs::write(folder.join("end"), "").expect("COMMAND ends");
 }
@@ -363,16 +364,19 @@ fn slots(lease: &str) -> String {
     )
 }
 
-/// A worker that takes three slots, does not heed SIGTERM, and ends once there is a file `end`.
+/// A worker that takes three slots, does not heed SIGTERM, and ends once there is a file `end`, or
+/// no folder any more: it outlives its agent.
 fn worker(folder: &Path) -> String {
     let path = folder.join("worker");
     let text = format!(
         "trap '' TERM\n\
+         cd {}\n\
+         pause() {{ test -e worker || exit; sleep 0.1; }}\n\
          for job in a b c; do\n\
-         until curl -fsS -X PUT \"$LEASEHOLD_ADDR/v1/jobs/$job?wait_ms=5000\"; do sleep 0.1; done\n\
+         until curl -fsS -X PUT \"$LEASEHOLD_ADDR/v1/jobs/$job?wait_ms=5000\"; do pause; done\n\
          done\n\
-         until test -e {}; do sleep 0.1; done\n",
-        folder.join("end").display()
+         until test -e end; do pause; done\n",
+        folder.display()
     );
     std::fs::write(&path, text).expect("the worker is written");
     path.to_str().expect("UTF-8").to_owned()
