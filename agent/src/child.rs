@@ -148,11 +148,10 @@ impl ChildRunner {
         group.cgroup = self.place_of_cgroup(&group);
         // On failure the launch is dropped, and its process exits.
         self.write_record(&group).map_err(NotStarted::NotYet)?;
-        let entered = group.cgroup.as_ref().map(|cgroup| cgroup.enter(group.id));
-        if let Some(Err(error)) = entered {
-            tracing::debug!("COMMAND gets no cgroup of its own: {error:#}");
-            group.cgroup = None;
-        }
+        group.cgroup = group
+            .cgroup
+            .take()
+            .filter(|cgroup| cgroup.enter(group.id).inspect_err(log_no_cgroup).is_ok());
         self.group = Some(group.clone());
         if let Err(error) = self.watch(&group).await {
             self.note_exit();
@@ -176,11 +175,8 @@ impl ChildRunner {
 
     /// Where the child's cgroup is to be; none if it is not to have one, or cannot.
     fn place_of_cgroup(&self, group: &ProcessGroup) -> Option<Cgroup> {
-        if !self.spec.cgroup {
-            return None;
-        }
-        let place = Cgroup::of(group.id, &group.started);
-        place.inspect_err(|why| tracing::debug!("COMMAND gets no cgroup of its own: {why:#}")).ok()
+        let place = self.spec.cgroup.then(|| Cgroup::of(group.id, &group.started));
+        place?.inspect_err(log_no_cgroup).ok()
     }
 
     fn failed(&self, error: anyhow::Error) -> NotStarted {
@@ -293,6 +289,10 @@ impl ChildRunner {
         let written = state_dir::replace(path, line.as_bytes());
         written.map(drop).with_context(problem)
     }
+}
+
+fn log_no_cgroup(why: &anyhow::Error) {
+    tracing::debug!("COMMAND gets no cgroup of its own: {why:#}");
 }
 
 /// The record of the child.

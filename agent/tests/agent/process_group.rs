@@ -136,6 +136,23 @@ async fn with_job(
     (agent, wrapper, worker)
 }
 
+/// A drain ends the worker when its job has ended, and the agent after it.
+async fn ends_by_a_drain(mut agent: Agent, worker: Pid) {
+    agent.signal(Signal::TERM);
+    agent.ask_until("/v1/lease", |lease| lease["draining"] == true).await;
+    assert!(runs(worker), "it was ended while its job ran");
+    assert_eq!(agent.ask("DELETE", "/v1/jobs/a", "").await.0, 200);
+    assert_eq!(agent.code().await, Some(137), "the exit code of the first process");
+    assert!(!runs(worker), "the agent has exited before its worker");
+}
+
+/// The watchdog ends the worker of an agent that is killed.
+async fn ends_with_its_agent(mut agent: Agent, worker: Pid) {
+    kill(agent.pid);
+    agent.status().await;
+    until("the watchdog has killed it", || !runs(worker)).await;
+}
+
 #[tokio::test]
 async fn a_worker_restarts_only_when_its_process_group_is_empty() {
     for more in [&["--restart", "always"][..], &["--restart", "on-failure"]] {
@@ -225,10 +242,8 @@ async fn the_watchdog_kills_the_process_group_also_without_its_first_process() {
     let fixture = Fixture::new();
     let coordinator = Coordinator::start().await;
     let more = ["--child-kill-on-parent-death", "--restart", "always"];
-    let (mut agent, worker) = without_wrapper(&fixture, &coordinator, &more).await;
-    kill(agent.pid);
-    agent.status().await;
-    until("the watchdog has killed it", || !runs(worker)).await;
+    let (agent, worker) = without_wrapper(&fixture, &coordinator, &more).await;
+    ends_with_its_agent(agent, worker).await;
     assert_eq!(fixture.starts(), 1);
 }
 
@@ -236,16 +251,10 @@ async fn the_watchdog_kills_the_process_group_also_without_its_first_process() {
 async fn a_drain_ends_the_process_group_also_without_its_first_process() {
     let fixture = Fixture::new();
     let coordinator = Coordinator::start().await;
-    let (mut agent, worker) = without_wrapper(&fixture, &coordinator, &[]).await;
-    agent.signal(Signal::TERM);
-    agent.ask_until("/v1/lease", |lease| lease["draining"] == true).await;
-    assert!(runs(worker), "it was ended while its job ran");
-    assert_eq!(agent.ask("DELETE", "/v1/jobs/a", "").await.0, 200);
-    assert_eq!(agent.code().await, Some(137), "the exit code of the first process");
-    assert!(!runs(worker), "the agent has exited before its worker");
+    let (agent, worker) = without_wrapper(&fixture, &coordinator, &[]).await;
+    ends_by_a_drain(agent, worker).await;
 }
 
-/// The wrapper exits on SIGTERM and its worker does not: the worker may still run jobs.
 #[tokio::test]
 async fn a_worker_that_leaves_the_process_group_is_still_the_worker() {
     let fixture = Fixture::new();
@@ -275,15 +284,10 @@ async fn a_worker_that_leaves_the_process_group_is_still_the_worker() {
 async fn a_drain_ends_a_worker_that_has_left_the_process_group() {
     let fixture = Fixture::new();
     let coordinator = Coordinator::start().await;
-    let Some((mut agent, worker)) = left_by_wrapper(&fixture, &coordinator, &[]).await else {
+    let Some((agent, worker)) = left_by_wrapper(&fixture, &coordinator, &[]).await else {
         return;
     };
-    agent.signal(Signal::TERM);
-    agent.ask_until("/v1/lease", |lease| lease["draining"] == true).await;
-    assert!(runs(worker), "it was ended while its job ran");
-    assert_eq!(agent.ask("DELETE", "/v1/jobs/a", "").await.0, 200);
-    assert_eq!(agent.code().await, Some(137), "the exit code of the first process");
-    assert!(!runs(worker), "the agent has exited before its worker");
+    ends_by_a_drain(agent, worker).await;
 }
 
 #[tokio::test]
@@ -291,12 +295,10 @@ async fn the_watchdog_kills_a_worker_that_has_left_the_process_group() {
     let fixture = Fixture::new();
     let coordinator = Coordinator::start().await;
     let more = ["--child-kill-on-parent-death"];
-    let Some((mut agent, worker)) = left_by_wrapper(&fixture, &coordinator, &more).await else {
+    let Some((agent, worker)) = left_by_wrapper(&fixture, &coordinator, &more).await else {
         return;
     };
-    kill(agent.pid);
-    agent.status().await;
-    until("the watchdog has killed it", || !runs(worker)).await;
+    ends_with_its_agent(agent, worker).await;
 }
 
 /// A build daemon, for instance, which the next worker uses as well.
@@ -312,6 +314,7 @@ async fn without_a_cgroup_what_leaves_the_process_group_is_left_alone() {
     assert!(runs(worker));
 }
 
+/// The wrapper exits on SIGTERM and its worker does not: the worker may still run jobs.
 #[tokio::test]
 async fn waits_for_what_ignores_sigterm_and_kills_it_only_with_the_option() {
     let coordinator = Coordinator::start().await;
