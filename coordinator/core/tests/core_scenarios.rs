@@ -42,11 +42,12 @@ fn scenarios() {
 }
 
 /// Faults, and the scenarios that detect them. No run of the simulator detects some of them.
-const DETECTED_HERE: [(Mutation, &str); 8] = [
+const DETECTED_HERE: [(Mutation, &str); 9] = [
     (Mutation::RemovedIsGone, "removed"),
     (Mutation::FormerModeHolds, "modes"),
     (Mutation::MovedSetStays, "moved_set"),
     (Mutation::EpochRepeated, "epoch_repeated"),
+    (Mutation::RaisedAlike, "epoch_repeated"),
     (Mutation::RefusedIsSilent, "refused_is_heard"),
     (Mutation::SilentWithoutLeader, "no_leader"),
     (Mutation::UnplannedPoolIsEmpty, "failover_pools"),

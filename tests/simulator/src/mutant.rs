@@ -108,9 +108,10 @@ impl Mutant {
             Mutation::RemovedIsGone => &["S1", "S2", "S3"],
             Mutation::UnreportedTakesSlots => &["L6"],
             // Worlds find them too rarely or never: scenarios of the cores detect these.
-            Mutation::RefusedIsSilent | Mutation::SilentWithoutLeader | Mutation::LowerTermTold => {
-                &[]
-            }
+            Mutation::RefusedIsSilent
+            | Mutation::SilentWithoutLeader
+            | Mutation::LowerTermTold
+            | Mutation::RaisedAlike => &[],
             Mutation::LapsesNotRepeated | Mutation::LapseFreesAtOnce => &["S3", "S4"],
             Mutation::LapseUnheeded | Mutation::LapseUnwritten => &["S3", "S4"],
             Mutation::ShownUnwritten => &["S2", "S3", "S9"],

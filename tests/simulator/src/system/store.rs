@@ -176,7 +176,8 @@ impl Store {
         self.owner = Some(replica);
         self.version += 1;
         self.terms += 1;
-        Some((self.epoch, TermId(self.terms), self.version))
+        let term = TermId(fastrand::Rng::with_seed(self.terms).u64(1..));
+        Some((self.epoch, term, self.version))
     }
 
     /// Gives a term up.

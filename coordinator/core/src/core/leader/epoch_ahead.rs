@@ -23,9 +23,9 @@ const EPOCH_LEAP_MAX: u64 = 1 << 40;
 const ASK_EVERY: Duration = Duration::from_secs(1);
 /// The least time between two notices of one worker.
 const NOTICE_EVERY: Duration = Duration::from_secs(60);
-/// How far above a repeated number the next term's is: above all numbers that were given out since
-/// the copy, so that they are not repeated as well. On Kubernetes numbers follow the revision of
-/// the store, which passes this one within days.
+/// How far above a repeated number the next term's is, at least: above all numbers that were given
+/// out since the copy, so that they are not repeated as well. On Kubernetes numbers follow the
+/// revision of the store, which passes this one within days.
 const REPEATED_LEAP: u64 = 1 << 20;
 /// The least time between two terms that this replica gives up because of their number.
 const STEP_DOWN_EVERY: Duration = Duration::from_secs(60);
@@ -97,7 +97,7 @@ impl Leader {
         let last = self.replica.stepped_down_at;
         if last.is_none_or(|last| now.since(last) >= STEP_DOWN_EVERY) {
             self.replica.stepped_down_at = Some(now);
-            self.term_wanted_above = Some(Epoch(epoch.0.saturating_add(REPEATED_LEAP)));
+            self.term_wanted_above = Some(self.above_repeated(epoch));
             self.replica.notice(Notice::EpochRepeated { worker: key.clone(), epoch });
         }
         let message = format!(
@@ -105,6 +105,17 @@ impl Leader {
              back from a copy, so only a later term can serve it"
         );
         (RefusalReason::EpochAhead, message)
+    }
+
+    /// The number above which no term is known to have been. Where the same copy is put back once
+    /// more, another term has to choose again: each adds bits of its identity, so that both do not
+    /// come to the same number.
+    fn above_repeated(&self, epoch: Epoch) -> Epoch {
+        let own = match mutation::on(Mutation::RaisedAlike) {
+            true => 0,
+            false => self.term.0 % REPEATED_LEAP,
+        };
+        Epoch(epoch.0.saturating_add(REPEATED_LEAP + own))
     }
 
     /// Asks the store whether this term stands, if an agent has remembered a later one since; at
