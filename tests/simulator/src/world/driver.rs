@@ -70,6 +70,8 @@ impl World {
             return;
         }
         node.driver.phase = Phase::Due;
+        // A driver that waited made progress: it wakes far more often than the watchdog's patience.
+        node.driver.moved_at = self.t;
         let run = node.run;
         match self.rng.u8(0..8) {
             0 => {
