@@ -46,6 +46,8 @@ class BinaryRun:
     broken: str = ""
     # It is a run of earlier, of the same program with the same files.
     passed_before: bool = False
+    # What it and the processes used that it started and waited for.
+    cpu_seconds: float = 0.0
 
 
 class Progress:
@@ -119,7 +121,7 @@ def run_binary(
         )
         last, rest = time.monotonic(), ""
         while True:
-            status = process.poll()
+            status = _status(process, run)
             text = written.read()
             *lines, rest = (rest + text).split("\n")
             for line in lines:
@@ -149,6 +151,16 @@ def run_binary(
         text = f"{binary.name} ended with status {status} after its last test\n"
         run.outcomes.append(Outcome(EXIT, "FAILED", 0.0, text))
     return run
+
+
+def _status(process: subprocess.Popen, run: BinaryRun) -> int | None:
+    """The exit status, once the process has ended; notes its CPU time then."""
+    if process.returncode is None:
+        pid, status, used = os.wait4(process.pid, os.WNOHANG)
+        if pid:
+            process.returncode = os.waitstatus_to_exitcode(status)
+            run.cpu_seconds = used.ru_utime + used.ru_stime
+    return process.returncode
 
 
 def _selected(tests: list[str], arguments: list[str]) -> list[str]:

@@ -44,6 +44,16 @@ def slowest(runs: list[BinaryRun]) -> list[str]:
     return lines + [f"{seconds:8.1f} s  {name}" for seconds, name in ended[:SLOWEST]]
 
 
+def busiest(runs: list[BinaryRun]) -> list[str]:
+    """The programs of tests that used the most CPU time, with all processes that they started."""
+    used = [(run.cpu_seconds, run.binary.name) for run in runs if not run.passed_before]
+    used.sort(reverse=True)
+    total = sum(seconds for seconds, _ in used)
+    title = f"==> the {SLOWEST} programs of tests that used the most of {total:.0f} CPU seconds"
+    lines = ["", title]
+    return lines + [f"{seconds:8.1f} s  {name}" for seconds, name in used[:SLOWEST]]
+
+
 def left_out(notes: Path) -> tuple[list[str], bool]:
     """What the run left out, and whether any of it could have been installed.
 
