@@ -3,6 +3,7 @@
 
 mod handle;
 mod job_queue;
+mod job_times;
 mod notices;
 mod outstanding;
 
@@ -10,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use leasehold_agent_core::{Effect, Holder, Memory, RAISE_MAX};
+use leasehold_agent_core::{Effect, Holder, Memory, Notice, RAISE_MAX};
 use leasehold_types::message::CoordinatorMessage;
 use leasehold_types::{AgentId, Incarnation, LinkNumber, Moment, duration};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -25,6 +26,7 @@ use crate::journal::AgentJournal;
 use crate::link::{Dialer, Link, LinkChange, LinkEvent};
 use crate::metrics::Metrics;
 use job_queue::{JobQueue, QueuedJob};
+use job_times::JobTimes;
 use notices::NoticeLogger;
 
 /// Queued requests to the driver; further senders wait.
@@ -69,6 +71,7 @@ pub(crate) struct Driver {
     changes: watch::Sender<u64>,
     outcome: watch::Sender<Option<Outcome>>,
     job_queue: JobQueue,
+    job_times: JobTimes,
     drain_waiters: Vec<oneshot::Sender<u32>>,
     drain: Drain,
     metrics: Arc<Metrics>,
@@ -129,8 +132,10 @@ impl Driver {
         let (command_sender, commands) = mpsc::channel(REQUESTS_MAX);
         let (changes, changes_seen) = watch::channel(0);
         let (outcome, outcome_seen) = watch::channel(None);
+        let holder = Holder::new(who, memory, journal, now);
+        let running = holder.outstanding().jobs.unwrap_or(0);
         let driver = Self {
-            holder: Holder::new(who, memory, journal, now),
+            holder,
             dialer: Dialer::new(config.coordinators.clone(), config.tls.clone(), events),
             link: None,
             closing_links: JoinSet::new(),
@@ -139,6 +144,7 @@ impl Driver {
             changes,
             outcome,
             job_queue: JobQueue::default(),
+            job_times: JobTimes::new(running, now),
             drain_waiters: Vec::new(),
             drain: Drain {
                 limit: config.drain_deadline,
@@ -333,12 +339,29 @@ impl Driver {
     /// Carries out all effects, then admits waiting jobs, until no work is left.
     fn run_effects(&mut self, now: Moment) {
         loop {
-            while let Some(effect) = self.holder.poll_effect() {
-                self.apply(effect, now);
+            let effects: Vec<_> = std::iter::from_fn(|| self.holder.poll_effect()).collect();
+            if !effects.is_empty() {
+                self.note_job_times(&effects, now);
+                effects.into_iter().for_each(|effect| self.apply(effect, now));
+                continue;
             }
             if !self.job_queue.serve(&mut self.holder, &self.metrics, now) {
                 return;
             }
+        }
+    }
+
+    /// Notes which jobs have begun and ended, before a message among the effects tells it.
+    fn note_job_times(&mut self, effects: &[Effect], now: Moment) {
+        for effect in effects {
+            match effect {
+                Effect::Notice(Notice::JobBegan(job)) => self.job_times.began(job.clone(), now),
+                Effect::Notice(Notice::JobEnded(job)) => self.job_times.ended(job, now),
+                _ => {}
+            }
+        }
+        if let Some(running) = self.holder.outstanding().jobs {
+            self.job_times.settle(running, now);
         }
     }
 
@@ -355,10 +378,9 @@ impl Driver {
                 self.metrics.connected.store(false, Relaxed);
             }
             Effect::Send(number, message) => {
-                let stalled = self
-                    .link
-                    .as_ref()
-                    .is_some_and(|link| link.number == number && !link.send(message));
+                let link = self.link.as_ref().filter(|link| link.number == number);
+                let stalled =
+                    link.is_some_and(|link| !link.send(self.job_times.tell(message, now)));
                 if stalled {
                     let why = "the coordinator reads too slowly";
                     self.link = None;

@@ -8,14 +8,13 @@ use std::error::Error;
 use std::time::Duration;
 
 use anyhow::Context;
-use futures_util::StreamExt;
 use leasehold_agent_core::Target;
 use leasehold_proto::coordinator::v1::OpenSessionRequest;
 use leasehold_proto::coordinator::v1::session_service_client::SessionServiceClient;
 use leasehold_proto::{TOKEN_IGNORED, TOKEN_METADATA, WAITING_METADATA, WAITING_WANTED, map};
 use leasehold_types::LinkNumber;
 use leasehold_types::limits::{MESSAGE_BYTES_MAX, SILENCE_MAX};
-use leasehold_types::message::{AgentMessage, CoordinatorMessage};
+use leasehold_types::message::CoordinatorMessage;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_stream::wrappers::ReceiverStream;
@@ -74,13 +73,13 @@ pub(crate) struct Link {
     pub(crate) address: String,
     /// It is connected.
     pub(crate) opened: bool,
-    outbox: Option<mpsc::Sender<AgentMessage>>,
+    outbox: Option<mpsc::Sender<OpenSessionRequest>>,
     task: JoinHandle<()>,
 }
 
 impl Link {
     /// Queues a message; returns false if the link takes no more.
-    pub(crate) fn send(&self, message: AgentMessage) -> bool {
+    pub(crate) fn send(&self, message: OpenSessionRequest) -> bool {
         self.outbox.as_ref().is_some_and(|outbox| outbox.try_send(message).is_ok())
     }
 
@@ -164,7 +163,7 @@ struct Dial {
 }
 
 impl Dial {
-    async fn run(&self, messages: mpsc::Receiver<AgentMessage>) -> anyhow::Result<()> {
+    async fn run(&self, messages: mpsc::Receiver<OpenSessionRequest>) -> anyhow::Result<()> {
         let connect = async {
             let connected = self.endpoint().await?.connect().await;
             connected.map_err(|error| self.explain_connect_error(error))
@@ -176,8 +175,7 @@ impl Dial {
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX);
         self.send_event(LinkChange::Opened).await;
-        let requests = ReceiverStream::new(messages).map(OpenSessionRequest::from);
-        let mut request = Request::new(requests);
+        let mut request = Request::new(ReceiverStream::new(messages));
         if let Some(path) = self.tls.as_ref().and_then(|tls| tls.token.as_deref()) {
             request.metadata_mut().insert("authorization", token::bearer(path).await?);
         }

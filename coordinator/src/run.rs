@@ -21,6 +21,7 @@ use leasehold_server::admin::Admin;
 use leasehold_server::grpc::{self, AdminCalls, GrpcPort, PeerTransport};
 use leasehold_server::http::{self, HttpState};
 use leasehold_server::https::{self, Https};
+use leasehold_server::job_history::JobHistory;
 use leasehold_server::tls::{Certificates, ClientCaFile, TlsFiles};
 use opentelemetry_otlp::MetricExporter;
 use opentelemetry_sdk::Resource;
@@ -188,7 +189,9 @@ pub async fn serve(
     let address = if options.address.is_empty() { grpc.to_string() } else { options.address };
     let own = KnownReplica::of_this_build(options.identity, address);
     let replicas = Arc::new(Replicas::new(own, known));
-    let admin = Admin::new(handle.clone(), access.clone(), Arc::clone(&replicas));
+    let jobs = Arc::new(JobHistory::default());
+    let admin =
+        Admin::new(handle.clone(), access.clone(), Arc::clone(&replicas), Arc::clone(&jobs));
     let admin = AdminCalls::new(admin, handle.clone(), Arc::clone(&sessions.gate), reach);
     let state = HttpState {
         health,
@@ -198,8 +201,8 @@ pub async fn serve(
         admin: admin.clone(),
         access,
     };
-    let port =
-        GrpcPort { replicas, socket: sockets.grpc, tls: options.tls, sessions, admin, handle };
+    let (socket, tls) = (sockets.grpc, options.tls);
+    let port = GrpcPort { replicas, socket, tls, sessions, jobs, admin, handle };
 
     // The driver stops before the ports, so that agents still get a refusal.
     let (stop_driver, driver_stops) = watch::channel(false);

@@ -2,9 +2,10 @@
 //! read then.
 
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use rustix::process::Signal;
-use serde_json::json;
+use serde_json::{Value, json};
 use tests::command_line::{CommandLine, MANIFESTS, call, row, start_job};
 use tests::process::{Coordinator, Process, eventually, free_address};
 use tests::toolbox;
@@ -117,6 +118,36 @@ fn a_plan_says_what_then_happens() {
 
     let breaks = leasehold.run("plan builds --remove-worker worker-0,worker-1");
     assert_eq!(breaks.status.code(), Some(2), "streams would have no worker");
+}
+
+/// Agents tell the next leader, too, how long their last jobs ran.
+#[test]
+fn a_plan_says_how_long_jobs_may_take_also_after_a_failover() {
+    let coordinator = Coordinator::start(&[("all.yaml", MANIFESTS)]);
+    let leasehold = CommandLine(&coordinator);
+    leasehold.until("status", &["leads term 1"]);
+    let standby = coordinator.standby();
+    let both = ["--coordinator", &format!("{},{}", coordinator.grpc, standby.grpc)];
+    let agents = ["worker-0", "worker-1"].map(|name| coordinator.agent("builds", name, &both));
+    leasehold.until("clusters", &["6        0        6          6        2          2"]);
+    let both = both.join(" ");
+    let plan = format!("plan builds --remove-worker worker-0 {both}");
+    start_job(&agents[0], "first");
+    start_job(&agents[0], "second");
+    leasehold.until(&plan, &["2 jobs", "not known: no job of this cluster has ended yet"]);
+
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(call(&agents[0], "DELETE", "/v1/jobs/first"), "the job ends");
+    let past = "the last 1 job of this cluster that ended";
+    leasehold.until(&plan, &["1 job", past]);
+    let planned = leasehold.json(&plan);
+    let wait = &planned["pools"][0]["wait"];
+    assert_eq!((&wait["jobs"], &wait["pastJobs"]), (&json!(1), &json!(1)), "{planned}");
+    assert!(planned["pools"][1].get("wait").is_none_or(Value::is_null), "it is idle: {planned}");
+
+    coordinator.process.signal(Signal::KILL);
+    leasehold.until(&format!("status {both}"), &["leads term 2"]);
+    leasehold.until(&plan, &["1 job", past]);
 }
 
 #[test]

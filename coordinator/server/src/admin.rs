@@ -35,6 +35,7 @@ use self::plan::PLANS_MAX;
 use self::viewer::Viewer;
 use crate::connections::Peer;
 use crate::grpc::credentials::{authorize, credentials};
+use crate::job_history::JobHistory;
 
 /// The most concurrent watchers.
 const WATCHERS_MAX: usize = 64;
@@ -47,14 +48,21 @@ pub struct Admin {
     replicas: Arc<Replicas>,
     watchers: Arc<Semaphore>,
     plans: Arc<Semaphore>,
+    jobs: Arc<JobHistory>,
 }
 
 impl Admin {
-    /// The service over a driver; `access` authorizes the callers, who see `replicas`.
-    pub fn new(handle: Handle, access: Access, replicas: Arc<Replicas>) -> Self {
+    /// The service over a driver; `access` authorizes the callers, who see `replicas`, and what
+    /// agents tell of `jobs`.
+    pub fn new(
+        handle: Handle,
+        access: Access,
+        replicas: Arc<Replicas>,
+        jobs: Arc<JobHistory>,
+    ) -> Self {
         let watchers = Arc::new(Semaphore::new(WATCHERS_MAX));
         let plans = Arc::new(Semaphore::new(PLANS_MAX));
-        Self { handle, access, replicas, watchers, plans }
+        Self { handle, access, replicas, watchers, plans, jobs }
     }
 
     /// Checks that the caller may have what it wants, and returns who it is.

@@ -30,6 +30,7 @@ use self::peer::PeerServer;
 use self::service::SessionServer;
 use crate::connections::handshake;
 use crate::connections::{ConnectionLimits, Listener, Preface};
+use crate::job_history::JobHistory;
 use crate::scaler::Scaler;
 use crate::tls::Certificates;
 
@@ -62,6 +63,8 @@ pub struct GrpcPort {
     pub tls: Option<Certificates>,
     /// The driver's port for sessions.
     pub sessions: SessionPort,
+    /// What agents tell of jobs.
+    pub jobs: Arc<JobHistory>,
     /// The admin service.
     pub admin: AdminCalls,
     /// The driver's port for people.
@@ -93,7 +96,7 @@ pub async fn serve(port: GrpcPort, stop: impl Future<Output = ()>) -> anyhow::Re
         .layer(IntakeLayer::new());
     let access = port.sessions.access.clone();
     let peer = PeerServer::service(port.replicas, port.sessions.clone());
-    let sessions = SessionServer::new(port.sessions);
+    let sessions = SessionServer::new(port.sessions, port.jobs);
     let scaler = Scaler::service(Arc::clone(&port.handle.view), access);
     let (reporter, health) = tonic_health::server::health_reporter();
     set_health(&reporter, ServingStatus::Serving).await;

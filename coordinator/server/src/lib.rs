@@ -7,6 +7,7 @@ mod connections;
 pub mod grpc;
 pub mod http;
 pub mod https;
+pub mod job_history;
 pub mod scaler;
 pub mod tls;
 mod web;

@@ -1247,6 +1247,10 @@ pub struct PlannedPool {
     /// Why it gets no more; empty where it gets the most that one worker takes.
     #[prost(string, tag = "4")]
     pub reason: ::prost::alloc::string::String,
+    /// How long until it runs no more jobs than that; absent where it does not run more, and where its
+    /// agent does not tell.
+    #[prost(message, optional, tag = "5")]
+    pub wait: ::core::option::Option<JobWait>,
 }
 impl ::prost::Name for PlannedPool {
     const NAME: &'static str = "PlannedPool";
@@ -1256,6 +1260,33 @@ impl ::prost::Name for PlannedPool {
     }
     fn type_url() -> ::prost::alloc::string::String {
         "/leasehold.admin.v1.PlannedPool".into()
+    }
+}
+/// How long it may take until jobs have ended, judged by the last jobs of the cluster that ended.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct JobWait {
+    /// So many of the running jobs have to end.
+    #[prost(uint32, tag = "1")]
+    pub jobs: u32,
+    /// They have ended after this many seconds in half of all cases; absent where the past jobs do not
+    /// tell, as when none has ended yet, or when each of them was shorter than these have run.
+    #[prost(uint32, optional, tag = "2")]
+    pub half_seconds: ::core::option::Option<u32>,
+    /// They have ended after this many seconds in 9 of 10 cases; absent as above.
+    #[prost(uint32, optional, tag = "3")]
+    pub most_seconds: ::core::option::Option<u32>,
+    /// How many past jobs it is judged by.
+    #[prost(uint32, tag = "4")]
+    pub past_jobs: u32,
+}
+impl ::prost::Name for JobWait {
+    const NAME: &'static str = "JobWait";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.JobWait".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.JobWait".into()
     }
 }
 /// A stream that would change its worker.

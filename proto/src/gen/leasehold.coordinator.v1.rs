@@ -351,6 +351,9 @@ pub struct Report {
     /// How far a drain has come.
     #[prost(enumeration = "DrainPhase", tag = "7")]
     pub drain: i32,
+    /// How long jobs run: of the last ones, and of those that run now.
+    #[prost(message, optional, tag = "9")]
+    pub job_times: ::core::option::Option<JobTimes>,
 }
 impl ::prost::Name for Report {
     const NAME: &'static str = "Report";
@@ -360,6 +363,31 @@ impl ::prost::Name for Report {
     }
     fn type_url() -> ::prost::alloc::string::String {
         "/leasehold.coordinator.v1.Report".into()
+    }
+}
+/// How long jobs run. It tells people how long a drain may take, and nothing is decided by it. Where
+/// a worker only counts its jobs, those that began first are taken to end first.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct JobTimes {
+    /// How many jobs have ended that this agent saw begin.
+    #[prost(uint64, tag = "1")]
+    pub ended: u64,
+    /// How long the last of them ran, in seconds, the newest last; at most 32.
+    #[prost(uint32, repeated, tag = "2")]
+    pub ended_seconds: ::prost::alloc::vec::Vec<u32>,
+    /// How long the jobs have run that run now, in seconds, the newest first; at most 64. One that
+    /// began under an earlier agent has run for longer.
+    #[prost(uint32, repeated, tag = "3")]
+    pub running_seconds: ::prost::alloc::vec::Vec<u32>,
+}
+impl ::prost::Name for JobTimes {
+    const NAME: &'static str = "JobTimes";
+    const PACKAGE: &'static str = "leasehold.coordinator.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.coordinator.v1.JobTimes".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.coordinator.v1.JobTimes".into()
     }
 }
 /// How things stand, at intervals and at once when others wait for it.
@@ -389,6 +417,10 @@ pub struct Beat {
     /// A gap in the grants was seen: send everything again.
     #[prost(bool, tag = "8")]
     pub wants_snapshot: bool,
+    /// How long jobs run; absent where no job has begun or ended since the last message. Of those that
+    /// have ended it has the ones since then.
+    #[prost(message, optional, tag = "9")]
+    pub job_times: ::core::option::Option<JobTimes>,
 }
 impl ::prost::Name for Beat {
     const NAME: &'static str = "Beat";

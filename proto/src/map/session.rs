@@ -265,6 +265,7 @@ impl From<Report> for wire::Report {
             streams: report.streams.into_iter().map(Into::into).collect(),
             running: running(report.jobs),
             drain: drain_to_wire(report.drain).into(),
+            job_times: None,
         }
     }
 }
@@ -299,6 +300,7 @@ impl From<Beat> for wire::Beat {
             drain: drain_to_wire(beat.drain).into(),
             released: beat.released.into_iter().map(Into::into).collect(),
             wants_snapshot: beat.wants_snapshot,
+            job_times: None,
         }
     }
 }

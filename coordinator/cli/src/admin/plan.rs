@@ -4,10 +4,12 @@ mod manifests;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use leasehold_proto::admin::v1::{
-    PlanRequest, PlanResponse, PlannedMove, PlannedPool, UnplacedStream,
+    JobWait, PlanRequest, PlanResponse, PlannedMove, PlannedPool, UnplacedStream,
 };
+use leasehold_types::duration;
 
 use super::connection::{ConnectionArgs, Coordinator};
 use super::output::{Column, Format, TableRow, number, object, or_none, print, table, text};
@@ -67,6 +69,7 @@ impl TableRow for PlannedPool {
         text("WORKER", |pool| pool.worker.clone()),
         number("SIZE", |pool| pool.size.to_string()),
         number("COMMITTED", |pool| pool.committed.to_string()),
+        text("WAIT", |pool| or_none(&pool.wait.as_ref().map(wait).unwrap_or_default())),
         text("WHY NO MORE", |pool| or_none(&pool.reason)),
     ];
 
@@ -136,6 +139,40 @@ async fn plan_by_flags(coordinator: &mut Coordinator, args: &Args) -> anyhow::Re
     Ok(!plan.unplaced.is_empty())
 }
 
+/// `2 jobs: 12m to 40m`.
+fn wait(wait: &JobWait) -> String {
+    let jobs = words::count(wait.jobs, "job");
+    let time = |seconds: u32| duration::format_short(Duration::from_secs(seconds.into()));
+    match (wait.half_seconds.map(time), wait.most_seconds.map(time)) {
+        (Some(half), Some(most)) if half == most => format!("{jobs}: {half}"),
+        (Some(half), Some(most)) => format!("{jobs}: {half} to {most}"),
+        (Some(half), None) => format!("{jobs}: {half} or more"),
+        (None, _) => jobs,
+    }
+}
+
+/// What the waits of these pools mean; `None` if there are none.
+fn waits_explained(pools: &[PlannedPool]) -> Option<String> {
+    let waits: Vec<_> = pools.iter().filter_map(|pool| pool.wait.as_ref()).collect();
+    let past_jobs = waits.iter().map(|wait| wait.past_jobs).max()?;
+    let past = words::count(past_jobs, "job");
+    Some(match (past_jobs, waits.iter().any(|wait| wait.half_seconds.is_some())) {
+        (0, _) => {
+            "WAIT says how many jobs have to end. How long that takes is not known: no job of this \
+             cluster has ended yet.\n"
+                .to_owned()
+        }
+        (_, false) => format!(
+            "WAIT says how many jobs have to end. How long that takes is not known: they have run \
+             for longer than the last {past} of this cluster that ended.\n"
+        ),
+        (_, true) => format!(
+            "WAIT says how many jobs have to end, and how long that takes in half of all cases and \
+             in 9 of 10, judged by the last {past} of this cluster that ended.\n"
+        ),
+    })
+}
+
 fn as_text(plan: &PlanResponse) -> String {
     let mut parts = Vec::new();
     parts.push(if plan.pools.is_empty() {
@@ -146,7 +183,8 @@ fn as_text(plan: &PlanResponse) -> String {
     let waits: u32 = plan.pools.iter().map(|pool| pool.committed.saturating_sub(pool.size)).sum();
     if waits > 0 {
         let slots = words::count(waits, "slot");
-        parts.push(format!("{slots} in use now must fall free before others get them.\n"));
+        let waits: String = waits_explained(&plan.pools).into_iter().collect();
+        parts.push(format!("{slots} in use now must fall free before others get them.\n{waits}"));
     }
     parts.push(match plan.moves.as_slice() {
         [] => "No stream moves.\n".to_owned(),

@@ -8,10 +8,11 @@ use std::time::Duration;
 use leasehold_coordinator_core::core::WhatIfPlan;
 use leasehold_coordinator_core::desired::Desired;
 use leasehold_coordinator_core::view::WhatIf;
+use leasehold_driver::clock;
 use leasehold_manifest::proposal::{Scope, propose};
 use leasehold_proto::admin::v1 as proto;
 use leasehold_proto::admin::v1::PlanResponse;
-use leasehold_types::ClusterName;
+use leasehold_types::{ClusterName, WorkerKey};
 use tokio::time::{Instant, timeout_at};
 use tonic::Status;
 
@@ -91,8 +92,9 @@ impl Admin {
         let permit = permit.map_err(|_| AdminError::TooMany("plans", PLANS_MAX))?;
         let deadline = Instant::now() + PLAN_TIMEOUT;
         let late = || AdminError::Late("the plan", PLAN_TIMEOUT);
-        let gathered = timeout_at(deadline, self.gather(cluster, what_if)).await;
+        let gathered = timeout_at(deadline, self.gather(cluster.clone(), what_if)).await;
         let mut plan = gathered.map_err(|_| late())??;
+        let jobs = Arc::clone(&self.jobs);
         // The thread ends by itself, even if the caller goes away.
         let made = tokio::task::spawn_blocking(move || {
             let _permit = permit;
@@ -101,7 +103,10 @@ impl Admin {
                     return None;
                 }
             }
-            Some(wire::plan(plan.into_view()))
+            Some(wire::plan(plan.into_view(), |pool| {
+                let worker = WorkerKey { cluster: cluster.clone(), worker: pool.worker.clone() };
+                jobs.wait(&worker, pool.size, clock::now())
+            }))
         });
         let made = made.await.map_err(|_| AdminError::Stopped)?;
         Ok(made.ok_or_else(late)?)

@@ -3,8 +3,8 @@
 
 use leasehold_coordinator_core::view::{
     BindingPhase, BindingView, ClaimPhase, ClaimView, ClassView, ClusterView, Explanation,
-    PipelinePhase, PipelineView, PlanView, Presence, SetSummary, ShareView, StreamView, WhatIf,
-    WorkerView,
+    PipelinePhase, PipelineView, PlanView, PlannedPool, Presence, SetSummary, ShareView,
+    StreamView, WhatIf, WorkerView,
 };
 use leasehold_driver::replicas::KnownReplica;
 use leasehold_manifest::Problem;
@@ -198,13 +198,18 @@ pub(super) fn explanation(explanation: Explanation) -> proto::Explanation {
     proto::Explanation { summary, facts, next_step }
 }
 
-pub(super) fn plan(plan: PlanView) -> proto::PlanResponse {
+/// A plan; `wait` says how long a worker may have more jobs than its pool allows.
+pub(super) fn plan(
+    plan: PlanView,
+    wait: impl Fn(&PlannedPool) -> Option<proto::JobWait>,
+) -> proto::PlanResponse {
     let name = |worker: Option<WorkerName>| worker.map(|name| name.to_string()).unwrap_or_default();
     proto::PlanResponse {
         pools: plan
             .pools
             .into_iter()
             .map(|pool| proto::PlannedPool {
+                wait: wait(&pool),
                 worker: pool.worker.to_string(),
                 size: pool.size,
                 committed: pool.committed,

@@ -10,12 +10,13 @@ use leasehold_driver::access::{ACCESS_TIMEOUT, Access, Credentials, Denied, Want
 use leasehold_driver::clock;
 use leasehold_driver::keyed_limit::KeyedPermit;
 use leasehold_driver::port::{Envelope, SESSION_QUEUE_MAX, SessionEvent, SessionPort};
-use leasehold_proto::coordinator::v1::OpenSessionRequest;
+use leasehold_proto::coordinator::v1::open_session_request::Message;
+use leasehold_proto::coordinator::v1::{JobTimes, OpenSessionRequest};
 use leasehold_types::message::{
-    AgentMessage, CoordinatorMessage, Hello, Refusal, RefusalReason, Report,
+    AgentMessage, Beat, CoordinatorMessage, Hello, Jobs, Refusal, RefusalReason, Report,
 };
 use leasehold_types::{ClusterName, Moment, SetName, WorkerKey};
-use prost::Message;
+use prost::Message as _;
 use prost::bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::time::{Instant, sleep_until, timeout};
@@ -23,6 +24,7 @@ use tonic::{Status, Streaming};
 
 use super::agent_rate::{AgentRate, AgentRates};
 use crate::connections::Peer;
+use crate::job_history::JobHistory;
 
 /// How long a peer may take to say hello.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
@@ -39,6 +41,15 @@ pub(crate) struct Inbound {
     pub(crate) permits: Arc<Semaphore>,
     /// How fast agents may send.
     pub(crate) rates: Arc<AgentRates>,
+    /// What agents tell of jobs.
+    pub(crate) jobs: Arc<JobHistory>,
+}
+
+/// A message as it was read.
+struct Received {
+    message: AgentMessage,
+    /// What it tells beside, of how long jobs run.
+    job_times: Option<JobTimes>,
 }
 
 /// The result of the first message.
@@ -103,7 +114,7 @@ impl Inbound {
         let first = first.map_err(|_| {
             invalid(format!("no hello within {HELLO_TIMEOUT:?}: send it as the first message"))
         })??;
-        let hello = match first {
+        let hello = match first.map(|first| first.message) {
             Some(AgentMessage::Hello(hello)) => hello,
             Some(AgentMessage::Report(_)) => {
                 return Err(invalid("got a report before hello: send hello first".into()));
@@ -161,23 +172,24 @@ impl Inbound {
         messages: &mut Streaming<Bytes>,
     ) -> Result<(), Refusal> {
         let budget = Arc::new(Semaphore::new(SESSION_QUEUE_MAX));
-        let (worker, rate) = match outcome_of_hello {
+        let (agent, rate) = match outcome_of_hello {
             HelloOutcome::Welcome(hello) => {
                 let (cluster, worker) = (hello.cluster.clone(), hello.worker.clone());
-                let worker = WorkerKey { cluster, worker };
+                let (worker, incarnation) = (WorkerKey { cluster, worker }, hello.incarnation);
                 let rate = self.rates.open(&worker, Instant::now());
                 self.peer.iter().for_each(Peer::prove);
                 self.wait(rate.session(Instant::now()), &rate, Some(&worker)).await;
                 let hello = SessionEvent::Hello(hello, self.address());
                 self.forward(hello, clock::now(), &budget).await?;
-                (Some(worker), rate)
+                (Some((worker, incarnation)), rate)
             }
             HelloOutcome::Elsewhere => {
                 self.forward(SessionEvent::Unproven, clock::now(), &budget).await?;
                 (None, AgentRate::of_nobody(Instant::now()))
             }
         };
-        while let Some(message) = next(messages).await? {
+        let worker = agent.as_ref().map(|(worker, _)| worker);
+        while let Some(Received { message, job_times }) = next(messages).await? {
             // The message counts from now, however long it waits after this.
             let arrived = clock::now();
             let releases = match &message {
@@ -185,15 +197,18 @@ impl Inbound {
                     return Err(invalid("got a second hello: send it once per session".into()));
                 }
                 AgentMessage::Report(report) => {
-                    worker.iter().try_for_each(|it| check_namespace(report, &it.cluster))?;
+                    worker.into_iter().try_for_each(|it| check_namespace(report, &it.cluster))?;
                     0
                 }
                 AgentMessage::Beat(beat) => beat.released.len(),
             };
+            if let (Some((worker, incarnation)), Some(told)) = (&agent, job_times) {
+                self.jobs.note(worker, *incarnation, told, running(&message), arrived);
+            }
             self.forward(SessionEvent::Agent(message), arrived, &budget).await?;
             // The next message stays in the connection until the agent has earned it.
             let until = rate.message(releases, Instant::now());
-            self.wait(until, &rate, worker.as_ref()).await;
+            self.wait(until, &rate, worker).await;
         }
         Ok(())
     }
@@ -245,20 +260,35 @@ impl Inbound {
 }
 
 /// The next message; `None` if the peer has ended the session or its connection broke.
-async fn next(messages: &mut Streaming<Bytes>) -> Result<Option<AgentMessage>, Refusal> {
+async fn next(messages: &mut Streaming<Bytes>) -> Result<Option<Received>, Refusal> {
     let bytes = match messages.message().await {
         Ok(Some(bytes)) => bytes,
         Ok(None) => return Ok(None),
         Err(status) => return broken(&status),
     };
-    let request = OpenSessionRequest::decode(bytes).map_err(|error| {
+    let mut request = OpenSessionRequest::decode(bytes).map_err(|error| {
         invalid(format!("cannot decode the message as OpenSessionRequest: {error}"))
     })?;
-    AgentMessage::try_from(request).map(Some).map_err(|error| invalid(error.to_string()))
+    let job_times = match &mut request.message {
+        Some(Message::Report(report)) => report.job_times.take(),
+        Some(Message::Beat(beat)) => beat.job_times.take(),
+        Some(Message::Hello(_)) | None => None,
+    };
+    let message = AgentMessage::try_from(request).map_err(|error| invalid(error.to_string()))?;
+    Ok(Some(Received { message, job_times }))
+}
+
+/// The number of jobs that run, as far as the message tells.
+fn running(message: &AgentMessage) -> u32 {
+    match message {
+        AgentMessage::Report(Report { jobs: Jobs::Running(running), .. })
+        | AgentMessage::Beat(Beat { jobs: Jobs::Running(running), .. }) => *running,
+        AgentMessage::Report(_) | AgentMessage::Beat(_) | AgentMessage::Hello(_) => 0,
+    }
 }
 
 /// A message that could not be read is refused; a connection that broke just ends.
-fn broken(status: &Status) -> Result<Option<AgentMessage>, Refusal> {
+fn broken(status: &Status) -> Result<Option<Received>, Refusal> {
     match status.code() {
         tonic::Code::OutOfRange | tonic::Code::ResourceExhausted => Err(Refusal {
             reason: RefusalReason::Limit,
@@ -307,7 +337,7 @@ fn invalid(message: String) -> Refusal {
 
 #[cfg(test)]
 mod tests {
-    use leasehold_types::message::{DrainPhase, HeldStream, Jobs, ReportedMemory};
+    use leasehold_types::message::{DrainPhase, HeldStream, ReportedMemory};
     use leasehold_types::{Epoch, Incarnation, Nonce, StreamKey, StreamName, Token};
 
     use super::*;

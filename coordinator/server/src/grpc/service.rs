@@ -34,6 +34,7 @@ use super::inbound::Inbound;
 use super::outbound::{Outbound, SLOT_MESSAGES_MAX};
 use super::waiting::{Line, WaitingSession};
 use crate::connections::Peer;
+use crate::job_history::JobHistory;
 
 /// The most sessions of one address that are not yet authenticated. Further agents behind it dial
 /// again.
@@ -55,6 +56,8 @@ struct Shared {
     unproven: Arc<KeyedLimit<Option<IpAddr>>>,
     /// How fast agents may send.
     rates: Arc<AgentRates>,
+    /// What agents tell of jobs.
+    jobs: Arc<JobHistory>,
     /// The sessions that are not served yet.
     line: Arc<Line>,
     /// The number of the next connection.
@@ -71,11 +74,11 @@ fn unproven_per_address(access: &Access) -> usize {
 }
 
 impl SessionServer {
-    pub(crate) fn new(port: SessionPort) -> Self {
+    pub(crate) fn new(port: SessionPort, jobs: Arc<JobHistory>) -> Self {
         let permits = Arc::new(Semaphore::new(port.sessions_max));
         let unproven = KeyedLimit::new(UNPROVEN_MAX, unproven_per_address(&port.access));
         let (rates, line, next) = (Arc::default(), Arc::default(), AtomicU64::new(1));
-        Self(Arc::new(Shared { port, permits, unproven, rates, line, next }))
+        Self(Arc::new(Shared { port, permits, unproven, rates, jobs, line, next }))
     }
 
     fn open(&self, request: Request<Streaming<Bytes>>) -> Result<Response<Outbound>, Status> {
@@ -112,8 +115,8 @@ impl SessionServer {
         let shown = credentials(request.metadata(), peer.as_ref());
         let is_ignored = shown.token.is_some() && !matches!(port.access, Access::Asked(_));
         let permits = Arc::clone(&self.0.permits);
-        let rates = Arc::clone(&self.0.rates);
-        let inbound = Inbound { conn, peer, shown, port: port.clone(), permits, rates };
+        let (rates, jobs) = (Arc::clone(&self.0.rates), Arc::clone(&self.0.jobs));
+        let inbound = Inbound { conn, peer, shown, port: port.clone(), permits, rates, jobs };
         let span = tracing::debug_span!("session", conn = conn.0, peer = ?address);
         tokio::spawn(inbound.run(slot, unproven, request.into_inner(), gone).instrument(span));
         let mut response = Response::new(outbound);

@@ -98,8 +98,9 @@ impl Leader {
         let ledger = &self.ledger;
         let (jobs_max, max) = what_if.budget(name, &cluster.spec);
         let removed = |key: &WorkerKey| what_if.remove.contains(&key.worker);
-        let accounts = || ledger.accounts_of(name).filter(|(key, _)| !removed(key));
-        let others = accounts().filter(|(key, _)| !shares.contains_key(&key.worker));
+        let others = ledger
+            .accounts_of(name)
+            .filter(|(key, _)| !removed(key) && !shares.contains_key(&key.worker));
         let elsewhere: u32 = others.map(|(_, account)| account.committed()).sum();
         let taken = match elsewhere {
             0 => format!("the budget of {jobs_max} is shared out"),
@@ -117,14 +118,16 @@ impl Leader {
                 PlannedPool { worker: worker.clone(), size: *size, committed, reason }
             })
             .collect();
-        pools.extend(accounts().filter(|(key, _)| !shares.contains_key(&key.worker)).map(
-            |(key, account)| PlannedPool {
-                worker: key.worker.clone(),
-                size: 0,
-                committed: account.committed(),
-                reason: self.why_no_jobs(key, account),
+        let without = ledger.accounts_of(name).filter(|(key, _)| !shares.contains_key(&key.worker));
+        pools.extend(without.map(|(key, account)| PlannedPool {
+            worker: key.worker.clone(),
+            size: 0,
+            committed: account.committed(),
+            reason: match removed(key) {
+                true => "it leaves".to_owned(),
+                false => self.why_no_jobs(key, account),
             },
-        ));
+        }));
         pools.sort_by(|one, two| one.worker.cmp(&two.worker));
         pools
     }
