@@ -11,6 +11,9 @@ use super::control_plane::ControlPlane;
 /// With `1`, the tests run in the cluster that `KUBECONFIG` names. Without it they never do.
 pub const EXISTING_VARIABLE: &str = "LEASEHOLD_TEST_CLUSTER";
 
+/// The one that [`Cluster::shared`] returns.
+static SHARED: OnceLock<Option<Cluster>> = OnceLock::new();
+
 /// A cluster to test in.
 #[derive(Debug)]
 pub enum Cluster {
@@ -27,8 +30,13 @@ impl Cluster {
     /// # Panics
     /// If it does not come up.
     pub fn shared() -> Option<&'static Self> {
-        static SHARED: OnceLock<Option<Cluster>> = OnceLock::new();
         SHARED.get_or_init(Self::start).as_ref()
+    }
+
+    /// Whether this is the way into the cluster of this test binary.
+    pub(super) fn is_shared(access: &Access) -> bool {
+        let shared = SHARED.get().and_then(Option::as_ref);
+        shared.is_some_and(|shared| shared.access().kubeconfig() == access.kubeconfig())
     }
 
     /// The administrator's way in.

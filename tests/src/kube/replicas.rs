@@ -3,10 +3,12 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Once;
 
 use rustix::process::Signal;
 
 use super::access::Access;
+use super::cluster::Cluster;
 use crate::process::{Process, eventually, free_address, get};
 use crate::toolbox;
 
@@ -59,11 +61,20 @@ impl Replicas {
         }
     }
 
-    /// Applies the definitions of the custom resources, as an installation does.
+    /// Applies the definitions of the custom resources, as an installation does. In the cluster
+    /// that tests share they stay, and only the first test needs to.
     ///
     /// # Panics
     /// If the API server refuses them.
     pub fn define(access: &Access) {
+        static IN_SHARED: Once = Once::new();
+        match Cluster::is_shared(access) {
+            true => IN_SHARED.call_once(|| Self::apply_definitions(access)),
+            false => Self::apply_definitions(access),
+        }
+    }
+
+    fn apply_definitions(access: &Access) {
         let folder = toolbox::root().join("deploy/crds");
         let folder = folder.to_str().expect("a folder's name");
         access.kubectl(&["apply", "--server-side", "--kustomize", folder]);
