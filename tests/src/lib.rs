@@ -11,5 +11,6 @@ pub mod modules;
 pub mod process;
 pub mod reader;
 pub mod readme;
+pub mod slow_disk;
 pub mod toolbox;
 pub mod tracked_files;

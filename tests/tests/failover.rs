@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::Value;
-use tests::process::{Agent, Coordinator, Replica, eventually, free_address, get};
+use tests::process::{Agent, Coordinator, Process, Replica, eventually, free_address, get};
+use tests::slow_disk::SlowDisk;
 use tests::toolbox;
 
 /// The interval between two polls.
@@ -59,6 +60,47 @@ fn a_paused_leader_is_replaced_and_cannot_grant_after_it_resumes() {
         assert_eq!(now["connected"], true, "{now}");
     }
     assert!(leads(second.http, "2").is_some(), "the second still leads");
+}
+
+/// The order is answered once the next leader knows, too, that the worker is gone, however slow the
+/// leader's disk is.
+#[test]
+fn a_worker_that_was_declared_gone_is_gone_under_the_next_leader() {
+    let first = Coordinator::start(&[("cars.yaml", MANIFESTS)]);
+    eventually("the first leader", || leads(first.http, "1"));
+    let setting = first.folder().join("slow-ms");
+    std::fs::write(&setting, "0  ").expect("a setting");
+    let slow_disk = SlowDisk::build(first.folder()).expect("a C compiler");
+    let [grpc, http] = [free_address(), free_address()];
+    let mut command = Command::new(toolbox::binary("leasehold-coordinator"));
+    command.arg("run").arg("--manifests").arg(first.folder().join("manifests"));
+    command.arg("--state-dir").arg(first.folder().join("state"));
+    command.args(["--listen", &grpc.to_string(), "--http-listen", &http.to_string()]);
+    slow_disk.attach(&mut command, &setting);
+    let mut slow = Process::start(&mut command, &first.folder().join("slow.log"));
+    eventually("the slow replica", || get(http, "/readyz").filter(|(status, _)| *status == 200));
+    first.process.signal(Signal::KILL);
+    eventually("the slow leader", || leads(http, "2"));
+    let addresses = ["--coordinator", &grpc.to_string()];
+    let mut agent = first.agent("builds", "w-0", &addresses);
+    eventually("service", || served(&agent, "2"));
+    agent.process.kill();
+
+    let third = first.standby();
+    eventually("the standby", || get(third.http, "/readyz").filter(|(status, _)| *status == 200));
+    std::fs::write(&setting, "150").expect("a setting");
+    let leasehold = |line: &str, address: &SocketAddr| {
+        let mut command = Command::new(toolbox::binary("leasehold"));
+        let command = command.args(line.split(' ')).args(["--coordinator", &address.to_string()]);
+        let output = command.output().expect("it starts");
+        let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
+        (output.status.success(), text(output.stdout) + &text(output.stderr))
+    };
+    let (is_gone, answer) = leasehold("gone w-0 --yes", &grpc);
+    slow.kill();
+    assert!(is_gone && answer.contains("w-0 is gone: 2 slots"), "{answer}");
+    eventually("the third leader", || leads(third.http, "3"));
+    assert_eq!(leasehold("workers", &third.grpc), (true, "No workers.\n".to_owned()));
 }
 
 #[test]

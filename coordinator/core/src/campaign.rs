@@ -175,6 +175,12 @@ impl Lead {
         self.changes.have_failed()
     }
 
+    /// Whether an ordered change of this worker's entry is not written yet.
+    #[must_use]
+    pub fn is_changing(&self, worker: &WorkerKey) -> bool {
+        self.changes.is_pending(worker)
+    }
+
     /// Takes an order that the core gave as the leader of `epoch`. During a long turn a replica may
     /// lose a term and take another before its core learns of it. Orders of the former term are
     /// ignored: they do not apply to the entries that this term has adopted.

@@ -142,11 +142,13 @@ impl Core {
         has_more || self.replica().has_more()
     }
 
-    /// Whether this worker was declared gone and not all that it held is freed yet. Until then the
-    /// worker is still in the answers of queries.
+    /// Whether this worker was declared gone and not all that it held is freed yet, or the removal
+    /// of its entry is not ordered yet. Until then it is still in the answers of queries, of this
+    /// leader or of the next one.
     #[must_use]
     pub fn is_ending(&self, worker: &WorkerKey) -> bool {
-        self.leader().is_some_and(|leader| leader.is_ending(worker))
+        self.leader()
+            .is_some_and(|leader| leader.is_ending(worker) || leader.has_entry_to_remove(worker))
     }
 
     /// The units of work done since the last call.

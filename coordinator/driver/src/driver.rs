@@ -4,6 +4,7 @@
 
 mod effects;
 mod notices;
+mod orders;
 mod outbox;
 mod pulse;
 mod sessions;
@@ -11,7 +12,6 @@ mod sessions;
 mod tests;
 
 use std::collections::{BTreeMap, HashMap};
-use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -21,11 +21,12 @@ use leasehold_coordinator_core::event::{ConnId, Event};
 use leasehold_coordinator_core::turn::{PLATFORM_BATCH_MAX, PULSE, Turn, Watermark};
 use leasehold_coordinator_core::view::Leadership;
 use leasehold_types::message::{CoordinatorMessage, Refusal, RefusalReason};
-use leasehold_types::{ClusterName, Epoch, Moment, TimeBounds, WorkerKey};
+use leasehold_types::{ClusterName, Epoch, Moment, TimeBounds};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::time::{sleep, timeout};
 
 pub use self::notices::freed;
+use self::orders::PendingOrders;
 use self::outbox::Outbox;
 use self::pulse::PulseGuard;
 use crate::access::Access;
@@ -34,11 +35,8 @@ use crate::gate::{Gate, Term};
 use crate::health::{Health, Progress};
 use crate::history::{FleetChange, History, RecordedChange};
 use crate::metrics::{Fleet, Metrics};
-use crate::order::WorkerOrder;
 use crate::platform::{Command, Platform};
-use crate::port::{
-    Answer, Envelope, Handle, Request, SESSION_QUEUE_MAX, SessionPort, TermEnded, UNPROVEN_MAX,
-};
+use crate::port::{Envelope, Handle, Request, SESSION_QUEUE_MAX, SessionPort, UNPROVEN_MAX};
 use crate::view::{PublishedState, View};
 
 /// A driver takes a turn at least this often; the liveness probe relies on it.
@@ -111,20 +109,6 @@ fn core_config(settings: &Settings, access: &Access) -> Config {
         Access::Asked(_) => false,
     };
     Config { bounds: settings.bounds, keeps_names, ..Config::default() }
-}
-
-/// Orders of one caller that were taken and not answered.
-struct PendingOrders {
-    workers: Vec<WorkerKey>,
-    /// The epoch in which this replica led when it took them.
-    term: Option<Epoch>,
-    answer: Answer,
-}
-
-impl fmt::Debug for PendingOrders {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PendingOrders").field("workers", &self.workers).finish_non_exhaustive()
-    }
 }
 
 /// Why a driver took a turn.
@@ -335,51 +319,12 @@ impl Driver {
         events
     }
 
-    /// Answers a query, or checks an order and takes its events. Returns the number of events.
-    fn take_request(&mut self, request: Request) -> usize {
-        let now = clock::now();
-        match request {
-            Request::Query(query) => {
-                query(&self.core, now);
-                0
-            }
-            Request::Order(check) => {
-                let (orders, answer) = check(&self.core, now);
-                let (workers, term) =
-                    (orders.iter().map(|order| order.worker.clone()).collect(), self.term());
-                self.pending_orders.push(PendingOrders { workers, term, answer });
-                orders.into_iter().map(|order| self.take_order(order, now)).sum()
-            }
-        }
-    }
-
-    /// Answers the orders whose effect every later query shows, and those whose term has ended.
-    fn answer_orders(&mut self) {
-        let (core, term) = (&self.core, self.term());
-        let has_end = |pending: &mut PendingOrders| {
-            pending.term != term || !pending.workers.iter().any(|worker| core.is_ending(worker))
-        };
-        for pending in self.pending_orders.extract_if(.., has_end) {
-            let has_effect = pending.workers.is_empty() || pending.term == term;
-            (pending.answer)(if has_effect { Ok(()) } else { Err(TermEnded) });
-        }
-    }
-
     /// The epoch in which this replica leads.
     fn term(&self) -> Option<Epoch> {
         match self.core.leadership() {
             Leadership::Leads(epoch) => Some(epoch),
             Leadership::StandsBy(_) => None,
         }
-    }
-
-    /// Takes an order, and records who gave it.
-    fn take_order(&mut self, order: WorkerOrder, now: Moment) -> usize {
-        let WorkerOrder { kind, worker, by } = &order;
-        tracing::info!(cluster = %worker.cluster, worker = %worker.worker, %by, "{kind} ordered");
-        self.metrics.ordered(*kind, by);
-        self.history.note(FleetChange::Ordered(order.clone()), &self.changes, now);
-        self.take(order.into(), now)
     }
 
     fn take(&mut self, event: Event, at: Moment) -> usize {

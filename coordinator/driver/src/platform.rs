@@ -6,7 +6,7 @@ use std::sync::Arc;
 use leasehold_coordinator_core::effect::Order;
 use leasehold_coordinator_core::event::Event;
 use leasehold_manifest::Problem;
-use leasehold_types::Epoch;
+use leasehold_types::{Epoch, WorkerKey};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -66,6 +66,17 @@ pub enum Command {
         epoch: Epoch,
         /// The order.
         order: Order,
+    },
+    /// Answer once the entries of these workers are as the orders before this want them, and the
+    /// term stood after that: then no later leader has read others. Dropped without an answer where
+    /// the platform does not lead this term, or the term ends before.
+    ConfirmEntries {
+        /// The term.
+        epoch: Epoch,
+        /// The workers.
+        workers: Vec<WorkerKey>,
+        /// The answer.
+        done: oneshot::Sender<()>,
     },
     /// The process shuts down: release leadership, stop campaigning, then answer. A leader must
     /// have stopped granting before it sends this.

@@ -129,6 +129,7 @@ impl Candidate for FileCandidate {
                     }
                     // An order for a term that has ended.
                     Some(Command::Order { order, .. }) => replica.raise_above(order.above()),
+                    Some(Command::ConfirmEntries { .. }) => {}
                 },
                 () = replica.events.closed() => return Err(Stopped),
                 _ = ended_leaders.recv() => awaited = None,

@@ -138,6 +138,37 @@ async fn the_standby_takes_over_at_once_when_the_leader_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn entries_are_confirmed_once_the_next_leader_would_read_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut a = start(settings(folder.path(), "a")).await.unwrap();
+    elected(&mut a).await;
+    let confirm = |epoch| {
+        let (done, confirmed) = oneshot::channel();
+        let (epoch, workers) = (Epoch(epoch), vec![worker("w")]);
+        (Command::ConfirmEntries { epoch, workers, done }, confirmed)
+    };
+    a.commands.send(order(1, Order::Register(vec![entry("w", 1, 3)]))).await.unwrap();
+    a.commands.send(order(1, Order::Unregister(vec![worker("w")]))).await.unwrap();
+    let (command, removed) = confirm(1);
+    a.commands.send(command).await.unwrap();
+    let (command, of_another_term) = confirm(7);
+    a.commands.send(command).await.unwrap();
+    let commands = a.commands.clone();
+    let a = drain(a);
+    timeout(PATIENCE, removed).await.unwrap().unwrap();
+    timeout(PATIENCE, of_another_term).await.unwrap().unwrap_err();
+
+    // The term ends before this one is confirmed, so nothing is said.
+    let (command, late) = confirm(1);
+    commands.send(order(1, Order::StepDown { above: None })).await.unwrap();
+    commands.send(command).await.unwrap();
+    timeout(PATIENCE, late).await.unwrap().unwrap_err();
+    a.abort();
+    let mut b = start(settings(folder.path(), "b")).await.unwrap();
+    assert!(elected(&mut b).await.exposed.is_empty(), "the worker is in no register");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn stepping_down_raises_the_epoch_and_a_resigned_leader_is_replaced_at_once() {
     let folder = tempfile::tempdir().unwrap();
     // The takeover time is too long to matter: only the lock shows the end.

@@ -143,6 +143,7 @@ impl Candidate for LeaseCandidate {
                 Woken::Command(Some(Command::Order { order, .. })) => {
                     replica.raise_above(order.above());
                 }
+                Woken::Command(Some(Command::ConfirmEntries { .. })) => {}
                 Woken::Ready(ready) => {
                     ready?;
                     replica.ready = None;

@@ -2353,7 +2353,8 @@ pub mod admin_service_client {
             self.inner.unary(req, path, codec).await
         }
         /// Declares that nothing of a worker runs any more, which frees all that it held. Refused for a
-        /// worker that is connected. If it is not true, a stream may get two owners.
+        /// worker that is connected. If it is not true, a stream may get two owners. Answered once the
+        /// next leader would know it, too; UNAVAILABLE where leadership changes before.
         pub async fn declare_worker_gone(
             &mut self,
             request: impl tonic::IntoRequest<super::DeclareWorkerGoneRequest>,
@@ -2603,7 +2604,8 @@ pub mod admin_service_server {
             tonic::Status,
         >;
         /// Declares that nothing of a worker runs any more, which frees all that it held. Refused for a
-        /// worker that is connected. If it is not true, a stream may get two owners.
+        /// worker that is connected. If it is not true, a stream may get two owners. Answered once the
+        /// next leader would know it, too; UNAVAILABLE where leadership changes before.
         async fn declare_worker_gone(
             &self,
             request: tonic::Request<super::DeclareWorkerGoneRequest>,

@@ -10,10 +10,9 @@ use anyhow::{Context, Result};
 
 use super::network::run;
 use super::plan::{Disk, HOSTS};
-use crate::{machine, toolbox};
+use crate::machine;
+use crate::slow_disk::SlowDisk;
 
-/// The name under which a process gets its disk's setting.
-const SETTING_VARIABLE: &str = "SLOW_DISK";
 /// How long a write to a slow disk waits, in milliseconds.
 const SLOW_MS: &str = "400 ";
 /// The same for one that is not slow, with as many bytes.
@@ -23,8 +22,8 @@ const QUICK_MS: &str = "0   ";
 #[derive(Debug)]
 pub(super) struct Disks {
     folder: PathBuf,
-    /// The library that makes writes slow, or `None` if it cannot be built here.
-    library: Option<PathBuf>,
+    /// What makes writes slow, or `None` if it cannot be built here.
+    slow_disk: Option<SlowDisk>,
 }
 
 impl Disks {
@@ -34,9 +33,8 @@ impl Disks {
     /// What the kernel refuses.
     pub(super) fn mount(folder: &Path) -> Result<Self> {
         let folder = folder.join("disks");
-        let library = folder.join("slow_disk.so");
         std::fs::create_dir(&folder)?;
-        let disks = Self { library: build(&library).then_some(library), folder };
+        let disks = Self { slow_disk: SlowDisk::build(&folder), folder };
         for disk in (0..HOSTS).map(Disk::Node).chain([Disk::Coordinators]) {
             let path = disks.path(disk);
             std::fs::create_dir(&path)?;
@@ -49,7 +47,7 @@ impl Disks {
 
     /// Whether disks can be made slow here.
     pub(super) fn can_be_slow(&self) -> bool {
-        self.library.is_some()
+        self.slow_disk.is_some()
     }
 
     /// Where a disk is mounted.
@@ -62,8 +60,8 @@ impl Disks {
 
     /// Lets a process feel how slow its disk is.
     pub(super) fn attach(&self, command: &mut Command, disk: Disk) {
-        if let Some(library) = &self.library {
-            command.env("LD_PRELOAD", library).env(SETTING_VARIABLE, self.setting(disk));
+        if let Some(slow_disk) = &self.slow_disk {
+            slow_disk.attach(command, &self.setting(disk));
         }
     }
 
@@ -117,12 +115,4 @@ impl Disks {
     fn setting(&self, disk: Disk) -> PathBuf {
         self.path(disk).join("slow-ms")
     }
-}
-
-/// Builds the library; whether that worked.
-fn build(library: &Path) -> bool {
-    let source = toolbox::root().join("tests/tools/slow_disk.c");
-    let mut compiler = Command::new("cc");
-    compiler.args(["-shared", "-fPIC", "-O1", "-o"]).arg(library).arg(source);
-    compiler.output().is_ok_and(|output| output.status.success())
 }

@@ -70,10 +70,16 @@ impl AdminOrders {
         Ok(())
     }
 
-    /// Whether nothing is left to be done.
-    pub(super) fn is_done(&self) -> bool {
+    /// What is left to be done.
+    pub(super) fn left(&self) -> Vec<String> {
         let todo = self.state.todo();
-        todo.gone.is_empty() && todo.lower.is_none()
+        let gone = todo.gone.iter();
+        let gone = gone.map(|(cluster, worker)| {
+            format!("a leader that takes the order that {cluster}/{worker} is gone")
+        });
+        let lower = todo.lower.iter();
+        let lower = lower.map(|jobs| format!("no more than {jobs} slots in use"));
+        gone.chain(lower).collect()
     }
 }
 

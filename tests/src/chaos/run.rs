@@ -254,10 +254,10 @@ impl Run {
             std::thread::sleep(LOOK);
             let ended = self.fleet.revive()?;
             self.ended.extend(ended);
-            let lacking = match self.orders.is_done() {
-                false => vec!["a leader that takes orders".to_owned()],
-                true => self.lacking(begun_ns)?,
-            };
+            let mut lacking = self.orders.left();
+            if lacking.is_empty() {
+                lacking = self.lacking(begun_ns)?;
+            }
             if lacking.is_empty() {
                 return Ok(());
             }

@@ -107,6 +107,12 @@ impl Changes {
         }
     }
 
+    /// Whether a change of this worker's entry is not done.
+    pub(super) fn is_pending(&self, key: &WorkerKey) -> bool {
+        self.in_flight_keys.contains(key)
+            || [&self.enters, &self.strikes, &self.failed].iter().any(|due| due.contains_key(key))
+    }
+
     /// Whether anything failed and was not tried again.
     pub(super) fn have_failed(&self) -> bool {
         !self.failed.is_empty()

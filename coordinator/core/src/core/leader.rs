@@ -247,6 +247,12 @@ impl Leader {
         self.ending_accounts.contains_key(key)
     }
 
+    /// Whether the account of this worker has ended while its entry waits for those of former
+    /// agents.
+    pub(super) fn has_entry_to_remove(&self, key: &WorkerKey) -> bool {
+        self.ledger.account(key).is_none() && !self.are_former_written(key)
+    }
+
     /// Leadership was renewed: the term lasts longer, and work that waited for a renewal continues.
     pub(super) fn renewed(&mut self, renewed: Renewed) {
         if self.ledger.epoch() != renewed.epoch {

@@ -10,6 +10,7 @@ use futures_util::stream::FuturesUnordered;
 use leasehold_coordinator_core::campaign::{
     EntryChange, EntryOutcome, Lead, LeadSettings, RenewalOutcome, StoreRequest, TermEnd, TermTaken,
 };
+use leasehold_coordinator_core::effect::Order;
 use leasehold_coordinator_core::event::Event;
 use leasehold_coordinator_core::exposure::Entry;
 use leasehold_types::{Epoch, Moment, WorkerKey};
@@ -53,10 +54,21 @@ pub(super) struct Leading<'a, T, E> {
     renewing: Option<Answer<(Moment, Result<RenewalOutcome, String>)>>,
     listing: Option<Answer<Result<BTreeMap<WorkerKey, Entry>, String>>>,
     writing: FuturesUnordered<Answer<Vec<(EntryChange, EntryOutcome)>>>,
+    /// Who waits for entries.
+    awaiting_entries: Vec<AwaitingEntries>,
     /// Events for which the driver has no room yet.
     queued_events: VecDeque<Event>,
     /// Whether the driver makes progress: a leader whose driver hangs must not renew.
     progress: &'a Progress,
+}
+
+/// Somebody waits until the entries of some workers are written.
+struct AwaitingEntries {
+    workers: Vec<WorkerKey>,
+    /// Since when they are. A later leader may have read them before, unless the term is renewed
+    /// after that.
+    written_at: Option<Moment>,
+    done: oneshot::Sender<()>,
 }
 
 enum LeaderEvent {
@@ -89,6 +101,7 @@ impl<'a, T: TermStore, E: ExposureStore> Leading<'a, T, E> {
             renewing: None,
             listing: None,
             writing: FuturesUnordered::new(),
+            awaiting_entries: Vec::new(),
             queued_events: VecDeque::new(),
             progress: &replica.progress,
         }
@@ -151,6 +164,9 @@ impl<'a, T: TermStore, E: ExposureStore> Leading<'a, T, E> {
                     if standing == RenewalOutcome::Leads && !self.lead.has_failed_writes() {
                         self.errors.recover();
                     }
+                    if standing == RenewalOutcome::Leads {
+                        self.answer_entries_written_before(sent_at);
+                    }
                     self.lead.renewed(standing, sent_at, now);
                 }
                 LeaderEvent::Listed(listed) => {
@@ -163,13 +179,46 @@ impl<'a, T: TermStore, E: ExposureStore> Leading<'a, T, E> {
                 LeaderEvent::Wrote(outcomes) => self.wrote(outcomes, now),
                 LeaderEvent::EventSent | LeaderEvent::Time => {}
             }
+            self.confirm_written_entries(now);
             self.lead.tick(!self.progress.is_stalled(), now);
+        }
+    }
+
+    /// Has the term confirmed for those whose entries are written now.
+    fn confirm_written_entries(&mut self, now: Moment) {
+        let lead = &self.lead;
+        let awaiting = self.awaiting_entries.iter_mut().filter(|it| it.written_at.is_none());
+        let mut are_written = false;
+        for awaiting in awaiting {
+            if !awaiting.workers.iter().any(|worker| lead.is_changing(worker)) {
+                awaiting.written_at = Some(now);
+                are_written = true;
+            }
+        }
+        if are_written {
+            self.lead.order(self.lead.epoch(), Order::Confirm, now);
+        }
+    }
+
+    /// The term stood at that moment: later leaders read what was written before.
+    fn answer_entries_written_before(&mut self, moment: Moment) {
+        let is_confirmed =
+            |it: &mut AwaitingEntries| it.written_at.is_some_and(|written| written <= moment);
+        for confirmed in self.awaiting_entries.extract_if(.., is_confirmed) {
+            // The caller may have gone meanwhile.
+            let _ = confirmed.done.send(());
         }
     }
 
     fn run_command(&mut self, command: Command, now: Moment) -> Option<LeadEnd> {
         match command {
             Command::Order { epoch, order } => self.lead.order(epoch, order, now),
+            Command::ConfirmEntries { epoch, workers, done } => {
+                if epoch == self.lead.epoch() {
+                    let awaiting = AwaitingEntries { workers, written_at: None, done };
+                    self.awaiting_entries.push(awaiting);
+                }
+            }
             Command::Resign(done) => return Some(LeadEnd::Resign(done)),
         }
         None

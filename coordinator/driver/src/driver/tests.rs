@@ -294,6 +294,10 @@ async fn run_platform(mut commands: mpsc::Receiver<Command>, events: mpsc::Sende
                 Event::Renewed(Renewed { epoch, sent_at: now, until: now + LONG })
             }
             Command::Order { .. } => continue,
+            Command::ConfirmEntries { done, .. } => {
+                let _ = done.send(());
+                continue;
+            }
             Command::Resign(answer) => {
                 let _ = answer.send(());
                 continue;
