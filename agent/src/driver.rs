@@ -2,8 +2,8 @@
 //! holder one at a time, and carries out all effects of one event before the next.
 
 mod handle;
+mod job_clock;
 mod job_queue;
-mod job_times;
 mod notices;
 mod outstanding;
 
@@ -25,8 +25,8 @@ use crate::config::Config;
 use crate::journal::AgentJournal;
 use crate::link::{Dialer, Link, LinkChange, LinkEvent};
 use crate::metrics::Metrics;
+use job_clock::JobClock;
 use job_queue::{JobQueue, QueuedJob};
-use job_times::JobTimes;
 use notices::NoticeLogger;
 
 /// Queued requests to the driver; further senders wait.
@@ -71,7 +71,7 @@ pub(crate) struct Driver {
     changes: watch::Sender<u64>,
     outcome: watch::Sender<Option<Outcome>>,
     job_queue: JobQueue,
-    job_times: JobTimes,
+    job_clock: JobClock,
     drain_waiters: Vec<oneshot::Sender<u32>>,
     drain: Drain,
     metrics: Arc<Metrics>,
@@ -144,7 +144,7 @@ impl Driver {
             changes,
             outcome,
             job_queue: JobQueue::default(),
-            job_times: JobTimes::new(running, now),
+            job_clock: JobClock::new(running, now),
             drain_waiters: Vec::new(),
             drain: Drain {
                 limit: config.drain_deadline,
@@ -341,7 +341,7 @@ impl Driver {
         loop {
             let effects: Vec<_> = std::iter::from_fn(|| self.holder.poll_effect()).collect();
             if !effects.is_empty() {
-                self.note_job_times(&effects, now);
+                self.note_jobs(&effects, now);
                 effects.into_iter().for_each(|effect| self.apply(effect, now));
                 continue;
             }
@@ -351,17 +351,17 @@ impl Driver {
         }
     }
 
-    /// Notes which jobs have begun and ended, before a message among the effects tells it.
-    fn note_job_times(&mut self, effects: &[Effect], now: Moment) {
+    /// Notes which jobs have begun and ended, before a message among the effects is sent.
+    fn note_jobs(&mut self, effects: &[Effect], now: Moment) {
         for effect in effects {
             match effect {
-                Effect::Notice(Notice::JobBegan(job)) => self.job_times.began(job.clone(), now),
-                Effect::Notice(Notice::JobEnded(job)) => self.job_times.ended(job, now),
+                Effect::Notice(Notice::JobBegan(job)) => self.job_clock.began(job.clone(), now),
+                Effect::Notice(Notice::JobEnded(job)) => self.job_clock.ended(job, now),
                 _ => {}
             }
         }
         if let Some(running) = self.holder.outstanding().jobs {
-            self.job_times.settle(running, now);
+            self.job_clock.settle(running, now);
         }
     }
 
@@ -380,7 +380,7 @@ impl Driver {
             Effect::Send(number, message) => {
                 let link = self.link.as_ref().filter(|link| link.number == number);
                 let stalled =
-                    link.is_some_and(|link| !link.send(self.job_times.tell(message, now)));
+                    link.is_some_and(|link| !link.send(self.job_clock.attach(message, now)));
                 if stalled {
                     let why = "the coordinator reads too slowly";
                     self.link = None;

@@ -52,8 +52,8 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// The service over a driver; `access` authorizes the callers, who see `replicas`, and what
-    /// agents tell of `jobs`.
+    /// The service over a driver; `access` authorizes the callers, who see `replicas` and waits by
+    /// the run times of `jobs`.
     pub fn new(
         handle: Handle,
         access: Access,

@@ -63,7 +63,7 @@ pub struct GrpcPort {
     pub tls: Option<Certificates>,
     /// The driver's port for sessions.
     pub sessions: SessionPort,
-    /// What agents tell of jobs.
+    /// The run times of jobs.
     pub jobs: Arc<JobHistory>,
     /// The admin service.
     pub admin: AdminCalls,

@@ -1,111 +1,133 @@
-//! How long the jobs of each cluster ran, as agents tell it, and how long the running ones may take
-//! by that. It answers people, and nothing is decided by it: it is lost with this process, and
-//! agents tell a new leader the last jobs of each worker again.
+//! Run times of the jobs of each cluster, from the reports and beats of agents, and estimates of
+//! how long running jobs take. They inform people: nothing is decided by them. They are lost with
+//! this process; agents report the last run times of each worker to the next leader.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use leasehold_proto::admin::v1::JobWait;
-use leasehold_proto::coordinator::v1::JobTimes;
-use leasehold_types::limits::{CLUSTERS_MAX, JOBS_PER_WORKER_MAX, WORKERS_MAX};
-use leasehold_types::{ClusterName, Incarnation, Moment, WorkerKey};
+use leasehold_types::limits::{CLUSTERS_MAX, WORKERS_MAX};
+use leasehold_types::message::JobTimes;
+use leasehold_types::{ClusterName, Incarnation, Moment, WorkerKey, WorkerName};
 
-/// The most jobs of one cluster that are remembered: the last ones.
+/// The last ended jobs of one cluster whose run times are kept.
 const PAST_MAX: usize = 1_000;
-/// Of how many cases in a hundred [`JobWait`] gives the time.
+/// The probability of [`JobWait::half_seconds`].
 const HALF: f64 = 0.5;
-/// See [`HALF`].
+/// The probability of [`JobWait::most_seconds`].
 const MOST: f64 = 0.9;
 
-/// The jobs of all clusters.
+/// The run times of all clusters.
 #[derive(Debug, Default)]
 pub struct JobHistory(Mutex<Jobs>);
 
 #[derive(Debug, Default)]
 struct Jobs {
-    /// How long the last jobs of each cluster ran, in seconds.
+    /// Run times of the last jobs that ended, in seconds.
     past: BTreeMap<ClusterName, VecDeque<u32>>,
     workers: BTreeMap<WorkerKey, WorkerJobs>,
 }
 
-/// What the agent of one worker told last.
+/// The last run times of one worker.
 #[derive(Debug)]
 struct WorkerJobs {
     incarnation: Incarnation,
-    told_at: Moment,
-    /// How many jobs had ended.
+    received_at: Moment,
+    /// Number of ended jobs.
     ended: u64,
+    /// Number of running jobs.
     running: u32,
-    /// How long they had run, in seconds; those that are not listed had run for at least as long as
-    /// the last one.
+    /// Ages of the youngest running jobs at `received_at`, in seconds.
     running_seconds: Vec<u32>,
 }
 
+/// The past jobs of one cluster.
+#[derive(Debug)]
+pub(crate) struct PastJobs<'a> {
+    history: &'a JobHistory,
+    cluster: ClusterName,
+    /// Sorted.
+    seconds: Vec<u32>,
+}
+
+/// An estimate of how long a worker runs more jobs than it is to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct JobWait {
+    /// Number of running jobs that have to end.
+    pub(crate) jobs: u32,
+    /// They have ended after this time in half of all cases, if the past jobs show it.
+    pub(crate) half_seconds: Option<u32>,
+    /// They have ended after this time in 9 of 10 cases, if the past jobs show it.
+    pub(crate) most_seconds: Option<u32>,
+    /// Number of past jobs that the estimate is from.
+    pub(crate) past_jobs: usize,
+}
+
 impl JobHistory {
-    /// Takes what the agent of this incarnation tells, with the number of jobs that run.
-    pub(crate) fn note(
+    /// Records run times from a message of an agent, with the number of running jobs.
+    pub(crate) fn record(
         &self,
         worker: &WorkerKey,
         incarnation: Incarnation,
-        told: JobTimes,
+        times: JobTimes,
         running: u32,
-        now: Moment,
+        received_at: Moment,
     ) {
-        let mut jobs = self.0.lock().expect("no panic in between");
+        let JobTimes { ended, ended_seconds, running_seconds } = times;
+        let mut jobs = self.lock();
         let Jobs { past, workers } = &mut *jobs;
         if workers.len() >= WORKERS_MAX && !workers.contains_key(worker) {
-            // Workers come and go: the one that has told nothing for longest goes first.
-            let oldest = workers.iter().min_by_key(|(_, jobs)| jobs.told_at);
+            // Workers come and go: the one without a message for longest makes room.
+            let oldest = workers.iter().min_by_key(|(_, jobs)| jobs.received_at);
             let oldest = oldest.map(|(key, _)| key.clone()).expect("there are many");
             workers.remove(&oldest);
         }
         let former = workers.get(worker).filter(|jobs| jobs.incarnation == incarnation);
-        let known = former.map_or(0, |jobs| jobs.ended);
-        let fresh = usize::try_from(told.ended.saturating_sub(known)).unwrap_or(usize::MAX);
-        let skipped = told.ended_seconds.len().saturating_sub(fresh);
+        let recorded = former.map_or(0, |jobs| jobs.ended);
+        let fresh = usize::try_from(ended.saturating_sub(recorded)).unwrap_or(usize::MAX);
+        let skipped = ended_seconds.len().saturating_sub(fresh);
         if past.len() < CLUSTERS_MAX || past.contains_key(&worker.cluster) {
             let past = past.entry(worker.cluster.clone()).or_default();
-            past.extend(told.ended_seconds.into_iter().skip(skipped));
+            past.extend(ended_seconds.into_iter().skip(skipped));
             past.drain(..past.len().saturating_sub(PAST_MAX));
         }
-        let jobs = WorkerJobs {
-            incarnation,
-            told_at: now,
-            ended: told.ended,
-            running: running.min(JOBS_PER_WORKER_MAX),
-            running_seconds: told.running_seconds,
-        };
+        let jobs = WorkerJobs { incarnation, received_at, ended, running, running_seconds };
         workers.insert(worker.clone(), jobs);
     }
 
-    /// How long it may take until a worker runs no more than `size` jobs; `None` if it runs no more
-    /// now, or if its agent does not tell.
-    pub(crate) fn wait(&self, worker: &WorkerKey, size: u32, now: Moment) -> Option<JobWait> {
-        let jobs = self.0.lock().expect("no panic in between");
-        let of_worker = jobs.workers.get(worker)?;
-        let to_end = of_worker.running.checked_sub(size).filter(|jobs| *jobs > 0)?;
-        let mut past: Vec<_> =
-            jobs.past.get(&worker.cluster).into_iter().flatten().copied().collect();
-        let ages = of_worker.ages(now);
-        drop(jobs);
-        past.sort_unstable();
-        Some(JobWait {
-            jobs: to_end,
-            half_seconds: wait(&past, &ages, to_end as usize, HALF),
-            most_seconds: wait(&past, &ages, to_end as usize, MOST),
-            past_jobs: u32::try_from(past.len()).unwrap_or(u32::MAX),
-        })
+    /// The past jobs of a cluster, as they are now.
+    pub(crate) fn past(&self, cluster: ClusterName) -> PastJobs<'_> {
+        let mut seconds: Vec<_> =
+            self.lock().past.get(&cluster).into_iter().flatten().copied().collect();
+        seconds.sort_unstable();
+        PastJobs { history: self, cluster, seconds }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Jobs> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl WorkerJobs {
-    /// How long its jobs have run by now, in seconds.
-    fn ages(&self, now: Moment) -> Vec<u32> {
-        let since = u32::try_from(now.since(self.told_at).as_secs()).unwrap_or(u32::MAX);
-        let oldest = self.running_seconds.last().copied().unwrap_or(0);
-        let unlisted = std::iter::repeat(oldest);
-        let ages = self.running_seconds.iter().copied().chain(unlisted);
-        ages.take(self.running as usize).map(|age| age.saturating_add(since)).collect()
+impl PastJobs<'_> {
+    /// Estimates how long a worker runs more than `size` jobs; `None` if it runs no more than that,
+    /// or if its agent reports no run times. Jobs whose ages are missing are older than the others,
+    /// and are taken to end first.
+    pub(crate) fn wait(&self, worker: &WorkerName, size: u32, now: Moment) -> Option<JobWait> {
+        let key = WorkerKey { cluster: self.cluster.clone(), worker: worker.clone() };
+        let history = self.history.lock();
+        let WorkerJobs { received_at, running, running_seconds, .. } = history.workers.get(&key)?;
+        let jobs = running.checked_sub(size).filter(|jobs| *jobs > 0)?;
+        let missing = (*running as usize).saturating_sub(running_seconds.len());
+        let to_end = (jobs as usize).saturating_sub(missing).max(1);
+        let since = u32::try_from(now.since(*received_at).as_secs()).unwrap_or(u32::MAX);
+        let ages = running_seconds.iter().map(|age| age.saturating_add(since));
+        let ages: Vec<_> = ages.collect();
+        drop(history);
+        Some(JobWait {
+            jobs,
+            half_seconds: wait(&self.seconds, &ages, to_end, HALF),
+            most_seconds: wait(&self.seconds, &ages, to_end, MOST),
+            past_jobs: self.seconds.len(),
+        })
     }
 }
 
@@ -121,9 +143,10 @@ fn wait(past: &[u32], ages: &[u32], to_end: usize, share: f64) -> Option<u32> {
     let (mut below, mut enough) = (0, longest);
     while below < enough {
         let middle = below + (enough - below) / 2;
-        match ended_within(past, ages, to_end, middle) >= share {
-            true => enough = middle,
-            false => below = middle + 1,
+        if ended_within(past, ages, to_end, middle) >= share {
+            enough = middle;
+        } else {
+            below = middle + 1;
         }
     }
     Some(enough)
@@ -147,23 +170,18 @@ fn ended_within(past: &[u32], ages: &[u32], to_end: usize, seconds: u32) -> f64 
 
 /// The probability that a job of this age ends within so many seconds; 0 if no past one was longer.
 fn ends_within(past: &[u32], age: u32, seconds: u32) -> f64 {
-    let as_short = past.partition_point(|past| *past <= age);
-    let longer = past.len() - as_short;
-    let ends = past.partition_point(|past| *past <= age.saturating_add(seconds)) - as_short;
-    match longer {
+    let shorter = past.partition_point(|past| *past <= age);
+    let ended = past.partition_point(|past| *past <= age.saturating_add(seconds));
+    let count = |from: usize, to: usize| u32::try_from(to - from).map_or(f64::MAX, f64::from);
+    match past.len() - shorter {
         0 => 0.0,
-        _ => {
-            f64::from(u32::try_from(ends).unwrap_or(u32::MAX))
-                / f64::from(u32::try_from(longer).unwrap_or(u32::MAX))
-        }
+        _ => count(shorter, ended) / count(shorter, past.len()),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
-
-    use leasehold_types::WorkerName;
 
     use super::*;
 
@@ -176,21 +194,22 @@ mod tests {
         WorkerKey { cluster, worker: WorkerName::new(name).expect("a name") }
     }
 
-    fn told(ended: u64, ended_seconds: &[u32], running_seconds: &[u32]) -> JobTimes {
+    fn times(ended: u64, ended_seconds: &[u32], running_seconds: &[u32]) -> JobTimes {
         let (ended_seconds, running_seconds) = (ended_seconds.into(), running_seconds.into());
         JobTimes { ended, ended_seconds, running_seconds }
     }
 
-    fn noted(history: &JobHistory, name: &str, told: JobTimes, now: Moment) {
-        let running = u32::try_from(told.running_seconds.len()).expect("few");
-        history.note(&worker(name), Incarnation(1), told, running, now);
+    fn record(history: &JobHistory, name: &str, times: JobTimes, now: Moment) {
+        let running = u32::try_from(times.running_seconds.len()).expect("few");
+        history.record(&worker(name), Incarnation(1), times, running, now);
     }
 
     /// The jobs, the two times, and the number of past jobs.
-    type Wait = (u32, Option<u32>, Option<u32>, u32);
+    type Wait = (u32, Option<u32>, Option<u32>, usize);
 
     fn waits(history: &JobHistory, name: &str, size: u32, now: Moment) -> Option<Wait> {
-        let wait = history.wait(&worker(name), size, now)?;
+        let worker = worker(name);
+        let wait = history.past(worker.cluster).wait(&worker.worker, size, now)?;
         Some((wait.jobs, wait.half_seconds, wait.most_seconds, wait.past_jobs))
     }
 
@@ -198,19 +217,19 @@ mod tests {
     fn a_job_takes_as_long_as_the_past_ones_that_were_longer_than_it_is_now() {
         let history = JobHistory::default();
         let past: Vec<u32> = (1..=10).map(|ten| ten * 10).collect();
-        noted(&history, "w1", told(10, &past, &[0]), at(0));
+        record(&history, "w1", times(10, &past, &[0]), at(0));
         assert_eq!(waits(&history, "w1", 0, at(0)), Some((1, Some(50), Some(90), 10)));
         // After 60 seconds those of 70, 80, 90 and 100 are left.
         assert_eq!(waits(&history, "w1", 0, at(60)), Some((1, Some(20), Some(40), 10)));
         assert_eq!(waits(&history, "w1", 0, at(100)), Some((1, None, None, 10)), "it is longer");
         assert_eq!(waits(&history, "w1", 1, at(0)), None, "it may run one");
-        assert_eq!(waits(&history, "w2", 0, at(0)), None, "nobody told");
+        assert_eq!(waits(&history, "w2", 0, at(0)), None, "it has sent nothing");
     }
 
     #[test]
     fn several_jobs_take_as_long_as_the_last_of_those_that_have_to_end() {
         let history = JobHistory::default();
-        noted(&history, "w1", told(4, &[10, 20, 30, 40], &[0, 0]), at(0));
+        record(&history, "w1", times(4, &[10, 20, 30, 40], &[0, 0]), at(0));
         // One of two: within 10 in 7 of 16 cases, within 20 in 12, within 30 in 15.
         assert_eq!(waits(&history, "w1", 1, at(0)), Some((1, Some(20), Some(30), 4)));
         // Both: within 20 in 4 of 16 cases, within 30 in 9, within 40 in all.
@@ -220,19 +239,19 @@ mod tests {
     #[test]
     fn nothing_is_said_before_a_job_has_ended() {
         let history = JobHistory::default();
-        noted(&history, "w1", told(0, &[], &[5]), at(0));
+        record(&history, "w1", times(0, &[], &[5]), at(0));
         assert_eq!(waits(&history, "w1", 0, at(0)), Some((1, None, None, 0)));
     }
 
     #[test]
-    fn each_ended_job_counts_once_however_often_it_is_told() {
+    fn each_ended_job_counts_once_however_often_it_is_sent() {
         let history = JobHistory::default();
-        noted(&history, "w1", told(2, &[10, 20], &[]), at(0));
-        noted(&history, "w1", told(3, &[30], &[]), at(1));
-        noted(&history, "w1", told(3, &[10, 20, 30], &[0]), at(2));
+        record(&history, "w1", times(2, &[10, 20], &[]), at(0));
+        record(&history, "w1", times(3, &[30], &[]), at(1));
+        record(&history, "w1", times(3, &[10, 20, 30], &[0]), at(2));
         assert_eq!(waits(&history, "w1", 0, at(2)).map(|wait| wait.3), Some(3));
         // A new agent of the worker counts from the beginning.
-        history.note(&worker("w1"), Incarnation(2), told(1, &[40], &[0]), 1, at(3));
+        history.record(&worker("w1"), Incarnation(2), times(1, &[40], &[0]), 1, at(3));
         assert_eq!(waits(&history, "w1", 0, at(3)).map(|wait| wait.3), Some(4));
     }
 
@@ -240,14 +259,14 @@ mod tests {
     fn what_is_remembered_is_bounded() {
         let history = JobHistory::default();
         let many = vec![7; PAST_MAX + 1];
-        noted(&history, "w1", told(PAST_MAX as u64 + 1, &many, &[0]), at(0));
+        record(&history, "w1", times(PAST_MAX as u64 + 1, &many, &[0]), at(0));
         assert_eq!(waits(&history, "w1", 0, at(0)).map(|wait| wait.3), Some(1_000));
         for number in 0..WORKERS_MAX {
-            noted(&history, &format!("other-{number}"), told(0, &[], &[0]), at(1));
+            record(&history, &format!("other-{number}"), times(0, &[], &[0]), at(1));
         }
-        assert_eq!(waits(&history, "w1", 0, at(1)), None, "it has told nothing for longest");
-        // An agent that lists fewer ages than it has jobs: the others are at least as old.
-        history.note(&worker("w2"), Incarnation(1), told(0, &[], &[3]), 2, at(1));
+        assert_eq!(waits(&history, "w1", 0, at(1)), None, "it has sent nothing for longest");
+        // An agent that lists fewer ages than it has jobs: the others end first.
+        history.record(&worker("w2"), Incarnation(1), times(0, &[], &[3]), 2, at(1));
         assert_eq!(waits(&history, "w2", 0, at(1)), Some((2, Some(4), Some(4), 1_000)));
     }
 }

@@ -1247,8 +1247,8 @@ pub struct PlannedPool {
     /// Why it gets no more; empty where it gets the most that one worker takes.
     #[prost(string, tag = "4")]
     pub reason: ::prost::alloc::string::String,
-    /// How long until it runs no more jobs than that; absent where it does not run more, and where its
-    /// agent does not tell.
+    /// Estimate of how long it runs more jobs than that; absent if it does not, or if its agent
+    /// reports no run times.
     #[prost(message, optional, tag = "5")]
     pub wait: ::core::option::Option<JobWait>,
 }
@@ -1262,20 +1262,21 @@ impl ::prost::Name for PlannedPool {
         "/leasehold.admin.v1.PlannedPool".into()
     }
 }
-/// How long it may take until jobs have ended, judged by the last jobs of the cluster that ended.
+/// Estimate of how long it takes until running jobs have ended, from the run times of the last jobs
+/// of the cluster that ended. Of more than 64 running jobs the oldest are taken to end first.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct JobWait {
-    /// So many of the running jobs have to end.
+    /// Number of running jobs that have to end.
     #[prost(uint32, tag = "1")]
     pub jobs: u32,
-    /// They have ended after this many seconds in half of all cases; absent where the past jobs do not
-    /// tell, as when none has ended yet, or when each of them was shorter than these have run.
+    /// In half of all cases they have ended after this many seconds; absent if no job has ended yet,
+    /// or if the running ones are older than each past one became.
     #[prost(uint32, optional, tag = "2")]
     pub half_seconds: ::core::option::Option<u32>,
-    /// They have ended after this many seconds in 9 of 10 cases; absent as above.
+    /// In 9 of 10 cases they have ended after this many seconds; absent as above.
     #[prost(uint32, optional, tag = "3")]
     pub most_seconds: ::core::option::Option<u32>,
-    /// How many past jobs it is judged by.
+    /// Number of past jobs in the estimate.
     #[prost(uint32, tag = "4")]
     pub past_jobs: u32,
 }

@@ -351,7 +351,7 @@ pub struct Report {
     /// How far a drain has come.
     #[prost(enumeration = "DrainPhase", tag = "7")]
     pub drain: i32,
-    /// How long jobs run: of the last ones, and of those that run now.
+    /// Run times of the last jobs that ended, and of those that run.
     #[prost(message, optional, tag = "9")]
     pub job_times: ::core::option::Option<JobTimes>,
 }
@@ -365,18 +365,18 @@ impl ::prost::Name for Report {
         "/leasehold.coordinator.v1.Report".into()
     }
 }
-/// How long jobs run. It tells people how long a drain may take, and nothing is decided by it. Where
-/// a worker only counts its jobs, those that began first are taken to end first.
+/// Run times of jobs, from which people see how long a drain may take. Nothing is decided by them.
+/// Where a worker only counts its jobs, those that began first are taken to end first.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct JobTimes {
-    /// How many jobs have ended that this agent saw begin.
+    /// Number of jobs that have ended, of those that this agent saw begin.
     #[prost(uint64, tag = "1")]
     pub ended: u64,
-    /// How long the last of them ran, in seconds, the newest last; at most 32.
+    /// Run times of the last of them, in seconds, the newest last; at most 32.
     #[prost(uint32, repeated, tag = "2")]
     pub ended_seconds: ::prost::alloc::vec::Vec<u32>,
-    /// How long the jobs have run that run now, in seconds, the newest first; at most 64. One that
-    /// began under an earlier agent has run for longer.
+    /// Ages of the running jobs, in seconds, the youngest first; at most 64. For a job that began
+    /// under an earlier agent: the time since this agent started.
     #[prost(uint32, repeated, tag = "3")]
     pub running_seconds: ::prost::alloc::vec::Vec<u32>,
 }
@@ -417,8 +417,8 @@ pub struct Beat {
     /// A gap in the grants was seen: send everything again.
     #[prost(bool, tag = "8")]
     pub wants_snapshot: bool,
-    /// How long jobs run; absent where no job has begun or ended since the last message. Of those that
-    /// have ended it has the ones since then.
+    /// Run times of the jobs that have ended since the last message, and of those that run; absent if
+    /// no job has begun or ended since.
     #[prost(message, optional, tag = "9")]
     pub job_times: ::core::option::Option<JobTimes>,
 }

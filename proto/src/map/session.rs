@@ -1,6 +1,7 @@
 //! The messages between agents and coordinators, both ways.
 
 mod grant;
+mod job_times;
 
 use leasehold_types::limits::{JOBS_PER_WORKER_MAX, STREAMS_PER_WORKER_MAX};
 use leasehold_types::message::{
@@ -11,6 +12,7 @@ use leasehold_types::{
     AgentId, Epoch, GrantNumber, Incarnation, LinkNumber, Load, Nonce, StreamKey, TermId, Token,
 };
 
+pub use self::job_times::{attach_job_times, take_job_times};
 use super::share::{address, load};
 use super::{Invalid, at_most, cluster_name, millis, present_worker, span, stream_key};
 use crate::coordinator::v1 as wire;

@@ -39,6 +39,10 @@ pub const SETS_MAX: usize = 10_000;
 pub const WORKERS_MAX: usize = 20_000;
 /// Jobs that one worker may run at once, and the largest pool.
 pub const JOBS_PER_WORKER_MAX: u32 = 10_000;
+/// Ended jobs whose run times one message has.
+pub const ENDED_JOB_TIMES_MAX: usize = 32;
+/// Running jobs whose ages one message has.
+pub const RUNNING_JOB_TIMES_MAX: usize = 64;
 /// The largest budget of a cluster (`maxJobs`).
 pub const JOBS_MAX: u32 = 10_000_000;
 /// The largest weight of a stream.

@@ -322,3 +322,14 @@ impl fmt::Display for DrainPhase {
         })
     }
 }
+
+/// Run times of a worker's jobs, in seconds. They inform people: nothing is decided by them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct JobTimes {
+    /// Number of jobs that have ended since their agent started, of those that it saw begin.
+    pub ended: u64,
+    /// Run times of the last jobs that ended, the newest last.
+    pub ended_seconds: Vec<u32>,
+    /// Ages of the running jobs, the youngest first. Older ones may be missing.
+    pub running_seconds: Vec<u32>,
+}

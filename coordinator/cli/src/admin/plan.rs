@@ -151,7 +151,7 @@ fn wait(wait: &JobWait) -> String {
     }
 }
 
-/// What the waits of these pools mean; `None` if there are none.
+/// The sentence under the table that explains its WAIT column; `None` if the column is empty.
 fn waits_explained(pools: &[PlannedPool]) -> Option<String> {
     let waits: Vec<_> = pools.iter().filter_map(|pool| pool.wait.as_ref()).collect();
     let past_jobs = waits.iter().map(|wait| wait.past_jobs).max()?;

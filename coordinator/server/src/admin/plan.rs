@@ -12,7 +12,7 @@ use leasehold_driver::clock;
 use leasehold_manifest::proposal::{Scope, propose};
 use leasehold_proto::admin::v1 as proto;
 use leasehold_proto::admin::v1::PlanResponse;
-use leasehold_types::{ClusterName, WorkerKey};
+use leasehold_types::ClusterName;
 use tokio::time::{Instant, timeout_at};
 use tonic::Status;
 
@@ -103,10 +103,8 @@ impl Admin {
                     return None;
                 }
             }
-            Some(wire::plan(plan.into_view(), |pool| {
-                let worker = WorkerKey { cluster: cluster.clone(), worker: pool.worker.clone() };
-                jobs.wait(&worker, pool.size, clock::now())
-            }))
+            let (past, now) = (jobs.past(cluster), clock::now());
+            Some(wire::plan(plan.into_view(), |pool| past.wait(&pool.worker, pool.size, now)))
         });
         let made = made.await.map_err(|_| AdminError::Stopped)?;
         Ok(made.ok_or_else(late)?)

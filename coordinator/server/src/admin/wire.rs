@@ -15,6 +15,7 @@ use leasehold_types::message::DrainPhase;
 use leasehold_types::{WorkerName, order};
 
 use super::error::AdminError;
+use crate::job_history::JobWait;
 
 /// A count as the wire has it.
 pub(super) fn count(count: usize) -> u32 {
@@ -198,10 +199,10 @@ pub(super) fn explanation(explanation: Explanation) -> proto::Explanation {
     proto::Explanation { summary, facts, next_step }
 }
 
-/// A plan; `wait` says how long a worker may have more jobs than its pool allows.
+/// A plan; `wait` estimates how long a worker runs more jobs than its pool allows.
 pub(super) fn plan(
     plan: PlanView,
-    wait: impl Fn(&PlannedPool) -> Option<proto::JobWait>,
+    wait: impl Fn(&PlannedPool) -> Option<JobWait>,
 ) -> proto::PlanResponse {
     let name = |worker: Option<WorkerName>| worker.map(|name| name.to_string()).unwrap_or_default();
     proto::PlanResponse {
@@ -209,7 +210,7 @@ pub(super) fn plan(
             .pools
             .into_iter()
             .map(|pool| proto::PlannedPool {
-                wait: wait(&pool),
+                wait: wait(&pool).map(job_wait),
                 worker: pool.worker.to_string(),
                 size: pool.size,
                 committed: pool.committed,
@@ -235,6 +236,15 @@ pub(super) fn plan(
                 reason,
             })
             .collect(),
+    }
+}
+
+fn job_wait(wait: JobWait) -> proto::JobWait {
+    proto::JobWait {
+        jobs: wait.jobs,
+        half_seconds: wait.half_seconds,
+        most_seconds: wait.most_seconds,
+        past_jobs: count(wait.past_jobs),
     }
 }
 

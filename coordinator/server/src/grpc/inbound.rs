@@ -10,13 +10,13 @@ use leasehold_driver::access::{ACCESS_TIMEOUT, Access, Credentials, Denied, Want
 use leasehold_driver::clock;
 use leasehold_driver::keyed_limit::KeyedPermit;
 use leasehold_driver::port::{Envelope, SESSION_QUEUE_MAX, SessionEvent, SessionPort};
-use leasehold_proto::coordinator::v1::open_session_request::Message;
-use leasehold_proto::coordinator::v1::{JobTimes, OpenSessionRequest};
+use leasehold_proto::coordinator::v1::OpenSessionRequest;
+use leasehold_proto::map;
 use leasehold_types::message::{
-    AgentMessage, Beat, CoordinatorMessage, Hello, Jobs, Refusal, RefusalReason, Report,
+    AgentMessage, Beat, CoordinatorMessage, Hello, JobTimes, Jobs, Refusal, RefusalReason, Report,
 };
 use leasehold_types::{ClusterName, Moment, SetName, WorkerKey};
-use prost::Message as _;
+use prost::Message;
 use prost::bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::time::{Instant, sleep_until, timeout};
@@ -41,14 +41,14 @@ pub(crate) struct Inbound {
     pub(crate) permits: Arc<Semaphore>,
     /// How fast agents may send.
     pub(crate) rates: Arc<AgentRates>,
-    /// What agents tell of jobs.
+    /// The run times of jobs.
     pub(crate) jobs: Arc<JobHistory>,
 }
 
 /// A message as it was read.
 struct Received {
     message: AgentMessage,
-    /// What it tells beside, of how long jobs run.
+    /// The run times of jobs that it carries.
     job_times: Option<JobTimes>,
 }
 
@@ -197,13 +197,15 @@ impl Inbound {
                     return Err(invalid("got a second hello: send it once per session".into()));
                 }
                 AgentMessage::Report(report) => {
-                    worker.into_iter().try_for_each(|it| check_namespace(report, &it.cluster))?;
+                    if let Some(worker) = worker {
+                        check_namespace(report, &worker.cluster)?;
+                    }
                     0
                 }
                 AgentMessage::Beat(beat) => beat.released.len(),
             };
-            if let (Some((worker, incarnation)), Some(told)) = (&agent, job_times) {
-                self.jobs.note(worker, *incarnation, told, running(&message), arrived);
+            if let (Some((worker, incarnation)), Some(times)) = (&agent, job_times) {
+                self.jobs.record(worker, *incarnation, times, running(&message), arrived);
             }
             self.forward(SessionEvent::Agent(message), arrived, &budget).await?;
             // The next message stays in the connection until the agent has earned it.
@@ -269,16 +271,13 @@ async fn next(messages: &mut Streaming<Bytes>) -> Result<Option<Received>, Refus
     let mut request = OpenSessionRequest::decode(bytes).map_err(|error| {
         invalid(format!("cannot decode the message as OpenSessionRequest: {error}"))
     })?;
-    let job_times = match &mut request.message {
-        Some(Message::Report(report)) => report.job_times.take(),
-        Some(Message::Beat(beat)) => beat.job_times.take(),
-        Some(Message::Hello(_)) | None => None,
-    };
+    let job_times =
+        map::take_job_times(&mut request).map_err(|error| invalid(error.to_string()))?;
     let message = AgentMessage::try_from(request).map_err(|error| invalid(error.to_string()))?;
     Ok(Some(Received { message, job_times }))
 }
 
-/// The number of jobs that run, as far as the message tells.
+/// The number of running jobs in the message; 0 if it has none.
 fn running(message: &AgentMessage) -> u32 {
     match message {
         AgentMessage::Report(Report { jobs: Jobs::Running(running), .. })

@@ -56,7 +56,7 @@ struct Shared {
     unproven: Arc<KeyedLimit<Option<IpAddr>>>,
     /// How fast agents may send.
     rates: Arc<AgentRates>,
-    /// What agents tell of jobs.
+    /// The run times of jobs.
     jobs: Arc<JobHistory>,
     /// The sessions that are not served yet.
     line: Arc<Line>,
