@@ -177,8 +177,8 @@ impl Lead {
 
     /// Whether an ordered change of this worker's entry is not written yet.
     #[must_use]
-    pub fn is_changing(&self, worker: &WorkerKey) -> bool {
-        self.changes.is_pending(worker)
+    pub fn has_pending_change(&self, worker: &WorkerKey) -> bool {
+        self.changes.has_pending(worker)
     }
 
     /// Takes an order that the core gave as the leader of `epoch`. During a long turn a replica may

@@ -67,9 +67,9 @@ pub enum Command {
         /// The order.
         order: Order,
     },
-    /// Answer once the entries of these workers are as the orders before this want them, and the
-    /// term stood after that: then no later leader has read others. Dropped without an answer where
-    /// the platform does not lead this term, or the term ends before.
+    /// Answer when the entries of these workers are written as earlier commands order, and the term
+    /// stood after that: no later leader has read older entries then. The sender is dropped if the
+    /// platform does not lead this term, or the term ends first.
     ConfirmEntries {
         /// The term.
         epoch: Epoch,

@@ -108,7 +108,7 @@ impl Changes {
     }
 
     /// Whether a change of this worker's entry is not done.
-    pub(super) fn is_pending(&self, key: &WorkerKey) -> bool {
+    pub(super) fn has_pending(&self, key: &WorkerKey) -> bool {
         self.in_flight_keys.contains(key)
             || [&self.enters, &self.strikes, &self.failed].iter().any(|due| due.contains_key(key))
     }

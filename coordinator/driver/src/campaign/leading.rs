@@ -54,7 +54,7 @@ pub(super) struct Leading<'a, T, E> {
     renewing: Option<Answer<(Moment, Result<RenewalOutcome, String>)>>,
     listing: Option<Answer<Result<BTreeMap<WorkerKey, Entry>, String>>>,
     writing: FuturesUnordered<Answer<Vec<(EntryChange, EntryOutcome)>>>,
-    /// Who waits for entries.
+    /// Requests to confirm entries.
     awaiting_entries: Vec<AwaitingEntries>,
     /// Events for which the driver has no room yet.
     queued_events: VecDeque<Event>,
@@ -62,11 +62,11 @@ pub(super) struct Leading<'a, T, E> {
     progress: &'a Progress,
 }
 
-/// Somebody waits until the entries of some workers are written.
+/// A request to confirm the entries of some workers.
 struct AwaitingEntries {
     workers: Vec<WorkerKey>,
-    /// Since when they are. A later leader may have read them before, unless the term is renewed
-    /// after that.
+    /// When all of them were written. A later leader may have read older ones, unless this term is
+    /// renewed after that.
     written_at: Option<Moment>,
     done: oneshot::Sender<()>,
 }
@@ -184,13 +184,13 @@ impl<'a, T: TermStore, E: ExposureStore> Leading<'a, T, E> {
         }
     }
 
-    /// Has the term confirmed for those whose entries are written now.
+    /// Orders a renewal of the term if awaited entries have been written.
     fn confirm_written_entries(&mut self, now: Moment) {
         let lead = &self.lead;
-        let awaiting = self.awaiting_entries.iter_mut().filter(|it| it.written_at.is_none());
         let mut are_written = false;
-        for awaiting in awaiting {
-            if !awaiting.workers.iter().any(|worker| lead.is_changing(worker)) {
+        for awaiting in &mut self.awaiting_entries {
+            let is_pending = awaiting.workers.iter().any(|worker| lead.has_pending_change(worker));
+            if awaiting.written_at.is_none() && !is_pending {
                 awaiting.written_at = Some(now);
                 are_written = true;
             }
@@ -200,10 +200,12 @@ impl<'a, T: TermStore, E: ExposureStore> Leading<'a, T, E> {
         }
     }
 
-    /// The term stood at that moment: later leaders read what was written before.
+    /// Confirms entries that were written before `moment`, at which the term stood: later leaders
+    /// read them.
     fn answer_entries_written_before(&mut self, moment: Moment) {
-        let is_confirmed =
-            |it: &mut AwaitingEntries| it.written_at.is_some_and(|written| written <= moment);
+        let is_confirmed = |awaiting: &mut AwaitingEntries| {
+            awaiting.written_at.is_some_and(|written_at| written_at <= moment)
+        };
         for confirmed in self.awaiting_entries.extract_if(.., is_confirmed) {
             // The caller may have gone meanwhile.
             let _ = confirmed.done.send(());

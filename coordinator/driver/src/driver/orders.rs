@@ -17,10 +17,8 @@ use crate::port::{Answer, Request, TermEnded};
 pub(super) struct PendingOrders {
     /// Workers that are declared gone.
     gone: Vec<WorkerKey>,
-    /// Nothing is ordered.
-    is_empty: bool,
     /// The epoch in which this replica led when it took them.
-    term: Option<Epoch>,
+    term: Epoch,
     answer: Answer,
 }
 
@@ -43,8 +41,13 @@ impl Driver {
                 let (orders, answer) = check(&self.core, now);
                 let gone = orders.iter().filter(|order| order.kind == OrderKind::DeclareGone);
                 let gone = gone.map(|order| order.worker.clone()).collect();
-                let (is_empty, term) = (orders.is_empty(), self.term());
-                self.pending_orders.push(PendingOrders { gone, is_empty, term, answer });
+                match self.term() {
+                    Some(term) if !orders.is_empty() => {
+                        self.pending_orders.push(PendingOrders { gone, term, answer });
+                    }
+                    // Nothing is ordered: the answer says why.
+                    Some(_) | None => answer(Ok(())),
+                }
                 orders.into_iter().map(|order| self.take_order(order, now)).sum()
             }
         }
@@ -53,20 +56,21 @@ impl Driver {
     /// Answers the orders whose effect every later query shows, and those whose term has ended.
     pub(super) fn answer_orders(&mut self) {
         let (core, term) = (&self.core, self.term());
-        let has_end = |pending: &mut PendingOrders| {
-            pending.term != term || !pending.gone.iter().any(|worker| core.is_ending(worker))
+        let can_end = |pending: &mut PendingOrders| {
+            Some(pending.term) != term || !pending.gone.iter().any(|worker| core.is_ending(worker))
         };
-        for pending in self.pending_orders.extract_if(.., has_end) {
-            let PendingOrders { gone, is_empty, term: of, answer } = pending;
-            match of.filter(|_| of == term) {
-                // A leader that comes next must not find their entries.
-                Some(epoch) if !gone.is_empty() => {
-                    let (done, written) = oneshot::channel();
-                    self.outbox.push(Command::ConfirmEntries { epoch, workers: gone, done });
-                    tokio::spawn(async move { answer(written.await.map_err(|_| TermEnded)) });
-                }
-                Some(_) => answer(Ok(())),
-                None => answer(if is_empty { Ok(()) } else { Err(TermEnded) }),
+        for PendingOrders { gone, term: epoch, answer } in
+            self.pending_orders.extract_if(.., can_end)
+        {
+            if Some(epoch) != term {
+                answer(Err(TermEnded));
+            } else if gone.is_empty() {
+                answer(Ok(()));
+            } else {
+                // The next leader must not find their entries.
+                let (done, confirmed) = oneshot::channel();
+                self.outbox.push(Command::ConfirmEntries { epoch, workers: gone, done });
+                tokio::spawn(async move { answer(confirmed.await.map_err(|_| TermEnded)) });
             }
         }
     }

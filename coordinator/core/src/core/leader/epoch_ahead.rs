@@ -107,15 +107,12 @@ impl Leader {
         (RefusalReason::EpochAhead, message)
     }
 
-    /// The number above which no term is known to have been. Where the same copy is put back once
-    /// more, another term has to choose again: each adds bits of its identity, so that both do not
-    /// come to the same number.
+    /// The next term's number is above this. If the same copy is put back again, another term of
+    /// this number chooses again: each adds bits of its identity, so that the two numbers differ.
     fn above_repeated(&self, epoch: Epoch) -> Epoch {
-        let own = match mutation::on(Mutation::RaisedAlike) {
-            true => 0,
-            false => self.term.0 % REPEATED_LEAP,
-        };
-        Epoch(epoch.0.saturating_add(REPEATED_LEAP + own))
+        let spread =
+            if mutation::on(Mutation::RaisedAlike) { 0 } else { self.term.0 % REPEATED_LEAP };
+        Epoch(epoch.0.saturating_add(REPEATED_LEAP + spread))
     }
 
     /// Asks the store whether this term stands, if an agent has remembered a later one since; at

@@ -123,9 +123,10 @@ impl Leader {
             worker: key.worker.clone(),
             size: 0,
             committed: account.committed(),
-            reason: match removed(key) {
-                true => "it leaves".to_owned(),
-                false => self.why_no_jobs(key, account),
+            reason: if removed(key) {
+                "it leaves".to_owned()
+            } else {
+                self.why_no_jobs(key, account)
             },
         }));
         pools.sort_by(|one, two| one.worker.cmp(&two.worker));
