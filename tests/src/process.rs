@@ -239,14 +239,22 @@ impl Replica {
         [grpc, http]: [SocketAddr; 2],
         flags: &[&str],
     ) -> Self {
+        let mut command = Self::command(folder, [grpc, http]);
+        let process = Process::start(command.args(flags), &folder.join(format!("{name}.log")));
+        Self { process, grpc, http }
+    }
+
+    /// The command that starts one at these addresses, for gRPC and HTTP, on `folder`'s manifests
+    /// and state.
+    #[must_use]
+    pub fn command(folder: &Path, [grpc, http]: [SocketAddr; 2]) -> Command {
         let mut command = Command::new(toolbox::binary("leasehold-coordinator"));
         command.arg("run").arg("--manifests").arg(folder.join("manifests"));
         command.arg("--state-dir").arg(folder.join("state"));
         command.args(["--listen", &grpc.to_string(), "--http-listen", &http.to_string()]);
         // Tests of other things remove manifests, too; a flag sets another time.
-        command.env("LEASEHOLD_CONFIRM_REMOVALS", "0s").args(flags);
-        let process = Process::start(&mut command, &folder.join(format!("{name}.log")));
-        Self { process, grpc, http }
+        command.env("LEASEHOLD_CONFIRM_REMOVALS", "0s");
+        command
     }
 }
 

@@ -2,7 +2,6 @@
 //! read then.
 
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -120,7 +119,7 @@ fn a_plan_says_what_then_happens() {
     assert_eq!(breaks.status.code(), Some(2), "streams would have no worker");
 }
 
-/// Agents tell the next leader, too, how long their last jobs ran.
+/// Agents report the run times of their last jobs to the next leader, too.
 #[test]
 fn a_plan_says_how_long_jobs_may_take_also_after_a_failover() {
     let coordinator = Coordinator::start(&[("all.yaml", MANIFESTS)]);
@@ -136,7 +135,6 @@ fn a_plan_says_how_long_jobs_may_take_also_after_a_failover() {
     start_job(&agents[0], "second");
     leasehold.until(&plan, &["2 jobs", "not known: no job of this cluster has ended yet"]);
 
-    std::thread::sleep(Duration::from_secs(1));
     assert!(call(&agents[0], "DELETE", "/v1/jobs/first"), "the job ends");
     let past = "the last 1 job of this cluster that ended";
     leasehold.until(&plan, &["1 job", past]);

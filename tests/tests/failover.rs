@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::Value;
+use tests::command_line::CommandLine;
 use tests::process::{Agent, Coordinator, Process, Replica, eventually, free_address, get};
 use tests::slow_disk::SlowDisk;
 use tests::toolbox;
@@ -72,10 +73,7 @@ fn a_worker_that_was_declared_gone_is_gone_under_the_next_leader() {
     std::fs::write(&setting, "0  ").expect("a setting");
     let slow_disk = SlowDisk::build(first.folder()).expect("a C compiler");
     let [grpc, http] = [free_address(), free_address()];
-    let mut command = Command::new(toolbox::binary("leasehold-coordinator"));
-    command.arg("run").arg("--manifests").arg(first.folder().join("manifests"));
-    command.arg("--state-dir").arg(first.folder().join("state"));
-    command.args(["--listen", &grpc.to_string(), "--http-listen", &http.to_string()]);
+    let mut command = Replica::command(first.folder(), [grpc, http]);
     slow_disk.attach(&mut command, &setting);
     let mut slow = Process::start(&mut command, &first.folder().join("slow.log"));
     eventually("the slow replica", || get(http, "/readyz").filter(|(status, _)| *status == 200));
@@ -89,18 +87,14 @@ fn a_worker_that_was_declared_gone_is_gone_under_the_next_leader() {
     let third = first.standby();
     eventually("the standby", || get(third.http, "/readyz").filter(|(status, _)| *status == 200));
     std::fs::write(&setting, "150").expect("a setting");
-    let leasehold = |line: &str, address: &SocketAddr| {
-        let mut command = Command::new(toolbox::binary("leasehold"));
-        let command = command.args(line.split(' ')).args(["--coordinator", &address.to_string()]);
-        let output = command.output().expect("it starts");
-        let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
-        (output.status.success(), text(output.stdout) + &text(output.stderr))
-    };
-    let (is_gone, answer) = leasehold("gone w-0 --yes", &grpc);
+    let leasehold = CommandLine(&first);
+    let answer = leasehold.try_line(&format!("gone w-0 --yes --coordinator {grpc}"));
     slow.kill();
-    assert!(is_gone && answer.contains("w-0 is gone: 2 slots"), "{answer}");
+    let answer = answer.expect("the order is taken");
+    assert!(answer.contains("w-0 is gone: 2 slots"), "{answer}");
     eventually("the third leader", || leads(third.http, "3"));
-    assert_eq!(leasehold("workers", &third.grpc), (true, "No workers.\n".to_owned()));
+    let workers = leasehold.line(&format!("workers --coordinator {}", third.grpc));
+    assert_eq!(workers, "No workers.\n");
 }
 
 #[test]

@@ -68,9 +68,10 @@ impl Replicas {
     /// If the API server refuses them.
     pub fn define(access: &Access) {
         static IN_SHARED: Once = Once::new();
-        match Cluster::is_shared(access) {
-            true => IN_SHARED.call_once(|| Self::apply_definitions(access)),
-            false => Self::apply_definitions(access),
+        if Cluster::is_shared(access) {
+            IN_SHARED.call_once(|| Self::apply_definitions(access));
+        } else {
+            Self::apply_definitions(access);
         }
     }
 

@@ -45,7 +45,10 @@ def slowest(runs: list[BinaryRun]) -> list[str]:
 
 
 def busiest(runs: list[BinaryRun]) -> list[str]:
-    """The programs of tests that used the most CPU time, with all processes that they started."""
+    """The programs of tests that used the most CPU time.
+
+    Processes count that a test started and waited for; control planes, which a guard ends, do not.
+    """
     used = [(run.cpu_seconds, run.binary.name) for run in runs if not run.passed_before]
     used.sort(reverse=True)
     total = sum(seconds for seconds, _ in used)
