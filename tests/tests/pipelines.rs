@@ -4,10 +4,11 @@
 #[path = "pipelines/fixture.rs"]
 mod fixture;
 
+use std::collections::BTreeMap;
 use std::process::Command;
 
 use fixture::{PipelineFixture, class, pipeline};
-use serde_json::json;
+use serde_json::{Value, json};
 use tests::process::eventually;
 use tests::toolbox;
 
@@ -212,4 +213,103 @@ fn an_unservable_pipeline_is_refused_with_its_loads_and_affects_no_other() {
     let said = String::from_utf8_lossy(&check.stdout) + String::from_utf8_lossy(&check.stderr);
     assert_eq!(check.status.code(), Some(1), "{said}");
     assert!(said.contains(arithmetic), "{said}");
+}
+
+/// The worker and the load of each share, by `PIPELINE/NODE/INDEX`.
+type Placed = BTreeMap<String, (String, String)>;
+
+fn placed(fixture: &PipelineFixture) -> Placed {
+    let shares = fixture.shares().into_iter();
+    shares.map(|(key, (worker, _, load))| (key, (worker, load))).collect()
+}
+
+/// Where the shares are once a plan has happened, and the state of each pipeline that it names.
+fn planned(plan: &Value, mut shares: Placed) -> (Placed, BTreeMap<String, Value>) {
+    let list = |value: &Value| value.as_array().expect("a list").clone();
+    let place = |share: &Value| {
+        let load = share["documentsPerSecond"].as_f64().expect("a number").to_string();
+        (share["worker"].as_str().expect("a name").to_owned(), load)
+    };
+    let mut states = BTreeMap::new();
+    for pipeline in list(&plan["pipelines"]) {
+        let name = pipeline["name"].as_str().expect("a name").to_owned();
+        for one in list(&pipeline["moves"]) {
+            let node = one["node"].as_str().expect("a node");
+            let key = format!("{name}/{node}/{}", one["index"]);
+            let from = one.get("from").filter(|from| !from.is_null());
+            assert_eq!(shares.remove(&key), from.map(place), "{one}");
+            let to = one.get("to").filter(|to| !to.is_null());
+            shares.extend(to.map(|to| (key, place(to))));
+        }
+        states.insert(name, pipeline.get("after").cloned().unwrap_or_default());
+    }
+    (shares, states)
+}
+
+fn json_plan(fixture: &PipelineFixture, manifests: &str) -> Value {
+    serde_json::from_str(&fixture.plan(manifests, "json").0).expect("JSON")
+}
+
+#[test]
+fn what_a_plan_says_of_edited_pipelines_is_what_then_happens() {
+    const SHORT: &str = "{in: {class: blue, next: [out]}, out: {class: yellow}}";
+    let start = colours() + &pipeline("first", 10, CHAIN);
+    let mut fixture = PipelineFixture::start(&[("all.yaml", &start)]);
+    for (class, worker) in
+        [("yellow", "yellow-0"), ("blue", "blue-0"), ("green", "green-0"), ("green", "green-1")]
+    {
+        fixture.agent(class, worker);
+        fixture.knows(class, worker);
+    }
+    fixture.is_ready("first");
+    let three = ["first", "second", "third"].map(|name| pipeline(name, 10, CHAIN)).concat();
+    let smaller = colours().replace("capacity: 30", "capacity: 12");
+    let other = |name: &str| pipeline(name, 12, SHORT);
+    // An edit, the words that say what it does, and the exit code.
+    let edits: [(String, &[&str], i32); 7] = [
+        (colours() + &pipeline("first", 12, CHAIN), &["3 shares would change"], 0),
+        (
+            colours() + &three,
+            &["third - pending it waits for 1 worker more of class green", "12 → 30"],
+            0,
+        ),
+        (colours() + &three.replace("Second: 10", "Second: 5"), &["third pending ready -"], 0),
+        (
+            colours() + &other("first") + &other("second"),
+            &["Pipeline third goes", "third ready - -"],
+            0,
+        ),
+        (
+            smaller.clone() + &other("first") + &other("second"),
+            &["second ready pending it waits for 1 worker more of class blue", "30 → 12"],
+            2,
+        ),
+        (smaller + &other("first"), &["second pending - -"], 0),
+        (colours() + &other("first") + &class("grey", 5, ""), &["grey - → 5"], 0),
+    ];
+    for (manifests, words, code) in &edits {
+        let before = placed(&fixture);
+        let (text, exit) = fixture.plan(manifests, "table");
+        assert_eq!(exit, Some(*code), "{text}");
+        let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        for words in *words {
+            assert!(line.contains(words), "no {words:?} in\n{text}");
+        }
+        let (shares, states) = planned(&json_plan(&fixture, manifests), before);
+        fixture.write("all.yaml", manifests);
+        eventually("nothing that would change any more", || {
+            let again = json_plan(&fixture, manifests);
+            let empty = |list: &str| again[list] == json!([]);
+            (empty("changes") && empty("pipelines")).then_some(())
+        });
+        eventually(&format!("what was planned:\n{text}"), || {
+            let phase = |name: &String| {
+                let pipeline = fixture.pipeline(name);
+                pipeline.map_or(Value::Null, |it| json!(it.phase().as_str_name()))
+            };
+            let now: BTreeMap<_, _> =
+                states.keys().map(|name| (name.clone(), phase(name))).collect();
+            (placed(&fixture) == shares && now == states).then_some(())
+        });
+    }
 }

@@ -19,7 +19,7 @@ use crate::event::{ConnId, Event};
 use crate::view::Leadership;
 pub use config::Config;
 use leader::Leader;
-pub use leader::WhatIfPlan;
+pub use leader::{PipelinesWhatIf, WhatIfPlan};
 use replica::Replica;
 use term::{Candidate, Standby};
 

@@ -154,6 +154,31 @@ impl Ledger {
         })
     }
 
+    /// The accounts of all clusters, after one of them or all.
+    pub(crate) fn accounts_after(
+        &self,
+        after: Option<&WorkerKey>,
+    ) -> impl Iterator<Item = (&WorkerKey, &Account)> {
+        self.accounts.after(after)
+    }
+
+    /// Copies a worker's account and its claims on shares from another ledger; how many these are.
+    pub(crate) fn copy_shares(&mut self, from: &Self, key: &WorkerKey) -> usize {
+        let Some(account) = from.account(key) else { return 0 };
+        let shares = account.streams.iter().filter(|stream| stream.set.is_shares());
+        let streams: BTreeSet<_> = shares.cloned().collect();
+        for stream in &streams {
+            for claim in from.claims(stream).iter().filter(|claim| claim.worker == *key) {
+                self.claims.add(stream, claim.clone());
+            }
+        }
+        let copied = streams.len();
+        let mut account = account.clone();
+        account.streams = streams;
+        self.accounts.open(key, || account);
+        copied
+    }
+
     /// Moves all that a worker may hold to another name.
     pub(crate) fn rename(&mut self, key: &WorkerKey, to: &WorkerKey) {
         self.unheard.rename(key, to);

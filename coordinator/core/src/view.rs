@@ -213,6 +213,10 @@ pub struct ClassView {
     pub workers_needed: u32,
     /// The number of workers by target utilisation and packing, within the class's bounds.
     pub workers_wanted: u32,
+    /// The least workers.
+    pub workers_min: u32,
+    /// The most workers.
+    pub workers_max: u32,
     /// Pipelines that wait for workers of this class.
     pub waiting: usize,
     /// The most additional workers that one of these needs.
@@ -370,6 +374,61 @@ pub struct PlannedPool {
     pub committed: u32,
     /// Why it gets no larger one; empty if it gets the most per worker.
     pub reason: String,
+}
+
+/// All pipelines and classes that would be others under another desired state.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PipelinesPlan {
+    /// The pipelines, by name.
+    pub pipelines: Vec<PlannedPipeline>,
+    /// The classes, by name.
+    pub classes: Vec<ClassChange>,
+}
+
+/// A pipeline that would be another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlannedPipeline {
+    /// Its name.
+    pub name: PipelineName,
+    /// Its state: Ready if workers are chosen for it, or Pending or Broken. None where it is new.
+    pub before: Option<PipelinePhase>,
+    /// The state that it would reach, in the same terms. None where it goes.
+    pub after: Option<PipelinePhase>,
+    /// Why it would not be Ready, or why its former spec would stay in force; empty otherwise.
+    pub reason: String,
+    /// The shares that would be others, by node and index.
+    pub moves: Vec<ShareMove>,
+}
+
+/// A share that would have another worker or load.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShareMove {
+    /// Its node.
+    pub node: NodeName,
+    /// Its index.
+    pub index: u32,
+    /// Where it is planned now, if it is.
+    pub from: Option<SharePlace>,
+    /// Where it would be planned, if it would.
+    pub to: Option<SharePlace>,
+}
+
+/// Where a share is planned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SharePlace {
+    /// The worker.
+    pub worker: WorkerKey,
+    /// The load.
+    pub load: Load,
+}
+
+/// A class that would be another.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClassChange {
+    /// As it is; none where it is new.
+    pub before: Option<ClassView>,
+    /// As it would be; none where it goes.
+    pub after: Option<ClassView>,
 }
 
 /// A stream that would change its worker.

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use futures_util::Stream;
 use leasehold_coordinator_core::Core;
-use leasehold_coordinator_core::view::{ClassView, Leadership, Presence};
+use leasehold_coordinator_core::view::{Leadership, Presence};
 use leasehold_driver::access::{Access, Caller, Subject, Wants};
 use leasehold_driver::order::{OrderKind, WorkerOrder};
 use leasehold_driver::port::Handle;
@@ -322,9 +322,7 @@ impl AdminService for Admin {
     ) -> Result<Response<proto::ListClassesResponse>, Status> {
         self.allow(&request, Wants::Read(Subject::All)).await?;
         self.ask("ListClasses", |core, now| {
-            let classes = core.classes(now).into_iter();
-            let bounds = |view: &ClassView| core.scale_bounds(&view.name).unwrap_or_default();
-            let classes = classes.map(|view| wire::class(&view, bounds(&view))).collect();
+            let classes = core.classes(now).iter().map(wire::class).collect();
             Ok(proto::ListClassesResponse { classes })
         })
         .await

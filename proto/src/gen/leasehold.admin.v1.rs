@@ -1394,6 +1394,12 @@ pub struct PlanManifestsResponse {
     /// The clusters with a budget whose objects would change, and the plan of each.
     #[prost(message, repeated, tag = "3")]
     pub clusters: ::prost::alloc::vec::Vec<ClusterPlan>,
+    /// The pipelines that would have another state, or other workers or loads.
+    #[prost(message, repeated, tag = "4")]
+    pub pipelines: ::prost::alloc::vec::Vec<PlannedPipeline>,
+    /// The classes whose figures would be others.
+    #[prost(message, repeated, tag = "5")]
+    pub classes: ::prost::alloc::vec::Vec<PlannedClass>,
 }
 impl ::prost::Name for PlanManifestsResponse {
     const NAME: &'static str = "PlanManifestsResponse";
@@ -1403,6 +1409,105 @@ impl ::prost::Name for PlanManifestsResponse {
     }
     fn type_url() -> ::prost::alloc::string::String {
         "/leasehold.admin.v1.PlanManifestsResponse".into()
+    }
+}
+/// A pipeline that would be another.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct PlannedPipeline {
+    /// Its name.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// Its state now: READY if workers are chosen for all its nodes, else PENDING or BROKEN. Absent
+    /// where it is new.
+    #[prost(enumeration = "PipelinePhase", optional, tag = "2")]
+    pub before: ::core::option::Option<i32>,
+    /// The state that it would reach, in the same terms. Absent where it would go.
+    #[prost(enumeration = "PipelinePhase", optional, tag = "3")]
+    pub after: ::core::option::Option<i32>,
+    /// Why it would not be READY, or what its change would wait for; empty otherwise.
+    #[prost(string, tag = "4")]
+    pub reason: ::prost::alloc::string::String,
+    /// Its shares that would have another worker or load.
+    #[prost(message, repeated, tag = "5")]
+    pub moves: ::prost::alloc::vec::Vec<PlannedShareMove>,
+}
+impl ::prost::Name for PlannedPipeline {
+    const NAME: &'static str = "PlannedPipeline";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.PlannedPipeline".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.PlannedPipeline".into()
+    }
+}
+/// A share that would have another worker or load.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct PlannedShareMove {
+    /// The node.
+    #[prost(string, tag = "1")]
+    pub node: ::prost::alloc::string::String,
+    /// The share's index.
+    #[prost(uint32, tag = "2")]
+    pub index: u32,
+    /// Where it is planned now; absent where it is new.
+    #[prost(message, optional, tag = "3")]
+    pub from: ::core::option::Option<PlannedShare>,
+    /// Where it would be planned; absent where it would go.
+    #[prost(message, optional, tag = "4")]
+    pub to: ::core::option::Option<PlannedShare>,
+}
+impl ::prost::Name for PlannedShareMove {
+    const NAME: &'static str = "PlannedShareMove";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.PlannedShareMove".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.PlannedShareMove".into()
+    }
+}
+/// Where a share is planned.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct PlannedShare {
+    /// The worker's class.
+    #[prost(string, tag = "1")]
+    pub class: ::prost::alloc::string::String,
+    /// The worker.
+    #[prost(string, tag = "2")]
+    pub worker: ::prost::alloc::string::String,
+    /// The load.
+    #[prost(double, tag = "3")]
+    pub documents_per_second: f64,
+}
+impl ::prost::Name for PlannedShare {
+    const NAME: &'static str = "PlannedShare";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.PlannedShare".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.PlannedShare".into()
+    }
+}
+/// A class whose figures would be others.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct PlannedClass {
+    /// As it is; absent where it is new.
+    #[prost(message, optional, tag = "1")]
+    pub before: ::core::option::Option<Class>,
+    /// As it would be; absent where it would go.
+    #[prost(message, optional, tag = "2")]
+    pub after: ::core::option::Option<Class>,
+}
+impl ::prost::Name for PlannedClass {
+    const NAME: &'static str = "PlannedClass";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.PlannedClass".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.PlannedClass".into()
     }
 }
 /// An object that would change.

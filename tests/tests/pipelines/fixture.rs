@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use leasehold_proto::admin::v1 as api;
 use leasehold_proto::admin::v1::admin_service_client::AdminServiceClient;
 use serde_json::{Value, json};
+use tests::command_line::CommandLine;
 use tests::process::{Agent, Coordinator, Replica, eventually, get};
 use tokio::runtime::Runtime;
 use tonic::transport::Channel;
@@ -158,6 +159,17 @@ impl PipelineFixture {
         let new = self.first.folder().join(format!("{name}.new"));
         std::fs::write(&new, text).expect("a file");
         std::fs::rename(new, self.manifests().join(name)).expect("the manifest");
+    }
+
+    /// What `leasehold plan` says of these manifests in place of those in force, in this form, and
+    /// its exit code.
+    pub(crate) fn plan(&self, manifests: &str, form: &str) -> (String, Option<i32>) {
+        let folder = self.first.folder().join("edited");
+        std::fs::create_dir_all(&folder).expect("a folder");
+        std::fs::write(folder.join("all.yaml"), manifests).expect("a file");
+        let line = format!("plan -o {form} -f {}", folder.display());
+        let output = CommandLine(&self.first).run(&line);
+        (String::from_utf8(output.stdout).expect("UTF-8"), output.status.code())
     }
 
     /// Removes a manifest.

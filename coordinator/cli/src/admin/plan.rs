@@ -1,6 +1,7 @@
 //! `leasehold plan`: what would be planned under other circumstances. It changes nothing.
 
 mod manifests;
+mod pipelines;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -15,7 +16,7 @@ use super::connection::{ConnectionArgs, Coordinator};
 use super::output::{Column, Format, TableRow, number, object, or_none, print, table, text};
 use super::{run, words};
 
-/// What the exit code says where streams would have no worker.
+/// What the exit code says where streams or pipelines would have no worker.
 const BREAKS: u8 = 2;
 
 /// Options of `plan`.
@@ -27,8 +28,8 @@ With -f it shows what edited manifests would change: a FILE is taken beside ever
 in force, a FOLDER without Kubernetes in place of all of it. On Kubernetes the ConfigMaps that sets
 name have to be in it, too.
 
-Exit code: 0 if every stream has a worker under the plan, 2 if some have none or a manifest or the
-command line is invalid, 1 after an error.
+Exit code: 0 if every stream has a worker under the plan and no pipeline loses its workers, 2 if some
+have none or lose them, or a manifest or the command line is invalid, 1 after an error.
 
 Examples:
   leasehold plan builds --max-jobs 20

@@ -37,6 +37,7 @@ use crate::observed::Worker;
 use admission::Admission;
 use epoch_ahead::EpochAhead;
 use pipelines::Pipelines;
+pub use pipelines::PipelinesWhatIf;
 use pools::Pools;
 use report_adoption::Adoption;
 use round_robin::RoundRobin;

@@ -3,7 +3,7 @@
 
 use std::collections::btree_map::Range;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::{Deref, DerefMut, RangeFrom};
+use std::ops::{Bound, Deref, DerefMut, RangeFrom};
 
 use leasehold_types::message::Jobs;
 use leasehold_types::mutation::{self, Mutation};
@@ -84,6 +84,12 @@ impl Accounts {
         let account = self.remove(key)?;
         self.sums.note(to, PoolFacts::default(), PoolFacts::of(&account));
         Some(self.all.entry(to.clone()).or_insert(account))
+    }
+
+    /// The accounts after one of them, or all.
+    pub(super) fn after(&self, after: Option<&WorkerKey>) -> Range<'_, WorkerKey, Account> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.all.range::<WorkerKey, _>((from, Bound::Unbounded))
     }
 
     pub(super) fn range(&self, range: RangeFrom<WorkerKey>) -> Range<'_, WorkerKey, Account> {

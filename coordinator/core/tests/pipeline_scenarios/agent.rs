@@ -72,6 +72,11 @@ impl Agent {
         }
     }
 
+    /// Whether it carries out every grant at once.
+    pub(crate) fn answers(&self) -> bool {
+        !self.slow && !self.clings && self.silent.is_none() && self.asked_back.is_empty()
+    }
+
     /// It restarts, with its journal or without.
     pub(crate) fn restart(&mut self, memory: bool) {
         self.incarnation += 1;

@@ -3,6 +3,7 @@
 //! `LEASEHOLD_REGENERATE=1 cargo test -p leasehold-coordinator-core --test pipeline_scenarios`.
 
 mod agent;
+mod foreseen;
 mod random;
 mod scenario;
 mod shown;

@@ -20,6 +20,7 @@ use leasehold_types::{
 };
 
 use crate::agent::{Agent, TTL};
+use crate::foreseen::Foreseen;
 use crate::shown;
 
 pub(crate) struct PipelineScenario {
@@ -29,6 +30,12 @@ pub(crate) struct PipelineScenario {
     agents: BTreeMap<WorkerName, Agent>,
     conns: u64,
     epoch: Epoch,
+    /// Each manifest is planned before it comes into force.
+    pub(crate) foresees: bool,
+    /// What the plan says of the manifest that comes into force next, where nothing else goes on.
+    foreseen: Option<Foreseen>,
+    /// How often such a plan was checked, and how often it moved a share.
+    pub(crate) plans_checked: (u64, u64),
     /// The bindings that a notice reported as changed.
     pub(crate) renewed: Vec<String>,
     /// The most bytes of workers' names and addresses in one message.
@@ -46,6 +53,9 @@ impl PipelineScenario {
             agents: BTreeMap::new(),
             conns: 0,
             epoch: Epoch(0),
+            foresees: true,
+            foreseen: None,
+            plans_checked: (0, 0),
             renewed: Vec::new(),
             told_most: 0,
         }
@@ -56,6 +66,11 @@ impl PipelineScenario {
         for line in commands.lines().filter(|line| !line.starts_with('#') && !line.is_empty()) {
             self.run(line, &mut out);
             self.settle(&mut out);
+            if let Some(foreseen) = self.foreseen.take() {
+                foreseen.check(&self.core, line);
+                self.plans_checked.0 += 1;
+                self.plans_checked.1 += u64::from(foreseen.moves_shares);
+            }
         }
         out
     }
@@ -129,6 +144,9 @@ impl PipelineScenario {
 
     fn desire(&mut self, change: impl FnOnce(&mut Desired)) {
         change(&mut self.desired);
+        if self.foresees && self.agents.values().all(Agent::answers) {
+            self.foreseen = Foreseen::of(&self.core, &self.desired, self.now);
+        }
         self.core.handle(Event::Desired(Arc::new(self.desired.clone())), self.now);
     }
 

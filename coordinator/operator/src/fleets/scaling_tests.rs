@@ -25,6 +25,8 @@ fn view(request: u64, needed: u32, wanted: u32) -> ClassView {
         workers: 0,
         workers_needed: needed,
         workers_wanted: wanted,
+        workers_min: 0,
+        workers_max: 10,
         waiting: 0,
         short: 0,
     }

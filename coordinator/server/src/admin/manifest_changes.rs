@@ -14,12 +14,15 @@ pub(super) struct ManifestChanges {
     pub(super) objects: Vec<ObjectChange>,
     /// The clusters with a budget, before or after, that are among them or have sets that are.
     pub(super) clusters: BTreeSet<ClusterName>,
+    /// Whether any class or pipeline is among them.
+    pub(super) pipelines: bool,
 }
 
 /// The changes from one desired state to another.
 pub(super) fn of(before: &Desired, after: &Desired) -> ManifestChanges {
     let mut clusters = BTreeSet::new();
     let mut objects = Vec::new();
+    let mut pipelines = false;
     for (id, kind) in changes::objects(before, after) {
         objects.push(ObjectChange { kind: wire_kind(kind).into(), object: id.to_string() });
         match id {
@@ -28,10 +31,10 @@ pub(super) fn of(before: &Desired, after: &Desired) -> ManifestChanges {
                 let both = [before.sets.get(&set), after.sets.get(&set)];
                 clusters.extend(both.into_iter().flatten().map(|set| set.cluster.clone()));
             }
-            ObjectId::Class(_) | ObjectId::Pipeline(_) => {}
+            ObjectId::Class(_) | ObjectId::Pipeline(_) => pipelines = true,
         }
     }
-    ManifestChanges { objects, clusters }
+    ManifestChanges { objects, clusters, pipelines }
 }
 
 fn wire_kind(kind: ChangeKind) -> ObjectChangeKind {

@@ -5,15 +5,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_coordinator_core::core::WhatIfPlan;
+use leasehold_coordinator_core::core::{PipelinesWhatIf, WhatIfPlan};
 use leasehold_coordinator_core::desired::Desired;
-use leasehold_coordinator_core::view::WhatIf;
+use leasehold_coordinator_core::view::{PipelinesPlan, WhatIf};
 use leasehold_driver::clock;
 use leasehold_manifest::proposal::{Scope, propose};
 use leasehold_proto::admin::v1 as proto;
 use leasehold_proto::admin::v1::PlanResponse;
 use leasehold_types::ClusterName;
-use tokio::time::{Instant, timeout_at};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::{Instant, timeout, timeout_at};
 use tonic::Status;
 
 use super::error::AdminError;
@@ -25,7 +26,7 @@ pub(super) const PLANS_MAX: usize = 2;
 const PLANS_OF_CHANGING_MANIFESTS_MAX: usize = 3;
 /// How long one may take.
 const PLAN_TIMEOUT: Duration = Duration::from_secs(10);
-/// Streams that the driver copies in one turn, so that the turn stays short.
+/// Streams, or workers and shares, that the driver copies in one turn, so that the turn stays short.
 const COPIED_PER_TURN: usize = 2_048;
 /// Units of work between two looks at the clock.
 const PLACED_PER_LOOK: usize = 4_096;
@@ -79,7 +80,59 @@ impl Admin {
             clusters.push(proto::ClusterPlan { cluster: cluster.to_string(), plan });
         }
         let problems = problems.iter().map(wire::problem).collect();
-        Ok(proto::PlanManifestsResponse { problems, changes: changes.objects, clusters })
+        let mut answer = proto::PlanManifestsResponse {
+            problems,
+            changes: changes.objects,
+            clusters,
+            ..proto::PlanManifestsResponse::default()
+        };
+        if changes.pipelines {
+            let plan = self.plan_pipelines(desired).await?;
+            answer.pipelines = plan.pipelines.into_iter().map(wire::planned_pipeline).collect();
+            answer.classes = plan.classes.into_iter().map(wire::planned_class).collect();
+        }
+        Ok(answer)
+    }
+
+    /// The plan of all pipelines where these manifests are in force.
+    async fn plan_pipelines(&self, desired: Arc<Desired>) -> Result<PipelinesPlan, Status> {
+        let permit = self.plan_permit()?;
+        let late = || AdminError::Late("the plan of pipelines", PLAN_TIMEOUT);
+        let planned = timeout(PLAN_TIMEOUT, async {
+            let what_if = self.gather_pipelines(desired).await?;
+            // The thread ends by itself, even if the caller goes away.
+            let planned = tokio::task::spawn_blocking(move || {
+                let _permit = permit;
+                what_if.plan(clock::now())
+            });
+            planned.await.map_err(|_| AdminError::Stopped.into())
+        });
+        planned.await.map_err(|_| late())?
+    }
+
+    /// Copies all of the input of a plan of pipelines.
+    async fn gather_pipelines(&self, desired: Arc<Desired>) -> Result<PipelinesWhatIf, Status> {
+        let begun = self.ask("Plan", move |core, _| {
+            core.begin_pipelines_what_if(desired).ok_or(AdminError::OtherTerm)
+        });
+        let mut what_if = begun.await?.into_inner();
+        loop {
+            let slice = self.ask("Plan", move |core, _| {
+                let is_whole = core.gather_pipelines_what_if(&mut what_if, COPIED_PER_TURN);
+                is_whole.map(|is_whole| (what_if, is_whole)).ok_or(AdminError::OtherTerm)
+            });
+            let (gathered, is_whole) = slice.await?.into_inner();
+            if is_whole {
+                return Ok(gathered);
+            }
+            what_if = gathered;
+        }
+    }
+
+    /// The right to make a plan, while there are not too many.
+    fn plan_permit(&self) -> Result<OwnedSemaphorePermit, AdminError> {
+        let permit = Arc::clone(&self.plans).try_acquire_owned();
+        permit.map_err(|_| AdminError::TooMany("plans", PLANS_MAX))
     }
 
     /// The plan of a cluster under other circumstances.
@@ -88,8 +141,7 @@ impl Admin {
         cluster: ClusterName,
         what_if: WhatIf,
     ) -> Result<PlanResponse, Status> {
-        let permit = Arc::clone(&self.plans).try_acquire_owned();
-        let permit = permit.map_err(|_| AdminError::TooMany("plans", PLANS_MAX))?;
+        let permit = self.plan_permit()?;
         let deadline = Instant::now() + PLAN_TIMEOUT;
         let late = || AdminError::Late("the plan", PLAN_TIMEOUT);
         let gathered = timeout_at(deadline, self.gather(cluster.clone(), what_if)).await;

@@ -2,9 +2,9 @@
 //! type.
 
 use leasehold_coordinator_core::view::{
-    BindingPhase, BindingView, ClaimPhase, ClaimView, ClassView, ClusterView, Explanation,
-    PipelinePhase, PipelineView, PlanView, PlannedPool, Presence, SetSummary, ShareView,
-    StreamView, WhatIf, WorkerView,
+    BindingPhase, BindingView, ClaimPhase, ClaimView, ClassChange, ClassView, ClusterView,
+    Explanation, PipelinePhase, PipelineView, PlanView, PlannedPipeline, PlannedPool, Presence,
+    SetSummary, ShareMove, SharePlace, ShareView, StreamView, WhatIf, WorkerView,
 };
 use leasehold_driver::replicas::KnownReplica;
 use leasehold_manifest::Problem;
@@ -120,7 +120,7 @@ pub(super) fn binding_phase(phase: BindingPhase) -> proto::BindingPhase {
     }
 }
 
-pub(super) fn class(view: &ClassView, (min, max): (u32, u32)) -> proto::Class {
+pub(super) fn class(view: &ClassView) -> proto::Class {
     proto::Class {
         name: view.name.to_string(),
         capacity: view.capacity.as_f64(),
@@ -129,8 +129,8 @@ pub(super) fn class(view: &ClassView, (min, max): (u32, u32)) -> proto::Class {
         workers: view.workers,
         workers_needed: view.workers_needed,
         workers_wanted: view.workers_wanted,
-        workers_min: min,
-        workers_max: max,
+        workers_min: view.workers_min,
+        workers_max: view.workers_max,
         pipelines_waiting: count(view.waiting),
     }
 }
@@ -245,6 +245,38 @@ fn job_wait(wait: JobWait) -> proto::JobWait {
         half_seconds: wait.half_seconds,
         most_seconds: wait.most_seconds,
         past_jobs: count(wait.past_jobs),
+    }
+}
+
+pub(super) fn planned_pipeline(planned: PlannedPipeline) -> proto::PlannedPipeline {
+    let phase = |phase| pipeline_phase(phase).into();
+    proto::PlannedPipeline {
+        name: planned.name.to_string(),
+        before: planned.before.map(phase),
+        after: planned.after.map(phase),
+        reason: planned.reason,
+        moves: planned.moves.into_iter().map(share_move).collect(),
+    }
+}
+
+fn share_move(planned: ShareMove) -> proto::PlannedShareMove {
+    let place = |SharePlace { worker, load }: SharePlace| proto::PlannedShare {
+        class: worker.cluster.to_string(),
+        worker: worker.worker.to_string(),
+        documents_per_second: load.as_f64(),
+    };
+    proto::PlannedShareMove {
+        node: planned.node.to_string(),
+        index: planned.index,
+        from: planned.from.map(place),
+        to: planned.to.map(place),
+    }
+}
+
+pub(super) fn planned_class(change: ClassChange) -> proto::PlannedClass {
+    proto::PlannedClass {
+        before: change.before.as_ref().map(class),
+        after: change.after.as_ref().map(class),
     }
 }
 

@@ -10,7 +10,7 @@ use leasehold_proto::admin::v1::{
     ManifestFile, ObjectChange, ObjectChangeKind, PlanManifestsRequest, PlanManifestsResponse,
 };
 
-use super::as_text;
+use super::{as_text, pipelines};
 use crate::admin::connection::Coordinator;
 use crate::admin::output::{Format, object, print};
 use crate::admin::words;
@@ -83,7 +83,8 @@ pub(super) async fn plan(
     })?;
     let plans = answer.clusters.iter().filter_map(|cluster| cluster.plan.as_ref());
     let unplaced = plans.into_iter().any(|plan| !plan.unplaced.is_empty());
-    Ok(unplaced || !answer.problems.is_empty())
+    let stopped = answer.pipelines.iter().any(pipelines::is_stopped);
+    Ok(unplaced || stopped || !answer.problems.is_empty())
 }
 
 fn text(answer: &PlanManifestsResponse) -> String {
@@ -103,6 +104,7 @@ fn text(answer: &PlanManifestsResponse) -> String {
             parts.push(format!("Cluster {}:\n{}", cluster.cluster, as_text(plan)));
         }
     }
+    parts.extend(pipelines::as_text(answer));
     parts.join("\n")
 }
 

@@ -48,7 +48,7 @@ impl Leader {
     }
 
     /// Brings the clusters up to what is desired.
-    fn apply_cluster_specs(&mut self) {
+    pub(super) fn apply_cluster_specs(&mut self) {
         let desired = self.replica.desired.clone();
         for (name, state) in &mut self.clusters {
             state.defined = desired.clusters.contains_key(name);

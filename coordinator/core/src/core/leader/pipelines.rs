@@ -13,17 +13,27 @@ mod share_moves;
 mod spec_changes;
 mod state;
 mod views;
+mod what_if;
 
-use leasehold_types::Moment;
+use std::collections::BTreeSet;
+
+use leasehold_types::{ClusterName, Moment};
 
 use super::{Leader, Timer};
 pub(super) use routes::{RouteBudget, SnapshotShare};
 pub(super) use state::Pipelines;
+pub use what_if::PipelinesWhatIf;
 
 impl Leader {
     /// Plans the pipelines that have changed, until nothing more follows.
     pub(super) fn plan_pipelines(&mut self, now: Moment) {
-        self.recover_known(now);
+        let held = self.ledger.held_clusters(self.replica.heard);
+        self.plan_pipelines_beside(held, now);
+    }
+
+    /// The same, while nothing may be planned in these clusters.
+    fn plan_pipelines_beside(&mut self, held: BTreeSet<ClusterName>, now: Moment) {
+        self.recover_known(held, now);
         let mut healed = false;
         loop {
             // Moves shares first: a share that its draining worker has given back would count as

@@ -62,6 +62,8 @@ fn facts() -> ClassFacts {
         workers: 3,
         workers_needed: 2,
         workers_wanted: 3,
+        workers_min: 0,
+        workers_max: 10,
         waiting: 0,
         short: 0,
     };

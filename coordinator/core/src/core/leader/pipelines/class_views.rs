@@ -20,16 +20,7 @@ impl Core {
     /// All classes, by name.
     #[must_use]
     pub fn classes(&self, _now: Moment) -> Vec<ClassView> {
-        let replica = self.replica();
-        let views = replica
-            .loads()
-            .into_iter()
-            .filter_map(|(name, loads)| Some(class_view(replica.class(&name)?, name, loads)));
-        let mut views: Vec<_> = views.collect();
-        if let Some(leader) = self.leader() {
-            leader.complete_classes(&mut views);
-        }
-        views
+        class_views(self.replica(), self.leader())
     }
 
     /// The least workers that each class must have with its shares where they are now: its present
@@ -38,13 +29,6 @@ impl Core {
     #[must_use]
     pub fn workers_held(&self, _now: Moment) -> BTreeMap<ClusterName, u32> {
         self.leader().map(Leader::workers_held).unwrap_or_default()
-    }
-
-    /// The least and the most workers of a class.
-    #[must_use]
-    pub fn scale_bounds(&self, class: &ClusterName) -> Option<(u32, u32)> {
-        let class = self.replica().class(class)?;
-        Some((class.workers_min, class.workers_max))
     }
 
     /// The workers of a class that can be removed now, one after the other, the least loaded first:
@@ -212,6 +196,19 @@ impl Leader {
     }
 }
 
+/// All classes, by name; with what only a leader knows, where there is one.
+pub(super) fn class_views(replica: &Replica, leader: Option<&Leader>) -> Vec<ClassView> {
+    let views = replica
+        .loads()
+        .into_iter()
+        .filter_map(|(name, loads)| Some(class_view(replica.class(&name)?, name, loads)));
+    let mut views: Vec<_> = views.collect();
+    if let Some(leader) = leader {
+        leader.complete_classes(&mut views);
+    }
+    views
+}
+
 /// A class as far as every replica knows it.
 fn class_view(class: &Class, name: ClusterName, loads: Vec<Load>) -> ClassView {
     let request = loads.iter().copied().sum();
@@ -223,6 +220,8 @@ fn class_view(class: &Class, name: ClusterName, loads: Vec<Load>) -> ClassView {
         workers: 0,
         workers_needed,
         workers_wanted: wanted(class, request, workers_needed),
+        workers_min: class.workers_min,
+        workers_max: class.workers_max,
         waiting: 0,
         short: 0,
         name,

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use leasehold_types::{Load, Moment, NodeName, PipelineName, WorkerKey};
+use leasehold_types::{ClusterName, Load, Moment, NodeName, PipelineName, WorkerKey};
 
 use super::spec_changes::is_in_force;
 use super::state::NodeState;
@@ -11,9 +11,9 @@ use crate::core::Leader;
 use crate::view::{BindingPhase, PipelinePhase};
 
 impl Leader {
-    /// Recovers every pipeline of which no agent can report a further share.
-    pub(super) fn recover_known(&mut self, now: Moment) {
-        let held = self.ledger.held_clusters(self.replica.heard);
+    /// Recovers every pipeline of which no agent can report a further share: all but those with a
+    /// class that is held.
+    pub(super) fn recover_known(&mut self, held: BTreeSet<ClusterName>, now: Moment) {
         let fewer = held != self.pipelines.held;
         self.pipelines.held = held;
         self.pipelines.recheck_waiting |= fewer;
@@ -108,7 +108,7 @@ impl Leader {
     }
 
     /// A class has changed in a way that pipelines may have waited for.
-    pub(in crate::core::leader) fn recheck_class(&mut self, class: &leasehold_types::ClusterName) {
+    pub(in crate::core::leader) fn recheck_class(&mut self, class: &ClusterName) {
         self.pipelines.recheck_waiting |= self.replica.class(class).is_some();
     }
 

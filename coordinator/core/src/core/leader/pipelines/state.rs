@@ -227,6 +227,31 @@ impl Pipelines {
         self.worker_shares.range(first..).take_while(move |(key, _)| key.cluster == *class)
     }
 
+    /// Takes a pipeline of another leader over, as it is there; how many shares it has.
+    pub(super) fn insert_copy(
+        &mut self,
+        name: &PipelineName,
+        state: &PipelineState,
+        recovers: bool,
+    ) -> usize {
+        for (worker, load) in &state.outstanding {
+            *self.outstanding.entry(worker.clone()).or_default() += *load;
+        }
+        // The index counts them again.
+        let state = PipelineState { reserves: BTreeSet::new(), ..state.clone() };
+        let shares = state.nodes.values().map(|node| node.shares.len()).sum();
+        let counts = recovers || state.in_force;
+        if recovers {
+            self.recovering.insert(name.clone());
+        }
+        self.all.insert(name.clone(), state);
+        if counts {
+            self.count_all(name, true);
+        }
+        self.update_indexes(name);
+        shares
+    }
+
     /// Updates the sets of pipelines by state.
     pub(super) fn update_indexes(&mut self, name: &PipelineName) {
         let Some(state) = self.all.get_mut(name) else {

@@ -64,7 +64,7 @@ impl Leader {
         })
     }
 
-    fn pipeline_reason(&self, name: &PipelineName, state: &PipelineState) -> String {
+    pub(super) fn pipeline_reason(&self, name: &PipelineName, state: &PipelineState) -> String {
         let recovering = self.pipelines.recovering.contains(name);
         match state.phase {
             _ if recovering || (self.is_held(name) && state.reason.is_empty()) => {

@@ -1,0 +1,119 @@
+//! What edited manifests would change of pipelines and classes.
+
+use leasehold_proto::admin::v1::{
+    Class, PipelinePhase, PlanManifestsResponse, PlannedClass, PlannedPipeline, PlannedShare,
+    PlannedShareMove,
+};
+
+use crate::admin::output::{Column, NONE, TableRow, or_none, table, text};
+use crate::admin::words;
+
+/// A share of a pipeline that would have another worker or load.
+struct MovedShare {
+    pipeline: String,
+    one: PlannedShareMove,
+}
+
+impl TableRow for PlannedPipeline {
+    const PLURAL: &'static str = "pipelines";
+    const COLUMNS: &'static [Column<Self>] = &[
+        text("PIPELINE", |pipeline| pipeline.name.clone()),
+        text("NOW", |pipeline| state(pipeline.before)),
+        text("THEN", |pipeline| state(pipeline.after)),
+        text("WHY", |pipeline| or_none(&pipeline.reason)),
+    ];
+
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+}
+
+impl TableRow for MovedShare {
+    const PLURAL: &'static str = "shares";
+    const COLUMNS: &'static [Column<Self>] = &[
+        text("PIPELINE", |share| share.pipeline.clone()),
+        text("NODE", |share| share.one.node.clone()),
+        text("SHARE", |share| share.one.index.to_string()),
+        text("FROM", |share| place(share.one.from.as_ref())),
+        text("TO", |share| place(share.one.to.as_ref())),
+    ];
+
+    fn name(&self) -> String {
+        format!("{}/{}/{}", self.pipeline, self.one.node, self.one.index)
+    }
+}
+
+impl TableRow for PlannedClass {
+    const PLURAL: &'static str = "classes";
+    const COLUMNS: &'static [Column<Self>] = &[
+        text("CLASS", |class| class.name()),
+        text("CAPACITY", |class| class.figure(|it| words::load(it.capacity))),
+        text("REQUEST", |class| class.figure(|it| words::load(it.request))),
+        text("PLACED", |class| class.figure(|it| words::load(it.placed))),
+        text("WORKERS", |class| class.figure(|it| it.workers.to_string())),
+        text("NEEDED", |class| class.figure(|it| it.workers_needed.to_string())),
+        text("WANTED", |class| class.figure(|it| it.workers_wanted.to_string())),
+        text("WAITING", |class| class.figure(|it| it.pipelines_waiting.to_string())),
+    ];
+
+    fn name(&self) -> String {
+        let class = self.after.as_ref().or(self.before.as_ref());
+        class.map(|class| class.name.clone()).unwrap_or_default()
+    }
+}
+
+trait Figure {
+    /// `30`, or `30 → 45` where it would be another.
+    fn figure(&self, figure: impl Fn(&Class) -> String) -> String;
+}
+
+impl Figure for PlannedClass {
+    fn figure(&self, figure: impl Fn(&Class) -> String) -> String {
+        let shown = |class: &Option<Class>| class.as_ref().map_or(NONE.to_owned(), &figure);
+        let (before, after) = (shown(&self.before), shown(&self.after));
+        if before == after { after } else { format!("{before} → {after}") }
+    }
+}
+
+/// A state of a plan; nothing where there is no pipeline.
+fn state(phase: Option<i32>) -> String {
+    let phase = phase.map(|phase| PipelinePhase::try_from(phase).unwrap_or_default());
+    phase.map_or(NONE.to_owned(), words::pipeline)
+}
+
+/// `green-2: 10`.
+fn place(share: Option<&PlannedShare>) -> String {
+    let shown = |share: &PlannedShare| {
+        format!("{}: {}", share.worker, words::load(share.documents_per_second))
+    };
+    share.map_or(NONE.to_owned(), shown)
+}
+
+/// Whether a pipeline that has its workers would lose them, and go on waiting for others.
+pub(super) fn is_stopped(pipeline: &PlannedPipeline) -> bool {
+    let waits = [PipelinePhase::Pending, PipelinePhase::Broken].contains(&pipeline.after());
+    pipeline.before() == PipelinePhase::Ready && pipeline.after.is_some() && waits
+}
+
+/// The parts of the text about pipelines and classes.
+pub(super) fn as_text(answer: &PlanManifestsResponse) -> Vec<String> {
+    let mut parts = Vec::new();
+    let is_shown = |one: &&PlannedPipeline| one.before != one.after || !one.reason.is_empty();
+    let states: Vec<_> = answer.pipelines.iter().filter(is_shown).cloned().collect();
+    if !states.is_empty() {
+        parts.push(table(&states, false));
+    }
+    let shares = answer.pipelines.iter().flat_map(|pipeline| {
+        let name = || pipeline.name.clone();
+        pipeline.moves.iter().map(move |one| MovedShare { pipeline: name(), one: one.clone() })
+    });
+    let shares: Vec<_> = shares.collect();
+    if !shares.is_empty() {
+        let count = words::count(shares.len() as u64, "share");
+        parts.push(format!("{count} would change:\n{}", table(&shares, false)));
+    }
+    if !answer.classes.is_empty() {
+        parts.push(table(&answer.classes, false));
+    }
+    parts
+}

@@ -1,0 +1,304 @@
+//! Pipelines under another desired state, which is shown and never applied. The core is only read,
+//! slice by slice, to copy its classes and pipelines into a leader of their own; that one puts the
+//! other state in force by the code by which this one would, and sends nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+use std::sync::Arc;
+
+use leasehold_types::{ClusterName, Epoch, Moment, PipelineName, ShareKey, WorkerKey, limits};
+
+use super::class_views::class_views;
+use super::healing::HEALED_MAX;
+use super::state::PipelineState;
+use crate::core::leader::ClusterState;
+use crate::core::replica::Replica;
+
+use crate::core::{Core, Leader};
+use crate::desired::Desired;
+use crate::event::Elected;
+use crate::ledger::Ledger;
+use crate::view::{
+    ClassChange, PipelinePhase, PipelinesPlan, PlannedPipeline, ShareMove, SharePlace,
+};
+
+/// The most passes of one plan: enough to heal all the pipelines that there may be.
+const PASSES_MAX: usize = 2 * limits::PIPELINES_MAX / HEALED_MAX;
+
+/// A plan of all pipelines that is being made for another desired state.
+#[derive(Clone, Debug)]
+pub struct PipelinesWhatIf {
+    /// The term whose state it copies.
+    epoch: Epoch,
+    /// The other desired state.
+    desired: Arc<Desired>,
+    /// The clusters in which nothing is planned yet.
+    held: BTreeSet<ClusterName>,
+    /// A leader with the classes and pipelines that are copied so far.
+    copy: Box<Leader>,
+    next: Next,
+}
+
+/// What is copied next.
+#[derive(Clone, Debug)]
+enum Next {
+    /// The workers after this one.
+    Workers(Option<WorkerKey>),
+    /// The pipelines after this one.
+    Pipelines(Option<PipelineName>),
+    Nothing,
+}
+
+/// A pipeline in a plan.
+#[derive(Debug)]
+struct Planned {
+    phase: PipelinePhase,
+    reason: String,
+    shares: BTreeMap<ShareKey, SharePlace>,
+}
+
+impl Core {
+    /// A plan of all pipelines under another desired state, before its input is gathered. None if
+    /// this replica does not lead.
+    #[must_use]
+    pub fn begin_pipelines_what_if(&self, desired: Arc<Desired>) -> Option<PipelinesWhatIf> {
+        Some(self.leader()?.begin_pipelines_what_if(desired))
+    }
+
+    /// Gathers about `most` more workers, pipelines and shares. Returns whether the input is whole;
+    /// none if the term has ended in which the plan began.
+    #[must_use]
+    pub fn gather_pipelines_what_if(
+        &self,
+        what_if: &mut PipelinesWhatIf,
+        most: usize,
+    ) -> Option<bool> {
+        let leader = self.leader().filter(|leader| leader.ledger.epoch() == what_if.epoch)?;
+        Some(leader.gather_pipelines_what_if(what_if, most))
+    }
+}
+
+impl Leader {
+    fn begin_pipelines_what_if(&self, desired: Arc<Desired>) -> PipelinesWhatIf {
+        let mut replica = Replica::new(self.replica.config);
+        replica.desired = self.replica.desired.clone();
+        replica.heard = self.replica.heard;
+        let epoch = self.ledger.epoch();
+        let elected = Elected {
+            epoch,
+            term: self.term,
+            until: self.until,
+            predecessor_end: self.began_at,
+            exposed: BTreeMap::new(),
+        };
+        let ledger = Ledger::new(epoch, self.began_at, self.ledger.bounds);
+        let began_at = self.began_at;
+        let mut copy = Self::new(Box::new(replica), ledger, &elected, BTreeSet::new(), began_at);
+        let is_class = |name: &&ClusterName| {
+            self.replica.class(name).is_some()
+                || desired.clusters.get(*name).is_some_and(|cluster| cluster.class.is_some())
+        };
+        let classes = self.clusters.iter().filter(|(name, _)| is_class(name));
+        copy.clusters = classes
+            .map(|(name, state)| {
+                let defined = state.defined;
+                (name.clone(), ClusterState { defined, ..ClusterState::new(state.spec.clone()) })
+            })
+            .collect();
+        let held = self.pipelines.held.clone();
+        copy.pipelines.held = held.clone();
+        let next = Next::Workers(None);
+        PipelinesWhatIf { epoch, desired, held, copy: Box::new(copy), next }
+    }
+
+    fn gather_pipelines_what_if(&self, what_if: &mut PipelinesWhatIf, most: usize) -> bool {
+        let PipelinesWhatIf { copy, next, .. } = what_if;
+        match next {
+            Next::Workers(after) => match self.copy_workers(copy, after.as_ref(), most) {
+                Some(last) => *after = Some(last),
+                None => *next = Next::Pipelines(None),
+            },
+            Next::Pipelines(after) => match self.copy_pipelines(copy, after.as_ref(), most) {
+                Some(last) => *after = Some(last),
+                None => *next = Next::Nothing,
+            },
+            Next::Nothing => {}
+        }
+        matches!(next, Next::Nothing)
+    }
+
+    /// Copies the workers of classes, and what all others hold of shares. Returns the last one that
+    /// was looked at; none if all were.
+    fn copy_workers(
+        &self,
+        copy: &mut Self,
+        after: Option<&WorkerKey>,
+        most: usize,
+    ) -> Option<WorkerKey> {
+        let mut copied = 0;
+        for (key, account) in self.ledger.accounts_after(after) {
+            copied += 1;
+            let class = copy.clusters.get_mut(&key.cluster);
+            let has_shares = account.sets.keys().any(|set| set.is_shares());
+            if class.is_some() || has_shares {
+                copied += copy.ledger.copy_shares(&self.ledger, key);
+            }
+            if let Some((class, worker)) = class.zip(self.observed(key)) {
+                class.workers.insert(key.worker.clone(), worker.clone());
+            }
+            if self.pipelines.draining.contains(key) {
+                copy.pipelines.draining.insert(key.clone());
+            }
+            if copied >= most {
+                return Some(key.clone());
+            }
+        }
+        None
+    }
+
+    /// Copies pipelines. Returns the last one; none if all are copied.
+    fn copy_pipelines(
+        &self,
+        copy: &mut Self,
+        after: Option<&PipelineName>,
+        most: usize,
+    ) -> Option<PipelineName> {
+        let mut copied = 0;
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        for (name, state) in self.pipelines.all.range::<PipelineName, _>((from, Bound::Unbounded)) {
+            let recovers = self.pipelines.recovering.contains(name);
+            copied += 1 + copy.pipelines.insert_copy(name, state, recovers);
+            if copied >= most {
+                return Some(name.clone());
+            }
+        }
+        None
+    }
+
+    /// Takes all that is planned as served, whereupon more may move to make room; whether anything
+    /// was not served before.
+    fn serve_all(&mut self) -> bool {
+        let all = self.pipelines.all.iter();
+        let unserved = all.filter(|(_, state)| state.phase == Some(PipelinePhase::Plotted));
+        let unserved: Vec<_> = unserved
+            .map(|(name, state)| (name.clone(), state.reason.clone(), state.waits.clone()))
+            .collect();
+        let any = !unserved.is_empty();
+        for (name, reason, waits) in unserved {
+            self.set_pipeline(&name, PipelinePhase::Ready, reason, waits);
+        }
+        any
+    }
+
+    /// All pipelines as they are planned.
+    fn planned_pipelines(&self) -> BTreeMap<PipelineName, Planned> {
+        let all = self.pipelines.all.iter();
+        all.map(|(name, state)| (name.clone(), self.planned_pipeline(name, state))).collect()
+    }
+
+    fn planned_pipeline(&self, name: &PipelineName, state: &PipelineState) -> Planned {
+        let counts = self.pipelines.counts(name, state);
+        let shares = state.shares(name).into_iter().filter(|_| counts);
+        let place = |(key, cluster, share): (_, _, super::state::PlannedShare)| {
+            let worker = WorkerKey { cluster, worker: share.on };
+            (key, SharePlace { worker, load: share.load })
+        };
+        Planned {
+            phase: match state.phase {
+                _ if state.in_force => PipelinePhase::Ready,
+                Some(PipelinePhase::Broken) => PipelinePhase::Broken,
+                _ => PipelinePhase::Pending,
+            },
+            reason: if state.in_force && state.reason.is_empty() {
+                String::new()
+            } else {
+                self.pipeline_reason(name, state)
+            },
+            shares: shares.map(place).collect(),
+        }
+    }
+}
+
+impl PipelinesWhatIf {
+    /// The plan, once the input is whole. It takes as long as the leader would take.
+    #[must_use]
+    pub fn plan(self, now: Moment) -> PipelinesPlan {
+        let Self { desired, held, mut copy, .. } = self;
+        let before = copy.planned_pipelines();
+        let classes_before = class_views(&copy.replica, Some(&copy));
+        let in_force = std::mem::replace(&mut copy.replica.desired, desired);
+        copy.apply_cluster_specs();
+        copy.apply_pipeline_specs(&in_force, now);
+        for _ in 0..PASSES_MAX {
+            copy.plan_pipelines_beside(held.clone(), now);
+            // One pass heals only some of the Broken pipelines.
+            let healed = copy.pipelines.broken.iter().all(|name| copy.is_held(name));
+            if healed && !copy.serve_all() {
+                break;
+            }
+        }
+        let mut after = copy.planned_pipelines();
+        let mut pipelines: Vec<_> = before
+            .into_iter()
+            .filter_map(|(name, before)| {
+                let after = after.remove(&name);
+                changed_pipeline(name, Some(before), after)
+            })
+            .collect();
+        pipelines.extend(
+            after.into_iter().filter_map(|(name, after)| changed_pipeline(name, None, Some(after))),
+        );
+        pipelines.sort_by(|one, two| one.name.cmp(&two.name));
+        let mut classes: BTreeMap<_, ClassChange> = BTreeMap::new();
+        for view in classes_before {
+            let name = view.name.clone();
+            classes.entry(name).or_default().before = Some(view);
+        }
+        for view in class_views(&copy.replica, Some(&copy)) {
+            let name = view.name.clone();
+            classes.entry(name).or_default().after = Some(view);
+        }
+        let mut classes: Vec<_> = classes.into_values().collect();
+        classes.retain(|class| class.before != class.after);
+        PipelinesPlan { pipelines, classes }
+    }
+}
+
+/// How a pipeline would differ; none if it would not.
+fn changed_pipeline(
+    name: PipelineName,
+    before: Option<Planned>,
+    after: Option<Planned>,
+) -> Option<PlannedPipeline> {
+    let (phase_before, mut shares_before) = match before {
+        Some(Planned { phase, reason, shares }) => (Some((phase, reason)), shares),
+        None => (None, BTreeMap::new()),
+    };
+    let (phase_after, shares_after) = match after {
+        Some(Planned { phase, reason, shares }) => (Some((phase, reason)), shares),
+        None => (None, BTreeMap::new()),
+    };
+    let mut moves = Vec::new();
+    for (key, to) in shares_after {
+        let from = shares_before.remove(&key);
+        if from.as_ref() != Some(&to) {
+            moves.push(ShareMove { node: key.node, index: key.index, from, to: Some(to) });
+        }
+    }
+    moves.extend(shares_before.into_iter().map(|(key, from)| ShareMove {
+        node: key.node,
+        index: key.index,
+        from: Some(from),
+        to: None,
+    }));
+    moves.sort_by(|one, two| (&one.node, one.index).cmp(&(&two.node, two.index)));
+    if moves.is_empty() && phase_before == phase_after {
+        return None;
+    }
+    let before = phase_before.map(|(phase, _)| phase);
+    let (after, reason) = match phase_after {
+        Some((phase, reason)) => (Some(phase), reason),
+        None => (None, String::new()),
+    };
+    Some(PlannedPipeline { name, before, after, reason, moves })
+}
