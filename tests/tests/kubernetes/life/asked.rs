@@ -24,14 +24,7 @@ fn the_command_line_asks_with_the_rights_of_a_service_account() {
         namespace.kubectl(&["create", "rolebinding", &role[14..], &role, &account]);
     };
     namespace.kubectl(&["create", "serviceaccount", "looker"]);
-    let leasehold = |line: &str| {
-        let mut command = Command::new(toolbox::binary("leasehold"));
-        command.args(line.split(' ')).args(["--service-account", &format!("{own}/looker")]);
-        command.env("KUBECONFIG", installation.cluster().access().kubeconfig());
-        let output = command.stdin(Stdio::null()).output().expect("it starts");
-        let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
-        if output.status.success() { Ok(text(output.stdout)) } else { Err(text(output.stderr)) }
-    };
+    let leasehold = |line: &str| ask(installation, &format!("{own}/looker"), line);
     let workers = format!("workers {own}/builds -o name");
     // A busy API server may be too slow for the command line's patience.
     namespace.until_holds("a refusal that names the right", || match leasehold(&workers) {
@@ -61,4 +54,64 @@ fn the_command_line_asks_with_the_rights_of_a_service_account() {
         let now = pods(&namespace);
         if now.iter().any(|pod| pod == worker) { Err(now.join(" ")) } else { Ok(()) }
     });
+}
+
+/// A user of the viewer's role in all namespaces: it sees everything, and orders nothing.
+#[test]
+fn a_viewer_of_all_namespaces_sees_everything_and_orders_nothing() {
+    let Some(installation) = RealInstallation::shared() else { return };
+    let namespace = installation.namespace("viewed");
+    namespace.apply(&cluster(4, ""));
+    namespace.apply(&deployment(&namespace, 1, &[]));
+    namespace.until("wc/builds", ".status.jobs.running", "2");
+    let own = namespace.name();
+    namespace.kubectl(&["create", "serviceaccount", "viewer"]);
+    let account = format!("--serviceaccount={own}:viewer");
+    let role = "--clusterrole=leasehold-viewer";
+    namespace.kubectl(&["create", "clusterrolebinding", own, role, &account]);
+    let leasehold = |line: &str| ask(installation, &format!("{own}/viewer"), line);
+    let said = |line: &str| {
+        let mut last = String::new();
+        let answer = eventually(line, || leasehold(line).map_err(|error| last = error).ok());
+        println!("$ leasehold {line}\n{answer}");
+        answer
+    };
+    let worker = &pods(&namespace)[0];
+    for (line, words) in [
+        ("status", "leads term"),
+        ("status", &format!("{own}/builds")),
+        ("clusters", &format!("{own}/builds")),
+        ("workers", worker),
+        ("sets", &format!("{own}/feeds")),
+        ("pipelines", ""),
+        ("classes", ""),
+        ("version", "coordinator"),
+        ("events --since 10m", worker),
+        (&format!("explain cluster {own}/builds"), "builds"),
+    ] {
+        let answer = said(line);
+        assert!(answer.contains(words), "no {words:?}: {answer}");
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let edited = folder.path().join("edited.yaml");
+    let text = cluster(1, "").replace("metadata: {", &format!("metadata: {{namespace: {own}, "));
+    std::fs::write(&edited, text).expect("a file");
+    let plan = said(&format!("plan -f {}", edited.display()));
+    for words in [&*format!("WorkerCluster {own}/builds changes"), worker, "1 slot in use now"] {
+        assert!(plan.contains(words), "no {words:?}: {plan}");
+    }
+    let refused = leasehold(&format!("drain {own}/builds/{worker}")).expect_err("only a viewer");
+    let missing = "viewer may not create workerclusters/drain.leasehold.dev";
+    assert!(refused.contains(missing), "{refused}");
+    namespace.kubectl(&["delete", "clusterrolebinding", own]);
+}
+
+/// What `leasehold` prints, asked in the name of a service account; else what it says of its error.
+fn ask(installation: &RealInstallation, account: &str, line: &str) -> Result<String, String> {
+    let mut command = Command::new(toolbox::binary("leasehold"));
+    command.args(line.split(' ')).args(["--service-account", account]);
+    command.env("KUBECONFIG", installation.cluster().access().kubeconfig());
+    let output = command.stdin(Stdio::null()).output().expect("it starts");
+    let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
+    if output.status.success() { Ok(text(output.stdout)) } else { Err(text(output.stderr)) }
 }
