@@ -13,6 +13,7 @@ use kube::{Api, Client};
 use super::binaries;
 use super::kubeconfig::{self, Speaker};
 use super::objects::{self, Objects};
+use crate::toolbox;
 
 /// A way into a cluster, as whom its kubeconfig says.
 #[derive(Clone, Debug)]
@@ -89,6 +90,20 @@ impl Access {
         command.env("KUBECONFIG", self.kubeconfig());
         command.env("PATH", [own, others].join(std::ffi::OsStr::new(":")));
         answer(command.stdin(Stdio::null()).output().expect("a shell starts"))
+    }
+
+    /// Runs `leasehold` in the name of a service account, `NAMESPACE/NAME`: what it prints.
+    ///
+    /// # Errors
+    /// What it wrote to its second output, where it failed.
+    ///
+    /// # Panics
+    /// If it cannot be started.
+    pub fn leasehold(&self, account: &str, line: &str) -> Result<String, String> {
+        let mut command = Command::new(toolbox::binary("leasehold"));
+        command.args(line.split(' ')).args(["--service-account", account]);
+        command.env("KUBECONFIG", self.kubeconfig());
+        answer(command.stdin(Stdio::null()).output().expect("it starts"))
     }
 
     /// Runs kubectl: what it wrote, or what it complained of.

@@ -17,7 +17,7 @@ use std::path::Path;
 use leasehold_injection::Sidecar;
 use serde_json::Value;
 use tests::kube::{Access, Program, RealCluster};
-use tests::process::{Coordinator, eventually, get};
+use tests::process::{Coordinator, eventually, get, until_ok};
 use tests::toolbox;
 
 use super::installed::{
@@ -265,4 +265,16 @@ fn the_installation_for_high_availability_runs_on_a_real_node() {
     assert_eq!(names.len(), 3, "{names:?}");
     let leads = |name: &&&str| holder.starts_with(**name);
     assert_eq!(names.iter().filter(leads).count(), 1, "{holder:?} of {names:?}");
+
+    // All three, whichever answers.
+    access.kubectl(&["create", "serviceaccount", "viewer"]);
+    let role = "--clusterrole=leasehold-viewer";
+    let account = "--serviceaccount=default:viewer";
+    access.kubectl(&["create", "clusterrolebinding", "viewer", role, account]);
+    let replicas = |status: &str, role: &str| status.lines().filter(|it| it.contains(role)).count();
+    until_ok("a status with all replicas", || {
+        let status = access.leasehold("default/viewer", "status")?;
+        let seen = (replicas(&status, " leads term "), replicas(&status, " stands by "));
+        if seen == (1, 2) { Ok(()) } else { Err(status) }
+    });
 }

@@ -1,10 +1,7 @@
 //! The command line, which asks a fleet on Kubernetes through the API server.
 
-use std::process::{Command, Stdio};
-
 use tests::kube::RealInstallation;
 use tests::process::eventually;
-use tests::toolbox;
 
 use super::{cluster, deployment, pods};
 
@@ -17,14 +14,14 @@ fn the_command_line_asks_with_the_rights_of_a_service_account() {
     namespace.apply(&cluster(4, ""));
     namespace.apply(&deployment(&namespace, 1, &[]));
     namespace.until("wc/builds", ".status.jobs.running", "2");
-    let own = namespace.name();
+    let (own, access) = (namespace.name(), installation.cluster().access());
     let bind = |role: &str| {
         let role = format!("--clusterrole={role}");
         let account = format!("--serviceaccount={own}:looker");
         namespace.kubectl(&["create", "rolebinding", &role[14..], &role, &account]);
     };
     namespace.kubectl(&["create", "serviceaccount", "looker"]);
-    let leasehold = |line: &str| ask(installation, &format!("{own}/looker"), line);
+    let leasehold = |line: &str| access.leasehold(&format!("{own}/looker"), line);
     let workers = format!("workers {own}/builds -o name");
     // A busy API server may be too slow for the command line's patience.
     namespace.until_holds("a refusal that names the right", || match leasehold(&workers) {
@@ -64,12 +61,12 @@ fn a_viewer_of_all_namespaces_sees_everything_and_orders_nothing() {
     namespace.apply(&cluster(4, ""));
     namespace.apply(&deployment(&namespace, 1, &[]));
     namespace.until("wc/builds", ".status.jobs.running", "2");
-    let own = namespace.name();
+    let (own, access) = (namespace.name(), installation.cluster().access());
     namespace.kubectl(&["create", "serviceaccount", "viewer"]);
     let account = format!("--serviceaccount={own}:viewer");
     let role = "--clusterrole=leasehold-viewer";
     namespace.kubectl(&["create", "clusterrolebinding", own, role, &account]);
-    let leasehold = |line: &str| ask(installation, &format!("{own}/viewer"), line);
+    let leasehold = |line: &str| access.leasehold(&format!("{own}/viewer"), line);
     let said = |line: &str| {
         let mut last = String::new();
         let answer = eventually(line, || leasehold(line).map_err(|error| last = error).ok());
@@ -104,14 +101,4 @@ fn a_viewer_of_all_namespaces_sees_everything_and_orders_nothing() {
     let missing = "viewer may not create workerclusters/drain.leasehold.dev";
     assert!(refused.contains(missing), "{refused}");
     namespace.kubectl(&["delete", "clusterrolebinding", own]);
-}
-
-/// What `leasehold` prints, asked in the name of a service account; else what it says of its error.
-fn ask(installation: &RealInstallation, account: &str, line: &str) -> Result<String, String> {
-    let mut command = Command::new(toolbox::binary("leasehold"));
-    command.args(line.split(' ')).args(["--service-account", account]);
-    command.env("KUBECONFIG", installation.cluster().access().kubeconfig());
-    let output = command.stdin(Stdio::null()).output().expect("it starts");
-    let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
-    if output.status.success() { Ok(text(output.stdout)) } else { Err(text(output.stderr)) }
 }
