@@ -15,7 +15,7 @@ mod attack {
     use tokio::task::JoinSet;
 
     /// The pause before a closed connection is opened again.
-    const PAUSE: Duration = Duration::from_millis(500);
+    const PAUSE: Duration = Duration::from_secs(2);
     /// The pause between two bytes of a slow request.
     const BYTE_PAUSE: Duration = Duration::from_secs(1);
     /// The addresses that the attackers have: those of loopback from 127.0.1.0 on.
@@ -268,7 +268,7 @@ const MEMORY_MAX_KIB: u64 = 256 * 1024;
 /// More connections than a port for HTTP serves.
 const SLOW_PEERS: usize = 600;
 /// Rounds of renewals that an attack must last.
-const RENEWALS: usize = 4;
+const RENEWALS: usize = 2;
 /// Agents that send beats as fast as they can, and how many of their beats a test waits for: all
 /// that they may send at once, and more than a lease's time of what they may send after that.
 const NOISY: usize = 4;
