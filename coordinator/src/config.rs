@@ -13,7 +13,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use leasehold_driver::trust::authority_beside;
 use leasehold_server::tls::{ClientCaFile, TlsFiles};
 use leasehold_types::limits::WORKERS_MAX;
-use leasehold_types::{TimeBounds, duration, is_host_and_port};
+use leasehold_types::{TimeBounds, duration, is_host_and_port, parse_listen};
 
 #[cfg(feature = "kubernetes")]
 pub use self::operator::{KubernetesSettings, OperatorArgs};
@@ -95,7 +95,7 @@ pub struct CrdsArgs {}
 #[command(after_help = "Two replicas on one state folder, one of which leads:\n  \
     leasehold-coordinator run --manifests ./manifests --state-dir ./state\n  \
     leasehold-coordinator run --manifests ./manifests --state-dir ./state \\\n    \
-        --listen 127.0.0.1:7410 --http-listen 127.0.0.1:7411")]
+        --listen 127.0.0.1:7410 --http-listen 127.0.0.1:7412")]
 pub struct RunArgs {
     /// Folder of the manifests (YAML); it is watched.
     #[arg(long, value_name = "DIR", env = "LEASEHOLD_MANIFESTS")]
@@ -123,11 +123,11 @@ pub struct RunArgs {
 pub struct ReplicaArgs {
     /// Address for gRPC: agents, admin, health, reflection.
     #[arg(long, value_name = "IP:PORT", env = "LEASEHOLD_LISTEN")]
-    #[arg(default_value = "127.0.0.1:7400")]
+    #[arg(default_value = "127.0.0.1:7400", value_parser = parse_listen::<SocketAddr>)]
     pub listen: SocketAddr,
     /// Address for HTTP: /livez, /readyz, /healthz, /metrics.
     #[arg(long, value_name = "IP:PORT", env = "LEASEHOLD_HTTP_LISTEN")]
-    #[arg(default_value = "127.0.0.1:7401")]
+    #[arg(default_value = "127.0.0.1:7401", value_parser = parse_listen::<SocketAddr>)]
     pub http_listen: SocketAddr,
     /// Where agents reach this replica when it leads [default: the address of --listen].
     #[arg(long, value_name = "HOST:PORT", env = "LEASEHOLD_ADVERTISE")]
@@ -426,6 +426,9 @@ mod tests {
             (&["--http-listen", "127.0.0.1:7400"], "--http-listen"),
             (&["--http-listen", "0.0.0.0:7400"], "--http-listen"),
             (&["--listen", "0.0.0.0:7400"], "--advertise"),
+            (&["--listen", "7410"], "write IP:PORT, for example 127.0.0.1:7400"),
+            (&["--listen", ":7410"], "write IP:PORT, for example 127.0.0.1:7400"),
+            (&["--http-listen", "localhost"], "write IP:PORT, for example 127.0.0.1:7400"),
             (&["--advertise", "nowhere"], "--advertise"),
             (&["--advertise", "host:0"], "--advertise"),
             (&["--takeover-after", "30s"], "--takeover-after"),

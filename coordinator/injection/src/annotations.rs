@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use leasehold_types::Quantity;
 use leasehold_types::quantity::InvalidQuantity;
+use leasehold_types::{Quantity, nearest};
 use serde_json::Value;
 
 use crate::draft::{keys, map_at};
-use crate::flags::{FLAGS, RESERVED, check_flag, nearest};
+use crate::flags::{FLAGS, RESERVED, check_flag};
 use crate::names::CONFIG;
 use crate::refusal::Refusal;
 use crate::sidecar::{AgentUser, Resources, Sidecar, pull_secrets};

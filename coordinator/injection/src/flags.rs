@@ -1,7 +1,7 @@
 //! The agent's flags that a pod's annotations, its WorkerCluster or WorkerClass, or the command
 //! line may set, and what their values look like. The rest the injection decides itself.
 
-use leasehold_types::duration;
+use leasehold_types::{duration, nearest, parse_listen};
 
 use crate::refusal::Refusal;
 
@@ -153,7 +153,7 @@ impl FlagKind {
                 return duration::parse(value).map(drop).map_err(|error| error.to_string());
             }
             Self::Address => {
-                let usage = "expected IP:PORT, for example 127.0.0.1:7411";
+                let usage = "write IP:PORT, for example 127.0.0.1:7411";
                 (port(value).is_some(), "address", usage)
             }
             Self::AddressOrPort => {
@@ -180,7 +180,7 @@ impl FlagKind {
     }
 }
 
-/// The port of `IP:PORT` or `:PORT`.
+/// The port of `IP:PORT`, or of `localhost:PORT`.or `:PORT`.
 pub(crate) fn listening_port(address: &str) -> Option<u16> {
     match address.strip_prefix(':') {
         Some(port) => port.parse().ok().filter(|port| *port > 0),
@@ -188,38 +188,15 @@ pub(crate) fn listening_port(address: &str) -> Option<u16> {
     }
 }
 
-/// The port of `IP:PORT`.
+/// The port of `IP:PORT`, or of `localhost:PORT`.
 fn port(address: &str) -> Option<u16> {
-    let port = address.parse::<std::net::SocketAddr>().ok()?.port();
+    let port = parse_listen::<std::net::SocketAddr>(address).ok()?.port();
     (port > 0).then_some(port)
 }
 
 /// The variable that sets a flag.
 pub(crate) fn variable(flag: &str) -> String {
     format!("LEASEHOLD_{}", flag.to_ascii_uppercase().replace('-', "_"))
-}
-
-/// The most similar name, if it is similar enough.
-pub(crate) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let name: String = name.chars().take(64).collect();
-    let (far, near) = known.map(|known| (distance(&name, known), known)).min()?;
-    (far <= 1 + near.len() / 4).then_some(near)
-}
-
-/// The edit distance: letters to insert, remove or change.
-fn distance(one: &str, other: &str) -> usize {
-    let other: Vec<char> = other.chars().collect();
-    let mut row: Vec<usize> = (0..=other.len()).collect();
-    for (i, a) in one.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, b) in other.iter().enumerate() {
-            let change = diagonal + usize::from(a != *b);
-            diagonal = row[j + 1];
-            row[j + 1] = change.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[other.len()]
 }
 
 #[cfg(test)]

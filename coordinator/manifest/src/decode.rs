@@ -10,8 +10,12 @@ use serde::de::{
 };
 use serde::forward_to_deserialize_any;
 
+use leasehold_types::nearest;
+
 use super::tree::{Node, Position, Value};
 
+/// How serde names the type of all whole numbers.
+const WHOLE: &str = "u32";
 /// Wrong values that are looked for in one document.
 const FIELD_ERRORS_MAX: usize = 20;
 
@@ -146,30 +150,27 @@ impl de::Error for DecodeError {
     }
 
     fn invalid_type(found: Unexpected<'_>, wanted: &dyn Expected) -> Self {
-        let wanted = plain_expected(wanted);
-        let hint = match (&found, wanted.as_str()) {
-            (Unexpected::Bool(_) | Unexpected::Signed(_), "text")
-            | (Unexpected::Unsigned(_) | Unexpected::Float(_), "text") => "; write it in quotes",
-            (Unexpected::Str(text), w)
-                if w.starts_with("a whole") && text.parse::<u32>().is_ok() =>
-            {
-                "; write it without quotes"
-            }
-            _ => "",
-        };
-        Self::new(format!("is {}, but must be {wanted}{hint}", plain_found(&found)))
+        let (shown, hint) = (plain_found(&found), hint(&found, &wanted.to_string()));
+        Self::new(format!("is {shown}, but must be {}{hint}", plain_expected(wanted)))
     }
 
     fn invalid_value(found: Unexpected<'_>, wanted: &dyn Expected) -> Self {
-        Self::new(format!("is {}, but must be {}", plain_found(&found), plain_expected(wanted)))
+        let too_large = matches!(found, Unexpected::Unsigned(number) if number > u32::MAX.into());
+        let found = plain_found(&found);
+        if too_large && wanted.to_string() == WHOLE {
+            return Self::new(format!("is {found}, which is too large"));
+        }
+        Self::new(format!("is {found}, but must be {}", plain_expected(wanted)))
     }
 
     fn unknown_variant(variant: &str, known: &'static [&'static str]) -> Self {
-        Self::new(format!("is {variant:?}, but must be one of: {}", known.join(", ")))
+        let (near, known) = (did_you_mean(variant, known), known.join(", "));
+        Self::new(format!("is {variant:?}, but must be one of: {known}{near}"))
     }
 
-    fn unknown_field(_: &str, known: &'static [&'static str]) -> Self {
-        Self::new(format!("is not a known field: remove it, or use one of: {}", known.join(", ")))
+    fn unknown_field(field: &str, known: &'static [&'static str]) -> Self {
+        let (near, known) = (did_you_mean(field, known), known.join(", "));
+        Self::new(format!("is not a known field: remove it, or use one of: {known}{near}"))
     }
 
     fn missing_field(field: &'static str) -> Self {
@@ -178,12 +179,40 @@ impl de::Error for DecodeError {
     }
 }
 
+fn did_you_mean(name: &str, known: &[&str]) -> String {
+    let near = nearest(name, known.iter().copied());
+    near.map_or_else(String::new, |near| format!("; did you mean {near}?"))
+}
+
+/// How to write what was meant, if that can be told.
+fn hint(found: &Unexpected<'_>, wanted: &str) -> String {
+    let is_text = wanted == "a string";
+    match found {
+        Unexpected::Bool(_) | Unexpected::Signed(_) | Unexpected::Unsigned(_) if is_text => {
+            "; write it in quotes".into()
+        }
+        Unexpected::Float(_) if is_text => "; write it in quotes".into(),
+        Unexpected::Str(text) if wanted == WHOLE => match text.parse::<u32>() {
+            Ok(number) => format!("; write {number}, without quotes"),
+            Err(_) => String::new(),
+        },
+        // YAML takes 010 for such a number, too.
+        Unexpected::Float(number) if wanted == WHOLE && number.fract() == 0.0 && *number >= 0.0 => {
+            format!("; write {number}")
+        }
+        Unexpected::Str(text) if wanted == "struct StreamEntry" => {
+            format!("; write {{name: {text}}}")
+        }
+        _ => String::new(),
+    }
+}
+
 fn plain_found(found: &Unexpected<'_>) -> String {
     match found {
         Unexpected::Bool(value) => format!("the boolean {value}"),
         Unexpected::Unsigned(value) => format!("the number {value}"),
         Unexpected::Signed(value) => format!("the number {value}"),
-        Unexpected::Float(value) => format!("the number {value}"),
+        Unexpected::Float(value) => format!("the number {value:?}"),
         Unexpected::Str(text) => {
             format!("the text {:?}", text.chars().take(64).collect::<String>())
         }
@@ -197,7 +226,7 @@ fn plain_found(found: &Unexpected<'_>) -> String {
 fn plain_expected(wanted: &dyn Expected) -> String {
     let wanted = wanted.to_string();
     match wanted.as_str() {
-        "u32" => "a whole number, 0 or more".into(),
+        WHOLE => "a whole number, 0 or more".into(),
         "a string" => "text".into(),
         "a boolean" => "true or false".into(),
         "a sequence" => "a list".into(),

@@ -100,12 +100,6 @@ pub async fn serve(port: GrpcPort, stop: impl Future<Output = ()>) -> anyhow::Re
     let scaler = Scaler::service(Arc::clone(&port.handle.view), access);
     let (reporter, health) = tonic_health::server::health_reporter();
     set_health(&reporter, ServingStatus::Serving).await;
-    let reflection = tonic_reflection::server::Builder::configure()
-        .register_encoded_file_descriptor_set(leasehold_proto::DESCRIPTORS)
-        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET);
-    let reflection_alpha = tonic_reflection::server::Builder::configure()
-        .register_encoded_file_descriptor_set(leasehold_proto::DESCRIPTORS)
-        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET);
     let stop = async move {
         stop.await;
         set_health(&reporter, ServingStatus::NotServing).await;
@@ -116,8 +110,8 @@ pub async fn serve(port: GrpcPort, stop: impl Future<Output = ()>) -> anyhow::Re
         .add_service(peer)
         .add_service(scaler)
         .add_service(health)
-        .add_service(reflection.build_v1()?)
-        .add_service(reflection_alpha.build_v1alpha()?);
+        .add_service(reflection("grpc.reflection.v1.ServerReflection").build_v1()?)
+        .add_service(reflection("grpc.reflection.v1alpha.ServerReflection").build_v1alpha()?);
     match port.tls {
         None => server.serve_with_incoming_shutdown(listener.into_stream(), stop).await?,
         Some(tls) => {
@@ -128,11 +122,25 @@ pub async fn serve(port: GrpcPort, stop: impl Future<Output = ()>) -> anyhow::Re
     Ok(())
 }
 
+/// The services for agents, people and autoscalers.
+const SERVICES: [&str; 3] = [
+    leasehold_proto::admin::v1::admin_service_server::SERVICE_NAME,
+    leasehold_proto::coordinator::v1::session_service_server::SERVICE_NAME,
+    leasehold_proto::externalscaler::external_scaler_server::SERVICE_NAME,
+];
+
+/// Lists what others may call here: not what replicas call, nor the agents' own API. `own` is the
+/// service of the reflection itself.
+fn reflection(own: &str) -> tonic_reflection::server::Builder<'_> {
+    let builder = tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(leasehold_proto::DESCRIPTORS)
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET);
+    let services = SERVICES.into_iter().chain(["grpc.health.v1.Health", own]);
+    services.fold(builder, |builder, service| builder.with_service_name(service))
+}
+
 async fn set_health(reporter: &HealthReporter, status: ServingStatus) {
-    use leasehold_proto::admin::v1::admin_service_server::SERVICE_NAME as ADMIN;
-    use leasehold_proto::coordinator::v1::session_service_server::SERVICE_NAME as SESSIONS;
-    use leasehold_proto::externalscaler::external_scaler_server::SERVICE_NAME as SCALER;
-    for service in ["", ADMIN, SESSIONS, SCALER] {
+    for service in [""].into_iter().chain(SERVICES) {
         reporter.set_service_status(service, status).await;
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use leasehold_platform_kube::{AgentUser, InjectionSettings, pull_secrets};
 use leasehold_types::limits::NamespaceShare;
-use leasehold_types::{WorkerName, is_host_and_port};
+use leasehold_types::{WorkerName, is_host_and_port, parse_listen};
 
 use super::{
     DefaultTimes, NAME_BYTES_MAX, PlatformSettings, ReplicaArgs, Settings, UsageError, refuse,
@@ -64,7 +64,7 @@ pub struct OperatorArgs {
     /// Address for the admission webhooks (HTTPS): /inject for pods, /validate for classes and
     /// pipelines, /evict for evictions.
     #[arg(long, value_name = "IP:PORT", env = "LEASEHOLD_WEBHOOK_LISTEN")]
-    #[arg(default_value = "127.0.0.1:7403")]
+    #[arg(default_value = "127.0.0.1:7403", value_parser = parse_listen::<SocketAddr>)]
     pub webhook_listen: SocketAddr,
     /// The MutatingWebhookConfiguration whose caBundle the leader keeps current.
     #[arg(long, value_name = "NAME", env = "LEASEHOLD_WEBHOOK_CONFIGURATION")]

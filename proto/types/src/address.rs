@@ -1,7 +1,23 @@
 //! Addresses as flags and annotations give them.
 
+use std::str::FromStr;
+
 /// Bytes of an address.
 const BYTES_MAX: usize = 512;
+
+/// An address to listen on: IP:PORT, or localhost:PORT. `A` is the type of a socket's address.
+///
+/// # Errors
+/// What is wrong, with examples.
+pub fn parse_listen<A: FromStr>(text: &str) -> Result<A, String> {
+    let local = text.strip_prefix("localhost:").map(|port| format!("127.0.0.1:{port}"));
+    local.as_deref().unwrap_or(text).parse().map_err(|_| {
+        format!(
+            "invalid address {text:?}: write IP:PORT, for example 127.0.0.1:7400, or 0.0.0.0:7400 \
+             for all addresses of this machine"
+        )
+    })
+}
 
 /// Whether a text is HOST:PORT, an IPv6 address in brackets.
 #[must_use]

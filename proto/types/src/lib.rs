@@ -13,10 +13,11 @@ pub mod name;
 pub mod order;
 pub mod quantity;
 pub mod share;
+pub mod similar;
 pub mod time;
 pub mod version;
 
-pub use address::is_host_and_port;
+pub use address::{is_host_and_port, parse_listen};
 pub use agent_id::AgentId;
 pub use load::Load;
 pub use name::{
@@ -26,5 +27,6 @@ pub use name::{
 pub use order::{Epoch, GrantNumber, Incarnation, LinkNumber, Nonce, TermId, Token};
 pub use quantity::Quantity;
 pub use share::{Share, ShareKey};
+pub use similar::nearest;
 pub use time::{Moment, TimeBounds};
 pub use version::Version;

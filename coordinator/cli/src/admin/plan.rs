@@ -28,8 +28,8 @@ With -f it shows what edited manifests would change: a FILE is taken beside ever
 in force, a FOLDER without Kubernetes in place of all of it. On Kubernetes the ConfigMaps that sets
 name have to be in it, too.
 
-Exit code: 0 if every stream has a worker under the plan and no pipeline loses its workers, 2 if some
-have none or lose them, or a manifest or the command line is invalid, 1 after an error.
+Exit code: 0 if every stream has a worker under the plan and no pipeline loses its workers; 2 if one
+has none or loses them, or if a manifest or the command line is invalid; 1 after an error.
 
 Examples:
   leasehold plan builds --max-jobs 20

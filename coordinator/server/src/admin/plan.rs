@@ -26,7 +26,7 @@ pub(super) const PLANS_MAX: usize = 2;
 const PLANS_OF_CHANGING_MANIFESTS_MAX: usize = 3;
 /// How long one may take.
 const PLAN_TIMEOUT: Duration = Duration::from_secs(10);
-/// Streams, or workers and shares, that the driver copies in one turn, so that the turn stays short.
+/// Streams, or workers and shares, that the driver copies in one turn, which stays short so.
 const COPIED_PER_TURN: usize = 2_048;
 /// Units of work between two looks at the clock.
 const PLACED_PER_LOOK: usize = 4_096;
