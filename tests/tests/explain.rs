@@ -120,6 +120,27 @@ fn explanations_name_an_invalid_manifest_and_the_agents_of_a_name() {
 }
 
 #[test]
+fn a_worker_of_an_older_generation_says_who_comes_first() {
+    let coordinator = Coordinator::start(&[("all.yaml", MANIFESTS)]);
+    let leasehold = CommandLine(&coordinator);
+    let newer = ["worker-1", "worker-2"];
+    let _newer = newer.map(|worker| coordinator.agent("builds", worker, &["--generation", "1"]));
+    for worker in newer {
+        leasehold.until(&format!("explain worker {worker}"), &["has its share: 3 slots"]);
+    }
+    let _older = coordinator.agent("builds", "worker-0", &[]);
+    let summary = "builds/worker-0 has 0 slots: workers of newer generations come first (up to 1, \
+                   it is of 0)";
+    let next = "Next: if worker-0 is to have a full share, start its agent with --generation 1";
+    documented(&[summary, next]);
+    leasehold.until("explain worker worker-0", &[summary, next]);
+    let reason = "workers of newer generations come first, up to 1: it is of 0";
+    leasehold.until("plan builds", &[reason]);
+    // One more slot than the newer ones take is not a full share either.
+    leasehold.until("plan builds --max-jobs 7", &[reason]);
+}
+
+#[test]
 fn a_drain_beyond_its_deadline_says_what_is_left() {
     let manifest = MANIFESTS.replace("lease: {ttl: 2s}", "lease: {ttl: 2s}, drain: {deadline: 1s}");
     let coordinator = Coordinator::start(&[("builds.yaml", &manifest)]);

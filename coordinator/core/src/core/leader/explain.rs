@@ -8,6 +8,7 @@ use leasehold_types::message::DrainPhase;
 use leasehold_types::{ClusterName, Moment, StreamKey, Version, WorkerKey};
 
 use super::Leader;
+use super::pools::takes_jobs;
 use super::views::{reason, stream_view};
 use crate::core::Core;
 use crate::ledger::Account;
@@ -46,7 +47,7 @@ impl Leader {
         }
         match &spec.class {
             Some(class) => facts.push(self.load_fact(&view, class)),
-            None => facts.extend([
+            None => facts.extend(self.generation_fact(&view).into_iter().chain([
                 format!(
                     "the plan wants a pool of {}, {} is granted, {} is in effect, {} may be in use",
                     view.wanted, view.granted, view.in_effect, view.committed
@@ -56,7 +57,7 @@ impl Leader {
                      use",
                     spec.jobs_max, spec.jobs_per_worker_max
                 ),
-            ]),
+            ])),
         }
         if let Some((until, worker)) = ledger.held_by(&key.cluster, self.replica.heard) {
             let left = until.since(now).as_secs_f64();
@@ -84,9 +85,9 @@ impl Leader {
             None => facts.push(format!("it owns {}", counted(view.streams, "stream"))),
         }
         let former = ledger.former_accounts(key).filter_map(|(key, _)| self.worker(key, now));
-        let (back, update) = (drain_step(&view), update_step(&view));
+        let later = [drain_step(&view), self.generation_step(&view), update_step(&view)];
         let steps = std::iter::once(view).chain(former).map(|view| worker_step(&view));
-        let next_step = steps.chain([back, update]).find(|step| !step.is_empty());
+        let next_step = steps.chain(later).find(|step| !step.is_empty());
         let next_step = next_step.unwrap_or_default();
         Some(Explanation { summary, facts, next_step })
     }
@@ -109,12 +110,20 @@ impl Leader {
                  using that take no jobs now"
             ),
         };
+        let newest = self.newest_generation(name);
         let mut pools: Vec<_> = shares
             .iter()
             .map(|(worker, size)| {
                 let key = WorkerKey { cluster: name.clone(), worker: worker.clone() };
                 let committed = ledger.account(&key).map_or(0, Account::committed);
-                let reason = if *size < max { taken.clone() } else { String::new() };
+                let own = self.observed(&key).map_or(newest, |worker| worker.generation);
+                let reason = match () {
+                    () if *size >= max => String::new(),
+                    () if own >= newest => taken.clone(),
+                    () => format!(
+                        "workers of newer generations come first, up to {newest}: it is of {own}"
+                    ),
+                };
                 PlannedPool { worker: worker.clone(), size: *size, committed, reason }
             })
             .collect();
@@ -131,6 +140,40 @@ impl Leader {
         }));
         pools.sort_by(|one, two| one.worker.cmp(&two.worker));
         pools
+    }
+
+    /// The newest generation among the workers of a cluster that take jobs.
+    fn newest_generation(&self, name: &ClusterName) -> u64 {
+        let Some(cluster) = self.clusters.get(name) else { return 0 };
+        let takes_jobs = |(key, account): &(&WorkerKey, &Account)| {
+            let worker = cluster.workers.get(&key.worker);
+            worker.filter(|worker| takes_jobs(worker, account)).map(|worker| worker.generation)
+        };
+        self.ledger.accounts_of(name).filter_map(|it| takes_jobs(&it)).max().unwrap_or(0)
+    }
+
+    /// The newest generation of workers that come before this one, where it might have more slots.
+    fn generation_that_binds(&self, view: &WorkerView) -> Option<u64> {
+        let cluster = self.clusters.get(&view.key.cluster)?;
+        let working = view.presence == Presence::Connected && !view.drains();
+        let has_all = view.wanted >= cluster.spec.jobs_per_worker_max;
+        let newest = self.newest_generation(&view.key.cluster);
+        (working && !has_all && newest > view.generation).then_some(newest)
+    }
+
+    fn generation_fact(&self, view: &WorkerView) -> Option<String> {
+        let newest = self.generation_that_binds(view)?;
+        let own = view.generation;
+        Some(format!("it is of generation {own}: it gets what generations up to {newest} leave"))
+    }
+
+    fn generation_step(&self, view: &WorkerView) -> String {
+        let Some(newest) = self.generation_that_binds(view) else { return String::new() };
+        format!(
+            "if {} is to have a full share, start its agent with --generation {newest}, or drain \
+             the workers of newer generations",
+            view.key.worker
+        )
     }
 
     /// Why a worker takes no jobs now.
@@ -247,6 +290,13 @@ impl Leader {
             }
             Presence::Connected => {
                 let slots = counted(view.granted as usize, "slot");
+                if let Some(newest) = self.generation_that_binds(view) {
+                    return format!(
+                        "{key} has {slots}: workers of newer generations come first (up to \
+                         {newest}, it is of {})",
+                        view.generation
+                    );
+                }
                 format!("{key} has its share: {slots} and {}", counted(view.streams, "stream"))
             }
         }

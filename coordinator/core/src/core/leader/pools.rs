@@ -228,7 +228,7 @@ impl Leader {
 }
 
 /// Whether a worker can take jobs now.
-fn takes_jobs(worker: &Worker, account: &Account) -> bool {
+pub(super) fn takes_jobs(worker: &Worker, account: &Account) -> bool {
     worker.is_working()
         && worker.is_connected()
         && !worker.lost

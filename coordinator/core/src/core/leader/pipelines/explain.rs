@@ -118,7 +118,15 @@ impl Leader {
         let shares: Vec<_> = shares.collect();
         let more = worker_shares.shares.len() - shares.len();
         let more = if more == 0 { String::new() } else { format!(" and {more} more") };
-        vec![format!("it is to serve {}{more}", shares.join(", "))]
+        let mut facts = vec![format!("it is to serve {}{more}", shares.join(", "))];
+        if self.observed(key).is_some_and(|worker| worker.address.is_none()) {
+            facts.push(
+                "its agent names no address (--worker-address): the workers before it in a \
+                 pipeline cannot reach it"
+                    .into(),
+            );
+        }
+        facts
     }
 }
 
