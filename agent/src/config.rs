@@ -358,6 +358,8 @@ mod tests {
         let addresses: Vec<_> = config.coordinators.iter().map(Address::as_str).collect();
         assert_eq!(addresses, ["a:7400", "[::1]:7401"]);
         assert_eq!(config.listen.to_string(), "127.0.0.1:7411");
+        let local = parse("--listen localhost:7440").expect("an address");
+        assert_eq!(local.listen.to_string(), "127.0.0.1:7440");
         assert_eq!(config.adapter, Adapter::Api);
         assert_eq!(config.child, None);
         for every in [":7412", "[::]:7412"] {
@@ -391,7 +393,7 @@ mod tests {
         for (more, word) in [
             ("--listen 0.0.0.0:7411", "--listen-anywhere"),
             ("--listen nowhere", "--listen"),
-            ("--listen localhost:7440", "expected IP:PORT, for example 127.0.0.1:7411"),
+            ("--listen 7440", "write IP:PORT, for example 127.0.0.1:7400"),
             ("--adapter file", "--file-path"),
             ("--file-path x", "--adapter file"),
             ("--adapter file --file-path x --file-signal HUP", "--file-pid"),

@@ -1,6 +1,7 @@
 //! The driver: the one task that owns the holder and reads the clock. It passes events to the
 //! holder one at a time, and carries out all effects of one event before the next.
 
+mod drain;
 mod handle;
 mod job_clock;
 mod job_queue;
@@ -13,11 +14,12 @@ use std::time::Duration;
 
 use leasehold_agent_core::{Effect, Holder, Memory, Notice, RAISE_MAX};
 use leasehold_types::message::CoordinatorMessage;
-use leasehold_types::{AgentId, Incarnation, LinkNumber, Moment, duration};
+use leasehold_types::{AgentId, Incarnation, LinkNumber, Moment};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
 pub(crate) use handle::{DriverHandle, DriverRequest, DriverStopped, Snapshot};
+pub(crate) use job_clock::{RunningJob, RunningJobs};
 pub(crate) use outstanding::amount;
 
 use crate::clock;
@@ -25,6 +27,7 @@ use crate::config::Config;
 use crate::journal::AgentJournal;
 use crate::link::{Dialer, Link, LinkChange, LinkEvent};
 use crate::metrics::Metrics;
+use drain::Drain;
 use job_clock::JobClock;
 use job_queue::{JobQueue, QueuedJob};
 use notices::NoticeLogger;
@@ -33,13 +36,9 @@ use notices::NoticeLogger;
 const REQUESTS_MAX: usize = 1024;
 /// Queued events of the link; further sends wait.
 const LINK_EVENTS_MAX: usize = 64;
-/// Callers that may wait for the drain at once.
-const DRAIN_WAITERS_MAX: usize = 64;
 /// The driver reads the clock at least this often: leases count the time during which the host is
 /// suspended, tokio's timers do not.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
-/// How often the log reports the progress of a drain.
-const PROGRESS: Duration = Duration::from_secs(5);
 /// Links that may be closing at once.
 const CLOSING_LINKS_MAX: usize = 8;
 /// How long the last messages may take to reach the coordinator.
@@ -70,6 +69,8 @@ pub(crate) struct Driver {
     commands: mpsc::Receiver<DriverRequest>,
     changes: watch::Sender<u64>,
     outcome: watch::Sender<Option<Outcome>>,
+    /// How many drains have outlasted their deadline.
+    overdue: watch::Sender<u64>,
     job_queue: JobQueue,
     job_clock: JobClock,
     drain_waiters: Vec<oneshot::Sender<u32>>,
@@ -79,24 +80,6 @@ pub(crate) struct Driver {
     /// The time from a renewal to the end of the lease.
     ttl: Option<Duration>,
     stopping: bool,
-}
-
-/// The state of a drain, for the log.
-#[derive(Debug, Default)]
-struct Drain {
-    /// How long a drain may take, from the command line or else from the coordinator.
-    limit: Option<Duration>,
-    fixed: bool,
-    since: Option<Moment>,
-    logged_at: Moment,
-    /// The deadline has passed, and the agent keeps waiting.
-    overdue: bool,
-    /// The agent keeps running after the drain.
-    stays: bool,
-    /// How long the agent then tries to report that it leaves.
-    goodbye_max: Duration,
-    /// The log already says that it tries.
-    goodbye_logged: bool,
 }
 
 impl Driver {
@@ -126,12 +109,14 @@ impl Driver {
             drain_deadline: config.drain_deadline,
             goodbye_max: config.goodbye_max,
             stays: config.sidecar,
+            ends_worker: config.child.is_some(),
             raise: fastrand::u64(1..=RAISE_MAX),
         };
         let (events, link_events) = mpsc::channel(LINK_EVENTS_MAX);
         let (command_sender, commands) = mpsc::channel(REQUESTS_MAX);
         let (changes, changes_seen) = watch::channel(0);
         let (outcome, outcome_seen) = watch::channel(None);
+        let (overdue, overdue_seen) = watch::channel(0);
         let holder = Holder::new(who, memory, journal, now);
         let running = holder.outstanding().jobs.unwrap_or(0);
         let driver = Self {
@@ -143,6 +128,7 @@ impl Driver {
             commands,
             changes,
             outcome,
+            overdue,
             job_queue: JobQueue::default(),
             job_clock: JobClock::new(running, now),
             drain_waiters: Vec::new(),
@@ -153,13 +139,14 @@ impl Driver {
                 goodbye_max: config.goodbye_max,
                 ..Drain::default()
             },
-            notices: NoticeLogger::new(metrics.clone()),
+            notices: NoticeLogger::new(metrics.clone(), config.worker_address.is_some()),
             metrics: metrics.clone(),
             ttl: None,
             stopping: false,
         };
         driver.metrics.set_journal_problem(driver.holder.journal().problem());
-        (driver, DriverHandle::new(command_sender, changes_seen, outcome_seen, metrics))
+        let seen = (changes_seen, outcome_seen, overdue_seen);
+        (driver, DriverHandle::new(command_sender, seen, metrics))
     }
 
     /// Runs until a request stops it, or every handle is dropped.
@@ -272,12 +259,18 @@ impl Driver {
             DriverRequest::Peek { reply } => {
                 let _ = reply.send(self.holder.peek(now));
             }
+            DriverRequest::Look { kinds, reply } => {
+                let mut lease = self.holder.peek(now);
+                lease.keep(kinds);
+                let _ = reply.send(Snapshot { lease: Arc::new(lease), now, ttl: self.ttl });
+            }
+            DriverRequest::Jobs { reply } => {
+                let _ = reply.send(self.running_jobs(now));
+            }
             DriverRequest::Outstanding { reply } => {
                 let outstanding = self.holder.outstanding();
                 let _ = reply.send(match outstanding.draining {
-                    true => {
-                        Some(format!("draining: {}", outstanding::describe_drain(&outstanding)))
-                    }
+                    true => Some(format!("draining: {}", self.describe_drain(&outstanding, now))),
                     false => outstanding::describe_work(&outstanding),
                 });
             }
@@ -314,26 +307,9 @@ impl Driver {
         }
     }
 
-    fn begin_drain(&mut self, ended: Option<oneshot::Sender<u32>>, now: Moment) {
-        self.holder.drain(now);
-        let Some(ended) = ended else { return };
-        let outcome = *self.outcome.borrow();
-        match outcome {
-            Some(Outcome::Drained { jobs_left, .. }) => {
-                let _ = ended.send(jobs_left);
-            }
-            // Dropping the sender is the answer: the drain will not end.
-            Some(Outcome::Superseded) => {}
-            None if self.drain.overdue => {
-                let _ = ended.send(self.holder.peek(now).pool.running);
-            }
-            None => {
-                self.drain_waiters.retain(|waiter| !waiter.is_closed());
-                if self.drain_waiters.len() < DRAIN_WAITERS_MAX {
-                    self.drain_waiters.push(ended);
-                }
-            }
-        }
+    fn running_jobs(&self, now: Moment) -> RunningJobs {
+        let running = self.holder.peek(now).pool.running;
+        self.job_clock.running_jobs(self.holder.jobs(), running, now)
     }
 
     /// Carries out all effects, then admits waiting jobs, until no work is left.
@@ -394,11 +370,17 @@ impl Driver {
             Effect::LeaseRenewed => self.changes.send_modify(|count| *count += 1),
             Effect::DrainEnded { jobs_left, reported } => self.end_drain(jobs_left, reported, now),
             Effect::DrainOverdue { jobs_left } => {
-                let reports = "the drain's deadline has passed: jobs still run, and the agent \
-                               does not kill \
-                               them; it keeps reporting until the last one has ended";
-                tracing::warn!(jobs_left, "{reports}");
+                let what = if self.drain.stays {
+                    "the agent does not kill them; it keeps reporting until the last one has ended"
+                } else {
+                    "COMMAND is ended now, and the agent keeps reporting until it has"
+                };
+                tracing::warn!(
+                    jobs_left,
+                    "the drain's deadline has passed: jobs still run; {what}"
+                );
                 self.drain.overdue = true;
+                self.overdue.send_modify(|count| *count += 1);
                 self.answer_drain_waiters(jobs_left);
             }
             Effect::Resumed => {
@@ -418,69 +400,5 @@ impl Driver {
                 self.notices.log(notice, address, now);
             }
         }
-    }
-
-    fn end_drain(&mut self, jobs_left: u32, reported: bool, now: Moment) {
-        let took = self.drain.since.map_or(Duration::ZERO, |since| now.since(since));
-        match jobs_left {
-            0 => {
-                let took = duration::format_short(took);
-                tracing::info!(%took, "the drain has ended: no job runs and no stream is held");
-            }
-            _ => tracing::warn!(
-                jobs_left,
-                took = %duration::format_short(took),
-                "the drain's deadline has passed: jobs still run, and the agent does not kill them"
-            ),
-        }
-        if self.drain.stays {
-            tracing::info!("the agent stays until it gets a signal");
-        }
-        self.answer_drain_waiters(jobs_left);
-        self.outcome.send_replace(Some(Outcome::Drained { jobs_left, reported }));
-    }
-
-    /// Logs once that the drain is done but no coordinator can be reached: it would look like a
-    /// hang.
-    fn log_goodbye(&mut self) {
-        let waits = !self.drain.goodbye_logged && self.holder.outstanding().goodbye;
-        if waits && self.outcome.borrow().is_none() {
-            self.drain.goodbye_logged = true;
-            let at_most = duration::format_short(self.drain.goodbye_max);
-            tracing::info!(
-                %at_most,
-                "draining: nothing is left; waiting for a coordinator, to report that the worker \
-                 leaves"
-            );
-        }
-    }
-
-    fn answer_drain_waiters(&mut self, jobs_left: u32) {
-        for waiter in self.drain_waiters.drain(..) {
-            let _ = waiter.send(jobs_left);
-        }
-    }
-
-    fn log_drain_progress(&mut self, now: Moment) {
-        if self.notices.draining() && self.drain.since.is_none() {
-            self.drain.since = Some(now);
-            self.drain.logged_at = now;
-        }
-        let Some(since) = self.drain.since else { return };
-        self.log_goodbye();
-        if self.outcome.borrow().is_some() || now.since(self.drain.logged_at) < PROGRESS {
-            return;
-        }
-        self.drain.logged_at = now;
-        let outstanding = self.holder.outstanding();
-        let left = self.drain.limit.map(|limit| (since + limit).since(now));
-        let left = match left {
-            _ if self.drain.overdue => "past the deadline".into(),
-            None => "no deadline known".into(),
-            Some(left) => duration::format_short(left) + " left",
-        };
-        let (jobs, streams) = (outstanding.jobs, outstanding.streams);
-        let what = outstanding::describe_drain(&outstanding);
-        tracing::info!(jobs, streams, "draining: {what}, {left}");
     }
 }

@@ -12,4 +12,4 @@ mod sizing;
 pub(crate) mod travis;
 mod view;
 
-pub(crate) use view::LeaseView;
+pub(crate) use view::{JobsView, LeaseView};

@@ -77,6 +77,19 @@ fn leave(coordinator: &Coordinator, more: &[&str]) -> (bool, String) {
     (output.status.success(), String::from_utf8_lossy(&said).into_owned())
 }
 
+/// The agent ends its COMMAND at the deadline, so it knows that none of its jobs runs any more.
+#[test]
+fn slots_come_back_once_the_worker_was_ended_at_its_drains_deadline() {
+    let coordinator = Coordinator::start(&[("builds.yaml", &manifests(""))]);
+    let (mut agent, worker) = busy(&coordinator, &["--drain-deadline", "500ms"]);
+    let second = coordinator.agent("builds", "second", &[]);
+    eventually("the second worker", || (pool(second.api)? == 0).then_some(()));
+    agent.process.signal(Signal::TERM);
+    eventually("three slots for the second worker", || (pool(second.api)? == 3).then_some(()));
+    assert!(test_kill_process(worker).is_err(), "it still runs");
+    assert_eq!(agent.process.wait().code(), Some(143), "{}", agent.process.log());
+}
+
 #[test]
 fn slots_of_a_lost_worker_are_reassigned_after_the_time_in_the_manifest() {
     let coordinator = Coordinator::start(&[("c.yaml", &manifests(", lost: {after: 3s}"))]);

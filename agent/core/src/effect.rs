@@ -35,7 +35,8 @@ pub enum Effect {
         /// Whether a coordinator has received the report that the agent leaves.
         reported: bool,
     },
-    /// The drain's deadline has passed, and the agent stays until nothing is left. Callers that
+    /// The drain's deadline has passed, and the agent goes on until nothing is left: it stays, or
+    /// ends its worker now. Callers that
     /// wait for the drain get an answer now.
     DrainOverdue {
         /// Jobs that still run.

@@ -9,7 +9,7 @@ mod link;
 mod show;
 mod worker;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -56,6 +56,9 @@ pub struct Config {
     /// Whether it continues after a drain's deadline until its worker holds nothing, as a sidecar
     /// does.
     pub stays: bool,
+    /// Whether it ends its worker at a drain's deadline: then it leaves once that has ended, not at
+    /// the deadline.
+    pub ends_worker: bool,
     /// The amount by which it raises its incarnation above that of another agent of its name: a
     /// random number from 1 to [`RAISE_MAX`], so that no other agent gets the same incarnation.
     pub raise: u64,
@@ -97,7 +100,8 @@ pub struct Holder<J> {
     /// Leases that the worker released, newest first.
     released_by_worker: VecDeque<(StreamKey, Token)>,
     start: Option<StartId>,
-    jobs: BTreeSet<JobId>,
+    /// Each with the token under which it began, where that is known.
+    jobs: BTreeMap<JobId, Option<Token>>,
     jobs_known: bool,
     /// The number of jobs without a known id, which began under an agent whose journal was lost.
     unnamed: u32,
@@ -268,6 +272,11 @@ impl<J: Journal> Holder<J> {
             .into_iter()
             .flatten()
             .min()
+    }
+
+    /// The running jobs with an id, each with the token under which it began, where that is known.
+    pub fn jobs(&self) -> impl Iterator<Item = (&JobId, Option<Token>)> {
+        self.jobs.iter().map(|(job, token)| (job, *token))
     }
 
     /// How many jobs may run at once at this moment.

@@ -1,7 +1,7 @@
 //! The journal: an agent records what it holds, so that its successor can claim it. A record is
 //! written before it takes effect or is sent.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{
@@ -104,6 +104,9 @@ pub enum Record {
     JobBegan {
         /// Its id.
         job: JobId,
+        /// The token under which it began; none in a record of an earlier version.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        token: Option<Token>,
     },
     /// A job ended.
     JobEnded {
@@ -184,8 +187,8 @@ pub struct Memory {
     pub streams: BTreeMap<StreamKey, RememberedStream>,
     /// Of which kinds of them the worker may have seen some; unknown where no record says it.
     pub shown: Option<Kinds>,
-    /// The jobs with an id.
-    pub jobs: BTreeSet<JobId>,
+    /// The jobs with an id, each with the token under which it began, where that is known.
+    pub jobs: BTreeMap<JobId, Option<Token>>,
     /// Jobs without a known id.
     pub unnamed: u32,
     /// Jobs without one, and the pool size that the worker keeps to, if it ever reported one.
@@ -289,8 +292,8 @@ impl Memory {
                 }
             }
             Record::Shown { kinds } => self.shown = Some(*kinds),
-            Record::JobBegan { job } => {
-                self.jobs.insert(job.clone());
+            Record::JobBegan { job, token } => {
+                self.jobs.insert(job.clone(), *token);
             }
             Record::JobEnded { job } => {
                 self.jobs.remove(job);
@@ -364,7 +367,11 @@ impl Memory {
             all.extend(lapses.map(|until| Record::Lapsing { stream: stream.clone(), until }));
         }
         all.push(Record::Renewed { until: self.renewed_until });
-        all.extend(self.jobs.iter().map(|job| Record::JobBegan { job: job.clone() }));
+        let began = |(job, token): (&JobId, &Option<Token>)| Record::JobBegan {
+            job: job.clone(),
+            token: *token,
+        };
+        all.extend(self.jobs.iter().map(began));
         all.extend(self.count.map(|(running, obeyed)| Record::Count { running, obeyed }));
         let unnamed = self.unnamed;
         all.extend((unnamed > 0).then_some(Record::Unnamed { running: unnamed }));

@@ -48,6 +48,18 @@ pub struct Lease {
     pub connected: bool,
 }
 
+impl Lease {
+    /// Leaves out all other kinds of leases.
+    pub fn keep(&mut self, kinds: Kinds) {
+        if !kinds.streams {
+            self.streams.clear();
+        }
+        if !kinds.bindings {
+            self.bindings.clear();
+        }
+    }
+}
+
 /// The pool lease as the worker sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolView {

@@ -110,6 +110,7 @@ struct Scenario {
 #[derive(Clone, Debug, Default)]
 struct Options {
     stays: bool,
+    ends_worker: bool,
     hides_bindings: bool,
     address: Option<String>,
 }
@@ -172,6 +173,7 @@ impl Scenario {
                 // Starts another agent.
                 self.who = Options {
                     stays: plain.contains(&"stays"),
+                    ends_worker: plain.contains(&"ends-worker"),
                     hides_bindings: plain.contains(&"hides-bindings"),
                     address: pairs.get("address").map(|it| (*it).to_owned()),
                 };
@@ -325,6 +327,7 @@ fn config(incarnation: Incarnation, who: &Options) -> Config {
         drain_deadline: Some(Duration::from_secs(60)),
         goodbye_max: Duration::from_secs(5),
         stays: who.stays,
+        ends_worker: who.ends_worker,
         raise: 1,
     }
 }

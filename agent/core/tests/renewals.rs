@@ -93,6 +93,7 @@ fn connected(now: Moment) -> Holder<Kept> {
         drain_deadline: None,
         goodbye_max: Duration::from_secs(5),
         stays: false,
+        ends_worker: false,
         raise: 1,
     };
     let mut holder = Holder::new(config, Memory::default(), Kept, now);

@@ -72,10 +72,9 @@ impl WorkerService for Grpc {
         &self,
         request: Request<wire::GetLeaseRequest>,
     ) -> Result<Response<wire::GetLeaseResponse>, Status> {
-        let wire::GetLeaseRequest { after_version, wait_ms, without_streams, without_bindings } =
-            request.into_inner();
-        let kinds = Kinds { streams: !without_streams, bindings: !without_bindings };
-        let lease = self.0.lease(kinds, after_version, wait_ms).await?;
+        let asked = request.into_inner();
+        let kinds = Kinds { streams: !asked.without_streams, bindings: !asked.without_bindings };
+        let lease = self.0.lease(kinds, asked.after_version, asked.wait_ms, asked.peek).await?;
         Ok(Response::new(wire::GetLeaseResponse { lease: Some(lease.into()) }))
     }
 
@@ -118,6 +117,13 @@ impl WorkerService for Grpc {
     ) -> Result<Response<wire::EndJobResponse>, Status> {
         self.0.end(&request.into_inner().job_id).await?;
         Ok(Response::new(wire::EndJobResponse {}))
+    }
+
+    async fn list_jobs(
+        &self,
+        _request: Request<wire::ListJobsRequest>,
+    ) -> Result<Response<wire::ListJobsResponse>, Status> {
+        Ok(Response::new(self.0.jobs().await?.into()))
     }
 
     async fn report_count(

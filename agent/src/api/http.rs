@@ -22,8 +22,8 @@ use crate::worker::api::{Denial, WorkerApi};
 /// The paths of the port for health.
 const HEALTH_PATHS: &str = "GET /livez, GET /readyz, GET /healthz, GET /metrics";
 
-const PATHS: &str = "GET /v1/lease, GET /v1/lease/watch, POST /v1/start, PUT /v1/jobs/{id}, \
-                     DELETE /v1/jobs/{id}, PUT /v1/count, \
+const PATHS: &str = "GET /v1/lease, GET /v1/lease/watch, POST /v1/start, GET /v1/jobs, \
+                     PUT /v1/jobs/{id}, DELETE /v1/jobs/{id}, PUT /v1/count, \
                      DELETE /v1/streams/{set}/{stream}?token=T, \
                      DELETE /v1/bindings/{pipeline}/{node}/{index}?token=T, POST /v1/drain, \
                      GET /livez, GET /readyz, GET /healthz, GET /metrics";
@@ -34,6 +34,7 @@ pub(super) fn router(api: WorkerApi) -> Router {
         .route("/v1/lease", get(lease))
         .route("/v1/lease/watch", get(watch))
         .route("/v1/start", post(start))
+        .route("/v1/jobs", get(jobs))
         .route("/v1/jobs/{id}", put(begin).delete(end))
         .route("/v1/count", put(count))
         .route("/v1/streams/{set}/{stream}", delete(release))
@@ -118,6 +119,8 @@ struct LeaseQuery {
     without_streams: bool,
     #[serde(default)]
     without_bindings: bool,
+    #[serde(default)]
+    peek: bool,
 }
 
 #[derive(Debug, Deserialize)]
@@ -172,10 +175,14 @@ async fn lease(
     State(api): State<WorkerApi>,
     query: Result<Query<LeaseQuery>, QueryRejection>,
 ) -> Answered {
-    let Query(LeaseQuery { after_version, wait_ms, without_streams, without_bindings }) = query?;
-    let kinds = Kinds { streams: !without_streams, bindings: !without_bindings };
-    let lease = api.lease(kinds, after_version, wait_ms).await?;
+    let Query(query) = query?;
+    let kinds = Kinds { streams: !query.without_streams, bindings: !query.without_bindings };
+    let lease = api.lease(kinds, query.after_version, query.wait_ms, query.peek).await?;
     Ok(json_response(StatusCode::OK, &lease))
+}
+
+async fn jobs(State(api): State<WorkerApi>) -> Answered {
+    Ok(json_response(StatusCode::OK, &api.jobs().await?))
 }
 
 async fn watch(

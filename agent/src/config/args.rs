@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use leasehold_types::{ClusterName, WorkerName, duration};
+use leasehold_types::{ClusterName, WorkerName, duration, parse_listen};
 
 use super::Address;
 use super::adapter::AdapterArgs;
@@ -41,8 +41,9 @@ Examples:
 
 Every option can also be given in the environment, as LEASEHOLD_ and its name in capitals.
 Exit: 0 after a drain (with a COMMAND: its exit code, or 128 plus the signal's number if a signal
-terminated it), 1 after an error, 2 for an invalid command line, 3 after a drain that the
-coordinator ordered before this start: no job or stream began.";
+terminated it, unless that was SIGTERM after its last job), 1 after an error, 2 for an invalid
+command line, 3 after a drain that the coordinator ordered before this start: no job or stream
+began.";
 
 /// Holds one worker's leases and serves them on localhost.
 #[derive(Debug, Parser)]
@@ -227,7 +228,7 @@ pub(super) struct RunArgs {
         env = "LEASEHOLD_LISTEN",
         value_name = "IP:PORT",
         default_value = "127.0.0.1:7411",
-        value_parser = listen_address
+        value_parser = parse_listen::<SocketAddr>
     )]
     pub(super) listen: SocketAddr,
     /// Allow a --listen address that other machines can reach. The worker API has no password:
@@ -293,13 +294,6 @@ pub(super) struct RunArgs {
     /// process, the program of one stream
     #[arg(last = true, value_name = "COMMAND")]
     pub(super) command: Vec<std::ffi::OsString>,
-}
-
-/// An address to listen on.
-fn listen_address(text: &str) -> Result<SocketAddr, String> {
-    let wrong =
-        || format!("invalid address {text:?}: expected IP:PORT, for example 127.0.0.1:7411");
-    text.parse().map_err(|_| wrong())
 }
 
 /// An address to listen on; without an IP all addresses of this machine.

@@ -8,6 +8,7 @@ use leasehold_types::{JobId, Moment, StartId, StreamKey, Token};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::Outcome;
+use super::job_clock::RunningJobs;
 use crate::metrics::Metrics;
 
 /// Answers one request.
@@ -18,8 +19,12 @@ pub(crate) type Reply<T> = oneshot::Sender<Result<T, Refused>>;
 pub(crate) enum DriverRequest {
     /// Return the lease to show to the worker: the pool and these kinds of leases.
     Lease { kinds: Kinds, reply: oneshot::Sender<Snapshot> },
-    /// Return the lease for the agent's own use, without showing it to the worker.
+    /// Return the lease, without showing it to the worker.
     Peek { reply: oneshot::Sender<Lease> },
+    /// The same, with the moment.
+    Look { kinds: Kinds, reply: oneshot::Sender<Snapshot> },
+    /// Return the running jobs.
+    Jobs { reply: oneshot::Sender<RunningJobs> },
     /// Describe what the agent waits for; none if nothing.
     Outstanding { reply: oneshot::Sender<Option<String>> },
     /// Return the pool size only, for a polled worker that is about to get it.
@@ -64,17 +69,18 @@ pub(crate) struct DriverHandle {
     commands: mpsc::Sender<DriverRequest>,
     changes: watch::Receiver<u64>,
     outcome: watch::Receiver<Option<Outcome>>,
+    overdue: watch::Receiver<u64>,
     metrics: Arc<Metrics>,
 }
 
 impl DriverHandle {
     pub(super) fn new(
         commands: mpsc::Sender<DriverRequest>,
-        changes: watch::Receiver<u64>,
-        outcome: watch::Receiver<Option<Outcome>>,
+        seen: (watch::Receiver<u64>, watch::Receiver<Option<Outcome>>, watch::Receiver<u64>),
         metrics: Arc<Metrics>,
     ) -> Self {
-        Self { commands, changes, outcome, metrics }
+        let (changes, outcome, overdue) = seen;
+        Self { commands, changes, outcome, overdue, metrics }
     }
 
     /// Sends a request to the driver, and waits for the answer.
@@ -95,6 +101,11 @@ impl DriverHandle {
     /// The same for a worker that uses only these kinds of leases.
     pub(crate) async fn lease_of(&self, kinds: Kinds) -> Result<Snapshot, DriverStopped> {
         self.ask(|reply| DriverRequest::Lease { kinds, reply }).await
+    }
+
+    /// These kinds of leases, without showing them to the worker.
+    pub(crate) async fn look(&self, kinds: Kinds) -> Result<Snapshot, DriverStopped> {
+        self.ask(|reply| DriverRequest::Look { kinds, reply }).await
     }
 
     /// Reports to the holder that all earlier jobs of the worker have ended.
@@ -120,6 +131,11 @@ impl DriverHandle {
     /// Changes whenever the lease changes or is renewed.
     pub(crate) fn changes(&self) -> watch::Receiver<u64> {
         self.changes.clone()
+    }
+
+    /// Changes whenever a drain has outlasted its deadline, and the agent goes on.
+    pub(crate) fn overdue(&self) -> watch::Receiver<u64> {
+        self.overdue.clone()
     }
 
     /// Waits until the agent must end, and returns why.

@@ -2,12 +2,13 @@
 //! takes. Nothing is decided by them.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
 use leasehold_proto::coordinator::v1::OpenSessionRequest;
 use leasehold_proto::map;
 use leasehold_types::limits::{ENDED_JOB_TIMES_MAX, RUNNING_JOB_TIMES_MAX};
 use leasehold_types::message::{AgentMessage, JobTimes};
-use leasehold_types::{JobId, Moment};
+use leasehold_types::{JobId, Moment, Token};
 
 /// The jobs of one worker, with the times at which they began.
 #[derive(Debug)]
@@ -25,6 +26,25 @@ pub(super) struct JobClock {
     /// The value of `ended` in the last message that was sent.
     ended_sent: u64,
     changed: bool,
+}
+
+/// The jobs that run.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RunningJobs {
+    /// Those with an id, by id.
+    pub(crate) named: Vec<RunningJob>,
+    /// How many others there are.
+    pub(crate) unnamed: u32,
+}
+
+/// A job that runs.
+#[derive(Clone, Debug)]
+pub(crate) struct RunningJob {
+    pub(crate) id: JobId,
+    /// The token under which it began, where that is known.
+    pub(crate) token: Option<Token>,
+    /// None if it began before this agent started.
+    pub(crate) ran: Option<Duration>,
 }
 
 impl JobClock {
@@ -101,6 +121,23 @@ impl JobClock {
         running_seconds.truncate(RUNNING_JOB_TIMES_MAX);
         let ended_seconds = self.ended_seconds.iter().skip(older).copied().collect();
         JobTimes { ended: self.ended, ended_seconds, running_seconds }
+    }
+
+    /// The jobs with ids, with how long each has run. `running` counts all.
+    pub(super) fn running_jobs<'a>(
+        &self,
+        jobs: impl Iterator<Item = (&'a JobId, Option<Token>)>,
+        running: u32,
+        now: Moment,
+    ) -> RunningJobs {
+        let job = |(id, token): (&JobId, _)| RunningJob {
+            id: id.clone(),
+            token,
+            ran: self.named.get(id).map(|since| now.since(*since)),
+        };
+        let named: Vec<_> = jobs.map(job).collect();
+        let count = u32::try_from(named.len()).unwrap_or(u32::MAX);
+        RunningJobs { named, unnamed: running.saturating_sub(count) }
     }
 
     fn running(&self) -> u32 {

@@ -17,11 +17,15 @@ pub(super) struct NoticeLogger {
     log_limiter: LogLimiter,
     dials: u64,
     draining: bool,
+    /// Workers before its own in a pipeline cannot reach it, and the log does not say so yet.
+    lacks_address: bool,
 }
 
 impl NoticeLogger {
-    pub(super) fn new(metrics: Arc<Metrics>) -> Self {
-        Self { metrics, log_limiter: LogLimiter::default(), dials: 0, draining: false }
+    /// `has_address`: the coordinator is told where the worker is reached.
+    pub(super) fn new(metrics: Arc<Metrics>, has_address: bool) -> Self {
+        let log_limiter = LogLimiter::default();
+        Self { metrics, log_limiter, dials: 0, draining: false, lacks_address: !has_address }
     }
 
     /// Whether a drain has begun and not ended.
@@ -91,6 +95,12 @@ impl NoticeLogger {
             Notice::PoolGranted(token, size) => tracing::info!(size, %token, "pool granted"),
             Notice::PoolExpired(left) => tracing::warn!(left, "the pool lease expired"),
             Notice::StreamGranted(key, token) => {
+                if key.set.is_shares() && std::mem::take(&mut self.lacks_address) {
+                    tracing::warn!(
+                        "this worker serves a pipeline, and nobody is told where it is reached: \
+                         set --worker-address, unless it serves first nodes only"
+                    );
+                }
                 tracing::debug!(set = %key.set, stream = %key.stream, %token, "stream granted");
             }
             Notice::StreamRevoked(key, token) => {

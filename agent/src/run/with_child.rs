@@ -4,23 +4,27 @@
 //! process group is empty. So no job of the previous child counts as running, and every running job
 //! is counted.
 
+mod event;
+
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use anyhow::anyhow;
 use leasehold_types::duration;
 use rustix::process::Signal;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::{drain, own_code};
 use crate::backoff;
-use crate::child::{ChildEvent, ChildRunner, NotStarted, RunningChild, WatchdogEvent};
+use crate::child::{ChildEvent, ChildRunner, NotStarted, RunningChild};
 use crate::config::{ChildSignal, Restart};
 use crate::driver::{DriverHandle, DriverRequest, DriverStopped, Outcome};
-use crate::launcher::{is_launching, launched};
+use crate::launcher::is_launching;
 use crate::process_group::ProcessGroup;
 use crate::reaper::Exit;
 use crate::signals::{SignalAction, Signals, exit_code};
+use event::{Due, Event, next_of, until_due, until_launched};
 
 /// How often the agent checks whether the file that the child reads shows the current lease.
 const FILE_POLL: Duration = Duration::from_millis(20);
@@ -46,6 +50,12 @@ pub(super) struct ChildSupervisor<'a> {
     shutdown_signals: u32,
     /// The result of the agent's own work, once it has ended.
     ended: Option<Result<Outcome, DriverStopped>>,
+    /// Changes when the deadline of a drain has passed.
+    overdue: watch::Receiver<u64>,
+    /// The child was to end because of that.
+    is_cut_off: bool,
+    /// The child exited while its worker drained and had no job.
+    is_drained: bool,
     /// The next timed step, and when it is due.
     due: Option<(Instant, Due)>,
     restarts: u32,
@@ -68,26 +78,6 @@ enum StartFailure {
     Signal(SignalAction),
 }
 
-#[derive(Clone, Copy, Debug)]
-enum Due {
-    /// Start the child again.
-    Restart,
-    /// The grace period after SIGTERM has passed.
-    Grace,
-    /// The grace period after a second signal has passed: exit without the child.
-    Leave(Signal),
-}
-
-enum Event {
-    Child(ChildEvent),
-    Ended(Result<Outcome, DriverStopped>),
-    Signal(SignalAction),
-    Due(Due),
-    Watchdog(WatchdogEvent),
-    /// The previous agent's launcher has become COMMAND, or exited.
-    Launched,
-}
-
 impl<'a> ChildSupervisor<'a> {
     pub(super) fn new(
         driver: DriverHandle,
@@ -96,6 +86,9 @@ impl<'a> ChildSupervisor<'a> {
         drain_ordered: bool,
     ) -> Self {
         Self {
+            overdue: driver.overdue(),
+            is_cut_off: false,
+            is_drained: false,
             driver,
             runner,
             signals,
@@ -126,9 +119,10 @@ impl<'a> ChildSupervisor<'a> {
         };
         while code.is_none() {
             code = match self.next().await {
-                Event::Child(ChildEvent::LeaderExited(exit)) => self.handle_leader_exit(exit),
+                Event::Child(ChildEvent::LeaderExited(exit)) => self.handle_leader_exit(exit).await,
                 Event::Child(ChildEvent::Exited(exit)) => self.handle_exit(exit).await,
                 Event::Ended(outcome) => self.handle_end(outcome),
+                Event::Overdue => self.handle_overdue(),
                 Event::Signal(asked) => self.handle_signal(asked).await,
                 Event::Due(due) => self.handle_due(due).await,
                 Event::Watchdog(event) => {
@@ -168,6 +162,7 @@ impl<'a> ChildSupervisor<'a> {
         tokio::select! {
             event = next_of(&mut self.child) => Event::Child(event),
             outcome = self.driver.ended(), if self.ended.is_none() => Event::Ended(outcome),
+            Ok(()) = self.overdue.changed() => Event::Overdue,
             asked = self.signals.next() => Event::Signal(asked),
             due = until_due(due) => {
                 self.due = None;
@@ -288,9 +283,9 @@ impl<'a> ChildSupervisor<'a> {
 
     /// The worker runs as long as any process of the child's group does: it keeps its jobs, and no
     /// other one starts.
-    fn handle_leader_exit(&mut self, exit: Exit) -> Option<u8> {
+    async fn handle_leader_exit(&mut self, exit: Exit) -> Option<u8> {
         self.runner.note_leader_exit();
-        self.last_exit = Some(exit);
+        self.remember_exit(exit).await;
         let (code, group) = (exit.0, self.child.as_ref().map(RunningChild::group_id));
         if self.leaves_rest() {
             return Some(self.code());
@@ -308,18 +303,16 @@ impl<'a> ChildSupervisor<'a> {
     /// is not its to end. The record stays, so that no successor starts a second worker.
     fn leaves_rest(&self) -> bool {
         let is_its_own = self.runner.spec().signal == ChildSignal::Group;
-        let done = self.ended.is_some() || self.shutdown_signals > 1;
+        let done = self.ended.is_some() || self.is_cut_off || self.shutdown_signals > 1;
         !is_its_own && done && self.child.as_ref().is_some_and(RunningChild::has_lost_leader)
     }
 
     async fn handle_exit(&mut self, exit: Exit) -> Option<u8> {
         let ran = self.child.take().map_or(Duration::ZERO, |child| child.ran());
         self.runner.note_exit();
-        self.last_exit = Some(exit);
         self.due = None;
         tracing::info!(code = exit.0, ran = %duration::format_short(ran), "the child has exited");
-        // The drain may come from a previous agent: it ends with the adopted child.
-        let draining = self.shutdown_signals > 0 || self.is_draining().await;
+        let draining = self.remember_exit(exit).await;
         self.start_unreported = true;
         self.report_start().await;
         if self.shutdown_signals > 1 || self.ended.is_some() {
@@ -341,6 +334,16 @@ impl<'a> ChildSupervisor<'a> {
         None
     }
 
+    /// Remembers how the child exited; returns whether its worker drained. The drain may come from
+    /// a previous agent: it ends with the adopted child.
+    async fn remember_exit(&mut self, exit: Exit) -> bool {
+        self.last_exit = Some(exit);
+        let (drains, idle) = self.drain_state().await;
+        let draining = self.shutdown_signals > 0 || drains;
+        self.is_drained = draining && idle;
+        draining
+    }
+
     /// The drain has ended, or a newer agent has taken over: end the child, then the agent.
     fn handle_end(&mut self, outcome: Result<Outcome, DriverStopped>) -> Option<u8> {
         self.ended = Some(outcome);
@@ -348,11 +351,30 @@ impl<'a> ChildSupervisor<'a> {
         if self.child.is_none() || outcome.is_err() || self.leaves_rest() {
             return Some(self.code());
         }
+        self.end_child();
+        None
+    }
+
+    /// The drain's deadline has passed: ends the child. Until it has ended its jobs are reported,
+    /// and then that there are none.
+    fn handle_overdue(&mut self) -> Option<u8> {
+        self.is_cut_off = true;
+        self.end_launcher();
+        if self.leaves_rest() {
+            return Some(self.code());
+        }
+        if self.child.is_some() {
+            self.end_child();
+        }
+        None
+    }
+
+    /// Ends the child, unless a second signal has ended it.
+    fn end_child(&mut self) {
         if self.shutdown_signals < 2 {
             self.runner.end(Signal::TERM);
             self.due = Some((Instant::now() + self.runner.spec().grace, Due::Grace));
         }
-        None
     }
 
     /// Ends the previous agent's launcher, which runs no program yet. If it is stopped, it ends
@@ -412,43 +434,31 @@ impl<'a> ChildSupervisor<'a> {
     }
 
     async fn is_draining(&self) -> bool {
-        let lease = self.driver.ask(|reply| DriverRequest::Peek { reply }).await;
-        lease.is_ok_and(|lease| lease.draining)
+        self.drain_state().await.0
     }
 
-    /// The child's code, unless the agent itself has failed.
+    /// Whether the worker drains, and whether no job of it runs.
+    async fn drain_state(&self) -> (bool, bool) {
+        let lease = self.driver.ask(|reply| DriverRequest::Peek { reply }).await;
+        lease.map_or((false, false), |lease| (lease.draining, lease.pool.running == 0))
+    }
+
+    /// The child's code, unless the agent itself has failed, or SIGTERM ended the child after a
+    /// drain that had ended all jobs.
     fn code(&self) -> u8 {
         if self.failed {
             return 1;
         }
+        let terminated = Exit(exit_code(Signal::TERM));
         let own = self.ended.map_or(0, |ended| own_code(ended, self.drain_ordered));
         match (self.ended, self.last_exit) {
             (Some(Ok(Outcome::Superseded) | Err(DriverStopped)), _) | (_, None) => own,
+            (Some(Ok(Outcome::Drained { .. })), Some(exit))
+                if exit == terminated && self.is_drained && self.shutdown_signals < 2 =>
+            {
+                own
+            }
             (_, Some(Exit(code))) => code,
-        }
-    }
-}
-
-async fn next_of(child: &mut Option<RunningChild>) -> ChildEvent {
-    match child {
-        None => std::future::pending().await,
-        Some(child) => child.next().await,
-    }
-}
-
-async fn until_launched(group: Option<&ProcessGroup>) {
-    match group {
-        None => std::future::pending().await,
-        Some(group) => launched(group).await,
-    }
-}
-
-async fn until_due(due: Option<(Instant, Due)>) -> Due {
-    match due {
-        None => std::future::pending().await,
-        Some((at, due)) => {
-            tokio::time::sleep_until(at).await;
-            due
         }
     }
 }

@@ -12,7 +12,7 @@ use leasehold_types::{JobId, Moment, StreamKey, Token, WorkerKey};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 
-use super::LeaseView;
+use super::{JobsView, LeaseView};
 use crate::driver::{DriverHandle, DriverRequest, DriverStopped};
 use crate::refusal;
 
@@ -87,17 +87,21 @@ impl WorkerApi {
     }
 
     /// The lease with these kinds. With `after_version`, waits until the version differs, at most
-    /// `wait_ms`.
+    /// `wait_ms`. With `peek`, a person asks, and the worker has not seen it.
     pub(crate) async fn lease(
         &self,
         kinds: Kinds,
         after_version: Option<u64>,
         wait_ms: u32,
+        peek: bool,
     ) -> Result<LeaseView, Denial> {
         let end = Instant::now() + wait(wait_ms)?;
         let mut changes = self.driver.changes();
         changes.mark_unchanged();
-        let mut snapshot = self.driver.lease_of(kinds).await?;
+        let read = async || {
+            if peek { self.driver.look(kinds).await } else { self.driver.lease_of(kinds).await }
+        };
+        let mut snapshot = read().await?;
         let asked = snapshot.now;
         if after_version == Some(snapshot.lease.version) && wait_ms > 0 {
             let _permit = self.watcher()?;
@@ -105,10 +109,10 @@ impl WorkerApi {
                 match tokio::time::timeout_at(end, changes.changed()).await {
                     Err(_) => break,
                     Ok(Err(_)) => return Err(DriverStopped.into()),
-                    Ok(Ok(())) => snapshot = self.driver.lease_of(kinds).await?,
+                    Ok(Ok(())) => snapshot = read().await?,
                 }
             }
-            snapshot = self.driver.lease_of(kinds).await?;
+            snapshot = read().await?;
         }
         Ok(LeaseView::new(&snapshot.lease, asked, &self.who))
     }
@@ -144,6 +148,12 @@ impl WorkerApi {
     pub(crate) async fn end(&self, job: &str) -> Result<(), Denial> {
         let job = map::job_id(job)?;
         Ok(self.driver.ask(|reply| DriverRequest::End { job, reply }).await??)
+    }
+
+    /// The jobs that run.
+    pub(crate) async fn jobs(&self) -> Result<JobsView, Denial> {
+        let jobs = self.driver.ask(|reply| DriverRequest::Jobs { reply }).await?;
+        Ok(JobsView::new(&jobs))
     }
 
     /// Reports the number of running jobs and the pool size that the worker respects.

@@ -8,6 +8,8 @@ use leasehold_types::share::{Endpoint, Route};
 use leasehold_types::{Load, Moment, WorkerKey};
 use serde::{Serialize, Serializer};
 
+use crate::driver::{RunningJob, RunningJobs};
+
 /// The whole lease.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct LeaseView {
@@ -86,6 +88,43 @@ impl LeaseView {
             cluster: who.cluster.to_string(),
             worker: who.worker.to_string(),
         }
+    }
+}
+
+/// The jobs that run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct JobsView {
+    jobs: Vec<JobView>,
+    unnamed: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+struct JobView {
+    id: String,
+    token: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    running_for_ms: Option<u64>,
+}
+
+impl JobsView {
+    pub(crate) fn new(running: &RunningJobs) -> Self {
+        let job = |job: &RunningJob| JobView {
+            id: job.id.to_string(),
+            token: job.token.map(|token| token.to_string()).unwrap_or_default(),
+            running_for_ms: job.ran.map(|ran| u64::try_from(ran.as_millis()).unwrap_or(u64::MAX)),
+        };
+        Self { jobs: running.named.iter().map(job).collect(), unnamed: running.unnamed }
+    }
+}
+
+impl From<JobsView> for wire::ListJobsResponse {
+    fn from(view: JobsView) -> Self {
+        let jobs = view.jobs.into_iter().map(|JobView { id, token, running_for_ms }| wire::Job {
+            id,
+            token,
+            running_for_ms,
+        });
+        Self { jobs: jobs.collect(), unnamed: view.unnamed }
     }
 }
 

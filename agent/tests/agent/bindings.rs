@@ -23,6 +23,18 @@ async fn hear_load(coordinator: &Coordinator, token: Token) -> Option<Load> {
 }
 
 #[tokio::test]
+async fn an_agent_that_names_no_address_says_so_once_its_worker_serves_a_pipeline() {
+    let coordinator = Coordinator::start().await;
+    let agent = Agent::start(&coordinator, &[]).await;
+    for share in ["first/in/0", "second/in/0"] {
+        coordinator.share(share, "2.5", &[]);
+    }
+    agent.ask_until("/v1/lease", |lease| lease["bindings"][1].is_object()).await;
+    let told = agent.log.text().matches("nobody is told where it is reached").count();
+    assert_eq!(told, 1, "{}", agent.log.text());
+}
+
+#[tokio::test]
 async fn a_binding_has_a_load_and_routes_and_is_released() {
     let coordinator = Coordinator::start().await;
     let more = ["--worker-address", "fd00::7", "--worker-port", "8080"];
@@ -35,6 +47,7 @@ async fn a_binding_has_a_load_and_routes_and_is_released() {
     let token = coordinator.share("first/in/0", "2.5", &[]);
     let one = |lease: &serde_json::Value| lease["bindings"][0]["token"].is_string();
     agent.ask_until("/v1/lease", one).await;
+    assert!(!agent.log.text().contains("nobody is told where it is reached"));
     let (_, lease) = agent.ask("GET", "/v1/lease", "").await;
     let mut binding = lease["bindings"][0].clone();
     assert!(binding["valid_for_ms"].as_u64().unwrap() <= 5_000);

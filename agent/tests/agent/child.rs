@@ -4,6 +4,7 @@ use std::os::unix::process::ExitStatusExt;
 
 use leasehold_types::message::{AgentMessage, DrainPhase, Jobs};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use serde_json::json;
 
 use super::coordinator::Coordinator;
 use super::process::{AGENT, Agent, process_namespace, read, until};
@@ -143,6 +144,54 @@ async fn a_second_signal_ends_the_child_at_once() {
     assert_eq!(agent.code().await, Some(4));
 }
 
+/// What ended has ended: the agent says so, also after the drain's deadline.
+#[tokio::test]
+async fn a_child_that_is_ended_at_the_deadline_is_reported_until_it_has_ended() {
+    let dir = tempfile::tempdir().unwrap();
+    let end = dir.path().join("end");
+    let coordinator = Coordinator::start().await;
+    coordinator.pool(1);
+    // It takes its time to end.
+    let script = format!(
+        "trap 'while ! [ -e {} ]; do sleep 0.02; done; exit 5' TERM; while :; do sleep 0.02; done",
+        end.display()
+    );
+    let mut agent = start(&coordinator, &["--drain-deadline", "100ms"], &script).await;
+    agent.pool(1).await;
+    assert_eq!(agent.ask("PUT", "/v1/jobs/a", "").await.0, 200);
+    let waits = agent.ask("POST", "/v1/drain?wait=true", "").await;
+    assert_eq!(waits, (200, json!({"jobs_left": 1})));
+    agent.log.line("COMMAND is ended now").await;
+    coordinator.forget();
+    coordinator.hear_count(0, 1).await;
+    assert_eq!(coordinator.count(|message| leaving(message).is_some()), 0);
+    std::fs::write(end, "").unwrap();
+    let jobs = |message: &AgentMessage| match message {
+        AgentMessage::Beat(beat) if beat.drain == DrainPhase::Leaving => Some(beat.jobs),
+        _ => None,
+    };
+    assert_eq!(coordinator.hear("the farewell", jobs).await, Jobs::Running(0));
+    assert_eq!(agent.code().await, Some(5));
+}
+
+/// A supervisor would report the signal as a failure.
+#[tokio::test]
+async fn a_drain_that_ends_all_jobs_exits_with_0_where_sigterm_ends_the_child() {
+    let coordinator = Coordinator::start().await;
+    coordinator.pool(1);
+    let mut agent = start(&coordinator, &[], "while :; do sleep 0.02; done").await;
+    agent.pool(1).await;
+    assert_eq!(agent.ask("PUT", "/v1/jobs/a", "").await.0, 200);
+    agent.signal(Signal::TERM);
+    agent.ask_until("/v1/lease", |lease| lease["draining"] == true).await;
+    assert_eq!(agent.ask("DELETE", "/v1/jobs/a", "").await.0, 200);
+    assert_eq!(agent.code().await, Some(0));
+
+    // Nobody asked for this.
+    let mut agent = start(&coordinator, &[], "kill -TERM $$").await;
+    assert_eq!(agent.code().await, Some(143));
+}
+
 #[tokio::test]
 async fn signals_the_process_group_of_the_child_or_only_the_child_by_option() {
     let dir = tempfile::tempdir().unwrap();
@@ -154,7 +203,7 @@ async fn signals_the_process_group_of_the_child_or_only_the_child_by_option() {
         until("it runs", || read(&told).ends_with('\n')).await;
         let started = read(&told).trim().parse().ok().and_then(Pid::from_raw).unwrap();
         agent.signal(Signal::TERM);
-        assert_eq!(agent.code().await, Some(143));
+        assert_eq!(agent.code().await, Some(0));
         if name == "group" {
             until("it has ended", || test_kill_process(started).is_err()).await;
         } else {

@@ -164,6 +164,10 @@ async fn an_agent_that_cannot_write_continues_with_the_content_of_its_journal() 
     }
 }
 
+/// A job that ends. Where there is no room for the begin of one with a short name, there is none
+/// for its end.
+const ENDS: &str = "one-that-ends-and-whose-name-is-long-enough-that-its-end-is-the-longest-record";
+
 #[tokio::test]
 async fn confirms_the_end_of_a_job_only_once_it_is_written() {
     let dir = tempfile::tempdir().unwrap();
@@ -172,18 +176,18 @@ async fn confirms_the_end_of_a_job_only_once_it_is_written() {
     };
     let state = disk.0.display().to_string();
     let (coordinator, mut agent) = served(&state).await;
-    assert_eq!(agent.ask("PUT", "/v1/jobs/one-that-ends", "").await.0, 200);
+    assert_eq!(agent.ask("PUT", &format!("/v1/jobs/{ENDS}"), "").await.0, 200);
     let ballast = disk.fill();
     let begun = agent.fill_journal().await;
     for _ in 0..2 {
-        let (status, answer) = agent.ask("DELETE", "/v1/jobs/one-that-ends", "").await;
+        let (status, answer) = agent.ask("DELETE", &format!("/v1/jobs/{ENDS}"), "").await;
         assert_eq!((status, answer["error"]["reason"].as_str()), (503, Some("journal")));
     }
     let (status, why) = agent.text("GET", "/readyz", "").await;
     assert_eq!(status, 503);
     assert!(why.contains("cannot write the journal"), "{why}");
     std::fs::remove_file(&ballast).unwrap();
-    assert_eq!(agent.ask("DELETE", "/v1/jobs/one-that-ends", "").await.0, 200);
+    assert_eq!(agent.ask("DELETE", &format!("/v1/jobs/{ENDS}"), "").await.0, 200);
     assert_eq!(agent.text("GET", "/readyz", "").await.0, 200);
     agent.kill().await;
     coordinator.forget();
@@ -204,7 +208,7 @@ async fn the_sdk_repeats_the_end_of_a_job_until_it_is_written() {
     let address = Some(format!("http://{}", agent.address));
     let options = leasehold::Options { address, ..leasehold::Options::default() };
     let worker = leasehold::Worker::connect_with(options).await.unwrap();
-    let job = worker.job("one-that-ends").await.unwrap();
+    let job = worker.job(ENDS).await.unwrap();
     let ballast = disk.fill();
     let begun = agent.fill_journal().await;
     let end = tokio::spawn(job.end());

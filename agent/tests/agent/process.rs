@@ -158,8 +158,10 @@ impl Agent {
     pub async fn ask_until(&self, path: &str, good: impl Fn(&Value) -> bool) -> Value {
         let asking = async {
             let mut version = String::new();
+            let mark = if path.contains('?') { '&' } else { '?' };
             loop {
-                let (status, answer) = self.ask("GET", &format!("{path}?{version}"), "").await;
+                let asked = format!("{path}{mark}{version}");
+                let (status, answer) = self.ask("GET", &asked, "").await;
                 assert_eq!(status, 200, "{answer}");
                 if good(&answer) {
                     return answer;

@@ -333,7 +333,7 @@ async fn waits_for_what_ignores_sigterm_and_kills_it_only_with_the_option() {
             assert!(runs(worker), "it was killed");
             kill(worker);
         }
-        assert_eq!(agent.code().await, Some(143));
+        assert_eq!(agent.code().await, Some(0));
         assert!(!runs(worker), "the agent has exited before its worker");
     }
 }
@@ -349,7 +349,7 @@ async fn what_a_drained_agent_leaves_running_stays_recorded() {
     let (_, worker) = fixture.started(1).await;
     agent.ask_until("/v1/lease", |lease| lease["connected"] == true).await;
     agent.signal(Signal::TERM);
-    assert_eq!(agent.code().await, Some(143));
+    assert_eq!(agent.code().await, Some(0));
     assert!(runs(worker));
     let (code, said) = fixture.leave(&coordinator).await;
     assert!(code == Some(1) && said.contains("still runs: stop it first"), "{said}");

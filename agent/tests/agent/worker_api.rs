@@ -4,6 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use leasehold_proto::worker::v1 as wire;
 use leasehold_proto::worker::v1::worker_service_client::WorkerServiceClient;
+use rustix::process::Signal;
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tonic::Code;
@@ -42,6 +43,57 @@ async fn begins_and_ends_a_job_and_refuses_one_without_a_slot() {
     assert_eq!((&lease["cluster"], &lease["worker"]), (&json!("ci"), &json!("w1")));
     assert!(lease["pool"]["valid_for_ms"].as_u64().unwrap() <= 5_000);
     assert_eq!(agent.text("GET", "/readyz", "").await, (200, "ok\n".into()));
+}
+
+/// The token fences what the job writes: it must not change under it.
+#[tokio::test]
+async fn a_job_keeps_its_token_and_is_listed_while_it_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = ["--state-dir", dir.path().to_str().unwrap()];
+    let coordinator = Coordinator::start().await;
+    coordinator.pool(3);
+    let mut agent = Agent::start(&coordinator, &options).await;
+    agent.pool(3).await;
+    assert_eq!(agent.ask("PUT", "/v1/jobs/a", "").await, (200, json!({"token": "1.1"})));
+    coordinator.pool(2);
+    agent.pool(2).await;
+    assert_eq!(agent.ask("PUT", "/v1/jobs/b", "").await, (200, json!({"token": "1.2"})));
+    assert_eq!(agent.ask("PUT", "/v1/jobs/a", "").await, (200, json!({"token": "1.1"})));
+    let (_, mut listed) = agent.ask("GET", "/v1/jobs", "").await;
+    for job in listed["jobs"].as_array_mut().unwrap() {
+        assert!(job.as_object_mut().unwrap().remove("running_for_ms").unwrap().is_u64());
+    }
+    let jobs = json!([{"id": "a", "token": "1.1"}, {"id": "b", "token": "1.2"}]);
+    assert_eq!(listed, json!({"jobs": jobs, "unnamed": 0}));
+
+    // The next agent does not know since when they run.
+    agent.kill().await;
+    let agent = Agent::start(&coordinator, &options).await;
+    agent.pool(2).await;
+    assert_eq!(agent.ask("GET", "/v1/jobs", "").await.1, json!({"jobs": jobs, "unnamed": 0}));
+    assert_eq!(agent.ask("PUT", "/v1/jobs/a", "").await, (200, json!({"token": "1.1"})));
+    let mut client = WorkerServiceClient::new(agent.channel().await);
+    let listed = client.list_jobs(wire::ListJobsRequest {}).await.unwrap();
+    let ids: Vec<_> = listed.into_inner().jobs.into_iter().map(|job| job.id).collect();
+    assert_eq!(ids, ["a", "b"]);
+    agent.signal(Signal::TERM);
+    agent.log.line("2 jobs running (a, b), 0 streams held").await;
+}
+
+/// Otherwise a drain would wait for a worker to release what it has never heard of.
+#[tokio::test]
+async fn a_person_may_look_at_the_lease_in_place_of_the_worker() {
+    let coordinator = Coordinator::start().await;
+    let token = coordinator.grant("cars", "cars:new", false);
+    let mut agent = Agent::start(&coordinator, &[]).await;
+    let path = "/v1/lease?peek=true";
+    let lease = agent.ask_until(path, |lease| lease["streams"][0].is_object()).await;
+    assert_eq!(lease["streams"][0]["token"], token.to_string());
+    let fewer = "/v1/lease?peek=true&without_streams=true";
+    assert_eq!(agent.ask("GET", fewer, "").await.1["streams"], json!([]));
+    agent.signal(Signal::TERM);
+    coordinator.hear_release(token).await;
+    assert_eq!(agent.code().await, Some(0));
 }
 
 #[tokio::test]

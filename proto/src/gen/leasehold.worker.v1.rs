@@ -200,6 +200,9 @@ pub struct GetLeaseRequest {
     /// The same with bindings.
     #[prost(bool, tag = "4")]
     pub without_bindings: bool,
+    /// A person asks: the worker has not seen what the answer lists.
+    #[prost(bool, tag = "5")]
+    pub peek: bool,
 }
 impl ::prost::Name for GetLeaseRequest {
     const NAME: &'static str = "GetLeaseRequest";
@@ -363,6 +366,63 @@ impl ::prost::Name for EndJobResponse {
     }
     fn type_url() -> ::prost::alloc::string::String {
         "/leasehold.worker.v1.EndJobResponse".into()
+    }
+}
+/// See ListJobs.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListJobsRequest {}
+impl ::prost::Name for ListJobsRequest {
+    const NAME: &'static str = "ListJobsRequest";
+    const PACKAGE: &'static str = "leasehold.worker.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.worker.v1.ListJobsRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.worker.v1.ListJobsRequest".into()
+    }
+}
+/// See ListJobs.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListJobsResponse {
+    /// The jobs with an id, by id.
+    #[prost(message, repeated, tag = "1")]
+    pub jobs: ::prost::alloc::vec::Vec<Job>,
+    /// How many others run: of a worker that reports a number, or whose ids the agent has lost.
+    #[prost(uint32, tag = "2")]
+    pub unnamed: u32,
+}
+impl ::prost::Name for ListJobsResponse {
+    const NAME: &'static str = "ListJobsResponse";
+    const PACKAGE: &'static str = "leasehold.worker.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.worker.v1.ListJobsResponse".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.worker.v1.ListJobsResponse".into()
+    }
+}
+/// A job that runs.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Job {
+    /// Its id.
+    #[prost(string, tag = "1")]
+    pub id: ::prost::alloc::string::String,
+    /// The token under which it began, written EPOCH.SEQ; empty if an agent of an earlier version
+    /// began it.
+    #[prost(string, tag = "2")]
+    pub token: ::prost::alloc::string::String,
+    /// How long it has run, in milliseconds; absent if it began before this agent started.
+    #[prost(uint64, optional, tag = "3")]
+    pub running_for_ms: ::core::option::Option<u64>,
+}
+impl ::prost::Name for Job {
+    const NAME: &'static str = "Job";
+    const PACKAGE: &'static str = "leasehold.worker.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.worker.v1.Job".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.worker.v1.Job".into()
     }
 }
 /// See ReportCount.
@@ -808,6 +868,33 @@ pub mod worker_service_client {
                 .insert(GrpcMethod::new("leasehold.worker.v1.WorkerService", "EndJob"));
             self.inner.unary(req, path, codec).await
         }
+        /// The jobs that run.
+        pub async fn list_jobs(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ListJobsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListJobsResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/leasehold.worker.v1.WorkerService/ListJobs",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new("leasehold.worker.v1.WorkerService", "ListJobs"),
+                );
+            self.inner.unary(req, path, codec).await
+        }
         /// For a worker that asks for no single job: how many run, and the pool size that it keeps to.
         pub async fn report_count(
             &mut self,
@@ -972,6 +1059,14 @@ pub mod worker_service_server {
             &self,
             request: tonic::Request<super::EndJobRequest>,
         ) -> std::result::Result<tonic::Response<super::EndJobResponse>, tonic::Status>;
+        /// The jobs that run.
+        async fn list_jobs(
+            &self,
+            request: tonic::Request<super::ListJobsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListJobsResponse>,
+            tonic::Status,
+        >;
         /// For a worker that asks for no single job: how many run, and the pool size that it keeps to.
         async fn report_count(
             &self,
@@ -1291,6 +1386,51 @@ pub mod worker_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = EndJobSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/leasehold.worker.v1.WorkerService/ListJobs" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListJobsSvc<T: WorkerService>(pub Arc<T>);
+                    impl<
+                        T: WorkerService,
+                    > tonic::server::UnaryService<super::ListJobsRequest>
+                    for ListJobsSvc<T> {
+                        type Response = super::ListJobsResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ListJobsRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as WorkerService>::list_jobs(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListJobsSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

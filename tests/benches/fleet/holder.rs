@@ -140,6 +140,7 @@ impl Driver {
             drain_deadline: None,
             goodbye_max: Duration::from_secs(5),
             stays: false,
+            ends_worker: false,
             raise: 1,
         };
         let now = now();

@@ -241,6 +241,7 @@ impl Pod {
             drain_deadline: Some(TTL + Duration::from_secs(4)),
             goodbye_max: Duration::from_secs(5),
             stays: false,
+            ends_worker: false,
             raise: 1,
         };
         let memory = self.memory.clone();
@@ -318,7 +319,7 @@ impl Pod {
 
     fn introduce(&mut self, now: Moment, called: &mut Called) {
         self.introduced = true;
-        let known = |job: &u8| self.memory.jobs.contains(&job_id(self.index, *job));
+        let known = |job: &u8| self.memory.jobs.contains_key(&job_id(self.index, *job));
         let unnamed: Vec<_> = self.jobs.iter().copied().filter(|job| !known(job)).collect();
         let running = unnamed.len() as u32;
         self.unnamed = unnamed;

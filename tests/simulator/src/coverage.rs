@@ -37,6 +37,7 @@ const WANTED: &[(&str, u64)] = &[
     ("deposed", 500),
     ("drain ended", 500),
     ("drain overdue", 20),
+    ("drain overdue: the worker is ended", 10),
     ("drain: jobs left", 20),
     ("drained agent resumed", 20),
     ("edit: a class less", 5),

@@ -1,6 +1,6 @@
 //! A drain: no new job begins, streams are released, jobs end by themselves, and the agent leaves
-//! when nothing is left or at the deadline. An agent that stays reports at the deadline what is
-//! left, and leaves when nothing is.
+//! when nothing is left or at the deadline. An agent that stays, or that ends its worker then, says
+//! at the deadline what is left, and leaves when nothing is.
 
 use std::time::Duration;
 
@@ -182,9 +182,10 @@ impl<J: Journal> Holder<J> {
                 let empty =
                     jobs_known && self.running() == 0 && obeyed == 0 && self.streams.is_empty();
                 let late = since + self.drain_deadline() <= now;
+                let waits = self.config.stays || self.config.ends_worker;
                 if empty && idle {
                     self.leave(false);
-                } else if empty || (late && !self.config.stays) {
+                } else if empty || (late && !waits) {
                     self.drain = Drain::Leaving { give_up: now + self.config.goodbye_max };
                     self.report_leaving(now);
                 } else if late && !overdue {

@@ -29,14 +29,9 @@ impl<J: Journal> Holder<J> {
         }
         let mut lease = self.peek(now);
         lease.pool.size = size;
-        if !shown.streams {
-            lease.streams.clear();
-        }
         // Bindings that the worker does not use are listed for people only.
-        let listed = if self.config.shows_bindings { shown } else { kinds };
-        if !listed.bindings {
-            lease.bindings.clear();
-        }
+        let bindings = if self.config.shows_bindings { shown.bindings } else { kinds.bindings };
+        lease.keep(Kinds { streams: shown.streams, bindings });
         lease
     }
 

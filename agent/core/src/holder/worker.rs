@@ -62,15 +62,16 @@ impl<J: Journal> Holder<J> {
         Ok(())
     }
 
-    /// The worker asks to start a job. Idempotent for an id.
+    /// The worker asks to start a job. Idempotent for an id: its token stays that under which it
+    /// began.
     ///
     /// # Errors
     /// Every reason but [`Refused::NotHeld`].
     pub fn begin_job(&mut self, job: JobId, now: Moment) -> Result<Token, Refused> {
         self.expire(now);
         let token = self.pool.map_or(Token::default(), |pool| pool.token);
-        if self.jobs.contains(&job) {
-            return Ok(token);
+        if let Some(began) = self.jobs.get(&job) {
+            return Ok(began.unwrap_or(token));
         }
         let (size, running) = (self.size(now), self.running());
         if self.draining() && size == 0 {
@@ -88,10 +89,10 @@ impl<J: Journal> Holder<J> {
             self.write_deferred()?;
         }
         if !mutation::on(Mutation::JobUnwritten) {
-            self.write(&Record::JobBegan { job: job.clone() })?;
+            self.write(&Record::JobBegan { job: job.clone(), token: Some(token) })?;
         }
         self.notice(Notice::JobBegan(job.clone()));
-        self.jobs.insert(job);
+        self.jobs.insert(job, Some(token));
         self.changed();
         self.beat_soon(now);
         Ok(token)
@@ -106,7 +107,7 @@ impl<J: Journal> Holder<J> {
         self.expire(now);
         let over = self.running() > self.size_in_effect();
         let ended = Record::JobEnded { job: job.clone() };
-        if !self.jobs.remove(job) {
+        if self.jobs.remove(job).is_none() {
             if self.deferred.contains(&ended) {
                 self.write_deferred()?;
             }

@@ -245,7 +245,7 @@ impl Checks<'_> {
 
     /// S11, S12: a job that may start was written down, and none starts in a drain.
     pub(crate) fn observe_job_start(&mut self, pod: usize, job: &JobId, draining: bool) {
-        let written = self.view.pods[pod].disk.borrow().memory.jobs.contains(job);
+        let written = self.view.pods[pod].disk.borrow().memory.jobs.contains_key(job);
         if !written {
             self.fail("S11", || format!("p{pod} lets {job} start, unwritten"));
         }

@@ -82,6 +82,8 @@ pub(crate) struct Pod {
     pub drain_deadline: Option<Duration>,
     /// Its agent stays past that until nothing is left.
     pub stays: bool,
+    /// Its agent ends its worker then.
+    pub ends_worker: bool,
     /// The platform no longer has it, though it runs.
     pub removed: bool,
     /// Once it is dead, the platform learns of that only then.
@@ -120,6 +122,7 @@ impl Pod {
             incarnation: Incarnation(0),
             drain_deadline: None,
             stays: false,
+            ends_worker: false,
             removed: false,
             listed_from: 0,
             address: None,

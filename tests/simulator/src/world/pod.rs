@@ -78,6 +78,7 @@ impl World {
             drain_deadline: node.drain_deadline,
             goodbye_max: Duration::from_secs(5),
             stays: node.stays,
+            ends_worker: node.ends_worker,
             raise,
         };
         let journal = SimJournal(Rc::clone(&node.disk));
@@ -235,6 +236,11 @@ impl World {
                 let was_left = std::mem::replace(&mut self.pods[pod].left, false);
                 self.coverage.hit(if was_left { "drained agent resumed" } else { "agent resumed" });
                 self.pods[pod].leaving = false;
+            }
+            Effect::DrainOverdue { .. } if self.pods[pod].ends_worker => {
+                self.coverage.hit("drain overdue: the worker is ended");
+                let grace = self.rng.u64(0..self.profile.ttl_real());
+                self.crash_worker(pod, Some(grace));
             }
             Effect::DrainOverdue { .. } => {
                 self.coverage.hit("drain overdue");

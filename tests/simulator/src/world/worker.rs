@@ -248,7 +248,7 @@ impl World {
                 None => self.new_job(pod),
             };
             let draining = self.pods[pod].disk.borrow().memory.draining;
-            let known = self.pods[pod].disk.borrow().memory.jobs.contains(&job);
+            let known = self.pods[pod].disk.borrow().memory.jobs.contains_key(&job);
             let asked = job.clone();
             match self.agent_call(pod, |holder, now| holder.begin_job(asked, now)) {
                 None => {
@@ -374,7 +374,7 @@ impl World {
         // What it counted for the agent before means nothing to this one.
         worker.calls.retain(|call| !matches!(call, WorkerCall::Start(..) | WorkerCall::Count(..)));
         worker.unnamed = worker.jobs.clone();
-        worker.unnamed.retain(|job| !disk.borrow().memory.jobs.contains(job));
+        worker.unnamed.retain(|job| !disk.borrow().memory.jobs.contains_key(job));
         let size = worker.obeyed.0;
         let call = match worker.kind {
             WorkerKind::Gate => WorkerCall::Start(worker.start_id(), worker.unnamed.len() as u32),
