@@ -36,8 +36,7 @@ pub enum Effect {
         reported: bool,
     },
     /// The drain's deadline has passed, and the agent goes on until nothing is left: it stays, or
-    /// ends its worker now. Callers that
-    /// wait for the drain get an answer now.
+    /// ends its worker now. Callers that wait for the drain get an answer.
     DrainOverdue {
         /// Jobs that still run.
         jobs_left: u32,

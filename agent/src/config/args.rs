@@ -243,8 +243,9 @@ pub(super) struct RunArgs {
     pub(super) socket_mode: Option<SocketMode>,
     #[command(flatten)]
     pub(super) adapter: AdapterArgs,
-    /// How long a drain may take before the agent leaves although jobs still run; as a sidecar,
-    /// before callers stop waiting. Without it, the cluster's drain.deadline
+    /// How long a drain may take before COMMAND is ended, or without one the agent leaves although
+    /// jobs still run; as a sidecar, before callers stop waiting. Without it, the cluster's
+    /// drain.deadline
     #[arg(long, env = "LEASEHOLD_DRAIN_DEADLINE", value_name = "DURATION")]
     #[arg(value_parser = duration::parse)]
     pub(super) drain_deadline: Option<Duration>,

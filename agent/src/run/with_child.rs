@@ -197,6 +197,7 @@ impl<'a> ChildSupervisor<'a> {
         match self.spawn().await {
             Ok(child) => {
                 self.note_start();
+                self.is_cut_off = false;
                 self.child = Some(child);
             }
             Err(StartFailure::Signal(asked)) => {

@@ -96,7 +96,7 @@ impl World {
         node.drain_deadline =
             self.rng.bool().then_some(self.profile.ttl * self.rng.u32(1..=6) + Duration::ZERO);
         node.stays = self.rng.bool();
-        node.ends_worker = !node.stays && self.rng.bool();
+        node.ends_worker = !node.stays && self.pods.len() % 2 == 1;
         node.address = pipelines::address(self.pods.len());
         node.shows_bindings = !self.profile.pipelines || self.rng.u8(0..8) > 0;
         if let Some(other) = twin_of {

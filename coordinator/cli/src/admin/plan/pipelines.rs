@@ -47,13 +47,13 @@ impl TableRow for PlannedClass {
     const PLURAL: &'static str = "classes";
     const COLUMNS: &'static [Column<Self>] = &[
         text("CLASS", |class| class.name()),
-        text("CAPACITY", |class| class.figure(|it| words::load(it.capacity))),
-        text("REQUEST", |class| class.figure(|it| words::load(it.request))),
-        text("PLACED", |class| class.figure(|it| words::load(it.placed))),
-        text("WORKERS", |class| class.figure(|it| it.workers.to_string())),
-        text("NEEDED", |class| class.figure(|it| it.workers_needed.to_string())),
-        text("WANTED", |class| class.figure(|it| it.workers_wanted.to_string())),
-        text("WAITING", |class| class.figure(|it| it.pipelines_waiting.to_string())),
+        text("CAPACITY", |class| figure(class, |it| words::load(it.capacity))),
+        text("REQUEST", |class| figure(class, |it| words::load(it.request))),
+        text("PLACED", |class| figure(class, |it| words::load(it.placed))),
+        text("WORKERS", |class| figure(class, |it| it.workers.to_string())),
+        text("NEEDED", |class| figure(class, |it| it.workers_needed.to_string())),
+        text("WANTED", |class| figure(class, |it| it.workers_wanted.to_string())),
+        text("WAITING", |class| figure(class, |it| it.pipelines_waiting.to_string())),
     ];
 
     fn name(&self) -> String {
@@ -62,17 +62,11 @@ impl TableRow for PlannedClass {
     }
 }
 
-trait Figure {
-    /// `30`, or `30 → 45` where it would be another.
-    fn figure(&self, figure: impl Fn(&Class) -> String) -> String;
-}
-
-impl Figure for PlannedClass {
-    fn figure(&self, figure: impl Fn(&Class) -> String) -> String {
-        let shown = |class: &Option<Class>| class.as_ref().map_or(NONE.to_owned(), &figure);
-        let (before, after) = (shown(&self.before), shown(&self.after));
-        if before == after { after } else { format!("{before} → {after}") }
-    }
+/// `30`, or `30 → 45` where it would be another.
+fn figure(class: &PlannedClass, figure: impl Fn(&Class) -> String) -> String {
+    let shown = |class: &Option<Class>| class.as_ref().map_or(NONE.to_owned(), &figure);
+    let (before, after) = (shown(&class.before), shown(&class.after));
+    if before == after { after } else { format!("{before} → {after}") }
 }
 
 /// A state of a plan; nothing where there is no pipeline.

@@ -110,13 +110,15 @@ impl Leader {
                  using that take no jobs now"
             ),
         };
-        let newest = self.newest_generation(name);
+        let generation = |worker| Some(cluster.workers.get(worker)?.generation);
+        let newest = shares.keys().filter_map(generation).max().unwrap_or(0);
         let mut pools: Vec<_> = shares
             .iter()
             .map(|(worker, size)| {
                 let key = WorkerKey { cluster: name.clone(), worker: worker.clone() };
                 let committed = ledger.account(&key).map_or(0, Account::committed);
-                let own = self.observed(&key).map_or(newest, |worker| worker.generation);
+                // One that is only assumed is of the newest.
+                let own = generation(worker).unwrap_or(newest);
                 let reason = match () {
                     () if *size >= max => String::new(),
                     () if own >= newest => taken.clone(),

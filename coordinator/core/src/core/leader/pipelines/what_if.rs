@@ -10,10 +10,9 @@ use leasehold_types::{ClusterName, Epoch, Moment, PipelineName, ShareKey, Worker
 
 use super::class_views::class_views;
 use super::healing::HEALED_MAX;
-use super::state::PipelineState;
+use super::state::{PipelineState, PlannedShare};
 use crate::core::leader::ClusterState;
 use crate::core::replica::Replica;
-
 use crate::core::{Core, Leader};
 use crate::desired::Desired;
 use crate::event::Elected;
@@ -199,7 +198,7 @@ impl Leader {
     fn planned_pipeline(&self, name: &PipelineName, state: &PipelineState) -> Planned {
         let counts = self.pipelines.counts(name, state);
         let shares = state.shares(name).into_iter().filter(|_| counts);
-        let place = |(key, cluster, share): (_, _, super::state::PlannedShare)| {
+        let place = |(key, cluster, share): (_, _, PlannedShare)| {
             let worker = WorkerKey { cluster, worker: share.on };
             (key, SharePlace { worker, load: share.load })
         };
@@ -224,7 +223,7 @@ impl PipelinesWhatIf {
     #[must_use]
     pub fn plan(self, now: Moment) -> PipelinesPlan {
         let Self { desired, held, mut copy, .. } = self;
-        let before = copy.planned_pipelines();
+        let mut before = copy.planned_pipelines();
         let classes_before = class_views(&copy.replica, Some(&copy));
         let in_force = std::mem::replace(&mut copy.replica.desired, desired);
         copy.apply_cluster_specs();
@@ -238,17 +237,12 @@ impl PipelinesWhatIf {
             }
         }
         let mut after = copy.planned_pipelines();
-        let mut pipelines: Vec<_> = before
-            .into_iter()
-            .filter_map(|(name, before)| {
-                let after = after.remove(&name);
-                changed_pipeline(name, Some(before), after)
-            })
-            .collect();
-        pipelines.extend(
-            after.into_iter().filter_map(|(name, after)| changed_pipeline(name, None, Some(after))),
-        );
-        pipelines.sort_by(|one, two| one.name.cmp(&two.name));
+        let names: BTreeSet<_> = before.keys().chain(after.keys()).cloned().collect();
+        let pipelines = names.into_iter().filter_map(|name| {
+            let (before, after) = (before.remove(&name), after.remove(&name));
+            changed_pipeline(name, before, after)
+        });
+        let pipelines = pipelines.collect();
         let mut classes: BTreeMap<_, ClassChange> = BTreeMap::new();
         for view in classes_before {
             let name = view.name.clone();
@@ -270,14 +264,12 @@ fn changed_pipeline(
     before: Option<Planned>,
     after: Option<Planned>,
 ) -> Option<PlannedPipeline> {
-    let (phase_before, mut shares_before) = match before {
+    let parts = |planned: Option<Planned>| match planned {
         Some(Planned { phase, reason, shares }) => (Some((phase, reason)), shares),
         None => (None, BTreeMap::new()),
     };
-    let (phase_after, shares_after) = match after {
-        Some(Planned { phase, reason, shares }) => (Some((phase, reason)), shares),
-        None => (None, BTreeMap::new()),
-    };
+    let (before, mut shares_before) = parts(before);
+    let (after, shares_after) = parts(after);
     let mut moves = Vec::new();
     for (key, to) in shares_after {
         let from = shares_before.remove(&key);
@@ -292,13 +284,11 @@ fn changed_pipeline(
         to: None,
     }));
     moves.sort_by(|one, two| (&one.node, one.index).cmp(&(&two.node, two.index)));
-    if moves.is_empty() && phase_before == phase_after {
+    if moves.is_empty() && before == after {
         return None;
     }
-    let before = phase_before.map(|(phase, _)| phase);
-    let (after, reason) = match phase_after {
-        Some((phase, reason)) => (Some(phase), reason),
-        None => (None, String::new()),
-    };
+    let before = before.map(|(phase, _)| phase);
+    let (after, reason) = after.unzip();
+    let reason = reason.unwrap_or_default();
     Some(PlannedPipeline { name, before, after, reason, moves })
 }
