@@ -59,7 +59,7 @@ impl Reader {
         self.script += &format!(
             "{command} >> /tmp/{KEPT} 2>&1 &\n\
              for try in $(seq {ANSWER_TENTHS_MAX}); do\n  \
-               if curl -fsS {answers} 2> /dev/null; then echo; break; fi\n  \
+               if curl -sS --fail-with-body {answers} 2> /dev/null; then echo; break; fi\n  \
                kill -0 $! || exit 1\n  \
                [ $try -lt {ANSWER_TENTHS_MAX} ]\n  \
                sleep 0.1\n\
@@ -136,7 +136,7 @@ mount --bind {root}/.cache/bin {folder}/clone/.cache/bin
 make() {{ command make -C /tmp/checkout --dry-run \"$@\" > /dev/null; }}
 cargo() {{ :; }}
 mount --rbind {folder} /tmp
-echo fail > /tmp/.curlrc
+echo fail-with-body > /tmp/.curlrc
 export CURL_HOME=/tmp
 cd /tmp/clone
 "
