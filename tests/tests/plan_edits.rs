@@ -217,6 +217,7 @@ fn what_a_plan_by_edited_manifests_says_is_what_then_happens() {
     let manifests: Vec<_> = files.iter().map(|(name, text)| (&**name, &**text)).collect();
     let coordinator = Coordinator::start(&manifests);
     let leasehold = CommandLine(&coordinator);
+    leasehold.until("status", &["leads term 1"]);
     let _agents = WORKERS.map(|worker| coordinator.agent("demo", worker, &[]));
     let all: Pools = WORKERS.map(|worker| (("demo".to_owned(), worker.to_owned()), 3)).into();
     eventually("all pools and streams", || {
