@@ -393,7 +393,7 @@ mod tests {
         for (more, word) in [
             ("--listen 0.0.0.0:7411", "--listen-anywhere"),
             ("--listen nowhere", "--listen"),
-            ("--listen 7440", "write IP:PORT, for example 127.0.0.1:7400"),
+            ("--listen 7440", "expected IP:PORT, for example"),
             ("--adapter file", "--file-path"),
             ("--file-path x", "--adapter file"),
             ("--adapter file --file-path x --file-signal HUP", "--file-pid"),

@@ -145,8 +145,9 @@ impl Driver {
             stopping: false,
         };
         driver.metrics.set_journal_problem(driver.holder.journal().problem());
-        let seen = (changes_seen, outcome_seen, overdue_seen);
-        (driver, DriverHandle::new(command_sender, seen, metrics))
+        let handle =
+            DriverHandle::new(command_sender, changes_seen, outcome_seen, overdue_seen, metrics);
+        (driver, handle)
     }
 
     /// Runs until a request stops it, or every handle is dropped.
@@ -252,16 +253,14 @@ impl Driver {
         let now = clock::now();
         self.wake(now);
         match command {
-            DriverRequest::Lease { kinds, reply } => {
-                let lease = Arc::new(self.holder.lease_of(kinds, now));
-                let _ = reply.send(Snapshot { lease, now, ttl: self.ttl });
-            }
-            DriverRequest::Peek { reply } => {
-                let _ = reply.send(self.holder.peek(now));
-            }
-            DriverRequest::Look { kinds, reply } => {
-                let mut lease = self.holder.peek(now);
-                lease.keep(kinds);
+            DriverRequest::Lease { kinds, peek, reply } => {
+                let lease = if peek {
+                    let mut lease = self.holder.peek(now);
+                    lease.keep(kinds);
+                    lease
+                } else {
+                    self.holder.lease_of(kinds, now)
+                };
                 let _ = reply.send(Snapshot { lease: Arc::new(lease), now, ttl: self.ttl });
             }
             DriverRequest::Jobs { reply } => {
@@ -269,9 +268,10 @@ impl Driver {
             }
             DriverRequest::Outstanding { reply } => {
                 let outstanding = self.holder.outstanding();
-                let _ = reply.send(match outstanding.draining {
-                    true => Some(format!("draining: {}", self.describe_drain(&outstanding, now))),
-                    false => outstanding::describe_work(&outstanding),
+                let _ = reply.send(if outstanding.draining {
+                    Some(format!("draining: {}", self.describe_drain(&outstanding, now)))
+                } else {
+                    outstanding::describe_work(&outstanding)
                 });
             }
             DriverRequest::Size { reply } => {
@@ -308,8 +308,7 @@ impl Driver {
     }
 
     fn running_jobs(&self, now: Moment) -> RunningJobs {
-        let running = self.holder.peek(now).pool.running;
-        self.job_clock.running_jobs(self.holder.jobs(), running, now)
+        self.job_clock.running_jobs(self.holder.jobs(), self.holder.running(), now)
     }
 
     /// Carries out all effects, then admits waiting jobs, until no work is left.
@@ -384,7 +383,7 @@ impl Driver {
                 self.answer_drain_waiters(jobs_left);
             }
             Effect::Resumed => {
-                let jobs_left = self.holder.peek(now).pool.running;
+                let jobs_left = self.holder.running();
                 self.answer_drain_waiters(jobs_left);
                 self.outcome.send_replace(None);
                 (self.drain.since, self.drain.overdue) = (None, false);

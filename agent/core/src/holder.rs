@@ -310,7 +310,9 @@ impl<J: Journal> Holder<J> {
         })
     }
 
-    fn running(&self) -> u32 {
+    /// How many jobs run, as far as is known.
+    #[must_use]
+    pub fn running(&self) -> u32 {
         let ids = u32::try_from(self.jobs.len()).unwrap_or(u32::MAX);
         let counted = self.count.map_or(0, |count| count.running);
         match mutation::on(Mutation::UnnamedUncounted) {

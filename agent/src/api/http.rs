@@ -287,7 +287,7 @@ async fn readyz(State(api): State<WorkerApi>) -> (StatusCode, String) {
 
 async fn metrics(State(api): State<WorkerApi>) -> Response {
     let metrics = api.driver().metrics();
-    if let Ok(lease) = api.peek().await {
+    if let Ok(lease) = api.driver().peek().await {
         metrics.connected.store(lease.connected, Relaxed);
         metrics.pool_size.store(lease.pool.size, Relaxed);
         metrics.running.store(lease.pool.running, Relaxed);

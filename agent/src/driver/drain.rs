@@ -47,7 +47,7 @@ impl Driver {
             // Dropping the sender is the answer: the drain will not end.
             Some(Outcome::Superseded) => {}
             None if self.drain.overdue => {
-                let _ = ended.send(self.holder.peek(now).pool.running);
+                let _ = ended.send(self.holder.running());
             }
             None => {
                 self.drain_waiters.retain(|waiter| !waiter.is_closed());

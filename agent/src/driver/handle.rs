@@ -17,12 +17,9 @@ pub(crate) type Reply<T> = oneshot::Sender<Result<T, Refused>>;
 /// A request to the driver.
 #[derive(Debug)]
 pub(crate) enum DriverRequest {
-    /// Return the lease to show to the worker: the pool and these kinds of leases.
-    Lease { kinds: Kinds, reply: oneshot::Sender<Snapshot> },
-    /// Return the lease, without showing it to the worker.
-    Peek { reply: oneshot::Sender<Lease> },
-    /// The same, with the moment.
-    Look { kinds: Kinds, reply: oneshot::Sender<Snapshot> },
+    /// Return the pool and these kinds of leases; unless it is a `peek`, they count as shown to the
+    /// worker.
+    Lease { kinds: Kinds, peek: bool, reply: oneshot::Sender<Snapshot> },
     /// Return the running jobs.
     Jobs { reply: oneshot::Sender<RunningJobs> },
     /// Describe what the agent waits for; none if nothing.
@@ -76,10 +73,11 @@ pub(crate) struct DriverHandle {
 impl DriverHandle {
     pub(super) fn new(
         commands: mpsc::Sender<DriverRequest>,
-        seen: (watch::Receiver<u64>, watch::Receiver<Option<Outcome>>, watch::Receiver<u64>),
+        changes: watch::Receiver<u64>,
+        outcome: watch::Receiver<Option<Outcome>>,
+        overdue: watch::Receiver<u64>,
         metrics: Arc<Metrics>,
     ) -> Self {
-        let (changes, outcome, overdue) = seen;
         Self { commands, changes, outcome, overdue, metrics }
     }
 
@@ -100,12 +98,17 @@ impl DriverHandle {
 
     /// The same for a worker that uses only these kinds of leases.
     pub(crate) async fn lease_of(&self, kinds: Kinds) -> Result<Snapshot, DriverStopped> {
-        self.ask(|reply| DriverRequest::Lease { kinds, reply }).await
+        self.ask(|reply| DriverRequest::Lease { kinds, peek: false, reply }).await
+    }
+
+    /// The lease for the agent's own use, without showing it to the worker.
+    pub(crate) async fn peek(&self) -> Result<Arc<Lease>, DriverStopped> {
+        Ok(self.peek_at(Kinds::ALL).await?.lease)
     }
 
     /// These kinds of leases, without showing them to the worker.
-    pub(crate) async fn look(&self, kinds: Kinds) -> Result<Snapshot, DriverStopped> {
-        self.ask(|reply| DriverRequest::Look { kinds, reply }).await
+    pub(crate) async fn peek_at(&self, kinds: Kinds) -> Result<Snapshot, DriverStopped> {
+        self.ask(|reply| DriverRequest::Lease { kinds, peek: true, reply }).await
     }
 
     /// Reports to the holder that all earlier jobs of the worker have ended.

@@ -19,7 +19,7 @@ use super::{drain, own_code};
 use crate::backoff;
 use crate::child::{ChildEvent, ChildRunner, NotStarted, RunningChild};
 use crate::config::{ChildSignal, Restart};
-use crate::driver::{DriverHandle, DriverRequest, DriverStopped, Outcome};
+use crate::driver::{DriverHandle, DriverStopped, Outcome};
 use crate::launcher::is_launching;
 use crate::process_group::ProcessGroup;
 use crate::reaper::Exit;
@@ -262,7 +262,7 @@ impl<'a> ChildSupervisor<'a> {
         if !self.runner.reads_file() {
             return true;
         }
-        let lease = self.driver.ask(|reply| DriverRequest::Peek { reply }).await;
+        let lease = self.driver.peek().await;
         let shown = self.driver.metrics().file_shows.load(Relaxed);
         lease.is_ok_and(|lease| shown >= lease.version)
     }
@@ -356,8 +356,8 @@ impl<'a> ChildSupervisor<'a> {
         None
     }
 
-    /// The drain's deadline has passed: ends the child. Until it has ended its jobs are reported,
-    /// and then that there are none.
+    /// The drain's deadline has passed: ends the child. The agent reports its jobs until it has
+    /// ended, and no jobs after that.
     fn handle_overdue(&mut self) -> Option<u8> {
         self.is_cut_off = true;
         self.end_launcher();
@@ -440,7 +440,7 @@ impl<'a> ChildSupervisor<'a> {
 
     /// Whether the worker drains, and whether no job of it runs.
     async fn drain_state(&self) -> (bool, bool) {
-        let lease = self.driver.ask(|reply| DriverRequest::Peek { reply }).await;
+        let lease = self.driver.peek().await;
         lease.map_or((false, false), |lease| (lease.draining, lease.pool.running == 0))
     }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::Stream;
-use leasehold_agent_core::{Kinds, Lease, Refused};
+use leasehold_agent_core::{Kinds, Refused};
 use leasehold_proto::map::{self, Invalid};
 use leasehold_types::{JobId, Moment, StreamKey, Token, WorkerKey};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -81,11 +81,6 @@ impl WorkerApi {
         &self.driver
     }
 
-    /// The lease for the agent's own metrics. It does not count as shown to the worker.
-    pub(crate) async fn peek(&self) -> Result<Lease, DriverStopped> {
-        self.driver.ask(|reply| DriverRequest::Peek { reply }).await
-    }
-
     /// The lease with these kinds. With `after_version`, waits until the version differs, at most
     /// `wait_ms`. With `peek`, a person asks, and the worker has not seen it.
     pub(crate) async fn lease(
@@ -99,7 +94,7 @@ impl WorkerApi {
         let mut changes = self.driver.changes();
         changes.mark_unchanged();
         let read = async || {
-            if peek { self.driver.look(kinds).await } else { self.driver.lease_of(kinds).await }
+            if peek { self.driver.peek_at(kinds).await } else { self.driver.lease_of(kinds).await }
         };
         let mut snapshot = read().await?;
         let asked = snapshot.now;
@@ -192,7 +187,7 @@ impl WorkerApi {
                 .await?);
         }
         self.driver.drain().await?;
-        Ok(self.peek().await?.pool.running)
+        Ok(self.driver.peek().await?.pool.running)
     }
 
     /// Begins a drain that lasts as long as the caller's container, and returns when it is over. If
@@ -208,7 +203,7 @@ impl WorkerApi {
         changes.mark_unchanged();
         self.driver.drain().await?;
         let mut hold = DrainHold::new(self.clone());
-        while self.peek().await?.draining {
+        while self.driver.peek().await?.draining {
             changes.changed().await.map_err(|_| DriverStopped)?;
         }
         hold.is_over = true;

@@ -9,7 +9,6 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use anyhow::bail;
-use leasehold_agent_core::Lease;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -160,7 +159,7 @@ impl<W: Polled> PolledWorker<W> {
     }
 
     async fn target(&self) -> Result<Target, DriverStopped> {
-        let lease: Lease = self.driver.ask(|reply| DriverRequest::Peek { reply }).await?;
+        let lease = self.driver.peek().await?;
         Ok(Target { size: lease.pool.size, draining: lease.draining })
     }
 

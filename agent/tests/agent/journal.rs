@@ -164,8 +164,7 @@ async fn an_agent_that_cannot_write_continues_with_the_content_of_its_journal() 
     }
 }
 
-/// A job that ends. Where there is no room for the begin of one with a short name, there is none
-/// for its end.
+/// A job whose end needs more room in the journal than the begin of one with a short name.
 const ENDS: &str = "one-that-ends-and-whose-name-is-long-enough-that-its-end-is-the-longest-record";
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! The agent's flags that a pod's annotations, its WorkerCluster or WorkerClass, or the command
 //! line may set, and what their values look like. The rest the injection decides itself.
 
-use leasehold_types::{duration, nearest, parse_listen};
+use leasehold_types::{LISTEN_EXPECTED, duration, nearest, parse_listen};
 
 use crate::refusal::Refusal;
 
@@ -152,10 +152,7 @@ impl FlagKind {
             Self::Duration => {
                 return duration::parse(value).map(drop).map_err(|error| error.to_string());
             }
-            Self::Address => {
-                let usage = "write IP:PORT, for example 127.0.0.1:7411";
-                (port(value).is_some(), "address", usage)
-            }
+            Self::Address => (port(value).is_some(), "address", LISTEN_EXPECTED),
             Self::AddressOrPort => {
                 let usage = "expected IP:PORT or :PORT, for example :7412";
                 (listening_port(value).is_some(), "address", usage)

@@ -5,18 +5,17 @@ use std::str::FromStr;
 /// Bytes of an address.
 const BYTES_MAX: usize = 512;
 
+/// What an error says of an address to listen on.
+pub const LISTEN_EXPECTED: &str = "expected IP:PORT, for example 127.0.0.1:8080";
+
 /// An address to listen on: IP:PORT, or localhost:PORT. `A` is the type of a socket's address.
 ///
 /// # Errors
-/// What is wrong, with examples.
+/// What is wrong, with an example.
 pub fn parse_listen<A: FromStr>(text: &str) -> Result<A, String> {
     let local = text.strip_prefix("localhost:").map(|port| format!("127.0.0.1:{port}"));
-    local.as_deref().unwrap_or(text).parse().map_err(|_| {
-        format!(
-            "invalid address {text:?}: write IP:PORT, for example 127.0.0.1:7400, or 0.0.0.0:7400 \
-             for all addresses of this machine"
-        )
-    })
+    let address = local.as_deref().unwrap_or(text).parse();
+    address.map_err(|_| format!("invalid address {text:?}: {LISTEN_EXPECTED}"))
 }
 
 /// Whether a text is HOST:PORT, an IPv6 address in brackets.

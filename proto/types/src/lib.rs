@@ -17,7 +17,7 @@ pub mod similar;
 pub mod time;
 pub mod version;
 
-pub use address::{is_host_and_port, parse_listen};
+pub use address::{LISTEN_EXPECTED, is_host_and_port, parse_listen};
 pub use agent_id::AgentId;
 pub use load::Load;
 pub use name::{

@@ -4,6 +4,7 @@
 //! most one command runs per stream.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -110,15 +111,15 @@ impl Streams {
     }
 
     /// The lease. It counts as shown to the worker only if it contains a stream that is new here.
-    async fn lease(&self) -> Result<Lease, DriverStopped> {
-        let lease: Lease = self.driver.ask(|reply| DriverRequest::Peek { reply }).await?;
+    async fn lease(&self) -> Result<Arc<Lease>, DriverStopped> {
+        let lease = self.driver.peek().await?;
         let known = |held: &leasehold_agent_core::StreamLease| {
             self.streams.get(&held.stream).is_some_and(|stream| stream.token == held.token)
         };
         if lease.streams.iter().all(known) {
             return Ok(lease);
         }
-        Ok(Lease::clone(&self.driver.lease().await?.lease))
+        Ok(self.driver.lease().await?.lease)
     }
 
     fn apply(&mut self, lease: &Lease) {
