@@ -423,7 +423,7 @@ pub struct SharePlace {
 }
 
 /// A class that would be another.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClassChange {
     /// As it is; none where it is new.
     pub before: Option<ClassView>,

@@ -10,6 +10,9 @@ use leasehold_coordinator_core::view::{
 };
 use leasehold_types::{ClusterName, Moment, NodeName, PipelineName, WorkerKey};
 
+/// The most passes of a plan of a few pipelines.
+const PASSES_MAX: usize = 100;
+
 /// What is shown of one pipeline.
 #[derive(Debug, PartialEq, Eq)]
 struct Shown {
@@ -39,7 +42,9 @@ impl Foreseen {
             return None;
         }
         while !core.gather_pipelines_what_if(&mut what_if, 1).expect("the same term") {}
-        let plan = what_if.plan(now);
+        let made = (0..PASSES_MAX).any(|_| what_if.place(now));
+        assert!(made, "the plan is not made after {PASSES_MAX} passes");
+        let plan = what_if.into_view();
         let pipelines = views.into_iter().map(|view| (view.name.clone(), shown(view))).collect();
         let classes = core.classes(now).into_iter().map(|view| (view.name.clone(), view));
         let mut foreseen = Self { pipelines, classes: classes.collect(), moves_shares: false };

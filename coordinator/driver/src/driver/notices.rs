@@ -119,9 +119,7 @@ fn write(notice: &Notice, admitted: bool) {
         Notice::Lost(key) => {
             warn!(target: CELL, cluster = %key.cluster, worker = %key.worker,
                 "worker lost: no message for longer than its leases last. What it may still use \
-                 counts until it reports; if nothing of it runs any more: leasehold gone {} \
-                 --cluster {}",
-                key.worker, key.cluster);
+                 counts until it reports, or until `leasehold gone` declares that it has ended");
         }
         Notice::GivenUp { worker: key, after } => {
             warn!(target: CELL, cluster = %key.cluster, worker = %key.worker, ?after,

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use leasehold_coordinator_core::Core;
 use leasehold_coordinator_core::core::{PipelinesWhatIf, WhatIfPlan};
 use leasehold_coordinator_core::desired::Desired;
 use leasehold_coordinator_core::view::{PipelinesPlan, WhatIf};
@@ -12,9 +13,8 @@ use leasehold_driver::clock;
 use leasehold_manifest::proposal::{Scope, propose};
 use leasehold_proto::admin::v1 as proto;
 use leasehold_proto::admin::v1::PlanResponse;
-use leasehold_types::ClusterName;
-use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::{Instant, timeout, timeout_at};
+use leasehold_types::{ClusterName, Moment};
+use tokio::time::{Instant, timeout_at};
 use tonic::Status;
 
 use super::error::AdminError;
@@ -96,43 +96,15 @@ impl Admin {
 
     /// The plan of all pipelines where these manifests are in force.
     async fn plan_pipelines(&self, desired: Arc<Desired>) -> Result<PipelinesPlan, Status> {
-        let permit = self.plan_permit()?;
-        let late = || AdminError::Late("the plan of pipelines", PLAN_TIMEOUT);
-        let planned = timeout(PLAN_TIMEOUT, async {
-            let what_if = self.gather_pipelines(desired).await?;
-            // The thread ends by itself, even if the caller goes away.
-            let planned = tokio::task::spawn_blocking(move || {
-                let _permit = permit;
-                what_if.plan(clock::now())
-            });
-            planned.await.map_err(|_| AdminError::Stopped.into())
-        });
-        planned.await.map_err(|_| late())?
-    }
-
-    /// Copies all of the input of a plan of pipelines.
-    async fn gather_pipelines(&self, desired: Arc<Desired>) -> Result<PipelinesWhatIf, Status> {
-        let begun = self.ask("Plan", move |core, _| {
+        let begin = move |core: &Core, _| {
             core.begin_pipelines_what_if(desired).ok_or(AdminError::OtherTerm)
-        });
-        let mut what_if = begun.await?.into_inner();
-        loop {
-            let slice = self.ask("Plan", move |core, _| {
-                let is_whole = core.gather_pipelines_what_if(&mut what_if, COPIED_PER_TURN);
-                is_whole.map(|is_whole| (what_if, is_whole)).ok_or(AdminError::OtherTerm)
-            });
-            let (gathered, is_whole) = slice.await?.into_inner();
-            if is_whole {
-                return Ok(gathered);
-            }
-            what_if = gathered;
-        }
-    }
-
-    /// The right to make a plan, while there are not too many.
-    fn plan_permit(&self) -> Result<OwnedSemaphorePermit, AdminError> {
-        let permit = Arc::clone(&self.plans).try_acquire_owned();
-        permit.map_err(|_| AdminError::TooMany("plans", PLANS_MAX))
+        };
+        let finish = |mut plan: PipelinesWhatIf, deadline| {
+            within(deadline, || plan.place(clock::now()))?;
+            Some(plan.into_view())
+        };
+        let gather = Core::gather_pipelines_what_if;
+        self.make("the plan of pipelines", begin, gather, finish).await
     }
 
     /// The plan of a cluster under other circumstances.
@@ -141,37 +113,53 @@ impl Admin {
         cluster: ClusterName,
         what_if: WhatIf,
     ) -> Result<PlanResponse, Status> {
-        let permit = self.plan_permit()?;
-        let deadline = Instant::now() + PLAN_TIMEOUT;
-        let late = || AdminError::Late("the plan", PLAN_TIMEOUT);
-        let gathered = timeout_at(deadline, self.gather(cluster.clone(), what_if)).await;
-        let mut plan = gathered.map_err(|_| late())??;
         let jobs = Arc::clone(&self.jobs);
+        let planned = cluster.clone();
+        let begin = move |core: &Core, now| {
+            let plan = core.begin_what_if(&planned, &what_if, now);
+            plan.ok_or_else(|| AdminError::cluster_not_found(&planned))
+        };
+        let finish = move |mut plan: WhatIfPlan, deadline| {
+            within(deadline, || plan.place(PLACED_PER_LOOK))?;
+            let (past, now) = (jobs.past(cluster), clock::now());
+            Some(wire::plan(plan.into_view(), |pool| past.wait(&pool.worker, pool.size, now)))
+        };
+        self.make("the plan", begin, Core::gather_what_if, finish).await
+    }
+
+    /// Begins a plan, copies all of its input with `gather`, and finishes it on a thread of its own
+    /// by a deadline. `finish` returns none where that has passed.
+    async fn make<P: Send + 'static, V: Send + 'static>(
+        &self,
+        what: &'static str,
+        begin: impl FnOnce(&Core, Moment) -> Result<P, AdminError> + Send + 'static,
+        gather: fn(&Core, &mut P, usize) -> Option<bool>,
+        finish: impl FnOnce(P, Instant) -> Option<V> + Send + 'static,
+    ) -> Result<V, Status> {
+        let permit = Arc::clone(&self.plans).try_acquire_owned();
+        let permit = permit.map_err(|_| AdminError::TooMany("plans", PLANS_MAX))?;
+        let deadline = Instant::now() + PLAN_TIMEOUT;
+        let late = || AdminError::Late(what, PLAN_TIMEOUT);
+        let gathered = timeout_at(deadline, self.gather(begin, gather)).await;
+        let plan = gathered.map_err(|_| late())??;
         // The thread ends by itself, even if the caller goes away.
         let made = tokio::task::spawn_blocking(move || {
             let _permit = permit;
-            while !plan.place(PLACED_PER_LOOK) {
-                if Instant::now() >= deadline {
-                    return None;
-                }
-            }
-            let (past, now) = (jobs.past(cluster), clock::now());
-            Some(wire::plan(plan.into_view(), |pool| past.wait(&pool.worker, pool.size, now)))
+            finish(plan, deadline)
         });
-        let made = made.await.map_err(|_| AdminError::Stopped)?;
-        Ok(made.ok_or_else(late)?)
+        Ok(made.await.map_err(|_| AdminError::Stopped)?.ok_or_else(late)?)
     }
 
     /// Copies all of a plan's input.
-    async fn gather(&self, cluster: ClusterName, what_if: WhatIf) -> Result<WhatIfPlan, Status> {
-        let begun = self.ask("Plan", move |core, now| {
-            let plan = core.begin_what_if(&cluster, &what_if, now);
-            plan.ok_or_else(|| AdminError::cluster_not_found(&cluster))
-        });
-        let mut plan = begun.await?.into_inner();
+    async fn gather<P: Send + 'static>(
+        &self,
+        begin: impl FnOnce(&Core, Moment) -> Result<P, AdminError> + Send + 'static,
+        gather: fn(&Core, &mut P, usize) -> Option<bool>,
+    ) -> Result<P, Status> {
+        let mut plan = self.ask("Plan", begin).await?.into_inner();
         loop {
             let slice = self.ask("Plan", move |core, _| {
-                let is_whole = core.gather_what_if(&mut plan, COPIED_PER_TURN);
+                let is_whole = gather(core, &mut plan, COPIED_PER_TURN);
                 is_whole.map(|is_whole| (plan, is_whole)).ok_or(AdminError::OtherTerm)
             });
             let (gathered, is_whole) = slice.await?.into_inner();
@@ -181,4 +169,14 @@ impl Admin {
             plan = gathered;
         }
     }
+}
+
+/// Repeats `work` until it is done; none if the deadline passes before.
+fn within(deadline: Instant, mut work: impl FnMut() -> bool) -> Option<()> {
+    while !work() {
+        if Instant::now() >= deadline {
+            return None;
+        }
+    }
+    Some(())
 }

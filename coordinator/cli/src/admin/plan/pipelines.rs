@@ -47,13 +47,13 @@ impl TableRow for PlannedClass {
     const PLURAL: &'static str = "classes";
     const COLUMNS: &'static [Column<Self>] = &[
         text("CLASS", |class| class.name()),
-        text("CAPACITY", |class| figure(class, |it| words::load(it.capacity))),
-        text("REQUEST", |class| figure(class, |it| words::load(it.request))),
-        text("PLACED", |class| figure(class, |it| words::load(it.placed))),
-        text("WORKERS", |class| figure(class, |it| it.workers.to_string())),
-        text("NEEDED", |class| figure(class, |it| it.workers_needed.to_string())),
-        text("WANTED", |class| figure(class, |it| it.workers_wanted.to_string())),
-        text("WAITING", |class| figure(class, |it| it.pipelines_waiting.to_string())),
+        text("CAPACITY", |class| figure(class, |class| words::load(class.capacity))),
+        text("REQUEST", |class| figure(class, |class| words::load(class.request))),
+        text("PLACED", |class| figure(class, |class| words::load(class.placed))),
+        text("WORKERS", |class| figure(class, |class| class.workers.to_string())),
+        text("NEEDED", |class| figure(class, |class| class.workers_needed.to_string())),
+        text("WANTED", |class| figure(class, |class| class.workers_wanted.to_string())),
+        text("WAITING", |class| figure(class, |class| class.pipelines_waiting.to_string())),
     ];
 
     fn name(&self) -> String {
@@ -85,8 +85,8 @@ fn place(share: Option<&PlannedShare>) -> String {
 
 /// Whether a pipeline that has its workers would lose them, and go on waiting for others.
 pub(super) fn is_stopped(pipeline: &PlannedPipeline) -> bool {
-    let waits = [PipelinePhase::Pending, PipelinePhase::Broken].contains(&pipeline.after());
-    pipeline.before() == PipelinePhase::Ready && pipeline.after.is_some() && waits
+    let waits = matches!(pipeline.after(), PipelinePhase::Pending | PipelinePhase::Broken);
+    pipeline.before() == PipelinePhase::Ready && waits
 }
 
 /// The parts of the text about pipelines and classes.

@@ -14,7 +14,7 @@ use crate::view::{BindingPhase, PipelinePhase};
 
 /// The most Broken pipelines that one pass heals, which takes some tens of milliseconds. The others
 /// follow once the messages that came meanwhile are handled.
-pub(super) const HEALED_MAX: usize = 256;
+const HEALED_MAX: usize = 256;
 
 impl Leader {
     /// A worker is lost: breaks each pipeline that it served, and no other.

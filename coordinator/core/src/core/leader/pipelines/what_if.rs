@@ -6,10 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
-use leasehold_types::{ClusterName, Epoch, Moment, PipelineName, ShareKey, WorkerKey, limits};
+use leasehold_types::{ClusterName, Epoch, Moment, PipelineName, ShareKey, WorkerKey};
 
 use super::class_views::class_views;
-use super::healing::HEALED_MAX;
 use super::state::{PipelineState, PlannedShare};
 use crate::core::leader::ClusterState;
 use crate::core::replica::Replica;
@@ -18,11 +17,8 @@ use crate::desired::Desired;
 use crate::event::Elected;
 use crate::ledger::Ledger;
 use crate::view::{
-    ClassChange, PipelinePhase, PipelinesPlan, PlannedPipeline, ShareMove, SharePlace,
+    ClassChange, ClassView, PipelinePhase, PipelinesPlan, PlannedPipeline, ShareMove, SharePlace,
 };
-
-/// The most passes of one plan: enough to heal all the pipelines that there may be.
-const PASSES_MAX: usize = 2 * limits::PIPELINES_MAX / HEALED_MAX;
 
 /// A plan of all pipelines that is being made for another desired state.
 #[derive(Clone, Debug)]
@@ -36,6 +32,8 @@ pub struct PipelinesWhatIf {
     /// A leader with the classes and pipelines that are copied so far.
     copy: Box<Leader>,
     next: Next,
+    /// What was planned before the other state was in force in the copy; none until it is.
+    before: Option<PlannedAll>,
 }
 
 /// What is copied next.
@@ -48,8 +46,15 @@ enum Next {
     Nothing,
 }
 
+/// All pipelines and classes in a plan.
+#[derive(Clone, Debug, Default)]
+struct PlannedAll {
+    pipelines: BTreeMap<PipelineName, Planned>,
+    classes: BTreeMap<ClusterName, ClassView>,
+}
+
 /// A pipeline in a plan.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Planned {
     phase: PipelinePhase,
     reason: String,
@@ -107,7 +112,7 @@ impl Leader {
         let held = self.pipelines.held.clone();
         copy.pipelines.held = held.clone();
         let next = Next::Workers(None);
-        PipelinesWhatIf { epoch, desired, held, copy: Box::new(copy), next }
+        PipelinesWhatIf { epoch, desired, held, copy: Box::new(copy), next, before: None }
     }
 
     fn gather_pipelines_what_if(&self, what_if: &mut PipelinesWhatIf, most: usize) -> bool {
@@ -189,10 +194,16 @@ impl Leader {
         any
     }
 
-    /// All pipelines as they are planned.
-    fn planned_pipelines(&self) -> BTreeMap<PipelineName, Planned> {
-        let all = self.pipelines.all.iter();
-        all.map(|(name, state)| (name.clone(), self.planned_pipeline(name, state))).collect()
+    /// All as it is planned.
+    fn planned_all(&self) -> PlannedAll {
+        let pipelines = self.pipelines.all.iter();
+        let classes = class_views(&self.replica, Some(self)).into_iter();
+        PlannedAll {
+            pipelines: pipelines
+                .map(|(name, state)| (name.clone(), self.planned_pipeline(name, state)))
+                .collect(),
+            classes: classes.map(|class| (class.name.clone(), class)).collect(),
+        }
     }
 
     fn planned_pipeline(&self, name: &PipelineName, state: &PipelineState) -> Planned {
@@ -219,43 +230,47 @@ impl Leader {
 }
 
 impl PipelinesWhatIf {
-    /// The plan, once the input is whole. It takes as long as the leader would take.
+    /// Continues the plan by one pass of the leader, once the input is whole. Returns whether it is
+    /// made.
     #[must_use]
-    pub fn plan(self, now: Moment) -> PipelinesPlan {
-        let Self { desired, held, mut copy, .. } = self;
-        let mut before = copy.planned_pipelines();
-        let classes_before = class_views(&copy.replica, Some(&copy));
-        let in_force = std::mem::replace(&mut copy.replica.desired, desired);
-        copy.apply_cluster_specs();
-        copy.apply_pipeline_specs(&in_force, now);
-        for _ in 0..PASSES_MAX {
-            copy.plan_pipelines_beside(held.clone(), now);
-            // One pass heals only some of the Broken pipelines.
-            let healed = copy.pipelines.broken.iter().all(|name| copy.is_held(name));
-            if healed && !copy.serve_all() {
-                break;
-            }
+    pub fn place(&mut self, now: Moment) -> bool {
+        let copy = &mut self.copy;
+        if self.before.is_none() {
+            self.before = Some(copy.planned_all());
+            let desired = Arc::clone(&self.desired);
+            let in_force = std::mem::replace(&mut copy.replica.desired, desired);
+            copy.apply_cluster_specs();
+            copy.apply_pipeline_specs(&in_force, now);
         }
-        let mut after = copy.planned_pipelines();
-        let names: BTreeSet<_> = before.keys().chain(after.keys()).cloned().collect();
-        let pipelines = names.into_iter().filter_map(|name| {
-            let (before, after) = (before.remove(&name), after.remove(&name));
+        copy.plan_pipelines_beside(self.held.clone(), now);
+        // One pass heals only some of the Broken pipelines.
+        let healed = copy.pipelines.broken.iter().all(|name| copy.is_held(name));
+        healed && !copy.serve_all()
+    }
+
+    /// The plan, once it is made.
+    #[must_use]
+    pub fn into_view(self) -> PipelinesPlan {
+        let mut after = self.copy.planned_all();
+        let mut before = self.before.unwrap_or_default();
+        let pipelines = names(&before.pipelines, &after.pipelines).into_iter().filter_map(|name| {
+            let before = before.pipelines.remove(&name);
+            let after = after.pipelines.remove(&name);
             changed_pipeline(name, before, after)
         });
         let pipelines = pipelines.collect();
-        let mut classes: BTreeMap<_, ClassChange> = BTreeMap::new();
-        for view in classes_before {
-            let name = view.name.clone();
-            classes.entry(name).or_default().before = Some(view);
-        }
-        for view in class_views(&copy.replica, Some(&copy)) {
-            let name = view.name.clone();
-            classes.entry(name).or_default().after = Some(view);
-        }
-        let mut classes: Vec<_> = classes.into_values().collect();
-        classes.retain(|class| class.before != class.after);
+        let classes = names(&before.classes, &after.classes).into_iter().map(|name| ClassChange {
+            before: before.classes.remove(&name),
+            after: after.classes.remove(&name),
+        });
+        let classes = classes.filter(|class| class.before != class.after).collect();
         PipelinesPlan { pipelines, classes }
     }
+}
+
+/// The names that either has.
+fn names<N: Ord + Clone, V>(one: &BTreeMap<N, V>, other: &BTreeMap<N, V>) -> BTreeSet<N> {
+    one.keys().chain(other.keys()).cloned().collect()
 }
 
 /// How a pipeline would differ; none if it would not.
