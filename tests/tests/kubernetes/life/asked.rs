@@ -1,7 +1,7 @@
 //! The command line, which asks a fleet on Kubernetes through the API server.
 
 use tests::kube::RealInstallation;
-use tests::process::eventually;
+use tests::process::{eventually, until_ok};
 
 use super::{cluster, deployment, pods};
 
@@ -53,6 +53,19 @@ fn the_command_line_asks_with_the_rights_of_a_service_account() {
     });
 }
 
+/// A pipeline whose class has no worker yet.
+const WAITING_PIPELINE: &str = "
+apiVersion: leasehold.dev/v1alpha1
+kind: WorkerClass
+metadata: {name: green}
+spec: {capacity: 15, maxReplicas: 2}
+---
+apiVersion: leasehold.dev/v1alpha1
+kind: Pipeline
+metadata: {name: first}
+spec: {documentsPerSecond: 10, workers: {only: {class: green}}}
+";
+
 /// A user of the viewer's role in all namespaces: it sees everything, and orders nothing.
 #[test]
 fn a_viewer_of_all_namespaces_sees_everything_and_orders_nothing() {
@@ -60,6 +73,7 @@ fn a_viewer_of_all_namespaces_sees_everything_and_orders_nothing() {
     let namespace = installation.namespace("viewed");
     namespace.apply(&cluster(4, ""));
     namespace.apply(&deployment(&namespace, 1, &[]));
+    namespace.apply(WAITING_PIPELINE);
     namespace.until("wc/builds", ".status.jobs.running", "2");
     let (own, access) = (namespace.name(), installation.cluster().access());
     namespace.kubectl(&["create", "serviceaccount", "viewer"]);
@@ -68,8 +82,7 @@ fn a_viewer_of_all_namespaces_sees_everything_and_orders_nothing() {
     namespace.kubectl(&["create", "clusterrolebinding", own, role, &account]);
     let leasehold = |line: &str| access.leasehold(&format!("{own}/viewer"), line);
     let said = |line: &str| {
-        let mut last = String::new();
-        let answer = eventually(line, || leasehold(line).map_err(|error| last = error).ok());
+        let answer = until_ok(line, || leasehold(line));
         println!("$ leasehold {line}\n{answer}");
         answer
     };
@@ -80,11 +93,15 @@ fn a_viewer_of_all_namespaces_sees_everything_and_orders_nothing() {
         ("clusters", &format!("{own}/builds")),
         ("workers", worker),
         ("sets", &format!("{own}/feeds")),
-        ("pipelines", ""),
-        ("classes", ""),
+        (&format!("streams {own}/feeds"), worker),
+        ("pipelines", &format!("{own}/first")),
+        ("classes", &format!("{own}/green")),
         ("version", "coordinator"),
         ("events --since 10m", worker),
         (&format!("explain cluster {own}/builds"), "builds"),
+        (&format!("explain worker {own}/builds/{worker}"), "has its share"),
+        (&format!("explain stream {own}/feeds/feed-1"), worker),
+        (&format!("explain pipeline {own}/first"), "first"),
     ] {
         let answer = said(line);
         assert!(answer.contains(words), "no {words:?}: {answer}");
