@@ -12,7 +12,7 @@ use std::time::Duration;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 use leasehold_types::share::WorkerAddress;
-use leasehold_types::{ClusterName, WorkerName};
+use leasehold_types::{CellId, ClusterName, WorkerName};
 
 pub use adapter::{
     Adapter, CommandAdapter, FileAdapter, FilePool, HttpAdapter, HttpRequest, JobPrograms,
@@ -90,6 +90,8 @@ pub struct Config {
     pub state_dir: Option<PathBuf>,
     /// How much the locks in that folder prove.
     pub state_dir_locks: Locks,
+    /// The cell that the agent belongs to; none for the one that welcomed it first.
+    pub cell: Option<CellId>,
     /// Whether it takes the worker's name from another running agent.
     pub take_over: bool,
     /// Whether an order to drain whose drain is over no longer holds.
@@ -282,6 +284,7 @@ fn check(args: RunArgs) -> Result<Config, String> {
         worker_address: address.transpose()?,
         state_dir: args.state_dir,
         state_dir_locks: args.locks.into(),
+        cell: args.cell,
         take_over: args.take_over,
         undrain: args.undrain,
         listen: args.listen,
@@ -309,6 +312,7 @@ fn leave_config(args: LeaveArgs) -> Config {
         worker_address: None,
         state_dir: Some(args.state_dir),
         state_dir_locks: args.locks.into(),
+        cell: None,
         take_over: false,
         undrain: false,
         listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),

@@ -13,6 +13,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use leasehold_agent_core::{Effect, Holder, Memory, Notice, RAISE_MAX};
+use leasehold_proto::map;
 use leasehold_types::message::CoordinatorMessage;
 use leasehold_types::{AgentId, Incarnation, LinkNumber, Moment};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -22,6 +23,7 @@ pub(crate) use handle::{DriverHandle, DriverRequest, DriverStopped, Snapshot};
 pub(crate) use job_clock::{RunningJob, RunningJobs};
 pub(crate) use outstanding::amount;
 
+use crate::cells::Cells;
 use crate::clock;
 use crate::config::Config;
 use crate::journal::AgentJournal;
@@ -73,6 +75,7 @@ pub(crate) struct Driver {
     overdue: watch::Sender<u64>,
     job_queue: JobQueue,
     job_clock: JobClock,
+    cells: Cells,
     drain_waiters: Vec<oneshot::Sender<u32>>,
     drain: Drain,
     metrics: Arc<Metrics>,
@@ -131,6 +134,7 @@ impl Driver {
             overdue,
             job_queue: JobQueue::default(),
             job_clock: JobClock::new(running, now),
+            cells: Cells::new(config.coordinators.clone(), config.tls.clone()),
             drain_waiters: Vec::new(),
             drain: Drain {
                 limit: config.drain_deadline,
@@ -233,6 +237,7 @@ impl Driver {
             LinkChange::Message(message) => {
                 self.note_terms(&message);
                 self.holder.handle_message(link, *message, now);
+                self.cells.set_own(self.holder.cell());
             }
         }
     }
@@ -353,9 +358,12 @@ impl Driver {
                 self.metrics.connected.store(false, Relaxed);
             }
             Effect::Send(number, message) => {
+                let mut request = self.job_clock.attach(message, now);
+                if let Some(other) = self.cells.other() {
+                    map::attach_other_cell(&mut request, other);
+                }
                 let link = self.link.as_ref().filter(|link| link.number == number);
-                let stalled =
-                    link.is_some_and(|link| !link.send(self.job_clock.attach(message, now)));
+                let stalled = link.is_some_and(|link| !link.send(request));
                 if stalled {
                     let why = "the coordinator reads too slowly";
                     self.link = None;

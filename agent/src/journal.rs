@@ -19,8 +19,9 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use leasehold_agent_core::{Journal, JournalError, Memory, Record};
-use leasehold_types::{Moment, WorkerKey};
+use leasehold_types::{CellId, Moment, WorkerKey};
 
+use crate::clock;
 use crate::state_dir::{self, StateDir};
 use position::PositionFile;
 use text::{End, Header, JournalHeader, JournalId, Parsed};
@@ -112,6 +113,7 @@ impl FileJournal {
     pub(crate) fn open(
         dir: &StateDir,
         who: &WorkerKey,
+        cell: Option<CellId>,
         boot_id: Option<&str>,
     ) -> anyhow::Result<(Memory, Self)> {
         let (path, boot) = (dir.file("journal.jsonl"), dir.file(BOOT_FILE));
@@ -130,6 +132,11 @@ impl FileJournal {
                 Recovery::of(found, files, &header, boot_id.is_some())?
             }
         };
+        let before = memory.cell;
+        let memory = match cell {
+            Some(cell) => memory.assign(cell, clock::now())?,
+            None => memory,
+        };
         let (tail, problem, retry_at) = (None, None, Moment(0));
         let memory_kept = memory.clone();
         let mut journal = Self {
@@ -145,7 +152,7 @@ impl FileJournal {
         };
         if let Err(error) = journal.rewrite() {
             let path = journal.path.display().to_string();
-            if !exists {
+            if !exists || memory.cell != before {
                 return Err(error).with_context(|| format!("cannot write the journal {path}"));
             }
             journal.fall_back_to_append(end, &error);

@@ -10,6 +10,7 @@ pub mod run;
 
 mod api;
 mod backoff;
+mod cells;
 mod cgroup;
 mod child;
 mod clock;

@@ -165,7 +165,8 @@ struct Dial {
 impl Dial {
     async fn run(&self, messages: mpsc::Receiver<OpenSessionRequest>) -> anyhow::Result<()> {
         let connect = async {
-            let connected = self.endpoint().await?.connect().await;
+            let endpoint = endpoint(&self.address, self.tls.as_ref(), Some(self.keepalive));
+            let connected = endpoint.await?.connect().await;
             connected.map_err(|error| self.explain_connect_error(error))
         };
         let channel: anyhow::Result<Channel> = tokio::time::timeout(CONNECT_TIMEOUT, connect)
@@ -208,23 +209,6 @@ impl Dial {
         }
     }
 
-    async fn endpoint(&self) -> anyhow::Result<Endpoint> {
-        let scheme = if self.tls.is_some() { "https" } else { "http" };
-        let endpoint = Endpoint::from_shared(format!("{scheme}://{}", self.address))
-            .context("invalid coordinator address")?
-            .connect_timeout(CONNECT_TIMEOUT)
-            .tcp_nodelay(true)
-            .http2_keep_alive_interval(self.keepalive)
-            .keep_alive_timeout(self.keepalive)
-            .keep_alive_while_idle(true)
-            .initial_stream_window_size(WINDOW_BYTES)
-            .initial_connection_window_size(WINDOW_BYTES);
-        match &self.tls {
-            None => Ok(endpoint),
-            Some(tls) => Ok(endpoint.tls_config(client_tls(tls).await?)?),
-        }
-    }
-
     /// Adds the likely cause to a connection error: the port does not use TLS.
     fn explain_connect_error(&self, error: tonic::transport::Error) -> anyhow::Error {
         let plain = self.tls.is_some() && cause(&error).contains("InvalidContentType");
@@ -264,6 +248,31 @@ impl Dial {
     async fn send_event(&self, what: LinkChange) {
         // Without a driver the event has no receiver.
         let _ = self.events.send(LinkEvent { link: self.number, what }).await;
+    }
+}
+
+/// How to connect to a coordinator; with an interval, keepalives end a dead connection.
+pub(crate) async fn endpoint(
+    address: &str,
+    tls: Option<&Tls>,
+    keepalive: Option<Duration>,
+) -> anyhow::Result<Endpoint> {
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    let mut endpoint = Endpoint::from_shared(format!("{scheme}://{address}"))
+        .context("invalid coordinator address")?
+        .connect_timeout(CONNECT_TIMEOUT)
+        .tcp_nodelay(true)
+        .initial_stream_window_size(WINDOW_BYTES)
+        .initial_connection_window_size(WINDOW_BYTES);
+    if let Some(keepalive) = keepalive {
+        endpoint = endpoint
+            .http2_keep_alive_interval(keepalive)
+            .keep_alive_timeout(keepalive)
+            .keep_alive_while_idle(true);
+    }
+    match tls {
+        None => Ok(endpoint),
+        Some(tls) => Ok(endpoint.tls_config(client_tls(tls).await?)?),
     }
 }
 

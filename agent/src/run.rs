@@ -176,10 +176,11 @@ fn open_journal(
             "no --state-dir: the agent keeps no journal. If it restarts while its worker runs, the \
              worker gets no new leases until the old ones have expired"
         );
-        return Ok((Memory::default(), AgentJournal::None, None));
+        let memory = Memory { cell: config.cell, ..Memory::default() };
+        return Ok((memory, AgentJournal::None, None));
     };
     let dir = StateDir::open(path, config.state_dir_locks)?;
-    let (mut memory, journal) = FileJournal::open(&dir, who, boot_id().as_deref())?;
+    let (mut memory, journal) = FileJournal::open(&dir, who, config.cell, boot_id().as_deref())?;
     check_ordered_drain(&mut memory, config, who);
     Ok((memory, AgentJournal::File(Box::new(journal)), Some(dir)))
 }

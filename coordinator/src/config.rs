@@ -13,7 +13,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use leasehold_driver::trust::authority_beside;
 use leasehold_server::tls::{ClientCaFile, TlsFiles};
 use leasehold_types::limits::WORKERS_MAX;
-use leasehold_types::{TimeBounds, duration, is_host_and_port, parse_listen};
+use leasehold_types::{CellId, TimeBounds, duration, is_host_and_port, parse_listen};
 
 #[cfg(feature = "kubernetes")]
 pub use self::operator::{KubernetesSettings, OperatorArgs};
@@ -113,6 +113,11 @@ pub struct RunArgs {
     /// may lead at once.
     #[arg(long, env = "LEASEHOLD_TRUST_STATE_DIR_LOCKS")]
     pub trust_state_dir_locks: bool,
+    /// The cell that --state-dir is the store of, as agents know it. A new folder is given this
+    /// identity, where the old one is lost; a folder of another cell is refused [default: a new
+    /// folder begins a cell of its own].
+    #[arg(long, value_name = "ID", env = "LEASEHOLD_CELL")]
+    pub cell: Option<CellId>,
     /// The flags of every replica.
     #[command(flatten)]
     pub replica: ReplicaArgs,
@@ -226,6 +231,8 @@ pub enum PlatformSettings {
         state_dir: PathBuf,
         /// Whether locks there prove that a process runs, whatever the file system.
         trusts_locks: bool,
+        /// The cell that the folder is, or becomes, the store of.
+        cell: Option<CellId>,
     },
     /// The API server.
     #[cfg(feature = "kubernetes")]
@@ -266,6 +273,7 @@ impl RunArgs {
             confirm_removals,
             state_dir,
             trust_state_dir_locks: trusts_locks,
+            cell,
             replica,
         } = self;
         if confirm_removals > CONFIRM_REMOVALS_MAX {
@@ -274,7 +282,7 @@ impl RunArgs {
         let times =
             DefaultTimes { takeover_after: TAKEOVER_ON_FILES, leadership: LEADERSHIP_ON_FILES };
         let files =
-            PlatformSettings::Files { manifests, confirm_removals, state_dir, trusts_locks };
+            PlatformSettings::Files { manifests, confirm_removals, state_dir, trusts_locks, cell };
         replica.settings(files, &times)
     }
 }

@@ -22,6 +22,7 @@ use leasehold_server::grpc::{self, AdminCalls, GrpcPort, PeerTransport};
 use leasehold_server::http::{self, HttpState};
 use leasehold_server::https::{self, Https};
 use leasehold_server::job_history::JobHistory;
+use leasehold_server::other_cells::OtherCells;
 use leasehold_server::tls::{Certificates, ClientCaFile, TlsFiles};
 use opentelemetry_otlp::MetricExporter;
 use opentelemetry_sdk::Resource;
@@ -105,13 +106,14 @@ async fn run_settings(settings: Settings) -> anyhow::Result<()> {
         webhook: None,
     };
     let platform = match settings.platform.clone() {
-        PlatformSettings::Files { manifests, confirm_removals, state_dir, trusts_locks } => {
+        PlatformSettings::Files { manifests, confirm_removals, state_dir, trusts_locks, cell } => {
             let access = access_on_files(settings.tls.as_ref());
             let platform = file::start(file::Settings {
                 manifests,
                 confirm_removals,
                 state_dir,
                 trusts_locks,
+                cell,
                 identity: settings.identity,
                 address,
                 takeover_after: settings.takeover_after,
@@ -179,6 +181,7 @@ pub async fn serve(
             .show_certificate(move || certificates.borrow().expires_at.map(|time| time.as_secs()));
     }
     let (access, known) = (platform.access.clone(), platform.replicas.clone());
+    let cell = platform.cell.clone();
     let (driver, sessions, handle) = Driver::new(&settings, platform, Arc::clone(&metrics));
     let (health, grpc) = (Arc::clone(&sessions.health), sockets.grpc_addr()?);
     let reach = match (&options.tls, options.trust) {
@@ -188,10 +191,15 @@ pub async fn serve(
     };
     let address = if options.address.is_empty() { grpc.to_string() } else { options.address };
     let own = KnownReplica::of_this_build(options.identity, address);
-    let replicas = Arc::new(Replicas::new(own, known));
-    let jobs = Arc::new(JobHistory::default());
-    let admin =
-        Admin::new(handle.clone(), access.clone(), Arc::clone(&replicas), Arc::clone(&jobs));
+    let replicas = Arc::new(Replicas::new(own, cell, known));
+    let (jobs, other_cells) = (Arc::<JobHistory>::default(), Arc::<OtherCells>::default());
+    let admin = Admin::new(
+        handle.clone(),
+        access.clone(),
+        Arc::clone(&replicas),
+        Arc::clone(&jobs),
+        Arc::clone(&other_cells),
+    );
     let admin = AdminCalls::new(admin, handle.clone(), Arc::clone(&sessions.gate), reach);
     let state = HttpState {
         health,
@@ -202,7 +210,7 @@ pub async fn serve(
         access,
     };
     let (socket, tls) = (sockets.grpc, options.tls);
-    let port = GrpcPort { replicas, socket, tls, sessions, jobs, admin, handle };
+    let port = GrpcPort { replicas, socket, tls, sessions, jobs, other_cells, admin, handle };
 
     // The driver stops before the ports, so that agents still get a refusal.
     let (stop_driver, driver_stops) = watch::channel(false);

@@ -39,6 +39,9 @@ pub mod externalscaler {
 pub const TOKEN_METADATA: &str = "leasehold-token";
 /// See [`TOKEN_METADATA`].
 pub const TOKEN_IGNORED: &str = "ignored";
+/// The metadata of the answer to a session, before any message: the identity of the coordinator's
+/// cell, once it is known.
+pub const CELL_METADATA: &str = "leasehold-cell";
 /// The metadata of a call in which an agent asks for the message `waiting`. Agents of earlier
 /// versions do not have it, and cannot decode that message.
 pub const WAITING_METADATA: &str = "leasehold-waiting";

@@ -11,7 +11,9 @@ use leasehold_types::{
     StreamName, Token, WorkerKey, WorkerName,
 };
 
-pub use self::session::{attach_job_times, take_job_times, waiting, waits_behind};
+pub use self::session::{
+    attach_job_times, attach_other_cell, take_job_times, take_other_cell, waiting, waits_behind,
+};
 
 /// Why a message is invalid: which field, and what is wrong with it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -15,6 +15,9 @@ use tests::toolbox;
 /// The interval between two polls.
 const POLL: Duration = Duration::from_millis(100);
 
+/// The epoch in the documented command.
+const NAMED_EPOCH: &str = "1764230400123";
+
 const MANIFESTS: &str = "\
 apiVersion: leasehold.dev/v1alpha1
 kind: WorkerCluster
@@ -32,7 +35,7 @@ spec:
 #[test]
 fn a_paused_leader_is_replaced_and_cannot_grant_after_it_resumes() {
     let first = Coordinator::start(&[("cars.yaml", MANIFESTS)]);
-    eventually("the first leader", || leads(first.http, "1"));
+    let begun = first_epoch(first.http);
     let second = first.standby();
     let addresses = second.grpc.to_string();
     let agents =
@@ -44,9 +47,9 @@ fn a_paused_leader_is_replaced_and_cannot_grant_after_it_resumes() {
     });
 
     first.process.signal(Signal::STOP);
-    eventually("a second leader", || leads(second.http, "2"));
+    eventually("a second leader", || leads(second.http, begun + 1));
     let after = eventually("agents at the second leader", || {
-        Some([served(&agents[0], "2")?, served(&agents[1], "2")?])
+        Some([served(&agents[0], begun + 1)?, served(&agents[1], begun + 1)?])
     });
     assert_eq!(after.each_ref().map(tokens), before, "streams, pools and their tokens");
 
@@ -60,7 +63,7 @@ fn a_paused_leader_is_replaced_and_cannot_grant_after_it_resumes() {
         assert_eq!(now["version"], after["version"], "{after} became {now}");
         assert_eq!(now["connected"], true, "{now}");
     }
-    assert!(leads(second.http, "2").is_some(), "the second still leads");
+    assert!(leads(second.http, begun + 1).is_some(), "the second still leads");
 }
 
 /// The order is answered once the next leader knows, too, that the worker is gone, however slow the
@@ -68,7 +71,7 @@ fn a_paused_leader_is_replaced_and_cannot_grant_after_it_resumes() {
 #[test]
 fn a_worker_that_was_declared_gone_is_gone_under_the_next_leader() {
     let first = Coordinator::start(&[("cars.yaml", MANIFESTS)]);
-    eventually("the first leader", || leads(first.http, "1"));
+    let begun = first_epoch(first.http);
     let setting = first.folder().join("slow-ms");
     std::fs::write(&setting, "0  ").expect("a setting");
     let slow_disk = SlowDisk::build(first.folder()).expect("a C compiler");
@@ -78,10 +81,10 @@ fn a_worker_that_was_declared_gone_is_gone_under_the_next_leader() {
     let mut slow = Process::start(&mut command, &first.folder().join("slow.log"));
     eventually("the slow replica", || get(http, "/readyz").filter(|(status, _)| *status == 200));
     first.process.signal(Signal::KILL);
-    eventually("the slow leader", || leads(http, "2"));
+    eventually("the slow leader", || leads(http, begun + 1));
     let addresses = ["--coordinator", &grpc.to_string()];
     let mut agent = first.agent("builds", "w-0", &addresses);
-    eventually("service", || served(&agent, "2"));
+    eventually("service", || served(&agent, begun + 1));
     agent.process.kill();
 
     let third = first.standby();
@@ -92,41 +95,50 @@ fn a_worker_that_was_declared_gone_is_gone_under_the_next_leader() {
     slow.kill();
     let answer = answer.expect("the order is taken");
     assert!(answer.contains("w-0 is gone: 2 slots"), "{answer}");
-    eventually("the third leader", || leads(third.http, "3"));
+    eventually("the third leader", || leads(third.http, begun + 2));
     let workers = leasehold.line(&format!("workers --coordinator {}", third.grpc));
     assert_eq!(workers, "No workers.\n");
 }
 
+/// A copy of the state folder is put back, and the leader counts from there. What an agent says
+/// ends no term: a person raises the number.
 #[test]
-fn agents_reconnect_after_a_lost_state_folder_with_the_documented_command() {
+fn agents_reconnect_after_a_copy_of_the_state_folder_with_the_documented_command() {
     let mut first = Coordinator::start(&[("cars.yaml", MANIFESTS)]);
-    eventually("the first leader", || leads(first.http, "1"));
+    let begun = first_epoch(first.http);
     let addresses = [free_address(), free_address()];
     let agent = first.agent("builds", "w-0", &["--coordinator", &addresses[0].to_string()]);
-    eventually("a leader's service", || served(&agent, "1"));
+    eventually("a leader's service", || served(&agent, begun));
     first.process.kill();
-    let mut second = Replica::start_at(first.folder(), "second", addresses, &[]);
-    eventually("the next leader's service", || served(&agent, "2"));
-    second.process.kill();
-    std::fs::remove_dir_all(first.folder().join("state")).expect("the state is lost");
+    let [state, copy] = ["state", "copy"].map(|name| first.folder().join(name));
+    let copied = Command::new("cp").arg("-r").args([&state, &copy]).status().expect("cp starts");
+    assert!(copied.success());
+    for (name, epoch) in [("second", begun + 1), ("third", begun + 2)] {
+        let mut next = Replica::start_at(first.folder(), name, addresses, &[]);
+        eventually("the next leader's service", || served(&agent, epoch));
+        next.process.kill();
+    }
+    std::fs::remove_dir_all(&state).expect("it is removed");
+    std::fs::rename(&copy, &state).expect("the copy is put back");
 
-    let third = Replica::start_at(first.folder(), "third", addresses, &[]);
+    let last = Replica::start_at(first.folder(), "last", addresses, &[]);
     eventually("a leader that names the agent", || {
-        let log = third.process.log();
+        let log = last.process.log();
         let named = |line: &&str| line.contains("reports a later epoch") && line.contains("w-0");
         log.lines().find(named).map(|_| ())
     });
-    leads(third.http, "1").expect("a word of an agent ends no term");
+    leads(last.http, begun + 1).expect("a word of an agent ends no term");
     let operations = std::fs::read_to_string(toolbox::root().join("docs/OPERATIONS.md"));
     let operations = operations.expect("a document");
     let mut code = operations.split('`').filter(|code| code.starts_with("touch STATE/"));
     let command = code.next().expect("the command");
-    let state = first.folder().join("state");
+    assert!(command.contains(NAMED_EPOCH), "{command}");
     let command = command.replace("STATE", state.to_str().expect("UTF-8"));
+    let command = command.replace(NAMED_EPOCH, &(begun + 2).to_string());
     let status = Command::new("sh").args(["-c", &command]).status().expect("sh starts");
     assert!(status.success(), "{command}");
-    eventually("service in the term above it", || served(&agent, "4712"));
-    leads(third.http, "4712").expect("the term above it");
+    eventually("service in the term above it", || served(&agent, begun + 3));
+    leads(last.http, begun + 3).expect("the term above it");
 }
 
 #[test]
@@ -134,7 +146,7 @@ fn coordinators_notice_a_deleted_state_folder_and_never_repeat_a_token() {
     // Leases that last longer than the test looks.
     let manifests = MANIFESTS.replace("ttl: 10s", "ttl: 5m");
     let first = Coordinator::start(&[("cars.yaml", &manifests)]);
-    eventually("the first leader", || leads(first.http, "1"));
+    let begun = first_epoch(first.http);
     let second = first.standby();
     let addresses = second.grpc.to_string();
     let agent = first.agent("builds", "w-0", &["--coordinator", &addresses]);
@@ -167,8 +179,8 @@ fn coordinators_notice_a_deleted_state_folder_and_never_repeat_a_token() {
     // What a leader would grant this one at once.
     let other = first.agent("builds", "w-1", &["--coordinator", &addresses]);
     // Over this whole span no replica leads and nothing is granted.
-    let begun = Instant::now();
-    while begun.elapsed() < Duration::from_secs(4) {
+    let watched = Instant::now();
+    while watched.elapsed() < Duration::from_secs(4) {
         for http in [first.http, second.http] {
             let (_, metrics) = get(http, "/metrics").expect("it answers");
             assert!(metrics.contains("leasehold_leader 0"), "no replica leads");
@@ -193,28 +205,41 @@ fn coordinators_notice_a_deleted_state_folder_and_never_repeat_a_token() {
     let name = |ports: [SocketAddr; 2]| ports[0].port().to_string();
     let again = ports.map(|ports| Replica::start_at(&folder, &name(ports), ports, &[]));
     eventually("a leader of the next epoch", || {
-        again.iter().find_map(|replica| leads(replica.http, "2"))
+        again.iter().find_map(|replica| leads(replica.http, begun + 1))
     });
     let after = eventually("the agents at the new leader", || {
-        Some([served(&agent, "2")?, served(&other, "2")?])
+        Some([served(&agent, begun + 1)?, served(&other, begun + 1)?])
     });
     for held in after.iter().flat_map(streams) {
-        assert!(before.contains(&held) || held.1.starts_with("2."), "{held:?}");
+        assert!(
+            before.contains(&held) || held.1.starts_with(&format!("{}.", begun + 1)),
+            "{held:?}"
+        );
     }
     for replica in &again {
         assert_eq!(get(replica.http, "/readyz").expect("it answers").0, 200);
     }
 }
 
+/// Waits until the replica leads the first epoch of its state folder; returns that.
+fn first_epoch(http: SocketAddr) -> u64 {
+    eventually("the first leader", || {
+        let (_, metrics) = get(http, "/metrics")?;
+        let line = metrics.lines().find_map(|line| line.strip_prefix("leasehold_epoch "));
+        let epoch: u64 = line?.parse().expect("a number");
+        leads(http, epoch).map(|()| epoch)
+    })
+}
+
 /// Whether the replica leads this epoch.
-fn leads(http: SocketAddr, epoch: &str) -> Option<()> {
+fn leads(http: SocketAddr, epoch: u64) -> Option<()> {
     let (_, metrics) = get(http, "/metrics")?;
     let wanted = ["leasehold_leader 1".to_owned(), format!("leasehold_epoch {epoch}")];
     wanted.iter().all(|line| metrics.lines().any(|it| it == line)).then_some(())
 }
 
 /// The lease of an agent that the leader of this epoch serves.
-fn served(agent: &Agent, epoch: &str) -> Option<Value> {
+fn served(agent: &Agent, epoch: u64) -> Option<Value> {
     let (_, metrics) = get(agent.api, "/metrics")?;
     let line = format!("leasehold_agent_epoch {epoch}");
     metrics.lines().find(|it| *it == line)?;

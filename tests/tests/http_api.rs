@@ -85,7 +85,8 @@ fn every_path_answers_with_the_admin_apis_messages() {
         let answer = get(http, "/api/v1/workers?cluster=builds").1;
         (answer["workers"][0]["streams"] == json!(1)).then_some(())
     });
-    assert_eq!(ok(http, "/api/v1/status")["epoch"], json!("1"));
+    let epoch = ok(http, "/api/v1/status")["epoch"].as_str().map(str::parse::<u64>);
+    assert!(matches!(epoch, Some(Ok(1..))), "{epoch:?}");
     assert_eq!(ok(http, "/api/v1/problems"), json!({"problems": []}));
     let clusters = ok(http, "/api/v1/clusters");
     assert_eq!(clusters["clusters"][0]["maxJobs"], json!(6), "{clusters}");

@@ -1,7 +1,7 @@
 //! The effects that the holder asks its driver for, and its notices for the log.
 
 use leasehold_types::message::{AgentMessage, RefusalReason};
-use leasehold_types::{Epoch, Incarnation, JobId, LinkNumber, Moment, StreamKey, Token};
+use leasehold_types::{CellId, Epoch, Incarnation, JobId, LinkNumber, Moment, StreamKey, Token};
 
 /// The rule that a leader breaks whose snapshot has a number that is not above what the agent has
 /// applied: grants to a worker are counted upwards, over links as well.
@@ -93,6 +93,13 @@ pub enum Notice {
     JournalFailed(String),
     /// The coordinator violated the protocol.
     Offence(&'static str),
+    /// A coordinator of another cell welcomed the agent, which obeys nothing of it.
+    OtherCell {
+        /// The cell that the agent belongs to.
+        own: CellId,
+        /// The coordinator's.
+        other: CellId,
+    },
     /// Another agent had this incarnation or a higher one, so this agent took a higher one.
     IncarnationRaised(Incarnation),
 }

@@ -17,8 +17,8 @@ use leasehold_types::message::{DrainPhase, HeldPool, Release, Terms};
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::share::{Route, WorkerAddress};
 use leasehold_types::{
-    AgentId, ClusterName, Epoch, Incarnation, JobId, Load, Moment, NodeName, Share, ShareKey,
-    StartId, StreamKey, TermId, Token, WorkerName,
+    AgentId, CellId, ClusterName, Epoch, Incarnation, JobId, Load, Moment, NodeName, Share,
+    ShareKey, StartId, StreamKey, TermId, Token, WorkerName,
 };
 
 use crate::effect::{Effect, Notice, WakeReason, Wakeup};
@@ -80,6 +80,8 @@ pub struct Holder<J> {
     epoch: Option<Epoch>,
     /// The identity of the term of that epoch.
     term: TermId,
+    /// The cell that it belongs to: it obeys no coordinator of another one.
+    cell: Option<CellId>,
     terms: Option<Terms>,
     link: Link,
     pool: Option<Pool>,
@@ -194,6 +196,7 @@ impl<J: Journal> Holder<J> {
             complete: memory.complete,
             epoch: memory.epoch,
             term: memory.term,
+            cell: memory.cell,
             terms: None,
             link: Link::first(now),
             pool: memory.pool.map(|(token, size, floor)| Pool { token, size, floor }),
@@ -251,6 +254,12 @@ impl<J: Journal> Holder<J> {
     /// The journal, mutable.
     pub fn journal_mut(&mut self) -> &mut J {
         &mut self.journal
+    }
+
+    /// The cell that the agent belongs to.
+    #[must_use]
+    pub fn cell(&self) -> Option<CellId> {
+        self.cell
     }
 
     /// The version of the lease, which grows with every change.

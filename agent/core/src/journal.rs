@@ -2,10 +2,12 @@
 //! written before it takes effect or is sent.
 
 use std::collections::BTreeMap;
+use std::error::Error;
+use std::fmt;
 
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{
-    Epoch, Incarnation, JobId, Load, Moment, NodeName, StartId, StreamKey, TermId, Token,
+    CellId, Epoch, Incarnation, JobId, Load, Moment, NodeName, StartId, StreamKey, TermId, Token,
 };
 use serde::{Deserialize, Serialize};
 
@@ -46,6 +48,9 @@ pub enum Record {
         /// The identity of its term; agents of earlier releases wrote none.
         #[serde(default)]
         term: TermId,
+        /// The cell whose term it is; agents of earlier releases wrote none.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cell: Option<CellId>,
     },
     /// The pool lease that is held from now on.
     Pool {
@@ -179,6 +184,8 @@ pub struct Memory {
     pub epoch: Option<Epoch>,
     /// The identity of its term.
     pub term: TermId,
+    /// The cell that the agent belongs to.
+    pub cell: Option<CellId>,
     /// The pool lease: token, size, floor.
     pub pool: Option<(Token, u32, u32)>,
     /// Until when renewed leases are held.
@@ -204,6 +211,35 @@ pub struct Memory {
     /// Whether the agent may have reported that it leaves.
     pub left: bool,
 }
+
+/// Why an agent stays in its cell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HoldsOfOtherCell {
+    /// Its cell.
+    pub other: CellId,
+    /// Stream leases that its worker may hold.
+    pub streams: usize,
+    /// Jobs that its worker may run; none if unknown.
+    pub jobs: Option<u32>,
+}
+
+impl fmt::Display for HoldsOfOtherCell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { other, streams, jobs } = self;
+        write!(f, "this worker belongs to cell {other}, and may hold {streams} streams and ")?;
+        match jobs {
+            Some(jobs) => write!(f, "run {jobs} jobs")?,
+            None => write!(f, "run an unknown number of jobs")?,
+        }
+        write!(
+            f,
+            " of it: start the agent without --cell and drain it, or run `leasehold-agent leave` \
+             once the worker has ended; then start it with --cell"
+        )
+    }
+}
+
+impl Error for HoldsOfOtherCell {}
 
 /// A stream lease in a [`Memory`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -266,7 +302,9 @@ impl Memory {
                 self.complete = true;
                 self.jobs_known = true;
             }
-            Record::Epoch { epoch, term } => (self.epoch, self.term) = (Some(*epoch), *term),
+            Record::Epoch { epoch, term, cell } => {
+                (self.epoch, self.term, self.cell) = (Some(*epoch), *term, *cell);
+            }
             Record::Pool { token, size, floor } => self.pool = Some((*token, *size, *floor)),
             Record::Stream { stream, token, pinned, load, next } => {
                 let (token, pinned, load, next) = (*token, *pinned, *load, next.clone());
@@ -338,11 +376,40 @@ impl Memory {
             incarnation: self.incarnation,
             epoch: self.epoch,
             term: self.term,
+            cell: self.cell,
             begun: self.begun.map(|(first, _)| (first, Moment(0))),
             complete: self.complete || mutation::on(Mutation::BootForgivesAll),
             jobs_known: true,
             ..Self::default()
         }
+    }
+
+    /// The memory of an agent that a person assigns to `cell`. Epochs of another cell say nothing
+    /// about this one's, so they are forgotten.
+    ///
+    /// # Errors
+    /// If the agent belongs to another cell, and its worker may hold something of that cell.
+    pub fn assign(self, cell: CellId, now: Moment) -> Result<Self, HoldsOfOtherCell> {
+        let other = self.cell.filter(|own| *own != cell);
+        let Some(other) = other else { return Ok(Self { cell: Some(cell), ..self }) };
+        let held = |stream: &&RememberedStream| stream.lives(self.renewed_until, now);
+        let streams = self.streams.values().filter(held).count();
+        if streams > 0 || self.running() > 0 || !self.jobs_known {
+            return Err(HoldsOfOtherCell {
+                other,
+                streams,
+                jobs: self.jobs_known.then(|| self.running()),
+            });
+        }
+        Ok(Self {
+            incarnation: self.incarnation,
+            begun: self.begun,
+            complete: self.complete,
+            jobs_known: true,
+            cell: Some(cell),
+            start: self.start,
+            ..Self::default()
+        })
     }
 
     /// The fewest records that result in this memory.
@@ -353,7 +420,8 @@ impl Memory {
             all.push(Record::Begun { incarnation, begun, first });
         }
         all.extend(self.complete.then_some(Record::Fresh));
-        all.extend(self.epoch.map(|epoch| Record::Epoch { epoch, term: self.term }));
+        let (term, cell) = (self.term, self.cell);
+        all.extend(self.epoch.map(|epoch| Record::Epoch { epoch, term, cell }));
         all.extend(
             self.start
                 .iter()

@@ -20,8 +20,8 @@ use leasehold_types::message::{
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::share::{Endpoint, Route};
 use leasehold_types::{
-    ClusterName, Epoch, GrantNumber, Incarnation, JobId, LinkNumber, Moment, Nonce, SetName, Share,
-    StartId, StreamKey, StreamName, TermId, Token, WorkerName,
+    CellId, ClusterName, Epoch, GrantNumber, Incarnation, JobId, LinkNumber, Moment, Nonce,
+    SetName, Share, StartId, StreamKey, StreamName, TermId, Token, WorkerName,
 };
 
 #[test]
@@ -37,8 +37,11 @@ fn scenarios() {
 }
 
 /// Faults, and the scenarios that detect them. The simulator detects them rarely.
-const DETECTED_HERE: [(Mutation, &str); 2] =
-    [(Mutation::JobBeforeOwed, "job_ids"), (Mutation::LowerTermTold, "term_lower")];
+const DETECTED_HERE: [(Mutation, &str); 3] = [
+    (Mutation::JobBeforeOwed, "job_ids"),
+    (Mutation::LowerTermTold, "term_lower"),
+    (Mutation::OtherCellObeyed, "cell"),
+];
 
 #[test]
 fn faults_change_their_scenarios() {
@@ -245,8 +248,10 @@ impl Scenario {
                         TermId(term) => format!(" term={term}"),
                     };
                     let at = hello.address.map(|at| format!(" at={at}")).unwrap_or_default();
+                    let cell =
+                        hello.cell.map_or_else(String::new, |cell| format!(" cell={}", cell.0));
                     let (incarnation, link) = (hello.incarnation, hello.link);
-                    format!("hello inc={incarnation} link={link} seen={seen}{term}{at}")
+                    format!("hello inc={incarnation} link={link} seen={seen}{term}{cell}{at}")
                 }
                 Effect::Send(_, AgentMessage::Report(report)) => shown_report(&report),
                 Effect::Send(_, AgentMessage::Beat(beat)) => shown_beat(&beat),
@@ -259,6 +264,9 @@ impl Scenario {
                 Effect::Resumed => "resumed".into(),
                 Effect::Superseded => "superseded".into(),
                 Effect::Notice(Notice::Offence(what)) => format!("offence: {what}"),
+                Effect::Notice(Notice::OtherCell { own, other }) => {
+                    format!("of cell {}, the coordinator of {}", own.0, other.0)
+                }
                 Effect::LeaseChanged | Effect::LeaseRenewed | Effect::Notice(_) => continue,
             };
             let _ = writeln!(out, "{line}");
@@ -343,11 +351,12 @@ fn terms(pairs: &Words) -> Terms {
     }
 }
 
-/// `welcome EPOCH [term=N] [ttl=MS]`
+/// `welcome EPOCH [term=N] [cell=N] [ttl=MS]`
 fn welcome(plain: &[&str], pairs: &Words) -> CoordinatorMessage {
     let epoch = Epoch(plain[0].parse().expect("an epoch"));
     let term = TermId(pairs.get("term").map_or(0, |term| term.parse().expect("a term")));
-    CoordinatorMessage::Welcome(Welcome { epoch, term, terms: terms(pairs) })
+    let cell = pairs.get("cell").map(|cell| CellId(cell.parse().expect("a cell")));
+    CoordinatorMessage::Welcome(Welcome { epoch, term, cell, terms: terms(pairs) })
 }
 
 /// `refuse leader ADDRESS` or `refuse newer INCARNATION`

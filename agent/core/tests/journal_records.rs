@@ -3,8 +3,8 @@
 
 use leasehold_agent_core::{Kinds, Memory, Record};
 use leasehold_types::{
-    Epoch, Incarnation, JobId, Moment, NodeName, SetName, StartId, StreamKey, StreamName, TermId,
-    Token,
+    CellId, Epoch, Incarnation, JobId, Moment, NodeName, SetName, StartId, StreamKey, StreamName,
+    TermId, Token,
 };
 
 fn memory(records: &[Record]) -> Memory {
@@ -33,7 +33,7 @@ fn all() -> Vec<Record> {
     vec![
         Record::Begun { incarnation: Incarnation(1), begun: Moment(5), first: Incarnation(1) },
         Record::Fresh,
-        Record::Epoch { epoch: Epoch(3), term: TermId(7) },
+        Record::Epoch { epoch: Epoch(3), term: TermId(7), cell: Some(CellId(9)) },
         Record::WorkerStarted { start: StartId::new("s1").expect("a start"), running: 2 },
         Record::Shown { kinds: Kinds::ALL },
         Record::Pool { token: token("3.1"), size: 4, floor: 1 },

@@ -98,7 +98,7 @@ fn connected(now: Moment) -> Holder<Kept> {
     };
     let mut holder = Holder::new(config, Memory::default(), Kept, now);
     holder.handle_open(LINK, now);
-    let welcome = Welcome { epoch: EPOCH, term: TermId(0), terms: terms() };
+    let welcome = Welcome { epoch: EPOCH, term: TermId(0), cell: None, terms: terms() };
     holder.handle_message(LINK, CoordinatorMessage::Welcome(welcome), now);
     holder
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use leasehold_types::{ClusterName, WorkerName, duration, parse_listen};
+use leasehold_types::{CellId, ClusterName, WorkerName, duration, parse_listen};
 
 use super::Address;
 use super::adapter::AdapterArgs;
@@ -211,6 +211,11 @@ pub(super) struct RunArgs {
     pub(super) state_dir: Option<PathBuf>,
     #[command(flatten)]
     pub(super) locks: LocksArgs,
+    /// The cell that this agent belongs to, as `leasehold status` shows it. Set it to move an agent
+    /// that holds nothing to another cell, or to name the only one that it may ever obey [default:
+    /// the first that welcomes it]
+    #[arg(long, env = "LEASEHOLD_CELL", value_name = "ID")]
+    pub(super) cell: Option<CellId>,
     /// Take the worker's name from another agent, which then drains; its slots count until it has
     /// left. Use it for one start, to correct a mistake. Without it, an agent with another
     /// --state-dir waits for as long as the previous agent of that name may run a job or hold a

@@ -10,6 +10,11 @@ use leasehold_types::message::RefusalReason;
 use crate::log_limiter::LogLimiter;
 use crate::metrics::Metrics;
 
+/// A coordinator belongs to another cell.
+const OTHER_CELL: &str = "a coordinator belongs to another cell than this agent, which obeys \
+    nothing of it: give all replicas of a fleet one --state-dir, or remove its address from \
+    --coordinator";
+
 /// Writes notices to the log.
 #[derive(Debug)]
 pub(super) struct NoticeLogger {
@@ -140,6 +145,13 @@ impl NoticeLogger {
                     what,
                     "the coordinator violated the protocol"
                 );
+            }
+            Notice::OtherCell { own, other } => {
+                self.metrics.connected.store(false, Relaxed);
+                let why = other.to_string();
+                if let Some(suppressed) = self.log_limiter.admit(address, &why, now) {
+                    tracing::error!(coordinator = address, %own, %other, suppressed, OTHER_CELL);
+                }
             }
             Notice::IncarnationRaised(to) => {
                 tracing::warn!(

@@ -29,7 +29,7 @@ fn begun() -> Record {
 /// Opens the journal, appends records, and closes it without a shutdown, as a kill does.
 fn write(dir: &Path, records: &[Record]) -> (Memory, PathBuf) {
     let dir = StateDir::open(dir, Locks::Checked).expect("the folder is free");
-    let (memory, mut journal) = FileJournal::open(&dir, &who(), BOOT).expect("it opens");
+    let (memory, mut journal) = FileJournal::open(&dir, &who(), None, BOOT).expect("it opens");
     for record in records {
         journal.append(record).expect("it is written");
     }
@@ -92,7 +92,8 @@ fn a_share_keeps_its_load_across_restarts() {
 /// A journal with records from before a compaction, and records appended since: what it yields, and
 /// its two files.
 fn journal_with_all_records(dir: &Path) -> (Memory, Saved) {
-    let fresh = [begun(), Record::Fresh, Record::Epoch { epoch: Epoch(3), term: TermId(0) }];
+    let fresh =
+        [begun(), Record::Fresh, Record::Epoch { epoch: Epoch(3), term: TermId(0), cell: None }];
     let start = Record::WorkerStarted { start: StartId::new("s").expect("an id"), running: 1 };
     let token = Token { epoch: Epoch(3), seq: 1 };
     let held = [start, Record::Pool { token, size: 8, floor: 2 }, stream("s", "x", None, vec![])];
@@ -130,7 +131,7 @@ impl Saved {
     fn memory(&self, dir: &Path, journal: &[u8], boot: &str) -> Memory {
         self.put_back(dir, journal);
         let dir = StateDir::open(dir, Locks::Checked).expect("the folder is free");
-        FileJournal::open(&dir, &who(), Some(boot)).expect("it opens").0
+        FileJournal::open(&dir, &who(), None, Some(boot)).expect("it opens").0
     }
 }
 
@@ -200,7 +201,7 @@ fn appends_if_rewriting_fails_and_keeps_the_memory_if_writing_fails() {
 
     // A journal of another boot must be rewritten, so nothing can be appended to it.
     let folder = StateDir::open(dir.path(), Locks::Checked).expect("the folder is free");
-    let opened = FileJournal::open(&folder, &who(), Some("boot-2"));
+    let opened = FileJournal::open(&folder, &who(), None, Some("boot-2"));
     let (kept, mut journal) = opened.expect("it is read");
     assert_eq!(kept.incarnation, memory.incarnation);
     assert!(journal.problem.is_some());
@@ -214,7 +215,7 @@ fn appends_if_rewriting_fails_and_keeps_the_memory_if_writing_fails() {
     assert_eq!(journal.problem, None);
     journal.append(&job("i")).expect("it can be written");
     drop(journal);
-    let (next, _) = FileJournal::open(&folder, &who(), Some("boot-2")).expect("it opens");
+    let (next, _) = FileJournal::open(&folder, &who(), None, Some("boot-2")).expect("it opens");
     assert_eq!(next.jobs.keys().map(JobId::as_str).collect::<Vec<_>>(), ["i"]);
 }
 
@@ -231,7 +232,7 @@ fn refuses_a_journal_that_is_not_a_regular_file() {
         )
         .expect("a pipe");
         let opened = StateDir::open(dir.path(), Locks::Checked)
-            .and_then(|dir| FileJournal::open(&dir, &who(), BOOT).map(drop));
+            .and_then(|dir| FileJournal::open(&dir, &who(), None, BOOT).map(drop));
         match name {
             // Replaced without being read.
             "boot.json" => opened.expect("the agent replaces it"),
@@ -259,10 +260,15 @@ fn after_a_reboot_the_memory_has_no_leases_and_no_jobs() {
     let dir = tempfile::tempdir().expect("a folder");
     write(
         dir.path(),
-        &[begun(), Record::Fresh, Record::Epoch { epoch: Epoch(3), term: TermId(0) }, job("a")],
+        &[
+            begun(),
+            Record::Fresh,
+            Record::Epoch { epoch: Epoch(3), term: TermId(0), cell: None },
+            job("a"),
+        ],
     );
     let dir = StateDir::open(dir.path(), Locks::Checked).expect("the folder is free");
-    let (memory, _) = FileJournal::open(&dir, &who(), Some("boot-2")).expect("it opens");
+    let (memory, _) = FileJournal::open(&dir, &who(), None, Some("boot-2")).expect("it opens");
     let wanted = Memory {
         incarnation: Some(Incarnation(7)),
         begun: Some((Incarnation(6), Moment(0))),
@@ -277,8 +283,12 @@ fn after_a_reboot_the_memory_has_no_leases_and_no_jobs() {
 #[test]
 fn after_a_reboot_leases_have_ended_whatever_a_power_loss_left_of_the_journal() {
     let dir = tempfile::tempdir().expect("a folder");
-    let records =
-        [begun(), Record::Epoch { epoch: Epoch(3), term: TermId(0) }, job("a"), Record::Fresh];
+    let records = [
+        begun(),
+        Record::Epoch { epoch: Epoch(3), term: TermId(0), cell: None },
+        job("a"),
+        Record::Fresh,
+    ];
     let (_, path) = write(dir.path(), &records);
     let saved = Saved::of(&path);
     let whole = saved.journal.clone();
@@ -314,8 +324,9 @@ fn refuses_a_journal_of_another_worker_or_in_use() {
     let error = StateDir::open(dir.path(), Locks::Checked).expect_err("it is in use").to_string();
     assert!(error.contains("in use by another agent"), "{error}");
     let other = WorkerKey { worker: "w2".parse().expect("a name"), ..who() };
-    let error =
-        FileJournal::open(&held, &other, BOOT).expect_err("another worker's journal").to_string();
+    let error = FileJournal::open(&held, &other, None, BOOT)
+        .expect_err("another worker's journal")
+        .to_string();
     assert!(error.contains("ci/w1"), "{error}");
 }
 
@@ -340,7 +351,7 @@ fn an_older_copy_of_the_journal_is_rejected() {
     let (_, path) = write(dir.path(), &[begun(), Record::Fresh, job("a")]);
     let earlier_run = std::fs::read(&path).expect("it is there");
     let folder = StateDir::open(dir.path(), Locks::Checked).expect("the folder is free");
-    let (memory, mut journal) = FileJournal::open(&folder, &who(), BOOT).expect("it opens");
+    let (memory, mut journal) = FileJournal::open(&folder, &who(), None, BOOT).expect("it opens");
     assert_eq!(memory.jobs.len(), 1);
     journal.append(&job("b")).expect("it is written");
     let same_run = std::fs::read(&path).expect("it is there");
@@ -363,7 +374,8 @@ fn an_older_copy_of_the_journal_is_rejected() {
         assert!(memory.complete && memory.jobs.is_empty(), "{memory:?}");
         std::fs::write(&path, older).expect("it is written");
         let folder = StateDir::open(dir.path(), Locks::Checked).expect("the folder is free");
-        let (memory, _) = FileJournal::open(&folder, &who(), Some("boot-2")).expect("it opens");
+        let (memory, _) =
+            FileJournal::open(&folder, &who(), None, Some("boot-2")).expect("it opens");
         assert_eq!(memory, Memory::default());
     }
     let memory = newest.memory(dir.path(), &newest.journal, BOOT.expect("a boot"));
@@ -376,7 +388,7 @@ fn an_older_copy_of_the_position_changes_nothing_or_is_rejected() {
     let (_, path) = write(dir.path(), &[begun(), Record::Fresh, job("a")]);
     let earlier_run = Saved::of(&path);
     let folder = StateDir::open(dir.path(), Locks::Checked).expect("the folder is free");
-    let (_, mut journal) = FileJournal::open(&folder, &who(), BOOT).expect("it opens");
+    let (_, mut journal) = FileJournal::open(&folder, &who(), None, BOOT).expect("it opens");
     journal.append(&job("b")).expect("it is written");
     let same_run = Saved::of(&path);
     journal.append(&job("c")).expect("it is written");
@@ -408,7 +420,7 @@ fn a_rewrite_that_is_cut_off_loses_nothing() {
     let folder = StateDir::open(dir.path(), Locks::Checked).expect("the folder is free");
     let new = dir.path().join("journal.jsonl.new");
     std::fs::create_dir(&new).expect("a folder makes the rewrite fail");
-    let (memory, mut journal) = FileJournal::open(&folder, &who(), BOOT).expect("it opens");
+    let (memory, mut journal) = FileJournal::open(&folder, &who(), None, BOOT).expect("it opens");
     assert_eq!(jobs(&memory), 1);
     journal.append(&job("b")).expect("it is appended to the file before");
     drop((journal, folder));
@@ -422,7 +434,7 @@ fn a_rewrite_that_is_cut_off_loses_nothing() {
     let mut position = PositionFile::open(dir.path().join(POSITION_FILE)).expect("it is read");
     let id = JournalId::draw();
     position.announce(&id).expect("it is written");
-    let (_, journal) = FileJournal::open(&folder, &who(), BOOT).expect("it opens");
+    let (_, journal) = FileJournal::open(&folder, &who(), None, BOOT).expect("it opens");
     let header = JournalHeader { owner: journal.header.clone(), id: Some(id.clone()) };
     let next = text::write(&header, &journal.memory).0;
     drop((journal, folder));
@@ -443,7 +455,7 @@ fn a_journal_of_an_earlier_version_is_taken_up_once() {
     let (memory, path) = write(dir.path(), &[begun(), Record::Fresh, job("a")]);
     drop(memory);
     let folder = StateDir::open(dir.path(), Locks::Checked).expect("the folder is free");
-    let (memory, journal) = FileJournal::open(&folder, &who(), BOOT).expect("it opens");
+    let (memory, journal) = FileJournal::open(&folder, &who(), None, BOOT).expect("it opens");
     let header = JournalHeader { owner: journal.header.clone(), id: None };
     let earlier = text::write(&header, &memory).0;
     drop((journal, folder));

@@ -353,6 +353,7 @@ impl Session {
                         let welcome = Welcome {
                             epoch: self.coordinator.epoch,
                             term: TermId(0),
+                            cell: None,
                             terms: TERMS,
                         };
                         self.send(CoordinatorMessage::Welcome(welcome)).await;

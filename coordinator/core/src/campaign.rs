@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use leasehold_types::mutation::{self, Mutation};
-use leasehold_types::{Epoch, Moment, TermId, WorkerKey};
+use leasehold_types::{CellId, Epoch, Moment, TermId, WorkerKey};
 
 use self::changes::Changes;
 pub use self::entry::{EntryAttempt, EntryChange, EntryVersion, EntryWrite, resolve};
@@ -42,6 +42,8 @@ pub struct TermTaken {
     pub epoch: Epoch,
     /// Its identity: drawn at random, so that no other term has the same.
     pub term: TermId,
+    /// The cell whose term it is, if its store says so.
+    pub cell: Option<CellId>,
     /// When the request that took it was sent.
     pub sent_at: Moment,
     /// When the predecessor has surely stopped granting by itself.
@@ -105,6 +107,7 @@ pub struct Lead {
     settings: LeadSettings,
     epoch: Epoch,
     term: TermId,
+    cell: Option<CellId>,
     /// When the last renewal that succeeded was sent.
     renewed_at: Moment,
     predecessor_end: Moment,
@@ -133,6 +136,7 @@ impl Lead {
             settings,
             epoch: taken.epoch,
             term: taken.term,
+            cell: taken.cell,
             renewed_at: taken.sent_at,
             predecessor_end: taken.predecessor_end,
             elected: false,
@@ -258,10 +262,14 @@ impl Lead {
             None => self.list_at = Some(now + self.settings.renew_every),
             Some(exposed) if !self.elected => {
                 self.elected = true;
-                let (epoch, term, until) = (self.epoch, self.term, self.until());
-                let predecessor_end = self.predecessor_end;
-                let elected = Elected { epoch, term, until, predecessor_end, exposed };
-                self.events.push_back(Event::Elected(elected));
+                self.events.push_back(Event::Elected(Elected {
+                    epoch: self.epoch,
+                    term: self.term,
+                    cell: self.cell,
+                    until: self.until(),
+                    predecessor_end: self.predecessor_end,
+                    exposed,
+                }));
             }
             Some(_) => {}
         }

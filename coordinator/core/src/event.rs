@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use leasehold_types::message::{Beat, Hello, Report};
-use leasehold_types::{Epoch, Moment, TermId, WorkerKey};
+use leasehold_types::{CellId, Epoch, Moment, TermId, WorkerKey};
 
 use crate::desired::Desired;
 use crate::exposure::{Entry, Exposure, Life};
@@ -69,6 +69,8 @@ pub struct Elected {
     pub epoch: Epoch,
     /// Its identity.
     pub term: TermId,
+    /// The cell whose term it is, if its store says so.
+    pub cell: Option<CellId>,
     /// Leadership ends here unless it is renewed: counted from when the election was sent.
     pub until: Moment,
     /// When the predecessor has surely stopped granting by itself.

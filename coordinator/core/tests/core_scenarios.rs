@@ -24,8 +24,8 @@ use leasehold_types::message::{
 };
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{
-    AgentId, ClusterName, Epoch, GrantNumber, Incarnation, LinkNumber, Moment, Nonce, SetName,
-    StreamKey, StreamName, TermId, Token, WorkerKey, WorkerName,
+    AgentId, CellId, ClusterName, Epoch, GrantNumber, Incarnation, LinkNumber, Moment, Nonce,
+    SetName, StreamKey, StreamName, TermId, Token, WorkerKey, WorkerName,
 };
 use shown::shown;
 
@@ -42,7 +42,8 @@ fn scenarios() {
 }
 
 /// Faults, and the scenarios that detect them. No run of the simulator detects some of them.
-const DETECTED_HERE: [(Mutation, &str); 9] = [
+const DETECTED_HERE: [(Mutation, &str); 10] = [
+    (Mutation::OtherCellServed, "other_cell"),
     (Mutation::RemovedIsGone, "removed"),
     (Mutation::FormerModeHolds, "modes"),
     (Mutation::MovedSetStays, "moved_set"),
@@ -287,6 +288,7 @@ impl Scenario {
         let elected = Elected {
             epoch: self.epoch,
             term: TermId(pairs.get("term").map_or(0, |term| term.parse().expect("a term"))),
+            cell: pairs.get("cell").map(|cell| CellId(cell.parse().expect("a cell"))),
             until: self.now + Duration::from_secs(3600),
             predecessor_end: Moment(self.now.0 - behind.as_nanos() as u64) + ahead,
             exposed,
@@ -295,7 +297,8 @@ impl Scenario {
     }
 
     /// `hello CONN WORKER [inc=N] [link=N] [seen=EPOCH [term=N]] [gen=N] [file=yes] [id=N]
-    /// [peer=IP:PORT] [knows=INCARNATION] [take_over=yes] [cluster=NAME] [version=A.B.C]`
+    /// [peer=IP:PORT] [knows=INCARNATION] [take_over=yes] [cluster=NAME] [version=A.B.C]
+    /// [cell=N]`
     fn hello(&mut self, plain: &[&str], pairs: &Words) {
         let number = |name: &str, or: u64| pairs.get(name).map_or(or, |it| it.parse().expect(name));
         let worker = WorkerName::new(plain[1]).expect("a worker");
@@ -309,6 +312,7 @@ impl Scenario {
             link: LinkNumber(number("link", id)),
             epoch_seen: pairs.get("seen").map(|seen| Epoch(seen.parse().expect("an epoch"))),
             term_seen: TermId(number("term", 0)),
+            cell: pairs.get("cell").map(|_| CellId(number("cell", 0).into())),
             stops_worker: !pairs.contains_key("file"),
             generation: number("gen", 0),
             address: None,

@@ -419,5 +419,6 @@ fn reason(reason: &RefusalReason) -> &'static str {
         RefusalReason::GoAway => "go_away",
         RefusalReason::EpochAhead => "epoch_ahead",
         RefusalReason::NameTaken => "name_taken",
+        RefusalReason::OtherCell => "other_cell",
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use leasehold_coordinator_core::effect::Order;
 use leasehold_coordinator_core::event::Event;
 use leasehold_manifest::Problem;
-use leasehold_types::{Epoch, WorkerKey};
+use leasehold_types::{CellId, Epoch, WorkerKey};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -33,6 +33,8 @@ pub struct Platform {
     pub problems: watch::Receiver<Arc<Vec<Problem>>>,
     /// How current the desired state is.
     pub freshness: watch::Receiver<Freshness>,
+    /// The cell that this replica belongs to, once its store has been read.
+    pub cell: KnownCell,
     /// The replicas that the platform knows of, for people.
     pub replicas: KnownReplicas,
     /// How access is decided.
@@ -42,6 +44,18 @@ pub struct Platform {
     /// Receives the driver's handle, for a platform that publishes what the core knows.
     pub attend: Option<oneshot::Sender<Handle>>,
 }
+
+/// A cell: the replicas that share one store of leadership, and the agents that they serve.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cell {
+    /// Its identity.
+    pub id: CellId,
+    /// Its store, for people: a folder, or a Lease as NAMESPACE/NAME.
+    pub store: String,
+}
+
+/// The cell of a replica, once it is known.
+pub type KnownCell = watch::Receiver<Option<Arc<Cell>>>;
 
 /// The newest certificate that a platform has issued for this replica's ports; absent until the
 /// first one.

@@ -7,6 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
+use crate::platform::{Cell, KnownCell};
+
 /// A replica, as it describes itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct KnownReplica {
@@ -33,6 +35,7 @@ pub type KnownReplicas = watch::Receiver<Arc<Vec<KnownReplica>>>;
 #[derive(Debug)]
 pub struct Replicas {
     own: KnownReplica,
+    cell: KnownCell,
     known: KnownReplicas,
     followers: Mutex<Followers>,
 }
@@ -53,8 +56,14 @@ pub struct Follower {
 impl Replicas {
     /// The replicas around `own`.
     #[must_use]
-    pub fn new(own: KnownReplica, known: KnownReplicas) -> Self {
-        Self { own, known, followers: Mutex::default() }
+    pub fn new(own: KnownReplica, cell: KnownCell, known: KnownReplicas) -> Self {
+        Self { own, cell, known, followers: Mutex::default() }
+    }
+
+    /// Their cell, once it is known.
+    #[must_use]
+    pub fn cell(&self) -> Option<Arc<Cell>> {
+        self.cell.borrow().clone()
     }
 
     /// This replica.
@@ -107,7 +116,8 @@ mod tests {
             version: String::new(),
         };
         let known = watch::channel(Arc::new(vec![replica("b", "host:2"), replica("a", "host:1")]));
-        let replicas = Arc::new(Replicas::new(replica("b", "host:2"), known.1));
+        let replicas =
+            Arc::new(Replicas::new(replica("b", "host:2"), watch::channel(None).1, known.1));
         let names = || replicas.all().into_iter().map(|one| one.identity).collect::<Vec<_>>();
         assert_eq!(names(), ["a", "b"]);
         let follower = replicas.follow(replica("c", "host:3"));

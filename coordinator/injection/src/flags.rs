@@ -102,6 +102,7 @@ pub const RESERVED: &[(&str, &str)] = &[
     ("share-dir", "the injection decides it"),
     ("sidecar", "the injection decides it"),
     ("state-dir", "the injection decides it"),
+    ("cell", "a pod belongs to the cell of its coordinator"),
     ("take-over", "the newest pod of a name takes over"),
     ("tls-ca", "the injection decides it"),
     ("tls-cert", "pods prove themselves by tokens"),

@@ -374,7 +374,8 @@ fn take_term(
         // Another replica has taken the term since the leader failed.
         return Ok(None);
     }
-    let epoch = claimed.max(registered).max(seen_epoch).max(above).next();
+    let known = claimed.max(registered).max(seen_epoch).max(above);
+    let epoch = known.max(folder.before_first_epoch()).next();
     let leadership_ms = u64::try_from(settings.leadership.as_millis()).unwrap_or(u64::MAX);
     let claim = Claim {
         identity: settings.identity.clone(),
@@ -399,7 +400,8 @@ fn take_term(
     let entry = |exposure: &_| Entry { epoch: adopted, exposure: Clone::clone(exposure) };
     let entries = log.entries().iter();
     let entries = entries.map(|(key, exposure)| (key.clone(), entry(exposure))).collect();
-    let taken = TermTaken { epoch, term: TermId(claim.id), sent_at, predecessor_end };
+    let (term, cell) = (TermId(claim.id), Some(folder.cell()));
+    let taken = TermTaken { epoch, term, cell, sent_at, predecessor_end };
     Ok(Some(TakenTerm { taken, held, log, entries }))
 }
 

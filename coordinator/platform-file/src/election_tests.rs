@@ -30,6 +30,7 @@ fn settings(folder: &Path, name: &str) -> Settings {
     let manifests = folder.join("manifests");
     fs::create_dir_all(&manifests).unwrap();
     Settings {
+        cell: None,
         manifests,
         confirm_removals: Duration::ZERO,
         state_dir: folder.join("state"),

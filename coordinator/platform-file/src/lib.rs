@@ -29,10 +29,10 @@ use leasehold_driver::access::Access;
 use leasehold_driver::campaign::{self, Replica, StoreErrors};
 use leasehold_driver::desired_publisher::DesiredPublisher;
 use leasehold_driver::health::Progress;
-use leasehold_driver::platform::{COMMANDS_MAX, EVENTS_MAX, Freshness, Platform};
+use leasehold_driver::platform::{COMMANDS_MAX, Cell, EVENTS_MAX, Freshness, Platform};
 use leasehold_driver::replicas::KnownReplica;
 use leasehold_manifest::last_good;
-use leasehold_types::TimeBounds;
+use leasehold_types::{CellId, TimeBounds};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use self::candidate::{Disk, FileCandidate};
@@ -53,6 +53,9 @@ pub struct Settings {
     pub state_dir: PathBuf,
     /// Whether locks there prove that a process runs, whatever the file system.
     pub trusts_locks: bool,
+    /// The cell that the folder is, or becomes, the store of; `None` for the one that it is of, or
+    /// a new one.
+    pub cell: Option<CellId>,
     /// This replica's name.
     pub identity: String,
     /// Where agents and people reach this replica: HOST:PORT.
@@ -71,9 +74,13 @@ pub struct Settings {
 /// If the state folder cannot be created, or if the manifests cannot be read at the first start.
 /// Later errors are logged and retried.
 pub async fn start(settings: Settings) -> anyhow::Result<Platform> {
-    let (state_dir, trusts_locks) = (settings.state_dir.clone(), settings.trusts_locks);
+    let state_dir = std::path::absolute(&settings.state_dir)
+        .with_context(|| format!("--state-dir {:?}: expected a folder", settings.state_dir))?;
+    let settings = Settings { state_dir: state_dir.clone(), ..settings };
+    let store = state_dir.display().to_string();
+    let (trusts_locks, wanted) = (settings.trusts_locks, settings.cell);
     let opened = blocking(move || {
-        let folder = StateFolder::open(&state_dir, trusts_locks)?;
+        let folder = StateFolder::open(&state_dir, trusts_locks, wanted)?;
         Ok::<_, io::Error>((Epochs::open(&state_dir)?, folder))
     });
     let (epochs, folder) = opened
@@ -82,6 +89,8 @@ pub async fn start(settings: Settings) -> anyhow::Result<Platform> {
     let manifests = std::path::absolute(&settings.manifests)
         .with_context(|| format!("--manifests {:?}: expected a folder", settings.manifests))?;
     check_first_start(&manifests, &settings.state_dir).await?;
+    let cell = Cell { id: folder.cell(), store };
+    tracing::info!(cell = %cell.id, state_dir = cell.store, "the state folder's cell");
     let (event_sender, events) = mpsc::channel(EVENTS_MAX);
     let (commands, command_receiver) = mpsc::channel(COMMANDS_MAX);
     let (problem_sender, problems) = watch::channel(Arc::default());
@@ -107,8 +116,17 @@ pub async fn start(settings: Settings) -> anyhow::Result<Platform> {
     let errors = StoreErrors::new(true, "the state folder works again");
     let replica = Replica::new(event_sender, command_receiver, driver, is_ready, errors);
     tokio::spawn(campaign::run(FileCandidate::new(settings, disk), replica));
-    let attend = None;
-    Ok(Platform { events, commands, problems, freshness, replicas, access, progress, attend })
+    Ok(Platform {
+        events,
+        commands,
+        problems,
+        freshness,
+        cell: watch::channel(Some(Arc::new(cell))).1,
+        replicas,
+        access,
+        progress,
+        attend: None,
+    })
 }
 
 /// Fails if the folder cannot be read at the very first start, most often because of a wrong path.

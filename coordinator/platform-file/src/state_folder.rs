@@ -11,19 +11,35 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use leasehold_types::{Epoch, file_system};
+use leasehold_driver::clock::Timestamp;
+use leasehold_types::{CellId, Epoch, file_system};
+use serde::{Deserialize, Serialize};
 
 use super::epochs::{numbered, sync_folder, write_durably};
 
 /// The file with the folder's id.
 const ID_FILE: &str = "folder.id";
+/// The file with the identity of the cell. It belongs to what is in the folder, and stays the same
+/// in a copy; the folder's id and its inodes tell a copy from the folder.
+const CELL_FILE: &str = "cell.json";
 
 /// The state folder as it was when this replica started.
 #[derive(Clone, Debug)]
 pub(crate) struct StateFolder {
     path: PathBuf,
     identity: FolderIdentity,
+    cell: CellFile,
     lost: Arc<Mutex<Option<String>>>,
+}
+
+/// The cell that a state folder is the store of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct CellFile {
+    /// Its identity.
+    pub(crate) id: CellId,
+    /// Its first epoch: the milliseconds of its beginning. So tokens of two cells are never equal,
+    /// and those of the later one are higher.
+    first_epoch: u64,
 }
 
 /// Identifies a folder.
@@ -39,30 +55,46 @@ impl StateFolder {
     /// Creates the folder if it is missing, and gives it an id if it has none. Unless
     /// `trusts_locks`, the folder must be on a file system where a lock proves that the process
     /// that took it runs: the end of a lock means that a leader has ended.
-    pub(crate) fn open(path: &Path, trusts_locks: bool) -> io::Result<Self> {
+    ///
+    /// A folder without a cell is of `cell` from now on, or begins one of its own.
+    ///
+    /// # Errors
+    /// If it cannot be used, or is the folder of another cell.
+    pub(crate) fn open(path: &Path, trusts_locks: bool, cell: Option<CellId>) -> io::Result<Self> {
         fs::create_dir_all(path)?;
         if !trusts_locks {
             check_file_system(path)?;
         }
-        let file = path.join(ID_FILE);
-        if !file.try_exists()? {
-            let id = fastrand::u128(..);
-            let temporary = path.join(format!("{ID_FILE}.{id:032x}.tmp"));
-            write_durably(&temporary, format!("{id:032x}\n").as_bytes())?;
-            // If several replicas start together, one of them sets the id.
-            let linked = fs::hard_link(&temporary, &file);
-            let _ = fs::remove_file(&temporary);
-            linked.or_else(|error| match error.kind() {
-                io::ErrorKind::AlreadyExists => Ok(()),
-                _ => Err(error),
-            })?;
-            sync_folder(path)?;
+        create(path, ID_FILE, || Ok(format!("{:032x}\n", fastrand::u128(..)).into_bytes()))?;
+        let drawn = CellFile {
+            id: cell.unwrap_or_else(|| CellId(fastrand::u128(..))),
+            first_epoch: Timestamp::now().unix_millis(),
+        };
+        create(path, CELL_FILE, || drawn.text())?;
+        let found = CellFile::read(path)?;
+        match cell.filter(|cell| *cell != found.id) {
+            Some(cell) => Err(io::Error::other(format!(
+                "it is the folder of cell {}, and --cell names {cell}: correct --state-dir, or \
+                 leave --cell out",
+                found.id
+            ))),
+            None => Ok(Self {
+                path: path.to_owned(),
+                identity: FolderIdentity::of(path)?,
+                cell: found,
+                lost: Arc::default(),
+            }),
         }
-        Ok(Self {
-            path: path.to_owned(),
-            identity: FolderIdentity::of(path)?,
-            lost: Arc::default(),
-        })
+    }
+
+    /// The cell that the folder is the store of.
+    pub(crate) fn cell(&self) -> CellId {
+        self.cell.id
+    }
+
+    /// The epoch above which the first one of the cell is taken.
+    pub(crate) fn before_first_epoch(&self) -> Epoch {
+        Epoch(self.cell.first_epoch.saturating_sub(1))
     }
 
     /// Checks whether it is still the same folder.
@@ -95,9 +127,12 @@ impl StateFolder {
         self.lost.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Writes an empty claim for this epoch into the folder that now has this path, so that no
-    /// replica that starts on it leads this epoch or an earlier one again.
+    /// Writes the cell, and an empty claim for this epoch, into the folder that now has this path,
+    /// so that a replica that starts on it serves the same agents, and leads neither this epoch nor
+    /// an earlier one again.
     pub(crate) fn mark_led(&self, epoch: Epoch) -> io::Result<()> {
+        fs::create_dir_all(&self.path)?;
+        create(&self.path, CELL_FILE, || self.cell.text())?;
         let epochs = self.path.join("epochs");
         fs::create_dir_all(&epochs)?;
         if numbered(&epochs, "json")?.pop() >= Some(epoch) {
@@ -123,6 +158,27 @@ impl StateFolder {
     }
 }
 
+/// Writes a file of the folder, unless it has one of this name. If several replicas start together,
+/// one of them sets its content.
+fn create(
+    folder: &Path,
+    name: &str,
+    content: impl FnOnce() -> io::Result<Vec<u8>>,
+) -> io::Result<()> {
+    let file = folder.join(name);
+    if file.try_exists()? {
+        return Ok(());
+    }
+    let temporary = folder.join(format!("{name}.{:032x}.tmp", fastrand::u128(..)));
+    write_durably(&temporary, &content()?)?;
+    let linked = fs::hard_link(&temporary, &file);
+    let _ = fs::remove_file(&temporary);
+    match linked {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        Ok(()) | Err(_) => sync_folder(folder),
+    }
+}
+
 /// Refuses a file system where a lock does not prove that its process runs.
 fn check_file_system(path: &Path) -> io::Result<()> {
     let found = rustix::fs::statfs(path)?;
@@ -131,6 +187,26 @@ fn check_file_system(path: &Path) -> io::Result<()> {
         Some(name) => {
             Err(io::Error::other(file_system::refusal(&path.display().to_string(), name)))
         }
+    }
+}
+
+impl CellFile {
+    fn text(self) -> io::Result<Vec<u8>> {
+        let mut text = serde_json::to_vec(&self).map_err(io::Error::other)?;
+        text.push(b'\n');
+        Ok(text)
+    }
+
+    fn read(folder: &Path) -> io::Result<Self> {
+        let path = folder.join(CELL_FILE);
+        serde_json::from_slice(&fs::read(&path)?).map_err(|error| {
+            io::Error::other(format!(
+                "{}: expected the cell as its first replica wrote it, found: {error}. Put the file \
+                 back from a copy, or remove it and start one replica with --cell ID, as the log \
+                 of an agent names the cell",
+                path.display()
+            ))
+        })
     }
 }
 
@@ -150,9 +226,9 @@ mod tests {
     fn a_deleted_emptied_or_replaced_folder_fails_the_check_until_it_is_back() {
         let parent = tempfile::tempdir().unwrap();
         let (path, aside) = (parent.path().join("state"), parent.path().join("aside"));
-        let folder = StateFolder::open(&path, false).unwrap();
+        let folder = StateFolder::open(&path, false, None).unwrap();
         assert_eq!(
-            StateFolder::open(&path, false).unwrap().identity,
+            StateFolder::open(&path, false, None).unwrap().identity,
             folder.identity,
             "a second replica"
         );
@@ -160,7 +236,7 @@ mod tests {
         fs::rename(&path, &aside).unwrap();
         let error = folder.check().unwrap_err().to_string();
         assert!(error.contains("was deleted") && error.contains("OPERATIONS"), "{error}");
-        StateFolder::open(&path, false).unwrap();
+        StateFolder::open(&path, false, None).unwrap();
         let error = folder.check().unwrap_err().to_string();
         assert!(error.contains("created again"), "{error}");
         assert_eq!(folder.lost(), Some(error));

@@ -154,7 +154,10 @@ impl Candidate for LeaseCandidate {
                         return Ok(won);
                     }
                 }
-                Woken::Changed(Ok(record)) => watch.detector.on_watch_event(record, now),
+                Woken::Changed(Ok(record)) => {
+                    self.lock.note_cell(record.as_ref().and_then(|record| record.cell));
+                    watch.detector.on_watch_event(record, now);
+                }
                 Woken::Changed(Err(why)) => {
                     watch.detector.api_failed();
                     replica.errors.report("cannot watch the Lease", &why);
@@ -261,7 +264,8 @@ impl LeaseCandidate {
                 tracing::info!(epoch = epoch.0, ?why, "the Lease was taken");
                 replica.errors.recover();
                 let (term, predecessor_end) = (TermId(fastrand::u64(1..)), held.predecessor_end);
-                let taken = TermTaken { epoch, term, sent_at, predecessor_end };
+                let cell = Some(held.cell);
+                let taken = TermTaken { epoch, term, cell, sent_at, predecessor_end };
                 let exposures = PodExposures::new(epoch, self.pods.clone());
                 Some(Won { taken, terms: TermLease::new(self.lock.clone(), held), exposures })
             }

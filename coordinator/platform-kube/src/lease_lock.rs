@@ -2,6 +2,7 @@
 //! what was read. No epoch is handed out twice: each is above the revision of the API server's
 //! store that was read just before it was taken, and its own write has a higher revision.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
@@ -11,8 +12,10 @@ use kube::api::{ListParams, PostParams};
 use kube::{Api, Client};
 use leasehold_driver::campaign::EPOCH_MAX;
 use leasehold_driver::clock;
+use leasehold_driver::platform::{Cell, KnownCell};
 use leasehold_kube_api::names::{ADDRESS_ANNOTATION, EPOCH_ANNOTATION, FIELD_MANAGER, LEASE};
-use leasehold_types::{Epoch, Moment, TimeBounds};
+use leasehold_types::{CellId, Epoch, Moment, TimeBounds};
+use tokio::sync::watch;
 
 use crate::lease_call::{LeaseError, call_api};
 
@@ -21,6 +24,9 @@ use crate::lease_call::{LeaseError, call_api};
 const EARLIER_ANNOTATION: &str = "leasehold.dev/earlier-leader-ms";
 /// The most attempts of one renewal or release.
 const TRIES_MAX: u32 = 3;
+/// Annotation of the Lease: the identity of the cell. It is not the Lease's UID, because that
+/// changes when the Lease is deleted beside running replicas, or restored.
+const CELL_ANNOTATION: &str = "leasehold.dev/cell";
 
 /// Reads and writes the Lease for one replica; cheap to clone.
 #[derive(Clone)]
@@ -30,6 +36,10 @@ pub(crate) struct LeaseLock {
     holder: String,
     address: String,
     leadership: Duration,
+    /// The cell that the Lease last named.
+    cell: Arc<watch::Sender<Option<Arc<Cell>>>>,
+    /// The Lease, as NAMESPACE/NAME.
+    store: String,
 }
 
 /// The result of a read: the newest state at some moment between the call and its answer.
@@ -53,6 +63,8 @@ pub(crate) struct LeaseRecord {
     pub(crate) address: Option<String>,
     /// The highest epoch that is in use; `None` if the annotation is missing or not a number.
     pub(crate) epoch: Option<Epoch>,
+    /// The cell; `None` if the annotation is missing or no identity.
+    pub(crate) cell: Option<CellId>,
     /// How long the holder leads after a renewal.
     pub(crate) duration: Duration,
     /// For how long after this write a predecessor may believe that it leads.
@@ -67,6 +79,8 @@ pub(crate) struct LeaseRecord {
 pub(crate) struct HeldLease {
     /// The term.
     pub(crate) epoch: Epoch,
+    /// The cell.
+    pub(crate) cell: CellId,
     /// When every predecessor has stopped.
     pub(crate) predecessor_end: Moment,
     lease: Box<Lease>,
@@ -92,7 +106,28 @@ impl LeaseLock {
         address: String,
         leadership: Duration,
     ) -> Self {
-        Self { api: Api::namespaced(client, namespace), holder, address, leadership }
+        let cell = Arc::new(watch::channel(None).0);
+        let store = format!("{namespace}/{LEASE}");
+        let api = Api::namespaced(client, namespace);
+        Self { api, holder, address, leadership, cell, store }
+    }
+
+    /// The cell, once a Lease has named it.
+    pub(crate) fn cell(&self) -> KnownCell {
+        self.cell.subscribe()
+    }
+
+    /// Notes the cell that a Lease names.
+    pub(crate) fn note_cell(&self, named: Option<CellId>) {
+        let Some(id) = named else { return };
+        self.cell.send_if_modified(|known| {
+            let is_new = known.as_ref().is_none_or(|known| known.id != id);
+            if is_new {
+                tracing::info!(cell = %id, lease = self.store, "the Lease's cell");
+                *known = Some(Arc::new(Cell { id, store: self.store.clone() }));
+            }
+            is_new
+        });
     }
 
     /// The holder that this replica's writes name.
@@ -130,6 +165,10 @@ impl LeaseLock {
         let earlier = self.earlier(read.record.as_ref(), unseen);
         let transitions = read.record.as_ref().map_or(0, |record| record.transitions() + 1);
         let mut lease = read.record.as_ref().map(|record| record.lease.clone()).unwrap_or_default();
+        // A Lease that was deleted beside this replica is of the same cell again.
+        let known = || self.cell.borrow().as_ref().map(|cell| cell.id);
+        let named = read.record.as_ref().and_then(|record| record.cell);
+        let cell = named.or_else(known).unwrap_or_else(|| CellId(fastrand::u128(..)));
         let now = MicroTime(Timestamp::now());
         lease.metadata.name = Some(LEASE.to_owned());
         lease.spec = Some(LeaseSpec {
@@ -141,6 +180,8 @@ impl LeaseLock {
             ..LeaseSpec::default()
         });
         annotate(&mut lease, epoch, Some(&self.address), earlier);
+        let annotations = lease.metadata.annotations.get_or_insert_default();
+        annotations.insert(CELL_ANNOTATION.to_owned(), cell.to_string());
         let sent_at = clock::now();
         let taken = match &read.record {
             Some(_) => call_api(self.api.replace(LEASE, &post_params(), &lease)).await,
@@ -152,10 +193,9 @@ impl LeaseLock {
                     Duration::ZERO => sent_at,
                     earlier => clock::now() + bounds.outlast(earlier),
                 };
-                Ok(Some((
-                    HeldLease { epoch, predecessor_end: end, lease: Box::new(lease) },
-                    sent_at,
-                )))
+                self.note_cell(Some(cell));
+                let lease = Box::new(lease);
+                Ok(Some((HeldLease { epoch, cell, predecessor_end: end, lease }, sent_at)))
             }
             Err(error) if error.is_conflict() => Ok(None),
             Err(error) => Err(error),
@@ -263,6 +303,7 @@ impl LeaseRecord {
             holder: holder.filter(|holder| !holder.is_empty()),
             address: annotation(ADDRESS_ANNOTATION).cloned(),
             epoch,
+            cell: annotation(CELL_ANNOTATION).and_then(|text| text.parse().ok()),
             duration: Duration::from_secs(u64::try_from(seconds).unwrap_or_default()),
             earlier: annotation(EARLIER_ANNOTATION).and_then(milliseconds).unwrap_or_default(),
             renewed: spec.and_then(|spec| spec.renew_time.clone()),

@@ -192,6 +192,7 @@ pub async fn start(settings: Settings) -> anyhow::Result<Started> {
     let (namespace, address) = (&settings.namespace, settings.address.clone());
     let lock =
         LeaseLock::new(client.clone(), namespace, holder.clone(), address, settings.leadership);
+    let cell = lock.cell();
     let (known, replicas) = watch::channel(Arc::default());
     let candidate = CandidateSettings {
         own: KnownReplica::of_this_build(settings.identity.clone(), settings.address.clone()),
@@ -248,8 +249,17 @@ pub async fn start(settings: Settings) -> anyhow::Result<Started> {
     });
     let access = Access::Asked(access_reviewer.start());
     let attend = Some(attend);
-    let platform =
-        Platform { events, commands, problems, freshness, replicas, access, progress, attend };
+    let platform = Platform {
+        events,
+        commands,
+        problems,
+        freshness,
+        cell,
+        replicas,
+        access,
+        progress,
+        attend,
+    };
     Ok(Started { platform, certificates, bundle, trust, injector, validator, evictions, observed })
 }
 

@@ -36,6 +36,7 @@ use self::viewer::Viewer;
 use crate::connections::Peer;
 use crate::grpc::credentials::{authorize, credentials};
 use crate::job_history::JobHistory;
+use crate::other_cells::OtherCells;
 
 /// The most concurrent watchers.
 const WATCHERS_MAX: usize = 64;
@@ -49,20 +50,22 @@ pub struct Admin {
     watchers: Arc<Semaphore>,
     plans: Arc<Semaphore>,
     jobs: Arc<JobHistory>,
+    other_cells: Arc<OtherCells>,
 }
 
 impl Admin {
-    /// The service over a driver; `access` authorizes the callers, who see `replicas` and waits by
-    /// the run times of `jobs`.
+    /// The service over a driver; `access` authorizes the callers, who see `replicas`, waits by the
+    /// run times of `jobs`, and the `other_cells` that agents have found.
     pub fn new(
         handle: Handle,
         access: Access,
         replicas: Arc<Replicas>,
         jobs: Arc<JobHistory>,
+        other_cells: Arc<OtherCells>,
     ) -> Self {
         let watchers = Arc::new(Semaphore::new(WATCHERS_MAX));
         let plans = Arc::new(Semaphore::new(PLANS_MAX));
-        Self { handle, access, replicas, watchers, plans, jobs }
+        Self { handle, access, replicas, watchers, plans, jobs, other_cells }
     }
 
     /// Checks that the caller may have what it wants, and returns who it is.
@@ -143,7 +146,7 @@ impl AdminService for Admin {
             Leadership::Leads(epoch) => (epoch.0, String::new()),
             Leadership::StandsBy(leader) => (0, leader.unwrap_or_default()),
         };
-        let own = self.replicas.own();
+        let (own, cell) = (self.replicas.own(), self.replicas.cell());
         let leader = if epoch > 0 { &own.address } else { &leader_address };
         let replicas = self.replicas.all().into_iter();
         let replicas = replicas.map(|replica| wire::replica(replica, leader)).collect();
@@ -156,6 +159,9 @@ impl AdminService for Admin {
             problems: self.handle.problems().iter().map(wire::problem).collect(),
             replicas,
             address: own.address.clone(),
+            cell: cell.as_ref().map_or_else(String::new, |cell| cell.id.to_string()),
+            store: cell.map_or_else(String::new, |cell| cell.store.clone()),
+            other_cells: self.other_cells.all().into_iter().map(wire::other_cell).collect(),
         }))
     }
 

@@ -31,6 +31,7 @@ use self::service::SessionServer;
 use crate::connections::handshake;
 use crate::connections::{ConnectionLimits, Listener, Preface};
 use crate::job_history::JobHistory;
+use crate::other_cells::OtherCells;
 use crate::scaler::Scaler;
 use crate::tls::Certificates;
 
@@ -65,6 +66,8 @@ pub struct GrpcPort {
     pub sessions: SessionPort,
     /// The run times of jobs.
     pub jobs: Arc<JobHistory>,
+    /// The coordinators of other cells that agents have found.
+    pub other_cells: Arc<OtherCells>,
     /// The admin service.
     pub admin: AdminCalls,
     /// The driver's port for people.
@@ -95,8 +98,9 @@ pub async fn serve(port: GrpcPort, stop: impl Future<Output = ()>) -> anyhow::Re
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .layer(IntakeLayer::new());
     let access = port.sessions.access.clone();
-    let peer = PeerServer::service(port.replicas, port.sessions.clone());
-    let sessions = SessionServer::new(port.sessions, port.jobs);
+    let peer = PeerServer::service(Arc::clone(&port.replicas), port.sessions.clone());
+    let (jobs, other_cells) = (port.jobs, port.other_cells);
+    let sessions = SessionServer::new(port.sessions, jobs, other_cells, port.replicas);
     let scaler = Scaler::service(Arc::clone(&port.handle.view), access);
     let (reporter, health) = tonic_health::server::health_reporter();
     set_health(&reporter, ServingStatus::Serving).await;

@@ -8,6 +8,7 @@ pub mod grpc;
 pub mod http;
 pub mod https;
 pub mod job_history;
+pub mod other_cells;
 pub mod scaler;
 pub mod tls;
 mod web;

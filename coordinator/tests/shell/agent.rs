@@ -205,6 +205,7 @@ pub(crate) fn hello(cluster: &str, worker: &str) -> Hello {
         link: 1,
         epoch_seen: 0,
         term_seen: 0,
+        cell: String::new(),
         stops_worker: true,
         generation: 0,
         worker_address: String::new(),

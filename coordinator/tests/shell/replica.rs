@@ -67,6 +67,7 @@ impl Replica {
             commands,
             problems: problems_out,
             freshness: freshness_out,
+            cell: watch::channel(None).1,
             replicas: watch::channel(Arc::default()).1,
             access,
             progress: Arc::default(),
@@ -103,6 +104,7 @@ impl Replica {
         let elected = Elected {
             epoch: Epoch(epoch),
             term: TermId(0),
+            cell: None,
             until: now + leadership,
             predecessor_end: now,
             exposed: BTreeMap::new(),

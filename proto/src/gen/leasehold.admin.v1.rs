@@ -474,6 +474,17 @@ pub struct GetStatusResponse {
     /// Where agents and people reach this replica, as HOST:PORT.
     #[prost(string, tag = "8")]
     pub address: ::prost::alloc::string::String,
+    /// The cell of this replica, as 32 hexadecimal digits: replicas that share one store of
+    /// leadership, and the agents that they serve. Empty until the store was read.
+    #[prost(string, tag = "9")]
+    pub cell: ::prost::alloc::string::String,
+    /// The store: the state folder, or on Kubernetes the Lease as NAMESPACE/NAME.
+    #[prost(string, tag = "10")]
+    pub store: ::prost::alloc::string::String,
+    /// Coordinators of other cells that connected agents reach beside this one: replicas of one fleet
+    /// with two stores. At most 20.
+    #[prost(message, repeated, tag = "11")]
+    pub other_cells: ::prost::alloc::vec::Vec<OtherCell>,
 }
 impl ::prost::Name for GetStatusResponse {
     const NAME: &'static str = "GetStatusResponse";
@@ -483,6 +494,32 @@ impl ::prost::Name for GetStatusResponse {
     }
     fn type_url() -> ::prost::alloc::string::String {
         "/leasehold.admin.v1.GetStatusResponse".into()
+    }
+}
+/// A coordinator of another cell, which may grant the same budget and streams.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct OtherCell {
+    /// Who reaches it: a worker's cluster.
+    #[prost(string, tag = "1")]
+    pub cluster: ::prost::alloc::string::String,
+    /// The worker.
+    #[prost(string, tag = "2")]
+    pub worker: ::prost::alloc::string::String,
+    /// The coordinator's address, as that worker's agent is configured.
+    #[prost(string, tag = "3")]
+    pub coordinator: ::prost::alloc::string::String,
+    /// Its cell.
+    #[prost(string, tag = "4")]
+    pub cell: ::prost::alloc::string::String,
+}
+impl ::prost::Name for OtherCell {
+    const NAME: &'static str = "OtherCell";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.OtherCell".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.OtherCell".into()
     }
 }
 /// See ListClusters.

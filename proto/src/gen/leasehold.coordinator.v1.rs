@@ -160,6 +160,11 @@ pub struct Hello {
     /// to people, and decides nothing.
     #[prost(string, tag = "14")]
     pub version: ::prost::alloc::string::String,
+    /// The cell that the agent belongs to, as 32 hexadecimal digits: the one that welcomed it first,
+    /// or that a person has named. Empty for an agent that was never welcomed, and from earlier
+    /// agents.
+    #[prost(string, tag = "15")]
+    pub cell: ::prost::alloc::string::String,
 }
 impl ::prost::Name for Hello {
     const NAME: &'static str = "Hello";
@@ -198,7 +203,7 @@ impl ::prost::Name for Terms {
     }
 }
 /// The answer to a good hello.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Welcome {
     /// The coordinator's leadership term, at least 1.
     #[prost(uint64, tag = "1")]
@@ -211,6 +216,10 @@ pub struct Welcome {
     /// neither this one nor a lower epoch.
     #[prost(fixed64, tag = "3")]
     pub term: u64,
+    /// The cell: the replicas that share one store of leadership. 32 hexadecimal digits; empty from
+    /// earlier coordinators. An agent that belongs to another cell obeys nothing of this one.
+    #[prost(string, tag = "4")]
+    pub cell: ::prost::alloc::string::String,
 }
 impl ::prost::Name for Welcome {
     const NAME: &'static str = "Welcome";
@@ -421,6 +430,9 @@ pub struct Beat {
     /// no job has begun or ended since.
     #[prost(message, optional, tag = "9")]
     pub job_times: ::core::option::Option<JobTimes>,
+    /// A coordinator of another cell that the agent may dial, where its last look found one.
+    #[prost(message, optional, tag = "10")]
+    pub other_cell: ::core::option::Option<OtherCell>,
 }
 impl ::prost::Name for Beat {
     const NAME: &'static str = "Beat";
@@ -430,6 +442,26 @@ impl ::prost::Name for Beat {
     }
     fn type_url() -> ::prost::alloc::string::String {
         "/leasehold.coordinator.v1.Beat".into()
+    }
+}
+/// A coordinator of another cell than the agent's.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct OtherCell {
+    /// Its cell, as 32 hexadecimal digits.
+    #[prost(string, tag = "1")]
+    pub cell: ::prost::alloc::string::String,
+    /// Its address, as the agent is configured: HOST:PORT.
+    #[prost(string, tag = "2")]
+    pub coordinator: ::prost::alloc::string::String,
+}
+impl ::prost::Name for OtherCell {
+    const NAME: &'static str = "OtherCell";
+    const PACKAGE: &'static str = "leasehold.coordinator.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.coordinator.v1.OtherCell".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.coordinator.v1.OtherCell".into()
     }
 }
 /// A stream lease that was given back; it frees this token and no other.
@@ -692,6 +724,8 @@ pub enum RefusalReason {
     EpochAhead = 10,
     /// Dial again later: an agent of another identity has the worker's name, and may hold something.
     NameTaken = 11,
+    /// The agent belongs to another cell: dial the coordinators of that one.
+    OtherCell = 12,
 }
 impl RefusalReason {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -712,6 +746,7 @@ impl RefusalReason {
             Self::GoAway => "REFUSAL_REASON_GO_AWAY",
             Self::EpochAhead => "REFUSAL_REASON_EPOCH_AHEAD",
             Self::NameTaken => "REFUSAL_REASON_NAME_TAKEN",
+            Self::OtherCell => "REFUSAL_REASON_OTHER_CELL",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -729,6 +764,7 @@ impl RefusalReason {
             "REFUSAL_REASON_GO_AWAY" => Some(Self::GoAway),
             "REFUSAL_REASON_EPOCH_AHEAD" => Some(Self::EpochAhead),
             "REFUSAL_REASON_NAME_TAKEN" => Some(Self::NameTaken),
+            "REFUSAL_REASON_OTHER_CELL" => Some(Self::OtherCell),
             _ => None,
         }
     }

@@ -2,6 +2,7 @@
 
 mod grant;
 mod job_times;
+mod other_cell;
 
 use leasehold_types::limits::{JOBS_PER_WORKER_MAX, STREAMS_PER_WORKER_MAX};
 use leasehold_types::message::{
@@ -9,10 +10,12 @@ use leasehold_types::message::{
     RefusalReason, Release, Report, ReportedMemory, Terms, Welcome,
 };
 use leasehold_types::{
-    AgentId, Epoch, GrantNumber, Incarnation, LinkNumber, Load, Nonce, StreamKey, TermId, Token,
+    AgentId, CellId, Epoch, GrantNumber, Incarnation, LinkNumber, Load, Nonce, StreamKey, TermId,
+    Token,
 };
 
 pub use self::job_times::{attach_job_times, take_job_times};
+pub use self::other_cell::{attach_other_cell, take_other_cell};
 use super::share::{address, load};
 use super::{Invalid, at_most, cluster_name, millis, present_worker, span, stream_key};
 use crate::coordinator::v1 as wire;
@@ -108,6 +111,7 @@ impl TryFrom<wire::Hello> for Hello {
             knows_from: Incarnation(hello.knows_from),
             // A later release may write it in another way: that is no reason to refuse an agent.
             version: hello.version.parse().ok(),
+            cell: cell("hello.cell", &hello.cell)?,
         })
     }
 }
@@ -129,6 +133,7 @@ impl From<Hello> for wire::Hello {
             take_over: hello.take_over,
             knows_from: hello.knows_from.0,
             version: hello.version.map_or_else(String::new, |it| it.to_string()),
+            cell: hello.cell.map_or_else(String::new, |cell| cell.to_string()),
         }
     }
 }
@@ -167,6 +172,7 @@ impl TryFrom<wire::Welcome> for Welcome {
         Ok(Self {
             epoch: epoch("welcome.epoch", welcome.epoch)?,
             term: TermId(welcome.term),
+            cell: cell("welcome.cell", &welcome.cell)?,
             terms: welcome.terms.ok_or(Invalid::missing("welcome.terms"))?.try_into()?,
         })
     }
@@ -174,8 +180,9 @@ impl TryFrom<wire::Welcome> for Welcome {
 
 impl From<Welcome> for wire::Welcome {
     fn from(welcome: Welcome) -> Self {
-        let Welcome { epoch, term, terms } = welcome;
-        Self { epoch: epoch.0, term: term.0, terms: Some(terms.into()) }
+        let Welcome { epoch, term, cell, terms } = welcome;
+        let cell = cell.map_or_else(String::new, |cell| cell.to_string());
+        Self { epoch: epoch.0, term: term.0, cell, terms: Some(terms.into()) }
     }
 }
 
@@ -198,6 +205,7 @@ impl TryFrom<wire::Refusal> for Refusal {
             Ok(Wire::GoAway) => RefusalReason::GoAway,
             Ok(Wire::EpochAhead) => RefusalReason::EpochAhead,
             Ok(Wire::NameTaken) => RefusalReason::NameTaken,
+            Ok(Wire::OtherCell) => RefusalReason::OtherCell,
             Ok(Wire::Unspecified) | Err(_) => {
                 return Err(Invalid::new("refusal.reason", "is unknown to this version"));
             }
@@ -229,6 +237,7 @@ impl From<Refusal> for wire::Refusal {
             RefusalReason::GoAway => Wire::GoAway,
             RefusalReason::EpochAhead => Wire::EpochAhead,
             RefusalReason::NameTaken => Wire::NameTaken,
+            RefusalReason::OtherCell => Wire::OtherCell,
         };
         let message = refusal.message;
         Self { reason: reason.into(), message, leader_address, newer_incarnation }
@@ -303,6 +312,7 @@ impl From<Beat> for wire::Beat {
             released: beat.released.into_iter().map(Into::into).collect(),
             wants_snapshot: beat.wants_snapshot,
             job_times: None,
+            other_cell: None,
         }
     }
 }
@@ -382,6 +392,14 @@ impl From<Token> for wire::Token {
 
 /// An agent's identity; `None` if the text is empty.
 fn identity(field: &'static str, text: &str) -> Result<Option<AgentId>, Invalid> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    text.parse().map(Some).map_err(|error| Invalid::new(field, error))
+}
+
+/// A cell's identity; `None` if the text is empty.
+fn cell(field: &'static str, text: &str) -> Result<Option<CellId>, Invalid> {
     if text.is_empty() {
         return Ok(None);
     }

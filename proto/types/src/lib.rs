@@ -3,6 +3,7 @@
 
 pub mod address;
 pub mod agent_id;
+pub mod cell_id;
 pub mod duration;
 pub mod file_system;
 pub mod limits;
@@ -19,6 +20,7 @@ pub mod version;
 
 pub use address::{LISTEN_EXPECTED, is_host_and_port, parse_listen};
 pub use agent_id::AgentId;
+pub use cell_id::CellId;
 pub use load::Load;
 pub use name::{
     ClusterName, InvalidName, JobId, NodeName, PipelineName, SetName, StartId, StreamKey,

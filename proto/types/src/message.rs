@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::share::WorkerAddress;
 use crate::{
-    AgentId, ClusterName, Epoch, GrantNumber, Incarnation, LinkNumber, Load, Nonce, Share,
+    AgentId, CellId, ClusterName, Epoch, GrantNumber, Incarnation, LinkNumber, Load, Nonce, Share,
     StreamKey, TermId, Token, Version, WorkerName,
 };
 
@@ -68,6 +68,9 @@ pub struct Hello {
     /// The version of the agent's build; `None` if it does not send one. Nothing but explanations
     /// depends on it.
     pub version: Option<Version>,
+    /// The cell that it belongs to; `None` for an agent that no coordinator has welcomed yet, and
+    /// in earlier releases.
+    pub cell: Option<CellId>,
 }
 
 /// The times that hold on a link.
@@ -90,6 +93,8 @@ pub struct Welcome {
     pub epoch: Epoch,
     /// That term's identity.
     pub term: TermId,
+    /// The coordinator's cell; `None` in earlier releases.
+    pub cell: Option<CellId>,
     /// The times that hold.
     pub terms: Terms,
 }
@@ -128,6 +133,8 @@ pub enum RefusalReason {
     EpochAhead,
     /// An agent of another identity has the worker's name, and is alive; dial again later.
     NameTaken,
+    /// The agent belongs to another cell.
+    OtherCell,
 }
 
 /// Everything that an agent holds: the basis of a new leader's knowledge.
@@ -321,6 +328,16 @@ impl fmt::Display for DrainPhase {
             Self::Leaving => "leaving",
         })
     }
+}
+
+/// A coordinator of another cell that an agent may dial. It informs people: nothing is decided by
+/// it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OtherCell {
+    /// Its cell.
+    pub cell: CellId,
+    /// Its address, as the agent is configured: HOST:PORT.
+    pub coordinator: String,
 }
 
 /// Run times of a worker's jobs, in seconds. They inform people: nothing is decided by them.

@@ -203,6 +203,10 @@ mutations! {
     HelloDeposes,
     /// Coordinator: an agent that has obeyed another leader of the same epoch is served.
     EpochRepeated,
+    /// Coordinator: an agent of another cell is served.
+    OtherCellServed,
+    /// Agent: a coordinator of another cell is obeyed.
+    OtherCellObeyed,
     /// Coordinator: all leaders of a number that was given out twice raise it to the same one.
     RaisedAlike,
     /// Coordinator: a leader in the middle of a turn counts as one that makes no progress.

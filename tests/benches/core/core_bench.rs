@@ -102,6 +102,7 @@ impl CoreBench {
         let elected = Elected {
             epoch: EPOCH,
             term: TermId(0),
+            cell: None,
             until: self.now + TERM,
             predecessor_end: self.now,
             exposed,
@@ -327,6 +328,7 @@ impl Agent {
             link: LinkNumber(1),
             epoch_seen: (!fresh).then_some(Epoch(1)),
             term_seen: TermId(0),
+            cell: None,
             identity: None,
             take_over: false,
             knows_from: Incarnation(0),

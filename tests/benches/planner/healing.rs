@@ -114,6 +114,7 @@ impl Cell {
         let elected = Elected {
             epoch: Epoch(1),
             term: TermId(0),
+            cell: None,
             until: NOW + TTL,
             predecessor_end: NOW,
             exposed: Default::default(),
@@ -135,6 +136,7 @@ impl Cell {
             link: LinkNumber(1),
             epoch_seen: None,
             term_seen: TermId(0),
+            cell: None,
             identity: None,
             take_over: false,
             knows_from: Incarnation(0),

@@ -171,7 +171,7 @@ fn event(input: Input) -> Event {
             let exposed: BTreeMap<_, _> = exposed.into_iter().collect();
             // No store of the model is put back from a copy.
             let term = TermId(0);
-            Event::Elected(Elected { epoch, term, until, predecessor_end, exposed })
+            Event::Elected(Elected { epoch, term, cell: None, until, predecessor_end, exposed })
         }
         Input::Renewed { epoch, sent_at, until } => {
             Event::Renewed(Renewed { epoch, sent_at, until })

@@ -111,6 +111,8 @@ impl Mutant {
             Mutation::RefusedIsSilent
             | Mutation::SilentWithoutLeader
             | Mutation::LowerTermTold
+            | Mutation::OtherCellServed
+            | Mutation::OtherCellObeyed
             | Mutation::RaisedAlike => &[],
             Mutation::LapsesNotRepeated | Mutation::LapseFreesAtOnce => &["S3", "S4"],
             Mutation::LapseUnheeded | Mutation::LapseUnwritten => &["S3", "S4"],

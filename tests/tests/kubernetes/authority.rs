@@ -63,6 +63,7 @@ impl Replica {
             events: events_out,
             commands,
             problems: watch::channel(Default::default()).1,
+            cell: watch::channel(None).1,
             replicas: watch::channel(Arc::default()).1,
             access: Access::Open,
             progress: Arc::default(),

@@ -185,6 +185,7 @@ impl<J: Journal> Holder<J> {
             take_over: self.config.take_over && !self.link.welcomed,
             knows_from: self.knows_from(),
             version: Some(Version::own()),
+            cell: self.cell,
         };
         self.effects.push_back(Effect::Send(link, AgentMessage::Hello(hello)));
     }
@@ -329,6 +330,14 @@ impl<J: Journal> Holder<J> {
     }
 
     fn welcome(&mut self, welcome: Welcome, now: Moment) {
+        if let (Some(own), Some(other)) = (self.cell, welcome.cell)
+            && own != other
+            && !mutation::on(Mutation::OtherCellObeyed)
+        {
+            self.notice(Notice::OtherCell { own, other });
+            self.redial(Target::Next, now);
+            return;
+        }
         // An agent that no leader has granted anything, as after a boot of its host, names no
         // epoch: a leader whose store was put back from a copy would never learn that its number
         // is lower.
@@ -340,7 +349,7 @@ impl<J: Journal> Holder<J> {
             self.redial(Target::Next, now);
             return;
         }
-        let Welcome { epoch, term, terms } = welcome;
+        let Welcome { epoch, term, cell: _, terms } = welcome;
         let is_known = self.epoch == Some(epoch);
         if is_known && self.was_granted() && self.term.differs_from(term) {
             self.notice(Notice::Offence(
@@ -356,13 +365,18 @@ impl<J: Journal> Holder<J> {
             self.begin_again(now);
             return;
         }
+        let cell = self.cell.or(welcome.cell);
         // A leader of an earlier release names none.
-        if !is_known || (self.term != term && term != TermId(0)) {
+        let is_new = !is_known || (self.term != term && term != TermId(0));
+        if is_new || self.cell != cell {
             let unwritten = mutation::on(Mutation::EpochUnwritten);
-            if !unwritten && self.write(&Record::Epoch { epoch, term }).is_err() {
+            if !unwritten && self.write(&Record::Epoch { epoch, term, cell }).is_err() {
                 self.redial(Target::Next, now);
                 return;
             }
+            self.cell = cell;
+        }
+        if is_new {
             (self.epoch, self.term) = (Some(epoch), term);
             self.link.applied = GrantNumber(0);
         }
@@ -457,7 +471,8 @@ impl<J: Journal> Holder<J> {
             | RefusalReason::Unauthorized
             | RefusalReason::GoAway
             | RefusalReason::EpochAhead
-            | RefusalReason::NameTaken => self.redial(Target::Next, now),
+            | RefusalReason::NameTaken
+            | RefusalReason::OtherCell => self.redial(Target::Next, now),
         }
     }
 

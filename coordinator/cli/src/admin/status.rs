@@ -75,7 +75,7 @@ async fn look(coordinator: &mut Coordinator) -> anyhow::Result<FleetStatus> {
 }
 
 fn as_text(fleet: &FleetStatus, wide: bool) -> String {
-    let mut parts = vec![table(&fleet.replicas, false)];
+    let mut parts = vec![table(&fleet.replicas, false), cells(&fleet.replicas)];
     parts.push(if fleet.clusters.is_empty() {
         "No manifest defines a cluster.\n".to_owned()
     } else {
@@ -125,6 +125,24 @@ fn pipelines(pipelines: &[Pipeline]) -> String {
     let counts = phases.iter().filter(|(count, _)| *count > 0);
     let counts: Vec<_> = counts.map(|(count, phase)| format!("{count} {phase}")).collect();
     format!("{}: {}\n", words::count(pipelines.len() as u64, "pipeline"), counts.join(", "))
+}
+
+/// The cell of the replicas, and the coordinators of others that workers reach.
+fn cells(replicas: &[Replica]) -> String {
+    let statuses = || replicas.iter().filter_map(Replica::status);
+    let own: BTreeSet<_> = statuses()
+        .filter(|status| !status.cell.is_empty())
+        .map(|status| format!("Cell {}, store {}\n", status.cell, status.store))
+        .collect();
+    let others: BTreeSet<_> =
+        statuses().flat_map(|status| &status.other_cells).map(words::other_cell).collect();
+    let what_to_do = if others.is_empty() {
+        ""
+    } else {
+        "Both cells may grant the same budget and streams: see \"Two cells\" in \
+         docs/OPERATIONS.md.\n"
+    };
+    own.into_iter().chain(others).collect::<String>() + what_to_do
 }
 
 /// What is wrong with the manifests, each problem once.

@@ -1,7 +1,8 @@
 //! The admin API's enums as words, and its numbers as people read them.
 
 use leasehold_proto::admin::v1::{
-    BindingPhase, ChangeKind, ClaimPhase, DrainPhase, ManifestProblem, PipelinePhase, Presence,
+    BindingPhase, ChangeKind, ClaimPhase, DrainPhase, ManifestProblem, OtherCell, PipelinePhase,
+    Presence,
 };
 
 pub(super) fn presence(presence: Presence) -> String {
@@ -71,6 +72,12 @@ pub(super) fn problem(problem: &ManifestProblem) -> String {
         field => format!(" {field}:"),
     };
     format!("{place}:{field} {}", problem.message)
+}
+
+/// A coordinator of another cell, as a line.
+pub(super) fn other_cell(other: &OtherCell) -> String {
+    let OtherCell { cluster, worker, coordinator, cell } = other;
+    format!("Two cells: {cluster}/{worker} also reaches {coordinator}, which is of cell {cell}\n")
 }
 
 #[cfg(test)]

@@ -58,6 +58,7 @@ fn leader() -> Lead {
     let taken = TermTaken {
         epoch: Epoch(3),
         term: TermId(7),
+        cell: None,
         sent_at: seconds(1),
         predecessor_end: seconds(1),
     };

@@ -26,7 +26,9 @@ use std::sync::Arc;
 
 use leasehold_types::message::{DrainOrder, DrainPhase, RefusalReason};
 use leasehold_types::mutation::{self, Mutation};
-use leasehold_types::{ClusterName, Epoch, Moment, StreamKey, TermId, WorkerKey, WorkerName};
+use leasehold_types::{
+    CellId, ClusterName, Epoch, Moment, StreamKey, TermId, WorkerKey, WorkerName,
+};
 
 use super::replica::Replica;
 use crate::desired::Cluster;
@@ -54,6 +56,7 @@ pub(super) struct Leader {
     pub(super) ledger: Ledger,
     /// The identity of the term.
     term: TermId,
+    cell: Option<CellId>,
     /// When the term began: nothing was heard of any agent before.
     began_at: Moment,
     /// When leadership ends unless it is renewed.
@@ -160,6 +163,7 @@ impl Leader {
             replica,
             ledger,
             term: elected.term,
+            cell: elected.cell,
             began_at: now,
             until: elected.until,
             clusters: BTreeMap::new(),

@@ -63,6 +63,7 @@ pub(crate) fn hello(worker: WorkerKey, incarnation: Incarnation) -> Hello {
         link: LinkNumber(1),
         epoch_seen: None,
         term_seen: TermId(0),
+        cell: None,
         identity: None,
         take_over: false,
         knows_from: Incarnation(0),

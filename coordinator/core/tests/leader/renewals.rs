@@ -42,6 +42,7 @@ impl World {
         world.take(Event::Elected(Elected {
             epoch: Epoch(1),
             term: TermId(0),
+            cell: None,
             until: world.now + TERM,
             predecessor_end: world.now,
             exposed: BTreeMap::new(),

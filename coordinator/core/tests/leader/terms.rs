@@ -108,6 +108,7 @@ fn elected(now: Moment) -> Elected {
     Elected {
         epoch: Epoch(4),
         term: TermId(0),
+        cell: None,
         until: now + TERM,
         predecessor_end: now,
         exposed: (0..WORKERS).map(|number| (worker(number), entry.clone())).collect(),

@@ -26,6 +26,7 @@ impl Leader {
         let elected = Elected {
             epoch: Epoch(1),
             term: TermId(0),
+            cell: None,
             until: now + Duration::from_secs(60),
             predecessor_end: now,
             exposed: BTreeMap::new(),

@@ -106,6 +106,7 @@ impl Agent {
             link: LinkNumber(conn.0),
             epoch_seen: seen,
             term_seen: TermId(0),
+            cell: None,
             identity: None,
             take_over: false,
             knows_from: Incarnation(0),

@@ -221,6 +221,7 @@ impl PipelineScenario {
         let elected = Elected {
             epoch: self.epoch,
             term: TermId(0),
+            cell: None,
             until: self.now + Duration::from_secs(3600),
             predecessor_end: self.now,
             exposed: exposed.collect(),

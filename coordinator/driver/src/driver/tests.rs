@@ -60,6 +60,7 @@ impl LeadingDriver {
             commands,
             problems,
             freshness,
+            cell: watch::channel(None).1,
             replicas: watch::channel(Arc::default()).1,
             access: Access::Open,
             progress: Arc::default(),
@@ -76,6 +77,7 @@ impl LeadingDriver {
         let elected = Elected {
             epoch: Epoch(1),
             term: TermId(0),
+            cell: None,
             until: now + LONG,
             predecessor_end: now,
             exposed: BTreeMap::new(),
@@ -115,6 +117,7 @@ impl LeadingDriver {
             link: LinkNumber(1),
             epoch_seen: Some(Epoch(1)),
             term_seen: TermId(0),
+            cell: None,
             identity: None,
             take_over: false,
             knows_from: Incarnation(0),

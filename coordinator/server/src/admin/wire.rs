@@ -11,8 +11,8 @@ use leasehold_manifest::Problem;
 use leasehold_proto::admin::v1 as proto;
 use leasehold_proto::map;
 use leasehold_types::limits::{JOBS_MAX, WORKERS_MAX};
-use leasehold_types::message::DrainPhase;
-use leasehold_types::{WorkerName, order};
+use leasehold_types::message::{DrainPhase, OtherCell};
+use leasehold_types::{WorkerKey, WorkerName, order};
 
 use super::error::AdminError;
 use crate::job_history::JobWait;
@@ -35,6 +35,15 @@ pub(super) fn problem(problem: &Problem) -> proto::ManifestProblem {
 pub(super) fn replica(known: KnownReplica, leader: &str) -> proto::Replica {
     let KnownReplica { address, identity, version } = known;
     proto::Replica { leads: address == leader, identity, address, version }
+}
+
+pub(super) fn other_cell((worker, found): (WorkerKey, OtherCell)) -> proto::OtherCell {
+    proto::OtherCell {
+        cluster: worker.cluster.to_string(),
+        worker: worker.worker.to_string(),
+        coordinator: found.coordinator,
+        cell: found.cell.to_string(),
+    }
 }
 
 pub(super) fn cluster(view: ClusterView) -> proto::Cluster {

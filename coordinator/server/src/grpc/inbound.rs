@@ -13,7 +13,8 @@ use leasehold_driver::port::{Envelope, SESSION_QUEUE_MAX, SessionEvent, SessionP
 use leasehold_proto::coordinator::v1::OpenSessionRequest;
 use leasehold_proto::map;
 use leasehold_types::message::{
-    AgentMessage, Beat, CoordinatorMessage, Hello, JobTimes, Jobs, Refusal, RefusalReason, Report,
+    AgentMessage, Beat, CoordinatorMessage, Hello, JobTimes, Jobs, OtherCell, Refusal,
+    RefusalReason, Report,
 };
 use leasehold_types::{ClusterName, Moment, SetName, WorkerKey};
 use prost::Message;
@@ -25,6 +26,7 @@ use tonic::{Status, Streaming};
 use super::agent_rate::{AgentRate, AgentRates};
 use crate::connections::Peer;
 use crate::job_history::JobHistory;
+use crate::other_cells::OtherCells;
 
 /// How long a peer may take to say hello.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
@@ -43,6 +45,8 @@ pub(crate) struct Inbound {
     pub(crate) rates: Arc<AgentRates>,
     /// The run times of jobs.
     pub(crate) jobs: Arc<JobHistory>,
+    /// The coordinators of other cells that agents have found.
+    pub(crate) other_cells: Arc<OtherCells>,
 }
 
 /// A message as it was read.
@@ -50,6 +54,8 @@ struct Received {
     message: AgentMessage,
     /// The run times of jobs that it carries.
     job_times: Option<JobTimes>,
+    /// The coordinator of another cell that it names.
+    other_cell: Option<OtherCell>,
 }
 
 /// The result of the first message.
@@ -189,7 +195,7 @@ impl Inbound {
             }
         };
         let worker = agent.as_ref().map(|(worker, _)| worker);
-        while let Some(Received { message, job_times }) = next(messages).await? {
+        while let Some(Received { message, job_times, other_cell }) = next(messages).await? {
             // The message counts from now, however long it waits after this.
             let arrived = clock::now();
             let releases = match &message {
@@ -202,7 +208,12 @@ impl Inbound {
                     }
                     0
                 }
-                AgentMessage::Beat(beat) => beat.released.len(),
+                AgentMessage::Beat(beat) => {
+                    if let Some(worker) = worker {
+                        self.other_cells.note(worker, other_cell);
+                    }
+                    beat.released.len()
+                }
             };
             if let (Some((worker, incarnation)), Some(times)) = (&agent, job_times) {
                 self.jobs.record(worker, *incarnation, times, running(&message), arrived);
@@ -273,8 +284,10 @@ async fn next(messages: &mut Streaming<Bytes>) -> Result<Option<Received>, Refus
     })?;
     let job_times =
         map::take_job_times(&mut request).map_err(|error| invalid(error.to_string()))?;
+    let other_cell =
+        map::take_other_cell(&mut request).map_err(|error| invalid(error.to_string()))?;
     let message = AgentMessage::try_from(request).map_err(|error| invalid(error.to_string()))?;
-    Ok(Some(Received { message, job_times }))
+    Ok(Some(Received { message, job_times, other_cell }))
 }
 
 /// The number of running jobs in the message; 0 if it has none.

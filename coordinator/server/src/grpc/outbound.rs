@@ -324,7 +324,7 @@ mod tests {
     fn welcome() -> Box<CoordinatorMessage> {
         let CoordinatorMessage::Grant(grant) = *grant(7) else { unreachable!("it is a grant") };
         let (epoch, terms) = (grant.epoch, grant.terms);
-        Box::new(CoordinatorMessage::Welcome(Welcome { epoch, term: TermId(0), terms }))
+        Box::new(CoordinatorMessage::Welcome(Welcome { epoch, term: TermId(0), cell: None, terms }))
     }
 
     #[tokio::test]

@@ -13,8 +13,9 @@ use leasehold_coordinator_core::event::ConnId;
 use leasehold_driver::access::Access;
 use leasehold_driver::keyed_limit::KeyedLimit;
 use leasehold_driver::port::{SessionPort, UNPROVEN_MAX};
+use leasehold_driver::replicas::Replicas;
 use leasehold_proto::coordinator::v1::session_service_server::SERVICE_NAME;
-use leasehold_proto::{TOKEN_IGNORED, TOKEN_METADATA, WAITING_METADATA};
+use leasehold_proto::{CELL_METADATA, TOKEN_IGNORED, TOKEN_METADATA, WAITING_METADATA};
 use leasehold_types::limits::{MESSAGE_BYTES_MAX, WAITING_INTERVAL};
 use leasehold_types::message::{CoordinatorMessage, Refusal, RefusalReason};
 use prost::bytes::Bytes;
@@ -35,6 +36,7 @@ use super::outbound::{Outbound, SLOT_MESSAGES_MAX};
 use super::waiting::{Line, WaitingSession};
 use crate::connections::Peer;
 use crate::job_history::JobHistory;
+use crate::other_cells::OtherCells;
 
 /// The most sessions of one address that are not yet authenticated. Further agents behind it dial
 /// again.
@@ -58,6 +60,10 @@ struct Shared {
     rates: Arc<AgentRates>,
     /// The run times of jobs.
     jobs: Arc<JobHistory>,
+    /// The coordinators of other cells that agents have found.
+    other_cells: Arc<OtherCells>,
+    /// The replicas: each session is answered with their cell.
+    replicas: Arc<Replicas>,
     /// The sessions that are not served yet.
     line: Arc<Line>,
     /// The number of the next connection.
@@ -74,11 +80,26 @@ fn unproven_per_address(access: &Access) -> usize {
 }
 
 impl SessionServer {
-    pub(crate) fn new(port: SessionPort, jobs: Arc<JobHistory>) -> Self {
+    pub(crate) fn new(
+        port: SessionPort,
+        jobs: Arc<JobHistory>,
+        other_cells: Arc<OtherCells>,
+        replicas: Arc<Replicas>,
+    ) -> Self {
         let permits = Arc::new(Semaphore::new(port.sessions_max));
         let unproven = KeyedLimit::new(UNPROVEN_MAX, unproven_per_address(&port.access));
         let (rates, line, next) = (Arc::default(), Arc::default(), AtomicU64::new(1));
-        Self(Arc::new(Shared { port, permits, unproven, rates, jobs, line, next }))
+        Self(Arc::new(Shared {
+            port,
+            permits,
+            unproven,
+            rates,
+            jobs,
+            other_cells,
+            replicas,
+            line,
+            next,
+        }))
     }
 
     fn open(&self, request: Request<Streaming<Bytes>>) -> Result<Response<Outbound>, Status> {
@@ -109,22 +130,33 @@ impl SessionServer {
                 port.metrics.refused(&refusal.reason);
                 let message = Box::new(CoordinatorMessage::Refusal(refusal));
                 slot.try_send(message).expect("a new slot is empty");
-                return Ok(Response::new(outbound));
+                return Ok(self.answer(outbound));
             }
         };
         let shown = credentials(request.metadata(), peer.as_ref());
         let is_ignored = shown.token.is_some() && !matches!(port.access, Access::Asked(_));
         let permits = Arc::clone(&self.0.permits);
         let (rates, jobs) = (Arc::clone(&self.0.rates), Arc::clone(&self.0.jobs));
-        let inbound = Inbound { conn, peer, shown, port: port.clone(), permits, rates, jobs };
+        let (port, other_cells) = (port.clone(), Arc::clone(&self.0.other_cells));
+        let inbound = Inbound { conn, peer, shown, port, permits, rates, jobs, other_cells };
         let span = tracing::debug_span!("session", conn = conn.0, peer = ?address);
         tokio::spawn(inbound.run(slot, unproven, request.into_inner(), gone).instrument(span));
-        let mut response = Response::new(outbound);
+        let mut response = self.answer(outbound);
         if is_ignored {
             let value = MetadataValue::from_static(TOKEN_IGNORED);
             response.metadata_mut().insert(TOKEN_METADATA, value);
         }
         Ok(response)
+    }
+
+    /// The answer to a session, which says of which cell this coordinator is.
+    fn answer(&self, outbound: Outbound) -> Response<Outbound> {
+        let mut response = Response::new(outbound);
+        let cell = self.0.replicas.cell().map(|cell| cell.id.to_string().parse());
+        if let Some(Ok(cell)) = cell {
+            response.metadata_mut().insert(CELL_METADATA, cell);
+        }
+        response
     }
 }
 

@@ -369,7 +369,7 @@ impl World {
             Shape::Objects => (1, 4),
         };
         let settings = LeadSettings { leadership, renew_every, batch_max, batches_max };
-        let taken = TermTaken { epoch, term, sent_at, predecessor_end };
+        let taken = TermTaken { epoch, term, cell: None, sent_at, predecessor_end };
         election.asked.clear();
         election.lead = Some(Lead::new(settings, taken, now));
         self.checks().note_term(replica, epoch, term);

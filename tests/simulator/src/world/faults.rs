@@ -283,6 +283,7 @@ impl World {
             link: LinkNumber(1),
             epoch_seen: Some(Epoch(epoch.0 + self.rng.u64(1..1_000))),
             term_seen: TermId(0),
+            cell: None,
             identity: None,
             take_over: false,
             knows_from: Incarnation(0),

@@ -23,6 +23,7 @@ pub(crate) fn of_agent_notice(notice: &AgentNotice) -> &'static str {
         AgentNotice::DrainOver => "agent no longer drains",
         AgentNotice::JournalFailed(_) => "journal failed",
         AgentNotice::Offence(_) => "agent saw an offence",
+        AgentNotice::OtherCell { .. } => "an agent refuses another cell",
         AgentNotice::IncarnationRaised(_) => "incarnation raised",
     }
 }
@@ -75,6 +76,7 @@ pub(crate) fn of_message(message: &CoordinatorMessage) -> &'static str {
             RefusalReason::GoAway => "refused: go away",
             RefusalReason::EpochAhead => "refused: epoch ahead",
             RefusalReason::NameTaken => "refused: name taken",
+            RefusalReason::OtherCell => "refused: other cell",
         },
     }
 }

@@ -132,6 +132,7 @@ async fn serving(client: &Client, namespace: &str, configuration: &str, seconds:
         events,
         commands: mpsc::channel(1).0,
         problems: watch::channel(Default::default()).1,
+        cell: watch::channel(None).1,
         replicas: watch::channel(Arc::default()).1,
         access: Access::Open,
         progress: Arc::default(),

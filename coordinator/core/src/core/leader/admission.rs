@@ -160,7 +160,8 @@ impl Leader {
         let Some(session) = worker.and_then(|worker| worker.session.as_mut()) else { return };
         session.writable = false;
         self.admission.credits.insert(conn, now + CREDIT_MAX);
-        let message = CoordinatorMessage::Welcome(Welcome { epoch, term: self.term, terms });
+        let (term, cell) = (self.term, self.cell);
+        let message = CoordinatorMessage::Welcome(Welcome { epoch, term, cell, terms });
         self.replica.effects.push_back(Effect::Send { conn, message });
     }
 

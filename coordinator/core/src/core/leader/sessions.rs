@@ -52,6 +52,7 @@ impl Leader {
     ) -> Result<(), HelloRefusal> {
         self.end_account_now(key, now);
         check_protocol(hello)?;
+        self.check_cell(hello)?;
         let epoch = self.ledger.epoch();
         let is_repeated =
             hello.epoch_seen == Some(epoch) && self.term.differs_from(hello.term_seen);
@@ -74,6 +75,21 @@ impl Leader {
             self.ledger.open(key, now).unknown = None;
         }
         Ok(())
+    }
+
+    /// Whether the agent is of this cell. What an agent of another one says about terms and leases
+    /// says nothing about this one's.
+    fn check_cell(&self, hello: &Hello) -> Result<(), HelloRefusal> {
+        let (Some(own), Some(other)) = (self.cell, hello.cell) else { return Ok(()) };
+        if own == other || mutation::on(Mutation::OtherCellServed) {
+            return Ok(());
+        }
+        let message = format!(
+            "this coordinator is of cell {own}, and the agent belongs to cell {other}: their state \
+             folders are two. Give all replicas of a fleet one --state-dir; or, to move the agent, \
+             let it leave cell {other} and start it with --cell {own}"
+        );
+        Err((RefusalReason::OtherCell, message))
     }
 
     /// Whether the agent may connect at all.

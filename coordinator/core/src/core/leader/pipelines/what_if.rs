@@ -91,6 +91,7 @@ impl Leader {
         let elected = Elected {
             epoch,
             term: self.term,
+            cell: self.cell,
             until: self.until,
             predecessor_end: self.began_at,
             exposed: BTreeMap::new(),

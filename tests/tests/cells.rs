@@ -1,0 +1,142 @@
+//! Coordinators that do not belong together: each state folder is a cell, an agent obeys one, and
+//! everybody says so.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+use tests::command_line::CommandLine;
+use tests::process::{Agent, Coordinator, Process, Replica, eventually, free_address, get};
+use tests::toolbox;
+
+const MANIFESTS: &str = "\
+apiVersion: leasehold.dev/v1alpha1
+kind: WorkerCluster
+metadata: {name: builds}
+spec: {maxJobs: 4, maxJobsPerWorker: 2, lease: {ttl: 10s}}
+---
+apiVersion: leasehold.dev/v1alpha1
+kind: StreamSet
+metadata: {name: cars}
+spec:
+  cluster: builds
+  streams: [{name: 'cars:new'}, {name: 'cars:updated'}, {name: 'cars:sold'}, {name: 'cars:old'}]
+";
+
+/// Two coordinators with a state folder each, and agents that dial both in different orders: each
+/// would grant the whole budget, and every stream, to agents of its own.
+#[test]
+fn two_state_folders_are_two_cells_and_everybody_says_so() {
+    let [first, mut second] = [(); 2].map(|()| Coordinator::start(&[("cars.yaml", MANIFESTS)]));
+    let cells = [first.http, second.http].map(cell);
+    assert_ne!(cells[0], cells[1]);
+    let [at_first, at_second] = [&first, &second].map(|one| one.grpc.to_string());
+    let near = first.agent("builds", "w-0", &["--coordinator", &at_second]);
+    let mut far = second.agent("builds", "w-1", &["--coordinator", &at_first]);
+    let held = [&near, &far].map(|agent| eventually("all streams", || all_streams(agent)));
+    assert!(held[0].is_disjoint(&held[1]), "a token was given out twice: {held:?}");
+
+    for (agent, other) in [(&near, &at_second), (&far, &at_first)] {
+        eventually("an agent that names the other coordinator", || {
+            let log = agent.process.log();
+            let told = |line: &&str| line.contains("ERROR") && line.contains("another cell");
+            log.lines().find(told).filter(|line| line.contains(other.as_str())).map(|_| ())
+        });
+    }
+    let status = CommandLine(&first).until("status", &["w-0", &at_second, "\"Two cells\""]);
+    assert!(status.contains(&format!("Cell {}, store ", cells[0])), "{status}");
+    assert!(status.contains(first.folder().join("state").to_str().expect("UTF-8")), "{status}");
+
+    // Without its own coordinator an agent obeys none, and its leases end by time.
+    second.process.kill();
+    eventually("a refusal", || far.process.log().contains("reason=OtherCell").then_some(()));
+    assert_eq!(CommandLine(&first).line("workers -o name"), "builds/w-0\n");
+    far.process.kill();
+
+    // A person moves it once it holds nothing.
+    let of_first = |more: &[&str]| {
+        let mut command = Command::new(toolbox::binary("leasehold-agent"));
+        command.args(["run", "--cluster", "builds", "--worker", "w-1", "--coordinator", &at_first]);
+        command.arg("--state-dir").arg(second.folder().join("state-w-1")).args(more);
+        command
+    };
+    let refused =
+        of_first(&["--cell", &cells[0]]).stdin(Stdio::null()).output().expect("it starts");
+    let why = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success(), "{why}");
+    assert!(
+        why.contains(&format!("belongs to cell {}", cells[1])) && why.contains("4 streams"),
+        "{why}"
+    );
+    let addresses = [second.grpc, second.http];
+    let again = Replica::start_at(second.folder(), "again", addresses, &["--cell", &cells[1]]);
+    assert_eq!(cell(again.http), cells[1]);
+    let mut leave = Command::new(toolbox::binary("leasehold-agent"));
+    leave.args(["leave", "--nothing-runs", "--cluster", "builds", "--worker", "w-1"]);
+    leave.args(["--coordinator", &at_second, "--state-dir"]);
+    let left = leave.arg(second.folder().join("state-w-1")).output().expect("it starts");
+    assert!(left.status.success(), "{}", String::from_utf8_lossy(&left.stderr));
+    let api = free_address();
+    let mut moved = of_first(&["--cell", &cells[0], "--listen", &api.to_string()]);
+    let moved = Process::start(&mut moved, &second.folder().join("moved.log"));
+    eventually("both workers in the first cell", || {
+        let (_, lease) = get(api, "/v1/lease")?;
+        lease.contains("\"connected\":true").then_some(())
+    });
+    CommandLine(&first).until("workers -o name", &["builds/w-0", "builds/w-1"]);
+    drop(moved);
+}
+
+/// The state folder is lost: what starts on an empty one is another cell, which its agents refuse
+/// until a person says that it continues theirs.
+#[test]
+fn a_lost_state_folder_is_replaced_under_the_name_of_its_cell() {
+    let mut first = Coordinator::start(&[("cars.yaml", MANIFESTS)]);
+    let lost = cell(first.http);
+    let addresses = [free_address(), free_address()];
+    let agent = first.agent("builds", "w-0", &["--coordinator", &addresses[0].to_string()]);
+    eventually("all streams", || all_streams(&agent));
+    first.process.kill();
+    std::fs::remove_dir_all(first.folder().join("state")).expect("it is lost");
+
+    let mut second = Replica::start_at(first.folder(), "second", addresses, &[]);
+    eventually("a refusal that names the cell", || {
+        let log = agent.process.log();
+        (log.contains("reason=OtherCell") && log.contains(&lost)).then_some(())
+    });
+    let other = cell(second.http);
+    assert_ne!(other, lost);
+    second.process.kill();
+    let mut wrong = Replica::start_at(first.folder(), "wrong", addresses, &["--cell", &lost]);
+    assert!(!wrong.process.wait().success());
+    let log = wrong.process.log();
+    assert!(log.contains(&format!("the folder of cell {other}")), "{log}");
+
+    std::fs::remove_dir_all(first.folder().join("state")).expect("it is removed");
+    let third = Replica::start_at(first.folder(), "third", addresses, &["--cell", &lost]);
+    assert_eq!(eventually("the lost cell", || Some(cell(third.http))), lost);
+    eventually("its agent", || {
+        let (_, lease) = get(agent.api, "/v1/lease?peek=true")?;
+        lease.contains("\"connected\":true").then_some(())
+    });
+}
+
+/// The cell that a coordinator names.
+fn cell(http: SocketAddr) -> String {
+    eventually("a cell", || {
+        let (_, body) = get(http, "/api/v1/status")?;
+        let status: Value = serde_json::from_str(&body).ok()?;
+        status["cell"].as_str().filter(|cell| !cell.is_empty()).map(str::to_owned)
+    })
+}
+
+/// The tokens of an agent's streams, once it has all four.
+fn all_streams(agent: &Agent) -> Option<BTreeSet<String>> {
+    let (_, body) = get(agent.api, "/v1/lease")?;
+    let lease: Value = serde_json::from_str(&body).ok()?;
+    let held = lease["streams"].as_array()?.iter();
+    let tokens: BTreeSet<_> =
+        held.filter_map(|stream| stream["token"].as_str().map(str::to_owned)).collect();
+    (tokens.len() == 4).then_some(tokens)
+}
