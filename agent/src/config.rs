@@ -9,8 +9,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::Parser;
 use clap::error::ErrorKind;
-use clap::{CommandFactory, Parser};
 use leasehold_types::share::WorkerAddress;
 use leasehold_types::{CellId, ClusterName, WorkerName};
 
@@ -229,7 +229,8 @@ impl Invocation {
             }
             Action::Run(args) => match check(*args) {
                 Ok(config) => Ok(Self::Run(Box::new(config))),
-                Err(why) => Err(Cli::command().error(ErrorKind::ArgumentConflict, why)),
+                // The usage says nothing about what is wrong here.
+                Err(why) => Err(clap::Error::raw(ErrorKind::ArgumentConflict, format!("{why}\n"))),
             },
         }
     }

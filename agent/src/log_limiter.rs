@@ -23,9 +23,16 @@ struct LoggedCause {
     suppressed: u64,
 }
 
+/// A line that is to be logged now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Admitted {
+    /// How often it was suppressed since the last one, if it was.
+    pub(crate) suppressed: Option<u64>,
+}
+
 impl LogLimiter {
-    /// If this cause is to be logged now, returns how often it was suppressed since the last line.
-    pub(crate) fn admit(&mut self, address: &str, cause: &str, now: Moment) -> Option<u64> {
+    /// Whether this cause is to be logged now.
+    pub(crate) fn admit(&mut self, address: &str, cause: &str, now: Moment) -> Option<Admitted> {
         let key = (address.to_owned(), cause.to_owned());
         if let Some(entry) = self.logged.get_mut(&key) {
             if now.since(entry.last) < REPEAT {
@@ -33,7 +40,8 @@ impl LogLimiter {
                 return None;
             }
             entry.last = now;
-            return Some(std::mem::take(&mut entry.suppressed));
+            let suppressed = Some(std::mem::take(&mut entry.suppressed)).filter(|it| *it > 0);
+            return Some(Admitted { suppressed });
         }
         if self.logged.len() == CAUSES_MAX {
             let oldest = self.logged.iter().min_by_key(|(_, entry)| entry.last);
@@ -41,7 +49,7 @@ impl LogLimiter {
             oldest.map(|key| self.logged.remove(&key));
         }
         self.logged.insert(key, LoggedCause { last: now, suppressed: 0 });
-        Some(0)
+        Some(Admitted { suppressed: None })
     }
 }
 
@@ -52,13 +60,14 @@ mod tests {
     #[test]
     fn logs_a_cause_at_once_then_every_half_minute_with_the_suppressed_count() {
         let mut log_limiter = LogLimiter::default();
+        let admitted = |suppressed| Some(Admitted { suppressed });
         let at = |secs| Moment::default() + Duration::from_secs(secs);
-        assert_eq!(log_limiter.admit("a:1", "refused", at(0)), Some(0));
-        assert_eq!(log_limiter.admit("b:1", "refused", at(0)), Some(0));
-        assert_eq!(log_limiter.admit("a:1", "garbage", at(1)), Some(0));
+        assert_eq!(log_limiter.admit("a:1", "refused", at(0)), admitted(None));
+        assert_eq!(log_limiter.admit("b:1", "refused", at(0)), admitted(None));
+        assert_eq!(log_limiter.admit("a:1", "garbage", at(1)), admitted(None));
         assert_eq!(log_limiter.admit("a:1", "refused", at(2)), None);
         assert_eq!(log_limiter.admit("a:1", "refused", at(29)), None);
-        assert_eq!(log_limiter.admit("a:1", "refused", at(30)), Some(2));
+        assert_eq!(log_limiter.admit("a:1", "refused", at(30)), admitted(Some(2)));
         for number in 0..1000 {
             log_limiter.admit("a:1", &number.to_string(), at(31));
         }

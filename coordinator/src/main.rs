@@ -2,7 +2,8 @@
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser};
+use clap::Parser;
+use clap::error::ErrorKind;
 use leasehold_coordinator::config::{Cli, Command, Settings, UsageError};
 use leasehold_coordinator::run;
 
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
 fn run_with(settings: Result<Settings, UsageError>) -> anyhow::Result<ExitCode> {
     match settings {
         Ok(settings) => run::run(settings),
-        Err(usage) => Cli::command().error(clap::error::ErrorKind::ArgumentConflict, usage).exit(),
+        // The usage says nothing about what is wrong here.
+        Err(usage) => clap::Error::raw(ErrorKind::ArgumentConflict, format!("{usage}\n")).exit(),
     }
 }

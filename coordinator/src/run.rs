@@ -268,6 +268,14 @@ pub async fn serve(
 /// there is no problem.
 #[must_use]
 pub fn check(manifests: &Path) -> ExitCode {
+    if manifests.is_file() {
+        println!(
+            "{} is a file: expected a folder of manifests, for example the one that it is in. \
+             `leasehold plan -f FILE` checks one file beside the manifests in force",
+            manifests.display()
+        );
+        return ExitCode::FAILURE;
+    }
     let Reading { desired, problems } = Catalog::new(manifests).read();
     for problem in &problems {
         println!("{problem}");

@@ -202,7 +202,7 @@ fn an_agent_of_an_older_version_is_named_with_what_to_do() {
     let manifest = MANIFESTS.replace("ttl: 2s", "ttl: 5m");
     let coordinator = Coordinator::start(&[("builds.yaml", &manifest)]);
     let leasehold = CommandLine(&coordinator);
-    leasehold.until("status", &["leads term 1"]);
+    leasehold.until("status", &["leads term"]);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.expect("a runtime");
     let old = runtime.block_on(join(coordinator.grpc, "0.0.9"));

@@ -217,7 +217,7 @@ fn what_a_plan_by_edited_manifests_says_is_what_then_happens() {
     let manifests: Vec<_> = files.iter().map(|(name, text)| (&**name, &**text)).collect();
     let coordinator = Coordinator::start(&manifests);
     let leasehold = CommandLine(&coordinator);
-    leasehold.until("status", &["leads term 1"]);
+    leasehold.until("status", &["leads term"]);
     let _agents = WORKERS.map(|worker| coordinator.agent("demo", worker, &[]));
     let all: Pools = WORKERS.map(|worker| (("demo".to_owned(), worker.to_owned()), 3)).into();
     eventually("all pools and streams", || {
@@ -266,7 +266,7 @@ fn a_plan_by_one_file_leaves_the_others_and_names_what_is_wrong() {
     let manifests: Vec<_> = manifests.iter().map(|(name, text)| (*name, &**text)).collect();
     let coordinator = Coordinator::start(&manifests);
     let leasehold = CommandLine(&coordinator);
-    leasehold.until("status", &["leads term 1"]);
+    leasehold.until("status", &["leads term"]);
     let _agent = coordinator.agent("demo", "worker-0", &[]);
     eventually("all streams", || (owners(&leasehold)?.len() == 27).then_some(()));
     let file = coordinator.folder().join("edited.yaml");
@@ -298,7 +298,7 @@ fn a_plan_that_is_made_while_manifests_change_is_an_answer() {
     let manifests: Vec<_> = files.iter().map(|(name, text)| (&**name, &**text)).collect();
     let coordinator = Coordinator::start(&manifests);
     let leasehold = CommandLine(&coordinator);
-    leasehold.until("status", &["leads term 1"]);
+    leasehold.until("status", &["leads term"]);
     let edited = coordinator.folder().join("edited");
     write(&edited, &files);
     // Each plan removes this cluster wherever it is in force, which it may be no longer.

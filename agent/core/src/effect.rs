@@ -71,6 +71,8 @@ pub enum Notice {
     PoolGranted(Token, u32),
     /// The pool lease has ended without renewal; this size is left.
     PoolExpired(u32),
+    /// The pool lease that had ended without renewal is in force again, with this size.
+    PoolRenewed(Token, u32),
     /// A stream lease was granted.
     StreamGranted(StreamKey, Token),
     /// A stream was revoked.

@@ -7,7 +7,7 @@ use leasehold_agent_core::Notice;
 use leasehold_types::Moment;
 use leasehold_types::message::RefusalReason;
 
-use crate::log_limiter::LogLimiter;
+use crate::log_limiter::{Admitted, LogLimiter};
 use crate::metrics::Metrics;
 
 /// A coordinator belongs to another cell.
@@ -49,7 +49,7 @@ impl NoticeLogger {
     pub(super) fn link_closed(&mut self, address: &str, why: &str, now: Moment) {
         self.metrics.connected.store(false, Relaxed);
         self.metrics.answered.store(true, Relaxed);
-        if let Some(suppressed) = self.log_limiter.admit(address, why, now) {
+        if let Some(Admitted { suppressed }) = self.log_limiter.admit(address, why, now) {
             tracing::warn!(
                 coordinator = address,
                 why,
@@ -98,6 +98,9 @@ impl NoticeLogger {
                 tracing::debug!(coordinator = address, why, "the link has ended");
             }
             Notice::PoolGranted(token, size) => tracing::info!(size, %token, "pool granted"),
+            Notice::PoolRenewed(token, size) => {
+                tracing::info!(size, %token, "the pool lease is in force again");
+            }
             Notice::PoolExpired(left) => tracing::warn!(left, "the pool lease expired"),
             Notice::StreamGranted(key, token) => {
                 if key.set.is_shares() && std::mem::take(&mut self.lacks_address) {
@@ -135,7 +138,8 @@ impl NoticeLogger {
                 );
             }
             Notice::JournalFailed(why) => {
-                if let Some(suppressed) = self.log_limiter.admit("journal", &why, now) {
+                let admitted = self.log_limiter.admit("journal", &why, now);
+                if let Some(Admitted { suppressed }) = admitted {
                     tracing::error!(why, suppressed, "cannot write the journal");
                 }
             }
@@ -149,7 +153,7 @@ impl NoticeLogger {
             Notice::OtherCell { own, other } => {
                 self.metrics.connected.store(false, Relaxed);
                 let why = other.to_string();
-                if let Some(suppressed) = self.log_limiter.admit(address, &why, now) {
+                if let Some(Admitted { suppressed }) = self.log_limiter.admit(address, &why, now) {
                     tracing::error!(coordinator = address, %own, %other, suppressed, OTHER_CELL);
                 }
             }
@@ -177,7 +181,7 @@ impl NoticeLogger {
             RefusalReason::NameTaken => "NameTaken".into(),
             _ => format!("{reason:?}: {message}"),
         };
-        if let Some(suppressed) = self.log_limiter.admit(address, &cause, now) {
+        if let Some(Admitted { suppressed }) = self.log_limiter.admit(address, &cause, now) {
             tracing::warn!(coordinator = address, ?reason, message, suppressed, "refused");
         }
     }

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::sizing::{Adjustment, Observation, Target};
 use crate::clock;
 use crate::driver::{DriverHandle, DriverRequest, DriverStopped, Outcome};
-use crate::log_limiter::LogLimiter;
+use crate::log_limiter::{Admitted, LogLimiter};
 use crate::refusal;
 
 /// During a change the worker is polled this many times as often.
@@ -197,7 +197,8 @@ impl<W: Polled> PolledWorker<W> {
         self.failures = self.failures.saturating_add(1);
         let why = format!("{error:#}");
         self.driver.metrics().worker_failures.fetch_add(1, Relaxed);
-        if let Some(suppressed) = self.log_limiter.admit("worker", &why, clock::now()) {
+        let admitted = self.log_limiter.admit("worker", &why, clock::now());
+        if let Some(Admitted { suppressed }) = admitted {
             tracing::warn!(
                 why,
                 suppressed,

@@ -167,8 +167,8 @@ async fn the_watchdog_kills_programs_of_a_stopped_agent_at_the_end_of_their_leas
     coordinator.grant("cars", "a", false);
     let pid = fixture.started("a", 1).await;
     agent.signal(Signal::STOP);
-    until("the guard has killed it", || !runs(pid)).await;
-    assert!(fixture.is_free("a"));
+    // Of its process group each member ends by itself.
+    until("the guard has killed it", || !runs(pid) && fixture.is_free("a")).await;
     agent.signal(Signal::CONT);
     // The agent may have renewed its lease in time, or lost its link and the grants on it; one of
     // its next leases gets a program in any case.

@@ -3,6 +3,7 @@
 
 pub mod access;
 pub mod campaign;
+pub mod cell;
 pub mod clock;
 pub mod demand;
 pub mod desired_publisher;

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use leasehold_coordinator_core::effect::Order;
 use leasehold_coordinator_core::event::Event;
 use leasehold_manifest::Problem;
-use leasehold_types::{CellId, Epoch, WorkerKey};
+use leasehold_types::{Epoch, WorkerKey};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::access::Access;
+use crate::cell::KnownCell;
 pub use crate::freshness::Freshness;
 use crate::health::Progress;
 use crate::port::Handle;
@@ -44,18 +45,6 @@ pub struct Platform {
     /// Receives the driver's handle, for a platform that publishes what the core knows.
     pub attend: Option<oneshot::Sender<Handle>>,
 }
-
-/// A cell: the replicas that share one store of leadership, and the agents that they serve.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cell {
-    /// Its identity.
-    pub id: CellId,
-    /// Its store, for people: a folder, or a Lease as NAMESPACE/NAME.
-    pub store: String,
-}
-
-/// The cell of a replica, once it is known.
-pub type KnownCell = watch::Receiver<Option<Arc<Cell>>>;
 
 /// The newest certificate that a platform has issued for this replica's ports; absent until the
 /// first one.

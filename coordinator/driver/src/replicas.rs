@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use crate::platform::{Cell, KnownCell};
+use crate::cell::{Cell, KnownCell};
 
 /// A replica, as it describes itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

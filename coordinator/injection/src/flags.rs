@@ -88,6 +88,7 @@ const IN_THE_WORKER: &str =
 
 /// Flags of the agent that may not be set, and what decides them.
 pub const RESERVED: &[(&str, &str)] = &[
+    ("cell", "a pod belongs to the cell of its coordinator"),
     ("child-grace", "a sidecar starts no worker"),
     ("child-kill", "a sidecar starts no worker"),
     ("child-kill-on-parent-death", "a sidecar starts no worker"),
@@ -102,7 +103,6 @@ pub const RESERVED: &[(&str, &str)] = &[
     ("share-dir", "the injection decides it"),
     ("sidecar", "the injection decides it"),
     ("state-dir", "the injection decides it"),
-    ("cell", "a pod belongs to the cell of its coordinator"),
     ("take-over", "the newest pod of a name takes over"),
     ("tls-ca", "the injection decides it"),
     ("tls-cert", "pods prove themselves by tokens"),

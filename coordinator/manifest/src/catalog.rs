@@ -418,7 +418,8 @@ fn conflict(id: &ObjectId, places: &[Definition], problems: &mut Vec<Problem>) {
     for (index, place) in places.iter().enumerate() {
         let other = &places[usize::from(index == 0)];
         let message = format!(
-            "{id} is defined in {}:{} too: remove one of them",
+            "{id} is defined in {}:{} too: remove one of them, or rename it (in files \
+             metadata.namespace tells no two objects apart)",
             other.file, other.document.at.line
         );
         problems.push(Problem::new(&place.file, place.document.at, "metadata.name", message));

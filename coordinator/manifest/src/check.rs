@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use leasehold_coordinator_core::desired::{Cluster, Pipeline, StreamSet};
-use leasehold_types::{ClusterName, NodeName, PipelineName, SetName};
+use leasehold_types::{ClusterName, NodeName, PipelineName, SetName, nearest};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -316,6 +316,7 @@ impl Checker<'_> {
     }
 
     fn stranger(&mut self, node: &Node) {
+        const KINDS: [&str; 4] = ["WorkerCluster", "StreamSet", "WorkerClass", "Pipeline"];
         const KNOWN: &str = "WorkerCluster, StreamSet, WorkerClass or Pipeline";
         if !matches!(node.value, Value::Map(_)) || node.get("jobs").is_some() {
             let message = "is not a manifest, and no StreamSet names this file in streamsFrom: \
@@ -331,8 +332,10 @@ impl Checker<'_> {
                     self.report(kind.at, "kind", message);
                 }
                 Value::Text(text) => {
-                    let message = format!("is {text:?}, but must be {KNOWN}");
-                    self.report(kind.at, "kind", message);
+                    let near = nearest(text, KINDS);
+                    let near =
+                        near.map_or_else(String::new, |near| format!("; did you mean {near}?"));
+                    self.report(kind.at, "kind", format!("is {text:?}, but must be {KNOWN}{near}"));
                 }
                 _ => self.report(kind.at, "kind", format!("must be {KNOWN}")),
             },

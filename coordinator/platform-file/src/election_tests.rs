@@ -15,7 +15,8 @@ use leasehold_coordinator_core::exposure::{Entry, Exposure, Life, Sets, SetsVers
 use leasehold_driver::campaign::EPOCH_MAX;
 use leasehold_driver::clock;
 use leasehold_driver::platform::{Command, Platform};
-use leasehold_types::{ClusterName, Epoch, Incarnation, TimeBounds, WorkerKey, WorkerName};
+use leasehold_types::{CellId, ClusterName, Epoch, Incarnation, TimeBounds, WorkerKey, WorkerName};
+use tempfile::TempDir;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
@@ -25,6 +26,17 @@ use super::{Settings, start};
 
 /// Only a hang reaches this timeout.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A folder whose state folder counts epochs from 1.
+fn folder() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let state_dir = folder.path().join("state");
+    fs::create_dir(&state_dir).unwrap();
+    let id = CellId(7);
+    fs::write(state_dir.join("cell.json"), format!(r#"{{"id": "{id}", "first_epoch": 1}}"#))
+        .unwrap();
+    folder
+}
 
 fn settings(folder: &Path, name: &str) -> Settings {
     let manifests = folder.join("manifests");
@@ -110,7 +122,7 @@ fn drain(mut platform: Platform) -> tokio::task::JoinHandle<Platform> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_standby_takes_over_at_once_when_the_leader_ends() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder();
     let mut a = start(settings(folder.path(), "a")).await.unwrap();
     let first = elected(&mut a).await;
     assert_eq!(first.epoch, Epoch(1));
@@ -140,7 +152,7 @@ async fn the_standby_takes_over_at_once_when_the_leader_ends() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn entries_are_confirmed_once_the_next_leader_would_read_them() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder();
     let mut a = start(settings(folder.path(), "a")).await.unwrap();
     elected(&mut a).await;
     let confirm = |epoch| {
@@ -171,7 +183,7 @@ async fn entries_are_confirmed_once_the_next_leader_would_read_them() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn stepping_down_raises_the_epoch_and_a_resigned_leader_is_replaced_at_once() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder();
     // The takeover time is too long to matter: only the lock shows the end.
     let mut slow = settings(folder.path(), "a");
     slow.takeover_after = Duration::from_secs(3600);
@@ -203,7 +215,7 @@ async fn stepping_down_raises_the_epoch_and_a_resigned_leader_is_replaced_at_onc
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hung_leader_is_replaced_and_waited_for() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder();
     let settings = settings(folder.path(), "b");
     let epochs = Epochs::open(&settings.state_dir).unwrap();
     let mut hung = epochs.take(Epoch(7), &claim("hung")).unwrap().unwrap();
@@ -228,7 +240,7 @@ async fn a_hung_leader_is_replaced_and_waited_for() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deposed_leader_registers_no_worker_and_names_its_successor() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder();
     let settings = settings(folder.path(), "a");
     let mut a = start(settings.clone()).await.unwrap();
     let first = elected(&mut a).await;
@@ -257,7 +269,7 @@ async fn a_deposed_leader_registers_no_worker_and_names_its_successor() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_that_is_unregistered_at_once_is_not_reported_as_registered() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder();
     let mut a = start(settings(folder.path(), "a")).await.unwrap();
     elected(&mut a).await;
     // Sent together, so that the platform can take them together.
@@ -276,7 +288,7 @@ async fn a_worker_that_is_unregistered_at_once_is_not_reported_as_registered() {
 /// A state folder was lost or restored from a copy, so agents know later epochs than it does.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_epoch_that_an_administrator_adds_makes_the_leader_take_a_higher_one() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder();
     let settings = settings(folder.path(), "a");
     let mut a = start(settings.clone()).await.unwrap();
     assert_eq!(elected(&mut a).await.epoch, Epoch(1));
@@ -288,7 +300,7 @@ async fn an_epoch_that_an_administrator_adds_makes_the_leader_take_a_higher_one(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_running_leader_keeps_its_epoch_and_restores_removed_files() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder();
     let settings = settings(folder.path(), "a");
     let mut a = start(settings.clone()).await.unwrap();
     assert_eq!(elected(&mut a).await.epoch, Epoch(1));
@@ -339,7 +351,7 @@ async fn a_running_leader_keeps_its_epoch_and_restores_removed_files() {
 /// starts on the new folder takes a higher epoch, so no epoch is led twice.
 #[tokio::test(flavor = "multi_thread")]
 async fn after_the_state_folder_is_deleted_only_a_new_replica_leads_with_a_higher_epoch() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder();
     // On a busy machine the leader may renew late: the standby must not lead for that.
     let takeover_after = Duration::from_secs(2);
     let settings_of = |name| Settings { takeover_after, ..settings(folder.path(), name) };
@@ -364,12 +376,13 @@ async fn after_the_state_folder_is_deleted_only_a_new_replica_leads_with_a_highe
     let mut c = start(settings_of("c")).await.unwrap();
     let third = elected(&mut c).await;
     assert_eq!(third.epoch, Epoch(2));
+    assert_eq!(third.cell, Some(CellId(7)), "it serves the same agents");
     assert_eq!(third.exposed.keys().collect::<Vec<_>>(), [&worker("w")]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_replica_leads_without_readable_manifests() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder();
     let settings = settings(folder.path(), "a");
     fs::remove_dir(&settings.manifests).unwrap();
     let error = start(settings.clone()).await.unwrap_err().to_string();
@@ -395,7 +408,7 @@ async fn no_replica_leads_without_readable_manifests() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replica_leads_with_the_last_good_manifests() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder();
     let settings = settings(folder.path(), "a");
     let mut a = start(settings.clone()).await.unwrap();
     assert!(matches!(next(&mut a).await, Event::Desired(_)));
@@ -418,7 +431,7 @@ async fn a_replica_leads_with_the_last_good_manifests() {
 
 #[test]
 fn exactly_one_of_many_concurrent_candidates_takes_an_epoch() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder();
     let epochs = Epochs::open(folder.path()).unwrap();
     const RACERS: usize = 8;
     for round in 1..=200 {
@@ -442,7 +455,7 @@ fn exactly_one_of_many_concurrent_candidates_takes_an_epoch() {
 
 #[test]
 fn an_epoch_above_the_limit_is_an_error_and_does_not_depose_the_leader() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder();
     let epochs = Epochs::open(folder.path()).unwrap();
     let mut held = epochs.take(Epoch(7), &claim("a")).unwrap().unwrap();
     for epoch in [u64::MAX, EPOCH_MAX.0 + 1] {
@@ -465,7 +478,7 @@ fn an_epoch_above_the_limit_is_an_error_and_does_not_depose_the_leader() {
 
 #[test]
 fn reads_registered_exposures_back_and_skips_a_torn_last_line() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder();
     let mut first = ExposureLog::open(folder.path(), Epoch(1)).unwrap();
     let enter = |name: &str, jobs| EntryChange::Register(worker(name), Life(1), exposure(jobs));
     first.write(&[enter("a", 1), enter("b", 2)]).unwrap();
@@ -500,7 +513,7 @@ fn reads_registered_exposures_back_and_skips_a_torn_last_line() {
 
 #[test]
 fn a_log_is_rewritten_when_it_has_grown_too_long() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder();
     let mut register = ExposureLog::open(folder.path(), Epoch(1)).unwrap();
     let changes: Vec<_> =
         (0..5_000).map(|n| EntryChange::Register(worker("w"), Life(1), exposure(n))).collect();

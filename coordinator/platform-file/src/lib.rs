@@ -19,6 +19,7 @@ mod last_good_file_tests;
 #[cfg(test)]
 mod manifest_watcher_tests;
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,9 +28,10 @@ use std::{fs, io};
 use anyhow::{Context as _, bail};
 use leasehold_driver::access::Access;
 use leasehold_driver::campaign::{self, Replica, StoreErrors};
+use leasehold_driver::cell::Cell;
 use leasehold_driver::desired_publisher::DesiredPublisher;
 use leasehold_driver::health::Progress;
-use leasehold_driver::platform::{COMMANDS_MAX, Cell, EVENTS_MAX, Freshness, Platform};
+use leasehold_driver::platform::{COMMANDS_MAX, EVENTS_MAX, Freshness, Platform};
 use leasehold_driver::replicas::KnownReplica;
 use leasehold_manifest::last_good;
 use leasehold_types::{CellId, TimeBounds};
@@ -74,9 +76,18 @@ pub struct Settings {
 /// If the state folder cannot be created, or if the manifests cannot be read at the first start.
 /// Later errors are logged and retried.
 pub async fn start(settings: Settings) -> anyhow::Result<Platform> {
+    let manifests = std::path::absolute(&settings.manifests)
+        .with_context(|| format!("--manifests {:?}: expected a folder", settings.manifests))?;
     let state_dir = std::path::absolute(&settings.state_dir)
         .with_context(|| format!("--state-dir {:?}: expected a folder", settings.state_dir))?;
     let settings = Settings { state_dir: state_dir.clone(), ..settings };
+    if is_same_folder(&manifests, &settings.state_dir) {
+        bail!(
+            "--manifests and --state-dir are one folder, {}: expected a folder of its own for the \
+             state, for example --state-dir ./state",
+            manifests.display()
+        );
+    }
     let store = state_dir.display().to_string();
     let (trusts_locks, wanted) = (settings.trusts_locks, settings.cell);
     let opened = blocking(move || {
@@ -86,8 +97,6 @@ pub async fn start(settings: Settings) -> anyhow::Result<Platform> {
     let (epochs, folder) = opened
         .await
         .with_context(|| format!("cannot use the state folder {}", settings.state_dir.display()))?;
-    let manifests = std::path::absolute(&settings.manifests)
-        .with_context(|| format!("--manifests {:?}: expected a folder", settings.manifests))?;
     check_first_start(&manifests, &settings.state_dir).await?;
     let cell = Cell { id: folder.cell(), store };
     tracing::info!(cell = %cell.id, state_dir = cell.store, "the state folder's cell");
@@ -127,6 +136,11 @@ pub async fn start(settings: Settings) -> anyhow::Result<Platform> {
         progress,
         attend: None,
     })
+}
+
+fn is_same_folder(one: &Path, other: &Path) -> bool {
+    let inode = |path| fs::metadata(path).map(|found| (found.dev(), found.ino())).ok();
+    inode(one).is_some_and(|found| Some(found) == inode(other))
 }
 
 /// Fails if the folder cannot be read at the very first start, most often because of a wrong path.

@@ -247,4 +247,26 @@ mod tests {
         fs::remove_file(path.join(ID_FILE)).unwrap();
         folder.check().unwrap_err();
     }
+
+    #[test]
+    fn a_folder_keeps_its_cell_also_as_a_copy_and_two_folders_are_two() {
+        let parent = tempfile::tempdir().unwrap();
+        let open = |name: &str, cell| StateFolder::open(&parent.path().join(name), false, cell);
+        let first = open("first", None).unwrap();
+        assert_eq!(open("first", None).unwrap().cell, first.cell);
+        let other = open("other", None).unwrap();
+        assert_ne!(other.cell(), first.cell());
+        assert!(first.before_first_epoch() > Epoch(1_700_000_000_000), "{:?}", first.cell);
+        let names = ["first", "copy"].map(|name| parent.path().join(name).join(CELL_FILE));
+        fs::create_dir(parent.path().join("copy")).unwrap();
+        fs::copy(&names[0], &names[1]).unwrap();
+        assert_eq!(open("copy", Some(first.cell())).unwrap().cell, first.cell);
+
+        let error = open("copy", Some(other.cell())).unwrap_err().to_string();
+        assert!(error.contains(&format!("the folder of cell {}", first.cell())), "{error}");
+        assert_eq!(open("new", Some(other.cell())).unwrap().cell(), other.cell(), "continued");
+        fs::write(&names[1], "{}").unwrap();
+        let error = open("copy", None).unwrap_err().to_string();
+        assert!(error.contains("cell.json: expected the cell"), "{error}");
+    }
 }

@@ -115,6 +115,35 @@ fn check_prints_every_problem_with_its_place_or_the_defined_objects() {
     let text = String::from_utf8(output.stdout).expect("text");
     assert!(text.starts_with("a.yaml:5:"), "{text}");
     assert!(text.contains("maxJobs"), "{text}");
+    let output = coordinator(&["check", "--manifests", &format!("{path}/a.yaml")]);
+    assert_eq!(code(&output), 1);
+    let text = String::from_utf8(output.stdout).expect("text");
+    assert!(text.contains("a.yaml is a file: expected a folder of manifests"), "{text}");
+}
+
+#[test]
+fn the_folder_of_manifests_is_no_state_folder_and_nothing_is_written_there() {
+    let folder = TempDir::new().expect("a folder");
+    let path = folder.path().to_str().expect("a path");
+    let linked = folder.path().with_extension("link");
+    std::os::unix::fs::symlink(folder.path(), &linked).expect("a link");
+    for state_dir in [path, linked.to_str().expect("a path")] {
+        let output = coordinator(&[
+            "run",
+            "--manifests",
+            path,
+            "--state-dir",
+            state_dir,
+            "--listen",
+            "127.0.0.1:0",
+            "--http-listen",
+            "127.0.0.1:0",
+        ]);
+        let log = String::from_utf8(output.stderr).expect("text");
+        assert!(log.contains("--manifests and --state-dir are one folder"), "{log}");
+        assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 0);
+    }
+    fs::remove_file(linked).expect("removed");
 }
 
 /// A replica in a process of its own, and its log.
@@ -169,13 +198,16 @@ fn a_leader_that_is_asked_to_stop_hands_over_and_exits_with_0() {
     let mut first = Process::start(folder.path());
     let listening = first.wait_for_log("listening");
     assert!(listening["grpc"].as_str().is_some_and(|address| address.starts_with("127.0.0.1:")));
-    assert_eq!(first.wait_for_log("this replica leads")["epoch"], "1");
+    let epoch = |leads: serde_json::Value| {
+        leads["epoch"].as_str().and_then(|epoch| epoch.parse::<u64>().ok())
+    };
+    let begun = epoch(first.wait_for_log("this replica leads")).expect("an epoch");
     let mut second = Process::start(folder.path());
     second.wait_for_log("another replica leads");
     first.signal(Signal::TERM);
     first.wait_for_log("stopped");
     assert_eq!(first.child.wait().expect("an end").code(), Some(0));
-    assert_eq!(second.wait_for_log("this replica leads")["epoch"], "2");
+    assert_eq!(epoch(second.wait_for_log("this replica leads")), Some(begun + 1));
     second.signal(Signal::INT);
     assert_eq!(second.child.wait().expect("an end").code(), Some(0));
 }

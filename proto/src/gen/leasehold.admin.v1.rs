@@ -1939,10 +1939,9 @@ pub mod admin_service_client {
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
     /// Looks at a coordinator, and steers the few things that people steer. A replica that does not
-    /// lead passes what only reads on to the leader. It answers DrainWorker, UndrainWorker and
-    /// DeclareWorkerGone, and everything where it cannot reach the leader, with FAILED_PRECONDITION and
-    /// the leader's address.
-    /// GetStatus is about the replica that is asked, and names the others.
+    /// lead passes calls on to the leader. Where it cannot reach that, it answers with
+    /// FAILED_PRECONDITION and the leader's address. GetStatus is about the replica that is asked, and
+    /// names the others.
     #[derive(Debug, Clone)]
     pub struct AdminServiceClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -2772,10 +2771,9 @@ pub mod admin_service_server {
         >;
     }
     /// Looks at a coordinator, and steers the few things that people steer. A replica that does not
-    /// lead passes what only reads on to the leader. It answers DrainWorker, UndrainWorker and
-    /// DeclareWorkerGone, and everything where it cannot reach the leader, with FAILED_PRECONDITION and
-    /// the leader's address.
-    /// GetStatus is about the replica that is asked, and names the others.
+    /// lead passes calls on to the leader. Where it cannot reach that, it answers with
+    /// FAILED_PRECONDITION and the leader's address. GetStatus is about the replica that is asked, and
+    /// names the others.
     #[derive(Debug)]
     pub struct AdminServiceServer<T> {
         inner: Arc<T>,

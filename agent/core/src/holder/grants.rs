@@ -131,6 +131,11 @@ impl<J: Journal> Holder<J> {
             }
             self.effects.push_back(Effect::LeaseRenewed);
             changed = changed.max(GrantImpact::of(self.pool_expired));
+            // A grant of another size has a notice of its own.
+            let renewed = self.pool.filter(|_| self.pool_expired && grant.pool.is_none());
+            if let Some(Pool { token, size, .. }) = renewed {
+                self.notice(Notice::PoolRenewed(token, size));
+            }
             (self.renewed_until, self.pool_expired) = (until, false);
         }
         Ok(changed)

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use clap::Args;
-use leasehold_types::duration;
+use leasehold_types::{duration, nearest};
 
 use super::first_given;
 
@@ -52,9 +52,25 @@ impl ProcessArgs {
                         arguments may contain {set} and {stream}"
                 .into());
         }
+        if let Some(word) = command.iter().find_map(|arg| mistyped(arg.to_str()?)) {
+            return Err(format!(
+                "COMMAND contains {{{word}}}: expected {{set}} or {{stream}}, which the adapter \
+                 replaces, for example -- ./feed --topic={{stream}}"
+            ));
+        }
         let (grace, kill) = (self.process_grace.unwrap_or(GRACE), self.process_kill);
         Ok(ProcessAdapter { command: command.to_vec(), grace, kill })
     }
+}
+
+/// A word in braces that was meant to be one of the placeholders.
+fn mistyped(argument: &str) -> Option<&str> {
+    const PLACEHOLDERS: [&str; 2] = ["set", "stream"];
+    let words = argument.split('{').skip(1).filter_map(|rest| rest.split_once('}'));
+    let mut words = words.map(|(word, _)| word);
+    words.find(|word| {
+        !PLACEHOLDERS.contains(word) && nearest(&word.to_lowercase(), PLACEHOLDERS).is_some()
+    })
 }
 
 impl ProcessAdapter {
@@ -81,5 +97,15 @@ mod tests {
         let adapter = ProcessAdapter { command, grace: GRACE, kill: false };
         let wanted = words(&["feed-cars", "--topic=cars:new", "cars/cars:new", "{other}"]);
         assert_eq!(adapter.command_of("cars", "cars:new"), wanted);
+    }
+
+    #[test]
+    fn a_placeholder_that_is_mistyped_is_refused_and_other_braces_are_not() {
+        let arguments = ["--topic={streem}", "a-{Set}", "{streams}", "{set}/{strem}"];
+        let words = arguments.map(|argument| mistyped(argument).expect(argument));
+        assert_eq!(words, ["streem", "Set", "streams", "strem"]);
+        for argument in ["{set}{stream}", "{other}", "{\"a\": 1}", "}{", "{", "${HOME}", "{}"] {
+            assert_eq!(mistyped(argument), None, "{argument}");
+        }
     }
 }

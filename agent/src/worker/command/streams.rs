@@ -18,7 +18,7 @@ use crate::backoff;
 use crate::clock;
 use crate::config::StreamPrograms;
 use crate::driver::{DriverHandle, DriverRequest, DriverStopped};
-use crate::log_limiter::LogLimiter;
+use crate::log_limiter::{Admitted, LogLimiter};
 use crate::reaper::Reaper;
 
 /// Concurrent commands.
@@ -196,7 +196,8 @@ impl Streams {
                 let why = format!("{error:#}");
                 self.driver.metrics().worker_failures.fetch_add(1, Relaxed);
                 let about = key.to_string();
-                if let Some(suppressed) = self.log_limiter.admit(&about, &why, clock::now()) {
+                let admitted = self.log_limiter.admit(&about, &why, clock::now());
+                if let Some(Admitted { suppressed }) = admitted {
                     tracing::error!(
                         stream = about,
                         why,

@@ -1,6 +1,7 @@
 //! One stream's program, and the failures of its previous runs.
 
 use leasehold_agent_core::StreamLease;
+use leasehold_types::duration::format_short;
 use leasehold_types::{Moment, StreamKey, Token};
 use rustix::process::Signal;
 
@@ -125,7 +126,8 @@ impl StreamEntry {
         // Limit the log of a program that exits repeatedly.
         if self.failures.is_power_of_two() || self.failures == 0 {
             let (failures, why) = (self.failures, self.problem.as_deref());
-            tracing::warn!(%stream, pid, code, failures, why, ?ran, ?wait,
+            let (ran, restarts_in) = (format_short(ran), format_short(wait));
+            tracing::warn!(%stream, pid, code, failures, why, ran, restarts_in,
                 "the program has exited by itself: it restarts");
         }
     }

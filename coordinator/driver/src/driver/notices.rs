@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use leasehold_coordinator_core::effect::{Freed, Notice};
-use leasehold_types::Moment;
+use leasehold_types::{Moment, SetName, StreamKey, StreamName};
+use tracing::field::{DisplayValue, display};
 
 /// The most lines about single leases within [`WINDOW`].
 const LEASE_LINES_MAX: u32 = 100;
@@ -101,6 +102,24 @@ macro_rules! lease {
     };
 }
 
+/// What a stream lease is of, as a line of the log names it.
+struct Leased<'a> {
+    set: Option<DisplayValue<&'a SetName>>,
+    stream: Option<DisplayValue<&'a StreamName>>,
+    /// The share of a pipeline, in place of the set of all shares.
+    share: Option<DisplayValue<&'a StreamName>>,
+}
+
+impl<'a> Leased<'a> {
+    fn of(key: &'a StreamKey) -> Self {
+        if key.set.is_shares() {
+            Self { set: None, stream: None, share: Some(display(&key.stream)) }
+        } else {
+            Self { set: Some(display(&key.set)), stream: Some(display(&key.stream)), share: None }
+        }
+    }
+}
+
 fn write(notice: &Notice, admitted: bool) {
     use tracing::{debug, info, warn};
     match notice {
@@ -136,21 +155,27 @@ fn write(notice: &Notice, admitted: bool) {
             lease!(admitted, key, size, %token, "pool granted");
         }
         Notice::StreamGranted { worker: key, stream, token } => {
-            lease!(admitted, key, set = %stream.set, stream = %stream.stream, %token,
-                "stream granted");
+            let Leased { set, stream, share } = Leased::of(stream);
+            lease!(admitted, key, set, stream, share, %token, "stream granted");
         }
         Notice::StreamRevoked { worker: key, stream, token } => {
+            let Leased { set, stream, share } = Leased::of(stream);
             debug!(target: LEASE, cluster = %key.cluster, worker = %key.worker,
-                set = %stream.set, stream = %stream.stream, %token, "stream revoked");
+                set, stream, share, %token, "stream revoked");
         }
         Notice::StreamFreed { worker: key, stream, token, how } => {
             let how = freed(*how);
-            lease!(admitted, key, set = %stream.set, stream = %stream.stream, %token, how,
-                "stream freed");
+            let Leased { set, stream, share } = Leased::of(stream);
+            lease!(admitted, key, set, stream, share, %token, how, "stream freed");
         }
         Notice::Pipeline { pipeline, from, to, why } => {
-            let (from, to) = (state(*from), state(*to));
-            info!(target: PIPELINE, %pipeline, from, to, why, "pipeline changed");
+            if from == to {
+                let state = state(*to);
+                info!(target: PIPELINE, %pipeline, state, why, "pipeline: why it is in its state");
+            } else {
+                let (from, to) = (state(*from), state(*to));
+                info!(target: PIPELINE, %pipeline, from, to, why, "pipeline changed");
+            }
         }
         Notice::Binding { pipeline, node, from, to } => {
             let (from, to) = (state(*from), state(*to));

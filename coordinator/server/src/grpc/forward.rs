@@ -1,6 +1,5 @@
-//! A standby forwards read-only calls of the admin service to the leader, unchanged, over one
-//! connection, and at most once. It refuses calls that change something: the caller should know
-//! which replica takes the order.
+//! A standby forwards calls of the admin service to the leader, unchanged, over one connection, and
+//! at most once.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -28,28 +27,13 @@ use tower::{Service, ServiceExt};
 
 use super::intake::MANIFESTS_BYTES_MAX;
 use crate::admin::Admin;
+use crate::connections::Peer;
 use crate::tls::client_tls;
 
-/// The calls that are forwarded. GetStatus is not: it is about the replica that is called.
-const READS: [&str; 17] = [
-    "ListClusters",
-    "GetCluster",
-    "ListWorkers",
-    "GetWorker",
-    "ListStreams",
-    "ListStreamSets",
-    "GetStream",
-    "ExplainCluster",
-    "ExplainWorker",
-    "ExplainStream",
-    "ListClasses",
-    "ListPipelines",
-    "GetPipeline",
-    "ExplainPipeline",
-    "WatchChanges",
-    "Plan",
-    "PlanManifests",
-];
+/// The call that is not forwarded: it is about the replica that is called.
+const ABOUT_ONE: &str = "GetStatus";
+/// The orders, which the log names. Each may be given again.
+const ORDERS: [&str; 3] = ["DrainWorker", "UndrainWorker", "DeclareWorkerGone"];
 /// Marks a forwarded call, which must not be forwarded again.
 const FORWARDED: HeaderName = HeaderName::from_static("leasehold-forwarded");
 /// The most calls that may wait for the leader's answer.
@@ -142,8 +126,11 @@ impl Service<Request<Body>> for AdminCalls {
 }
 
 fn may_forward(request: &Request<Body>) -> bool {
-    let method = request.uri().path().rsplit('/').next().unwrap_or_default();
-    READS.contains(&method) && !request.headers().contains_key(FORWARDED)
+    method_of(request) != ABOUT_ONE && !request.headers().contains_key(FORWARDED)
+}
+
+fn method_of(request: &Request<Body>) -> &str {
+    request.uri().path().rsplit('/').next().unwrap_or_default()
 }
 
 impl Shared {
@@ -200,6 +187,11 @@ impl Shared {
             );
             return Status::resource_exhausted(why).into_http();
         };
+        let order = ORDERS.into_iter().find(|order| *order == method_of(&request));
+        if let Some(order) = order {
+            let from = Peer::of(request.extensions()).map(Peer::address);
+            tracing::info!(order, ?from, leader = address, "an order is forwarded to the leader");
+        }
         request.headers_mut().insert(FORWARDED, HeaderValue::from_static("1"));
         // The extensions describe the caller's connection, not the one to the leader.
         request.extensions_mut().clear();
@@ -210,8 +202,12 @@ impl Shared {
         };
         // The next call dials again, with the authorities of that time.
         self.leader.lock().await.take();
+        let may = match order {
+            Some(_) => "; the order may have been carried out, and may be given again",
+            None => "",
+        };
         let message =
-            format!("{NOT_LEADING_MESSAGE}, and cannot reach the leader at {address}: {why}");
+            format!("{NOT_LEADING_MESSAGE}, and cannot reach the leader at {address}: {why}{may}");
         Status::unavailable(message).into_http()
     }
 }

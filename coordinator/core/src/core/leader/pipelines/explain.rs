@@ -88,14 +88,16 @@ impl Leader {
             format!("{} has room for {room}", class_rooms.workers[0][*at as usize])
         });
         let shown: Vec<_> = shown.collect();
-        let most = match shown.is_empty() {
-            true => "it has no worker now".into(),
-            false => format!("of its {} workers {}", left.len(), shown.join(", ")),
+        let most = match left.len() {
+            0 => "it has no worker now".into(),
+            1 => format!("its worker {}", shown.join(", ")),
+            workers => format!("of its {workers} workers {}", shown.join(", ")),
         };
-        format!(
-            "class {name}: {nodes} of its nodes ask for {load} each, a worker takes {}; {most}",
-            class.capacity
-        )
+        let asked = match nodes {
+            1 => format!("one of its nodes asks for {load}"),
+            nodes => format!("{nodes} of its nodes ask for {load} each"),
+        };
+        format!("class {name}: {asked}, a worker takes {}; {most}", class.capacity)
     }
 
     /// The load that a worker of a class may have, its planned load and its capacity.
