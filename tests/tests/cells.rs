@@ -122,6 +122,39 @@ fn a_lost_state_folder_is_replaced_under_the_name_of_its_cell() {
     });
 }
 
+/// Two replicas on one state folder that would lead different fleets, and two that have one name: a
+/// failover would show both too late.
+#[test]
+fn replicas_with_other_manifests_or_a_name_twice_are_named_before_a_failover() {
+    let leader = Coordinator::start(&[("cars.yaml", MANIFESTS)]);
+    CommandLine(&leader).until("status", &["leads term"]);
+    let other = leader.folder().join("other");
+    std::fs::create_dir(&other).expect("a folder");
+    let text = MANIFESTS.replace("maxJobs: 4", "maxJobs: 80");
+    std::fs::write(other.join("cars.yaml"), text).expect("a manifest");
+    let mut processes = Vec::new();
+    let mut replica = |manifests: &std::path::Path, name: &str| {
+        let addresses = [free_address(), free_address()];
+        let mut command = Command::new(toolbox::binary("leasehold-coordinator"));
+        command.arg("run").arg("--manifests").arg(manifests).args(["--identity", name]);
+        command.arg("--state-dir").arg(leader.folder().join("state"));
+        command.args(["--listen", &addresses[0].to_string()]);
+        command.args(["--http-listen", &addresses[1].to_string()]);
+        let log = leader.folder().join(format!("{}.log", addresses[0].port()));
+        processes.push(Process::start(&mut command, &log));
+        addresses[0].to_string()
+    };
+    let standby = replica(&other, "standby");
+    let twin = replica(&leader.folder().join("manifests"), "standby");
+    let differs = format!("The replica at {standby} has other manifests in force");
+    let named = format!("The replica at {standby} has the name of the replica at {twin}");
+    let both = format!("status --coordinator {},{twin}", leader.grpc);
+    CommandLine(&leader).until(&both, &[&differs, &named]);
+    let log = leader.process.log();
+    let warnings = log.lines().filter(|line| line.contains("WARN") && line.contains(&standby));
+    assert_eq!(warnings.count(), 1, "{log}");
+}
+
 /// The cell that a coordinator names.
 fn cell(http: SocketAddr) -> String {
     eventually("a cell", || {

@@ -22,9 +22,9 @@ use self::leading::{LeadEnd, Leading};
 use crate::health::Progress;
 use crate::platform::Command;
 
-/// The highest epoch that a store may hold. Stores count from the time of their beginning, in
-/// milliseconds, or from their own revision, and an agent can raise the epoch by 2^42 at a time, so
-/// a higher number was written by hand. A store refuses it: epochs above it would soon run out.
+/// The highest epoch that a store may hold. Stores count from the time of their beginning (about
+/// 2^51) or from their own revision, and an agent can raise the epoch by 2^40 at a time, so a
+/// higher number was written by hand. A store refuses it: epochs above it would soon run out.
 pub const EPOCH_MAX: Epoch = Epoch(1 << 62);
 
 /// The answer of a store.

@@ -41,12 +41,6 @@ impl Timestamp {
         let nanos = u64::try_from(time.tv_nsec).unwrap_or_default();
         Self { unix_ms: seconds * 1_000 + nanos / 1_000_000 }
     }
-
-    /// Milliseconds since 1970.
-    #[must_use]
-    pub fn unix_millis(self) -> u64 {
-        self.unix_ms
-    }
 }
 
 /// In UTC, as in RFC 3339.

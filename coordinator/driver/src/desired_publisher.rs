@@ -32,6 +32,11 @@ impl DesiredPublisher {
         self.last.is_some()
     }
 
+    /// The desired state that was published last.
+    pub fn in_force(&self) -> Option<&Arc<Desired>> {
+        self.last.as_ref()
+    }
+
     /// Waits until the driver has ended.
     pub async fn closed(&self) {
         self.events.closed().await;

@@ -18,13 +18,17 @@ pub struct KnownReplica {
     pub identity: String,
     /// Its build's version; empty if unknown.
     pub version: String,
+    /// What is wrong with it beside this replica, and what to do; empty if nothing is.
+    #[serde(skip)]
+    pub warning: String,
 }
 
 impl KnownReplica {
     /// A replica of this build.
     #[must_use]
     pub fn of_this_build(identity: String, address: String) -> Self {
-        Self { address, identity, version: env!("CARGO_PKG_VERSION").to_owned() }
+        let (version, warning) = (env!("CARGO_PKG_VERSION").to_owned(), String::new());
+        Self { address, identity, version, warning }
     }
 }
 
@@ -113,7 +117,7 @@ mod tests {
         let replica = |name: &str, address: &str| KnownReplica {
             identity: name.into(),
             address: address.into(),
-            version: String::new(),
+            ..KnownReplica::default()
         };
         let known = watch::channel(Arc::new(vec![replica("b", "host:2"), replica("a", "host:1")]));
         let replicas =

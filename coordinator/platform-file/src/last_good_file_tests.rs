@@ -89,6 +89,7 @@ impl Host {
             Duration::ZERO,
             good,
             desired_publisher,
+            watch::channel(None).0,
             freshness,
         );
         let task = tokio::spawn(manifests.run());

@@ -108,17 +108,20 @@ pub async fn start(settings: Settings) -> anyhow::Result<Platform> {
     let last_good_file = LastGoodFile::new(settings.state_dir.clone());
     let desired_publisher = DesiredPublisher::new(event_sender.clone(), problem_sender, ready);
     let confirm_removals = settings.confirm_removals;
+    let (in_force_sender, in_force) = watch::channel(None);
     let manifest_watcher = ManifestWatcher::new(
         manifests,
         confirm_removals,
         last_good_file,
         desired_publisher,
+        in_force_sender,
         freshness_sender,
     );
     tokio::spawn(manifest_watcher.run());
     let own = KnownReplica::of_this_build(settings.identity.clone(), settings.address.clone());
     let (replica_sender, replicas) = watch::channel(Arc::default());
-    tokio::spawn(ReplicaFiles::new(&settings.state_dir, own).run(replica_sender));
+    let replica_files = ReplicaFiles::new(&settings.state_dir, own, confirm_removals, in_force);
+    tokio::spawn(replica_files.run(replica_sender));
     let (access, progress) = (Access::Open, Arc::<Progress>::default());
     let driver = Arc::clone(&progress);
     let disk = Disk { folder, epochs };

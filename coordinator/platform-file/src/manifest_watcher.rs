@@ -7,8 +7,10 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
+use leasehold_coordinator_core::desired::Desired;
 use leasehold_driver::clock;
 use leasehold_driver::desired_publisher::DesiredPublisher;
 use leasehold_driver::platform::Freshness;
@@ -35,6 +37,7 @@ pub(crate) struct ManifestWatcher {
     state: Box<State>,
     wakes: mpsc::Receiver<()>,
     desired_publisher: DesiredPublisher,
+    in_force: watch::Sender<Option<Arc<Desired>>>,
     freshness: watch::Sender<Freshness>,
 }
 
@@ -57,6 +60,7 @@ impl ManifestWatcher {
         confirm_removals: Duration,
         last_good_file: LastGoodFile,
         desired_publisher: DesiredPublisher,
+        in_force: watch::Sender<Option<Arc<Desired>>>,
         freshness: watch::Sender<Freshness>,
     ) -> Self {
         let (watcher, wakes) = Watcher::new();
@@ -65,7 +69,7 @@ impl ManifestWatcher {
         let grace = RemovalGrace::new(confirm_removals);
         let state =
             Box::new(State { root, catalog, last_good_file, watcher, stamps, grace, unread });
-        Self { state, wakes, desired_publisher, freshness }
+        Self { state, wakes, desired_publisher, in_force, freshness }
     }
 
     /// Runs until the driver has ended.
@@ -88,6 +92,12 @@ impl ManifestWatcher {
             {
                 return;
             }
+            let in_force = self.desired_publisher.in_force();
+            self.in_force.send_if_modified(|known| {
+                let is_new = known.as_ref().map(Arc::as_ptr) != in_force.map(Arc::as_ptr);
+                *known = in_force.cloned();
+                is_new
+            });
             self.confirm(read_at);
             self = self.with_state(State::keep).await;
             let grace_ends = self.state.grace.ends();

@@ -56,8 +56,14 @@ impl Watched {
         let good = LastGoodFile::new(base.join("state"));
         let (freshness_sender, freshness) = watch::channel(Freshness::default());
         let desired_publisher = DesiredPublisher::new(event_sender, problem_sender, ready);
-        let manifests =
-            ManifestWatcher::new(root.clone(), grace, good, desired_publisher, freshness_sender);
+        let manifests = ManifestWatcher::new(
+            root.clone(),
+            grace,
+            good,
+            desired_publisher,
+            watch::channel(None).0,
+            freshness_sender,
+        );
         tokio::spawn(manifests.run());
         is_ready.await.unwrap();
         Self { _dir: dir, base, root, events, problems, freshness }

@@ -1,13 +1,22 @@
 //! The running replicas that share a state folder: each has a file, and a lock on it for as long as
-//! its process runs. Only what people are shown depends on it, so an error only delays it.
+//! its process runs. A file has a digest of the manifests that its replica has in force, so that
+//! others notice if a failover would put other ones in force. Only what people are shown depends on
+//! it, so an error only delays it.
 
+use std::collections::BTreeMap;
+use std::fmt::{self, Write as _};
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use leasehold_coordinator_core::desired::Desired;
+use leasehold_driver::clock;
 use leasehold_driver::replicas::KnownReplica;
+use leasehold_types::Moment;
+use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::time::sleep;
 
@@ -18,23 +27,92 @@ use super::epochs::{locked, same_file};
 const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 /// The most bytes of a file: names and addresses are at most 512 bytes long.
 const BYTES_MAX: u64 = 8 * 1024;
+/// How long two replicas may read one change of the manifests apart, beside the grace of removals.
+const SETTLE: Duration = Duration::from_secs(10);
 
 /// This replica's file, and the folder of all.
 #[derive(Debug)]
 pub(crate) struct ReplicaFiles {
     folder: PathBuf,
-    own: KnownReplica,
+    own: Written,
     path: PathBuf,
     /// The locked file, once it is written.
     file: Option<File>,
+    in_force: watch::Receiver<Option<Arc<Desired>>>,
+    /// For how long another replica's manifests may differ.
+    settle: Duration,
+    /// Since when they do, by address.
+    differ_since: BTreeMap<String, Moment>,
+    /// The warnings that the log has, by address.
+    warned: BTreeMap<String, String>,
+}
+
+/// The content of a file. It keeps its length, so that one write replaces it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+struct Written {
+    #[serde(flatten)]
+    replica: KnownReplica,
+    /// The digest of the manifests in force.
+    #[serde(default)]
+    manifests: Digest,
+}
+
+/// A digest of a desired state, written as 16 hexadecimal digits; zeros before the first. Only
+/// replicas of one build compare theirs.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+struct Digest(String);
+
+impl Default for Digest {
+    fn default() -> Self {
+        Self(format!("{:016x}", 0))
+    }
+}
+
+impl Digest {
+    fn of(desired: &Desired) -> Self {
+        /// FNV-1a: the digest distinguishes mistakes, not attacks.
+        struct Fnv(u64);
+        impl fmt::Write for Fnv {
+            fn write_str(&mut self, text: &str) -> fmt::Result {
+                for byte in text.bytes() {
+                    self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+                }
+                Ok(())
+            }
+        }
+        let mut fnv = Fnv(0xcbf2_9ce4_8422_2325);
+        // Hashing cannot fail.
+        let _ = write!(fnv, "{desired:?}");
+        Self(format!("{:016x}", fnv.0))
+    }
+
+    fn is_known(&self) -> bool {
+        *self != Self::default()
+    }
 }
 
 impl ReplicaFiles {
-    /// Writes nothing yet.
-    pub(crate) fn new(state_dir: &Path, own: KnownReplica) -> Self {
+    /// Writes nothing yet. `in_force` is what this replica has in force, and `grace` how long a
+    /// removal waits.
+    pub(crate) fn new(
+        state_dir: &Path,
+        own: KnownReplica,
+        grace: Duration,
+        in_force: watch::Receiver<Option<Arc<Desired>>>,
+    ) -> Self {
         let folder = state_dir.join("replicas");
         let path = folder.join(format!("{:016x}.json", fastrand::u64(..)));
-        Self { folder, own, path, file: None }
+        Self {
+            folder,
+            own: Written { replica: own, manifests: Digest::default() },
+            path,
+            file: None,
+            in_force,
+            settle: grace + SETTLE,
+            differ_since: BTreeMap::new(),
+            warned: BTreeMap::new(),
+        }
     }
 
     /// Publishes the running replicas until nobody reads them.
@@ -42,7 +120,9 @@ impl ReplicaFiles {
         let mut last_error = None;
         loop {
             let looked = blocking(move || {
+                self.note_in_force();
                 let running = self.write_own().and_then(|()| self.running());
+                let running = running.map(|running| self.known(running, clock::now()));
                 (self, running)
             });
             let (files, running) = looked.await;
@@ -71,6 +151,61 @@ impl ReplicaFiles {
         }
     }
 
+    /// Takes the digest of what is in force, if that is new.
+    fn note_in_force(&mut self) {
+        if !self.in_force.has_changed().unwrap_or_default() {
+            return;
+        }
+        let in_force = self.in_force.borrow_and_update().clone();
+        self.own.manifests = in_force.map_or_else(Digest::default, |it| Digest::of(&it));
+        if let (Some(file), Ok(text)) = (&self.file, serde_json::to_vec(&self.own)) {
+            // If this fails, others see what was in force before, and may warn.
+            let _ = file.write_all_at(&text, 0);
+        }
+    }
+
+    /// The running replicas, each with what is wrong with it beside this one.
+    fn known(&mut self, running: Vec<Written>, now: Moment) -> Vec<KnownReplica> {
+        let mut differ_since = BTreeMap::new();
+        let mut warned = BTreeMap::new();
+        let mut known = Vec::new();
+        for Written { mut replica, manifests } in running {
+            let own = &self.own.replica;
+            let address = replica.address.clone();
+            let differs = self.own.manifests.is_known() && manifests.is_known();
+            let differs = differs && replica.version == own.version;
+            if replica.address == own.address {
+                // This one.
+            } else if replica.identity == own.identity {
+                replica.warning = format!(
+                    "has the name of the replica at {}: give each an --identity of its own",
+                    own.address
+                );
+            } else if differs && manifests != self.own.manifests {
+                let last = self.differ_since.get(&address).copied();
+                let since = *differ_since.entry(address.clone()).or_insert(last.unwrap_or(now));
+                if now.since(since) >= self.settle {
+                    replica.warning = format!(
+                        "has other manifests in force than the replica at {}: whichever leads \
+                         decides which count; give all replicas the same --manifests",
+                        own.address
+                    );
+                }
+            }
+            if !replica.warning.is_empty() {
+                let warning = &replica.warning;
+                if self.warned.get(&address) != Some(warning) {
+                    let identity = &replica.identity;
+                    tracing::warn!(replica = address, identity, warning, "another replica");
+                }
+                warned.insert(address, warning.clone());
+            }
+            known.push(replica);
+        }
+        (self.differ_since, self.warned) = (differ_since, warned);
+        known
+    }
+
     /// Writes this replica's file, unless it is there. A state folder that was removed is not
     /// created again.
     fn write_own(&mut self) -> io::Result<()> {
@@ -93,7 +228,7 @@ impl ReplicaFiles {
     }
 
     /// The replicas that run. Removes the files of those that have ended.
-    fn running(&self) -> io::Result<Vec<KnownReplica>> {
+    fn running(&self) -> io::Result<Vec<Written>> {
         let mut running = Vec::new();
         for entry in fs::read_dir(&self.folder)? {
             let path = entry?.path();
@@ -119,34 +254,99 @@ impl ReplicaFiles {
 
 #[cfg(test)]
 mod tests {
+    use leasehold_coordinator_core::desired::Cluster;
+    use leasehold_types::ClusterName;
+
     use super::*;
 
     fn replica(name: &str) -> KnownReplica {
         KnownReplica::of_this_build(name.into(), format!("{name}:7400"))
     }
 
+    fn files(
+        state_dir: &Path,
+        own: KnownReplica,
+    ) -> (ReplicaFiles, watch::Sender<Option<Arc<Desired>>>) {
+        let (sender, in_force) = watch::channel(None);
+        (ReplicaFiles::new(state_dir, own, Duration::ZERO, in_force), sender)
+    }
+
+    /// The names of the replicas that run.
+    fn names(files: &ReplicaFiles) -> Vec<String> {
+        let running = files.running().unwrap().into_iter();
+        running.map(|it| it.replica.identity).collect()
+    }
+
+    /// What one replica sees of the other at this time.
+    fn warning(files: &mut ReplicaFiles, of: &str, now: Moment) -> String {
+        files.note_in_force();
+        files.write_own().unwrap();
+        let running = files.running().unwrap();
+        let mut known = files.known(running, now).into_iter();
+        known.find(|it| it.address == of).map(|it| it.warning).expect("it runs")
+    }
+
+    #[test]
+    fn other_manifests_are_named_once_they_last_and_a_name_that_two_have_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut first, first_has) = files(folder.path(), replica("a"));
+        let (mut second, second_has) = files(folder.path(), replica("b"));
+        let at = |seconds| Moment(0) + Duration::from_secs(seconds);
+        let desired = |jobs_max: u32| {
+            let cluster = Cluster {
+                jobs_max,
+                jobs_per_worker_max: 1,
+                drain_deadline: SETTLE,
+                ttl: SETTLE,
+                floor: 0,
+                lost_after: None,
+                class: None,
+            };
+            let name = ClusterName::new("builds").unwrap();
+            let clusters = BTreeMap::from([(name, Arc::new(cluster))]);
+            Some(Arc::new(Desired { clusters, ..Desired::default() }))
+        };
+        first_has.send_replace(desired(8));
+        assert_eq!(warning(&mut second, "b:7400", at(1)), "");
+        assert_eq!(warning(&mut first, "b:7400", at(1)), "", "it has read nothing yet");
+        second_has.send_replace(desired(80));
+        assert_eq!(warning(&mut second, "a:7400", at(2)), "");
+        assert_eq!(warning(&mut first, "b:7400", at(2)), "");
+        let why = warning(&mut first, "b:7400", at(12));
+        assert!(why.starts_with("has other manifests in force"), "{why}");
+        assert_ne!(warning(&mut second, "a:7400", at(12)), "");
+        second_has.send_replace(desired(8));
+        assert_eq!(warning(&mut second, "a:7400", at(13)), "");
+        assert_eq!(warning(&mut first, "b:7400", at(13)), "");
+
+        let twin = KnownReplica { address: "c:7400".into(), ..replica("a") };
+        let (mut twin, _sender) = files(folder.path(), twin);
+        let why = warning(&mut twin, "a:7400", at(14));
+        assert!(why.starts_with("has the name of the replica at c:7400"), "{why}");
+    }
+
     #[test]
     fn replicas_are_listed_while_their_process_has_the_lock() {
         let folder = tempfile::tempdir().unwrap();
-        let files = |name: &str| ReplicaFiles::new(folder.path(), replica(name));
-        let (mut first, mut second) = (files("a"), files("b"));
+        let of = |name: &str| files(folder.path(), replica(name)).0;
+        let (mut first, mut second) = (of("a"), of("b"));
         first.write_own().unwrap();
-        assert_eq!(first.running().unwrap(), [replica("a")]);
+        assert_eq!(names(&first), ["a"]);
         second.write_own().unwrap();
         second.write_own().unwrap();
-        assert_eq!(first.running().unwrap(), [replica("a"), replica("b")]);
-        assert_eq!(second.running().unwrap(), [replica("a"), replica("b")]);
+        assert_eq!(names(&first), ["a", "b"]);
+        assert_eq!(names(&second), ["a", "b"]);
         let leftover = second.path.clone();
         drop(second);
-        assert_eq!(first.running().unwrap(), [replica("a")]);
+        assert_eq!(names(&first), ["a"]);
         assert!(!leftover.exists());
 
         // Removed by hand: written again. With the state folder: not.
         fs::remove_dir_all(&first.folder).unwrap();
         first.write_own().unwrap();
-        assert_eq!(first.running().unwrap(), [replica("a")]);
+        assert_eq!(names(&first), ["a"]);
         let gone = folder.path().join("gone");
-        ReplicaFiles::new(&gone, replica("c")).write_own().unwrap_err();
+        files(&gone, replica("c")).0.write_own().unwrap_err();
         assert!(!gone.exists());
     }
 }

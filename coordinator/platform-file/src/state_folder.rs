@@ -11,7 +11,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use leasehold_driver::clock::Timestamp;
+use leasehold_driver::clock;
 use leasehold_types::{CellId, Epoch, file_system};
 use serde::{Deserialize, Serialize};
 
@@ -22,6 +22,9 @@ const ID_FILE: &str = "folder.id";
 /// The file with the identity of the cell. It belongs to what is in the folder, and stays the same
 /// in a copy; the folder's id and its inodes tell a copy from the folder.
 const CELL_FILE: &str = "cell.json";
+
+/// The epochs that a cell may begin with in one second.
+const FIRST_EPOCHS_PER_SECOND: u64 = 1_000_000;
 
 /// The state folder as it was when this replica started.
 #[derive(Clone, Debug)]
@@ -37,8 +40,8 @@ pub(crate) struct StateFolder {
 pub(crate) struct CellFile {
     /// Its identity.
     pub(crate) id: CellId,
-    /// Its first epoch: the milliseconds of its beginning. So tokens of two cells are never equal,
-    /// and those of the later one are higher.
+    /// Its first epoch: the seconds of its beginning, and six random digits. So tokens of two cells
+    /// differ, also where both began at once, and those of the later one are higher.
     first_epoch: u64,
 }
 
@@ -68,7 +71,7 @@ impl StateFolder {
         create(path, ID_FILE, || Ok(format!("{:032x}\n", fastrand::u128(..)).into_bytes()))?;
         let drawn = CellFile {
             id: cell.unwrap_or_else(|| CellId(fastrand::u128(..))),
-            first_epoch: Timestamp::now().unix_millis(),
+            first_epoch: first_epoch(),
         };
         create(path, CELL_FILE, || drawn.text())?;
         let found = CellFile::read(path)?;
@@ -156,6 +159,11 @@ impl StateFolder {
             self.path.display()
         )
     }
+}
+
+fn first_epoch() -> u64 {
+    clock::time_of_day().as_secs() * FIRST_EPOCHS_PER_SECOND
+        + fastrand::u64(..FIRST_EPOCHS_PER_SECOND)
 }
 
 /// Writes a file of the folder, unless it has one of this name. If several replicas start together,
@@ -256,7 +264,7 @@ mod tests {
         assert_eq!(open("first", None).unwrap().cell, first.cell);
         let other = open("other", None).unwrap();
         assert_ne!(other.cell(), first.cell());
-        assert!(first.before_first_epoch() > Epoch(1_700_000_000_000), "{:?}", first.cell);
+        assert!(first.before_first_epoch() > Epoch(1_700_000_000_000_000), "{:?}", first.cell);
         let names = ["first", "copy"].map(|name| parent.path().join(name).join(CELL_FILE));
         fs::create_dir(parent.path().join("copy")).unwrap();
         fs::copy(&names[0], &names[1]).unwrap();

@@ -167,7 +167,10 @@ async fn listen(
 fn publish(replicas: Vec<Peer>, known: &KnownReplicasSender) {
     let replicas = replicas.into_iter();
     let replicas: Vec<_> = replicas
-        .map(|Peer { identity, address, version }| KnownReplica { address, identity, version })
+        .map(|Peer { identity, address, version }| {
+            let warning = String::new();
+            KnownReplica { address, identity, version, warning }
+        })
         .collect();
     known.send_if_modified(|last| {
         let is_new = **last != replicas;
@@ -185,7 +188,7 @@ async fn dial(
     let channel = dialled.map_err(|_| ConnectionError::Slow)??;
     let client = PeerServiceClient::new(channel);
     let mut client = client.max_decoding_message_size(HEARTBEAT_BYTES_MAX);
-    let KnownReplica { address, identity, version } = own.clone();
+    let KnownReplica { address, identity, version, .. } = own.clone();
     let request = FollowRequest { identity, address, version };
     let answer = timeout(CONNECT_TIMEOUT, client.follow(request))
         .await

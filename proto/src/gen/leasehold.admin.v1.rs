@@ -421,6 +421,10 @@ pub struct Replica {
     /// Whether it leads, as far as the replica that is asked knows.
     #[prost(bool, tag = "4")]
     pub leads: bool,
+    /// What is wrong with it beside the replica that is asked, and what to do: it has other manifests
+    /// in force, or the same name. Empty if nothing is.
+    #[prost(string, tag = "5")]
+    pub warning: ::prost::alloc::string::String,
 }
 impl ::prost::Name for Replica {
     const NAME: &'static str = "Replica";

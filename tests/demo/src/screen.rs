@@ -113,7 +113,7 @@ impl Screen {
         let _ = writeln!(text, "\n{seconds:6.1}s  \x1b[1m{}\x1b[0m", view.phase);
         let _ = writeln!(
             text,
-            "         \x1b[2m{:<10} {:>3}  {:<10} {:<18} {:>7} {:>6}\x1b[0m",
+            "         \x1b[2m{:<10} {:>3}  {:<10} {:<18} {:>7} {:>16}\x1b[0m",
             "worker", "gen", "phase", "jobs of pool", "streams", "epoch"
         );
         for row in &view.rows {
@@ -123,7 +123,7 @@ impl Screen {
             let _ = writeln!(
                 text,
                 "         {worker:<10} {generation:>3}  {phase:<10} {jobs:<8}{bar} {streams:>6} \
-                 {epoch:>6}"
+                 {epoch:>16}"
             );
         }
         let View { max_jobs, running, peak, queue, done, streams, records, .. } = view;

@@ -100,6 +100,7 @@ fn as_text(fleet: &FleetStatus, wide: bool) -> String {
         parts.push(pipelines(&fleet.pipelines));
         parts.push(table(&fleet.classes, wide));
     }
+    parts.push(warnings(&fleet.replicas));
     parts.push(problems(&fleet.replicas));
     parts.retain(|part| !part.is_empty());
     parts.join("\n")
@@ -143,6 +144,16 @@ fn cells(replicas: &[Replica]) -> String {
          docs/OPERATIONS.md.\n"
     };
     own.into_iter().chain(others).collect::<String>() + what_to_do
+}
+
+/// What is wrong with replicas beside others.
+fn warnings(replicas: &[Replica]) -> String {
+    let known = replicas.iter().filter_map(Replica::status).flat_map(|status| &status.replicas);
+    let lines: BTreeSet<_> = known
+        .filter(|replica| !replica.warning.is_empty())
+        .map(|replica| format!("The replica at {} {}\n", replica.address, replica.warning))
+        .collect();
+    lines.into_iter().collect()
 }
 
 /// What is wrong with the manifests, each problem once.

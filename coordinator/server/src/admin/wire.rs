@@ -33,8 +33,8 @@ pub(super) fn problem(problem: &Problem) -> proto::ManifestProblem {
 }
 
 pub(super) fn replica(known: KnownReplica, leader: &str) -> proto::Replica {
-    let KnownReplica { address, identity, version } = known;
-    proto::Replica { leads: address == leader, identity, address, version }
+    let KnownReplica { address, identity, version, warning } = known;
+    proto::Replica { leads: address == leader, identity, address, version, warning }
 }
 
 pub(super) fn other_cell((worker, found): (WorkerKey, OtherCell)) -> proto::OtherCell {

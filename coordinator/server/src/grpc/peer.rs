@@ -78,7 +78,7 @@ impl FollowerStream {
 
     fn heartbeat(&self, epoch: u64) -> FollowResponse {
         let known = self.replicas.all().into_iter();
-        let replicas = known.map(|KnownReplica { identity, address, version }| proto::Peer {
+        let replicas = known.map(|KnownReplica { identity, address, version, .. }| proto::Peer {
             identity,
             address,
             version,
@@ -135,7 +135,8 @@ impl PeerService for PeerServer {
         let peer = Peer::of(request.extensions()).map(Peer::address);
         let FollowRequest { identity, address, version } = request.into_inner();
         tracing::debug!(?peer, follower = identity, "a standby follows this replica");
-        let follower = KnownReplica { identity, address, version };
+        let warning = String::new();
+        let follower = KnownReplica { identity, address, version, warning };
         let heartbeats = FollowerStream {
             replicas: Arc::clone(&self.replicas),
             _follower: self.replicas.follow(follower),

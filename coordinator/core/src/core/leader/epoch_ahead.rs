@@ -18,7 +18,7 @@ use crate::effect::{Notice, Order};
 
 /// The most by which an agent's epoch may exceed the leader's. Stores count their writes, and no
 /// store counts this far; accepting such an epoch would use up the range of epochs.
-const EPOCH_LEAP_MAX: u64 = 1 << 42;
+const EPOCH_LEAP_MAX: u64 = 1 << 40;
 /// The least time between two queries to the store.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 /// The least time between two notices of one worker.
