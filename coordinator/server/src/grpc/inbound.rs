@@ -195,6 +195,7 @@ impl Inbound {
             }
         };
         let worker = agent.as_ref().map(|(worker, _)| worker);
+        let found = worker.map(|worker| self.other_cells.found_by(worker.clone()));
         while let Some(Received { message, job_times, other_cell }) = next(messages).await? {
             // The message counts from now, however long it waits after this.
             let arrived = clock::now();
@@ -209,8 +210,8 @@ impl Inbound {
                     0
                 }
                 AgentMessage::Beat(beat) => {
-                    if let Some(worker) = worker {
-                        self.other_cells.note(worker, other_cell);
+                    if let Some(found) = &found {
+                        found.note(other_cell);
                     }
                     beat.released.len()
                 }
