@@ -84,23 +84,35 @@ async fn next(platform: &mut Platform) -> Event {
     event.expect("an event in time").expect("a platform that runs")
 }
 
-async fn elected(platform: &mut Platform) -> Elected {
-    loop {
-        if let Event::Elected(elected) = next(platform).await {
-            return elected;
+/// The first of the next events that is wanted.
+async fn until<T>(platform: &mut Platform, mut wanted: impl FnMut(Event) -> Option<T>) -> T {
+    let found = async {
+        loop {
+            if let Some(found) = wanted(next(platform).await) {
+                return found;
+            }
         }
-    }
+    };
+    timeout(PATIENCE, found).await.expect("the event in time")
+}
+
+async fn elected(platform: &mut Platform) -> Elected {
+    let elected = |event| if let Event::Elected(elected) = event { Some(elected) } else { None };
+    until(platform, elected).await
+}
+
+async fn registered(platform: &mut Platform) {
+    until(platform, |event| matches!(event, Event::Registered(_)).then_some(())).await;
 }
 
 /// The leader of the next `Deposed` event.
 async fn deposed(platform: &mut Platform) -> Option<String> {
-    loop {
-        match next(platform).await {
-            Event::Deposed { leader } => return leader,
-            Event::Elected(elected) => panic!("elected, epoch {}", elected.epoch),
-            _ => {}
-        }
-    }
+    let leader = |event| match event {
+        Event::Deposed { leader } => Some(leader),
+        Event::Elected(elected) => panic!("elected, epoch {}", elected.epoch),
+        _ => None,
+    };
+    until(platform, leader).await
 }
 
 /// Empties a platform's channel while a test watches another platform.
@@ -307,7 +319,7 @@ async fn a_running_leader_keeps_its_epoch_and_restores_removed_files() {
     a.commands.send(order(1, Order::StepDown { above: Some(Epoch(6)) })).await.unwrap();
     assert_eq!(elected(&mut a).await.epoch, Epoch(7));
     a.commands.send(order(7, Order::Register(vec![entry("w", 1, 3)]))).await.unwrap();
-    while !matches!(next(&mut a).await, Event::Registered(_)) {}
+    registered(&mut a).await;
 
     // Removed in one step, because the leader restores files meanwhile.
     let removed = folder.path().join("removed");
@@ -340,7 +352,7 @@ async fn a_running_leader_keeps_its_epoch_and_restores_removed_files() {
     }
     assert!(!epochs.has_ended(Epoch(7)));
     a.commands.send(order(7, Order::Register(vec![entry("x", 2, 1)]))).await.unwrap();
-    while !matches!(next(&mut a).await, Event::Registered(_)) {}
+    registered(&mut a).await;
     let _a = drain(a);
     let log = ExposureLog::open(&settings.state_dir, Epoch(8)).unwrap();
     let workers: BTreeSet<_> = log.entries().keys().cloned().collect();
@@ -358,7 +370,7 @@ async fn after_the_state_folder_is_deleted_only_a_new_replica_leads_with_a_highe
     let mut a = start(settings_of("a")).await.unwrap();
     assert_eq!(elected(&mut a).await.epoch, Epoch(1));
     a.commands.send(order(1, Order::Register(vec![entry("w", 1, 3)]))).await.unwrap();
-    while !matches!(next(&mut a).await, Event::Registered(_)) {}
+    registered(&mut a).await;
     let mut b = start(settings_of("b")).await.unwrap();
     assert_eq!(deposed(&mut b).await.as_deref(), Some("a:7400"));
     let state_dir = settings_of("a").state_dir;
