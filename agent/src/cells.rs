@@ -17,8 +17,9 @@ use tonic::Request;
 use crate::config::{Address, Tls};
 use crate::link;
 
-/// The time between two looks.
-const INTERVAL: Duration = Duration::from_secs(60);
+/// The time between two looks, more or less a quarter: each costs every coordinator a connection of
+/// every agent.
+const INTERVAL: Duration = Duration::from_secs(300);
 /// The longest time that one coordinator may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -84,7 +85,7 @@ impl Looker {
             if let Some(known) = known {
                 other.send_replace(self.look(known).await);
             }
-            tokio::time::sleep(INTERVAL).await;
+            tokio::time::sleep(INTERVAL.mul_f64(0.75 + fastrand::f64() / 2.0)).await;
         }
     }
 
