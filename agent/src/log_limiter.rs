@@ -40,7 +40,8 @@ impl LogLimiter {
                 return None;
             }
             entry.last = now;
-            let suppressed = Some(std::mem::take(&mut entry.suppressed)).filter(|it| *it > 0);
+            let suppressed = std::mem::take(&mut entry.suppressed);
+            let suppressed = (suppressed > 0).then_some(suppressed);
             return Some(Admitted { suppressed });
         }
         if self.logged.len() == CAUSES_MAX {

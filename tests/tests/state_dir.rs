@@ -190,7 +190,7 @@ fn a_state_folder_put_back_from_a_backup_repeats_no_token_and_hangs_no_agent() {
     let (before, after) = (streams(&before), streams(&after));
     for token in &after {
         let granted: Option<u64> =
-            token.trim_matches('"').split('.').next().and_then(|it| it.parse().ok());
+            token.trim_matches('"').split('.').next().and_then(|epoch| epoch.parse().ok());
         let is_new = granted > Some(begun + 1);
         assert!(before.contains(token) || is_new, "{before:?} {after:?}\n{log}");
     }

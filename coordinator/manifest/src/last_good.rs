@@ -64,25 +64,19 @@ pub fn write(state: &LastGood) -> serde_json::Result<Vec<u8>> {
     for (path, gave) in &state.gave {
         append(&mut body, &WrittenRecord::File { path, gave })?;
     }
-    for (name, cluster) in &state.desired.clusters {
-        let manifest = cluster_manifest(name, cluster);
-        append(&mut body, &WrittenRecord::Object { manifest, streams: WrittenStreams(&[]) })?;
-    }
-    for (name, pipeline) in &state.desired.pipelines {
-        let manifest = pipeline_manifest(name, pipeline);
-        append(&mut body, &WrittenRecord::Object { manifest, streams: WrittenStreams(&[]) })?;
-    }
-    for (name, set) in &state.desired.sets {
-        let manifest = set_manifest(name, set);
-        append(
-            &mut body,
-            &WrittenRecord::Object { manifest, streams: WrittenStreams(&set.streams) },
-        )?;
-    }
+    append_objects(&mut body, &state.desired)?;
     let mut text = heading(&body).into_bytes();
     text.push(b'\n');
     text.append(&mut body);
     Ok(text)
+}
+
+/// A checksum of the objects of a state, which two replicas of one build can compare. It does not
+/// depend on the files that the objects are in.
+pub fn checksum_of(desired: &Desired) -> serde_json::Result<u64> {
+    let mut objects = Vec::new();
+    append_objects(&mut objects, desired)?;
+    Ok(checksum(&objects))
 }
 
 /// The state that a text holds, and what of it no longer is a valid object: that is left out.
@@ -117,11 +111,32 @@ pub fn read(text: &str) -> Result<(LastGood, Vec<Problem>), String> {
     Ok((LastGood { desired: Arc::new(desired), gave }, problems))
 }
 
-/// The first line, with the checksum of all others (FNV-1a, 64 bits).
+/// The first line, with the checksum of all others.
 fn heading(body: &[u8]) -> String {
+    format!("{API_VERSION} last good state, format 1, checksum {:016x}", checksum(body))
+}
+
+/// FNV-1a, 64 bits.
+fn checksum(bytes: &[u8]) -> u64 {
     let step = |sum: u64, byte: &u8| (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-    let sum = body.iter().fold(0xcbf2_9ce4_8422_2325, step);
-    format!("{API_VERSION} last good state, format 1, checksum {sum:016x}")
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
+}
+
+/// One line for each object.
+fn append_objects(text: &mut Vec<u8>, desired: &Desired) -> serde_json::Result<()> {
+    for (name, cluster) in &desired.clusters {
+        let manifest = cluster_manifest(name, cluster);
+        append(text, &WrittenRecord::Object { manifest, streams: WrittenStreams(&[]) })?;
+    }
+    for (name, pipeline) in &desired.pipelines {
+        let manifest = pipeline_manifest(name, pipeline);
+        append(text, &WrittenRecord::Object { manifest, streams: WrittenStreams(&[]) })?;
+    }
+    for (name, set) in &desired.sets {
+        let manifest = set_manifest(name, set);
+        append(text, &WrittenRecord::Object { manifest, streams: WrittenStreams(&set.streams) })?;
+    }
+    Ok(())
 }
 
 fn append(text: &mut Vec<u8>, line: &WrittenRecord<'_>) -> serde_json::Result<()> {

@@ -3,12 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::Write;
 use std::path::Path;
 use std::sync::Barrier;
 use std::time::Duration;
 
-use leasehold_coordinator_core::campaign::EntryChange;
 use leasehold_coordinator_core::effect::Order;
 use leasehold_coordinator_core::event::{Elected, Event};
 use leasehold_coordinator_core::exposure::{Entry, Exposure, Life, Sets, SetsVersion};
@@ -60,12 +58,12 @@ fn claim(name: &str) -> Claim {
     Claim { identity: name.into(), address, leadership_ms: 30_000, id: fastrand::u64(..) }
 }
 
-fn worker(name: &str) -> WorkerKey {
+pub(crate) fn worker(name: &str) -> WorkerKey {
     let cluster = ClusterName::new("swarm").unwrap();
     WorkerKey { cluster, worker: WorkerName::new(name).unwrap() }
 }
 
-fn exposure(jobs_max: u32) -> Exposure {
+pub(crate) fn exposure(jobs_max: u32) -> Exposure {
     let sets = Sets::Listed { version: SetsVersion(7), timeless: true };
     let (incarnation, ttl) = (Incarnation(3), Duration::from_secs(10));
     Exposure { incarnation, ttl, jobs_max, sets, identity: None, fresh_agent: None }
@@ -486,55 +484,4 @@ fn an_epoch_above_the_limit_is_an_error_and_does_not_depose_the_leader() {
     fs::write(logs.join(format!("{:020}.log", u64::MAX)), "").unwrap();
     let error = exposure_log::highest(folder.path()).unwrap_err().to_string();
     assert!(error.contains(".log: the number is above the highest epoch"), "{error}");
-}
-
-#[test]
-fn reads_registered_exposures_back_and_skips_a_torn_last_line() {
-    let folder = folder();
-    let mut first = ExposureLog::open(folder.path(), Epoch(1)).unwrap();
-    let enter = |name: &str, jobs| EntryChange::Register(worker(name), Life(1), exposure(jobs));
-    first.write(&[enter("a", 1), enter("b", 2)]).unwrap();
-    first.write(&[EntryChange::Unregister(worker("a")), enter("b", 3), enter("c", 4)]).unwrap();
-    let log = folder.path().join("register/00000000000000000001.log");
-    let mut file = fs::OpenOptions::new().append(true).open(&log).unwrap();
-    file.write_all(br#"{"enter":{"cluster":"swarm","worker":"to"#).unwrap();
-
-    let mut second = ExposureLog::open(folder.path(), Epoch(5)).unwrap();
-    let expected = BTreeMap::from([(worker("b"), exposure(3)), (worker("c"), exposure(4))]);
-    assert_eq!(*second.entries(), expected);
-    second.write(&[]).unwrap();
-    let mut third = ExposureLog::open(folder.path(), Epoch(6)).unwrap();
-    assert_eq!(*third.entries(), expected);
-    third.write(&[]).unwrap();
-    assert!(!log.exists(), "an old log was not removed");
-
-    // If an exposure cannot be decoded, the worker may hold anything.
-    let newest = folder.path().join("register/00000000000000000006.log");
-    let text = fs::read_to_string(&newest).unwrap();
-    fs::write(&newest, text.replacen("jobsMax", "most", 1)).unwrap();
-    let entries = ExposureLog::open(folder.path(), Epoch(7)).unwrap();
-    let unreadable =
-        BTreeMap::from([(worker("b"), Exposure::anything()), (worker("c"), exposure(4))]);
-    assert_eq!(*entries.entries(), unreadable);
-
-    // A damaged line in the middle may be any worker's: no replica may lead without it.
-    fs::write(&newest, text.replacen("enter", "entre", 1)).unwrap();
-    let error = ExposureLog::open(folder.path(), Epoch(7)).unwrap_err().to_string();
-    assert!(error.contains("00000000000000000006.log:1 cannot be read"), "{error}");
-}
-
-#[test]
-fn a_log_is_rewritten_when_it_has_grown_too_long() {
-    let folder = folder();
-    let mut register = ExposureLog::open(folder.path(), Epoch(1)).unwrap();
-    let changes: Vec<_> =
-        (0..5_000).map(|n| EntryChange::Register(worker("w"), Life(1), exposure(n))).collect();
-    for _ in 0..5 {
-        register.write(&changes).unwrap();
-    }
-    let log = folder.path().join("register/00000000000000000001.log");
-    let lines = fs::read_to_string(log).unwrap().lines().count();
-    assert!(lines <= 15_000, "{lines} lines for one worker");
-    let entries = ExposureLog::open(folder.path(), Epoch(2)).unwrap();
-    assert_eq!(*entries.entries(), BTreeMap::from([(worker("w"), exposure(4_999))]));
 }

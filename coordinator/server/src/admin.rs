@@ -6,6 +6,7 @@ mod cursor;
 mod error;
 mod manifest_changes;
 mod plan;
+mod status;
 mod viewer;
 mod wire;
 
@@ -140,29 +141,7 @@ impl AdminService for Admin {
         request: Request<proto::GetStatusRequest>,
     ) -> Result<Response<proto::GetStatusResponse>, Status> {
         self.allow(&request, Wants::Read(Subject::All)).await?;
-        let leadership =
-            self.handle.ask(|core, _| core.leadership()).await.map_err(|_| AdminError::Stopped)?;
-        let (epoch, leader_address) = match leadership {
-            Leadership::Leads(epoch) => (epoch.0, String::new()),
-            Leadership::StandsBy(leader) => (0, leader.unwrap_or_default()),
-        };
-        let (own, cell) = (self.replicas.own(), self.replicas.cell());
-        let leader = if epoch > 0 { &own.address } else { &leader_address };
-        let replicas = self.replicas.all().into_iter();
-        let replicas = replicas.map(|replica| wire::replica(replica, leader)).collect();
-        Ok(Response::new(proto::GetStatusResponse {
-            version: own.version.clone(),
-            leads: epoch > 0,
-            epoch,
-            leader_address,
-            sessions: wire::count(self.handle.metrics.sessions()),
-            problems: self.handle.problems().iter().map(wire::problem).collect(),
-            replicas,
-            address: own.address.clone(),
-            cell: cell.as_ref().map_or_else(String::new, |cell| cell.id.to_string()),
-            store: cell.map_or_else(String::new, |cell| cell.store.clone()),
-            other_cells: self.other_cells.all().into_iter().map(wire::other_cell).collect(),
-        }))
+        Ok(Response::new(self.status().await?))
     }
 
     async fn list_clusters(

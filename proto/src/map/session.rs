@@ -4,14 +4,16 @@ mod grant;
 mod job_times;
 mod other_cell;
 
+use std::fmt::Display;
+use std::str::FromStr;
+
 use leasehold_types::limits::{JOBS_PER_WORKER_MAX, STREAMS_PER_WORKER_MAX};
 use leasehold_types::message::{
     AgentMessage, Beat, CoordinatorMessage, DrainPhase, HeldPool, HeldStream, Hello, Jobs, Refusal,
     RefusalReason, Release, Report, ReportedMemory, Terms, Welcome,
 };
 use leasehold_types::{
-    AgentId, CellId, Epoch, GrantNumber, Incarnation, LinkNumber, Load, Nonce, StreamKey, TermId,
-    Token,
+    Epoch, GrantNumber, Incarnation, LinkNumber, Load, Nonce, StreamKey, TermId, Token,
 };
 
 pub use self::job_times::{attach_job_times, take_job_times};
@@ -111,7 +113,7 @@ impl TryFrom<wire::Hello> for Hello {
             knows_from: Incarnation(hello.knows_from),
             // A later release may write it in another way: that is no reason to refuse an agent.
             version: hello.version.parse().ok(),
-            cell: cell("hello.cell", &hello.cell)?,
+            cell: identity("hello.cell", &hello.cell)?,
         })
     }
 }
@@ -128,12 +130,12 @@ impl From<Hello> for wire::Hello {
             term_seen: hello.term_seen.0,
             stops_worker: hello.stops_worker,
             generation: hello.generation,
-            worker_address: hello.address.map_or_else(String::new, |it| it.to_string()),
-            identity: hello.identity.map_or_else(String::new, |it| it.to_string()),
+            worker_address: text(hello.address),
+            identity: text(hello.identity),
             take_over: hello.take_over,
             knows_from: hello.knows_from.0,
-            version: hello.version.map_or_else(String::new, |it| it.to_string()),
-            cell: hello.cell.map_or_else(String::new, |cell| cell.to_string()),
+            version: text(hello.version),
+            cell: text(hello.cell),
         }
     }
 }
@@ -172,7 +174,7 @@ impl TryFrom<wire::Welcome> for Welcome {
         Ok(Self {
             epoch: epoch("welcome.epoch", welcome.epoch)?,
             term: TermId(welcome.term),
-            cell: cell("welcome.cell", &welcome.cell)?,
+            cell: identity("welcome.cell", &welcome.cell)?,
             terms: welcome.terms.ok_or(Invalid::missing("welcome.terms"))?.try_into()?,
         })
     }
@@ -181,8 +183,8 @@ impl TryFrom<wire::Welcome> for Welcome {
 impl From<Welcome> for wire::Welcome {
     fn from(welcome: Welcome) -> Self {
         let Welcome { epoch, term, cell, terms } = welcome;
-        let cell = cell.map_or_else(String::new, |cell| cell.to_string());
-        Self { epoch: epoch.0, term: term.0, cell, terms: Some(terms.into()) }
+        let terms = Some(terms.into());
+        Self { epoch: epoch.0, term: term.0, cell: text(cell), terms }
     }
 }
 
@@ -390,20 +392,20 @@ impl From<Token> for wire::Token {
     }
 }
 
-/// An agent's identity; `None` if the text is empty.
-fn identity(field: &'static str, text: &str) -> Result<Option<AgentId>, Invalid> {
+/// An identity; `None` if the text is empty.
+fn identity<T: FromStr<Err: Display>>(
+    field: &'static str,
+    text: &str,
+) -> Result<Option<T>, Invalid> {
     if text.is_empty() {
         return Ok(None);
     }
     text.parse().map(Some).map_err(|error| Invalid::new(field, error))
 }
 
-/// A cell's identity; `None` if the text is empty.
-fn cell(field: &'static str, text: &str) -> Result<Option<CellId>, Invalid> {
-    if text.is_empty() {
-        return Ok(None);
-    }
-    text.parse().map(Some).map_err(|error| Invalid::new(field, error))
+/// The text of an identity; empty for none.
+fn text(identity: Option<impl Display>) -> String {
+    identity.map_or_else(String::new, |identity| identity.to_string())
 }
 
 fn required(field: &'static str, token: Option<wire::Token>) -> Result<Token, Invalid> {

@@ -1,13 +1,14 @@
 //! The one link to the coordinator: dialling, the handshake, beats, and its end.
 
 mod sent;
+mod welcome;
 
 use std::time::Duration;
 
 use leasehold_types::limits::{PROTOCOL_VERSION, RELEASED_MAX};
 use leasehold_types::message::{
     AgentMessage, Beat, CoordinatorMessage, DrainPhase, HeldStream, Hello, Jobs, Refusal,
-    RefusalReason, Report, ReportedMemory, Terms, Welcome,
+    RefusalReason, Report, ReportedMemory, Terms,
 };
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{
@@ -327,80 +328,6 @@ impl<J: Journal> Holder<J> {
             false if mutation::on(Mutation::UnknownJobsTold) => Jobs::Running(self.running()),
             false => Jobs::Unknown,
         }
-    }
-
-    fn welcome(&mut self, welcome: Welcome, now: Moment) {
-        if let (Some(own), Some(other)) = (self.cell, welcome.cell)
-            && own != other
-            && !mutation::on(Mutation::OtherCellObeyed)
-        {
-            self.notice(Notice::OtherCell { own, other });
-            self.redial(Target::Next, now);
-            return;
-        }
-        // An agent that no leader has granted anything, as after a boot of its host, names no
-        // epoch: a leader whose store was put back from a copy would never learn that its number
-        // is lower.
-        let lower = self.epoch.is_some_and(|epoch| welcome.epoch < epoch);
-        if lower && self.was_granted() {
-            self.notice(Notice::Unlinked(
-                "the coordinator's epoch is lower than one that this agent has seen".into(),
-            ));
-            self.redial(Target::Next, now);
-            return;
-        }
-        let Welcome { epoch, term, cell: _, terms } = welcome;
-        let is_known = self.epoch == Some(epoch);
-        if is_known && self.was_granted() && self.term.differs_from(term) {
-            self.notice(Notice::Offence(
-                "a leader has the epoch of another one: its store was put back from a copy",
-            ));
-            self.redial(Target::Next, now);
-            return;
-        }
-        let answers_another = self.link.reported_to.is_some_and(|(newest, newest_term)| {
-            epoch < newest || (epoch == newest && newest_term.differs_from(term))
-        });
-        if answers_another && !mutation::on(Mutation::LowerTermTold) {
-            self.begin_again(now);
-            return;
-        }
-        let cell = self.cell.or(welcome.cell);
-        // A leader of an earlier release names none.
-        let is_new = !is_known || (self.term != term && term != TermId(0));
-        if is_new || self.cell != cell {
-            let unwritten = mutation::on(Mutation::EpochUnwritten);
-            if !unwritten && self.write(&Record::Epoch { epoch, term, cell }).is_err() {
-                self.redial(Target::Next, now);
-                return;
-            }
-            self.cell = cell;
-        }
-        if is_new {
-            (self.epoch, self.term) = (Some(epoch), term);
-            self.link.applied = GrantNumber(0);
-        }
-        self.terms = Some(terms);
-        self.link.welcomed = true;
-        self.link.stage = Stage::Reported;
-        self.link.reported_to = Some((epoch, term));
-        self.notice(Notice::Welcomed(epoch));
-        self.report(terms, now);
-    }
-
-    /// Continues as after a restart with the same journal, before it reports to a term below
-    /// another one that has its report, and has granted it nothing yet. The lower leader may have
-    /// been deposed without knowing it. Its term may have been confirmed since this agent's first
-    /// hello, and it would grant slots at once, which the other leader counts as free. For a new
-    /// incarnation it has its term confirmed anew.
-    fn begin_again(&mut self, now: Moment) {
-        let incarnation = self.config.incarnation.next();
-        let begun = Record::Begun { incarnation, begun: self.begun, first: self.first };
-        if self.write(&begun).is_ok() {
-            self.config.incarnation = incarnation;
-            self.link.reported_to = None;
-        }
-        self.redial(Target::Next, now);
     }
 
     fn report(&mut self, terms: Terms, now: Moment) {

@@ -1,0 +1,36 @@
+//! What a replica says of itself, and which others it knows.
+
+use leasehold_coordinator_core::view::Leadership;
+use leasehold_proto::admin::v1 as proto;
+
+use super::error::AdminError;
+use super::{Admin, wire};
+
+impl Admin {
+    /// The answer to GetStatus.
+    pub(super) async fn status(&self) -> Result<proto::GetStatusResponse, AdminError> {
+        let leadership =
+            self.handle.ask(|core, _| core.leadership()).await.map_err(|_| AdminError::Stopped)?;
+        let (epoch, leader_address) = match leadership {
+            Leadership::Leads(epoch) => (epoch.0, String::new()),
+            Leadership::StandsBy(leader) => (0, leader.unwrap_or_default()),
+        };
+        let (own, cell) = (self.replicas.own(), self.replicas.cell());
+        let leader = if epoch > 0 { &own.address } else { &leader_address };
+        let replicas = self.replicas.all().into_iter();
+        let replicas = replicas.map(|replica| wire::replica(replica, leader)).collect();
+        Ok(proto::GetStatusResponse {
+            version: own.version.clone(),
+            leads: epoch > 0,
+            epoch,
+            leader_address,
+            sessions: wire::count(self.handle.metrics.sessions()),
+            problems: self.handle.problems().iter().map(wire::problem).collect(),
+            replicas,
+            address: own.address.clone(),
+            cell: cell.as_ref().map_or_else(String::new, |cell| cell.id.to_string()),
+            store: cell.map_or_else(String::new, |cell| cell.store.clone()),
+            other_cells: self.other_cells.all().into_iter().map(wire::other_cell).collect(),
+        })
+    }
+}
