@@ -20,6 +20,9 @@ use crate::link;
 /// The time between two looks, more or less a quarter: each costs every coordinator a connection of
 /// every agent.
 const INTERVAL: Duration = Duration::from_secs(300);
+/// The first look follows the first welcome within this time, so that agents that start together do
+/// not look together.
+const FIRST_WITHIN: Duration = Duration::from_secs(5);
 /// The longest time that one coordinator may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -36,7 +39,7 @@ impl Cells {
     pub(crate) fn new(coordinators: Vec<Address>, tls: Option<Tls>) -> Self {
         let (own, own_seen) = watch::channel(None);
         let (other_sender, other) = watch::channel(None);
-        // With one address the agent reaches its own cell or none.
+        // One address is looked at by each dial; of a name with several addresses only one is.
         let task = (coordinators.len() > 1).then(|| {
             let looker = Looker { coordinators, tls, named: BTreeMap::new() };
             tokio::spawn(looker.run(own_seen, other_sender))
@@ -80,12 +83,14 @@ impl Looker {
         mut own: watch::Receiver<Option<CellId>>,
         other: watch::Sender<Option<OtherCell>>,
     ) {
+        let mut pause = FIRST_WITHIN.mul_f64(fastrand::f64());
         loop {
             let Ok(known) = own.wait_for(Option::is_some).await.map(|own| *own) else { return };
+            tokio::time::sleep(pause).await;
             if let Some(known) = known {
                 other.send_replace(self.look(known).await);
             }
-            tokio::time::sleep(INTERVAL.mul_f64(0.75 + fastrand::f64() / 2.0)).await;
+            pause = INTERVAL.mul_f64(0.75 + fastrand::f64() / 2.0);
         }
     }
 
@@ -110,7 +115,7 @@ impl Looker {
                     coordinator = address, %own, other = %cell,
                     "a coordinator of --coordinator belongs to another cell than this agent, and \
                      may grant the same budget and streams to others: give all replicas of a fleet \
-                     one --state-dir, or remove its address"
+                     one store (--state-dir, or the Lease of one namespace), or remove its address"
                 );
             }
             found.get_or_insert(OtherCell { cell, coordinator: address });

@@ -43,7 +43,7 @@ pub enum Record {
     Fresh,
     /// The highest epoch that was accepted.
     Epoch {
-        /// The epoch.
+        /// The epoch; 0 if only the cell is recorded.
         epoch: Epoch,
         /// The identity of its term; agents of earlier releases wrote none.
         #[serde(default)]
@@ -303,7 +303,8 @@ impl Memory {
                 self.jobs_known = true;
             }
             Record::Epoch { epoch, term, cell } => {
-                (self.epoch, self.term, self.cell) = (Some(*epoch), *term, *cell);
+                self.epoch = (*epoch > Epoch::default()).then_some(*epoch);
+                (self.term, self.cell) = (*term, *cell);
             }
             Record::Pool { token, size, floor } => self.pool = Some((*token, *size, *floor)),
             Record::Stream { stream, token, pinned, load, next } => {
@@ -420,8 +421,10 @@ impl Memory {
             all.push(Record::Begun { incarnation, begun, first });
         }
         all.extend(self.complete.then_some(Record::Fresh));
-        let (term, cell) = (self.term, self.cell);
-        all.extend(self.epoch.map(|epoch| Record::Epoch { epoch, term, cell }));
+        if self.epoch.is_some() || self.cell.is_some() {
+            let epoch = self.epoch.unwrap_or_default();
+            all.push(Record::Epoch { epoch, term: self.term, cell: self.cell });
+        }
         all.extend(
             self.start
                 .iter()

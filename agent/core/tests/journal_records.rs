@@ -63,6 +63,26 @@ fn the_fewest_records_say_the_same_at_every_moment() {
     }
 }
 
+/// A person assigns the agent to a cell: it stays there after a restart, welcomed or not. It leaves
+/// a cell only if its worker holds nothing of it.
+#[test]
+fn an_assigned_agent_remembers_its_cell_and_moves_only_when_it_holds_nothing() {
+    let (cell, other, now) = (CellId(9), CellId(8), Moment(50));
+    let fresh = memory(&all()[..2]).assign(other, now).expect("it belongs to none");
+    assert_eq!(memory(&fresh.records()), fresh);
+    assert_eq!((fresh.cell, fresh.epoch), (Some(other), None));
+
+    let holds = memory(&all());
+    assert_eq!(holds.clone().assign(cell, now), Ok(holds.clone()), "it is there already");
+    let why = holds.assign(other, now).expect_err("it holds leases of its cell");
+    assert_eq!((why.other, why.streams, why.jobs), (cell, 2, Some(2)));
+    let mut idle = memory(&all()[..3]);
+    idle.renewed_until = Moment(40);
+    let moved = idle.assign(other, now).expect("it holds nothing");
+    assert_eq!((moved.cell, moved.epoch, moved.renewed_until), (Some(other), None, Moment(0)));
+    assert_eq!(memory(&moved.records()), moved);
+}
+
 #[test]
 fn a_journal_that_was_begun_again_stays_incomplete() {
     let mut records = all();

@@ -12,8 +12,8 @@ use crate::metrics::Metrics;
 
 /// A coordinator belongs to another cell.
 const OTHER_CELL: &str = "a coordinator belongs to another cell than this agent, which obeys \
-    nothing of it: give all replicas of a fleet one --state-dir, or remove its address from \
-    --coordinator";
+    nothing of it: give all replicas of a fleet one store (--state-dir, or the Lease of one \
+    namespace), or remove its address from --coordinator";
 
 /// Writes notices to the log.
 #[derive(Debug)]

@@ -55,6 +55,9 @@ pub const BUSY_ANNOTATIONS_ANNOTATION: &str = "leasehold.dev/busy-annotations";
 
 /// Annotation of the election's Lease: the newest epoch, in decimal.
 pub const EPOCH_ANNOTATION: &str = "leasehold.dev/epoch";
+/// Annotation of the election's Lease: the identity of the cell. It is not the Lease's UID, because
+/// that changes when the Lease is deleted beside running replicas, or restored.
+pub const CELL_ANNOTATION: &str = "leasehold.dev/cell";
 /// Annotation of the election's Lease: the leader's address, HOST:PORT.
 pub const ADDRESS_ANNOTATION: &str = "leasehold.dev/address";
 

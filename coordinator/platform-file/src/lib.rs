@@ -15,11 +15,13 @@ mod state_folder;
 #[cfg(test)]
 mod election_tests;
 #[cfg(test)]
+mod exposure_log_tests;
+#[cfg(test)]
 mod last_good_file_tests;
 #[cfg(test)]
 mod manifest_watcher_tests;
 
-use std::os::unix::fs::MetadataExt as _;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,7 +40,7 @@ use leasehold_types::{CellId, TimeBounds};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use self::candidate::{Disk, FileCandidate};
-use self::epochs::Epochs;
+use self::epochs::{Epochs, same_file};
 use self::last_good_file::LastGoodFile;
 use self::manifest_watcher::ManifestWatcher;
 use self::replica_files::ReplicaFiles;
@@ -81,16 +83,17 @@ pub async fn start(settings: Settings) -> anyhow::Result<Platform> {
     let state_dir = std::path::absolute(&settings.state_dir)
         .with_context(|| format!("--state-dir {:?}: expected a folder", settings.state_dir))?;
     let settings = Settings { state_dir: state_dir.clone(), ..settings };
-    if is_same_folder(&manifests, &settings.state_dir) {
-        bail!(
-            "--manifests and --state-dir are one folder, {}: expected a folder of its own for the \
-             state, for example --state-dir ./state",
-            manifests.display()
-        );
-    }
     let store = state_dir.display().to_string();
+    let folder_of_manifests = manifests.clone();
     let (trusts_locks, wanted) = (settings.trusts_locks, settings.cell);
     let opened = blocking(move || {
+        let opened = File::open(&folder_of_manifests);
+        if opened.is_ok_and(|folder| same_file(&folder, &state_dir)) {
+            return Err(io::Error::other(
+                "--manifests and --state-dir are one folder: expected a folder of its own for the \
+                 state, for example --state-dir ./state",
+            ));
+        }
         let folder = StateFolder::open(&state_dir, trusts_locks, wanted)?;
         Ok::<_, io::Error>((Epochs::open(&state_dir)?, folder))
     });
@@ -139,11 +142,6 @@ pub async fn start(settings: Settings) -> anyhow::Result<Platform> {
         progress,
         attend: None,
     })
-}
-
-fn is_same_folder(one: &Path, other: &Path) -> bool {
-    let inode = |path| fs::metadata(path).map(|found| (found.dev(), found.ino())).ok();
-    inode(one).is_some_and(|found| Some(found) == inode(other))
 }
 
 /// Fails if the folder cannot be read at the very first start, most often because of a wrong path.

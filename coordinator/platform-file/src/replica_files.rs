@@ -4,7 +4,6 @@
 //! it, so an error only delays it.
 
 use std::collections::BTreeMap;
-use std::fmt::{self, Write as _};
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt as _;
@@ -15,6 +14,7 @@ use std::time::Duration;
 use leasehold_coordinator_core::desired::Desired;
 use leasehold_driver::clock;
 use leasehold_driver::replicas::KnownReplica;
+use leasehold_manifest::last_good;
 use leasehold_types::Moment;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
@@ -34,22 +34,22 @@ const SETTLE: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(crate) struct ReplicaFiles {
     folder: PathBuf,
-    own: Written,
+    own: ReplicaFile,
     path: PathBuf,
     /// The locked file, once it is written.
     file: Option<File>,
     in_force: watch::Receiver<Option<Arc<Desired>>>,
     /// For how long another replica's manifests may differ.
     settle: Duration,
-    /// Since when they do, by address.
-    differ_since: BTreeMap<String, Moment>,
-    /// The warnings that the log has, by address.
-    warned: BTreeMap<String, String>,
+    /// Since when they do, by the replica's file.
+    differ_since: BTreeMap<PathBuf, Moment>,
+    /// The warnings that the log has, by the replica's file.
+    warned: BTreeMap<PathBuf, String>,
 }
 
-/// The content of a file. It keeps its length, so that one write replaces it.
+/// The content of a replica's file. It keeps its length, so that one write replaces it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-struct Written {
+struct ReplicaFile {
     #[serde(flatten)]
     replica: KnownReplica,
     /// The digest of the manifests in force.
@@ -57,39 +57,34 @@ struct Written {
     manifests: Digest,
 }
 
-/// A digest of a desired state, written as 16 hexadecimal digits; zeros before the first. Only
-/// replicas of one build compare theirs.
+/// The checksum of a desired state, as 16 hexadecimal digits; zeros before the first state.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 struct Digest(String);
 
 impl Default for Digest {
     fn default() -> Self {
-        Self(format!("{:016x}", 0))
+        Self::of(None)
     }
 }
 
 impl Digest {
-    fn of(desired: &Desired) -> Self {
-        /// FNV-1a: the digest distinguishes mistakes, not attacks.
-        struct Fnv(u64);
-        impl fmt::Write for Fnv {
-            fn write_str(&mut self, text: &str) -> fmt::Result {
-                for byte in text.bytes() {
-                    self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-                }
-                Ok(())
-            }
-        }
-        let mut fnv = Fnv(0xcbf2_9ce4_8422_2325);
-        // Hashing cannot fail.
-        let _ = write!(fnv, "{desired:?}");
-        Self(format!("{:016x}", fnv.0))
+    fn of(desired: Option<&Desired>) -> Self {
+        // A state that cannot be written has no file of last good manifests either, and the log
+        // has the reason.
+        let sum = desired.and_then(|desired| last_good::checksum_of(desired).ok());
+        Self(format!("{:016x}", sum.unwrap_or_default()))
     }
 
     fn is_known(&self) -> bool {
         *self != Self::default()
     }
+}
+
+/// A running replica, and its file.
+struct Running {
+    written: ReplicaFile,
+    path: PathBuf,
 }
 
 impl ReplicaFiles {
@@ -105,7 +100,7 @@ impl ReplicaFiles {
         let path = folder.join(format!("{:016x}.json", fastrand::u64(..)));
         Self {
             folder,
-            own: Written { replica: own, manifests: Digest::default() },
+            own: ReplicaFile { replica: own, manifests: Digest::default() },
             path,
             file: None,
             in_force,
@@ -122,7 +117,7 @@ impl ReplicaFiles {
             let looked = blocking(move || {
                 self.note_in_force();
                 let running = self.write_own().and_then(|()| self.running());
-                let running = running.map(|running| self.known(running, clock::now()));
+                let running = running.map(|running| self.compare(running, clock::now()));
                 (self, running)
             });
             let (files, running) = looked.await;
@@ -157,7 +152,7 @@ impl ReplicaFiles {
             return;
         }
         let in_force = self.in_force.borrow_and_update().clone();
-        self.own.manifests = in_force.map_or_else(Digest::default, |it| Digest::of(&it));
+        self.own.manifests = Digest::of(in_force.as_deref());
         if let (Some(file), Ok(text)) = (&self.file, serde_json::to_vec(&self.own)) {
             // If this fails, others see what was in force before, and may warn.
             let _ = file.write_all_at(&text, 0);
@@ -165,45 +160,60 @@ impl ReplicaFiles {
     }
 
     /// The running replicas, each with what is wrong with it beside this one.
-    fn known(&mut self, running: Vec<Written>, now: Moment) -> Vec<KnownReplica> {
-        let mut differ_since = BTreeMap::new();
-        let mut warned = BTreeMap::new();
+    fn compare(&mut self, running: Vec<Running>, now: Moment) -> Vec<KnownReplica> {
+        let last = std::mem::take(&mut self.differ_since);
+        let warned = std::mem::take(&mut self.warned);
         let mut known = Vec::new();
-        for Written { mut replica, manifests } in running {
-            let own = &self.own.replica;
-            let address = replica.address.clone();
-            let differs = self.own.manifests.is_known() && manifests.is_known();
-            let differs = differs && replica.version == own.version;
-            if replica.address == own.address {
-                // This one.
-            } else if replica.identity == own.identity {
-                replica.warning = format!(
-                    "has the name of the replica at {}: give each an --identity of its own",
-                    own.address
-                );
-            } else if differs && manifests != self.own.manifests {
-                let last = self.differ_since.get(&address).copied();
-                let since = *differ_since.entry(address.clone()).or_insert(last.unwrap_or(now));
-                if now.since(since) >= self.settle {
-                    replica.warning = format!(
-                        "has other manifests in force than the replica at {}: whichever leads \
-                         decides which count; give all replicas the same --manifests",
-                        own.address
-                    );
+        for Running { written, path } in running {
+            let mut replica = written.replica.clone();
+            if path != self.path {
+                if self.has_other_manifests(&written) {
+                    let since = last.get(&path).copied().unwrap_or(now);
+                    self.differ_since.insert(path.clone(), since);
                 }
+                replica.warning = self.warning(&written, &path, now);
             }
             if !replica.warning.is_empty() {
-                let warning = &replica.warning;
-                if self.warned.get(&address) != Some(warning) {
-                    let identity = &replica.identity;
+                let KnownReplica { address, identity, warning, .. } = &replica;
+                if warned.get(&path) != Some(warning) {
                     tracing::warn!(replica = address, identity, warning, "another replica");
                 }
-                warned.insert(address, warning.clone());
+                self.warned.insert(path, warning.clone());
             }
             known.push(replica);
         }
-        (self.differ_since, self.warned) = (differ_since, warned);
         known
+    }
+
+    /// What is wrong with another replica; empty if nothing is.
+    fn warning(&self, other: &ReplicaFile, path: &Path, now: Moment) -> String {
+        let (own, other) = (&self.own.replica, &other.replica);
+        let differs_since = self.differ_since.get(path);
+        if other.address == own.address {
+            "has the address of another replica: give each an --advertise of its own, or --listen"
+                .into()
+        } else if other.identity == own.identity {
+            format!(
+                "has the name of the replica at {}: give each an --identity of its own",
+                own.address
+            )
+        } else if differs_since.is_some_and(|since| now.since(*since) >= self.settle) {
+            format!(
+                "has other manifests in force than the replica at {}: whichever leads decides \
+                 which count; give all replicas the same --manifests",
+                own.address
+            )
+        } else {
+            String::new()
+        }
+    }
+
+    /// Replicas of two versions may write one state in two ways.
+    fn has_other_manifests(&self, other: &ReplicaFile) -> bool {
+        let is_comparable = self.own.manifests.is_known()
+            && other.manifests.is_known()
+            && other.replica.version == self.own.replica.version;
+        is_comparable && other.manifests != self.own.manifests
     }
 
     /// Writes this replica's file, unless it is there. A state folder that was removed is not
@@ -228,12 +238,12 @@ impl ReplicaFiles {
     }
 
     /// The replicas that run. Removes the files of those that have ended.
-    fn running(&self) -> io::Result<Vec<Written>> {
+    fn running(&self) -> io::Result<Vec<Running>> {
         let mut running = Vec::new();
         for entry in fs::read_dir(&self.folder)? {
             let path = entry?.path();
             if path == self.path {
-                running.push(self.own.clone());
+                running.push(Running { written: self.own.clone(), path });
                 continue;
             }
             // Another replica may remove it at the same time.
@@ -242,12 +252,12 @@ impl ReplicaFiles {
                 let _ = fs::remove_file(&path);
             } else if path.extension().is_some_and(|extension| extension == "json")
                 && file.metadata()?.len() <= BYTES_MAX
-                && let Ok(replica) = serde_json::from_reader(file)
+                && let Ok(written) = serde_json::from_reader(file)
             {
-                running.push(replica);
+                running.push(Running { written, path });
             }
         }
-        running.sort();
+        running.sort_by(|one, other| one.written.cmp(&other.written));
         Ok(running)
     }
 }
@@ -274,16 +284,17 @@ mod tests {
     /// The names of the replicas that run.
     fn names(files: &ReplicaFiles) -> Vec<String> {
         let running = files.running().unwrap().into_iter();
-        running.map(|it| it.replica.identity).collect()
+        running.map(|replica| replica.written.replica.identity).collect()
     }
 
-    /// What one replica sees of the other at this time.
+    /// What one replica sees of those at this address at this time.
     fn warning(files: &mut ReplicaFiles, of: &str, now: Moment) -> String {
         files.note_in_force();
         files.write_own().unwrap();
         let running = files.running().unwrap();
-        let mut known = files.known(running, now).into_iter();
-        known.find(|it| it.address == of).map(|it| it.warning).expect("it runs")
+        let known = files.compare(running, now).into_iter();
+        let known = known.filter(|replica| replica.address == of);
+        known.map(|replica| replica.warning).collect()
     }
 
     #[test]
@@ -323,6 +334,10 @@ mod tests {
         let (mut twin, _sender) = files(folder.path(), twin);
         let why = warning(&mut twin, "a:7400", at(14));
         assert!(why.starts_with("has the name of the replica at c:7400"), "{why}");
+        let elsewhere = KnownReplica { identity: "d".into(), ..replica("b") };
+        let (mut elsewhere, _sender) = files(folder.path(), elsewhere);
+        let why = warning(&mut elsewhere, "b:7400", at(15));
+        assert!(why.starts_with("has the address of another replica"), "{why}");
     }
 
     #[test]

@@ -107,7 +107,7 @@ impl StateFolder {
     /// folder.
     pub(crate) fn check(&self) -> io::Result<()> {
         let what = match FolderIdentity::of(&self.path) {
-            Ok(identity) if identity == self.identity => None,
+            Ok(identity) if identity == self.identity => self.check_cell()?,
             Ok(_) => Some("was deleted and created again, or replaced by another one"),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Some("was deleted"),
             Err(error) => return Err(error),
@@ -115,14 +115,27 @@ impl StateFolder {
         let text = what.map(|what| self.instructions(what));
         let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
         match (&*lost, &text) {
-            (None, Some(text)) => tracing::error!("{text}"),
+            (Some(last), Some(text)) if last == text => {}
+            (_, Some(text)) => tracing::error!("{text}"),
             (Some(_), None) => {
                 tracing::warn!("the state folder is back: this replica can lead again")
             }
-            (None, None) | (Some(_), Some(_)) => {}
+            (None, None) => {}
         }
         lost.clone_from(&text);
         text.map_or(Ok(()), |text| Err(io::Error::other(text)))
+    }
+
+    /// Checks that the folder is still of this replica's cell. A removed file is restored.
+    fn check_cell(&self) -> io::Result<Option<&'static str>> {
+        match CellFile::read(&self.path) {
+            Ok(found) if found == self.cell => Ok(None),
+            Ok(_) => Ok(Some("was given to another cell")),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                create(&self.path, CELL_FILE, || self.cell.text()).map(|()| None)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Why no replica leads, if the last check found another folder.
@@ -134,10 +147,9 @@ impl StateFolder {
     /// so that a replica that starts on it serves the same agents, and leads neither this epoch nor
     /// an earlier one again.
     pub(crate) fn mark_led(&self, epoch: Epoch) -> io::Result<()> {
-        fs::create_dir_all(&self.path)?;
-        create(&self.path, CELL_FILE, || self.cell.text())?;
         let epochs = self.path.join("epochs");
         fs::create_dir_all(&epochs)?;
+        create(&self.path, CELL_FILE, || self.cell.text())?;
         if numbered(&epochs, "json")?.pop() >= Some(epoch) {
             return Ok(());
         }
@@ -151,11 +163,20 @@ impl StateFolder {
     }
 
     fn instructions(&self, what: &str) -> String {
+        let own = self.cell.id;
+        let other = CellFile::read(&self.path).ok().filter(|found| found.id != own);
+        let other = other.map_or_else(String::new, |found| {
+            format!(
+                ". The folder there now is of cell {}, which the agents of {own} refuse: move it \
+                 away, and start the first coordinator with --cell {own}",
+                found.id
+            )
+        });
         format!(
             "the state folder {} {what} while this replica was running: it no longer leads and \
              grants nothing. Restore the same folder, or find the cause and restart every \
              coordinator that uses it: see \"The state folder was deleted beside running \
-             coordinators\" in docs/OPERATIONS.md",
+             coordinators\" in docs/OPERATIONS.md{other}",
             self.path.display()
         )
     }
@@ -273,6 +294,20 @@ mod tests {
         let error = open("copy", Some(other.cell())).unwrap_err().to_string();
         assert!(error.contains(&format!("the folder of cell {}", first.cell())), "{error}");
         assert_eq!(open("new", Some(other.cell())).unwrap().cell(), other.cell(), "continued");
+        // A removed file is restored, and another cell is noticed.
+        fs::remove_file(&names[0]).unwrap();
+        first.check().unwrap();
+        assert_eq!(open("first", None).unwrap().cell, first.cell);
+        fs::copy(parent.path().join("other").join(CELL_FILE), &names[0]).unwrap();
+        let error = first.check().unwrap_err().to_string();
+        let other_cell = format!("is of cell {}, which the agents", other.cell());
+        assert!(
+            error.contains("was given to another cell") && error.contains(&other_cell),
+            "{error}"
+        );
+        fs::copy(&names[1], &names[0]).unwrap();
+        first.check().unwrap();
+
         fs::write(&names[1], "{}").unwrap();
         let error = open("copy", None).unwrap_err().to_string();
         assert!(error.contains("cell.json: expected the cell"), "{error}");

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold_driver::campaign::EPOCH_MAX;
-use leasehold_kube_api::names::{EPOCH_ANNOTATION, LEASE};
+use leasehold_kube_api::names::{CELL_ANNOTATION, EPOCH_ANNOTATION, LEASE};
 use leasehold_types::Epoch;
 use tokio::time::timeout;
 
@@ -33,6 +33,17 @@ pub(crate) enum LeaseError {
         lease: String,
         found: Epoch,
     },
+    /// The cell was not written by a coordinator, and this replica has not read another one.
+    #[error(
+        "annotation {CELL_ANNOTATION} of Lease {lease} is {found:?}: expected 32 hexadecimal \
+         digits. Write the cell that the logs of agents name (kubectl annotate --overwrite), or \
+         remove the annotation to begin another cell, which running agents refuse"
+    )]
+    UnreadableCell {
+        /// The Lease, as NAMESPACE/NAME.
+        lease: String,
+        found: String,
+    },
     /// Another client keeps changing the Lease.
     #[error(
         "another client changes the Lease faster than it can be renewed: see its managedFields \
@@ -52,7 +63,10 @@ impl LeaseError {
         match self {
             Self::Api(error) => !matches!(error, kube::Error::Api(_)),
             Self::Timeout => true,
-            Self::Unversioned | Self::EpochTooHigh { .. } | Self::Contended => false,
+            Self::Unversioned
+            | Self::EpochTooHigh { .. }
+            | Self::UnreadableCell { .. }
+            | Self::Contended => false,
         }
     }
 

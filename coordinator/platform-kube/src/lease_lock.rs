@@ -13,7 +13,9 @@ use kube::{Api, Client};
 use leasehold_driver::campaign::EPOCH_MAX;
 use leasehold_driver::cell::{Cell, KnownCell};
 use leasehold_driver::clock;
-use leasehold_kube_api::names::{ADDRESS_ANNOTATION, EPOCH_ANNOTATION, FIELD_MANAGER, LEASE};
+use leasehold_kube_api::names::{
+    ADDRESS_ANNOTATION, CELL_ANNOTATION, EPOCH_ANNOTATION, FIELD_MANAGER, LEASE,
+};
 use leasehold_types::{CellId, Epoch, Moment, TimeBounds};
 use tokio::sync::watch;
 
@@ -24,9 +26,6 @@ use crate::lease_call::{LeaseError, call_api};
 const EARLIER_ANNOTATION: &str = "leasehold.dev/earlier-leader-ms";
 /// The most attempts of one renewal or release.
 const TRIES_MAX: u32 = 3;
-/// Annotation of the Lease: the identity of the cell. It is not the Lease's UID, because that
-/// changes when the Lease is deleted beside running replicas, or restored.
-const CELL_ANNOTATION: &str = "leasehold.dev/cell";
 
 /// Reads and writes the Lease for one replica; cheap to clone.
 #[derive(Clone)]
@@ -165,10 +164,7 @@ impl LeaseLock {
         let earlier = self.earlier(read.record.as_ref(), unseen);
         let transitions = read.record.as_ref().map_or(0, |record| record.transitions() + 1);
         let mut lease = read.record.as_ref().map(|record| record.lease.clone()).unwrap_or_default();
-        // A Lease that was deleted beside this replica is of the same cell again.
-        let known = || self.cell.borrow().as_ref().map(|cell| cell.id);
-        let named = read.record.as_ref().and_then(|record| record.cell);
-        let cell = named.or_else(known).unwrap_or_else(|| CellId(fastrand::u128(..)));
+        let cell = self.cell_of(read)?;
         let now = MicroTime(Timestamp::now());
         lease.metadata.name = Some(LEASE.to_owned());
         lease.spec = Some(LeaseSpec {
@@ -179,9 +175,7 @@ impl LeaseLock {
             lease_transitions: Some(transitions),
             ..LeaseSpec::default()
         });
-        annotate(&mut lease, epoch, Some(&self.address), earlier);
-        let annotations = lease.metadata.annotations.get_or_insert_default();
-        annotations.insert(CELL_ANNOTATION.to_owned(), cell.to_string());
+        annotate(&mut lease, epoch, cell, Some(&self.address), earlier);
         let sent_at = clock::now();
         let taken = match &read.record {
             Some(_) => call_api(self.api.replace(LEASE, &post_params(), &lease)).await,
@@ -212,7 +206,7 @@ impl LeaseLock {
             spec.renew_time = Some(MicroTime(Timestamp::now()));
             spec.lease_duration_seconds = Some(whole_seconds(self.leadership));
             let earlier = held.predecessor_end.since(sent_at);
-            annotate(&mut lease, held.epoch, Some(&self.address), earlier);
+            annotate(&mut lease, held.epoch, held.cell, Some(&self.address), earlier);
             match call_api(self.api.replace(LEASE, &post_params(), &lease)).await {
                 Ok(lease) => {
                     *held.lease = lease;
@@ -241,7 +235,7 @@ impl LeaseLock {
         for _ in 0..TRIES_MAX {
             let mut lease = held.lease.clone();
             let earlier = held.predecessor_end.since(clock::now());
-            annotate(&mut lease, held.epoch.max(above), None, earlier);
+            annotate(&mut lease, held.epoch.max(above), held.cell, None, earlier);
             lease.spec.get_or_insert_default().holder_identity = Some(String::new());
             match call_api(self.api.replace(LEASE, &post_params(), &lease)).await {
                 Ok(_) => return Ok(()),
@@ -265,6 +259,24 @@ impl LeaseLock {
     /// The address of the holder, unless it is this replica's.
     pub(crate) fn other_address(&self, record: &LeaseRecord) -> Option<String> {
         record.address.clone().filter(|address| *address != self.address)
+    }
+
+    /// The cell of a Lease: the one that it names, or the one that this replica has read before. A
+    /// Lease that was deleted beside running replicas is so of the same cell again.
+    fn cell_of(&self, read: &LeaseRead) -> Result<CellId, LeaseError> {
+        let record = read.record.as_ref();
+        let known = || self.cell.borrow().as_ref().map(|cell| cell.id);
+        if let Some(cell) = record.and_then(|record| record.cell).or_else(known) {
+            return Ok(cell);
+        }
+        let annotations = record.and_then(|record| record.lease.metadata.annotations.as_ref());
+        match annotations.and_then(|all| all.get(CELL_ANNOTATION)) {
+            Some(found) => {
+                let (lease, found) = (self.store.clone(), found.clone());
+                Err(LeaseError::UnreadableCell { lease, found })
+            }
+            None => Ok(CellId(fastrand::u128(..))),
+        }
     }
 
     fn is_mine(&self, record: &LeaseRecord, epoch: Epoch) -> bool {
@@ -325,9 +337,16 @@ fn next_epoch(read: &LeaseRead, above: Epoch) -> Epoch {
     annotated.max(above).max(Epoch(read.revision)).next()
 }
 
-fn annotate(lease: &mut Lease, epoch: Epoch, address: Option<&str>, earlier: Duration) {
+fn annotate(
+    lease: &mut Lease,
+    epoch: Epoch,
+    cell: CellId,
+    address: Option<&str>,
+    earlier: Duration,
+) {
     let annotations = lease.metadata.annotations.get_or_insert_default();
     annotations.insert(EPOCH_ANNOTATION.to_owned(), epoch.0.to_string());
+    annotations.insert(CELL_ANNOTATION.to_owned(), cell.to_string());
     match address {
         Some(address) => annotations.insert(ADDRESS_ANNOTATION.to_owned(), address.to_owned()),
         None => annotations.remove(ADDRESS_ANNOTATION),
@@ -368,7 +387,7 @@ impl LeaseRecord {
             renew_time: Some(MicroTime(Timestamp::from_second(renewal).expect("a time"))),
             ..LeaseSpec::default()
         });
-        annotate(&mut lease, epoch, Some("10.0.0.1:7400"), Duration::ZERO);
+        annotate(&mut lease, epoch, CellId(7), Some("10.0.0.1:7400"), Duration::ZERO);
         Self::of(lease).expect("a Lease")
     }
 }
@@ -425,16 +444,42 @@ mod tests {
         assert_eq!(earlier(Some(behind)), 3 * MINUTE);
     }
 
+    #[tokio::test]
+    async fn a_lease_keeps_its_cell_and_an_unreadable_one_begins_none() {
+        let lock = lock();
+        let read = |cell: Option<&str>| {
+            let mut record = record("other_1", 7);
+            let annotations = record.lease.metadata.annotations.as_mut().expect("annotations");
+            annotations.remove(CELL_ANNOTATION);
+            annotations.extend(cell.map(|cell| (CELL_ANNOTATION.to_owned(), cell.to_owned())));
+            LeaseRead {
+                revision: 41,
+                record: Some(LeaseRecord::of(*record.lease).expect("a Lease")),
+            }
+        };
+        let named = CellId(9).to_string();
+        assert_eq!(lock.cell_of(&read(Some(&named))).expect("it is named"), CellId(9));
+        let error = lock.cell_of(&read(Some("nine"))).expect_err("unreadable").to_string();
+        assert!(error.contains("is \"nine\": expected 32 hexadecimal digits"), "{error}");
+        let [one, other] = [(); 2].map(|()| lock.cell_of(&read(None)).expect("a new one"));
+        assert_ne!(one, other, "nothing is named");
+        lock.note_cell(Some(CellId(8)));
+        for lost in [read(None), read(Some("nine")), LeaseRead { revision: 41, record: None }] {
+            assert_eq!(lock.cell_of(&lost).expect("it was read before"), CellId(8));
+        }
+    }
+
     #[test]
     fn reads_back_the_annotations_that_it_writes() {
         let mut lease = Lease::default();
         lease.metadata.resource_version = Some("7".into());
-        annotate(&mut lease, Epoch(9), Some("a:1"), Duration::from_micros(1_500));
+        annotate(&mut lease, Epoch(9), CellId(7), Some("a:1"), Duration::from_micros(1_500));
         let record = LeaseRecord::of(lease.clone()).expect("a Lease");
         assert_eq!((record.version, record.epoch, record.holder), (7, Some(Epoch(9)), None));
         assert_eq!(record.address.as_deref(), Some("a:1"));
         assert_eq!(record.earlier, Duration::from_millis(2), "rounded up");
-        annotate(&mut lease, Epoch(9), None, Duration::ZERO);
+        assert_eq!(record.cell, Some(CellId(7)));
+        annotate(&mut lease, Epoch(9), CellId(7), None, Duration::ZERO);
         let record = LeaseRecord::of(lease.clone()).expect("a Lease");
         assert_eq!((record.address, record.earlier), (None, Duration::ZERO));
         lease.metadata.resource_version = Some("seven".into());
@@ -447,7 +492,7 @@ mod tests {
             let mut lease = Lease::default();
             lease.metadata.namespace = Some("ns".into());
             lease.metadata.resource_version = Some("7".into());
-            annotate(&mut lease, Epoch(9), None, Duration::ZERO);
+            annotate(&mut lease, Epoch(9), CellId(7), None, Duration::ZERO);
             let annotations = lease.metadata.annotations.as_mut().expect("annotations");
             annotations.insert(EPOCH_ANNOTATION.to_owned(), epoch.to_owned());
             lease

@@ -55,7 +55,8 @@ impl FoundBy {
         tracing::warn!(
             worker = %self.worker, coordinator, %cell,
             "a worker's agent reaches a coordinator of another cell, which may grant the same \
-             budget and streams to others: give all replicas of a fleet one --state-dir"
+             budget and streams to others: give all replicas of a fleet one store (--state-dir, or \
+             the Lease of one namespace)"
         );
         all.insert(self.worker.clone(), found);
         self.all.any.store(true, Ordering::Relaxed);

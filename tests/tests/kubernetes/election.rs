@@ -31,6 +31,7 @@ struct Election {
 struct Lease {
     holder: String,
     epoch: u64,
+    cell: String,
     renewed: String,
 }
 
@@ -48,8 +49,14 @@ impl Election {
         Some(Lease {
             holder: text(&lease["spec"]["holderIdentity"]),
             epoch: text(&lease["metadata"]["annotations"]["leasehold.dev/epoch"]).parse().ok()?,
+            cell: text(&lease["metadata"]["annotations"]["leasehold.dev/cell"]),
             renewed: text(&lease["spec"]["renewTime"]),
         })
+    }
+
+    fn annotate(&self, annotation: &str) {
+        let annotate = ["annotate", "--overwrite", "lease", "leasehold-coordinator", annotation];
+        self.access.kubectl(&[&annotate[..], &["--namespace", &self.namespace]].concat());
     }
 
     fn delete_lease(&self) {
@@ -191,6 +198,11 @@ fn epochs_increase_after_a_leaders_end_and_after_deletion_of_the_lease() {
     election.delete_lease();
     let (_, fourth) = election.leads_above(third.epoch);
     eventually("the old leader to know", || says(&election.replicas.running[0], "deposed"));
+    assert_eq!(fourth.cell, first.cell, "its replicas continue the cell");
+    election.annotate("leasehold.dev/cell-");
+    eventually("the cell on the Lease again", || {
+        election.lease().filter(|lease| lease.cell == first.cell)
+    });
 
     // The Lease is deleted while no replica runs.
     election.kill(1);
@@ -198,13 +210,14 @@ fn epochs_increase_after_a_leaders_end_and_after_deletion_of_the_lease() {
     election.delete_lease();
     election.start();
     let (_, fifth) = election.leads_above(fourth.epoch);
-    // A copy of an old Lease is put back.
+    assert_ne!(fifth.cell, first.cell, "nobody knows it any more");
+    // A copy of an old Lease is put back, and the lost cell is written on it.
     election.kill(0);
-    let annotation = format!("leasehold.dev/epoch={}", first.epoch);
-    let annotate = ["annotate", "--overwrite", "lease", "leasehold-coordinator", &annotation];
-    election.access.kubectl(&[&annotate[..], &["--namespace", &namespace]].concat());
+    election.annotate(&format!("leasehold.dev/epoch={}", first.epoch));
+    election.annotate(&format!("leasehold.dev/cell={}", first.cell));
     election.start();
-    election.leads_above(fifth.epoch);
+    let (_, sixth) = election.leads_above(fifth.epoch);
+    assert_eq!(sixth.cell, first.cell);
     election.assert_each_epoch_once();
 }
 

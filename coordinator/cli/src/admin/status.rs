@@ -137,7 +137,7 @@ fn cells(replicas: &[Replica]) -> String {
         .collect();
     let others: BTreeSet<_> =
         statuses().flat_map(|status| &status.other_cells).map(words::other_cell).collect();
-    let what_to_do = if others.is_empty() {
+    let what_to_do = if others.is_empty() && own.len() < 2 {
         ""
     } else {
         "Both cells may grant the same budget and streams: see \"Two cells\" in \

@@ -285,8 +285,7 @@ async fn next(messages: &mut Streaming<Bytes>) -> Result<Option<Received>, Refus
     })?;
     let job_times =
         map::take_job_times(&mut request).map_err(|error| invalid(error.to_string()))?;
-    let other_cell =
-        map::take_other_cell(&mut request).map_err(|error| invalid(error.to_string()))?;
+    let other_cell = map::take_other_cell(&mut request);
     let message = AgentMessage::try_from(request).map_err(|error| invalid(error.to_string()))?;
     Ok(Some(Received { message, job_times, other_cell }))
 }

@@ -85,9 +85,10 @@ impl Leader {
             return Ok(());
         }
         let message = format!(
-            "this coordinator is of cell {own}, and the agent belongs to cell {other}: their state \
-             folders are two. Give all replicas of a fleet one --state-dir; or, to move the agent, \
-             let it leave cell {other} and start it with --cell {own}"
+            "this coordinator is of cell {own}, and the agent belongs to cell {other}. Give all \
+             replicas of a fleet one store (--state-dir, or the Lease of one namespace); if the \
+             store of cell {other} is lost, see \"Two cells\" in docs/OPERATIONS.md; to move the \
+             agent, let it leave that cell and start it with --cell {own}"
         );
         Err((RefusalReason::OtherCell, message))
     }
