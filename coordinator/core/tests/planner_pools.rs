@@ -1,11 +1,15 @@
 //! Properties of the pool sizes, and the figures of the former operator.
 
-use leasehold_coordinator_core::planner::pools::{KeptShares, PoolInput, PoolWorker, plan};
+use leasehold_coordinator_core::planner::pools::{
+    KeptShares, PoolFacts, PoolInput, PoolWorker, plan,
+};
 use leasehold_types::WorkerName;
 use proptest::prelude::*;
 
+/// A worker that is to have what it has.
 fn worker(name: &str, generation: u64, present: u32) -> PoolWorker {
-    PoolWorker { name: WorkerName::new(name).expect("a valid name"), generation, present }
+    let name = WorkerName::new(name).expect("a valid name");
+    PoolWorker { name, generation, present, wanted: present }
 }
 
 /// Shares of `budget` over workers `a`, `b`, ... with these generations and sizes.
@@ -75,10 +79,14 @@ fn unreported_slots_are_taken_from_growth_only() {
 
 /// A budget, slots that are not reported, the most per worker, and workers.
 fn pools() -> impl Strategy<Value = (u32, u32, u32, Vec<PoolWorker>)> {
-    let workers = prop::collection::btree_map("[a-z]{1,3}", (0..4_u64, 0..8_u32), 0..12);
+    let wanted = prop::option::weighted(0.3, 0..8_u32);
+    let workers = prop::collection::btree_map("[a-z]{1,3}", (0..4_u64, 0..8_u32, wanted), 0..12);
     let unreported = prop_oneof![Just(0), 0..30_u32];
     (0..60_u32, unreported, 1..8_u32, workers).prop_map(|(budget, unreported, most, workers)| {
-        let one = |(name, (generation, present)): (String, _)| worker(&name, generation, present);
+        let one = |(name, (generation, present, wanted)): (String, (_, _, Option<u32>))| {
+            let worker = worker(&name, generation, present);
+            PoolWorker { wanted: wanted.unwrap_or(present), ..worker }
+        };
         (budget, unreported, most, workers.into_iter().map(one).collect())
     })
 }
@@ -95,7 +103,7 @@ proptest! {
             for (b, share_b) in workers.iter().zip(&shares) {
                 if a.generation == b.generation {
                     prop_assert!(share_a.abs_diff(*share_b) <= 1);
-                    prop_assert!(a.present <= b.present || share_a >= share_b);
+                    prop_assert!(a.wanted <= b.wanted || share_a >= share_b);
                 }
                 if a.generation > b.generation && *share_b > 0 {
                     prop_assert_eq!(*share_a, per_worker_max);
@@ -123,20 +131,37 @@ proptest! {
     ) {
         let shares = plan(&PoolInput { budget, unreported, per_worker_max, workers: &workers });
         for (worker, share) in workers.iter_mut().zip(&shares) {
-            worker.present = *share;
+            (worker.present, worker.wanted) = (*share, *share);
+        }
+        let input = PoolInput { budget, unreported, per_worker_max, workers: &workers };
+        prop_assert_eq!(plan(&input), shares);
+    }
+
+    #[test]
+    fn shares_of_which_some_are_not_granted_yet_are_a_fixed_point(
+        (budget, _, per_worker_max, mut workers) in pools(),
+        granted in prop::collection::vec(any::<bool>(), 12)
+    ) {
+        let unreported = 0;
+        let shares = plan(&PoolInput { budget, unreported, per_worker_max, workers: &workers });
+        for ((worker, share), granted) in workers.iter_mut().zip(&shares).zip(granted) {
+            worker.wanted = *share;
+            if granted {
+                worker.present = *share;
+            }
         }
         let input = PoolInput { budget, unreported, per_worker_max, workers: &workers };
         prop_assert_eq!(plan(&input), shares);
     }
 }
 
-/// A worker's name, its generation and size where it can take jobs, and the budget, the slots that
+/// A worker's name, its generation and sizes where it can take jobs, and the budget, the slots that
 /// are not reported and the most per worker where they are planned then.
-type Step = (String, Option<(u64, u32)>, Option<(u32, u32, u32)>);
+type Step = (String, Option<(u64, u32, u32)>, Option<(u32, u32, u32)>);
 
 /// Steps in the life of a cluster: workers that come, change and go, and budgets that are planned.
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let facts = prop::option::weighted(0.8, (0..3_u64, 0..6_u32));
+    let facts = prop::option::weighted(0.8, (0..3_u64, 0..6_u32, 0..6_u32));
     let unreported = prop_oneof![Just(0), 0..30_u32];
     let budget = prop::option::weighted(0.5, (0..60_u32, unreported, 1..8_u32));
     prop::collection::vec(("[a-h]", facts, budget), 0..60)
@@ -146,20 +171,22 @@ proptest! {
     #[test]
     fn kept_shares_are_those_that_a_plan_gives(steps in steps()) {
         let mut kept = KeptShares::default();
-        let mut workers = std::collections::BTreeMap::new();
+        let mut facts_of = std::collections::BTreeMap::new();
         let mut shares = std::collections::BTreeMap::new();
         let mut set = std::collections::BTreeSet::new();
         for (name, facts, budget) in steps {
             let name = WorkerName::new(&name).expect("a valid name");
+            let facts = facts
+                .map(|(generation, present, wanted)| PoolFacts { generation, present, wanted });
             kept.set(&name, facts);
             match facts {
                 Some(facts) => {
                     set.insert(name.clone());
-                    workers.insert(name, facts);
+                    facts_of.insert(name, facts);
                 }
                 None => {
                     set.remove(&name);
-                    workers.remove(&name);
+                    facts_of.remove(&name);
                     shares.remove(&name);
                 }
             }
@@ -168,15 +195,25 @@ proptest! {
             for changed in planned.into_iter().chain(std::mem::take(&mut set)) {
                 shares.insert(changed.clone(), kept.share(&changed).expect("a worker"));
             }
-            let workers: Vec<_> = workers
+            let workers: Vec<_> = facts_of
                 .iter()
-                .map(|(name, (generation, present))| worker(name.as_str(), *generation, *present))
+                .map(|(name, PoolFacts { generation, present, wanted })| PoolWorker {
+                    wanted: *wanted,
+                    ..worker(name.as_str(), *generation, *present)
+                })
                 .collect();
             let input = PoolInput { budget, unreported, per_worker_max, workers: &workers };
             let planned = plan(&input);
             for (worker, share) in workers.iter().zip(planned) {
                 prop_assert_eq!(kept.share(&worker.name), Some(share));
                 prop_assert_eq!(shares.get(&worker.name).copied().unwrap_or(0), share);
+            }
+            if budget % 2 == 0 {
+                for (name, facts) in &mut facts_of {
+                    kept.adopt(name);
+                    facts.wanted = kept.share(name).expect("a worker");
+                }
+                prop_assert_eq!(kept.plan(budget, unreported, per_worker_max), vec![]);
             }
         }
     }

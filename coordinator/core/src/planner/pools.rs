@@ -6,9 +6,10 @@
 //! Slots that workers may hold which have not reported are taken from growth only: if the workers
 //! that can take jobs already have more than these slots leave, each keeps what it has.
 //!
-//! Within a generation shares differ by at most one. The odd slots go to the workers that have
-//! more, then by name, never by the order of the input. So a plan is a fixed point: planned again
-//! with its own result as the present sizes, it gives the same shares.
+//! Within a generation shares differ by at most one. The odd slots go to the workers that are to
+//! have more, then by name, never by the order of the input. So a plan is a fixed point: planned
+//! again with its own result as the wanted sizes, it gives the same shares, whether or not all of
+//! them are granted yet.
 //!
 //! [`KeptShares`] keeps the shares of a cluster as its workers change. After [`KeptShares::plan`]
 //! they equal what [`plan`] gives for the same workers, at a cost that grows with the changed
@@ -42,8 +43,11 @@ pub struct PoolWorker {
     pub name: WorkerName,
     /// Its rollout generation; the highest is served first.
     pub generation: u64,
-    /// The pool size that it has now: among equals, the worker that has more keeps more.
+    /// The pool size that it has now.
     pub present: u32,
+    /// The pool size that the last plan wants for it; without one, the present size. Among equals,
+    /// the worker that is to have more keeps more.
+    pub wanted: u32,
 }
 
 /// The share of each worker, in the order of `input.workers`.
@@ -57,7 +61,7 @@ pub fn plan(input: &PoolInput<'_>) -> Vec<u32> {
     let mut order: Vec<usize> = (0..workers.len()).collect();
     order.sort_unstable_by_key(|&at| {
         let worker = &workers[at];
-        (Reverse(worker.generation), Reverse(worker.present), &worker.name)
+        (Reverse(worker.generation), Reverse(worker.wanted), &worker.name)
     });
     let mut shares = vec![0; workers.len()];
     let mut left = u64::from(budget);
@@ -96,15 +100,34 @@ pub struct KeptShares {
     stays_up_to: Option<u32>,
 }
 
+/// What pools are planned by, of one worker: see [`PoolWorker`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolFacts {
+    /// Its rollout generation.
+    pub generation: u64,
+    /// The pool size that it has now.
+    pub present: u32,
+    /// The pool size that the last plan wants for it.
+    pub wanted: u32,
+}
+
 /// A worker's place among the others.
 #[derive(Clone, Copy, Debug)]
 struct KeptShare {
     generation: u64,
     present: u32,
+    wanted: u32,
     share: u32,
 }
 
-/// Among peers, those that have more come first, then those that come first by name.
+impl KeptShare {
+    fn facts(self) -> PoolFacts {
+        let Self { generation, present, wanted, share: _ } = self;
+        PoolFacts { generation, present, wanted }
+    }
+}
+
+/// Among peers, those that are to have more come first, then those that come first by name.
 type ShareRank = (Reverse<u32>, WorkerName);
 
 /// The workers of one generation by share.
@@ -118,10 +141,11 @@ struct Generation {
 type ChangedShare = (WorkerName, u32);
 
 impl KeptShares {
-    /// A worker can take jobs, with this generation and pool size; with none, it cannot.
-    pub fn set(&mut self, worker: &WorkerName, facts: Option<(u64, u32)>) {
+    /// A worker can take jobs, with the generation and the sizes of [`PoolWorker`]; with none, it
+    /// cannot.
+    pub fn set(&mut self, worker: &WorkerName, facts: Option<PoolFacts>) {
         let before = self.workers.get(worker).copied();
-        if before.map(|before| (before.generation, before.present)) == facts {
+        if before.map(KeptShare::facts) == facts {
             return;
         }
         if let Some(before) = before
@@ -132,28 +156,35 @@ impl KeptShares {
                 self.sizes.remove(&before.present);
             }
         }
-        if let Some((_, present)) = facts {
+        if let Some(PoolFacts { present, .. }) = facts {
             *self.sizes.entry(present).or_default() += 1;
         }
         if let Some(before) = before
             && let Some(generation) = self.generations.get_mut(&Reverse(before.generation))
         {
             generation.count -= 1;
-            generation.remove(before.share, &(Reverse(before.present), worker.clone()));
+            generation.remove(before.share, &(Reverse(before.wanted), worker.clone()));
             if generation.count == 0 {
                 self.generations.remove(&Reverse(before.generation));
             }
         }
-        let Some((generation, present)) = facts else {
+        let Some(PoolFacts { generation, present, wanted }) = facts else {
             self.workers.remove(worker);
             return;
         };
         let share = before.map_or(0, |before| before.share);
-        self.workers.insert(worker.clone(), KeptShare { generation, present, share });
+        self.workers.insert(worker.clone(), KeptShare { generation, present, wanted, share });
         let generation = self.generations.entry(Reverse(generation)).or_default();
         generation.count += 1;
-        let rank = (Reverse(present), worker.clone());
+        let rank = (Reverse(wanted), worker.clone());
         generation.by_share.entry(share).or_default().insert(rank);
+    }
+
+    /// The plan is adopted for a worker: its share is wanted from now on. That changes no share.
+    pub fn adopt(&mut self, worker: &WorkerName) {
+        let Some(wanted) = self.share(worker) else { return };
+        let facts = self.workers.get(worker).map(|kept| PoolFacts { wanted, ..kept.facts() });
+        self.set(worker, facts);
     }
 
     /// Shares out what [`PoolInput`] says; returns the workers whose shares have changed, beside

@@ -12,7 +12,7 @@ use super::Leader;
 use super::sliced_work::SlicedTask;
 use crate::ledger::Account;
 use crate::observed::Worker;
-use crate::planner::pools::{self, KeptShares, PoolInput, PoolWorker};
+use crate::planner::pools::{self, KeptShares, PoolFacts, PoolInput, PoolWorker};
 use crate::view::WhatIf;
 
 /// In debug builds clusters of at most this many workers are planned a second time, from scratch.
@@ -88,7 +88,7 @@ impl Leader {
             let key = WorkerKey { cluster: name.clone(), worker: worker.clone() };
             let known = cluster.workers.get(&worker).zip(self.ledger.account(&key));
             let known = known.filter(|(worker, account)| takes_jobs(worker, account));
-            let facts = known.map(|(worker, account)| (worker.generation, account.size()));
+            let facts = known.map(|(worker, account)| pool_facts(worker, account));
             pools.shares.set(&worker, facts);
             pools.count(&worker, known.map(|(_, account)| account.committed()));
             pools.read.push(worker);
@@ -152,6 +152,7 @@ impl Leader {
         let Some(worker) = cluster.workers.get_mut(&key.worker) else { return };
         let account = self.ledger.account(&key);
         let share = cluster.pools.shares.share(&key.worker);
+        cluster.pools.shares.adopt(&key.worker);
         // A silent worker cannot be sent anything, so it keeps its size. What a worker has is not
         // known before its first report to this leader, so its target waits for a plan after it.
         let present = if worker.is_working() { account.map_or(0, Account::size) } else { 0 };
@@ -195,11 +196,11 @@ impl Leader {
             let state = cluster.workers.get(&key.worker);
             match state.filter(|worker| takes_jobs(worker, account)) {
                 Some(_) | None if removed(&key.worker) => {}
-                Some(worker) => workers.push(PoolWorker {
-                    name: key.worker.clone(),
-                    generation: worker.generation,
-                    present: account.size(),
-                }),
+                Some(worker) => {
+                    let PoolFacts { generation, present, wanted } = pool_facts(worker, account);
+                    let name = key.worker.clone();
+                    workers.push(PoolWorker { name, generation, present, wanted });
+                }
                 None if mutation::on(Mutation::GrowOverBudget) => {}
                 None => {
                     let open = account.unreported();
@@ -213,6 +214,7 @@ impl Leader {
             name: name.clone(),
             generation: newest,
             present: 0,
+            wanted: 0,
         });
         workers.extend(added);
         let in_force = WhatIf::default();
@@ -225,6 +227,13 @@ impl Leader {
         });
         workers.into_iter().map(|worker| worker.name).zip(shares).collect()
     }
+}
+
+/// What the pool of a worker is planned by that can take jobs.
+fn pool_facts(worker: &Worker, account: &Account) -> PoolFacts {
+    let present = account.size();
+    let wanted = worker.target.unwrap_or(present);
+    PoolFacts { generation: worker.generation, present, wanted }
 }
 
 /// Whether a worker can take jobs now.
