@@ -2,6 +2,7 @@
 
 mod adapter;
 mod args;
+mod check;
 mod worker_address;
 
 use std::ffi::OsString;
@@ -21,6 +22,7 @@ pub use adapter::{
 };
 use args::{Action, Cli, DrainArgs, LeaveArgs, RunArgs, SocketMode, TlsArgs};
 pub use args::{ChildSignal, LogFormat, Restart};
+pub use check::{Check, Probe, ProbeTarget};
 
 use crate::http_client::Url;
 pub use crate::state_dir::Locks;
@@ -104,6 +106,8 @@ pub struct Config {
     pub socket: Option<Socket>,
     /// How the worker learns of its leases.
     pub adapter: Adapter,
+    /// How the agent finds out whether its worker lives.
+    pub check: Check,
     /// How long a drain may take; none if the coordinator decides.
     pub drain_deadline: Option<Duration>,
     /// How long an agent that has drained tries to report it to a coordinator that it cannot reach.
@@ -292,6 +296,7 @@ fn check(args: RunArgs) -> Result<Config, String> {
         listen_anywhere: args.listen_anywhere,
         socket: args.socket.map(|path| Socket { path, mode }),
         adapter,
+        check: args.check.check()?,
         drain_deadline: args.drain_deadline,
         goodbye_max: GOODBYE_MAX,
         sidecar: args.sidecar,
@@ -320,6 +325,7 @@ fn leave_config(args: LeaveArgs) -> Config {
         listen_anywhere: false,
         socket: None,
         adapter: Adapter::Api,
+        check: Check::default(),
         drain_deadline: None,
         goodbye_max: args.timeout,
         sidecar: false,

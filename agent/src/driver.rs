@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use leasehold_agent_core::{Effect, Holder, Memory, Notice, RAISE_MAX};
 use leasehold_proto::map;
-use leasehold_types::message::CoordinatorMessage;
+use leasehold_types::message::{CoordinatorMessage, WorkerFailure};
 use leasehold_types::{AgentId, Incarnation, LinkNumber, Moment};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
@@ -301,6 +301,9 @@ impl Driver {
             DriverRequest::Release { stream, token, reply } => {
                 let _ = reply.send(self.holder.release_stream(&stream, token, now));
             }
+            DriverRequest::Failure { failure, reply } => {
+                let _ = reply.send(self.set_failure(failure, now));
+            }
             DriverRequest::Drain { ended } => self.begin_drain(ended, now),
             DriverRequest::ContainerEnded => {
                 // A failure is in the log already, and the drain continues.
@@ -309,6 +312,19 @@ impl Driver {
                 }
             }
             DriverRequest::Stop => self.stopping = true,
+        }
+    }
+
+    /// Sets why the worker fails its check; returns whether that is in force. A recovery that
+    /// cannot be recorded is not.
+    fn set_failure(&mut self, failure: Option<WorkerFailure>, now: Moment) -> bool {
+        self.metrics.set_failure(failure.as_ref().map(ToString::to_string));
+        match failure {
+            Some(failure) => {
+                self.holder.fail(failure, now);
+                true
+            }
+            None => self.holder.recover(now).is_ok(),
         }
     }
 

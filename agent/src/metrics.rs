@@ -43,6 +43,8 @@ pub(crate) struct Metrics {
     pub(crate) worker_failures: AtomicU64,
     /// Why the agent cannot reach a polled worker.
     worker_problem: Mutex<Option<String>>,
+    /// Why the worker fails its check.
+    failure: Mutex<Option<String>>,
     refused: Mutex<BTreeMap<&'static str, u64>>,
 }
 
@@ -91,6 +93,11 @@ impl Metrics {
         *self.worker_problem.lock().expect("the lock is not poisoned") = problem;
     }
 
+    /// Sets why the worker fails its check; none if it passes.
+    pub(crate) fn set_failure(&self, failure: Option<String>) {
+        *self.failure.lock().expect("the lock is not poisoned") = failure;
+    }
+
     /// Why the agent is not ready; none if it is. Ready means that a coordinator has welcomed it
     /// once: a later outage of the coordinator must not take all workers out of service.
     pub(crate) fn unready(&self) -> Option<String> {
@@ -121,6 +128,9 @@ impl Metrics {
         {
             return Some(format!("cannot reach the worker: {problem}"));
         }
+        if let Some(failure) = self.failure.lock().expect("the lock is not poisoned").clone() {
+            return Some(format!("the worker fails its check: {failure}"));
+        }
         (!self.welcomed.load(Relaxed)).then(|| "no coordinator has welcomed this agent yet".into())
     }
 
@@ -129,7 +139,8 @@ impl Metrics {
         let mut out = String::new();
         let file_ok = self.file_problem.lock().expect("the lock is not poisoned").is_none();
         let journal_ok = self.journal_problem.lock().expect("the lock is not poisoned").is_none();
-        let worker_ok = self.worker_problem.lock().expect("the lock is not poisoned").is_none();
+        let worker_ok = self.worker_problem.lock().expect("the lock is not poisoned").is_none()
+            && self.failure.lock().expect("the lock is not poisoned").is_none();
         let version = env!("CARGO_PKG_VERSION");
         let mut one = |name: &str, kind: &str, help: &str, value: u64| {
             let name = format!("leasehold_agent_{name}");
@@ -177,7 +188,7 @@ impl Metrics {
         );
         let count = self.worker_failures.load(Relaxed);
         one("worker_failures_total", "counter", "Failed calls of the worker.", count);
-        let help = "0 while the agent cannot reach the worker.";
+        let help = "0 while the agent cannot reach the worker, or the worker fails its check.";
         one("worker_ok", "gauge", help, u64::from(worker_ok));
         let _ = writeln!(
             out,

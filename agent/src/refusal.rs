@@ -8,6 +8,7 @@ pub(crate) fn reason(refused: &Refused) -> &'static str {
         Refused::NoLease => "no_lease",
         Refused::NoSlot { .. } => "no_slot",
         Refused::Draining => "draining",
+        Refused::Failing => "failing",
         Refused::NotHeld { .. } => "not_held",
         Refused::Limit { .. } => "limit",
         Refused::Journal(_) => "journal",
@@ -22,6 +23,7 @@ pub(crate) fn message(refused: &Refused) -> String {
             format!("every slot is in use: {running} of {size}")
         }
         Refused::Draining => "the worker is draining: no new job may start".into(),
+        Refused::Failing => "the worker fails its check: no new job may start".into(),
         Refused::NotHeld { held: None } => "this worker does not hold this lease".into(),
         Refused::NotHeld { held: Some(held) } => {
             format!("this worker holds this lease under token {held}, not under the given one")

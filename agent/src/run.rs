@@ -15,6 +15,7 @@ use leasehold_types::WorkerKey;
 
 use crate::api::Listeners;
 use crate::child::{ChildPid, ChildRunner};
+use crate::clock;
 use crate::config::{Adapter, Config, Leave, Tls};
 use crate::driver::{Driver, DriverHandle, DriverStopped, Outcome};
 use crate::identity;
@@ -27,6 +28,7 @@ use crate::signals::{Signals, exit_code};
 use crate::state_dir::{StateDir, boot_id};
 use crate::worker::adapter::{AdapterContext, Predecessor};
 use crate::worker::api::WorkerApi;
+use crate::worker::check::WorkerHealth;
 use crate::worker::shell_command;
 use crate::{launcher, watchdog};
 use with_child::ChildSupervisor;
@@ -107,7 +109,8 @@ async fn run(config: Config) -> anyhow::Result<u8> {
     let (driver, handle) =
         Driver::new(&config, memory, journal, identity, Arc::new(Metrics::default()));
     let driver = tokio::spawn(driver.run());
-    let api = WorkerApi::new(handle.clone(), who.clone(), config.sidecar);
+    let health = WorkerHealth::new(&config.check, clock::now());
+    let api = WorkerApi::new(handle.clone(), health.clone(), who.clone(), config.sidecar);
     let server = listeners.serve(&api, config.listen_anywhere);
     tracing::info!(%address, worker = %who, "the worker API listens");
 
@@ -116,6 +119,7 @@ async fn run(config: Config) -> anyhow::Result<u8> {
     let context = AdapterContext {
         worker: &who.worker,
         driver: &handle,
+        health: &health,
         reaper: &reaper,
         child: &child_pid,
         environment: &environment,
@@ -123,6 +127,7 @@ async fn run(config: Config) -> anyhow::Result<u8> {
         predecessor,
     };
     let mut adapter = context.start(&config.adapter).await;
+    tokio::spawn(health.clone().run(config.check.clone(), handle.clone(), reaper.clone()));
     let code = match config.child.clone() {
         None if config.sidecar => Ok(without_child::run_sidecar(&handle, &mut signals).await),
         None => Ok(without_child::run(&handle, &mut signals, drain_ordered).await),
@@ -130,7 +135,8 @@ async fn run(config: Config) -> anyhow::Result<u8> {
             let record = state_dir.as_ref().map(|dir| dir.file("child"));
             let reads_file = matches!(config.adapter, Adapter::File(_));
             let runner = ChildRunner::new(spec, environment, record, reaper, child_pid, reads_file);
-            ChildSupervisor::new(handle.clone(), runner, &mut signals, drain_ordered).run().await
+            let driver = handle.clone();
+            ChildSupervisor::new(driver, health, runner, &mut signals, drain_ordered).run().await
         }
     };
     adapter.stop_programs().await?;

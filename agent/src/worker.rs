@@ -2,6 +2,7 @@
 
 pub(crate) mod adapter;
 pub(crate) mod api;
+pub(crate) mod check;
 pub(crate) mod command;
 pub(crate) mod file;
 pub(crate) mod http;

@@ -7,6 +7,8 @@
 mod adopted_child;
 #[path = "agent/bindings.rs"]
 mod bindings;
+#[path = "agent/check.rs"]
+mod check;
 #[path = "agent/child.rs"]
 mod child;
 #[path = "agent/command.rs"]

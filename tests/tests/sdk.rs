@@ -9,7 +9,7 @@ mod messages;
 
 use fleet::{Fleet, Language};
 use rustix::process::Signal;
-use tests::process::eventually;
+use tests::process::{eventually, get};
 
 /// A test for each language.
 macro_rules! in_each_language {
@@ -38,6 +38,7 @@ in_each_language!(
     streams_stop_before_their_leases_end,
     streams_of_a_silent_agent_stop_before_another_worker_owns_them,
     a_worker_that_was_stopped_spoils_nothing_when_it_wakes,
+    a_worker_that_hangs_loses_its_streams_although_its_agent_lives,
     a_drain_ends_the_loops,
 );
 
@@ -108,6 +109,22 @@ fn a_worker_that_was_stopped_spoils_nothing_when_it_wakes(mut fleet: Fleet) {
     eventually("the other worker to own all streams", || (fleet.owned_by(1) == 4).then_some(()));
     fleet.workers[0].signal(Signal::CONT);
     fleet.agents[0].process.signal(Signal::CONT);
+    eventually("its streams to come back", || (fleet.owned_by(0) == 2).then_some(()));
+    fleet.judge();
+}
+
+fn a_worker_that_hangs_loses_its_streams_although_its_agent_lives(mut fleet: Fleet) {
+    fleet.stop_worker(0);
+    eventually("the other worker to own all streams", || (fleet.owned_by(1) == 4).then_some(()));
+    let (status, why) = get(fleet.agents[0].api, "/readyz").expect("an answer");
+    assert_eq!(
+        (status, why.contains("has not called the worker API for 3s")),
+        (503, true),
+        "{why}"
+    );
+    let lease = fleet.lease(0).expect("its agent answers");
+    assert!(lease["connected"] == true && lease["pool"]["size"] == 0, "{lease}");
+    fleet.workers[0].signal(Signal::CONT);
     eventually("its streams to come back", || (fleet.owned_by(0) == 2).then_some(()));
     fleet.judge();
 }

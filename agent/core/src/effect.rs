@@ -1,6 +1,6 @@
 //! The effects that the holder asks its driver for, and its notices for the log.
 
-use leasehold_types::message::{AgentMessage, RefusalReason};
+use leasehold_types::message::{AgentMessage, RefusalReason, WorkerFailure};
 use leasehold_types::{CellId, Epoch, Incarnation, JobId, LinkNumber, Moment, StreamKey, Token};
 
 /// The rule that a leader breaks whose snapshot has a number that is not above what the agent has
@@ -91,6 +91,10 @@ pub enum Notice {
     DrainStarted,
     /// The drain was cancelled because the worker restarted.
     DrainOver,
+    /// The worker fails its check: it gets no job, and its streams are given up.
+    Failing(WorkerFailure),
+    /// The worker passes its check again.
+    Recovered,
     /// The journal could not be written, so the change did not take effect.
     JournalFailed(String),
     /// The coordinator violated the protocol.

@@ -4,6 +4,7 @@
 //! worker can be granted it.
 
 mod drain;
+mod failure;
 mod grants;
 mod link;
 mod show;
@@ -13,7 +14,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_types::message::{DrainPhase, HeldPool, Release, Terms};
+use leasehold_types::message::{DrainPhase, HeldPool, Release, Terms, WorkerFailure};
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::share::{Route, WorkerAddress};
 use leasehold_types::{
@@ -115,6 +116,8 @@ pub struct Holder<J> {
     drain_requested: bool,
     /// The drain comes from the journal, not from a request to this agent.
     drain_remembered: bool,
+    /// Why the worker fails its check; none if it passes.
+    failure: Option<WorkerFailure>,
     /// The agent may have reported that it leaves.
     left: bool,
     version: u64,
@@ -218,6 +221,7 @@ impl<J: Journal> Holder<J> {
             // A drain that was asked for of an earlier process ended with it, unless it stays.
             drain_requested: false,
             drain_remembered: memory.draining,
+            failure: memory.failing.then(failure::of_earlier_agent),
             left: memory.left,
             version: 1,
             effects: VecDeque::new(),
@@ -242,6 +246,7 @@ impl<J: Journal> Holder<J> {
     /// Processes due timers. May be called at any time.
     pub fn handle_wake(&mut self, now: Moment) {
         self.expire(now);
+        self.check_failure();
         self.check_drain(now);
         self.check_link(now);
     }
@@ -292,6 +297,7 @@ impl<J: Journal> Holder<J> {
     fn size(&self, now: Moment) -> u32 {
         match self.pool {
             _ if self.draining() && !mutation::on(Mutation::AdmitWhileDraining) => 0,
+            _ if self.is_failing() && !mutation::on(Mutation::AdmitWhileFailing) => 0,
             None => 0,
             Some(pool) if now < self.renewed_until => pool.size,
             Some(pool) if mutation::on(Mutation::KeepAfterExpiry) => pool.size,
@@ -304,6 +310,7 @@ impl<J: Journal> Holder<J> {
         // A successor that finds no drain in the journal would start jobs again.
         let written = !self.deferred.contains(&Record::Draining);
         let ended = self.draining() && (written || mutation::on(Mutation::TellUnwritten));
+        let ended = ended || self.failure_is_in_effect();
         let size = self.pool.filter(|_| !ended).map_or(0, |pool| pool.size);
         let count = self.count.filter(|_| !mutation::on(Mutation::ObeyedSizeUntold));
         size.max(count.map_or(0, |count| count.obeyed))
@@ -334,8 +341,15 @@ impl<J: Journal> Holder<J> {
         self.drain != Drain::Working
     }
 
+    /// Whether it takes neither jobs nor streams.
+    fn takes_nothing(&self) -> bool {
+        self.draining() || self.is_failing()
+    }
+
     fn drain_phase(&self) -> DrainPhase {
         match self.drain {
+            // A worker that fails its check is served like one that drains.
+            Drain::Working if self.reported_failure().is_some() => DrainPhase::Draining,
             Drain::Working => DrainPhase::Working,
             Drain::Leaving { .. } | Drain::Left if self.may_report_leaving() => DrainPhase::Leaving,
             Drain::Draining { .. } | Drain::Leaving { .. } | Drain::Left => DrainPhase::Draining,

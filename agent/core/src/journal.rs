@@ -148,6 +148,10 @@ pub enum Record {
     /// The drain no longer applies, because the worker or agent restarted. The pool lease is
     /// dropped.
     DrainOver,
+    /// The worker fails its check: its pool lease is not in effect.
+    Failing,
+    /// The worker passes its check again. The pool lease is dropped.
+    Recovered,
     /// The agent is about to report that it leaves. From then on the coordinator may admit another
     /// agent under its name.
     Left,
@@ -208,6 +212,8 @@ pub struct Memory {
     pub drain_ordered: bool,
     /// Whether it has ended.
     pub drain_ended: bool,
+    /// Whether the worker failed its check.
+    pub failing: bool,
     /// Whether the agent may have reported that it leaves.
     pub left: bool,
 }
@@ -359,6 +365,8 @@ impl Memory {
                 (self.drain_ended, self.left) = (false, false);
                 self.pool = None;
             }
+            Record::Failing => self.failing = true,
+            Record::Recovered => (self.failing, self.pool) = (false, None),
             Record::Left => self.left = true,
         }
     }
@@ -448,6 +456,7 @@ impl Memory {
         all.extend((unnamed > 0).then_some(Record::Unnamed { running: unnamed }));
         all.extend(self.draining.then_some(Record::Draining));
         all.extend(self.drain_ordered.then_some(Record::DrainOrdered));
+        all.extend(self.failing.then_some(Record::Failing));
         all.extend(self.left.then_some(Record::Left));
         all.extend(self.drain_ended.then_some(Record::DrainEnded));
         all

@@ -63,7 +63,8 @@ impl Lease {
 /// The pool lease as the worker sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolView {
-    /// How many jobs may run at once; 0 without a lease or while draining.
+    /// How many jobs may run at once; 0 without a lease, while draining, and while the worker fails
+    /// its check.
     pub size: u32,
     /// The lease's token; none without a lease.
     pub token: Option<Token>,
@@ -134,6 +135,8 @@ pub enum Refused {
     },
     /// The worker drains.
     Draining,
+    /// The worker fails its check.
+    Failing,
     /// The worker does not hold this stream lease.
     NotHeld {
         /// The token that it does hold, if any.

@@ -15,7 +15,7 @@ use leasehold_agent_core::{
 };
 use leasehold_types::message::{
     AgentMessage, Beat, CoordinatorMessage, DrainOrder, Grant, Jobs, PoolGrant, Refusal,
-    RefusalReason, Report, StreamGrant, StreamState, Terms, Welcome,
+    RefusalReason, Report, StreamGrant, StreamState, Terms, Welcome, WorkerFailure,
 };
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::share::{Endpoint, Route};
@@ -37,7 +37,11 @@ fn scenarios() {
 }
 
 /// Faults, and the scenarios that detect them. The simulator detects them rarely.
-const DETECTED_HERE: [(Mutation, &str); 3] = [
+const DETECTED_HERE: [(Mutation, &str); 7] = [
+    (Mutation::AdmitWhileFailing, "failing"),
+    (Mutation::FailureUntold, "failing"),
+    (Mutation::FailureUnwritten, "failing"),
+    (Mutation::RecoveredPool, "failing"),
     (Mutation::JobBeforeOwed, "job_ids"),
     (Mutation::LowerTermTold, "term_lower"),
     (Mutation::OtherCellObeyed, "cell"),
@@ -149,6 +153,7 @@ impl Scenario {
                 let start = StartId::new(plain[0]).expect("a start id");
                 self.holder.start_worker(start, 0, now)
             }
+            "recover" => self.holder.recover(now).map_err(Into::into),
             "container-ended" => self.holder.container_ended(now).map_err(Into::into),
             "release" => self.holder.release_stream(&stream(plain[0]), token(plain[1]), now),
             _ => {
@@ -171,6 +176,10 @@ impl Scenario {
             "refuse" => self.take(refusal(plain)),
             "grant" => self.take(grant(plain, pairs)),
             "drain" => self.holder.drain(now),
+            "fail" => {
+                let failure = WorkerFailure::new(&plain.join(" ")).expect("a text");
+                self.holder.fail(failure, now);
+            }
             "full" => *self.journal.full.borrow_mut() = plain[0] == "yes",
             "as" => {
                 // Starts another agent.
@@ -285,6 +294,7 @@ fn shown_report(report: &Report) -> String {
         let _ = write!(line, " {}:{}", held.stream.stream, held.token);
         line += &held.load.map(|load| format!("*{load}")).unwrap_or_default();
     }
+    line += &shown_failure(report.failure.as_ref());
     line
 }
 
@@ -308,10 +318,15 @@ fn shown_beat(beat: &Beat) -> String {
         let _ = write!(line, " -{}:{}", release.stream.stream, release.token);
     }
     let _ = write!(line, " {}", beat.drain);
+    line += &shown_failure(beat.failure.as_ref());
     if beat.wants_snapshot {
         line += " gap";
     }
     line
+}
+
+fn shown_failure(failure: Option<&WorkerFailure>) -> String {
+    failure.map(|failure| format!(" failing: {failure}")).unwrap_or_default()
 }
 
 fn shown_jobs(jobs: Jobs) -> String {

@@ -135,6 +135,14 @@ impl WorkerService for Grpc {
         Ok(Response::new(wire::ReportCountResponse {}))
     }
 
+    async fn beat(
+        &self,
+        request: Request<wire::BeatRequest>,
+    ) -> Result<Response<wire::BeatResponse>, Status> {
+        self.0.beat(request.into_inner().within_ms)?;
+        Ok(Response::new(wire::BeatResponse {}))
+    }
+
     async fn release_stream(
         &self,
         request: Request<wire::ReleaseStreamRequest>,

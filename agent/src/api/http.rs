@@ -23,7 +23,7 @@ use crate::worker::api::{Denial, WorkerApi};
 const HEALTH_PATHS: &str = "GET /livez, GET /readyz, GET /healthz, GET /metrics";
 
 const PATHS: &str = "GET /v1/lease, GET /v1/lease/watch, POST /v1/start, GET /v1/jobs, \
-                     PUT /v1/jobs/{id}, DELETE /v1/jobs/{id}, PUT /v1/count, \
+                     PUT /v1/jobs/{id}, DELETE /v1/jobs/{id}, PUT /v1/count, POST /v1/beat, \
                      DELETE /v1/streams/{set}/{stream}?token=T, \
                      DELETE /v1/bindings/{pipeline}/{node}/{index}?token=T, POST /v1/drain, \
                      GET /livez, GET /readyz, GET /healthz, GET /metrics";
@@ -37,6 +37,7 @@ pub(super) fn router(api: WorkerApi) -> Router {
         .route("/v1/jobs", get(jobs))
         .route("/v1/jobs/{id}", put(begin).delete(end))
         .route("/v1/count", put(count))
+        .route("/v1/beat", post(beat))
         .route("/v1/streams/{set}/{stream}", delete(release))
         .route("/v1/bindings/{pipeline}/{node}/{index}", delete(release_binding))
         .route("/v1/drain", post(drain))
@@ -141,6 +142,12 @@ struct BeginQuery {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
+struct BeatQuery {
+    within_ms: Option<u32>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct ReleaseQuery {
     token: String,
 }
@@ -224,6 +231,15 @@ async fn end(State(api): State<WorkerApi>, job: Result<Path<String>, PathRejecti
 async fn count(State(api): State<WorkerApi>, body: Result<Bytes, BytesRejection>) -> Answered {
     let CountBody { running, pool_size } = parse(&body?)?;
     api.count(running, pool_size).await?;
+    Ok(json_response(StatusCode::OK, &json!({})))
+}
+
+async fn beat(
+    State(api): State<WorkerApi>,
+    query: Result<Query<BeatQuery>, QueryRejection>,
+) -> Answered {
+    let Query(BeatQuery { within_ms }) = query?;
+    api.beat(within_ms)?;
     Ok(json_response(StatusCode::OK, &json!({})))
 }
 

@@ -10,6 +10,7 @@ use leasehold_types::{CellId, ClusterName, WorkerName, duration, parse_listen};
 
 use super::Address;
 use super::adapter::AdapterArgs;
+use super::check::CheckArgs;
 use crate::http_client::Url;
 use crate::state_dir::Locks;
 
@@ -33,6 +34,10 @@ Examples:
   # A worker that serves pipelines, and the address to which others send documents
   leasehold-agent run --coordinator a:7400 --cluster blue --worker w1 --state-dir ./w1 \\
       --worker-address 10.0.0.7:8080
+
+  # A worker that hangs loses its streams: it must answer, or the agent restarts it
+  leasehold-agent run --coordinator a:7400 --cluster feeds --worker w1 --state-dir ./w1 \
+      --worker-check-http http://127.0.0.1:8080/healthz --restart on-failure --child-kill -- ./feed
 
   # Show the lease; begin and end a job
   curl 127.0.0.1:7411/v1/lease
@@ -248,6 +253,8 @@ pub(super) struct RunArgs {
     pub(super) socket_mode: Option<SocketMode>,
     #[command(flatten)]
     pub(super) adapter: AdapterArgs,
+    #[command(flatten)]
+    pub(super) check: CheckArgs,
     /// How long a drain may take before COMMAND is ended, or without one the agent leaves although
     /// jobs still run; as a sidecar, before callers stop waiting. Without it, the cluster's
     /// drain.deadline

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_agent_core::{Kinds, Lease, Refused};
+use leasehold_types::message::WorkerFailure;
 use leasehold_types::{JobId, Moment, StartId, StreamKey, Token};
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -36,6 +37,8 @@ pub(crate) enum DriverRequest {
     Count { running: u32, obeyed: u32, reply: Reply<()> },
     /// The worker has released a stream.
     Release { stream: StreamKey, token: Token, reply: Reply<()> },
+    /// Why the worker fails its check; none if it passes. Reply whether that is in force.
+    Failure { failure: Option<WorkerFailure>, reply: oneshot::Sender<bool> },
     /// Drain, and reply when the drain has ended.
     Drain { ended: Option<oneshot::Sender<u32>> },
     /// The container in which a drain was requested has ended.

@@ -191,6 +191,7 @@ mod tests {
             streams: Vec::new(),
             jobs: Jobs::Running(0),
             drain: DrainPhase::Working,
+            failure: None,
         });
         attached(clock, report, now).expect("a report has them")
     }
@@ -204,6 +205,7 @@ mod tests {
             pool: None,
             jobs: Jobs::Running(0),
             drain: DrainPhase::Working,
+            failure: None,
             released: Vec::new(),
             wants_snapshot: false,
         });

@@ -137,6 +137,15 @@ impl NoticeLogger {
                     "the worker restarted after a drain: it may take jobs and streams again"
                 );
             }
+            Notice::Failing(failure) => {
+                tracing::warn!(
+                    why = %failure,
+                    "the worker fails its check: it gets no job, and other workers get its streams"
+                );
+            }
+            Notice::Recovered => {
+                tracing::info!("the worker passes its check: it may take jobs and streams again");
+            }
             Notice::JournalFailed(why) => {
                 let admitted = self.log_limiter.admit("journal", &why, now);
                 if let Some(Admitted { suppressed }) = admitted {

@@ -24,6 +24,7 @@ use crate::launcher::is_launching;
 use crate::process_group::ProcessGroup;
 use crate::reaper::Exit;
 use crate::signals::{SignalAction, Signals, exit_code};
+use crate::worker::check::WorkerHealth;
 use event::{Due, Event, next_of, until_due, until_launched};
 
 /// How often the agent checks whether the file that the child reads shows the current lease.
@@ -40,6 +41,9 @@ const REMIND: Duration = Duration::from_secs(30);
 /// The agent and its child.
 pub(super) struct ChildSupervisor<'a> {
     driver: DriverHandle,
+    health: WorkerHealth,
+    /// Changes when the child is to be restarted because it fails its check.
+    restart_wanted: watch::Receiver<u64>,
     runner: ChildRunner,
     signals: &'a mut Signals,
     child: Option<RunningChild>,
@@ -54,6 +58,8 @@ pub(super) struct ChildSupervisor<'a> {
     overdue: watch::Receiver<u64>,
     /// The child was to end because of that.
     is_cut_off: bool,
+    /// The child was to end because it fails its check: it restarts, whatever its exit code.
+    is_ended_to_restart: bool,
     /// The child exited while its worker drained and had no job.
     is_drained: bool,
     /// The next timed step, and when it is due.
@@ -81,12 +87,16 @@ enum StartFailure {
 impl<'a> ChildSupervisor<'a> {
     pub(super) fn new(
         driver: DriverHandle,
+        health: WorkerHealth,
         runner: ChildRunner,
         signals: &'a mut Signals,
         drain_ordered: bool,
     ) -> Self {
         Self {
             overdue: driver.overdue(),
+            restart_wanted: health.restarts(),
+            is_ended_to_restart: false,
+            health,
             is_cut_off: false,
             is_drained: false,
             driver,
@@ -123,6 +133,10 @@ impl<'a> ChildSupervisor<'a> {
                 Event::Child(ChildEvent::Exited(exit)) => self.handle_exit(exit).await,
                 Event::Ended(outcome) => self.handle_end(outcome),
                 Event::Overdue => self.handle_overdue(),
+                Event::RestartWanted => {
+                    self.handle_restart_wanted().await;
+                    None
+                }
                 Event::Signal(asked) => self.handle_signal(asked).await,
                 Event::Due(due) => self.handle_due(due).await,
                 Event::Watchdog(event) => {
@@ -163,6 +177,7 @@ impl<'a> ChildSupervisor<'a> {
             event = next_of(&mut self.child) => Event::Child(event),
             outcome = self.driver.ended(), if self.ended.is_none() => Event::Ended(outcome),
             Ok(()) = self.overdue.changed() => Event::Overdue,
+            Ok(()) = self.restart_wanted.changed() => Event::RestartWanted,
             asked = self.signals.next() => Event::Signal(asked),
             due = until_due(due) => {
                 self.due = None;
@@ -197,8 +212,9 @@ impl<'a> ChildSupervisor<'a> {
         match self.spawn().await {
             Ok(child) => {
                 self.note_start();
-                self.is_cut_off = false;
+                (self.is_cut_off, self.is_ended_to_restart) = (false, false);
                 self.child = Some(child);
+                self.health.child_started();
             }
             Err(StartFailure::Signal(asked)) => {
                 self.runner.abandon();
@@ -323,10 +339,13 @@ impl<'a> ChildSupervisor<'a> {
             Restart::Always => true,
             Restart::OnFailure => exit != Exit(0),
             Restart::Never => false,
-        };
+        } || self.is_ended_to_restart;
         if draining || !again {
             drain(&self.driver).await;
             return None;
+        }
+        if !self.is_ended_to_restart {
+            self.health.child_exited(exit, ran);
         }
         self.restarts = if ran >= backoff::RAN_WELL { 0 } else { self.restarts.saturating_add(1) };
         let wait = backoff::RESTART.wait(self.restarts);
@@ -368,6 +387,17 @@ impl<'a> ChildSupervisor<'a> {
             self.end_child();
         }
         None
+    }
+
+    /// The child fails its check: ends it, if it is to restart.
+    async fn handle_restart_wanted(&mut self) {
+        let restarts = self.runner.spec().restart != Restart::Never;
+        if !restarts || self.child.is_none() || self.is_draining().await {
+            return;
+        }
+        tracing::warn!("COMMAND fails its check, and --restart is set: it is ended and restarts");
+        self.is_ended_to_restart = true;
+        self.end_child();
     }
 
     /// Ends the child, unless a second signal has ended it.

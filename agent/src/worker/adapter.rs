@@ -9,6 +9,7 @@ use leasehold_agent_core::Memory;
 use leasehold_types::{StreamKey, Token, WorkerName};
 use tokio::task::JoinHandle;
 
+use super::check::WorkerHealth;
 use super::command::{CommandWorker, Streams};
 use super::file::{FileWorker, Remembered};
 use super::http::HttpWorker;
@@ -41,6 +42,7 @@ pub(crate) struct Predecessor {
 pub(crate) struct AdapterContext<'a> {
     pub(crate) worker: &'a WorkerName,
     pub(crate) driver: &'a DriverHandle,
+    pub(crate) health: &'a WorkerHealth,
     pub(crate) reaper: &'a Reaper,
     /// The worker's process, if it is the agent's child.
     pub(crate) child: &'a ChildPid,
@@ -85,6 +87,7 @@ impl AdapterContext<'_> {
     pub(crate) async fn start(self, adapter: &Adapter) -> RunningAdapter {
         let Predecessor { no_memory, obeyed, leftovers } = self.predecessor;
         let driver = self.driver.clone();
+        let health = self.health.clone();
         let reaper = self.reaper.clone();
         match adapter.clone() {
             Adapter::Api => RunningAdapter::default(),
@@ -111,11 +114,16 @@ impl AdapterContext<'_> {
             Adapter::Travis(adapter) => {
                 let record = self.state_dir.map(|dir| dir.file("travis.json"));
                 let interval = adapter.interval;
-                RunningAdapter::polled(Travis::new(adapter, record, obeyed), interval, driver)
+                RunningAdapter::polled(
+                    Travis::new(adapter, record, obeyed),
+                    interval,
+                    driver,
+                    health,
+                )
             }
             Adapter::Http(adapter) => {
                 let interval = adapter.interval;
-                RunningAdapter::polled(HttpWorker::new(adapter, obeyed), interval, driver)
+                RunningAdapter::polled(HttpWorker::new(adapter, obeyed), interval, driver, health)
             }
             Adapter::Command(adapter) => {
                 let CommandAdapter { jobs, streams, timeout, interval } = adapter;
@@ -127,7 +135,7 @@ impl AdapterContext<'_> {
                 match jobs {
                     Some(jobs) => {
                         let worker = CommandWorker::new(jobs, timeout, reaper, obeyed);
-                        RunningAdapter::polled(worker, interval, driver)
+                        RunningAdapter::polled(worker, interval, driver, health)
                     }
                     None => {
                         // A worker that only consumes streams runs no jobs: the agent must report
@@ -145,8 +153,13 @@ impl AdapterContext<'_> {
 
 impl RunningAdapter {
     /// Starts to poll a worker at this interval.
-    fn polled(worker: impl Polled, interval: Duration, driver: DriverHandle) -> Self {
-        let worker = PolledWorker::new(worker, interval, driver);
+    fn polled(
+        worker: impl Polled,
+        interval: Duration,
+        driver: DriverHandle,
+        health: WorkerHealth,
+    ) -> Self {
+        let worker = PolledWorker::new(worker, interval, driver, health);
         Self { polled: Some(tokio::spawn(worker.run())), programs: None }
     }
 

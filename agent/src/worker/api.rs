@@ -12,6 +12,7 @@ use leasehold_types::{JobId, Moment, StreamKey, Token, WorkerKey};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 
+use super::check::WorkerHealth;
 use super::{JobsView, LeaseView};
 use crate::driver::{DriverHandle, DriverRequest, DriverStopped};
 use crate::refusal;
@@ -20,6 +21,9 @@ use crate::refusal;
 const WATCHERS_MAX: usize = 256;
 /// The longest wait of one request, in milliseconds.
 pub(crate) const WAIT_MS_MAX: u32 = 60_000;
+
+/// The shortest time within which a worker may promise to call again, in milliseconds.
+const BEAT_MS_MIN: u32 = 100;
 
 /// How soon a caller that keeps a drain in force is there, or is back after a lost connection. One
 /// that is not has ended with its container.
@@ -61,6 +65,7 @@ impl From<DriverStopped> for Denial {
 #[derive(Clone, Debug)]
 pub(crate) struct WorkerApi {
     driver: DriverHandle,
+    health: WorkerHealth,
     who: WorkerKey,
     watchers: Arc<Semaphore>,
     /// The agent continues after a drain.
@@ -71,9 +76,14 @@ pub(crate) struct WorkerApi {
 
 impl WorkerApi {
     /// The API of this worker. `stays`: the agent continues after a drain.
-    pub(crate) fn new(driver: DriverHandle, who: WorkerKey, stays: bool) -> Self {
+    pub(crate) fn new(
+        driver: DriverHandle,
+        health: WorkerHealth,
+        who: WorkerKey,
+        stays: bool,
+    ) -> Self {
         let watchers = Arc::new(Semaphore::new(WATCHERS_MAX));
-        Self { driver, who, watchers, stays, drain_holds: Arc::default() }
+        Self { driver, health, who, watchers, stays, drain_holds: Arc::default() }
     }
 
     /// The driver behind it.
@@ -91,6 +101,9 @@ impl WorkerApi {
         peek: bool,
     ) -> Result<LeaseView, Denial> {
         let end = Instant::now() + wait(wait_ms)?;
+        if !peek {
+            self.health.called();
+        }
         let mut changes = self.driver.changes();
         changes.mark_unchanged();
         let read = async || {
@@ -119,6 +132,7 @@ impl WorkerApi {
         kinds: Kinds,
     ) -> Result<impl Stream<Item = LeaseView> + Send + use<>, Denial> {
         let permit = self.watcher()?;
+        self.health.called();
         let mut changes = self.driver.changes();
         changes.mark_changed();
         let watch = Watch { api: self.clone(), kinds, changes, asked: None, _permit: permit };
@@ -128,6 +142,7 @@ impl WorkerApi {
     /// The worker's process starts.
     pub(crate) async fn start(&self, start_id: &str, running: u32) -> Result<(), Denial> {
         let start = map::start_id(start_id)?;
+        self.health.reported_start(start_id);
         Ok(self.driver.ask(|reply| DriverRequest::Start { start, running, reply }).await??)
     }
 
@@ -135,6 +150,7 @@ impl WorkerApi {
     pub(crate) async fn begin(&self, job: &str, wait_ms: u32) -> Result<String, Denial> {
         let wait = wait(wait_ms)?;
         let job: JobId = map::job_id(job)?;
+        self.health.called();
         let token = self.driver.ask(|reply| DriverRequest::Begin { job, wait, reply }).await??;
         Ok(token.to_string())
     }
@@ -142,6 +158,7 @@ impl WorkerApi {
     /// The job has ended.
     pub(crate) async fn end(&self, job: &str) -> Result<(), Denial> {
         let job = map::job_id(job)?;
+        self.health.called();
         Ok(self.driver.ask(|reply| DriverRequest::End { job, reply }).await??)
     }
 
@@ -153,6 +170,7 @@ impl WorkerApi {
 
     /// Reports the number of running jobs and the pool size that the worker respects.
     pub(crate) async fn count(&self, running: u32, obeyed: u32) -> Result<(), Denial> {
+        self.health.called();
         Ok(self.driver.ask(|reply| DriverRequest::Count { running, obeyed, reply }).await??)
     }
 
@@ -175,7 +193,26 @@ impl WorkerApi {
     }
 
     async fn give_back(&self, stream: StreamKey, token: Token) -> Result<(), Denial> {
+        self.health.called();
         Ok(self.driver.ask(|reply| DriverRequest::Release { stream, token, reply }).await??)
+    }
+
+    /// The worker lives, and calls again within this time, in milliseconds; with 0 it takes an
+    /// earlier promise back.
+    pub(crate) fn beat(&self, within_ms: Option<u32>) -> Result<(), Denial> {
+        match within_ms {
+            None => self.health.called(),
+            Some(0) => self.health.promised(None),
+            Some(within) if within < BEAT_MS_MIN => {
+                return Err(Denial::invalid(format!(
+                    "within_ms: expected 0, or at least {BEAT_MS_MIN}, for example 10000"
+                )));
+            }
+            Some(within) => {
+                self.health.promised(Some(Duration::from_millis(u64::from(within))));
+            }
+        }
+        Ok(())
     }
 
     /// Begins a drain. With `wait`, returns after its end how many jobs still run.

@@ -17,7 +17,7 @@ use crate::backoff;
 use crate::config::JobPrograms;
 use crate::reaper::Reaper;
 pub(super) use streams::Streams;
-use user_command::UserCommand;
+pub(super) use user_command::UserCommand;
 
 /// A worker whose jobs are counted and sized by commands.
 #[derive(Debug)]

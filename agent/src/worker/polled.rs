@@ -12,6 +12,7 @@ use anyhow::bail;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::check::WorkerHealth;
 use super::sizing::{Adjustment, Observation, Target};
 use crate::clock;
 use crate::driver::{DriverHandle, DriverRequest, DriverStopped, Outcome};
@@ -49,6 +50,7 @@ pub(crate) trait Polled: Send + Sync + 'static {
 #[derive(Debug)]
 pub(crate) struct PolledWorker<W> {
     driver: DriverHandle,
+    health: WorkerHealth,
     worker: W,
     interval: Duration,
     log_limiter: LogLimiter,
@@ -73,9 +75,15 @@ enum Next {
 
 impl<W: Polled> PolledWorker<W> {
     /// Polls a worker at this interval.
-    pub(crate) fn new(worker: W, interval: Duration, driver: DriverHandle) -> Self {
+    pub(crate) fn new(
+        worker: W,
+        interval: Duration,
+        driver: DriverHandle,
+        health: WorkerHealth,
+    ) -> Self {
         Self {
             driver,
+            health,
             worker,
             interval,
             log_limiter: LogLimiter::default(),
@@ -133,6 +141,10 @@ impl<W: Polled> PolledWorker<W> {
             return Ok((Next::Soon, target));
         }
         self.note_success();
+        if self.health.answered() {
+            // Until the coordinator has heard of it, its size is still that of one that fails.
+            return Ok((Next::Settled, target));
+        }
         let next = match self.worker.adjustment(target) {
             Adjustment::Nothing => Next::Idle,
             Adjustment::PollSoon => Next::Soon,
@@ -196,6 +208,7 @@ impl<W: Polled> PolledWorker<W> {
         self.reachable = false;
         self.failures = self.failures.saturating_add(1);
         let why = format!("{error:#}");
+        self.health.unanswered(&why);
         self.driver.metrics().worker_failures.fetch_add(1, Relaxed);
         let admitted = self.log_limiter.admit("worker", &why, clock::now());
         if let Some(Admitted { suppressed }) = admitted {

@@ -161,3 +161,32 @@ async fn keeps_the_last_counts_and_reports_an_unreadable_answer() {
     );
     assert!(!agent.log.text().contains(TOKEN));
 }
+
+#[tokio::test]
+async fn a_worker_that_gives_no_answer_for_long_gets_no_job_until_it_answers() {
+    let dir = tempfile::tempdir().unwrap();
+    let worker = Worker::start(dir.path(), &[]).await;
+    let coordinator = Coordinator::start().await;
+    let size = worker.url("/size/{size}");
+    let agent = worker.agent(&coordinator, &["--http-size-url", &size]).await;
+    coordinator.pool(2);
+    coordinator.hear_count(2, 2).await;
+    worker.ask("POST", "/break").await;
+    let failure = |message: &AgentMessage| match message {
+        AgentMessage::Beat(beat) => beat.failure.as_ref().map(ToString::to_string),
+        _ => None,
+    };
+    let why = coordinator.hear("that the worker fails", failure).await;
+    assert!(why.starts_with("it has not answered its agent for 30s: "), "{why}");
+    assert!(why.contains("/jobs/running"), "{why}");
+    let counts = |message: &AgentMessage| told(message, 2, 2);
+    assert!(coordinator.count(counts) > 0, "its jobs and its size count");
+    coordinator.forget();
+    worker.ask("POST", "/break").await;
+    let recovery = |message: &AgentMessage| match message {
+        AgentMessage::Report(report) => report.failure.is_none().then_some(()),
+        _ => None,
+    };
+    coordinator.hear("a report that the worker works", recovery).await;
+    assert_eq!(agent.text("GET", "/readyz", "").await.0, 200);
+}

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_types::message::CoordinatorMessage;
+use leasehold_types::message::{CoordinatorMessage, WorkerFailure};
 use leasehold_types::{
     ClusterName, Epoch, Moment, NodeName, PipelineName, StreamKey, Token, WorkerKey,
 };
@@ -98,6 +98,15 @@ pub enum Notice {
     },
     /// A worker has begun to drain.
     DrainStarted(WorkerKey),
+    /// A worker fails its check: it gets no job, and its streams go to other workers.
+    Failing {
+        /// The worker.
+        worker: WorkerKey,
+        /// What the check found.
+        failure: WorkerFailure,
+    },
+    /// A worker passes its check again.
+    Recovered(WorkerKey),
     /// A worker that holds nothing has left, or the platform has declared the worker gone.
     Gone(WorkerKey),
     /// A pool lease was granted.

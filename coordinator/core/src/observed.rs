@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use leasehold_types::message::{DrainOrder, DrainPhase};
+use leasehold_types::message::{DrainOrder, DrainPhase, WorkerFailure};
 use leasehold_types::share::WorkerAddress;
 use leasehold_types::{
     AgentId, GrantNumber, Incarnation, LinkNumber, Moment, Nonce, StreamKey, Version,
@@ -41,6 +41,8 @@ pub(crate) struct Worker {
     /// Whether any agent of it has reported in this term.
     pub(crate) reported: bool,
     pub(crate) drain: DrainPhase,
+    /// Why it takes nothing, if it does not drain but fails its check.
+    pub(crate) failure: Option<WorkerFailure>,
     /// What was ordered about its drain; a taken-back order until the agent reports that it works.
     pub(crate) drain_order: Option<DrainOrder>,
     /// Since when this leader has seen it drain, or has been to drain it.
@@ -98,6 +100,7 @@ impl Worker {
             version: None,
             reported: false,
             drain: DrainPhase::Working,
+            failure: None,
             drain_order: None,
             drains_since: None,
             lost: false,
@@ -120,6 +123,16 @@ impl Worker {
         self.drain_order == Some(DrainOrder::Drain)
     }
 
+    /// Whether its agent has begun to drain. That its worker fails its check is no drain.
+    pub(crate) fn has_begun_drain(&self) -> bool {
+        self.drain != DrainPhase::Working && self.failure.is_none()
+    }
+
+    /// Whether it drains, or is to drain.
+    pub(crate) fn drains(&self) -> bool {
+        self.drain_ordered() || self.has_begun_drain()
+    }
+
     /// Whether it may take jobs and streams, as far as anyone knows.
     pub(crate) fn is_working(&self) -> bool {
         self.reported && self.drain == DrainPhase::Working && !self.drain_ordered()
@@ -127,8 +140,7 @@ impl Worker {
 
     /// Notes since when it drains, if it does.
     pub(crate) fn note_drain(&mut self, now: Moment) {
-        let drains = self.drain_ordered() || self.drain != DrainPhase::Working;
-        self.drains_since = drains.then(|| self.drains_since.unwrap_or(now));
+        self.drains_since = self.drains().then(|| self.drains_since.unwrap_or(now));
     }
 
     /// Whether it may own streams: a short silence changes nothing.

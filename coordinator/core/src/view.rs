@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_types::message::DrainPhase;
+use leasehold_types::message::{DrainPhase, WorkerFailure};
 use leasehold_types::share::WorkerAddress;
 use leasehold_types::{
     AgentId, ClusterName, Epoch, Incarnation, Load, NodeName, PipelineName, SetName, StreamKey,
@@ -94,6 +94,8 @@ pub struct WorkerView {
     pub presence: Presence,
     /// Working, draining or leaving.
     pub drain: DrainPhase,
+    /// Why it takes nothing, if it does not drain but fails its check.
+    pub failure: Option<WorkerFailure>,
     /// Whether a drain was ordered through the admin API.
     pub drain_ordered: bool,
     /// The cluster's deadline of drains, if it has drained for longer.
@@ -129,9 +131,10 @@ pub struct WorkerView {
 }
 
 impl WorkerView {
-    /// Whether it drains, or is to drain.
-    pub(crate) fn drains(&self) -> bool {
-        self.drain_ordered || self.drain != DrainPhase::Working
+    /// Whether it drains, or is to drain. One that only fails its check does not.
+    #[must_use]
+    pub fn drains(&self) -> bool {
+        self.drain_ordered || (self.drain != DrainPhase::Working && self.failure.is_none())
     }
 
     /// Whether its agent is connected and of an older build than this one. One that says no version

@@ -21,6 +21,7 @@ use leasehold_coordinator_core::view::WhatIf;
 use leasehold_coordinator_core::{Config, Core};
 use leasehold_types::message::{
     Beat, DrainPhase, HeldPool, HeldStream, Hello, Jobs, Release, Report, ReportedMemory,
+    WorkerFailure,
 };
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{
@@ -127,11 +128,23 @@ impl Scenario {
             match line {
                 "look" => self.look(&mut out),
                 line if line.starts_with("plan") => self.plan(line, &mut out),
+                line if line.starts_with("explain") => self.explain(line, &mut out),
                 _ => self.run(line),
             }
             self.settle(&mut out);
         }
         out
+    }
+
+    /// `explain WORKER`: what the worker does, the first facts, and what to do about it.
+    fn explain(&self, line: &str, out: &mut String) {
+        let worker = line.split_whitespace().nth(1).expect("a worker");
+        let said = self.core.explain_worker(&key(worker), self.now).expect("it is known");
+        let _ = writeln!(out, "{}", said.summary);
+        said.facts.iter().take(3).for_each(|fact| {
+            let _ = writeln!(out, "  {fact}");
+        });
+        let _ = writeln!(out, "  -> {}", said.next_step);
     }
 
     /// One command: a verb, then words, some of them KEY=VALUE.
@@ -347,6 +360,7 @@ impl Scenario {
             streams: streams(pairs.get("streams")).into_iter().map(held).collect(),
             jobs: jobs(pairs),
             drain: drain(pairs),
+            failure: failure(pairs),
         };
         self.core.handle(Event::Report(conn(plain[0]), report), self.now);
     }
@@ -361,6 +375,7 @@ impl Scenario {
             pool: pairs.get("pool").map(|it| pool(it)),
             jobs: jobs(pairs),
             drain: drain(pairs),
+            failure: failure(pairs),
             released: streams(pairs.get("released")).into_iter().map(release).collect(),
             wants_snapshot: pairs.contains_key("gap"),
         };
@@ -462,10 +477,15 @@ fn jobs(pairs: &Words) -> Jobs {
     }
 }
 
+fn failure(pairs: &Words) -> Option<WorkerFailure> {
+    let fails = pairs.get("drain").filter(|drain| **drain == "failing");
+    fails.and_then(|_| WorkerFailure::new("no answer"))
+}
+
 fn drain(pairs: &Words) -> DrainPhase {
     match pairs.get("drain") {
         None => DrainPhase::Working,
-        Some(&"draining") => DrainPhase::Draining,
+        Some(&("draining" | "failing")) => DrainPhase::Draining,
         Some(&"leaving") => DrainPhase::Leaving,
         Some(other) => panic!("no drain phase {other:?}"),
     }

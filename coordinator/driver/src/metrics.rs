@@ -267,6 +267,8 @@ impl Metrics {
             | Notice::Joined(_)
             | Notice::Disconnected(_)
             | Notice::DrainStarted(_)
+            | Notice::Failing { .. }
+            | Notice::Recovered(_)
             | Notice::GivenUp { .. }
             | Notice::Gone(_)
             | Notice::Binding { .. }

@@ -80,7 +80,15 @@ pub const FLAGS: &[Flag] = &[
     flag("travis-interval", FlagKind::Duration),
     flag("travis-url", FlagKind::Text),
     flag("trust-state-dir-locks", FlagKind::Switch),
+    flag("worker-check-exec", FlagKind::Text),
+    flag("worker-check-failures", FlagKind::Number),
+    flag("worker-check-http", FlagKind::Text),
+    flag("worker-check-interval", FlagKind::Duration),
+    flag("worker-check-start-period", FlagKind::Duration),
+    flag("worker-check-tcp", FlagKind::Text),
+    flag("worker-check-timeout", FlagKind::Duration),
     flag("worker-port", FlagKind::Port),
+    flag("worker-timeout", FlagKind::Duration),
 ];
 
 const IN_THE_WORKER: &str =

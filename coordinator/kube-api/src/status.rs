@@ -138,6 +138,8 @@ pub enum WorkerPhase {
     Draining,
     /// It has lost its connection.
     Lost,
+    /// It fails the check that its agent makes: it gets no jobs, and its streams go to others.
+    Failing,
     /// It may hold something and has not reported to the present leader.
     Unreported,
     /// Its pod exists, and its agent has not connected yet.

@@ -42,6 +42,10 @@ pub(crate) enum EventReason {
     WorkerGivenUp,
     /// A worker that was lost reports again.
     WorkerFound,
+    /// A worker fails the check that its agent makes.
+    WorkerFailing,
+    /// A worker passes its check again.
+    WorkerRecovered,
     /// An agent broke the protocol's rules and was disconnected.
     AgentMisbehaved,
     /// An agent has seen a higher epoch than the leader's.
@@ -89,6 +93,8 @@ impl EventReason {
             Self::WorkerLost => "WorkerLost",
             Self::WorkerGivenUp => "WorkerGivenUp",
             Self::WorkerFound => "WorkerFound",
+            Self::WorkerFailing => "WorkerFailing",
+            Self::WorkerRecovered => "WorkerRecovered",
             Self::AgentMisbehaved => "AgentMisbehaved",
             Self::EpochAhead => "EpochAhead",
             Self::ScaleInStarted => "ScaleInStarted",
@@ -121,6 +127,8 @@ impl EventReason {
             Self::WorkerLost
             | Self::WorkerGivenUp
             | Self::WorkerFound
+            | Self::WorkerFailing
+            | Self::WorkerRecovered
             | Self::AgentMisbehaved
             | Self::EpochAhead => "Watch",
             Self::ScaleInStarted | Self::ScaleInCompleted | Self::ScaledOut => "Scale",
@@ -142,6 +150,7 @@ impl EventReason {
             | Self::RolloutBlocked
             | Self::WorkerLost
             | Self::WorkerGivenUp
+            | Self::WorkerFailing
             | Self::AgentMisbehaved
             | Self::EpochAhead
             | Self::WorkloadRejected
@@ -156,6 +165,7 @@ impl EventReason {
             | Self::DrainCompleted
             | Self::LeaderChanged
             | Self::WorkerFound
+            | Self::WorkerRecovered
             | Self::ScaleInStarted
             | Self::ScaleInCompleted
             | Self::ScaledOut

@@ -285,6 +285,8 @@ impl PipelineReconciler {
             | Notice::Lost(_)
             | Notice::GivenUp { .. }
             | Notice::DrainStarted(_)
+            | Notice::Failing { .. }
+            | Notice::Recovered(_)
             | Notice::Gone(_)
             | Notice::PoolGranted { .. }
             | Notice::StreamGranted { .. }

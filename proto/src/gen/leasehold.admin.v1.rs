@@ -115,6 +115,10 @@ pub struct Worker {
     /// The version of its agent's build; empty where its agent has not said it to this leader.
     #[prost(string, tag = "18")]
     pub agent_version: ::prost::alloc::string::String,
+    /// What the worker's check found, if the worker fails it and does not drain: it gets no job, and
+    /// its streams go to other workers. `drain` is DRAINING then.
+    #[prost(string, tag = "19")]
+    pub failure: ::prost::alloc::string::String,
 }
 impl ::prost::Name for Worker {
     const NAME: &'static str = "Worker";
@@ -1834,6 +1838,11 @@ pub enum ChangeKind {
     Binding = 19,
     /// Somebody ordered a drain, or declared a worker gone: `message` says who.
     Ordered = 20,
+    /// A worker fails its check: it gets no job, and its streams go to other workers. `message` says
+    /// what the check found.
+    Failing = 21,
+    /// A worker passes its check again.
+    Recovered = 22,
 }
 impl ChangeKind {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -1863,6 +1872,8 @@ impl ChangeKind {
             Self::Pipeline => "CHANGE_KIND_PIPELINE",
             Self::Binding => "CHANGE_KIND_BINDING",
             Self::Ordered => "CHANGE_KIND_ORDERED",
+            Self::Failing => "CHANGE_KIND_FAILING",
+            Self::Recovered => "CHANGE_KIND_RECOVERED",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -1889,6 +1900,8 @@ impl ChangeKind {
             "CHANGE_KIND_PIPELINE" => Some(Self::Pipeline),
             "CHANGE_KIND_BINDING" => Some(Self::Binding),
             "CHANGE_KIND_ORDERED" => Some(Self::Ordered),
+            "CHANGE_KIND_FAILING" => Some(Self::Failing),
+            "CHANGE_KIND_RECOVERED" => Some(Self::Recovered),
             _ => None,
         }
     }

@@ -363,6 +363,10 @@ pub struct Report {
     /// Run times of the last jobs that ended, and of those that run.
     #[prost(message, optional, tag = "9")]
     pub job_times: ::core::option::Option<JobTimes>,
+    /// With DRAINING: why the worker takes nothing, if it does not drain but fails its check. One line
+    /// of at most 200 bytes.
+    #[prost(string, tag = "10")]
+    pub failure: ::prost::alloc::string::String,
 }
 impl ::prost::Name for Report {
     const NAME: &'static str = "Report";
@@ -433,6 +437,10 @@ pub struct Beat {
     /// A coordinator of another cell that the agent may dial, where its last look found one.
     #[prost(message, optional, tag = "10")]
     pub other_cell: ::core::option::Option<OtherCell>,
+    /// With DRAINING: why the worker takes nothing, if it does not drain but fails its check. One line
+    /// of at most 200 bytes.
+    #[prost(string, tag = "11")]
+    pub failure: ::prost::alloc::string::String,
 }
 impl ::prost::Name for Beat {
     const NAME: &'static str = "Beat";

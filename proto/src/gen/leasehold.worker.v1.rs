@@ -458,6 +458,37 @@ impl ::prost::Name for ReportCountResponse {
         "/leasehold.worker.v1.ReportCountResponse".into()
     }
 }
+/// See Beat.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BeatRequest {
+    /// Within how many milliseconds the worker calls again, at least 100: if it does not, it counts as
+    /// failing. 0 takes an earlier promise back; absent leaves it as it is.
+    #[prost(uint32, optional, tag = "1")]
+    pub within_ms: ::core::option::Option<u32>,
+}
+impl ::prost::Name for BeatRequest {
+    const NAME: &'static str = "BeatRequest";
+    const PACKAGE: &'static str = "leasehold.worker.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.worker.v1.BeatRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.worker.v1.BeatRequest".into()
+    }
+}
+/// See Beat.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BeatResponse {}
+impl ::prost::Name for BeatResponse {
+    const NAME: &'static str = "BeatResponse";
+    const PACKAGE: &'static str = "leasehold.worker.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.worker.v1.BeatResponse".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.worker.v1.BeatResponse".into()
+    }
+}
 /// See ReleaseStream.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ReleaseStreamRequest {
@@ -620,6 +651,8 @@ pub enum RefusalReason {
     Journal = 6,
     /// The id or name is invalid.
     Invalid = 7,
+    /// The worker fails its check.
+    Failing = 8,
 }
 impl RefusalReason {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -636,6 +669,7 @@ impl RefusalReason {
             Self::Limit => "REFUSAL_REASON_LIMIT",
             Self::Journal => "REFUSAL_REASON_JOURNAL",
             Self::Invalid => "REFUSAL_REASON_INVALID",
+            Self::Failing => "REFUSAL_REASON_FAILING",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -649,6 +683,7 @@ impl RefusalReason {
             "REFUSAL_REASON_LIMIT" => Some(Self::Limit),
             "REFUSAL_REASON_JOURNAL" => Some(Self::Journal),
             "REFUSAL_REASON_INVALID" => Some(Self::Invalid),
+            "REFUSAL_REASON_FAILING" => Some(Self::Failing),
             _ => None,
         }
     }
@@ -922,6 +957,30 @@ pub mod worker_service_client {
                 );
             self.inner.unary(req, path, codec).await
         }
+        /// The worker lives. Every call of a worker says so; this one does nothing else, and may promise
+        /// the next call. A worker that breaks its promise counts as failing: it gets no job, and its
+        /// streams go to other workers.
+        pub async fn beat(
+            &mut self,
+            request: impl tonic::IntoRequest<super::BeatRequest>,
+        ) -> std::result::Result<tonic::Response<super::BeatResponse>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/leasehold.worker.v1.WorkerService/Beat",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("leasehold.worker.v1.WorkerService", "Beat"));
+            self.inner.unary(req, path, codec).await
+        }
         /// The worker has let a stream go, asked or unasked.
         pub async fn release_stream(
             &mut self,
@@ -1075,6 +1134,13 @@ pub mod worker_service_server {
             tonic::Response<super::ReportCountResponse>,
             tonic::Status,
         >;
+        /// The worker lives. Every call of a worker says so; this one does nothing else, and may promise
+        /// the next call. A worker that breaks its promise counts as failing: it gets no job, and its
+        /// streams go to other workers.
+        async fn beat(
+            &self,
+            request: tonic::Request<super::BeatRequest>,
+        ) -> std::result::Result<tonic::Response<super::BeatResponse>, tonic::Status>;
         /// The worker has let a stream go, asked or unasked.
         async fn release_stream(
             &self,
@@ -1476,6 +1542,50 @@ pub mod worker_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ReportCountSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/leasehold.worker.v1.WorkerService/Beat" => {
+                    #[allow(non_camel_case_types)]
+                    struct BeatSvc<T: WorkerService>(pub Arc<T>);
+                    impl<
+                        T: WorkerService,
+                    > tonic::server::UnaryService<super::BeatRequest> for BeatSvc<T> {
+                        type Response = super::BeatResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::BeatRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as WorkerService>::beat(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = BeatSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -10,7 +10,7 @@ use std::str::FromStr;
 use leasehold_types::limits::{JOBS_PER_WORKER_MAX, STREAMS_PER_WORKER_MAX};
 use leasehold_types::message::{
     AgentMessage, Beat, CoordinatorMessage, DrainPhase, HeldPool, HeldStream, Hello, Jobs, Refusal,
-    RefusalReason, Release, Report, ReportedMemory, Terms, Welcome,
+    RefusalReason, Release, Report, ReportedMemory, Terms, Welcome, WorkerFailure,
 };
 use leasehold_types::{
     Epoch, GrantNumber, Incarnation, LinkNumber, Load, Nonce, StreamKey, TermId, Token,
@@ -263,6 +263,7 @@ impl TryFrom<wire::Report> for Report {
             streams: streams.collect::<Result<_, _>>()?,
             jobs: jobs("report.running", report.running)?,
             drain: drain("report.drain", report.drain)?,
+            failure: WorkerFailure::new(&report.failure),
         })
     }
 }
@@ -279,6 +280,7 @@ impl From<Report> for wire::Report {
             running: running(report.jobs),
             drain: drain_to_wire(report.drain).into(),
             job_times: None,
+            failure: text(report.failure),
         }
     }
 }
@@ -296,6 +298,7 @@ impl TryFrom<wire::Beat> for Beat {
             pool: beat.pool.map(TryInto::try_into).transpose()?,
             jobs: jobs("beat.running", beat.running)?,
             drain: drain("beat.drain", beat.drain)?,
+            failure: WorkerFailure::new(&beat.failure),
             released: released.collect::<Result<_, _>>()?,
             wants_snapshot: beat.wants_snapshot,
         })
@@ -315,6 +318,7 @@ impl From<Beat> for wire::Beat {
             wants_snapshot: beat.wants_snapshot,
             job_times: None,
             other_cell: None,
+            failure: text(beat.failure),
         }
     }
 }

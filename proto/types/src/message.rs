@@ -154,6 +154,9 @@ pub struct Report {
     pub jobs: Jobs,
     /// How far a drain has come.
     pub drain: DrainPhase,
+    /// Why the worker takes nothing, if it does not drain but fails its check. `drain` is then
+    /// [`DrainPhase::Draining`]: a worker that fails is served like one that drains.
+    pub failure: Option<WorkerFailure>,
 }
 
 /// How far back an agent's journal reaches: what it does not list was given back, as far as the
@@ -215,6 +218,38 @@ pub enum DrainPhase {
     Leaving,
 }
 
+/// Why a worker counts as failing: what its check found, for people. One line of at most
+/// [`WorkerFailure::BYTES_MAX`] bytes, which is not empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorkerFailure(Arc<str>);
+
+impl WorkerFailure {
+    /// The most bytes of one.
+    pub const BYTES_MAX: usize = 200;
+
+    /// The failure that this text describes: control characters become spaces, and a longer text
+    /// is cut. `None` if nothing is left.
+    #[must_use]
+    pub fn new(text: &str) -> Option<Self> {
+        let shown = |c: char| if c.is_control() { ' ' } else { c };
+        let mut line = String::new();
+        for c in text.trim().chars().map(shown) {
+            if line.len() + c.len_utf8() > Self::BYTES_MAX {
+                break;
+            }
+            line.push(c);
+        }
+        let line = line.trim();
+        (!line.is_empty()).then(|| Self(line.into()))
+    }
+}
+
+impl fmt::Display for WorkerFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 /// What a person or the operator orders about a worker's drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DrainOrder {
@@ -239,6 +274,8 @@ pub struct Beat {
     pub jobs: Jobs,
     /// How far a drain has come.
     pub drain: DrainPhase,
+    /// As in [`Report`].
+    pub failure: Option<WorkerFailure>,
     /// The stream leases given back since the last beat, by token.
     pub released: Vec<Release>,
     /// A gap in the grants was seen: send everything again.

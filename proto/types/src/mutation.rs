@@ -195,6 +195,14 @@ mutations! {
     ListenOldLink,
     /// Agent: jobs start while it drains.
     AdmitWhileDraining,
+    /// Agent: jobs start while its worker fails its check.
+    AdmitWhileFailing,
+    /// Agent: that its worker fails its check is not reported.
+    FailureUntold,
+    /// Agent: that its worker fails its check is not written down.
+    FailureUnwritten,
+    /// Agent: a worker that passes its check again has the pool that was reported as ended.
+    RecoveredPool,
     /// Coordinator: a goodbye frees what the register says and no report lists.
     GoodbyeForgetsUnheard,
     /// Coordinator: each connection of an agent waits anew for a confirmed leadership.

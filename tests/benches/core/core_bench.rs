@@ -356,6 +356,7 @@ impl Agent {
             streams: self.streams.iter().map(held).collect(),
             jobs: Jobs::Running(self.jobs),
             drain: DrainPhase::Working,
+            failure: None,
         }
     }
 
@@ -369,6 +370,7 @@ impl Agent {
             pool: self.pool,
             jobs: Jobs::Running(self.jobs),
             drain: DrainPhase::Working,
+            failure: None,
             released: self.released.drain(..told).collect(),
             wants_snapshot: false,
         }

@@ -153,6 +153,7 @@ impl Cell {
             streams: Vec::new(),
             jobs: Jobs::Running(0),
             drain: DrainPhase::Working,
+            failure: None,
         };
         self.agents.insert(conn, Agent { nonce: 1, inbox: Vec::new() });
         self.core.handle(Event::Hello(conn, hello, None), NOW);
@@ -237,6 +238,7 @@ impl Agent {
             pool: None,
             jobs: Jobs::Running(0),
             drain: DrainPhase::Working,
+            failure: None,
             released,
             wants_snapshot: false,
         };

@@ -86,7 +86,9 @@ const WANTED: &[(&str, u64)] = &[
     ("fault: worker and agent crashed", 50),
     ("fault: worker crashed", 300),
     ("fault: worker ended that a copy does not cover", 150),
+    ("fault: worker fails its check and goes on", 200),
     ("fault: worker given up that lived", 10),
+    ("fault: worker hangs", 200),
     ("fault: worker ignored a revoke", 100),
     ("gap seen: snapshot requested", 200),
     ("grant stopped at the writer", 20),
@@ -117,7 +119,9 @@ const WANTED: &[(&str, u64)] = &[
     ("stream freed: released", 2_000),
     ("stream granted", 10_000),
     ("unreadable entry: renewal requested", 200),
+    ("worker fails", 300),
     ("worker lost", 500),
+    ("worker recovered", 200),
 ];
 
 /// Counters by name.

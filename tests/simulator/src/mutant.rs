@@ -93,7 +93,8 @@ impl Mutant {
             Mutation::YoungJournalSpeaks => &["S1", "S2", "S3", "S8", "S10"],
             Mutation::KeepAfterExpiry => &["S2", "S3", "S4"],
             Mutation::ListenOldLink => &["S10"],
-            Mutation::AdmitWhileDraining => &["S12"],
+            Mutation::AdmitWhileDraining | Mutation::AdmitWhileFailing => &["S12"],
+            Mutation::FailureUnwritten | Mutation::RecoveredPool => &["S1", "S2", "S16"],
             Mutation::GoodbyeForgetsUnheard => &["S1", "S2", "S3"],
             Mutation::ConfirmAnewPerLink => &["L9"],
             Mutation::HelloDeposes => &["L5"],
@@ -111,6 +112,7 @@ impl Mutant {
             Mutation::RefusedIsSilent
             | Mutation::SilentWithoutLeader
             | Mutation::LowerTermTold
+            | Mutation::FailureUntold
             | Mutation::OtherCellServed
             | Mutation::OtherCellObeyed
             | Mutation::RaisedAlike => &[],

@@ -138,6 +138,8 @@ impl Checks<'_> {
             | Notice::Lost(_)
             | Notice::GivenUp { .. }
             | Notice::DrainStarted(_)
+            | Notice::Failing { .. }
+            | Notice::Recovered(_)
             | Notice::Gone(_)
             | Notice::Pipeline { .. }
             | Notice::Binding { .. }

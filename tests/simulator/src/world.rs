@@ -6,6 +6,7 @@ mod backups;
 mod driver;
 mod election;
 mod faults;
+mod health;
 mod labels;
 mod liveness;
 mod network;
@@ -65,6 +66,8 @@ macro_rules! view {
 pub(crate) struct World {
     /// The only source of randomness.
     pub rng: Rng,
+    /// Draws the failures of workers, in the seeds that have some.
+    pub failures: Option<Rng>,
     /// Now.
     pub t: Real,
     /// The scheduled events.
@@ -109,6 +112,7 @@ impl World {
             .collect();
         let mut world = Self {
             rng,
+            failures: health::failures(seed),
             t: 0,
             queue: Queue::default(),
             profile,
@@ -142,6 +146,9 @@ impl World {
         self.after(ttl, SimEvent::ListPods);
         // Faults start late, so that there is something to break.
         self.after(ttl * 3 / 2, SimEvent::Fault);
+        if self.failures.is_some() {
+            self.after(ttl * 3 / 2, SimEvent::FailWorker);
+        }
         self.after(self.profile.safety, SimEvent::EndFaults);
         if self.profile.restores_stores {
             self.back_up_later();
@@ -240,10 +247,13 @@ impl World {
             | SimEvent::RepairJournal { .. } => self.step_pod(what),
             SimEvent::ListPods => self.list(),
             SimEvent::Fault => self.next_fault(),
+            SimEvent::FailWorker => self.next_failure(),
+            SimEvent::CheckWorker { pod } => self.check_worker(pod),
             SimEvent::BackUpStores => self.back_up_stores(),
             SimEvent::RestoreStores => self.restore_stores(),
             SimEvent::EndFaults => {
                 self.end_faults();
+                self.end_failures();
                 let ttl = self.profile.ttl_real();
                 self.after(ttl, SimEvent::CheckConvergence);
             }
@@ -363,7 +373,8 @@ impl World {
         let until = match what {
             SimEvent::Dial { pod, .. }
             | SimEvent::AgentWake { pod, .. }
-            | SimEvent::Tick { pod, .. } => pods[*pod].paused_until,
+            | SimEvent::Tick { pod, .. }
+            | SimEvent::CheckWorker { pod } => pods[*pod].paused_until,
             SimEvent::Opened { link }
             | SimEvent::Ping { link, .. }
             | SimEvent::ToPod { link, .. } => pods[self.network.links[*link].pod].paused_until,

@@ -27,6 +27,7 @@ kind: StreamSet
 metadata: {name: cars}
 spec:
   cluster: builds
+  handover: {deadline: 1s}
   streams: [{name: 'cars:new'}, {name: 'cars:updated'}, {name: 'cars:sold'}, {name: 'cars:old'}]
 ";
 
@@ -127,7 +128,8 @@ impl Fleet {
 
     /// What an agent reports to its worker.
     pub(crate) fn lease(&self, index: usize) -> Option<Value> {
-        let (_, body) = get(self.agents[index].api, "/v1/lease")?;
+        // A look that is no sign of life of the worker.
+        let (_, body) = get(self.agents[index].api, "/v1/lease?peek=true")?;
         serde_json::from_str(&body).ok()
     }
 

@@ -209,7 +209,7 @@ impl<J: Journal> Holder<J> {
     }
 
     /// Releases leases that the worker has never seen, and so will never release.
-    fn release_unshown(&mut self) {
+    pub(super) fn release_unshown(&mut self) {
         let unshown = self.streams.iter().filter(|(_, held)| !held.shown);
         let unshown: Vec<_> = unshown.map(|(stream, held)| (stream.clone(), held.token)).collect();
         for (stream, token) in unshown {

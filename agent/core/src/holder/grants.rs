@@ -237,12 +237,12 @@ impl<J: Journal> Holder<J> {
         if !mutation::on(Mutation::UseUnwritten) {
             self.write(&record)?;
         }
-        // A draining worker must take nothing new: the stream is revoked at once.
-        held.revoked = self.draining().then_some(Moment(0));
+        // A worker that takes nothing new: the stream is revoked at once.
+        held.revoked = self.takes_nothing().then_some(Moment(0));
         self.streams.insert(stream.clone(), held);
         self.token_max = self.token_max.max(token);
         self.notice(Notice::StreamGranted(stream.clone(), token));
-        if self.draining() {
+        if self.takes_nothing() {
             self.release(stream, token)?;
         }
         Ok(())
@@ -276,13 +276,14 @@ impl<J: Journal> Holder<J> {
         Ok(())
     }
 
-    /// Cancels the revocation of a stream that a snapshot lists as held, unless the worker drains.
+    /// Cancels the revocation of a stream that a snapshot lists as held, unless the worker takes
+    /// nothing.
     /// Returns whether that is a change.
     fn cancel_revocation(&mut self, stream: &StreamKey) -> Result<bool, JournalError> {
         let Some(held) = self.streams.get(stream) else { return Ok(false) };
         let (token, lapses) = (held.token, held.lapses.is_some());
         let asked = held.revoked.is_some() || lapses;
-        if !asked || self.draining() || mutation::on(Mutation::KeepAskedBack) {
+        if !asked || self.takes_nothing() || mutation::on(Mutation::KeepAskedBack) {
             return Ok(false);
         }
         if lapses {

@@ -274,6 +274,7 @@ impl<J: Journal> Holder<J> {
             pool: self.held_pool(),
             jobs: self.reported_jobs(),
             drain: self.drain_phase(),
+            failure: self.reported_failure().cloned(),
             released: self.released.drain(..told).collect(),
             wants_snapshot: self.link.gap,
         };
@@ -353,6 +354,7 @@ impl<J: Journal> Holder<J> {
             streams: streams.collect(),
             jobs: self.reported_jobs(),
             drain: self.drain_phase(),
+            failure: self.reported_failure().cloned(),
         };
         self.effects.push_back(Effect::Send(self.link.number, AgentMessage::Report(report)));
         if matches!(self.drain, Drain::Leaving { .. }) && self.may_report_leaving() {

@@ -77,6 +77,9 @@ impl<J: Journal> Holder<J> {
         if self.draining() && size == 0 {
             return Err(Refused::Draining);
         }
+        if self.is_failing() && size == 0 {
+            return Err(Refused::Failing);
+        }
         if self.pool.is_none() || (size == 0 && now >= self.renewed_until) {
             return Err(Refused::NoLease);
         }

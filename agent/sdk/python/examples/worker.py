@@ -26,6 +26,8 @@ NAME = os.environ.get("LEASEHOLD_WORKER", "worker")
 # Jobs at once, where the pool allows as many.
 THREADS = 4
 STEP_S = 0.02
+# Much less than by default: another worker goes on with the streams of one that hangs.
+BEAT_WITHIN_S = 3
 
 
 class Journal:
@@ -109,7 +111,7 @@ def main():
     for folder in ("journal", "sink"):
         (FOLDER / folder).mkdir(parents=True, exist_ok=True)
     journal = Journal(FOLDER / "journal" / f"{NAME}.jsonl")
-    with leasehold.Worker() as worker:
+    with leasehold.Worker(beat_within=BEAT_WITHIN_S) as worker:
         drain = threading.Thread(target=worker.drain, daemon=True)
         signal.signal(signal.SIGTERM, lambda *_: drain.is_alive() or drain.start())
         work = (lambda job: run_job(job, journal), THREADS)

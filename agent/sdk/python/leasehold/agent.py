@@ -153,6 +153,10 @@ class Agent:
         answer = self._once("POST", path, timeout=None if wait else ANSWER_S)
         return _read(DrainResponse.from_json, answer).jobs_left
 
+    def beat(self, within_ms: int) -> None:
+        """The worker lives, and says so again within this time."""
+        self._once("POST", f"/v1/beat?within_ms={within_ms}")
+
     def start(self, start_id: str, running: int) -> None:
         """The worker's process starts."""
         self._once("POST", "/v1/start", {"start_id": start_id, "running": running})

@@ -163,7 +163,7 @@ class _PendingJob:
         if refused.reason in ("draining", "invalid") or self._is_over():
             raise refused
         # The agent has let us wait for a slot; for anything else we wait ourselves.
-        if refused.reason not in ("no_slot", "no_lease"):
+        if refused.reason not in ("no_slot", "no_lease", "failing"):
             self._pause()
 
     def _pause(self) -> None:

@@ -56,6 +56,8 @@ class RefusalReason(enum.Enum):
     JOURNAL = "journal"
     #: The id or name is invalid.
     INVALID = "invalid"
+    #: The worker fails its check.
+    FAILING = "failing"
 
     @classmethod
     def _missing_(cls, value: object) -> RefusalReason:

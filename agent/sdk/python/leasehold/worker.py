@@ -25,6 +25,9 @@ CLOSE_S = 2.0
 # How long one whose handler has failed is kept before it is released: the next owner,
 # this worker perhaps, fails no faster than this.
 FAILED_S = 1.0
+# Within how long a worker says again that it lives, and how much more often it does.
+BEAT_WITHIN_S, BEAT_WITHIN_MIN_S = 30.0, 1.0
+BEATS_WITHIN = 3
 
 
 class Worker:
@@ -37,11 +40,24 @@ class Worker:
     bindings are `lost` so many seconds before their leases end as `stop_before` says, or when a
     tenth of their time is left, whichever is later. After `os.fork` a child makes a Worker of its
     own.
+
+    The worker tells its agent that it lives. If the agent hears nothing for `beat_within` seconds,
+    the worker gets no job, and its streams and bindings go to other workers, until it is heard
+    again: so a process that hangs keeps nothing. None for a worker that may hold Python's lock for
+    longer; then its leases follow its agent. The shortest is 1.
     """
 
     def __init__(
-        self, address: Optional[str] = None, *, start: bool = True, stop_before: float = 1.0
+        self,
+        address: Optional[str] = None,
+        *,
+        start: bool = True,
+        stop_before: float = 1.0,
+        beat_within: Optional[float] = BEAT_WITHIN_S,
     ) -> None:
+        if beat_within is not None and beat_within < BEAT_WITHIN_MIN_S:
+            raise ValueError(f"invalid beat_within {beat_within}: use None, or 1 or more")
+        self._beat_within = beat_within
         self._agent = Agent(address)
         self._state = threading.Condition()
         self._jobs = Jobs(self._agent, self._state)
@@ -56,7 +72,11 @@ class Worker:
         self._lease: Optional[Lease] = None
         self._closed = False
         self._threads: List[threading.Thread] = []
-        for work in (self._link.run, self._notify, *(it.expire_leases for it in self._owning)):
+        works: List[Callable[[], None]] = [self._link.run, self._notify]
+        works.extend(owning.expire_leases for owning in self._owning)
+        if beat_within is not None:
+            works.append(self._beat)
+        for work in works:
             name = f"leasehold-{work.__name__.strip('_')}"
             self._threads.append(threading.Thread(target=work, name=name, daemon=True))
         for thread in self._threads:
@@ -230,6 +250,24 @@ class Worker:
                     return
                 self._state.wait(pause)
             pause = min(pause * 2, PAUSE_MAX_S)
+
+    def _beat(self) -> None:
+        """Tells the agent that this process lives, as long as it does."""
+        within_s = self._beat_within or BEAT_WITHIN_S
+        while True:
+            with self._state:
+                while not self._link.up:
+                    if self._closed:
+                        return
+                    self._state.wait()
+            try:
+                self._agent.beat(int(within_s * 1000))
+            except (OSError, LeaseholdError) as error:
+                # An agent of an earlier release does not know the call.
+                LOG.debug("cannot tell the agent that this worker lives: %s", error)
+            with self._state:
+                if self._state.wait_for(lambda: self._closed, within_s / BEATS_WITHIN):
+                    return
 
     def _has_unconfirmed(self) -> bool:
         return bool(self._jobs.unconfirmed) or any(owning.unconfirmed for owning in self._owning)

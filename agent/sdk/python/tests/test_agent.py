@@ -16,10 +16,30 @@ from leasehold import link
 from leasehold.agent import Agent, read_lease
 from leasehold.messages import Lease, RefusalReason, StreamLeaseState
 
-from .fake_agent import HANG_S, FakeAgent, _Handler
+from .fake_agent import HANG_S, FakeAgent, _Handler, eventually
 
 # The folder of the package, wherever the tests are started.
 SDK = Path(__file__).resolve().parents[1]
+
+
+class Beats(unittest.TestCase):
+    def test_a_worker_says_that_it_lives_as_long_as_it_does(self):
+        agent = FakeAgent()
+        self.addCleanup(agent.kill)
+        beats = lambda: [path for _, path, _ in agent.called("POST", "/v1/beat")]
+        with leasehold.Worker(agent.address, beat_within=1.0):
+            eventually("three beats", lambda: len(beats()) >= 3)
+        self.assertEqual(set(beats()), {"/v1/beat?within_ms=1000"})
+
+    def test_a_worker_without_beats_says_nothing(self):
+        agent = FakeAgent()
+        self.addCleanup(agent.kill)
+        with leasehold.Worker(agent.address, beat_within=None) as worker, worker.job("a"):
+            self.assertEqual(agent.called("POST", "/v1/beat"), [])
+
+    def test_a_time_that_is_too_short_is_refused(self):
+        with self.assertRaisesRegex(ValueError, "use None, or 1 or more"):
+            leasehold.Worker("http://127.0.0.1:1", beat_within=0.5)
 
 
 class Addresses(unittest.TestCase):

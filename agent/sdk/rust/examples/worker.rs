@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
-use leasehold::{Stream, Token, Worker};
+use leasehold::{Options, Stream, Token, Worker};
 use rustix::fs::FlockOperation;
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
@@ -165,7 +165,10 @@ async fn consume(stream: Stream, place: Arc<Place>) -> anyhow::Result<()> {
 async fn main() -> anyhow::Result<()> {
     let folder = std::env::args_os().nth(1).context("usage: worker FOLDER")?;
     let place = Arc::new(Place::open(Path::new(&folder))?);
-    let worker = Worker::connect().await?;
+    // Much less than by default: another worker goes on with the streams of one that hangs.
+    let beat_within = Some(Duration::from_secs(3));
+    let options = Options { beat_within, ..Options::default() };
+    let worker = Worker::connect_with(options).await?;
     let mut terminate = signal(SignalKind::terminate())?;
     let drained = worker.clone();
     tokio::spawn(async move {

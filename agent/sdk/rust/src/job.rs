@@ -101,7 +101,7 @@ impl PendingJob {
                     match error.reason() {
                         "draining" | "invalid" => return Err(error),
                         // The agent has already held this request until its wait was over.
-                        "no_slot" | "no_lease" if !self.is_over() => {}
+                        "no_slot" | "no_lease" | "failing" if !self.is_over() => {}
                         _ => self.pause(error).await?,
                     }
                 }

@@ -4,12 +4,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use leasehold_proto::worker::v1 as wire;
 use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 
 use crate::address::Address;
 use crate::clock;
-use crate::link::{Link, Notifier};
+use crate::link::{Link, Notifier, answer};
 use crate::state::Shared;
 
 /// At most this many requests for a slot are in flight; more wait here. The agent answers 512
@@ -18,6 +19,8 @@ use crate::state::Shared;
 const SLOT_REQUESTS_MAX: usize = 256;
 /// How long [`Session`] waits, once dropped, for the agent to confirm ends and releases.
 pub(crate) const CLOSE: Duration = Duration::from_secs(2);
+/// How often a worker says that it lives, within the time in which it promises to.
+const BEATS_WITHIN: u32 = 3;
 /// Leases count the time for which a machine is suspended; a timer of tokio's does not.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 
@@ -26,21 +29,28 @@ const SLEEP_MAX: Duration = Duration::from_secs(1);
 pub(crate) struct Session {
     pub(crate) shared: Arc<Shared>,
     pub(crate) slot_requests: Semaphore,
-    tasks: [AbortHandle; 3],
+    tasks: Vec<AbortHandle>,
 }
 
 impl Session {
     /// Starts the background tasks. Without a `start_id`, another process of this worker announces
     /// the start.
-    pub(crate) fn start(address: Address, start_id: Option<String>, stop_before: Duration) -> Self {
+    pub(crate) fn start(
+        address: Address,
+        start_id: Option<String>,
+        stop_before: Duration,
+        beat_within: Option<Duration>,
+    ) -> Self {
         let shared = Arc::new(Shared::new(stop_before));
         let link = Link { address, start_id: start_id.clone(), shared: shared.clone() };
         let notifier = Notifier { start_id, shared: shared.clone() };
-        let tasks = [
+        let mut tasks = vec![
             tokio::spawn(link.run()).abort_handle(),
             tokio::spawn(notifier.run()).abort_handle(),
             tokio::spawn(expire_leases(shared.clone())).abort_handle(),
         ];
+        let beating = beat_within.map(|within| tokio::spawn(beat(shared.clone(), within)));
+        tasks.extend(beating.map(|task| task.abort_handle()));
         Self { shared, slot_requests: Semaphore::new(SLOT_REQUESTS_MAX), tasks }
     }
 }
@@ -60,6 +70,20 @@ impl Drop for Session {
             }
             _ => abort(),
         }
+    }
+}
+
+/// Tells the agent that this process lives, and says so again within this time.
+async fn beat(shared: Arc<Shared>, within: Duration) {
+    let within_ms = Some(u32::try_from(within.as_millis()).unwrap_or(u32::MAX));
+    loop {
+        let mut client = shared.until(|state| state.client.clone()).await;
+        let told = answer(client.beat(wire::BeatRequest { within_ms }), Duration::ZERO).await;
+        if let Err(error) = told {
+            // An agent of an earlier release does not know the call.
+            tracing::debug!(%error, "cannot tell the agent that this worker lives");
+        }
+        tokio::time::sleep(within / BEATS_WITHIN).await;
     }
 }
 

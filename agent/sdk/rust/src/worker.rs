@@ -15,6 +15,9 @@ use crate::link::{PAUSE_MAX, PAUSE_MIN, answer};
 use crate::owned::Kind;
 use crate::session::{CLOSE, Session};
 
+/// The shortest [`Options::beat_within`].
+const BEAT_WITHIN_MIN: Duration = Duration::from_secs(1);
+
 /// How a worker connects to its agent.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -26,11 +29,21 @@ pub struct Options {
     /// A stream or binding is lost this long before its lease ends, or a tenth of the time that
     /// was left at its last renewal if that is shorter.
     pub stop_before: Duration,
+    /// The worker tells its agent that it lives. If the agent hears nothing for this long, the
+    /// worker gets no job, and its streams and bindings go to other workers, until it is heard
+    /// again: so a process that hangs keeps nothing. The shortest is one second. None for a worker
+    /// that may block its runtime for longer; then its leases follow its agent.
+    pub beat_within: Option<Duration>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { address: None, start: true, stop_before: Duration::from_secs(1) }
+        Self {
+            address: None,
+            start: true,
+            stop_before: Duration::from_secs(1),
+            beat_within: Some(Duration::from_secs(30)),
+        }
     }
 }
 
@@ -59,7 +72,8 @@ impl Worker {
             None => Address::from_environment()?,
         };
         let start_id = options.start.then(|| format!("{:032x}", fastrand::u128(..)));
-        let session = Session::start(address, start_id, options.stop_before);
+        let beat_within = options.beat_within.map(|within| within.max(BEAT_WITHIN_MIN));
+        let session = Session::start(address, start_id, options.stop_before, beat_within);
         let worker = Self { session: Arc::new(session) };
         worker.session.shared.until(|state| state.client.as_ref().map(drop)).await;
         Ok(worker)

@@ -24,6 +24,8 @@ pub(super) enum Event {
     Ended(Result<Outcome, DriverStopped>),
     /// The drain's deadline has passed.
     Overdue,
+    /// The child fails its check and is to be restarted.
+    RestartWanted,
     Signal(SignalAction),
     Due(Due),
     Watchdog(WatchdogEvent),

@@ -18,15 +18,15 @@ const SHOWN_MAX: usize = 200;
 
 /// A command and its environment.
 #[derive(Clone, Debug)]
-pub(super) struct UserCommand {
+pub(in crate::worker) struct UserCommand {
     /// The option that gives it, for messages.
-    pub(super) option: &'static str,
+    pub(in crate::worker) option: &'static str,
     /// The line for `sh -c`.
-    pub(super) line: String,
+    pub(in crate::worker) line: String,
     /// Its environment in addition to the agent's.
-    pub(super) environment: Vec<(&'static str, String)>,
+    pub(in crate::worker) environment: Vec<(&'static str, String)>,
     /// Its time limit.
-    pub(super) timeout: Duration,
+    pub(in crate::worker) timeout: Duration,
 }
 
 impl UserCommand {
@@ -34,7 +34,7 @@ impl UserCommand {
     ///
     /// # Errors
     /// If it has not exited with 0 in time; with the last line of its stderr.
-    pub(super) async fn run(&self, reaper: &Reaper) -> anyhow::Result<String> {
+    pub(in crate::worker) async fn run(&self, reaper: &Reaper) -> anyhow::Result<String> {
         let option = self.option;
         let (mut shell, mut stdout, mut stderr) = self.start(reaper).context(option)?;
         let ended = tokio::select! {

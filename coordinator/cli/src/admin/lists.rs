@@ -187,9 +187,8 @@ pub(crate) fn workers(args: &WorkersArgs) -> anyhow::Result<ExitCode> {
                 workers.extend(fetch::workers(coordinator, &cluster).await?);
             }
             workers.retain(|worker| {
-                let drains = words::drain(worker.drain(), worker.drain_ordered) != "no";
                 args.presence.is_none_or(|wanted| wanted.matches(worker.presence()))
-                    && (drains || !args.draining)
+                    && (words::drains(worker) || !args.draining)
             });
             list(&args.list, workers, |workers| ListWorkersResponse {
                 workers,

@@ -125,7 +125,7 @@ async fn wait_until_it_works(coordinator: &mut Coordinator, worker: &Worker) -> 
         let found =
             coordinator.ask(async |mut client| client.get_worker(request.clone()).await).await?;
         let Some(found) = found.worker else { bail!("{cluster}/{name} has left") };
-        if found.drain() == DrainPhase::Working {
+        if !words::drains(&found) {
             return Ok(());
         }
         if until <= Instant::now() {

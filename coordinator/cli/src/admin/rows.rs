@@ -51,7 +51,7 @@ impl TableRow for Worker {
         text("CLUSTER", |worker| worker.cluster.clone()),
         text("WORKER", |worker| worker.name.clone()),
         text("PRESENCE", |worker| words::presence(worker.presence())),
-        text("DRAIN", |worker| words::drain(worker.drain(), worker.drain_ordered).to_owned()),
+        text("DRAIN", |worker| words::drain(worker).to_owned()),
         number("RUNNING", |worker| optional(worker.running)),
         number("GRANTED", |worker| worker.granted.to_string()),
         number("WANTED", |worker| worker.wanted.to_string()),
@@ -78,6 +78,7 @@ impl TableRow for Worker {
             (Presence::Silent | Presence::Unreported | Presence::Unspecified, _) => {
                 Some(Tint::Warning)
             }
+            (Presence::Connected, _) if !self.failure.is_empty() => Some(Tint::Warning),
             (Presence::Connected, DrainPhase::Draining | DrainPhase::Leaving) => Some(Tint::Notice),
             (Presence::Connected, DrainPhase::Working | DrainPhase::Unspecified) => {
                 self.drain_ordered.then_some(Tint::Notice)

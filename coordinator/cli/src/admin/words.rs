@@ -2,20 +2,27 @@
 
 use leasehold_proto::admin::v1::{
     BindingPhase, ChangeKind, ClaimPhase, DrainPhase, ManifestProblem, OtherCell, PipelinePhase,
-    Presence,
+    Presence, Worker,
 };
 
 pub(super) fn presence(presence: Presence) -> String {
     word(presence.as_str_name(), "PRESENCE_")
 }
 
-pub(super) fn drain(phase: DrainPhase, is_ordered: bool) -> &'static str {
-    match (phase, is_ordered) {
+pub(super) fn drain(worker: &Worker) -> &'static str {
+    match (worker.drain(), worker.drain_ordered) {
         (DrainPhase::Unspecified | DrainPhase::Working, false) => "no",
         (DrainPhase::Unspecified | DrainPhase::Working, true) => "ordered",
+        (DrainPhase::Draining, true) if !worker.failure.is_empty() => "ordered",
+        (DrainPhase::Draining, false) if !worker.failure.is_empty() => "failing",
         (DrainPhase::Draining, _) => "draining",
         (DrainPhase::Leaving, _) => "leaving",
     }
+}
+
+/// Whether a worker drains, or is to drain; one that only fails its check does not.
+pub(super) fn drains(worker: &Worker) -> bool {
+    !matches!(drain(worker), "no" | "failing")
 }
 
 pub(super) fn claim(phase: ClaimPhase) -> &'static str {

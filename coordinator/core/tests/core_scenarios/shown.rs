@@ -45,6 +45,10 @@ pub(crate) fn shown(effect: &Effect) -> Option<String> {
             format!("freed {} of {} {how:?}", stream.stream, worker.worker)
         }
         Effect::Notice(Notice::HoldEnded(_)) => "hold ended".into(),
+        Effect::Notice(Notice::Failing { worker, failure }) => {
+            format!("{} fails: {failure}", worker.worker)
+        }
+        Effect::Notice(Notice::Recovered(worker)) => format!("{} passes again", worker.worker),
         Effect::Notice(Notice::Lost(worker)) => format!("lost {}", worker.worker),
         Effect::Notice(Notice::GivenUp { worker, .. }) => format!("given up {}", worker.worker),
         Effect::Notice(Notice::Offence { worker, rule }) => {

@@ -91,6 +91,7 @@ impl World {
                     streams: Vec::new(),
                     jobs: Jobs::Running(0),
                     drain: DrainPhase::Working,
+                    failure: None,
                 };
                 self.take(Event::Report(conn, report));
             }
@@ -114,6 +115,7 @@ impl World {
                 pool: None,
                 jobs: Jobs::Running(0),
                 drain: DrainPhase::Working,
+                failure: None,
                 released: Vec::new(),
                 wants_snapshot: false,
             };

@@ -133,6 +133,7 @@ impl Agent {
             streams: held.collect(),
             jobs: Jobs::Running(0),
             drain: self.drain,
+            failure: None,
         };
         [Event::Hello(conn, hello, None), Event::Report(conn, report)]
     }
@@ -218,6 +219,7 @@ impl Agent {
             pool: None,
             jobs: Jobs::Running(0),
             drain: self.drain,
+            failure: None,
             released: std::mem::take(&mut self.released),
             wants_snapshot: false,
         };

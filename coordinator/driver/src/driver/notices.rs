@@ -148,6 +148,14 @@ fn write(notice: &Notice, admitted: bool) {
         Notice::DrainStarted(key) => {
             info!(target: CELL, cluster = %key.cluster, worker = %key.worker, "worker is draining");
         }
+        Notice::Failing { worker: key, failure } => {
+            warn!(target: CELL, cluster = %key.cluster, worker = %key.worker, why = %failure,
+                "worker fails its check: it gets no job, and its streams go to other workers");
+        }
+        Notice::Recovered(key) => {
+            info!(target: CELL, cluster = %key.cluster, worker = %key.worker,
+                "worker passes its check again");
+        }
         Notice::Gone(key) => {
             info!(target: CELL, cluster = %key.cluster, worker = %key.worker, "worker gone");
         }

@@ -137,6 +137,7 @@ impl LeadingDriver {
             streams: Vec::new(),
             jobs: Jobs::Running(0),
             drain: DrainPhase::Working,
+            failure: None,
         })));
     }
 
@@ -157,6 +158,7 @@ impl LeadingDriver {
             pool: self.pool,
             jobs: Jobs::Running(0),
             drain: DrainPhase::Working,
+            failure: None,
             released: Vec::new(),
             wants_snapshot: false,
         })));

@@ -176,6 +176,7 @@ fn view(name: &str) -> WorkerView {
         key: WorkerKey { cluster: self::name(), worker },
         presence: Presence::Connected,
         drain: DrainPhase::Working,
+        failure: None,
         drain_ordered: false,
         drain_overdue: None,
         agent_version: None,

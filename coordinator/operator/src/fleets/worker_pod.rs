@@ -8,7 +8,6 @@ use leasehold_kube_api::names::{
     DRAIN_FOR_EVICTION, DRAIN_FOR_NODE, DRAIN_FOR_RESTART, DRAIN_FOR_SCALE_IN,
 };
 use leasehold_platform_kube::pods::PodFacts;
-use leasehold_types::message::DrainPhase;
 
 /// Why the operator drains a pod; written to its annotation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -102,10 +101,9 @@ impl WorkerPod {
             .is_none_or(|view| view.committed == 0 && view.running == Some(0) && view.streams == 0)
     }
 
-    /// Whether its worker takes no new work.
+    /// Whether its worker drains, or is to drain.
     pub(super) fn is_draining(&self) -> bool {
-        let drains = |view: &WorkerView| view.drain_ordered || view.drain != DrainPhase::Working;
-        self.view.as_ref().is_some_and(drains)
+        self.view.as_ref().is_some_and(WorkerView::drains)
     }
 
     /// Whether it is marked, holds nothing, and gets nothing new; or need not be waited for.

@@ -162,6 +162,11 @@ fn notice_response(notice: Notice) -> Option<WatchChangesResponse> {
         // A notice that the worker is gone follows.
         Notice::GivenUp { .. } => return None,
         Notice::DrainStarted(worker) => of_worker(ChangeKind::DrainStarted, &worker),
+        Notice::Failing { worker, failure } => WatchChangesResponse {
+            message: failure.to_string(),
+            ..of_worker(ChangeKind::Failing, &worker)
+        },
+        Notice::Recovered(worker) => of_worker(ChangeKind::Recovered, &worker),
         Notice::Gone(worker) => of_worker(ChangeKind::Gone, &worker),
         Notice::PoolGranted { worker, size, token } => WatchChangesResponse {
             token: token.to_string(),

@@ -107,6 +107,7 @@ pub(super) fn worker(view: WorkerView) -> proto::Worker {
         streams: count(view.streams),
         address: view.address.map_or_else(String::new, |address| address.to_string()),
         documents_per_second: view.load.as_f64(),
+        failure: view.failure.map_or_else(String::new, |failure| failure.to_string()),
         agent_version: view.agent_version.map_or_else(String::new, |version| version.to_string()),
     }
 }

@@ -374,6 +374,7 @@ mod tests {
                 }],
                 jobs: Jobs::Running(0),
                 drain: DrainPhase::Working,
+                failure: None,
             }
         };
         let claims = |set, cluster: &str| {

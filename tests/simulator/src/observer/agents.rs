@@ -233,7 +233,7 @@ impl Checks<'_> {
         if running > written {
             wrong = Some(format!("shows that {running} jobs run, wrote {written}"));
         }
-        let draining = memory.draining && lease.pool.size > 0;
+        let draining = (memory.draining || memory.failing) && lease.pool.size > 0;
         drop(disk);
         if let Some(wrong) = wrong {
             self.fail("S11", || format!("p{pod} {wrong}"));
@@ -244,13 +244,13 @@ impl Checks<'_> {
     }
 
     /// S11, S12: a job that may start was written down, and none starts in a drain.
-    pub(crate) fn observe_job_start(&mut self, pod: usize, job: &JobId, draining: bool) {
+    pub(crate) fn observe_job_start(&mut self, pod: usize, job: &JobId, takes_none: bool) {
         let written = self.view.pods[pod].disk.borrow().memory.jobs.contains_key(job);
         if !written {
             self.fail("S11", || format!("p{pod} lets {job} start, unwritten"));
         }
-        if draining {
-            self.fail("S12", || format!("p{pod} drains and lets {job} start"));
+        if takes_none {
+            self.fail("S12", || format!("p{pod} drains or fails, and lets {job} start"));
         }
     }
 }

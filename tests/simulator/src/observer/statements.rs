@@ -102,7 +102,7 @@ impl Checks<'_> {
     }
 
     /// A snapshot was applied: what it lists as held is no longer asked back, unless the worker
-    /// drains.
+    /// drains or fails.
     pub(crate) fn check_kept(&mut self, pod: usize, message: &CoordinatorMessage) {
         let CoordinatorMessage::Grant(Grant { snapshot: true, epoch, number, streams, .. }) =
             message
@@ -112,7 +112,8 @@ impl Checks<'_> {
         let now = self.view.local_of_pod(pod);
         let Some(agent) = self.view.pods[pod].agent.as_ref() else { return };
         let lease = agent.holder.peek(now);
-        if agent.applied != (*epoch, *number) || lease.draining {
+        let takes_nothing = lease.draining || agent.holder.is_failing();
+        if agent.applied != (*epoch, *number) || takes_nothing {
             return;
         }
         let revoked: BTreeSet<_> =

@@ -42,6 +42,8 @@ pub(crate) struct Pod {
     pub clock: Clock,
     /// Its agent's process is stopped until then.
     pub paused_until: Real,
+    /// Its worker fails its check until then.
+    pub fails_until: Real,
     /// Its rollout generation.
     pub generation: u64,
     /// The agent, while its process lives.
@@ -102,6 +104,7 @@ impl Pod {
             run: 0,
             clock,
             paused_until: 0,
+            fails_until: 0,
             generation,
             agent: None,
             disk: Rc::default(),
@@ -135,7 +138,7 @@ impl Pod {
         let disk = self.disk.borrow();
         let memory = &disk.memory;
         match memory.pool {
-            _ if self.dead || self.superseded || memory.draining => 0,
+            _ if self.dead || self.superseded || memory.draining || memory.failing => 0,
             Some((_, size, _)) if now < memory.renewed_until => size,
             Some((_, _, floor)) => floor,
             None => 0,

@@ -96,6 +96,7 @@ impl World {
             // The platform's request to leave is repeated to a new process.
             self.agent_call(pod, Holder::drain);
         }
+        self.check_worker_of_new_agent(pod);
         self.tick_soon(pod);
     }
 

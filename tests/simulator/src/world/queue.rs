@@ -106,6 +106,10 @@ pub(crate) enum SimEvent {
     CheckConvergence,
     /// The observer checks whether a pod is served while another's agent is stopped.
     CheckNotDelayed { pod: usize },
+    /// The next worker fails its check.
+    FailWorker,
+    /// An agent checks its worker.
+    CheckWorker { pod: usize },
     /// The next fault is injected.
     Fault,
     /// The stores are copied.
@@ -120,6 +124,7 @@ impl SimEvent {
         matches!(
             self,
             Self::Fault
+                | Self::FailWorker
                 | Self::Cut(..)
                 | Self::Redirect { .. }
                 | Self::CrashAgain { .. }

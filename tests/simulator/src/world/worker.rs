@@ -247,8 +247,10 @@ impl World {
                 Some(job) => job,
                 None => self.new_job(pod),
             };
-            let draining = self.pods[pod].disk.borrow().memory.draining;
-            let known = self.pods[pod].disk.borrow().memory.jobs.contains_key(&job);
+            let (takes_none, known) = {
+                let memory = &self.pods[pod].disk.borrow().memory;
+                (memory.draining || memory.failing, memory.jobs.contains_key(&job))
+            };
             let asked = job.clone();
             match self.agent_call(pod, |holder, now| holder.begin_job(asked, now)) {
                 None => {
@@ -260,7 +262,7 @@ impl World {
                     worker.unanswered_job = None;
                     // An earlier job of the same id has ended, too.
                     worker.calls.retain(|call| *call != WorkerCall::End(job.clone()));
-                    self.checks().observe_job_start(pod, &job, draining && !known);
+                    self.checks().observe_job_start(pod, &job, takes_none && !known);
                     self.run_job(pod, job);
                 }
                 Some(Err(refused)) => {

@@ -37,6 +37,7 @@ impl Leader {
         let spec = &cluster.spec;
         let mut facts = vec![presence(&view)];
         facts.extend(version_fact(&view));
+        facts.extend(view.failure.as_ref().map(|failure| format!("its agent says: {failure}")));
         for (former, account) in ledger.former_accounts(key) {
             let slots = counted(account.committed() as usize, "slot");
             let streams = counted(account.streams.len(), "stream");
@@ -187,13 +188,17 @@ impl Leader {
                  declared gone"
             );
         };
-        let drains = worker.drain_ordered() || worker.drain != DrainPhase::Working;
         match () {
             () if worker.lost => {
                 format!("it is lost: {slots} slots count until it reports or is declared gone")
             }
             () if !worker.reported => format!("it has not reported yet: {slots} slots count"),
-            () if drains => format!("it drains: {slots} slots count until its jobs end"),
+            () if worker.drains() => {
+                format!("it drains: {slots} slots count until its jobs end")
+            }
+            () if worker.failure.is_some() => {
+                format!("it fails its check: {slots} slots count until its jobs end")
+            }
             () if !worker.is_connected() => {
                 format!("it is not connected: {slots} slots count, and it keeps them")
             }
@@ -274,6 +279,11 @@ impl Leader {
         if view.drains() && !is_silent {
             return format!("{key} drains: it takes no job and gives its streams back");
         }
+        if view.failure.is_some() && !is_silent {
+            return format!(
+                "{key} fails its check: it gets no job, and its streams go to other workers"
+            );
+        }
         match view.presence {
             Presence::Unreported => {
                 format!("{key} has not reported to this leader: it counts with all it may hold")
@@ -321,6 +331,9 @@ fn worker_step(view: &WorkerView) -> String {
         Presence::Connected if view.drain_overdue.is_some() => format!(
             "end the jobs of {worker} and have it let its streams go, or stop it and its agent: \
              jobs that still run are lost then"
+        ),
+        Presence::Connected if view.failure.is_some() => format!(
+            "see what {worker} does: once it passes its check it gets jobs and streams again"
         ),
         Presence::Connected => String::new(),
         Presence::Silent => {

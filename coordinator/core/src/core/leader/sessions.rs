@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_types::limits::{PROTOCOL_VERSION, PROTOCOL_VERSION_MIN, WORKERS_MAX};
-use leasehold_types::message::{Beat, DrainOrder, DrainPhase, Hello, Jobs, RefusalReason, Report};
+use leasehold_types::message::{
+    Beat, DrainOrder, DrainPhase, Hello, Jobs, RefusalReason, Report, WorkerFailure,
+};
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{Moment, WorkerKey};
 
@@ -224,6 +226,24 @@ impl Leader {
         if worker.drain == DrainPhase::Working && worker.drain_order == Some(DrainOrder::Undrain) {
             worker.drain_order = None;
         }
+        self.note_failure(key, report.failure.clone());
+    }
+
+    /// Notes whether a worker fails its check, and says so where that has changed.
+    fn note_failure(&mut self, key: &WorkerKey, failure: Option<WorkerFailure>) {
+        let Some(worker) = self.worker_mut(key) else { return };
+        let failed_before = worker.failure.is_some();
+        worker.failure.clone_from(&failure);
+        let works = worker.is_working();
+        match failure {
+            Some(failure) if !failed_before => {
+                self.replica.notice(Notice::Failing { worker: key.clone(), failure });
+            }
+            None if failed_before && works => {
+                self.replica.notice(Notice::Recovered(key.clone()));
+            }
+            Some(_) | None => {}
+        }
     }
 
     /// Acts on a report that is adopted.
@@ -262,9 +282,10 @@ impl Leader {
         session.nonce = beat.nonce;
         session.snapshot_due |= beat.wants_snapshot;
         let was = worker.drain;
+        let had_begun = worker.has_begun_drain();
         worker.drain = was.max(beat.drain);
         let found = std::mem::replace(&mut worker.lost, false);
-        let drains = was == DrainPhase::Working && worker.drain != DrainPhase::Working;
+        let takes_nothing = was == DrainPhase::Working && worker.drain != DrainPhase::Working;
         let mut account = self.ledger.open(&key, now);
         account.heard = account.heard.max(now);
         let fresh = account.fresh_since == account.incarnation && beat.jobs == Jobs::Unknown;
@@ -279,15 +300,19 @@ impl Leader {
         self.dirty.insert(key.clone());
         self.unanswered.insert(key.clone());
         self.note_applied(&key, beat.applied);
-        if drains {
+        self.note_failure(&key, beat.failure);
+        let begins = !had_begun && self.observed(&key).is_some_and(Worker::has_begun_drain);
+        if begins {
             self.replica.notice(Notice::DrainStarted(key.clone()));
+        }
+        if begins || takes_nothing {
             self.note_draining(&key);
+        }
+        if takes_nothing {
             self.check_claims_of(&key, ClaimCheck::Plan);
         }
-        if drains || found {
+        if takes_nothing || found {
             self.pool_changed(&key);
-        }
-        if drains || found {
             self.plan_soon(&key.cluster, now);
         }
         if found {

@@ -296,6 +296,7 @@ impl Leader {
             key: key.clone(),
             presence,
             drain: worker.map_or(DrainPhase::Working, |worker| worker.drain),
+            failure: worker.and_then(|worker| worker.failure.clone()),
             drain_ordered: worker.is_some_and(|worker| worker.drain_ordered()),
             drain_overdue: self.overdue(key, now),
             agent: self.identity_of_holder(key),

@@ -33,6 +33,7 @@ fn worker(name: &str) -> WorkerView {
         key: WorkerKey { cluster: self::name(), worker: WorkerName::new(name).expect("a name") },
         presence: Presence::Connected,
         drain: DrainPhase::Working,
+        failure: None,
         drain_ordered: false,
         drain_overdue: None,
         agent_version: None,

@@ -8,7 +8,6 @@ use leasehold_coordinator_core::view::{Presence, WorkerView};
 use leasehold_kube_api::names;
 use leasehold_kube_api::status::{WORKERS_LISTED_MAX, WorkerCounts, WorkerPhase, WorkerStatus};
 use leasehold_platform_kube::pods::PodFacts;
-use leasehold_types::message::DrainPhase;
 
 use super::super::InjectionCounts;
 use super::super::workload::{Rollout, WorkloadState};
@@ -311,11 +310,12 @@ impl WorkerSummary {
 
 /// The status of a worker that the core knows; `leaves` means that its pod is terminating.
 fn worker(view: &WorkerView, leaves: bool) -> WorkerStatus {
-    let drains = leaves || view.drain_ordered || view.drain != DrainPhase::Working;
+    let drains = leaves || view.drains();
     let phase = match view.presence {
         Presence::Lost => WorkerPhase::Lost,
         Presence::Unreported => WorkerPhase::Unreported,
         Presence::Connected | Presence::Silent if drains => WorkerPhase::Draining,
+        Presence::Connected | Presence::Silent if view.failure.is_some() => WorkerPhase::Failing,
         Presence::Connected | Presence::Silent => WorkerPhase::Running,
     };
     WorkerStatus {

@@ -106,6 +106,8 @@ impl StatusTrigger {
             | Notice::Lost(_)
             | Notice::GivenUp { .. }
             | Notice::DrainStarted(_)
+            | Notice::Failing { .. }
+            | Notice::Recovered(_)
             | Notice::Gone(_) => self.missed = true,
             Notice::Joined(_)
             | Notice::Disconnected(_)

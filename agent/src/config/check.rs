@@ -1,0 +1,142 @@
+//! The options by which the agent finds out whether its worker lives.
+
+use std::fmt;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use clap::Args;
+use leasehold_types::duration;
+
+use super::Address;
+use crate::http_client::Url;
+
+/// The shortest interval of a check and of a worker's calls.
+const INTERVAL_MIN: Duration = Duration::from_millis(100);
+
+/// How the agent finds out whether its worker lives. By default nothing does.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Check {
+    /// What the agent asks.
+    pub probe: Option<Probe>,
+    /// How long the worker may go without a call of the worker API.
+    pub call_timeout: Option<Duration>,
+}
+
+/// What the agent asks, and how often.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Probe {
+    /// What it asks.
+    pub target: ProbeTarget,
+    /// The time between two checks.
+    pub interval: Duration,
+    /// How long an answer may take.
+    pub timeout: Duration,
+    /// How many checks in a row must fail before the worker counts as failing.
+    pub failures_max: NonZeroU32,
+    /// How long after the worker's start failed checks do not count.
+    pub start_period: Duration,
+}
+
+/// What the agent asks a worker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ProbeTarget {
+    /// A URL, whose answer must have a status from 200 to 399.
+    Http(Url),
+    /// A port, which must accept a connection.
+    Tcp(Address),
+    /// A command, which must exit with 0.
+    Exec(String),
+}
+
+impl fmt::Display for ProbeTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Http(url) => url.fmt(f),
+            Self::Tcp(address) => address.fmt(f),
+            Self::Exec(line) => line.fmt(f),
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Whether the worker lives")]
+pub(super) struct CheckArgs {
+    /// A URL that the worker answers with a status from 200 to 399 as long as it lives. A worker
+    /// that fails its check gets no job, and its streams go to other workers; with --restart,
+    /// COMMAND is ended, so that it restarts. Without a check, leases follow the agent, not the
+    /// worker
+    #[arg(long, env = "LEASEHOLD_WORKER_CHECK_HTTP", value_name = "URL")]
+    #[arg(conflicts_with_all = ["worker_check_tcp", "worker_check_exec"])]
+    worker_check_http: Option<Url>,
+    /// The same, with an address to which a connection must succeed
+    #[arg(long, env = "LEASEHOLD_WORKER_CHECK_TCP", value_name = "HOST:PORT")]
+    #[arg(conflicts_with = "worker_check_exec")]
+    worker_check_tcp: Option<Address>,
+    /// The same, with a command for `sh -c` that must exit with 0
+    #[arg(long, env = "LEASEHOLD_WORKER_CHECK_EXEC", value_name = "COMMAND")]
+    worker_check_exec: Option<String>,
+    /// The time between two checks [default: 10s]
+    #[arg(long, env = "LEASEHOLD_WORKER_CHECK_INTERVAL", value_name = "DURATION")]
+    #[arg(value_parser = duration::parse)]
+    worker_check_interval: Option<Duration>,
+    /// How long a check may take [default: 5s]
+    #[arg(long, env = "LEASEHOLD_WORKER_CHECK_TIMEOUT", value_name = "DURATION")]
+    #[arg(value_parser = duration::parse)]
+    worker_check_timeout: Option<Duration>,
+    /// How many checks in a row must fail before the worker counts as failing [default: 3]
+    #[arg(long, env = "LEASEHOLD_WORKER_CHECK_FAILURES", value_name = "N")]
+    worker_check_failures: Option<NonZeroU32>,
+    /// How long failed checks do not count after the worker has started [default: 30s]
+    #[arg(long, env = "LEASEHOLD_WORKER_CHECK_START_PERIOD", value_name = "DURATION")]
+    #[arg(value_parser = duration::parse)]
+    worker_check_start_period: Option<Duration>,
+    /// The worker calls the worker API at least this often: it reads its lease, reports a job, or
+    /// beats. If it does not, it counts as failing, as after a failed check
+    #[arg(long, env = "LEASEHOLD_WORKER_TIMEOUT", value_name = "DURATION")]
+    #[arg(value_parser = duration::parse)]
+    worker_timeout: Option<Duration>,
+}
+
+impl CheckArgs {
+    /// The configuration.
+    ///
+    /// # Errors
+    /// If an option has no effect, or is too short.
+    pub(super) fn check(self) -> Result<Check, String> {
+        let target = self
+            .worker_check_http
+            .map(ProbeTarget::Http)
+            .or(self.worker_check_tcp.map(ProbeTarget::Tcp))
+            .or(self.worker_check_exec.map(ProbeTarget::Exec));
+        let durations = [
+            ("--worker-check-interval", self.worker_check_interval),
+            ("--worker-check-timeout", self.worker_check_timeout),
+            ("--worker-timeout", self.worker_timeout),
+        ];
+        for (option, given) in durations {
+            if given.is_some_and(|given| given < INTERVAL_MIN) {
+                let least = duration::format(INTERVAL_MIN);
+                return Err(format!("{option} must be at least {least}, for example 10s"));
+            }
+        }
+        let more = [
+            ("--worker-check-interval", self.worker_check_interval.is_some()),
+            ("--worker-check-timeout", self.worker_check_timeout.is_some()),
+            ("--worker-check-failures", self.worker_check_failures.is_some()),
+            ("--worker-check-start-period", self.worker_check_start_period.is_some()),
+        ];
+        if let (None, Some((option, _))) = (&target, more.iter().find(|(_, given)| *given)) {
+            return Err(format!(
+                "{option} needs --worker-check-http, --worker-check-tcp or --worker-check-exec"
+            ));
+        }
+        let probe = target.map(|target| Probe {
+            target,
+            interval: self.worker_check_interval.unwrap_or(Duration::from_secs(10)),
+            timeout: self.worker_check_timeout.unwrap_or(Duration::from_secs(5)),
+            failures_max: self.worker_check_failures.unwrap_or(NonZeroU32::new(3).expect("not 0")),
+            start_period: self.worker_check_start_period.unwrap_or(Duration::from_secs(30)),
+        });
+        Ok(Check { probe, call_timeout: self.worker_timeout })
+    }
+}
