@@ -149,6 +149,7 @@ impl Driver {
             stopping: false,
         };
         driver.metrics.set_journal_problem(driver.holder.journal().problem());
+        driver.metrics.set_failure(driver.holder.failure().map(ToString::to_string));
         let handle =
             DriverHandle::new(command_sender, changes_seen, outcome_seen, overdue_seen, metrics);
         (driver, handle)
@@ -304,6 +305,10 @@ impl Driver {
             DriverRequest::Failure { failure, reply } => {
                 let _ = reply.send(self.set_failure(failure, now));
             }
+            DriverRequest::Promise { within, reply } => {
+                self.holder.note_promise(within);
+                let _ = reply.send(());
+            }
             DriverRequest::Drain { ended } => self.begin_drain(ended, now),
             DriverRequest::ContainerEnded => {
                 // A failure is in the log already, and the drain continues.
@@ -318,14 +323,15 @@ impl Driver {
     /// Sets why the worker fails its check; returns whether that is in force. A recovery that
     /// cannot be recorded is not.
     fn set_failure(&mut self, failure: Option<WorkerFailure>, now: Moment) -> bool {
-        self.metrics.set_failure(failure.as_ref().map(ToString::to_string));
-        match failure {
+        let is_in_force = match failure {
             Some(failure) => {
                 self.holder.fail(failure, now);
                 true
             }
             None => self.holder.recover(now).is_ok(),
-        }
+        };
+        self.metrics.set_failure(self.holder.failure().map(ToString::to_string));
+        is_in_force
     }
 
     fn running_jobs(&self, now: Moment) -> RunningJobs {

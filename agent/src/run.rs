@@ -16,7 +16,7 @@ use leasehold_types::WorkerKey;
 use crate::api::Listeners;
 use crate::child::{ChildPid, ChildRunner};
 use crate::clock;
-use crate::config::{Adapter, Config, Leave, Tls};
+use crate::config::{Adapter, Check, Child, Config, Leave, Restart, Tls};
 use crate::driver::{Driver, DriverHandle, DriverStopped, Outcome};
 use crate::identity;
 use crate::journal::{AgentJournal, FileJournal};
@@ -28,7 +28,7 @@ use crate::signals::{Signals, exit_code};
 use crate::state_dir::{StateDir, boot_id};
 use crate::worker::adapter::{AdapterContext, Predecessor};
 use crate::worker::api::WorkerApi;
-use crate::worker::check::WorkerHealth;
+use crate::worker::check::{HealthBefore, WorkerHealth};
 use crate::worker::shell_command;
 use crate::{launcher, watchdog};
 use with_child::ChildSupervisor;
@@ -105,12 +105,14 @@ async fn run(config: Config) -> anyhow::Result<u8> {
         // Programs of the previous agent that cannot be killed must not keep this one.
         signal = signals.shutdown() => return Ok(exit_code(signal)),
     };
+    let before = health_before(&config, &memory);
     let identity = identity::of(state_dir.as_ref());
     let (driver, handle) =
         Driver::new(&config, memory, journal, identity, Arc::new(Metrics::default()));
     let driver = tokio::spawn(driver.run());
-    let health = WorkerHealth::new(&config.check, clock::now());
-    let api = WorkerApi::new(handle.clone(), health.clone(), who.clone(), config.sidecar);
+    let health = WorkerHealth::new(&config.check, before, clock::now());
+    let (stays, promises) = (config.sidecar, config.adapter.callers_are_worker());
+    let api = WorkerApi::new(handle.clone(), health.clone(), who.clone(), stays, promises);
     let server = listeners.serve(&api, config.listen_anywhere);
     tracing::info!(%address, worker = %who, "the worker API listens");
 
@@ -156,6 +158,18 @@ async fn run(config: Config) -> anyhow::Result<u8> {
             Ok(exit_code(signal))
         }
     }
+}
+
+/// What an earlier agent has found out about the worker. That it failed counts only where
+/// something can show that it lives again.
+fn health_before(config: &Config, memory: &Memory) -> HealthBefore {
+    let promised = memory.promised.filter(|_| config.adapter.callers_are_worker());
+    let restarts = |child: &Child| child.restart != Restart::Never;
+    let can_show = promised.is_some()
+        || config.check != Check::default()
+        || config.adapter.is_polled()
+        || config.child.as_ref().is_some_and(restarts);
+    HealthBefore { fails: memory.failing && can_show, promised }
 }
 
 /// Checks the TLS files, so that an invalid one is reported at the start. They are read again at

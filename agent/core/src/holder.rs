@@ -118,6 +118,8 @@ pub struct Holder<J> {
     drain_remembered: bool,
     /// Why the worker fails its check; none if it passes.
     failure: Option<WorkerFailure>,
+    /// Within which time the worker promises its next call.
+    promised: Option<Duration>,
     /// The agent may have reported that it leaves.
     left: bool,
     version: u64,
@@ -222,6 +224,7 @@ impl<J: Journal> Holder<J> {
             drain_requested: false,
             drain_remembered: memory.draining,
             failure: memory.failing.then(failure::of_earlier_agent),
+            promised: memory.promised,
             left: memory.left,
             version: 1,
             effects: VecDeque::new(),

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt;
+use std::time::Duration;
 
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{
@@ -152,6 +153,11 @@ pub enum Record {
     Failing,
     /// The worker passes its check again. The pool lease is dropped.
     Recovered,
+    /// The worker promises to call within this time after each call; none if it promises nothing.
+    Promised {
+        /// The time.
+        within: Option<Duration>,
+    },
     /// The agent is about to report that it leaves. From then on the coordinator may admit another
     /// agent under its name.
     Left,
@@ -214,6 +220,8 @@ pub struct Memory {
     pub drain_ended: bool,
     /// Whether the worker failed its check.
     pub failing: bool,
+    /// Within which time the worker's process promised its next call.
+    pub promised: Option<Duration>,
     /// Whether the agent may have reported that it leaves.
     pub left: bool,
 }
@@ -355,6 +363,7 @@ impl Memory {
                 self.jobs.clear();
                 self.unnamed = *running;
                 self.count = None;
+                self.promised = None;
             }
             Record::Unnamed { running } => self.unnamed = *running,
             Record::Draining => self.draining = true,
@@ -366,6 +375,7 @@ impl Memory {
                 self.pool = None;
             }
             Record::Failing => self.failing = true,
+            Record::Promised { within } => self.promised = *within,
             Record::Recovered => (self.failing, self.pool) = (false, None),
             Record::Left => self.left = true,
         }
@@ -457,6 +467,7 @@ impl Memory {
         all.extend(self.draining.then_some(Record::Draining));
         all.extend(self.drain_ordered.then_some(Record::DrainOrdered));
         all.extend(self.failing.then_some(Record::Failing));
+        all.extend(self.promised.map(|within| Record::Promised { within: Some(within) }));
         all.extend(self.left.then_some(Record::Left));
         all.extend(self.drain_ended.then_some(Record::DrainEnded));
         all

@@ -139,7 +139,7 @@ impl WorkerService for Grpc {
         &self,
         request: Request<wire::BeatRequest>,
     ) -> Result<Response<wire::BeatResponse>, Status> {
-        self.0.beat(request.into_inner().within_ms)?;
+        self.0.beat(request.into_inner().within_ms).await?;
         Ok(Response::new(wire::BeatResponse {}))
     }
 

@@ -239,7 +239,7 @@ async fn beat(
     query: Result<Query<BeatQuery>, QueryRejection>,
 ) -> Answered {
     let Query(BeatQuery { within_ms }) = query?;
-    api.beat(within_ms)?;
+    api.beat(within_ms).await?;
     Ok(json_response(StatusCode::OK, &json!({})))
 }
 

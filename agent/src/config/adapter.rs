@@ -50,6 +50,21 @@ impl Adapter {
         }
     }
 
+    /// Whether those that call the worker API speak for the worker as a whole. With the other ones
+    /// they may be the programs of single streams.
+    pub(crate) fn callers_are_worker(&self) -> bool {
+        !matches!(self, Self::Process(_) | Self::Command(_))
+    }
+
+    /// Whether the agent polls the worker for its jobs.
+    pub(crate) fn is_polled(&self) -> bool {
+        match self {
+            Self::Http(_) | Self::Travis(_) => true,
+            Self::Command(command) => command.jobs.is_some(),
+            Self::Api | Self::File(_) | Self::Process(_) => false,
+        }
+    }
+
     /// Whether the worker sees its bindings. Only a worker that uses the API can release a revoked
     /// one.
     #[must_use]

@@ -68,7 +68,8 @@ pub(super) struct CheckArgs {
     #[arg(long, env = "LEASEHOLD_WORKER_CHECK_HTTP", value_name = "URL")]
     #[arg(conflicts_with_all = ["worker_check_tcp", "worker_check_exec"])]
     worker_check_http: Option<Url>,
-    /// The same, with an address to which a connection must succeed
+    /// The same, with an address to which a connection must succeed. It shows that the port is
+    /// open, and not that the worker does anything
     #[arg(long, env = "LEASEHOLD_WORKER_CHECK_TCP", value_name = "HOST:PORT")]
     #[arg(conflicts_with = "worker_check_exec")]
     worker_check_tcp: Option<Address>,

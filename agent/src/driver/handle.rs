@@ -39,6 +39,8 @@ pub(crate) enum DriverRequest {
     Release { stream: StreamKey, token: Token, reply: Reply<()> },
     /// Why the worker fails its check; none if it passes. Reply whether that is in force.
     Failure { failure: Option<WorkerFailure>, reply: oneshot::Sender<bool> },
+    /// What the worker promises of its calls: the next agent has to know it, too.
+    Promise { within: Option<Duration>, reply: oneshot::Sender<()> },
     /// Drain, and reply when the drain has ended.
     Drain { ended: Option<oneshot::Sender<u32>> },
     /// The container in which a drain was requested has ended.

@@ -392,7 +392,8 @@ impl<'a> ChildSupervisor<'a> {
     /// The child fails its check: ends it, if it is to restart.
     async fn handle_restart_wanted(&mut self) {
         let restarts = self.runner.spec().restart != Restart::Never;
-        if !restarts || self.child.is_none() || self.is_draining().await {
+        let ends = self.is_ended_to_restart || self.ended.is_some() || self.shutdown_signals > 0;
+        if !restarts || ends || self.child.is_none() || self.is_draining().await {
             return;
         }
         tracing::warn!("COMMAND fails its check, and --restart is set: it is ended and restarts");

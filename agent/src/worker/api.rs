@@ -68,6 +68,8 @@ pub(crate) struct WorkerApi {
     health: WorkerHealth,
     who: WorkerKey,
     watchers: Arc<Semaphore>,
+    /// Callers speak for the worker as a whole. The programs of single streams do not.
+    takes_promises: bool,
     /// The agent continues after a drain.
     stays: bool,
     /// Callers that keep a drain in force.
@@ -75,15 +77,17 @@ pub(crate) struct WorkerApi {
 }
 
 impl WorkerApi {
-    /// The API of this worker. `stays`: the agent continues after a drain.
+    /// The API of this worker. `stays`: the agent continues after a drain. `takes_promises`: its
+    /// callers speak for the worker as a whole.
     pub(crate) fn new(
         driver: DriverHandle,
         health: WorkerHealth,
         who: WorkerKey,
         stays: bool,
+        takes_promises: bool,
     ) -> Self {
         let watchers = Arc::new(Semaphore::new(WATCHERS_MAX));
-        Self { driver, health, who, watchers, stays, drain_holds: Arc::default() }
+        Self { driver, health, who, watchers, takes_promises, stays, drain_holds: Arc::default() }
     }
 
     /// The driver behind it.
@@ -102,7 +106,7 @@ impl WorkerApi {
     ) -> Result<LeaseView, Denial> {
         let end = Instant::now() + wait(wait_ms)?;
         if !peek {
-            self.health.called();
+            self.health.waits(wait(wait_ms)?);
         }
         let mut changes = self.driver.changes();
         changes.mark_unchanged();
@@ -150,7 +154,7 @@ impl WorkerApi {
     pub(crate) async fn begin(&self, job: &str, wait_ms: u32) -> Result<String, Denial> {
         let wait = wait(wait_ms)?;
         let job: JobId = map::job_id(job)?;
-        self.health.called();
+        self.health.waits(wait);
         let token = self.driver.ask(|reply| DriverRequest::Begin { job, wait, reply }).await??;
         Ok(token.to_string())
     }
@@ -199,20 +203,22 @@ impl WorkerApi {
 
     /// The worker lives, and calls again within this time, in milliseconds; with 0 it takes an
     /// earlier promise back.
-    pub(crate) fn beat(&self, within_ms: Option<u32>) -> Result<(), Denial> {
-        match within_ms {
-            None => self.health.called(),
-            Some(0) => self.health.promised(None),
-            Some(within) if within < BEAT_MS_MIN => {
-                return Err(Denial::invalid(format!(
-                    "within_ms: expected 0, or at least {BEAT_MS_MIN}, for example 10000"
-                )));
+    pub(crate) async fn beat(&self, within_ms: Option<u32>) -> Result<(), Denial> {
+        let within = match within_ms {
+            Some(within) if self.takes_promises => within,
+            None | Some(_) => {
+                self.health.called();
+                return Ok(());
             }
-            Some(within) => {
-                self.health.promised(Some(Duration::from_millis(u64::from(within))));
-            }
+        };
+        if (1..BEAT_MS_MIN).contains(&within) {
+            return Err(Denial::invalid(format!(
+                "within_ms: expected 0, or at least {BEAT_MS_MIN}, for example 10000"
+            )));
         }
-        Ok(())
+        let within = (within > 0).then(|| Duration::from_millis(u64::from(within)));
+        self.health.promised(within);
+        Ok(self.driver.ask(|reply| DriverRequest::Promise { within, reply }).await?)
     }
 
     /// Begins a drain. With `wait`, returns after its end how many jobs still run.

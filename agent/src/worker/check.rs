@@ -15,12 +15,26 @@ use leasehold_types::message::WorkerFailure;
 use tokio::sync::{Notify, watch};
 
 use self::judge::{CallJudge, PollJudge, ProbeJudge, StartJudge};
-use self::probe::Prober;
+use self::probe::{ProbeError, Prober};
 use crate::backoff;
 use crate::clock;
 use crate::config::Check;
 use crate::driver::{DriverHandle, DriverRequest};
 use crate::reaper::{Exit, Reaper};
+
+/// How long a call that came in time may wait to be read.
+const CALL_GRACE: Duration = Duration::from_millis(100);
+/// How often the restart of a worker that breaks its promise is asked for.
+const WANT_AGAIN: Duration = Duration::from_secs(10);
+
+/// What an earlier agent has found out about the worker.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct HealthBefore {
+    /// It failed.
+    pub(crate) fails: bool,
+    /// What it promised of its calls.
+    pub(crate) promised: Option<Duration>,
+}
 
 /// The health of the worker: every part of the agent that hears of the worker notes it here.
 #[derive(Clone, Debug)]
@@ -31,7 +45,7 @@ struct Shared {
     judges: Mutex<Judges>,
     /// The verdict may have changed.
     changed: Notify,
-    /// How often the worker must be restarted since it fails.
+    /// Counts how often it was said that the worker is to be restarted.
     restarts: watch::Sender<u64>,
 }
 
@@ -45,32 +59,32 @@ struct Judges {
     starts: StartJudge,
     /// The id of the worker's last reported start.
     last_start: Option<String>,
+    /// The worker failed under an earlier agent, and has shown no sign of life since.
+    failed_before: bool,
 }
 
 impl Judges {
     /// Why the worker fails; none if it does not.
     fn failure(&self, now: Moment) -> Option<String> {
         let probe = || self.probe.as_ref()?.failure();
-        let polls = || self.polls.failure(now);
-        self.starts.failure(now).or_else(probe).or_else(|| self.calls.failure(now)).or_else(polls)
+        let (calls, polls) = (|| self.calls.failure(), || self.polls.failure());
+        self.starts.failure(now).or_else(probe).or_else(calls).or_else(polls)
     }
 
     /// When the verdict changes by time alone.
     fn next_change(&self, now: Moment) -> Option<Moment> {
-        let changes = [
-            self.starts.next_change(now),
-            self.calls.next_change(now),
-            self.polls.next_change(now),
-        ];
-        changes.into_iter().flatten().min()
+        [self.starts.next_change(now), self.calls.next_change()].into_iter().flatten().min()
     }
 }
 
 impl WorkerHealth {
-    pub(crate) fn new(check: &Check, now: Moment) -> Self {
+    /// `before`: what an earlier agent has found out.
+    pub(crate) fn new(check: &Check, before: HealthBefore, now: Moment) -> Self {
+        let HealthBefore { fails, promised } = before;
         let judges = Judges {
             probe: check.probe.as_ref().map(|probe| ProbeJudge::new(probe, now)),
-            calls: CallJudge::new(check.call_timeout, now),
+            calls: CallJudge::new(check.call_timeout, promised, now),
+            failed_before: fails,
             polls: PollJudge::default(),
             starts: StartJudge::default(),
             last_start: None,
@@ -84,8 +98,15 @@ impl WorkerHealth {
 
     /// The worker has called the worker API.
     pub(crate) fn called(&self) {
+        self.waits(Duration::ZERO);
+    }
+
+    /// The worker has called, and the agent may let it wait for this long.
+    pub(crate) fn waits(&self, wait: Duration) {
         let now = clock::now();
-        let failed = self.judges().calls.called(now);
+        let mut judges = self.judges();
+        let failed = judges.calls.called(wait, now) | std::mem::take(&mut judges.failed_before);
+        drop(judges);
         if failed {
             self.0.changed.notify_one();
         }
@@ -93,7 +114,10 @@ impl WorkerHealth {
 
     /// The worker has called, and calls again within this time; none if it promises nothing.
     pub(crate) fn promised(&self, within: Option<Duration>) {
-        self.judges().calls.promised(within, clock::now());
+        let mut judges = self.judges();
+        judges.calls.promised(within, clock::now());
+        judges.failed_before = false;
+        drop(judges);
         self.0.changed.notify_one();
     }
 
@@ -105,6 +129,7 @@ impl WorkerHealth {
             drop(judges);
             self.started();
         }
+        self.called();
     }
 
     fn started(&self) {
@@ -112,13 +137,17 @@ impl WorkerHealth {
         let mut judges = self.judges();
         judges.probe.iter_mut().for_each(|probe| probe.started(now));
         judges.calls.started(now);
+        judges.polls.started();
         drop(judges);
         self.0.changed.notify_one();
     }
 
     /// The agent has started COMMAND.
     pub(crate) fn child_started(&self) {
-        self.judges().starts.started(clock::now());
+        let mut judges = self.judges();
+        judges.starts.started(clock::now());
+        judges.failed_before = false;
+        drop(judges);
         self.started();
     }
 
@@ -131,7 +160,9 @@ impl WorkerHealth {
     /// The worker, which the agent polls for its jobs, has answered. Returns whether it failed
     /// before.
     pub(crate) fn answered(&self) -> bool {
-        let failed = self.judges().polls.answered(clock::now());
+        let mut judges = self.judges();
+        let failed = judges.polls.answered() | std::mem::take(&mut judges.failed_before);
+        drop(judges);
         self.0.changed.notify_one();
         failed
     }
@@ -160,21 +191,25 @@ impl WorkerHealth {
     async fn probe(self, prober: Prober, driver: DriverHandle) {
         while driver.is_open() {
             let asked = tokio::time::Instant::now();
-            let answer = prober.ask().await;
-            let now = clock::now();
-            let restart = match (answer, self.judges().probe.as_mut()) {
-                (_, None) => false,
-                (Ok(()), Some(judge)) => {
-                    judge.passed();
-                    false
+            match prober.ask().await {
+                Ok(()) => {
+                    let mut judges = self.judges();
+                    judges.probe.iter_mut().for_each(ProbeJudge::passed);
+                    judges.failed_before = false;
                 }
-                (Err(why), Some(judge)) => {
+                Err(ProbeError::Failed(why)) => {
                     tracing::debug!(why, "a check of the worker has failed");
-                    judge.failed(why, now)
+                    let now = clock::now();
+                    let mut judges = self.judges();
+                    let fails = judges.probe.as_mut().is_some_and(|judge| judge.failed(why, now));
+                    drop(judges);
+                    if fails {
+                        self.want_restart();
+                    }
                 }
-            };
-            if restart {
-                self.0.restarts.send_modify(|restarts| *restarts += 1);
+                Err(ProbeError::NotAsked(why)) => {
+                    tracing::warn!(why, "cannot check the worker: nothing follows from that");
+                }
             }
             self.0.changed.notify_one();
             tokio::time::sleep_until(asked + prober.interval()).await;
@@ -185,17 +220,26 @@ impl WorkerHealth {
     async fn report(self, driver: DriverHandle) {
         let mut reported = None;
         loop {
+            if self.judges().calls.is_due(clock::now()) {
+                // A call may have come in time and wait to be read.
+                tokio::time::sleep(CALL_GRACE).await;
+                self.judges().calls.judge(clock::now());
+            }
             let now = clock::now();
-            let (verdict, next) = {
-                let mut judges = self.judges();
-                judges.calls.forgive_if_late(now);
+            let (verdict, next, breaks_promise) = {
+                let judges = self.judges();
                 let failure = judges.failure(now);
-                // A worker that failed under an earlier agent fails until it has passed.
+                // A worker that failed under an earlier agent fails until it shows that it lives.
                 let undecided = judges.probe.as_ref().is_some_and(ProbeJudge::is_undecided);
-                let verdict = (failure.is_some() || !undecided).then_some(failure);
-                (verdict, judges.next_change(now))
+                let is_well = !undecided && !judges.failed_before;
+                let verdict = (failure.is_some() || is_well).then_some(failure);
+                (verdict, judges.next_change(now), judges.calls.is_failing())
             };
             let mut next = next.map(|at| at.since(now));
+            if breaks_promise {
+                self.want_restart();
+                next = Some(next.map_or(WANT_AGAIN, |next| next.min(WANT_AGAIN)));
+            }
             if let Some(failure) = verdict
                 && reported.as_ref() != Some(&failure)
             {
@@ -220,6 +264,11 @@ impl WorkerHealth {
                 _ = driver.superseded() => return,
             }
         }
+    }
+
+    /// The worker's present process fails. Said again and again: it may not be possible at once.
+    fn want_restart(&self) {
+        self.0.restarts.send_modify(|wanted| *wanted += 1);
     }
 
     fn judges(&self) -> MutexGuard<'_, Judges> {

@@ -129,7 +129,14 @@ impl<W: Polled> PolledWorker<W> {
 
     /// Polls the worker, reports, and adjusts its size; returns when to poll again.
     async fn step(&mut self) -> anyhow::Result<(Next, Target)> {
-        let observation = self.worker.poll().await?;
+        let observation = match self.worker.poll().await {
+            Ok(observation) => observation,
+            Err(error) => {
+                self.health.unanswered(&format!("{error:#}"));
+                return Err(error);
+            }
+        };
+        let failed_before = self.health.answered();
         match observation {
             Observation::Working { running, limit } => self.report(running, limit).await?,
             Observation::Unsized => {}
@@ -141,7 +148,7 @@ impl<W: Polled> PolledWorker<W> {
             return Ok((Next::Soon, target));
         }
         self.note_success();
-        if self.health.answered() {
+        if failed_before {
             // Until the coordinator has heard of it, its size is still that of one that fails.
             return Ok((Next::Settled, target));
         }
@@ -208,7 +215,6 @@ impl<W: Polled> PolledWorker<W> {
         self.reachable = false;
         self.failures = self.failures.saturating_add(1);
         let why = format!("{error:#}");
-        self.health.unanswered(&why);
         self.driver.metrics().worker_failures.fetch_add(1, Relaxed);
         let admitted = self.log_limiter.admit("worker", &why, clock::now());
         if let Some(Admitted { suppressed }) = admitted {

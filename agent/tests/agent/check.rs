@@ -192,3 +192,44 @@ async fn a_command_that_exits_again_and_again_fails() {
     assert!(why.contains("again and again") && why.ends_with("with code 3"), "{why}");
     assert_eq!(agent.text("GET", "/readyz", "").await.0, 503);
 }
+
+#[tokio::test]
+async fn the_next_agent_knows_what_its_worker_has_promised() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = ["--state-dir", dir.path().to_str().unwrap()];
+    let coordinator = Coordinator::start().await;
+    coordinator.pool(1);
+    let mut agent = Agent::start(&coordinator, &state).await;
+    agent.pool(1).await;
+    assert_eq!(agent.ask("POST", "/v1/beat?within_ms=400", "").await.0, 200);
+    agent.kill().await;
+    coordinator.forget();
+    // It hears nothing of the worker, which did not fail before.
+    let mut agent = Agent::start(&coordinator, &state).await;
+    assert_eq!(failure(&coordinator).await, "it has not called the worker API for 400ms");
+    agent.kill().await;
+    coordinator.forget();
+    let agent = Agent::start(&coordinator, &state).await;
+    agent.log.line("it has not called the worker API for 400ms").await;
+    let works = |message: &AgentMessage| said(message) == Some(Said::Works);
+    assert_eq!(coordinator.count(works), 0, "nothing has shown that it lives");
+    assert_eq!(agent.text("GET", "/readyz", "").await.0, 503);
+    assert_eq!(agent.ask("POST", "/v1/beat?within_ms=60000", "").await.0, 200);
+    recovery(&coordinator).await;
+}
+
+#[tokio::test]
+async fn a_command_that_breaks_its_promise_is_restarted() {
+    let dir = tempfile::tempdir().unwrap();
+    let starts = dir.path().join("starts");
+    let coordinator = Coordinator::start().await;
+    let script = format!(
+        "echo >> {}; curl -sS -X POST \"$LEASEHOLD_ADDR/v1/beat?within_ms=300\"; exec sleep 1000",
+        starts.display()
+    );
+    let args = ["--restart", "on-failure", "--", "sh", "-c", &script];
+    let agent = Agent::start(&coordinator, &args).await;
+    failure(&coordinator).await;
+    agent.log.line("COMMAND fails its check, and --restart is set").await;
+    until("it runs again", || read(&starts).lines().count() >= 2).await;
+}

@@ -3,6 +3,8 @@
 //!
 //! Invariant: a pool that was reported as ended is not used again, whatever the check says later.
 
+use std::time::Duration;
+
 use leasehold_types::Moment;
 use leasehold_types::message::WorkerFailure;
 use leasehold_types::mutation::{self, Mutation};
@@ -26,8 +28,11 @@ impl<J: Journal> Holder<J> {
         if self.failure.as_ref() == Some(&failure) {
             return;
         }
-        let is_first = self.failure.replace(failure.clone()).is_none();
-        if is_first {
+        let before = self.failure.replace(failure.clone());
+        if before == Some(of_earlier_agent()) {
+            self.notice(Notice::Failing(failure.clone()));
+        }
+        if before.is_none() {
             if !mutation::on(Mutation::FailureUnwritten) {
                 let _ = self.write_or_defer(Record::Failing);
             }
@@ -63,6 +68,20 @@ impl<J: Journal> Holder<J> {
             self.redial(Target::Next, now);
         }
         Ok(())
+    }
+
+    /// What the worker promises of its calls: within which time it makes the next one. The next
+    /// agent has to know it, too; without the record it expects no call.
+    pub fn note_promise(&mut self, within: Option<Duration>) {
+        if std::mem::replace(&mut self.promised, within) != within {
+            self.write_if_possible(&Record::Promised { within });
+        }
+    }
+
+    /// Why the worker fails its check; none if it passes.
+    #[must_use]
+    pub fn failure(&self) -> Option<&WorkerFailure> {
+        self.failure.as_ref()
     }
 
     /// Whether the worker fails its check.

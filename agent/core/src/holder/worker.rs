@@ -34,6 +34,7 @@ impl<J: Journal> Holder<J> {
         // One record for both, so that a kill between two writes leaves no uncounted jobs.
         self.write(&Record::WorkerStarted { start: start.clone(), running })?;
         self.start = Some(start);
+        self.promised = None;
         self.shown = Kinds::NONE;
         self.jobs.clear();
         self.unnamed = running;

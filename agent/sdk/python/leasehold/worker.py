@@ -28,6 +28,8 @@ FAILED_S = 1.0
 # Within how long a worker says again that it lives, and how much more often it does.
 BEAT_WITHIN_S, BEAT_WITHIN_MIN_S = 30.0, 1.0
 BEATS_WITHIN = 3
+# How long `close` waits until the agent knows that no further beat comes.
+LAST_BEAT_S = 1.0
 
 
 class Worker:
@@ -79,6 +81,7 @@ class Worker:
         for work in works:
             name = f"leasehold-{work.__name__.strip('_')}"
             self._threads.append(threading.Thread(target=work, name=name, daemon=True))
+        self._beats = self._threads[-1] if beat_within is not None else None
         for thread in self._threads:
             thread.start()
         # What ended just before the process exits is still reported.
@@ -197,6 +200,8 @@ class Worker:
             self._closed = True
             self._state.notify_all()
         self._link.close()
+        if self._beats is not None and self._beats is not threading.current_thread():
+            self._beats.join(LAST_BEAT_S)
         atexit.unregister(self.close)
 
     def __enter__(self) -> Worker:
@@ -256,18 +261,19 @@ class Worker:
         within_s = self._beat_within or BEAT_WITHIN_S
         while True:
             with self._state:
-                while not self._link.up:
-                    if self._closed:
-                        return
+                while not (self._link.up or self._closed):
                     self._state.wait()
+                closed = self._closed
             try:
-                self._agent.beat(int(within_s * 1000))
+                # One that has closed takes its promise back: it may have ended well.
+                self._agent.beat(0 if closed else int(within_s * 1000))
             except (OSError, LeaseholdError) as error:
                 # An agent of an earlier release does not know the call.
                 LOG.debug("cannot tell the agent that this worker lives: %s", error)
+            if closed:
+                return
             with self._state:
-                if self._state.wait_for(lambda: self._closed, within_s / BEATS_WITHIN):
-                    return
+                self._state.wait_for(lambda: self._closed, within_s / BEATS_WITHIN)
 
     def _has_unconfirmed(self) -> bool:
         return bool(self._jobs.unconfirmed) or any(owning.unconfirmed for owning in self._owning)

@@ -29,7 +29,8 @@ class Beats(unittest.TestCase):
         beats = lambda: [path for _, path, _ in agent.called("POST", "/v1/beat")]
         with leasehold.Worker(agent.address, beat_within=1.0):
             eventually("three beats", lambda: len(beats()) >= 3)
-        self.assertEqual(set(beats()), {"/v1/beat?within_ms=1000"})
+            self.assertEqual(set(beats()), {"/v1/beat?within_ms=1000"})
+        self.assertEqual(beats()[-1], "/v1/beat?within_ms=0", "it takes its promise back")
 
     def test_a_worker_without_beats_says_nothing(self):
         agent = FakeAgent()

@@ -19,6 +19,8 @@ use crate::state::Shared;
 const SLOT_REQUESTS_MAX: usize = 256;
 /// How long [`Session`] waits, once dropped, for the agent to confirm ends and releases.
 pub(crate) const CLOSE: Duration = Duration::from_secs(2);
+/// How long the last beat may take.
+const LAST_BEAT: Duration = Duration::from_secs(1);
 /// How often a worker says that it lives, within the time in which it promises to.
 const BEATS_WITHIN: u32 = 3;
 /// Leases count the time for which a machine is suspended; a timer of tokio's does not.
@@ -30,6 +32,8 @@ pub(crate) struct Session {
     pub(crate) shared: Arc<Shared>,
     pub(crate) slot_requests: Semaphore,
     tasks: Vec<AbortHandle>,
+    /// Tells the agent that this process lives.
+    beating: Option<AbortHandle>,
 }
 
 impl Session {
@@ -49,9 +53,23 @@ impl Session {
             tokio::spawn(notifier.run()).abort_handle(),
             tokio::spawn(expire_leases(shared.clone())).abort_handle(),
         ];
-        let beating = beat_within.map(|within| tokio::spawn(beat(shared.clone(), within)));
-        tasks.extend(beating.map(|task| task.abort_handle()));
-        Self { shared, slot_requests: Semaphore::new(SLOT_REQUESTS_MAX), tasks }
+        let beating =
+            beat_within.map(|within| tokio::spawn(beat(shared.clone(), within)).abort_handle());
+        tasks.extend(beating.clone());
+        let slot_requests = Semaphore::new(SLOT_REQUESTS_MAX);
+        Self { shared, slot_requests, tasks, beating }
+    }
+
+    /// Tells the agent that no further beat comes, and that nothing follows from that: this process
+    /// may have ended well. Does not wait long for an answer.
+    pub(crate) async fn take_promise_back(&self) {
+        let Some(beating) = &self.beating else { return };
+        beating.abort();
+        let client = self.shared.lock().client.clone();
+        if let Some(mut client) = client {
+            let told = client.beat(wire::BeatRequest { within_ms: Some(0) });
+            let _ = tokio::time::timeout(LAST_BEAT, told).await;
+        }
     }
 }
 

@@ -177,6 +177,7 @@ impl Worker {
         if tokio::time::timeout(CLOSE, confirmed).await.is_err() {
             tracing::warn!("closed with ends or releases that the agent has not confirmed");
         }
+        self.session.take_promise_back().await;
     }
 
     async fn ask_to_drain(&self, wait: bool, patience: Duration) -> Result<u32, Error> {

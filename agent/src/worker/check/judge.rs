@@ -13,6 +13,8 @@ use crate::reaper::Exit;
 const SHORT_RUNS_MAX: u32 = 3;
 /// How long a worker that is polled for its jobs may give no answer.
 const UNANSWERED_MAX: Duration = Duration::from_secs(30);
+/// So many polls at least must have failed in that time.
+const UNANSWERED_POLLS_MIN: u32 = 3;
 /// An agent that looks at a deadline later than this was paused itself: it judges nobody.
 const LATE: Duration = Duration::from_secs(1);
 
@@ -31,8 +33,6 @@ pub(super) struct ProbeJudge {
     failure: Option<String>,
     /// There was a result that counts.
     is_decided: bool,
-    /// The present process is to be restarted.
-    restarts: bool,
 }
 
 impl ProbeJudge {
@@ -45,14 +45,13 @@ impl ProbeJudge {
             failures: 0,
             failure: None,
             is_decided: false,
-            restarts: false,
         }
     }
 
     /// A process of the worker has started. One that failed before fails until it has passed.
     pub(super) fn started(&mut self, now: Moment) {
         (self.started, self.has_passed) = (now, false);
-        (self.failures, self.restarts) = (0, false);
+        self.failures = 0;
     }
 
     pub(super) fn passed(&mut self) {
@@ -60,7 +59,7 @@ impl ProbeJudge {
         (self.failures, self.failure) = (0, None);
     }
 
-    /// A check has failed. Returns whether the worker's process is to be restarted because of it.
+    /// A check has failed. Returns whether the worker's present process fails.
     pub(super) fn failed(&mut self, why: String, now: Moment) -> bool {
         if !self.has_passed && now < self.started + self.start_period {
             return false;
@@ -71,7 +70,7 @@ impl ProbeJudge {
         }
         self.is_decided = true;
         self.failure = Some(why);
-        !std::mem::replace(&mut self.restarts, true)
+        true
     }
 
     /// Whether nothing is known yet: a worker that failed under an earlier agent still does.
@@ -97,19 +96,26 @@ pub(super) struct CallJudge {
 }
 
 impl CallJudge {
-    pub(super) fn new(configured: Option<Duration>, now: Moment) -> Self {
-        Self { configured, promised: None, last: now, failing: false }
+    /// `promised`: what the worker has promised to an earlier agent.
+    pub(super) fn new(
+        configured: Option<Duration>,
+        promised: Option<Duration>,
+        now: Moment,
+    ) -> Self {
+        Self { configured, promised, last: now, failing: false }
     }
 
-    /// The worker has called. Returns whether it failed before.
-    pub(super) fn called(&mut self, now: Moment) -> bool {
-        self.last = now;
+    /// The worker has called, and its agent may let it wait for this long. Returns whether it
+    /// failed before.
+    pub(super) fn called(&mut self, wait: Duration, now: Moment) -> bool {
+        self.last = self.last.max(now + wait);
         std::mem::replace(&mut self.failing, false)
     }
 
     pub(super) fn promised(&mut self, within: Option<Duration>, now: Moment) {
         self.promised = within;
-        self.called(now);
+        self.last = now;
+        self.failing = false;
     }
 
     /// A process has started, which has promised nothing.
@@ -117,66 +123,75 @@ impl CallJudge {
         self.promised(None, now);
     }
 
+    /// What the worker promises holds before what its agent is told.
     fn limit(&self) -> Option<Duration> {
-        self.promised.into_iter().chain(self.configured).min()
+        self.promised.or(self.configured)
     }
 
     fn deadline(&self) -> Option<Moment> {
         self.limit().map(|limit| self.last + limit)
     }
 
-    /// Begins the wait again if the agent looks too late: a call may wait to be read.
-    pub(super) fn forgive_if_late(&mut self, now: Moment) {
-        let is_late = self.deadline().is_some_and(|deadline| deadline + LATE < now);
-        if is_late && !self.failing {
+    /// Whether the time has passed, and no verdict says so yet. An agent that looks far too late
+    /// begins the wait again: it was paused itself.
+    pub(super) fn is_due(&mut self, now: Moment) -> bool {
+        let Some(deadline) = self.deadline().filter(|_| !self.failing) else { return false };
+        if deadline + LATE < now {
             self.last = now;
         }
-        self.failing = self.deadline().is_some_and(|deadline| deadline <= now);
+        deadline <= now && now <= deadline + LATE
     }
 
-    pub(super) fn failure(&self, now: Moment) -> Option<String> {
-        let (limit, deadline) = (self.limit()?, self.deadline()?);
-        (deadline <= now)
-            .then(|| format!("it has not called the worker API for {}", duration::format(limit)))
+    /// The worker fails, if it has not called since [`Self::is_due`].
+    pub(super) fn judge(&mut self, now: Moment) {
+        self.failing |= self.deadline().is_some_and(|deadline| deadline <= now);
     }
 
-    pub(super) fn next_change(&self, now: Moment) -> Option<Moment> {
-        self.deadline().filter(|deadline| now < *deadline)
+    pub(super) fn is_failing(&self) -> bool {
+        self.failing
+    }
+
+    pub(super) fn failure(&self) -> Option<String> {
+        let limit = self.limit().filter(|_| self.failing)?;
+        Some(format!("it has not called the worker API for {}", duration::format(limit)))
+    }
+
+    pub(super) fn next_change(&self) -> Option<Moment> {
+        self.deadline().filter(|_| !self.failing)
     }
 }
 
 /// Judges by whether a worker that the agent polls for its jobs answers.
 #[derive(Debug, Default)]
 pub(super) struct PollJudge {
-    /// Since when it has not answered, and why.
-    unanswered: Option<(Moment, String)>,
+    /// When the first poll without an answer failed, and how many have since.
+    unanswered: Option<(Moment, u32)>,
+    failure: Option<String>,
 }
 
 impl PollJudge {
     /// Returns whether the worker failed before.
-    pub(super) fn answered(&mut self, now: Moment) -> bool {
-        let failed = self.failure(now).is_some();
+    pub(super) fn answered(&mut self) -> bool {
         self.unanswered = None;
-        failed
+        self.failure.take().is_some()
+    }
+
+    /// A process has started, which nobody has polled yet.
+    pub(super) fn started(&mut self) {
+        self.unanswered = None;
     }
 
     pub(super) fn unanswered(&mut self, why: &str, now: Moment) {
-        let since = self.unanswered.take().map_or(now, |(since, _)| since);
-        self.unanswered = Some((since, why.to_owned()));
+        let (since, polls) = self.unanswered.unwrap_or((now, 0));
+        self.unanswered = Some((since, polls.saturating_add(1)));
+        if polls + 1 >= UNANSWERED_POLLS_MIN && since + UNANSWERED_MAX <= now {
+            let limit = duration::format(UNANSWERED_MAX);
+            self.failure = Some(format!("it has not answered its agent for {limit}: {why}"));
+        }
     }
 
-    fn end(&self) -> Option<Moment> {
-        self.unanswered.as_ref().map(|(since, _)| *since + UNANSWERED_MAX)
-    }
-
-    pub(super) fn failure(&self, now: Moment) -> Option<String> {
-        let (_, why) = self.unanswered.as_ref().filter(|_| self.end() <= Some(now))?;
-        let limit = duration::format(UNANSWERED_MAX);
-        Some(format!("it has not answered its agent for {limit}: {why}"))
-    }
-
-    pub(super) fn next_change(&self, now: Moment) -> Option<Moment> {
-        self.end().filter(|end| now < *end)
+    pub(super) fn failure(&self) -> Option<String> {
+        self.failure.clone()
     }
 }
 
@@ -198,7 +213,9 @@ impl StartJudge {
     pub(super) fn exited(&mut self, exit: Exit, ran: Duration) {
         self.runs_since = None;
         self.last_exit = Some(exit);
-        self.short_runs = if ran < RAN_WELL { self.short_runs.saturating_add(1) } else { 0 };
+        // One that ends well has done its work.
+        let is_short = ran < RAN_WELL && exit != Exit(0);
+        self.short_runs = if is_short { self.short_runs.saturating_add(1) } else { 0 };
     }
 
     pub(super) fn failure(&self, now: Moment) -> Option<String> {
@@ -251,7 +268,7 @@ mod tests {
         assert!(!judge.failed("b".into(), at(10)), "the first that counts");
         assert!(judge.failed("c".into(), at(11)), "the second");
         assert_eq!(judge.failure(), Some("c".into()));
-        assert!(!judge.failed("d".into(), at(12)), "it is being restarted already");
+        assert!(judge.failed("d".into(), at(12)), "and it goes on to fail");
         judge.passed();
         assert_eq!(judge.failure(), None);
         let mut judge = probe_judge();
@@ -285,44 +302,52 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_must_call_within_the_shorter_of_both_times() {
-        let mut judge = CallJudge::new(Some(10 * SECOND), at(0));
-        assert_eq!((judge.failure(at(9)), judge.next_change(at(9))), (None, Some(at(10))));
-        judge.forgive_if_late(at(10));
-        assert_eq!(judge.failure(at(10)), Some("it has not called the worker API for 10s".into()));
-        assert!(judge.called(at(11)), "it failed before");
-        judge.promised(Some(2 * SECOND), at(12));
-        assert_eq!(judge.next_change(at(12)), Some(at(14)));
+    fn a_worker_must_call_within_the_time_that_it_promises_or_its_agent_is_told() {
+        let mut judge = CallJudge::new(Some(10 * SECOND), None, at(0));
+        assert!(!judge.is_due(at(9)) && judge.next_change() == Some(at(10)));
+        assert!(judge.is_due(at(10)));
+        judge.judge(at(10));
+        assert_eq!(judge.failure(), Some("it has not called the worker API for 10s".into()));
+        assert!(judge.called(Duration::ZERO, at(11)), "it failed before");
+        judge.promised(Some(20 * SECOND), at(12));
+        assert_eq!(judge.next_change(), Some(at(32)), "its promise holds before the flag");
         judge.started(at(13));
-        assert_eq!(judge.next_change(at(13)), Some(at(23)), "the next process promises nothing");
-        let mut judge = CallJudge::new(None, at(0));
-        assert_eq!((judge.failure(at(99)), judge.next_change(at(99))), (None, None));
+        assert_eq!(judge.next_change(), Some(at(23)), "the next process promises nothing");
+        assert!(!judge.called(60 * SECOND, at(14)));
+        assert_eq!(judge.next_change(), Some(at(84)), "its agent lets it wait for a minute");
+        let mut judge = CallJudge::new(None, None, at(0));
+        assert!(!judge.is_due(at(99)) && judge.next_change().is_none());
         judge.promised(Some(SECOND), at(99));
         judge.promised(None, at(100));
-        assert_eq!(judge.failure(at(200)), None, "it has taken its promise back");
+        assert!(!judge.is_due(at(101)), "it has taken its promise back");
     }
 
     #[test]
-    fn an_agent_that_was_paused_itself_waits_once_more() {
-        let mut judge = CallJudge::new(Some(10 * SECOND), at(0));
-        judge.forgive_if_late(at(60));
-        assert_eq!((judge.failure(at(60)), judge.next_change(at(60))), (None, Some(at(70))));
-        judge.forgive_if_late(at(70));
-        assert!(judge.failure(at(70)).is_some());
-        judge.forgive_if_late(at(90));
-        assert!(judge.failure(at(90)).is_some(), "it goes on to fail");
+    fn a_call_that_was_read_late_counts_and_so_does_a_pause_of_the_agent() {
+        let mut judge = CallJudge::new(None, Some(10 * SECOND), at(0));
+        assert!(judge.is_due(at(10)));
+        judge.called(Duration::ZERO, at(10));
+        judge.judge(at(10));
+        assert_eq!(judge.failure(), None, "it called before the verdict");
+        assert!(!judge.is_due(at(60)) && judge.next_change() == Some(at(70)), "once more");
+        assert!(judge.is_due(at(70)));
+        judge.judge(at(70));
+        assert!(!judge.is_due(at(90)) && judge.failure().is_some(), "it goes on to fail");
     }
 
     #[test]
     fn a_polled_worker_that_gives_no_answer_for_long_fails_until_it_answers() {
         let mut judge = PollJudge::default();
         judge.unanswered("refused", at(0));
-        judge.unanswered("no answer", at(29));
-        assert_eq!((judge.failure(at(29)), judge.next_change(at(29))), (None, Some(at(30))));
-        assert!(judge.failure(at(30)).expect("30 s").ends_with("for 30s: no answer"));
-        assert!(judge.answered(at(31)) && judge.failure(at(90)).is_none());
-        judge.unanswered("refused", at(91));
-        assert!(!judge.answered(at(92)), "it was not away for long");
+        judge.unanswered("refused", at(90));
+        assert_eq!(judge.failure(), None, "two polls say little");
+        judge.unanswered("no answer", at(91));
+        assert!(judge.failure().expect("three polls").ends_with("for 30s: no answer"));
+        assert!(judge.answered() && judge.failure().is_none());
+        (0..29).for_each(|second| judge.unanswered("refused", at(100 + second)));
+        judge.started();
+        judge.unanswered("refused", at(130));
+        assert!(!judge.answered(), "it was not away for long");
     }
 
     #[test]
@@ -342,5 +367,7 @@ mod tests {
         assert_eq!((judge.next_change(at(103)), judge.failure(well)), (Some(well), None));
         judge.exited(Exit(3), RAN_WELL);
         assert_eq!(judge.failure(well), None);
+        (0..9).for_each(|_| judge.exited(Exit(0), SECOND));
+        assert_eq!(judge.failure(well), None, "one that ends well has done its work");
     }
 }

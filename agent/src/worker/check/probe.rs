@@ -11,6 +11,15 @@ use crate::http_client::{ANSWER_BYTES_MAX, Call};
 use crate::reaper::Reaper;
 use crate::worker::command::UserCommand;
 
+/// Why a check did not pass.
+#[derive(Debug)]
+pub(super) enum ProbeError {
+    /// The worker does not answer in time, or not as one that lives.
+    Failed(String),
+    /// The agent could not ask.
+    NotAsked(String),
+}
+
 /// Asks the worker.
 #[derive(Debug)]
 pub(super) struct Prober {
@@ -31,9 +40,10 @@ impl Prober {
     /// Asks once.
     ///
     /// # Errors
-    /// If the worker does not answer in time, or not as one that lives.
-    pub(super) async fn ask(&self) -> Result<(), String> {
+    /// If the worker fails the check, or could not be asked.
+    pub(super) async fn ask(&self) -> Result<(), ProbeError> {
         let limit = self.probe.timeout;
+        let failed = |why: String| Err(ProbeError::Failed(why));
         match &self.probe.target {
             ProbeTarget::Http(url) => {
                 let call = Call {
@@ -46,22 +56,28 @@ impl Prober {
                 };
                 match call.send().await {
                     Ok(answer) if (200..400).contains(&answer.status) => Ok(()),
-                    Ok(answer) => Err(format!("{url} answers {}", answer.status)),
-                    Err(error) => Err(format!("{url}: {error}")),
+                    Ok(answer) => failed(format!("{url} answers {}", answer.status)),
+                    Err(error) => failed(format!("{url}: {error}")),
                 }
             }
             ProbeTarget::Tcp(address) => {
                 match timeout(limit, TcpStream::connect(address.as_str())).await {
                     Ok(Ok(_)) => Ok(()),
-                    Ok(Err(error)) => Err(format!("{address}: {error}")),
-                    Err(_) => Err(format!("{address}: no connection within {limit:?}")),
+                    Ok(Err(error)) => failed(format!("{address}: {error}")),
+                    Err(_) => failed(format!("{address}: no connection within {limit:?}")),
                 }
             }
             ProbeTarget::Exec(line) => {
                 let (option, line) = ("--worker-check-exec", line.clone());
                 let command = UserCommand { option, line, environment: Vec::new(), timeout: limit };
-                let ran = command.run(&self.reaper).await;
-                ran.map(drop).map_err(|error| format!("{error:#}"))
+                match command.run(&self.reaper).await {
+                    Ok(_) => Ok(()),
+                    // The shell could not be started: that says nothing of the worker.
+                    Err(error) if error.root_cause().is::<std::io::Error>() => {
+                        Err(ProbeError::NotAsked(format!("{error:#}")))
+                    }
+                    Err(error) => failed(format!("{error:#}")),
+                }
             }
         }
     }
