@@ -5,7 +5,7 @@ use leasehold_agent_core::Refused;
 /// The reason as HTTP, gRPC and the metrics name it.
 pub(crate) fn reason(refused: &Refused) -> &'static str {
     match refused {
-        Refused::NoLease => "no_lease",
+        Refused::NoLease { .. } => "no_lease",
         Refused::NoSlot { .. } => "no_slot",
         Refused::Draining => "draining",
         Refused::Failing => "failing",
@@ -18,9 +18,11 @@ pub(crate) fn reason(refused: &Refused) -> &'static str {
 /// The message for people.
 pub(crate) fn message(refused: &Refused) -> String {
     match refused {
-        Refused::NoLease => "no pool lease is in force: no job may start".into(),
-        Refused::NoSlot { size, running } => {
-            format!("every slot is in use: {running} of {size}")
+        Refused::NoLease { newer } => {
+            format!("no pool lease is in force: no job may start{}", newer_generation(*newer))
+        }
+        Refused::NoSlot { size, running, newer } => {
+            format!("every slot is in use: {running} of {size}{}", newer_generation(*newer))
         }
         Refused::Draining => "the worker is draining: no new job may start".into(),
         Refused::Failing => "the worker fails its check: no new job may start".into(),
@@ -31,4 +33,14 @@ pub(crate) fn message(refused: &Refused) -> String {
         Refused::Limit { what, max } => format!("too many {what}: at most {max}"),
         Refused::Journal(why) => format!("cannot write the agent's journal: {why}"),
     }
+}
+
+/// That workers of newer generations come first, and what to do about it.
+fn newer_generation(newer: Option<u64>) -> String {
+    newer.map_or_else(String::new, |newer| {
+        format!(
+            "; workers of newer generations come first: for a full share start this worker's agent \
+             with --generation {newer}"
+        )
+    })
 }

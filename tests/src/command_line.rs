@@ -141,6 +141,18 @@ pub fn call(agent: &Agent, method: &str, path: &str) -> bool {
     runtime.expect("a runtime").block_on(call).is_ok_and(|(status, _)| status == 200)
 }
 
+/// Asks an agent whether a job may begin: the status and the body of the answer.
+///
+/// # Panics
+/// If the agent does not answer.
+#[must_use]
+pub fn ask_for_job(agent: &Agent, job: &str) -> (u16, String) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let path = format!("/v1/jobs/{job}");
+    let call = crate::http::call(agent.api, "PUT", &path, "");
+    runtime.expect("a runtime").block_on(call).expect("the agent answers")
+}
+
 /// Starts a job beside an agent, once it may.
 ///
 /// # Panics

@@ -8,8 +8,8 @@ use leasehold_proto::coordinator::v1::open_session_response::Message as Heard;
 use leasehold_proto::coordinator::v1::session_service_client::SessionServiceClient;
 use leasehold_proto::coordinator::v1::{DrainPhase, Hello, OpenSessionRequest, Report};
 use leasehold_types::limits::PROTOCOL_VERSION;
-use tests::command_line::{CommandLine, MANIFESTS, documented, start_job};
-use tests::process::{Agent, Coordinator, Process, free_address};
+use tests::command_line::{CommandLine, MANIFESTS, ask_for_job, documented, start_job};
+use tests::process::{Agent, Coordinator, Process, eventually, free_address};
 use tests::toolbox;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -128,7 +128,7 @@ fn a_worker_of_an_older_generation_says_who_comes_first() {
     for worker in newer {
         leasehold.until(&format!("explain worker {worker}"), &["has its share: 3 slots"]);
     }
-    let _older = coordinator.agent("builds", "worker-0", &[]);
+    let older = coordinator.agent("builds", "worker-0", &[]);
     let summary = "builds/worker-0 has 0 slots: workers of newer generations come first (up to 1, \
                    it is of 0)";
     let next = "Next: if worker-0 is to have a full share, start its agent with --generation 1";
@@ -138,6 +138,19 @@ fn a_worker_of_an_older_generation_says_who_comes_first() {
     leasehold.until("plan builds", &[reason]);
     // One more slot than the newer ones take is not a full share either.
     leasehold.until("plan builds --max-jobs 7", &[reason]);
+
+    let told = "workers of newer generations get slots before this one";
+    eventually("the agent's log", || older.process.log().contains(told).then_some(()));
+    let (status, refused) = ask_for_job(&older, "a");
+    assert_eq!(status, 409, "{refused}");
+    assert!(refused.contains("start this worker's agent with --generation 1"), "{refused}");
+
+    let fair = MANIFESTS.replace("lease: {ttl: 2s}", "lease: {ttl: 2s}, rollout: {order: Fair}");
+    std::fs::write(coordinator.folder().join("manifests/all.yaml"), &fair).expect("a manifest");
+    leasehold.until("explain worker worker-0", &["has its share: 2 slots"]);
+    assert_eq!(ask_for_job(&older, "a").0, 200);
+    std::fs::write(coordinator.folder().join("manifests/all.yaml"), MANIFESTS).expect("a manifest");
+    leasehold.until("explain worker worker-0", &["workers of newer generations come first"]);
 }
 
 #[test]

@@ -86,6 +86,8 @@ pub struct Holder<J> {
     terms: Option<Terms>,
     link: Link,
     pool: Option<Pool>,
+    /// The newest generation whose workers get slots before this one, as the newest grant says.
+    newer_generation: Option<u64>,
     /// The end of all renewed leases.
     renewed_until: Moment,
     /// The pool has expired to its floor, and was not renewed since.
@@ -205,6 +207,7 @@ impl<J: Journal> Holder<J> {
             terms: None,
             link: Link::first(now),
             pool: memory.pool.map(|(token, size, floor)| Pool { token, size, floor }),
+            newer_generation: None,
             renewed_until: memory.renewed_until,
             pool_expired: false,
             token_max: tokens.max().unwrap_or_default(),

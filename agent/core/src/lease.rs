@@ -125,13 +125,18 @@ pub struct Outstanding {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refused {
     /// No pool lease is in force.
-    NoLease,
+    NoLease {
+        /// The newest generation whose workers get slots before this one, where it might have more.
+        newer: Option<u64>,
+    },
     /// All slots are taken: `running` of `size`.
     NoSlot {
         /// The pool size in effect.
         size: u32,
         /// Jobs that run.
         running: u32,
+        /// As in [`Self::NoLease`].
+        newer: Option<u64>,
     },
     /// The worker drains.
     Draining,

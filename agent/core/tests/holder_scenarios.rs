@@ -272,6 +272,9 @@ impl Scenario {
                 }
                 Effect::Resumed => "resumed".into(),
                 Effect::Superseded => "superseded".into(),
+                Effect::Notice(Notice::NewerGeneration(own, newer)) => {
+                    format!("of generation {own}, after {newer}")
+                }
                 Effect::Notice(Notice::Offence(what)) => format!("offence: {what}"),
                 Effect::Notice(Notice::OtherCell { own, other }) => {
                     format!("of cell {}, the coordinator of {}", own.0, other.0)
@@ -387,8 +390,8 @@ fn refusal(plain: &[&str]) -> CoordinatorMessage {
 }
 
 /// `grant EPOCH NUMBER NONCE [snapshot] [fresh] [drain|undrain] [+a:TOKEN] [^a:TOKEN] [-a:TOKEN]
-/// [!a:TOKEN] [pool=TOKEN:SIZE] [ttl=MS]`; `^` grants a pinned stream, and `!` revokes a stream and
-/// stops renewing it. A stream
+/// [!a:TOKEN] [pool=TOKEN:SIZE] [newer=GENERATION] [ttl=MS]`; `^` grants a pinned stream, and `!`
+/// revokes a stream and stops renewing it. A stream
 /// `PIPELINE/NODE/INDEX` is a share, see [`share`].
 fn grant(plain: &[&str], pairs: &Words) -> CoordinatorMessage {
     let pool = pairs.get("pool").map(|pool| {
@@ -424,6 +427,7 @@ fn grant(plain: &[&str], pairs: &Words) -> CoordinatorMessage {
             _ => None,
         }),
         fresh: plain.contains(&"fresh"),
+        newer_generation: pairs.get("newer").map(|it| u64::from(number(it))),
     })
 }
 

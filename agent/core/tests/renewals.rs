@@ -164,6 +164,7 @@ fn granted(
         streams: (0..STREAMS).filter_map(stream).collect(),
         drain: None,
         fresh: false,
+        newer_generation: None,
     })
 }
 

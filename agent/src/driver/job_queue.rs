@@ -91,7 +91,7 @@ fn attempt(
     let answer = holder.begin_job(waiter.job.clone(), now);
     if let Err(refused) = &answer {
         let may_change =
-            matches!(refused, Refused::NoSlot { .. } | Refused::NoLease | Refused::Failing);
+            matches!(refused, Refused::NoSlot { .. } | Refused::NoLease { .. } | Refused::Failing);
         if may_change && waiter.until > now {
             return Some(waiter);
         }

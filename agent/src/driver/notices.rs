@@ -102,6 +102,12 @@ impl NoticeLogger {
                 tracing::info!(size, %token, "the pool lease is in force again");
             }
             Notice::PoolExpired(left) => tracing::warn!(left, "the pool lease expired"),
+            Notice::NewerGeneration(own, newer) => tracing::warn!(
+                own,
+                newer,
+                "workers of newer generations get slots before this one: for a full share start \
+                 its agent with --generation as high, or drain them"
+            ),
             Notice::StreamGranted(key, token) => {
                 if key.set.is_shares() && std::mem::take(&mut self.lacks_address) {
                     tracing::warn!(

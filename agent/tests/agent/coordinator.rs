@@ -275,6 +275,7 @@ impl Session {
             streams: streams.collect(),
             drain: wanted.drain,
             fresh: snapshot && self.new,
+            newer_generation: None,
         };
         self.send(CoordinatorMessage::Grant(grant)).await;
     }
@@ -291,6 +292,7 @@ impl Session {
             streams: Vec::new(),
             drain: None,
             fresh: false,
+            newer_generation: None,
         };
         self.send(CoordinatorMessage::Grant(grant)).await;
     }

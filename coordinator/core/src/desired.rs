@@ -39,8 +39,20 @@ pub struct Cluster {
     pub floor: u32,
     /// How long after the end of its leases a silent worker counts as gone; none means never.
     pub lost_after: Option<Duration>,
+    /// Which workers get slots first.
+    pub rollout_order: RolloutOrder,
     /// A `WorkerClass` is a cluster without a budget, whose workers serve pipelines.
     pub class: Option<Class>,
+}
+
+/// Which workers of a cluster get slots first, where their rollout generations differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum RolloutOrder {
+    /// Those of the highest generation; the others get what these leave.
+    #[default]
+    Newest,
+    /// All alike.
+    Fair,
 }
 
 /// The additional fields of a `WorkerClass`: workers of one kind that serve pipelines.

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_coordinator_core::desired::{
-    Cluster, Desired, Mode, Moves, Policy, Stream, StreamSet,
+    Cluster, Desired, Mode, Moves, Policy, RolloutOrder, Stream, StreamSet,
 };
 use leasehold_coordinator_core::effect::{Effect, Order};
 use leasehold_coordinator_core::event::{ConnId, Elected, Event, Renewed};
@@ -231,6 +231,10 @@ impl Scenario {
             ttl: Duration::from_secs(number("ttl", 10).into()),
             floor: number("floor", 0),
             lost_after: pairs.get("lost").map(|it| ms(it)),
+            rollout_order: match pairs.get("order") {
+                Some(&"fair") => RolloutOrder::Fair,
+                _ => RolloutOrder::Newest,
+            },
             class: None,
         };
         let name = pairs.get("name").map_or_else(cluster_name, |it| named_cluster(it));

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_coordinator_core::desired::{
-    Class, Cluster, Desired, Mode, Moves, Node, Pipeline, Policy, Rebalance, Spread, Stream,
-    StreamSet,
+    Class, Cluster, Desired, Mode, Moves, Node, Pipeline, Policy, Rebalance, RolloutOrder, Spread,
+    Stream, StreamSet,
 };
 use leasehold_types::{ClusterName, NodeName, PipelineName, SetName};
 use serde::{Deserialize, Serialize, Serializer};
@@ -197,8 +197,16 @@ fn millis(span: Duration) -> String {
 
 pub(crate) fn cluster_manifest(name: &ClusterName, cluster: &Cluster) -> Value {
     // Taken apart, so that no field can be forgotten here.
-    let Cluster { jobs_max, jobs_per_worker_max, drain_deadline, ttl, floor, lost_after, class } =
-        cluster;
+    let Cluster {
+        jobs_max,
+        jobs_per_worker_max,
+        drain_deadline,
+        ttl,
+        floor,
+        lost_after,
+        rollout_order,
+        class,
+    } = cluster;
     let mut spec = match class {
         Some(class) => class_spec(class),
         None => json!({"maxJobs": jobs_max, "maxJobsPerWorker": jobs_per_worker_max}),
@@ -207,6 +215,9 @@ pub(crate) fn cluster_manifest(name: &ClusterName, cluster: &Cluster) -> Value {
     spec["lease"] = json!({"ttl": millis(*ttl)});
     if let Some(after) = lost_after {
         spec["lost"] = json!({"after": millis(*after)});
+    }
+    if *rollout_order == RolloutOrder::Fair {
+        spec["rollout"] = json!({"order": "Fair"});
     }
     let kind = match class {
         Some(_) => "WorkerClass",

@@ -95,6 +95,35 @@ pub struct WorkerClusterSpec {
     /// When a lost worker counts as gone.
     #[serde(default, skip_serializing_if = "LostSpec::is_empty")]
     pub lost: LostSpec,
+    /// What generations of workers do to pools.
+    #[serde(default, skip_serializing_if = "RolloutSpec::is_empty")]
+    pub rollout: RolloutSpec,
+}
+
+/// What generations of workers do to pools.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
+pub struct RolloutSpec {
+    /// Which workers get slots first; Newest unless given.
+    // No default in the schema: coordinators of earlier versions refuse an unknown field.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub order: Option<RolloutOrderSpec>,
+}
+
+impl RolloutSpec {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// Which workers get slots first, where their generations differ.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum RolloutOrderSpec {
+    /// Those of the highest generation; the others get what these leave.
+    #[default]
+    Newest,
+    /// All alike.
+    Fair,
 }
 
 /// A PodTemplateSpec: metadata (labels, annotations) and spec, as in a Deployment. It is checked

@@ -5,7 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use leasehold_coordinator_core::desired::{Cluster, Desired, Mode, Moves, Policy, StreamSet};
+use leasehold_coordinator_core::desired::{
+    Cluster, Desired, Mode, Moves, Policy, RolloutOrder, StreamSet,
+};
 
 use super::Catalog;
 
@@ -92,6 +94,7 @@ fn omitted_fields_have_the_documented_defaults() {
         ttl: Duration::from_secs(10),
         floor: 0,
         lost_after: None,
+        rollout_order: RolloutOrder::Newest,
         class: None,
     };
     assert_eq!(only(&desired.clusters), cluster);
@@ -113,6 +116,7 @@ fn every_field_and_every_form_of_a_streams_file_is_read() {
         ttl: Duration::from_millis(500),
         floor: 1,
         lost_after: Some(Duration::from_secs(3600)),
+        rollout_order: RolloutOrder::Newest,
         class: None,
     };
     assert_eq!(only(&desired.clusters), cluster);

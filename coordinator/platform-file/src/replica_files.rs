@@ -264,7 +264,7 @@ impl ReplicaFiles {
 
 #[cfg(test)]
 mod tests {
-    use leasehold_coordinator_core::desired::Cluster;
+    use leasehold_coordinator_core::desired::{Cluster, RolloutOrder};
     use leasehold_types::ClusterName;
 
     use super::*;
@@ -311,6 +311,7 @@ mod tests {
                 ttl: SETTLE,
                 floor: 0,
                 lost_after: None,
+                rollout_order: RolloutOrder::Newest,
                 class: None,
             };
             let name = ClusterName::new("builds").unwrap();

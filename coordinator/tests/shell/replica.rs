@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use leasehold_coordinator::run::{Options, Sockets, serve};
 use leasehold_coordinator_core::desired::{
-    Cluster, Desired, Mode, Moves, Policy, Stream, StreamSet,
+    Cluster, Desired, Mode, Moves, Policy, RolloutOrder, Stream, StreamSet,
 };
 use leasehold_coordinator_core::effect::Order;
 use leasehold_coordinator_core::event::{Elected, Event, Renewed};
@@ -140,6 +140,7 @@ pub(crate) fn desired() -> Desired {
         ttl: Duration::from_secs(60),
         floor: 0,
         lost_after: None,
+        rollout_order: RolloutOrder::Newest,
         class: None,
     };
     let stream = |name: &str| Stream {

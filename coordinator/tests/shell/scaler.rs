@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_coordinator_core::desired::{
-    Class, Cluster, Desired, Node, Pipeline, Rebalance, Spread,
+    Class, Cluster, Desired, Node, Pipeline, Rebalance, RolloutOrder, Spread,
 };
 use leasehold_coordinator_core::event::Event;
 use leasehold_driver::platform::Freshness;
@@ -46,6 +46,7 @@ fn desired(namespace: Option<&str>, pipelines: usize) -> Arc<Desired> {
         ttl: Duration::from_secs(60),
         floor: 0,
         lost_after: None,
+        rollout_order: RolloutOrder::Newest,
         class: Some(class),
     };
     let node = Node { class: blue.clone(), next: BTreeSet::new() };

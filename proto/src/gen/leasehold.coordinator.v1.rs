@@ -526,6 +526,10 @@ pub struct Grant {
     /// the agent reports on a new connection. Agents of earlier releases drain on.
     #[prost(bool, tag = "10")]
     pub undrain: bool,
+    /// The newest generation whose workers get slots before this one, where it might have more;
+    /// absent if there is none.
+    #[prost(uint64, optional, tag = "11")]
+    pub newer_generation: ::core::option::Option<u64>,
 }
 impl ::prost::Name for Grant {
     const NAME: &'static str = "Grant";

@@ -313,6 +313,9 @@ pub struct Grant {
     pub drain: Option<DrainOrder>,
     /// With a snapshot: nothing was outstanding for the worker before this agent.
     pub fresh: bool,
+    /// The newest generation whose workers get slots before this one, where it might have more.
+    /// It informs people: nothing is decided by it.
+    pub newer_generation: Option<u64>,
 }
 
 /// A pool lease.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_coordinator_core::desired::{
-    Cluster, Desired, Mode, Moves, Policy, Stream, StreamSet,
+    Cluster, Desired, Mode, Moves, Policy, RolloutOrder, Stream, StreamSet,
 };
 use leasehold_types::{ClusterName, SetName, StreamName, WorkerName};
 
@@ -79,6 +79,7 @@ impl Shape {
             ttl: Duration::from_secs(30),
             floor: 0,
             lost_after: None,
+            rollout_order: RolloutOrder::Newest,
             class: None,
         };
         let clusters: BTreeMap<_, _> =

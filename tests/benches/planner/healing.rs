@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use leasehold_coordinator_core::desired::{
-    Class, Cluster, Desired, Node, Pipeline, Rebalance, Spread,
+    Class, Cluster, Desired, Node, Pipeline, Rebalance, RolloutOrder, Spread,
 };
 use leasehold_coordinator_core::effect::{Effect, Order};
 use leasehold_coordinator_core::event::{ConnId, Elected, Event, Renewed};
@@ -91,6 +91,7 @@ impl Cell {
                 ttl: TTL,
                 floor: 0,
                 lost_after: None,
+                rollout_order: RolloutOrder::Newest,
                 class: Some(class),
             };
             desired.clusters.insert(class_name(name), Arc::new(cluster));

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_coordinator_core::desired::{
-    Class, Cluster, Desired, Mode, Moves, Node, Pipeline, Policy, Rebalance, Spread, Stream,
-    StreamSet,
+    Class, Cluster, Desired, Mode, Moves, Node, Pipeline, Policy, Rebalance, RolloutOrder, Spread,
+    Stream, StreamSet,
 };
 use leasehold_types::{
     AgentId, ClusterName, Load, NodeName, PipelineName, SetName, StreamName, WorkerKey, WorkerName,
@@ -268,6 +268,7 @@ fn cluster(jobs_max: u32, class: Option<Class>) -> Cluster {
         ttl: TTL,
         floor: 0,
         lost_after: None,
+        rollout_order: RolloutOrder::Newest,
         class,
     }
 }

@@ -326,6 +326,12 @@ impl<J: Journal> Holder<J> {
             self.reset_attempts();
         }
         self.terms = Some(grant.terms);
+        let newer_before = std::mem::replace(&mut self.newer_generation, grant.newer_generation);
+        if let Some(newer) = grant.newer_generation
+            && newer_before != Some(newer)
+        {
+            self.notice(Notice::NewerGeneration(self.config.generation, newer));
+        }
         match grant.drain {
             Some(DrainOrder::Drain) => self.drain_by_order(now),
             Some(DrainOrder::Undrain) => self.take_drain_back(now),

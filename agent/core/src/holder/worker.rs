@@ -82,10 +82,10 @@ impl<J: Journal> Holder<J> {
             return Err(Refused::Failing);
         }
         if self.pool.is_none() || (size == 0 && now >= self.renewed_until) {
-            return Err(Refused::NoLease);
+            return Err(Refused::NoLease { newer: self.newer_generation });
         }
         if running >= size {
-            return Err(Refused::NoSlot { size, running });
+            return Err(Refused::NoSlot { size, running, newer: self.newer_generation });
         }
         at_most(running + 1)?;
         // A deferred end of an earlier job with this id must not be written after this begin.

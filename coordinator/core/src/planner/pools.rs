@@ -229,6 +229,12 @@ impl KeptShares {
         changed
     }
 
+    /// The generation that is served first; none without workers.
+    #[must_use]
+    pub fn newest_generation(&self) -> Option<u64> {
+        self.generations.first_key_value().map(|(Reverse(generation), _)| *generation)
+    }
+
     /// A worker's share; none where it cannot take jobs.
     #[must_use]
     pub fn share(&self, worker: &WorkerName) -> Option<u32> {

@@ -76,6 +76,9 @@ fn shown_grant(grant: &Grant) -> String {
             let _ = write!(line, "(floor {})", pool.floor);
         }
     }
+    if let Some(newer) = grant.newer_generation {
+        let _ = write!(line, " newer={newer}");
+    }
     for stream in &grant.streams {
         let (name, token) = (&stream.stream.stream, stream.token);
         let _ = match stream.state {

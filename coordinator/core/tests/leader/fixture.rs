@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_coordinator_core::desired::{
-    Cluster, Desired, Mode, Moves, Policy, Stream, StreamSet,
+    Cluster, Desired, Mode, Moves, Policy, RolloutOrder, Stream, StreamSet,
 };
 use leasehold_types::message::Hello;
 use leasehold_types::{
@@ -23,6 +23,7 @@ pub(crate) fn desired(streams: usize) -> Desired {
         ttl: TTL,
         floor: 0,
         lost_after: None,
+        rollout_order: RolloutOrder::Newest,
         class: None,
     };
     let stream = |number| Stream {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_coordinator_core::desired::{
-    Class, Cluster, Desired, Node, Pipeline, Rebalance, Spread,
+    Class, Cluster, Desired, Node, Pipeline, Rebalance, RolloutOrder, Spread,
 };
 use leasehold_coordinator_core::effect::{Effect, Notice, Order};
 use leasehold_coordinator_core::event::{ConnId, Elected, Event, Renewed};
@@ -160,6 +160,7 @@ impl PipelineScenario {
             ttl: TTL,
             floor: 0,
             lost_after: None,
+            rollout_order: RolloutOrder::Newest,
             class: Some(Class {
                 capacity: pairs["capacity"].parse().expect("a load"),
                 workers_min: number("min", 0),

@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::poll;
 use leasehold_coordinator_core::Core;
 use leasehold_coordinator_core::desired::{
-    Cluster, Desired, Mode, Moves, Policy, Stream, StreamSet,
+    Cluster, Desired, Mode, Moves, Policy, RolloutOrder, Stream, StreamSet,
 };
 use leasehold_coordinator_core::effect::{Notice, Order};
 use leasehold_coordinator_core::event::{ConnId, Elected, Event, Renewed};
@@ -266,6 +266,7 @@ fn desired() -> Desired {
         ttl: TTL,
         floor: 0,
         lost_after: None,
+        rollout_order: RolloutOrder::Newest,
         class: None,
     };
     let stream =

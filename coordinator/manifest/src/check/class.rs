@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use leasehold_coordinator_core::desired::{Class, Cluster, Rebalance, Spread};
+use leasehold_coordinator_core::desired::{Class, Cluster, Rebalance, RolloutOrder, Spread};
 use leasehold_types::{Load, limits};
 
 use super::super::manifest::{RebalanceSpec, SpreadSpec, WorkerClassSpec};
@@ -58,6 +58,7 @@ impl Checker<'_> {
             lost_after: spec.lost.after.map(|after| after.0),
             ttl,
             floor: 0,
+            rollout_order: RolloutOrder::Newest,
             class: Some(class),
         };
         let at = |field: &str| {

@@ -3,11 +3,12 @@
 
 use std::time::Duration;
 
-use leasehold_coordinator_core::desired::Cluster;
+use leasehold_coordinator_core::desired::{Cluster, RolloutOrder};
 use leasehold_types::{WorkerName, limits};
 
 use super::super::manifest::{
-    AgentSpec, DrainSpec, LostSpec, WorkerClusterSpec, WorkloadKind, WorkloadRef, WorkloadSpec,
+    AgentSpec, DrainSpec, LostSpec, RolloutOrderSpec, WorkerClusterSpec, WorkloadKind, WorkloadRef,
+    WorkloadSpec,
 };
 use super::super::tree::Node;
 use super::super::values::CountOrPercent;
@@ -50,6 +51,10 @@ impl Checker<'_> {
             lost_after: spec.lost.after.map(|after| after.0),
             ttl,
             floor,
+            rollout_order: match spec.rollout.order.unwrap_or_default() {
+                RolloutOrderSpec::Newest => RolloutOrder::Newest,
+                RolloutOrderSpec::Fair => RolloutOrder::Fair,
+            },
             class: None,
         }
     }

@@ -234,6 +234,7 @@ mod tests {
             },
             snapshot: true,
             fresh: false,
+            newer_generation: None,
             pool: None,
             streams: Vec::new(),
             drain: None,

@@ -26,6 +26,7 @@ impl TryFrom<wire::Grant> for Grant {
             streams: streams.collect::<Result<_, _>>()?,
             drain: drain_order(grant.drain, grant.undrain)?,
             fresh: grant.fresh,
+            newer_generation: grant.newer_generation,
         })
     }
 }
@@ -43,6 +44,7 @@ impl From<Grant> for wire::Grant {
             drain: grant.drain == Some(DrainOrder::Drain),
             fresh: grant.fresh,
             undrain: grant.drain == Some(DrainOrder::Undrain),
+            newer_generation: grant.newer_generation,
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use leasehold_coordinator_core::desired::{
-    Cluster, Desired, Mode, Moves, Policy, Stream, StreamSet,
+    Cluster, Desired, Mode, Moves, Policy, RolloutOrder, Stream, StreamSet,
 };
 use leasehold_types::{ClusterName, SetName, StreamName};
 
@@ -29,6 +29,8 @@ const IDLE: &str = "idle";
 /// The streams of a large set move in at most this many rounds, so that the moves end within the
 /// run.
 const ROUNDS_MAX: usize = 64;
+/// One budget in this many is shared out without regard to generations.
+const FAIR_EVERY: u32 = 4;
 
 impl Manifests {
     /// What a seed begins with.
@@ -47,6 +49,7 @@ impl Manifests {
                 ttl: profile.ttl,
                 floor: u32::from(rng.u8(0..4) == 0),
                 lost_after: profile.lost_after,
+                rollout_order: RolloutOrder::Newest,
                 class: None,
             };
             desired.clusters.insert(name, Arc::new(cluster));
@@ -132,7 +135,13 @@ impl Manifests {
         let set = desired.sets.get_mut(pick(rng, &set_names)).map(Arc::make_mut);
         let set = set.expect("it was listed");
         match rng.u8(0..12) {
-            0..=2 => cluster.jobs_max = rng.u32(0..=profile.sizes.jobs_max),
+            0..=2 => {
+                cluster.jobs_max = rng.u32(0..=profile.sizes.jobs_max);
+                cluster.rollout_order = match cluster.jobs_max % FAIR_EVERY {
+                    0 => RolloutOrder::Fair,
+                    _ => RolloutOrder::Newest,
+                };
+            }
             4 => {
                 cluster.jobs_per_worker_max = rng.u32(1..=6);
                 cluster.floor = cluster.floor.min(cluster.jobs_per_worker_max);

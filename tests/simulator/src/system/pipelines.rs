@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use fastrand::Rng;
 use leasehold_coordinator_core::desired::{
-    Class, Cluster, Desired, Node, Pipeline, Rebalance, Spread,
+    Class, Cluster, Desired, Node, Pipeline, Rebalance, RolloutOrder, Spread,
 };
 use leasehold_coordinator_core::planner::pipelines::fits;
 use leasehold_types::share::WorkerAddress;
@@ -40,6 +40,7 @@ pub(crate) fn class(rng: &mut Rng, profile: &Profile) -> Cluster {
         ttl: profile.ttl,
         floor: 0,
         lost_after: None,
+        rollout_order: RolloutOrder::Newest,
         class: Some(class),
     }
 }

@@ -8,9 +8,9 @@ use leasehold_types::message::DrainPhase;
 use leasehold_types::{ClusterName, Moment, StreamKey, Version, WorkerKey};
 
 use super::Leader;
-use super::pools::takes_jobs;
 use super::views::{reason, stream_view};
 use crate::core::Core;
+use crate::desired::RolloutOrder;
 use crate::ledger::Account;
 use crate::view::{ClaimPhase, Explanation, PlannedPool, Presence, StreamView, WhatIf, WorkerView};
 
@@ -111,7 +111,10 @@ impl Leader {
                  using that take no jobs now"
             ),
         };
-        let generation = |worker| Some(cluster.workers.get(worker)?.generation);
+        let generation = |worker| match cluster.spec.rollout_order {
+            RolloutOrder::Newest => Some(cluster.workers.get(worker)?.generation),
+            RolloutOrder::Fair => Some(0),
+        };
         let newest = shares.keys().filter_map(generation).max().unwrap_or(0);
         let mut pools: Vec<_> = shares
             .iter()
@@ -145,33 +148,14 @@ impl Leader {
         pools
     }
 
-    /// The newest generation among the workers of a cluster that take jobs.
-    fn newest_generation(&self, name: &ClusterName) -> u64 {
-        let Some(cluster) = self.clusters.get(name) else { return 0 };
-        let takes_jobs = |(key, account): &(&WorkerKey, &Account)| {
-            let worker = cluster.workers.get(&key.worker);
-            worker.filter(|worker| takes_jobs(worker, account)).map(|worker| worker.generation)
-        };
-        self.ledger.accounts_of(name).filter_map(|it| takes_jobs(&it)).max().unwrap_or(0)
-    }
-
-    /// The newest generation of workers that come before this one, where it might have more slots.
-    fn generation_that_binds(&self, view: &WorkerView) -> Option<u64> {
-        let cluster = self.clusters.get(&view.key.cluster)?;
-        let working = view.presence == Presence::Connected && !view.drains();
-        let has_all = view.wanted >= cluster.spec.jobs_per_worker_max;
-        let newest = self.newest_generation(&view.key.cluster);
-        (working && !has_all && newest > view.generation).then_some(newest)
-    }
-
     fn generation_fact(&self, view: &WorkerView) -> Option<String> {
-        let newest = self.generation_that_binds(view)?;
+        let newest = self.newer_generation(&view.key)?;
         let own = view.generation;
         Some(format!("it is of generation {own}: it gets what generations up to {newest} leave"))
     }
 
     fn generation_step(&self, view: &WorkerView) -> String {
-        let Some(newest) = self.generation_that_binds(view) else { return String::new() };
+        let Some(newest) = self.newer_generation(&view.key) else { return String::new() };
         format!(
             "if {} is to have a full share, start its agent with --generation {newest}, or drain \
              the workers of newer generations",
@@ -302,7 +286,7 @@ impl Leader {
             }
             Presence::Connected => {
                 let slots = counted(view.granted as usize, "slot");
-                if let Some(newest) = self.generation_that_binds(view) {
+                if let Some(newest) = self.newer_generation(key) {
                     return format!(
                         "{key} has {slots}: workers of newer generations come first (up to \
                          {newest}, it is of {})",

@@ -147,7 +147,19 @@ impl Leader {
             account.streams_sent_in = number;
         }
         self.replica.budget.count(1 + streams.len());
-        let grant = Grant { epoch, number, nonce, terms, snapshot, pool, streams, drain, fresh };
+        let newer_generation = self.newer_generation(key);
+        let grant = Grant {
+            epoch,
+            number,
+            nonce,
+            terms,
+            snapshot,
+            pool,
+            streams,
+            drain,
+            fresh,
+            newer_generation,
+        };
         self.replica.budget.spend(grant.streams.len());
         let message = CoordinatorMessage::Grant(grant);
         self.replica.effects.push_back(Effect::Send { conn, message });

@@ -65,6 +65,9 @@ impl Leader {
                 state.pools.spec_changed();
                 self.due.insert(name.clone());
             }
+            if state.spec.rollout_order != spec.rollout_order {
+                state.pools.order_changed(state.workers.keys());
+            }
             state.spec = spec.clone();
         }
         self.clusters.retain(|_, state| state.defined || !state.workers.is_empty());

@@ -10,6 +10,7 @@ use leasehold_types::{ClusterName, WorkerKey, WorkerName};
 
 use super::Leader;
 use super::sliced_work::SlicedTask;
+use crate::desired::RolloutOrder;
 use crate::ledger::Account;
 use crate::observed::Worker;
 use crate::planner::pools::{self, KeptShares, PoolFacts, PoolInput, PoolWorker};
@@ -43,6 +44,11 @@ impl Pools {
     /// The cluster's budget has changed, or something else that concerns all its workers.
     pub(super) fn spec_changed(&mut self) {
         self.all_stale = true;
+    }
+
+    /// The workers of the cluster get slots in another order.
+    pub(super) fn order_changed<'a>(&mut self, workers: impl Iterator<Item = &'a WorkerName>) {
+        self.stale.extend(workers.cloned());
     }
 
     /// Sets the committed slots of a worker that takes jobs; none for a worker that takes no jobs.
@@ -88,7 +94,8 @@ impl Leader {
             let key = WorkerKey { cluster: name.clone(), worker: worker.clone() };
             let known = cluster.workers.get(&worker).zip(self.ledger.account(&key));
             let known = known.filter(|(worker, account)| takes_jobs(worker, account));
-            let facts = known.map(|(worker, account)| pool_facts(worker, account));
+            let order = cluster.spec.rollout_order;
+            let facts = known.map(|(worker, account)| pool_facts(worker, account, order));
             pools.shares.set(&worker, facts);
             pools.count(&worker, known.map(|(_, account)| account.committed()));
             pools.read.push(worker);
@@ -137,6 +144,17 @@ impl Leader {
             let Some((_, worker)) = cluster.pools.short.pop_first() else { break };
             self.dirty.insert(WorkerKey { cluster: name.clone(), worker });
         }
+    }
+
+    /// The newest generation whose workers get slots before this one, where it might have more.
+    pub(super) fn newer_generation(&self, key: &WorkerKey) -> Option<u64> {
+        let cluster = self.clusters.get(&key.cluster)?;
+        let worker = cluster.workers.get(&key.worker)?;
+        let newest = cluster.pools.shares.newest_generation()?;
+        let has_budget = cluster.spec.class.is_none() && cluster.spec.jobs_max > 0;
+        let takes_jobs = has_budget && worker.is_working() && worker.is_connected();
+        let has_all = worker.target.is_some_and(|size| size >= cluster.spec.jobs_per_worker_max);
+        (takes_jobs && !has_all && newest > worker.generation).then_some(newest)
     }
 
     /// Lets a worker wait for free slots.
@@ -197,7 +215,8 @@ impl Leader {
             match state.filter(|worker| takes_jobs(worker, account)) {
                 Some(_) | None if removed(&key.worker) => {}
                 Some(worker) => {
-                    let PoolFacts { generation, present, wanted } = pool_facts(worker, account);
+                    let facts = pool_facts(worker, account, cluster.spec.rollout_order);
+                    let PoolFacts { generation, present, wanted } = facts;
                     let name = key.worker.clone();
                     workers.push(PoolWorker { name, generation, present, wanted });
                 }
@@ -209,7 +228,7 @@ impl Leader {
                 }
             }
         }
-        let newest = workers.iter().map(|worker| worker.generation).max().unwrap_or(0);
+        let newest = workers.iter().map(|worker: &PoolWorker| worker.generation).max().unwrap_or(0);
         let added = what_if.into_iter().flat_map(|it| it.add.iter()).map(|name| PoolWorker {
             name: name.clone(),
             generation: newest,
@@ -230,10 +249,14 @@ impl Leader {
 }
 
 /// What the pool of a worker is planned by that can take jobs.
-fn pool_facts(worker: &Worker, account: &Account) -> PoolFacts {
+fn pool_facts(worker: &Worker, account: &Account, order: RolloutOrder) -> PoolFacts {
     let present = account.size();
     let wanted = worker.target.unwrap_or(present);
-    PoolFacts { generation: worker.generation, present, wanted }
+    let generation = match order {
+        RolloutOrder::Newest => worker.generation,
+        RolloutOrder::Fair => 0,
+    };
+    PoolFacts { generation, present, wanted }
 }
 
 /// Whether a worker can take jobs now.
