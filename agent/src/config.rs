@@ -267,6 +267,7 @@ fn check(args: RunArgs) -> Result<Config, String> {
                 .into(),
         );
     }
+    let check = args.check.check(&adapter)?;
     let child = (!per_stream && !args.command.is_empty()).then(|| Child {
         command: args.command,
         restart: args.restart.unwrap_or(Restart::Never),
@@ -296,7 +297,7 @@ fn check(args: RunArgs) -> Result<Config, String> {
         listen_anywhere: args.listen_anywhere,
         socket: args.socket.map(|path| Socket { path, mode }),
         adapter,
-        check: args.check.check()?,
+        check,
         drain_deadline: args.drain_deadline,
         goodbye_max: GOODBYE_MAX,
         sidecar: args.sidecar,
@@ -406,6 +407,10 @@ mod tests {
             ("--listen nowhere", "--listen"),
             ("--listen 7440", "expected IP:PORT, for example"),
             ("--adapter file", "--file-path"),
+            ("--worker-check-failures 2", "--worker-check-http"),
+            ("--worker-check-exec=", "is empty"),
+            ("--worker-check-tcp a:1 --worker-check-interval 1ms", "at least 100ms"),
+            ("--adapter process --worker-timeout 9s -- true", "--worker-check-http"),
             ("--file-path x", "--adapter file"),
             ("--adapter file --file-path x --file-signal HUP", "--file-pid"),
             ("--adapter file --file-path x --file-pid p", "--file-signal"),

@@ -98,6 +98,11 @@ impl Metrics {
         *self.failure.lock().expect("the lock is not poisoned") = failure;
     }
 
+    /// Why the worker fails its check; none if it passes.
+    pub(crate) fn failure(&self) -> Option<String> {
+        self.failure.lock().expect("the lock is not poisoned").clone()
+    }
+
     /// Why the agent is not ready; none if it is. Ready means that a coordinator has welcomed it
     /// once: a later outage of the coordinator must not take all workers out of service.
     pub(crate) fn unready(&self) -> Option<String> {
@@ -128,7 +133,7 @@ impl Metrics {
         {
             return Some(format!("cannot reach the worker: {problem}"));
         }
-        if let Some(failure) = self.failure.lock().expect("the lock is not poisoned").clone() {
+        if let Some(failure) = self.failure() {
             return Some(format!("the worker fails its check: {failure}"));
         }
         (!self.welcomed.load(Relaxed)).then(|| "no coordinator has welcomed this agent yet".into())
@@ -140,7 +145,7 @@ impl Metrics {
         let file_ok = self.file_problem.lock().expect("the lock is not poisoned").is_none();
         let journal_ok = self.journal_problem.lock().expect("the lock is not poisoned").is_none();
         let worker_ok = self.worker_problem.lock().expect("the lock is not poisoned").is_none()
-            && self.failure.lock().expect("the lock is not poisoned").is_none();
+            && self.failure().is_none();
         let version = env!("CARGO_PKG_VERSION");
         let mut one = |name: &str, kind: &str, help: &str, value: u64| {
             let name = format!("leasehold_agent_{name}");

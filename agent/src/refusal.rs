@@ -39,8 +39,8 @@ pub(crate) fn message(refused: &Refused) -> String {
 fn newer_generation(newer: Option<u64>) -> String {
     newer.map_or_else(String::new, |newer| {
         format!(
-            "; workers of newer generations come first: for a full share start this worker's agent \
-             with --generation {newer}"
+            "; workers of newer generations come first: for an equal share start this worker's \
+             agent with --generation {newer}"
         )
     })
 }

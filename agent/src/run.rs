@@ -16,7 +16,7 @@ use leasehold_types::WorkerKey;
 use crate::api::Listeners;
 use crate::child::{ChildPid, ChildRunner};
 use crate::clock;
-use crate::config::{Adapter, Check, Child, Config, Leave, Restart, Tls};
+use crate::config::{Adapter, Check, Config, Leave, Tls};
 use crate::driver::{Driver, DriverHandle, DriverStopped, Outcome};
 use crate::identity;
 use crate::journal::{AgentJournal, FileJournal};
@@ -164,11 +164,8 @@ async fn run(config: Config) -> anyhow::Result<u8> {
 /// something can show that it lives again.
 fn health_before(config: &Config, memory: &Memory) -> HealthBefore {
     let promised = memory.promised.filter(|_| config.adapter.callers_are_worker());
-    let restarts = |child: &Child| child.restart != Restart::Never;
-    let can_show = promised.is_some()
-        || config.check != Check::default()
-        || config.adapter.is_polled()
-        || config.child.as_ref().is_some_and(restarts);
+    let can_show =
+        promised.is_some() || config.check != Check::default() || config.adapter.is_polled();
     HealthBefore { fails: memory.failing && can_show, promised }
 }
 

@@ -131,12 +131,12 @@ fn a_worker_of_an_older_generation_says_who_comes_first() {
     let older = coordinator.agent("builds", "worker-0", &[]);
     let summary = "builds/worker-0 has 0 slots: workers of newer generations come first (up to 1, \
                    it is of 0)";
-    let next = "Next: if worker-0 is to have a full share, start its agent with --generation 1";
+    let next = "Next: if worker-0 is to have an equal share, start its agent with --generation 1";
     documented(&[summary, next]);
     leasehold.until("explain worker worker-0", &[summary, next]);
     let reason = "workers of newer generations come first, up to 1: it is of 0";
     leasehold.until("plan builds", &[reason]);
-    // One more slot than the newer ones take is not a full share either.
+    // One more slot than the newer ones take is not an equal share either.
     leasehold.until("plan builds --max-jobs 7", &[reason]);
 
     let told = "workers of newer generations get slots before this one";
@@ -146,6 +146,10 @@ fn a_worker_of_an_older_generation_says_who_comes_first() {
     assert!(refused.contains("start this worker's agent with --generation 1"), "{refused}");
 
     let fair = MANIFESTS.replace("lease: {ttl: 2s}", "lease: {ttl: 2s}, rollout: {order: Fair}");
+    let edited = coordinator.folder().join("edited.yaml");
+    std::fs::write(&edited, &fair).expect("a manifest");
+    let plan = leasehold.line(&format!("plan -f {}", edited.display()));
+    assert!(plan.contains("shared out") && !plan.contains("come first"), "{plan}");
     std::fs::write(coordinator.folder().join("manifests/all.yaml"), &fair).expect("a manifest");
     leasehold.until("explain worker worker-0", &["has its share: 2 slots"]);
     assert_eq!(ask_for_job(&older, "a").0, 200);

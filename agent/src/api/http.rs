@@ -237,8 +237,14 @@ async fn count(State(api): State<WorkerApi>, body: Result<Bytes, BytesRejection>
 async fn beat(
     State(api): State<WorkerApi>,
     query: Result<Query<BeatQuery>, QueryRejection>,
+    body: Result<Bytes, BytesRejection>,
 ) -> Answered {
     let Query(BeatQuery { within_ms }) = query?;
+    if !body?.is_empty() {
+        let message = "body: expected none: the promise belongs into the query, as in \
+                       /v1/beat?within_ms=10000";
+        return Err(Denial::invalid(message).into());
+    }
     api.beat(within_ms).await?;
     Ok(json_response(StatusCode::OK, &json!({})))
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use leasehold_types::duration;
 
-use super::Address;
+use super::{Adapter, Address};
 use crate::http_client::Url;
 
 /// The shortest interval of a check and of a worker's calls.
@@ -102,8 +102,20 @@ impl CheckArgs {
     /// The configuration.
     ///
     /// # Errors
-    /// If an option has no effect, or is too short.
-    pub(super) fn check(self) -> Result<Check, String> {
+    /// If an option has no effect, is empty or is too short.
+    pub(super) fn check(self, adapter: &Adapter) -> Result<Check, String> {
+        if self.worker_check_exec.as_ref().is_some_and(|line| line.trim().is_empty()) {
+            return Err("--worker-check-exec is empty: expected a command, for example \
+                        'test -e /run/worker/ready'"
+                .into());
+        }
+        if self.worker_timeout.is_some() && !adapter.callers_are_worker() {
+            return Err(
+                "--worker-timeout needs a worker that calls the worker API, and with this \
+                        --adapter none does: use --worker-check-http or --worker-check-exec"
+                    .into(),
+            );
+        }
         let target = self
             .worker_check_http
             .map(ProbeTarget::Http)

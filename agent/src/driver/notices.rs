@@ -105,7 +105,7 @@ impl NoticeLogger {
             Notice::NewerGeneration(own, newer) => tracing::warn!(
                 own,
                 newer,
-                "workers of newer generations get slots before this one: for a full share start \
+                "workers of newer generations get slots before this one: for an equal share start \
                  its agent with --generation as high, or drain them"
             ),
             Notice::StreamGranted(key, token) => {

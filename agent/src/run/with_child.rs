@@ -396,7 +396,11 @@ impl<'a> ChildSupervisor<'a> {
         if !restarts || ends || self.child.is_none() || self.is_draining().await {
             return;
         }
-        tracing::warn!("COMMAND fails its check, and --restart is set: it is ended and restarts");
+        let why = self.driver.metrics().failure();
+        tracing::warn!(
+            why,
+            "COMMAND fails its check, and --restart is set: it is ended and restarts"
+        );
         self.is_ended_to_restart = true;
         self.end_child();
     }

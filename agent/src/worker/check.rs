@@ -123,10 +123,8 @@ impl WorkerHealth {
 
     /// The worker has reported a start with this id; the same one again is none.
     pub(crate) fn reported_start(&self, start: &str) {
-        let mut judges = self.judges();
-        if judges.last_start.as_deref() != Some(start) {
-            judges.last_start = Some(start.to_owned());
-            drop(judges);
+        let before = self.judges().last_start.replace(start.to_owned());
+        if before.as_deref() != Some(start) {
             self.started();
         }
         self.called();

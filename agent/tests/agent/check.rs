@@ -135,6 +135,12 @@ async fn a_worker_that_breaks_its_promise_to_call_fails_until_it_calls() {
     coordinator.forget();
     assert_eq!(agent.ask("POST", "/v1/beat?within_ms=0", "").await.0, 200);
     recovery(&coordinator).await;
+    let start = r#"{"start_id":"same","running":0}"#;
+    for _ in 0..2 {
+        assert_eq!(agent.ask("POST", "/v1/start", start).await.0, 200);
+    }
+    let (status, refused) = agent.ask("POST", "/v1/beat", r#"{"within_ms":1000}"#).await;
+    assert!(status == 400 && refused.to_string().contains("into the query"), "{refused}");
     let (status, refused) = agent.ask("POST", "/v1/beat?within_ms=99", "").await;
     assert!(status == 400 && refused.to_string().contains("at least 100"), "{refused}");
 }

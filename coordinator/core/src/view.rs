@@ -10,7 +10,7 @@ use leasehold_types::{
     StreamName, Token, Version, WorkerKey, WorkerName,
 };
 
-use crate::desired::{Cluster, Desired};
+use crate::desired::{Cluster, Desired, RolloutOrder};
 
 /// A cluster in figures.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -351,6 +351,12 @@ impl WhatIf {
             },
         };
         (self.jobs_max.unwrap_or(jobs_max), per_worker_max)
+    }
+
+    /// Which workers of a cluster get slots first, where `spec` is in force.
+    pub(crate) fn rollout_order(&self, name: &ClusterName, spec: &Cluster) -> RolloutOrder {
+        let planned = self.desired.as_ref().and_then(|desired| desired.clusters.get(name));
+        planned.map_or(spec.rollout_order, |planned| planned.rollout_order)
     }
 }
 

@@ -111,7 +111,8 @@ impl Leader {
                  using that take no jobs now"
             ),
         };
-        let generation = |worker| match cluster.spec.rollout_order {
+        let order = what_if.rollout_order(name, &cluster.spec);
+        let generation = |worker| match order {
             RolloutOrder::Newest => Some(cluster.workers.get(worker)?.generation),
             RolloutOrder::Fair => Some(0),
         };
@@ -157,7 +158,7 @@ impl Leader {
     fn generation_step(&self, view: &WorkerView) -> String {
         let Some(newest) = self.newer_generation(&view.key) else { return String::new() };
         format!(
-            "if {} is to have a full share, start its agent with --generation {newest}, or drain \
+            "if {} is to have an equal share, start its agent with --generation {newest}, or drain \
              the workers of newer generations",
             view.key.worker
         )

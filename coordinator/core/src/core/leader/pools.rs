@@ -208,6 +208,9 @@ impl Leader {
         let Some(cluster) = self.clusters.get(name) else { return BTreeMap::new() };
         let ledger = &self.ledger;
         let removed = |worker: &WorkerName| what_if.is_some_and(|it| it.remove.contains(worker));
+        let in_force = WhatIf::default();
+        let assumed = what_if.unwrap_or(&in_force);
+        let order = assumed.rollout_order(name, &cluster.spec);
         let mut workers = Vec::new();
         let (mut elsewhere, mut unreported) = (0u32, 0u32);
         for (key, account) in ledger.accounts_of(name) {
@@ -215,7 +218,7 @@ impl Leader {
             match state.filter(|worker| takes_jobs(worker, account)) {
                 Some(_) | None if removed(&key.worker) => {}
                 Some(worker) => {
-                    let facts = pool_facts(worker, account, cluster.spec.rollout_order);
+                    let facts = pool_facts(worker, account, order);
                     let PoolFacts { generation, present, wanted } = facts;
                     let name = key.worker.clone();
                     workers.push(PoolWorker { name, generation, present, wanted });
@@ -236,8 +239,7 @@ impl Leader {
             wanted: 0,
         });
         workers.extend(added);
-        let in_force = WhatIf::default();
-        let (jobs_max, per_worker_max) = what_if.unwrap_or(&in_force).budget(name, &cluster.spec);
+        let (jobs_max, per_worker_max) = assumed.budget(name, &cluster.spec);
         let shares = pools::plan(&PoolInput {
             budget: jobs_max.saturating_sub(elsewhere),
             unreported,
