@@ -33,9 +33,12 @@ fn the_command_line_asks_with_the_rights_of_a_service_account() {
     let worker = &pods(&namespace)[0];
     let seen = eventually("the worker", || leasehold(&workers).ok().filter(|it| !it.is_empty()));
     assert_eq!(seen, format!("{own}/builds/{worker}\n"));
-    let explained =
-        leasehold(&format!("explain worker {own}/builds/{worker}")).expect("a sentence");
-    assert!(explained.starts_with(&format!("{own}/builds/{worker} has its share")), "{explained}");
+    // On a busy machine its agent may lose its connection for a moment.
+    namespace.until_holds("a worker that has its share", || {
+        let explained = leasehold(&format!("explain worker {own}/builds/{worker}"))?;
+        let has_its_share = explained.starts_with(&format!("{own}/builds/{worker} has its share"));
+        if has_its_share { Ok(()) } else { Err(explained) }
+    });
     let plan = leasehold(&format!("plan {own}/builds --max-jobs 1")).expect("a plan");
     assert!(plan.contains(worker.as_str()), "{plan}");
     let version = leasehold("version").expect_err("it may not read everything");
