@@ -16,7 +16,7 @@ const MUTANT_SEEDS: u64 = 2_500;
 const DETECTED_AT: [(&str, u64); 15] = [
     ("LateReportHeld", 1_653),
     ("JobBeforeOwed", 1_700),
-    ("EntryOfFormerLate", 1_221),
+    ("EntryOfFormerLate", 880),
     ("HeldBackForgotten", 726),
     ("BootForgivesAll", 710),
     ("PlanStale", 279),
