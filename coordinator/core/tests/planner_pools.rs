@@ -9,7 +9,7 @@ use proptest::prelude::*;
 /// A worker that is to have what it has.
 fn worker(name: &str, generation: u64, present: u32) -> PoolWorker {
     let name = WorkerName::new(name).expect("a valid name");
-    PoolWorker { name, generation, present, wanted: present }
+    PoolWorker { name, facts: PoolFacts { generation, present, wanted: present } }
 }
 
 /// Shares of `budget` over workers `a`, `b`, ... with these generations and sizes.
@@ -84,8 +84,9 @@ fn pools() -> impl Strategy<Value = (u32, u32, u32, Vec<PoolWorker>)> {
     let unreported = prop_oneof![Just(0), 0..30_u32];
     (0..60_u32, unreported, 1..8_u32, workers).prop_map(|(budget, unreported, most, workers)| {
         let one = |(name, (generation, present, wanted)): (String, (_, _, Option<u32>))| {
-            let worker = worker(&name, generation, present);
-            PoolWorker { wanted: wanted.unwrap_or(present), ..worker }
+            let mut worker = worker(&name, generation, present);
+            worker.facts.wanted = wanted.unwrap_or(present);
+            worker
         };
         (budget, unreported, most, workers.into_iter().map(one).collect())
     })
@@ -101,11 +102,11 @@ proptest! {
         prop_assert!(shares.iter().all(|share| *share <= per_worker_max));
         for (a, share_a) in workers.iter().zip(&shares) {
             for (b, share_b) in workers.iter().zip(&shares) {
-                if a.generation == b.generation {
+                if a.facts.generation == b.facts.generation {
                     prop_assert!(share_a.abs_diff(*share_b) <= 1);
-                    prop_assert!(a.wanted <= b.wanted || share_a >= share_b);
+                    prop_assert!(a.facts.wanted <= b.facts.wanted || share_a >= share_b);
                 }
-                if a.generation > b.generation && *share_b > 0 {
+                if a.facts.generation > b.facts.generation && *share_b > 0 {
                     prop_assert_eq!(*share_a, per_worker_max);
                 }
             }
@@ -131,7 +132,7 @@ proptest! {
     ) {
         let shares = plan(&PoolInput { budget, unreported, per_worker_max, workers: &workers });
         for (worker, share) in workers.iter_mut().zip(&shares) {
-            (worker.present, worker.wanted) = (*share, *share);
+            (worker.facts.present, worker.facts.wanted) = (*share, *share);
         }
         let input = PoolInput { budget, unreported, per_worker_max, workers: &workers };
         prop_assert_eq!(plan(&input), shares);
@@ -145,9 +146,9 @@ proptest! {
         let unreported = 0;
         let shares = plan(&PoolInput { budget, unreported, per_worker_max, workers: &workers });
         for ((worker, share), granted) in workers.iter_mut().zip(&shares).zip(granted) {
-            worker.wanted = *share;
+            worker.facts.wanted = *share;
             if granted {
-                worker.present = *share;
+                worker.facts.present = *share;
             }
         }
         let input = PoolInput { budget, unreported, per_worker_max, workers: &workers };
@@ -197,10 +198,7 @@ proptest! {
             }
             let workers: Vec<_> = facts_of
                 .iter()
-                .map(|(name, PoolFacts { generation, present, wanted })| PoolWorker {
-                    wanted: *wanted,
-                    ..worker(name.as_str(), *generation, *present)
-                })
+                .map(|(name, facts)| PoolWorker { name: name.clone(), facts: *facts })
                 .collect();
             let input = PoolInput { budget, unreported, per_worker_max, workers: &workers };
             let planned = plan(&input);

@@ -41,6 +41,13 @@ pub struct PoolInput<'a> {
 pub struct PoolWorker {
     /// Its name, unique in the input.
     pub name: WorkerName,
+    /// What its share depends on.
+    pub facts: PoolFacts,
+}
+
+/// What the share of a worker depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolFacts {
     /// Its rollout generation; the highest is served first.
     pub generation: u64,
     /// The pool size that it has now.
@@ -54,18 +61,20 @@ pub struct PoolWorker {
 #[must_use]
 pub fn plan(input: &PoolInput<'_>) -> Vec<u32> {
     let workers = input.workers;
-    let present = workers.iter().map(|it| u64::from(it.present.min(input.per_worker_max))).sum();
+    let kept = |worker: &PoolWorker| worker.facts.present.min(input.per_worker_max);
+    let present = workers.iter().map(|worker| u64::from(kept(worker))).sum();
     let Some(budget) = slots_to_share(input.budget, input.unreported, present) else {
-        return workers.iter().map(|it| it.present.min(input.per_worker_max)).collect();
+        return workers.iter().map(kept).collect();
     };
     let mut order: Vec<usize> = (0..workers.len()).collect();
     order.sort_unstable_by_key(|&at| {
-        let worker = &workers[at];
-        (Reverse(worker.generation), Reverse(worker.wanted), &worker.name)
+        let PoolWorker { name, facts } = &workers[at];
+        (Reverse(facts.generation), Reverse(facts.wanted), name)
     });
     let mut shares = vec![0; workers.len()];
     let mut left = u64::from(budget);
-    for peers in order.chunk_by(|&a, &b| workers[a].generation == workers[b].generation) {
+    let generation = |at: usize| workers[at].facts.generation;
+    for peers in order.chunk_by(|&a, &b| generation(a) == generation(b)) {
         let count = peers.len() as u64;
         let slots = left.min(count * u64::from(input.per_worker_max));
         left -= slots;
@@ -100,31 +109,11 @@ pub struct KeptShares {
     stays_up_to: Option<u32>,
 }
 
-/// What pools are planned by, of one worker: see [`PoolWorker`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PoolFacts {
-    /// Its rollout generation.
-    pub generation: u64,
-    /// The pool size that it has now.
-    pub present: u32,
-    /// The pool size that the last plan wants for it.
-    pub wanted: u32,
-}
-
 /// A worker's place among the others.
 #[derive(Clone, Copy, Debug)]
 struct KeptShare {
-    generation: u64,
-    present: u32,
-    wanted: u32,
+    facts: PoolFacts,
     share: u32,
-}
-
-impl KeptShare {
-    fn facts(self) -> PoolFacts {
-        let Self { generation, present, wanted, share: _ } = self;
-        PoolFacts { generation, present, wanted }
-    }
 }
 
 /// Among peers, those that are to have more come first, then those that come first by name.
@@ -141,49 +130,48 @@ struct Generation {
 type ChangedShare = (WorkerName, u32);
 
 impl KeptShares {
-    /// A worker can take jobs, with the generation and the sizes of [`PoolWorker`]; with none, it
-    /// cannot.
+    /// A worker can take jobs, and its share depends on these facts; with none, it cannot.
     pub fn set(&mut self, worker: &WorkerName, facts: Option<PoolFacts>) {
         let before = self.workers.get(worker).copied();
-        if before.map(KeptShare::facts) == facts {
+        if before.map(|before| before.facts) == facts {
             return;
         }
         if let Some(before) = before
-            && let Some(count) = self.sizes.get_mut(&before.present)
+            && let Some(count) = self.sizes.get_mut(&before.facts.present)
         {
             *count -= 1;
             if *count == 0 {
-                self.sizes.remove(&before.present);
+                self.sizes.remove(&before.facts.present);
             }
         }
         if let Some(PoolFacts { present, .. }) = facts {
             *self.sizes.entry(present).or_default() += 1;
         }
         if let Some(before) = before
-            && let Some(generation) = self.generations.get_mut(&Reverse(before.generation))
+            && let Some(generation) = self.generations.get_mut(&Reverse(before.facts.generation))
         {
             generation.count -= 1;
-            generation.remove(before.share, &(Reverse(before.wanted), worker.clone()));
+            generation.remove(before.share, &(Reverse(before.facts.wanted), worker.clone()));
             if generation.count == 0 {
-                self.generations.remove(&Reverse(before.generation));
+                self.generations.remove(&Reverse(before.facts.generation));
             }
         }
-        let Some(PoolFacts { generation, present, wanted }) = facts else {
+        let Some(facts) = facts else {
             self.workers.remove(worker);
             return;
         };
         let share = before.map_or(0, |before| before.share);
-        self.workers.insert(worker.clone(), KeptShare { generation, present, wanted, share });
-        let generation = self.generations.entry(Reverse(generation)).or_default();
+        self.workers.insert(worker.clone(), KeptShare { facts, share });
+        let generation = self.generations.entry(Reverse(facts.generation)).or_default();
         generation.count += 1;
-        let rank = (Reverse(wanted), worker.clone());
+        let rank = (Reverse(facts.wanted), worker.clone());
         generation.by_share.entry(share).or_default().insert(rank);
     }
 
     /// The plan is adopted for a worker: its share is wanted from now on. That changes no share.
     pub fn adopt(&mut self, worker: &WorkerName) {
         let Some(wanted) = self.share(worker) else { return };
-        let facts = self.workers.get(worker).map(|kept| PoolFacts { wanted, ..kept.facts() });
+        let facts = self.workers.get(worker).map(|kept| PoolFacts { wanted, ..kept.facts });
         self.set(worker, facts);
     }
 
@@ -239,7 +227,7 @@ impl KeptShares {
     #[must_use]
     pub fn share(&self, worker: &WorkerName) -> Option<u32> {
         let kept = self.workers.get(worker)?;
-        Some(self.stays_up_to.map_or(kept.share, |most| kept.present.min(most)))
+        Some(self.stays_up_to.map_or(kept.share, |most| kept.facts.present.min(most)))
     }
 }
 

@@ -211,7 +211,7 @@ impl Leader {
         let in_force = WhatIf::default();
         let assumed = what_if.unwrap_or(&in_force);
         let order = assumed.rollout_order(name, &cluster.spec);
-        let mut workers = Vec::new();
+        let mut workers: Vec<PoolWorker> = Vec::new();
         let (mut elsewhere, mut unreported) = (0u32, 0u32);
         for (key, account) in ledger.accounts_of(name) {
             let state = cluster.workers.get(&key.worker);
@@ -219,9 +219,7 @@ impl Leader {
                 Some(_) | None if removed(&key.worker) => {}
                 Some(worker) => {
                     let facts = pool_facts(worker, account, order);
-                    let PoolFacts { generation, present, wanted } = facts;
-                    let name = key.worker.clone();
-                    workers.push(PoolWorker { name, generation, present, wanted });
+                    workers.push(PoolWorker { name: key.worker.clone(), facts });
                 }
                 None if mutation::on(Mutation::GrowOverBudget) => {}
                 None => {
@@ -231,12 +229,10 @@ impl Leader {
                 }
             }
         }
-        let newest = workers.iter().map(|worker: &PoolWorker| worker.generation).max().unwrap_or(0);
+        let newest = workers.iter().map(|worker| worker.facts.generation).max().unwrap_or(0);
         let added = what_if.into_iter().flat_map(|it| it.add.iter()).map(|name| PoolWorker {
             name: name.clone(),
-            generation: newest,
-            present: 0,
-            wanted: 0,
+            facts: PoolFacts { generation: newest, present: 0, wanted: 0 },
         });
         workers.extend(added);
         let (jobs_max, per_worker_max) = assumed.budget(name, &cluster.spec);
