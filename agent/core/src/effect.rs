@@ -73,9 +73,13 @@ pub enum Notice {
     PoolExpired(u32),
     /// The pool lease that had ended without renewal is in force again, with this size.
     PoolRenewed(Token, u32),
-    /// Workers of newer generations, up to the second one, get slots before this worker, which is
-    /// of the first one and might have more.
-    NewerGeneration(u64, u64),
+    /// Workers of newer generations get slots before this worker, which might have more.
+    NewerGeneration {
+        /// This worker's generation.
+        own: u64,
+        /// The newest one.
+        newer: u64,
+    },
     /// A stream lease was granted.
     StreamGranted(StreamKey, Token),
     /// A stream was revoked.

@@ -272,7 +272,7 @@ impl Scenario {
                 }
                 Effect::Resumed => "resumed".into(),
                 Effect::Superseded => "superseded".into(),
-                Effect::Notice(Notice::NewerGeneration(own, newer)) => {
+                Effect::Notice(Notice::NewerGeneration { own, newer }) => {
                     format!("of generation {own}, after {newer}")
                 }
                 Effect::Notice(Notice::Offence(what)) => format!("offence: {what}"),
@@ -427,7 +427,7 @@ fn grant(plain: &[&str], pairs: &Words) -> CoordinatorMessage {
             _ => None,
         }),
         fresh: plain.contains(&"fresh"),
-        newer_generation: pairs.get("newer").map(|it| u64::from(number(it))),
+        newer_generation: pairs.get("newer").map(|newer| u64::from(number(newer))),
     })
 }
 

@@ -36,7 +36,7 @@ Examples:
       --worker-address 10.0.0.7:8080
 
   # A worker that hangs loses its streams: it must answer, or the agent restarts it
-  leasehold-agent run --coordinator a:7400 --cluster feeds --worker w1 --state-dir ./w1 \
+  leasehold-agent run --coordinator a:7400 --cluster feeds --worker w1 --state-dir ./w1 \\
       --worker-check-http http://127.0.0.1:8080/healthz --restart on-failure --child-kill -- ./feed
 
   # Show the lease; begin and end a job

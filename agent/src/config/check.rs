@@ -1,6 +1,5 @@
 //! The options by which the agent finds out whether its worker lives.
 
-use std::fmt;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
@@ -10,8 +9,13 @@ use leasehold_types::duration;
 use super::{Adapter, Address};
 use crate::http_client::Url;
 
-/// The shortest interval of a check and of a worker's calls.
+/// The shortest interval and timeout of a check, and time between a worker's calls.
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
+/// The defaults; the help of their options repeats them.
+const INTERVAL: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(5);
+const FAILURES_MAX: NonZeroU32 = NonZeroU32::new(3).expect("it is not 0");
+const START_PERIOD: Duration = Duration::from_secs(30);
 
 /// How the agent finds out whether its worker lives. By default nothing does.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -46,16 +50,6 @@ pub enum ProbeTarget {
     Tcp(Address),
     /// A command, which must exit with 0.
     Exec(String),
-}
-
-impl fmt::Display for ProbeTarget {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Http(url) => url.fmt(f),
-            Self::Tcp(address) => address.fmt(f),
-            Self::Exec(line) => line.fmt(f),
-        }
-    }
 }
 
 #[derive(Debug, Args)]
@@ -145,10 +139,10 @@ impl CheckArgs {
         }
         let probe = target.map(|target| Probe {
             target,
-            interval: self.worker_check_interval.unwrap_or(Duration::from_secs(10)),
-            timeout: self.worker_check_timeout.unwrap_or(Duration::from_secs(5)),
-            failures_max: self.worker_check_failures.unwrap_or(NonZeroU32::new(3).expect("not 0")),
-            start_period: self.worker_check_start_period.unwrap_or(Duration::from_secs(30)),
+            interval: self.worker_check_interval.unwrap_or(INTERVAL),
+            timeout: self.worker_check_timeout.unwrap_or(TIMEOUT),
+            failures_max: self.worker_check_failures.unwrap_or(FAILURES_MAX),
+            start_period: self.worker_check_start_period.unwrap_or(START_PERIOD),
         });
         Ok(Check { probe, call_timeout: self.worker_timeout })
     }

@@ -102,7 +102,7 @@ impl NoticeLogger {
                 tracing::info!(size, %token, "the pool lease is in force again");
             }
             Notice::PoolExpired(left) => tracing::warn!(left, "the pool lease expired"),
-            Notice::NewerGeneration(own, newer) => tracing::warn!(
+            Notice::NewerGeneration { own, newer } => tracing::warn!(
                 own,
                 newer,
                 "workers of newer generations get slots before this one: for an equal share start \

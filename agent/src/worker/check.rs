@@ -121,7 +121,7 @@ impl WorkerHealth {
         self.0.changed.notify_one();
     }
 
-    /// The worker has reported a start with this id; the same one again is none.
+    /// The worker has reported a start with this id. A repeated id counts as a call only.
     pub(crate) fn reported_start(&self, start: &str) {
         let before = self.judges().last_start.replace(start.to_owned());
         if before.as_deref() != Some(start) {

@@ -29,21 +29,19 @@ impl<J: Journal> Holder<J> {
             return;
         }
         let before = self.failure.replace(failure.clone());
-        if before == Some(of_earlier_agent()) {
-            self.notice(Notice::Failing(failure.clone()));
-        }
-        if before.is_none() {
-            if !mutation::on(Mutation::FailureUnwritten) {
-                let _ = self.write_or_defer(Record::Failing);
-            }
+        if before.as_ref().is_none_or(|before| *before == of_earlier_agent()) {
             self.notice(Notice::Failing(failure));
-            self.check_failure();
-            self.changed();
-            self.beat(now);
-        } else {
-            // Only the reason has changed.
-            self.beat_soon(now);
         }
+        if before.is_some() {
+            // Only the reason has changed.
+            return self.beat_soon(now);
+        }
+        if !mutation::on(Mutation::FailureUnwritten) {
+            let _ = self.write_or_defer(Record::Failing);
+        }
+        self.check_failure();
+        self.changed();
+        self.beat(now);
     }
 
     /// The worker passes its check. The coordinator must grant it a pool again.

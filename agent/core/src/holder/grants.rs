@@ -237,7 +237,7 @@ impl<J: Journal> Holder<J> {
         if !mutation::on(Mutation::UseUnwritten) {
             self.write(&record)?;
         }
-        // A worker that takes nothing new: the stream is revoked at once.
+        // The stream of a worker that takes nothing is revoked at once.
         held.revoked = self.takes_nothing().then_some(Moment(0));
         self.streams.insert(stream.clone(), held);
         self.token_max = self.token_max.max(token);
@@ -277,8 +277,7 @@ impl<J: Journal> Holder<J> {
     }
 
     /// Cancels the revocation of a stream that a snapshot lists as held, unless the worker takes
-    /// nothing.
-    /// Returns whether that is a change.
+    /// nothing. Returns whether that is a change.
     fn cancel_revocation(&mut self, stream: &StreamKey) -> Result<bool, JournalError> {
         let Some(held) = self.streams.get(stream) else { return Ok(false) };
         let (token, lapses) = (held.token, held.lapses.is_some());
@@ -330,7 +329,8 @@ impl<J: Journal> Holder<J> {
         if let Some(newer) = grant.newer_generation
             && newer_before != Some(newer)
         {
-            self.notice(Notice::NewerGeneration(self.config.generation, newer));
+            let own = self.config.generation;
+            self.notice(Notice::NewerGeneration { own, newer });
         }
         match grant.drain {
             Some(DrainOrder::Drain) => self.drain_by_order(now),

@@ -105,9 +105,10 @@ impl CallJudge {
         Self { configured, promised, last: now, failing: false }
     }
 
-    /// The worker has called, and its agent may let it wait for this long. Returns whether it
-    /// failed before.
+    /// The worker has called, and its agent may let it wait for this long: until then it expects
+    /// no other call, unless the worker promises one. Returns whether it failed before.
     pub(super) fn called(&mut self, wait: Duration, now: Moment) -> bool {
+        let wait = if self.promised.is_some() { Duration::ZERO } else { wait };
         self.last = self.last.max(now + wait);
         std::mem::replace(&mut self.failing, false)
     }
@@ -311,6 +312,8 @@ mod tests {
         assert!(judge.called(Duration::ZERO, at(11)), "it failed before");
         judge.promised(Some(20 * SECOND), at(12));
         assert_eq!(judge.next_change(), Some(at(32)), "its promise holds before the flag");
+        assert!(!judge.called(60 * SECOND, at(12)));
+        assert_eq!(judge.next_change(), Some(at(32)), "it keeps its promise while it waits");
         judge.started(at(13));
         assert_eq!(judge.next_change(), Some(at(23)), "the next process promises nothing");
         assert!(!judge.called(60 * SECOND, at(14)));

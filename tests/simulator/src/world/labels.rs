@@ -12,7 +12,7 @@ pub(crate) fn of_agent_notice(notice: &AgentNotice) -> &'static str {
         AgentNotice::Unlinked(_) => "agent unlinked",
         AgentNotice::PoolGranted(..) => "agent took a pool",
         AgentNotice::PoolExpired(_) => "agent's pool expired",
-        AgentNotice::NewerGeneration(..) => "agent is of an older generation",
+        AgentNotice::NewerGeneration { .. } => "agent is of an older generation",
         AgentNotice::PoolRenewed(..) => "agent's pool renewed",
         AgentNotice::StreamGranted(..) => "agent took a stream",
         AgentNotice::StreamRevoked(..) => "agent was asked for a stream",
