@@ -68,6 +68,18 @@ impl Worker {
     }
 }
 
+/// A worker that runs two jobs and has stopped to give useful answers, with its agent.
+async fn broken_worker(folder: &Path) -> (Worker, Coordinator, Agent) {
+    let worker = Worker::start(folder, &[]).await;
+    let coordinator = Coordinator::start().await;
+    let size = worker.url("/size/{size}");
+    let agent = worker.agent(&coordinator, &["--http-size-url", &size]).await;
+    coordinator.pool(2);
+    coordinator.hear_count(2, 2).await;
+    worker.ask("POST", "/break").await;
+    (worker, coordinator, agent)
+}
+
 async fn sizes_count_and_drain(field: bool) {
     let dir = tempfile::tempdir().unwrap();
     let worker = Worker::start(dir.path(), &[]).await;
@@ -133,13 +145,7 @@ async fn a_fixed_size_counts_as_used_until_the_drain() {
 #[tokio::test]
 async fn keeps_the_last_counts_and_reports_an_unreadable_answer() {
     let dir = tempfile::tempdir().unwrap();
-    let worker = Worker::start(dir.path(), &[]).await;
-    let coordinator = Coordinator::start().await;
-    let size = worker.url("/size/{size}");
-    let agent = worker.agent(&coordinator, &["--http-size-url", &size]).await;
-    coordinator.pool(2);
-    coordinator.hear_count(2, 2).await;
-    worker.ask("POST", "/break").await;
+    let (worker, coordinator, agent) = broken_worker(dir.path()).await;
     agent.log.line("--http-count-field /jobs/running: the answer has nothing there").await;
     let (status, why) = agent.text("GET", "/readyz", "").await;
     assert!(status == 503 && why.contains("/jobs/running"), "{status} {why}");
@@ -165,13 +171,7 @@ async fn keeps_the_last_counts_and_reports_an_unreadable_answer() {
 #[tokio::test]
 async fn a_worker_that_gives_no_answer_for_long_gets_no_job_until_it_answers() {
     let dir = tempfile::tempdir().unwrap();
-    let worker = Worker::start(dir.path(), &[]).await;
-    let coordinator = Coordinator::start().await;
-    let size = worker.url("/size/{size}");
-    let agent = worker.agent(&coordinator, &["--http-size-url", &size]).await;
-    coordinator.pool(2);
-    coordinator.hear_count(2, 2).await;
-    worker.ask("POST", "/break").await;
+    let (worker, coordinator, agent) = broken_worker(dir.path()).await;
     let failure = |message: &AgentMessage| match message {
         AgentMessage::Beat(beat) => beat.failure.as_ref().map(ToString::to_string),
         _ => None,

@@ -116,7 +116,7 @@ fn every_field_and_every_form_of_a_streams_file_is_read() {
         ttl: Duration::from_millis(500),
         floor: 1,
         lost_after: Some(Duration::from_secs(3600)),
-        rollout_order: RolloutOrder::Newest,
+        rollout_order: RolloutOrder::Fair,
         class: None,
     };
     assert_eq!(only(&desired.clusters), cluster);

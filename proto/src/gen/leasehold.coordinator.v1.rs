@@ -527,7 +527,7 @@ pub struct Grant {
     #[prost(bool, tag = "10")]
     pub undrain: bool,
     /// The newest generation whose workers get slots before this one, where it might have more;
-    /// absent if there is none.
+    /// absent where this worker is of the newest one, or has all that it may.
     #[prost(uint64, optional, tag = "11")]
     pub newer_generation: ::core::option::Option<u64>,
 }

@@ -31,8 +31,8 @@ pub struct Options {
     pub stop_before: Duration,
     /// The worker tells its agent that it lives. If the agent hears nothing for this long, the
     /// worker gets no job, and its streams and bindings go to other workers, until it is heard
-    /// again: so a process that hangs keeps nothing. The shortest is one second. None for a worker
-    /// that may block its runtime for longer; then its leases follow its agent.
+    /// again: so a process that hangs keeps nothing. Less than one second counts as one. None for
+    /// a worker that may block its runtime for longer; then its leases follow its agent.
     pub beat_within: Option<Duration>,
 }
 

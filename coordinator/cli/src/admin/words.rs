@@ -101,6 +101,20 @@ mod tests {
     }
 
     #[test]
+    fn a_worker_that_only_fails_its_check_does_not_drain() {
+        let word = |drain: DrainPhase, drain_ordered, failure: &str| {
+            let failure = failure.to_owned();
+            let worker =
+                Worker { drain: drain.into(), drain_ordered, failure, ..Worker::default() };
+            (super::drain(&worker), drains(&worker))
+        };
+        assert_eq!(word(DrainPhase::Working, false, ""), ("no", false));
+        assert_eq!(word(DrainPhase::Draining, false, "no answer"), ("failing", false));
+        assert_eq!(word(DrainPhase::Draining, true, "no answer"), ("ordered", true));
+        assert_eq!(word(DrainPhase::Draining, true, ""), ("draining", true));
+    }
+
+    #[test]
     fn loads_have_no_needless_fraction() {
         for (number, text) in [(0.0, "0"), (10.0, "10"), (2.5, "2.5"), (100.125, "100.125")] {
             assert_eq!(load(number), text);
