@@ -8,14 +8,16 @@ mod job_queue;
 mod notices;
 mod outstanding;
 
+use std::path::absolute;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use leasehold_agent_core::{Effect, Holder, Memory, Notice, RAISE_MAX};
 use leasehold_proto::map;
-use leasehold_types::message::{CoordinatorMessage, WorkerFailure};
+use leasehold_types::message::{AgentProcess, CoordinatorMessage, WorkerFailure};
 use leasehold_types::{AgentId, Incarnation, LinkNumber, Moment};
+use rustix::system::uname;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
@@ -76,6 +78,8 @@ pub(crate) struct Driver {
     job_queue: JobQueue,
     job_clock: JobClock,
     cells: Cells,
+    /// What a hello says of this process.
+    process: AgentProcess,
     drain_waiters: Vec<oneshot::Sender<u32>>,
     drain: Drain,
     metrics: Arc<Metrics>,
@@ -83,6 +87,14 @@ pub(crate) struct Driver {
     /// The time from a renewal to the end of the lease.
     ttl: Option<Duration>,
     stopping: bool,
+}
+
+/// This process, as a person finds it.
+fn this_process(config: &Config) -> AgentProcess {
+    let host = uname().nodename().to_string_lossy().into_owned();
+    let folder = config.state_dir.as_deref();
+    let state_dir = folder.and_then(|folder| Some(absolute(folder).ok()?.display().to_string()));
+    AgentProcess { host, id: std::process::id(), state_dir }
 }
 
 impl Driver {
@@ -135,6 +147,7 @@ impl Driver {
             job_queue: JobQueue::default(),
             job_clock: JobClock::new(running, now),
             cells: Cells::new(config.coordinators.clone(), config.tls.clone()),
+            process: this_process(config),
             drain_waiters: Vec::new(),
             drain: Drain {
                 limit: config.drain_deadline,
@@ -381,6 +394,7 @@ impl Driver {
             }
             Effect::Send(number, message) => {
                 let mut request = self.job_clock.attach(message, now);
+                map::attach_agent_process(&mut request, &self.process);
                 if let Some(other) = self.cells.other() {
                     map::attach_other_cell(&mut request, other);
                 }

@@ -88,6 +88,9 @@ fn a_second_agent_with_the_same_name_is_refused_while_the_first_is_alive() {
     };
     let why = eventually("the second's refusal", || refused(&second));
     assert!(why.contains("hold streams: incarnation") && why.contains(" at 127.0.0.1:"), "{why}");
+    let process =
+        format!("process {}, state folder {}", first.process.id(), folder.join("first").display());
+    assert!(why.contains(" (host ") && why.contains(&process), "no {process:?}: {why}");
     assert!(why.contains("--take-over") && why.contains("--state-dir"), "{why}");
     // For longer than the first agent's leases last, nothing changes.
     let begun = Instant::now();

@@ -16,7 +16,7 @@ pub struct ConnId(pub u64);
 /// A fact that the core acts on.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// The first message of a connection, and its peer's address as text.
+    /// The first message of a connection, and where a person finds its peer.
     Hello(ConnId, Hello, Option<Arc<str>>),
     /// The second.
     Report(ConnId, Report),

@@ -24,7 +24,7 @@ pub(crate) struct Worker {
     pub(crate) identity: Option<AgentId>,
     /// The identity that its newest agent has named, names kept or not.
     pub(crate) agent: Option<AgentId>,
-    /// Since when an agent of this identity has the name, and where it was last heard from.
+    /// Since when an agent of this identity has the name, and where a person finds it.
     pub(crate) named_at: Moment,
     pub(crate) peer: Option<Arc<str>>,
     pub(crate) generation: u64,

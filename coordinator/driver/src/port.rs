@@ -1,7 +1,6 @@
 //! The ports of a driver: sessions put events in, people ask queries and give orders. Nothing here
 //! holds a core.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -49,7 +48,7 @@ pub enum SessionEvent {
     /// gets the leader's address.
     Unproven,
     /// The agent said hello, from this address.
-    Hello(Hello, Option<SocketAddr>),
+    Hello(Hello, Option<Arc<str>>),
     /// The agent sent another message.
     Agent(AgentMessage),
     /// The last message to the agent was written.

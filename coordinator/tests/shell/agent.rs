@@ -213,5 +213,6 @@ pub(crate) fn hello(cluster: &str, worker: &str) -> Hello {
         take_over: false,
         knows_from: 0,
         version: String::new(),
+        process: None,
     }
 }

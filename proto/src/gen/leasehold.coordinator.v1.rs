@@ -165,6 +165,9 @@ pub struct Hello {
     /// agents.
     #[prost(string, tag = "15")]
     pub cell: ::prost::alloc::string::String,
+    /// Which process it is. It is shown to people, and decides nothing.
+    #[prost(message, optional, tag = "16")]
+    pub process: ::core::option::Option<AgentProcess>,
 }
 impl ::prost::Name for Hello {
     const NAME: &'static str = "Hello";
@@ -174,6 +177,29 @@ impl ::prost::Name for Hello {
     }
     fn type_url() -> ::prost::alloc::string::String {
         "/leasehold.coordinator.v1.Hello".into()
+    }
+}
+/// Where an agent runs, as a person finds it.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AgentProcess {
+    /// The name of its host; of a container's, where it runs in one.
+    #[prost(string, tag = "1")]
+    pub host: ::prost::alloc::string::String,
+    /// Its process id on that host.
+    #[prost(uint32, tag = "2")]
+    pub id: u32,
+    /// Its state folder; empty without one.
+    #[prost(string, tag = "3")]
+    pub state_dir: ::prost::alloc::string::String,
+}
+impl ::prost::Name for AgentProcess {
+    const NAME: &'static str = "AgentProcess";
+    const PACKAGE: &'static str = "leasehold.coordinator.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.coordinator.v1.AgentProcess".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.coordinator.v1.AgentProcess".into()
     }
 }
 /// The times that hold on a link, in milliseconds.

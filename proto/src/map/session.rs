@@ -1,5 +1,6 @@
 //! The messages between agents and coordinators, both ways.
 
+mod agent_process;
 mod grant;
 mod job_times;
 mod other_cell;
@@ -16,6 +17,7 @@ use leasehold_types::{
     Epoch, GrantNumber, Incarnation, LinkNumber, Load, Nonce, StreamKey, TermId, Token,
 };
 
+pub use self::agent_process::{attach_agent_process, take_agent_process};
 pub use self::job_times::{attach_job_times, take_job_times};
 pub use self::other_cell::{attach_other_cell, take_other_cell};
 use super::share::{address, load};
@@ -136,6 +138,7 @@ impl From<Hello> for wire::Hello {
             knows_from: hello.knows_from.0,
             version: text(hello.version),
             cell: text(hello.cell),
+            process: None,
         }
     }
 }

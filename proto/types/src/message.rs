@@ -73,6 +73,25 @@ pub struct Hello {
     pub cell: Option<CellId>,
 }
 
+/// The process that an agent is, as a person finds it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AgentProcess {
+    /// The name of its host.
+    pub host: String,
+    /// Its process id there.
+    pub id: u32,
+    /// Its state folder, if it has one.
+    pub state_dir: Option<String>,
+}
+
+impl fmt::Display for AgentProcess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { host, id, state_dir } = self;
+        write!(f, "host {host}, process {id}")?;
+        state_dir.iter().try_for_each(|folder| write!(f, ", state folder {folder}"))
+    }
+}
+
 /// The times that hold on a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {

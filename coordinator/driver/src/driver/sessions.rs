@@ -39,11 +39,8 @@ impl Driver {
             SessionEvent::Agent(message) if self.will_be_resent(conn, &message) => {
                 self.close(conn, at)
             }
-            SessionEvent::Hello(hello, peer) => {
-                let peer = peer.map(|peer| peer.to_string().into());
-                self.take(Event::Hello(conn, hello, peer), at)
-            }
-            // Servers use `SessionEvent::Hello`, which has the peer address; tests use this one.
+            SessionEvent::Hello(hello, peer) => self.take(Event::Hello(conn, hello, peer), at),
+            // Servers use `SessionEvent::Hello`, which has the peer; tests use this one.
             SessionEvent::Agent(AgentMessage::Hello(hello)) => {
                 self.take(Event::Hello(conn, hello, None), at)
             }

@@ -13,8 +13,8 @@ use leasehold_driver::port::{Envelope, SESSION_QUEUE_MAX, SessionEvent, SessionP
 use leasehold_proto::coordinator::v1::OpenSessionRequest;
 use leasehold_proto::map;
 use leasehold_types::message::{
-    AgentMessage, Beat, CoordinatorMessage, Hello, JobTimes, Jobs, OtherCell, Refusal,
-    RefusalReason, Report,
+    AgentMessage, AgentProcess, Beat, CoordinatorMessage, Hello, JobTimes, Jobs, OtherCell,
+    Refusal, RefusalReason, Report,
 };
 use leasehold_types::{ClusterName, Moment, SetName, WorkerKey};
 use prost::Message;
@@ -56,12 +56,14 @@ struct Received {
     job_times: Option<JobTimes>,
     /// The coordinator of another cell that it names.
     other_cell: Option<OtherCell>,
+    /// The process that sent it, as a hello says it.
+    process: Option<AgentProcess>,
 }
 
 /// The result of the first message.
 enum HelloOutcome {
-    /// The peer is the worker's agent.
-    Welcome(Hello),
+    /// The peer is the worker's agent, which a person finds there.
+    Welcome(Box<Hello>, Option<Arc<str>>),
     /// This replica does not lead.
     Elsewhere,
 }
@@ -120,15 +122,15 @@ impl Inbound {
         let first = first.map_err(|_| {
             invalid(format!("no hello within {HELLO_TIMEOUT:?}: send it as the first message"))
         })??;
-        let hello = match first.map(|first| first.message) {
-            Some(AgentMessage::Hello(hello)) => hello,
-            Some(AgentMessage::Report(_)) => {
+        let Some(Received { message, process, .. }) = first else { return Ok(None) };
+        let hello = match message {
+            AgentMessage::Hello(hello) => hello,
+            AgentMessage::Report(_) => {
                 return Err(invalid("got a report before hello: send hello first".into()));
             }
-            Some(AgentMessage::Beat(_)) => {
+            AgentMessage::Beat(_) => {
                 return Err(invalid("got a beat before hello: send hello first".into()));
             }
-            None => return Ok(None),
         };
         tracing::debug!(
             conn = self.conn.0, cluster = %hello.cluster, worker = %hello.worker,
@@ -136,7 +138,7 @@ impl Inbound {
         );
         // The platform may be slow; that must not cost the connection its place.
         self.peer.iter().for_each(|peer| peer.keep_place(ACCESS_TIMEOUT));
-        let outcome_of_hello = self.authorize(hello).await;
+        let outcome_of_hello = self.authorize(hello, self.found_at(process)).await;
         self.peer.iter().for_each(|peer| peer.keep_place(Duration::ZERO));
         let outcome_of_hello = outcome_of_hello?;
         let permit = Arc::clone(&self.permits).try_acquire_owned().map_err(|_| {
@@ -149,7 +151,11 @@ impl Inbound {
     }
 
     /// Checks that the peer may be the agent of the worker in its hello.
-    async fn authorize(&self, hello: Hello) -> Result<HelloOutcome, Refusal> {
+    async fn authorize(
+        &self,
+        hello: Hello,
+        found_at: Option<Arc<str>>,
+    ) -> Result<HelloOutcome, Refusal> {
         let SessionPort { access, gate, .. } = &self.port;
         // A standby only returns the leader's address, which is not a secret, so it does not check
         // the token. Agents are redirected even while the API server is away, and it gets only one
@@ -161,7 +167,7 @@ impl Inbound {
         let cluster = hello.cluster.clone();
         let key = WorkerKey { cluster, worker: hello.worker.clone() };
         match access.ask(self.shown.clone(), Wants::Speak(key)).await {
-            Ok(_) => Ok(HelloOutcome::Welcome(hello)),
+            Ok(_) => Ok(HelloOutcome::Welcome(Box::new(hello), found_at)),
             Err(Denied::Unproven(message) | Denied::Forbidden(message)) => {
                 Err(Refusal { reason: RefusalReason::Unauthorized, message })
             }
@@ -179,13 +185,13 @@ impl Inbound {
     ) -> Result<(), Refusal> {
         let budget = Arc::new(Semaphore::new(SESSION_QUEUE_MAX));
         let (agent, rate) = match outcome_of_hello {
-            HelloOutcome::Welcome(hello) => {
+            HelloOutcome::Welcome(hello, found_at) => {
                 let (cluster, worker) = (hello.cluster.clone(), hello.worker.clone());
                 let (worker, incarnation) = (WorkerKey { cluster, worker }, hello.incarnation);
                 let rate = self.rates.open(&worker, Instant::now());
                 self.peer.iter().for_each(Peer::prove);
                 self.wait(rate.session(Instant::now()), &rate, Some(&worker)).await;
-                let hello = SessionEvent::Hello(hello, self.address());
+                let hello = SessionEvent::Hello(*hello, found_at);
                 self.forward(hello, clock::now(), &budget).await?;
                 (Some((worker, incarnation)), rate)
             }
@@ -196,7 +202,7 @@ impl Inbound {
         };
         let worker = agent.as_ref().map(|(worker, _)| worker);
         let found = worker.map(|worker| self.other_cells.found_by(worker.clone()));
-        while let Some(Received { message, job_times, other_cell }) = next(messages).await? {
+        while let Some(Received { message, job_times, other_cell, .. }) = next(messages).await? {
             // The message counts from now, however long it waits after this.
             let arrived = clock::now();
             let releases = match &message {
@@ -258,6 +264,13 @@ impl Inbound {
         self.port.events.try_send(envelope).map_err(|_| shutting_down())
     }
 
+    /// Where a person finds the agent: the address of its connection, and its process.
+    fn found_at(&self, process: Option<AgentProcess>) -> Option<Arc<str>> {
+        let address = self.address()?;
+        let process = process.map(|process| format!(" ({process})")).unwrap_or_default();
+        Some(format!("{address}{process}").into())
+    }
+
     fn address(&self) -> Option<SocketAddr> {
         self.peer.as_ref().map(Peer::address)
     }
@@ -286,8 +299,9 @@ async fn next(messages: &mut Streaming<Bytes>) -> Result<Option<Received>, Refus
     let job_times =
         map::take_job_times(&mut request).map_err(|error| invalid(error.to_string()))?;
     let other_cell = map::take_other_cell(&mut request);
+    let process = map::take_agent_process(&mut request);
     let message = AgentMessage::try_from(request).map_err(|error| invalid(error.to_string()))?;
-    Ok(Some(Received { message, job_times, other_cell }))
+    Ok(Some(Received { message, job_times, other_cell, process }))
 }
 
 /// The number of running jobs in the message; 0 if it has none.
