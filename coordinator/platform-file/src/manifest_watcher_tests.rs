@@ -257,6 +257,82 @@ async fn a_file_that_is_being_written_gives_what_it_gave() {
     assert_eq!(streams(&*folder.desired().await), 150);
 }
 
+/// How an editor or a program saves a file.
+#[derive(Clone, Copy, Debug)]
+enum Save {
+    /// Emptied, and written in pieces with pauses.
+    InPlace,
+    /// Written over the old text, and cut to its length at the end.
+    OverOld,
+    /// Written beside it, and renamed.
+    Renamed,
+}
+
+/// Saves `text`; the cuts and pauses are drawn.
+fn save(path: &Path, text: &str, how: Save, rng: &mut fastrand::Rng) {
+    let mut pieces = |file: &mut File| {
+        let mut rest = text.as_bytes();
+        while !rest.is_empty() {
+            let (piece, after) = rest.split_at(rng.usize(1..=rest.len()));
+            file.write_all(piece).unwrap();
+            std::thread::sleep(Duration::from_millis(rng.u64(0..60)));
+            rest = after;
+        }
+    };
+    match how {
+        Save::InPlace => pieces(&mut File::create(path).unwrap()),
+        Save::OverOld => {
+            let mut file = File::options().write(true).open(path).unwrap();
+            pieces(&mut file);
+            file.set_len(text.len() as u64).unwrap();
+        }
+        Save::Renamed => {
+            let beside = path.with_extension("new");
+            pieces(&mut File::create(&beside).unwrap());
+            fs::rename(beside, path).unwrap();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn however_files_are_saved_only_whole_ones_are_in_force() {
+    for seed in 0..4 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let mut folder = Watched::new(listed).await;
+        let in_force = |desired: &Desired| (streams(desired), jobs_of(desired));
+        let mut now = in_force(&*folder.desired().await);
+        assert_eq!(now, (100, 1), "seed {seed}");
+        for _ in 0..6 {
+            let how = *rng.choice(&[Save::InPlace, Save::OverOld, Save::Renamed]).unwrap();
+            let other = match rng.bool() {
+                true => (now.0 + rng.usize(1..50) * 2 - 49, now.1),
+                false => (now.0, now.1 + rng.u32(1..2_000)),
+            };
+            let (path, text) = match other.1 == now.1 {
+                true => (folder.root.join("all.txt"), names(other.0 as u32)),
+                false => {
+                    let set = fs::read_to_string(folder.root.join("a.yaml")).unwrap();
+                    let set = set.split_once("---\n").unwrap().1.to_owned();
+                    (folder.root.join("a.yaml"), manifest(other.1) + "---\n" + &set)
+                }
+            };
+            let mut drawn = rng.fork();
+            let saved = tokio::task::spawn_blocking(move || save(&path, &text, how, &mut drawn));
+            let seen = in_force(&*folder.desired().await);
+            assert_eq!(seen, other, "seed {seed}: {how:?} from {now:?}");
+            saved.await.unwrap();
+            now = other;
+        }
+        assert!(folder.problems.borrow().is_empty(), "{:?}", folder.problems.borrow());
+        assert!(folder.events.is_empty(), "seed {seed}: a version too many");
+    }
+}
+
+/// The budget of the first cluster.
+fn jobs_of(desired: &Desired) -> u32 {
+    desired.clusters.values().next().unwrap().jobs_max
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_removal_waits_until_the_file_is_saved_again_or_restored() {
     let hour = Duration::from_secs(3600);

@@ -227,6 +227,10 @@ mutations! {
     UnplannedPoolIsEmpty,
     /// Coordinator: what unreported workers may hold is taken from what others have.
     UnreportedTakesSlots,
+    /// Coordinator: workers of all generations share a budget alike, whatever its order.
+    GenerationsPassedOver,
+    /// Coordinator: the newest generation comes first, whatever the budget's order.
+    OrderPassedOver,
     /// Coordinator: a stream whose set has moved stays on the former cluster while no worker of the
     /// other one can take it.
     MovedSetStays,

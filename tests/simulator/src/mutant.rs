@@ -106,6 +106,8 @@ impl Mutant {
             Mutation::FormerModeHolds => &["S2"],
             Mutation::EpochRepeated => &["S6"],
             Mutation::MovedSetStays => &["L2"],
+            Mutation::OtherCellServed | Mutation::OtherCellObeyed => &["S20"],
+            Mutation::GenerationsPassedOver | Mutation::OrderPassedOver => &["L3"],
             Mutation::RemovedIsGone => &["S1", "S2", "S3"],
             Mutation::UnreportedTakesSlots => &["L6"],
             // Worlds find them too rarely or never: scenarios of the cores detect these.
@@ -113,8 +115,6 @@ impl Mutant {
             | Mutation::SilentWithoutLeader
             | Mutation::LowerTermTold
             | Mutation::FailureUntold
-            | Mutation::OtherCellServed
-            | Mutation::OtherCellObeyed
             | Mutation::RaisedAlike => &[],
             Mutation::LapsesNotRepeated | Mutation::LapseFreesAtOnce => &["S3", "S4"],
             Mutation::LapseUnheeded | Mutation::LapseUnwritten => &["S3", "S4"],

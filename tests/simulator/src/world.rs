@@ -3,6 +3,7 @@
 //! Invariant: one seed decides everything.
 
 mod backups;
+mod cells;
 mod driver;
 mod election;
 mod faults;
@@ -68,6 +69,8 @@ pub(crate) struct World {
     pub rng: Rng,
     /// Draws the failures of workers, in the seeds that have some.
     pub failures: Option<Rng>,
+    /// Draws who meets another cell, in the seeds that have one.
+    pub meetings: Option<Rng>,
     /// Now.
     pub t: Real,
     /// The scheduled events.
@@ -113,6 +116,7 @@ impl World {
         let mut world = Self {
             rng,
             failures: health::failures(seed),
+            meetings: cells::meetings(seed),
             t: 0,
             queue: Queue::default(),
             profile,
@@ -148,6 +152,9 @@ impl World {
         self.after(ttl * 3 / 2, SimEvent::Fault);
         if self.failures.is_some() {
             self.after(ttl * 3 / 2, SimEvent::FailWorker);
+        }
+        if self.meetings.is_some() {
+            self.after(ttl * 3 / 2, SimEvent::MeetStray);
         }
         self.after(self.profile.safety, SimEvent::EndFaults);
         if self.profile.restores_stores {
@@ -248,6 +255,7 @@ impl World {
             SimEvent::ListPods => self.list(),
             SimEvent::Fault => self.next_fault(),
             SimEvent::FailWorker => self.next_failure(),
+            SimEvent::MeetStray => self.next_stray(),
             SimEvent::CheckWorker { pod } => self.check_worker(pod),
             SimEvent::BackUpStores => self.back_up_stores(),
             SimEvent::RestoreStores => self.restore_stores(),

@@ -1,7 +1,9 @@
 //! Whether the system has converged once faults have ended (L1, L2, L3).
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
+use leasehold_coordinator_core::desired::{Cluster, RolloutOrder};
 use leasehold_coordinator_core::view::Presence;
 use leasehold_types::{ClusterName, StreamKey};
 
@@ -90,7 +92,8 @@ impl View<'_> {
             let what = format!("{cluster}: {granted} slots in effect, {due} are due: {details:?}");
             return Err(("L3", what));
         }
-        Ok(())
+        let shares = workers.iter().map(|pod| (self.pods[*pod].generation, size(pod)));
+        check_shares(shares, wanted).map_err(|why| ("L3", format!("{cluster}: {why}")))
     }
 
     /// L2: every stream has an owner while there is room. That is any worker for a stream that is
@@ -176,4 +179,30 @@ impl View<'_> {
         }
         owners
     }
+}
+
+/// Whether workers of these generations have the shares of the budget that its order gives them:
+/// those of the newest generation all that they can use, the next ones what is left, and workers of
+/// one generation alike.
+fn check_shares(workers: impl Iterator<Item = (u64, u32)>, wanted: &Cluster) -> Result<(), String> {
+    let mut of_generation: BTreeMap<Reverse<u64>, Vec<u32>> = BTreeMap::new();
+    for (generation, size) in workers {
+        let rank = match wanted.rollout_order {
+            RolloutOrder::Newest => Reverse(generation),
+            RolloutOrder::Fair => Reverse(0),
+        };
+        of_generation.entry(rank).or_default().push(size);
+    }
+    let mut left = wanted.jobs_max;
+    for (Reverse(generation), sizes) in &of_generation {
+        let most = wanted.jobs_per_worker_max.saturating_mul(sizes.len() as u32);
+        let (due, granted) = (left.min(most), sizes.iter().sum::<u32>());
+        let spread =
+            sizes.iter().max().zip(sizes.iter().min()).map_or(0, |(most, least)| most - least);
+        if granted != due || spread > 1 {
+            return Err(format!("{due} slots are due to generation {generation}: {sizes:?}"));
+        }
+        left -= due;
+    }
+    Ok(())
 }

@@ -352,6 +352,7 @@ impl World {
     pub(super) fn taken(&mut self, replica: usize, won: Option<(Epoch, TermId, u64)>) {
         let now = self.view().local_of_replica(replica);
         let (leadership, bounds) = (self.profile.leadership, self.profile.bounds);
+        let cell = self.cell();
         let renew_every = leadership / 6;
         let election = &mut self.replicas[replica].election;
         let Some((sent_at, since)) = election.taking.take() else { return };
@@ -369,7 +370,7 @@ impl World {
             Shape::Objects => (1, 4),
         };
         let settings = LeadSettings { leadership, renew_every, batch_max, batches_max };
-        let taken = TermTaken { epoch, term, cell: None, sent_at, predecessor_end };
+        let taken = TermTaken { epoch, term, cell, sent_at, predecessor_end };
         election.asked.clear();
         election.lead = Some(Lead::new(settings, taken, now));
         self.checks().note_term(replica, epoch, term);

@@ -251,10 +251,16 @@ impl World {
                 self.after(leaves, SimEvent::DrainPod { pod });
             }
             Fault::Rollout if self.pods.len() + 4 <= self.profile.pods_ever_max => {
-                self.coverage.hit("fault: rollout");
+                // One that goes back is told from others without a random number, which would make
+                // other seeds of them.
+                let (name, generation) = match self.t.is_multiple_of(4) {
+                    true => ("fault: rollback", newest.saturating_sub(1)),
+                    false => ("fault: rollout", newest + 1),
+                };
+                self.coverage.hit(name);
                 let ttl = self.profile.ttl_real();
                 for old in self.view().living().into_iter().take(3) {
-                    self.new_pod(None, newest + 1);
+                    self.new_pod(None, generation);
                     let later = self.rng.u64(0..ttl * 2);
                     self.after(later, SimEvent::DrainPod { pod: old });
                 }

@@ -35,6 +35,9 @@ impl World {
 
     /// An agent dials: the replica accepts the link, or the agent learns that it cannot.
     pub(super) fn dial(&mut self, pod: usize, number: LinkNumber, target: &Target) {
+        if self.dials_astray(pod, number) {
+            return;
+        }
         let replica = match target {
             Target::Leader(address) => {
                 address[1..address.find(':').unwrap_or(address.len())].parse().unwrap_or(0)

@@ -108,6 +108,8 @@ pub(crate) enum SimEvent {
     CheckNotDelayed { pod: usize },
     /// The next worker fails its check.
     FailWorker,
+    /// An agent of another cell says hello.
+    MeetStray,
     /// An agent checks its worker.
     CheckWorker { pod: usize },
     /// The next fault is injected.
@@ -125,6 +127,7 @@ impl SimEvent {
             self,
             Self::Fault
                 | Self::FailWorker
+                | Self::MeetStray
                 | Self::Cut(..)
                 | Self::Redirect { .. }
                 | Self::CrashAgain { .. }

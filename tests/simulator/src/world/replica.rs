@@ -106,6 +106,7 @@ impl World {
         match effect {
             Effect::Send { conn, message } => {
                 self.checks().observe_decision(conn, &message);
+                self.check_stray(conn, &message);
                 let link = conn.0 as usize;
                 if link >= self.network.links.len() {
                     // The connection of an agent that no pod has.

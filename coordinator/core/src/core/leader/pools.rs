@@ -251,6 +251,8 @@ fn pool_facts(worker: &Worker, account: &Account, order: RolloutOrder) -> PoolFa
     let present = account.size();
     let wanted = worker.target.unwrap_or(present);
     let generation = match order {
+        RolloutOrder::Newest if mutation::on(Mutation::GenerationsPassedOver) => 0,
+        RolloutOrder::Fair if mutation::on(Mutation::OrderPassedOver) => worker.generation,
         RolloutOrder::Newest => worker.generation,
         RolloutOrder::Fair => 0,
     };
