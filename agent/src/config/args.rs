@@ -5,7 +5,8 @@ use std::num::NonZeroU16;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::builder::TypedValueParser;
+use clap::{Args, Parser, Subcommand, ValueEnum, value_parser};
 use leasehold_types::{CellId, ClusterName, WorkerName, duration, parse_listen};
 
 use super::Address;
@@ -210,6 +211,7 @@ pub(super) struct RunArgs {
     pub(super) worker_address: Option<String>,
     /// The port of --worker-address, if that contains none
     #[arg(long, env = "LEASEHOLD_WORKER_PORT", value_name = "PORT", requires = "worker_address")]
+    #[arg(value_parser = value_parser!(u16).range(1..).try_map(NonZeroU16::try_from))]
     pub(super) worker_port: Option<NonZeroU16>,
     /// The folder of the journal, from which a restarted agent restores what its worker holds
     #[arg(long, env = "LEASEHOLD_STATE_DIR", value_name = "DIR")]
