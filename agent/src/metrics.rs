@@ -134,7 +134,7 @@ impl Metrics {
             return Some(format!("cannot reach the worker: {problem}"));
         }
         if let Some(failure) = self.failure() {
-            return Some(format!("the worker fails its check: {failure}"));
+            return Some(format!("the worker fails: {failure}"));
         }
         (!self.welcomed.load(Relaxed)).then(|| "no coordinator has welcomed this agent yet".into())
     }
@@ -193,7 +193,7 @@ impl Metrics {
         );
         let count = self.worker_failures.load(Relaxed);
         one("worker_failures_total", "counter", "Failed calls of the worker.", count);
-        let help = "0 while the agent cannot reach the worker, or the worker fails its check.";
+        let help = "0 while the agent cannot reach the worker, or the worker fails.";
         one("worker_ok", "gauge", help, u64::from(worker_ok));
         let _ = writeln!(
             out,

@@ -25,7 +25,7 @@ pub(crate) fn message(refused: &Refused) -> String {
             format!("every slot is in use: {running} of {size}{}", newer_generation(*newer))
         }
         Refused::Draining => "the worker is draining: no new job may start".into(),
-        Refused::Failing => "the worker fails its check: no new job may start".into(),
+        Refused::Failing => "the worker fails, and /readyz says why: no new job may start".into(),
         Refused::NotHeld { held: None } => "this worker does not hold this lease".into(),
         Refused::NotHeld { held: Some(held) } => {
             format!("this worker holds this lease under token {held}, not under the given one")

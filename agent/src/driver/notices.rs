@@ -146,11 +146,11 @@ impl NoticeLogger {
             Notice::Failing(failure) => {
                 tracing::warn!(
                     why = %failure,
-                    "the worker fails its check: it gets no job, and other workers get its streams"
+                    "the worker fails: it gets no job, and other workers get its streams"
                 );
             }
             Notice::Recovered => {
-                tracing::info!("the worker passes its check: it may take jobs and streams again");
+                tracing::info!("the worker works again: it may take jobs and streams");
             }
             Notice::JournalFailed(why) => {
                 let admitted = self.log_limiter.admit("journal", &why, now);

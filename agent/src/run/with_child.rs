@@ -397,10 +397,7 @@ impl<'a> ChildSupervisor<'a> {
             return;
         }
         let why = self.driver.metrics().failure();
-        tracing::warn!(
-            why,
-            "COMMAND fails its check, and --restart is set: it is ended and restarts"
-        );
+        tracing::warn!(why, "COMMAND fails, and --restart is set: it is ended and restarts");
         self.is_ended_to_restart = true;
         self.end_child();
     }

@@ -78,7 +78,7 @@ async fn a_worker_that_fails_its_check_gets_nothing_until_it_passes() {
     let (status, refused) = agent.ask("PUT", "/v1/jobs/b", "").await;
     assert_eq!((status, refused["error"]["reason"].as_str()), (409, Some("failing")));
     let (status, why) = agent.text("GET", "/readyz", "").await;
-    assert!(status == 503 && why.contains("fails its check: --worker-check-exec"), "{why}");
+    assert!(status == 503 && why.contains("the worker fails: --worker-check-exec"), "{why}");
     assert_eq!(agent.metric("leasehold_agent_worker_ok").await, "0");
     let (_, lease) = agent.ask("GET", "/v1/lease", "").await;
     assert!(lease["draining"] == false && lease["pool"]["size"] == 0, "{lease}");
@@ -176,7 +176,7 @@ async fn a_command_that_hangs_is_killed_and_restarted() {
     until("it runs", || started().len() == 1).await;
     kill_process(Pid::from_raw(started()[0]).unwrap(), Signal::STOP).unwrap();
     failure(&coordinator).await;
-    agent.log.line("COMMAND fails its check, and --restart is set").await;
+    agent.log.line("COMMAND fails, and --restart is set").await;
     until("it runs again", || started().len() == 2).await;
     // The first report is that of the agent's start.
     let reports = |message: &AgentMessage| matches!(message, AgentMessage::Report(_));
@@ -236,6 +236,6 @@ async fn a_command_that_breaks_its_promise_is_restarted() {
     let args = ["--restart", "on-failure", "--", "sh", "-c", &script];
     let agent = Agent::start(&coordinator, &args).await;
     failure(&coordinator).await;
-    agent.log.line("COMMAND fails its check, and --restart is set").await;
+    agent.log.line("COMMAND fails, and --restart is set").await;
     until("it runs again", || read(&starts).lines().count() >= 2).await;
 }

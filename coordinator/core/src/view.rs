@@ -33,6 +33,8 @@ pub struct ClusterView {
     pub connected: usize,
     /// Of these, draining.
     pub draining: usize,
+    /// Of these, connected, but their workers fail.
+    pub failing: usize,
     /// Of these, silent for longer than their leases.
     pub lost: usize,
     /// Workers of a predecessor's time that have not reported to this leader.
@@ -135,6 +137,11 @@ impl WorkerView {
     #[must_use]
     pub fn drains(&self) -> bool {
         self.drain_ordered || (self.drain != DrainPhase::Working && self.failure.is_none())
+    }
+
+    /// Whether its agent is connected, and says that the worker fails.
+    pub(crate) fn is_failing(&self) -> bool {
+        self.presence == Presence::Connected && self.failure.is_some()
     }
 
     /// Whether its agent is connected and of an older build than this one. One that says no version

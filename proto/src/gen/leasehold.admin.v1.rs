@@ -47,6 +47,9 @@ pub struct Cluster {
     /// It is a worker class: its workers serve pipelines, and it has no budget.
     #[prost(bool, tag = "15")]
     pub is_class: bool,
+    /// Workers that are connected, but fail: their agents say why.
+    #[prost(uint32, tag = "16")]
+    pub failing: u32,
 }
 impl ::prost::Name for Cluster {
     const NAME: &'static str = "Cluster";

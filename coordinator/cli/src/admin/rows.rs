@@ -22,6 +22,7 @@ impl TableRow for Cluster {
         number("WORKERS", |cluster| cluster.workers.to_string()),
         number("CONNECTED", |cluster| cluster.connected.to_string()),
         number("DRAINING", |cluster| cluster.draining.to_string()),
+        wide_number("FAILING", |cluster| cluster.failing.to_string()),
         number("LOST", |cluster| cluster.lost.to_string()),
         wide_number("UNREPORTED", |cluster| cluster.unreported.to_string()),
         number("STREAMS", |cluster| part_of(cluster.streams_owned, cluster.streams)),
@@ -36,9 +37,8 @@ impl TableRow for Cluster {
     fn tint(&self) -> Option<Tint> {
         match self {
             Self { lost: 1.., .. } => Some(Tint::Alarm),
-            Self { held, unreported, .. } if !held.is_empty() || *unreported > 0 => {
-                Some(Tint::Warning)
-            }
+            Self { failing: 1.., .. } | Self { unreported: 1.., .. } => Some(Tint::Warning),
+            Self { held, .. } if !held.is_empty() => Some(Tint::Warning),
             Self { draining: 1.., .. } => Some(Tint::Notice),
             Self { .. } => None,
         }

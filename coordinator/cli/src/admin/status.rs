@@ -85,6 +85,7 @@ fn as_text(fleet: &FleetStatus, wide: bool) -> String {
     parts.push(
         held.map(|cluster| format!("{} is on hold: {}\n", cluster.name, cluster.held)).collect(),
     );
+    parts.push(fleet.clusters.iter().filter_map(failing).collect());
     if !fleet.sets.is_empty() {
         let unowned: Vec<_> =
             fleet.sets.iter().filter(|set| set.streams_owned < set.streams).cloned().collect();
@@ -104,6 +105,15 @@ fn as_text(fleet: &FleetStatus, wide: bool) -> String {
     parts.push(problems(&fleet.replicas));
     parts.retain(|part| !part.is_empty());
     parts.join("\n")
+}
+
+/// How many workers of a cluster fail; none where none does.
+fn failing(cluster: &Cluster) -> Option<String> {
+    let Cluster { name, failing: count, .. } = cluster;
+    let workers = words::count(u64::from(*count), "worker");
+    let fail = if *count == 1 { "fails" } else { "fail" };
+    let line = format!("{name}: {workers} {fail}; `leasehold explain cluster {name}` names them\n");
+    (*count > 0).then_some(line)
 }
 
 fn all_of(count: u64, noun: &str) -> String {

@@ -150,11 +150,11 @@ fn write(notice: &Notice, admitted: bool) {
         }
         Notice::Failing { worker: key, failure } => {
             warn!(target: CELL, cluster = %key.cluster, worker = %key.worker, why = %failure,
-                "worker fails its check: it gets no job, and its streams go to other workers");
+                "worker fails: it gets no job, and its streams go to other workers");
         }
         Notice::Recovered(key) => {
             info!(target: CELL, cluster = %key.cluster, worker = %key.worker,
-                "worker passes its check again");
+                "worker works again");
         }
         Notice::Gone(key) => {
             info!(target: CELL, cluster = %key.cluster, worker = %key.worker, "worker gone");

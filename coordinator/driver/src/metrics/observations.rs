@@ -91,6 +91,7 @@ const CLUSTER_GAUGES: &[ClusterGauge] = &[
     ("leasehold_streams", "Streams of the sets that run on the cluster.", |c| c.streams as u64),
     ("leasehold_streams_owned", "Streams that a worker owns.", |c| c.streams_owned as u64),
     ("leasehold_workers_draining", "Workers that drain.", |c| c.draining as u64),
+    ("leasehold_workers_failing", "Connected workers that fail.", |c| c.failing as u64),
     ("leasehold_cluster_held", "1 where a new leader does not plan the cluster yet.", |c| {
         u64::from(c.held.is_some())
     }),

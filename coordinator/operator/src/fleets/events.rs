@@ -191,14 +191,14 @@ impl WorkerEvents {
             Notice::DrainStarted(key) => self.drain_started(key, lookup, now),
             Notice::Failing { worker: key, failure } => {
                 let note = format!(
-                    "worker {} fails its check, so it gets no job, and its streams go to other \
+                    "worker {} fails, so it gets no job, and its streams go to other \
                      workers: {failure}",
                     key.worker
                 );
                 pod_and_fleet_events(key, lookup, EventReason::WorkerFailing, &note)
             }
             Notice::Recovered(key) => {
-                let note = format!("worker {} passes its check again", key.worker);
+                let note = format!("worker {} works again", key.worker);
                 pod_and_fleet_events(key, lookup, EventReason::WorkerRecovered, &note)
             }
             Notice::Gone(key) => {

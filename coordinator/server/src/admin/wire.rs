@@ -57,6 +57,7 @@ pub(super) fn cluster(view: ClusterView) -> proto::Cluster {
         workers: count(view.workers),
         connected: count(view.connected),
         draining: count(view.draining),
+        failing: count(view.failing),
         lost: count(view.lost),
         unreported: count(view.unreported),
         streams: count(view.streams),

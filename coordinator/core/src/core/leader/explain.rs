@@ -182,7 +182,7 @@ impl Leader {
                 format!("it drains: {slots} slots count until its jobs end")
             }
             () if worker.failure.is_some() => {
-                format!("it fails its check: {slots} slots count until its jobs end")
+                format!("it fails: {slots} slots count until its jobs end")
             }
             () if !worker.is_connected() => {
                 format!("it is not connected: {slots} slots count, and it keeps them")
@@ -265,9 +265,7 @@ impl Leader {
             return format!("{key} drains: it takes no job and gives its streams back");
         }
         if view.failure.is_some() && !is_silent {
-            return format!(
-                "{key} fails its check: it gets no job, and its streams go to other workers"
-            );
+            return format!("{key} fails: it gets no job, and its streams go to other workers");
         }
         match view.presence {
             Presence::Unreported => {
@@ -317,9 +315,9 @@ fn worker_step(view: &WorkerView) -> String {
             "end the jobs of {worker} and have it let its streams go, or stop it and its agent: \
              jobs that still run are lost then"
         ),
-        Presence::Connected if view.failure.is_some() => format!(
-            "see what {worker} does: once it passes its check it gets jobs and streams again"
-        ),
+        Presence::Connected if view.failure.is_some() => {
+            format!("see what {worker} does: once it works again it gets jobs and streams")
+        }
         Presence::Connected => String::new(),
         Presence::Silent => {
             format!("see what the agent of {worker} logs: it cannot reach this leader")

@@ -203,6 +203,7 @@ impl Replica {
             workers: 0,
             connected: 0,
             draining: 0,
+            failing: 0,
             lost: 0,
             unreported: 0,
             streams: sets.map(|set| set.streams.len()).sum(),
@@ -263,6 +264,7 @@ impl Leader {
             view.lost += usize::from(worker.presence == Presence::Lost);
             view.unreported += usize::from(worker.presence == Presence::Unreported);
             view.draining += usize::from(worker.drains());
+            view.failing += usize::from(worker.is_failing());
             if !worker.drains() && worker.presence == Presence::Connected {
                 view.granted = view.granted.saturating_add(worker.granted);
             }

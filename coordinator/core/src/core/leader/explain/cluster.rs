@@ -47,6 +47,7 @@ impl Leader {
         facts.extend(named("draining beyond the deadline", "", &workers, |worker| {
             worker.drain_overdue.is_some()
         }));
+        facts.extend(named("failing", "", &workers, WorkerView::is_failing));
         facts.extend(named("with an older agent", "", &workers, WorkerView::has_older_agent));
         if view.streams > 0 {
             let streams = counted(view.streams, "stream");

@@ -62,6 +62,7 @@ fn facts() -> ClusterFacts {
         workers: 2,
         connected: 2,
         draining: 0,
+        failing: 0,
         lost: 0,
         unreported: 0,
         streams: 6,
