@@ -15,6 +15,8 @@ pub struct DesiredPublisher {
     /// Resolves when the driver has the first desired state.
     ready: Option<oneshot::Sender<()>>,
     last: Option<Arc<Desired>>,
+    /// What was ignored at the last reading.
+    ignored: Vec<Problem>,
 }
 
 impl DesiredPublisher {
@@ -24,7 +26,7 @@ impl DesiredPublisher {
         problems: watch::Sender<Arc<Vec<Problem>>>,
         ready: oneshot::Sender<()>,
     ) -> Self {
-        Self { events, problems, ready: Some(ready), last: None }
+        Self { events, problems, ready: Some(ready), last: None, ignored: Vec::new() }
     }
 
     /// Whether a desired state was published.
@@ -45,6 +47,7 @@ impl DesiredPublisher {
     /// Publishes a reading; fails if the driver has ended.
     pub async fn publish(&mut self, reading: Reading) -> Result<(), ()> {
         report(&self.problems, reading.problems);
+        self.report_ignored(reading.ignored);
         let Some(desired) = reading.desired else { return Ok(()) };
         if self.last.as_ref().is_some_and(|last| Arc::ptr_eq(last, &desired)) {
             return Ok(());
@@ -60,6 +63,15 @@ impl DesiredPublisher {
             let _ = ready.send(());
         }
         Ok(())
+    }
+
+    /// Logs once what is ignored in manifests.
+    fn report_ignored(&mut self, ignored: Vec<Problem>) {
+        for new in ignored.iter().filter(|new| !self.ignored.contains(new)) {
+            let Problem { file, line, column, field, message } = new;
+            tracing::info!(file, line, column, field, message, "a field is ignored");
+        }
+        self.ignored = ignored;
     }
 }
 

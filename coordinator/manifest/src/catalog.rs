@@ -52,6 +52,8 @@ pub struct Reading {
     pub desired: Option<Arc<Desired>>,
     /// All that is wrong, by file and line.
     pub problems: Vec<Problem>,
+    /// What is ignored although its author may count on it, in the same order.
+    pub ignored: Vec<Problem>,
 }
 
 /// What the folder defines now, and whether that may be put in force is for the caller to say.
@@ -62,6 +64,7 @@ pub struct FolderVersion {
     desired: Option<Arc<Desired>>,
     gave: BTreeMap<String, FileContribution>,
     problems: Vec<Problem>,
+    ignored: Vec<Problem>,
     losses: Vec<Loss>,
 }
 
@@ -79,12 +82,12 @@ impl FolderVersion {
     /// What is in force without it. Each loss is reported where its object was defined; `until`
     /// says when it takes effect.
     pub fn deferred(self, until: &str) -> Reading {
-        let Self { before, gave: _, mut problems, losses, .. } = self;
+        let Self { before, mut problems, ignored, losses, .. } = self;
         for Loss { file, field, what, .. } in losses {
             let message = format!("{what}: {until}");
             problems.push(Problem::new(&file, Position::default(), field, message));
         }
-        Reading { desired: before, problems: bounded(problems) }
+        Reading { desired: before, problems: bounded(problems), ignored }
     }
 }
 
@@ -177,8 +180,8 @@ impl Catalog {
         let unknown: Vec<&str> = listing.unknown.iter().map(|(folder, _)| &**folder).collect();
         if unknown.contains(&"") && before.is_none() {
             self.seen = WatchedPaths::default();
-            let (gave, losses) = (BTreeMap::new(), Vec::new());
-            return FolderVersion { before, desired: None, gave, problems, losses };
+            let (gave, ignored, losses) = (BTreeMap::new(), Vec::new(), Vec::new());
+            return FolderVersion { before, desired: None, gave, problems, ignored, losses };
         }
         let content = |file: &String| {
             if written.contains(file) { FileContent::Opaque(None) } else { self.content(file) }
@@ -196,6 +199,8 @@ impl Catalog {
             gave.insert(file, given);
         }
         let lists = self.read_lists(&sources, &unknown, written, &mut problems);
+        let documents = definitions.values().flatten().map(|definition| &definition.document);
+        let ignored = documents.filter_map(|document| document.ignored.clone()).collect();
         let candidates = candidates(definitions, &gave, &mut problems);
         let old = before.clone().unwrap_or_default();
         let rules = Rules::of_files(MissingClass::Refused);
@@ -205,16 +210,17 @@ impl Catalog {
         let files = listing.files.into_iter().chain(sources).collect();
         self.seen = WatchedPaths { files, folders: listing.folders };
         let (desired, losses) = (Some(desired), losses.unwrap_or_default());
-        FolderVersion { before, desired, gave, problems: bounded(problems), losses }
+        let (problems, ignored) = (bounded(problems), bounded(ignored));
+        FolderVersion { before, desired, gave, problems, ignored, losses }
     }
 
     /// Puts a version in force.
     pub fn accept(&mut self, version: FolderVersion) -> Reading {
-        let FolderVersion { before: _, desired, gave, problems, losses: _ } = version;
+        let FolderVersion { before: _, desired, gave, problems, ignored, losses: _ } = version;
         if desired.is_some() {
             (self.in_force, self.gave) = (desired.clone(), gave);
         }
-        Reading { desired, problems }
+        Reading { desired, problems, ignored }
     }
 
     /// What the last reading looked at.

@@ -157,6 +157,8 @@ pub struct Document {
     pub spec: Option<Spec>,
     /// What it defines; `None` if a problem was reported.
     pub body: Option<ValidSpec>,
+    /// What of it is ignored although its author may count on it.
+    pub ignored: Option<Problem>,
 }
 
 /// Where a document comes from: decides how names are resolved and which fields are allowed.
@@ -232,6 +234,7 @@ pub(crate) fn document(
 ) -> Document {
     let kind = node.get("kind").and_then(Node::text).map(str::to_owned);
     let at = name_mark(&node);
+    let ignored = ignored(file, home, &node);
     let mut checker = Checker { file, home, at: node.at, problems, wrong: false };
     let (id, spec, body) = match kind.as_deref() {
         Some("WorkerCluster") => {
@@ -266,7 +269,19 @@ pub(crate) fn document(
         }
     };
     let body = if checker.wrong { None } else { body };
-    Document { id, at, spec, body }
+    Document { id, at, spec, body, ignored }
+}
+
+/// The namespace of an object of a file.
+fn ignored(file: &str, home: Origin<'_>, node: &Node) -> Option<Problem> {
+    let namespace = node.get("metadata")?.get("namespace")?;
+    let name = namespace.text()?;
+    let message = format!(
+        "is {name:?}, and is ignored: an object of a file is known by its kind and metadata.name \
+         alone"
+    );
+    let notice = Problem::new(file, namespace.at, "metadata.namespace", message);
+    (home == Origin::File).then_some(notice)
 }
 
 /// The files of streams that a document names, valid or not.

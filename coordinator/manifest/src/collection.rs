@@ -216,7 +216,7 @@ impl Collection {
         }
         problems.sort();
         problems.dedup();
-        Reading { desired: Some(self.in_force.clone()), problems }
+        Reading { desired: Some(self.in_force.clone()), problems, ignored: Vec::new() }
     }
 
     /// The problems that are reported in one list, so that those of one namespace do not hide those

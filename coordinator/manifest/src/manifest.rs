@@ -60,13 +60,16 @@ pub struct Metadata {
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct WorkerClusterSpec {
     /// The budget: the most jobs that run at once over all workers; draining, surging and silent
-    /// ones count too. Lowering it ends no job. `kubectl scale` changes this field.
+    /// ones count too. Lowering it ends no job. `kubectl scale` changes this field. Left out with
+    /// maxJobsPerWorker where workers only own streams: no job runs then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = limits::JOBS_MAX))]
-    pub max_jobs: u32,
+    pub max_jobs: Option<u32>,
     /// The most jobs that one worker takes. A workload that is made gets maxJobs /
-    /// maxJobsPerWorker replicas, rounded up.
+    /// maxJobsPerWorker replicas, rounded up. Given where maxJobs is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = limits::JOBS_PER_WORKER_MAX))]
-    pub max_jobs_per_worker: u32,
+    pub max_jobs_per_worker: Option<u32>,
     /// The pods of the workload to make. The label leasehold.dev/cluster is added, and
     /// terminationGracePeriodSeconds is drain.deadline and 30 seconds unless given. Without
     /// template and workloadRef, workers are whatever pods carry that label. Kubernetes only.
@@ -98,6 +101,14 @@ pub struct WorkerClusterSpec {
     /// What generations of workers do to pools.
     #[serde(default, skip_serializing_if = "RolloutSpec::is_empty")]
     pub rollout: RolloutSpec,
+}
+
+impl WorkerClusterSpec {
+    /// The budget and the most jobs of one worker. A cluster whose workers only own streams runs
+    /// no job.
+    pub fn jobs(&self) -> (u32, u32) {
+        (self.max_jobs.unwrap_or(0), self.max_jobs_per_worker.unwrap_or(1))
+    }
 }
 
 /// What generations of workers do to pools.

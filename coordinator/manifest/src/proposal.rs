@@ -81,7 +81,7 @@ pub fn propose(in_force: &Arc<Desired>, files: &BTreeMap<String, String>, scope:
         Scope::WholeFolder | Scope::SomeFiles => Rules::of_files(MissingClass::Refused),
     };
     let desired = resolve(candidates, &lists, rules, in_force, &mut problems);
-    Reading { desired: Some(Arc::new(desired)), problems: bounded(problems) }
+    Reading { desired: Some(Arc::new(desired)), problems: bounded(problems), ignored: Vec::new() }
 }
 
 /// The files of streams that these manifests name, as paths in the same folder.
@@ -154,7 +154,7 @@ mod tests {
     }
 
     fn in_force(scope: Scope, given: &[(&str, &str)]) -> Arc<Desired> {
-        let Reading { desired, problems } = propose(&Arc::default(), &files(given), scope);
+        let Reading { desired, problems, .. } = propose(&Arc::default(), &files(given), scope);
         assert_eq!(problems, []);
         desired.unwrap()
     }
@@ -171,7 +171,7 @@ mod tests {
         let edited = files(&[("edited.yaml", &edited)]);
         let budget = |desired: &Desired| desired.clusters.values().next().unwrap().jobs_max;
         for (scope, sets) in [(Scope::WholeFolder, 0), (Scope::SomeFiles, 1)] {
-            let Reading { desired, problems } = propose(&before, &edited, scope);
+            let Reading { desired, problems, .. } = propose(&before, &edited, scope);
             let desired = desired.unwrap();
             assert_eq!(problems, []);
             assert_eq!((budget(&desired), desired.sets.len()), (9, sets), "{scope:?}");
@@ -179,7 +179,7 @@ mod tests {
         assert_eq!(budget(&before), 6, "nothing is put in force");
 
         let invalid = CLUSTER.replace("maxJobs: 6", "maxJobs: many");
-        let Reading { desired, problems } =
+        let Reading { desired, problems, .. } =
             propose(&before, &files(&[("a.yaml", &invalid)]), Scope::SomeFiles);
         assert_eq!(budget(&desired.unwrap()), 6, "what is in force stays");
         assert_eq!((problems.len(), &*problems[0].file), (1, "a.yaml"), "{problems:?}");

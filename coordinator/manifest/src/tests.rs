@@ -9,7 +9,7 @@ use leasehold_coordinator_core::desired::{
     Cluster, Desired, Mode, Moves, Policy, RolloutOrder, StreamSet,
 };
 
-use super::Catalog;
+use super::{Catalog, Reading};
 
 mod collection;
 mod last_good;
@@ -82,6 +82,29 @@ fn only<K, V: Clone>(map: &std::collections::BTreeMap<K, std::sync::Arc<V>>) -> 
 
 fn names(set: &StreamSet) -> Vec<(&str, u32, bool)> {
     set.streams.iter().map(|s| (s.name.as_str(), s.weight, s.dedicated)).collect()
+}
+
+#[test]
+fn a_namespace_in_a_file_is_named_as_ignored() {
+    let folder = tempfile::tempdir().unwrap();
+    copy(&testdata("good").join("everything"), folder.path());
+    let ignored = Catalog::new(folder.path()).read().ignored;
+    let said: Vec<String> = ignored.iter().map(ToString::to_string).collect();
+    let expected = "clusters.yaml:5:14: metadata.namespace: is \"prod\", and is ignored: an object \
+                    of a file is known by its kind and metadata.name alone";
+    assert_eq!(said, [expected]);
+}
+
+#[test]
+fn a_cluster_without_jobs_is_one_whose_workers_only_own_streams() {
+    let cluster = "apiVersion: leasehold.dev/v1alpha1\nkind: WorkerCluster\n\
+                   metadata: {name: swarm}\nspec: {}\n";
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("swarm.yaml"), cluster).unwrap();
+    let Reading { desired, problems, .. } = Catalog::new(folder.path()).read();
+    assert_eq!(problems, []);
+    let cluster = only(&desired.unwrap().clusters);
+    assert_eq!((cluster.jobs_max, cluster.jobs_per_worker_max), (0, 1));
 }
 
 #[test]

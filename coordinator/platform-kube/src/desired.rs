@@ -327,9 +327,10 @@ impl State {
             return None;
         }
         self.readings += 1;
-        let Reading { desired, problems } = self.collection.read();
-        self.is_object_changed |= self.set_problems(&problems);
-        Some(Reading { desired, problems: self.collection.reported(&problems) })
+        let reading = self.collection.read();
+        self.is_object_changed |= self.set_problems(&reading.problems);
+        let problems = self.collection.reported(&reading.problems);
+        Some(Reading { problems, ..reading })
     }
 
     /// Sets each object's problems: its own, and those of the lists that it names.

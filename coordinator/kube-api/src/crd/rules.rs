@@ -27,10 +27,28 @@ const HOURS_MAX: u64 = leasehold_types::duration::MANIFEST.max().as_secs() / 360
 
 /// The rules of WorkerClusters.
 pub(super) fn worker_cluster(schema: &mut Value) {
-    let floor = "must be at most maxJobsPerWorker: lower it, or raise that";
-    let floor_rule =
-        blaming(".lease.floor", rule("self.lease.floor <= self.maxJobsPerWorker", floor));
-    add(schema, "spec", json!([floor_rule]));
+    let per_worker = "(has(self.maxJobsPerWorker) ? self.maxJobsPerWorker : 1)";
+    let rules = json!([
+        blaming(
+            ".lease.floor",
+            rule(
+                &format!("self.lease.floor <= {per_worker}"),
+                "must be at most maxJobsPerWorker: lower it, or raise that",
+            ),
+        ),
+        rule(
+            "has(self.maxJobs) == has(self.maxJobsPerWorker)",
+            "gives one of maxJobs and maxJobsPerWorker: give both, or neither where workers only \
+             own streams",
+        ),
+        rule(
+            "has(self.maxJobs) || \
+             (!has(self.template) && !(has(self.workloadRef) && self.workloadRef.scale))",
+            "makes or scales workers, but maxJobs does not say how many: add it and \
+             maxJobsPerWorker (5 and 1 make five workers)",
+        ),
+    ]);
+    add(schema, "spec", rules);
     let again = "make another WorkerCluster, and delete this one when its jobs have ended";
     workers(schema, again);
 }

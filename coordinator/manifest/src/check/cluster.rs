@@ -10,7 +10,7 @@ use super::super::manifest::{
     AgentSpec, DrainSpec, LostSpec, RolloutOrderSpec, WorkerClusterSpec, WorkloadKind, WorkloadRef,
     WorkloadSpec,
 };
-use super::super::tree::Node;
+use super::super::tree::{Node, Value};
 use super::super::values::CountOrPercent;
 use super::{Checker, agent};
 
@@ -24,10 +24,11 @@ pub(super) struct WorkloadFields<'a> {
 
 impl Checker<'_> {
     pub(super) fn cluster(&mut self, root: &Node, spec: &WorkerClusterSpec) -> Cluster {
-        self.within(root, "spec.maxJobs", spec.max_jobs, 0, limits::JOBS_MAX);
-        let per_worker = spec.max_jobs_per_worker;
+        let (max_jobs, per_worker) = spec.jobs();
+        self.within(root, "spec.maxJobs", max_jobs, 0, limits::JOBS_MAX);
         let path = "spec.maxJobsPerWorker";
         self.within(root, path, per_worker, 1, limits::JOBS_PER_WORKER_MAX);
+        self.both_or_neither(root, spec);
         self.makers(
             root,
             &WorkloadFields {
@@ -45,7 +46,7 @@ impl Checker<'_> {
             self.blame(root, "spec.lease.floor", message);
         }
         Cluster {
-            jobs_max: spec.max_jobs,
+            jobs_max: max_jobs,
             jobs_per_worker_max: per_worker,
             drain_deadline: spec.drain.deadline.0,
             lost_after: spec.lost.after.map(|after| after.0),
@@ -57,6 +58,29 @@ impl Checker<'_> {
             },
             class: None,
         }
+    }
+
+    /// Jobs need both numbers; where workers only own streams there is none.
+    fn both_or_neither(&mut self, root: &Node, spec: &WorkerClusterSpec) {
+        // A number that is given and wrong is reported already.
+        let given = |field| {
+            let value = root.get("spec").and_then(|spec| spec.get(field));
+            value.is_some_and(|value| !matches!(value.value, Value::Null))
+        };
+        let (field, other) = match (given("maxJobs"), given("maxJobsPerWorker")) {
+            (false, true) => ("maxJobs", "maxJobsPerWorker"),
+            (true, false) => ("maxJobsPerWorker", "maxJobs"),
+            (false, false) if makes_or_scales(spec) => {
+                let message = "is missing, and says how many workers to make: add it and \
+                               maxJobsPerWorker (5 and 1 make five workers)";
+                return self.blame(root, "spec.maxJobs", message);
+            }
+            (true, true) | (false, false) => return,
+        };
+        let message = format!(
+            "is missing beside {other}: add it, or remove {other} where workers only own streams"
+        );
+        self.blame(root, &format!("spec.{field}"), message);
     }
 
     /// How long leases last, drains may take, and lost workers keep what they have.
@@ -120,4 +144,9 @@ impl Checker<'_> {
             self.blame(root, "spec.workload.maxUnavailable", message);
         }
     }
+}
+
+/// Whether the number of its workers follows its budget.
+fn makes_or_scales(spec: &WorkerClusterSpec) -> bool {
+    spec.template.is_some() || spec.workload_ref.as_ref().is_some_and(|named| named.scale)
 }

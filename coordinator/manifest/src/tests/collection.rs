@@ -91,7 +91,8 @@ fn an_invalid_object_keeps_its_version_and_a_deleted_one_is_removed() {
     assert!(api.put("WorkerCluster", "ci/builds", builds(8)));
     assert!(!api.put("WorkerCluster", "ci/never", json!({ "maxJobs": 8 })));
     assert_eq!(api.in_force().0, ["ci/builds 8"]);
-    assert!(!api.put("WorkerCluster", "ci/builds", json!({ "maxJobs": -1 })));
+    let negative = json!({ "maxJobs": -1, "maxJobsPerWorker": 3 });
+    assert!(!api.put("WorkerCluster", "ci/builds", negative));
     let (in_force, problems) = api.in_force();
     assert_eq!(in_force, ["ci/builds 8"]);
     assert_eq!(problems.len(), 2, "{problems:?}");

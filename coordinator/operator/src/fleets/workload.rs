@@ -112,7 +112,8 @@ pub(super) struct WorkloadFacts {
 
 /// The replicas that a cluster asks for.
 pub(super) fn replicas(spec: &WorkerClusterSpec) -> u32 {
-    spec.max_jobs.div_ceil(spec.max_jobs_per_worker.max(1))
+    let (max_jobs, per_worker) = spec.jobs();
+    max_jobs.div_ceil(per_worker.max(1))
 }
 
 /// The workload of a fleet; `None` if its pods come from elsewhere.
