@@ -105,14 +105,14 @@ impl World {
         let run = self.replicas[replica].run;
         match effect {
             Effect::Send { conn, message } => {
-                self.checks().observe_decision(conn, &message);
-                self.check_stray(conn, &message);
                 let link = conn.0 as usize;
                 if link >= self.network.links.len() {
                     // The connection of an agent that no pod has.
+                    self.check_stray(conn, &message);
                     self.coverage.hit(names::of_message(&message));
                     return;
                 }
+                self.checks().observe_decision(conn, &message);
                 let mut delay = self.rng.u64(0..=MS);
                 if self.network.links[link].slow_writer {
                     delay += self.rng.u64(0..self.profile.ttl_real() / 2);
