@@ -151,7 +151,7 @@ fn wrong_clusters() -> Vec<(Value, &'static str)> {
     let stateful = json!({ "kind": "StatefulSet" });
     let made = |workload: Value| cluster(json!({ "template": template, "workload": workload }));
     vec![
-        (cluster(json!({ "maxJobs": null })), "spec.maxJobs: Required value"),
+        (cluster(json!({ "maxJobs": null })), "gives one of maxJobs and maxJobsPerWorker"),
         (cluster(json!({ "maxJobs": -1 })), "greater than or equal to 0"),
         (cluster(json!({ "maxJobs": 10_000_001 })), "less than or equal to 10000000"),
         (cluster(json!({ "maxJobs": "8" })), "must be of type integer"),
