@@ -3,14 +3,18 @@
 Rust's stable test runner prints one line when a test ends and nothing when one starts. It starts
 tests in the order of `--list`, as many at a time as it has threads: the next one starts when one
 ends. So the start of each test follows from the ends before it.
+
+It prints the name first and then the result. What a program of a test prints meanwhile can come
+before, between and after them.
 """
 
 import re
 from dataclasses import dataclass, field
 
 # The name is followed by what is expected of the test, which `--list` does not show.
-RESULT = re.compile(
-    r"^test (\S.*?)(?: - (?:should panic|compile|compile fail))? \.\.\. (ok|FAILED|ignored)\b")
+NAME = re.compile(
+    r"test (\S.*?)(?: - (?:should panic|compile|compile fail))? \.\.\. (ok|FAILED|ignored)?")
+RESULT = re.compile(r"^(ok|FAILED|ignored)\b")
 SECTION = re.compile(r"^---- (\S.*) stdout ----$")
 
 
@@ -35,6 +39,8 @@ class Reader:
     _ends: list[float] = field(default_factory=list)
     _failures: bool = False
     _section: str | None = None
+    #: A test whose name was printed, and its result not yet.
+    _named: str | None = None
 
     def line(self, line: str, now: float) -> Outcome | None:
         """Takes one line without its end; returns the outcome of the test that ended with it."""
@@ -44,10 +50,15 @@ class Reader:
         if line == "failures:":
             self._failures = True
             return None
-        match = RESULT.match(line)
-        if not match:
+        named = NAME.search(line)
+        if named and named.group(1) in self.listed:
+            self._named, result = named.groups()
+        else:
+            match = RESULT.match(line)
+            result = match and match.group(1)
+        if self._named is None or result is None:
             return None
-        name, result = match.groups()
+        name, self._named = self._named, None
         outcome = Outcome(name, result, now - self._start_of(name))
         self._ends.append(now)
         self.outcomes[name] = outcome

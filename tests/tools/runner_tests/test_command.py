@@ -173,6 +173,16 @@ class Durations(unittest.TestCase):
             self.assertEqual(reader.line(line, 1.0).name, name)
             self.assertEqual(reader.unfinished(), [])
 
+    def test_what_programs_print_meanwhile_hides_no_result(self):
+        reader = Reader(listed=["a", "b", "c", "d"], threads=2, started=0.0)
+        for line in ["sh: 1: [: test a ... -lt: argument expected", "ok", "ok",
+                     "drained: test b ... ok", "test x ... ok", "test c ... {}", "a line", "FAILED",
+                     "test d ... "]:
+            reader.line(line, 1.0)
+        results = {name: one.result for name, one in reader.outcomes.items()}
+        self.assertEqual(results, {"a": "ok", "b": "ok", "c": "FAILED"})
+        self.assertEqual(reader.unfinished(), ["d"])
+
     def test_the_text_of_a_failure_belongs_to_its_test(self):
         reader = Reader(listed=["a", "b"], threads=2, started=0.0)
         for line in ["test a ... FAILED", "test b - should panic ... FAILED", "", "failures:", "",
