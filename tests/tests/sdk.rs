@@ -7,9 +7,12 @@ mod fleet;
 #[path = "sdk/messages.rs"]
 mod messages;
 
+use std::process::Command;
+
 use fleet::{Fleet, Language};
 use rustix::process::Signal;
-use tests::process::{eventually, get};
+use tests::process::{Process, eventually, free_address, get};
+use tests::toolbox;
 
 /// A test for each language.
 macro_rules! in_each_language {
@@ -41,6 +44,22 @@ in_each_language!(
     a_worker_that_hangs_loses_its_streams_although_its_agent_lives,
     a_drain_ends_the_loops,
 );
+
+#[test]
+fn without_an_agent_the_sdk_for_rust_says_so() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let address = format!("http://{}", free_address());
+    let mut command = Command::new(toolbox::binary("examples/worker"));
+    command.arg(folder.path()).env("LEASEHOLD_ADDR", &address);
+    let worker = Process::start(&mut command, &folder.path().join("log"));
+    let said = eventually("a warning", || {
+        let log = worker.log();
+        log.contains("still trying").then_some(log)
+    });
+    for words in ["WARN", &*address, "Connection refused", "LEASEHOLD_ADDR"] {
+        assert!(said.contains(words), "no {words:?}: {said}");
+    }
+}
 
 fn an_agent_that_is_killed_ends_no_job_and_loses_no_slot(mut fleet: Fleet) {
     fleet.hold_jobs();

@@ -8,19 +8,20 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
-use leasehold::{Options, Stream, Token, Worker};
+use leasehold::{Job, Options, Stream, Token, Worker};
 use rustix::fs::FlockOperation;
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// The most jobs at once, if the pool allows them.
-const TASKS: usize = 4;
+const TASKS: NonZeroUsize = NonZeroUsize::new(4).expect("it is not 0");
 const STEP: Duration = Duration::from_millis(20);
 /// No line of a sink is longer.
 const LINE_BYTES_MAX: u64 = 4096;
@@ -109,18 +110,22 @@ impl Sink {
     }
 }
 
-/// One job after another, until the worker drains.
-async fn run_jobs(worker: Worker, place: Arc<Place>) -> anyhow::Result<()> {
-    while let Some(job) = worker.next_job().await {
-        let token = job.token().to_string();
-        place.note("job_start", now_ns(), json!({"job": job.id(), "token": token}))?;
-        tokio::time::sleep(5 * STEP).await;
-        while place.folder.join("hold").exists() {
-            tokio::time::sleep(STEP).await;
-        }
-        place.note("job_end", now_ns(), json!({"job": job.id()}))?;
+/// Runs one job; dropping it ends it.
+async fn run(job: Job, place: Arc<Place>) -> anyhow::Result<()> {
+    let token = job.token().to_string();
+    place.note("job_start", now_ns(), json!({"job": job.id(), "token": token}))?;
+    tokio::time::sleep(5 * STEP).await;
+    while place.folder.join("hold").exists() {
+        tokio::time::sleep(STEP).await;
     }
-    Ok(())
+    place.note("job_end", now_ns(), json!({"job": job.id()}))
+}
+
+/// Waits for the work of a handler, and says why it failed.
+async fn report(what: &str, work: impl Future<Output = anyhow::Result<()>>) {
+    if let Err(error) = work.await {
+        eprintln!("{what}: {error:#}");
+    }
 }
 
 /// Writes to the sink while this worker owns the stream.
@@ -165,6 +170,7 @@ async fn consume(stream: Stream, place: Arc<Place>) -> anyhow::Result<()> {
 async fn main() -> anyhow::Result<()> {
     let folder = std::env::args_os().nth(1).context("usage: worker FOLDER")?;
     let place = Arc::new(Place::open(Path::new(&folder))?);
+    tracing_subscriber::fmt().with_writer(std::io::stderr).init();
     // Much less than by default: another worker goes on with the streams of one that hangs.
     let beat_within = Some(Duration::from_secs(3));
     let options = Options { beat_within, ..Options::default() };
@@ -175,22 +181,9 @@ async fn main() -> anyhow::Result<()> {
         terminate.recv().await;
         drained.drain().await
     });
-    let jobs: Vec<_> =
-        (0..TASKS).map(|_| tokio::spawn(run_jobs(worker.clone(), place.clone()))).collect();
-    let consumed = place.clone();
-    worker
-        .run_streams(move |stream| {
-            let consuming = consume(stream, consumed.clone());
-            async move {
-                if let Err(error) = consuming.await {
-                    eprintln!("a stream: {error:#}");
-                }
-            }
-        })
-        .await;
-    for job in jobs {
-        job.await??;
-    }
+    let jobs = worker.run_jobs(|job| report("a job", run(job, place.clone())), TASKS);
+    let streams = worker.run_streams(|stream| report("a stream", consume(stream, place.clone())));
+    tokio::join!(jobs, streams);
     worker.close().await;
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! The agent's address. A connection made here belongs to one process of the agent's: it never
 //! reconnects by itself, so its user notices that the process has changed.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -64,6 +65,15 @@ impl Address {
             }
         };
         tokio::time::timeout(CONNECT, connecting).await.map_err(Error::lost)?
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(host) => write!(f, "http://{host}"),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
     }
 }
 

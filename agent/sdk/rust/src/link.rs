@@ -19,6 +19,11 @@ use crate::state::{Client, Shared};
 /// Between two attempts to reach the agent.
 pub(crate) const PAUSE_MIN: Duration = Duration::from_millis(50);
 pub(crate) const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// How long there may be no agent before a warning says so, once.
+const WARN_AFTER: Duration = Duration::from_secs(3);
+/// What to do where nothing answers.
+const ADVICE: &str = "start this program as the COMMAND of leasehold-agent run, or set \
+                      LEASEHOLD_ADDR to the agent's --listen, as http://HOST:PORT";
 /// How long an answer may take beyond the wait that the request allows.
 const ANSWER: Duration = Duration::from_secs(5);
 
@@ -44,16 +49,23 @@ impl Link {
     /// Watches the lease until this future is dropped.
     pub(crate) async fn run(self) {
         let mut pause = PAUSE_MIN;
+        // None once the log has said that there is no agent.
+        let mut warn_at = Some(clock::now() + WARN_AFTER);
         loop {
             let watched = self.watch().await;
             let was_up = self.shared.change(|state| state.client.take().is_some());
             let Err(error) = watched else { continue };
             if was_up {
                 tracing::warn!(%error, "the connection to the agent is lost");
+                warn_at = Some(clock::now() + WARN_AFTER);
                 pause = PAUSE_MIN;
             } else {
                 tracing::debug!(%error, "cannot connect to the agent");
                 pause = (pause * 2).min(PAUSE_MAX);
+            }
+            if warn_at.is_some_and(|at| clock::now() >= at) {
+                tracing::warn!(address = %self.address, "{error} ({ADVICE}); still trying");
+                warn_at = None;
             }
             tokio::time::sleep(pause).await;
         }

@@ -1,5 +1,6 @@
 //! The worker: it runs jobs, owns streams and bindings, drains and closes.
 
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -101,6 +102,28 @@ impl Worker {
     pub async fn next_job(&self) -> Option<Job> {
         // A new id is valid and unused, so an error means that no more jobs will start.
         self.job(format!("{:032x}", fastrand::u128(..))).await.ok()
+    }
+
+    /// Runs `handler` in a task for each job, with up to `concurrency` of them at a time as far as
+    /// the pool has slots; ends when the worker has drained and the last of them has ended. A
+    /// handler ends its job by dropping it.
+    pub async fn run_jobs<H, F>(&self, handler: H, concurrency: NonZeroUsize)
+    where
+        H: Fn(Job) -> F,
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let mut tasks = JoinSet::new();
+        while let Some(job) = self.next_job().await {
+            tasks.spawn(handler(job));
+            while tasks.len() >= concurrency.get()
+                && let Some(ended) = tasks.join_next().await
+            {
+                note(ended);
+            }
+        }
+        while let Some(ended) = tasks.join_next().await {
+            note(ended);
+        }
     }
 
     /// Yields each stream that this worker comes to own, until the worker drains. Drop a stream to
