@@ -258,12 +258,17 @@ fn mistakes_are_named() {
     let coordinator = Coordinator::start(&[("all.yaml", MANIFESTS)]);
     let leasehold = CommandLine(&coordinator);
     leasehold.until("clusters", &["builds"]);
+    let agent = coordinator.agent("builds", "worker-0", &[]);
+    leasehold.until("workers", &["worker-0"]);
     let free = free_address();
     for (line, words) in [
         (format!("status --coordinator {free}"), "start one, or name it with --coordinator"),
         ("status --coordinator nowhere".to_owned(), "write HOST:PORT, as in 127.0.0.1:7400"),
         (format!("status --coordinator {}", coordinator.http), "gRPC is served on port"),
         ("workers nothing".to_owned(), "no manifest defines cluster"),
+        (format!("status --coordinator {}", agent.api), "is an agent's worker API"),
+        ("drain w --cluster buids".to_owned(), "cluster buids; did you mean builds?"),
+        ("explain stream a --set car".to_owned(), "stream set car; did you mean cars?"),
         ("explain worker nobody".to_owned(), "`leasehold workers` lists them"),
         ("explain stream none".to_owned(), "`leasehold streams` lists them"),
         ("explain stream cars:new --cluster builds".to_owned(), "--cluster is for workers"),

@@ -9,7 +9,7 @@ use leasehold_proto::coordinator::v1::session_service_client::SessionServiceClie
 use leasehold_proto::coordinator::v1::{DrainPhase, Hello, OpenSessionRequest, Report};
 use leasehold_types::limits::PROTOCOL_VERSION;
 use tests::command_line::{CommandLine, MANIFESTS, ask_for_job, documented, start_job};
-use tests::process::{Agent, Coordinator, Process, eventually, free_address};
+use tests::process::{Agent, Coordinator, Process, eventually, free_address, get};
 use tests::toolbox;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -62,6 +62,32 @@ fn explanations_name_the_cause_and_the_next_step() {
         ],
     );
     says("cluster builds", &["draining: worker-1; 3 slots may be in use there"]);
+}
+
+#[test]
+fn a_worker_that_fails_is_told_by_every_view() {
+    let coordinator = Coordinator::start(&[("builds.yaml", MANIFESTS)]);
+    let leasehold = CommandLine(&coordinator);
+    let check =
+        ["--worker-check-exec", "echo it is gone >&2; exit 4", "--worker-check-failures", "1"];
+    let often = ["--worker-check-interval", "100ms", "--worker-check-start-period", "0s"];
+    let _agent = coordinator.agent("builds", "worker-1", &[&check[..], &often].concat());
+    let words = [
+        "builds/worker-1 fails: it gets no job, and its streams go to other workers",
+        "Next: see what worker-1 does: once it works again it gets jobs and streams",
+    ];
+    documented(&words);
+    let why = "its agent says: --worker-check-exec exited with 4: it is gone";
+    leasehold.until("explain worker worker-1", &[&words[..], &[why]].concat());
+    leasehold.until("explain cluster builds", &["failing: worker-1; 0 slots may be in use there"]);
+    let line = "builds: 1 worker fails; `leasehold explain cluster builds` names them";
+    leasehold.until("status", &[line]);
+    leasehold.until("workers builds", &["failing"]);
+    let gauge = "leasehold_workers_failing{cluster=\"builds\"} 1";
+    eventually("the metric", || {
+        let (_, metrics) = get(coordinator.http, "/metrics")?;
+        metrics.contains(gauge).then_some(())
+    });
 }
 
 #[test]

@@ -49,6 +49,13 @@ pub struct ClusterView {
     pub is_class: bool,
 }
 
+impl ClusterView {
+    /// Whether its workers only own streams.
+    pub(crate) fn runs_no_job(&self) -> bool {
+        !self.is_class && self.jobs_max == 0 && self.committed == 0 && self.running == 0
+    }
+}
+
 /// A stream set in figures.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SetView {

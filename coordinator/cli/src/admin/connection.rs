@@ -285,6 +285,9 @@ impl Coordinator {
         let message = status.message();
         let (address, shown) = (&self.address, self.token.0.is_some());
         match status.code() {
+            Code::Unimplemented if message.contains("WorkerService") => {
+                anyhow::anyhow!("{address} is an agent's worker API: name a coordinator's --listen")
+            }
             Code::Unimplemented => anyhow::anyhow!(
                 "the coordinator at {address} is of an earlier version, which cannot answer this \
                  ({message}); `leasehold version` shows both versions"

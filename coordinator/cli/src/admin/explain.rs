@@ -47,7 +47,8 @@ pub(crate) struct Args {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Kind {
-    /// A cluster of workers
+    /// A cluster of workers, or a class
+    #[value(alias = "class")]
     Cluster,
     /// A worker
     Worker,

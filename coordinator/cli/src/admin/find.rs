@@ -3,6 +3,7 @@
 
 use anyhow::bail;
 use leasehold_proto::admin::v1::{GetStreamRequest, GetWorkerRequest, Stream, Worker};
+use leasehold_types::nearest;
 use tonic::{Code, Response, Status};
 
 use super::connection::Coordinator;
@@ -45,9 +46,14 @@ pub(super) async fn worker(
             one.cluster
         ),
         (None, _) => match clusters.as_slice() {
-            [cluster] => bail!(
-                "cluster {cluster} has no worker {worker}: `leasehold workers {cluster}` lists them"
-            ),
+            [cluster] => {
+                let all = fetch::clusters(coordinator).await?;
+                defined("cluster", cluster, all.iter().map(|cluster| &*cluster.name))?;
+                bail!(
+                    "cluster {cluster} has no worker {worker}: `leasehold workers {cluster}` lists \
+                     them"
+                )
+            }
             _ => bail!("no cluster has a worker {worker}: `leasehold workers` lists them"),
         },
     }
@@ -90,11 +96,26 @@ pub(super) async fn stream(
         ),
         (None, _) => match set {
             Some(set) => {
+                let all = fetch::sets(coordinator).await?;
+                defined("stream set", set, all.iter().map(|set| &*set.name))?;
                 bail!("stream set {set} has no stream {name}: `leasehold streams {set}` lists them")
             }
             None => bail!("no stream set has a stream {name}: `leasehold streams` lists them"),
         },
     }
+}
+
+/// Fails if no manifest defines `name`, and says which name may be meant.
+fn defined<'a>(
+    what: &str,
+    name: &str,
+    all: impl Iterator<Item = &'a str> + Clone,
+) -> anyhow::Result<()> {
+    if all.clone().any(|known| known == name) {
+        return Ok(());
+    }
+    let near = nearest(name, all).map(|near| format!("; did you mean {near}?"));
+    bail!("no manifest defines a {what} {name}{}", near.unwrap_or_default())
 }
 
 /// None where what was asked for is not there, or cannot have such a name.

@@ -77,6 +77,9 @@ fn summary(view: &ClusterView) -> String {
         );
     }
     let workers = counted(*connected, "worker");
+    if view.runs_no_job() {
+        return format!("{name} runs no jobs, its budget is 0; it has {workers}");
+    }
     match (running >= jobs_max, committed >= jobs_max) {
         (true, _) => format!("{name} has used its budget up: {running} jobs run"),
         (false, true) => format!(

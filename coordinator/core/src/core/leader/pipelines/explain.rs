@@ -1,9 +1,12 @@
 //! Explains why a pipeline is in its state: the facts in the order in which they decide.
 
+use std::collections::BTreeSet;
+
 use leasehold_types::{ClusterName, Load, Moment, PipelineName, WorkerKey};
 
 use crate::core::{Core, Leader};
 use crate::desired::Class;
+use crate::observed::Worker;
 use crate::view::{BindingView, Explanation, WorkerView};
 
 /// The most workers or pipelines that one fact names.
@@ -23,8 +26,7 @@ impl Leader {
         let view = self.pipeline(name)?;
         let mut facts = Vec::new();
         let spec = self.replica.desired.pipelines.get(name)?;
-        let classes: std::collections::BTreeSet<_> =
-            spec.nodes.values().map(|node| &node.class).collect();
+        let classes: BTreeSet<_> = spec.nodes.values().map(|node| &node.class).collect();
         for class in &classes {
             let held = self.ledger.held_by(class, self.replica.heard);
             if let Some((until, worker)) = held {
@@ -40,6 +42,7 @@ impl Leader {
             facts.push(self.room_fact(class, nodes, spec.load));
         }
         facts.extend(view.bindings.iter().map(binding_fact));
+        facts.extend(self.away_facts(name));
         facts.extend(self.stuck_facts(name));
         let state = match view.reason.is_empty() {
             true => format!("{name} is {}", view.phase),
@@ -57,6 +60,26 @@ impl Leader {
             format!("{}, or lower documentsPerSecond", short.join(" and "))
         };
         Some(Explanation { summary: state, facts, next_step })
+    }
+
+    /// Workers with shares of it whose agents are not connected.
+    fn away_facts(&self, name: &PipelineName) -> Vec<String> {
+        let Some(state) = self.pipelines.all.get(name).filter(|it| it.in_force) else {
+            return Vec::new();
+        };
+        let workers: BTreeSet<_> = state
+            .shares(name)
+            .into_iter()
+            .map(|(_, class, share)| WorkerKey { cluster: class, worker: share.on })
+            .filter(|worker| !self.observed(worker).is_some_and(Worker::is_connected))
+            .collect();
+        let away = workers.iter().map(|worker| {
+            format!(
+                "{worker} is not connected: others get its shares once its leases have ended or it \
+                 is declared gone"
+            )
+        });
+        away.take(NAMED_MAX).collect()
     }
 
     /// Draining workers whose shares fit on no other worker.
