@@ -298,6 +298,16 @@ fn name<T, E>(node: &Node, make: impl Fn(&str) -> Result<T, E>) -> Option<T> {
     make(node.get("metadata")?.get("name")?.text()?).ok()
 }
 
+/// Whether a field of the spec is given. One that is wrong is, and was reported already.
+fn is_given(root: &Node, field: &str) -> bool {
+    let value = root.get("spec").and_then(|spec| spec.get(field)).map(|node| &node.value);
+    match value {
+        None | Some(Value::Null) => false,
+        Some(Value::List(items)) => !items.is_empty(),
+        Some(_) => true,
+    }
+}
+
 fn name_mark(node: &Node) -> Position {
     node.get("metadata").and_then(|m| m.get("name")).map_or(node.at, |name| name.at)
 }

@@ -10,9 +10,9 @@ use super::super::manifest::{
     AgentSpec, DrainSpec, LostSpec, RolloutOrderSpec, WorkerClusterSpec, WorkloadKind, WorkloadRef,
     WorkloadSpec,
 };
-use super::super::tree::{Node, Value};
+use super::super::tree::Node;
 use super::super::values::CountOrPercent;
-use super::{Checker, agent};
+use super::{Checker, agent, is_given};
 
 /// What makes the workers, as a WorkerCluster or a class says it.
 pub(super) struct WorkloadFields<'a> {
@@ -62,20 +62,16 @@ impl Checker<'_> {
 
     /// Jobs need both numbers; where workers only own streams there is none.
     fn both_or_neither(&mut self, root: &Node, spec: &WorkerClusterSpec) {
-        // A number that is given and wrong is reported already.
-        let given = |field| {
-            let value = root.get("spec").and_then(|spec| spec.get(field));
-            value.is_some_and(|value| !matches!(value.value, Value::Null))
-        };
-        let (field, other) = match (given("maxJobs"), given("maxJobsPerWorker")) {
-            (false, true) => ("maxJobs", "maxJobsPerWorker"),
-            (true, false) => ("maxJobsPerWorker", "maxJobs"),
-            (false, false) if makes_or_scales(spec) => {
+        let given = ["maxJobs", "maxJobsPerWorker"].map(|field| is_given(root, field));
+        let (field, other) = match given {
+            [false, true] => ("maxJobs", "maxJobsPerWorker"),
+            [true, false] => ("maxJobsPerWorker", "maxJobs"),
+            [false, false] if makes_or_scales(spec) => {
                 let message = "is missing, and says how many workers to make: add it and \
                                maxJobsPerWorker (5 and 1 make five workers)";
                 return self.blame(root, "spec.maxJobs", message);
             }
-            (true, true) | (false, false) => return,
+            [true, true] | [false, false] => return,
         };
         let message = format!(
             "is missing beside {other}: add it, or remove {other} where workers only own streams"

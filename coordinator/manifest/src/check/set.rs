@@ -7,7 +7,7 @@ use leasehold_coordinator_core::desired::{Mode, Moves, Policy, StreamSet};
 use super::super::manifest::{ConfigMapKeyRef, ModeSpec, PolicySpec, StreamSetSpec, StreamsSource};
 use super::super::streams::{self, StreamList};
 use super::super::tree::{Node, Position};
-use super::{Checker, Origin, SOURCES_MAX, SetDraft, Source};
+use super::{Checker, Origin, SOURCES_MAX, SetDraft, Source, is_given};
 
 impl Checker<'_> {
     pub(super) fn set(&mut self, root: &Node, spec: &StreamSetSpec) -> Option<SetDraft> {
@@ -22,7 +22,7 @@ impl Checker<'_> {
             let message = "is 0, so that no stream could ever move: raise it, or leave it out";
             self.blame(root, "spec.moves.perRound", message);
         }
-        if spec.streams.is_empty() && spec.streams_from.is_empty() {
+        if !is_given(root, "streams") && !is_given(root, "streamsFrom") {
             self.blame(root, "spec", "names no stream: add streams or streamsFrom");
         }
         let body = root.get("spec")?;

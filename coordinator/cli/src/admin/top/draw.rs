@@ -44,6 +44,8 @@ impl Screen {
             count => format!("; {count} manifest problems"),
         };
         let running: u32 = fleet.clusters.iter().map(|cluster| cluster.running).sum();
+        // A standby answers with the leader's clusters, and has no agents of its own.
+        let agents: u32 = fleet.clusters.iter().map(|cluster| cluster.connected).sum();
         let budget: u64 = fleet.clusters.iter().map(|cluster| u64::from(cluster.max_jobs)).sum();
         let views = View::ALL.iter().enumerate().map(|(at, view)| {
             let title = format!("{} {}", at + 1, view.title());
@@ -51,8 +53,8 @@ impl Screen {
         });
         vec![
             Line::from(format!(
-                "{} {role}; {} agents; {running} of {budget} jobs{problems}",
-                self.address, status.sessions
+                "{} {role}; {agents} agents; {running} of {budget} jobs{problems}",
+                self.address
             )),
             Line::from(views.collect::<Vec<_>>().join(" ")),
         ]
