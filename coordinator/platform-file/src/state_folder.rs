@@ -175,8 +175,8 @@ impl StateFolder {
         format!(
             "the state folder {} {what} while this replica was running: it no longer leads and \
              grants nothing. Restore the same folder, once one that is there now is moved away, or \
-             find the cause and restart every coordinator that uses it: see \"The state folder was deleted beside running \
-             coordinators\" in docs/OPERATIONS.md{other}",
+             find the cause and restart every coordinator that uses it: see \"The state folder was \
+             deleted beside running coordinators\" in docs/OPERATIONS.md{other}",
             self.path.display()
         )
     }
