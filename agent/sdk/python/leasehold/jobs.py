@@ -6,6 +6,7 @@ its era began. An end is repeated until the agent confirms it.
 
 from __future__ import annotations
 
+import math
 import threading
 import uuid
 from types import TracebackType
@@ -74,6 +75,10 @@ class Jobs:
     def begin(self, link: Link, job_id: Optional[str], wait: Optional[float]) -> Job:
         """See `Worker.job`."""
         job_id = job_id if job_id is not None else uuid.uuid4().hex
+        if not isinstance(job_id, str):
+            raise TypeError(f"invalid job id {job_id!r}: use a text, or leave it out")
+        if wait is not None and not (isinstance(wait, (int, float)) and math.isfinite(wait)):
+            raise TypeError(f"invalid wait {wait!r}: use seconds, or None to wait for ever")
         until_ns = clock.now_ns() + int(wait * NS) if wait is not None else None
         with self._state:
             if job_id in self._running or job_id in self._pending:

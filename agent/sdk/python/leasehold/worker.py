@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import math
 import threading
 import uuid
 from types import TracebackType
@@ -32,6 +33,10 @@ BEATS_WITHIN = 3
 LAST_BEAT_S = 1.0
 
 
+def _is_seconds(value: object, least: float = 0.0) -> bool:
+    return isinstance(value, (int, float)) and least <= value < math.inf
+
+
 class Worker:
     """A worker, from its start to its drain. All methods may be called from any thread.
 
@@ -57,8 +62,10 @@ class Worker:
         stop_before: float = 1.0,
         beat_within: Optional[float] = BEAT_WITHIN_S,
     ) -> None:
-        if beat_within is not None and beat_within < BEAT_WITHIN_MIN_S:
-            raise ValueError(f"invalid beat_within {beat_within}: use None, or 1 or more")
+        if not _is_seconds(stop_before):
+            raise ValueError(f"invalid stop_before {stop_before!r}: use 0 or more seconds")
+        if beat_within is not None and not _is_seconds(beat_within, BEAT_WITHIN_MIN_S):
+            raise ValueError(f"invalid beat_within {beat_within!r}: use None, or 1 or more seconds")
         self._beat_within = beat_within
         self._agent = Agent(address)
         self._state = threading.Condition()
@@ -103,7 +110,8 @@ class Worker:
 
         Waits for ever, or for `wait` seconds. Raises Draining when the worker drains, Refused
         where there was no slot in time or the id makes no sense, Unreachable where the agent
-        could not be asked in time, Closed, and ValueError for an id that runs already.
+        could not be asked in time, Closed, ValueError for an id that runs already, and TypeError
+        for an id that is no text and a `wait` that is no number.
         """
         return self._jobs.begin(self._link, id, wait)
 

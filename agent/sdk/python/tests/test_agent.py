@@ -41,8 +41,13 @@ class Beats(unittest.TestCase):
         self.assertEqual(agent.called("POST", "/v1/beat"), [])
 
     def test_a_time_that_is_too_short_is_refused(self):
-        with self.assertRaisesRegex(ValueError, "use None, or 1 or more"):
-            leasehold.Worker("http://127.0.0.1:1", beat_within=0.5)
+        for within in (0.5, -1, "30s", float("nan"), float("inf")):
+            with self.assertRaisesRegex(ValueError, "use None, or 1 or more seconds"):
+                leasehold.Worker("http://127.0.0.1:1", beat_within=within)
+        # A negative one would have the worker go on after its lease has ended.
+        for before in (-20, "1", float("nan"), None):
+            with self.assertRaisesRegex(ValueError, "invalid stop_before .*: use 0 or more"):
+                leasehold.Worker("http://127.0.0.1:1", stop_before=before)
 
 
 class Addresses(unittest.TestCase):

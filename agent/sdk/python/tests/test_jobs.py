@@ -55,6 +55,17 @@ class Jobs(unittest.TestCase):
             1 / 0
         eventually("the end", lambda: not self.agent.jobs)
 
+    def test_an_id_that_is_no_text_is_refused_and_stops_nothing(self):
+        for wrong in (5, b"x", 1.5):
+            with self.assertRaisesRegex(TypeError, "invalid job id .*: use a text"):
+                self.worker.job(wrong)
+        for wait in ("5", float("inf"), float("nan")):
+            with self.assertRaisesRegex(TypeError, "invalid wait .*: use seconds"):
+                self.worker.job("a", wait=wait)
+        self.worker.job("a").end()
+        self.worker.job("b").end()
+        eventually("the ends", lambda: not self.agent.jobs)
+
     def test_a_job_waits_for_a_slot(self):
         first = self.worker.job("a")
         began = threading.Event()
