@@ -90,6 +90,7 @@ impl World {
         if self.pods[pod].agent.is_none() {
             return;
         }
+        let start = self.pods[pod].worker.start;
         let is_new = self.pods[pod].worker.introduced != self.pods[pod].run;
         let returns_at_once = self.owes_ends_alone(pod);
         if !(returns_at_once && self.rng.bool()) {
@@ -108,6 +109,10 @@ impl World {
             return;
         }
         let Some(lease) = self.agent_call(pod, |holder, now| holder.lease(now)) else { return };
+        if self.pods[pod].worker.start != start {
+            // Its agent has ended it during one of its calls: nobody reads the answer.
+            return;
+        }
         self.checks().observe_lease(pod, &lease);
         self.read_streams(pod, asked, &lease);
         match self.pods[pod].worker.kind {
