@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use leasehold_coordinator_core::event::Event;
 use leasehold_types::message::{AgentMessage, CoordinatorMessage, Grant, Hello, StreamState};
-use leasehold_types::{Epoch, Incarnation, Moment, StreamKey, Token, WorkerKey};
+use leasehold_types::{AgentId, Epoch, Incarnation, Moment, StreamKey, Token, WorkerKey};
 
 use crate::observer::Checks;
 
@@ -30,6 +30,8 @@ struct Wait {
     epoch: Option<Epoch>,
     /// Manifests that it has taken in: one without its cluster makes a replica forget it.
     desired: u64,
+    /// Where names are kept.
+    agent: Option<AgentId>,
     incarnation: Incarnation,
     since: Moment,
 }
@@ -170,7 +172,9 @@ impl Checks<'_> {
             self.observer.statements.waits.remove(&(replica, key));
             return;
         };
-        let wait = Wait { run, epoch, desired, incarnation: hello.incarnation, since };
+        // Two agents of one name may have the same incarnation.
+        let agent = hello.identity.filter(|_| self.view.keeps_names);
+        let wait = Wait { run, epoch, desired, agent, incarnation: hello.incarnation, since };
         let before = self.observer.statements.waits.insert((replica, key.clone()), wait);
         let same = |old: &Wait| Wait { since, ..*old } == wait;
         if let Some(before) = before.filter(|old| same(old) && old.since < since) {
