@@ -83,8 +83,10 @@ impl View<'_> {
             let details = workers.iter().map(|pod| {
                 let memory = &self.pods[*pod].disk.borrow().memory;
                 let (jobs, real) = (&memory.jobs, self.pods[*pod].worker.jobs.len());
+                let (size, draining, failing) = (size(pod), memory.draining, memory.failing);
                 format!(
-                    "p{pod}: {:?} {jobs:?} {} {:?} {real}",
+                    "p{pod}: {size} of {:?}, draining {draining}, failing {failing}, {jobs:?} {} \
+                     {:?} {real}",
                     memory.pool, memory.unnamed, memory.count
                 )
             });
