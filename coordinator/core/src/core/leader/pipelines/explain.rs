@@ -62,40 +62,39 @@ impl Leader {
         Some(Explanation { summary: state, facts, next_step })
     }
 
+    /// The workers that have shares of it in force, and the load of each share.
+    fn share_owners(&self, name: &PipelineName) -> Vec<(WorkerKey, Load)> {
+        let state = self.pipelines.all.get(name).filter(|state| state.in_force);
+        let shares = state.map(|state| state.shares(name)).unwrap_or_default();
+        let owners = shares
+            .into_iter()
+            .map(|(_, class, share)| (WorkerKey { cluster: class, worker: share.on }, share.load));
+        owners.collect()
+    }
+
     /// Workers with shares of it whose agents are not connected.
     fn away_facts(&self, name: &PipelineName) -> Vec<String> {
-        let Some(state) = self.pipelines.all.get(name).filter(|it| it.in_force) else {
-            return Vec::new();
-        };
-        let workers: BTreeSet<_> = state
-            .shares(name)
-            .into_iter()
-            .map(|(_, class, share)| WorkerKey { cluster: class, worker: share.on })
-            .filter(|worker| !self.observed(worker).is_some_and(Worker::is_connected))
-            .collect();
-        let away = workers.iter().map(|worker| {
+        let is_away = |key: &WorkerKey| !self.observed(key).is_some_and(Worker::is_connected);
+        let owners = self.share_owners(name).into_iter().map(|(worker, _)| worker);
+        let away: BTreeSet<_> = owners.filter(is_away).collect();
+        let facts = away.iter().map(|worker| {
             format!(
                 "{worker} is not connected: others get its shares once its leases have ended or it \
                  is declared gone"
             )
         });
-        away.take(NAMED_MAX).collect()
+        facts.take(NAMED_MAX).collect()
     }
 
     /// Draining workers whose shares fit on no other worker.
     fn stuck_facts(&self, name: &PipelineName) -> Vec<String> {
-        let Some(state) = self.pipelines.all.get(name).filter(|it| it.in_force) else {
-            return Vec::new();
-        };
-        let shares = state.shares(name).into_iter();
-        let stuck = shares.filter_map(|(_, class, share)| {
-            let worker = WorkerKey { cluster: class, worker: share.on };
-            let (load, class) = (share.load, &worker.cluster);
-            self.pipelines.draining.contains(&worker).then(|| {
-                format!("{worker} drains, and no other worker of class {class} has room for {load}")
-            })
+        let owners = self.share_owners(name).into_iter();
+        let stuck = owners.filter(|(worker, _)| self.pipelines.draining.contains(worker));
+        let facts = stuck.map(|(worker, load)| {
+            let class = &worker.cluster;
+            format!("{worker} drains, and no other worker of class {class} has room for {load}")
         });
-        stuck.take(NAMED_MAX).collect()
+        facts.take(NAMED_MAX).collect()
     }
 
     /// The load that the nodes of a class need, and the room that is left there.
