@@ -304,17 +304,14 @@ async fn however_files_are_saved_only_whole_ones_are_in_force() {
         assert_eq!(now, (100, 1), "seed {seed}");
         for _ in 0..6 {
             let how = *rng.choice(&[Save::InPlace, Save::OverOld, Save::Renamed]).unwrap();
-            let other = match rng.bool() {
-                true => (now.0 + rng.usize(1..50) * 2 - 49, now.1),
-                false => (now.0, now.1 + rng.u32(1..2_000)),
-            };
-            let (path, text) = match other.1 == now.1 {
-                true => (folder.root.join("all.txt"), names(other.0 as u32)),
-                false => {
-                    let set = fs::read_to_string(folder.root.join("a.yaml")).unwrap();
-                    let set = set.split_once("---\n").unwrap().1.to_owned();
-                    (folder.root.join("a.yaml"), manifest(other.1) + "---\n" + &set)
-                }
+            let (other, path, text) = if rng.bool() {
+                let count = now.0 + rng.usize(1..50) * 2 - 49;
+                ((count, now.1), folder.root.join("all.txt"), names(count as u32))
+            } else {
+                let (jobs, path) = (now.1 + rng.u32(1..2_000), folder.root.join("a.yaml"));
+                let before = fs::read_to_string(&path).unwrap();
+                let (_, set) = before.split_once("---\n").unwrap();
+                ((now.0, jobs), path, manifest(jobs) + "---\n" + set)
             };
             let mut drawn = rng.fork();
             let saved = tokio::task::spawn_blocking(move || save(&path, &text, how, &mut drawn));

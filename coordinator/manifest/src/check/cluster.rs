@@ -60,7 +60,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Jobs need both numbers; where workers only own streams there is none.
+    /// Checks that both numbers of jobs are given, or neither, where workers only own streams.
     fn both_or_neither(&mut self, root: &Node, spec: &WorkerClusterSpec) {
         let given = ["maxJobs", "maxJobsPerWorker"].map(|field| is_given(root, field));
         let (field, other) = match given {

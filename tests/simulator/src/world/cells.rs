@@ -2,12 +2,12 @@
 
 use fastrand::Rng;
 use leasehold_coordinator_core::event::{ConnId, Event};
-use leasehold_types::limits::PROTOCOL_VERSION;
 use leasehold_types::message::{CoordinatorMessage, Hello, Terms, Welcome};
 use leasehold_types::{CellId, Epoch, Incarnation, LinkNumber, TermId, WorkerName};
 
 use crate::system::clock::MS;
 use crate::world::World;
+use crate::world::faults::hello_of;
 use crate::world::queue::SimEvent;
 
 /// In one seed in this many there is another cell.
@@ -78,24 +78,16 @@ impl World {
         self.after(next, SimEvent::MeetStray);
         let (Some((leader, epoch)), Some(pod)) = (leader, pod) else { return };
         self.coverage.hit("fault: an agent of another cell says hello");
-        let key = self.pods[pod].key.clone();
-        let own_name = || WorkerName::new("stray").expect("a name");
+        let mut key = self.pods[pod].key.clone();
+        if names_itself {
+            key.worker = WorkerName::new("stray").expect("a name");
+        }
         let hello = Hello {
-            protocol: PROTOCOL_VERSION,
-            cluster: key.cluster,
-            worker: if names_itself { own_name() } else { key.worker },
             incarnation: Incarnation(u64::MAX / 2),
-            link: LinkNumber(1),
             epoch_seen: tells_epoch.then_some(Epoch(epoch.0 + ahead)),
             term_seen: TermId(OTHER.0 as u64),
             cell: Some(OTHER),
-            identity: None,
-            take_over: false,
-            knows_from: Incarnation(0),
-            stops_worker: true,
-            generation: 0,
-            address: None,
-            version: None,
+            ..hello_of(key)
         };
         self.core_event(leader, Event::Hello(STRAY, hello, None));
     }

@@ -15,6 +15,28 @@ use crate::world::queue::SimEvent;
 /// The connection of an agent that no pod has.
 const STRANGER: ConnId = ConnId(u64::MAX);
 
+/// The hello of an agent that no pod has, for this worker.
+pub(super) fn hello_of(worker: WorkerKey) -> Hello {
+    let WorkerKey { cluster, worker } = worker;
+    Hello {
+        protocol: PROTOCOL_VERSION,
+        cluster,
+        worker,
+        incarnation: Incarnation(1),
+        link: LinkNumber(1),
+        epoch_seen: None,
+        term_seen: TermId(0),
+        cell: None,
+        identity: None,
+        take_over: false,
+        knows_from: Incarnation(0),
+        stops_worker: true,
+        generation: 0,
+        address: None,
+        version: None,
+    }
+}
+
 impl World {
     /// The next fault, if faults are still on.
     pub(super) fn next_fault(&mut self) {
@@ -253,9 +275,10 @@ impl World {
             Fault::Rollout if self.pods.len() + 4 <= self.profile.pods_ever_max => {
                 // One that goes back is told from others without a random number, which would make
                 // other seeds of them.
-                let (name, generation) = match self.t.is_multiple_of(4) {
-                    true => ("fault: rollback", newest.saturating_sub(1)),
-                    false => ("fault: rollout", newest + 1),
+                let (name, generation) = if self.t.is_multiple_of(4) {
+                    ("fault: rollback", newest.saturating_sub(1))
+                } else {
+                    ("fault: rollout", newest + 1)
                 };
                 self.coverage.hit(name);
                 let ttl = self.profile.ttl_real();
@@ -281,22 +304,11 @@ impl World {
     fn claim_epoch(&mut self, pod: usize) {
         let Some((leader, epoch)) = self.view().true_leader() else { return };
         self.coverage.hit("fault: an epoch that never was");
+        let cluster = self.pods[pod].key.cluster.clone();
+        let worker = WorkerName::new("stranger").expect("a name");
         let hello = Hello {
-            protocol: PROTOCOL_VERSION,
-            cluster: self.pods[pod].key.cluster.clone(),
-            worker: WorkerName::new("stranger").expect("a name"),
-            incarnation: Incarnation(1),
-            link: LinkNumber(1),
             epoch_seen: Some(Epoch(epoch.0 + self.rng.u64(1..1_000))),
-            term_seen: TermId(0),
-            cell: None,
-            identity: None,
-            take_over: false,
-            knows_from: Incarnation(0),
-            stops_worker: true,
-            generation: 0,
-            address: None,
-            version: None,
+            ..hello_of(WorkerKey { cluster, worker })
         };
         self.core_event(leader, Event::Hello(STRANGER, hello, None));
     }

@@ -117,7 +117,8 @@ fn a_viewer_of_all_namespaces_sees_everything_and_orders_nothing() {
     // On a busy machine its agent may lose its connection for a moment.
     namespace.until_holds("a plan of the edit", || {
         let plan = leasehold(&format!("plan -f {}", edited.display()))?;
-        match [&*changes, worker, "1 slot in use now"].iter().find(|it| !plan.contains(**it)) {
+        match [&*changes, worker, "1 slot in use now"].iter().find(|words| !plan.contains(**words))
+        {
             Some(words) => Err(format!("no {words:?}: {plan}")),
             None => Ok(()),
         }
