@@ -56,7 +56,7 @@ pub(crate) struct Pod {
     pub dead: bool,
     /// Its agent has left.
     pub left: bool,
-    /// Another agent has taken over its worker: it has stopped for good.
+    /// Another agent has taken over its worker, and it has started no agent since.
     pub superseded: bool,
     /// Its agent came back after it had left.
     pub returned: bool,

@@ -37,6 +37,7 @@ impl World {
             return;
         }
         let wrong_clock = wrong_clock || node.late_clock;
+        node.superseded = false;
         node.run += 1;
         let drawn = AgentId(u128::from(own) << 64 | u128::from(node.run));
         let (memory, identity) = {
