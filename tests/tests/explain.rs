@@ -124,13 +124,7 @@ fn explanations_name_an_invalid_manifest_and_the_agents_of_a_name() {
     leasehold.until("explain cluster builds", &[&words[..], &["of at most 6 jobs"]].concat());
     std::fs::write(&manifest, MANIFESTS).expect("the edit is undone");
 
-    let api = free_address();
-    let mut command = Command::new(toolbox::binary("leasehold-agent"));
-    command.args(["run", "--coordinator", &coordinator.grpc.to_string(), "--cluster", "builds"]);
-    command.args(["--worker", "worker-2", "--take-over", "--listen", &api.to_string()]);
-    command.arg("--state-dir").arg(coordinator.folder().join("state-second"));
-    let log = coordinator.folder().join("second.log");
-    let _second = Agent { process: Process::start(&mut command, &log), api };
+    let _second = other_agent(&coordinator, &["--take-over"]);
     let before = "had its name before: 3 slots and";
     documented(&[before]);
     leasehold.until("explain worker worker-2", &[before]);
@@ -143,6 +137,47 @@ fn explanations_name_an_invalid_manifest_and_the_agents_of_a_name() {
     documented(&["leasehold gone worker-2@"]);
     leasehold.until("explain worker worker-2", &["leasehold gone worker-2@"]);
     leasehold.until(&format!("explain worker {former}"), &["leasehold gone worker-2@"]);
+}
+
+/// An agent of worker-2 with a state folder of its own, as on another host.
+fn other_agent(coordinator: &Coordinator, more: &[&str]) -> Agent {
+    let api = free_address();
+    let mut command = Command::new(toolbox::binary("leasehold-agent"));
+    command.args(["run", "--coordinator", &coordinator.grpc.to_string(), "--cluster", "builds"]);
+    command.args(["--worker", "worker-2", "--listen", &api.to_string()]).args(more);
+    command.arg("--state-dir").arg(coordinator.folder().join("state-second"));
+    let log = coordinator.folder().join("second.log");
+    Agent { process: Process::start(&mut command, &log), api }
+}
+
+#[test]
+fn an_agent_whose_name_another_one_has_is_told_by_every_view() {
+    let coordinator = Coordinator::start(&[("builds.yaml", MANIFESTS)]);
+    let leasehold = CommandLine(&coordinator);
+    let _first = coordinator.agent("builds", "worker-2", &[]);
+    leasehold.until("explain worker worker-2", &["has its share: 3 slots"]);
+
+    let mut second = other_agent(&coordinator, &[]);
+    let folder = coordinator.folder().join("state-second");
+    let wants = "another agent wants its name, and is refused: the one at";
+    let next = "Next: give the other agent's worker a name of its own: worker-2 has an agent";
+    documented(&[wants, next]);
+    let folder = format!("state folder {}", folder.display());
+    leasehold.until("explain worker worker-2", &[wants, &folder, next]);
+    leasehold.until("explain cluster builds", &["whose name another agent wants: worker-2"]);
+    let line = "builds: another agent wants 1 name that a worker has, and is refused";
+    leasehold.until("status", &[line]);
+    let events = leasehold.line("events --kind name-refused -o json");
+    let told = events.matches("CHANGE_KIND_NAME_REFUSED").count();
+    assert!(told == 1 && events.contains(&folder), "it is told once, and where it runs: {events}");
+    let log = coordinator.process.log();
+    assert_eq!(log.matches("another agent wants the worker's name").count(), 1, "{log}");
+
+    second.process.kill();
+    eventually("no view of it", || {
+        let explained = leasehold.line("explain worker worker-2");
+        (!explained.contains("another agent")).then_some(())
+    });
 }
 
 #[test]

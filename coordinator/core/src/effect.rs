@@ -1,5 +1,6 @@
 //! The effects of the core: messages to send, orders to the platform, and notices to watchers.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_types::message::{CoordinatorMessage, WorkerFailure};
@@ -107,6 +108,13 @@ pub enum Notice {
     },
     /// A worker passes its check again.
     Recovered(WorkerKey),
+    /// Another agent wants a worker's name, and is refused for as long as its agent has it.
+    NameRefused {
+        /// The worker.
+        worker: WorkerKey,
+        /// Where a person finds the other agent; none if it is not known.
+        peer: Option<Arc<str>>,
+    },
     /// A worker that holds nothing has left, or the platform has declared the worker gone.
     Gone(WorkerKey),
     /// A pool lease was granted.

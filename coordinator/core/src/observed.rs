@@ -27,6 +27,8 @@ pub(crate) struct Worker {
     /// Since when an agent of this identity has the name, and where a person finds it.
     pub(crate) named_at: Moment,
     pub(crate) peer: Option<Arc<str>>,
+    /// The last agent that was refused because this one has the name.
+    pub(crate) refused: Option<RefusedAgent>,
     pub(crate) generation: u64,
     /// When its newest agent first said hello without remembering an epoch. Since then it may have
     /// learned an epoch only from this leader.
@@ -64,6 +66,16 @@ pub(crate) struct Worker {
     pub(crate) unacknowledged: BTreeSet<(GrantNumber, StreamKey)>,
 }
 
+/// An agent that was refused because another one has its worker's name.
+#[derive(Clone, Debug)]
+pub(crate) struct RefusedAgent {
+    pub(crate) identity: Option<AgentId>,
+    /// Where a person finds it.
+    pub(crate) peer: Option<Arc<str>>,
+    /// When it last said hello.
+    pub(crate) at: Moment,
+}
+
 /// An agent's connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Session {
@@ -92,6 +104,7 @@ impl Worker {
             agent: None,
             named_at: Moment(0),
             peer: None,
+            refused: None,
             generation: 0,
             no_epoch_since: None,
             welcome_place: None,

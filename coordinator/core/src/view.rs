@@ -35,6 +35,8 @@ pub struct ClusterView {
     pub draining: usize,
     /// Of these, connected, but their workers fail.
     pub failing: usize,
+    /// Of these, those whose name another agent wants too, which is refused.
+    pub names_wanted: usize,
     /// Of these, silent for longer than their leases.
     pub lost: usize,
     /// Workers of a predecessor's time that have not reported to this leader.
@@ -137,6 +139,17 @@ pub struct WorkerView {
     pub address: Option<WorkerAddress>,
     /// The version of its agent's build; none if its agent has not said it to this leader.
     pub agent_version: Option<Version>,
+    /// Another agent that wants its name, and is refused.
+    pub refused_agent: Option<RefusedAgentView>,
+}
+
+/// An agent that was refused lately because another one has its worker's name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RefusedAgentView {
+    /// Where a person finds it; none if it is not known.
+    pub peer: Option<Arc<str>>,
+    /// Time since it last said hello.
+    pub ago: Duration,
 }
 
 impl WorkerView {

@@ -269,6 +269,7 @@ impl Metrics {
             | Notice::DrainStarted(_)
             | Notice::Failing { .. }
             | Notice::Recovered(_)
+            | Notice::NameRefused { .. }
             | Notice::GivenUp { .. }
             | Notice::Gone(_)
             | Notice::Binding { .. }

@@ -294,6 +294,7 @@ impl PipelineReconciler {
             | Notice::StreamFreed { .. }
             | Notice::EpochAhead { .. }
             | Notice::EpochRepeated { .. }
+            | Notice::NameRefused { .. }
             | Notice::Offence { .. } => {}
         }
     }

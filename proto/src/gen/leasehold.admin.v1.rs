@@ -50,6 +50,9 @@ pub struct Cluster {
     /// Workers that are connected, but fail: their agents say why.
     #[prost(uint32, tag = "16")]
     pub failing: u32,
+    /// Workers whose name another agent wants too. That agent is refused.
+    #[prost(uint32, tag = "17")]
+    pub names_wanted: u32,
 }
 impl ::prost::Name for Cluster {
     const NAME: &'static str = "Cluster";
@@ -122,6 +125,10 @@ pub struct Worker {
     /// its streams go to other workers. `drain` is DRAINING then.
     #[prost(string, tag = "19")]
     pub failure: ::prost::alloc::string::String,
+    /// Another agent that wants the worker's name and was refused within the last 10 seconds: where it
+    /// runs, for people. Empty where there is none.
+    #[prost(string, tag = "20")]
+    pub refused_agent: ::prost::alloc::string::String,
 }
 impl ::prost::Name for Worker {
     const NAME: &'static str = "Worker";
@@ -1846,6 +1853,8 @@ pub enum ChangeKind {
     Failing = 21,
     /// A worker passes its check again.
     Recovered = 22,
+    /// Another agent wants a worker's name, and is refused: `message` says where it runs.
+    NameRefused = 23,
 }
 impl ChangeKind {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -1877,6 +1886,7 @@ impl ChangeKind {
             Self::Ordered => "CHANGE_KIND_ORDERED",
             Self::Failing => "CHANGE_KIND_FAILING",
             Self::Recovered => "CHANGE_KIND_RECOVERED",
+            Self::NameRefused => "CHANGE_KIND_NAME_REFUSED",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -1905,6 +1915,7 @@ impl ChangeKind {
             "CHANGE_KIND_ORDERED" => Some(Self::Ordered),
             "CHANGE_KIND_FAILING" => Some(Self::Failing),
             "CHANGE_KIND_RECOVERED" => Some(Self::Recovered),
+            "CHANGE_KIND_NAME_REFUSED" => Some(Self::NameRefused),
             _ => None,
         }
     }

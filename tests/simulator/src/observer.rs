@@ -148,6 +148,7 @@ impl Checks<'_> {
             | Notice::Deposed(_)
             | Notice::EpochAhead { .. }
             | Notice::EpochRepeated { .. }
+            | Notice::NameRefused { .. }
             | Notice::Offence { .. } => {}
         }
         if let Notice::GivenUp { worker, .. } = notice {

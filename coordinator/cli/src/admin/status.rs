@@ -86,6 +86,7 @@ fn as_text(fleet: &FleetStatus, wide: bool) -> String {
         held.map(|cluster| format!("{} is on hold: {}\n", cluster.name, cluster.held)).collect(),
     );
     parts.push(fleet.clusters.iter().filter_map(failing).collect());
+    parts.push(fleet.clusters.iter().filter_map(names_wanted).collect());
     if !fleet.sets.is_empty() {
         let unowned: Vec<_> =
             fleet.sets.iter().filter(|set| set.streams_owned < set.streams).cloned().collect();
@@ -113,6 +114,17 @@ fn failing(cluster: &Cluster) -> Option<String> {
     let workers = words::count(u64::from(*count), "worker");
     let fail = if *count == 1 { "fails" } else { "fail" };
     let line = format!("{name}: {workers} {fail}; `leasehold explain cluster {name}` names them\n");
+    (*count > 0).then_some(line)
+}
+
+/// That other agents want names of a cluster's workers; none where none does.
+fn names_wanted(cluster: &Cluster) -> Option<String> {
+    let Cluster { name, names_wanted: count, .. } = cluster;
+    let names = words::count(u64::from(*count), "name");
+    let line = format!(
+        "{name}: another agent wants {names} that a worker has, and is refused; \
+         `leasehold explain cluster {name}` names them\n"
+    );
     (*count > 0).then_some(line)
 }
 

@@ -48,6 +48,9 @@ pub(crate) fn shown(effect: &Effect) -> Option<String> {
         Effect::Notice(Notice::Failing { worker, failure }) => {
             format!("{} fails: {failure}", worker.worker)
         }
+        Effect::Notice(Notice::NameRefused { worker, .. }) => {
+            format!("another agent wants the name {}", worker.worker)
+        }
         Effect::Notice(Notice::Recovered(worker)) => format!("{} passes again", worker.worker),
         Effect::Notice(Notice::Lost(worker)) => format!("lost {}", worker.worker),
         Effect::Notice(Notice::GivenUp { worker, .. }) => format!("given up {}", worker.worker),

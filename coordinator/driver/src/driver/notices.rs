@@ -156,6 +156,12 @@ fn write(notice: &Notice, admitted: bool) {
             info!(target: CELL, cluster = %key.cluster, worker = %key.worker,
                 "worker works again");
         }
+        Notice::NameRefused { worker: key, peer } => {
+            let at = peer.as_deref().unwrap_or("unknown");
+            warn!(target: CELL, cluster = %key.cluster, worker = %key.worker, at,
+                "another agent wants the worker's name: it is refused for as long as the worker's \
+                 agent has the name");
+        }
         Notice::Gone(key) => {
             info!(target: CELL, cluster = %key.cluster, worker = %key.worker, "worker gone");
         }

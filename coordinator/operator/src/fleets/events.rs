@@ -235,6 +235,8 @@ impl WorkerEvents {
                 *self = Self::default();
                 Vec::new()
             }
+            // The platform says who has a pod's name, so none is refused for it.
+            Notice::NameRefused { .. } => Vec::new(),
             Notice::Elected(_)
             | Notice::HoldEnded(_)
             | Notice::Joined(_)

@@ -166,6 +166,10 @@ fn notice_response(notice: Notice) -> Option<WatchChangesResponse> {
             message: failure.to_string(),
             ..of_worker(ChangeKind::Failing, &worker)
         },
+        Notice::NameRefused { worker, peer } => WatchChangesResponse {
+            message: format!("another agent wants its name: {}", wire::peer(peer.as_deref())),
+            ..of_worker(ChangeKind::NameRefused, &worker)
+        },
         Notice::Recovered(worker) => of_worker(ChangeKind::Recovered, &worker),
         Notice::Gone(worker) => of_worker(ChangeKind::Gone, &worker),
         Notice::PoolGranted { worker, size, token } => WatchChangesResponse {

@@ -58,6 +58,7 @@ pub(super) fn cluster(view: ClusterView) -> proto::Cluster {
         connected: count(view.connected),
         draining: count(view.draining),
         failing: count(view.failing),
+        names_wanted: count(view.names_wanted),
         lost: count(view.lost),
         unreported: count(view.unreported),
         streams: count(view.streams),
@@ -110,7 +111,15 @@ pub(super) fn worker(view: WorkerView) -> proto::Worker {
         documents_per_second: view.load.as_f64(),
         failure: view.failure.map_or_else(String::new, |failure| failure.to_string()),
         agent_version: view.agent_version.map_or_else(String::new, |version| version.to_string()),
+        refused_agent: view
+            .refused_agent
+            .map_or_else(String::new, |refused| peer(refused.peer.as_deref())),
     }
+}
+
+/// Where a person finds an agent.
+pub(super) fn peer(peer: Option<&str>) -> String {
+    peer.unwrap_or("unknown").to_owned()
 }
 
 pub(super) fn pipeline_phase(phase: PipelinePhase) -> proto::PipelinePhase {

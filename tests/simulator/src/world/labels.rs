@@ -44,6 +44,7 @@ pub(crate) fn of_notice(notice: &Notice) -> &'static str {
         Notice::GivenUp { .. } => "worker given up",
         Notice::DrainStarted(_) => "drain started",
         Notice::Failing { .. } => "worker fails",
+        Notice::NameRefused { .. } => "name refused to another agent",
         Notice::Recovered(_) => "worker recovered",
         Notice::Gone(_) => "worker gone",
         Notice::PoolGranted { .. } => "pool granted",

@@ -12,7 +12,10 @@ use super::views::{reason, stream_view};
 use crate::core::Core;
 use crate::desired::RolloutOrder;
 use crate::ledger::Account;
-use crate::view::{ClaimPhase, Explanation, PlannedPool, Presence, StreamView, WhatIf, WorkerView};
+use crate::view::{
+    ClaimPhase, Explanation, PlannedPool, Presence, RefusedAgentView, StreamView, WhatIf,
+    WorkerView,
+};
 
 impl Core {
     /// Why a worker holds its leases; none if the worker is not known.
@@ -38,6 +41,7 @@ impl Leader {
         let mut facts = vec![presence(&view)];
         facts.extend(version_fact(&view));
         facts.extend(view.failure.as_ref().map(|failure| format!("its agent says: {failure}")));
+        facts.extend(view.refused_agent.as_ref().map(refused_fact));
         for (former, account) in ledger.former_accounts(key) {
             let slots = counted(account.committed() as usize, "slot");
             let streams = counted(account.streams.len(), "stream");
@@ -86,7 +90,8 @@ impl Leader {
             None => facts.push(format!("it owns {}", counted(view.streams, "stream"))),
         }
         let former = ledger.former_accounts(key).filter_map(|(key, _)| self.worker(key, now));
-        let later = [drain_step(&view), self.generation_step(&view), update_step(&view)];
+        let later =
+            [drain_step(&view), name_step(&view), self.generation_step(&view), update_step(&view)];
         let steps = std::iter::once(view).chain(former).map(|view| worker_step(&view));
         let next_step = steps.chain(later).find(|step| !step.is_empty());
         let next_step = next_step.unwrap_or_default();
@@ -327,6 +332,21 @@ fn worker_step(view: &WorkerView) -> String {
              leasehold gone {worker} --cluster {cluster}"
         ),
     }
+}
+
+/// That another agent wants a worker's name.
+fn refused_fact(refused: &RefusedAgentView) -> String {
+    let at = refused.peer.as_ref().map(|peer| format!(" at {peer}")).unwrap_or_default();
+    let ago = refused.ago.as_secs_f64();
+    format!("another agent wants its name, and is refused: the one{at}, {ago:.1} s ago")
+}
+
+/// What to do about another agent that wants a worker's name; empty where there is none.
+fn name_step(view: &WorkerView) -> String {
+    let worker = &view.key.worker;
+    view.refused_agent.as_ref().map_or_else(String::new, |_| {
+        format!("give the other agent's worker a name of its own: {worker} has an agent")
+    })
 }
 
 /// What to do about an agent of an older build; empty where nothing is to be done.

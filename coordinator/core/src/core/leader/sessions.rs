@@ -34,7 +34,11 @@ impl Leader {
         if !self.is_of_another(&hello, &key) && !mutation::on(Mutation::RefusedIsSilent) {
             self.note_present(&key, now);
         }
-        if let Err((reason, message)) = self.accept_hello(conn, &hello, &key, peer, now) {
+        let accepted = self.accept_hello(conn, &hello, &key, peer.clone(), now);
+        if let Err((reason, message)) = accepted {
+            if reason == RefusalReason::NameTaken {
+                self.note_refused(&key, identity, peer, now);
+            }
             // A second hello on a connection ends the session that the first one began there.
             self.closed(conn);
             self.replica.refuse(conn, reason, message);

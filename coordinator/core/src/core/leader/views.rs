@@ -204,6 +204,7 @@ impl Replica {
             connected: 0,
             draining: 0,
             failing: 0,
+            names_wanted: 0,
             lost: 0,
             unreported: 0,
             streams: sets.map(|set| set.streams.len()).sum(),
@@ -265,6 +266,7 @@ impl Leader {
             view.unreported += usize::from(worker.presence == Presence::Unreported);
             view.draining += usize::from(worker.drains());
             view.failing += usize::from(worker.is_failing());
+            view.names_wanted += usize::from(worker.refused_agent.is_some());
             if !worker.drains() && worker.presence == Presence::Connected {
                 view.granted = view.granted.saturating_add(worker.granted);
             }
@@ -318,6 +320,7 @@ impl Leader {
             load: account.load,
             address: worker.and_then(|worker| worker.address.clone()),
             agent_version: worker.and_then(|worker| worker.version),
+            refused_agent: self.refused_agent(key, now),
         }
     }
 }

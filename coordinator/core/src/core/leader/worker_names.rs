@@ -16,6 +16,7 @@
 //! the newest pod of a name.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use leasehold_types::message::{DrainOrder, Hello, RefusalReason};
 use leasehold_types::mutation::{self, Mutation};
@@ -24,8 +25,13 @@ use leasehold_types::{AgentId, Incarnation, Moment, WorkerKey};
 use super::sessions::HelloRefusal;
 use super::sliced_work::ClaimCheck;
 use super::{Leader, Timer};
-use crate::effect::{Effect, Order};
-use crate::observed::Worker;
+use crate::effect::{Effect, Notice, Order};
+use crate::observed::{RefusedAgent, Worker};
+use crate::view::RefusedAgentView;
+
+/// For how long views tell of a refused agent. One that still wants the name dials again at least
+/// every second.
+const REFUSED_SHOWN_FOR: Duration = Duration::from_secs(10);
 
 impl Leader {
     /// The key of the agent's account: its worker's, or that of a former agent if another one has
@@ -86,11 +92,40 @@ impl Leader {
         if worker.identity != identity || worker.named_at == Moment(0) {
             worker.named_at = now;
         }
+        let has_name = |refused: &RefusedAgent| refused.identity == identity;
+        if worker.refused.as_ref().is_some_and(has_name) {
+            worker.refused = None;
+        }
         worker.identity = identity;
         worker.peer = peer;
         if key.worker.is_former() {
             worker.drain_order = Some(DrainOrder::Drain);
         }
+    }
+
+    /// Notes that another agent was refused, and says so once for as long as it keeps dialing.
+    pub(super) fn note_refused(
+        &mut self,
+        key: &WorkerKey,
+        identity: Option<AgentId>,
+        peer: Option<Arc<str>>,
+        now: Moment,
+    ) {
+        let Some(worker) = self.worker_mut(key) else { return };
+        let before = worker.refused.take();
+        let is_same = |before: RefusedAgent| before.identity == identity && before.is_shown(now);
+        let is_known = before.is_some_and(is_same);
+        worker.refused = Some(RefusedAgent { identity, peer: peer.clone(), at: now });
+        if !is_known {
+            self.replica.notice(Notice::NameRefused { worker: key.clone(), peer });
+        }
+    }
+
+    /// The other agent that wants the name, if it was refused lately.
+    pub(super) fn refused_agent(&self, key: &WorkerKey, now: Moment) -> Option<RefusedAgentView> {
+        let refused = self.observed(key)?.refused.as_ref()?;
+        let view = RefusedAgentView { peer: refused.peer.clone(), ago: now.since(refused.at) };
+        refused.is_shown(now).then_some(view)
     }
 
     /// Whether the agent that has the name has another identity.
@@ -222,5 +257,11 @@ impl Leader {
             Some(_) => "",
         };
         format!("incarnation {incarnation}{at}, for {secs} s{gone}")
+    }
+}
+
+impl RefusedAgent {
+    fn is_shown(&self, now: Moment) -> bool {
+        now.since(self.at) < REFUSED_SHOWN_FOR
     }
 }

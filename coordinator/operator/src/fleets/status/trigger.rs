@@ -117,6 +117,7 @@ impl StatusTrigger {
             | Notice::Endpoints { .. }
             | Notice::EpochAhead { .. }
             | Notice::EpochRepeated { .. }
+            | Notice::NameRefused { .. }
             | Notice::Offence { .. } => {}
         }
     }

@@ -48,6 +48,9 @@ impl Leader {
             worker.drain_overdue.is_some()
         }));
         facts.extend(named("failing", "", &workers, WorkerView::is_failing));
+        facts.extend(named("whose name another agent wants", "", &workers, |worker| {
+            worker.refused_agent.is_some()
+        }));
         facts.extend(named("with an older agent", "", &workers, WorkerView::has_older_agent));
         if view.streams > 0 {
             let streams = counted(view.streams, "stream");
