@@ -224,7 +224,9 @@ fn placed(fixture: &PipelineFixture) -> Placed {
 }
 
 /// Where the shares are once a plan has happened, and the state of each pipeline that it names.
-fn planned(plan: &Value, mut shares: Placed) -> (Placed, BTreeMap<String, Value>) {
+type Plan = (Placed, BTreeMap<String, Value>);
+
+fn planned(plan: &Value, mut shares: Placed) -> Plan {
     let list = |value: &Value| value.as_array().expect("a list").clone();
     let place = |share: &Value| {
         let load = share["documentsPerSecond"].as_f64().expect("a number").to_string();
@@ -302,14 +304,65 @@ fn what_a_plan_says_of_edited_pipelines_is_what_then_happens() {
             let empty = |list: &str| again[list] == json!([]);
             (empty("changes") && empty("pipelines")).then_some(())
         });
-        eventually(&format!("what was planned:\n{text}"), || {
-            let phase = |name: &String| {
-                let pipeline = fixture.pipeline(name);
-                pipeline.map_or(Value::Null, |it| json!(it.phase().as_str_name()))
-            };
-            let now: BTreeMap<_, _> =
-                states.keys().map(|name| (name.clone(), phase(name))).collect();
-            (placed(&fixture) == shares && now == states).then_some(())
-        });
+        happens(&fixture, &text, &(shares, states));
     }
+}
+
+/// Waits until all is as a plan says, which is shown as this text.
+fn happens(fixture: &PipelineFixture, text: &str, (shares, states): &Plan) {
+    eventually(&format!("what was planned:\n{text}"), || {
+        let phase = |name: &String| {
+            let pipeline = fixture.pipeline(name);
+            pipeline.map_or(Value::Null, |it| json!(it.phase().as_str_name()))
+        };
+        let now: BTreeMap<_, _> = states.keys().map(|name| (name.clone(), phase(name))).collect();
+        (placed(fixture) == *shares && now == *states).then_some(())
+    });
+}
+
+#[test]
+fn what_a_plan_says_of_other_workers_of_a_class_is_what_then_happens() {
+    let two = colours() + &pipeline("first", 10, CHAIN) + &pipeline("second", 10, CHAIN);
+    let mut fixture = PipelineFixture::start(&[("all.yaml", &two)]);
+    for (class, worker) in
+        [("yellow", "yellow-0"), ("blue", "blue-0"), ("blue", "blue-1"), ("green", "green-0")]
+    {
+        fixture.agent(class, worker);
+        fixture.knows(class, worker);
+    }
+    fixture.is_ready("first");
+    let (same, code) = fixture.line("plan green");
+    assert!(same.starts_with("No pipeline or class changes.") && code == Some(0), "{same}");
+    let (refused, code) = fixture.line("plan green --max-jobs 3");
+    assert!(refused.contains("green is a worker class, which has no budget"), "{refused}");
+    assert_eq!(code, Some(1));
+
+    let by_plan = |fixture: &PipelineFixture, line: &str, words: &str, code: i32| {
+        let (text, exit) = fixture.line(line);
+        let shown = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(shown.contains(words) && exit == Some(code), "{exit:?}, no {words:?} in\n{text}");
+        let plan = fixture.line(&format!("{line} -o json")).0;
+        (text, planned(&serde_json::from_str(&plan).expect("JSON"), placed(fixture)))
+    };
+    // The one that waits gets the worker that joins.
+    let line = "plan green --add-worker green-1";
+    let (text, plan) = by_plan(&fixture, line, "second pending ready -", 0);
+    fixture.agent("green", "green-1");
+    happens(&fixture, &text, &plan);
+
+    // The shares of one that drains go to another with room, and nothing else moves.
+    let leaves = fixture.worker_of("first", "in");
+    let line = format!("plan blue --remove-worker {leaves}");
+    let (text, plan) = by_plan(&fixture, &line, "2 shares would change", 0);
+    let drained = fixture.line(&format!("drain {leaves} --wait"));
+    assert_eq!(drained.1, Some(0), "{}", drained.0);
+    happens(&fixture, &text, &plan);
+
+    // Without room elsewhere, the pipeline waits once its worker is gone.
+    let leaves = fixture.worker_of("second", "mid");
+    let line = format!("plan green --remove-worker {leaves}");
+    let (text, plan) =
+        by_plan(&fixture, &line, "second ready pending it waits for 1 worker more", 2);
+    fixture.kill(&leaves);
+    happens(&fixture, &text, &plan);
 }

@@ -462,7 +462,7 @@ impl AdminService for Admin {
             map::cluster_name("cluster", &request.get_ref().cluster).map_err(AdminError::from)?;
         self.allow(&request, Wants::Read(Subject::Cluster(cluster.clone()))).await?;
         let what_if = wire::what_if(request.get_ref())?;
-        self.make_plan(cluster, what_if).await.map(Response::new)
+        self.plan_of(cluster, what_if).await.map(Response::new)
     }
 
     async fn plan_manifests(

@@ -1249,7 +1249,7 @@ pub struct PlanRequest {
     /// Workers that leave.
     #[prost(string, repeated, tag = "3")]
     pub remove_workers: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Another budget.
+    /// Another budget. Refused for a worker class, which has none.
     #[prost(uint32, optional, tag = "4")]
     pub max_jobs: ::core::option::Option<u32>,
 }
@@ -1263,7 +1263,7 @@ impl ::prost::Name for PlanRequest {
         "/leasehold.admin.v1.PlanRequest".into()
     }
 }
-/// See Plan.
+/// See Plan. The plan of a worker class is about its pipelines, and has no pools or streams.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct PlanResponse {
     /// Pool sizes, by worker: of all that are known, those with a size of 0, too.
@@ -1275,6 +1275,15 @@ pub struct PlanResponse {
     /// Streams that nobody would have.
     #[prost(message, repeated, tag = "3")]
     pub unplaced: ::prost::alloc::vec::Vec<UnplacedStream>,
+    /// The cluster is a worker class.
+    #[prost(bool, tag = "4")]
+    pub is_class: bool,
+    /// The pipelines that would have another state, or other workers or loads.
+    #[prost(message, repeated, tag = "5")]
+    pub pipelines: ::prost::alloc::vec::Vec<PlannedPipeline>,
+    /// The classes whose figures would be others.
+    #[prost(message, repeated, tag = "6")]
+    pub classes: ::prost::alloc::vec::Vec<PlannedClass>,
 }
 impl ::prost::Name for PlanResponse {
     const NAME: &'static str = "PlanResponse";

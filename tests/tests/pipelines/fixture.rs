@@ -167,9 +167,14 @@ impl PipelineFixture {
         let folder = self.first.folder().join("edited");
         std::fs::create_dir_all(&folder).expect("a folder");
         std::fs::write(folder.join("all.yaml"), manifests).expect("a file");
-        let line = format!("plan -o {form} -f {}", folder.display());
-        let output = CommandLine(&self.first).run(&line);
-        (String::from_utf8(output.stdout).expect("UTF-8"), output.status.code())
+        self.line(&format!("plan -o {form} -f {}", folder.display()))
+    }
+
+    /// What a line of `leasehold` prints, or what it complains of, and its exit code.
+    pub(crate) fn line(&self, line: &str) -> (String, Option<i32>) {
+        let output = CommandLine(&self.first).run(line);
+        let said = [output.stdout, output.stderr].concat();
+        (String::from_utf8(said).expect("UTF-8"), output.status.code())
     }
 
     /// Removes a manifest.

@@ -22,7 +22,8 @@ const BREAKS: u8 = 2;
 /// Options of `plan`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-It changes nothing. Without any change it shows the present plan.
+It changes nothing. Without any change it shows the present plan. Of a worker class it shows what
+its pipelines would lose or get.
 
 With -f it shows what edited manifests would change: a FILE is taken beside everything else that is
 in force, a FOLDER without Kubernetes in place of all of it. On Kubernetes the ConfigMaps that sets
@@ -34,10 +35,11 @@ has none or loses them, or if a manifest or the command line is invalid; 1 after
 Examples:
   leasehold plan builds --max-jobs 20
   leasehold plan builds --add-worker worker-9 --remove-worker worker-1,worker-2
+  leasehold plan green --remove-worker green-1
   leasehold plan -f manifests/
   leasehold plan -f manifests/builds.yaml")]
 pub(crate) struct Args {
-    /// The cluster
+    /// The cluster or worker class
     #[arg(required_unless_present = "filename")]
     cluster: Option<String>,
     /// Edited manifests: a file, or a folder with the folders below it
@@ -124,7 +126,7 @@ pub(crate) fn plan(args: &Args) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Prints a plan by the flags; returns whether streams would have no worker.
+/// Prints a plan by the flags; returns whether streams or pipelines would have no worker.
 async fn plan_by_flags(coordinator: &mut Coordinator, args: &Args) -> anyhow::Result<bool> {
     let request = PlanRequest {
         cluster: args.cluster.clone().unwrap_or_default(),
@@ -137,7 +139,7 @@ async fn plan_by_flags(coordinator: &mut Coordinator, args: &Args) -> anyhow::Re
         Format::Table | Format::Wide => as_text(&plan),
         format => object(format, &plan)?,
     })?;
-    Ok(!plan.unplaced.is_empty())
+    Ok(!plan.unplaced.is_empty() || plan.pipelines.iter().any(pipelines::is_stopped))
 }
 
 /// `2 jobs: 12m to 40m`.
@@ -175,6 +177,11 @@ fn waits_explained(pools: &[PlannedPool]) -> Option<String> {
 }
 
 fn as_text(plan: &PlanResponse) -> String {
+    if plan.is_class {
+        let parts = pipelines::as_text(&plan.pipelines, &plan.classes);
+        let is_same = parts.is_empty().then(|| "No pipeline or class changes.\n".to_owned());
+        return parts.into_iter().chain(is_same).collect::<Vec<_>>().join("\n");
+    }
     let mut parts = Vec::new();
     parts.push(if plan.pools.is_empty() {
         "No worker gets a pool.\n".to_owned()

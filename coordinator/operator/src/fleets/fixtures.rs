@@ -180,6 +180,7 @@ fn view(name: &str) -> WorkerView {
         drain_ordered: false,
         drain_overdue: None,
         agent_version: None,
+        refused_agent: None,
         agent: None,
         incarnation: None,
         generation: 1,

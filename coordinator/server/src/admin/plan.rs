@@ -13,7 +13,7 @@ use leasehold_driver::clock;
 use leasehold_manifest::proposal::{Scope, propose};
 use leasehold_proto::admin::v1 as proto;
 use leasehold_proto::admin::v1::PlanResponse;
-use leasehold_types::{ClusterName, Moment};
+use leasehold_types::{ClusterName, Moment, WorkerKey, WorkerName};
 use tokio::time::{Instant, timeout_at};
 use tonic::Status;
 
@@ -87,17 +87,47 @@ impl Admin {
             ..proto::PlanManifestsResponse::default()
         };
         if changes.pipelines {
-            let plan = self.plan_pipelines(desired).await?;
-            answer.pipelines = plan.pipelines.into_iter().map(wire::planned_pipeline).collect();
-            answer.classes = plan.classes.into_iter().map(wire::planned_class).collect();
+            let plan = self.plan_pipelines(desired, Vec::new(), Vec::new()).await?;
+            (answer.pipelines, answer.classes) = wire::pipelines_plan(plan);
         }
         Ok(answer)
     }
 
-    /// The plan of all pipelines where these manifests are in force.
-    async fn plan_pipelines(&self, desired: Arc<Desired>) -> Result<PipelinesPlan, Status> {
+    /// The plan of a cluster, or of the pipelines of a worker class, under other circumstances.
+    pub(super) async fn plan_of(
+        &self,
+        cluster: ClusterName,
+        what_if: WhatIf,
+    ) -> Result<PlanResponse, Status> {
+        let desired = self.desired_in_force().await?;
+        let is_class = desired.clusters.get(&cluster).is_some_and(|spec| spec.class.is_some());
+        if !is_class {
+            return self.make_plan(cluster, what_if).await;
+        }
+        if what_if.jobs_max.is_some() {
+            let why = format!("max_jobs: {cluster} is a worker class, which has no budget");
+            return Err(AdminError::Invalid(why).into());
+        }
+        let keys = |workers: Vec<WorkerName>| {
+            let key = |worker| WorkerKey { cluster: cluster.clone(), worker };
+            workers.into_iter().map(key).collect()
+        };
+        let plan = self.plan_pipelines(desired, keys(what_if.add), keys(what_if.remove)).await?;
+        let (pipelines, classes) = wire::pipelines_plan(plan);
+        Ok(PlanResponse { is_class, pipelines, classes, ..PlanResponse::default() })
+    }
+
+    /// The plan of all pipelines where these manifests are in force, these workers of classes join,
+    /// and those leave.
+    async fn plan_pipelines(
+        &self,
+        desired: Arc<Desired>,
+        joining: Vec<WorkerKey>,
+        leaving: Vec<WorkerKey>,
+    ) -> Result<PipelinesPlan, Status> {
         let begin = move |core: &Core, _| {
-            core.begin_pipelines_what_if(desired).ok_or(AdminError::OtherTerm)
+            let plan = core.begin_pipelines_what_if(desired).ok_or(AdminError::OtherTerm)?;
+            Ok(plan.with_workers(joining, leaving))
         };
         let finish = |mut plan: PipelinesWhatIf, deadline| {
             within(deadline, || plan.place(clock::now()))?;

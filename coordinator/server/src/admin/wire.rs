@@ -3,8 +3,9 @@
 
 use leasehold_coordinator_core::view::{
     BindingPhase, BindingView, ClaimPhase, ClaimView, ClassChange, ClassView, ClusterView,
-    Explanation, PipelinePhase, PipelineView, PlanView, PlannedPipeline, PlannedPool, Presence,
-    SetSummary, ShareMove, SharePlace, ShareView, StreamView, WhatIf, WorkerView,
+    Explanation, PipelinePhase, PipelineView, PipelinesPlan, PlanView, PlannedPipeline,
+    PlannedPool, Presence, SetSummary, ShareMove, SharePlace, ShareView, StreamView, WhatIf,
+    WorkerView,
 };
 use leasehold_driver::replicas::KnownReplica;
 use leasehold_manifest::Problem;
@@ -256,6 +257,7 @@ pub(super) fn plan(
                 reason,
             })
             .collect(),
+        ..proto::PlanResponse::default()
     }
 }
 
@@ -268,7 +270,14 @@ fn job_wait(wait: JobWait) -> proto::JobWait {
     }
 }
 
-pub(super) fn planned_pipeline(planned: PlannedPipeline) -> proto::PlannedPipeline {
+pub(super) fn pipelines_plan(
+    plan: PipelinesPlan,
+) -> (Vec<proto::PlannedPipeline>, Vec<proto::PlannedClass>) {
+    let pipelines = plan.pipelines.into_iter().map(planned_pipeline).collect();
+    (pipelines, plan.classes.into_iter().map(planned_class).collect())
+}
+
+fn planned_pipeline(planned: PlannedPipeline) -> proto::PlannedPipeline {
     let phase = |phase| pipeline_phase(phase).into();
     proto::PlannedPipeline {
         name: planned.name.to_string(),
@@ -293,7 +302,7 @@ fn share_move(planned: ShareMove) -> proto::PlannedShareMove {
     }
 }
 
-pub(super) fn planned_class(change: ClassChange) -> proto::PlannedClass {
+fn planned_class(change: ClassChange) -> proto::PlannedClass {
     proto::PlannedClass {
         before: change.before.as_ref().map(class),
         after: change.after.as_ref().map(class),

@@ -104,7 +104,7 @@ fn text(answer: &PlanManifestsResponse) -> String {
             parts.push(format!("Cluster {}:\n{}", cluster.cluster, as_text(plan)));
         }
     }
-    parts.extend(pipelines::as_text(answer));
+    parts.extend(pipelines::as_text(&answer.pipelines, &answer.classes));
     parts.join("\n")
 }
 

@@ -1,8 +1,7 @@
 //! What edited manifests would change of pipelines and classes.
 
 use leasehold_proto::admin::v1::{
-    Class, PipelinePhase, PlanManifestsResponse, PlannedClass, PlannedPipeline, PlannedShare,
-    PlannedShareMove,
+    Class, PipelinePhase, PlannedClass, PlannedPipeline, PlannedShare, PlannedShareMove,
 };
 
 use crate::admin::output::{Column, NONE, TableRow, or_none, table, text};
@@ -90,14 +89,14 @@ pub(super) fn is_stopped(pipeline: &PlannedPipeline) -> bool {
 }
 
 /// The parts of the text about pipelines and classes.
-pub(super) fn as_text(answer: &PlanManifestsResponse) -> Vec<String> {
+pub(super) fn as_text(pipelines: &[PlannedPipeline], classes: &[PlannedClass]) -> Vec<String> {
     let mut parts = Vec::new();
     let is_shown = |one: &&PlannedPipeline| one.before != one.after || !one.reason.is_empty();
-    let states: Vec<_> = answer.pipelines.iter().filter(is_shown).cloned().collect();
+    let states: Vec<_> = pipelines.iter().filter(is_shown).cloned().collect();
     if !states.is_empty() {
         parts.push(table(&states, false));
     }
-    let shares = answer.pipelines.iter().flat_map(|pipeline| {
+    let shares = pipelines.iter().flat_map(|pipeline| {
         let name = || pipeline.name.clone();
         pipeline.moves.iter().map(move |one| MovedShare { pipeline: name(), one: one.clone() })
     });
@@ -106,8 +105,8 @@ pub(super) fn as_text(answer: &PlanManifestsResponse) -> Vec<String> {
         let count = words::count(shares.len() as u64, "share");
         parts.push(format!("{count} would change:\n{}", table(&shares, false)));
     }
-    if !answer.classes.is_empty() {
-        parts.push(table(&answer.classes, false));
+    if !classes.is_empty() {
+        parts.push(table(classes, false));
     }
     parts
 }

@@ -37,6 +37,7 @@ fn worker(name: &str) -> WorkerView {
         drain_ordered: false,
         drain_overdue: None,
         agent_version: None,
+        refused_agent: None,
         agent: None,
         incarnation: None,
         generation: 0,

@@ -1,12 +1,14 @@
-//! Pipelines under another desired state, which is shown and never applied. The core is only read,
-//! slice by slice, to copy its classes and pipelines into a leader of their own; that one puts the
-//! other state in force by the code by which this one would, and sends nothing.
+//! Pipelines under another desired state or with other workers, which is shown and never applied.
+//! The core is only read, slice by slice, to copy its classes and pipelines into a leader of their
+//! own. That one puts the other state in force by the code by which this one would, and sends
+//! nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
-use leasehold_types::{ClusterName, Epoch, Moment, PipelineName, ShareKey, WorkerKey};
+use leasehold_types::message::DrainOrder;
+use leasehold_types::{ClusterName, Epoch, Incarnation, Moment, PipelineName, ShareKey, WorkerKey};
 
 use super::class_views::class_views;
 use super::state::{PipelineState, PlannedShare};
@@ -16,6 +18,7 @@ use crate::core::{Core, Leader};
 use crate::desired::Desired;
 use crate::event::Elected;
 use crate::ledger::Ledger;
+use crate::observed::Worker;
 use crate::view::{
     ClassChange, ClassView, PipelinePhase, PipelinesPlan, PlannedPipeline, ShareMove, SharePlace,
 };
@@ -27,6 +30,10 @@ pub struct PipelinesWhatIf {
     epoch: Epoch,
     /// The other desired state.
     desired: Arc<Desired>,
+    /// Workers of classes that join.
+    joining: Vec<WorkerKey>,
+    /// Workers of classes that drain and leave.
+    leaving: Vec<WorkerKey>,
     /// The clusters in which nothing is planned yet.
     held: BTreeSet<ClusterName>,
     /// A leader with the classes and pipelines that are copied so far.
@@ -113,7 +120,16 @@ impl Leader {
         let held = self.pipelines.held.clone();
         copy.pipelines.held = held.clone();
         let next = Next::Workers(None);
-        PipelinesWhatIf { epoch, desired, held, copy: Box::new(copy), next, before: None }
+        PipelinesWhatIf {
+            epoch,
+            desired,
+            joining: Vec::new(),
+            leaving: Vec::new(),
+            held,
+            copy: Box::new(copy),
+            next,
+            before: None,
+        }
     }
 
     fn gather_pipelines_what_if(&self, what_if: &mut PipelinesWhatIf, most: usize) -> bool {
@@ -180,6 +196,23 @@ impl Leader {
         None
     }
 
+    /// A worker joins, without anything to do.
+    fn join(&mut self, key: &WorkerKey, now: Moment) {
+        let Some(class) = self.clusters.get_mut(&key.cluster) else { return };
+        let worker = Worker { reported: true, ..Worker::new(Incarnation(0)) };
+        class.workers.insert(key.worker.clone(), worker);
+        self.ledger.open(key, now);
+        self.recheck_class(&key.cluster);
+    }
+
+    /// A worker drains, by an order.
+    fn drain(&mut self, key: &WorkerKey) {
+        if let Some(worker) = self.worker_mut(key) {
+            worker.drain_order = Some(DrainOrder::Drain);
+            self.note_draining(key);
+        }
+    }
+
     /// Takes all that is planned as served, whereupon more may move to make room; whether anything
     /// was not served before.
     fn serve_all(&mut self) -> bool {
@@ -231,6 +264,12 @@ impl Leader {
 }
 
 impl PipelinesWhatIf {
+    /// The same, with other workers of classes: these join, and those drain and leave.
+    #[must_use]
+    pub fn with_workers(self, joining: Vec<WorkerKey>, leaving: Vec<WorkerKey>) -> Self {
+        Self { joining, leaving, ..self }
+    }
+
     /// Continues the plan by one pass of the leader, once the input is whole. Returns whether it is
     /// made.
     #[must_use]
@@ -242,11 +281,19 @@ impl PipelinesWhatIf {
             let in_force = std::mem::replace(&mut copy.replica.desired, desired);
             copy.apply_cluster_specs();
             copy.apply_pipeline_specs(&in_force, now);
+            self.joining.iter().for_each(|key| copy.join(key, now));
+            self.leaving.iter().for_each(|key| copy.drain(key));
         }
         copy.plan_pipelines_beside(self.held.clone(), now);
         // One pass heals only some of the Broken pipelines.
         let healed = copy.pipelines.broken.iter().all(|name| copy.is_held(name));
-        healed && !copy.serve_all()
+        if !healed || copy.serve_all() {
+            return false;
+        }
+        // Others have taken what they have room for. The rest goes with the workers.
+        let leaving = std::mem::take(&mut self.leaving);
+        leaving.iter().for_each(|key| copy.gone(key, now));
+        leaving.is_empty()
     }
 
     /// The plan, once it is made.
