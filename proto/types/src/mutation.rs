@@ -205,6 +205,8 @@ mutations! {
     RecoveredPool,
     /// Coordinator: a goodbye frees what the register says and no report lists.
     GoodbyeForgetsUnheard,
+    /// Coordinator: a goodbye frees what the agent still has.
+    GoodbyeFreesApplied,
     /// Coordinator: each connection of an agent waits anew for a confirmed leadership.
     ConfirmAnewPerLink,
     /// Coordinator: an agent that reports a higher epoch deposes the leader.

@@ -96,6 +96,7 @@ impl Mutant {
             Mutation::AdmitWhileDraining | Mutation::AdmitWhileFailing => &["S12"],
             Mutation::FailureUnwritten | Mutation::RecoveredPool => &["S1", "S2", "S11", "S16"],
             Mutation::GoodbyeForgetsUnheard => &["S1", "S2", "S3"],
+            Mutation::GoodbyeFreesApplied => &["S2", "S3", "S10"],
             Mutation::ConfirmAnewPerLink => &["L9"],
             Mutation::HelloDeposes => &["L5"],
             Mutation::BusyLeaderDeposed => &["L1", "L4", "L8"],

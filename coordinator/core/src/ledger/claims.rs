@@ -293,6 +293,23 @@ impl Ledger {
         self.remove_claims(stream, key, |claim| claim.token == token || any)
     }
 
+    /// Ends a worker's claims that only grants after `applied` name. Its agent leaves: it applies
+    /// nothing more that was sent on this link.
+    pub(crate) fn release_unapplied(
+        &mut self,
+        key: &WorkerKey,
+        applied: GrantNumber,
+    ) -> Vec<EndedLease> {
+        let all = mutation::on(Mutation::GoodbyeFreesApplied);
+        let account = self.accounts.get(key);
+        let account = account.filter(|account| account.streams_sent_in > applied || all);
+        let streams = account.map(|account| account.streams.clone()).unwrap_or_default();
+        let ended = streams.iter().flat_map(|stream| {
+            self.remove_claims(stream, key, |claim| claim.sent_in > applied || all)
+        });
+        ended.collect()
+    }
+
     /// Ends the worker's claims on a stream whose time is surely over. Keeps claims that end later,
     /// and those for which leadership must be confirmed first.
     pub(crate) fn free_by_time(&mut self, stream: &StreamKey, now: Moment) -> Vec<EndedLease> {

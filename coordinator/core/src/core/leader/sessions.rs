@@ -301,6 +301,10 @@ impl Leader {
             let ended = self.ledger.release(&key, &release.stream, release.token);
             self.ended(ended, Freed::Released, now);
         }
+        if beat.drain == DrainPhase::Leaving {
+            let ended = self.ledger.release_unapplied(&key, beat.applied);
+            self.ended(ended, Freed::Released, now);
+        }
         self.dirty.insert(key.clone());
         self.unanswered.insert(key.clone());
         self.note_applied(&key, beat.applied);
