@@ -328,8 +328,8 @@ impl<'a> ChildSupervisor<'a> {
         let ran = self.child.take().map_or(Duration::ZERO, |child| child.ran());
         self.runner.note_exit();
         self.due = None;
-        tracing::info!(code = exit.0, ran = %duration::format_short(ran), "the child has exited");
-        let draining = self.remember_exit(exit).await;
+        let (draining, jobs) = self.remember_exit(exit).await;
+        log_exit(exit, ran, draining, jobs);
         self.start_unreported = true;
         self.report_start().await;
         if self.shutdown_signals > 1 || self.ended.is_some() {
@@ -354,14 +354,14 @@ impl<'a> ChildSupervisor<'a> {
         None
     }
 
-    /// Remembers how the child exited; returns whether its worker drained. The drain may come from
-    /// a previous agent: it ends with the adopted child.
-    async fn remember_exit(&mut self, exit: Exit) -> bool {
+    /// Remembers how the child exited; returns whether its worker drained, and how many jobs it ran.
+    /// The drain may come from a previous agent: it ends with the adopted child.
+    async fn remember_exit(&mut self, exit: Exit) -> (bool, u32) {
         self.last_exit = Some(exit);
-        let (drains, idle) = self.drain_state().await;
+        let (drains, jobs) = self.drain_state().await;
         let draining = self.shutdown_signals > 0 || drains;
-        self.is_drained = draining && idle;
-        draining
+        self.is_drained = draining && jobs == 0;
+        (draining, jobs)
     }
 
     /// The drain has ended, or a newer agent has taken over: end the child, then the agent.
@@ -470,10 +470,10 @@ impl<'a> ChildSupervisor<'a> {
         self.drain_state().await.0
     }
 
-    /// Whether the worker drains, and whether no job of it runs.
-    async fn drain_state(&self) -> (bool, bool) {
+    /// Whether the worker drains, and how many jobs of it run.
+    async fn drain_state(&self) -> (bool, u32) {
         let lease = self.driver.peek().await;
-        lease.map_or((false, false), |lease| (lease.draining, lease.pool.running == 0))
+        lease.map_or((false, 0), |lease| (lease.draining, lease.pool.running))
     }
 
     /// The child's code, unless the agent itself has failed, or SIGTERM ended the child after a
@@ -493,5 +493,19 @@ impl<'a> ChildSupervisor<'a> {
             }
             (_, Some(Exit(code))) => code,
         }
+    }
+}
+
+fn log_exit(exit: Exit, ran: Duration, draining: bool, jobs: u32) {
+    let (code, ran) = (exit.0, duration::format_short(ran));
+    match (jobs, draining || exit == Exit(0)) {
+        (0, true) => tracing::info!(code, %ran, "the child has exited"),
+        (0, false) => tracing::warn!(code, %ran, "the child has exited"),
+        (jobs, _) => tracing::warn!(
+            code,
+            %ran,
+            jobs,
+            "the child has exited, and the jobs that it ran have ended with it"
+        ),
     }
 }

@@ -88,6 +88,11 @@ async fn restarts_the_child_by_policy_and_ends_the_jobs_of_the_previous_one() {
     coordinator.hear("the end of the job with its process", running(0)).await;
     assert_eq!(agent.code().await, Some(0));
     assert_eq!(read(&runs).lines().count(), 3);
+    let said = agent.log.text();
+    let ended = "the child has exited, and the jobs that it ran have ended with it";
+    let warns = |line: &str| line.contains("WARN") && line.contains(ended);
+    let warned = said.lines().filter(|line| warns(line) && line.contains("\"jobs\":1"));
+    assert_eq!(warned.count(), 1, "{said}");
 }
 
 #[tokio::test]
