@@ -213,7 +213,8 @@ fn check_ordered_drain(memory: &mut Memory, config: &Config, who: &WorkerKey) {
     if !is_over {
         tracing::warn!(
             "the coordinator ordered this worker to drain, and the drain is not over: `leasehold \
-             undrain {worker}` takes the order back"
+             undrain {worker}` takes the order back, unless another agent was started with \
+             --take-over and has the worker's name now"
         );
     } else if config.undrain {
         memory.drain_ordered = false;
