@@ -312,6 +312,10 @@ impl Driver {
                 let _ = reply.send(self.holder.report_count(running, obeyed, now));
                 self.job_queue.recheck();
             }
+            DriverRequest::ObservedCount { running, obeyed, reply } => {
+                let _ = reply.send(self.holder.observe_count(running, obeyed, now));
+                self.job_queue.recheck();
+            }
             DriverRequest::Release { stream, token, reply } => {
                 let _ = reply.send(self.holder.release_stream(&stream, token, now));
             }

@@ -10,6 +10,7 @@ pub(crate) fn reason(refused: &Refused) -> &'static str {
         Refused::Draining => "draining",
         Refused::Failing => "failing",
         Refused::NotHeld { .. } => "not_held",
+        Refused::Counted { .. } | Refused::AsksForJobs { .. } => "invalid",
         Refused::Limit { .. } => "limit",
         Refused::Journal(_) => "journal",
     }
@@ -30,6 +31,16 @@ pub(crate) fn message(refused: &Refused) -> String {
         Refused::NotHeld { held: Some(held) } => {
             format!("this worker holds this lease under token {held}, not under the given one")
         }
+        Refused::Counted { running, obeyed } => format!(
+            "this worker's jobs are counted: PUT /v1/count, or the agent's adapter, reported \
+             running {running} and pool_size {obeyed}. Count this job, too; or report a new start \
+             (POST /v1/start with another start_id), and then ask for each job"
+        ),
+        Refused::AsksForJobs { running } => format!(
+            "this worker asks for each job with PUT /v1/jobs/ID ({running} run now), and its \
+             slots would be counted twice. Go on so; or report a new start (POST /v1/start with \
+             another start_id), which ends these jobs, and then report counts"
+        ),
         Refused::Limit { what, max } => format!("too many {what}: at most {max}"),
         Refused::Journal(why) => format!("cannot write the agent's journal: {why}"),
     }

@@ -110,6 +110,8 @@ pub struct Holder<J> {
     jobs_known: bool,
     /// The number of jobs without a known id, which began under an agent whose journal was lost.
     unnamed: u32,
+    /// Since the worker's start, this agent has admitted a job with an id.
+    asks_for_jobs: bool,
     count: Option<Count>,
     drain: Drain,
     /// The coordinator ordered the drain.
@@ -220,6 +222,7 @@ impl<J: Journal> Holder<J> {
             jobs: memory.jobs,
             jobs_known: memory.jobs_known,
             unnamed: memory.unnamed,
+            asks_for_jobs: false,
             count: memory.count.map(|(running, obeyed)| Count { running, obeyed }),
             drain,
             drain_ordered: memory.drain_ordered,

@@ -147,6 +147,18 @@ pub enum Refused {
         /// The token that it does hold, if any.
         held: Option<Token>,
     },
+    /// The worker's jobs are counted, so it asks for no single job.
+    Counted {
+        /// Jobs that run, as reported.
+        running: u32,
+        /// The pool size that the worker keeps to, as reported.
+        obeyed: u32,
+    },
+    /// The worker asks for each job, so it reports no count.
+    AsksForJobs {
+        /// Jobs that run.
+        running: u32,
+    },
     /// A named limit is reached.
     Limit {
         /// What is limited.

@@ -56,10 +56,10 @@ pub(super) fn unknown_method() -> HttpResponse {
 struct Grpc(WorkerApi);
 
 impl From<Denial> for Status {
-    fn from(Denial { reason, message }: Denial) -> Self {
+    fn from(Denial { reason, message, is_state }: Denial) -> Self {
         let message = format!("{reason}: {message}");
         match reason {
-            "invalid" => Self::invalid_argument(message),
+            "invalid" if !is_state => Self::invalid_argument(message),
             "stopping" => Self::unavailable(message),
             _ => Self::failed_precondition(message),
         }

@@ -70,7 +70,7 @@ pub(super) struct Answer(pub(super) StatusCode, pub(super) Denial);
 impl From<Denial> for Answer {
     fn from(denial: Denial) -> Self {
         let status = match denial.reason {
-            "invalid" => StatusCode::BAD_REQUEST,
+            "invalid" if !denial.is_state => StatusCode::BAD_REQUEST,
             "limit" => StatusCode::TOO_MANY_REQUESTS,
             "journal" | "stopping" => StatusCode::SERVICE_UNAVAILABLE,
             _ => StatusCode::CONFLICT,
@@ -81,7 +81,7 @@ impl From<Denial> for Answer {
 
 impl IntoResponse for Answer {
     fn into_response(self) -> Response {
-        let Self(status, Denial { reason, message }) = self;
+        let Self(status, Denial { reason, message, .. }) = self;
         json_response(status, &json!({"error": {"reason": reason, "message": message}}))
     }
 }

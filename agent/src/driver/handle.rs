@@ -35,6 +35,8 @@ pub(crate) enum DriverRequest {
     End { job: JobId, reply: Reply<()> },
     /// The worker's own count, and the pool size that it keeps to.
     Count { running: u32, obeyed: u32, reply: Reply<()> },
+    /// The same, as an adapter has observed it.
+    ObservedCount { running: u32, obeyed: u32, reply: Reply<()> },
     /// The worker has released a stream.
     Release { stream: StreamKey, token: Token, reply: Reply<()> },
     /// Why the worker fails its check; none if it passes. Reply whether that is in force.

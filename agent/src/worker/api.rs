@@ -34,12 +34,14 @@ const HOLD_GRACE: Duration = Duration::from_secs(5);
 pub(crate) struct Denial {
     pub(crate) reason: &'static str,
     pub(crate) message: String,
+    /// The request is valid in itself: the worker's state refuses it.
+    pub(crate) is_state: bool,
 }
 
 impl Denial {
     /// The request is invalid.
     pub(crate) fn invalid(message: impl ToString) -> Self {
-        Self { reason: "invalid", message: message.to_string() }
+        Self { reason: "invalid", message: message.to_string(), is_state: false }
     }
 }
 
@@ -51,13 +53,14 @@ impl From<Invalid> for Denial {
 
 impl From<Refused> for Denial {
     fn from(refused: Refused) -> Self {
-        Self { reason: refusal::reason(&refused), message: refusal::message(&refused) }
+        let (reason, message) = (refusal::reason(&refused), refusal::message(&refused));
+        Self { reason, message, is_state: true }
     }
 }
 
 impl From<DriverStopped> for Denial {
     fn from(gone: DriverStopped) -> Self {
-        Self { reason: "stopping", message: gone.to_string() }
+        Self { reason: "stopping", message: gone.to_string(), is_state: true }
     }
 }
 

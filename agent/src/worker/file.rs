@@ -183,7 +183,7 @@ impl FileWorker {
         let Some(pool) = &mut self.pool else { return Ok(()) };
         let (running, obeyed) = pool.count(in_file, settle, Instant::now());
         let reported =
-            self.driver.ask(|reply| DriverRequest::Count { running, obeyed, reply }).await;
+            self.driver.ask(|reply| DriverRequest::ObservedCount { running, obeyed, reply }).await;
         match reported {
             Ok(Ok(())) | Err(_) => Ok(()),
             Ok(Err(refused)) => {

@@ -170,8 +170,10 @@ impl<W: Polled> PolledWorker<W> {
     }
 
     async fn report(&self, running: u32, obeyed: u32) -> anyhow::Result<()> {
-        let reported =
-            self.driver.ask(|reply| DriverRequest::Count { running, obeyed, reply }).await?;
+        let reported = self
+            .driver
+            .ask(|reply| DriverRequest::ObservedCount { running, obeyed, reply })
+            .await?;
         reported.or_else(|refused| {
             bail!("cannot report the worker's {running} jobs: {}", refusal::message(&refused))
         })

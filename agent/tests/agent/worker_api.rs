@@ -214,6 +214,36 @@ async fn serves_the_same_on_a_unix_socket_for_its_owner_only() {
     assert_eq!(mode & 0o777, 0o660);
 }
 
+/// A worker that asks for each job never reports a second count: the first one would hold its slots
+/// for ever.
+#[tokio::test]
+async fn takes_single_jobs_or_counts_and_not_both() {
+    let coordinator = Coordinator::start().await;
+    let agent = Agent::start(&coordinator, &[]).await;
+    coordinator.pool(4);
+    agent.pool(4).await;
+    let refused = async |method, path, body, words: &[&str]| {
+        let (status, answer) = agent.ask(method, path, body).await;
+        let message = answer["error"]["message"].as_str().unwrap_or_default();
+        assert_eq!((status, &answer["error"]["reason"]), (409, &json!("invalid")), "{answer}");
+        words.iter().for_each(|word| assert!(message.contains(word), "{message}"));
+    };
+    let count = r#"{"running":0,"pool_size":4}"#;
+    assert_eq!(agent.ask("PUT", "/v1/jobs/a", "").await.0, 200);
+    assert_eq!(agent.ask("DELETE", "/v1/jobs/a", "").await.0, 200);
+    refused("PUT", "/v1/count", count, &["PUT /v1/jobs/ID", "POST /v1/start"]).await;
+    let asked = wire::ReportCountRequest { running: 0, pool_size: 4 };
+    let mut grpc = WorkerServiceClient::new(agent.channel().await);
+    let status = grpc.report_count(asked).await.unwrap_err();
+    assert_eq!(status.code(), Code::FailedPrecondition, "{status}");
+
+    assert_eq!(agent.ask("POST", "/v1/start", r#"{"start_id":"s-1"}"#).await.0, 200);
+    assert_eq!(agent.ask("PUT", "/v1/count", count).await, (200, json!({})));
+    refused("PUT", "/v1/jobs/a", "", &["pool_size 4", "POST /v1/start"]).await;
+    assert_eq!(agent.ask("POST", "/v1/start", r#"{"start_id":"s-2"}"#).await.0, 200);
+    assert_eq!(agent.ask("PUT", "/v1/jobs/a", "").await.0, 200);
+}
+
 #[tokio::test]
 async fn reports_a_count_and_a_new_start_to_the_coordinator() {
     use leasehold_types::message::{AgentMessage, Jobs};

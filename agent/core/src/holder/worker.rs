@@ -38,6 +38,7 @@ impl<J: Journal> Holder<J> {
         self.shown = Kinds::NONE;
         self.jobs.clear();
         self.unnamed = running;
+        self.asks_for_jobs = false;
         self.count = None;
         self.jobs_known = true;
         let shown = self.streams.iter().filter(|(_, held)| held.shown);
@@ -67,12 +68,16 @@ impl<J: Journal> Holder<J> {
     /// began.
     ///
     /// # Errors
-    /// Every reason but [`Refused::NotHeld`].
+    /// Every reason but [`Refused::NotHeld`] and [`Refused::AsksForJobs`].
     pub fn begin_job(&mut self, job: JobId, now: Moment) -> Result<Token, Refused> {
         self.expire(now);
         let token = self.pool.map_or(Token::default(), |pool| pool.token);
         if let Some(began) = self.jobs.get(&job) {
             return Ok(began.unwrap_or(token));
+        }
+        // A job with an id would come on top of the counted ones, which already include it.
+        if let Some(Count { running, obeyed }) = self.count {
+            return Err(Refused::Counted { running, obeyed });
         }
         let (size, running) = (self.size(now), self.running());
         if self.draining() && size == 0 {
@@ -96,6 +101,7 @@ impl<J: Journal> Holder<J> {
             self.write(&Record::JobBegan { job: job.clone(), token: Some(token) })?;
         }
         self.notice(Notice::JobBegan(job.clone()));
+        self.asks_for_jobs = true;
         self.jobs.insert(job, Some(token));
         self.changed();
         self.beat_soon(now);
@@ -133,8 +139,20 @@ impl<J: Journal> Holder<J> {
     /// now on. A smaller pool is in effect only once it is reported here.
     ///
     /// # Errors
-    /// [`Refused::Limit`] or [`Refused::Journal`].
+    /// [`Refused::AsksForJobs`], [`Refused::Limit`] or [`Refused::Journal`].
     pub fn report_count(&mut self, running: u32, obeyed: u32, now: Moment) -> Result<(), Refused> {
+        // Such a worker reports no other count, so the reported size would stay in effect for ever.
+        if self.count.is_none() && (self.asks_for_jobs || !self.jobs.is_empty()) {
+            return Err(Refused::AsksForJobs { running: self.running() });
+        }
+        self.observe_count(running, obeyed, now)
+    }
+
+    /// The same from an adapter, which counts the worker's jobs whatever the worker has reported.
+    ///
+    /// # Errors
+    /// [`Refused::Limit`] or [`Refused::Journal`].
+    pub fn observe_count(&mut self, running: u32, obeyed: u32, now: Moment) -> Result<(), Refused> {
         at_most(running)?;
         at_most(obeyed)?;
         self.expire(now);
