@@ -75,7 +75,13 @@ async fn begin(options: &DrainOptions) -> anyhow::Result<()> {
     let answer = timeout(ANSWER_TIMEOUT, call::drain(&options.agent, Request::Begin)).await;
     let jobs = answer
         .with_context(|| format!("no answer within {}", duration::format_short(ANSWER_TIMEOUT)))?;
-    let jobs = jobs?;
+    let jobs = jobs.map_err(|error| match error {
+        DrainError::Unavailable(why) => anyhow::anyhow!(
+            "the agent does not answer ({why}): start it, or set --addr to the address of its \
+             --listen, as in --addr http://127.0.0.1:7411"
+        ),
+        DrainError::Refused(why) => anyhow::anyhow!(why),
+    })?;
     println!("the drain has begun: {}", jobs_left(jobs));
     Holder::default().start(options);
     Ok(())

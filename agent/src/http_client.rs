@@ -21,6 +21,8 @@ use tokio::time::timeout;
 
 /// The most bytes of a worker's answer.
 pub(crate) const ANSWER_BYTES_MAX: usize = 1024 * 1024;
+/// The most characters of a body in an error message.
+const SUMMARY_CHARS_MAX: usize = 160;
 
 /// An `http://` URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,6 +96,16 @@ pub(crate) struct Answer {
     pub(crate) body: Bytes,
 }
 
+impl Answer {
+    /// Its status and the first line of its body, for people who expected another answer.
+    pub(crate) fn summary(&self) -> String {
+        let body = String::from_utf8_lossy(&self.body);
+        let line = body.trim().lines().next().unwrap_or_default();
+        let line: String = line.chars().take(SUMMARY_CHARS_MAX).collect();
+        if line.is_empty() { self.status.to_string() } else { format!("{}, {line}", self.status) }
+    }
+}
+
 /// Why a call failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum CallError {
@@ -106,6 +118,9 @@ pub(crate) enum CallError {
     /// The server may have received the request and acted on it.
     #[error("{0}")]
     Lost(String),
+    /// The server does not speak HTTP/1.1. It may have received the request.
+    #[error("it does not answer with HTTP/1.1 ({0})")]
+    NotHttp(String),
 }
 
 impl Call<'_> {
@@ -137,6 +152,7 @@ impl Call<'_> {
             .build(HttpConnector::new());
         let answer =
             client.request(request).await.map_err(|error| match is_connected(connection) {
+                true if is_parse(&error) => CallError::NotHttp(causes(&error)),
                 true => CallError::Lost(causes(&error)),
                 false if is_refused(&error) => CallError::Refused,
                 false => CallError::NotSent(causes(&error)),
@@ -175,6 +191,11 @@ fn is_refused(error: &(dyn Error + 'static)) -> bool {
         let io = error.downcast_ref::<std::io::Error>();
         io.is_some_and(|error| error.kind() == ErrorKind::ConnectionRefused)
     })
+}
+
+fn is_parse(error: &(dyn Error + 'static)) -> bool {
+    anyhow::Chain::new(error)
+        .any(|error| error.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_parse))
 }
 
 /// The causes of a client error: its own text names only the failed step.

@@ -8,22 +8,26 @@ use std::error::Error;
 use std::time::Duration;
 
 use anyhow::Context;
+use hyper::Method;
 use leasehold_agent_core::Target;
 use leasehold_proto::coordinator::v1::OpenSessionRequest;
 use leasehold_proto::coordinator::v1::session_service_client::SessionServiceClient;
-use leasehold_proto::{TOKEN_IGNORED, TOKEN_METADATA, WAITING_METADATA, WAITING_WANTED, map};
+use leasehold_proto::{
+    HTTP_PORT_MESSAGE, TOKEN_IGNORED, TOKEN_METADATA, WAITING_METADATA, WAITING_WANTED, map,
+};
 use leasehold_types::LinkNumber;
 use leasehold_types::limits::{MESSAGE_BYTES_MAX, SILENCE_MAX};
 use leasehold_types::message::CoordinatorMessage;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::Request;
 use tonic::metadata::MetadataValue;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
+use tonic::{Code, Request};
 
 use crate::backoff;
 use crate::config::{Address, Tls};
+use crate::http_client::{ANSWER_BYTES_MAX, Call, Url};
 
 /// How long connecting may take, with the TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -37,8 +41,13 @@ const KEEPALIVE_MIN: Duration = Duration::from_millis(400);
 const KEEPALIVES_PER_TTL: u32 = 5;
 /// Queued messages to a coordinator that reads slowly; one more ends the link.
 const OUTBOX_MAX: usize = 64;
-/// Texts in tonic's error if the answer is not gRPC.
-const NOT_GRPC: [&str; 2] = ["invalid compression flag", "port for health and metrics"];
+/// Texts in the error of a server that is no coordinator.
+const NOT_GRPC: [&str; 2] = ["invalid compression flag", HTTP_PORT_MESSAGE];
+/// What to do about one.
+const NOT_A_COORDINATOR: &str = "this is not a coordinator's gRPC port: set --coordinator to the \
+    address of a coordinator's --listen (port 7400 by default)";
+/// How long the server may take to say what it is.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Bytes that a coordinator may send before this agent has read them.
 const WINDOW_BYTES: u32 = 1024 * 1024;
 
@@ -182,7 +191,10 @@ impl Dial {
         }
         request.metadata_mut().insert(WAITING_METADATA, MetadataValue::from_static(WAITING_WANTED));
         let session = unless_silent(client.open_session(request)).await?;
-        let session = session.map_err(|status| self.explain_status(status))?;
+        let session = match session {
+            Ok(session) => session,
+            Err(status) => return Err(self.explain_no_session(status).await),
+        };
         let token_note = session.metadata().get(TOKEN_METADATA);
         if token_note.is_some_and(|note| note.as_bytes() == TOKEN_IGNORED.as_bytes()) {
             self.send_event(LinkChange::TokenIgnored).await;
@@ -222,20 +234,33 @@ impl Dial {
         }
     }
 
+    /// As [`Self::explain_status`], where no session has begun: if the server does not speak gRPC,
+    /// it may be one of HTTP/1.1, as an agent's port for health is.
+    async fn explain_no_session(&self, status: tonic::Status) -> anyhow::Error {
+        if self.tls.is_some() || status.source().is_none() {
+            return self.explain_status(status);
+        }
+        match http_answer(&self.address).await {
+            None => self.explain_status(status),
+            Some(answer) => {
+                anyhow::anyhow!("{NOT_A_COORDINATOR}: a server of HTTP/1.1 answers here: {answer}")
+            }
+        }
+    }
+
     /// Adds the likely cause to a status: a TLS port closes a plain connection without an answer,
     /// and an HTTP port does not answer with gRPC.
     fn explain_status(&self, status: tonic::Status) -> anyhow::Error {
         let broke = status.source().is_some();
-        let not_grpc = NOT_GRPC.iter().any(|words| status.message().contains(words));
+        let not_grpc = status.code() == Code::Unimplemented
+            || NOT_GRPC.iter().any(|words| status.message().contains(words));
         let error = anyhow::Error::from(status);
         match self.tls {
-            _ if not_grpc => error.context(
-                "this is not a coordinator's gRPC port: set --coordinator to the port of its \
-                 --listen (7400 by default), not of its --http-listen",
-            ),
+            _ if not_grpc => error.context(NOT_A_COORDINATOR),
             None if broke => error.context(
                 "the connection ended before an answer (if the coordinator requires TLS, set \
-                 --tls-ca)",
+                 --tls-ca; if another server answers here, set --coordinator to the address of a \
+                 coordinator's --listen, port 7400 by default)",
             ),
             Some(Tls { identity: None, .. }) if broke => error.context(
                 "the connection ended before an answer (if the coordinator requires client \
@@ -284,6 +309,20 @@ async fn unless_silent<T>(answer: impl Future<Output = T>) -> anyhow::Result<T> 
              has not said that the agent must wait"
         )
     })
+}
+
+/// What a server of HTTP/1.1 answers at this address; none if there is no such server.
+async fn http_answer(address: &str) -> Option<String> {
+    let url: Url = format!("http://{address}/").parse().ok()?;
+    let call = Call {
+        method: Method::GET,
+        url: &url,
+        authorization: None,
+        json: None,
+        timeout: Some(PROBE_TIMEOUT),
+        answer_bytes_max: ANSWER_BYTES_MAX,
+    };
+    Some(call.send().await.ok()?.summary())
 }
 
 fn keepalive(ttl: Option<Duration>) -> Duration {

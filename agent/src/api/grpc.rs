@@ -47,9 +47,16 @@ pub(super) fn is_reflection(path: &str) -> bool {
     path.starts_with("/grpc.reflection.")
 }
 
+/// Whether a path belongs to the service of workers.
+pub(super) fn is_of_worker(path: &str) -> bool {
+    path.strip_prefix('/').is_some_and(|path| path.starts_with(SERVICE))
+}
+
 /// The answer to a call of an unknown service.
 pub(super) fn unknown_method() -> HttpResponse {
-    let status = Status::unimplemented(format!("unknown service: use {SERVICE} or reflection"));
+    let status = Status::unimplemented(format!(
+        "this is the worker API of a leasehold-agent, which serves {SERVICE} and reflection only"
+    ));
     status.into_http::<axum::body::Body>().into_response()
 }
 

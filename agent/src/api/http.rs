@@ -50,8 +50,11 @@ pub(super) fn router(api: WorkerApi) -> Router {
 
 /// The routes of the port for health: read-only, and without the worker's leases.
 pub(super) fn health_router(api: WorkerApi) -> Router {
-    let unknown =
-        async || (StatusCode::NOT_FOUND, format!("unknown path: use one of {HEALTH_PATHS}\n"));
+    let message = format!(
+        "this is the port for health and metrics of a leasehold-agent (--health-listen): use one \
+         of {HEALTH_PATHS}\n"
+    );
+    let unknown = async || (StatusCode::NOT_FOUND, message);
     health_routes().fallback(unknown).layer(DefaultBodyLimit::max(BODY_BYTES_MAX)).with_state(api)
 }
 

@@ -32,6 +32,10 @@ pub(super) async fn answer(
         // A bidirectional stream without a fixed body; it changes nothing.
         return router.oneshot(request.map(Body::new)).await;
     }
+    if grpc::is_grpc(request.headers()) && !grpc::is_of_worker(request.uri().path()) {
+        // An agent that takes this one for a coordinator sends a body without an end.
+        return Ok(grpc::unknown_method());
+    }
     let request = match with_body(request).await {
         Ok(request) => request,
         Err(why) => return Ok(closing(why)),

@@ -3,7 +3,7 @@
 use hyper::Method;
 use serde::Deserialize;
 
-use crate::http_client::{Call, CallError, Url};
+use crate::http_client::{Answer, Call, CallError, Url};
 
 /// Bytes of an agent's answer, which is one short line.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
@@ -62,26 +62,38 @@ pub(super) async fn drain(agent: &Url, request: Request) -> Result<u32, DrainErr
         answer_bytes_max: ANSWER_BYTES_MAX,
     };
     let address = agent.authority();
-    let answer = call
-        .send()
-        .await
-        .map_err(|error: CallError| DrainError::Unavailable(format!("{address}: {error}")))?;
-    let text = || match serde_json::from_slice::<ErrorAnswer>(&answer.body) {
-        Ok(answer) => answer.error.message,
-        Err(_) => String::from_utf8_lossy(&answer.body).trim().to_owned(),
-    };
-    match answer.status {
-        200 => {
-            serde_json::from_slice(&answer.body).map(|it: DrainAnswer| it.jobs_left).map_err(|_| {
-                DrainError::Refused(format!(
-                    "{address} is not an agent: it answered {:?}; set --addr to the address of \
-                 the agent's --listen",
-                    text()
-                ))
-            })
+    let answer = call.send().await.map_err(|error| match error {
+        CallError::NotHttp(_) => {
+            no_agent(address, &format!("{error}, as a coordinator's gRPC port does not"))
         }
-        // The agent is stopping, or has too many waiting clients.
-        503 => Err(DrainError::Unavailable(text())),
-        status => Err(DrainError::Refused(format!("{address} answered {status}: {}", text()))),
+        CallError::Refused | CallError::NotSent(_) | CallError::Lost(_) => {
+            DrainError::Unavailable(format!("{address}: {error}"))
+        }
+    })?;
+    if answer.status == 200 {
+        let read = serde_json::from_slice(&answer.body).map(|answer: DrainAnswer| answer.jobs_left);
+        return read.map_err(|_| no_agent(address, &format!("it answered {}", answer.summary())));
     }
+    Err(refusal(address, &answer))
+}
+
+fn refusal(address: &str, answer: &Answer) -> DrainError {
+    let message = serde_json::from_slice(&answer.body).map(|body: ErrorAnswer| body.error.message);
+    match (answer.status, message) {
+        // The agent is stopping, or has too many waiting clients.
+        (503, Ok(message)) => DrainError::Unavailable(message),
+        (status, Ok(message)) => {
+            DrainError::Refused(format!("{address} answered {status}: {message}"))
+        }
+        (_, Err(_)) => no_agent(address, &format!("it answered {}", answer.summary())),
+    }
+}
+
+/// Another server answers at the address.
+fn no_agent(address: &str, what: &str) -> DrainError {
+    DrainError::Refused(format!(
+        "{address} is not an agent's worker API: {what}. Set --addr to the address of the agent's \
+         --listen, as in --addr http://127.0.0.1:7411; to ask a coordinator for the drain, use \
+         `leasehold drain WORKER`"
+    ))
 }

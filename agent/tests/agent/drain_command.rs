@@ -189,8 +189,9 @@ async fn exits_with_1_at_its_timeout_and_the_drain_continues() {
     let (code, said) = DrainCommand::start("127.0.0.1:1", &["--timeout", "300ms"]).end().await;
     assert!(code == Some(1) && said.contains("no answer within 300ms"), "{said}");
     let grpc = coordinator.address.to_string();
-    let (code, _) = DrainCommand::start(&grpc, &["--wait", "--timeout", "300ms"]).end().await;
-    assert_eq!(code, Some(1));
+    let (code, said) = DrainCommand::start(&grpc, &["--wait"]).end().await;
+    assert!(code == Some(1) && said.contains("does not answer with HTTP/1.1"), "{said}");
+    assert!(said.contains(&grpc) && said.contains("Set --addr to"), "{said}");
 }
 
 #[tokio::test]

@@ -36,6 +36,25 @@ async fn logs_garbage_once_and_tries_the_next_address() {
 }
 
 #[tokio::test]
+async fn says_what_answers_where_no_coordinator_does() {
+    let coordinator = Coordinator::start().await;
+    let agent = Agent::start(&coordinator, &["--health-listen", "127.0.0.1:0"]).await;
+    let health = agent.log.line("health and metrics are served").await;
+    let health: serde_json::Value = serde_json::from_str(&health).unwrap();
+    let health = health["fields"]["address"].as_str().unwrap_or_default();
+    coordinator.stop();
+    for (address, what) in [
+        (agent.address.to_string().as_str(), "the worker API of a leasehold-agent"),
+        (health, "the port for health and metrics of a leasehold-agent"),
+    ] {
+        let lost = Agent::start(&coordinator, &["--coordinator", address]).await;
+        let line = lost.log.line(what).await;
+        assert!(line.contains(address), "{line}");
+        assert!(line.contains("set --coordinator to the address of a coordinator's"), "{line}");
+    }
+}
+
+#[tokio::test]
 async fn leaves_a_coordinator_that_takes_its_hello_or_its_report_and_says_nothing() {
     for silence in [Silence::AfterHello, Silence::AfterReport] {
         let silent = Coordinator::start().await;

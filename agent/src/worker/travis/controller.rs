@@ -105,7 +105,7 @@ async fn send_order(adapter: &TravisAdapter, method: Method, body: String) -> Or
         Ok(Err(failure @ (CallError::Refused | CallError::NotSent(_)))) => {
             OrderResult::NotDone(anyhow!("{request}: {failure}"))
         }
-        Ok(Err(failure @ CallError::Lost(_))) => {
+        Ok(Err(failure @ (CallError::Lost(_) | CallError::NotHttp(_)))) => {
             OrderResult::Unknown(anyhow!("{request}: {failure}"))
         }
     }
