@@ -449,7 +449,9 @@ mod tests {
             ("--worker w2", "multiple times"),
             ("--worker-port 8080", "--worker-address"),
             ("--worker-address a --worker-port 0", "--worker-port"),
-            ("--worker-address http://a", "HOST:PORT"),
+            ("--worker-address http://a", "--worker-address"),
+            ("--worker-address 19562", "nobody can dial --worker-address 19562"),
+            ("--worker-address 0.0.0.0:80", "HOST:PORT at which other workers reach"),
             ("--socket s --socket-mode 0777", "0660"),
             ("--unknown", "--unknown"),
         ] {

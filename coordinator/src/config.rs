@@ -13,7 +13,9 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use leasehold_driver::trust::authority_beside;
 use leasehold_server::tls::{ClientCaFile, TlsFiles};
 use leasehold_types::limits::WORKERS_MAX;
-use leasehold_types::{CellId, TimeBounds, duration, is_host_and_port, parse_listen};
+use leasehold_types::{
+    CellId, TimeBounds, duration, is_host_and_port, parse_listen, why_undialable,
+};
 
 #[cfg(feature = "kubernetes")]
 pub use self::operator::{KubernetesSettings, OperatorArgs};
@@ -348,15 +350,12 @@ impl ReplicaArgs {
             ));
         }
         match &self.advertise {
-            Some(address) if !is_host_and_port(address) => refuse(format!(
-                "invalid --advertise {address:?}: expected HOST:PORT, for example \
-                 leasehold-0.example:7400"
-            )),
+            Some(address) => check_advertised(address),
             None if grpc.ip().is_unspecified() => refuse(format!(
                 "agents cannot dial --listen {grpc}, which stands for every address of this \
                  machine: add --advertise HOST:PORT"
             )),
-            Some(_) | None => Ok(()),
+            None => Ok(()),
         }
     }
 
@@ -382,6 +381,22 @@ impl ReplicaArgs {
         }
         Ok(())
     }
+}
+
+fn check_advertised(address: &str) -> Result<(), UsageError> {
+    if let Some(why) = why_undialable(address) {
+        return refuse(format!(
+            "agents cannot dial --advertise {address}: {why}; give the HOST:PORT at which they \
+             reach this replica, for example leasehold-0.example:7400"
+        ));
+    }
+    if !is_host_and_port(address) {
+        return refuse(format!(
+            "invalid --advertise {address:?}: expected HOST:PORT, for example \
+             leasehold-0.example:7400"
+        ));
+    }
+    Ok(())
 }
 
 fn refuse<T>(why: impl Into<String>) -> Result<T, UsageError> {
@@ -439,6 +454,8 @@ mod tests {
             (&["--http-listen", "localhost"], "expected IP:PORT, for example"),
             (&["--advertise", "nowhere"], "--advertise"),
             (&["--advertise", "host:0"], "--advertise"),
+            (&["--advertise", "0.0.0.0:7400"], "agents cannot dial --advertise 0.0.0.0:7400"),
+            (&["--advertise", "[::]:7400"], "for example leasehold-0.example:7400"),
             (&["--takeover-after", "30s"], "--takeover-after"),
             (&["--takeover-after", "0s"], "--takeover-after"),
             (&["--takeover-after", "soon"], "--takeover-after"),

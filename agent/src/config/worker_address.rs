@@ -4,15 +4,16 @@ use std::net::Ipv6Addr;
 use std::num::NonZeroU16;
 
 use leasehold_types::share::WorkerAddress;
+use leasehold_types::why_undialable;
 
 /// Parses the address, and adds the port if it contains none.
 pub(super) fn parse(text: &str, port: Option<NonZeroU16>) -> Result<WorkerAddress, String> {
-    let wrong = || {
-        format!(
-            "invalid address {text:?}: expected HOST or HOST:PORT, for example 10.0.0.7, fd00::7 \
-             or worker-0:8080"
-        )
-    };
+    const EXPECTED: &str = "give the HOST or HOST:PORT at which other workers reach this one, for \
+                            example 10.0.0.7, fd00::7 or worker-0:8080";
+    let wrong = || format!("invalid --worker-address {text:?}: {EXPECTED}");
+    if let Some(why) = why_undialable(text) {
+        return Err(format!("nobody can dial --worker-address {text}: {why}; {EXPECTED}"));
+    }
     let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']'));
     let host = bare.unwrap_or(text);
     let many = bare.is_some() || text.matches(':').count() > 1 && !text.starts_with('[');
@@ -51,7 +52,20 @@ mod tests {
             let parsed = parse(text, NonZeroU16::new(port)).expect(text);
             assert_eq!(parsed.as_str(), whole, "{text} {port}");
         }
-        for bad in ["", "a b", "http://a", "a:b", "a:0", "a:b:c", "[a]", "[fd00::7]x", "[]"] {
+        for bad in [
+            "",
+            "a b",
+            "http://a",
+            "a:b",
+            "a:0",
+            "a:b:c",
+            "19562",
+            "0.0.0.0",
+            "[::]:80",
+            "[a]",
+            "[fd00::7]x",
+            "[]",
+        ] {
             for port in [None, NonZeroU16::new(8080)] {
                 assert!(parse(bad, port).is_err(), "{bad:?} {port:?}");
             }

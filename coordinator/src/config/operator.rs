@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use leasehold_platform_kube::{AgentUser, InjectionSettings, pull_secrets};
 use leasehold_types::limits::NamespaceShare;
-use leasehold_types::{WorkerName, is_host_and_port, parse_listen};
+use leasehold_types::{WorkerName, is_host_and_port, parse_listen, why_undialable};
 
 use super::{
     DefaultTimes, NAME_BYTES_MAX, PlatformSettings, ReplicaArgs, Settings, UsageError, refuse,
@@ -157,6 +157,12 @@ impl OperatorArgs {
                  leasehold-coordinator.leasehold-system.svc:7400"
             ));
         }
+        if let Some(why) = why_undialable(&coordinator) {
+            return refuse(format!(
+                "injected agents cannot dial --agent-coordinator {coordinator}: {why}; give the \
+                 Service's HOST:PORT, for example leasehold-coordinator.leasehold-system.svc:7400"
+            ));
+        }
         let (configuration, validator) =
             (&self.webhook_configuration, &self.validator_configuration);
         for (flag, name) in
@@ -236,6 +242,7 @@ mod tests {
             (&["--agent-user", "me"], "--agent-user"),
             (&["--agent-pull-secrets", "a,,b"], "--agent-pull-secrets"),
             (&["--agent-coordinator", "nowhere"], "--agent-coordinator"),
+            (&["--agent-coordinator", "0.0.0.0:7400"], "cannot dial --agent-coordinator"),
             (&["--webhook-listen", "127.0.0.1:7400"], "--listen"),
             (&["--webhook-listen", "0.0.0.0:7401"], "--http-listen"),
             (&["--webhook-configuration", "A b"], "--webhook-configuration"),

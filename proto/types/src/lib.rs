@@ -19,7 +19,7 @@ pub mod similar;
 pub mod time;
 pub mod version;
 
-pub use address::{LISTEN_EXPECTED, is_host_and_port, parse_listen};
+pub use address::{LISTEN_EXPECTED, is_host_and_port, parse_listen, why_undialable};
 pub use agent_id::AgentId;
 pub use cell_id::CellId;
 pub use load::Load;
