@@ -112,6 +112,8 @@ pub struct Config {
     pub drain_deadline: Option<Duration>,
     /// How long an agent that has drained tries to report it to a coordinator that it cannot reach.
     pub goodbye_max: Duration,
+    /// Whether it tries that although no coordinator can hold anything of it.
+    pub insists_on_report: bool,
     /// Whether it is a sidecar, which starts before its worker and gets SIGTERM after it.
     pub sidecar: bool,
     /// The address that serves only health and metrics.
@@ -300,6 +302,7 @@ fn check(args: RunArgs) -> Result<Config, String> {
         check,
         drain_deadline: args.drain_deadline,
         goodbye_max: GOODBYE_MAX,
+        insists_on_report: false,
         sidecar: args.sidecar,
         health_listen: args.health_listen,
         share_dir: args.share_dir,
@@ -329,6 +332,7 @@ fn leave_config(args: LeaveArgs) -> Config {
         check: Check::default(),
         drain_deadline: None,
         goodbye_max: args.timeout,
+        insists_on_report: true,
         sidecar: false,
         health_listen: None,
         share_dir: None,

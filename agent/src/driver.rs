@@ -123,6 +123,7 @@ impl Driver {
             shows_bindings: config.adapter.shows_bindings(),
             drain_deadline: config.drain_deadline,
             goodbye_max: config.goodbye_max,
+            insists_on_report: config.insists_on_report,
             stays: config.sidecar,
             ends_worker: config.child.is_some(),
             raise: fastrand::u64(1..=RAISE_MAX),

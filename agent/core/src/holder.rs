@@ -54,6 +54,9 @@ pub struct Config {
     /// How long an agent that has drained tries to record it, and to report it to a coordinator
     /// that it cannot reach.
     pub goodbye_max: Duration,
+    /// Whether it tries that although no coordinator can hold anything of it: `leave` is run for
+    /// this report.
+    pub insists_on_report: bool,
     /// Whether it continues after a drain's deadline until its worker holds nothing, as a sidecar
     /// does.
     pub stays: bool,

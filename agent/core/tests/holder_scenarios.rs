@@ -352,6 +352,7 @@ fn config(incarnation: Incarnation, who: &Options) -> Config {
         shows_bindings: !who.hides_bindings,
         drain_deadline: Some(Duration::from_secs(60)),
         goodbye_max: Duration::from_secs(5),
+        insists_on_report: false,
         stays: who.stays,
         ends_worker: who.ends_worker,
         raise: 1,

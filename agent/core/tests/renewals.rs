@@ -92,6 +92,7 @@ fn connected(now: Moment) -> Holder<Kept> {
         shows_bindings: true,
         drain_deadline: None,
         goodbye_max: Duration::from_secs(5),
+        insists_on_report: false,
         stays: false,
         ends_worker: false,
         raise: 1,

@@ -139,6 +139,7 @@ impl Driver {
             shows_bindings: false,
             drain_deadline: None,
             goodbye_max: Duration::from_secs(5),
+            insists_on_report: false,
             stays: false,
             ends_worker: false,
             raise: 1,

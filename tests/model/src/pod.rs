@@ -240,6 +240,7 @@ impl Pod {
             shows_bindings: true,
             drain_deadline: Some(TTL + Duration::from_secs(4)),
             goodbye_max: Duration::from_secs(5),
+            insists_on_report: false,
             stays: false,
             ends_worker: false,
             raise: 1,

@@ -174,8 +174,11 @@ impl<J: Journal> Holder<J> {
             Drain::Working | Drain::Left => {}
             Drain::Draining { since, overdue } => {
                 self.release_unshown();
+                let unwelcomed = !self.link.has_been_welcomed();
                 // Without a memory and a welcome, the agent has never admitted a job.
-                let idle = !self.jobs_known && !self.link.has_been_welcomed();
+                let idle = !self.jobs_known && unwelcomed;
+                // An earlier agent writes the epoch before it reports.
+                let unknown = self.epoch.is_none() && unwelcomed && !self.config.insists_on_report;
                 let jobs_known = self.jobs_known || idle;
                 // A worker that reports counts may start jobs until it confirms pool size 0.
                 let obeyed = self.count.map_or(0, |count| count.obeyed);
@@ -183,7 +186,7 @@ impl<J: Journal> Holder<J> {
                     jobs_known && self.running() == 0 && obeyed == 0 && self.streams.is_empty();
                 let late = since + self.drain_deadline() <= now;
                 let waits = self.config.stays || self.config.ends_worker;
-                if empty && idle {
+                if empty && (idle || unknown) {
                     self.leave(false);
                 } else if empty || (late && !waits) {
                     self.drain = Drain::Leaving { give_up: now + self.config.goodbye_max };

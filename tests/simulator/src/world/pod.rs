@@ -78,6 +78,7 @@ impl World {
             shows_bindings: node.shows_bindings,
             drain_deadline: node.drain_deadline,
             goodbye_max: Duration::from_secs(5),
+            insists_on_report: false,
             stays: node.stays,
             ends_worker: node.ends_worker,
             raise,
