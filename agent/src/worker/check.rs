@@ -20,6 +20,7 @@ use crate::backoff;
 use crate::clock;
 use crate::config::Check;
 use crate::driver::{DriverHandle, DriverRequest};
+use crate::log_limiter::LogLimiter;
 use crate::reaper::{Exit, Reaper};
 
 /// How long a call that came in time may wait to be read.
@@ -187,6 +188,7 @@ impl WorkerHealth {
     }
 
     async fn probe(self, prober: Prober, driver: DriverHandle) {
+        let mut log_limiter = LogLimiter::default();
         while driver.is_open() {
             let asked = tokio::time::Instant::now();
             match prober.ask().await {
@@ -197,13 +199,17 @@ impl WorkerHealth {
                 }
                 Err(ProbeError::Failed(why)) => {
                     tracing::debug!(why, "a check of the worker has failed");
-                    let now = clock::now();
-                    let mut judges = self.judges();
-                    let fails = judges.probe.as_mut().is_some_and(|judge| judge.failed(why, now));
-                    drop(judges);
-                    if fails {
-                        self.want_restart();
+                    self.failed(why);
+                }
+                Err(ProbeError::CannotRun(why)) => {
+                    if log_limiter.admit("check", &why, clock::now()).is_some() {
+                        tracing::warn!(
+                            why,
+                            "the check itself cannot run, which counts as a failed check: correct \
+                             the command, or give its path (the agent's PATH applies)"
+                        );
                     }
+                    self.failed(why);
                 }
                 Err(ProbeError::NotAsked(why)) => {
                     tracing::warn!(why, "cannot check the worker: nothing follows from that");
@@ -211,6 +217,17 @@ impl WorkerHealth {
             }
             self.0.changed.notify_one();
             tokio::time::sleep_until(asked + prober.interval()).await;
+        }
+    }
+
+    /// A check has failed.
+    fn failed(&self, why: String) {
+        let now = clock::now();
+        let mut judges = self.judges();
+        let fails = judges.probe.as_mut().is_some_and(|judge| judge.failed(why, now));
+        drop(judges);
+        if fails {
+            self.want_restart();
         }
     }
 

@@ -19,7 +19,7 @@ use leasehold_types::{StreamKey, StreamName};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::time::{Instant, MissedTickBehavior};
 
-use super::shell_command::ShellCommand;
+use super::shell_command::{CommandFailed, ShellCommand};
 use crate::backoff;
 use crate::child::ChildPid;
 use crate::config::{FileAdapter, ReloadCheck, SignalTo};
@@ -250,7 +250,9 @@ impl FileWorker {
             .context("--file-command: cannot start a process")?;
         match tokio::time::timeout(COMMAND_TIMEOUT, &mut shell.exit).await {
             Ok(Ok(exit)) if exit.0 == 0 => Ok(()),
-            Ok(Ok(exit)) => bail!("--file-command exited with {}", exit.0),
+            Ok(Ok(exit)) => {
+                bail!(CommandFailed { option: "--file-command", exit, detail: String::new() })
+            }
             Ok(Err(_)) => bail!("--file-command: its exit code is unknown"),
             Err(_) => bail!("--file-command did not exit within {COMMAND_TIMEOUT:?}"),
         }

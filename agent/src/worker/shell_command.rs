@@ -20,6 +20,37 @@ use crate::reaper::{Exit, Reaper};
 /// The name under which the executable runs as a runner.
 pub(crate) const NAME: &str = "leasehold-command";
 
+/// A user's command has exited with another code than 0.
+#[derive(Debug, thiserror::Error)]
+#[error("{option} {}{detail}", describe(*.exit))]
+pub(super) struct CommandFailed {
+    /// The option that gives it.
+    pub(super) option: &'static str,
+    pub(super) exit: Exit,
+    /// What it says about it; begins with `: `, unless it is empty.
+    pub(super) detail: String,
+}
+
+impl CommandFailed {
+    /// Whether it did nothing, because the shell could not run it.
+    pub(super) fn could_not_run(&self) -> bool {
+        matches!(self.exit, NOT_EXECUTABLE | NOT_FOUND)
+    }
+}
+
+/// The exit codes of a shell that cannot run a command.
+const NOT_EXECUTABLE: Exit = Exit(126);
+const NOT_FOUND: Exit = Exit(127);
+
+fn describe(exit: Exit) -> String {
+    let code = exit.0;
+    match exit {
+        NOT_EXECUTABLE => format!("cannot run: a command in it is not executable (exit {code})"),
+        NOT_FOUND => format!("cannot run: a command in it was not found (exit {code})"),
+        Exit(_) => format!("exited with {code}"),
+    }
+}
+
 /// A running command. Dropping it kills the command.
 #[derive(Debug)]
 pub(super) struct ShellCommand {

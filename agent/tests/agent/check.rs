@@ -100,6 +100,25 @@ async fn a_worker_that_fails_its_check_gets_nothing_until_it_passes() {
 }
 
 #[tokio::test]
+async fn a_check_that_cannot_run_fails_and_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let plain = dir.path().join("plain");
+    std::fs::write(&plain, "").unwrap();
+    for (line, what) in [
+        ("/no/such/check", "a command in it was not found (exit 127): "),
+        (plain.to_str().unwrap(), "a command in it is not executable (exit 126): "),
+    ] {
+        let coordinator = Coordinator::start().await;
+        let agent = checked(&coordinator, &["--worker-check-exec", line], &[]).await;
+        let why = failure(&coordinator).await;
+        let begins = format!("--worker-check-exec cannot run: {what}");
+        assert!(why.starts_with(&begins) && why.contains(line), "{why}");
+        agent.log.line("the check itself cannot run").await;
+        assert_eq!(agent.log.count("the check itself cannot run"), 1, "{}", agent.log.text());
+    }
+}
+
+#[tokio::test]
 async fn a_port_that_nobody_listens_on_and_a_wrong_status_fail_the_check() {
     let coordinator = Coordinator::start().await;
     let well = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -10,12 +10,16 @@ use crate::config::{Probe, ProbeTarget};
 use crate::http_client::{ANSWER_BYTES_MAX, Call};
 use crate::reaper::Reaper;
 use crate::worker::command::UserCommand;
+use crate::worker::shell_command::CommandFailed;
 
 /// Why a check did not pass.
 #[derive(Debug)]
 pub(super) enum ProbeError {
     /// The worker does not answer in time, or not as one that lives.
     Failed(String),
+    /// Its command cannot run. This counts as a failed check: else a worker whose check was removed
+    /// would count as well for ever.
+    CannotRun(String),
     /// The agent could not ask.
     NotAsked(String),
 }
@@ -76,9 +80,16 @@ impl Prober {
                     Err(error) if error.root_cause().is::<std::io::Error>() => {
                         Err(ProbeError::NotAsked(format!("{error:#}")))
                     }
+                    Err(error) if cannot_run(&error) => {
+                        Err(ProbeError::CannotRun(format!("{error:#}")))
+                    }
                     Err(error) => failed(format!("{error:#}")),
                 }
             }
         }
     }
+}
+
+fn cannot_run(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<CommandFailed>().is_some_and(CommandFailed::could_not_run)
 }

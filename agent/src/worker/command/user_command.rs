@@ -9,7 +9,7 @@ use anyhow::{Context, bail};
 use tokio::net::unix::pipe::Receiver;
 
 use crate::reaper::{Exit, Reaper};
-use crate::worker::shell_command::ShellCommand;
+use crate::worker::shell_command::{CommandFailed, ShellCommand};
 
 /// The most bytes kept of each output.
 const OUTPUT_BYTES_MAX: usize = 64 * 1024;
@@ -51,7 +51,7 @@ impl UserCommand {
         };
         let exit = exit.with_context(|| format!("{option}: its exit code is unknown"))?;
         if exit != Exit(0) {
-            bail!("{option} exited with {}{}", exit.0, stderr.last_line());
+            bail!(CommandFailed { option, exit, detail: stderr.last_line() });
         }
         if stdout.overflowed {
             bail!("{option} printed more than {OUTPUT_BYTES_MAX} bytes");
