@@ -2,8 +2,8 @@
 pipelines it serves.
 
     worker = leasehold.Worker()
-    for job in worker.jobs():
-        work(job.id)
+    with worker.job("build-42"):  # waits for a slot
+        build(42)
 
     for stream in worker.streams():
         threading.Thread(target=consume, args=(stream,)).start()

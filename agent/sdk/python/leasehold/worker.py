@@ -116,7 +116,11 @@ class Worker:
         return self._jobs.begin(self._link, id, wait)
 
     def jobs(self) -> Iterator[Job]:
-        """One job after another, each ended before the next, until the worker drains."""
+        """One job after another, each ended before the next, until the worker drains.
+
+        Each holds its slot from when it is given out. Where there is no work for it, call
+        `job.end()` before you wait; or take the work first, and then `job`.
+        """
         while True:
             try:
                 job = self.job()
@@ -129,7 +133,8 @@ class Worker:
         """Calls `handler` for one job after another in `concurrency` threads, as far as the pool
         has slots; returns when the worker has drained and the last handler has returned.
 
-        A job whose handler fails is logged, and ends like any other.
+        A job whose handler fails is logged, and ends like any other. A handler without work calls
+        `job.end()` before it waits: each job holds its slot from the handler's begin.
         """
         if concurrency < 1:
             raise ValueError(f"invalid concurrency {concurrency}: use 1 or more")

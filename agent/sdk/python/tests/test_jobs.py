@@ -66,6 +66,16 @@ class Jobs(unittest.TestCase):
         self.worker.job("b").end()
         eventually("the ends", lambda: not self.agent.jobs)
 
+    def test_a_turn_of_the_loop_may_give_its_slot_back_early(self):
+        turns = 0
+        for job in self.worker.jobs():
+            job.end()
+            eventually("the end", lambda: not self.agent.jobs)
+            turns += 1
+            if turns == 2:
+                self.agent.change(draining=True)
+        self.assertEqual(turns, 2)
+
     def test_a_job_waits_for_a_slot(self):
         first = self.worker.job("a")
         began = threading.Event()

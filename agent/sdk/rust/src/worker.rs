@@ -98,15 +98,21 @@ impl Worker {
         Job::begin(self.session.clone(), id.into(), Some(clock::now() + wait)).await
     }
 
-    /// Waits for a slot, and returns a job with a new id; none once the worker drains.
+    /// Waits for a slot, and returns a job with a new id; none once no more jobs will start, as
+    /// when the worker drains. The job holds its slot until it is dropped: drop it before you wait
+    /// for work, or take the work first, and then [`Self::job`].
     pub async fn next_job(&self) -> Option<Job> {
-        // A new id is valid and unused, so an error means that no more jobs will start.
-        self.job(format!("{:032x}", fastrand::u128(..))).await.ok()
+        let begun = self.job(format!("{:032x}", fastrand::u128(..))).await;
+        // A new id is valid and unused.
+        if let Err(error @ (Error::Refused { .. } | Error::Runs(_))) = &begun {
+            tracing::error!(%error, "this worker gets no more jobs");
+        }
+        begun.ok()
     }
 
     /// Runs `handler` in a task for each job, with up to `concurrency` of them at a time as far as
     /// the pool has slots; ends when the worker has drained and the last of them has ended. A
-    /// handler ends its job by dropping it.
+    /// handler ends its job by dropping it, before it waits for work.
     pub async fn run_jobs<H, F>(&self, handler: H, concurrency: NonZeroUsize)
     where
         H: Fn(Job) -> F,
