@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use clap::error::ErrorKind;
+use leasehold_types::flag::join_negative_values;
 use leasehold_types::share::WorkerAddress;
 use leasehold_types::{CellId, ClusterName, WorkerName};
 
@@ -223,10 +224,10 @@ impl Invocation {
     ///
     /// # Errors
     /// If they are invalid.
-    pub fn try_parse_from<T: Into<OsString> + Clone>(
+    pub fn try_parse_from<T: Into<OsString>>(
         args: impl IntoIterator<Item = T>,
     ) -> Result<Self, clap::Error> {
-        match Cli::try_parse_from(args)?.action {
+        match Cli::try_parse_from(join_negative_values(args.into_iter().map(Into::into)))?.action {
             Action::Drain(args) => Ok(Self::Drain(args.into())),
             Action::PreStop => Ok(Self::PreStop),
             Action::Leave(args) => {
@@ -393,7 +394,7 @@ mod tests {
     fn an_empty_generation_is_0() {
         assert_eq!(parse("--generation=").expect("nothing").generation, 0);
         assert_eq!(parse("--generation 7").expect("a number").generation, 7);
-        assert!(parse("--generation x").is_err());
+        assert!(parse("--generation x").expect_err("no number").contains("for example 7"));
     }
 
     #[test]
@@ -452,7 +453,17 @@ mod tests {
             ("--coordinator a:0", "HOST:PORT"),
             ("--worker w2", "multiple times"),
             ("--worker-port 8080", "--worker-address"),
-            ("--worker-address a --worker-port 0", "--worker-port"),
+            ("--worker-address a --worker-port 0", "from 1 to 65535, for example 8080"),
+            ("--worker-address a --worker-port -1", "--worker-port"),
+            (
+                "--worker-check-failures -1",
+                "expected a number of checks: a whole number of 1 or more",
+            ),
+            (
+                "--adapter http --http-size-max 20000",
+                "expected a number of jobs: a whole number from 0 to 10000",
+            ),
+            ("--drain-deadline -5s", "invalid duration \"-5s\""),
             ("--worker-address http://a", "--worker-address"),
             ("--worker-address 19562", "nobody can dial --worker-address 19562"),
             ("--worker-address 0.0.0.0:80", "HOST:PORT at which other workers reach"),

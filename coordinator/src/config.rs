@@ -3,6 +3,7 @@
 #[cfg(feature = "kubernetes")]
 mod operator;
 
+use std::ffi::OsString;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -12,6 +13,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 #[cfg(feature = "kubernetes")]
 use leasehold_driver::trust::authority_beside;
 use leasehold_server::tls::{ClientCaFile, TlsFiles};
+use leasehold_types::flag::{join_negative_values, number};
 use leasehold_types::limits::WORKERS_MAX;
 use leasehold_types::{
     CellId, TimeBounds, duration, is_host_and_port, parse_listen, why_undialable,
@@ -45,6 +47,16 @@ pub struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
+}
+
+impl Cli {
+    /// Parses a command line and the environment.
+    ///
+    /// # Errors
+    /// If they are invalid.
+    pub fn read(args: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
+        Self::try_parse_from(join_negative_values(args))
+    }
 }
 
 /// What to do.
@@ -154,8 +166,7 @@ pub struct ReplicaArgs {
     pub leadership: Option<Duration>,
     /// How far two clocks may drift apart, in parts per million.
     #[arg(long, value_name = "PPM", env = "LEASEHOLD_DRIFT_PPM", default_value_t = 10_000)]
-    #[arg(allow_negative_numbers = true)]
-    #[arg(value_parser = clap::value_parser!(u32).range(0..=i64::from(DRIFT_PPM_MAX)))]
+    #[arg(value_parser = number::<u32>(0..=DRIFT_PPM_MAX.into(), "parts per million", 10_000))]
     pub drift_ppm: u32,
     /// Added to the time after which another process's lease counts as expired.
     #[arg(long, value_name = "DURATION", env = "LEASEHOLD_MARGIN")]
@@ -175,8 +186,8 @@ pub struct ReplicaArgs {
     pub tls_client_ca: Option<PathBuf>,
     /// The most agents that may be connected; more are refused.
     #[arg(long, value_name = "N", env = "LEASEHOLD_SESSIONS_MAX")]
-    #[arg(default_value_t = WORKERS_MAX as u32, allow_negative_numbers = true)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=WORKERS_MAX as i64))]
+    #[arg(default_value_t = WORKERS_MAX as u32)]
+    #[arg(value_parser = number::<u32>(1..=WORKERS_MAX as u64, "a number of agents", 1_000))]
     pub sessions_max: u32,
     /// Format of the log on standard error; RUST_LOG sets the level.
     #[arg(long, value_name = "FORMAT", env = "LEASEHOLD_LOG_FORMAT")]
@@ -422,7 +433,8 @@ mod tests {
 
     fn settings(flags: &[&str]) -> Result<Settings, String> {
         let base = ["leasehold-coordinator", "run", "--manifests", "m", "--state-dir", "s"];
-        let cli = Cli::try_parse_from(base.iter().chain(flags)).map_err(|e| e.to_string())?;
+        let words = base.iter().chain(flags).map(OsString::from);
+        let cli = Cli::read(words).map_err(|e| e.to_string())?;
         match cli.command {
             Command::Run(arguments) => arguments.settings().map_err(|usage| usage.to_string()),
             other => panic!("parsed as {other:?}"),
@@ -462,9 +474,13 @@ mod tests {
             (&["--takeover-after", "99999999999999999h"], "--takeover-after"),
             (&["--leadership", "10ms", "--takeover-after", "1ms"], "--leadership"),
             (&["--margin", "2m"], "--margin"),
-            (&["--drift-ppm", "-1"], "--drift-ppm"),
-            (&["--drift-ppm", "100001"], "--drift-ppm"),
-            (&["--sessions-max", "0"], "--sessions-max"),
+            (&["--drift-ppm", "-1"], "'-1' for '--drift-ppm <PPM>': expected parts per million"),
+            (&["--drift-ppm", "100001"], "from 0 to 100000, for example 10000"),
+            (&["--margin", "-1s"], "'-1s' for '--margin"),
+            (
+                &["--sessions-max", "0"],
+                "expected a number of agents: a whole number from 1 to 20000",
+            ),
             (&["--identity", "a b"], "--identity"),
             (&["--listen", "localhost"], "--listen"),
             (&["--nonsense"], "--nonsense"),

@@ -2,13 +2,13 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
 use clap::error::ErrorKind;
 use leasehold_coordinator::config::{Cli, Command, Settings, UsageError};
 use leasehold_coordinator::run;
 
 fn main() -> ExitCode {
-    let outcome = match Cli::parse().command {
+    let outcome = match Cli::read(std::env::args_os()).unwrap_or_else(|error| error.exit()).command
+    {
         Command::Run(arguments) => run_with(arguments.settings()),
         #[cfg(feature = "kubernetes")]
         Command::Operator(arguments) => run_with(arguments.settings()),

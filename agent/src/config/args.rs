@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::TypedValueParser;
-use clap::{Args, Parser, Subcommand, ValueEnum, value_parser};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use leasehold_types::flag::number;
 use leasehold_types::{CellId, ClusterName, WorkerName, duration, parse_listen};
 
 use super::Address;
@@ -211,7 +212,7 @@ pub(super) struct RunArgs {
     pub(super) worker_address: Option<String>,
     /// The port of --worker-address, if that contains none
     #[arg(long, env = "LEASEHOLD_WORKER_PORT", value_name = "PORT", requires = "worker_address")]
-    #[arg(value_parser = value_parser!(u16).range(1..).try_map(NonZeroU16::try_from))]
+    #[arg(value_parser = number::<u16>(1..=65535, "a port", 8080).try_map(NonZeroU16::try_from))]
     pub(super) worker_port: Option<NonZeroU16>,
     /// The folder of the journal, from which a restarted agent restores what its worker holds
     #[arg(long, env = "LEASEHOLD_STATE_DIR", value_name = "DIR")]
@@ -388,9 +389,7 @@ pub enum LogFormat {
 fn generation(text: &str) -> Result<u64, String> {
     match text {
         "" => Ok(0),
-        text => {
-            text.parse().map_err(|_| "invalid generation: use a whole number, 0 or more".to_owned())
-        }
+        text => number(0..=u64::MAX, "a rollout generation", 7)(text),
     }
 }
 

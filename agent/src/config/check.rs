@@ -3,9 +3,10 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use clap::Args;
 use clap::builder::TypedValueParser;
-use clap::{Args, value_parser};
 use leasehold_types::duration;
+use leasehold_types::flag::number;
 
 use super::{Adapter, Address};
 use crate::http_client::Url;
@@ -81,7 +82,7 @@ pub(super) struct CheckArgs {
     worker_check_timeout: Option<Duration>,
     /// How many checks in a row must fail before the worker counts as failing [default: 3]
     #[arg(long, env = "LEASEHOLD_WORKER_CHECK_FAILURES", value_name = "N")]
-    #[arg(value_parser = value_parser!(u32).range(1..).try_map(NonZeroU32::try_from))]
+    #[arg(value_parser = number::<u32>(1..=u32::MAX.into(), "a number of checks", 3).try_map(NonZeroU32::try_from))]
     worker_check_failures: Option<NonZeroU32>,
     /// How long failed checks do not count after the worker has started [default: 30s]
     #[arg(long, env = "LEASEHOLD_WORKER_CHECK_START_PERIOD", value_name = "DURATION")]

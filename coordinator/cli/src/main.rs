@@ -16,6 +16,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use leasehold_types::flag::join_negative_values;
 
 /// Shows, explains and plans what runs where, drains workers, and installs the sidecar.
 #[derive(Debug, Parser)]
@@ -68,7 +69,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let args: Vec<_> = std::env::args_os().collect();
+    let args = join_negative_values(std::env::args_os());
     let name = program_name(args.first().map(OsStr::new));
     let matches = Cli::command().bin_name(name).get_matches_from(args);
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use leasehold_platform_kube::{AgentUser, InjectionSettings, pull_secrets};
+use leasehold_types::flag::number;
 use leasehold_types::limits::NamespaceShare;
 use leasehold_types::{WorkerName, is_host_and_port, parse_listen, why_undialable};
 
@@ -35,7 +36,7 @@ pub struct OperatorArgs {
     /// The part of each limit that the objects of one namespace may use, in percent [default: 25,
     /// or 100 with a single --watch-namespace].
     #[arg(long, value_name = "PERCENT", env = "LEASEHOLD_NAMESPACE_SHARE")]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=100))]
+    #[arg(value_parser = number::<u32>(1..=100, "a percentage", 25))]
     pub namespace_share: Option<u32>,
     /// The Service that agents dial, in --namespace; certificates are issued for its name.
     #[arg(long, value_name = "NAME", env = "LEASEHOLD_SERVICE")]
@@ -201,13 +202,14 @@ impl OperatorArgs {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
+    use std::ffi::OsString;
 
     use super::super::{Cli, Command};
     use super::*;
 
     fn settings(flags: &[&str]) -> Result<InjectionSettings, String> {
-        let cli = Cli::try_parse_from(["leasehold-coordinator", "operator"].iter().chain(flags));
+        let words = ["leasehold-coordinator", "operator"].iter().chain(flags);
+        let cli = Cli::read(words.map(OsString::from));
         let Command::Operator(arguments) = cli.map_err(|error| error.to_string())?.command else {
             panic!("another command");
         };
@@ -248,6 +250,7 @@ mod tests {
             (&["--webhook-configuration", "A b"], "--webhook-configuration"),
             (&["--validator-configuration", ""], "--validator-configuration"),
             (&["--namespace", "a.b"], "--namespace"),
+            (&["--namespace-share", "-1"], "expected a percentage: a whole number from 1 to 100"),
             (&["--audience", ""], "--audience"),
         ] {
             let error = settings(flags).expect_err(&format!("{flags:?} was taken"));

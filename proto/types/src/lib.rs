@@ -6,6 +6,7 @@ pub mod agent_id;
 pub mod cell_id;
 pub mod duration;
 pub mod file_system;
+pub mod flag;
 mod hex;
 pub mod limits;
 pub mod load;

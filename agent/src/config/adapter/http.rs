@@ -6,6 +6,8 @@ use std::time::Duration;
 use clap::Args;
 use hyper::Method;
 use leasehold_types::duration;
+use leasehold_types::flag::number;
+use leasehold_types::limits::JOBS_PER_WORKER_MAX;
 
 use super::first_given;
 use super::travis::interval;
@@ -100,6 +102,7 @@ pub(super) struct HttpArgs {
     /// from its start until it drains
     #[arg(long, env = "LEASEHOLD_HTTP_SIZE_MAX", value_name = "N")]
     #[arg(conflicts_with = "http_size_url", requires = "http_drain_url")]
+    #[arg(value_parser = number::<u32>(0..=JOBS_PER_WORKER_MAX.into(), "a number of jobs", 4))]
     http_size_max: Option<u32>,
     /// The URL that begins the worker's drain: after a 2xx no job starts; without it, the agent
     /// sets the size 0

@@ -10,7 +10,8 @@ use std::time::Duration;
 use leasehold_proto::admin::v1::{
     JobWait, PlanRequest, PlanResponse, PlannedMove, PlannedPool, UnplacedStream,
 };
-use leasehold_types::duration;
+use leasehold_types::limits::JOBS_MAX;
+use leasehold_types::{duration, flag};
 
 use super::connection::{ConnectionArgs, Coordinator};
 use super::output::{Column, Format, TableRow, number, object, or_none, print, table, text};
@@ -52,6 +53,7 @@ pub(crate) struct Args {
     filename: Option<PathBuf>,
     /// Another budget
     #[arg(long, value_name = "COUNT")]
+    #[arg(value_parser = flag::number::<u32>(0..=JOBS_MAX.into(), "a number of jobs", 40))]
     max_jobs: Option<u32>,
     /// Workers that join, separated by commas
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]

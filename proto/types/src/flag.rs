@@ -1,0 +1,93 @@
+//! Values of flags: whole numbers with a range, and values that begin with a minus sign.
+
+use std::ffi::OsString;
+use std::ops::RangeInclusive;
+use std::os::unix::ffi::OsStrExt;
+
+/// A number up to here is not worth a limit in an error.
+const UNLIMITED: u64 = u32::MAX as u64;
+
+/// The reader of a flag whose value is a whole number: from where to where, what it is, for example
+/// `a number of jobs`, and one of them. Its error says all of that.
+pub fn number<T: TryFrom<u64>>(
+    range: RangeInclusive<u64>,
+    what: &'static str,
+    example: u64,
+) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static {
+    move |text| {
+        let number = text.parse().ok().filter(|number| range.contains(number));
+        number.and_then(|number| T::try_from(number).ok()).ok_or_else(|| {
+            let (first, last) = (range.start(), range.end());
+            let range = match *last {
+                UNLIMITED.. => format!("of {first} or more"),
+                _ => format!("from {first} to {last}"),
+            };
+            format!("expected {what}: a whole number {range}, for example {example}")
+        })
+    }
+}
+
+/// The arguments of a program, where a value that begins with a minus sign and a digit is a part of
+/// its flag: `--flag -5s` becomes `--flag=-5s`. No flag begins so; without this, nobody would say
+/// what the flag takes.
+pub fn join_negative_values(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    let mut joined: Vec<OsString> = Vec::new();
+    let mut args = args.into_iter();
+    for arg in args.by_ref() {
+        if arg == "--" {
+            joined.push(arg);
+            break;
+        }
+        match joined.last_mut() {
+            Some(flag) if is_negative(&arg) && takes_value(flag) => {
+                flag.push("=");
+                flag.push(arg);
+            }
+            Some(_) | None => joined.push(arg),
+        }
+    }
+    // What follows belongs to another program.
+    joined.extend(args);
+    joined
+}
+
+fn is_negative(arg: &OsString) -> bool {
+    matches!(arg.as_bytes(), [b'-', digit, ..] if digit.is_ascii_digit())
+}
+
+fn takes_value(flag: &OsString) -> bool {
+    let bytes = flag.as_bytes();
+    bytes.starts_with(b"--") && !bytes.contains(&b'=')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_out_of_its_range_is_told_what_the_flag_takes() {
+        let percent = number::<u32>(1..=100, "a percentage", 25);
+        assert_eq!((percent("1"), percent("100")), (Ok(1), Ok(100)));
+        for wrong in ["", "0", "101", "-1", "x", "1.5", "99999999999999999999999"] {
+            let why = "expected a percentage: a whole number from 1 to 100, for example 25";
+            assert_eq!(percent(wrong), Err(why.into()), "{wrong}");
+        }
+        let more = number::<u64>(1..=u64::MAX, "checks", 3)("0").expect_err("it is below 1");
+        assert_eq!(more, "expected checks: a whole number of 1 or more, for example 3");
+    }
+
+    #[test]
+    fn a_negative_value_belongs_to_its_flag_and_a_command_is_left_alone() {
+        let joined = |text: &str| {
+            let args = join_negative_values(text.split(' ').map(OsString::from));
+            args.join(" ".as_ref()).into_string().expect("a text")
+        };
+        for (given, result) in [
+            ("run --n -1 --t -5s", "run --n=-1 --t=-5s"),
+            ("run --n=2 -1 -v", "run --n=2 -1 -v"),
+            ("run --n -- nice -n -5 x --n -1", "run --n -- nice -n -5 x --n -1"),
+        ] {
+            assert_eq!(joined(given), result);
+        }
+    }
+}
