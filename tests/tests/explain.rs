@@ -47,7 +47,13 @@ fn explanations_name_the_cause_and_the_next_step() {
     let owned = leasehold.json("streams --worker worker-0");
     let stream = owned["streams"][0]["name"].as_str().expect("a stream").to_owned();
     first.process.kill();
-    says("worker worker-0", &["builds/worker-0 is silent: its slots count until it reports or is"]);
+    says(
+        "worker worker-0",
+        &[
+            "builds/worker-0 is silent: its slots count until it reports or is",
+            "meanwhile its jobs may go on, ",
+        ],
+    );
     let next = "if nothing of it runs any more: leasehold gone worker-0 --cluster builds";
     says("cluster builds", &["lost: worker-0; 3 slots may be in use there", next]);
     leasehold.until(&format!("explain stream {stream}"), &[next]);
@@ -98,13 +104,16 @@ fn a_cluster_on_hold_says_for_whom_it_waits() {
     CommandLine(&coordinator).until("explain worker worker-0", &["has its share: 3 slots"]);
     let standby = coordinator.standby();
     agent.process.kill();
+    let words = ["Next: see on its host whether the agent of worker-0 runs: if it does, its log"];
+    documented(&words);
+    CommandLine(&coordinator).until("explain worker worker-0", &words);
     coordinator.process.kill();
     let words =
         ["builds is on hold: it waits at most ", " for builds/worker-0, which has not reported"];
     documented(&words);
     let line = format!("explain cluster builds --coordinator {}", standby.grpc);
     let next =
-        "Next: start the agent of worker-0 again; or, if nothing of it runs any more: leasehold";
+        "Next: start the agent of worker-0 again, on its host and with the same --state-dir (if";
     CommandLine(&coordinator).until(&line, &[&words[..], &[next]].concat());
 }
 

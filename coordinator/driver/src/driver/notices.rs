@@ -138,7 +138,9 @@ fn write(notice: &Notice, admitted: bool) {
         Notice::Lost(key) => {
             warn!(target: CELL, cluster = %key.cluster, worker = %key.worker,
                 "worker lost: no message for longer than its leases last. What it may still use \
-                 counts until it reports, or until `leasehold gone` declares that it has ended");
+                 counts until it reports, or until `leasehold gone` declares that it has ended. \
+                 See on its host whether its agent runs and what it logs, and start it again with \
+                 the same --state-dir");
         }
         Notice::GivenUp { worker: key, after } => {
             warn!(target: CELL, cluster = %key.cluster, worker = %key.worker, ?after,

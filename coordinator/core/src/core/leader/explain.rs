@@ -39,6 +39,7 @@ impl Leader {
         let committed = ledger.committed(&key.cluster);
         let spec = &cluster.spec;
         let mut facts = vec![presence(&view)];
+        facts.extend(meanwhile(&view).filter(|_| spec.class.is_none()));
         facts.extend(version_fact(&view));
         facts.extend(view.failure.as_ref().map(|failure| format!("its agent says: {failure}")));
         facts.extend(view.refused_agent.as_ref().map(refused_fact));
@@ -325,11 +326,15 @@ fn worker_step(view: &WorkerView) -> String {
         }
         Presence::Connected => String::new(),
         Presence::Silent => {
-            format!("see what the agent of {worker} logs: it cannot reach this leader")
+            format!(
+                "see on its host whether the agent of {worker} runs: if it does, its log says why \
+                 it cannot reach this leader; if not, start it again, with the same --state-dir"
+            )
         }
         Presence::Lost | Presence::Unreported => format!(
-            "start the agent of {worker} again; or, if nothing of it runs any more: \
-             leasehold gone {worker} --cluster {cluster}"
+            "start the agent of {worker} again, on its host and with the same --state-dir (if it \
+             runs, its log says why it cannot reach this leader); or, if nothing of it runs any \
+             more: leasehold gone {worker} --cluster {cluster}"
         ),
     }
 }
@@ -440,6 +445,19 @@ fn presence(view: &WorkerView) -> String {
         }
         Presence::Unreported => format!("{key} has not reported to this leader"),
     }
+}
+
+/// What becomes of the jobs and streams of a worker whose agent is away; none if it is there.
+fn meanwhile(view: &WorkerView) -> Option<String> {
+    let fact = match view.presence {
+        Presence::Connected => return None,
+        Presence::Silent => "meanwhile its jobs go on, and its streams stay until its leases end",
+        Presence::Lost | Presence::Unreported => {
+            "meanwhile its jobs may go on, and so may what consumes its pinned streams: neither \
+             goes to another worker. Streams that expire do"
+        }
+    };
+    Some(fact.into())
 }
 
 fn phase(phase: ClaimPhase) -> &'static str {
