@@ -271,6 +271,29 @@ async fn a_what_if_plan_changes_nothing() {
 }
 
 #[tokio::test]
+async fn a_plan_adds_no_worker_twice_and_removes_none_that_is_not_there() {
+    let replica = Replica::leading().await;
+    let _agent = join_and_settle(&replica, "w-0", 3, 4).await;
+    let mut admin = admin(&replica).await;
+    let plan = |add: &str, remove: &str| PlanRequest {
+        cluster: "crawl".into(),
+        add_workers: add.split_whitespace().map(Into::into).collect(),
+        remove_workers: remove.split_whitespace().map(Into::into).collect(),
+        max_jobs: None,
+    };
+    let twice = "cluster crawl has a worker w-0 already";
+    refused(admin.plan(plan("w-1 w-0", "")).await, Code::InvalidArgument, twice);
+    refused(
+        admin.plan(plan("", "w-01")).await,
+        Code::NotFound,
+        "no worker w-01; did you mean w-0?",
+    );
+    refused(admin.plan(plan("", "zebra")).await, Code::NotFound, "`leasehold workers crawl`");
+    let left = admin.plan(plan("w-1", "w-0")).await.expect("a plan").into_inner();
+    assert_eq!((left.pools[1].worker.as_str(), left.pools[1].size), ("w-1", 3), "{:?}", left.pools);
+}
+
+#[tokio::test]
 async fn few_plans_are_made_at_once_and_other_calls_are_answered_meanwhile() {
     let replica = Replica::leading().await;
     let mut many = desired();

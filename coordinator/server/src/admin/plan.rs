@@ -13,7 +13,7 @@ use leasehold_driver::clock;
 use leasehold_manifest::proposal::{Scope, propose};
 use leasehold_proto::admin::v1 as proto;
 use leasehold_proto::admin::v1::PlanResponse;
-use leasehold_types::{ClusterName, Moment, WorkerKey, WorkerName};
+use leasehold_types::{ClusterName, Moment, WorkerKey, WorkerName, nearest};
 use tokio::time::{Instant, timeout_at};
 use tonic::Status;
 
@@ -147,7 +147,9 @@ impl Admin {
         let planned = cluster.clone();
         let begin = move |core: &Core, now| {
             let plan = core.begin_what_if(&planned, &what_if, now);
-            plan.ok_or_else(|| AdminError::cluster_not_found(&planned))
+            let plan = plan.ok_or_else(|| AdminError::cluster_not_found(&planned))?;
+            check_workers(core, &planned, &what_if, now)?;
+            Ok(plan)
         };
         let finish = move |mut plan: WhatIfPlan, deadline| {
             within(deadline, || plan.place(PLACED_PER_LOOK))?;
@@ -199,6 +201,37 @@ impl Admin {
             plan = gathered;
         }
     }
+}
+
+/// Fails if a worker is to be added that is there, or one removed that is not.
+fn check_workers(
+    core: &Core,
+    cluster: &ClusterName,
+    what_if: &WhatIf,
+    now: Moment,
+) -> Result<(), AdminError> {
+    let is_known = |worker: &WorkerName| {
+        let key = WorkerKey { cluster: cluster.clone(), worker: worker.clone() };
+        core.worker(&key, now).is_some()
+    };
+    if let Some(worker) = what_if.add.iter().find(|worker| is_known(worker)) {
+        return Err(AdminError::Invalid(format!(
+            "add_workers: cluster {cluster} has a worker {worker} already: name one that it does \
+             not have"
+        )));
+    }
+    let Some(worker) = what_if.remove.iter().find(|worker| !is_known(worker)) else {
+        return Ok(());
+    };
+    let workers = core.workers(cluster, now).unwrap_or_default();
+    let known = workers.iter().map(|view| view.key.worker.as_str());
+    let meant = match nearest(worker.as_str(), known) {
+        Some(near) => format!("did you mean {near}?"),
+        None => format!("`leasehold workers {cluster}` lists them"),
+    };
+    Err(AdminError::NotFound(format!(
+        "remove_workers: cluster {cluster} has no worker {worker}; {meant}"
+    )))
 }
 
 /// Repeats `work` until it is done; none if the deadline passes before.
