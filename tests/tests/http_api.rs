@@ -35,14 +35,19 @@ fn connect(address: SocketAddr) -> TcpStream {
     stream
 }
 
-/// One exchange of bytes: the status, and all that comes after the head.
-fn exchange(address: SocketAddr, request: &[u8]) -> (u16, String) {
+/// One exchange of bytes: all of the answer.
+fn whole_answer(address: SocketAddr, request: &[u8]) -> String {
     let mut stream = connect(address);
     // A server may refuse before it has read everything.
     let _ = stream.write_all(request);
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer);
-    let answer = String::from_utf8_lossy(&answer).into_owned();
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+/// One exchange of bytes: the status, and all that comes after the head.
+fn exchange(address: SocketAddr, request: &[u8]) -> (u16, String) {
+    let answer = whole_answer(address, request);
     let status = answer.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
     let body = answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned());
     (status, body.unwrap_or_default())
@@ -149,7 +154,22 @@ fn what_is_wrong_is_named() {
     }
     let (status, answer) = request(http, "POST", "/api/v1/plan", "", "{\"maxJob\": 1}");
     assert!(status == 400 && answer.contains("maxJob"), "{status} {answer}");
-    assert_eq!(request(http, "POST", "/api/v1/clusters", "", "").0, 405);
+    for (method, path, allowed) in [
+        ("POST", "clusters", "GET, HEAD"),
+        ("DELETE", "changes", "GET, HEAD"),
+        ("PUT", "openapi.json", "GET, HEAD"),
+        ("GET", "plan", "POST"),
+    ] {
+        let request = format!("{method} /api/v1/{path} HTTP/1.0\r\nHost: {http}\r\n\r\n");
+        let whole = whole_answer(http, request.as_bytes());
+        let (head, body) = whole.split_once("\r\n\r\n").expect("a head");
+        let message = format!("this path takes {allowed} only");
+        let body: Value = serde_json::from_str(body).expect("JSON");
+        assert_eq!(body, json!({"code": "UNIMPLEMENTED", "message": message}), "{method} {path}");
+        assert!(head.contains(" 405 ") && head.contains(&format!("allow: {allowed}\r")), "{head}");
+    }
+    let (status, answer) = get(http, "/api/v1/cluster");
+    assert_eq!((status, &answer["code"]), (404, &json!("NOT_FOUND")), "{answer}");
     assert_eq!(request(http, "GET", "/api/v2/clusters", "", "").0, 404);
     for header in ["Host: evil.example\r\n", "Origin: http://evil.example\r\n"] {
         let (status, answer) = request(http, "GET", "/api/v1/clusters", header, "");

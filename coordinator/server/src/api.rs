@@ -13,14 +13,14 @@ mod routes;
 use axum::extract::{DefaultBodyLimit, RawQuery, State};
 use axum::http::{HeaderMap, header};
 use axum::response::{Html, IntoResponse, Json, Response};
-use axum::routing::{get, post};
+use axum::routing::{any, get, post};
 use axum::{Extension, Router};
 use leasehold_driver::access::Access;
 use prost_reflect::DynamicMessage;
 use serde_json::json;
 use tonic::Status;
 
-use self::refusal::refuse;
+use self::refusal::{refuse, wrong_method};
 use self::request::{from_json, from_query};
 use self::routes::{ROUTES, Route, Verb};
 use crate::connections::Peer;
@@ -34,6 +34,9 @@ const PAGE_START: &str = "<!doctype html><html lang=\"en\"><meta charset=\"utf-8
 /// The last ones.
 const PAGE_END: &str = "</ul><p>Probes: <a href=\"/livez\">/livez</a>, \
 <a href=\"/readyz\">/readyz</a>. Metrics: <a href=\"/metrics\">/metrics</a>.</html>";
+
+/// The answer for any other path below `/api/`.
+const PATHS: &str = "no such path: GET / names those of the API";
 
 /// The state of the API.
 #[derive(Clone, Debug)]
@@ -50,9 +53,11 @@ impl Api {
 
     /// The paths of the API, and the page that names them.
     pub(crate) fn router(self) -> Router {
-        let mut router = Router::new()
-            .route("/", get(page))
-            .route("/api/v1/openapi.json", get(async || Json(openapi::document())));
+        let mut router = Router::new().route("/", get(page)).route(
+            "/api/v1/openapi.json",
+            get(async || Json(openapi::document()))
+                .fallback(async || wrong_method(Verb::Get.allowed())),
+        );
         for route in ROUTES {
             let path = format!("/api/v1/{}", route.path);
             let method = match route.verb {
@@ -72,8 +77,10 @@ impl Api {
                     },
                 ),
             };
+            let method = method.fallback(async move || wrong_method(route.verb.allowed()));
             router = router.route(&path, method);
         }
+        router = router.route("/api/{*path}", any(async || refuse(&Status::not_found(PATHS))));
         let only_loopback = self.only_loopback;
         let router = router.layer(DefaultBodyLimit::max(CALL_BYTES_MAX));
         router.with_state(self).layer(axum::middleware::from_fn(move |request, next| {

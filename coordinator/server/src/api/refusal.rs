@@ -12,6 +12,13 @@ pub(super) fn refuse(status: &Status) -> Response {
     (http, [(header::CACHE_CONTROL, "no-store")], Json(body)).into_response()
 }
 
+/// The answer to a request whose path takes only these methods.
+pub(super) fn wrong_method(allowed: &'static str) -> Response {
+    let message = format!("this path takes {allowed} only");
+    let body: Value = json!({"code": "UNIMPLEMENTED", "message": message});
+    (StatusCode::METHOD_NOT_ALLOWED, [(header::ALLOW, allowed)], Json(body)).into_response()
+}
+
 pub(super) fn http_status(code: Code) -> (StatusCode, &'static str) {
     match code {
         Code::InvalidArgument => (StatusCode::BAD_REQUEST, "INVALID_ARGUMENT"),

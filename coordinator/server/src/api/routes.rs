@@ -11,6 +11,16 @@ pub(super) enum Verb {
     Watch,
 }
 
+impl Verb {
+    /// The methods that the path takes, as the header `Allow` names them.
+    pub(super) fn allowed(self) -> &'static str {
+        match self {
+            Self::Get | Self::Watch => "GET, HEAD",
+            Self::Post => "POST",
+        }
+    }
+}
+
 /// A path below `/api/v1/`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Route {
