@@ -200,7 +200,7 @@ impl Catalog {
         }
         let lists = self.read_lists(&sources, &unknown, written, &mut problems);
         let documents = definitions.values().flatten().map(|definition| &definition.document);
-        let ignored = documents.filter_map(|document| document.ignored.clone()).collect();
+        let ignored = documents.flat_map(|document| document.ignored.iter().cloned()).collect();
         let candidates = candidates(definitions, &gave, &mut problems);
         let old = before.clone().unwrap_or_default();
         let rules = Rules::of_files(MissingClass::Refused);

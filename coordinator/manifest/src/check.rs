@@ -4,6 +4,7 @@
 mod agent;
 mod class;
 mod cluster;
+mod ignored;
 mod pipeline;
 mod set;
 
@@ -158,7 +159,7 @@ pub struct Document {
     /// What it defines; `None` if a problem was reported.
     pub body: Option<ValidSpec>,
     /// What of it is ignored although its author may count on it.
-    pub ignored: Option<Problem>,
+    pub ignored: Vec<Problem>,
 }
 
 /// Where a document comes from: decides how names are resolved and which fields are allowed.
@@ -234,7 +235,6 @@ pub(crate) fn document(
 ) -> Document {
     let kind = node.get("kind").and_then(Node::text).map(str::to_owned);
     let at = name_mark(&node);
-    let ignored = ignored(file, home, &node);
     let mut checker = Checker { file, home, at: node.at, problems, wrong: false };
     let (id, spec, body) = match kind.as_deref() {
         Some("WorkerCluster") => {
@@ -269,19 +269,8 @@ pub(crate) fn document(
         }
     };
     let body = if checker.wrong { None } else { body };
+    let ignored = ignored::ignored(file, home, &node, body.as_ref());
     Document { id, at, spec, body, ignored }
-}
-
-/// The namespace of an object of a file.
-fn ignored(file: &str, home: Origin<'_>, node: &Node) -> Option<Problem> {
-    let namespace = node.get("metadata")?.get("namespace")?;
-    let name = namespace.text()?;
-    let message = format!(
-        "is {name:?}, and is ignored: an object of a file is known by its kind and metadata.name \
-         alone"
-    );
-    let notice = Problem::new(file, namespace.at, "metadata.namespace", message);
-    (home == Origin::File).then_some(notice)
 }
 
 /// The files of streams that a document names, valid or not.
