@@ -133,10 +133,20 @@ impl FileContent {
         match tree::parse(text) {
             Ok(documents) => Self::Documents(documents),
             Err(YamlError { at, message }) => {
-                let message = format!("is not YAML: {message}");
+                let message = format!("is not YAML: {message}{}", separator_hint(at, &message));
                 Self::Opaque(Some(Problem::new(file, at, "", message)))
             }
         }
+    }
+}
+
+/// What to do where a second object seems to begin in the middle of a document.
+fn separator_hint(at: Position, message: &str) -> &'static str {
+    let repeats = |key: &&str| message.starts_with(&format!("duplicate mapping key: {key} "));
+    if at.column == 1 && ["apiVersion", "kind", "metadata", "spec"].iter().any(repeats) {
+        "; if another object begins here, write a line with --- before it"
+    } else {
+        ""
     }
 }
 

@@ -21,9 +21,9 @@ impl Checker<'_> {
         }
         self.replicas(root, spec);
         let utilization = spec.scaling.target_utilization;
-        self.within(root, "spec.scaling.targetUtilization", utilization.into(), 1, 100);
-        if spec.port == Some(0) {
-            self.blame(root, "spec.port", "is 0, but must be from 1 to 65535");
+        self.within(root, "spec.scaling.targetUtilization", utilization, 1, 100);
+        if let Some(port) = spec.port {
+            self.within(root, "spec.port", port.into(), 1, u16::MAX.into());
         }
         self.makers(
             root,
@@ -40,7 +40,8 @@ impl Checker<'_> {
             capacity: spec.capacity.0,
             workers_min: spec.min_replicas,
             workers_max: spec.max_replicas,
-            utilization,
+            // One that does not fit was reported.
+            utilization: u8::try_from(utilization).unwrap_or(u8::MAX),
             spread: match spec.spread {
                 SpreadSpec::Fewest => Spread::Fewest,
                 SpreadSpec::Even => Spread::Even,

@@ -86,7 +86,7 @@ fn one() -> u32 {
 pub struct ScalingSpec {
     /// The part of the capacity that it aims at, in percent: workers are added above it.
     #[schemars(range(min = 1, max = 100))]
-    pub target_utilization: u8,
+    pub target_utilization: u32,
     /// How long fewer workers must have been enough before one is taken away.
     pub stabilization: ManifestDuration,
 }
