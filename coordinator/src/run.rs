@@ -276,6 +276,13 @@ pub fn check(manifests: &Path) -> ExitCode {
         );
         return ExitCode::FAILURE;
     }
+    if let Err(error) = std::fs::read_dir(manifests) {
+        println!(
+            "{}: the folder cannot be read ({error}): create it, or correct --manifests",
+            manifests.display()
+        );
+        return ExitCode::FAILURE;
+    }
     let Reading { desired, problems, ignored } = Catalog::new(manifests).read();
     for found in problems.iter().chain(&ignored) {
         println!("{found}");

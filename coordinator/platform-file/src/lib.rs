@@ -94,6 +94,12 @@ pub async fn start(settings: Settings) -> anyhow::Result<Platform> {
                  state, for example --state-dir ./state",
             ));
         }
+        if is_watched(&state_dir, &folder_of_manifests) {
+            return Err(io::Error::other(
+                "it lies in the folder of --manifests, which is read again at every write there: \
+                 expected a folder beside it, for example --state-dir ./state",
+            ));
+        }
         let folder = StateFolder::open(&state_dir, trusts_locks, wanted)?;
         Ok::<_, io::Error>((Epochs::open(&state_dir)?, folder))
     });
@@ -142,6 +148,23 @@ pub async fn start(settings: Settings) -> anyhow::Result<Platform> {
         progress,
         attend: None,
     })
+}
+
+/// Whether the state folder, which need not exist yet, lies where manifests are looked for.
+fn is_watched(state_dir: &Path, manifests: &Path) -> bool {
+    let mut missing = Vec::new();
+    let existing = state_dir.ancestors().find_map(|path| {
+        let found = path.canonicalize().ok();
+        missing.extend(found.is_none().then(|| path.file_name()).flatten());
+        found
+    });
+    let whole =
+        existing.map(|found| missing.iter().rev().fold(found, |path, name| path.join(name)));
+    let below = whole.zip(manifests.canonicalize().ok());
+    let below = below.and_then(|(state, root)| Some(state.strip_prefix(root).ok()?.to_owned()));
+    // Names that begin with a dot are passed over.
+    let is_hidden = |name: &std::ffi::OsStr| name.as_encoded_bytes().starts_with(b".");
+    below.is_some_and(|below| !below.iter().any(is_hidden))
 }
 
 /// Fails if the folder cannot be read at the very first start, most often because of a wrong path.

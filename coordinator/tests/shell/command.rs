@@ -119,6 +119,11 @@ fn check_prints_every_problem_with_its_place_or_the_defined_objects() {
     assert_eq!(code(&output), 1);
     let text = String::from_utf8(output.stdout).expect("text");
     assert!(text.contains("a.yaml is a file: expected a folder of manifests"), "{text}");
+    let output = coordinator(&["check", "--manifests", &format!("{path}/nope")]);
+    assert_eq!(code(&output), 1);
+    let text = String::from_utf8(output.stdout).expect("text");
+    assert!(text.contains("/nope: the folder cannot be read (No such file"), "{text}");
+    assert!(text.ends_with("create it, or correct --manifests\n"), "{text}");
 }
 
 #[test]
@@ -127,7 +132,13 @@ fn the_folder_of_manifests_is_no_state_folder_and_nothing_is_written_there() {
     let path = folder.path().to_str().expect("a path");
     let linked = folder.path().with_extension("link");
     std::os::unix::fs::symlink(folder.path(), &linked).expect("a link");
-    for state_dir in [path, linked.to_str().expect("a path")] {
+    let within = linked.join("x/st");
+    let within = within.to_str().expect("a path");
+    for (state_dir, why) in [
+        (path, "--manifests and --state-dir are one folder"),
+        (linked.to_str().expect("a path"), "--manifests and --state-dir are one folder"),
+        (within, "it lies in the folder of --manifests"),
+    ] {
         let output = coordinator(&[
             "run",
             "--manifests",
@@ -140,7 +151,7 @@ fn the_folder_of_manifests_is_no_state_folder_and_nothing_is_written_there() {
             "127.0.0.1:0",
         ]);
         let log = String::from_utf8(output.stderr).expect("text");
-        assert!(log.contains("--manifests and --state-dir are one folder"), "{log}");
+        assert!(log.contains(why), "{log}");
         assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 0);
     }
     fs::remove_file(linked).expect("removed");

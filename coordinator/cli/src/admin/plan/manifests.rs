@@ -23,6 +23,9 @@ const BYTES_MAX: usize = 4 * 1024 * 1024;
 /// # Errors
 /// What cannot be read, or that there is too much.
 pub(super) fn read(path: &Path) -> anyhow::Result<PlanManifestsRequest> {
+    if let Err(error) = path.metadata() {
+        bail!("-f {}: cannot be read ({error}): correct the path", path.display());
+    }
     let whole_folder = path.is_dir();
     let (root, names) = if whole_folder {
         let listing = folder::list(path);
