@@ -31,6 +31,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use leasehold_coordinator_core::desired::Desired;
+use leasehold_types::counted;
 
 use super::check::{self, Document, ObjectId, Origin};
 use super::folder::{self, MANIFEST_BYTES_MAX, Unreadable};
@@ -449,7 +450,10 @@ pub(crate) fn bounded(mut problems: Vec<Problem>) -> Vec<Problem> {
     if problems.len() > PROBLEMS_MAX {
         let more = problems.len() - PROBLEMS_MAX;
         problems.truncate(PROBLEMS_MAX);
-        problems.push(Problem::whole(".", format!("{more} more problems: fix these first")));
+        problems.push(Problem::whole(
+            ".",
+            format!("{}: fix these first", counted(more, "more problem")),
+        ));
     }
     problems
 }

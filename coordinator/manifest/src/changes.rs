@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use leasehold_coordinator_core::desired::{Cluster, Desired, StreamSet};
-use leasehold_types::ClusterName;
+use leasehold_types::{ClusterName, counted};
 use serde_json::Value;
 
 use super::check::ObjectId;
@@ -82,7 +82,7 @@ pub fn describe(before: &Desired, after: &Desired) -> String {
     if phrases.len() > NAMED_MAX {
         let more = phrases.len() - NAMED_MAX;
         phrases.truncate(NAMED_MAX);
-        phrases.push(format!("{more} more objects"));
+        phrases.push(counted(more, "more object"));
     }
     phrases.join("; ")
 }

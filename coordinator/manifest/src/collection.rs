@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use leasehold_coordinator_core::desired::Desired;
 use leasehold_types::limits::NamespaceShare;
-use leasehold_types::{ClusterName, PipelineName, SetName};
+use leasehold_types::{ClusterName, PipelineName, SetName, counted};
 use serde_json::{Value, json};
 
 use super::catalog::{PROBLEMS_MAX, Reading, bounded};
@@ -234,7 +234,7 @@ impl Collection {
         }
         for (namespace, count) in found.into_iter().filter(|(_, count)| *count > max) {
             let file = format!("Namespace {namespace}");
-            let message = format!("{} more problems: fix these first", count - max);
+            let message = format!("{}: fix these first", counted(count - max, "more problem"));
             reported.push(Problem::whole(&file, message));
         }
         bounded(reported)

@@ -4,6 +4,7 @@
 pub mod address;
 pub mod agent_id;
 pub mod cell_id;
+pub mod counted;
 pub mod duration;
 pub mod file_system;
 pub mod flag;
@@ -23,6 +24,7 @@ pub mod version;
 pub use address::{LISTEN_EXPECTED, is_host_and_port, parse_listen, why_undialable};
 pub use agent_id::AgentId;
 pub use cell_id::CellId;
+pub use counted::counted;
 pub use load::Load;
 pub use name::{
     ClusterName, InvalidName, JobId, NodeName, PipelineName, SetName, StartId, StreamKey,

@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use leasehold_proto::admin::v1::{ChangeKind, WatchChangesRequest, WatchChangesResponse};
 use leasehold_proto::json;
+use leasehold_types::{counted, duration};
 use tonic::Status;
 
 use super::connection::{ConnectionArgs, Coordinator};
@@ -159,7 +160,7 @@ fn detail_of(change: &WatchChangesResponse) -> String {
     let detail = match change.kind() {
         ChangeKind::Elected | ChangeKind::Deposed => format!("term {}", change.epoch),
         ChangeKind::PoolGranted => format!("size {} token {}", change.size, change.token),
-        ChangeKind::Skipped => format!("{} changes are missing here", change.skipped),
+        ChangeKind::Skipped => format!("{} missing here", counted(change.skipped, "change")),
         ChangeKind::Pipeline => words::pipeline(change.pipeline_phase()),
         ChangeKind::Binding => words::binding(change.binding_phase()),
         _ if !change.token.is_empty() => format!("token {}", change.token),

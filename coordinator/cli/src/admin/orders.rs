@@ -9,6 +9,7 @@ use leasehold_proto::admin::v1::{
     DeclareWorkerGoneRequest, DrainPhase, DrainWorkerRequest, GetWorkerRequest, Presence,
     UndrainWorkerRequest, Worker,
 };
+use leasehold_types::counted;
 use leasehold_types::duration::format_short;
 use tonic::{Code, Response};
 
@@ -171,9 +172,9 @@ async fn wait_until_drained(coordinator: &mut Coordinator, worker: Worker) -> an
 }
 
 fn what_is_left(worker: &Worker) -> String {
-    let streams = words::count(worker.streams, "stream");
+    let streams = counted(worker.streams, "stream");
     let jobs = match worker.running {
-        Some(running) => words::count(running, "job"),
+        Some(running) => counted(running, "job"),
         None => "an unknown number of jobs".to_owned(),
     };
     match worker.presence() {
@@ -204,8 +205,8 @@ pub(crate) fn gone(args: &GoneArgs) -> anyhow::Result<ExitCode> {
         let freed = coordinator
             .order(async |mut client| client.declare_worker_gone(request.clone()).await)
             .await?;
-        let slots = words::count(freed.slots_freed, "slot");
-        let streams = words::count(freed.streams_freed, "stream");
+        let slots = counted(freed.slots_freed, "slot");
+        let streams = counted(freed.streams_freed, "stream");
         print(&format!("{cluster}/{name} is gone: {slots} and {streams} freed\n"))?;
         Ok(ExitCode::SUCCESS)
     })
@@ -227,8 +228,8 @@ fn is_confirmed(worker: &Worker) -> anyhow::Result<bool> {
         worker.cluster,
         worker.name,
         words::presence(worker.presence()),
-        words::count(worker.committed, "slot"),
-        words::count(worker.streams, "stream"),
+        counted(worker.committed, "slot"),
+        counted(worker.streams, "stream"),
     )?;
     out.flush()?;
     let mut answer = String::new();

@@ -11,11 +11,11 @@ use leasehold_proto::admin::v1::{
     JobWait, PlanRequest, PlanResponse, PlannedMove, PlannedPool, UnplacedStream,
 };
 use leasehold_types::limits::JOBS_MAX;
-use leasehold_types::{duration, flag};
+use leasehold_types::{counted, duration, flag};
 
 use super::connection::{ConnectionArgs, Coordinator};
 use super::output::{Column, Format, TableRow, number, object, or_none, print, table, text};
-use super::{run, words};
+use super::run;
 
 /// What the exit code says where streams or pipelines would have no worker.
 const BREAKS: u8 = 2;
@@ -146,7 +146,7 @@ async fn plan_by_flags(coordinator: &mut Coordinator, args: &Args) -> anyhow::Re
 
 /// `2 jobs: 12m to 40m`.
 fn wait(wait: &JobWait) -> String {
-    let jobs = words::count(wait.jobs, "job");
+    let jobs = counted(wait.jobs, "job");
     let time = |seconds: u32| duration::format_short(Duration::from_secs(seconds.into()));
     match (wait.half_seconds.map(time), wait.most_seconds.map(time)) {
         (Some(half), Some(most)) if half == most => format!("{jobs}: {half}"),
@@ -160,7 +160,7 @@ fn wait(wait: &JobWait) -> String {
 fn waits_explained(pools: &[PlannedPool]) -> Option<String> {
     let waits: Vec<_> = pools.iter().filter_map(|pool| pool.wait.as_ref()).collect();
     let past_jobs = waits.iter().map(|wait| wait.past_jobs).max()?;
-    let past = words::count(past_jobs, "job");
+    let past = counted(past_jobs, "job");
     Some(match (past_jobs, waits.iter().any(|wait| wait.half_seconds.is_some())) {
         (0, _) => {
             "WAIT says how many jobs have to end. How long that takes is not known: no job of this \
@@ -192,19 +192,19 @@ fn as_text(plan: &PlanResponse) -> String {
     });
     let waits: u32 = plan.pools.iter().map(|pool| pool.committed.saturating_sub(pool.size)).sum();
     if waits > 0 {
-        let slots = words::count(waits, "slot");
+        let slots = counted(waits, "slot");
         let waits: String = waits_explained(&plan.pools).into_iter().collect();
         parts.push(format!("{slots} in use now must fall free before others get them.\n{waits}"));
     }
     parts.push(match plan.moves.as_slice() {
         [] => "No stream moves.\n".to_owned(),
         moves => {
-            let count = words::count(moves.len() as u64, "stream");
+            let count = counted(moves.len(), "stream");
             format!("{count} would move:\n{}", table(moves, false))
         }
     });
     if !plan.unplaced.is_empty() {
-        let count = words::count(plan.unplaced.len() as u64, "stream");
+        let count = counted(plan.unplaced.len(), "stream");
         parts.push(format!("{count} would have no worker:\n{}", table(&plan.unplaced, false)));
     }
     parts.join("\n")

@@ -8,6 +8,7 @@ use leasehold_proto::admin::v1::{
     ListStreamSetsResponse, Pipeline, PipelinePhase, StreamSet,
 };
 use leasehold_proto::json;
+use leasehold_types::counted;
 use serde_json::{Value, json};
 
 use super::connection::{ConnectionArgs, Coordinator};
@@ -92,7 +93,7 @@ fn as_text(fleet: &FleetStatus, wide: bool) -> String {
             fleet.sets.iter().filter(|set| set.streams_owned < set.streams).cloned().collect();
         parts.push(if unowned.is_empty() {
             let streams: u64 = fleet.sets.iter().map(|set| u64::from(set.streams)).sum();
-            let sets = words::count(fleet.sets.len() as u64, "stream set");
+            let sets = counted(fleet.sets.len(), "stream set");
             format!("{sets}: {} owned.\n", all_of(streams, "stream"))
         } else {
             format!("Sets with streams that nobody owns:\n{}", table(&unowned, wide))
@@ -111,7 +112,7 @@ fn as_text(fleet: &FleetStatus, wide: bool) -> String {
 /// How many workers of a cluster fail; none where none does.
 fn failing(cluster: &Cluster) -> Option<String> {
     let Cluster { name, failing: count, .. } = cluster;
-    let workers = words::count(u64::from(*count), "worker");
+    let workers = counted(*count, "worker");
     let fail = if *count == 1 { "fails" } else { "fail" };
     let line = format!("{name}: {workers} {fail}; `leasehold explain cluster {name}` names them\n");
     (*count > 0).then_some(line)

@@ -7,12 +7,12 @@ use std::process::ExitCode;
 use clap::Command;
 use clap_complete::{Shell, generate};
 use leasehold_proto::admin::v1::Presence;
-use leasehold_types::Version;
+use leasehold_types::{Version, counted};
 
 use super::connection::{ConnectionArgs, Coordinator};
 use super::output::print;
 use super::replicas::{self, Replica};
-use super::{fetch, run, words};
+use super::{fetch, run};
 
 /// This program's version.
 const OWN: &str = env!("CARGO_PKG_VERSION");
@@ -61,7 +61,7 @@ pub(crate) fn version(args: &VersionArgs) -> anyhow::Result<ExitCode> {
         }
         let agents = agents(&mut coordinator).await?;
         for (version, count) in &agents {
-            let agents = words::count(*count, "agent");
+            let agents = counted(*count, "agent");
             print(&format!("agent        {}  {agents}\n", or_unknown(version)))?;
         }
         let coordinators = replicas.iter().map(Replica::version);

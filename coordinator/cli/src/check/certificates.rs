@@ -8,6 +8,7 @@ use base64::prelude::BASE64_STANDARD;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::ListParams;
 use leasehold_kube_api::names::{CA_CONFIG_MAP, CA_KEY, CA_SECRET};
+use leasehold_types::counted;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use serde_json::Value;
@@ -17,7 +18,7 @@ use super::api::ApiClient;
 use super::expected::text;
 use super::fleet::{Fleet, list_in};
 use super::installation::Installation;
-use super::report::{Finding, Problem, Report, counted};
+use super::report::{Finding, Problem, Report};
 
 const DAY_SECS: i64 = 24 * 3600;
 /// A certificate that the coordinator does not renew must last at least this long.

@@ -4,11 +4,12 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use leasehold_types::counted;
 use serde_json::{Value, json};
 
 use super::api::{ApiClient, ApiError};
 use super::expected::{list, objects, text};
-use super::report::{Finding, Problem, Report, counted, patch};
+use super::report::{Finding, Problem, Report, patch};
 
 /// The name of the Deployment, the Service and the service account.
 const NAME: &str = "leasehold-coordinator";

@@ -3,13 +3,14 @@
 
 use futures_util::{StreamExt, stream};
 use kube::api::ListParams;
+use leasehold_types::counted;
 use serde_json::{Value, json};
 
 use super::api::{ApiClient, ApiError};
 use super::definitions::{self, differences};
 use super::expected::{self, list, text};
 use super::installation::{APPLY_KINDS, apply};
-use super::report::{Finding, Problem, Report, counted};
+use super::report::{Finding, Problem, Report};
 use super::rights::{rights_missing_for_user, user_can};
 use super::webhook;
 

@@ -3,6 +3,7 @@
 
 use std::io::{IsTerminal, Write};
 
+use leasehold_types::counted;
 use serde_json::{Value, json};
 
 /// At most this many problems of one check are listed, the others counted.
@@ -51,11 +52,6 @@ impl Problem {
         self.run.push(command.into());
         self
     }
-}
-
-/// A number with its noun: `1 check`, `2 checks`.
-pub(super) fn counted(number: usize, noun: &str) -> String {
-    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
 
 /// The command that patches an object, as kubectl names it with its namespace.

@@ -4,12 +4,13 @@
 use std::collections::BTreeMap;
 
 use futures_util::{StreamExt, stream};
+use leasehold_types::counted;
 use serde_json::{Value, json};
 
 use super::api::{ApiClient, ApiError};
 use super::expected::{self, Right, Scope};
 use super::installation::Installation;
-use super::report::{Finding, Problem, Report, counted};
+use super::report::{Finding, Problem, Report};
 
 /// At most this many requests are in flight.
 const REQUESTS_IN_FLIGHT_MAX: usize = 16;

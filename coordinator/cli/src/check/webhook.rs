@@ -5,6 +5,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use leasehold_injection::names::INJECT;
 use leasehold_kube_api::names::{CA_CONFIG_MAP, CLUSTER_LABEL};
+use leasehold_types::counted;
 use serde_json::{Value, json};
 
 use super::api::{ApiClient, ApiError};
@@ -12,7 +13,7 @@ use super::certificates::{Bundle, bundle};
 use super::expected::{list, objects, text};
 use super::fleet::{Fleet, sidecar};
 use super::installation::{Installation, check_endpoints};
-use super::report::{Finding, Problem, Report, counted, patch};
+use super::report::{Finding, Problem, Report, patch};
 
 const FOLDER: &str = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations";
 /// The annotation by which cert-manager keeps the caBundle.

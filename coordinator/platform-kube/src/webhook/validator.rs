@@ -10,8 +10,8 @@ use leasehold_coordinator_core::desired::Desired;
 use leasehold_driver::metrics::Validation;
 use leasehold_manifest::admission::{opinion, users};
 use leasehold_manifest::collection::Collection;
-use leasehold_types::ClusterName;
 use leasehold_types::limits::NamespaceShare;
+use leasehold_types::{ClusterName, counted};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
@@ -156,7 +156,7 @@ fn stored(
     let mut messages: Vec<String> =
         shown.map(|problem| format!("{}: {}", problem.field, problem.message)).collect();
     if let more @ 1.. = opinion.problems.len().saturating_sub(PROBLEMS_MAX) {
-        messages.push(format!("{more} more problems"));
+        messages.push(counted(more, "more problem"));
     }
     let message = format!("{kind} {name}: {}", messages.join("; "));
     ValidationDecision::denied(422, "Invalid", message)

@@ -3,6 +3,7 @@
 use leasehold_proto::admin::v1::{
     Class, PipelinePhase, PlannedClass, PlannedPipeline, PlannedShare, PlannedShareMove,
 };
+use leasehold_types::counted;
 
 use crate::admin::output::{Column, NONE, TableRow, or_none, table, text};
 use crate::admin::words;
@@ -102,7 +103,7 @@ pub(super) fn as_text(pipelines: &[PlannedPipeline], classes: &[PlannedClass]) -
     });
     let shares: Vec<_> = shares.collect();
     if !shares.is_empty() {
-        let count = words::count(shares.len() as u64, "share");
+        let count = counted(shares.len(), "share");
         parts.push(format!("{count} would change:\n{}", table(&shares, false)));
     }
     if !classes.is_empty() {

@@ -1,6 +1,7 @@
 //! How `top` draws its screen.
 
 use leasehold_proto::admin::v1::Explanation;
+use leasehold_types::counted;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
@@ -53,8 +54,10 @@ impl Screen {
         });
         vec![
             Line::from(format!(
-                "{} {role}; {agents} agents; {running} of {budget} jobs{problems}",
-                self.address
+                "{} {role}; {}; {running} of {}{problems}",
+                self.address,
+                counted(agents, "agent"),
+                counted(budget, "job")
             )),
             Line::from(views.collect::<Vec<_>>().join(" ")),
         ]

@@ -5,7 +5,7 @@ mod cluster;
 
 use leasehold_types::duration::format_short;
 use leasehold_types::message::DrainPhase;
-use leasehold_types::{ClusterName, Moment, StreamKey, Version, WorkerKey};
+use leasehold_types::{ClusterName, Moment, StreamKey, Version, WorkerKey, counted};
 
 use super::Leader;
 use super::views::{reason, stream_view};
@@ -44,7 +44,7 @@ impl Leader {
         facts.extend(view.failure.as_ref().map(|failure| format!("its agent says: {failure}")));
         facts.extend(view.refused_agent.as_ref().map(refused_fact));
         for (former, account) in ledger.former_accounts(key) {
-            let slots = counted(account.committed() as usize, "slot");
+            let slots = counted(account.committed(), "slot");
             let streams = counted(account.streams.len(), "stream");
             let former = &former.worker;
             facts.push(format!(
@@ -59,9 +59,9 @@ impl Leader {
                     view.wanted, view.granted, view.in_effect, view.committed
                 ),
                 format!(
-                    "the cluster's budget is {} jobs, at most {} a worker; {committed} may be in \
-                     use",
-                    spec.jobs_max, spec.jobs_per_worker_max
+                    "the cluster's budget is {}, at most {} a worker; {committed} may be in use",
+                    counted(spec.jobs_max, "job"),
+                    spec.jobs_per_worker_max
                 ),
             ])),
         }
@@ -113,8 +113,9 @@ impl Leader {
         let taken = match elsewhere {
             0 => format!("the budget of {jobs_max} is shared out"),
             slots => format!(
-                "the budget of {jobs_max} is shared out, less {slots} slots that workers may be \
-                 using that take no jobs now"
+                "the budget of {jobs_max} is shared out, less {} that workers may be using that take \
+                 no jobs now",
+                counted(slots, "slot")
             ),
         };
         let order = what_if.rollout_order(name, &cluster.spec);
@@ -172,30 +173,31 @@ impl Leader {
 
     /// Why a worker takes no jobs now.
     fn why_no_jobs(&self, key: &WorkerKey, account: &Account) -> String {
-        let slots = account.committed();
+        let slots = counted(account.committed(), "slot");
+        let count = if account.committed() == 1 { "counts" } else { "count" };
         let Some(worker) = self.observed(key) else {
             return format!(
-                "it has not reported to this leader: {slots} slots count until it does or is \
+                "it has not reported to this leader: {slots} {count} until it does or is \
                  declared gone"
             );
         };
         match () {
             () if worker.lost => {
-                format!("it is lost: {slots} slots count until it reports or is declared gone")
+                format!("it is lost: {slots} {count} until it reports or is declared gone")
             }
-            () if !worker.reported => format!("it has not reported yet: {slots} slots count"),
+            () if !worker.reported => format!("it has not reported yet: {slots} {count}"),
             () if worker.drains() => {
-                format!("it drains: {slots} slots count until its jobs end")
+                format!("it drains: {slots} {count} until its jobs end")
             }
             () if worker.failure.is_some() => {
-                format!("it fails: {slots} slots count until its jobs end")
+                format!("it fails: {slots} {count} until its jobs end")
             }
             () if !worker.is_connected() => {
-                format!("it is not connected: {slots} slots count, and it keeps them")
+                format!("it is not connected: {slots} {count}, and it keeps them")
             }
             () => format!(
-                "slots that count as used, because its earlier agent may still use them: \
-                 {slots}"
+                "slots that count as used, because its earlier agent may still use them: {}",
+                account.committed()
             ),
         }
     }
@@ -282,15 +284,20 @@ impl Leader {
             }
             Presence::Silent => format!("{key} is not connected: it keeps what it has"),
             Presence::Connected if view.granted < view.wanted => format!(
-                "{key} has {} of the {} slots planned for it: {committed} are in use by others \
-                 until their jobs end",
-                view.granted, view.wanted
+                "{key} has {} of the {} planned for it: {committed} are in use by others until \
+                 their jobs end",
+                view.granted,
+                counted(view.wanted, "slot")
             ),
             Presence::Connected if view.granted > view.wanted => {
-                format!("{key} is shrinking from {} slots to {}", view.granted, view.wanted)
+                format!(
+                    "{key} is shrinking from {} to {}",
+                    counted(view.granted, "slot"),
+                    view.wanted
+                )
             }
             Presence::Connected => {
-                let slots = counted(view.granted as usize, "slot");
+                let slots = counted(view.granted, "slot");
                 if let Some(newest) = self.newer_generation(key) {
                     return format!(
                         "{key} has {slots}: workers of newer generations come first (up to \
@@ -394,7 +401,7 @@ fn overdue_summary(view: &WorkerView) -> Option<String> {
 }
 
 fn share_summary(view: &WorkerView) -> String {
-    let (key, load, shares) = (&view.key, view.load, view.streams);
+    let (key, load) = (&view.key, view.load);
     if view.drains() {
         return format!("{key} drains: it gives back what others have room for, {load} is left");
     }
@@ -405,7 +412,8 @@ fn share_summary(view: &WorkerView) -> String {
         Presence::Lost => format!("{key} is silent: its pipelines are served by others"),
         Presence::Silent => format!("{key} is not connected: it keeps what it has"),
         Presence::Connected => {
-            format!("{key} may be serving {shares} shares of pipelines, which add up to {load}")
+            let shares = counted(view.streams, "share");
+            format!("{key} may be serving {shares} of pipelines, with a load of {load} in all")
         }
     }
 }
@@ -423,14 +431,6 @@ fn stream_summary(view: &StreamView, unplaced: Option<&'static str>) -> String {
         (None, Some(to), _, []) => format!("{key} waits for {to} to take it"),
         (None, None, Some(why), _) => format!("{key} has no worker: {why}"),
         (None, None, None, _) => format!("{key} is not planned yet"),
-    }
-}
-
-/// `1 stream`, `2 streams`.
-fn counted(count: usize, noun: &str) -> String {
-    match count {
-        1 => format!("1 {noun}"),
-        count => format!("{count} {noun}s"),
     }
 }
 

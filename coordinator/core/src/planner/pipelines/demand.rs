@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use leasehold_types::{ClusterName, Load, limits};
+use leasehold_types::{ClusterName, Load, counted, limits};
 
 use crate::desired::{Class, Pipeline};
 
@@ -182,10 +182,6 @@ impl fmt::Display for Misfit {
             ),
         }
     }
-}
-
-fn counted(count: u64, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! Explains why a cluster runs what it runs.
 
-use leasehold_types::{ClusterName, Moment};
+use leasehold_types::{ClusterName, Moment, counted};
 
-use super::{Leader, counted, worker_step};
+use super::{Leader, worker_step};
 use crate::core::Core;
 use crate::view::{ClusterView, Explanation, Presence, WorkerView};
 
@@ -28,9 +28,11 @@ impl Leader {
         let mut facts = Vec::new();
         if !view.is_class {
             facts.push(format!(
-                "its budget is {} jobs, at most {} a worker; {} slots are granted, and {} may be \
-                 in use",
-                view.jobs_max, view.jobs_per_worker_max, view.granted, view.committed
+                "its budget is {}, at most {} a worker; {} granted, and {} may be in use",
+                counted(view.jobs_max, "job"),
+                view.jobs_per_worker_max,
+                counted(view.granted, "slot"),
+                view.committed
             ));
         }
         let (known, connected) = (view.workers, view.connected);
@@ -73,17 +75,16 @@ fn summary(view: &ClusterView) -> String {
         return format!("{name} has no worker");
     }
     if view.is_class {
-        let (owned, streams) = (view.streams_owned, view.streams);
+        let (owned, shares) = (view.streams_owned, counted(view.streams, "share"));
         let workers = counted(*connected, "worker");
-        return format!(
-            "{name} has {workers} for {streams} shares of pipelines; {owned} are owned"
-        );
+        return format!("{name} has {workers} for {shares} of pipelines; owned: {owned}");
     }
     let workers = counted(*connected, "worker");
     if view.runs_no_job() {
         return format!("{name} runs no jobs, its budget is 0; it has {workers}");
     }
     match (running >= jobs_max, committed >= jobs_max) {
+        (true, _) if *running == 1 => format!("{name} has used its budget up: 1 job runs"),
         (true, _) => format!("{name} has used its budget up: {running} jobs run"),
         (false, true) => format!(
             "{name} runs {running} of at most {jobs_max} jobs on {workers}: all slots are granted \
@@ -102,7 +103,7 @@ fn named(
 ) -> Option<String> {
     let found: Vec<_> = workers.iter().filter(|worker| has(worker)).collect();
     let slots: u32 = found.iter().map(|worker| worker.committed).sum();
-    let slots = counted(slots as usize, "slot");
+    let slots = counted(slots, "slot");
     let names: Vec<_> =
         found.iter().take(NAMED_MAX).map(|worker| worker.key.worker.as_str()).collect();
     let more = match found.len() - names.len() {
