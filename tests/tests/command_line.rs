@@ -266,7 +266,6 @@ fn mistakes_are_named() {
     let free = free_address();
     for (line, words) in [
         (format!("status --coordinator {free}"), "start one, or name it with --coordinator"),
-        ("status --coordinator nowhere".to_owned(), "write HOST:PORT, as in 127.0.0.1:7400"),
         (format!("status --coordinator {}", coordinator.http), "gRPC is served on port"),
         ("workers nothing".to_owned(), "no manifest defines cluster"),
         (format!("status --coordinator {}", agent.api), "is an agent's worker API"),
@@ -274,12 +273,40 @@ fn mistakes_are_named() {
         ("explain stream a --set car".to_owned(), "stream set car; did you mean cars?"),
         ("explain worker nobody".to_owned(), "`leasehold workers` lists them"),
         ("explain stream none".to_owned(), "`leasehold streams` lists them"),
-        ("explain stream cars:new --cluster builds".to_owned(), "--cluster is for workers"),
-        ("workers --sort size".to_owned(), "no column \"size\"; there are cluster, worker"),
-        ("events --kind unknown".to_owned(), "there are elected, deposed"),
-        ("status -o name".to_owned(), "status has no names"),
     ] {
         let why = leasehold.refused(&line);
         assert!(why.contains(words), "leasehold {line}: {why}");
     }
+}
+
+/// The exit code tells a wrong command line from what a coordinator answers, or that none does.
+#[test]
+fn a_wrong_command_line_is_told_by_its_exit_code_before_anything_is_asked() {
+    let free = free_address();
+    for (line, words) in [
+        ("status --coordinator nowhere", "write HOST:PORT, as in 127.0.0.1:7400"),
+        ("explain stream cars:new --cluster builds", "--cluster is for workers"),
+        ("explain worker a -o name", "this has no names"),
+        ("workers --sort size", "no column \"size\"; there are cluster, worker"),
+        ("pipelines --sort size", "no column \"size\"; there are pipeline, load"),
+        ("events --kind unknown", "there are elected, deposed"),
+        ("events --since 10", "use a number with a unit"),
+        ("events -o yaml", "-o table or -o json"),
+        ("status -o name", "this has no names"),
+        ("plan builds -o name", "this has no names"),
+        ("plan -f Cargo.toml", "name a .yaml or .yml file"),
+        ("status --service-account viewer", "write NAMESPACE/NAME"),
+        ("inject -f - -f -", "is given twice"),
+    ] {
+        let mut command = Command::new(toolbox::binary("leasehold"));
+        command.args(line.split(' ')).env("LEASEHOLD_COORDINATOR", free.to_string());
+        let output = command.stdin(Stdio::null()).output().expect("it starts");
+        let why = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "leasehold {line}: {why}");
+        assert!(why.contains(words), "leasehold {line}: {why}");
+    }
+    let code = Command::new(toolbox::binary("leasehold"))
+        .args(["status", "--coordinator", &free.to_string()])
+        .status();
+    assert_eq!(code.expect("it starts").code(), Some(1), "nobody answers there");
 }

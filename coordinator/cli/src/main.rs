@@ -9,6 +9,7 @@ mod manifests;
 mod object;
 mod source;
 mod uninject;
+mod usage;
 mod yaml;
 
 use std::ffi::OsStr;
@@ -98,7 +99,11 @@ fn main() -> ExitCode {
     };
     result.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");
-        ExitCode::FAILURE
+        if error.is::<usage::UsageError>() {
+            ExitCode::from(usage::EXIT_CODE)
+        } else {
+            ExitCode::FAILURE
+        }
     })
 }
 

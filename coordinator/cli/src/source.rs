@@ -6,6 +6,8 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 
+use crate::usage;
+
 /// The largest source.
 const BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// The most files in a folder.
@@ -29,7 +31,9 @@ pub(crate) fn read(names: &[String]) -> anyhow::Result<Vec<Source>> {
         let path = Path::new(name);
         if name == "-" {
             if std::mem::replace(&mut stdin, true) {
-                bail!("-f - is given twice, but stdin can be read only once: give it once");
+                return Err(usage::wrong(
+                    "-f - is given twice, but stdin can be read only once: give it once",
+                ));
             }
             all.push(from_stdin()?);
         } else if path.is_dir() {

@@ -12,6 +12,7 @@ use leasehold_proto::admin::v1::{GetStatusRequest, GetStatusResponse};
 use leasehold_proto::{HTTP_PORT_MESSAGE, NOT_LEADING_MESSAGE};
 
 use tonic::metadata::{Ascii, MetadataValue};
+use leasehold_types::is_host_and_port;
 use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
@@ -41,7 +42,13 @@ const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
 pub(crate) struct ConnectionArgs {
     /// Where coordinators are, separated by commas; any replica will do [default: 127.0.0.1:7400
     /// if one listens there, or else the cluster of the kubeconfig]
-    #[arg(long, env = "LEASEHOLD_COORDINATOR", value_name = "HOST:PORT", value_delimiter = ',')]
+    #[arg(
+        long,
+        env = "LEASEHOLD_COORDINATOR",
+        value_name = "HOST:PORT",
+        value_delimiter = ',',
+        value_parser = host_and_port
+    )]
     coordinator: Vec<String>,
     /// The authority that signed the coordinators' certificate; without it, no TLS is used
     #[arg(long, env = "LEASEHOLD_TLS_CA", value_name = "FILE")]
@@ -328,6 +335,14 @@ async fn dial(way: &Way, token: &Token) -> anyhow::Result<(Client, String)> {
     }
     bail!(
         "no coordinator answers at {}: start one, or name it with --coordinator ({})",
+/// An address of a coordinator.
+fn host_and_port(text: &str) -> Result<String, String> {
+    if is_host_and_port(text) {
+        return Ok(text.to_owned());
+    }
+    Err("write HOST:PORT, as in 127.0.0.1:7400".to_owned())
+}
+
         addresses.join(" or "),
         why.join("; ")
     )
@@ -342,9 +357,7 @@ fn endpoint(address: &str, tls: Option<&ClientTlsConfig>) -> anyhow::Result<Endp
     let scheme = if tls.is_some() { "https" } else { "http" };
     let endpoint = Endpoint::from_shared(format!("{scheme}://{address}"));
     let endpoint = endpoint.ok().filter(|endpoint| endpoint.uri().port().is_some());
-    let endpoint = endpoint.with_context(|| {
-        format!("invalid address {address:?}: write HOST:PORT, as in 127.0.0.1:7400")
-    })?;
+    let endpoint = endpoint.with_context(|| format!("invalid address {address:?}"))?;
     let endpoint = endpoint.connect_timeout(CONNECT_TIMEOUT).tcp_nodelay(true);
     match tls {
         None => Ok(endpoint),

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use leasehold_proto::admin::v1::{ChangeKind, WatchChangesRequest, WatchChangesResponse};
 use leasehold_proto::json;
 use leasehold_types::{counted, duration};
@@ -12,6 +12,7 @@ use tonic::Status;
 use super::connection::{ConnectionArgs, Coordinator};
 use super::output::{Format, print};
 use super::{run, words};
+use crate::usage;
 
 /// How long no further change comes before what the leader had kept counts as told.
 const REPLAY_PAUSE: Duration = Duration::from_millis(500);
@@ -33,14 +34,14 @@ pub(crate) struct Args {
     #[arg(short, long)]
     follow: bool,
     /// How far back to begin, at most an hour
-    #[arg(long, value_name = "TIME", default_value = "1h")]
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = since)]
     since: String,
     /// Only changes of this cluster
     #[arg(long, value_name = "NAME")]
     cluster: Option<String>,
     /// Only changes of these kinds, separated by commas
-    #[arg(long, value_name = "KINDS", value_delimiter = ',')]
-    kind: Vec<String>,
+    #[arg(long, value_name = "KINDS", value_delimiter = ',', value_parser = kind)]
+    kind: Vec<ChangeKind>,
     /// Only changes of this worker
     #[arg(long, value_name = "NAME")]
     worker: Option<String>,
@@ -54,20 +55,27 @@ pub(crate) struct Args {
     connection: ConnectionArgs,
 }
 
+/// A duration, as the coordinator reads it.
+fn since(text: &str) -> Result<String, String> {
+    duration::parse(text).map(|_| text.to_owned()).map_err(|error| error.to_string())
+}
+
+/// The kind of this name.
+fn kind(text: &str) -> Result<ChangeKind, String> {
+    let known = || (1..).map_while(|number| ChangeKind::try_from(number).ok());
+    known().find(|kind| words::change(*kind) == text).ok_or_else(|| {
+        let all: Vec<_> = known().map(words::change).collect();
+        format!("there is no such kind; there are {}", all.join(", "))
+    })
+}
+
 /// Runs `leasehold events`.
 ///
 /// # Errors
-/// What the coordinator answers, that none does, or that a kind is not known.
+/// What the coordinator answers, or that none does.
 pub(crate) fn events(args: &Args) -> anyhow::Result<ExitCode> {
     if !matches!(args.output, Format::Table | Format::Json) {
-        bail!("events are shown with -o table or -o json");
-    }
-    let known = || (1..).map_while(|number| ChangeKind::try_from(number).ok()).map(words::change);
-    for kind in &args.kind {
-        if !known().any(|one| one == *kind) {
-            let all: Vec<_> = known().collect();
-            bail!("--kind: no kind {kind:?}; there are {}", all.join(", "));
-        }
+        return Err(usage::wrong("events are shown with -o table or -o json"));
     }
     run(&args.connection, async |mut coordinator| {
         let mut replay = args.since.clone();
@@ -122,7 +130,7 @@ async fn watch(
 
 fn is_wanted(change: &WatchChangesResponse, args: &Args) -> bool {
     let is = |wanted: &Option<String>, has: &str| wanted.as_deref().is_none_or(|one| one == has);
-    (args.kind.is_empty() || args.kind.iter().any(|kind| *kind == words::change(change.kind())))
+    (args.kind.is_empty() || args.kind.contains(&change.kind()))
         && is(&args.worker, &change.worker)
         && is(&args.stream, &change.stream)
 }

@@ -2,7 +2,6 @@
 
 use std::process::ExitCode;
 
-use anyhow::bail;
 use clap::ValueEnum;
 use leasehold_proto::admin::v1::{
     ExplainClusterRequest, ExplainPipelineRequest, ExplainStreamRequest, ExplainWorkerRequest,
@@ -11,7 +10,8 @@ use leasehold_proto::admin::v1::{
 
 use super::connection::{ConnectionArgs, Coordinator};
 use super::output::{Format, object};
-use super::{find, run, show, words};
+use super::{fetch, find, run, show, words};
+use crate::usage;
 
 /// The most problems of manifests that an explanation names.
 const PROBLEMS_MAX: usize = 3;
@@ -64,10 +64,15 @@ enum Kind {
 /// What the coordinator answers, or that none does.
 pub(crate) fn explain(args: &Args) -> anyhow::Result<ExitCode> {
     match args.kind {
-        Kind::Worker if args.set.is_some() => bail!("--set is for streams: use --cluster"),
-        Kind::Stream if args.cluster.is_some() => bail!("--cluster is for workers: use --set"),
+        Kind::Worker if args.set.is_some() => {
+            return Err(usage::wrong("--set is for streams: use --cluster"));
+        }
+        Kind::Stream if args.cluster.is_some() => {
+            return Err(usage::wrong("--cluster is for workers: use --set"));
+        }
         Kind::Cluster | Kind::Worker | Kind::Stream | Kind::Pipeline => {}
     }
+    args.output.refuse_names()?;
     run(&args.connection, async |mut coordinator| {
         show(&mut coordinator, args.watch, async |coordinator| {
             let subject = subject(coordinator, args).await?;

@@ -8,6 +8,7 @@ use tonic::{Code, Response, Status};
 
 use super::connection::Coordinator;
 use super::fetch;
+use crate::usage;
 
 /// The worker of this name in `cluster`, or else in whichever cluster has it.
 ///
@@ -20,7 +21,10 @@ pub(super) async fn worker(
 ) -> anyhow::Result<Worker> {
     let (clusters, worker) = match (name.rsplit_once('/'), cluster) {
         (Some((cluster, worker)), None) => (vec![cluster.to_owned()], worker),
-        (Some(_), Some(_)) => bail!("give the cluster once: in {name:?}, or with --cluster"),
+        (Some(_), Some(_)) => {
+            let message = format!("give the cluster once: in {name:?}, or with --cluster");
+            return Err(usage::wrong(message));
+        }
         (None, Some(cluster)) => (vec![cluster.to_owned()], name),
         (None, None) => {
             let all = fetch::clusters(coordinator).await?;

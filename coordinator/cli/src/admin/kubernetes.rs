@@ -39,8 +39,13 @@ pub(super) struct KubernetesArgs {
     #[arg(long, value_name = "NAMESPACE", default_value = "leasehold-system")]
     namespace: String,
     /// Ask with the rights of this service account [default: you, if you are one]
-    #[arg(long, env = "LEASEHOLD_SERVICE_ACCOUNT", value_name = "NAMESPACE/NAME")]
-    service_account: Option<String>,
+    #[arg(
+        long,
+        env = "LEASEHOLD_SERVICE_ACCOUNT",
+        value_name = "NAMESPACE/NAME",
+        value_parser = namespace_and_name
+    )]
+    service_account: Option<(String, String)>,
     /// The audience of its token, as the coordinators' --audience
     #[arg(long, value_name = "NAME", default_value = "leasehold.dev")]
     audience: String,
@@ -146,13 +151,16 @@ impl Cluster {
     }
 }
 
+fn namespace_and_name(text: &str) -> Result<(String, String), String> {
+    let parts = text.split_once('/').filter(|(namespace, _)| !namespace.is_empty());
+    let parts = parts.map(|(namespace, name)| (namespace.to_owned(), name.to_owned()));
+    parts.ok_or_else(|| "write NAMESPACE/NAME".to_owned())
+}
+
 /// A token of the service account that the caller names, or is.
 async fn token(client: &Client, args: &KubernetesArgs) -> anyhow::Result<String> {
     let (namespace, name) = match &args.service_account {
-        Some(account) => match account.split_once('/') {
-            Some((namespace, name)) => (namespace.to_owned(), name.to_owned()),
-            None => bail!("--service-account {account}: write NAMESPACE/NAME"),
-        },
+        Some(account) => account.clone(),
         None => {
             let user = user(client).await?;
             let account = user.strip_prefix(ACCOUNT).and_then(|account| account.split_once(':'));

@@ -5,8 +5,9 @@ use std::process::ExitCode;
 
 use clap::ValueEnum;
 use leasehold_proto::admin::v1::{
-    ListClassesResponse, ListClustersResponse, ListPipelinesResponse, ListStreamSetsResponse,
-    ListStreamsResponse, ListWorkersResponse, PipelinePhase, Presence, Stream,
+    Class, Cluster, ListClassesResponse, ListClustersResponse, ListPipelinesResponse,
+    ListStreamSetsResponse, ListStreamsResponse, ListWorkersResponse, Pipeline, PipelinePhase,
+    Presence, Stream, StreamSet, Worker,
 };
 
 use super::connection::{ConnectionArgs, Coordinator};
@@ -160,6 +161,7 @@ pub(crate) struct ClassesArgs {
 /// What the coordinator answers, or that none does.
 pub(crate) fn clusters(args: &ClustersArgs) -> anyhow::Result<ExitCode> {
     run(&args.connection, async |mut coordinator| {
+    args.list.check::<Cluster>()?;
         show(&mut coordinator, args.list.watch, async |coordinator| {
             let clusters = fetch::clusters(coordinator).await?;
             list(&args.list, clusters, |clusters| ListClustersResponse { clusters })
@@ -175,6 +177,7 @@ pub(crate) fn clusters(args: &ClustersArgs) -> anyhow::Result<ExitCode> {
 pub(crate) fn workers(args: &WorkersArgs) -> anyhow::Result<ExitCode> {
     run(&args.connection, async |mut coordinator| {
         show(&mut coordinator, args.list.watch, async |coordinator| {
+    args.list.check::<Worker>()?;
             let clusters = match &args.cluster {
                 Some(cluster) => vec![cluster.clone()],
                 None => {
@@ -206,6 +209,7 @@ pub(crate) fn workers(args: &WorkersArgs) -> anyhow::Result<ExitCode> {
 pub(crate) fn sets(args: &SetsArgs) -> anyhow::Result<ExitCode> {
     run(&args.connection, async |mut coordinator| {
         show(&mut coordinator, args.list.watch, async |coordinator| {
+    args.list.check::<StreamSet>()?;
             let sets = fetch::sets(coordinator).await?;
             list(&args.list, sets, |sets| ListStreamSetsResponse { sets })
         })
@@ -221,6 +225,7 @@ pub(crate) fn streams(args: &StreamsArgs) -> anyhow::Result<ExitCode> {
     run(&args.connection, async |mut coordinator| {
         let is_whole = args.list.sort.is_some() || args.list.watch;
         let paged = PagedList::new(args.list.output, &ListStreamsResponse::default());
+    args.list.check::<Stream>()?;
         if let Some(mut paged) = paged.filter(|_| !is_whole) {
             let is_read_to_the_end =
                 each_page(&mut coordinator, args, |page| paged.print(&page)).await?;
@@ -276,6 +281,7 @@ pub(crate) fn pipelines(args: &PipelinesArgs) -> anyhow::Result<ExitCode> {
     run(&args.connection, async |mut coordinator| {
         show(&mut coordinator, args.list.watch, async |coordinator| {
             let mut pipelines = fetch::pipelines(coordinator).await?;
+    args.list.check::<Pipeline>()?;
             pipelines.retain(|one| args.phase.is_none_or(|phase| phase.matches(one.phase())));
             list(&args.list, pipelines, |pipelines| ListPipelinesResponse {
                 pipelines,
@@ -295,6 +301,7 @@ pub(crate) fn classes(args: &ClassesArgs) -> anyhow::Result<ExitCode> {
         show(&mut coordinator, args.list.watch, async |coordinator| {
             let classes = fetch::classes(coordinator).await?;
             list(&args.list, classes, |classes| ListClassesResponse { classes })
+    args.list.check::<Class>()?;
         })
         .await
     })

@@ -2,13 +2,14 @@
 
 use std::io::{self, IsTerminal, Write};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::ValueEnum;
 use comfy_table::{CellAlignment, ColumnConstraint, Row as Line, Table, Width, presets};
 use leasehold_proto::json;
 use prost::{Message, Name};
 
 use super::tint::{self, Tint};
+use crate::usage;
 
 /// The gap between two columns.
 const GAP: usize = 2;
@@ -33,6 +34,19 @@ pub(crate) enum Format {
     Yaml,
     /// Names only
     Name,
+}
+
+impl Format {
+    /// Checks the form of an answer that is no list.
+    ///
+    /// # Errors
+    /// If it is that of names.
+    pub(crate) fn refuse_names(self) -> anyhow::Result<()> {
+        match self {
+            Self::Name => Err(usage::wrong("this has no names: use -o table, json or yaml")),
+            Self::Table | Self::Wide | Self::Json | Self::Yaml => Ok(()),
+        }
+    }
 }
 
 /// How to print a list.
@@ -241,16 +255,31 @@ pub(crate) fn object<M: Message + Name>(format: Format, message: &M) -> anyhow::
     match format {
         Format::Json => Ok(format!("{}\n", serde_json::to_string_pretty(&value)?)),
         Format::Yaml => Ok(serde_yaml::to_string(&value)?),
-        Format::Table | Format::Wide | Format::Name => bail!("use -o json or -o yaml"),
+        Format::Table | Format::Wide | Format::Name => Err(usage::wrong("use -o json or -o yaml")),
     }
 }
 
-fn sort<T: TableRow>(rows: &mut [T], title: &str, reverse: bool) -> anyhow::Result<()> {
+impl ListArgs {
+    /// Checks what only the kind of the rows decides, before anything is asked.
+    ///
+    /// # Errors
+    /// If there is no column to sort by of that title.
+    pub(crate) fn check<T: TableRow>(&self) -> anyhow::Result<()> {
+        self.sort.as_deref().map_or(Ok(()), |title| column::<T>(title).map(|_| ()))
+    }
+}
+
+/// The column of this title.
+fn column<T: TableRow>(title: &str) -> anyhow::Result<&'static Column<T>> {
     let column = T::COLUMNS.iter().find(|column| column.title.eq_ignore_ascii_case(title));
-    let column = column.with_context(|| {
+    column.ok_or_else(|| {
         let titles: Vec<_> = T::COLUMNS.iter().map(|column| column.title.to_lowercase()).collect();
-        format!("--sort: no column {title:?}; there are {}", titles.join(", "))
-    })?;
+        usage::wrong(format!("--sort: no column {title:?}; there are {}", titles.join(", ")))
+    })
+}
+
+fn sort<T: TableRow>(rows: &mut [T], title: &str, reverse: bool) -> anyhow::Result<()> {
+    let column = column::<T>(title)?;
     rows.sort_by(|one, two| {
         let (one, two) = ((column.cell)(one), (column.cell)(two));
         let numbers = (one.parse::<f64>(), two.parse::<f64>());

@@ -116,6 +116,7 @@ impl TableRow for UnplacedStream {
 /// What the coordinator answers, or that none does.
 pub(crate) fn plan(args: &Args) -> anyhow::Result<ExitCode> {
     let request = match &args.filename {
+    args.output.refuse_names()?;
         Some(path) => Some(manifests::read(path)?),
         None => None,
     };

@@ -51,14 +51,14 @@ pub(crate) fn status(args: &Args) -> anyhow::Result<ExitCode> {
     run(&args.connection, async |mut coordinator| {
         show(&mut coordinator, args.watch, async |coordinator| {
             let fleet = look(coordinator).await?;
+    args.output.refuse_names()?;
             match args.output {
                 Format::Table => Ok(as_text(&fleet, false)),
                 Format::Wide => Ok(as_text(&fleet, true)),
                 Format::Json => {
                     Ok(format!("{}\n", serde_json::to_string_pretty(&as_json(&fleet))?))
                 }
-                Format::Yaml => Ok(serde_yaml::to_string(&as_json(&fleet))?),
-                Format::Name => anyhow::bail!("status has no names: use -o table, json or yaml"),
+                Format::Yaml | Format::Name => Ok(serde_yaml::to_string(&as_json(&fleet))?),
             }
         })
         .await

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use leasehold_manifest::folder::{self, MANIFEST_BYTES_MAX, is_yaml};
 use leasehold_manifest::proposal::stream_files_of;
 use leasehold_proto::admin::v1::{
@@ -14,6 +14,7 @@ use super::{as_text, pipelines};
 use crate::admin::connection::Coordinator;
 use crate::admin::output::{Format, object, print};
 use crate::admin::words;
+use crate::usage;
 
 /// The most bytes of all files: what the coordinator takes.
 const BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -35,8 +36,10 @@ pub(super) fn read(path: &Path) -> anyhow::Result<PlanManifestsRequest> {
         (path, listing.files.into_iter().collect())
     } else {
         let name = path.file_name().and_then(|name| name.to_str());
-        let name = name.filter(|name| is_yaml(name)).with_context(|| {
-            format!("-f {}: name a .yaml or .yml file, or the folder", path.display())
+        let name = name.filter(|name| is_yaml(name)).ok_or_else(|| {
+            let message =
+                format!("-f {}: name a .yaml or .yml file, or the folder", path.display());
+            usage::wrong(message)
         })?;
         (path.parent().unwrap_or(Path::new("")), vec![name.to_owned()])
     };
