@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tests::command_line::{CommandLine, MANIFESTS, call, row, start_job};
-use tests::process::{Coordinator, Process, eventually, free_address};
+use tests::process::{Coordinator, Process, Replica, eventually, free_address, get};
 use tests::toolbox;
 
 #[test]
@@ -309,4 +309,29 @@ fn a_wrong_command_line_is_told_by_its_exit_code_before_anything_is_asked() {
         .args(["status", "--coordinator", &free.to_string()])
         .status();
     assert_eq!(code.expect("it starts").code(), Some(1), "nobody answers there");
+}
+
+/// A folder with too many files cannot be read, and without manifests no coordinator leads.
+#[test]
+fn a_fleet_without_a_leader_is_an_error_that_says_what_each_replica_says() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let manifests = folder.path().join("manifests");
+    std::fs::create_dir(&manifests).expect("a folder");
+    for file in 0..=20_000 {
+        std::fs::write(manifests.join(file.to_string()), "").expect("a file");
+    }
+    let addresses = [free_address(), free_address()];
+    let replica = Replica::start_at(folder.path(), "coordinator", addresses, &[]);
+    eventually("it serves", || get(replica.http, "/livez"));
+    let (own, free) = (replica.grpc, free_address());
+    let output = Command::new(toolbox::binary("leasehold"))
+        .args(["status", "--coordinator", &format!("{own},{free}")])
+        .output()
+        .expect("it starts");
+    let why = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{why}");
+    let said = format!("{own} knows no leader, with a problem of its manifests: ");
+    for words in [&said, "more than 20000 files", &format!("{free}: not reachable"), "/readyz"] {
+        assert!(why.contains(words), "no {words:?} in {why}");
+    }
 }

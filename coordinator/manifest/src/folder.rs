@@ -36,14 +36,15 @@ pub fn list(root: &Path) -> Listing {
     let mut waiting = vec![(String::new(), 0)];
     let mut entries = 0;
     while let Some((folder, depth)) = waiting.pop() {
+        // Of the folder itself only its whole path says which one it is.
+        let problem = |message| match folder.as_str() {
+            "" => Problem::whole(&root.display().to_string(), message),
+            below => Problem::whole(below, message),
+        };
         let below = match list_one(root, &folder, &mut seen) {
             Ok(below) => below,
             Err(message) => {
-                // Of the folder itself only its whole path says which one it is.
-                let problem = match folder.as_str() {
-                    "" => Problem::whole(&root.display().to_string(), message),
-                    below => Problem::whole(below, message),
-                };
+                let problem = problem(message);
                 listing.unknown.push((folder, problem));
                 continue;
             }
@@ -54,7 +55,8 @@ pub fn list(root: &Path) -> Listing {
                 "more than {ENTRIES_MAX} files or {FOLDER_DEPTH_MAX} levels of folders: \
                  move files that are not manifests elsewhere"
             );
-            listing.unknown.push((folder.clone(), Problem::whole(&folder, message)));
+            let problem = problem(message);
+            listing.unknown.push((folder, problem));
             continue;
         }
         for (name, is_folder) in below {

@@ -2,6 +2,8 @@
 //! leader. A change of leader in between is waited for. Where no coordinator is named and none
 //! listens on this host, the kubeconfig's cluster is asked.
 
+mod no_leader;
+
 use std::error::Error as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -10,9 +12,9 @@ use anyhow::{Context, bail};
 use leasehold_proto::admin::v1::admin_service_client::AdminServiceClient;
 use leasehold_proto::admin::v1::{GetStatusRequest, GetStatusResponse};
 use leasehold_proto::{HTTP_PORT_MESSAGE, NOT_LEADING_MESSAGE};
+use leasehold_types::is_host_and_port;
 
 use tonic::metadata::{Ascii, MetadataValue};
-use leasehold_types::is_host_and_port;
 use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
@@ -138,6 +140,8 @@ pub(crate) struct Coordinator {
     address: String,
     /// An answer has come: this is a coordinator.
     has_answered: bool,
+    /// Nothing is written to stderr while it waits.
+    is_silent: bool,
 }
 
 impl Coordinator {
@@ -167,7 +171,12 @@ impl Coordinator {
             }
         };
         let (client, address) = dial(&way, &token).await?;
-        Ok(Self { way, token, client, address, has_answered: false })
+        Ok(Self { way, token, client, address, has_answered: false, is_silent: false })
+    }
+
+    /// Writes nothing to stderr, where a screen is drawn.
+    pub(crate) fn silence(&mut self) {
+        self.is_silent = true;
     }
 
     /// The replica that is asked, as HOST:PORT, or its pod.
@@ -197,6 +206,7 @@ impl Coordinator {
         call: impl AsyncFn(Client) -> Result<Response<T>, Status>,
     ) -> anyhow::Result<T> {
         let begun = Instant::now();
+        let mut has_said = false;
         loop {
             let answer = tokio::time::timeout(ANSWER_TIMEOUT, call(self.client())).await;
             let status = match answer {
@@ -212,8 +222,16 @@ impl Coordinator {
                     leasehold_types::duration::format_short(ANSWER_TIMEOUT)
                 ),
             };
-            if begun.elapsed() >= self.patience(&status) {
-                return Err(self.explained(&status));
+            let patience = self.patience(&status);
+            let is_over = begun.elapsed() >= patience;
+            match (is_over, patience == FAILOVER_MAX) {
+                (true, true) => return Err(self.no_leader(&status).await),
+                (true, false) => return Err(self.explained(&status)),
+                (false, true) if !has_said => {
+                    has_said = true;
+                    self.say_wait(&status).await;
+                }
+                (false, _) => {}
             }
             tokio::time::sleep(RETRY_INTERVAL).await;
             self.redial().await;
@@ -317,6 +335,14 @@ impl Coordinator {
     }
 }
 
+/// An address of a coordinator.
+fn host_and_port(text: &str) -> Result<String, String> {
+    if is_host_and_port(text) {
+        return Ok(text.to_owned());
+    }
+    Err("write HOST:PORT, as in 127.0.0.1:7400".to_owned())
+}
+
 /// Connects to the first replica that answers.
 async fn dial(way: &Way, token: &Token) -> anyhow::Result<(Client, String)> {
     let (addresses, tls) = match way {
@@ -335,14 +361,6 @@ async fn dial(way: &Way, token: &Token) -> anyhow::Result<(Client, String)> {
     }
     bail!(
         "no coordinator answers at {}: start one, or name it with --coordinator ({})",
-/// An address of a coordinator.
-fn host_and_port(text: &str) -> Result<String, String> {
-    if is_host_and_port(text) {
-        return Ok(text.to_owned());
-    }
-    Err("write HOST:PORT, as in 127.0.0.1:7400".to_owned())
-}
-
         addresses.join(" or "),
         why.join("; ")
     )

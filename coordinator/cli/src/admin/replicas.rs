@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::connection::Coordinator;
 use super::output::{Column, TableRow, number, or_none, text, wide_text};
 use super::tint::Tint;
+use super::words;
 
 /// A replica.
 pub(super) struct Replica {
@@ -51,11 +52,7 @@ impl Replica {
     /// What it does, or why that is not known.
     pub(super) fn role(&self) -> String {
         match &self.answer {
-            Answer::Status(status) if status.leads => format!("leads term {}", status.epoch),
-            Answer::Status(status) if status.leader_address.is_empty() => {
-                "knows no leader".to_owned()
-            }
-            Answer::Status(status) => format!("stands by for {}", status.leader_address),
+            Answer::Status(status) => words::role(status),
             Answer::Not(why) => why.clone(),
             Answer::NotAsked => match &self.known {
                 Some(known) if known.leads => "leads".to_owned(),

@@ -116,6 +116,7 @@ pub(crate) fn top(args: &Args) -> anyhow::Result<ExitCode> {
         bail!("top needs a terminal: use `leasehold status --watch`");
     }
     run(&args.connection, async |mut coordinator| {
+        coordinator.silence();
         let mut fleet = look(&mut coordinator, View::Clusters).await?;
         let mut terminal = ratatui::init();
         let shown = show(&mut coordinator, &mut fleet, &mut terminal).await;

@@ -1,12 +1,21 @@
 //! The admin API's enums as words, and its numbers as people read them.
 
 use leasehold_proto::admin::v1::{
-    BindingPhase, ChangeKind, ClaimPhase, DrainPhase, ManifestProblem, OtherCell, PipelinePhase,
-    Presence, Worker,
+    BindingPhase, ChangeKind, ClaimPhase, DrainPhase, GetStatusResponse, ManifestProblem,
+    OtherCell, PipelinePhase, Presence, Worker,
 };
 
 pub(super) fn presence(presence: Presence) -> String {
     word(presence.as_str_name(), "PRESENCE_")
+}
+
+/// What a replica does.
+pub(super) fn role(status: &GetStatusResponse) -> String {
+    match status.leader_address.as_str() {
+        _ if status.leads => format!("leads term {}", status.epoch),
+        "" => "knows no leader".to_owned(),
+        leader => format!("stands by for {leader}"),
+    }
 }
 
 pub(super) fn drain(worker: &Worker) -> &'static str {
