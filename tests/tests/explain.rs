@@ -190,6 +190,43 @@ fn an_agent_whose_name_another_one_has_is_told_by_every_view() {
 }
 
 #[test]
+fn a_pipeline_whose_change_finds_no_room_is_told_by_every_view() {
+    let coordinator = Coordinator::start(&[("all.yaml", MANIFESTS)]);
+    let leasehold = CommandLine(&coordinator);
+    let agent = coordinator.agent("green", "green-0", &[]);
+    leasehold.until("pipelines", &["third        5  ready"]);
+    let next = "Next: start the agent of green-0 with --worker-address HOST:PORT";
+    let unaddressed = "green/green-0 names no address (--worker-address): ";
+    documented(&[unaddressed, next]);
+    leasehold.until("explain pipeline third", &[unaddressed, next]);
+    let status = leasehold.line("status");
+    assert!(status.contains("1 pipeline with workers that name no address"), "{status}");
+
+    let edited = MANIFESTS.replace("documentsPerSecond: 5", "documentsPerSecond: 20");
+    let file = coordinator.folder().join("edited.yaml");
+    std::fs::write(&file, &edited).expect("a file");
+    let plan = leasehold.run(&format!("plan -f {}", file.display()));
+    let said = String::from_utf8_lossy(&plan.stdout);
+    assert_eq!(plan.status.code(), Some(2), "{said}");
+    assert!(said.contains("The change of 1 pipeline would not come into force"), "{said}");
+
+    let manifest = coordinator.folder().join("manifests/all.yaml");
+    std::fs::write(&manifest, &edited).expect("an edit");
+    let waits = "what is desired now (20 documents per second) is not in force: it waits for";
+    leasehold.until("pipelines", &["third        5  ready", waits]);
+    leasehold.until("status", &[&format!("third is ready, but {waits}")]);
+    let explained = format!("third is Ready: {waits}");
+    documented(&[&explained]);
+    leasehold.until("explain pipeline third", &[&explained, "add a worker to class green"]);
+
+    let invalid = MANIFESTS.replace("documentsPerSecond: 5", "documentsPerSecond: many");
+    std::fs::write(&manifest, invalid).expect("an edit");
+    leasehold.until("pipelines", &["1 problem with manifests", "`leasehold status` lists them"]);
+    leasehold.until("explain pipeline third", &["a manifest is invalid, and its last good state"]);
+    drop(agent);
+}
+
+#[test]
 fn a_worker_of_an_older_generation_says_who_comes_first() {
     let coordinator = Coordinator::start(&[("all.yaml", MANIFESTS)]);
     let leasehold = CommandLine(&coordinator);

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::ValueEnum;
 use leasehold_proto::admin::v1::{
     ExplainClusterRequest, ExplainPipelineRequest, ExplainStreamRequest, ExplainWorkerRequest,
-    Explanation, GetStatusRequest, ManifestProblem,
+    Explanation, ManifestProblem,
 };
 
 use super::connection::{ConnectionArgs, Coordinator};
@@ -140,8 +140,7 @@ pub(super) async fn explanation_of(
             let asked = coordinator
                 .ask(async |mut client| client.explain_cluster(request.clone()).await)
                 .await?;
-            // Not for those who may read this cluster and no other.
-            let problems = problems(coordinator).await.unwrap_or_default();
+            let problems = fetch::problems(coordinator).await;
             asked.explanation.map(|explanation| with_problems(explanation, &problems))
         }
         Subject::Worker { cluster, worker } => {
@@ -163,20 +162,14 @@ pub(super) async fn explanation_of(
             let asked = coordinator
                 .ask(async |mut client| client.explain_pipeline(request.clone()).await)
                 .await?;
-            asked.explanation
+            let problems = fetch::problems(coordinator).await;
+            asked.explanation.map(|explanation| with_problems(explanation, &problems))
         }
     };
     Ok(explanation.unwrap_or_default())
 }
 
-/// What is wrong with the manifests.
-async fn problems(coordinator: &mut Coordinator) -> anyhow::Result<Vec<ManifestProblem>> {
-    let status =
-        coordinator.ask(async |mut client| client.get_status(GetStatusRequest {}).await).await?;
-    Ok(status.problems)
-}
-
-/// Adds what is wrong with the manifests: an invalid edit of the cluster's own has changed nothing.
+/// Adds what is wrong with the manifests: an invalid edit of the object's own has changed nothing.
 fn with_problems(explanation: Explanation, problems: &[ManifestProblem]) -> Explanation {
     let Some(first) = problems.first() else { return explanation };
     let Explanation { summary, mut facts, mut next_step } = explanation;

@@ -2,14 +2,19 @@
 
 use leasehold_proto::admin::v1::{
     Class, Cluster, ListClassesRequest, ListClustersRequest, ListPipelinesRequest,
-    ListStreamSetsRequest, ListStreamsRequest, ListWorkersRequest, Pipeline, Stream, StreamSet,
-    Worker,
+    ListStreamSetsRequest, ListStreamsRequest, ListWorkersRequest, ManifestProblem, Pipeline,
+    Stream, StreamSet, Worker,
 };
 
 use super::connection::Coordinator;
 
 /// The most entries of a page: the most that the API allows.
 const PAGE_SIZE: u32 = 10_000;
+
+/// What is wrong with the manifests; nothing for those who may not ask that.
+pub(super) async fn problems(coordinator: &mut Coordinator) -> Vec<ManifestProblem> {
+    coordinator.status().await.map(|status| status.problems).unwrap_or_default()
+}
 
 /// All clusters, by name.
 pub(super) async fn clusters(coordinator: &mut Coordinator) -> anyhow::Result<Vec<Cluster>> {

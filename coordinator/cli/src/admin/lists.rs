@@ -9,9 +9,10 @@ use leasehold_proto::admin::v1::{
     ListStreamSetsResponse, ListStreamsResponse, ListWorkersResponse, Pipeline, PipelinePhase,
     Presence, Stream, StreamSet, Worker,
 };
+use leasehold_types::counted;
 
 use super::connection::{ConnectionArgs, Coordinator};
-use super::output::{ListArgs, list};
+use super::output::{Format, ListArgs, list};
 use super::paged::PagedList;
 use super::{fetch, run, show, words};
 
@@ -160,11 +161,12 @@ pub(crate) struct ClassesArgs {
 /// # Errors
 /// What the coordinator answers, or that none does.
 pub(crate) fn clusters(args: &ClustersArgs) -> anyhow::Result<ExitCode> {
-    run(&args.connection, async |mut coordinator| {
     args.list.check::<Cluster>()?;
+    run(&args.connection, async |mut coordinator| {
         show(&mut coordinator, args.list.watch, async |coordinator| {
             let clusters = fetch::clusters(coordinator).await?;
-            list(&args.list, clusters, |clusters| ListClustersResponse { clusters })
+            let text = list(&args.list, clusters, |clusters| ListClustersResponse { clusters })?;
+            Ok(text + &problems_note(coordinator, &args.list).await)
         })
         .await
     })
@@ -175,9 +177,9 @@ pub(crate) fn clusters(args: &ClustersArgs) -> anyhow::Result<ExitCode> {
 /// # Errors
 /// What the coordinator answers, or that none does.
 pub(crate) fn workers(args: &WorkersArgs) -> anyhow::Result<ExitCode> {
+    args.list.check::<Worker>()?;
     run(&args.connection, async |mut coordinator| {
         show(&mut coordinator, args.list.watch, async |coordinator| {
-    args.list.check::<Worker>()?;
             let clusters = match &args.cluster {
                 Some(cluster) => vec![cluster.clone()],
                 None => {
@@ -207,11 +209,12 @@ pub(crate) fn workers(args: &WorkersArgs) -> anyhow::Result<ExitCode> {
 /// # Errors
 /// What the coordinator answers, or that none does.
 pub(crate) fn sets(args: &SetsArgs) -> anyhow::Result<ExitCode> {
+    args.list.check::<StreamSet>()?;
     run(&args.connection, async |mut coordinator| {
         show(&mut coordinator, args.list.watch, async |coordinator| {
-    args.list.check::<StreamSet>()?;
             let sets = fetch::sets(coordinator).await?;
-            list(&args.list, sets, |sets| ListStreamSetsResponse { sets })
+            let text = list(&args.list, sets, |sets| ListStreamSetsResponse { sets })?;
+            Ok(text + &problems_note(coordinator, &args.list).await)
         })
         .await
     })
@@ -222,10 +225,10 @@ pub(crate) fn sets(args: &SetsArgs) -> anyhow::Result<ExitCode> {
 /// # Errors
 /// What the coordinator answers, or that none does.
 pub(crate) fn streams(args: &StreamsArgs) -> anyhow::Result<ExitCode> {
+    args.list.check::<Stream>()?;
     run(&args.connection, async |mut coordinator| {
         let is_whole = args.list.sort.is_some() || args.list.watch;
         let paged = PagedList::new(args.list.output, &ListStreamsResponse::default());
-    args.list.check::<Stream>()?;
         if let Some(mut paged) = paged.filter(|_| !is_whole) {
             let is_read_to_the_end =
                 each_page(&mut coordinator, args, |page| paged.print(&page)).await?;
@@ -278,15 +281,16 @@ async fn each_page(
 /// # Errors
 /// What the coordinator answers, or that none does.
 pub(crate) fn pipelines(args: &PipelinesArgs) -> anyhow::Result<ExitCode> {
+    args.list.check::<Pipeline>()?;
     run(&args.connection, async |mut coordinator| {
         show(&mut coordinator, args.list.watch, async |coordinator| {
             let mut pipelines = fetch::pipelines(coordinator).await?;
-    args.list.check::<Pipeline>()?;
             pipelines.retain(|one| args.phase.is_none_or(|phase| phase.matches(one.phase())));
-            list(&args.list, pipelines, |pipelines| ListPipelinesResponse {
+            let text = list(&args.list, pipelines, |pipelines| ListPipelinesResponse {
                 pipelines,
                 ..ListPipelinesResponse::default()
-            })
+            })?;
+            Ok(text + &problems_note(coordinator, &args.list).await)
         })
         .await
     })
@@ -297,12 +301,28 @@ pub(crate) fn pipelines(args: &PipelinesArgs) -> anyhow::Result<ExitCode> {
 /// # Errors
 /// What the coordinator answers, or that none does.
 pub(crate) fn classes(args: &ClassesArgs) -> anyhow::Result<ExitCode> {
+    args.list.check::<Class>()?;
     run(&args.connection, async |mut coordinator| {
         show(&mut coordinator, args.list.watch, async |coordinator| {
             let classes = fetch::classes(coordinator).await?;
-            list(&args.list, classes, |classes| ListClassesResponse { classes })
-    args.list.check::<Class>()?;
+            let text = list(&args.list, classes, |classes| ListClassesResponse { classes })?;
+            Ok(text + &problems_note(coordinator, &args.list).await)
         })
         .await
     })
+}
+
+/// The line below a table that says that not all of it is as the manifests say.
+async fn problems_note(coordinator: &mut Coordinator, args: &ListArgs) -> String {
+    if !matches!(args.output, Format::Table | Format::Wide) {
+        return String::new();
+    }
+    match fetch::problems(coordinator).await.len() {
+        0 => String::new(),
+        problems => format!(
+            "\n{} with manifests, of which the last good state stays in force: `leasehold status` \
+             lists them\n",
+            counted(problems, "problem")
+        ),
+    }
 }

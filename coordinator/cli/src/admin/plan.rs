@@ -30,8 +30,9 @@ With -f it shows what edited manifests would change: a FILE is taken beside ever
 in force, a FOLDER without Kubernetes in place of all of it. On Kubernetes the ConfigMaps that sets
 name have to be in it, too.
 
-Exit code: 0 if every stream has a worker under the plan and no pipeline loses its workers; 2 if one
-has none or loses them, or if a manifest or the command line is invalid; 1 after an error.
+Exit code: 0 if every stream has a worker under the plan, no pipeline loses its workers and each
+change of one finds room; 2 otherwise, and if a manifest or the command line is invalid; 1 after an
+error.
 
 Examples:
   leasehold plan builds --max-jobs 20
@@ -115,8 +116,8 @@ impl TableRow for UnplacedStream {
 /// # Errors
 /// What the coordinator answers, or that none does.
 pub(crate) fn plan(args: &Args) -> anyhow::Result<ExitCode> {
-    let request = match &args.filename {
     args.output.refuse_names()?;
+    let request = match &args.filename {
         Some(path) => Some(manifests::read(path)?),
         None => None,
     };

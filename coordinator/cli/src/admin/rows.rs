@@ -161,6 +161,7 @@ impl TableRow for Pipeline {
         match self.phase() {
             PipelinePhase::Broken => Some(Tint::Alarm),
             PipelinePhase::Pending => Some(Tint::Warning),
+            PipelinePhase::Ready if !self.reason.is_empty() => Some(Tint::Warning),
             PipelinePhase::Plotted | PipelinePhase::Ready | PipelinePhase::Unspecified => None,
         }
     }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use leasehold_proto::admin::v1::{
     Class, Cluster, ListClassesResponse, ListClustersResponse, ListPipelinesResponse,
-    ListStreamSetsResponse, Pipeline, PipelinePhase, StreamSet,
+    ListStreamSetsResponse, Pipeline, PipelinePhase, Share, StreamSet,
 };
 use leasehold_proto::json;
 use leasehold_types::counted;
@@ -15,6 +15,9 @@ use super::connection::{ConnectionArgs, Coordinator};
 use super::output::{Format, table};
 use super::replicas::{self, Replica};
 use super::{fetch, run, show, words};
+
+/// The most pipelines that are named one by one.
+const NAMED_MAX: usize = 5;
 
 /// Options of `status`.
 #[derive(Debug, clap::Args)]
@@ -48,10 +51,10 @@ struct FleetStatus {
 /// # Errors
 /// What the coordinator answers, or that none does.
 pub(crate) fn status(args: &Args) -> anyhow::Result<ExitCode> {
+    args.output.refuse_names()?;
     run(&args.connection, async |mut coordinator| {
         show(&mut coordinator, args.watch, async |coordinator| {
             let fleet = look(coordinator).await?;
-    args.output.refuse_names()?;
             match args.output {
                 Format::Table => Ok(as_text(&fleet, false)),
                 Format::Wide => Ok(as_text(&fleet, true)),
@@ -148,7 +151,35 @@ fn pipelines(pipelines: &[Pipeline]) -> String {
     let phases = phases.map(|phase| (of(phase), words::pipeline(phase)));
     let counts = phases.iter().filter(|(count, _)| *count > 0);
     let counts: Vec<_> = counts.map(|(count, phase)| format!("{count} {phase}")).collect();
-    format!("{}: {}\n", words::count(pipelines.len() as u64, "pipeline"), counts.join(", "))
+    let counts = format!("{}: {}\n", counted(pipelines.len(), "pipeline"), counts.join(", "));
+    counts + &changes_that_wait(pipelines) + &unaddressed(pipelines)
+}
+
+/// The pipelines that serve, and not as their manifests say.
+fn changes_that_wait(pipelines: &[Pipeline]) -> String {
+    let waiting = pipelines
+        .iter()
+        .filter(|one| one.phase() == PipelinePhase::Ready && !one.reason.is_empty());
+    let waiting: Vec<_> = waiting.collect();
+    let named = waiting.iter().take(NAMED_MAX);
+    let lines = named.map(|one| format!("{} is ready, but {}\n", one.name, one.reason));
+    let more = waiting.len().saturating_sub(NAMED_MAX);
+    let more = (more > 0).then(|| format!("{more} more like them: see `leasehold pipelines`\n"));
+    lines.chain(more).collect()
+}
+
+/// The pipelines with workers that nobody can send documents to.
+fn unaddressed(pipelines: &[Pipeline]) -> String {
+    let lacks = |share: &Share| !share.token.is_empty() && share.address.is_empty();
+    let without: Vec<_> = pipelines
+        .iter()
+        .filter(|one| one.bindings.iter().any(|binding| binding.shares.iter().any(lacks)))
+        .collect();
+    let Some(first) = without.first() else { return String::new() };
+    let (count, name) = (counted(without.len(), "pipeline"), &first.name);
+    format!(
+        "{count} with workers that name no address: `leasehold explain pipeline {name}` says which\n"
+    )
 }
 
 /// The cell of the replicas, and the coordinators of others that workers reach.

@@ -69,14 +69,6 @@ pub(super) fn load(load: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// `1 worker`, `2 workers`.
-pub(super) fn count(count: impl Into<u64>, noun: &str) -> String {
-    match count.into() {
-        1 => format!("1 {noun}"),
-        count => format!("{count} {noun}s"),
-    }
-}
-
 /// What is wrong with a manifest, and where.
 pub(super) fn problem(problem: &ManifestProblem) -> String {
     let place = match (problem.line, problem.column) {

@@ -87,7 +87,7 @@ impl Admin {
             ..proto::PlanManifestsResponse::default()
         };
         if changes.pipelines {
-            let plan = self.plan_pipelines(desired, Vec::new(), Vec::new()).await?;
+            let plan = self.plan_pipelines(desired, None).await?;
             (answer.pipelines, answer.classes) = wire::pipelines_plan(plan);
         }
         Ok(answer)
@@ -108,26 +108,27 @@ impl Admin {
             let why = format!("max_jobs: {cluster} is a worker class, which has no budget");
             return Err(AdminError::Invalid(why).into());
         }
-        let keys = |workers: Vec<WorkerName>| {
-            let key = |worker| WorkerKey { cluster: cluster.clone(), worker };
-            workers.into_iter().map(key).collect()
-        };
-        let plan = self.plan_pipelines(desired, keys(what_if.add), keys(what_if.remove)).await?;
+        let plan = self.plan_pipelines(desired, Some((cluster, what_if))).await?;
         let (pipelines, classes) = wire::pipelines_plan(plan);
         Ok(PlanResponse { is_class, pipelines, classes, ..PlanResponse::default() })
     }
 
-    /// The plan of all pipelines where these manifests are in force, these workers of classes join,
-    /// and those leave.
+    /// The plan of all pipelines where these manifests are in force, and the class has other
+    /// workers.
     async fn plan_pipelines(
         &self,
         desired: Arc<Desired>,
-        joining: Vec<WorkerKey>,
-        leaving: Vec<WorkerKey>,
+        workers: Option<(ClusterName, WhatIf)>,
     ) -> Result<PipelinesPlan, Status> {
-        let begin = move |core: &Core, _| {
+        let begin = move |core: &Core, now| {
             let plan = core.begin_pipelines_what_if(desired).ok_or(AdminError::OtherTerm)?;
-            Ok(plan.with_workers(joining, leaving))
+            let Some((class, what_if)) = workers else { return Ok(plan) };
+            check_workers(core, &class, &what_if, now)?;
+            let keys = |workers: Vec<WorkerName>| {
+                let key = |worker| WorkerKey { cluster: class.clone(), worker };
+                workers.into_iter().map(key).collect()
+            };
+            Ok(plan.with_workers(keys(what_if.add), keys(what_if.remove)))
         };
         let finish = |mut plan: PipelinesWhatIf, deadline| {
             within(deadline, || plan.place(clock::now()))?;

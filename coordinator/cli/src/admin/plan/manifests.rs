@@ -90,7 +90,8 @@ pub(super) async fn plan(
     let plans = answer.clusters.iter().filter_map(|cluster| cluster.plan.as_ref());
     let unplaced = plans.into_iter().any(|plan| !plan.unplaced.is_empty());
     let stopped = answer.pipelines.iter().any(pipelines::is_stopped);
-    Ok(unplaced || stopped || !answer.problems.is_empty())
+    let unchanged = answer.pipelines.iter().any(pipelines::is_unchanged);
+    Ok(unplaced || stopped || unchanged || !answer.problems.is_empty())
 }
 
 fn text(answer: &PlanManifestsResponse) -> String {

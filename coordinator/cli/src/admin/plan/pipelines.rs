@@ -89,6 +89,12 @@ pub(super) fn is_stopped(pipeline: &PlannedPipeline) -> bool {
     pipeline.before() == PipelinePhase::Ready && waits
 }
 
+/// Whether a pipeline would go on as it is, since its change finds no room.
+pub(super) fn is_unchanged(pipeline: &PlannedPipeline) -> bool {
+    let ready = PipelinePhase::Ready;
+    pipeline.before() == ready && pipeline.after() == ready && !pipeline.reason.is_empty()
+}
+
 /// The parts of the text about pipelines and classes.
 pub(super) fn as_text(pipelines: &[PlannedPipeline], classes: &[PlannedClass]) -> Vec<String> {
     let mut parts = Vec::new();
@@ -96,6 +102,14 @@ pub(super) fn as_text(pipelines: &[PlannedPipeline], classes: &[PlannedClass]) -
     let states: Vec<_> = pipelines.iter().filter(is_shown).cloned().collect();
     if !states.is_empty() {
         parts.push(table(&states, false));
+    }
+    let unchanged: Vec<_> = pipelines.iter().filter(|one| is_unchanged(one)).collect();
+    if let Some(first) = unchanged.first() {
+        let (count, name) = (counted(unchanged.len(), "pipeline"), &first.name);
+        parts.push(format!(
+            "The change of {count} would not come into force, for example of {name}: the former \
+             definition would go on.\n"
+        ));
     }
     let shares = pipelines.iter().flat_map(|pipeline| {
         let name = || pipeline.name.clone();

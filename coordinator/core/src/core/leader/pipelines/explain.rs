@@ -7,7 +7,7 @@ use leasehold_types::{ClusterName, Load, Moment, PipelineName, WorkerKey};
 use crate::core::{Core, Leader};
 use crate::desired::Class;
 use crate::observed::Worker;
-use crate::view::{BindingView, Explanation, WorkerView};
+use crate::view::{BindingView, Explanation, PipelineView, WorkerView};
 
 /// The most workers or pipelines that one fact names.
 const NAMED_MAX: usize = 5;
@@ -44,6 +44,13 @@ impl Leader {
         facts.extend(view.bindings.iter().map(binding_fact));
         facts.extend(self.away_facts(name));
         facts.extend(self.stuck_facts(name));
+        let unaddressed = self.unaddressed(&view);
+        facts.extend(unaddressed.iter().take(NAMED_MAX).map(|worker| {
+            format!(
+                "{worker} names no address (--worker-address): those who send it documents cannot \
+                 reach it"
+            )
+        }));
         let state = match view.reason.is_empty() {
             true => format!("{name} is {}", view.phase),
             false => format!("{name} is {}: {}", view.phase, view.reason),
@@ -54,10 +61,13 @@ impl Leader {
             more => format!("add {more} workers to class {class}"),
         });
         let short: Vec<_> = short.collect();
-        let next_step = if short.is_empty() {
-            String::new()
-        } else {
-            format!("{}, or lower documentsPerSecond", short.join(" and "))
+        let next_step = match (short.is_empty(), unaddressed.first()) {
+            (true, None) => String::new(),
+            (true, Some(worker)) => {
+                let worker = &worker.worker;
+                format!("start the agent of {worker} with --worker-address HOST:PORT")
+            }
+            (false, _) => format!("{}, or lower documentsPerSecond", short.join(" and ")),
         };
         Some(Explanation { summary: state, facts, next_step })
     }
@@ -84,6 +94,23 @@ impl Leader {
             )
         });
         facts.take(NAMED_MAX).collect()
+    }
+
+    /// The workers with shares of it that give nobody their address.
+    fn unaddressed(&self, view: &PipelineView) -> Vec<WorkerKey> {
+        let owners = view.bindings.iter().flat_map(|binding| {
+            binding.shares.iter().map(|share| WorkerKey {
+                cluster: binding.class.clone(),
+                worker: share.worker.clone(),
+            })
+        });
+        let has_none = |key: &WorkerKey| {
+            self.observed(key).is_some_and(|worker| {
+                worker.is_connected() && worker.reported && worker.address.is_none()
+            })
+        };
+        let owners: BTreeSet<_> = owners.filter(has_none).collect();
+        owners.into_iter().collect()
     }
 
     /// Draining workers whose shares fit on no other worker.

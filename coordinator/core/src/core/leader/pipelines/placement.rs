@@ -98,12 +98,17 @@ impl Leader {
     fn keep_waiting(&mut self, name: &PipelineName, waits: MissingWorkers, why: String) {
         let Some(state) = self.pipelines.all.get(name) else { return };
         let phase = state.phase.filter(|_| state.in_force).unwrap_or(PipelinePhase::Pending);
+        let wanted = if state.spec.load == state.load_in_force() {
+            String::new()
+        } else {
+            format!(" ({} documents per second)", state.spec.load)
+        };
         if !state.in_force {
             self.set_bindings(name, BindingPhase::Unset);
         }
         let why = match phase {
             PipelinePhase::Pending => why,
-            _ => format!("what is desired now is not in force: {why}"),
+            _ => format!("what is desired now{wanted} is not in force: {why}"),
         };
         self.set_pipeline(name, phase, why, waits);
     }

@@ -325,6 +325,12 @@ impl PipelineState {
         }
     }
 
+    /// The load of each node that its workers serve: another one is desired while a change waits.
+    pub(super) fn load_in_force(&self) -> Load {
+        let served = self.nodes.values().next().filter(|_| self.in_force);
+        served.map_or(self.spec.load, |node| node.load)
+    }
+
     /// All its shares, with their classes.
     pub(super) fn shares(&self, name: &PipelineName) -> Vec<(ShareKey, ClusterName, PlannedShare)> {
         let nodes = self.nodes.iter();

@@ -56,7 +56,7 @@ impl Leader {
         let nodes = state.nodes.iter();
         Some(PipelineView {
             name: name.clone(),
-            load: state.spec.load,
+            load: state.load_in_force(),
             phase: state.phase.unwrap_or(PipelinePhase::Pending),
             reason: self.pipeline_reason(name, state),
             waits: state.waits.clone(),
