@@ -245,6 +245,7 @@ fn an_order_to_drain_is_taken_back() {
     leasehold.until("explain worker worker-0", &["builds/worker-0 drains"]);
 
     assert_eq!(leasehold.line("undrain worker-0"), "builds/worker-0 works again\n");
+    assert_eq!(leasehold.line("undrain worker-0"), "builds/worker-0 does not drain\n");
     leasehold.until("explain worker worker-0", &["has its share: 3 slots and 2 streams"]);
     start_job(&agent, "job-1");
 
@@ -271,7 +272,7 @@ fn mistakes_are_named() {
         (format!("status --coordinator {}", agent.api), "is an agent's worker API"),
         ("drain w --cluster buids".to_owned(), "cluster buids; did you mean builds?"),
         ("explain stream a --set car".to_owned(), "stream set car; did you mean cars?"),
-        ("explain worker nobody".to_owned(), "`leasehold workers` lists them"),
+        ("explain worker nobody".to_owned(), "`leasehold workers` lists all"),
         ("explain stream none".to_owned(), "`leasehold streams` lists them"),
     ] {
         let why = leasehold.refused(&line);

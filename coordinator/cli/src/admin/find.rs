@@ -54,11 +54,14 @@ pub(super) async fn worker(
                 let all = fetch::clusters(coordinator).await?;
                 defined("cluster", cluster, all.iter().map(|cluster| &*cluster.name))?;
                 bail!(
-                    "cluster {cluster} has no worker {worker}: `leasehold workers {cluster}` lists \
-                     them"
+                    "cluster {cluster} has no worker {worker}, or it has drained and left: \
+                     `leasehold workers {cluster}` lists all"
                 )
             }
-            _ => bail!("no cluster has a worker {worker}: `leasehold workers` lists them"),
+            _ => bail!(
+                "no cluster has a worker {worker}, or it has drained and left: `leasehold workers` \
+                 lists all"
+            ),
         },
     }
 }

@@ -15,7 +15,7 @@ use tonic::{Code, Response};
 
 use super::connection::{ConnectionArgs, Coordinator};
 use super::output::print;
-use super::{find, run, words};
+use super::{find, plan, run, words};
 
 /// The interval between two looks at a worker that drains.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
@@ -91,9 +91,19 @@ pub(crate) fn drain(args: &DrainArgs) -> anyhow::Result<ExitCode> {
     run(&args.connection, async |mut coordinator| {
         let worker = find::worker(&mut coordinator, &args.worker, args.cluster.as_deref()).await?;
         let (cluster, name) = (worker.cluster.clone(), worker.name.clone());
+        let stay = plan::stopped_without(&mut coordinator, &worker).await;
         let request = DrainWorkerRequest { cluster, worker: name };
         coordinator.order(async |mut client| client.drain_worker(request.clone()).await).await?;
         print(&format!("{}/{} drains\n", worker.cluster, worker.name))?;
+        if let Some(first) = stay.first() {
+            eprintln!(
+                "warning: other workers have no room for {}, for example {first}, which stays on \
+                 {name} until they do, or until that ends; `leasehold undrain {name}` takes the \
+                 order back",
+                counted(stay.len(), "pipeline"),
+                name = worker.name
+            );
+        }
         if args.wait {
             wait_until_drained(&mut coordinator, worker).await?;
         }
@@ -108,6 +118,10 @@ pub(crate) fn drain(args: &DrainArgs) -> anyhow::Result<ExitCode> {
 pub(crate) fn undrain(args: &UndrainArgs) -> anyhow::Result<ExitCode> {
     run(&args.connection, async |mut coordinator| {
         let worker = find::worker(&mut coordinator, &args.worker, args.cluster.as_deref()).await?;
+        if !words::drains(&worker) {
+            print(&format!("{}/{} does not drain\n", worker.cluster, worker.name))?;
+            return Ok(ExitCode::SUCCESS);
+        }
         let (cluster, name) = (worker.cluster.clone(), worker.name.clone());
         let request = UndrainWorkerRequest { cluster, worker: name };
         coordinator.order(async |mut client| client.undrain_worker(request.clone()).await).await?;

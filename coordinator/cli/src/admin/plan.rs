@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use leasehold_proto::admin::v1::{
-    JobWait, PlanRequest, PlanResponse, PlannedMove, PlannedPool, UnplacedStream,
+    JobWait, PlanRequest, PlanResponse, PlannedMove, PlannedPool, UnplacedStream, Worker,
 };
 use leasehold_types::limits::JOBS_MAX;
 use leasehold_types::{counted, duration, flag};
@@ -144,6 +144,19 @@ async fn plan_by_flags(coordinator: &mut Coordinator, args: &Args) -> anyhow::Re
         format => object(format, &plan)?,
     })?;
     Ok(!plan.unplaced.is_empty() || plan.pipelines.iter().any(pipelines::is_stopped))
+}
+
+/// The pipelines that would lose their workers without this worker of a class. None where that
+/// cannot be said.
+pub(super) async fn stopped_without(coordinator: &mut Coordinator, worker: &Worker) -> Vec<String> {
+    let request = PlanRequest {
+        cluster: worker.cluster.clone(),
+        remove_workers: vec![worker.name.clone()],
+        ..PlanRequest::default()
+    };
+    let plan = coordinator.ask(async |mut client| client.plan(request.clone()).await).await;
+    let planned = plan.map(|plan| plan.pipelines).unwrap_or_default();
+    planned.into_iter().filter(pipelines::is_stopped).map(|pipeline| pipeline.name).collect()
 }
 
 /// `2 jobs: 12m to 40m`.

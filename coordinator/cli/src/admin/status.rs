@@ -124,7 +124,7 @@ fn failing(cluster: &Cluster) -> Option<String> {
 /// That other agents want names of a cluster's workers; none where none does.
 fn names_wanted(cluster: &Cluster) -> Option<String> {
     let Cluster { name, names_wanted: count, .. } = cluster;
-    let names = words::count(u64::from(*count), "name");
+    let names = counted(*count, "name");
     let line = format!(
         "{name}: another agent wants {names} that a worker has, and is refused; \
          `leasehold explain cluster {name}` names them\n"
