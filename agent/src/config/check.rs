@@ -4,7 +4,6 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use clap::Args;
-use clap::builder::TypedValueParser;
 use leasehold_types::duration;
 use leasehold_types::flag::number;
 
@@ -82,7 +81,7 @@ pub(super) struct CheckArgs {
     worker_check_timeout: Option<Duration>,
     /// How many checks in a row must fail before the worker counts as failing [default: 3]
     #[arg(long, env = "LEASEHOLD_WORKER_CHECK_FAILURES", value_name = "N")]
-    #[arg(value_parser = number::<u32>(1..=u32::MAX.into(), "a number of checks", 3).try_map(NonZeroU32::try_from))]
+    #[arg(value_parser = parse_failures)]
     worker_check_failures: Option<NonZeroU32>,
     /// How long failed checks do not count after the worker has started [default: 30s]
     #[arg(long, env = "LEASEHOLD_WORKER_CHECK_START_PERIOD", value_name = "DURATION")]
@@ -149,4 +148,10 @@ impl CheckArgs {
         });
         Ok(Check { probe, call_timeout: self.worker_timeout })
     }
+}
+
+/// Reads how many checks must fail.
+fn parse_failures(text: &str) -> Result<NonZeroU32, String> {
+    let failures = number::<u32>(1..=u32::MAX.into(), "a number of checks", 3)(text)?;
+    Ok(NonZeroU32::new(failures).expect("1 or more"))
 }

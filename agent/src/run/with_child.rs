@@ -354,8 +354,8 @@ impl<'a> ChildSupervisor<'a> {
         None
     }
 
-    /// Remembers how the child exited; returns whether its worker drained, and how many jobs it ran.
-    /// The drain may come from a previous agent: it ends with the adopted child.
+    /// Remembers how the child exited; returns whether its worker drained, and how many jobs it
+    /// ran. The drain may come from a previous agent: it ends with the adopted child.
     async fn remember_exit(&mut self, exit: Exit) -> (bool, u32) {
         self.last_exit = Some(exit);
         let (drains, jobs) = self.drain_state().await;

@@ -178,7 +178,8 @@ fn unaddressed(pipelines: &[Pipeline]) -> String {
     let Some(first) = without.first() else { return String::new() };
     let (count, name) = (counted(without.len(), "pipeline"), &first.name);
     format!(
-        "{count} with workers that name no address: `leasehold explain pipeline {name}` says which\n"
+        "{count} with workers that name no address: `leasehold explain pipeline {name}` says \
+         which\n"
     )
 }
 

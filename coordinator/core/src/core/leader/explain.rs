@@ -113,8 +113,8 @@ impl Leader {
         let taken = match elsewhere {
             0 => format!("the budget of {jobs_max} is shared out"),
             slots => format!(
-                "the budget of {jobs_max} is shared out, less {} that workers may be using that take \
-                 no jobs now",
+                "the budget of {jobs_max} is shared out, less {} that workers may be using that \
+                 take no jobs now",
                 counted(slots, "slot")
             ),
         };
