@@ -1,6 +1,6 @@
 //! Addresses as flags and annotations give them.
 
-use std::net::{IpAddr, Ipv4Addr};
+use core::net::{IpAddr, Ipv4Addr};
 use std::str::FromStr;
 
 /// Bytes of an address.
