@@ -10,6 +10,10 @@ MAKEFLAGS += --no-print-directory
 # In CI a stale Cargo.lock is an error.
 CARGO_FLAGS ?= $(if $(CI),--locked)
 export CARGO_FLAGS
+# A build in CI begins with nothing, so what an incremental one writes down is never read.
+ifeq ($(CI),true)
+export CARGO_INCREMENTAL ?= 0
+endif
 KEEP ?=
 # The tools that `make tools` installs; all if empty.
 TOOLS ?=
