@@ -199,7 +199,9 @@ impl WorkerHealth {
                 }
                 Err(ProbeError::Failed(why)) => {
                     tracing::debug!(why, "a check of the worker has failed");
-                    self.failed(why);
+                    if self.failed(why) {
+                        self.want_restart();
+                    }
                 }
                 Err(ProbeError::CannotRun(why)) => {
                     if log_limiter.admit("check", &why, clock::now()).is_some() {
@@ -209,6 +211,7 @@ impl WorkerHealth {
                              the command, or give its path (the agent's PATH applies)"
                         );
                     }
+                    // Another process of the worker would be checked no better.
                     self.failed(why);
                 }
                 Err(ProbeError::NotAsked(why)) => {
@@ -220,15 +223,10 @@ impl WorkerHealth {
         }
     }
 
-    /// A check has failed.
-    fn failed(&self, why: String) {
+    /// A check has failed; returns whether the worker fails.
+    fn failed(&self, why: String) -> bool {
         let now = clock::now();
-        let mut judges = self.judges();
-        let fails = judges.probe.as_mut().is_some_and(|judge| judge.failed(why, now));
-        drop(judges);
-        if fails {
-            self.want_restart();
-        }
+        self.judges().probe.as_mut().is_some_and(|judge| judge.failed(why, now))
     }
 
     /// Tells the driver whenever the verdict changes.

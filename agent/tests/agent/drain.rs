@@ -43,15 +43,24 @@ async fn sigterm_drains_waits_for_the_job_and_the_stream_and_exits_with_0() {
 }
 
 #[tokio::test]
-async fn logs_that_a_drained_agent_waits_for_a_coordinator() {
+async fn a_drained_agent_waits_for_a_coordinator_only_if_one_knows_it() {
+    const WAITS: &str = "waiting for a coordinator";
+    let start = r#"{"start_id":"s","running":0}"#;
     let coordinator = Coordinator::start().await;
+    coordinator.pool(1);
+    let mut known = Agent::start(&coordinator, &[]).await;
+    known.pool(1).await;
     coordinator.stop();
-    let mut agent = Agent::start(&coordinator, &[]).await;
-    assert_eq!(agent.ask("POST", "/v1/start", r#"{"start_id":"s","running":0}"#).await.0, 200);
-    agent.signal(Signal::INT);
-    let line = agent.log.line("waiting for a coordinator").await;
+    known.log.line("no session with the coordinator").await;
+    let mut unknown = Agent::start(&coordinator, &[]).await;
+    for agent in [&known, &unknown] {
+        assert_eq!(agent.ask("POST", "/v1/start", start).await.0, 200);
+        agent.signal(Signal::INT);
+    }
+    let line = known.log.line(WAITS).await;
     assert!(line.contains("5s"), "{line}");
-    assert_eq!(agent.code().await, Some(0));
+    assert_eq!((known.code().await, unknown.code().await), (Some(0), Some(0)));
+    assert_eq!(unknown.log.count(WAITS), 0, "{}", unknown.log.text());
 }
 
 /// Like the first worker of the README: it uses jobs only, also across restarts of its agent.

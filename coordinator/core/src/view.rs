@@ -258,7 +258,7 @@ pub struct ClassView {
 pub struct PipelineView {
     /// Its name.
     pub name: PipelineName,
-    /// Its load. Where a change of it waits for workers, that of the change.
+    /// The load that its workers serve, or, where it is not in force, that of its manifest.
     pub load: Load,
     /// Its state.
     pub phase: PipelinePhase,

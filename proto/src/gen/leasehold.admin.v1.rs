@@ -281,13 +281,14 @@ pub struct Pipeline {
     /// Its name.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
-    /// Its load.
+    /// The load that its workers serve, or, where it is not in force, that of its manifest.
     #[prost(double, tag = "2")]
     pub documents_per_second: f64,
     /// Its state.
     #[prost(enumeration = "PipelinePhase", tag = "3")]
     pub phase: i32,
-    /// Why it is in that state; empty where it is Ready.
+    /// Why it is in that state, or why a change of it is not in force; empty where it is Ready and
+    /// nothing waits.
     #[prost(string, tag = "4")]
     pub reason: ::prost::alloc::string::String,
     /// One for each node, by name.
