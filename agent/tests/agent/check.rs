@@ -109,12 +109,19 @@ async fn a_check_that_cannot_run_fails_and_says_so() {
         (plain.to_str().unwrap(), "a command in it is not executable (exit 126): "),
     ] {
         let coordinator = Coordinator::start().await;
-        let agent = checked(&coordinator, &["--worker-check-exec", line], &[]).await;
+        let checks = dir.path().join("checks");
+        let check = format!("echo >> {}; {line}", checks.display());
+        let command = ["--restart", "always", "--", "sleep", "1000"];
+        let agent = checked(&coordinator, &["--worker-check-exec", &check], &command).await;
         let why = failure(&coordinator).await;
         let begins = format!("--worker-check-exec cannot run: {what}");
         assert!(why.starts_with(&begins) && why.contains(line), "{why}");
         agent.log.line("the check itself cannot run").await;
         assert_eq!(agent.log.count("the check itself cannot run"), 1, "{}", agent.log.text());
+        // Another process would be checked no better.
+        let before = read(&checks).lines().count();
+        until("more checks", || read(&checks).lines().count() > before + 2).await;
+        assert_eq!(agent.log.count("COMMAND fails, and --restart is set"), 0);
     }
 }
 
