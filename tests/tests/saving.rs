@@ -4,9 +4,11 @@
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
+use std::process::Command;
 
 use serde_json::Value;
 use tests::process::{Coordinator, Replica, eventually, free_address, get};
+use tests::toolbox;
 
 const STREAMS: usize = 2_000;
 
@@ -116,6 +118,18 @@ fn manifests_that_take_much_away_wait_over_restarts_and_failovers() {
         let listed = eventually("the problem", || problems(replica.http)?.pop());
         assert!(listed.contains("builds.yaml") && listed.contains(lost), "{listed}");
     }
+    let status = Command::new(toolbox::binary("leasehold"))
+        .args(["status", "--coordinator", &format!("{},{}", first.grpc, standby.grpc)])
+        .output()
+        .expect("it starts");
+    let status = String::from_utf8_lossy(&status.stdout);
+    let lines: Vec<_> = status.lines().filter(|line| line.contains(lost)).collect();
+    let [line] = lines.as_slice() else {
+        panic!("once, though both count for themselves: {status}")
+    };
+    let left = line.rsplit_once(" (").and_then(|(_, left)| left.strip_suffix(" s left)"));
+    let left: u32 = left.and_then(|left| left.parse().ok()).unwrap_or_else(|| panic!("{line}"));
+    assert!((1..=3_600).contains(&left), "{line}");
     // What else is edited waits with it, and neither a failover nor a restart applies it.
     place(folder.path(), "other.yaml", &cluster("other", 2));
     first.process.kill();

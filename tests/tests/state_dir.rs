@@ -90,7 +90,10 @@ fn agent(folder: &Path) -> Command {
 
 fn coordinator(folder: &Path) -> Command {
     let mut command = Command::new(toolbox::binary("leasehold-coordinator"));
-    command.arg("run").arg("--manifests").arg(folder).arg("--state-dir").arg(folder.join("state"));
+    let manifests = folder.join("manifests");
+    std::fs::create_dir_all(&manifests).expect("a folder");
+    command.arg("run").arg("--manifests").arg(manifests);
+    command.arg("--state-dir").arg(folder.join("state"));
     let (grpc, http) = (free_address().to_string(), free_address().to_string());
     command.args(["--listen", &grpc, "--http-listen", &http]);
     command

@@ -68,7 +68,7 @@ impl DesiredPublisher {
     /// Logs once what is ignored in manifests.
     fn report_ignored(&mut self, ignored: Vec<Problem>) {
         for new in ignored.iter().filter(|new| !self.ignored.contains(new)) {
-            let Problem { file, line, column, field, message } = new;
+            let Problem { file, line, column, field, message, .. } = new;
             tracing::info!(file, line, column, field, message, "a field is ignored");
         }
         self.ignored = ignored;
@@ -94,7 +94,7 @@ fn report(published: &watch::Sender<Arc<Vec<Problem>>>, problems: Vec<Problem>) 
         tracing::info!(file, line, field, message, "manifest problem resolved");
     }
     for problem in new.difference(&old) {
-        let Problem { file, line, column, field, message } = problem;
+        let Problem { file, line, column, field, message, .. } = problem;
         let [line, column] = [line, column].map(|number| (*number > 0).then_some(*number));
         let field = Some(field).filter(|field| !field.is_empty());
         tracing::warn!(file, line, column, field, message, "manifest problem");

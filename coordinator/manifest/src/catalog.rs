@@ -31,11 +31,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use leasehold_coordinator_core::desired::Desired;
-use leasehold_types::counted;
+use leasehold_types::{Moment, counted};
 
 use super::check::{self, Document, ObjectId, Origin};
 use super::folder::{self, MANIFEST_BYTES_MAX, Unreadable};
 use super::last_good::{FileContribution, LastGood};
+use super::lists_in_force::{ListsInForce, files_of_sets};
 use super::losses::{Loss, losses};
 use super::problem::Problem;
 use super::resolve::{Candidate, MissingClass, Rules, StreamFiles, resolve};
@@ -67,6 +68,7 @@ pub struct FolderVersion {
     problems: Vec<Problem>,
     ignored: Vec<Problem>,
     losses: Vec<Loss>,
+    lists: StreamFiles,
 }
 
 impl FolderVersion {
@@ -80,13 +82,14 @@ impl FolderVersion {
         &self.losses
     }
 
-    /// What is in force without it. Each loss is reported where its object was defined; `until`
-    /// says when it takes effect.
-    pub fn deferred(self, until: &str) -> Reading {
+    /// What is in force without it. Each loss is reported where its object was defined, or at the
+    /// list of streams that has shrunk; `until` says when it takes effect, which is at `due`.
+    pub fn deferred(self, until: &str, due: Moment) -> Reading {
         let Self { before, mut problems, ignored, losses, .. } = self;
         for Loss { file, field, what, .. } in losses {
             let message = format!("{what}: {until}");
-            problems.push(Problem::new(&file, Position::default(), field, message));
+            let problem = Problem::new(&file, Position::default(), field, message);
+            problems.push(Problem { due: Some(due), ..problem });
         }
         Reading { desired: before, problems: bounded(problems), ignored }
     }
@@ -100,6 +103,7 @@ pub struct Catalog {
     /// What each file gave at the last reading.
     gave: BTreeMap<String, FileContribution>,
     lists: HashMap<String, CachedList>,
+    lists_in_force: ListsInForce,
     seen: WatchedPaths,
 }
 
@@ -160,6 +164,7 @@ impl Catalog {
             in_force: None,
             gave: BTreeMap::new(),
             lists: HashMap::new(),
+            lists_in_force: ListsInForce::default(),
             seen: WatchedPaths::default(),
         }
     }
@@ -192,7 +197,8 @@ impl Catalog {
         if unknown.contains(&"") && before.is_none() {
             self.seen = WatchedPaths::default();
             let (gave, ignored, losses) = (BTreeMap::new(), Vec::new(), Vec::new());
-            return FolderVersion { before, desired: None, gave, problems, ignored, losses };
+            let (desired, lists) = (None, StreamFiles::new());
+            return FolderVersion { before, desired, gave, problems, ignored, losses, lists };
         }
         let content = |file: &String| {
             if written.contains(file) { FileContent::Opaque(None) } else { self.content(file) }
@@ -212,23 +218,27 @@ impl Catalog {
         let lists = self.read_lists(&sources, &unknown, written, &mut problems);
         let documents = definitions.values().flatten().map(|definition| &definition.document);
         let ignored = documents.flat_map(|document| document.ignored.iter().cloned()).collect();
+        let files_of_sets = files_of_sets(&definitions);
         let candidates = candidates(definitions, &gave, &mut problems);
         let old = before.clone().unwrap_or_default();
         let rules = Rules::of_files(MissingClass::Refused);
         let desired = resolve(candidates, &lists, rules, &old, &mut problems);
         let desired = if *old == desired { old } else { Arc::new(desired) };
         let losses = before.as_ref().map(|before| losses(before, &desired, &self.gave));
+        let mut losses = losses.unwrap_or_default();
+        self.lists_in_force.blame(&mut losses, &files_of_sets, &lists);
         let files = listing.files.into_iter().chain(sources).collect();
         self.seen = WatchedPaths { files, folders: listing.folders };
-        let (desired, losses) = (Some(desired), losses.unwrap_or_default());
         let (problems, ignored) = (bounded(problems), bounded(ignored));
-        FolderVersion { before, desired, gave, problems, ignored, losses }
+        let desired = Some(desired);
+        FolderVersion { before, desired, gave, problems, ignored, losses, lists }
     }
 
     /// Puts a version in force.
     pub fn accept(&mut self, version: FolderVersion) -> Reading {
-        let FolderVersion { before: _, desired, gave, problems, ignored, losses: _ } = version;
+        let FolderVersion { desired, gave, problems, ignored, lists, .. } = version;
         if desired.is_some() {
+            self.lists_in_force.accept(lists);
             (self.in_force, self.gave) = (desired.clone(), gave);
         }
         Reading { desired, problems, ignored }

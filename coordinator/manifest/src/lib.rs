@@ -9,6 +9,7 @@ pub mod collection;
 mod decode;
 pub mod folder;
 pub mod last_good;
+mod lists_in_force;
 mod losses;
 pub mod manifest;
 mod places;

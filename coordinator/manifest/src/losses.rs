@@ -10,12 +10,15 @@ use super::changes::cluster_id;
 use super::check::ObjectId;
 use super::last_good::FileContribution;
 
+/// The field of a loss of streams.
+pub(crate) const STREAMS: &str = "spec.streams";
+
 /// One object that loses much.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loss {
     /// The object.
     pub id: ObjectId,
-    /// The file that has defined it.
+    /// The file that has defined it, or the list of streams that has shrunk.
     pub file: String,
     /// The field; empty if the whole object goes.
     pub field: &'static str,
@@ -85,7 +88,7 @@ fn of_set(old: &StreamSet, new: &StreamSet) -> FieldLosses {
     let kept: HashSet<_> = new.streams.iter().map(|stream| &stream.name).collect();
     let lost = old.streams.iter().filter(|stream| !kept.contains(&stream.name)).count();
     match is_much(lost, old.streams.len()) {
-        true => vec![("spec.streams", format!("{lost} of {} streams removed", old.streams.len()))],
+        true => vec![(STREAMS, format!("{lost} of {} streams removed", old.streams.len()))],
         false => Vec::new(),
     }
 }

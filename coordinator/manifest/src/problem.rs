@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use leasehold_types::Moment;
+
 use super::tree::Position;
 
 /// One thing that is wrong with the manifests.
@@ -17,6 +19,8 @@ pub struct Problem {
     pub field: String,
     /// What is wrong, and what to do.
     pub message: String,
+    /// When what it defers comes into force by itself, if it does.
+    pub due: Option<Moment>,
 }
 
 impl Problem {
@@ -28,7 +32,7 @@ impl Problem {
         message: impl Into<String>,
     ) -> Self {
         let (field, message) = (field.into(), message.into());
-        Self { file: file.into(), line: at.line, column: at.column, field, message }
+        Self { file: file.into(), line: at.line, column: at.column, field, message, due: None }
     }
 
     /// A problem of a whole file or folder.

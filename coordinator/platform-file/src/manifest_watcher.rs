@@ -171,10 +171,9 @@ impl State {
         let (_, files) = self.paths();
         let stamp = |path| Some((path, self.stamps.get(path)?));
         let files = files.iter().filter_map(stamp).map(|(path, stamp)| (path.clone(), *stamp));
-        if self.grace.allows(&version, files.collect(), Instant::now()) {
-            self.catalog.accept(version)
-        } else {
-            version.deferred(&self.grace.notice())
+        match self.grace.waits(&version, files.collect(), Instant::now()) {
+            None => self.catalog.accept(version),
+            Some(due) => version.deferred(&self.grace.notice(), due),
         }
     }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use leasehold_coordinator_core::desired::Desired;
 use leasehold_coordinator_core::event::Event;
+use leasehold_driver::clock;
 use leasehold_driver::desired_publisher::DesiredPublisher;
 use leasehold_driver::platform::Freshness;
 use leasehold_manifest::Problem;
@@ -337,8 +338,11 @@ async fn a_removal_waits_until_the_file_is_saved_again_or_restored() {
     assert_eq!(streams(&*folder.desired().await), 100);
     let list = folder.root.join("all.txt");
     fs::write(&list, names(75)).unwrap();
-    let lost = folder.problems(1).await[0].to_string();
-    assert!(lost.starts_with("a.yaml: spec.streams: StreamSet s: 25 of 100 streams removed: "));
+    let lost = folder.problems(1).await[0].clone();
+    let said = lost.to_string();
+    assert!(said.starts_with("all.txt: StreamSet s: 25 of 100 streams removed: "), "{said}");
+    let left = lost.due.expect("it waits").since(clock::now());
+    assert!(left <= hour && left > hour / 2, "{left:?}");
     fs::write(&list, names(100)).unwrap();
     folder.problems(0).await;
     fs::write(&list, names(76)).unwrap();

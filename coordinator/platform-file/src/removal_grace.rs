@@ -8,9 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_coordinator_core::desired::Desired;
+use leasehold_driver::clock;
 use leasehold_manifest::folder::Stamp;
 use leasehold_manifest::{FolderVersion, Loss};
-use leasehold_types::duration;
+use leasehold_types::{Moment, duration};
 use tokio::time::Instant;
 
 /// The stamps of files and folders.
@@ -32,18 +33,13 @@ pub(crate) struct RemovalGrace {
 struct PendingVersion {
     desired: Option<Arc<Desired>>,
     losses: Vec<Loss>,
-    /// When a version with these losses was first seen.
-    since: Instant,
     /// When the folder began to take something away.
     first: Instant,
-    stamps: Stamps,
-}
-
-impl PendingVersion {
     /// When it is put in force.
-    fn ends(&self, grace: Duration) -> Instant {
-        (self.since + grace).min(self.first + grace * GRACES_MAX)
-    }
+    ends: Instant,
+    /// The same, as leases are counted: others read it.
+    due: Moment,
+    stamps: Stamps,
 }
 
 impl RemovalGrace {
@@ -54,7 +50,7 @@ impl RemovalGrace {
 
     /// When the folder is to be read again, for the sake of a version that waits.
     pub(crate) fn ends(&self) -> Option<Instant> {
-        self.pending.as_ref().map(|pending| pending.ends(self.grace))
+        self.pending.as_ref().map(|pending| pending.ends)
     }
 
     /// What to say of a loss that waits.
@@ -66,33 +62,41 @@ impl RemovalGrace {
         )
     }
 
-    /// Whether this version of the folder, with these stamps of its files, may be put in force now.
-    pub(crate) fn allows(&mut self, version: &FolderVersion, stamps: Stamps, now: Instant) -> bool {
-        let may = version.losses().is_empty() || self.grace.is_zero() || {
+    /// Until when this version of the folder, with these stamps of its files, has to wait; `None`
+    /// where it may be put in force now.
+    pub(crate) fn waits(
+        &mut self,
+        version: &FolderVersion,
+        stamps: Stamps,
+        now: Instant,
+    ) -> Option<Moment> {
+        if !version.losses().is_empty() && !self.grace.is_zero() {
             let is_saved_again = self.is_saved_again(version, &stamps);
-            let pending = self.pend(version, stamps.clone(), now);
-            is_saved_again || now >= pending
-        };
-        if may {
-            self.pending = None;
-            self.in_force = stamps;
+            let (ends, due) = self.pend(version, stamps.clone(), now);
+            if !is_saved_again && now < ends {
+                return Some(due);
+            }
         }
-        may
+        self.pending = None;
+        self.in_force = stamps;
+        None
     }
 
     /// Keeps a version waiting, and returns until when.
-    fn pend(&mut self, version: &FolderVersion, stamps: Stamps, now: Instant) -> Instant {
+    fn pend(&mut self, version: &FolderVersion, stamps: Stamps, now: Instant) -> (Instant, Moment) {
         let losses = version.losses().to_vec();
-        let (since, first) = match self.pending.take() {
-            Some(pending) if pending.losses == losses => (pending.since, pending.first),
-            Some(pending) => (now, pending.first),
-            None => (now, now),
-        };
         let desired = version.desired().cloned();
-        let pending = PendingVersion { desired, losses, since, first, stamps };
-        let ends = pending.ends(self.grace);
-        self.pending = Some(pending);
-        ends
+        let before = self.pending.take();
+        let first = before.as_ref().map_or(now, |pending| pending.first);
+        let (ends, due) = match before.filter(|pending| pending.losses == losses) {
+            Some(pending) => (pending.ends, pending.due),
+            None => {
+                let ends = (now + self.grace).min(first + self.grace * GRACES_MAX);
+                (ends, clock::now() + ends.saturating_duration_since(now))
+            }
+        };
+        self.pending = Some(PendingVersion { desired, losses, first, ends, due, stamps });
+        (ends, due)
     }
 
     /// Whether this is the version that waits, and one of the files that make it was saved since.

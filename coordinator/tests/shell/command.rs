@@ -165,10 +165,12 @@ struct Process {
 
 impl Process {
     fn start(folder: &Path) -> Self {
+        let manifests = folder.join("manifests");
+        std::fs::create_dir_all(&manifests).expect("a folder");
         let child = Command::new(env!("CARGO_BIN_EXE_leasehold-coordinator"))
             .args(["run", "--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"])
             .args(["--log-format", "json"])
-            .env("LEASEHOLD_MANIFESTS", folder)
+            .env("LEASEHOLD_MANIFESTS", manifests)
             .env("LEASEHOLD_STATE_DIR", folder.join("state"))
             .env_remove("RUST_LOG")
             .stderr(Stdio::piped())

@@ -410,6 +410,10 @@ pub struct ManifestProblem {
     /// What is wrong, and what to do.
     #[prost(string, tag = "5")]
     pub message: ::prost::alloc::string::String,
+    /// How long until the change that waits comes into force by itself, in seconds; 0 where nothing
+    /// waits.
+    #[prost(uint32, tag = "6")]
+    pub due_seconds: u32,
 }
 impl ::prost::Name for ManifestProblem {
     const NAME: &'static str = "ManifestProblem";

@@ -1,11 +1,11 @@
 //! `leasehold status`: the whole fleet on one screen.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
 
 use leasehold_proto::admin::v1::{
     Class, Cluster, ListClassesResponse, ListClustersResponse, ListPipelinesResponse,
-    ListStreamSetsResponse, Pipeline, PipelinePhase, Share, StreamSet,
+    ListStreamSetsResponse, ManifestProblem, Pipeline, PipelinePhase, Share, StreamSet,
 };
 use leasehold_proto::json;
 use leasehold_types::counted;
@@ -214,8 +214,16 @@ fn warnings(replicas: &[Replica]) -> String {
 /// What is wrong with the manifests, each problem once.
 fn problems(replicas: &[Replica]) -> String {
     let statuses = replicas.iter().filter_map(Replica::status);
-    let lines: BTreeSet<String> =
-        statuses.flat_map(|status| &status.problems).map(words::problem).collect();
+    // Each replica counts the time for itself.
+    let mut problems: BTreeMap<_, &ManifestProblem> = BTreeMap::new();
+    for problem in statuses.flat_map(|status| &status.problems) {
+        let ManifestProblem { file, line, column, field, message, .. } = problem;
+        let first = problems.entry((file, line, column, field, message)).or_insert(problem);
+        if problem.due_seconds < first.due_seconds {
+            *first = problem;
+        }
+    }
+    let lines: Vec<_> = problems.into_values().map(words::problem).collect();
     if lines.is_empty() {
         return String::new();
     }

@@ -79,7 +79,11 @@ pub(super) fn problem(problem: &ManifestProblem) -> String {
         "" => String::new(),
         field => format!(" {field}:"),
     };
-    format!("{place}:{field} {}", problem.message)
+    let left = match problem.due_seconds {
+        0 => String::new(),
+        seconds => format!(" ({seconds} s left)"),
+    };
+    format!("{place}:{field} {}{left}", problem.message)
 }
 
 /// A coordinator of another cell, as a line.

@@ -79,7 +79,8 @@ impl Admin {
             let plan = Some(self.make_plan(cluster.clone(), what_if).await?);
             clusters.push(proto::ClusterPlan { cluster: cluster.to_string(), plan });
         }
-        let problems = problems.iter().map(wire::problem).collect();
+        let now = clock::now();
+        let problems = problems.iter().map(|problem| wire::problem(problem, now)).collect();
         let mut answer = proto::PlanManifestsResponse {
             problems,
             changes: changes.objects,

@@ -1,6 +1,7 @@
 //! What a replica says of itself, and which others it knows.
 
 use leasehold_coordinator_core::view::Leadership;
+use leasehold_driver::clock;
 use leasehold_proto::admin::v1 as proto;
 
 use super::error::AdminError;
@@ -15,17 +16,20 @@ impl Admin {
             Leadership::Leads(epoch) => (epoch.0, String::new()),
             Leadership::StandsBy(leader) => (0, leader.unwrap_or_default()),
         };
+        let now = clock::now();
         let (own, cell) = (self.replicas.own(), self.replicas.cell());
         let leader = if epoch > 0 { &own.address } else { &leader_address };
         let replicas = self.replicas.all().into_iter();
         let replicas = replicas.map(|replica| wire::replica(replica, leader)).collect();
+        let problems = self.handle.problems();
+        let problems = problems.iter().map(|problem| wire::problem(problem, now)).collect();
         Ok(proto::GetStatusResponse {
             version: own.version.clone(),
             leads: epoch > 0,
             epoch,
             leader_address,
             sessions: wire::count(self.handle.metrics.sessions()),
-            problems: self.handle.problems().iter().map(wire::problem).collect(),
+            problems,
             replicas,
             address: own.address.clone(),
             cell: cell.as_ref().map_or_else(String::new, |cell| cell.id.to_string()),

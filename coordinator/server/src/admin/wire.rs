@@ -1,6 +1,8 @@
 //! Converts the core's views to messages of the admin service, and `PlanRequest` to the core's
 //! type.
 
+use std::time::Duration;
+
 use leasehold_coordinator_core::view::{
     BindingPhase, BindingView, ClaimPhase, ClaimView, ClassChange, ClassView, ClusterView,
     Explanation, PipelinePhase, PipelineView, PipelinesPlan, PlanView, PlannedPipeline,
@@ -13,7 +15,7 @@ use leasehold_proto::admin::v1 as proto;
 use leasehold_proto::map;
 use leasehold_types::limits::{JOBS_MAX, WORKERS_MAX};
 use leasehold_types::message::{DrainPhase, OtherCell};
-use leasehold_types::{WorkerKey, WorkerName, order};
+use leasehold_types::{Moment, WorkerKey, WorkerName, order};
 
 use super::error::AdminError;
 use crate::job_history::JobWait;
@@ -23,8 +25,10 @@ pub(super) fn count(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
-pub(super) fn problem(problem: &Problem) -> proto::ManifestProblem {
+pub(super) fn problem(problem: &Problem, now: Moment) -> proto::ManifestProblem {
+    let left = problem.due.map_or(Duration::ZERO, |due| due.since(now));
     proto::ManifestProblem {
+        due_seconds: u32::try_from(left.as_millis().div_ceil(1_000)).unwrap_or(u32::MAX),
         file: problem.file.clone(),
         line: problem.line,
         column: problem.column,
