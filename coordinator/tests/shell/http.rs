@@ -129,6 +129,7 @@ async fn problems_of_manifests_are_a_metric() {
         column: 7,
         field: "spec.maxJobs".into(),
         message: "must not be negative".into(),
+        due: None,
     };
     replica.problems.send_replace(Arc::new(vec![problem]));
     until(replica.http, "/metrics", (200, "leasehold_manifest_problems 1\n")).await;
