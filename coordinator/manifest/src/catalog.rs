@@ -217,8 +217,8 @@ impl Catalog {
         }
         let lists = self.read_lists(&sources, &unknown, written, &mut problems);
         let documents = definitions.values().flatten().map(|definition| &definition.document);
+        let files_of_sets = files_of_sets(documents.clone());
         let ignored = documents.flat_map(|document| document.ignored.iter().cloned()).collect();
-        let files_of_sets = files_of_sets(&definitions);
         let candidates = candidates(definitions, &gave, &mut problems);
         let old = before.clone().unwrap_or_default();
         let rules = Rules::of_files(MissingClass::Refused);

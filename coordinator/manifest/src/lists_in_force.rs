@@ -6,8 +6,7 @@ use std::sync::Arc;
 
 use leasehold_types::SetName;
 
-use super::catalog::Definition;
-use super::check::{ObjectId, ValidSpec};
+use super::check::{Document, ValidSpec};
 use super::losses::{Loss, STREAMS};
 use super::resolve::StreamFiles;
 use super::streams::StreamList;
@@ -20,16 +19,13 @@ pub(crate) type FilesOfSets = BTreeMap<SetName, Vec<String>>;
 pub(crate) struct ListsInForce(HashMap<String, Arc<StreamList>>);
 
 /// The files that the sets of these documents name.
-pub(crate) fn files_of_sets(definitions: &BTreeMap<ObjectId, Vec<Definition>>) -> FilesOfSets {
-    let bodies = definitions.iter().flat_map(|(id, places)| {
-        places.iter().filter_map(move |place| Some((id.set()?, place.document.body.as_ref()?)))
-    });
-    let files = bodies.filter_map(|(name, body)| match body {
-        ValidSpec::Set(draft) => {
+pub(crate) fn files_of_sets<'a>(documents: impl Iterator<Item = &'a Document>) -> FilesOfSets {
+    let files = documents.filter_map(|document| match &document.body {
+        Some(ValidSpec::Set(draft)) => {
             let files = draft.sources.iter().map(|source| source.file.clone()).collect();
-            Some((name.clone(), files))
+            Some((document.id.as_ref()?.set()?.clone(), files))
         }
-        ValidSpec::Cluster(_) | ValidSpec::Class(_) | ValidSpec::Pipeline(_) => None,
+        Some(ValidSpec::Cluster(_) | ValidSpec::Class(_) | ValidSpec::Pipeline(_)) | None => None,
     });
     files.collect()
 }
