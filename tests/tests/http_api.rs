@@ -141,6 +141,11 @@ fn what_is_wrong_is_named() {
         ("/api/v1/workers?cluster=No+Name", 400, "No Name"),
         ("/api/v1/workers?name=builds", 400, "unknown parameter \"name\": use cluster, pageSize"),
         (
+            "/api/v1/workers?cluster=builds&cluster=cars",
+            400,
+            "cluster is given twice: give it once",
+        ),
+        (
             "/api/v1/workers?cluster=builds&pageSize=many",
             400,
             "invalid pageSize \"many\": expected integer",

@@ -10,6 +10,7 @@ mod refusal;
 mod request;
 mod routes;
 
+use axum::extract::rejection::StringRejection;
 use axum::extract::{DefaultBodyLimit, RawQuery, State};
 use axum::http::{HeaderMap, header};
 use axum::response::{Html, IntoResponse, Json, Response};
@@ -20,7 +21,7 @@ use prost_reflect::DynamicMessage;
 use serde_json::json;
 use tonic::Status;
 
-use self::refusal::{refuse, wrong_method};
+use self::refusal::{refuse, unreadable_body, wrong_method};
 use self::request::{from_json, from_query};
 use self::routes::{ROUTES, Route, Verb};
 use crate::connections::Peer;
@@ -64,9 +65,16 @@ impl Api {
                 Verb::Get => get(async move |State(api): State<Self>, RawQuery(query), headers| {
                     api.answer(route, from_query(route, query.as_deref()), &headers).await
                 }),
-                Verb::Post => post(async move |State(api): State<Self>, headers, body: String| {
-                    api.answer(route, from_json(route, &body), &headers).await
-                }),
+                Verb::Post => post(
+                    async move |State(api): State<Self>,
+                                headers,
+                                body: Result<String, StringRejection>| {
+                        match body {
+                            Ok(body) => api.answer(route, from_json(route, &body), &headers).await,
+                            Err(why) => unreadable_body(&why),
+                        }
+                    },
+                ),
                 Verb::Watch => get(
                     async move |State(api): State<Self>,
                                 RawQuery(query),

@@ -129,10 +129,13 @@ async fn watch(
 }
 
 fn is_wanted(change: &WatchChangesResponse, args: &Args) -> bool {
+    let kind = change.kind();
+    // These say that changes of any worker and stream may be missing.
+    let concerns_all =
+        matches!(kind, ChangeKind::Elected | ChangeKind::Deposed | ChangeKind::Skipped);
     let is = |wanted: &Option<String>, has: &str| wanted.as_deref().is_none_or(|one| one == has);
-    (args.kind.is_empty() || args.kind.contains(&change.kind()))
-        && is(&args.worker, &change.worker)
-        && is(&args.stream, &change.stream)
+    (args.kind.is_empty() || args.kind.contains(&kind))
+        && (concerns_all || (is(&args.worker, &change.worker) && is(&args.stream, &change.stream)))
 }
 
 fn line(change: &WatchChangesResponse, format: Format) -> anyhow::Result<String> {

@@ -51,6 +51,7 @@ pub(super) fn watch(
         live,
         viewer,
         recheck_at,
+        deposed_at: None,
         has_ended: false,
         _permit: permit,
     };
@@ -65,6 +66,8 @@ struct ChangeWatch {
     viewer: Viewer,
     /// When the viewer's right is checked again.
     recheck_at: Instant,
+    /// Since when another replica leads, whose changes are not here.
+    deposed_at: Option<String>,
     has_ended: bool,
     _permit: OwnedSemaphorePermit,
 }
@@ -90,12 +93,28 @@ impl ChangeWatch {
                 response = next_change(&mut self.replayed, &mut self.live) => response?,
                 () = sleep_until(self.recheck_at) => continue,
             };
-            if let Some(response) = response
-                && self.viewer.may_see(&response).await
-            {
+            let Some(response) = response else { continue };
+            let response = self.with_gap(response);
+            if self.viewer.may_see(&response).await {
                 return Some((Ok(response), self));
             }
         }
+    }
+
+    /// The same change. Where the replica leads again, it says whose changes are missing before it.
+    fn with_gap(&mut self, mut change: WatchChangesResponse) -> WatchChangesResponse {
+        match change.kind() {
+            ChangeKind::Deposed => self.deposed_at = Some(change.time.clone()),
+            ChangeKind::Elected => {
+                if let Some(since) = self.deposed_at.take() {
+                    change.message = format!(
+                        "changes since {since} are missing here: another replica led until now"
+                    );
+                }
+            }
+            _ => {}
+        }
+        change
     }
 }
 

@@ -222,6 +222,27 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_replica_that_leads_again_says_since_when_changes_are_missing() {
+        let platform = Platform::new(|_| Ok(()));
+        let (sender, receiver) = broadcast::channel(8);
+        let changes = platform.watch(receiver, None);
+        for notice in [Notice::Elected(Epoch(1)), Notice::Deposed(Epoch(1))] {
+            sender.send(recorded(notice)).expect("a watcher");
+        }
+        for epoch in [3, 4] {
+            sender.send(recorded(Notice::Elected(Epoch(epoch)))).expect("a watcher");
+        }
+        drop(sender);
+        let changes: Vec<_> = changes.map(|change| change.expect("a change")).collect().await;
+        let missing = format!(
+            "changes since {} are missing here: another replica led until now",
+            changes[1].time
+        );
+        let said: Vec<_> = changes.iter().map(|change| change.message.as_str()).collect();
+        assert_eq!(said, ["", "", &missing, ""]);
+    }
+
+    #[tokio::test]
     async fn a_slow_watcher_gets_the_number_of_changes_that_it_missed() {
         let platform = Platform::new(|_| Ok(()));
         let (sender, receiver) = broadcast::channel(2);

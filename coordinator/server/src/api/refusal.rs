@@ -1,9 +1,12 @@
 //! Answers that say why a request failed.
 
+use axum::extract::rejection::StringRejection;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Json, Response};
 use serde_json::{Value, json};
 use tonic::{Code, Status};
+
+use crate::grpc::intake::CALL_BYTES_MAX;
 
 /// The answer to a request that failed: the code's name and a message, as in `google.rpc.Status`.
 pub(super) fn refuse(status: &Status) -> Response {
@@ -17,6 +20,18 @@ pub(super) fn wrong_method(allowed: &'static str) -> Response {
     let message = format!("this path takes {allowed} only");
     let body: Value = json!({"code": "UNIMPLEMENTED", "message": message});
     (StatusCode::METHOD_NOT_ALLOWED, [(header::ALLOW, allowed)], Json(body)).into_response()
+}
+
+/// The answer to a request whose body cannot be read, or is too large.
+pub(super) fn unreadable_body(why: &StringRejection) -> Response {
+    let message = match why.status() {
+        StatusCode::PAYLOAD_TOO_LARGE => {
+            format!("the body is too large: a request takes at most {CALL_BYTES_MAX} bytes")
+        }
+        _ => why.body_text(),
+    };
+    let body: Value = json!({"code": "INVALID_ARGUMENT", "message": message});
+    (why.status(), [(header::CACHE_CONTROL, "no-store")], Json(body)).into_response()
 }
 
 pub(super) fn http_status(code: Code) -> (StatusCode, &'static str) {

@@ -1,5 +1,7 @@
 //! Makes the request of a call out of a query or a body.
 
+use std::collections::BTreeSet;
+
 use leasehold_proto::admin::v1::admin_service_server::SERVICE_NAME;
 use leasehold_proto::json;
 use prost_reflect::{
@@ -24,12 +26,16 @@ pub(super) fn from_query(route: Route, query: Option<&str>) -> Result<DynamicMes
     let descriptor = method(route).input();
     let mut request = DynamicMessage::new(descriptor.clone());
     let pairs = form_urlencoded::parse(query.unwrap_or_default().as_bytes());
+    let mut given = BTreeSet::new();
     for (key, text) in pairs {
         let field = descriptor
             .get_field_by_json_name(&key)
             .ok_or_else(|| format!("unknown parameter {key:?}: {}", parameters(&descriptor)))?;
         let value = value(&field, &text)
             .ok_or_else(|| format!("invalid {key} {text:?}: expected {}", type_name(&field)))?;
+        if !given.insert(key.to_string()) && !field.is_list() {
+            return Err(format!("{key} is given twice: give it once"));
+        }
         match request.get_field_mut(&field) {
             Value::List(list) => list.push(value),
             single => *single = value,
