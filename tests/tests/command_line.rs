@@ -296,6 +296,7 @@ fn a_wrong_command_line_is_told_by_its_exit_code_before_anything_is_asked() {
         ("status -o name", "this has no names"),
         ("plan builds -o name", "this has no names"),
         ("plan -f Cargo.toml", "name a .yaml or .yml file"),
+        ("plan -f src", "no .yaml or .yml file is in this folder"),
         ("status --service-account viewer", "write NAMESPACE/NAME"),
         ("inject -f - -f -", "is given twice"),
     ] {

@@ -363,9 +363,9 @@ fn what_a_plan_says_of_other_workers_of_a_class_is_what_then_happens() {
     let line = format!("plan green --remove-worker {leaves}");
     let (text, plan) =
         by_plan(&fixture, &line, "second ready pending it waits for 1 worker more", 2);
-    let (drained, _) = fixture.line(&format!("drain {leaves}"));
-    let warning = "other workers have no room for 1 pipeline, for example second";
-    assert!(drained.contains(warning), "{drained}");
+    let (refused, code) = fixture.line(&format!("drain {leaves}"));
+    let why = format!("green/{leaves} is not drained: 1 pipeline would stop, for example second");
+    assert!(refused.contains(&why) && code == Some(1), "{refused}");
     fixture.kill(&leaves);
     happens(&fixture, &text, &plan);
 }

@@ -25,6 +25,9 @@ const UNDRAIN_MAX: Duration = Duration::from_secs(10);
 /// Options of `drain`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
+A worker of a class hands its shares of pipelines over before it stops. If no other worker has room
+for them, the pipelines would stop: then it is not drained, unless --yes is given.
+
 Exit code: 0 once the order is given, with --wait once the drain has ended; 1 after an error.
 
 Example:
@@ -38,6 +41,9 @@ pub(crate) struct DrainArgs {
     /// Wait until no job of it runs and it holds no stream
     #[arg(long)]
     wait: bool,
+    /// Drain it although pipelines would stop, which no other worker has room for
+    #[arg(long)]
+    yes: bool,
     #[command(flatten)]
     connection: ConnectionArgs,
 }
@@ -91,24 +97,32 @@ pub(crate) fn drain(args: &DrainArgs) -> anyhow::Result<ExitCode> {
     run(&args.connection, async |mut coordinator| {
         let worker = find::worker(&mut coordinator, &args.worker, args.cluster.as_deref()).await?;
         let (cluster, name) = (worker.cluster.clone(), worker.name.clone());
-        let stay = plan::stopped_without(&mut coordinator, &worker).await;
+        if !args.yes {
+            refuse_to_stop_pipelines(&mut coordinator, &worker).await?;
+        }
         let request = DrainWorkerRequest { cluster, worker: name };
         coordinator.order(async |mut client| client.drain_worker(request.clone()).await).await?;
         print(&format!("{}/{} drains\n", worker.cluster, worker.name))?;
-        if let Some(first) = stay.first() {
-            eprintln!(
-                "warning: other workers have no room for {}, for example {first}, which stays on \
-                 {name} until they do, or until that ends; `leasehold undrain {name}` takes the \
-                 order back",
-                counted(stay.len(), "pipeline"),
-                name = worker.name
-            );
-        }
         if args.wait {
             wait_until_drained(&mut coordinator, worker).await?;
         }
         Ok(ExitCode::SUCCESS)
     })
+}
+
+/// Refuses to drain the worker if pipelines would stop.
+async fn refuse_to_stop_pipelines(
+    coordinator: &mut Coordinator,
+    worker: &Worker,
+) -> anyhow::Result<()> {
+    let stop = plan::stopped_without(coordinator, worker).await;
+    let Some(first) = stop.first() else { return Ok(()) };
+    let (cluster, name, stop) = (&worker.cluster, &worker.name, counted(stop.len(), "pipeline"));
+    bail!(
+        "{cluster}/{name} is not drained: {stop} would stop, for example {first}, since no other \
+         worker has room: add a worker first, as `leasehold plan {cluster} --remove-worker {name} \
+         --add-worker NAME` shows; or give --yes"
+    )
 }
 
 /// Runs `leasehold undrain`.

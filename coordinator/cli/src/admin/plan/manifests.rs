@@ -33,6 +33,13 @@ pub(super) fn read(path: &Path) -> anyhow::Result<PlanManifestsRequest> {
         if let Some((_, problem)) = listing.unknown.first() {
             bail!("{problem}");
         }
+        if !listing.files.iter().any(|name| is_yaml(name)) {
+            return Err(usage::wrong(format!(
+                "-f {}: no .yaml or .yml file is in this folder, and a plan of it would remove all \
+                 that is in force: name the folder of the manifests",
+                path.display()
+            )));
+        }
         (path, listing.files.into_iter().collect())
     } else {
         let name = path.file_name().and_then(|name| name.to_str());
