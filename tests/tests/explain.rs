@@ -86,6 +86,9 @@ fn a_worker_that_fails_is_told_by_every_view() {
     let why = "its agent says: --worker-check-exec exited with 4: it is gone";
     leasehold.until("explain worker worker-1", &[&words[..], &[why]].concat());
     leasehold.until("explain cluster builds", &["failing: worker-1; 0 slots may be in use there"]);
+    let _green = coordinator.agent("green", "green-0", &[&check[..], &often].concat());
+    let summary = "green/green-0 fails: it gets no share, and its shares go to other workers";
+    leasehold.until("explain worker green-0", &[summary, why]);
     let line = "builds: 1 worker fails; `leasehold explain cluster builds` names them";
     leasehold.until("status", &[line]);
     leasehold.until("workers builds", &["failing"]);

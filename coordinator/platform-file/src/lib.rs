@@ -83,7 +83,6 @@ pub async fn start(settings: Settings) -> anyhow::Result<Platform> {
     let state_dir = std::path::absolute(&settings.state_dir)
         .with_context(|| format!("--state-dir {:?}: expected a folder", settings.state_dir))?;
     let settings = Settings { state_dir: state_dir.clone(), ..settings };
-    let store = state_dir.display().to_string();
     let folder_of_manifests = manifests.clone();
     let (trusts_locks, wanted) = (settings.trusts_locks, settings.cell);
     let opened = blocking(move || {
@@ -97,13 +96,15 @@ pub async fn start(settings: Settings) -> anyhow::Result<Platform> {
         if is_watched(&state_dir, &folder_of_manifests) {
             return Err(io::Error::other(
                 "it lies in the folder of --manifests, which is read again at every write there: \
-                 expected a folder beside it, for example --state-dir ./state",
+                 stop all replicas and move it with its content, for example to ./state",
             ));
         }
         let folder = StateFolder::open(&state_dir, trusts_locks, wanted)?;
-        Ok::<_, io::Error>((Epochs::open(&state_dir)?, folder))
+        // One folder has one name, however it was given.
+        let store = state_dir.canonicalize()?.display().to_string();
+        Ok::<_, io::Error>((Epochs::open(&state_dir)?, folder, store))
     });
-    let (epochs, folder) = opened
+    let (epochs, folder, store) = opened
         .await
         .with_context(|| format!("cannot use the state folder {}", settings.state_dir.display()))?;
     check_first_start(&manifests, &settings.state_dir).await?;

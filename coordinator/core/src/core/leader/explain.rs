@@ -53,6 +53,9 @@ impl Leader {
         }
         match &spec.class {
             Some(class) => facts.push(self.load_fact(&view, class)),
+            None if spec.jobs_max == 0 && committed == 0 => {
+                facts.push("its cluster runs no jobs: it has no maxJobs, or 0".into());
+            }
             None => facts.extend(self.generation_fact(&view).into_iter().chain([
                 format!(
                     "the plan wants a pool of {}, {} is granted, {} is in effect, {} may be in use",
@@ -279,6 +282,10 @@ impl Leader {
             Presence::Unreported => {
                 format!("{key} has not reported to this leader: it counts with all it may hold")
             }
+            Presence::Lost if view.committed == 0 => format!(
+                "{key} is silent: what it may hold counts until its leases have ended, or until it \
+                 reports or is declared gone"
+            ),
             Presence::Lost => {
                 format!("{key} is silent: its slots count until it reports or is declared gone")
             }
@@ -404,6 +411,9 @@ fn share_summary(view: &WorkerView) -> String {
     let (key, load) = (&view.key, view.load);
     if view.drains() {
         return format!("{key} drains: it gives back what others have room for, {load} is left");
+    }
+    if view.is_failing() {
+        return format!("{key} fails: it gets no share, and its shares go to other workers");
     }
     match view.presence {
         Presence::Unreported => {
