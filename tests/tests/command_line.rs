@@ -198,6 +198,8 @@ fn orders_reach_the_leader_and_are_followed_to_their_end() {
     assert!(refused.contains("no cluster has a worker worker-1"), "{refused}");
 
     let events = leasehold.line("events --kind gone,ordered --worker worker-1");
+    let behind_cluster = leasehold.line("events --kind gone,ordered --worker builds/worker-1");
+    assert_eq!(behind_cluster, events);
     assert!(events.contains("gone") && events.contains("builds/worker-1"), "{events}");
 }
 
@@ -290,6 +292,7 @@ fn a_wrong_command_line_is_told_by_its_exit_code_before_anything_is_asked() {
         ("explain worker a -o name", "this has no names"),
         ("workers --sort size", "no column \"size\"; there are cluster, worker"),
         ("pipelines --sort size", "no column \"size\"; there are pipeline, load"),
+        ("explain cluster builds --set cars", "--set for streams: leave them out"),
         ("events --kind unknown", "there are elected, deposed"),
         ("events --since 10", "use a number with a unit"),
         ("events -o yaml", "-o table or -o json"),

@@ -133,9 +133,14 @@ fn is_wanted(change: &WatchChangesResponse, args: &Args) -> bool {
     // These say that changes of any worker and stream may be missing.
     let concerns_all =
         matches!(kind, ChangeKind::Elected | ChangeKind::Deposed | ChangeKind::Skipped);
-    let is = |wanted: &Option<String>, has: &str| wanted.as_deref().is_none_or(|one| one == has);
-    (args.kind.is_empty() || args.kind.contains(&kind))
-        && (concerns_all || (is(&args.worker, &change.worker) && is(&args.stream, &change.stream)))
+    // Behind its cluster or set with a slash, or alone.
+    let is = |wanted: &Option<String>, of: &str, name: &str| {
+        let wanted = wanted.as_deref();
+        wanted.is_none_or(|wanted| wanted == name || wanted == format!("{of}/{name}"))
+    };
+    let is_named = is(&args.worker, &change.cluster, &change.worker)
+        && is(&args.stream, &change.set, &change.stream);
+    (args.kind.is_empty() || args.kind.contains(&kind)) && (concerns_all || is_named)
 }
 
 fn line(change: &WatchChangesResponse, format: Format) -> anyhow::Result<String> {

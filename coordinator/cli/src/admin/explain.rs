@@ -70,6 +70,10 @@ pub(crate) fn explain(args: &Args) -> anyhow::Result<ExitCode> {
         Kind::Stream if args.cluster.is_some() => {
             return Err(usage::wrong("--cluster is for workers: use --set"));
         }
+        Kind::Cluster | Kind::Pipeline if args.set.is_some() || args.cluster.is_some() => {
+            let message = "--cluster is for workers, and --set for streams: leave them out";
+            return Err(usage::wrong(message));
+        }
         Kind::Cluster | Kind::Worker | Kind::Stream | Kind::Pipeline => {}
     }
     args.output.refuse_names()?;
