@@ -313,7 +313,7 @@ fn happens(fixture: &PipelineFixture, text: &str, (shares, states): &Plan) {
     eventually(&format!("what was planned:\n{text}"), || {
         let phase = |name: &String| {
             let pipeline = fixture.pipeline(name);
-            pipeline.map_or(Value::Null, |it| json!(it.phase().as_str_name()))
+            pipeline.map_or(Value::Null, |found| json!(found.phase().as_str_name()))
         };
         let now: BTreeMap<_, _> = states.keys().map(|name| (name.clone(), phase(name))).collect();
         (placed(fixture) == *shares && now == *states).then_some(())

@@ -87,9 +87,10 @@ fn of_set(old: &StreamSet, new: &StreamSet) -> FieldLosses {
     }
     let kept: HashSet<_> = new.streams.iter().map(|stream| &stream.name).collect();
     let lost = old.streams.iter().filter(|stream| !kept.contains(&stream.name)).count();
-    match is_much(lost, old.streams.len()) {
-        true => vec![(STREAMS, format!("{lost} of {} streams removed", old.streams.len()))],
-        false => Vec::new(),
+    if is_much(lost, old.streams.len()) {
+        vec![(STREAMS, format!("{lost} of {} streams removed", old.streams.len()))]
+    } else {
+        Vec::new()
     }
 }
 

@@ -126,7 +126,7 @@ pub struct Worker {
     #[prost(string, tag = "19")]
     pub failure: ::prost::alloc::string::String,
     /// Another agent that wants the worker's name and was refused within the last 10 seconds: where it
-    /// runs, for people. Empty where there is none.
+    /// runs, for people. Empty if no other agent does.
     #[prost(string, tag = "20")]
     pub refused_agent: ::prost::alloc::string::String,
 }

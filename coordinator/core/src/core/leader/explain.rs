@@ -360,7 +360,7 @@ fn refused_fact(refused: &RefusedAgentView) -> String {
     format!("another agent wants its name, and is refused: the one{at}, {ago:.1} s ago")
 }
 
-/// What to do about another agent that wants a worker's name; empty where there is none.
+/// What to do about another agent that wants a worker's name; empty if no other agent does.
 fn name_step(view: &WorkerView) -> String {
     let worker = &view.key.worker;
     view.refused_agent.as_ref().map_or_else(String::new, |_| {
