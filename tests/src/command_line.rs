@@ -4,7 +4,7 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
-use crate::process::{Agent, Coordinator, eventually};
+use crate::process::{Agent, Coordinator, eventually, until_ok};
 use crate::toolbox;
 
 /// A cluster, a set, a class and a pipeline.
@@ -99,11 +99,12 @@ impl CommandLine<'_> {
     /// Waits until a line prints all these words; returns all that it prints then.
     ///
     /// # Panics
-    /// If that does not happen.
+    /// If that does not happen, with what it prints at last.
     pub fn until(&self, line: &str, words: &[&str]) -> String {
-        eventually(&format!("`leasehold {line}` with {words:?}"), || {
-            let text = self.try_line(line).ok()?;
-            words.iter().all(|word| text.contains(word)).then_some(text)
+        until_ok(&format!("`leasehold {line}` with {words:?}"), || {
+            let text = self.try_line(line)?;
+            let has_all = words.iter().all(|word| text.contains(word));
+            if has_all { Ok(text) } else { Err(text) }
         })
     }
 }

@@ -96,16 +96,19 @@ impl JobClock {
     }
 
     /// Adds run times to a message: all that are kept to a report, those since the last message to
-    /// a beat, if a job has begun or ended since.
+    /// a beat, if a job has begun or ended since that one was made.
     pub(super) fn attach(&mut self, message: AgentMessage, now: Moment) -> OpenSessionRequest {
         let unsent = match &message {
             AgentMessage::Report(_) => self.ended,
             AgentMessage::Beat(_) if self.changed => self.ended - self.ended_sent,
             AgentMessage::Beat(_) | AgentMessage::Hello(_) => return message.into(),
         };
+        // A job may have begun or ended after the message was made: the coordinator takes the run
+        // times for those of the jobs that the message counts, so the next one tells them again.
+        self.changed = message.running() != Some(self.running());
+        self.ended_sent = self.ended;
         let mut request = message.into();
         map::attach_job_times(&mut request, self.job_times(unsent, now));
-        (self.ended_sent, self.changed) = (self.ended, false);
         request
     }
 
@@ -189,7 +192,7 @@ mod tests {
             memory: ReportedMemory { knows_from: Incarnation(0), aged: true },
             pool: None,
             streams: Vec::new(),
-            jobs: Jobs::Running(0),
+            jobs: Jobs::Running(clock.running()),
             drain: DrainPhase::Working,
             failure: None,
         });
@@ -198,18 +201,23 @@ mod tests {
 
     /// The run times in the next beat.
     fn beaten(clock: &mut JobClock, now: Moment) -> Option<String> {
-        let beat = AgentMessage::Beat(Beat {
+        let beat = beat_with(clock.running());
+        attached(clock, beat, now)
+    }
+
+    /// A beat that was made while so many jobs ran.
+    fn beat_with(running: u32) -> AgentMessage {
+        AgentMessage::Beat(Beat {
             epoch: Epoch(1),
             nonce: Nonce(2),
             applied: GrantNumber(1),
             pool: None,
-            jobs: Jobs::Running(0),
+            jobs: Jobs::Running(running),
             drain: DrainPhase::Working,
             failure: None,
             released: Vec::new(),
             wants_snapshot: false,
-        });
-        attached(clock, beat, now)
+        })
     }
 
     /// The total of ended jobs, their run times, and the ages of running ones.
@@ -235,6 +243,17 @@ mod tests {
         clock.settle(0, at(60));
         assert_eq!(beaten(&mut clock, at(60)).as_deref(), Some("2 [50] []"));
         assert_eq!(reported(&mut clock, at(70)), "2 [30, 50] []");
+    }
+
+    #[test]
+    fn a_beat_that_was_made_before_a_job_began_does_not_end_the_telling() {
+        let mut clock = JobClock::new(0, at(0));
+        clock.began(job("a"), at(10));
+        let beat = beat_with(clock.running());
+        clock.began(job("b"), at(20));
+        assert_eq!(attached(&mut clock, beat, at(20)).as_deref(), Some("0 [] [0, 10]"));
+        assert_eq!(beaten(&mut clock, at(21)).as_deref(), Some("0 [] [1, 11]"), "with both jobs");
+        assert_eq!(beaten(&mut clock, at(22)), None, "nothing has changed");
     }
 
     #[test]

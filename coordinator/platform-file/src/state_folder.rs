@@ -10,6 +10,7 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use leasehold_driver::clock;
 use leasehold_types::{CellId, Epoch, file_system};
@@ -59,7 +60,8 @@ impl StateFolder {
     /// `trusts_locks`, the folder must be on a file system where a lock proves that the process
     /// that took it runs: the end of a lock means that a leader has ended.
     ///
-    /// A folder without a cell is of `cell` from now on, or begins one of its own.
+    /// A folder without a cell is of `cell` from now on, which takes a second, or begins one of its
+    /// own.
     ///
     /// # Errors
     /// If it cannot be used, or is the folder of another cell.
@@ -69,11 +71,7 @@ impl StateFolder {
             check_file_system(path)?;
         }
         create(path, ID_FILE, || Ok(format!("{:032x}\n", fastrand::u128(..)).into_bytes()))?;
-        let drawn = CellFile {
-            id: cell.unwrap_or_else(|| CellId(fastrand::u128(..))),
-            first_epoch: first_epoch(),
-        };
-        create(path, CELL_FILE, || drawn.text())?;
+        create(path, CELL_FILE, || CellFile::begin(cell).text())?;
         let found = CellFile::read(path)?;
         match cell.filter(|cell| *cell != found.id) {
             Some(cell) => Err(io::Error::other(format!(
@@ -182,11 +180,6 @@ impl StateFolder {
     }
 }
 
-fn first_epoch() -> u64 {
-    clock::time_of_day().as_secs() * FIRST_EPOCHS_PER_SECOND
-        + fastrand::u64(..FIRST_EPOCHS_PER_SECOND)
-}
-
 /// Writes a file of the folder, unless it has one of this name. If several replicas start together,
 /// one of them sets its content.
 fn create(
@@ -220,6 +213,22 @@ fn check_file_system(path: &Path) -> io::Result<()> {
 }
 
 impl CellFile {
+    /// The file of a new folder, which continues a cell whose folder is lost, or begins one.
+    fn begin(continued: Option<CellId>) -> Self {
+        let mut second = clock::time_of_day().as_secs();
+        if continued.is_some() {
+            // The lost folder may have begun in this second, with higher digits: agents that have
+            // seen its epochs would refuse lower ones. Whoever continues this one waits, too.
+            std::thread::sleep(Duration::from_secs(1));
+            second += 1;
+        }
+        Self {
+            id: continued.unwrap_or_else(|| CellId(fastrand::u128(..))),
+            first_epoch: second * FIRST_EPOCHS_PER_SECOND
+                + fastrand::u64(..FIRST_EPOCHS_PER_SECOND),
+        }
+    }
+
     fn text(self) -> io::Result<Vec<u8>> {
         let mut text = serde_json::to_vec(&self).map_err(io::Error::other)?;
         text.push(b'\n');
@@ -275,6 +284,20 @@ mod tests {
         assert_eq!(folder.lost(), None);
         fs::remove_file(path.join(ID_FILE)).unwrap();
         folder.check().unwrap_err();
+    }
+
+    /// Agents refuse epochs below those that they have seen.
+    #[test]
+    fn a_folder_that_continues_a_lost_one_has_higher_epochs_however_soon() {
+        let parent = tempfile::tempdir().unwrap();
+        let path = parent.path().join("state");
+        let mut lost = StateFolder::open(&path, false, None).unwrap();
+        for _ in 0..4 {
+            fs::remove_dir_all(&path).unwrap();
+            let next = StateFolder::open(&path, false, Some(lost.cell())).unwrap();
+            assert!(next.before_first_epoch() > lost.before_first_epoch(), "{lost:?} {next:?}");
+            lost = next;
+        }
     }
 
     #[test]

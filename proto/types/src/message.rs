@@ -24,6 +24,18 @@ pub enum AgentMessage {
     Beat(Beat),
 }
 
+impl AgentMessage {
+    /// Number of running jobs that it tells, if it tells one.
+    #[must_use]
+    pub fn running(&self) -> Option<u32> {
+        match self {
+            Self::Report(Report { jobs: Jobs::Running(running), .. })
+            | Self::Beat(Beat { jobs: Jobs::Running(running), .. }) => Some(*running),
+            Self::Report(_) | Self::Beat(_) | Self::Hello(_) => None,
+        }
+    }
+}
+
 /// What a coordinator sends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CoordinatorMessage {

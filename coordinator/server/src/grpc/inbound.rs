@@ -13,8 +13,8 @@ use leasehold_driver::port::{Envelope, SESSION_QUEUE_MAX, SessionEvent, SessionP
 use leasehold_proto::coordinator::v1::OpenSessionRequest;
 use leasehold_proto::map;
 use leasehold_types::message::{
-    AgentMessage, AgentProcess, Beat, CoordinatorMessage, Hello, JobTimes, Jobs, OtherCell,
-    Refusal, RefusalReason, Report,
+    AgentMessage, AgentProcess, CoordinatorMessage, Hello, JobTimes, OtherCell, Refusal,
+    RefusalReason, Report,
 };
 use leasehold_types::{ClusterName, Moment, SetName, WorkerKey};
 use prost::Message;
@@ -223,7 +223,8 @@ impl Inbound {
                 }
             };
             if let (Some((worker, incarnation)), Some(times)) = (&agent, job_times) {
-                self.jobs.record(worker, *incarnation, times, running(&message), arrived);
+                let running = message.running().unwrap_or_default();
+                self.jobs.record(worker, *incarnation, times, running, arrived);
             }
             self.forward(SessionEvent::Agent(message), arrived, &budget).await?;
             // The next message stays in the connection until the agent has earned it.
@@ -304,15 +305,6 @@ async fn next(messages: &mut Streaming<Bytes>) -> Result<Option<Received>, Refus
     Ok(Some(Received { message, job_times, other_cell, process }))
 }
 
-/// The number of running jobs in the message; 0 if it has none.
-fn running(message: &AgentMessage) -> u32 {
-    match message {
-        AgentMessage::Report(Report { jobs: Jobs::Running(running), .. })
-        | AgentMessage::Beat(Beat { jobs: Jobs::Running(running), .. }) => *running,
-        AgentMessage::Report(_) | AgentMessage::Beat(_) | AgentMessage::Hello(_) => 0,
-    }
-}
-
 /// A message that could not be read is refused; a connection that broke just ends.
 fn broken(status: &Status) -> Result<Option<Received>, Refusal> {
     match status.code() {
@@ -363,7 +355,7 @@ fn invalid(message: String) -> Refusal {
 
 #[cfg(test)]
 mod tests {
-    use leasehold_types::message::{DrainPhase, HeldStream, ReportedMemory};
+    use leasehold_types::message::{DrainPhase, HeldStream, Jobs, ReportedMemory};
     use leasehold_types::{Epoch, Incarnation, Nonce, StreamKey, StreamName, Token};
 
     use super::*;
