@@ -192,6 +192,12 @@ fn orders_reach_the_leader_and_are_followed_to_their_end() {
     assert!(asked.contains("needs a terminal: add --yes"), "{asked}");
     lost.process.kill();
     leasehold.until("workers", &["lost"]);
+    // The next leader would not know of it.
+    for order in ["drain", "undrain"] {
+        let refused = leasehold.refused(&format!("{order} worker-1"));
+        let why = "worker builds/worker-1 is not connected, and only its agent can take this order";
+        assert!(refused.contains(why), "{refused}");
+    }
     let gone = leasehold.line("gone builds/worker-1 --yes");
     assert!(gone.starts_with("builds/worker-1 is gone: 3 slots and"), "{gone}");
     let refused = leasehold.refused("gone worker-1 --yes");

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use futures_util::Stream;
 use leasehold_coordinator_core::Core;
-use leasehold_coordinator_core::view::{Leadership, Presence};
+use leasehold_coordinator_core::view::{Leadership, Presence, WorkerView};
 use leasehold_driver::access::{Access, Caller, Subject, Wants};
 use leasehold_driver::order::{OrderKind, WorkerOrder};
 use leasehold_driver::port::Handle;
@@ -124,6 +124,17 @@ fn subject_of(key: &StreamKey) -> Subject {
     match ShareKey::of(key) {
         Some(share) => Subject::Pipeline(share.pipeline),
         None => Subject::Set(key.set.clone()),
+    }
+}
+
+/// The worker, if its agent is connected: it keeps orders about its drain, and a leader that is
+/// followed by another one forgets those that it could not pass on.
+fn connected_worker(core: &Core, key: &WorkerKey, now: Moment) -> Result<WorkerView, AdminError> {
+    let worker = core.worker(key, now).ok_or_else(|| AdminError::worker_not_found(key))?;
+    if worker.presence == Presence::Connected {
+        Ok(worker)
+    } else {
+        Err(AdminError::NotConnected(key.clone()))
     }
 }
 
@@ -393,7 +404,7 @@ impl AdminService for Admin {
         let by = self.allow(&request, Wants::Change(Subject::Cluster(key.cluster.clone()))).await?;
         let order = WorkerOrder { kind: OrderKind::Drain, worker: key.clone(), by };
         self.order("DrainWorker", order, move |core, now| {
-            core.worker(&key, now).ok_or_else(|| AdminError::worker_not_found(&key))?;
+            connected_worker(core, &key, now)?;
             Ok(proto::DrainWorkerResponse {})
         })
         .await
@@ -408,8 +419,7 @@ impl AdminService for Admin {
         let by = self.allow(&request, Wants::Change(Subject::Cluster(key.cluster.clone()))).await?;
         let order = WorkerOrder { kind: OrderKind::Undrain, worker: key.clone(), by };
         self.order("UndrainWorker", order, move |core, now| {
-            let worker =
-                core.worker(&key, now).ok_or_else(|| AdminError::worker_not_found(&key))?;
+            let worker = connected_worker(core, &key, now)?;
             if key.worker.is_former() {
                 return Err(AdminError::NameLost(key));
             }

@@ -2483,7 +2483,8 @@ pub mod admin_service_client {
                 );
             self.inner.server_streaming(req, path, codec).await
         }
-        /// Drains a worker: no new job, streams given back; running jobs end by themselves.
+        /// Drains a worker: no new job, streams given back; running jobs end by themselves. Refused for a
+        /// worker that is not connected: its agent keeps the order, and the next leader would not know it.
         pub async fn drain_worker(
             &mut self,
             request: impl tonic::IntoRequest<super::DrainWorkerRequest>,
@@ -2511,8 +2512,8 @@ pub mod admin_service_client {
             self.inner.unary(req, path, codec).await
         }
         /// Takes an order to drain back: the worker works again, with its jobs. A drain that was asked for
-        /// at the worker itself (by SIGTERM, a hook or its API) goes on. Refused for a worker that has
-        /// drained, which has left, and for a former agent of a name.
+        /// at the worker itself (by SIGTERM, a hook or its API) goes on. Refused for a worker that is not
+        /// connected or has drained, which has left, and for a former agent of a name.
         pub async fn undrain_worker(
             &mut self,
             request: impl tonic::IntoRequest<super::UndrainWorkerRequest>,
@@ -2772,7 +2773,8 @@ pub mod admin_service_server {
             tonic::Response<Self::WatchChangesStream>,
             tonic::Status,
         >;
-        /// Drains a worker: no new job, streams given back; running jobs end by themselves.
+        /// Drains a worker: no new job, streams given back; running jobs end by themselves. Refused for a
+        /// worker that is not connected: its agent keeps the order, and the next leader would not know it.
         async fn drain_worker(
             &self,
             request: tonic::Request<super::DrainWorkerRequest>,
@@ -2781,8 +2783,8 @@ pub mod admin_service_server {
             tonic::Status,
         >;
         /// Takes an order to drain back: the worker works again, with its jobs. A drain that was asked for
-        /// at the worker itself (by SIGTERM, a hook or its API) goes on. Refused for a worker that has
-        /// drained, which has left, and for a former agent of a name.
+        /// at the worker itself (by SIGTERM, a hook or its API) goes on. Refused for a worker that is not
+        /// connected or has drained, which has left, and for a former agent of a name.
         async fn undrain_worker(
             &self,
             request: tonic::Request<super::UndrainWorkerRequest>,

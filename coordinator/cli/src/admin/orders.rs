@@ -132,7 +132,7 @@ async fn refuse_to_stop_pipelines(
 pub(crate) fn undrain(args: &UndrainArgs) -> anyhow::Result<ExitCode> {
     run(&args.connection, async |mut coordinator| {
         let worker = find::worker(&mut coordinator, &args.worker, args.cluster.as_deref()).await?;
-        if !words::drains(&worker) {
+        if worker.presence() == Presence::Connected && !words::drains(&worker) {
             print(&format!("{}/{} does not drain\n", worker.cluster, worker.name))?;
             return Ok(ExitCode::SUCCESS);
         }

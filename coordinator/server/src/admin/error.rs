@@ -28,6 +28,12 @@ pub(super) enum AdminError {
         "worker {0} is connected: what it holds may be in use; end its process first, or drain it"
     )]
     Connected(WorkerKey),
+    /// No agent of the worker is connected that could take an order about its drain.
+    #[error(
+        "worker {0} is not connected, and only its agent can take this order: repeat it once the \
+         worker is connected; if nothing of it runs any more, declare it gone"
+    )]
+    NotConnected(WorkerKey),
     /// The worker has lost its name.
     #[error("worker {0} has lost its name to another agent: its drain cannot be taken back")]
     NameLost(WorkerKey),
@@ -114,6 +120,7 @@ impl From<AdminError> for Status {
         match refused {
             AdminError::NotLeading(_)
             | AdminError::Connected(_)
+            | AdminError::NotConnected(_)
             | AdminError::NameLost(_)
             | AdminError::HasDrained(_)
             | AdminError::OtherIncarnation { .. } => Self::failed_precondition(message),
