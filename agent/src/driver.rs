@@ -419,14 +419,12 @@ impl Driver {
             Effect::DrainEnded { jobs_left, reported } => self.end_drain(jobs_left, reported, now),
             Effect::DrainOverdue { jobs_left } => {
                 let what = if self.drain.stays {
-                    "the agent does not kill them; it keeps reporting until the last one has ended"
+                    "the agent ends nothing; it keeps reporting until nothing is left"
                 } else {
                     "COMMAND is ended now, and the agent keeps reporting until it has"
                 };
-                tracing::warn!(
-                    jobs_left,
-                    "the drain's deadline has passed: jobs still run; {what}"
-                );
+                let left = self.describe_drain(&self.holder.outstanding(), now);
+                tracing::warn!(jobs_left, "the drain's deadline has passed: {left}; {what}");
                 self.drain.overdue = true;
                 self.overdue.send_modify(|count| *count += 1);
                 self.answer_drain_waiters(jobs_left);

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::process::Command;
 
 use fixture::{PipelineFixture, class, pipeline};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use tests::process::eventually;
 use tests::toolbox;
@@ -364,8 +365,56 @@ fn what_a_plan_says_of_other_workers_of_a_class_is_what_then_happens() {
     let (text, plan) =
         by_plan(&fixture, &line, "second ready pending it waits for 1 worker more", 2);
     let (refused, code) = fixture.line(&format!("drain {leaves}"));
-    let why = format!("green/{leaves} is not drained: 1 pipeline would stop, for example second");
+    let why = format!(
+        "green/{leaves} is not drained: no other worker has room for 1 pipeline, for example second"
+    );
     assert!(refused.contains(&why) && code == Some(1), "{refused}");
     fixture.kill(&leaves);
     happens(&fixture, &text, &plan);
+}
+
+/// A pipeline needs all of its shares: a worker that goes gives each back once another one has room
+/// for it, whether it sees its shares or not, and the rest at the drain's deadline.
+#[test]
+fn a_worker_that_drains_serves_its_pipelines_until_others_have_room() {
+    let one = class("green", 15, "") + &pipeline("first", 10, "{only: {class: green}}");
+    let mut fixture = PipelineFixture::start(&[("all.yaml", &one)]);
+    fixture.agent("green", "green-0");
+    fixture.is_ready("first");
+    let token = fixture.token("first", "only");
+    fixture.signal("green-0", Signal::TERM);
+    eventually("a drain", || {
+        let (workers, _) = fixture.line("workers --draining -o name");
+        (workers == "green/green-0\n").then_some(())
+    });
+    let (why, code) = fixture.line("explain pipeline first");
+    let stays = "green/green-0 drains, and no other worker of class green has room for 10";
+    assert!(why.contains(stays) && code == Some(0), "{why}");
+    assert!(fixture.is_ready_now("first") && fixture.token("first", "only") == token);
+    let (lease, held) = (fixture.lease("green-0"), json!("held"));
+    assert!(lease["draining"] == json!(true) && lease["bindings"][0]["state"] == held, "{lease}");
+
+    let mark = fixture.reported().len();
+    fixture.agent("green", "green-1");
+    // It has looked at its lease: it gives back what it has seen, when it is asked.
+    eventually("the share to be asked for", || {
+        (fixture.lease("green-0")["bindings"][0]["state"] == json!("revoked")).then_some(())
+    });
+    assert_eq!(fixture.worker_of("first", "only"), "green-0");
+    fixture.give_back("green-0", "first/only/0", &token);
+    assert!(fixture.ended("green-0").success(), "its drain has ended");
+    eventually("its place on the other one", || {
+        let served = fixture.is_ready_now("first");
+        (served && fixture.worker_of("first", "only") == "green-1").then_some(())
+    });
+    assert!(!fixture.phases_since(mark, "first").contains(&"Broken".to_owned()));
+
+    // This one has seen nothing, and its share goes without it.
+    fixture.signal("green-1", Signal::TERM);
+    fixture.agent("green", "green-2");
+    assert!(fixture.ended("green-1").success(), "its drain has ended");
+    eventually("its place on the last one", || {
+        let served = fixture.is_ready_now("first");
+        (served && fixture.worker_of("first", "only") == "green-2").then_some(())
+    });
 }

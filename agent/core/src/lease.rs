@@ -113,8 +113,10 @@ pub struct Outstanding {
     pub slots_max: u32,
     /// The pool size that a worker with its own count still uses, and may start jobs for.
     pub obeyed: u32,
-    /// Streams and shares that are held.
+    /// Streams that are held.
     pub streams: usize,
+    /// Shares of pipelines that are held.
+    pub shares: usize,
     /// Nothing is held, but no coordinator has received the report yet.
     pub goodbye: bool,
     /// Whether a drain is under way.

@@ -13,7 +13,7 @@ const NAMED_MAX: usize = 3;
 
 /// What keeps a drain from ending, with the jobs that have run for longest.
 pub(super) fn describe_drain(outstanding: &Outstanding, running: &RunningJobs) -> String {
-    let Outstanding { jobs, obeyed, streams, goodbye, .. } = *outstanding;
+    let Outstanding { jobs, obeyed, streams, shares, goodbye, .. } = *outstanding;
     if goodbye {
         return "waiting for a coordinator, to report that the worker leaves".into();
     }
@@ -25,6 +25,11 @@ pub(super) fn describe_drain(outstanding: &Outstanding, running: &RunningJobs) -
         parts.push(format!("waiting for the worker to confirm pool size 0: it still has {obeyed}"));
     }
     parts.push(format!("{} held", amount(streams as u64, "stream")));
+    if shares > 0 {
+        let shares = amount(shares as u64, "share");
+        parts
+            .push(format!("{shares} of pipelines held until another worker of the class has room"));
+    }
     parts.join(", ")
 }
 
@@ -91,6 +96,7 @@ mod tests {
             slots_max: 0,
             obeyed: 0,
             streams: 0,
+            shares: 0,
             goodbye: false,
             draining: true,
         };
@@ -106,6 +112,12 @@ mod tests {
         let counts = Outstanding { obeyed: 2, streams: 1, ..none };
         let text = describe_drain(&counts, &nothing);
         assert!(text.contains("pool size 0: it still has 2") && text.ends_with("1 stream held"));
+        let text = describe_drain(&Outstanding { shares: 2, ..none }, &nothing);
+        assert!(
+            text.ends_with(
+                ", 2 shares of pipelines held until another worker of the class has room"
+            )
+        );
         assert!(
             describe_drain(&Outstanding { goodbye: true, ..none }, &nothing)
                 .contains("waiting for a coordinator")

@@ -111,7 +111,7 @@ async fn keeps_reporting_after_the_drain_deadline_until_the_last_job_has_ended()
     assert_eq!(agent.ask("PUT", "/v1/jobs/a", "").await.0, 200);
     assert_eq!(agent.ask("PUT", "/v1/jobs/b", "").await.0, 200);
     assert_eq!(agent.ask("POST", "/v1/drain?wait=true", "").await, (200, json!({"jobs_left": 2})));
-    agent.log.line("it keeps reporting until the last one has ended").await;
+    agent.log.line("it keeps reporting until nothing is left").await;
     assert_eq!(agent.ask("DELETE", "/v1/jobs/a", "").await.0, 200);
     coordinator.hear("that one job is left", beat_of(1, DrainPhase::Draining)).await;
     assert_eq!(agent.ask("POST", "/v1/drain?wait=true", "").await, (200, json!({"jobs_left": 1})));

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::process::ExitStatus;
 use std::sync::{Arc, Mutex};
 
 use leasehold_proto::admin::v1 as api;
 use leasehold_proto::admin::v1::admin_service_client::AdminServiceClient;
+use rustix::process::Signal;
 use serde_json::{Value, json};
-use tests::command_line::CommandLine;
+use tests::command_line::{CommandLine, call};
 use tests::process::{Agent, Coordinator, Replica, eventually, get};
 use tokio::runtime::Runtime;
 use tonic::transport::Channel;
@@ -136,6 +138,22 @@ impl PipelineFixture {
     /// Kills an agent, as a node's end does.
     pub(crate) fn kill(&mut self, worker: &str) {
         self.agents.remove(worker).expect("it was started").process.kill();
+    }
+
+    /// Sends an agent a signal.
+    pub(crate) fn signal(&self, worker: &str, signal: Signal) {
+        self.agents[worker].process.signal(signal);
+    }
+
+    /// How an agent has ended, which is waited for.
+    pub(crate) fn ended(&mut self, worker: &str) -> ExitStatus {
+        self.agents.remove(worker).expect("it was started").process.wait()
+    }
+
+    /// Has a worker give back `PIPELINE/NODE/INDEX`.
+    pub(crate) fn give_back(&self, worker: &str, share: &str, token: &str) {
+        let path = format!("/v1/bindings/{share}?token={token}");
+        assert!(call(&self.agents[worker], "DELETE", &path), "{share} is given back");
     }
 
     /// Waits until the leader knows a worker.

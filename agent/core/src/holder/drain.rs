@@ -1,6 +1,9 @@
 //! A drain: no new job begins, streams are released, jobs end by themselves, and the agent leaves
 //! when nothing is left or at the deadline. An agent that stays, or that ends its worker then, says
 //! at the deadline what is left, and leaves when nothing is.
+//!
+//! Shares of pipelines stay in use until the coordinator asks for them, one by one, as other
+//! workers have room: a pipeline needs all of its shares. The deadline asks for the rest.
 
 use std::time::Duration;
 
@@ -32,12 +35,21 @@ impl<J: Journal> Holder<J> {
         self.notice(Notice::DrainStarted);
         let deadline = now + self.drain_deadline();
         self.release_unshown();
-        for held in self.streams.values_mut() {
+        for held in self.streams.values_mut().filter(|held| held.binding.is_none()) {
             held.revoked.get_or_insert(deadline);
         }
         self.changed();
         self.beat(now);
         self.check_drain(now);
+    }
+
+    /// Asks the worker for the shares that no other worker had room for.
+    fn ask_for_shares(&mut self, now: Moment) {
+        for held in self.streams.values_mut() {
+            held.revoked.get_or_insert(now);
+        }
+        self.release_unshown();
+        self.changed();
     }
 
     /// Begins a drain that the coordinator orders.
@@ -156,11 +168,13 @@ impl<J: Journal> Holder<J> {
     #[must_use]
     pub fn outstanding(&self) -> Outstanding {
         let jobs_known = self.jobs_known || !self.link.has_been_welcomed();
+        let shares = self.streams.values().filter(|held| held.binding.is_some()).count();
         Outstanding {
             jobs: jobs_known.then(|| self.running()),
             slots_max: self.pool.map_or(0, |pool| pool.size),
             obeyed: self.count.map_or(0, |count| count.obeyed),
-            streams: self.streams.len(),
+            streams: self.streams.len() - shares,
+            shares,
             goodbye: matches!(self.drain, Drain::Leaving { .. }),
             draining: self.draining() && self.drain != Drain::Left,
         }
@@ -185,6 +199,9 @@ impl<J: Journal> Holder<J> {
                 let empty =
                     jobs_known && self.running() == 0 && obeyed == 0 && self.streams.is_empty();
                 let late = since + self.drain_deadline() <= now;
+                if late && !overdue && !empty {
+                    self.ask_for_shares(now);
+                }
                 let waits = self.config.stays || self.config.ends_worker;
                 if empty && (idle || unknown) {
                     self.leave(false);
@@ -211,9 +228,15 @@ impl<J: Journal> Holder<J> {
         self.stop_link();
     }
 
-    /// Releases leases that the worker has never seen, and so will never release.
+    /// Releases leases that the worker has never seen, and so will never release. Documents reach a
+    /// worker that never asks for its shares, so these stay until they are asked for, unless it
+    /// fails.
     pub(super) fn release_unshown(&mut self) {
-        let unshown = self.streams.iter().filter(|(_, held)| !held.shown);
+        let is_failing = self.is_failing();
+        let unshown = self.streams.iter().filter(|(_, held)| {
+            let serves = held.binding.is_some() && held.revoked.is_none() && !is_failing;
+            !held.shown && !serves
+        });
         let unshown: Vec<_> = unshown.map(|(stream, held)| (stream.clone(), held.token)).collect();
         for (stream, token) in unshown {
             // If this cannot be written, the next check of the drain tries again.

@@ -247,16 +247,16 @@ class Owning(Generic[Own]):
         return len(self._owned)
 
     def _offer(self, key: Key) -> None:
-        """Queues one for the next taker, or releases one that no caller took."""
+        """Queues one for the next taker, or releases one that no caller takes any more."""
         _, lease = self._listed[key]
         if not self.consumed or key in self._owned:
             return
         token, spent = Token(lease.token), self._spent.get(key)
         if spent is not None and token <= spent:
             return
-        if lease.state is StreamLeaseState.HELD:
+        if lease.state is StreamLeaseState.HELD and not self.draining:
             self._fresh[key] = None
-        elif lease.state is StreamLeaseState.REVOKED:
+        elif lease.state in (StreamLeaseState.HELD, StreamLeaseState.REVOKED):
             self._spent[key] = token
             self.unconfirmed[(key, lease.token)] = None
 

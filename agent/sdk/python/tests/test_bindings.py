@@ -71,6 +71,19 @@ class Bindings(unittest.TestCase):
         self.agent.change(draining=True)
         serving.join()
 
+    def test_a_drain_goes_on_with_what_was_handed_out_and_gives_the_rest_back(self):
+        self.agent.bind("8.1")
+        bindings = self.worker.bindings()
+        binding = next(bindings)
+        self.agent.change(draining=True)
+        self.assertIsNone(next(bindings, None))
+        self.assertFalse(binding.stopping.is_set())
+        self.assertTrue(binding.valid())
+        self.agent.bind("8.2")
+        binding.lost.wait()
+        binding.release()
+        eventually("the release of what nobody takes", lambda: self.released("8.2"))
+
 
 class Choice(unittest.TestCase):
     def picks(self, turns, count, *endpoints):

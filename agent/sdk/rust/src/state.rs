@@ -251,14 +251,15 @@ impl State {
         }
     }
 
-    /// Queues a held lease to be handed out. Releases a revoked one that was never handed out.
+    /// Queues a held lease to be handed out. Releases one that was not handed out, if it is revoked
+    /// or its worker drains: nobody takes it any more.
     fn offer(&mut self, key: &Key) {
         let Some(ListedLease { token, held, .. }) = self.listed.get(key) else { return };
         let spent = self.spent.get(key).is_some_and(|spent| token <= spent);
         if !self.consumed.contains(&key.kind) || spent || self.owned.contains_key(key) {
             return;
         }
-        if *held {
+        if *held && !self.draining {
             self.fresh.insert(key.clone());
         } else {
             self.spent.insert(key.clone(), *token);

@@ -25,8 +25,9 @@ const UNDRAIN_MAX: Duration = Duration::from_secs(10);
 /// Options of `drain`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-A worker of a class hands its shares of pipelines over before it stops. If no other worker has room
-for them, the pipelines would stop: then it is not drained, unless --yes is given.
+A worker of a class hands its shares of pipelines over as others have room. Where none has, it would
+keep them until its drain's deadline, and the pipelines would stop then: it is not drained, unless
+--yes is given.
 
 Exit code: 0 once the order is given, with --wait once the drain has ended; 1 after an error.
 
@@ -41,7 +42,7 @@ pub(crate) struct DrainArgs {
     /// Wait until no job of it runs and it holds no stream
     #[arg(long)]
     wait: bool,
-    /// Drain it although pipelines would stop, which no other worker has room for
+    /// Drain it although no other worker has room for some of its pipelines
     #[arg(long)]
     yes: bool,
     #[command(flatten)]
@@ -110,7 +111,7 @@ pub(crate) fn drain(args: &DrainArgs) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Refuses to drain the worker if pipelines would stop.
+/// Refuses to drain the worker if pipelines would stop at the deadline.
 async fn refuse_to_stop_pipelines(
     coordinator: &mut Coordinator,
     worker: &Worker,
@@ -119,9 +120,9 @@ async fn refuse_to_stop_pipelines(
     let Some(first) = stop.first() else { return Ok(()) };
     let (cluster, name, stop) = (&worker.cluster, &worker.name, counted(stop.len(), "pipeline"));
     bail!(
-        "{cluster}/{name} is not drained: {stop} would stop, for example {first}, since no other \
-         worker has room: add a worker first, as `leasehold plan {cluster} --remove-worker {name} \
-         --add-worker NAME` shows; or give --yes"
+        "{cluster}/{name} is not drained: no other worker has room for {stop}, for example \
+         {first}, which would stop at the drain's deadline: add a worker first, as `leasehold plan \
+         {cluster} --remove-worker {name} --add-worker NAME` shows; or give --yes"
     )
 }
 

@@ -155,7 +155,8 @@ impl World {
             let until = stream.until.map(|until| asked + until.since(now));
             let fresh = StreamUse { token: stream.token, until, decided: false, load: stream.load };
             let known = worker.streams.contains_key(&key);
-            let wanted = !stream.revoked && !lease.draining;
+            // A share is given back when the agent asks for it, also in a drain.
+            let wanted = !stream.revoked && (!lease.draining || stream.load.is_some());
             let used = worker.streams.entry(key.clone()).or_insert(fresh);
             used.until = until;
             used.decided &= !wanted;

@@ -159,6 +159,22 @@ fn a_binding_is_handed_out_once_to_a_consumer_of_bindings_and_its_routes_are_the
 }
 
 #[test]
+fn a_drain_goes_on_with_what_was_handed_out_and_gives_the_rest_back() {
+    let mut state = State::default();
+    state.consume(Kind::Binding);
+    let draining = |token| wire::Lease { draining: true, ..bound(token, &[]) };
+    state.apply(&bound("8.1", &[]), clock::now());
+    let taken = state.take(Kind::Binding).expect("it is held");
+    state.apply(&draining("8.1"), clock::now());
+    assert!(state.released.is_empty(), "it is in use");
+    state.release(&taken.key, taken.token);
+    state.apply(&draining("8.2"), clock::now());
+    assert!(state.take(Kind::Binding).is_none());
+    let released = [token("8.1"), token("8.2")].map(|token| (taken.key.clone(), token));
+    assert_eq!(state.released, BTreeSet::from(released));
+}
+
+#[test]
 fn an_agent_without_a_journal_learns_of_fewer_jobs_as_the_earlier_ones_end() {
     let running = ["a", "b"].map(str::to_owned).into();
     let mut state = State { running, ..State::default() };
