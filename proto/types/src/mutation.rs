@@ -195,6 +195,8 @@ mutations! {
     ListenOldLink,
     /// Agent: jobs start while it drains.
     AdmitWhileDraining,
+    /// Agent: a drain asks the worker for its shares at once.
+    DrainAsksForShares,
     /// Agent: jobs start while its worker fails its check.
     AdmitWhileFailing,
     /// Agent: that its worker fails its check is not reported.

@@ -94,6 +94,7 @@ impl Mutant {
             Mutation::KeepAfterExpiry => &["S2", "S3", "S4"],
             Mutation::ListenOldLink => &["S10"],
             Mutation::AdmitWhileDraining | Mutation::AdmitWhileFailing => &["S12"],
+            Mutation::DrainAsksForShares => &["S21"],
             Mutation::FailureUnwritten | Mutation::RecoveredPool => &["S1", "S2", "S11", "S16"],
             Mutation::GoodbyeForgetsUnheard => &["S1", "S2", "S3"],
             Mutation::GoodbyeFreesApplied => &["S2", "S3", "S10"],

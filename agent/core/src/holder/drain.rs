@@ -10,7 +10,7 @@ use std::time::Duration;
 use leasehold_types::Moment;
 use leasehold_types::mutation::{self, Mutation};
 
-use super::{Drain, Holder};
+use super::{Drain, Held, Holder};
 use crate::effect::{Effect, Notice, Target, WakeReason, Wakeup};
 use crate::journal::{Journal, JournalError, Record};
 use crate::lease::Outstanding;
@@ -35,7 +35,9 @@ impl<J: Journal> Holder<J> {
         self.notice(Notice::DrainStarted);
         let deadline = now + self.drain_deadline();
         self.release_unshown();
-        for held in self.streams.values_mut().filter(|held| held.binding.is_none()) {
+        let with_shares = mutation::on(Mutation::DrainAsksForShares);
+        let asked = |held: &&mut Held| held.binding.is_none() || with_shares;
+        for held in self.streams.values_mut().filter(asked) {
             held.revoked.get_or_insert(deadline);
         }
         self.changed();

@@ -107,6 +107,7 @@ impl Checks<'_> {
         }
         self.check_tokens(pod, &fresh);
         self.check_kept(pod, message);
+        self.note_asked_for(pod, message);
         self.check_served(pod, link, before);
     }
 
@@ -241,6 +242,7 @@ impl Checks<'_> {
         if draining {
             self.fail("S12", || format!("p{pod} drains and shows a pool: {:?}", lease.pool));
         }
+        self.check_shares_of_drain(pod, lease);
     }
 
     /// S11, S12: a job that may start was written down, and none starts in a drain.

@@ -1,9 +1,10 @@
 //! What agents have reported and received, and what follows: S16, that a snapshot ends an earlier
-//! "asked back" (L6), that an agent that dials again keeps its place in the wait (L9), and that no
-//! agent's claim ends a term that stands (L5).
+//! "asked back" (L6), that a drain asks for no share by itself (S21), that an agent that dials
+//! again keeps its place in the wait (L9), and that no agent's claim ends a term that stands (L5).
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use leasehold_agent_core::{BindingLease, Lease};
 use leasehold_coordinator_core::event::Event;
 use leasehold_types::message::{AgentMessage, CoordinatorMessage, Grant, Hello, StreamState};
 use leasehold_types::{AgentId, Epoch, Incarnation, Moment, StreamKey, Token, WorkerKey};
@@ -17,6 +18,8 @@ pub(crate) struct AgentStatements {
     sizes: BTreeMap<(usize, Token), u32>,
     /// The stream leases that they have reported as ended.
     ended: BTreeMap<usize, BTreeSet<(StreamKey, Token)>>,
+    /// The shares that leaders have asked each pod for.
+    asked_for: BTreeMap<usize, BTreeSet<(StreamKey, Token)>>,
     /// Since when agents that remember no epoch wait for a confirmed leadership.
     waits: BTreeMap<(usize, WorkerKey), Wait>,
     /// When the last hello under each name came to each run of a replica.
@@ -124,6 +127,42 @@ impl Checks<'_> {
         if let Some(given) = held.find(|it| revoked.contains(&it.stream)) {
             let stream = given.stream.clone();
             self.fail("L6", || format!("p{pod} gives back {stream}, which its leader wants kept"));
+        }
+    }
+
+    /// Notes which shares a leader asks a pod for, by name or by a snapshot without them.
+    pub(crate) fn note_asked_for(&mut self, pod: usize, message: &CoordinatorMessage) {
+        let CoordinatorMessage::Grant(Grant { snapshot, streams, .. }) = message else { return };
+        let now = self.view.local_of_pod(pod);
+        let Some(agent) = self.view.pods[pod].agent.as_ref() else { return };
+        let is_kept = |key: &StreamKey, token: Token| {
+            let mut listed = streams.iter();
+            match listed.find(|it| it.stream == *key && it.token == token) {
+                Some(listed) => matches!(listed.state, StreamState::Held { .. }),
+                None => !snapshot,
+            }
+        };
+        let held = agent.holder.peek(now).bindings.into_iter();
+        let held = held.map(|share| (share.key.stream(), share.token));
+        let asked = held.filter(|(key, token)| !is_kept(key, *token));
+        self.observer.statements.asked_for.entry(pod).or_default().extend(asked);
+    }
+
+    /// S21: a drain asks for no share by itself before its deadline.
+    pub(crate) fn check_shares_of_drain(&mut self, pod: usize, lease: &Lease) {
+        let agent = self.view.pods[pod].agent.as_ref();
+        let leaves = agent.is_none_or(|agent| agent.holder.outstanding().goodbye);
+        if !lease.draining || leaves || self.observer.drains_overdue.contains(&pod) {
+            return;
+        }
+        let asked = self.observer.statements.asked_for.get(&pod);
+        let is_asked = |share: &BindingLease| {
+            asked.is_some_and(|asked| asked.contains(&(share.key.stream(), share.token)))
+        };
+        let mut revoked = lease.bindings.iter().filter(|share| share.revoked.is_some());
+        if let Some(share) = revoked.find(|share| !is_asked(share)) {
+            let key = share.key.clone();
+            self.fail("S21", || format!("p{pod} drains, and asks for {key}, unlike its leader"));
         }
     }
 
