@@ -293,21 +293,33 @@ fn mistakes_are_named() {
 fn a_wrong_command_line_is_told_by_its_exit_code_before_anything_is_asked() {
     let free = free_address();
     for (line, words) in [
-        ("status --coordinator nowhere", "write HOST:PORT, as in 127.0.0.1:7400"),
+        ("status --coordinator nowhere", "expected HOST:PORT, for example 127.0.0.1:7400"),
         ("explain stream cars:new --cluster builds", "--cluster is for workers"),
         ("explain worker a -o name", "this has no names"),
         ("workers --sort size", "no column \"size\"; there are cluster, worker"),
         ("pipelines --sort size", "no column \"size\"; there are pipeline, load"),
         ("explain cluster builds --set cars", "--set for streams: leave them out"),
-        ("events --kind unknown", "there are elected, deposed"),
+        ("events --kind unknown", "expected one of elected, deposed"),
         ("events --since 10", "use a number with a unit"),
         ("events -o yaml", "-o table or -o json"),
         ("status -o name", "this has no names"),
         ("plan builds -o name", "this has no names"),
         ("plan -f Cargo.toml", "name a .yaml or .yml file"),
         ("plan -f src", "no .yaml or .yml file is in this folder"),
-        ("status --service-account viewer", "write NAMESPACE/NAME"),
+        ("status --service-account viewer", "expected NAMESPACE/NAME, for example ci/looker"),
         ("inject -f - -f -", "is given twice"),
+        // A line that ends with a space ends with an empty argument.
+        ("explain worker ", "for '<NAME>': expected a name, for example builds"),
+        ("drain ", "for '<WORKER>': expected a worker's name, for example worker-1"),
+        ("workers ", "for '[CLUSTER]': expected a cluster's name, for example builds"),
+        ("events --cluster ", "for '--cluster <NAME>': expected a cluster's name"),
+        ("inject -f - --coordinator 0.0.0.0:7400", "injected agents cannot dial this address: "),
+        ("plan builds --add-worker a,", "for '--add-worker <NAMES>': expected a worker's name"),
+        ("plan builds --add-worker A", "'--add-worker <NAMES>': worker name \"A\" is not a DNS"),
+        ("plan builds --remove-worker A", "'--remove-worker <NAMES>': worker name \"A\" is not"),
+        ("plan builds --add-worker a,b,a", "--add-worker names a twice: name it once"),
+        ("explain worker A", "NAME \"A\": worker name \"A\" is not a DNS subdomain"),
+        ("workers Builds", "for '[CLUSTER]': cluster name \"Builds\" is not a DNS subdomain"),
     ] {
         let mut command = Command::new(toolbox::binary("leasehold"));
         command.args(line.split(' ')).env("LEASEHOLD_COORDINATOR", free.to_string());

@@ -27,6 +27,7 @@ use self::api::ApiClient;
 use self::fleet::Fleet;
 use self::installation::Installation;
 use self::report::{CheckResult, Finding, Problem, Report};
+use crate::argument;
 
 /// Options of `check`.
 #[derive(Debug, clap::Args)]
@@ -43,6 +44,7 @@ pub(crate) struct Args {
     pre: bool,
     /// The namespace of the coordinator
     #[arg(long, value_name = "NAMESPACE", default_value = "leasehold-system")]
+    #[arg(value_parser = argument::namespace)]
     namespace: String,
     /// The namespaces whose workers to check, separated by commas, or `all`
     #[arg(
@@ -50,6 +52,7 @@ pub(crate) struct Args {
         long = "workers-namespace",
         value_name = "NAMESPACES",
         value_delimiter = ',',
+        value_parser = argument::namespace,
         default_value = "all"
     )]
     workers: Vec<String>,
@@ -57,7 +60,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
     /// The context in the kubeconfig [default: the current one]
-    #[arg(long)]
+    #[arg(long, value_parser = argument::context)]
     context: Option<String>,
     /// The format of the report
     #[arg(short, long, value_enum, default_value = "text")]

@@ -4,13 +4,11 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::builder::NonEmptyStringValueParser;
 use leasehold_injection::{Resources, Sidecar, inject};
-use leasehold_types::is_host_and_port;
 
 use crate::manifests::{self, Document};
 use crate::object::Cluster;
-use crate::source;
+use crate::{argument, source};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -34,7 +32,7 @@ copies, and a warning says so. Injecting again changes nothing. After an error s
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// A file with manifests, a folder of such files, or - for stdin; may be repeated
-    #[arg(short, long, value_name = "FILE", required = true)]
+    #[arg(short, long, value_name = "FILE", required = true, value_parser = argument::source)]
     filename: Vec<String>,
     /// The WorkerCluster or WorkerClass of pods without the label leasehold.dev/cluster
     #[arg(long, value_name = "NAME", value_parser = cluster)]
@@ -48,15 +46,15 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME=VALUE", value_parser = setting)]
     set: Vec<(String, String)>,
     /// The coordinators' Service
-    #[arg(long, value_name = "HOST:PORT", value_parser = host_and_port)]
+    #[arg(long, value_name = "HOST:PORT", value_parser = argument::service_address)]
     #[arg(default_value = "leasehold-coordinator.leasehold-system.svc:7400")]
     coordinator: String,
     /// The name in the coordinators' certificates, if it is not the host of --coordinator
-    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
+    #[arg(long, value_name = "NAME", value_parser = argument::server_name)]
     server_name: Option<String>,
     /// The audience of the agent's token
     #[arg(long, value_name = "NAME", default_value = "leasehold.dev")]
-    #[arg(value_parser = NonEmptyStringValueParser::new())]
+    #[arg(value_parser = argument::audience)]
     audience: String,
     /// The cluster's drain.deadline: a pod whose grace period is shorter gets a warning
     #[arg(long, value_name = "DURATION", value_parser = duration)]
@@ -136,20 +134,10 @@ fn drain_deadlines(documents: &[Document<'_>]) -> BTreeMap<String, Duration> {
 }
 
 fn cluster(text: &str) -> Result<String, String> {
-    let name = leasehold_types::ClusterName::new(text).map_err(|why| why.to_string())?;
-    match name.parts() {
-        (None, _) => Ok(text.into()),
-        (Some(_), name) => Err(format!("a pod and its cluster share a namespace: write {name}")),
-    }
-}
-
-fn host_and_port(text: &str) -> Result<String, String> {
-    match is_host_and_port(text) {
-        true => Ok(text.into()),
-        false => {
-            Err("expected HOST:PORT, for example leasehold-coordinator.leasehold-system.svc:7400"
-                .into())
-        }
+    let cluster = argument::cluster(text)?;
+    match cluster.split_once('/') {
+        None => Ok(cluster),
+        Some((_, name)) => Err(format!("a pod and its cluster share a namespace: write {name}")),
     }
 }
 
@@ -161,8 +149,9 @@ fn setting(text: &str) -> Result<(String, String), String> {
 }
 
 fn image(text: &str) -> Result<String, String> {
-    check_setting("image", text)?;
-    Ok(text.into())
+    let image = argument::image(text)?;
+    check_setting("image", &image)?;
+    Ok(image)
 }
 
 /// Checks a setting of the sidecar by making it.

@@ -3,6 +3,7 @@
 //! and 130 after Ctrl-C.
 
 mod admin;
+mod argument;
 mod check;
 mod inject;
 mod manifests;
@@ -117,6 +118,12 @@ fn program_name(program: Option<&OsStr>) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use std::any::TypeId;
+    use std::path::PathBuf;
+
+    use clap::Arg;
+    use clap::builder::PossibleValue;
+
     use super::*;
 
     #[test]
@@ -129,6 +136,40 @@ mod tests {
             assert_eq!(program_name(Some(OsStr::new(program))), name);
         }
         assert_eq!(program_name(None), "leasehold");
+    }
+
+    /// Every argument that takes a value, of every command, after those before it.
+    #[test]
+    fn no_argument_takes_an_empty_value() {
+        let cli = Cli::command();
+        let mut checked = 0;
+        for command in cli.get_subcommands() {
+            let mut before = vec!["leasehold".to_owned(), command.get_name().to_owned()];
+            let takes_value = |arg: &&Arg| arg.get_action().takes_values();
+            for arg in command.get_arguments().filter(takes_value) {
+                let mut line = before.clone();
+                line.extend(arg.get_long().map(|flag| format!("--{flag}")));
+                line.push(String::new());
+                let parsed = Cli::try_parse_from(&line);
+                let text = parsed.map_err(|error| error.to_string()).expect_err(&line.join(" "));
+                let shown = arg.get_long().map_or_else(
+                    || arg.get_id().as_str().to_uppercase(),
+                    |flag| format!("--{flag}"),
+                );
+                assert!(text.contains("value") && text.contains(&shown), "{line:?}: {text}");
+                let is_path = arg.get_value_parser().type_id() == TypeId::of::<PathBuf>();
+                let has_choice = !arg.get_possible_values().is_empty();
+                let says_what = text.contains("expected ") || text.contains("use a number");
+                assert!(is_path || has_choice || says_what, "{line:?}: {text}");
+                if arg.is_positional() {
+                    let choices = arg.get_possible_values();
+                    let choice = choices.first().map_or("a", PossibleValue::get_name);
+                    before.push(choice.to_owned());
+                }
+                checked += 1;
+            }
+        }
+        assert!(checked > 50, "there are more than {checked}");
     }
 
     #[test]

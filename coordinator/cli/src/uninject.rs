@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use leasehold_injection::uninject;
 
-use crate::{manifests, source};
+use crate::{argument, manifests, source};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -22,7 +22,7 @@ and layout stay as they do with inject. After an error stdout is empty.";
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// A file with manifests, a folder of such files, or - for stdin; may be repeated
-    #[arg(short, long, value_name = "FILE", required = true)]
+    #[arg(short, long, value_name = "FILE", required = true, value_parser = argument::source)]
     filename: Vec<String>,
 }
 

@@ -1,8 +1,12 @@
-//! Values of flags: whole numbers with a range, and values that begin with a minus sign.
+//! Values of flags: whole numbers with a range, texts that are not empty, names, and values that
+//! begin with a minus sign.
 
 use std::ffi::OsString;
 use std::ops::RangeInclusive;
 use std::os::unix::ffi::OsStrExt;
+use std::str::FromStr;
+
+use crate::name::InvalidName;
 
 /// A number up to here is not worth a limit in an error.
 const UNLIMITED: u64 = u32::MAX as u64;
@@ -24,6 +28,30 @@ pub fn number<T: TryFrom<u64>>(
             };
             format!("expected {what}: a whole number {range}, for example {example}")
         })
+    }
+}
+
+/// The reader of a flag whose value is a text that is not empty. Its error says what is expected,
+/// for example `an image, for example leasehold/agent:1.0`.
+pub fn text(
+    expected: &'static str,
+) -> impl Fn(&str) -> Result<String, String> + Clone + Send + Sync + 'static {
+    move |text| match text.trim() {
+        "" => Err(format!("expected {expected}")),
+        _ => Ok(text.to_owned()),
+    }
+}
+
+/// The reader of a flag whose value is the name of a `T`; as [`text()`], and its error says what is
+/// wrong with the name.
+pub fn name<T: FromStr<Err = InvalidName>>(
+    expected: &'static str,
+) -> impl Fn(&str) -> Result<String, String> + Clone + Send + Sync + 'static {
+    let text = text(expected);
+    move |name| {
+        let name = text(name)?;
+        T::from_str(&name).map_err(|invalid| invalid.to_string())?;
+        Ok(name)
     }
 }
 
@@ -63,6 +91,7 @@ fn takes_value(flag: &OsString) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::WorkerName;
 
     #[test]
     fn a_number_out_of_its_range_is_told_what_the_flag_takes() {
@@ -74,6 +103,18 @@ mod tests {
         }
         let more = number::<u64>(1..=u64::MAX, "checks", 3)("0").expect_err("it is below 1");
         assert_eq!(more, "expected checks: a whole number of 1 or more, for example 3");
+    }
+
+    #[test]
+    fn a_text_is_not_empty_and_a_name_is_valid() {
+        let (text, name) = (text("an image"), name::<WorkerName>("a worker's name"));
+        assert_eq!((text("a b"), name("w-1")), (Ok("a b".into()), Ok("w-1".into())));
+        for empty in ["", " "] {
+            assert_eq!(text(empty), Err("expected an image".into()));
+            assert_eq!(name(empty), Err("expected a worker's name".into()));
+        }
+        let why = name("a b").expect_err("it has a space");
+        assert!(why.starts_with("worker name \"a b\" is not a DNS subdomain"), "{why}");
     }
 
     #[test]

@@ -12,8 +12,6 @@ use anyhow::{Context, bail};
 use leasehold_proto::admin::v1::admin_service_client::AdminServiceClient;
 use leasehold_proto::admin::v1::{GetStatusRequest, GetStatusResponse};
 use leasehold_proto::{HTTP_PORT_MESSAGE, NOT_LEADING_MESSAGE};
-use leasehold_types::is_host_and_port;
-
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
@@ -21,6 +19,7 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity
 use tonic::{Code, Request, Response, Status};
 
 use super::kubernetes::{self, Cluster, KubernetesArgs};
+use crate::argument;
 
 /// How long a connection may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -49,7 +48,7 @@ pub(crate) struct ConnectionArgs {
         env = "LEASEHOLD_COORDINATOR",
         value_name = "HOST:PORT",
         value_delimiter = ',',
-        value_parser = host_and_port
+        value_parser = argument::host_and_port
     )]
     coordinator: Vec<String>,
     /// The authority that signed the coordinators' certificate; without it, no TLS is used
@@ -68,6 +67,7 @@ pub(crate) struct ConnectionArgs {
     tls_key: Option<PathBuf>,
     /// The name in the coordinators' certificate [default: the host of --coordinator]
     #[arg(long, env = "LEASEHOLD_TLS_SERVER_NAME", value_name = "NAME", requires = "tls_ca")]
+    #[arg(value_parser = argument::server_name)]
     tls_server_name: Option<String>,
     /// A file with your token, for a coordinator on Kubernetes
     #[arg(long, env = "LEASEHOLD_TOKEN_FILE", value_name = "FILE")]
@@ -333,14 +333,6 @@ impl Coordinator {
             _ => anyhow::anyhow!("{message}"),
         }
     }
-}
-
-/// An address of a coordinator.
-fn host_and_port(text: &str) -> Result<String, String> {
-    if is_host_and_port(text) {
-        return Ok(text.to_owned());
-    }
-    Err("write HOST:PORT, as in 127.0.0.1:7400".to_owned())
 }
 
 /// Connects to the first replica that answers.

@@ -12,6 +12,7 @@ use tonic::Status;
 use super::connection::{ConnectionArgs, Coordinator};
 use super::output::{Format, print};
 use super::{run, words};
+use crate::argument::{self, WorkerPath};
 use crate::usage;
 
 /// How long no further change comes before what the leader had kept counts as told.
@@ -37,16 +38,16 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = since)]
     since: String,
     /// Only changes of this cluster
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = argument::cluster)]
     cluster: Option<String>,
     /// Only changes of these kinds, separated by commas
     #[arg(long, value_name = "KINDS", value_delimiter = ',', value_parser = kind)]
     kind: Vec<ChangeKind>,
-    /// Only changes of this worker
+    /// Only changes of this worker: NAME, or CLUSTER/NAME
     #[arg(long, value_name = "NAME")]
-    worker: Option<String>,
-    /// Only changes of this stream
-    #[arg(long, value_name = "NAME")]
+    worker: Option<WorkerPath>,
+    /// Only changes of this stream: NAME, or SET/NAME
+    #[arg(long, value_name = "NAME", value_parser = argument::stream)]
     stream: Option<String>,
     /// The form of the output: table, or json with an object in each line
     #[arg(short, long, value_enum, default_value_t)]
@@ -65,7 +66,7 @@ fn kind(text: &str) -> Result<ChangeKind, String> {
     let known = || (1..).map_while(|number| ChangeKind::try_from(number).ok());
     known().find(|kind| words::change(*kind) == text).ok_or_else(|| {
         let all: Vec<_> = known().map(words::change).collect();
-        format!("there is no such kind; there are {}", all.join(", "))
+        format!("expected one of {}", all.join(", "))
     })
 }
 
@@ -133,13 +134,15 @@ fn is_wanted(change: &WatchChangesResponse, args: &Args) -> bool {
     // These say that changes of any worker and stream may be missing.
     let concerns_all =
         matches!(kind, ChangeKind::Elected | ChangeKind::Deposed | ChangeKind::Skipped);
-    // Behind its cluster or set with a slash, or alone.
-    let is = |wanted: &Option<String>, of: &str, name: &str| {
-        let wanted = wanted.as_deref();
-        wanted.is_none_or(|wanted| wanted == name || wanted == format!("{of}/{name}"))
-    };
-    let is_named = is(&args.worker, &change.cluster, &change.worker)
-        && is(&args.stream, &change.set, &change.stream);
+    let is_worker = args.worker.as_ref().is_none_or(|WorkerPath { cluster, name }| {
+        *name == change.worker && cluster.as_ref().is_none_or(|wanted| *wanted == change.cluster)
+    });
+    // Behind its set with a slash, or alone.
+    let WatchChangesResponse { set, stream, .. } = change;
+    let is_stream = args.stream.as_ref().is_none_or(|wanted| {
+        wanted == stream || wanted.strip_suffix(stream.as_str()) == Some(&format!("{set}/"))
+    });
+    let is_named = is_worker && is_stream;
     (args.kind.is_empty() || args.kind.contains(&kind)) && (concerns_all || is_named)
 }
 

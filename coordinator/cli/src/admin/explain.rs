@@ -7,10 +7,12 @@ use leasehold_proto::admin::v1::{
     ExplainClusterRequest, ExplainPipelineRequest, ExplainStreamRequest, ExplainWorkerRequest,
     Explanation, ManifestProblem,
 };
+use leasehold_types::flag;
 
 use super::connection::{ConnectionArgs, Coordinator};
 use super::output::{Format, object};
 use super::{fetch, find, run, show, words};
+use crate::argument::{self, WorkerPath};
 use crate::usage;
 
 /// The most problems of manifests that an explanation names.
@@ -28,12 +30,13 @@ pub(crate) struct Args {
     /// What it is
     kind: Kind,
     /// Its name; a worker's or stream's may follow that of its cluster or set and a slash
+    #[arg(value_parser = flag::text("a name, for example builds"))]
     name: String,
     /// A worker's cluster, where several have a worker of this name
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = argument::cluster)]
     cluster: Option<String>,
     /// A stream's set, where several have a stream of this name
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = argument::set)]
     set: Option<String>,
     /// The form of the output: table, json or yaml
     #[arg(short, long, value_enum, default_value_t)]
@@ -77,9 +80,11 @@ pub(crate) fn explain(args: &Args) -> anyhow::Result<ExitCode> {
         Kind::Cluster | Kind::Worker | Kind::Stream | Kind::Pipeline => {}
     }
     args.output.refuse_names()?;
+    let wanted =
+        Wanted::of(args).map_err(|why| usage::wrong(format!("NAME {:?}: {why}", args.name)))?;
     run(&args.connection, async |mut coordinator| {
         show(&mut coordinator, args.watch, async |coordinator| {
-            let subject = subject(coordinator, args).await?;
+            let subject = subject(coordinator, &wanted).await?;
             let explanation = explanation_of(coordinator, &subject).await?;
             match args.output {
                 Format::Table | Format::Wide => Ok(as_text(&explanation)),
@@ -88,6 +93,26 @@ pub(crate) fn explain(args: &Args) -> anyhow::Result<ExitCode> {
         })
         .await
     })
+}
+
+/// What the command line names.
+enum Wanted {
+    Cluster(String),
+    Worker { path: WorkerPath, cluster: Option<String> },
+    Stream { name: String, set: Option<String> },
+    Pipeline(String),
+}
+
+impl Wanted {
+    fn of(args: &Args) -> Result<Self, String> {
+        let name = args.name.as_str();
+        Ok(match args.kind {
+            Kind::Cluster => Self::Cluster(argument::cluster(name)?),
+            Kind::Worker => Self::Worker { path: name.parse()?, cluster: args.cluster.clone() },
+            Kind::Stream => Self::Stream { name: name.to_owned(), set: args.set.clone() },
+            Kind::Pipeline => Self::Pipeline(argument::pipeline(name)?),
+        })
+    }
 }
 
 /// What is explained.
@@ -114,19 +139,18 @@ pub(super) enum Subject {
 }
 
 /// Finds what the command line names.
-async fn subject(coordinator: &mut Coordinator, args: &Args) -> anyhow::Result<Subject> {
-    let name = &args.name;
-    Ok(match args.kind {
-        Kind::Cluster => Subject::Cluster(name.clone()),
-        Kind::Worker => {
-            let worker = find::worker(coordinator, name, args.cluster.as_deref()).await?;
+async fn subject(coordinator: &mut Coordinator, wanted: &Wanted) -> anyhow::Result<Subject> {
+    Ok(match wanted {
+        Wanted::Cluster(name) => Subject::Cluster(name.clone()),
+        Wanted::Worker { path, cluster } => {
+            let worker = find::worker(coordinator, path, cluster.as_deref()).await?;
             Subject::Worker { cluster: worker.cluster, worker: worker.name }
         }
-        Kind::Stream => {
-            let stream = find::stream(coordinator, name, args.set.as_deref()).await?;
+        Wanted::Stream { name, set } => {
+            let stream = find::stream(coordinator, name, set.as_deref()).await?;
             Subject::Stream { set: stream.set, stream: stream.name }
         }
-        Kind::Pipeline => Subject::Pipeline(name.clone()),
+        Wanted::Pipeline(name) => Subject::Pipeline(name.clone()),
     })
 }
 

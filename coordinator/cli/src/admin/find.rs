@@ -8,6 +8,7 @@ use tonic::{Code, Response, Status};
 
 use super::connection::Coordinator;
 use super::fetch;
+use crate::argument::WorkerPath;
 use crate::usage;
 
 /// The worker of this name in `cluster`, or else in whichever cluster has it.
@@ -16,19 +17,19 @@ use crate::usage;
 /// If no worker or several have the name, or the coordinator does not answer.
 pub(super) async fn worker(
     coordinator: &mut Coordinator,
-    name: &str,
+    path: &WorkerPath,
     cluster: Option<&str>,
 ) -> anyhow::Result<Worker> {
-    let (clusters, worker) = match (name.rsplit_once('/'), cluster) {
-        (Some((cluster, worker)), None) => (vec![cluster.to_owned()], worker),
-        (Some(_), Some(_)) => {
-            let message = format!("give the cluster once: in {name:?}, or with --cluster");
+    let worker = path.name.as_str();
+    let clusters = match (path.cluster.as_deref(), cluster) {
+        (Some(of), Some(_)) => {
+            let message = format!("give the cluster once: as {of}/{worker}, or with --cluster");
             return Err(usage::wrong(message));
         }
-        (None, Some(cluster)) => (vec![cluster.to_owned()], name),
+        (Some(cluster), None) | (None, Some(cluster)) => vec![cluster.to_owned()],
         (None, None) => {
             let all = fetch::clusters(coordinator).await?;
-            (all.into_iter().map(|cluster| cluster.name).collect(), name)
+            all.into_iter().map(|cluster| cluster.name).collect()
         }
     };
     let mut found = Vec::new();

@@ -15,6 +15,8 @@ use kube::{Client, Config};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 use tower::service_fn;
 
+use crate::argument;
+
 /// The coordinators' port for agents and people, in their pods.
 const PORT: u16 = 7400;
 /// The Lease of the election, and the Service of the replicas.
@@ -33,10 +35,11 @@ pub(super) struct KubernetesArgs {
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
     /// The context in the kubeconfig [default: the current one]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = argument::context)]
     context: Option<String>,
     /// The namespace of the coordinators
     #[arg(long, value_name = "NAMESPACE", default_value = "leasehold-system")]
+    #[arg(value_parser = argument::namespace)]
     namespace: String,
     /// Ask with the rights of this service account [default: you, if you are one]
     #[arg(
@@ -48,6 +51,7 @@ pub(super) struct KubernetesArgs {
     service_account: Option<(String, String)>,
     /// The audience of its token, as the coordinators' --audience
     #[arg(long, value_name = "NAME", default_value = "leasehold.dev")]
+    #[arg(value_parser = argument::audience)]
     audience: String,
 }
 
@@ -152,9 +156,10 @@ impl Cluster {
 }
 
 fn namespace_and_name(text: &str) -> Result<(String, String), String> {
-    let parts = text.split_once('/').filter(|(namespace, _)| !namespace.is_empty());
+    let parts = text.split_once('/');
+    let parts = parts.filter(|(namespace, name)| !namespace.is_empty() && !name.is_empty());
     let parts = parts.map(|(namespace, name)| (namespace.to_owned(), name.to_owned()));
-    parts.ok_or_else(|| "write NAMESPACE/NAME".to_owned())
+    parts.ok_or_else(|| "expected NAMESPACE/NAME, for example ci/looker".to_owned())
 }
 
 /// A token of the service account that the caller names, or is.

@@ -15,6 +15,7 @@ use super::connection::{ConnectionArgs, Coordinator};
 use super::output::{Format, ListArgs, list};
 use super::paged::PagedList;
 use super::{fetch, run, show, words};
+use crate::argument;
 
 /// Options of `clusters`.
 #[derive(Debug, clap::Args)]
@@ -35,6 +36,7 @@ Examples:
   leasehold workers builds --sort running --reverse -o wide")]
 pub(crate) struct WorkersArgs {
     /// The cluster [default: all]
+    #[arg(value_parser = argument::cluster)]
     cluster: Option<String>,
     /// Only workers that are connected, silent, lost or unreported
     #[arg(long, value_name = "PRESENCE")]
@@ -92,9 +94,10 @@ Examples:
   leasehold streams cars --worker worker-1 -o json")]
 pub(crate) struct StreamsArgs {
     /// The stream set [default: all]
+    #[arg(value_parser = argument::set)]
     set: Option<String>,
     /// Only streams that this worker has or is to get
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = argument::worker)]
     worker: Option<String>,
     /// Only streams without an owner
     #[arg(long)]

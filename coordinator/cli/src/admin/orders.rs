@@ -16,6 +16,7 @@ use tonic::{Code, Response};
 use super::connection::{ConnectionArgs, Coordinator};
 use super::output::print;
 use super::{find, plan, run, words};
+use crate::argument::{self, WorkerPath};
 
 /// The interval between two looks at a worker that drains.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
@@ -35,9 +36,9 @@ Example:
   leasehold drain worker-1 --wait")]
 pub(crate) struct DrainArgs {
     /// The worker: NAME, or CLUSTER/NAME
-    worker: String,
+    worker: WorkerPath,
     /// Its cluster, where several have a worker of this name
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = argument::cluster)]
     cluster: Option<String>,
     /// Wait until no job of it runs and it holds no stream
     #[arg(long)]
@@ -61,9 +62,9 @@ Example:
   leasehold undrain worker-1")]
 pub(crate) struct UndrainArgs {
     /// The worker: NAME, or CLUSTER/NAME
-    worker: String,
+    worker: WorkerPath,
     /// Its cluster, where several have a worker of this name
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = argument::cluster)]
     cluster: Option<String>,
     #[command(flatten)]
     connection: ConnectionArgs,
@@ -79,9 +80,9 @@ Example:
   leasehold gone worker-3")]
 pub(crate) struct GoneArgs {
     /// The worker: NAME, or CLUSTER/NAME
-    worker: String,
+    worker: WorkerPath,
     /// Its cluster, where several have a worker of this name
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = argument::cluster)]
     cluster: Option<String>,
     /// Do not ask
     #[arg(long)]

@@ -9,7 +9,7 @@ use leasehold_proto::json;
 use prost::{Message, Name};
 
 use super::tint::{self, Tint};
-use crate::usage;
+use crate::{argument, usage};
 
 /// The gap between two columns.
 const GAP: usize = 2;
@@ -56,7 +56,7 @@ pub(crate) struct ListArgs {
     #[arg(short, long, value_enum, default_value_t)]
     pub(crate) output: Format,
     /// Sort by this column, as its title says
-    #[arg(long, value_name = "COLUMN")]
+    #[arg(long, value_name = "COLUMN", value_parser = argument::column)]
     pub(crate) sort: Option<String>,
     /// The greatest first
     #[arg(long, requires = "sort")]

@@ -3,6 +3,7 @@
 mod manifests;
 mod pipelines;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -16,6 +17,7 @@ use leasehold_types::{counted, duration, flag};
 use super::connection::{ConnectionArgs, Coordinator};
 use super::output::{Column, Format, TableRow, number, object, or_none, print, table, text};
 use super::run;
+use crate::{argument, usage};
 
 /// What the exit code says where streams or pipelines would have no worker.
 const BREAKS: u8 = 2;
@@ -42,7 +44,7 @@ Examples:
   leasehold plan -f manifests/builds.yaml")]
 pub(crate) struct Args {
     /// The cluster or worker class
-    #[arg(required_unless_present = "filename")]
+    #[arg(required_unless_present = "filename", value_parser = argument::cluster)]
     cluster: Option<String>,
     /// Edited manifests: a file, or a folder with the folders below it
     #[arg(
@@ -57,10 +59,10 @@ pub(crate) struct Args {
     #[arg(value_parser = flag::number::<u32>(0..=JOBS_MAX.into(), "a number of jobs", 40))]
     max_jobs: Option<u32>,
     /// Workers that join, separated by commas
-    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = argument::worker)]
     add_worker: Vec<String>,
     /// Workers that leave, separated by commas
-    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = argument::worker)]
     remove_worker: Vec<String>,
     /// The form of the output: table, json or yaml
     #[arg(short, long, value_enum, default_value_t)]
@@ -117,6 +119,8 @@ impl TableRow for UnplacedStream {
 /// What the coordinator answers, or that none does.
 pub(crate) fn plan(args: &Args) -> anyhow::Result<ExitCode> {
     args.output.refuse_names()?;
+    once("--add-worker", &args.add_worker)?;
+    once("--remove-worker", &args.remove_worker)?;
     let request = match &args.filename {
         Some(path) => Some(manifests::read(path)?),
         None => None,
@@ -128,6 +132,15 @@ pub(crate) fn plan(args: &Args) -> anyhow::Result<ExitCode> {
         };
         Ok(if breaks { ExitCode::from(BREAKS) } else { ExitCode::SUCCESS })
     })
+}
+
+/// Fails if a flag names a worker twice.
+fn once(flag: &str, workers: &[String]) -> anyhow::Result<()> {
+    let mut seen = BTreeSet::new();
+    match workers.iter().find(|worker| !seen.insert(*worker)) {
+        Some(twice) => Err(usage::wrong(format!("{flag} names {twice} twice: name it once"))),
+        None => Ok(()),
+    }
 }
 
 /// Prints a plan by the flags; returns whether streams or pipelines would have no worker.
