@@ -286,6 +286,10 @@ fn mistakes_are_named() {
         let why = leasehold.refused(&line);
         assert!(why.contains(words), "leasehold {line}: {why}");
     }
+    let events = leasehold.run("events --since 2h");
+    let said = String::from_utf8_lossy(&events.stderr);
+    assert!(events.status.success(), "{said}");
+    assert!(said.starts_with("changes are kept for 1h: those before "), "{said}");
 }
 
 /// The exit code tells a wrong command line from what a coordinator answers, or that none does.

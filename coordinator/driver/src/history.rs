@@ -6,13 +6,12 @@ use std::time::Duration;
 
 use leasehold_coordinator_core::effect::Notice;
 use leasehold_types::Moment;
+use leasehold_types::limits::HISTORY_RETENTION;
 use tokio::sync::broadcast;
 
 use crate::clock::Timestamp;
 use crate::order::WorkerOrder;
 
-/// How long a change is kept.
-pub const HISTORY_RETENTION: Duration = Duration::from_secs(3_600);
 /// The most changes that are kept, about 15 MB; beyond it the oldest is dropped.
 const HISTORY_MAX: usize = 65_536;
 

@@ -98,6 +98,9 @@ impl Default for NamespaceShare {
 /// Bytes of one gRPC message, either way.
 pub const MESSAGE_BYTES_MAX: usize = 16 * 1024 * 1024;
 
+/// How long a coordinator keeps a change of the fleet.
+pub const HISTORY_RETENTION: Duration = Duration::from_secs(3_600);
+
 /// The shortest and the longest time that a lease may last.
 pub const TTL_MIN: Duration = Duration::from_millis(200);
 /// See [`TTL_MIN`].

@@ -4,8 +4,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
+use k8s_openapi::jiff::Timestamp;
 use leasehold_proto::admin::v1::{ChangeKind, WatchChangesRequest, WatchChangesResponse};
 use leasehold_proto::json;
+use leasehold_types::limits::HISTORY_RETENTION;
 use leasehold_types::{counted, duration};
 use tonic::Status;
 
@@ -36,7 +38,7 @@ pub(crate) struct Args {
     follow: bool,
     /// How far back to begin, at most an hour
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = since)]
-    since: String,
+    since: Duration,
     /// Only changes of this cluster
     #[arg(long, value_name = "NAME", value_parser = argument::cluster)]
     cluster: Option<String>,
@@ -56,9 +58,16 @@ pub(crate) struct Args {
     connection: ConnectionArgs,
 }
 
-/// A duration, as the coordinator reads it.
-fn since(text: &str) -> Result<String, String> {
-    duration::parse(text).map(|_| text.to_owned()).map_err(|error| error.to_string())
+fn since(text: &str) -> Result<Duration, String> {
+    duration::parse(text).map_err(|error| error.to_string())
+}
+
+/// What to say of changes that are asked for, and too old to be kept; `None` if none is too old.
+fn too_old(since: Duration, now: Timestamp) -> Option<String> {
+    let oldest = now.checked_sub(HISTORY_RETENTION).ok().filter(|_| since > HISTORY_RETENTION)?;
+    let kept = duration::format_short(HISTORY_RETENTION);
+    let oldest = oldest.strftime("%Y-%m-%dT%H:%M:%SZ");
+    Some(format!("changes are kept for {kept}: those before {oldest} are not shown"))
 }
 
 /// The kind of this name.
@@ -79,9 +88,12 @@ pub(crate) fn events(args: &Args) -> anyhow::Result<ExitCode> {
         return Err(usage::wrong("events are shown with -o table or -o json"));
     }
     run(&args.connection, async |mut coordinator| {
-        let mut replay = args.since.clone();
+        if let Some(missing) = too_old(args.since, Timestamp::now()) {
+            eprintln!("{missing}");
+        }
+        let mut replay = args.since;
         loop {
-            let ended = watch(&mut coordinator, args, &replay).await?;
+            let ended = watch(&mut coordinator, args, replay).await?;
             if !args.follow {
                 return Ok(ExitCode::SUCCESS);
             }
@@ -91,7 +103,7 @@ pub(crate) fn events(args: &Args) -> anyhow::Result<ExitCode> {
             tokio::time::sleep(RETRY_INTERVAL).await;
             coordinator.redial().await;
             // The next leader tells what it has done itself, which is all new.
-            "1h".clone_into(&mut replay);
+            replay = HISTORY_RETENTION;
         }
     })
 }
@@ -100,11 +112,11 @@ pub(crate) fn events(args: &Args) -> anyhow::Result<ExitCode> {
 async fn watch(
     coordinator: &mut Coordinator,
     args: &Args,
-    replay: &str,
+    replay: Duration,
 ) -> anyhow::Result<Option<Status>> {
     let request = WatchChangesRequest {
         cluster: args.cluster.clone().unwrap_or_default(),
-        replay: replay.to_owned(),
+        replay: duration::format(replay),
     };
     let mut changes =
         coordinator.ask(async |mut client| client.watch_changes(request.clone()).await).await?;
@@ -188,4 +200,18 @@ fn detail_of(change: &WatchChangesResponse) -> String {
     let parts = [detail.as_str(), change.message.as_str()];
     let parts: Vec<_> = parts.into_iter().filter(|part| !part.is_empty()).collect();
     parts.join(": ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_that_are_no_longer_kept_are_named() {
+        let now = "2026-01-31T02:07:00.125Z".parse().expect("a time");
+        let missing = |hours: u64| too_old(Duration::from_secs(hours * 3_600), now);
+        assert_eq!(missing(1), None);
+        let said = "changes are kept for 1h: those before 2026-01-31T01:07:00Z are not shown";
+        assert_eq!(missing(2), Some(said.to_owned()));
+    }
 }
