@@ -276,7 +276,12 @@ fn mistakes_are_named() {
     for (line, words) in [
         (format!("status --coordinator {free}"), "start one, or name it with --coordinator"),
         (format!("status --coordinator {}", coordinator.http), "gRPC is served on port"),
-        ("workers nothing".to_owned(), "no manifest defines cluster"),
+        ("workers nothing".to_owned(), "cluster nothing; `leasehold clusters` lists those"),
+        ("workers buids".to_owned(), "no manifest defines cluster buids; did you mean builds?"),
+        ("plan buids".to_owned(), "cluster buids; did you mean builds?"),
+        ("events --cluster buids".to_owned(), "cluster buids; did you mean builds?"),
+        ("explain cluster buids".to_owned(), "cluster buids; did you mean builds?"),
+        ("explain worker buids/w".to_owned(), "cluster buids; did you mean builds?"),
         (format!("status --coordinator {}", agent.api), "is an agent's worker API"),
         ("drain w --cluster buids".to_owned(), "cluster buids; did you mean builds?"),
         ("explain stream a --set car".to_owned(), "stream set car; did you mean cars?"),

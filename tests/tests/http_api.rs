@@ -137,7 +137,8 @@ fn what_is_wrong_is_named() {
     let coordinator = coordinator_that_leads();
     let http = coordinator.http;
     for (path, status, words) in [
-        ("/api/v1/workers?cluster=none", 404, "no manifest defines cluster \"none\""),
+        ("/api/v1/workers?cluster=none", 404, "no manifest defines cluster none; `leasehold"),
+        ("/api/v1/workers?cluster=buids", 404, "did you mean builds?"),
         ("/api/v1/workers?cluster=No+Name", 400, "No Name"),
         ("/api/v1/workers?name=builds", 400, "unknown parameter \"name\": use cluster, pageSize"),
         (

@@ -5,7 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_types::{ClusterName, Load, NodeName, PipelineName, SetName, StreamName};
+use leasehold_types::{ClusterName, Load, NodeName, PipelineName, SetName, StreamName, nearest};
+
+/// The most clusters of a namespace whose names are compared with an unknown one: an agent of an
+/// unknown cluster asks again and again.
+const COMPARED_MAX: usize = 100;
 
 /// All the clusters, stream sets and pipelines of one cell.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,6 +25,23 @@ pub struct Desired {
     /// class that a node names may be missing, and then the pipeline waits for it. If all its
     /// classes exist, it fits on their most workers if it is alone (`planner::pipelines::fits`).
     pub pipelines: BTreeMap<PipelineName, Arc<Pipeline>>,
+}
+
+impl Desired {
+    /// The error for the name of a cluster that no manifest defines. It suggests a cluster of the
+    /// same namespace only: names of other tenants are not for everybody.
+    #[must_use]
+    pub fn unknown_cluster(&self, name: &ClusterName) -> String {
+        let (namespace, own) = name.parts();
+        let all = self.clusters.keys().map(ClusterName::parts);
+        let beside = all.filter(|(of, _)| *of == namespace).map(|(_, cluster)| cluster);
+        let hint = match (nearest(own, beside.take(COMPARED_MAX)), namespace) {
+            (Some(near), Some(namespace)) => format!("did you mean {namespace}/{near}?"),
+            (Some(near), None) => format!("did you mean {near}?"),
+            (None, _) => "`leasehold clusters` lists those that are defined".to_owned(),
+        };
+        format!("no manifest defines cluster {name}; {hint}")
+    }
 }
 
 /// A `WorkerCluster`: workers that share one budget of jobs.
@@ -169,4 +190,41 @@ pub struct Moves {
     pub cooldown: Duration,
     /// How long to gather joins and drains before they are planned together.
     pub settle: Duration,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cluster() -> Arc<Cluster> {
+        Arc::new(Cluster {
+            jobs_max: 1,
+            jobs_per_worker_max: 1,
+            drain_deadline: Duration::ZERO,
+            ttl: Duration::ZERO,
+            floor: 0,
+            lost_after: None,
+            rollout_order: RolloutOrder::Newest,
+            class: None,
+        })
+    }
+
+    #[test]
+    fn an_unknown_cluster_is_told_from_those_of_its_namespace_only() {
+        let names = ["builds", "ci/builds", "media/transcoders"];
+        let named = |name: &str| ClusterName::new(name).expect(name);
+        let clusters = names.map(|name| (named(name), cluster())).into_iter().collect();
+        let desired = Desired { clusters, ..Desired::default() };
+        let none = "`leasehold clusters` lists those that are defined";
+        for (unknown, hint) in [
+            ("buids", "did you mean builds?"),
+            ("ci/buids", "did you mean ci/builds?"),
+            ("media/buids", none),
+            ("ci/transcoders", none),
+            ("nothing", none),
+        ] {
+            let expected = format!("no manifest defines cluster {unknown}; {hint}");
+            assert_eq!(desired.unknown_cluster(&named(unknown)), expected);
+        }
+    }
 }

@@ -175,8 +175,9 @@ impl AdminService for Admin {
         self.allow(&request, Wants::Read(Subject::Cluster(name.clone()))).await?;
         self.ask("GetCluster", move |core, now| {
             let found = core.clusters(now).into_iter().find(|cluster| cluster.name == name);
-            let cluster =
-                found.map(wire::cluster).ok_or_else(|| AdminError::cluster_not_found(&name))?;
+            let cluster = found
+                .map(wire::cluster)
+                .ok_or_else(|| AdminError::cluster_not_found(core, &name))?;
             Ok(proto::GetClusterResponse { cluster: Some(cluster) })
         })
         .await
@@ -194,7 +195,7 @@ impl AdminService for Admin {
         let page = WorkerCursor::parse(&cluster, &request.page_token)?;
         self.ask("ListWorkers", move |core, now| {
             let workers = core.workers(&cluster, now);
-            let workers = workers.ok_or_else(|| AdminError::cluster_not_found(&cluster))?;
+            let workers = workers.ok_or_else(|| AdminError::cluster_not_found(core, &cluster))?;
             let (workers, next) = page.cut(workers, size);
             let workers = workers.into_iter().map(wire::worker).collect();
             Ok(proto::ListWorkersResponse { workers, next_page_token: next })
@@ -276,7 +277,8 @@ impl AdminService for Admin {
         self.allow(&request, Wants::Read(Subject::Cluster(cluster.clone()))).await?;
         self.ask("ExplainCluster", move |core, now| {
             let explanation = core.explain_cluster(&cluster, now).map(wire::explanation);
-            let explanation = explanation.ok_or_else(|| AdminError::cluster_not_found(&cluster))?;
+            let explanation =
+                explanation.ok_or_else(|| AdminError::cluster_not_found(core, &cluster))?;
             Ok(proto::ExplainClusterResponse { explanation: Some(explanation) })
         })
         .await
@@ -387,7 +389,7 @@ impl AdminService for Admin {
         let changes = self.handle.replay(replay).map_err(|_| AdminError::Stopped)?;
         self.ask("WatchChanges", move |core, now| match cluster {
             Some(name) if !core.clusters(now).iter().any(|cluster| cluster.name == name) => {
-                Err(AdminError::cluster_not_found(&name))
+                Err(AdminError::cluster_not_found(core, &name))
             }
             Some(_) | None => Ok(()),
         })

@@ -107,6 +107,10 @@ async fn a_cluster_that_no_manifest_defines_is_refused_by_name() {
     let (reason, refusal) = agent.refusal().await;
     assert_eq!(reason, RefusalReason::UnknownCluster);
     assert!(refusal.message.contains("nowhere"), "{}", refusal.message);
+    let mut agent = Agent::dial(replica.grpc).await;
+    agent.say_hello("crwal", "w-0").await;
+    let (_, refusal) = agent.refusal().await;
+    assert!(refusal.message.ends_with("; did you mean crawl?"), "{}", refusal.message);
 }
 
 #[tokio::test]

@@ -2,7 +2,9 @@
 //! with a slash.
 
 use anyhow::bail;
-use leasehold_proto::admin::v1::{GetStreamRequest, GetWorkerRequest, Stream, Worker};
+use leasehold_proto::admin::v1::{
+    GetClusterRequest, GetStreamRequest, GetWorkerRequest, Stream, Worker,
+};
 use leasehold_types::nearest;
 use tonic::{Code, Response, Status};
 
@@ -52,8 +54,7 @@ pub(super) async fn worker(
         ),
         (None, _) => match clusters.as_slice() {
             [cluster] => {
-                let all = fetch::clusters(coordinator).await?;
-                defined("cluster", cluster, all.iter().map(|cluster| &*cluster.name))?;
+                check_cluster(coordinator, cluster).await?;
                 bail!(
                     "cluster {cluster} has no worker {worker}, or it has drained and left: \
                      `leasehold workers {cluster}` lists all"
@@ -104,8 +105,7 @@ pub(super) async fn stream(
         ),
         (None, _) => match set {
             Some(set) => {
-                let all = fetch::sets(coordinator).await?;
-                defined("stream set", set, all.iter().map(|set| &*set.name))?;
+                check_set(coordinator, set).await?;
                 bail!("stream set {set} has no stream {name}: `leasehold streams {set}` lists them")
             }
             None => bail!("no stream set has a stream {name}: `leasehold streams` lists them"),
@@ -113,17 +113,22 @@ pub(super) async fn stream(
     }
 }
 
-/// Fails if no manifest defines `name`, and says which name may be meant.
-fn defined<'a>(
-    what: &str,
-    name: &str,
-    all: impl Iterator<Item = &'a str> + Clone,
-) -> anyhow::Result<()> {
-    if all.clone().any(|known| known == name) {
+/// Fails if no manifest defines this cluster: the coordinator says which name may be meant.
+async fn check_cluster(coordinator: &mut Coordinator, name: &str) -> anyhow::Result<()> {
+    let request = GetClusterRequest { name: name.to_owned() };
+    coordinator.ask(async |mut client| client.get_cluster(request.clone()).await).await?;
+    Ok(())
+}
+
+/// Fails if no manifest defines this set, and says which name may be meant.
+async fn check_set(coordinator: &mut Coordinator, name: &str) -> anyhow::Result<()> {
+    let all = fetch::sets(coordinator).await?;
+    let known = || all.iter().map(|set| set.name.as_str());
+    if known().any(|known| known == name) {
         return Ok(());
     }
-    let near = nearest(name, all).map(|near| format!("; did you mean {near}?"));
-    bail!("no manifest defines a {what} {name}{}", near.unwrap_or_default())
+    let near = nearest(name, known()).map(|near| format!("; did you mean {near}?"));
+    bail!("no manifest defines a stream set {name}{}", near.unwrap_or_default())
 }
 
 /// None where what was asked for is not there, or cannot have such a name.

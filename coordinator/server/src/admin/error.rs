@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use leasehold_coordinator_core::Core;
 use leasehold_driver::access::Denied;
 use leasehold_driver::port::OrderError;
 use leasehold_proto::NOT_LEADING_MESSAGE;
@@ -71,8 +72,8 @@ pub(super) enum AdminError {
 }
 
 impl AdminError {
-    pub(super) fn cluster_not_found(name: &ClusterName) -> Self {
-        Self::NotFound(format!("no manifest defines cluster {name:?}"))
+    pub(super) fn cluster_not_found(core: &Core, name: &ClusterName) -> Self {
+        Self::NotFound(core.desired().unknown_cluster(name))
     }
 
     pub(super) fn set_not_found(name: &SetName) -> Self {

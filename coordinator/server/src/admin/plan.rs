@@ -149,7 +149,7 @@ impl Admin {
         let planned = cluster.clone();
         let begin = move |core: &Core, now| {
             let plan = core.begin_what_if(&planned, &what_if, now);
-            let plan = plan.ok_or_else(|| AdminError::cluster_not_found(&planned))?;
+            let plan = plan.ok_or_else(|| AdminError::cluster_not_found(core, &planned))?;
             check_workers(core, &planned, &what_if, now)?;
             Ok(plan)
         };

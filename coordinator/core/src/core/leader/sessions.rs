@@ -103,7 +103,7 @@ impl Leader {
     fn admit(&self, hello: &Hello, key: &WorkerKey, now: Moment) -> Result<(), HelloRefusal> {
         let cluster = self.clusters.get(&hello.cluster).filter(|cluster| cluster.defined);
         let Some(cluster) = cluster else {
-            let message = format!("no manifest defines cluster {}", hello.cluster);
+            let message = self.replica.desired.unknown_cluster(&hello.cluster);
             return Err((RefusalReason::UnknownCluster, message));
         };
         self.check_name(hello, key, now)?;
