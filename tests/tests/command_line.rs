@@ -1,7 +1,8 @@
 //! The command line against real coordinators and agents: what people type first, and what they
 //! read then.
 
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -263,6 +264,41 @@ fn an_order_to_drain_is_taken_back() {
     let asked = "drains on: its drain was asked for at the worker itself";
     assert!(leasehold.refused("undrain worker-0").contains(asked));
     assert!(leasehold.refused("undrain worker-7").contains("worker-7"));
+}
+
+#[test]
+fn a_drain_that_is_followed_ends_if_it_is_taken_back_or_the_worker_is_gone() {
+    let coordinator = Coordinator::start(&[("all.yaml", MANIFESTS)]);
+    let leasehold = CommandLine(&coordinator);
+    let mut agent = coordinator.agent("builds", "worker-0", &[]);
+    leasehold.until("explain worker worker-0", &["has its share: 3 slots and 2 streams"]);
+    start_job(&agent, "job-0");
+    let follow = || {
+        let mut drain = leasehold.command("drain worker-0 --wait");
+        let drain = drain.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        leasehold.until("explain worker worker-0", &["builds/worker-0 drains"]);
+        drain.expect("it starts")
+    };
+    let ended = |drain: Child| {
+        let output = drain.wait_with_output().expect("it ends");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+
+    let drain = follow();
+    leasehold.line("undrain worker-0");
+    let (code, said) = ended(drain);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("the drain of builds/worker-0 was taken back"), "{said}");
+
+    let drain = follow();
+    agent.process.kill();
+    leasehold.until("workers", &["lost"]);
+    // A look that sees it lost.
+    std::thread::sleep(Duration::from_secs(1));
+    leasehold.line("gone worker-0 --yes");
+    let (code, said) = ended(drain);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("builds/worker-0 has left, or was declared gone"), "{said}");
 }
 
 #[test]

@@ -30,7 +30,8 @@ A worker of a class hands its shares of pipelines over as others have room. Wher
 keep them until its drain's deadline, and the pipelines would stop then: it is not drained, unless
 --yes is given.
 
-Exit code: 0 once the order is given, with --wait once the drain has ended; 1 after an error.
+Exit code: 0 once the order is given, with --wait once the worker has drained or left; 1 after an
+error, and with --wait if the drain is taken back.
 
 Example:
   leasehold drain worker-1 --wait")]
@@ -106,7 +107,7 @@ pub(crate) fn drain(args: &DrainArgs) -> anyhow::Result<ExitCode> {
         coordinator.order(async |mut client| client.drain_worker(request.clone()).await).await?;
         print(&format!("{}/{} drains\n", worker.cluster, worker.name))?;
         if args.wait {
-            wait_until_drained(&mut coordinator, worker).await?;
+            follow_drain(&mut coordinator, worker).await?;
         }
         Ok(ExitCode::SUCCESS)
     })
@@ -176,9 +177,10 @@ async fn wait_until_it_works(coordinator: &mut Coordinator, worker: &Worker) -> 
     }
 }
 
-/// Follows a drain to its end, and says what is left as it changes.
-async fn wait_until_drained(coordinator: &mut Coordinator, worker: Worker) -> anyhow::Result<()> {
-    let (cluster, name) = (worker.cluster, worker.name);
+/// Follows a drain to its end, and says what is left as it changes. Fails if it is taken back.
+async fn follow_drain(coordinator: &mut Coordinator, mut last: Worker) -> anyhow::Result<()> {
+    let (cluster, name) = (last.cluster.clone(), last.name.clone());
+    let incarnation = last.incarnation;
     let request = GetWorkerRequest { cluster: cluster.clone(), worker: name.clone() };
     let mut said = String::new();
     loop {
@@ -187,11 +189,25 @@ async fn wait_until_drained(coordinator: &mut Coordinator, worker: Worker) -> an
                 Err(status) if status.code() == Code::NotFound => Ok(Response::new(None)),
                 answer => answer.map(|answer| answer.map(|answer| answer.worker)),
             });
-        let left = match asked.await? {
+        match asked.await? {
+            None if last.presence() != Presence::Connected => {
+                eprintln!(
+                    "{cluster}/{name} has left, or was declared gone, before it reported the end \
+                     of its drain"
+                );
+                return Ok(());
+            }
             None => break,
             Some(worker) if worker.drain() == DrainPhase::Leaving => break,
-            Some(worker) => what_is_left(&worker),
-        };
+            // The drained agent has left, and the worker has a new one.
+            Some(worker) if works(&worker) && worker.incarnation != incarnation => break,
+            Some(worker) if works(&worker) => bail!(
+                "the drain of {cluster}/{name} was taken back: it works on; `leasehold events \
+                 --worker {cluster}/{name}` shows who ordered that"
+            ),
+            Some(worker) => last = worker,
+        }
+        let left = what_is_left(&last);
         if left != said {
             print(&format!("{cluster}/{name}: {left}\n"))?;
             said = left;
@@ -199,6 +215,11 @@ async fn wait_until_drained(coordinator: &mut Coordinator, worker: Worker) -> an
         tokio::time::sleep(POLL_INTERVAL).await;
     }
     print(&format!("{cluster}/{name} has drained\n"))
+}
+
+/// Whether its agent is connected, and neither drains nor is ordered to.
+fn works(worker: &Worker) -> bool {
+    worker.presence() == Presence::Connected && !words::drains(worker)
 }
 
 fn what_is_left(worker: &Worker) -> String {
