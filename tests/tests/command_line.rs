@@ -128,7 +128,7 @@ fn a_plan_says_how_long_jobs_may_take_also_after_a_failover() {
     let status = leasehold.until("status", &["leads term"]);
     let standby = coordinator.standby();
     let both = ["--coordinator", &format!("{},{}", coordinator.grpc, standby.grpc)];
-    let agents = ["worker-0", "worker-1"].map(|name| coordinator.agent("builds", name, &both));
+    let mut agents = ["worker-0", "worker-1"].map(|name| coordinator.agent("builds", name, &both));
     leasehold.until("clusters", &["6        0        6          6        2          2"]);
     let both = both.join(" ");
     let plan = format!("plan builds --remove-worker worker-0 {both}");
@@ -154,6 +154,15 @@ fn a_plan_says_how_long_jobs_may_take_also_after_a_failover() {
         (term(&status) == led + 1).then_some(())
     });
     leasehold.until(&plan, &["1 job", past]);
+
+    // The jobs of a lost worker may never end by themselves.
+    agents[0].process.kill();
+    let lost = "worker-0 is lost: its jobs may never end by themselves.";
+    let text = leasehold.until(&plan, &["1 job", lost, "explain worker builds/worker-0"]);
+    assert!(!text.contains("WAIT says"), "{text}");
+    let pool = &leasehold.json(&plan)["pools"][0];
+    assert_eq!((&pool["lost"], &pool["wait"]["jobs"]), (&json!(true), &json!(1)), "{pool}");
+    assert!(pool["wait"].get("halfSeconds").is_none_or(Value::is_null), "{pool}");
 }
 
 #[test]

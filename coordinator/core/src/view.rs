@@ -410,6 +410,8 @@ pub struct PlannedPool {
     pub committed: u32,
     /// Why it gets no larger one; empty if it gets the most per worker.
     pub reason: String,
+    /// It is lost: its jobs may never end by themselves.
+    pub lost: bool,
 }
 
 /// All pipelines and classes that would be others under another desired state.

@@ -1317,9 +1317,13 @@ pub struct PlannedPool {
     #[prost(string, tag = "4")]
     pub reason: ::prost::alloc::string::String,
     /// Estimate of how long it runs more jobs than that; absent if it does not, or if its agent
-    /// reports no run times.
+    /// reports no run times. Of a lost worker only the number of its jobs.
     #[prost(message, optional, tag = "5")]
     pub wait: ::core::option::Option<JobWait>,
+    /// It is lost: its jobs may never end by themselves, and its slots come back once it reports or
+    /// counts as gone.
+    #[prost(bool, tag = "6")]
+    pub lost: bool,
 }
 impl ::prost::Name for PlannedPool {
     const NAME: &'static str = "PlannedPool";

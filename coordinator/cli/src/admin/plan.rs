@@ -153,7 +153,7 @@ async fn plan_by_flags(coordinator: &mut Coordinator, args: &Args) -> anyhow::Re
     };
     let plan = coordinator.ask(async |mut client| client.plan(request.clone()).await).await?;
     print(&match args.output {
-        Format::Table | Format::Wide => as_text(&plan),
+        Format::Table | Format::Wide => as_text(&request.cluster, &plan),
         format => object(format, &plan)?,
     })?;
     Ok(!plan.unplaced.is_empty() || plan.pipelines.iter().any(pipelines::is_stopped))
@@ -184,9 +184,24 @@ fn wait(wait: &JobWait) -> String {
     }
 }
 
+/// The sentences under the table on lost workers, whose slots do not fall free by themselves.
+fn lost_explained(cluster: &str, pools: &[PlannedPool]) -> String {
+    let lost = pools.iter().filter(|pool| pool.lost && pool.committed > pool.size);
+    let line = |PlannedPool { worker, .. }: &PlannedPool| {
+        format!(
+            "{worker} is lost: its jobs may never end by themselves. Its slots come back once its \
+             agent reports again, or it counts as gone: `leasehold explain worker \
+             {cluster}/{worker}` says what to do.\n"
+        )
+    };
+    lost.map(line).collect()
+}
+
 /// The sentence under the table that explains its WAIT column; `None` if the column is empty.
 fn waits_explained(pools: &[PlannedPool]) -> Option<String> {
-    let waits: Vec<_> = pools.iter().filter_map(|pool| pool.wait.as_ref()).collect();
+    // A lost worker has no times, whatever ended.
+    let waits = pools.iter().filter(|pool| !pool.lost).filter_map(|pool| pool.wait.as_ref());
+    let waits: Vec<_> = waits.collect();
     let past_jobs = waits.iter().map(|wait| wait.past_jobs).max()?;
     let past = counted(past_jobs, "job");
     Some(match (past_jobs, waits.iter().any(|wait| wait.half_seconds.is_some())) {
@@ -206,7 +221,7 @@ fn waits_explained(pools: &[PlannedPool]) -> Option<String> {
     })
 }
 
-fn as_text(plan: &PlanResponse) -> String {
+fn as_text(cluster: &str, plan: &PlanResponse) -> String {
     if plan.is_class {
         let parts = pipelines::as_text(&plan.pipelines, &plan.classes);
         let is_same = parts.is_empty().then(|| "No pipeline or class changes.\n".to_owned());
@@ -222,7 +237,10 @@ fn as_text(plan: &PlanResponse) -> String {
     if waits > 0 {
         let slots = counted(waits, "slot");
         let waits: String = waits_explained(&plan.pools).into_iter().collect();
-        parts.push(format!("{slots} in use now must fall free before others get them.\n{waits}"));
+        let lost = lost_explained(cluster, &plan.pools);
+        parts.push(format!(
+            "{slots} in use now must fall free before others get them.\n{waits}{lost}"
+        ));
     }
     parts.push(match plan.moves.as_slice() {
         [] => "No stream moves.\n".to_owned(),
@@ -236,4 +254,32 @@ fn as_text(plan: &PlanResponse) -> String {
         parts.push(format!("{count} would have no worker:\n{}", table(&plan.unplaced, false)));
     }
     parts.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lost_worker_has_no_wait_and_is_explained() {
+        let pool = |worker: &str, half_seconds, lost| PlannedPool {
+            worker: worker.to_owned(),
+            committed: 3,
+            wait: Some(JobWait { jobs: 2, half_seconds, past_jobs: 9, ..JobWait::default() }),
+            lost,
+            ..PlannedPool::default()
+        };
+        let text = |pools| as_text("builds", &PlanResponse { pools, ..PlanResponse::default() });
+        let both = text(vec![pool("w-0", Some(60), false), pool("w-1", None, true)]);
+        for words in [
+            "2 jobs: 1m or more",
+            "how long that takes in half of all cases",
+            "w-1 is lost: its jobs may never end by themselves.",
+            "`leasehold explain worker builds/w-1` says what to do",
+        ] {
+            assert!(both.contains(words), "no {words:?} in\n{both}");
+        }
+        let alone = text(vec![pool("w-1", None, true)]);
+        assert!(!alone.contains("WAIT says"), "nothing is known of others:\n{alone}");
+    }
 }

@@ -235,11 +235,12 @@ pub(super) fn plan(
             .pools
             .into_iter()
             .map(|pool| proto::PlannedPool {
-                wait: wait(&pool).map(job_wait),
+                wait: wait(&pool).map(|wait| job_wait(wait, pool.lost)),
                 worker: pool.worker.to_string(),
                 size: pool.size,
                 committed: pool.committed,
                 reason: pool.reason,
+                lost: pool.lost,
             })
             .collect(),
         moves: plan
@@ -265,11 +266,12 @@ pub(super) fn plan(
     }
 }
 
-fn job_wait(wait: JobWait) -> proto::JobWait {
+/// An estimate; without times for a lost worker, whose jobs may never end by themselves.
+fn job_wait(wait: JobWait, is_lost: bool) -> proto::JobWait {
     proto::JobWait {
         jobs: wait.jobs,
-        half_seconds: wait.half_seconds,
-        most_seconds: wait.most_seconds,
+        half_seconds: wait.half_seconds.filter(|_| !is_lost),
+        most_seconds: wait.most_seconds.filter(|_| !is_lost),
         past_jobs: count(wait.past_jobs),
     }
 }

@@ -115,7 +115,11 @@ fn text(answer: &PlanManifestsResponse) -> String {
     });
     for cluster in &answer.clusters {
         if let Some(plan) = &cluster.plan {
-            parts.push(format!("Cluster {}:\n{}", cluster.cluster, as_text(plan)));
+            parts.push(format!(
+                "Cluster {}:\n{}",
+                cluster.cluster,
+                as_text(&cluster.cluster, plan)
+            ));
         }
     }
     parts.extend(pipelines::as_text(&answer.pipelines, &answer.classes));

@@ -109,6 +109,7 @@ impl Leader {
         let ledger = &self.ledger;
         let (jobs_max, max) = what_if.budget(name, &cluster.spec);
         let removed = |key: &WorkerKey| what_if.remove.contains(&key.worker);
+        let lost = |key: &WorkerKey| self.observed(key).is_some_and(|worker| worker.lost);
         let others = ledger
             .accounts_of(name)
             .filter(|(key, _)| !removed(key) && !shares.contains_key(&key.worker));
@@ -141,7 +142,8 @@ impl Leader {
                         "workers of newer generations come first, up to {newest}: it is of {own}"
                     ),
                 };
-                PlannedPool { worker: worker.clone(), size: *size, committed, reason }
+                let lost = lost(&key);
+                PlannedPool { worker: worker.clone(), size: *size, committed, reason, lost }
             })
             .collect();
         let without = ledger.accounts_of(name).filter(|(key, _)| !shares.contains_key(&key.worker));
@@ -154,6 +156,7 @@ impl Leader {
             } else {
                 self.why_no_jobs(key, account)
             },
+            lost: lost(key),
         }));
         pools.sort_by(|one, two| one.worker.cmp(&two.worker));
         pools
