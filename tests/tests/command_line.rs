@@ -332,6 +332,8 @@ fn mistakes_are_named() {
         ("explain stream a --set car".to_owned(), "stream set car; did you mean cars?"),
         ("explain worker nobody".to_owned(), "`leasehold workers` lists all"),
         ("explain stream none".to_owned(), "`leasehold streams` lists them"),
+        // A flag comes before the variable that names the coordinator.
+        ("status --kubeconfig /nowhere/config".to_owned(), "cannot read /nowhere/config"),
     ] {
         let why = leasehold.refused(&line);
         assert!(why.contains(words), "leasehold {line}: {why}");
@@ -362,6 +364,7 @@ fn a_wrong_command_line_is_told_by_its_exit_code_before_anything_is_asked() {
         ("plan -f src", "no .yaml or .yml file is in this folder"),
         ("status --service-account viewer", "expected NAMESPACE/NAME, for example ci/looker"),
         ("inject -f - -f -", "is given twice"),
+        ("status --coordinator a:1 --namespace ci", "--namespace a cluster whose coordinators"),
         // A line that ends with a space ends with an empty argument.
         ("explain worker ", "for '<NAME>': expected a name, for example builds"),
         ("drain ", "for '<WORKER>': expected a worker's name, for example worker-1"),

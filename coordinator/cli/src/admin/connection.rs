@@ -9,6 +9,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
+use clap::{ArgMatches, FromArgMatches};
 use leasehold_proto::admin::v1::admin_service_client::AdminServiceClient;
 use leasehold_proto::admin::v1::{GetStatusRequest, GetStatusResponse};
 use leasehold_proto::{HTTP_PORT_MESSAGE, NOT_LEADING_MESSAGE};
@@ -38,9 +41,16 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(250);
 const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// Which coordinator to ask, and how to prove who asks.
+#[derive(Clone, Debug)]
+pub(crate) struct ConnectionArgs {
+    flags: ConnectionFlags,
+    /// The command line names a cluster.
+    names_cluster: bool,
+}
+
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Connection")]
-pub(crate) struct ConnectionArgs {
+struct ConnectionFlags {
     /// Where coordinators are, separated by commas; any replica will do [default: 127.0.0.1:7400
     /// if one listens there, or else the cluster of the kubeconfig]
     #[arg(
@@ -76,17 +86,55 @@ pub(crate) struct ConnectionArgs {
     kubernetes: KubernetesArgs,
 }
 
+impl clap::Args for ConnectionArgs {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        ConnectionFlags::augment_args(command)
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        ConnectionFlags::augment_args_for_update(command)
+    }
+}
+
+impl FromArgMatches for ConnectionArgs {
+    /// A flag of the command line comes before a variable: one that names a cluster means the
+    /// coordinators there, whatever `LEASEHOLD_COORDINATOR` says.
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut flags = ConnectionFlags::from_arg_matches(matches)?;
+        let is_given = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
+        let cluster = kubernetes::FLAGS.into_iter().find(|flag| is_given(&flag.replace('-', "_")));
+        match cluster {
+            Some(flag) if is_given("coordinator") => {
+                let message = format!(
+                    "--coordinator names coordinators, and --{flag} a cluster whose coordinators \
+                     to ask: leave one of them out\n"
+                );
+                return Err(clap::Error::raw(ErrorKind::ArgumentConflict, message));
+            }
+            Some(_) => flags.coordinator.clear(),
+            None => {}
+        }
+        Ok(Self { flags, names_cluster: cluster.is_some() })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
 impl ConnectionArgs {
     /// How to reach the coordinators without a cluster; none if a cluster is to be asked.
     async fn way(&self) -> anyhow::Result<Option<Way>> {
-        let tls = match &self.tls_ca {
+        let flags = &self.flags;
+        let tls = match &flags.tls_ca {
             None => None,
-            Some(authority) => Some(client_tls(authority, self)?),
+            Some(authority) => Some(client_tls(authority, flags)?),
         };
-        if !self.coordinator.is_empty() {
-            return Ok(Some(Way::Addresses(self.coordinator.clone(), tls)));
+        if !flags.coordinator.is_empty() {
+            return Ok(Some(Way::Addresses(flags.coordinator.clone(), tls)));
         }
-        let is_asked = self.kubernetes.is_named();
+        let is_asked = self.names_cluster || flags.kubernetes.has_service_account();
         let listens = async || tokio::net::TcpStream::connect(ON_THIS_HOST).await.is_ok();
         if is_asked || (kubernetes::may_be_configured() && !listens().await) {
             return Ok(None);
@@ -150,7 +198,7 @@ impl Coordinator {
     /// # Errors
     /// If none does, a file cannot be read, or an address is invalid.
     pub(crate) async fn connect(args: &ConnectionArgs) -> anyhow::Result<Self> {
-        let mut token = match &args.token_file {
+        let mut token = match &args.flags.token_file {
             None => Token(None),
             Some(file) => {
                 let text = String::from_utf8(read(file)?).ok();
@@ -161,9 +209,10 @@ impl Coordinator {
         let way = match args.way().await? {
             Some(way) => way,
             None => {
-                let config = args.kubernetes.config().await.context("no cluster is configured")?;
+                let kubernetes = &args.flags.kubernetes;
+                let config = kubernetes.config().await.context("no cluster is configured")?;
                 let has_token = token.0.is_some();
-                let (cluster, made) = Cluster::open(config, &args.kubernetes, has_token).await?;
+                let (cluster, made) = Cluster::open(config, kubernetes, has_token).await?;
                 if let Some(made) = made {
                     token = Token::of(&made).context("the API server has made no usable token")?;
                 }
@@ -384,7 +433,7 @@ fn cause(error: &dyn std::error::Error) -> String {
     last.to_string()
 }
 
-fn client_tls(authority: &Path, args: &ConnectionArgs) -> anyhow::Result<ClientTlsConfig> {
+fn client_tls(authority: &Path, args: &ConnectionFlags) -> anyhow::Result<ClientTlsConfig> {
     let mut tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(read(authority)?));
     if let (Some(cert), Some(key)) = (&args.tls_cert, &args.tls_key) {
         tls = tls.identity(Identity::from_pem(read(cert)?, read(key)?));

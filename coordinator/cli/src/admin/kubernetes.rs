@@ -28,6 +28,10 @@ const TOKEN_SECONDS: i64 = 8 * 3_600;
 /// What the API server calls service accounts as users.
 const ACCOUNT: &str = "system:serviceaccount:";
 
+/// The flags of [`KubernetesArgs`].
+pub(super) const FLAGS: [&str; 5] =
+    ["kubeconfig", "context", "namespace", "service-account", "audience"];
+
 /// Which cluster, and on whose behalf.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct KubernetesArgs {
@@ -56,9 +60,9 @@ pub(super) struct KubernetesArgs {
 }
 
 impl KubernetesArgs {
-    /// Whether the command line asks for a cluster.
-    pub(super) fn is_named(&self) -> bool {
-        self.kubeconfig.is_some() || self.context.is_some() || self.service_account.is_some()
+    /// Whether a service account is named, which only a cluster has.
+    pub(super) fn has_service_account(&self) -> bool {
+        self.service_account.is_some()
     }
 
     /// The configuration of the cluster, if there is one.
