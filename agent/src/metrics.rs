@@ -32,6 +32,8 @@ pub(crate) struct Metrics {
     /// Programs that ended by themselves, and those that had to be killed.
     pub(crate) process_exits: AtomicU64,
     pub(crate) process_kills: AtomicU64,
+    /// Why no session begins.
+    session_problem: Mutex<Option<SessionProblem>>,
     /// Why the journal cannot be written.
     journal_problem: Mutex<Option<String>>,
     /// Why the worker is not started.
@@ -48,7 +50,38 @@ pub(crate) struct Metrics {
     refused: Mutex<BTreeMap<&'static str, u64>>,
 }
 
+/// Why no session begins.
+#[derive(Debug)]
+enum SessionProblem {
+    /// A coordinator has refused the agent.
+    Refused(String),
+    /// A connection has ended, or was never opened.
+    Closed(String),
+}
+
 impl Metrics {
+    /// Sets why a coordinator refuses the agent; none once one has welcomed it.
+    pub(crate) fn set_session_refused(&self, why: Option<String>) {
+        let mut problem = self.session_problem.lock().expect("the lock is not poisoned");
+        *problem = why.map(SessionProblem::Refused);
+    }
+
+    /// Sets why a connection has ended. A refusal by another coordinator says more.
+    pub(crate) fn set_session_closed(&self, why: String) {
+        let mut problem = self.session_problem.lock().expect("the lock is not poisoned");
+        if !matches!(*problem, Some(SessionProblem::Refused(_))) {
+            *problem = Some(SessionProblem::Closed(why));
+        }
+    }
+
+    /// Why no session begins; none once one has begun, or while nothing is known.
+    pub(crate) fn session_problem(&self) -> Option<String> {
+        let problem = self.session_problem.lock().expect("the lock is not poisoned");
+        problem.as_ref().map(|problem| match problem {
+            SessionProblem::Refused(why) | SessionProblem::Closed(why) => why.clone(),
+        })
+    }
+
     /// Counts a refused job.
     pub(crate) fn count_refused(&self, reason: &'static str) {
         let mut refused = self.refused.lock().expect("the lock is not poisoned");

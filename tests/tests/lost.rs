@@ -68,8 +68,14 @@ fn is_lost(coordinator: &Coordinator) {
 
 /// `leasehold-agent leave` for the first worker.
 fn leave(coordinator: &Coordinator, more: &[&str]) -> (bool, String) {
+    let own = ["--coordinator", &coordinator.grpc.to_string()];
+    leave_at(coordinator, &[&own, more].concat())
+}
+
+/// The same, where `more` names the coordinator.
+fn leave_at(coordinator: &Coordinator, more: &[&str]) -> (bool, String) {
     let mut command = Command::new(toolbox::binary("leasehold-agent"));
-    command.args(["leave", "--coordinator", &coordinator.grpc.to_string()]);
+    command.arg("leave");
     command.args(["--cluster", "builds", "--worker", "first"]);
     command.arg("--state-dir").arg(coordinator.folder().join("state-first")).args(more);
     let output = command.output().expect("it starts");
@@ -132,6 +138,19 @@ fn leave_requires_the_nothing_runs_flag_for_a_worker_that_no_agent_started() {
     agent.process.kill();
     let (is_well, said) = leave(&coordinator, &[]);
     assert!(!is_well && said.contains("--nothing-runs"), "{said}");
+
+    // A coordinator that refuses the report, since its fleet is another, has answered.
+    let other = Coordinator::start(&[("c.yaml", &manifests(""))]);
+    eventually("the other leader", || {
+        get(other.http, "/readyz").filter(|(status, _)| *status == 200)
+    });
+    let at = other.grpc.to_string();
+    let impatient = ["--coordinator", &at, "--timeout", "3s", "--nothing-runs"];
+    let (is_well, said) = leave_at(&coordinator, &impatient);
+    let refused = format!("{at} refused it: this coordinator is of cell ");
+    assert!(!is_well && said.contains(&refused), "{said}");
+    assert!(said.contains("builds/first still counts as running: correct that"), "{said}");
+
     let (is_well, said) = leave(&coordinator, &["--nothing-runs"]);
     assert!(is_well, "{said}");
     let second = coordinator.agent("builds", "second", &[]);

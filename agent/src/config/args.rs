@@ -98,8 +98,8 @@ Examples:
 
 It refuses if the agent, or the COMMAND that it started, still runs, and if it cannot prove that
 the worker has ended.
-Exit: 0 when a coordinator has received the report, 1 if it was not sent or no coordinator answered,
-2 for an invalid command line.";
+Exit: 0 when a coordinator has received the report, 1 if it was not sent, or a coordinator refused
+it or none answered, 2 for an invalid command line.";
 
 const DRAIN_EXAMPLES: &str = "\
 Examples:

@@ -49,6 +49,7 @@ impl NoticeLogger {
     pub(super) fn link_closed(&mut self, address: &str, why: &str, now: Moment) {
         self.metrics.connected.store(false, Relaxed);
         self.metrics.answered.store(true, Relaxed);
+        self.metrics.set_session_closed(format!("no session with {address}: {why}"));
         if let Some(Admitted { suppressed }) = self.log_limiter.admit(address, why, now) {
             tracing::warn!(
                 coordinator = address,
@@ -89,6 +90,7 @@ impl NoticeLogger {
                 self.metrics.welcomed.store(true, Relaxed);
                 self.metrics.answered.store(true, Relaxed);
                 self.metrics.set_name_taken(None);
+                self.metrics.set_session_refused(None);
                 self.metrics.epoch.store(epoch.0, Relaxed);
                 tracing::info!(coordinator = address, epoch = epoch.0, "welcomed");
             }
@@ -191,6 +193,7 @@ impl NoticeLogger {
             self.metrics.set_name_taken(Some(message.into()));
         }
         self.metrics.answered.store(true, Relaxed);
+        self.metrics.set_session_refused(Some(format!("{address} refused it: {message}")));
         let cause = match reason {
             // The message contains a duration, which differs each time.
             RefusalReason::NameTaken => "NameTaken".into(),

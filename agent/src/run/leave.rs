@@ -39,7 +39,7 @@ pub(super) async fn run(config: Config, leave: Leave) -> anyhow::Result<u8> {
     check(&memory, &dir, &who, leave)?;
     let (jobs, streams) = (memory.running(), memory.streams.len());
     let (identity, metrics) = (identity::of(Some(&dir)), Arc::new(Metrics::default()));
-    let (driver, handle) = Driver::new(&config, memory, journal, identity, metrics);
+    let (driver, handle) = Driver::new(&config, memory, journal, identity, Arc::clone(&metrics));
     let driver = tokio::spawn(driver.run());
     if let Err(why) = handle.report_no_jobs().await {
         bail!("cannot record in {} that the worker has ended: {why}", path.display());
@@ -66,10 +66,16 @@ pub(super) async fn run(config: Config, leave: Leave) -> anyhow::Result<u8> {
         }
         Outcome::Drained { .. } => {
             let waited = duration::format_short(config.goodbye_max);
-            bail!(
-                "no coordinator answered within {waited}: {who} still counts as running; run the \
-                 command again"
-            )
+            let left = format!("{who} still counts as running");
+            match metrics.session_problem() {
+                Some(why) => bail!(
+                    "no coordinator has received the report within {waited}: {why}. {left}: \
+                     correct that, and run the command again"
+                ),
+                None => {
+                    bail!("no coordinator answered within {waited}: {left}; run the command again")
+                }
+            }
         }
         Outcome::Superseded => {
             bail!("another agent runs for {who}, so nothing was reported: stop that agent instead")
