@@ -149,7 +149,7 @@ fn what_is_wrong_is_named() {
         (
             "/api/v1/workers?cluster=builds&pageSize=many",
             400,
-            "invalid pageSize \"many\": expected integer",
+            "invalid pageSize \"many\": expected a number of entries: a whole number of 0 or more",
         ),
         ("/api/v1/clusters?all=1", 400, "this path takes none"),
         ("/api/v1/changes?replay=later", 400, "later"),
@@ -160,6 +160,15 @@ fn what_is_wrong_is_named() {
     }
     let (status, answer) = request(http, "POST", "/api/v1/plan", "", "{\"maxJob\": 1}");
     assert!(status == 400 && answer.contains("maxJob"), "{status} {answer}");
+    for path in ["/api/v1/plan", "/api/v1/plan/manifests"] {
+        let (status, answer) = request(http, "POST", path, "", "");
+        let says = answer.contains("the body is empty: expected JSON, for example {");
+        assert!(status == 400 && says, "{status} {answer}");
+    }
+    let header = "Last-Event-ID: yesterday\r\n";
+    let (status, answer) = request(http, "GET", "/api/v1/changes", header, "");
+    let message = "invalid last-event-id \\\"yesterday\\\": expected the id of an event";
+    assert!(status == 400 && answer.contains(message), "{status} {answer}");
     for (method, path, allowed) in [
         ("POST", "clusters", "GET, HEAD"),
         ("DELETE", "changes", "GET, HEAD"),

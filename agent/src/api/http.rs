@@ -1,6 +1,9 @@
 //! The worker API over HTTP/JSON.
 
+mod query;
+
 use std::convert::Infallible;
+use std::error::Error;
 use std::sync::atomic::Ordering::Relaxed;
 
 use axum::Router;
@@ -12,6 +15,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post, put};
 use futures_util::StreamExt;
 use leasehold_agent_core::Kinds;
+use leasehold_types::flag;
 use serde::Deserialize;
 use serde_json::json;
 
@@ -97,7 +101,9 @@ impl From<PathRejection> for Answer {
 
 impl From<QueryRejection> for Answer {
     fn from(rejection: QueryRejection) -> Self {
-        Self(StatusCode::BAD_REQUEST, Denial::invalid(format!("query: {}", rejection.body_text())))
+        // The source names the parameter; the rejection around it says how it was read.
+        let why = rejection.source().map_or_else(|| rejection.body_text(), ToString::to_string);
+        Self(StatusCode::BAD_REQUEST, Denial::invalid(format!("query: {why}")))
     }
 }
 
@@ -116,36 +122,38 @@ type Answered = Result<Response, Answer>;
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct LeaseQuery {
+    #[serde(default, deserialize_with = "query::version")]
     after_version: Option<u64>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "query::wait_ms")]
     wait_ms: u32,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "query::boolean")]
     without_streams: bool,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "query::boolean")]
     without_bindings: bool,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "query::boolean")]
     peek: bool,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WatchQuery {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "query::boolean")]
     without_streams: bool,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "query::boolean")]
     without_bindings: bool,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct BeginQuery {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "query::wait_ms")]
     wait_ms: u32,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct BeatQuery {
+    #[serde(default, deserialize_with = "query::within_ms")]
     within_ms: Option<u32>,
 }
 
@@ -158,11 +166,11 @@ struct ReleaseQuery {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct DrainQuery {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "query::boolean")]
     wait: bool,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "query::boolean")]
     container: bool,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "query::boolean")]
     hold: bool,
 }
 
@@ -211,7 +219,7 @@ async fn watch(
 }
 
 async fn start(State(api): State<WorkerApi>, body: Result<Bytes, BytesRejection>) -> Answered {
-    let StartBody { start_id, running } = parse(&body?)?;
+    let StartBody { start_id, running } = parse(&body?, r#"{"start_id": "1", "running": 0}"#)?;
     api.start(&start_id, running).await?;
     Ok(json_response(StatusCode::OK, &json!({})))
 }
@@ -232,7 +240,7 @@ async fn end(State(api): State<WorkerApi>, job: Result<Path<String>, PathRejecti
 }
 
 async fn count(State(api): State<WorkerApi>, body: Result<Bytes, BytesRejection>) -> Answered {
-    let CountBody { running, pool_size } = parse(&body?)?;
+    let CountBody { running, pool_size } = parse(&body?, r#"{"running": 3, "pool_size": 4}"#)?;
     api.count(running, pool_size).await?;
     Ok(json_response(StatusCode::OK, &json!({})))
 }
@@ -339,7 +347,11 @@ async fn wrong_method(request: Request) -> Response {
     Answer(StatusCode::METHOD_NOT_ALLOWED, Denial::invalid(message)).into_response()
 }
 
-fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Denial> {
+/// Reads a body like the `example`.
+fn parse<'a, T: Deserialize<'a>>(body: &'a [u8], example: &str) -> Result<T, Denial> {
+    if body.trim_ascii().is_empty() {
+        return Err(Denial::invalid(flag::empty_body(example)));
+    }
     serde_json::from_slice(body).map_err(|error| Denial::invalid(format!("body: {error}")))
 }
 

@@ -13,17 +13,23 @@ async fn refuses_invalid_requests_with_a_reason_and_changes_nothing() {
     agent.pool(2).await;
     let long = format!("/v1/jobs/{}", "x".repeat(257));
     let huge = format!(r#"{{"start_id":"{}"}}"#, "x".repeat(70_000));
+    let wait = "query: wait_ms: invalid value \"-1\": expected a number of milliseconds: a whole \
+                number from 0 to 60000, for example 5000";
     for (method, path, body, status, word) in [
         ("PUT", "/v1/jobs/a%0Ab", "", 400, "control character"),
         ("PUT", "/v1/jobs/%00", "", 400, "control character"),
         ("PUT", "/v1/jobs/%FF%FE", "", 400, "UTF-8"),
         ("PUT", "/v1/jobs/%20a", "", 400, "white space"),
         ("PUT", long.as_str(), "", 400, "256 bytes"),
-        ("PUT", "/v1/jobs/a?wait_ms=60001", "", 400, "60000"),
-        ("PUT", "/v1/jobs/a?wait_ms=-1", "", 400, "wait_ms"),
+        ("PUT", "/v1/jobs/a?wait_ms=60001", "", 400, "from 0 to 60000"),
+        ("PUT", "/v1/jobs/a?wait_ms=-1", "", 400, wait),
+        ("PUT", "/v1/jobs/a?wait_ms=abc", "", 400, "invalid value \"abc\": expected a number"),
+        ("POST", "/v1/beat?within_ms=x", "", 400, "expected a number of milliseconds"),
+        ("GET", "/v1/lease?peek=maybe", "", 400, "expected true or false"),
         ("PUT", "/v1/jobs/a?wait=5", "", 400, "unknown field"),
-        ("GET", "/v1/lease?after_version=x", "", 400, "after_version"),
-        ("POST", "/v1/start", "", 400, "body"),
+        ("GET", "/v1/lease?after_version=x", "", 400, "expected the version of a lease: a whole"),
+        ("POST", "/v1/start", "", 400, "the body is empty: expected JSON, for example {\"start_id"),
+        ("PUT", "/v1/count", "", 400, "the body is empty: expected JSON, for example {\"running\""),
         ("POST", "/v1/start", "{", 400, "body"),
         ("POST", "/v1/start", r#"{"start_id":"a\nb"}"#, 400, "control character"),
         ("POST", "/v1/start", r#"{"start_id":"a","runing":1}"#, 400, "runing"),

@@ -1,5 +1,5 @@
-//! Values of flags: whole numbers with a range, texts that are not empty, names, and values that
-//! begin with a minus sign.
+//! Values of flags and of an HTTP API's parameters: whole numbers with a range, texts that are not
+//! empty, names, and values that begin with a minus sign.
 
 use std::ffi::OsString;
 use std::ops::RangeInclusive;
@@ -29,6 +29,20 @@ pub fn number<T: TryFrom<u64>>(
             format!("expected {what}: a whole number {range}, for example {example}")
         })
     }
+}
+
+/// The reader of a parameter that is true or false.
+///
+/// # Errors
+/// What is expected.
+pub fn boolean(text: &str) -> Result<bool, String> {
+    text.parse().map_err(|_| "expected true or false".to_owned())
+}
+
+/// The error of a body of a request that is empty, where an `example` of JSON is expected.
+#[must_use]
+pub fn empty_body(example: &str) -> String {
+    format!("the body is empty: expected JSON, for example {example}")
 }
 
 /// The reader of a flag whose value is a text that is not empty. Its error says what is expected,

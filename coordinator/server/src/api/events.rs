@@ -5,10 +5,11 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, HeaderValue};
 use axum::response::sse::{Event, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
+use leasehold_driver::clock::Timestamp;
 use leasehold_proto::json;
 use prost::bytes::Bytes;
 use prost_reflect::{DynamicMessage, Value};
@@ -39,7 +40,10 @@ pub(super) async fn watch(
         Ok(request) => request,
         Err(why) => return refuse(&Status::invalid_argument(why)),
     };
-    let last = headers.get(LAST_EVENT_ID).and_then(|id| id.to_str().ok()).and_then(EventId::parse);
+    let last = match headers.get(LAST_EVENT_ID).map(EventId::of_header).transpose() {
+        Ok(last) => last,
+        Err(why) => return refuse(&Status::invalid_argument(why)),
+    };
     if last.is_some() {
         // All that is kept: what the client has seen of it is skipped.
         request.set_field_by_name("replay", Value::String(String::new()));
@@ -64,9 +68,27 @@ struct EventId {
 }
 
 impl EventId {
+    /// What a client shows as the last event that it has seen.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    fn of_header(value: &HeaderValue) -> Result<Self, String> {
+        let text = String::from_utf8_lossy(value.as_bytes());
+        Self::parse(&text).ok_or_else(|| {
+            format!(
+                "invalid {LAST_EVENT_ID} {text:?}: expected the id of an event of this path, for \
+                 example 2026-01-31T02:07:00.125Z/1; without this header the changes of the last \
+                 hour come first"
+            )
+        })
+    }
+
     fn parse(text: &str) -> Option<Self> {
         let (time, place) = text.rsplit_once('/')?;
-        Some(Self { time: time.to_owned(), place: place.parse().ok()? })
+        // The event that says how many changes are missing has no time.
+        let is_time = time.is_empty() || Timestamp::is_written_as(time);
+        let place = place.parse().ok().filter(|_| is_time)?;
+        Some(Self { time: time.to_owned(), place })
     }
 
     /// The number of the next event, which is of this time.
@@ -138,6 +160,9 @@ mod tests {
         assert!(first < second && second < third);
         assert_eq!((second.place, third.place), (2, 1));
         assert_eq!(EventId::parse("2026-01-31T02:07:00.125Z/2"), Some(second));
-        assert_eq!(EventId::parse("yesterday"), None);
+        assert_eq!(EventId::parse("/1"), Some(EventId { time: String::new(), place: 1 }));
+        for wrong in ["", "yesterday", "yesterday/1", "2026-01-31T02:07:00.125Z/x", "12/7"] {
+            assert_eq!(EventId::parse(wrong), None, "{wrong}");
+        }
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use leasehold_proto::admin::v1::admin_service_server::SERVICE_NAME;
 use leasehold_proto::json;
+use leasehold_types::flag;
 use prost_reflect::{
     DynamicMessage, FieldDescriptor, Kind, MessageDescriptor, MethodDescriptor, Value,
 };
@@ -32,7 +33,7 @@ pub(super) fn from_query(route: Route, query: Option<&str>) -> Result<DynamicMes
             .get_field_by_json_name(&key)
             .ok_or_else(|| format!("unknown parameter {key:?}: {}", parameters(&descriptor)))?;
         let value = value(&field, &text)
-            .ok_or_else(|| format!("invalid {key} {text:?}: expected {}", type_name(&field)))?;
+            .map_err(|expected| format!("invalid {key} {text:?}: {expected}"))?;
         if !given.insert(key.to_string()) && !field.is_list() {
             return Err(format!("{key} is given twice: give it once"));
         }
@@ -49,6 +50,9 @@ pub(super) fn from_query(route: Route, query: Option<&str>) -> Result<DynamicMes
 /// # Errors
 /// What is wrong with it.
 pub(super) fn from_json(route: Route, body: &str) -> Result<DynamicMessage, String> {
+    if body.trim().is_empty() {
+        return Err(flag::empty_body(route.example));
+    }
     let mut text = serde_json::Deserializer::from_str(body);
     let request = DynamicMessage::deserialize(method(route).input(), &mut text);
     let request = request.map_err(|error| format!("cannot read the body as a request: {error}"))?;
@@ -83,13 +87,15 @@ pub(super) fn type_name(field: &FieldDescriptor) -> &'static str {
     }
 }
 
-fn value(field: &FieldDescriptor, text: &str) -> Option<Value> {
+/// The value of a parameter, or what is expected.
+fn value(field: &FieldDescriptor, text: &str) -> Result<Value, String> {
+    const WHAT: &str = "a number of entries";
+    const EXAMPLE: u64 = 100;
     match field.kind() {
-        Kind::String => Some(Value::String(text.to_owned())),
-        Kind::Uint32 => text.parse().ok().map(Value::U32),
-        Kind::Uint64 => text.parse().ok().map(Value::U64),
-        Kind::Bool => text.parse().ok().map(Value::Bool),
+        Kind::String => Ok(Value::String(text.to_owned())),
+        Kind::Uint32 => flag::number(0..=u32::MAX.into(), WHAT, EXAMPLE)(text).map(Value::U32),
+        Kind::Bool => flag::boolean(text).map(Value::Bool),
         // No query of the admin service has others.
-        _ => None,
+        _ => Err(format!("expected {}", type_name(field))),
     }
 }

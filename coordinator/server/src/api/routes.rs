@@ -30,12 +30,14 @@ pub(super) struct Route {
     pub(super) rpc: &'static str,
     /// What it shows, for people.
     pub(super) what: &'static str,
+    /// A body that it takes, where it takes one.
+    pub(super) example: &'static str,
     /// The only key of the message that is shown; all without it.
     pub(super) only: Option<&'static str>,
 }
 
 const fn query(path: &'static str, rpc: &'static str, what: &'static str) -> Route {
-    Route { path, verb: Verb::Get, rpc, what, only: None }
+    Route { path, verb: Verb::Get, rpc, what, example: "", only: None }
 }
 
 pub(super) const ROUTES: [Route; 15] = [
@@ -56,10 +58,12 @@ pub(super) const ROUTES: [Route; 15] = [
     query("explain/pipeline", "ExplainPipeline", "why a pipeline is in its state (?name=NAME)"),
     Route {
         verb: Verb::Post,
+        example: r#"{"cluster": "builds", "maxJobs": 4}"#,
         ..query("plan", "Plan", "what would be planned under other circumstances (POST)")
     },
     Route {
         verb: Verb::Post,
+        example: r#"{"files": [{"path": "builds.yaml", "text": "..."}]}"#,
         ..query("plan/manifests", "PlanManifests", "the same with edited manifests (POST)")
     },
     Route {
