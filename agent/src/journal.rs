@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use leasehold_agent_core::{Journal, JournalError, Memory, Record};
+use leasehold_types::state_dir::AGENT_FILE;
 use leasehold_types::{CellId, Moment, WorkerKey};
 
 use crate::clock;
@@ -116,7 +117,7 @@ impl FileJournal {
         cell: Option<CellId>,
         boot_id: Option<&str>,
     ) -> anyhow::Result<(Memory, Self)> {
-        let (path, boot) = (dir.file("journal.jsonl"), dir.file(BOOT_FILE));
+        let (path, boot) = (dir.file(AGENT_FILE), dir.file(BOOT_FILE));
         let header = Header {
             boot_id: boot_id.unwrap_or_default().into(),
             cluster: who.cluster.to_string(),

@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader, ErrorKind, Seek};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 
 /// The copy's name in its folder.
 const NAME: &str = "leasehold-agent";
@@ -18,6 +18,9 @@ const COMPARED_AT_ONCE: usize = 64 * 1024;
 
 /// Copies this program into the folder, unless the folder already contains the same program.
 pub(crate) fn install(dir: &Path) -> anyhow::Result<()> {
+    if dir.is_file() {
+        bail!("is a file: expected a folder");
+    }
     std::fs::create_dir_all(dir).context("cannot create the folder")?;
     let mut own = File::open("/proc/self/exe").context("cannot read this program's file")?;
     let path = dir.join(NAME);

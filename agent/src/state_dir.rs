@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use leasehold_types::file_system;
+use leasehold_types::state_dir::{AGENT_FILE, COORDINATOR_FILE};
 use rustix::fs::{FlockOperation, OFlags, flock, statfs};
 
 /// How long to wait for the lock: a launcher of a killed agent may hold it for a moment.
@@ -36,11 +37,21 @@ pub(crate) struct StateDir {
 impl StateDir {
     /// Creates the folder if it is missing, and locks it until this process ends. The folder must
     /// be on a file system where a lock proves that its process runs, unless the caller trusts its
-    /// locks.
+    /// locks. It must not be the folder of the coordinators.
     pub(crate) fn open(path: &Path, locks: Locks) -> anyhow::Result<Self> {
+        let shown = path.display();
+        if path.is_file() {
+            bail!("--state-dir {shown} is a file: expected a folder");
+        }
+        if path.join(COORDINATOR_FILE).exists() && !path.join(AGENT_FILE).exists() {
+            bail!(
+                "--state-dir {shown} is the state folder of coordinators ({COORDINATOR_FILE} is in \
+                 it): give the agent a folder of its own, for example ./agent-0"
+            );
+        }
         let mut builder = std::fs::DirBuilder::new();
         let made = builder.recursive(true).mode(0o700).create(path);
-        made.with_context(|| format!("cannot create --state-dir {}", path.display()))?;
+        made.with_context(|| format!("cannot create --state-dir {shown}"))?;
         if locks == Locks::Checked {
             check_file_system(path)?;
         }
@@ -56,10 +67,9 @@ impl StateDir {
         };
         let lock = lock.with_context(|| format!("cannot open {}", lock_path.display()))?;
         match lock_with_retries(&lock) {
-            Err(error) if error == rustix::io::Errno::WOULDBLOCK => bail!(
-                "--state-dir {} is in use by another agent: give each agent its own",
-                path.display()
-            ),
+            Err(error) if error == rustix::io::Errno::WOULDBLOCK => {
+                bail!("--state-dir {shown} is in use by another agent: give each agent its own")
+            }
             locked => {
                 locked.with_context(|| format!("cannot lock {}", lock_path.display()))?;
             }

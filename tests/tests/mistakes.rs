@@ -50,6 +50,48 @@ fn a_missing_manifest_folder_is_reported_at_every_start() {
     assert!(log.contains("error: --manifests") && log.contains(&named), "{log}");
 }
 
+/// Waits for the end of a program that fails, and returns its log.
+fn failed(mut process: Process) -> String {
+    assert_eq!(process.wait().code(), Some(1), "{}", process.log());
+    process.log()
+}
+
+#[test]
+fn a_program_refuses_the_state_folder_of_the_other_and_a_file() {
+    let coordinator = Coordinator::start(&[("builds.yaml", MANIFESTS)]);
+    let folder = coordinator.folder();
+    let own = agent(folder, &coordinator.grpc.to_string(), &[]);
+    says(&own, "welcomed");
+    drop(own);
+    let state_dir = |name: &str| folder.join(name).display().to_string();
+    std::fs::write(folder.join("file"), "").expect("a file");
+    let start = |program: &str, flags: &[&str]| {
+        let mut command = Command::new(toolbox::binary(program));
+        failed(Process::start(command.arg("run").args(flags), &folder.join("refused.log")))
+    };
+    let [grpc, http] = [free_address(), free_address()].map(|address| address.to_string());
+    let manifests = state_dir("manifests");
+    let agent = |state: &str| {
+        let flags = ["--coordinator", &grpc, "--cluster", "builds", "--worker", "w"];
+        start("leasehold-agent", &[&flags[..], &["--state-dir", state]].concat())
+    };
+    let coordinator = |state: &str, manifests: &str| {
+        let flags = ["--listen", &grpc, "--http-listen", &http, "--manifests", manifests];
+        start("leasehold-coordinator", &[&flags[..], &["--state-dir", state]].concat())
+    };
+    for (log, words) in [
+        (agent(&state_dir("state")), "is the state folder of coordinators"),
+        (agent(&state_dir("file")), "is a file: expected a folder"),
+        (coordinator(&state_dir("state-w"), &manifests), "it is the state folder of an agent"),
+        (coordinator(&state_dir("file"), &manifests), "it is a file: expected a folder"),
+        (coordinator(&state_dir("new"), &state_dir("file")), "is a file: expected a folder"),
+    ] {
+        assert!(log.contains(words), "{words}: {log}");
+    }
+    assert!(!folder.join("state/lock").exists(), "an agent wrote in the coordinators' folder");
+    assert!(!folder.join("state-w/epochs").exists(), "a coordinator wrote in an agent's folder");
+}
+
 #[test]
 fn the_http_port_reports_that_it_does_not_serve_grpc() {
     let coordinator = Coordinator::start(&[("builds.yaml", MANIFESTS)]);

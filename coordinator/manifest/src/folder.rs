@@ -79,8 +79,11 @@ fn list_one(
     seen: &mut BTreeSet<(u64, u64)>,
 ) -> Result<Vec<(String, bool)>, String> {
     let path = if folder.is_empty() { root.to_owned() } else { root.join(folder) };
-    let unreadable = |error: io::Error| {
-        format!("the folder cannot be read ({error}): what it gave stays in force")
+    let unreadable = |error: io::Error| match error.kind() {
+        io::ErrorKind::NotADirectory => {
+            "is a file, expected a folder: what it gave stays in force".to_owned()
+        }
+        _ => format!("the folder cannot be read ({error}): what it gave stays in force"),
     };
     let meta = fs::metadata(&path).map_err(unreadable)?;
     if !seen.insert((meta.dev(), meta.ino())) {

@@ -106,7 +106,7 @@ pub async fn start(settings: Settings) -> anyhow::Result<Platform> {
     });
     let (epochs, folder, store) = opened
         .await
-        .with_context(|| format!("cannot use the state folder {}", settings.state_dir.display()))?;
+        .with_context(|| format!("cannot use --state-dir {}", settings.state_dir.display()))?;
     check_first_start(&manifests, &settings.state_dir).await?;
     let cell = Cell { id: folder.cell(), store };
     tracing::info!(cell = %cell.id, state_dir = cell.store, "the state folder's cell");
@@ -178,6 +178,9 @@ async fn check_first_start(manifests: &Path, state_dir: &Path) -> anyhow::Result
     });
     match wrong.await {
         None => Ok(()),
+        Some(error) if error.kind() == io::ErrorKind::NotADirectory => {
+            bail!("--manifests {} is a file: expected a folder", manifests.display())
+        }
         Some(error) => bail!(
             "--manifests {}: the folder cannot be read ({error}), and there are no last good \
              manifests: create the folder, or correct the path",

@@ -13,13 +13,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use leasehold_driver::clock;
+use leasehold_types::state_dir::{AGENT_FILE, COORDINATOR_FILE};
 use leasehold_types::{CellId, Epoch, file_system};
 use serde::{Deserialize, Serialize};
 
 use super::epochs::{numbered, sync_folder, write_durably};
 
-/// The file with the folder's id.
-const ID_FILE: &str = "folder.id";
 /// The file with the identity of the cell. It belongs to what is in the folder, and stays the same
 /// in a copy; the folder's id and its inodes tell a copy from the folder.
 const CELL_FILE: &str = "cell.json";
@@ -66,11 +65,23 @@ impl StateFolder {
     /// # Errors
     /// If it cannot be used, or is the folder of another cell.
     pub(crate) fn open(path: &Path, trusts_locks: bool, cell: Option<CellId>) -> io::Result<Self> {
+        if path.is_file() {
+            return Err(io::Error::other("it is a file: expected a folder"));
+        }
+        if path.join(AGENT_FILE).exists() && !path.join(COORDINATOR_FILE).exists() {
+            return Err(io::Error::other(format!(
+                "it is the state folder of an agent ({AGENT_FILE} is in it): give the coordinators \
+                 a folder of their own, for example ./state"
+            )));
+        }
         fs::create_dir_all(path)?;
         if !trusts_locks {
             check_file_system(path)?;
         }
-        create(path, ID_FILE, || Ok(format!("{:032x}\n", fastrand::u128(..)).into_bytes()))?;
+        // The folder's id.
+        create(path, COORDINATOR_FILE, || {
+            Ok(format!("{:032x}\n", fastrand::u128(..)).into_bytes())
+        })?;
         create(path, CELL_FILE, || CellFile::begin(cell).text())?;
         let found = CellFile::read(path)?;
         match cell.filter(|cell| *cell != found.id) {
@@ -250,7 +261,7 @@ impl CellFile {
 
 impl FolderIdentity {
     fn of(path: &Path) -> io::Result<Self> {
-        let (folder, file) = (fs::metadata(path)?, path.join(ID_FILE));
+        let (folder, file) = (fs::metadata(path)?, path.join(COORDINATOR_FILE));
         let (id_inode, id) = (fs::metadata(&file)?.ino(), fs::read(&file)?);
         Ok(Self { device: folder.dev(), inode: folder.ino(), id_inode, id })
     }
@@ -282,7 +293,7 @@ mod tests {
         fs::rename(&aside, &path).unwrap();
         folder.check().unwrap();
         assert_eq!(folder.lost(), None);
-        fs::remove_file(path.join(ID_FILE)).unwrap();
+        fs::remove_file(path.join(COORDINATOR_FILE)).unwrap();
         folder.check().unwrap_err();
     }
 

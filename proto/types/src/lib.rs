@@ -18,6 +18,7 @@ pub mod order;
 pub mod quantity;
 pub mod share;
 pub mod similar;
+pub mod state_dir;
 pub mod time;
 pub mod version;
 
