@@ -13,11 +13,9 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 #[cfg(feature = "kubernetes")]
 use leasehold_driver::trust::authority_beside;
 use leasehold_server::tls::{ClientCaFile, TlsFiles};
-use leasehold_types::flag::{join_negative_values, number};
+use leasehold_types::flag::{DurationRange, duration, join_negative_values, number};
 use leasehold_types::limits::WORKERS_MAX;
-use leasehold_types::{
-    CellId, TimeBounds, duration, is_host_and_port, parse_listen, why_undialable,
-};
+use leasehold_types::{CellId, TimeBounds, is_host_and_port, parse_listen, why_undialable};
 
 #[cfg(feature = "kubernetes")]
 pub use self::operator::{KubernetesSettings, OperatorArgs};
@@ -26,17 +24,21 @@ pub use self::operator::{KubernetesSettings, OperatorArgs};
 const NAME_BYTES_MAX: usize = 512;
 /// The most drift that may be assumed of clocks: a tenth, in parts per million.
 const DRIFT_PPM_MAX: u32 = 100_000;
-/// The shortest leadership that a store on a disk can keep alive.
-const LEADERSHIP_MIN: Duration = Duration::from_secs(1);
-/// The longest leadership: a failover without confirmation waits for it.
-const LEADERSHIP_MAX: Duration = Duration::from_secs(3600);
+/// From the shortest leadership that a store on a disk can keep alive, to the longest one: a
+/// failover without confirmation waits for it.
+const LEADERSHIP: DurationRange =
+    DurationRange { min: Duration::from_secs(1), max: Duration::from_secs(3600) };
+/// How long a leader may send no heartbeat.
+const TAKEOVER_AFTER: DurationRange =
+    DurationRange { min: Duration::from_millis(1), max: LEADERSHIP.max };
 /// The defaults on files of --takeover-after and --leadership.
 const TAKEOVER_ON_FILES: Duration = Duration::from_secs(2);
 const LEADERSHIP_ON_FILES: Duration = Duration::from_secs(30);
-/// The longest time that a removal waits.
-const CONFIRM_REMOVALS_MAX: Duration = Duration::from_secs(3600);
-/// The longest margin.
-const MARGIN_MAX: Duration = Duration::from_secs(60);
+/// How long a removal waits.
+const CONFIRM_REMOVALS: DurationRange =
+    DurationRange { min: Duration::ZERO, max: Duration::from_secs(3600) };
+/// What is added to the time of another process.
+const MARGIN: DurationRange = DurationRange { min: Duration::ZERO, max: Duration::from_secs(60) };
 
 /// Grants pool-size and stream leases to fleets of workers.
 #[derive(Debug, Parser)]
@@ -120,7 +122,7 @@ pub struct RunArgs {
     /// How long manifests that take away a whole object, a whole budget, or a quarter of a set's
     /// streams or of a class's workers wait before they are in force; 0s means not at all.
     #[arg(long, value_name = "DURATION", env = "LEASEHOLD_CONFIRM_REMOVALS")]
-    #[arg(default_value = "5s", value_parser = duration::parse)]
+    #[arg(default_value = "5s", value_parser = duration(CONFIRM_REMOVALS))]
     pub confirm_removals: Duration,
     /// Use a --state-dir on NFS, SMB, FUSE, Ceph or AFS, where a lock can end while the process
     /// that took it runs. Only if you are certain that this one does not: otherwise two replicas
@@ -157,12 +159,12 @@ pub struct ReplicaArgs {
     /// How long a leader may send no heartbeat before a standby takes over [default: 2s;
     /// operator: 1s].
     #[arg(long, value_name = "DURATION", env = "LEASEHOLD_TAKEOVER_AFTER")]
-    #[arg(value_parser = duration::parse)]
+    #[arg(value_parser = duration(TAKEOVER_AFTER))]
     pub takeover_after: Option<Duration>,
     /// How long leadership lasts without renewal [default: 30s; operator: 5m, so that a shorter
     /// outage of the API server ends no lease].
     #[arg(long, value_name = "DURATION", env = "LEASEHOLD_LEADERSHIP")]
-    #[arg(value_parser = duration::parse)]
+    #[arg(value_parser = duration(LEADERSHIP))]
     pub leadership: Option<Duration>,
     /// How far two clocks may drift apart, in parts per million.
     #[arg(long, value_name = "PPM", env = "LEASEHOLD_DRIFT_PPM", default_value_t = 10_000)]
@@ -170,7 +172,7 @@ pub struct ReplicaArgs {
     pub drift_ppm: u32,
     /// Added to the time after which another process's lease counts as expired.
     #[arg(long, value_name = "DURATION", env = "LEASEHOLD_MARGIN")]
-    #[arg(default_value = "500ms", value_parser = duration::parse)]
+    #[arg(default_value = "500ms", value_parser = duration(MARGIN))]
     pub margin: Duration,
     /// Certificate chain (PEM) for gRPC over TLS. Without it the operator issues its own.
     #[arg(long, value_name = "FILE", env = "LEASEHOLD_TLS_CERT", requires = "tls_key")]
@@ -289,9 +291,6 @@ impl RunArgs {
             cell,
             replica,
         } = self;
-        if confirm_removals > CONFIRM_REMOVALS_MAX {
-            return refuse("--confirm-removals must be at most 1h");
-        }
         let times =
             DefaultTimes { takeover_after: TAKEOVER_ON_FILES, leadership: LEADERSHIP_ON_FILES };
         let files =
@@ -375,20 +374,11 @@ impl ReplicaArgs {
         takeover_after: Duration,
         leadership: Duration,
     ) -> Result<(), UsageError> {
-        if leadership < LEADERSHIP_MIN || leadership > LEADERSHIP_MAX {
-            return refuse("--leadership must be from 1s to 1h");
-        }
-        if takeover_after.is_zero() {
-            return refuse("--takeover-after must be above 0");
-        }
         if takeover_after >= leadership {
             return refuse(format!(
                 "--takeover-after {takeover_after:?} must be shorter than --leadership \
                  {leadership:?}"
             ));
-        }
-        if self.margin > MARGIN_MAX {
-            return refuse("--margin must be at most 60s");
         }
         Ok(())
     }
@@ -469,11 +459,17 @@ mod tests {
             (&["--advertise", "0.0.0.0:7400"], "agents cannot dial --advertise 0.0.0.0:7400"),
             (&["--advertise", "[::]:7400"], "for example leasehold-0.example:7400"),
             (&["--takeover-after", "30s"], "--takeover-after"),
-            (&["--takeover-after", "0s"], "--takeover-after"),
+            (
+                &["--takeover-after", "0s"],
+                "'--takeover-after <DURATION>': expected a duration from 1ms",
+            ),
             (&["--takeover-after", "soon"], "--takeover-after"),
             (&["--takeover-after", "99999999999999999h"], "--takeover-after"),
-            (&["--leadership", "10ms", "--takeover-after", "1ms"], "--leadership"),
-            (&["--margin", "2m"], "--margin"),
+            (&["--leadership", "10ms", "--takeover-after", "1ms"], "from 1s to 1h"),
+            (
+                &["--margin", "2m"],
+                "'2m' for '--margin <DURATION>': expected a duration from 0 to 1m",
+            ),
             (&["--drift-ppm", "-1"], "'-1' for '--drift-ppm <PPM>': expected parts per million"),
             (&["--drift-ppm", "100001"], "from 0 to 100000, for example 10000"),
             (&["--margin", "-1s"], "'-1s' for '--margin"),
@@ -484,7 +480,7 @@ mod tests {
             (&["--identity", "a b"], "--identity"),
             (&["--listen", "localhost"], "--listen"),
             (&["--nonsense"], "--nonsense"),
-            (&["--confirm-removals", "61m"], "--confirm-removals"),
+            (&["--confirm-removals", "61m"], "from 0 to 1h"),
         ] {
             let error = settings(flags).expect_err(&format!("{flags:?} was taken"));
             assert!(error.contains(named), "{flags:?}: {error}");

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use clap::builder::TypedValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use leasehold_types::flag::number;
-use leasehold_types::{CellId, ClusterName, WorkerName, duration, parse_listen};
+use leasehold_types::flag::{DurationRange, duration, number};
+use leasehold_types::{CellId, ClusterName, WorkerName, parse_listen};
 
 use super::Address;
 use super::adapter::AdapterArgs;
@@ -133,7 +133,7 @@ pub(super) struct DrainArgs {
     #[arg(long, conflicts_with_all = ["wait", "timeout", "then"])]
     pub(super) hold: bool,
     /// How long to retry and to wait; the drain itself continues
-    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    #[arg(long, value_name = "DURATION", value_parser = duration(DurationRange::GRACE))]
     pub(super) timeout: Option<Duration>,
     /// Replace this process with COMMAND afterwards, whether or not the drain succeeded
     #[arg(long, requires = "command")]
@@ -157,7 +157,8 @@ pub(super) struct LeaveArgs {
     #[arg(long)]
     pub(super) nothing_runs: bool,
     /// How long to try to reach a coordinator
-    #[arg(long, value_name = "DURATION", value_parser = duration::parse, default_value = "1m")]
+    #[arg(long, value_name = "DURATION", default_value = "1m")]
+    #[arg(value_parser = duration(DurationRange::GRACE))]
     pub(super) timeout: Duration,
     #[command(flatten)]
     pub(super) tls: TlsArgs,
@@ -262,7 +263,7 @@ pub(super) struct RunArgs {
     /// jobs still run; as a sidecar, before callers stop waiting. Without it, the cluster's
     /// drain.deadline
     #[arg(long, env = "LEASEHOLD_DRAIN_DEADLINE", value_name = "DURATION")]
-    #[arg(value_parser = duration::parse)]
+    #[arg(value_parser = duration(DurationRange::DEADLINE))]
     pub(super) drain_deadline: Option<Duration>,
     /// The agent is a sidecar, which starts before its worker and gets SIGTERM after it: SIGTERM
     /// ends it at once without a drain, it keeps running after a drain, and after a drain's
@@ -285,7 +286,7 @@ pub(super) struct RunArgs {
     pub(super) restart: Option<Restart>,
     /// How long COMMAND may take to exit after SIGTERM before the agent logs it, or kills COMMAND
     #[arg(long, env = "LEASEHOLD_CHILD_GRACE", value_name = "DURATION")]
-    #[arg(value_parser = duration::parse)]
+    #[arg(value_parser = duration(DurationRange::GRACE))]
     #[arg(requires = "command")]
     pub(super) child_grace: Option<Duration>,
     /// Kill COMMAND with SIGKILL after --child-grace. Without it the agent keeps waiting, so that

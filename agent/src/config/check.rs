@@ -4,14 +4,11 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use clap::Args;
-use leasehold_types::duration;
-use leasehold_types::flag::number;
+use leasehold_types::flag::{DurationRange, duration, number};
 
 use super::{Adapter, Address};
 use crate::http_client::Url;
 
-/// The shortest interval and timeout of a check, and time between a worker's calls.
-const INTERVAL_MIN: Duration = Duration::from_millis(100);
 /// The defaults; the help of their options repeats them.
 const INTERVAL: Duration = Duration::from_secs(10);
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -73,11 +70,11 @@ pub(super) struct CheckArgs {
     worker_check_exec: Option<String>,
     /// The time between two checks [default: 10s]
     #[arg(long, env = "LEASEHOLD_WORKER_CHECK_INTERVAL", value_name = "DURATION")]
-    #[arg(value_parser = duration::parse)]
+    #[arg(value_parser = duration(DurationRange::OF_REQUESTS))]
     worker_check_interval: Option<Duration>,
     /// How long a check may take [default: 5s]
     #[arg(long, env = "LEASEHOLD_WORKER_CHECK_TIMEOUT", value_name = "DURATION")]
-    #[arg(value_parser = duration::parse)]
+    #[arg(value_parser = duration(DurationRange::OF_REQUESTS))]
     worker_check_timeout: Option<Duration>,
     /// How many checks in a row must fail before the worker counts as failing [default: 3]
     #[arg(long, env = "LEASEHOLD_WORKER_CHECK_FAILURES", value_name = "N")]
@@ -85,12 +82,12 @@ pub(super) struct CheckArgs {
     worker_check_failures: Option<NonZeroU32>,
     /// How long failed checks do not count after the worker has started [default: 30s]
     #[arg(long, env = "LEASEHOLD_WORKER_CHECK_START_PERIOD", value_name = "DURATION")]
-    #[arg(value_parser = duration::parse)]
+    #[arg(value_parser = duration(DurationRange::GRACE))]
     worker_check_start_period: Option<Duration>,
     /// The worker calls the worker API at least this often: it reads its lease, reports a job, or
     /// beats. If it does not, it counts as failing, as after a failed check
     #[arg(long, env = "LEASEHOLD_WORKER_TIMEOUT", value_name = "DURATION")]
-    #[arg(value_parser = duration::parse)]
+    #[arg(value_parser = duration(DurationRange::DEADLINE))]
     worker_timeout: Option<Duration>,
 }
 
@@ -98,7 +95,7 @@ impl CheckArgs {
     /// The configuration.
     ///
     /// # Errors
-    /// If an option has no effect, is empty or is too short.
+    /// If an option has no effect or is empty.
     pub(super) fn check(self, adapter: &Adapter) -> Result<Check, String> {
         if self.worker_check_exec.as_ref().is_some_and(|line| line.trim().is_empty()) {
             return Err("--worker-check-exec is empty: expected a command, for example \
@@ -117,17 +114,6 @@ impl CheckArgs {
             .map(ProbeTarget::Http)
             .or(self.worker_check_tcp.map(ProbeTarget::Tcp))
             .or(self.worker_check_exec.map(ProbeTarget::Exec));
-        let durations = [
-            ("--worker-check-interval", self.worker_check_interval),
-            ("--worker-check-timeout", self.worker_check_timeout),
-            ("--worker-timeout", self.worker_timeout),
-        ];
-        for (option, given) in durations {
-            if given.is_some_and(|given| given < INTERVAL_MIN) {
-                let least = duration::format(INTERVAL_MIN);
-                return Err(format!("{option} must be at least {least}, for example 10s"));
-            }
-        }
         let more = [
             ("--worker-check-interval", self.worker_check_interval.is_some()),
             ("--worker-check-timeout", self.worker_check_timeout.is_some()),

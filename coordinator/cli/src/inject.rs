@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use leasehold_injection::{Resources, Sidecar, inject};
+use leasehold_types::flag::{DurationRange, duration};
 
 use crate::manifests::{self, Document};
 use crate::object::Cluster;
@@ -57,7 +58,7 @@ pub(crate) struct Args {
     #[arg(value_parser = argument::audience)]
     audience: String,
     /// The cluster's drain.deadline: a pod whose grace period is shorter gets a warning
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", value_parser = duration(DurationRange::DEADLINE))]
     drain_deadline: Option<Duration>,
 }
 
@@ -126,7 +127,11 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
 fn drain_deadlines(documents: &[Document<'_>]) -> BTreeMap<String, Duration> {
     let mut all = BTreeMap::new();
     for Cluster { name, drain_deadline, .. } in manifests::clusters(documents) {
-        let Some(deadline) = drain_deadline.and_then(|text| duration(&text).ok()) else { continue };
+        let Some(deadline) =
+            drain_deadline.and_then(|text| DurationRange::DEADLINE.parse(&text).ok())
+        else {
+            continue;
+        };
         let longest = all.entry(name).or_insert(deadline);
         *longest = deadline.max(*longest);
     }
@@ -158,8 +163,4 @@ fn image(text: &str) -> Result<String, String> {
 fn check_setting(name: &str, value: &str) -> Result<(), String> {
     let mut scratch = Sidecar { resources: Resources::default(), ..Sidecar::standard("") };
     scratch.set("", name, value).map_err(|why| why.to_string())
-}
-
-fn duration(text: &str) -> Result<Duration, String> {
-    leasehold_types::duration::parse(text).map_err(|error| error.to_string())
 }

@@ -1,7 +1,8 @@
 //! The agent's flags that a pod's annotations, its WorkerCluster or WorkerClass, or the command
 //! line may set, and what their values look like. The rest the injection decides itself.
 
-use leasehold_types::{LISTEN_EXPECTED, duration, nearest, parse_listen};
+use leasehold_types::flag::DurationRange;
+use leasehold_types::{LISTEN_EXPECTED, nearest, parse_listen};
 
 use crate::refusal::Refusal;
 
@@ -19,8 +20,8 @@ pub struct Flag {
 pub enum FlagKind {
     /// Any text that is not empty.
     Text,
-    /// A duration, as in `1h30m`.
-    Duration,
+    /// A duration, as in `1h30m`, in a range.
+    Duration(DurationRange),
     /// `IP:PORT`.
     Address,
     /// `IP:PORT`, or `:PORT` for every address.
@@ -44,18 +45,18 @@ pub const FLAGS: &[Flag] = &[
     flag("adapter", FlagKind::OneOf(&["api", "command", "file", "http", "travis"])),
     flag("command-count", FlagKind::Text),
     flag("command-drain", FlagKind::Text),
-    flag("command-interval", FlagKind::Duration),
+    flag("command-interval", FlagKind::Duration(DurationRange::OF_REQUESTS)),
     flag("command-resize", FlagKind::Text),
     flag("command-stream-start", FlagKind::Text),
     flag("command-stream-stop", FlagKind::Text),
-    flag("command-timeout", FlagKind::Duration),
-    flag("drain-deadline", FlagKind::Duration),
+    flag("command-timeout", FlagKind::Duration(DurationRange::OF_REQUESTS)),
+    flag("drain-deadline", FlagKind::Duration(DurationRange::DEADLINE)),
     flag("file-command", FlagKind::Text),
     flag("file-count", FlagKind::Text),
     flag("file-path", FlagKind::Text),
     flag("file-pid", FlagKind::Text),
     flag("file-pool", FlagKind::Switch),
-    flag("file-settle", FlagKind::Duration),
+    flag("file-settle", FlagKind::Duration(DurationRange::GRACE)),
     flag("file-signal", FlagKind::OneOf(&["HUP", "INT", "USR1", "USR2", "TERM", "WINCH"])),
     flag("health-listen", FlagKind::AddressOrPort),
     flag("http-auth-file", FlagKind::Text),
@@ -64,7 +65,7 @@ pub const FLAGS: &[Flag] = &[
     flag("http-drain-body", FlagKind::Text),
     flag("http-drain-method", FlagKind::Text),
     flag("http-drain-url", FlagKind::Text),
-    flag("http-interval", FlagKind::Duration),
+    flag("http-interval", FlagKind::Duration(DurationRange::OF_REQUESTS)),
     flag("http-size-body", FlagKind::Text),
     flag("http-size-field", FlagKind::Text),
     flag("http-size-max", FlagKind::Number),
@@ -77,18 +78,18 @@ pub const FLAGS: &[Flag] = &[
     flag("socket-mode", FlagKind::OneOf(&["0600", "0660"])),
     flag("travis-auth", FlagKind::Text),
     flag("travis-auth-file", FlagKind::Text),
-    flag("travis-interval", FlagKind::Duration),
+    flag("travis-interval", FlagKind::Duration(DurationRange::OF_REQUESTS)),
     flag("travis-url", FlagKind::Text),
     flag("trust-state-dir-locks", FlagKind::Switch),
     flag("worker-check-exec", FlagKind::Text),
     flag("worker-check-failures", FlagKind::Number),
     flag("worker-check-http", FlagKind::Text),
-    flag("worker-check-interval", FlagKind::Duration),
-    flag("worker-check-start-period", FlagKind::Duration),
+    flag("worker-check-interval", FlagKind::Duration(DurationRange::OF_REQUESTS)),
+    flag("worker-check-start-period", FlagKind::Duration(DurationRange::GRACE)),
     flag("worker-check-tcp", FlagKind::Text),
-    flag("worker-check-timeout", FlagKind::Duration),
+    flag("worker-check-timeout", FlagKind::Duration(DurationRange::OF_REQUESTS)),
     flag("worker-port", FlagKind::Port),
-    flag("worker-timeout", FlagKind::Duration),
+    flag("worker-timeout", FlagKind::Duration(DurationRange::DEADLINE)),
 ];
 
 const IN_THE_WORKER: &str =
@@ -158,9 +159,7 @@ impl FlagKind {
     fn check(self, value: &str) -> Result<(), String> {
         let (valid, what, usage) = match self {
             Self::Text => return Ok(()),
-            Self::Duration => {
-                return duration::parse(value).map(drop).map_err(|error| error.to_string());
-            }
+            Self::Duration(range) => return range.parse(value).map(drop),
             Self::Address => (port(value).is_some(), "address", LISTEN_EXPECTED),
             Self::AddressOrPort => {
                 let usage = "expected IP:PORT or :PORT, for example :7412";
@@ -236,7 +235,9 @@ mod tests {
             ("worker-address", "10.0.0.7", "the pod's IP"),
             ("listen", ":7500", "IP:PORT"),
             ("drain-deadline", "5", "invalid duration"),
-            ("drain-deadline", "200000000h", "invalid duration"),
+            ("drain-deadline", "200000000h", "from 100ms to 8784h"),
+            ("drain-deadline", "0s", "from 100ms to 8784h"),
+            ("http-interval", "2h", "from 100ms to 1h"),
             ("listen", "localhost", "IP:PORT"),
             ("listen", "127.0.0.1:0", "IP:PORT"),
             ("listen-anywhere", "yes", "use true or false"),

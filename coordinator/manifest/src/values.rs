@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
-use leasehold_types::duration::MANIFEST;
+use leasehold_types::duration::{InvalidDuration, MANIFEST};
 use leasehold_types::quantity::{QUANTITY_BYTES_MAX, QUANTITY_PATTERN, QUANTITY_WANTED, unsigned};
 use leasehold_types::{Load, duration};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -46,8 +46,13 @@ impl Visitor<'_> for DurationVisitor {
     }
 
     fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<ManifestDuration, E> {
-        let wrong = |_| E::invalid_value(Unexpected::Str(text), &self);
-        MANIFEST.parse(text).map(ManifestDuration).map_err(wrong)
+        MANIFEST.parse(text).map(ManifestDuration).map_err(|error| match error {
+            InvalidDuration::Syntax(_) => E::invalid_value(Unexpected::Str(text), &self),
+            InvalidDuration::TooLong { max, .. } => {
+                let longest = format!("at most {}", duration::format(max));
+                E::invalid_value(Unexpected::Str(text), &longest.as_str())
+            }
+        })
     }
 }
 

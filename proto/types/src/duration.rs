@@ -153,21 +153,24 @@ impl Format {
             let unit_len = tail.find(|c: char| c.is_ascii_digit()).unwrap_or(tail.len());
             let (name, tail) = tail.split_at(unit_len);
             let unit = self.units.iter().find(|unit| unit.name == name)?;
-            sum = sum.checked_add(self.times(number, unit)?)?;
+            sum = sum.saturating_add(self.times(number, unit)?);
             rest = tail;
         }
         Some(sum)
     }
 
-    /// A number of units in nanoseconds.
+    /// A number of units in nanoseconds. One of too many digits is above every longest duration.
     fn times(&self, number: &str, unit: &Unit) -> Option<u128> {
         let (whole, decimals) = match number.split_once('.') {
             None => (number, ""),
             Some((whole, decimals)) if self.decimals && !decimals.is_empty() => (whole, decimals),
             Some(_) => return None,
         };
-        if whole.len() > unit.digits_max || !decimals.bytes().all(|byte| byte.is_ascii_digit()) {
+        if !decimals.bytes().all(|byte| byte.is_ascii_digit()) {
             return None;
+        }
+        if whole.len() > unit.digits_max {
+            return Some(u128::MAX);
         }
         let whole: u128 = whole.parse().ok()?;
         // Below a nanosecond digits do not count: an hour has 13 digits of nanoseconds.
@@ -177,7 +180,7 @@ impl Format {
             part += digit * scale / 10;
             scale /= 10;
         }
-        whole.checked_mul(unit.nanos)?.checked_add(part)
+        Some(whole.saturating_mul(unit.nanos).saturating_add(part))
     }
 }
 
@@ -265,8 +268,12 @@ mod tests {
         ] {
             assert_eq!(GO.parse(text).map(|it| it.as_nanos()), Ok(nanos), "{text}");
         }
-        let huge = "99999999999999999999h";
-        assert!(matches!(GO.parse(huge), Err(InvalidDuration::TooLong { .. })));
+        for (format, huge) in
+            [(&GO, "99999999999999999999h"), (&MANIFEST, "9000h"), (&MANIFEST, "9999999h")]
+        {
+            let found = format.parse(huge);
+            assert!(matches!(found, Err(InvalidDuration::TooLong { .. })), "{huge}: {found:?}");
+        }
     }
 
     #[test]

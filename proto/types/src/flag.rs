@@ -1,11 +1,13 @@
-//! Values of flags and of an HTTP API's parameters: whole numbers with a range, texts that are not
-//! empty, names, and values that begin with a minus sign.
+//! Values of flags and of an HTTP API's parameters: whole numbers and durations with a range, texts
+//! that are not empty, names, and values that begin with a minus sign.
 
 use std::ffi::OsString;
 use std::ops::RangeInclusive;
 use std::os::unix::ffi::OsStrExt;
 use std::str::FromStr;
+use std::time::Duration;
 
+use crate::duration::{self, InvalidDuration};
 use crate::name::InvalidName;
 
 /// A number up to here is not worth a limit in an error.
@@ -69,6 +71,48 @@ pub fn name<T: FromStr<Err = InvalidName>>(
     }
 }
 
+/// The durations that a flag takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DurationRange {
+    /// The shortest.
+    pub min: Duration,
+    /// The longest.
+    pub max: Duration,
+}
+
+impl DurationRange {
+    /// The interval between two requests to a worker, or the time limit of one.
+    pub const OF_REQUESTS: Self =
+        Self { min: Duration::from_millis(100), max: Duration::from_secs(3600) };
+    /// A deadline of a worker.
+    pub const DEADLINE: Self =
+        Self { min: Duration::from_millis(100), max: duration::MANIFEST.max() };
+    /// A time that a worker or a coordinator is given, or none.
+    pub const GRACE: Self = Self { min: Duration::ZERO, max: duration::MANIFEST.max() };
+
+    /// Reads a duration in this range.
+    ///
+    /// # Errors
+    /// Says how to write one, or the range.
+    pub fn parse(self, text: &str) -> Result<Duration, String> {
+        match duration::parse(text) {
+            Ok(given) if given >= self.min && given <= self.max => Ok(given),
+            Err(error @ InvalidDuration::Syntax(_)) => Err(error.to_string()),
+            Ok(_) | Err(InvalidDuration::TooLong { .. }) => {
+                let [min, max] = [self.min, self.max].map(duration::format);
+                Err(format!("expected a duration from {min} to {max}, for example 30s"))
+            }
+        }
+    }
+}
+
+/// The reader of a flag whose value is a duration in a range.
+pub fn duration(
+    range: DurationRange,
+) -> impl Fn(&str) -> Result<Duration, String> + Clone + Send + Sync + 'static {
+    move |text| range.parse(text)
+}
+
 /// The arguments of a program, where a value that begins with a minus sign and a digit is a part of
 /// its flag: `--flag -5s` becomes `--flag=-5s`. No flag begins so; without this, nobody would say
 /// what the flag takes.
@@ -129,6 +173,19 @@ mod tests {
         }
         let why = name("a b").expect_err("it has a space");
         assert!(why.starts_with("worker name \"a b\" is not a DNS subdomain"), "{why}");
+    }
+
+    #[test]
+    fn a_duration_out_of_its_range_is_told_the_range() {
+        let deadline = duration(DurationRange::DEADLINE);
+        assert_eq!(deadline("100ms"), Ok(Duration::from_millis(100)));
+        assert_eq!(deadline("366d"), Ok(DurationRange::DEADLINE.max));
+        for wrong in ["0s", "99ms", "400d", "999999999999h"] {
+            let why = "expected a duration from 100ms to 8784h, for example 30s";
+            assert_eq!(deadline(wrong), Err(why.into()), "{wrong}");
+        }
+        assert!(deadline("5").expect_err("no unit").contains("a number with a unit"));
+        assert_eq!(duration(DurationRange::GRACE)("0s"), Ok(Duration::ZERO));
     }
 
     #[test]

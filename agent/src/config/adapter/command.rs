@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use clap::Args;
-use leasehold_types::duration;
+use leasehold_types::flag::{DurationRange, duration};
 
 use super::first_given;
-use super::travis::interval;
+use super::travis::INTERVAL;
 
 /// The default time limit of a command.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -66,11 +66,11 @@ pub(super) struct CommandArgs {
     command_stream_stop: Option<String>,
     /// The time limit of each command, after which it is killed [default: 30s]
     #[arg(long, env = "LEASEHOLD_COMMAND_TIMEOUT", value_name = "DURATION")]
-    #[arg(value_parser = duration::parse)]
+    #[arg(value_parser = duration(DurationRange::OF_REQUESTS))]
     command_timeout: Option<Duration>,
     /// How often jobs are counted; five times as often during a change [default: 1s]
     #[arg(long, env = "LEASEHOLD_COMMAND_INTERVAL", value_name = "DURATION")]
-    #[arg(value_parser = duration::parse)]
+    #[arg(value_parser = duration(DurationRange::OF_REQUESTS))]
     command_interval: Option<Duration>,
 }
 
@@ -108,7 +108,7 @@ impl CommandArgs {
                 .into());
         }
         let timeout = self.command_timeout.unwrap_or(TIMEOUT);
-        let interval = interval("--command-interval", self.command_interval)?;
+        let interval = self.command_interval.unwrap_or(INTERVAL);
         Ok(CommandAdapter { jobs, streams, timeout, interval })
     }
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use leasehold_types::duration;
+use leasehold_types::flag::{DurationRange, duration};
 use rustix::process::Signal;
 
 use super::first_given;
@@ -69,7 +69,7 @@ pub(super) struct FileArgs {
     /// Without --file-command: how long after a change the worker is assumed to have reloaded
     /// [default: 1s]
     #[arg(long, env = "LEASEHOLD_FILE_SETTLE", value_name = "DURATION")]
-    #[arg(value_parser = duration::parse)]
+    #[arg(value_parser = duration(DurationRange::GRACE))]
     #[arg(conflicts_with = "file_command")]
     file_settle: Option<Duration>,
     /// Also write the pool size into the file, as poolSize

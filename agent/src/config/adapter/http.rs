@@ -5,12 +5,11 @@ use std::time::Duration;
 
 use clap::Args;
 use hyper::Method;
-use leasehold_types::duration;
-use leasehold_types::flag::number;
+use leasehold_types::flag::{DurationRange, duration, number};
 use leasehold_types::limits::JOBS_PER_WORKER_MAX;
 
 use super::first_given;
-use super::travis::interval;
+use super::travis::INTERVAL;
 use crate::http_client::Url;
 
 /// The placeholder for the pool size in a URL or a body.
@@ -121,7 +120,7 @@ pub(super) struct HttpArgs {
     http_auth_file: Option<PathBuf>,
     /// How often the worker is polled; five times as often during a change [default: 1s]
     #[arg(long, env = "LEASEHOLD_HTTP_INTERVAL", value_name = "DURATION")]
-    #[arg(value_parser = duration::parse)]
+    #[arg(value_parser = duration(DurationRange::OF_REQUESTS))]
     http_interval: Option<Duration>,
 }
 
@@ -176,7 +175,7 @@ impl HttpArgs {
         let drain = self
             .http_drain_url
             .map(|url| HttpRequest::new("--http-drain-url", method, Method::POST, url, body));
-        let interval = interval("--http-interval", self.http_interval)?;
+        let interval = self.http_interval.unwrap_or(INTERVAL);
         let (size_field, auth) = (self.http_size_field, self.http_auth_file);
         let drain = drain.transpose()?;
         Ok(HttpAdapter { count, count_field, size_field, sizing, drain, auth, interval })

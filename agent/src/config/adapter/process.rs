@@ -4,7 +4,8 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use clap::Args;
-use leasehold_types::{duration, nearest};
+use leasehold_types::flag::{DurationRange, duration};
+use leasehold_types::nearest;
 
 use super::first_given;
 
@@ -29,7 +30,7 @@ pub(super) struct ProcessArgs {
     /// How long a stream's program may take to exit after SIGTERM before the agent logs it, or
     /// kills the program. A program that still runs when its lease ends is killed [default: 30s]
     #[arg(long, env = "LEASEHOLD_PROCESS_GRACE", value_name = "DURATION")]
-    #[arg(value_parser = duration::parse)]
+    #[arg(value_parser = duration(DurationRange::GRACE))]
     process_grace: Option<Duration>,
     /// Kill a stream's program with SIGKILL after --process-grace, even if its lease has not ended
     #[arg(long, env = "LEASEHOLD_PROCESS_KILL")]

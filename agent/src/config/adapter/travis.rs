@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::Args;
-use leasehold_types::duration;
+use leasehold_types::flag::{DurationRange, duration};
 
 use super::first_given;
 use crate::http_client::Url;
@@ -17,7 +17,7 @@ const URL: &str = "http://127.0.0.1:8080";
 /// localhost, where only the containers of the pod can reach it.
 const AUTH: &str = "leasehold:leasehold";
 /// How often the worker is polled while nothing changes.
-const INTERVAL: Duration = Duration::from_secs(1);
+pub(super) const INTERVAL: Duration = Duration::from_secs(1);
 
 /// The adapter `travis`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,7 +89,7 @@ pub(super) struct TravisArgs {
     travis_auth_file: Option<PathBuf>,
     /// How often the worker is polled; five times as often during a change [default: 1s]
     #[arg(long, env = "LEASEHOLD_TRAVIS_INTERVAL", value_name = "DURATION")]
-    #[arg(value_parser = duration::parse)]
+    #[arg(value_parser = duration(DurationRange::OF_REQUESTS))]
     travis_interval: Option<Duration>,
 }
 
@@ -118,19 +118,7 @@ impl TravisArgs {
             (Some(auth), None) => TravisAuth::Given(auth),
             (None, None) => TravisAuth::Given(Secret::from(AUTH)),
         };
-        let interval = interval("--travis-interval", travis_interval)?;
+        let interval = travis_interval.unwrap_or(INTERVAL);
         Ok(TravisAdapter { url, auth, interval })
-    }
-}
-
-/// Validates a poll interval; `option` is the name of its option.
-pub(super) fn interval(option: &str, given: Option<Duration>) -> Result<Duration, String> {
-    let interval = given.unwrap_or(INTERVAL);
-    match interval.is_zero() {
-        true => Err(format!(
-            "invalid {option} 0: the agent would poll the worker without a pause; use 1s, for \
-             example"
-        )),
-        false => Ok(interval),
     }
 }
