@@ -19,8 +19,9 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use axum::middleware;
+use leasehold_types::port_in_use;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -51,19 +52,21 @@ pub(crate) struct Listeners {
 impl Listeners {
     /// Binds the port and the socket.
     pub(crate) async fn bind(config: &Config) -> anyhow::Result<Self> {
-        let tcp = TcpListener::bind(config.listen)
-            .await
-            .with_context(|| format!("cannot listen on --listen {}", config.listen))?;
+        let failed = |flag: &str, address: SocketAddr, error: std::io::Error| match error.kind() {
+            ErrorKind::AddrInUse => anyhow!(port_in_use(flag, address, "agent")),
+            _ => anyhow!("cannot listen on {flag} {address}: {error}"),
+        };
+        let tcp = TcpListener::bind(config.listen).await;
+        let tcp = tcp.map_err(|error| failed("--listen", config.listen, error))?;
         rustix::net::listen(&tcp, BACKLOG)
-            .with_context(|| format!("cannot listen on --listen {}", config.listen))?;
+            .map_err(|error| failed("--listen", config.listen, error.into()))?;
         let address = tcp.local_addr().context("the port has no address")?;
         let unix = match &config.socket {
             None => None,
             Some(socket) => Some((bind_unix(socket).await?, socket.path.clone())),
         };
         let health = config.health_listen.map(|address| {
-            health::bind(address)
-                .with_context(|| format!("cannot listen on --health-listen {address}"))
+            health::bind(address).map_err(|error| failed("--health-listen", address, error))
         });
         Ok(Self { tcp, address, unix, health: health.transpose()? })
     }

@@ -5,6 +5,7 @@
 pub(crate) mod token;
 
 use std::error::Error;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -18,6 +19,7 @@ use leasehold_proto::{
 use leasehold_types::LinkNumber;
 use leasehold_types::limits::{MESSAGE_BYTES_MAX, SILENCE_MAX};
 use leasehold_types::message::CoordinatorMessage;
+use leasehold_types::pem::PemContent;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_stream::wrappers::ReceiverStream;
@@ -332,14 +334,18 @@ fn keepalive(ttl: Option<Duration>) -> Duration {
 
 /// Reads the TLS settings from their files.
 pub(crate) async fn client_tls(tls: &Tls) -> anyhow::Result<ClientTlsConfig> {
-    let read = async |path: &std::path::Path| {
-        let bytes = tokio::fs::read(path).await;
-        bytes.with_context(|| format!("cannot read {}", path.display()))
+    let read = async |flag: &str, path: &Path, content: PemContent| {
+        let file = format!("{flag} {}", path.display());
+        let bytes = tokio::fs::read(path).await.with_context(|| format!("cannot read {file}"))?;
+        content.check(&file, &bytes).map_err(anyhow::Error::msg)?;
+        Ok::<_, anyhow::Error>(bytes)
     };
-    let ca = Certificate::from_pem(read(&tls.ca).await?);
+    let ca = Certificate::from_pem(read("--tls-ca", &tls.ca, PemContent::Certificate).await?);
     let mut config = ClientTlsConfig::new().ca_certificate(ca);
     if let Some((cert, key)) = &tls.identity {
-        config = config.identity(Identity::from_pem(read(cert).await?, read(key).await?));
+        let cert = read("--tls-cert", cert, PemContent::Certificate).await?;
+        let key = read("--tls-key", key, PemContent::Key).await?;
+        config = config.identity(Identity::from_pem(cert, key));
     }
     if let Some(name) = &tls.server_name {
         config = config.domain_name(name);

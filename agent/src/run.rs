@@ -175,7 +175,7 @@ async fn check_tls(tls: &Tls, sidecar: bool) -> anyhow::Result<()> {
     match link::client_tls(tls).await {
         // The kubelet mounts the file once a coordinator has published it.
         Err(why) if sidecar && !tls.ca.exists() => tracing::warn!("cannot use TLS yet: {why:#}"),
-        tried => drop(tried.context("TLS")?),
+        tried => drop(tried?),
     }
     if let Some(path) = &tls.token {
         link::token::bearer(path).await?;

@@ -1,8 +1,10 @@
 //! Binds the ports before anything else starts, so that their addresses are known.
 
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 
-use anyhow::Context;
+use anyhow::anyhow;
+use leasehold_types::port_in_use;
 use tokio::net::{TcpListener, TcpSocket};
 
 /// Connections that may wait to be accepted: after a failover all agents dial at once. The system
@@ -54,5 +56,8 @@ pub(crate) fn bind(flag: &str, address: SocketAddr) -> anyhow::Result<TcpListene
         socket.bind(address)?;
         socket.listen(BACKLOG)
     };
-    listen().with_context(|| format!("cannot listen on {flag} {address}"))
+    listen().map_err(|error| match error.kind() {
+        ErrorKind::AddrInUse => anyhow!(port_in_use(flag, address, "coordinator")),
+        _ => anyhow!("cannot listen on {flag} {address}: {error}"),
+    })
 }

@@ -1,6 +1,7 @@
 //! Mistakes on a command line that everything starts with: what is said names what is wrong and
 //! what to do.
 
+use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
 
@@ -105,10 +106,8 @@ fn the_http_port_reports_that_it_does_not_serve_grpc() {
     assert!(missing.contains("/readyz"), "people read the paths: {missing}");
 }
 
-#[test]
-fn an_ignored_token_flag_logs_a_warning() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = |name: &str| folder.path().join(name);
+/// Writes an authority, a certificate that it has signed, its key and a token into files.
+fn write_certificates(folder: &Path) {
     let mut ca = CertificateParams::new(Vec::new()).expect("parameters");
     ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let ca = CertifiedIssuer::self_signed(ca, KeyPair::generate().expect("a key"));
@@ -121,9 +120,100 @@ fn an_ignored_token_flag_logs_a_warning() {
         ("cert.pem", own.pem()),
         ("key.pem", key.serialize_pem()),
         ("token", "a.b.c".to_owned()),
+        ("empty.pem", String::new()),
     ] {
-        std::fs::write(path(name), text).expect("a file");
+        std::fs::write(folder.join(name), text).expect("a file");
     }
+}
+
+#[test]
+fn a_wrong_file_of_tls_or_of_a_token_is_named_with_its_flag() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let folder = folder.path();
+    write_certificates(folder);
+    let file = |name: &str| folder.join(name).display().to_string();
+    let client = |[ca, cert, key, token]: [&str; 4]| {
+        [("ca", ca), ("cert", cert), ("key", key)]
+            .map(|(flag, name)| [format!("--tls-{flag}"), file(name)])
+            .into_iter()
+            .flatten()
+            .chain(["--token-file".to_owned(), file(token)])
+            .collect::<Vec<_>>()
+    };
+    let run = |program: &str, base: &[&str], flags: &[String]| {
+        let mut command = Command::new(toolbox::binary(program));
+        failed(Process::start(command.args(base).args(flags), &folder.join("failed.log")))
+    };
+    let address = free_address().to_string();
+    let agent = ["run", "--cluster", "builds", "--worker", "w", "--coordinator", &address];
+    let agent = [&agent[..], &["--listen", "127.0.0.1:0"]].concat();
+    let person = ["status", "--coordinator", &address];
+    for (files, words) in [
+        (["no.pem", "cert.pem", "key.pem", "token"], ["--tls-ca", "no.pem", "No such file"]),
+        (["key.pem", "cert.pem", "key.pem", "token"], ["--tls-ca", "key.pem", "a private key"]),
+        (["ca.pem", "empty.pem", "key.pem", "token"], ["--tls-cert", "empty.pem", "is empty"]),
+        (["ca.pem", "cert.pem", "ca.pem", "token"], ["--tls-key", "ca.pem", "a certificate"]),
+        (["ca.pem", "cert.pem", "key.pem", "no"], ["--token-file", "/no", "No such file"]),
+        (["ca.pem", "cert.pem", "key.pem", "empty.pem"], ["--token-file", "empty.pem", "token"]),
+    ] {
+        for (program, base) in [("leasehold-agent", &agent[..]), ("leasehold", &person)] {
+            let log = run(program, base, &client(files));
+            assert!(words.iter().all(|word| log.contains(word)), "{program} {words:?}: {log}");
+        }
+    }
+    let base = ["run", "--manifests", ".", "--state-dir", ".", "--listen", &address];
+    for ([cert, key], words) in [
+        (["no.pem", "key.pem"], ["cannot read --tls-cert", "no.pem", "No such file"]),
+        (["key.pem", "key.pem"], ["--tls-cert", "expected a certificate", "has a private key"]),
+        (["cert.pem", "cert.pem"], ["--tls-key", "expected a private key", "has a certificate"]),
+    ] {
+        let flags = ["--tls-cert".into(), file(cert), "--tls-key".into(), file(key)];
+        let log = run("leasehold-coordinator", &base, &flags);
+        assert!(words.iter().all(|word| log.contains(word)), "{words:?}: {log}");
+    }
+}
+
+#[test]
+fn a_port_without_tls_is_named_to_those_who_expect_it() {
+    let coordinator = Coordinator::start(&[("builds.yaml", MANIFESTS)]);
+    let folder = coordinator.folder();
+    write_certificates(folder);
+    let (address, ca) = (coordinator.grpc.to_string(), folder.join("ca.pem").display().to_string());
+    eventually("readiness", || get(coordinator.http, "/readyz").filter(|(code, _)| *code == 200));
+    let mut command = Command::new(toolbox::binary("leasehold"));
+    command.args(["status", "--coordinator", &address, "--tls-ca", &ca]);
+    let said = failed(Process::start(&mut command, &folder.join("status.log")));
+    assert!(
+        said.contains(&format!("the port {address} does not use TLS: leave --tls-ca")),
+        "{said}"
+    );
+    assert!(said.contains("--tls-cert") && !said.contains("no coordinator answers"), "{said}");
+    let agent = agent(folder, &address, &["--tls-ca", &ca]);
+    let line = says(&agent, "no session with the coordinator");
+    assert!(line.contains("this port does not use TLS"), "{line}");
+    assert!(line.contains("or remove --tls-ca"), "{line}");
+}
+
+#[test]
+fn a_port_in_use_is_reported_with_the_flag_to_change() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let other = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let taken = other.local_addr().expect("its address").to_string();
+    for flag in ["--listen", "--health-listen"] {
+        let mut command = Command::new(toolbox::binary("leasehold-agent"));
+        command.args(["run", "--coordinator", &taken, "--cluster", "builds", "--worker", "w"]);
+        command.env("LEASEHOLD_LISTEN", "127.0.0.1:0").args([flag, &taken]);
+        let log = failed(Process::start(&mut command, &folder.path().join("agent.log")));
+        let next = format!("by another agent: stop that one, or set {flag} to");
+        assert!(log.contains("in use") && log.contains(&next), "{log}");
+    }
+}
+
+#[test]
+fn an_ignored_token_flag_logs_a_warning() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name);
+    write_certificates(folder.path());
     std::fs::create_dir(path("manifests")).expect("a folder");
     std::fs::write(path("manifests/builds.yaml"), MANIFESTS).expect("a manifest");
     let file = |name: &str| path(name).display().to_string();

@@ -11,6 +11,7 @@ use leasehold_driver::access::certificate::CertificateNames;
 use leasehold_driver::platform::ServingCertificates;
 use leasehold_driver::trust::{Bundle, Trust};
 use leasehold_driver::watcher::Watcher;
+use leasehold_types::pem::PemContent;
 use rustls::crypto::ring::default_provider;
 use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
@@ -288,9 +289,10 @@ impl TlsFiles {
 
     fn serving(&self, texts: &FileContents) -> anyhow::Result<ServerConfigs> {
         let chain = certificates("--tls-cert", &self.cert, &texts.cert)?;
-        let key = PrivateKeyDer::from_pem_slice(&texts.key).with_context(|| {
-            format!("--tls-key {}: expected a private key (PEM)", self.key.display())
-        })?;
+        let key_file = format!("--tls-key {}", self.key.display());
+        PemContent::Key.check(&key_file, &texts.key).map_err(anyhow::Error::msg)?;
+        let key = PrivateKeyDer::from_pem_slice(&texts.key)
+            .with_context(|| format!("{key_file}: not valid PEM"))?;
         let clients = self.clients.authorities(texts.client_ca.as_deref())?;
         ServerConfigs::new(chain, key, clients).map_err(|error| {
             let (cert, key) = (self.cert.display(), self.key.display());
@@ -317,16 +319,16 @@ fn certificates(
     file: &Path,
     pem: &[u8],
 ) -> anyhow::Result<Vec<CertificateDer<'static>>> {
-    let named = || format!("{flag} {}", file.display());
+    let named = format!("{flag} {}", file.display());
+    PemContent::Certificate.check(&named, pem).map_err(anyhow::Error::msg)?;
     let mut all = Vec::new();
     for certificate in CertificateDer::pem_slice_iter(pem) {
-        all.push(certificate.with_context(|| format!("{}: not valid PEM", named()))?);
+        all.push(certificate.with_context(|| format!("{named}: not valid PEM"))?);
     }
-    match all.len() {
-        0 => bail!("{}: expected a certificate (PEM)", named()),
-        1..=CERTIFICATES_MAX => Ok(all),
-        _ => bail!("{}: more than {CERTIFICATES_MAX} certificates", named()),
+    if all.len() > CERTIFICATES_MAX {
+        bail!("{named}: more than {CERTIFICATES_MAX} certificates");
     }
+    Ok(all)
 }
 
 fn authorities(flag: &str, file: &Path, pem: &[u8]) -> anyhow::Result<RootCertStore> {
@@ -340,14 +342,15 @@ fn authorities(flag: &str, file: &Path, pem: &[u8]) -> anyhow::Result<RootCertSt
 
 fn read(flag: &str, file: &Path) -> anyhow::Result<Vec<u8>> {
     let named = || format!("{flag} {}", file.display());
-    let metadata = std::fs::metadata(file).with_context(named)?;
+    let unreadable = || format!("cannot read {}", named());
+    let metadata = std::fs::metadata(file).with_context(unreadable)?;
     if !metadata.is_file() {
         bail!("{}: not a file", named());
     }
     if metadata.len() > FILE_BYTES_MAX {
         bail!("{}: larger than {FILE_BYTES_MAX} bytes", named());
     }
-    std::fs::read(file).with_context(named)
+    std::fs::read(file).with_context(unreadable)
 }
 
 /// Reads the files again when they change.

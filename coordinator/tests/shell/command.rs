@@ -57,7 +57,8 @@ fn a_port_in_use_is_one_line_that_names_flag_and_address() {
         assert_eq!(code(&output), 1);
         let text = errors(&output);
         assert!(text.contains(flags[0]) && text.contains(&address), "{text}");
-        assert!(text.contains("in use"), "{text}");
+        let next = format!("by another coordinator: stop that one, or set {} to", flags[0]);
+        assert!(text.contains("in use") && text.contains(&next), "{text}");
         assert_eq!(text.lines().count(), 1, "{text}");
     }
 }

@@ -1,6 +1,6 @@
 //! Addresses as flags and annotations give them.
 
-use core::net::{IpAddr, Ipv4Addr};
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::str::FromStr;
 
 /// Bytes of an address.
@@ -17,6 +17,16 @@ pub fn parse_listen<A: FromStr>(text: &str) -> Result<A, String> {
     let local = text.strip_prefix("localhost:").map(|port| format!("127.0.0.1:{port}"));
     let address = local.as_deref().unwrap_or(text).parse();
     address.map_err(|_| format!("invalid address {text:?}: {LISTEN_EXPECTED}"))
+}
+
+/// The error of a flag with an address that another process listens on, perhaps another one of the
+/// same program.
+#[must_use]
+pub fn port_in_use(flag: &str, address: SocketAddr, program: &str) -> String {
+    format!(
+        "cannot listen on {flag} {address}, which is in use, perhaps by another {program}: stop \
+         that one, or set {flag} to another port"
+    )
 }
 
 /// Whether a text is HOST:PORT, an IPv6 address in brackets.

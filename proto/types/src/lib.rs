@@ -15,6 +15,7 @@ pub mod message;
 pub mod mutation;
 pub mod name;
 pub mod order;
+pub mod pem;
 pub mod quantity;
 pub mod share;
 pub mod similar;
@@ -22,7 +23,7 @@ pub mod state_dir;
 pub mod time;
 pub mod version;
 
-pub use address::{LISTEN_EXPECTED, is_host_and_port, parse_listen, why_undialable};
+pub use address::{LISTEN_EXPECTED, is_host_and_port, parse_listen, port_in_use, why_undialable};
 pub use agent_id::AgentId;
 pub use cell_id::CellId;
 pub use counted::counted;

@@ -15,6 +15,7 @@ use clap::{ArgMatches, FromArgMatches};
 use leasehold_proto::admin::v1::admin_service_client::AdminServiceClient;
 use leasehold_proto::admin::v1::{GetStatusRequest, GetStatusResponse};
 use leasehold_proto::{HTTP_PORT_MESSAGE, NOT_LEADING_MESSAGE};
+use leasehold_types::pem::PemContent;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
@@ -201,9 +202,11 @@ impl Coordinator {
         let mut token = match &args.flags.token_file {
             None => Token(None),
             Some(file) => {
-                let text = String::from_utf8(read(file)?).ok();
+                let text = String::from_utf8(read("--token-file", file)?).ok();
                 let token = text.and_then(|text| Token::of(text.trim()));
-                token.with_context(|| format!("{} holds no token", file.display()))?
+                token.with_context(|| {
+                    format!("--token-file {}: expected one line with a token", file.display())
+                })?
             }
         };
         let way = match args.way().await? {
@@ -393,12 +396,26 @@ async fn dial(way: &Way, token: &Token) -> anyhow::Result<(Client, String)> {
             return Ok((client(channel, token), pod));
         }
     };
-    let mut why = Vec::new();
+    let (mut why, mut without_tls) = (Vec::new(), None);
     for address in addresses {
         match endpoint(address, tls)?.connect().await {
             Ok(channel) => return Ok((client(channel, token), address.clone())),
-            Err(error) => why.push(format!("{address}: {}", cause(&error))),
+            Err(error) => {
+                let cause = cause(&error);
+                // rustls says so of an answer that is not TLS.
+                if cause.contains("InvalidContentType") {
+                    without_tls.get_or_insert(address);
+                }
+                why.push(format!("{address}: {cause}"));
+            }
         }
+    }
+    if let Some(address) = without_tls {
+        bail!(
+            "the port {address} does not use TLS: leave --tls-ca out, or start the coordinator \
+             there with --tls-cert and --tls-key ({})",
+            why.join("; ")
+        );
     }
     bail!(
         "no coordinator answers at {}: start one, or name it with --coordinator ({})",
@@ -434,9 +451,12 @@ fn cause(error: &dyn std::error::Error) -> String {
 }
 
 fn client_tls(authority: &Path, args: &ConnectionFlags) -> anyhow::Result<ClientTlsConfig> {
-    let mut tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(read(authority)?));
+    let authority = read_pem("--tls-ca", authority, PemContent::Certificate)?;
+    let mut tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(authority));
     if let (Some(cert), Some(key)) = (&args.tls_cert, &args.tls_key) {
-        tls = tls.identity(Identity::from_pem(read(cert)?, read(key)?));
+        let cert = read_pem("--tls-cert", cert, PemContent::Certificate)?;
+        let key = read_pem("--tls-key", key, PemContent::Key)?;
+        tls = tls.identity(Identity::from_pem(cert, key));
     }
     if let Some(name) = &args.tls_server_name {
         tls = tls.domain_name(name);
@@ -444,6 +464,13 @@ fn client_tls(authority: &Path, args: &ConnectionFlags) -> anyhow::Result<Client
     Ok(tls)
 }
 
-fn read(file: &Path) -> anyhow::Result<Vec<u8>> {
-    std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))
+fn read_pem(flag: &str, file: &Path, content: PemContent) -> anyhow::Result<Vec<u8>> {
+    let text = read(flag, file)?;
+    let named = format!("{flag} {}", file.display());
+    content.check(&named, &text).map_err(anyhow::Error::msg)?;
+    Ok(text)
+}
+
+fn read(flag: &str, file: &Path) -> anyhow::Result<Vec<u8>> {
+    std::fs::read(file).with_context(|| format!("cannot read {flag} {}", file.display()))
 }
