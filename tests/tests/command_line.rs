@@ -264,6 +264,8 @@ fn an_order_to_drain_is_taken_back() {
 
     assert_eq!(leasehold.line("undrain worker-0"), "builds/worker-0 works again\n");
     assert_eq!(leasehold.line("undrain worker-0"), "builds/worker-0 does not drain\n");
+    let why = "the coordinator took the drain back: the worker may take jobs and streams again";
+    eventually(why, || agent.process.log().contains(why).then_some(()));
     leasehold.until("explain worker worker-0", &["has its share: 3 slots and 2 streams"]);
     start_job(&agent, "job-1");
 

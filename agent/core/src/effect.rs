@@ -41,7 +41,7 @@ pub enum Effect {
         /// Jobs that still run.
         jobs_left: u32,
     },
-    /// The drain was cancelled because the worker restarted; the agent keeps running.
+    /// The drain was cancelled; the agent keeps running.
     Resumed,
     /// A newer agent has taken over this worker: stop permanently.
     Superseded,
@@ -56,6 +56,15 @@ pub enum Target {
     Next,
     /// The leader's address, from a replica that does not lead.
     Leader(String),
+}
+
+/// Why a drain was cancelled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DrainCancelled {
+    /// The coordinator took its order back.
+    Undrain,
+    /// The worker or the agent restarted.
+    Restart,
 }
 
 /// A change that is worth a line in the log.
@@ -96,8 +105,8 @@ pub enum Notice {
     JobEnded(JobId),
     /// The drain began.
     DrainStarted,
-    /// The drain was cancelled because the worker restarted.
-    DrainOver,
+    /// The drain was cancelled.
+    DrainOver(DrainCancelled),
     /// The worker fails its check: it gets no job, and its streams are given up.
     Failing(WorkerFailure),
     /// The worker passes its check again.

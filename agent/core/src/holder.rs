@@ -22,7 +22,7 @@ use leasehold_types::{
     ShareKey, StartId, StreamKey, TermId, Token, WorkerName,
 };
 
-use crate::effect::{Effect, Notice, WakeReason, Wakeup};
+use crate::effect::{DrainCancelled, Effect, Notice, WakeReason, Wakeup};
 use crate::journal::{Journal, JournalError, Memory, Record, end_of_lease};
 use crate::lease::Kinds;
 use link::Link;
@@ -246,7 +246,7 @@ impl<J: Journal> Holder<J> {
         }
         if ended {
             // If this cannot be recorded, the next start ends the drain again.
-            let _ = holder.end_drain(now);
+            let _ = holder.end_drain(DrainCancelled::Restart, now);
         } else if holder.left {
             // Its drain goes on, and others may have had the name since it left.
             holder.restart_journal_of_leaver(now);

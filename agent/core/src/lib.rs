@@ -6,7 +6,7 @@ pub mod holder;
 pub mod journal;
 pub mod lease;
 
-pub use effect::{Effect, Notice, SNAPSHOT_NOT_ABOVE, Target, WakeReason, Wakeup};
+pub use effect::{DrainCancelled, Effect, Notice, SNAPSHOT_NOT_ABOVE, Target, WakeReason, Wakeup};
 pub use holder::{Config, Holder, RAISE_MAX};
 pub use journal::{Journal, JournalError, Memory, Record};
 pub use lease::{BindingLease, Kinds, Lease, Outstanding, PoolView, Refused, StreamLease};

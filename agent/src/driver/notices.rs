@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use leasehold_agent_core::Notice;
+use leasehold_agent_core::{DrainCancelled, Notice};
 use leasehold_types::Moment;
 use leasehold_types::message::RefusalReason;
 
@@ -139,11 +139,13 @@ impl NoticeLogger {
                 self.draining = true;
                 tracing::info!("the drain has begun: no new job starts, and streams are released");
             }
-            Notice::DrainOver => {
+            Notice::DrainOver(why) => {
                 self.draining = false;
-                tracing::info!(
-                    "the worker restarted after a drain: it may take jobs and streams again"
-                );
+                let why = match why {
+                    DrainCancelled::Undrain => "the coordinator took the drain back",
+                    DrainCancelled::Restart => "the worker restarted after a drain",
+                };
+                tracing::info!("{why}: the worker may take jobs and streams again");
             }
             Notice::Failing(failure) => {
                 tracing::warn!(

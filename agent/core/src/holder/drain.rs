@@ -11,7 +11,7 @@ use leasehold_types::Moment;
 use leasehold_types::mutation::{self, Mutation};
 
 use super::{Drain, Held, Holder};
-use crate::effect::{Effect, Notice, Target, WakeReason, Wakeup};
+use crate::effect::{DrainCancelled, Effect, Notice, Target, WakeReason, Wakeup};
 use crate::journal::{Journal, JournalError, Record};
 use crate::lease::Outstanding;
 
@@ -72,7 +72,7 @@ impl<J: Journal> Holder<J> {
             return;
         }
         // If this cannot be recorded, the drain goes on until the order comes again.
-        if self.end_drain(now).is_ok() {
+        if self.end_drain(DrainCancelled::Undrain, now).is_ok() {
             self.effects.push_back(Effect::Resumed);
         }
         self.redial(Target::Next, now);
@@ -86,7 +86,7 @@ impl<J: Journal> Holder<J> {
         if !over || !(self.config.stays || self.drain_remembered) {
             return Ok(());
         }
-        self.end_drain(now)?;
+        self.end_drain(DrainCancelled::Restart, now)?;
         self.effects.push_back(Effect::Resumed);
         // The coordinator learns of the cancelled drain only from a report.
         self.redial(Target::Next, now);
@@ -138,7 +138,11 @@ impl<J: Journal> Holder<J> {
     /// Ends the drain, so that the worker may take jobs and streams again. The journal of an agent
     /// that has reported that it leaves is no longer complete, as in
     /// [`Self::restart_journal_of_leaver`].
-    pub(super) fn end_drain(&mut self, now: Moment) -> Result<(), JournalError> {
+    pub(super) fn end_drain(
+        &mut self,
+        why: DrainCancelled,
+        now: Moment,
+    ) -> Result<(), JournalError> {
         let reported = self.left && !self.deferred.contains(&Record::Left);
         if reported && !mutation::on(Mutation::LeftStaysComplete) {
             self.begin_after_goodbye(now)?;
@@ -152,7 +156,7 @@ impl<J: Journal> Holder<J> {
         }
         self.deferred.retain(|record| !matches!(record, Record::Draining | Record::Left));
         self.drain = Drain::Working;
-        self.notice(Notice::DrainOver);
+        self.notice(Notice::DrainOver(why));
         Ok(())
     }
 

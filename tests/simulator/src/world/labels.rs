@@ -22,7 +22,7 @@ pub(crate) fn of_agent_notice(notice: &AgentNotice) -> &'static str {
         AgentNotice::JobBegan(_) => "job began",
         AgentNotice::JobEnded(_) => "job ended",
         AgentNotice::DrainStarted => "agent began to drain",
-        AgentNotice::DrainOver => "agent no longer drains",
+        AgentNotice::DrainOver(_) => "agent no longer drains",
         AgentNotice::Failing(_) => "agent's worker fails",
         AgentNotice::Recovered => "agent's worker recovered",
         AgentNotice::JournalFailed(_) => "journal failed",
