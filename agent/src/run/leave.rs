@@ -9,6 +9,7 @@ use leasehold_agent_core::Memory;
 use leasehold_types::{WorkerKey, duration};
 
 use super::{check_tls, drain, open_journal};
+use crate::cgroup::Cgroup;
 use crate::child::ChildRecord;
 use crate::config::{Config, Leave};
 use crate::driver::{Driver, Outcome, amount};
@@ -98,8 +99,13 @@ fn check(memory: &Memory, dir: &StateDir, who: &WorkerKey, leave: Leave) -> anyh
             )
         }
         // None of its processes runs.
-        ChildRecord::Child(_, Some(recorded)) if recorded.is_own() => {}
-        ChildRecord::Child(group, _) => doubts.push(recorded_elsewhere("COMMAND", group.id)),
+        ChildRecord::Child(group, recorded) => {
+            // The agent, which was killed, has not removed it.
+            group.cgroup.iter().for_each(Cgroup::remove);
+            if !recorded.is_some_and(|recorded| recorded.is_own()) {
+                doubts.push(recorded_elsewhere("COMMAND", group.id));
+            }
+        }
         ChildRecord::OtherBoot => {}
         ChildRecord::Nothing => doubts.extend(doubts_of(memory)),
     }

@@ -200,8 +200,11 @@ async fn the_leave_command_refuses_while_the_process_group_is_not_empty() {
     assert!(said.contains("still runs: stop it first"), "{said}");
     kill(worker);
     until("it has ended", || !runs(worker)).await;
+    // None where no cgroup can be made here.
+    let cgroup = read(&fixture.path("state/child-cgroup"));
     let (code, said) = fixture.leave(&coordinator).await;
     assert_eq!(code, Some(0), "{said}");
+    assert!(cgroup.is_empty() || !PathBuf::from(cgroup.trim()).exists(), "{cgroup} is left");
 }
 
 #[tokio::test]
