@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Barrier;
 use std::time::Duration;
 
@@ -14,21 +14,21 @@ use leasehold_driver::campaign::EPOCH_MAX;
 use leasehold_driver::clock;
 use leasehold_driver::platform::{Command, Platform};
 use leasehold_types::{CellId, ClusterName, Epoch, Incarnation, TimeBounds, WorkerKey, WorkerName};
-use tempfile::TempDir;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::epochs::{Claim, Epochs, RenewOutcome};
 use super::exposure_log::{self, ExposureLog};
+use super::test_folder::test_folder;
 use super::{Settings, start};
 
 /// Only a hang reaches this timeout.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A folder whose state folder counts epochs from 1.
-fn folder() -> TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    let state_dir = folder.path().join("state");
+fn folder() -> PathBuf {
+    let folder = test_folder();
+    let state_dir = folder.join("state");
     fs::create_dir(&state_dir).unwrap();
     let id = CellId(7);
     fs::write(state_dir.join("cell.json"), format!(r#"{{"id": "{id}", "first_epoch": 1}}"#))
@@ -133,14 +133,14 @@ fn drain(mut platform: Platform) -> tokio::task::JoinHandle<Platform> {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_standby_takes_over_at_once_when_the_leader_ends() {
     let folder = folder();
-    let mut a = start(settings(folder.path(), "a")).await.unwrap();
+    let mut a = start(settings(&folder, "a")).await.unwrap();
     let first = elected(&mut a).await;
     assert_eq!(first.epoch, Epoch(1));
     assert!(first.exposed.is_empty());
     assert!(first.predecessor_end <= clock::now());
     assert!(first.until <= clock::now() + Duration::from_secs(30));
 
-    let mut b = start(settings(folder.path(), "b")).await.unwrap();
+    let mut b = start(settings(&folder, "b")).await.unwrap();
     a.commands.send(order(1, Order::Register(vec![entry("w", 1, 3)]))).await.unwrap();
     loop {
         if let Event::Registered(registered) = next(&mut a).await {
@@ -163,7 +163,7 @@ async fn the_standby_takes_over_at_once_when_the_leader_ends() {
 #[tokio::test(flavor = "multi_thread")]
 async fn entries_are_confirmed_once_the_next_leader_would_read_them() {
     let folder = folder();
-    let mut a = start(settings(folder.path(), "a")).await.unwrap();
+    let mut a = start(settings(&folder, "a")).await.unwrap();
     elected(&mut a).await;
     let confirm = |epoch| {
         let (done, confirmed) = oneshot::channel();
@@ -187,7 +187,7 @@ async fn entries_are_confirmed_once_the_next_leader_would_read_them() {
     commands.send(command).await.unwrap();
     timeout(PATIENCE, late).await.unwrap().unwrap_err();
     a.abort();
-    let mut b = start(settings(folder.path(), "b")).await.unwrap();
+    let mut b = start(settings(&folder, "b")).await.unwrap();
     assert!(elected(&mut b).await.exposed.is_empty(), "the worker is in no register");
 }
 
@@ -195,7 +195,7 @@ async fn entries_are_confirmed_once_the_next_leader_would_read_them() {
 async fn stepping_down_raises_the_epoch_and_a_resigned_leader_is_replaced_at_once() {
     let folder = folder();
     // The takeover time is too long to matter: only the lock shows the end.
-    let mut slow = settings(folder.path(), "a");
+    let mut slow = settings(&folder, "a");
     slow.takeover_after = Duration::from_secs(3600);
     let mut a = start(slow.clone()).await.unwrap();
     assert_eq!(elected(&mut a).await.epoch, Epoch(1));
@@ -226,7 +226,7 @@ async fn stepping_down_raises_the_epoch_and_a_resigned_leader_is_replaced_at_onc
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hung_leader_is_replaced_and_waited_for() {
     let folder = folder();
-    let settings = settings(folder.path(), "b");
+    let settings = settings(&folder, "b");
     let epochs = Epochs::open(&settings.state_dir).unwrap();
     let mut hung = epochs.take(Epoch(7), &claim("hung")).unwrap().unwrap();
     assert_eq!(epochs.renew(&mut hung).unwrap(), RenewOutcome::Leads);
@@ -251,7 +251,7 @@ async fn a_hung_leader_is_replaced_and_waited_for() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deposed_leader_registers_no_worker_and_names_its_successor() {
     let folder = folder();
-    let settings = settings(folder.path(), "a");
+    let settings = settings(&folder, "a");
     let mut a = start(settings.clone()).await.unwrap();
     let first = elected(&mut a).await;
     let epochs = Epochs::open(&settings.state_dir).unwrap();
@@ -280,7 +280,7 @@ async fn a_deposed_leader_registers_no_worker_and_names_its_successor() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_that_is_unregistered_at_once_is_not_reported_as_registered() {
     let folder = folder();
-    let mut a = start(settings(folder.path(), "a")).await.unwrap();
+    let mut a = start(settings(&folder, "a")).await.unwrap();
     elected(&mut a).await;
     // Sent together, so that the platform can take them together.
     let first = a.commands.reserve_many(3).await.unwrap();
@@ -299,7 +299,7 @@ async fn a_worker_that_is_unregistered_at_once_is_not_reported_as_registered() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_epoch_that_an_administrator_adds_makes_the_leader_take_a_higher_one() {
     let folder = folder();
-    let settings = settings(folder.path(), "a");
+    let settings = settings(&folder, "a");
     let mut a = start(settings.clone()).await.unwrap();
     assert_eq!(elected(&mut a).await.epoch, Epoch(1));
     // As in docs/OPERATIONS.md: an empty claim with the number from the log.
@@ -311,7 +311,7 @@ async fn an_epoch_that_an_administrator_adds_makes_the_leader_take_a_higher_one(
 #[tokio::test(flavor = "multi_thread")]
 async fn a_running_leader_keeps_its_epoch_and_restores_removed_files() {
     let folder = folder();
-    let settings = settings(folder.path(), "a");
+    let settings = settings(&folder, "a");
     let mut a = start(settings.clone()).await.unwrap();
     assert_eq!(elected(&mut a).await.epoch, Epoch(1));
     a.commands.send(order(1, Order::StepDown { above: Some(Epoch(6)) })).await.unwrap();
@@ -320,7 +320,7 @@ async fn a_running_leader_keeps_its_epoch_and_restores_removed_files() {
     registered(&mut a).await;
 
     // Removed in one step, because the leader restores files meanwhile.
-    let removed = folder.path().join("removed");
+    let removed = folder.join("removed");
     fs::create_dir(&removed).unwrap();
     for name in ["register", "epochs"] {
         fs::rename(settings.state_dir.join(name), removed.join(name)).unwrap();
@@ -364,7 +364,7 @@ async fn after_the_state_folder_is_deleted_only_a_new_replica_leads_with_a_highe
     let folder = folder();
     // On a busy machine the leader may renew late: the standby must not lead for that.
     let takeover_after = Duration::from_secs(2);
-    let settings_of = |name| Settings { takeover_after, ..settings(folder.path(), name) };
+    let settings_of = |name| Settings { takeover_after, ..settings(&folder, name) };
     let mut a = start(settings_of("a")).await.unwrap();
     assert_eq!(elected(&mut a).await.epoch, Epoch(1));
     a.commands.send(order(1, Order::Register(vec![entry("w", 1, 3)]))).await.unwrap();
@@ -372,7 +372,7 @@ async fn after_the_state_folder_is_deleted_only_a_new_replica_leads_with_a_highe
     let mut b = start(settings_of("b")).await.unwrap();
     assert_eq!(deposed(&mut b).await.as_deref(), Some("a:7400"));
     let state_dir = settings_of("a").state_dir;
-    fs::rename(&state_dir, folder.path().join("removed")).unwrap();
+    fs::rename(&state_dir, folder.join("removed")).unwrap();
     assert_eq!(deposed(&mut a).await, None);
     // Longer than a standby waits before it takes over.
     let next_leader = async {
@@ -393,7 +393,7 @@ async fn after_the_state_folder_is_deleted_only_a_new_replica_leads_with_a_highe
 #[tokio::test(flavor = "multi_thread")]
 async fn no_replica_leads_without_readable_manifests() {
     let folder = folder();
-    let settings = settings(folder.path(), "a");
+    let settings = settings(&folder, "a");
     fs::remove_dir(&settings.manifests).unwrap();
     let error = start(settings.clone()).await.unwrap_err().to_string();
     assert!(error.contains(settings.manifests.to_str().unwrap()), "{error}");
@@ -419,7 +419,7 @@ async fn no_replica_leads_without_readable_manifests() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replica_leads_with_the_last_good_manifests() {
     let folder = folder();
-    let settings = settings(folder.path(), "a");
+    let settings = settings(&folder, "a");
     let mut a = start(settings.clone()).await.unwrap();
     assert!(matches!(next(&mut a).await, Event::Desired(_)));
     assert!(matches!(next(&mut a).await, Event::Elected(_)));
@@ -442,7 +442,7 @@ async fn a_replica_leads_with_the_last_good_manifests() {
 #[test]
 fn exactly_one_of_many_concurrent_candidates_takes_an_epoch() {
     let folder = folder();
-    let epochs = Epochs::open(folder.path()).unwrap();
+    let epochs = Epochs::open(&folder).unwrap();
     const RACERS: usize = 8;
     for round in 1..=200 {
         let barrier = Barrier::new(RACERS);
@@ -459,17 +459,17 @@ fn exactly_one_of_many_concurrent_candidates_takes_an_epoch() {
         drop(winners);
         epochs.prune().unwrap();
     }
-    let left: Vec<_> = fs::read_dir(folder.path().join("epochs")).unwrap().collect();
+    let left: Vec<_> = fs::read_dir(folder.join("epochs")).unwrap().collect();
     assert_eq!(left.len(), 8 * 3, "{left:?}");
 }
 
 #[test]
 fn an_epoch_above_the_limit_is_an_error_and_does_not_depose_the_leader() {
     let folder = folder();
-    let epochs = Epochs::open(folder.path()).unwrap();
+    let epochs = Epochs::open(&folder).unwrap();
     let mut held = epochs.take(Epoch(7), &claim("a")).unwrap().unwrap();
     for epoch in [u64::MAX, EPOCH_MAX.0 + 1] {
-        let file = folder.path().join("epochs").join(format!("{epoch:020}.json"));
+        let file = folder.join("epochs").join(format!("{epoch:020}.json"));
         fs::write(&file, "{}").unwrap();
         let error = epochs.highest().unwrap_err().to_string();
         let path = file.to_str().unwrap();
@@ -479,9 +479,9 @@ fn an_epoch_above_the_limit_is_an_error_and_does_not_depose_the_leader() {
         fs::remove_file(&file).unwrap();
         assert_eq!(epochs.renew(&mut held).unwrap(), RenewOutcome::Leads);
     }
-    let logs = folder.path().join("register");
+    let logs = folder.join("register");
     fs::create_dir_all(&logs).unwrap();
     fs::write(logs.join(format!("{:020}.log", u64::MAX)), "").unwrap();
-    let error = exposure_log::highest(folder.path()).unwrap_err().to_string();
+    let error = exposure_log::highest(&folder).unwrap_err().to_string();
     assert!(error.contains(".log: the number is above the highest epoch"), "{error}");
 }

@@ -20,6 +20,8 @@ mod exposure_log_tests;
 mod last_good_file_tests;
 #[cfg(test)]
 mod manifest_watcher_tests;
+#[cfg(test)]
+mod test_folder;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};

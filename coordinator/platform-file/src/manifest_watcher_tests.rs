@@ -18,12 +18,12 @@ use tokio::time::timeout;
 
 use super::last_good_file::LastGoodFile;
 use super::manifest_watcher::ManifestWatcher;
+use super::test_folder::test_folder;
 
 /// Shorter than the rescan that would hide a missing notification.
 const PROMPT: Duration = Duration::from_secs(4);
 
 struct Watched {
-    _dir: tempfile::TempDir,
     base: PathBuf,
     root: PathBuf,
     events: mpsc::Receiver<Event>,
@@ -46,8 +46,7 @@ impl Watched {
 
     /// One whose removals wait.
     async fn with_grace(grace: Duration, fill: impl FnOnce(&Path, &Path)) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let base = dir.path().to_path_buf();
+        let base = test_folder();
         let root = base.join("manifests");
         fs::create_dir(&root).unwrap();
         fill(&base, &root);
@@ -67,7 +66,7 @@ impl Watched {
         );
         tokio::spawn(manifests.run());
         is_ready.await.unwrap();
-        Self { _dir: dir, base, root, events, problems, freshness }
+        Self { base, root, events, problems, freshness }
     }
 
     async fn desired(&mut self) -> Arc<Desired> {
