@@ -225,6 +225,7 @@ fn a_failover_is_waited_for_and_followed() {
     let coordinator = Coordinator::start(&[("all.yaml", MANIFESTS)]);
     let led = term(&CommandLine(&coordinator).until("status", &["leads term"]));
     let standby = coordinator.standby();
+    CommandLine(&coordinator).until("status", &["stands by for"]);
     let both = format!("{},{}", coordinator.grpc, standby.grpc);
     let leasehold = |line: &str| {
         let mut command = Command::new(toolbox::binary("leasehold"));

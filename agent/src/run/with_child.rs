@@ -132,7 +132,7 @@ impl<'a> ChildSupervisor<'a> {
                 Event::Child(ChildEvent::LeaderExited(exit)) => self.handle_leader_exit(exit).await,
                 Event::Child(ChildEvent::Exited(exit)) => self.handle_exit(exit).await,
                 Event::Ended(outcome) => self.handle_end(outcome),
-                Event::Overdue => self.handle_overdue(),
+                Event::Overdue => self.handle_overdue().await,
                 Event::RestartWanted => {
                     self.handle_restart_wanted().await;
                     None
@@ -376,8 +376,8 @@ impl<'a> ChildSupervisor<'a> {
     }
 
     /// The drain's deadline has passed: ends the child. The agent reports its jobs until it has
-    /// ended, and no jobs after that.
-    fn handle_overdue(&mut self) -> Option<u8> {
+    /// ended, and no jobs after that, or if it was never started.
+    async fn handle_overdue(&mut self) -> Option<u8> {
         self.is_cut_off = true;
         self.end_launcher();
         if self.leaves_rest() {
@@ -385,6 +385,9 @@ impl<'a> ChildSupervisor<'a> {
         }
         if self.child.is_some() {
             self.end_child();
+        } else if self.launching.is_none() {
+            self.start_unreported = true;
+            self.report_start().await;
         }
         None
     }

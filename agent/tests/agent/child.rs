@@ -157,12 +157,16 @@ async fn a_child_that_is_ended_at_the_deadline_is_reported_until_it_has_ended() 
     let coordinator = Coordinator::start().await;
     coordinator.pool(1);
     // It takes its time to end.
+    let told = dir.path().join("told");
     let script = format!(
-        "trap 'while ! [ -e {} ]; do sleep 0.02; done; exit 5' TERM; while :; do sleep 0.02; done",
-        end.display()
+        "trap 'while ! [ -e {} ]; do sleep 0.02; done; exit 5' TERM; echo up > {}
+        while :; do sleep 0.02; done",
+        end.display(),
+        told.display()
     );
     let mut agent = start(&coordinator, &["--drain-deadline", "100ms"], &script).await;
     agent.pool(1).await;
+    until("it runs", || read(&told).contains("up")).await;
     assert_eq!(agent.ask("PUT", "/v1/jobs/a", "").await.0, 200);
     let waits = agent.ask("POST", "/v1/drain?wait=true", "").await;
     assert_eq!(waits, (200, json!({"jobs_left": 1})));

@@ -17,6 +17,9 @@ use super::coordinator::{Coordinator, PATIENCE};
 
 pub const AGENT: &str = env!("CARGO_BIN_EXE_leasehold-agent");
 
+/// The last lines of an agent's log that a failed test shows.
+const SHOWN_LINES_MAX: usize = 60;
+
 /// A running agent; it is killed at the end of its test.
 pub struct Agent {
     pub address: SocketAddr,
@@ -193,8 +196,14 @@ impl Agent {
 
 impl Drop for Agent {
     /// Kills the workers of a failed test, and what holds the agent's drain: in a pod it ends with
-    /// its container.
+    /// its container. A failed test shows what its agents have logged last.
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            let log = self.log.0.borrow();
+            let last = log.iter().skip(log.len().saturating_sub(SHOWN_LINES_MAX));
+            let last: Vec<_> = last.map(String::as_str).collect();
+            eprintln!("--- the agent at {}\n{}", self.address, last.join("\n"));
+        }
         let children = self.children();
         let all = children.into_iter().chain(self.orphans.drain(..)).chain(holders(self.address));
         for pid in all {
