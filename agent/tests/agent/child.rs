@@ -183,6 +183,20 @@ async fn a_child_that_is_ended_at_the_deadline_is_reported_until_it_has_ended() 
     assert_eq!(agent.code().await, Some(5));
 }
 
+/// Nothing of it runs, so no job does, whoever began one: there is nothing to wait for.
+#[tokio::test]
+async fn a_drain_ends_at_the_deadline_where_the_child_waits_for_its_start() {
+    let coordinator = Coordinator::start().await;
+    coordinator.pool(1);
+    let options = ["--restart", "always", "--drain-deadline", "100ms"];
+    let mut agent = start(&coordinator, &options, "exit 3").await;
+    agent.log.line("the child restarts").await;
+    agent.pool(1).await;
+    assert_eq!(agent.ask("PUT", "/v1/jobs/a", "").await.0, 200);
+    assert_eq!(agent.ask("POST", "/v1/drain", "").await.0, 200);
+    assert_eq!(agent.code().await, Some(3));
+}
+
 /// A supervisor would report the signal as a failure.
 #[tokio::test]
 async fn a_drain_that_ends_all_jobs_exits_with_0_where_sigterm_ends_the_child() {
