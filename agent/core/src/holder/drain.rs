@@ -50,7 +50,6 @@ impl<J: Journal> Holder<J> {
         for held in self.streams.values_mut() {
             held.revoked.get_or_insert(now);
         }
-        self.release_unshown();
         self.changed();
     }
 
@@ -193,6 +192,10 @@ impl<J: Journal> Holder<J> {
             _ if self.link.is_superseded() => {}
             Drain::Working | Drain::Left => {}
             Drain::Draining { since, overdue } => {
+                let late = since + self.drain_deadline() <= now;
+                if late && !overdue && !self.streams.is_empty() {
+                    self.ask_for_shares(now);
+                }
                 self.release_unshown();
                 let unwelcomed = !self.link.has_been_welcomed();
                 // Without a memory and a welcome, the agent has never admitted a job.
@@ -204,10 +207,6 @@ impl<J: Journal> Holder<J> {
                 let obeyed = self.count.map_or(0, |count| count.obeyed);
                 let empty =
                     jobs_known && self.running() == 0 && obeyed == 0 && self.streams.is_empty();
-                let late = since + self.drain_deadline() <= now;
-                if late && !overdue && !empty {
-                    self.ask_for_shares(now);
-                }
                 let waits = self.config.stays || self.config.ends_worker;
                 if empty && (idle || unknown) {
                     self.leave(false);
