@@ -183,7 +183,7 @@ async fn a_child_that_is_ended_at_the_deadline_is_reported_until_it_has_ended() 
     assert_eq!(agent.code().await, Some(5));
 }
 
-/// Nothing of it runs, so no job does, whoever began one: there is nothing to wait for.
+/// While COMMAND does not run, no job of it runs, so the drain has nothing to wait for.
 #[tokio::test]
 async fn a_drain_ends_at_the_deadline_where_the_child_waits_for_its_start() {
     let coordinator = Coordinator::start().await;

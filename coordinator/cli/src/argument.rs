@@ -69,9 +69,8 @@ pub(crate) fn source(text: &str) -> Result<String, String> {
 
 /// The address of a coordinator.
 pub(crate) fn host_and_port(text: &str) -> Result<String, String> {
-    let text = flag::text("HOST:PORT, for example 127.0.0.1:7400")(text)?;
-    if is_host_and_port(&text) {
-        return Ok(text);
+    if is_host_and_port(text) {
+        return Ok(text.to_owned());
     }
     Err("expected HOST:PORT, for example 127.0.0.1:7400".to_owned())
 }

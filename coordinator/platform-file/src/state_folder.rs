@@ -228,8 +228,8 @@ impl CellFile {
     fn begin(continued: Option<CellId>) -> Self {
         let mut second = clock::time_of_day().as_secs();
         if continued.is_some() {
-            // The lost folder may have begun in this second, with higher digits: agents that have
-            // seen its epochs would refuse lower ones. Whoever continues this one waits, too.
+            // The lost folder may have begun in this second with a higher epoch, and agents that
+            // have seen it refuse lower ones. So this folder begins in the next second.
             std::thread::sleep(Duration::from_secs(1));
             second += 1;
         }

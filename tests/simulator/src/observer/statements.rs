@@ -6,7 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use leasehold_agent_core::{BindingLease, Lease};
 use leasehold_coordinator_core::event::Event;
-use leasehold_types::message::{AgentMessage, CoordinatorMessage, Grant, Hello, StreamState};
+use leasehold_types::message::{
+    AgentMessage, CoordinatorMessage, Grant, Hello, StreamGrant, StreamState,
+};
 use leasehold_types::{AgentId, Epoch, Incarnation, Moment, StreamKey, Token, WorkerKey};
 
 use crate::observer::Checks;
@@ -136,8 +138,8 @@ impl Checks<'_> {
         let now = self.view.local_of_pod(pod);
         let Some(agent) = self.view.pods[pod].agent.as_ref() else { return };
         let is_kept = |key: &StreamKey, token: Token| {
-            let mut listed = streams.iter();
-            match listed.find(|it| it.stream == *key && it.token == token) {
+            let is_it = |grant: &&StreamGrant| grant.stream == *key && grant.token == token;
+            match streams.iter().find(is_it) {
                 Some(listed) => matches!(listed.state, StreamState::Held { .. }),
                 None => !snapshot,
             }
