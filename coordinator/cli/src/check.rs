@@ -22,12 +22,17 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::ValueEnum;
+use leasehold_types::flag::{DurationRange, duration};
 
 use self::api::ApiClient;
 use self::fleet::Fleet;
 use self::installation::Installation;
 use self::report::{CheckResult, Finding, Problem, Report};
 use crate::argument;
+
+/// The time limits that all checks together may have.
+const TIMEOUT: DurationRange =
+    DurationRange { min: Duration::from_secs(1), max: Duration::from_secs(3600) };
 
 /// Options of `check`.
 #[derive(Debug, clap::Args)]
@@ -66,7 +71,7 @@ pub(crate) struct Args {
     #[arg(short, long, value_enum, default_value = "text")]
     output: Output,
     /// The time limit for all checks together
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration)]
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration(TIMEOUT))]
     timeout: Duration,
 }
 
@@ -76,16 +81,6 @@ enum Output {
     Text,
     /// One JSON object at the end
     Json,
-}
-
-fn duration(text: &str) -> Result<Duration, String> {
-    match leasehold_types::duration::parse(text) {
-        Ok(duration) if duration.is_zero() => {
-            Err(format!("invalid duration {text:?}: use one above 0, for example 10s"))
-        }
-        Ok(duration) => Ok(duration),
-        Err(error) => Err(error.to_string()),
-    }
 }
 
 /// Runs all checks and prints the report.
