@@ -258,6 +258,10 @@ impl World {
                 match &notice {
                     Notice::StreamExpired(stream, _) => self.checks().check_renewed(pod, stream),
                     Notice::DrainStarted => self.pods[pod].leaving = true,
+                    Notice::DrainOver(_) => {
+                        self.pods[pod].leaving = false;
+                        self.observer.drains_overdue.remove(&pod);
+                    }
                     _ => {}
                 }
                 self.count_agent_notice(&notice);
