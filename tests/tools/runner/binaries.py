@@ -93,16 +93,3 @@ def packages() -> dict[str, Path]:
     ).stdout
     found = json.loads(metadata)["packages"]
     return {one["name"]: Path(one["manifest_path"]).parent for one in found}
-
-
-def with_examples() -> list[str]:
-    """The packages whose documentation has examples that compile, by name."""
-    grep = ["git", "grep", "-lE", r"^ *//[/!] *```", "--", "*/src/*.rs"]
-    listed = subprocess.run(grep, cwd=ROOT, text=True, stdout=subprocess.PIPE).stdout
-    files = [ROOT / line for line in listed.splitlines()]
-    found = []
-    for name, folder in packages().items():
-        library = folder / "src" / "lib.rs"
-        if library.exists() and any(file.is_relative_to(folder / "src") for file in files):
-            found.append(name)
-    return found
