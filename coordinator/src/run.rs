@@ -2,6 +2,7 @@
 //! which no grant goes out after leadership is released.
 
 use std::future::Future;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use leasehold_driver::trust::Trust;
 use leasehold_manifest::{Catalog, Reading};
 use leasehold_platform_file as file;
 use leasehold_server::admin::Admin;
+use leasehold_server::cluster_history::ClusterHistories;
 use leasehold_server::grpc::{self, AdminCalls, GrpcPort, PeerTransport};
 use leasehold_server::http::{self, HttpState};
 use leasehold_server::https::{self, Https};
@@ -53,6 +55,8 @@ pub struct Options {
     pub identity: String,
     /// Where agents and people reach it; where its gRPC socket listens, if this is empty.
     pub address: String,
+    /// Where its HTTP port is reached; empty if nobody else is to know.
+    pub http_address: String,
     /// How far clocks may drift apart.
     pub bounds: leasehold_types::TimeBounds,
     /// The most agents that may be connected.
@@ -87,9 +91,10 @@ async fn run_settings(settings: Settings) -> anyhow::Result<()> {
     let mut telemetry = Telemetry::start(settings.log_format)?;
     let sockets = Sockets::bind(settings.listen, settings.http_listen)?;
     let grpc = sockets.grpc_addr()?;
+    let http = sockets.http_addr()?;
     let address = settings.advertise.clone().unwrap_or_else(|| grpc.to_string());
     tracing::info!(
-        %grpc, http = %sockets.http_addr()?, advertise = address, identity = settings.identity,
+        %grpc, %http, advertise = address, identity = settings.identity,
         version = env!("CARGO_PKG_VERSION"), "listening"
     );
     // Only Kubernetes changes the certificates and adds the webhooks.
@@ -97,6 +102,7 @@ async fn run_settings(settings: Settings) -> anyhow::Result<()> {
     let mut options = Options {
         identity: settings.identity.clone(),
         address: address.clone(),
+        http_address: String::new(),
         bounds: settings.bounds,
         sessions_max: settings.sessions_max,
         tls: certificates,
@@ -108,6 +114,7 @@ async fn run_settings(settings: Settings) -> anyhow::Result<()> {
     let platform = match settings.platform.clone() {
         PlatformSettings::Files { manifests, confirm_removals, state_dir, trusts_locks, cell } => {
             let access = access_on_files(settings.tls.as_ref());
+            options.http_address = reached_at(http, &address);
             let platform = file::start(file::Settings {
                 manifests,
                 confirm_removals,
@@ -116,6 +123,7 @@ async fn run_settings(settings: Settings) -> anyhow::Result<()> {
                 cell,
                 identity: settings.identity,
                 address,
+                http_address: options.http_address.clone(),
                 takeover_after: settings.takeover_after,
                 leadership: settings.leadership,
                 bounds: settings.bounds,
@@ -140,6 +148,15 @@ async fn run_settings(settings: Settings) -> anyhow::Result<()> {
     // Flushing blocks this thread for a moment; exporters send on the others.
     tokio::task::block_in_place(|| telemetry.shutdown());
     outcome
+}
+
+/// Where a socket is reached: an address that means all of this host's says less than the one that
+/// this replica gives others.
+fn reached_at(socket: SocketAddr, advertised: &str) -> String {
+    match advertised.rsplit_once(':') {
+        Some((host, _)) if socket.ip().is_unspecified() => format!("{host}:{}", socket.port()),
+        _ => socket.to_string(),
+    }
 }
 
 /// Who may do what without Kubernetes; the log says what clients have to prove.
@@ -190,15 +207,22 @@ pub async fn serve(
         (Some(_), None) => PeerTransport::Not,
     };
     let address = if options.address.is_empty() { grpc.to_string() } else { options.address };
-    let own = KnownReplica::of_this_build(options.identity, address);
+    let own = KnownReplica {
+        http_address: options.http_address,
+        ..KnownReplica::of_this_build(options.identity, address)
+    };
     let replicas = Arc::new(Replicas::new(own, cell, known));
+    tokio::spawn(Arc::clone(&replicas).note_http_ports());
     let (jobs, other_cells) = (Arc::<JobHistory>::default(), Arc::<OtherCells>::default());
+    let histories = Arc::<ClusterHistories>::default();
+    tokio::spawn(Arc::clone(&histories).sample(handle.clone()));
     let admin = Admin::new(
         handle.clone(),
         access.clone(),
         Arc::clone(&replicas),
         Arc::clone(&jobs),
         Arc::clone(&other_cells),
+        histories,
     );
     let admin = AdminCalls::new(admin, handle.clone(), Arc::clone(&sessions.gate), reach);
     let state = HttpState {
@@ -208,6 +232,7 @@ pub async fn serve(
         registry: exporters.registry(),
         admin: admin.clone(),
         access,
+        replicas: Arc::clone(&replicas),
     };
     let (socket, tls) = (sockets.grpc, options.tls);
     let port = GrpcPort { replicas, socket, tls, sessions, jobs, other_cells, admin, handle };

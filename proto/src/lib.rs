@@ -56,6 +56,8 @@ pub const HTTP_PORT_MESSAGE: &str = "this is the port for health and metrics";
 #[cfg(feature = "json")]
 pub mod json;
 pub mod map;
+#[cfg(feature = "grpc")]
+pub mod raw_codec;
 
 /// The descriptors of all protos, for server reflection: an encoded `FileDescriptorSet`.
 pub const DESCRIPTORS: &[u8] = include_bytes!("gen/descriptors.bin");

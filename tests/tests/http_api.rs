@@ -117,11 +117,12 @@ fn every_path_answers_with_the_admin_apis_messages() {
     assert_eq!((status, &plan["pools"][1]["size"]), (200, &json!(2)), "{plan}");
 
     let description = ok(http, "/api/v1/openapi.json");
-    let (status, page) = request(http, "GET", "/", "", "");
-    assert_eq!(status, 200, "{page}");
-    for path in description["paths"].as_object().expect("paths").keys() {
-        assert!(page.contains(&format!("href=\"{path}\"")), "{path} is not on the page");
+    for path in ["/api/v1/fleet", "/api/v1/changes", "/api/v1/workers"] {
+        assert!(description["paths"][path].is_object(), "{path} is not described");
     }
+    let page = whole_answer(http, format!("GET / HTTP/1.0\r\nHost: {http}\r\n\r\n").as_bytes());
+    assert!(page.starts_with("HTTP/1.0 200"), "{page}");
+    assert!(page.contains("content-security-policy: default-src 'none'"), "{page}");
 
     // A standby asks the leader.
     let standby = coordinator.standby();
@@ -240,6 +241,124 @@ fn a_client_that_comes_back_gets_the_changes_that_it_has_missed() {
         let again = events(http, &header, all.len() - seen, || {});
         let rest: Vec<_> = all[seen..].iter().map(told).collect();
         assert_eq!(again.iter().map(told).collect::<Vec<_>>(), rest, "after {last}");
+    }
+}
+
+/// Reads messages of a watch of the fleet until `is_last` wants no more.
+fn fleet(http: SocketAddr, query: &str, mut is_last: impl FnMut(&Value) -> bool) -> Vec<Value> {
+    let mut stream = connect(http);
+    let request = format!("GET /api/v1/fleet{query} HTTP/1.1\r\nHost: {http}\r\n\r\n");
+    stream.write_all(request.as_bytes()).expect("a request");
+    let mut found: Vec<Value> = Vec::new();
+    for line in BufReader::new(stream).lines() {
+        let line = line.expect("a message");
+        let Some(text) = line.strip_prefix("data: ") else { continue };
+        let message = serde_json::from_str(text).expect("JSON");
+        let done = is_last(&message);
+        found.push(message);
+        if done {
+            break;
+        }
+    }
+    found
+}
+
+#[test]
+fn a_watcher_of_the_fleet_gets_everything_and_then_what_changes() {
+    let coordinator = coordinator_that_leads();
+    let http = coordinator.http;
+    let mut agent = None;
+    let has_stream = |message: &Value| {
+        let workers = message["workers"].as_array().expect("a list");
+        workers.iter().any(|worker| worker["streams"] == json!(1))
+    };
+    let messages = fleet(http, "", |message| {
+        agent.get_or_insert_with(|| coordinator.agent("builds", "worker-0", &[]));
+        has_stream(message)
+    });
+    let first = &messages[0];
+    assert_eq!(first["status"]["leads"], json!(true), "{first}");
+    let names = |key: &str| -> Vec<_> {
+        let list = first[key].as_array().expect("a list");
+        list.iter().map(|one| one["name"].as_str().expect("a name").to_owned()).collect()
+    };
+    assert_eq!(names("clusters"), ["builds", "green"]);
+    assert_eq!((names("sets"), names("classes")), (vec!["cars".into()], vec!["green".into()]));
+    assert_eq!(names("pipelines"), ["third"]);
+    // What has not changed is not told again.
+    let last = messages.last().expect("messages");
+    assert_eq!((&last["classes"], &last["pipelines"]), (&json!([]), &json!([])), "{last}");
+    assert!(last["histories"] == json!([]) && messages.len() > 1, "{last}");
+
+    eventually("a sample of the budget's use", || {
+        let first = fleet(http, "", |_| true).remove(0);
+        let history = &first["histories"][0];
+        (history["cluster"] == "builds" && history["samples"][0]["maxJobs"] == json!(6))
+            .then_some(())
+    });
+
+    // While nothing changes, the time goes on.
+    let mut quiet = 0;
+    let messages = fleet(http, "?cluster=builds", |message| {
+        let lists = message.as_object().expect("an object").values().filter_map(Value::as_array);
+        quiet = if lists.flatten().next().is_none() { quiet + 1 } else { 0 };
+        quiet == 2
+    });
+    let first = &messages[0];
+    assert_eq!(first["clusters"].as_array().map(Vec::len), Some(1), "{first}");
+    assert_eq!(first["sets"][0]["name"], json!("cars"), "{first}");
+    assert!(first.get("status").is_none() && has_stream(first), "{first}");
+    let times: Vec<_> = messages.iter().map(|one| one["time"].as_str().expect("a time")).collect();
+    assert!(times.is_sorted() && times.first() < times.last(), "{times:?}");
+}
+
+/// A watcher beyond the limit is told so, and the leader goes on.
+#[test]
+fn watchers_beyond_the_limit_are_refused() {
+    let coordinator = coordinator_that_leads();
+    let http = coordinator.http;
+    let begin = |path: &str| {
+        let mut stream = connect(http);
+        let request = format!("GET /api/v1/{path} HTTP/1.1\r\nHost: {http}\r\n\r\n");
+        stream.write_all(request.as_bytes()).expect("a request");
+        let mut head = [0; 12];
+        stream.read_exact(&mut head).expect("an answer");
+        (stream, String::from_utf8_lossy(&head).into_owned())
+    };
+    for path in ["fleet", "changes"] {
+        let watchers: Vec<_> = (0..64).map(|_| begin(path)).collect();
+        assert!(watchers.iter().all(|(_, head)| head == "HTTP/1.1 200"), "{path}");
+        assert_eq!(begin(path).1, "HTTP/1.1 503", "{path}");
+        ok(http, "/api/v1/clusters");
+        drop(watchers);
+        eventually("a place", || (begin(path).1 == "HTTP/1.1 200").then_some(()));
+    }
+}
+
+#[test]
+fn the_page_of_another_replica_is_answered_and_no_other_page() {
+    let coordinator = coordinator_that_leads();
+    let standby = coordinator.standby();
+    let (ours, other) = (coordinator.http, standby.http);
+    let ask = |origin: &str| {
+        let text =
+            format!("GET /api/v1/status HTTP/1.0\r\nHost: {ours}\r\nOrigin: {origin}\r\n\r\n");
+        whole_answer(ours, text.as_bytes())
+    };
+    let origin = format!("http://{other}");
+    let allowed = format!("access-control-allow-origin: {origin}");
+    let answer = eventually("the other replica is known", || {
+        Some(ask(&origin)).filter(|answer| answer.contains(&allowed))
+    });
+    assert!(answer.starts_with("HTTP/1.0 200"), "{answer}");
+    // Also once it has ended: its page is still open.
+    drop(standby);
+    assert!(ask(&origin).contains(&allowed));
+    let stranger = format!("http://127.0.0.1:{}", other.port().wrapping_add(1));
+    for origin in [stranger.as_str(), "http://localhost:1", "http://evil.example"] {
+        let answer = ask(origin);
+        assert!(answer.starts_with("HTTP/1.0 403"), "{origin}: {answer}");
+        assert!(!answer.contains("access-control-allow-origin"), "{origin}: {answer}");
     }
 }
 

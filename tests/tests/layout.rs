@@ -322,13 +322,41 @@ const RESERVED: [(&str, &[&str], &[&str]); 6] = [
     ),
 ];
 
+/// rustdoc looks for examples where there are some, and reads no other crate.
+#[test]
+fn crates_whose_documentation_has_examples_run_them() {
+    let manifests = tracked().into_iter().filter(|path| path.ends_with("Cargo.toml"));
+    let manifests = manifests.filter(|path| toolbox::root().join(path).is_file());
+    let mut with_examples = 0;
+    for manifest in manifests {
+        let folder = manifest.parent().expect("a folder");
+        let source = folder.join("src");
+        if !toolbox::root().join(&source).join("lib.rs").is_file() {
+            continue;
+        }
+        let opens = |line: &str| {
+            let line = line.trim_start();
+            line.starts_with("/// ```") || line.starts_with("//! ```")
+        };
+        let of_crate = sources(folder.to_str().expect("UTF-8"));
+        let mut of_library = of_crate.iter().filter(|(path, _)| path.starts_with(&source));
+        let has_examples = of_library.any(|(_, text)| text.lines().any(opens));
+        let manifest_text = text(&manifest).expect("UTF-8");
+        let are_left_out = manifest_text.contains("doctest = false");
+        assert_eq!(has_examples, !are_left_out, "{}: doctest", manifest.display());
+        with_examples += usize::from(has_examples);
+    }
+    assert!(with_examples > 0);
+}
+
 /// Packages and the crates that they must not depend on, directly or indirectly.
-const APART: [(&str, &[&str]); 6] = [
+const APART: [(&str, &[&str]); 7] = [
     ("leasehold-manifest", &["tokio", "kube", "k8s-openapi", "tonic"]),
     ("leasehold-injection", &["tokio", "kube", "k8s-openapi", "tonic"]),
     ("leasehold-platform-file", &["leasehold-platform-kube", "leasehold-server", "kube"]),
     ("leasehold-platform-kube", &["leasehold-platform-file", "leasehold-server"]),
     ("leasehold-server", &["kube", "leasehold-platform-kube", "leasehold-platform-file"]),
+    ("leasehold-http-api", &["leasehold-driver", "leasehold-coordinator-core"]),
     ("leasehold-cli", &["leasehold-coordinator", "leasehold-driver", "leasehold-server"]),
 ];
 

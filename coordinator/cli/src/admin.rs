@@ -1,6 +1,7 @@
 //! Commands that ask a coordinator what runs where, and the few orders that people give, over its
 //! admin API.
 
+pub(crate) mod dashboard;
 pub(crate) mod events;
 pub(crate) mod explain;
 pub(crate) mod lists;

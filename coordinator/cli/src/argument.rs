@@ -1,6 +1,7 @@
 //! The readers of arguments that are names, addresses or paths. Every command uses these, so that
 //! each refuses an empty or invalid one in the same words.
 
+use std::net::SocketAddr;
 use std::str::FromStr;
 
 use leasehold_types::{
@@ -65,6 +66,16 @@ pub(crate) fn column(text: &str) -> Result<String, String> {
 /// A source of manifests.
 pub(crate) fn source(text: &str) -> Result<String, String> {
     flag::text("a file, a folder, or - for stdin")(text)
+}
+
+/// An address of this host that no other can reach, and a port.
+pub(crate) fn loopback(text: &str) -> Result<SocketAddr, String> {
+    let address = text.parse::<SocketAddr>().ok();
+    address.filter(|address| address.ip().is_loopback()).ok_or_else(|| {
+        "expected a loopback address and a port, for example 127.0.0.1:7480: whoever reaches the \
+         port sees what you may see"
+            .to_owned()
+    })
 }
 
 /// The address of a coordinator.

@@ -34,6 +34,8 @@ enum Command {
     Status(admin::status::Args),
     /// Shows the fleet on the full screen, as it changes
     Top(admin::top::Args),
+    /// Shows the fleet in a browser on this host, as it changes
+    Dashboard(admin::dashboard::Args),
     /// Lists the clusters, each with its budget and what of it is used
     Clusters(admin::lists::ClustersArgs),
     /// Lists the workers
@@ -78,6 +80,7 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Status(args) => admin::status::status(&args),
         Command::Top(args) => admin::top::top(&args),
+        Command::Dashboard(args) => admin::dashboard::dashboard(&args),
         Command::Clusters(args) => admin::lists::clusters(&args),
         Command::Workers(args) => admin::lists::workers(&args),
         Command::Sets(args) => admin::lists::sets(&args),

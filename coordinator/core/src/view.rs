@@ -197,6 +197,8 @@ pub struct StreamView {
     pub dedicated: bool,
     /// Its planned worker.
     pub planned: Option<WorkerName>,
+    /// The rule that keeps it from every worker, if one does.
+    pub unplaced: Option<&'static str>,
     /// Every worker that may hold a lease on it; more than one only after conflicting reports.
     pub claims: Vec<ClaimView>,
 }

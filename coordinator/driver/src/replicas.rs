@@ -1,13 +1,16 @@
 //! The replicas of the coordinator that this one knows of. Only what people are shown depends on
 //! them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use crate::cell::{Cell, KnownCell};
+
+/// The most HTTP ports that are kept.
+const HTTP_PORTS_MAX: usize = 64;
 
 /// A replica, as it describes itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -18,6 +21,9 @@ pub struct KnownReplica {
     pub identity: String,
     /// Its build's version; empty if unknown.
     pub version: String,
+    /// Where its HTTP port is reached: HOST:PORT; empty if unknown.
+    #[serde(default)]
+    pub http_address: String,
     /// What is wrong with it beside this replica, and what to do; empty if nothing is.
     #[serde(skip)]
     pub warning: String,
@@ -27,8 +33,8 @@ impl KnownReplica {
     /// A replica of this build.
     #[must_use]
     pub fn of_this_build(identity: String, address: String) -> Self {
-        let (version, warning) = (env!("CARGO_PKG_VERSION").to_owned(), String::new());
-        Self { address, identity, version, warning }
+        let version = env!("CARGO_PKG_VERSION").to_owned();
+        Self { address, identity, version, ..Self::default() }
     }
 }
 
@@ -42,6 +48,9 @@ pub struct Replicas {
     cell: KnownCell,
     known: KnownReplicas,
     followers: Mutex<Followers>,
+    /// The HTTP ports of all replicas that were ever known: pages of a replica that has ended go
+    /// on with the others.
+    http_ports: Mutex<BTreeSet<u16>>,
 }
 
 #[derive(Debug, Default)]
@@ -61,7 +70,7 @@ impl Replicas {
     /// The replicas around `own`.
     #[must_use]
     pub fn new(own: KnownReplica, cell: KnownCell, known: KnownReplicas) -> Self {
-        Self { own, cell, known, followers: Mutex::default() }
+        Self { own, cell, known, followers: Mutex::default(), http_ports: Mutex::default() }
     }
 
     /// Their cell, once it is known.
@@ -88,6 +97,34 @@ impl Replicas {
             all.insert(replica.address.clone(), replica.clone());
         }
         all.into_values().collect()
+    }
+
+    /// The HTTP ports of the replicas, and of those that have ended since [`Self::note_http_ports`]
+    /// began to look.
+    #[must_use]
+    pub fn http_ports(&self) -> Vec<u16> {
+        self.http_ports.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect()
+    }
+
+    /// Notes the HTTP ports of the platform's replicas until the platform has ended.
+    pub async fn note_http_ports(self: Arc<Self>) {
+        let mut known = self.known.clone();
+        loop {
+            let replicas = Arc::clone(&known.borrow_and_update());
+            self.note(&replicas);
+            if known.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    fn note(&self, replicas: &[KnownReplica]) {
+        let ports = replicas.iter().filter_map(|replica| {
+            replica.http_address.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok())
+        });
+        let mut noted = self.http_ports.lock().unwrap_or_else(PoisonError::into_inner);
+        let free = HTTP_PORTS_MAX.saturating_sub(noted.len());
+        noted.extend(ports.take(free));
     }
 
     /// A replica follows this one.

@@ -47,6 +47,7 @@ fn settings(folder: &Path, name: &str) -> Settings {
         trusts_locks: false,
         identity: name.into(),
         address: format!("{name}:7400"),
+        http_address: String::new(),
         takeover_after: Duration::from_millis(400),
         leadership: Duration::from_secs(30),
         bounds: TimeBounds::default(),

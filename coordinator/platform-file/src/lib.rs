@@ -66,6 +66,8 @@ pub struct Settings {
     pub identity: String,
     /// Where agents and people reach this replica: HOST:PORT.
     pub address: String,
+    /// Where its HTTP port is reached: HOST:PORT.
+    pub http_address: String,
     /// How long a leader's heartbeat may stay unchanged before a standby takes over.
     pub takeover_after: Duration,
     /// How long leadership lasts after a renewal was sent.
@@ -130,7 +132,10 @@ pub async fn start(settings: Settings) -> anyhow::Result<Platform> {
         freshness_sender,
     );
     tokio::spawn(manifest_watcher.run());
-    let own = KnownReplica::of_this_build(settings.identity.clone(), settings.address.clone());
+    let own = KnownReplica {
+        http_address: settings.http_address.clone(),
+        ..KnownReplica::of_this_build(settings.identity.clone(), settings.address.clone())
+    };
     let (replica_sender, replicas) = watch::channel(Arc::default());
     let replica_files = ReplicaFiles::new(&settings.state_dir, own, confirm_removals, in_force);
     tokio::spawn(replica_files.run(replica_sender));

@@ -167,9 +167,11 @@ async fn listen(
 fn publish(replicas: Vec<Peer>, known: &KnownReplicasSender) {
     let replicas = replicas.into_iter();
     let replicas: Vec<_> = replicas
-        .map(|Peer { identity, address, version }| {
-            let warning = String::new();
-            KnownReplica { address, identity, version, warning }
+        .map(|Peer { identity, address, version }| KnownReplica {
+            address,
+            identity,
+            version,
+            ..KnownReplica::default()
         })
         .collect();
     known.send_if_modified(|last| {

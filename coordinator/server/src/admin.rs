@@ -4,6 +4,7 @@
 mod changes;
 mod cursor;
 mod error;
+mod fleet;
 mod manifest_changes;
 mod plan;
 mod status;
@@ -25,21 +26,24 @@ use leasehold_proto::admin::v1 as proto;
 use leasehold_proto::admin::v1::admin_service_server::AdminService;
 use leasehold_proto::map;
 use leasehold_types::message::DrainPhase;
-use leasehold_types::{Moment, ShareKey, StreamKey, WorkerKey};
+use leasehold_types::{ClusterName, Moment, ShareKey, StreamKey, WorkerKey};
 use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status};
 use tracing::Instrument;
 
-use self::cursor::{PageSize, PipelineCursor, StreamCursor, WorkerCursor};
+use self::cursor::{PageSize, PipelineCursor, StreamCursor, StreamFilter, WorkerCursor};
 use self::error::AdminError;
+use self::fleet::FleetWatchers;
 use self::plan::PLANS_MAX;
+use self::status::StatusSource;
 use self::viewer::Viewer;
+use crate::cluster_history::ClusterHistories;
 use crate::connections::Peer;
 use crate::grpc::credentials::{authorize, credentials};
 use crate::job_history::JobHistory;
 use crate::other_cells::OtherCells;
 
-/// The most concurrent watchers.
+/// The most concurrent watchers of changes, and of the fleet.
 const WATCHERS_MAX: usize = 64;
 
 /// The admin service of one cell.
@@ -47,26 +51,41 @@ const WATCHERS_MAX: usize = 64;
 pub struct Admin {
     handle: Handle,
     access: Access,
-    replicas: Arc<Replicas>,
-    watchers: Arc<Semaphore>,
+    status: StatusSource,
+    change_watchers: Arc<Semaphore>,
+    fleet: FleetWatchers,
+    fleet_watchers: Arc<Semaphore>,
     plans: Arc<Semaphore>,
     jobs: Arc<JobHistory>,
-    other_cells: Arc<OtherCells>,
+    histories: Arc<ClusterHistories>,
 }
 
 impl Admin {
     /// The service over a driver; `access` authorizes the callers, who see `replicas`, waits by the
-    /// run times of `jobs`, and the `other_cells` that agents have found.
+    /// run times of `jobs`, the `other_cells` that agents have found, and the `histories` of the
+    /// clusters.
     pub fn new(
         handle: Handle,
         access: Access,
         replicas: Arc<Replicas>,
         jobs: Arc<JobHistory>,
         other_cells: Arc<OtherCells>,
+        histories: Arc<ClusterHistories>,
     ) -> Self {
-        let watchers = Arc::new(Semaphore::new(WATCHERS_MAX));
-        let plans = Arc::new(Semaphore::new(PLANS_MAX));
-        Self { handle, access, replicas, watchers, plans, jobs, other_cells }
+        let status = StatusSource { handle: handle.clone(), replicas, other_cells };
+        let fleet = FleetWatchers::new(status.clone());
+        let permits = |count| Arc::new(Semaphore::new(count));
+        Self {
+            handle,
+            access,
+            status,
+            change_watchers: permits(WATCHERS_MAX),
+            fleet,
+            fleet_watchers: permits(WATCHERS_MAX),
+            plans: permits(PLANS_MAX),
+            jobs,
+            histories,
+        }
     }
 
     /// Checks that the caller may have what it wants, and returns who it is.
@@ -138,12 +157,24 @@ fn connected_worker(core: &Core, key: &WorkerKey, now: Moment) -> Result<WorkerV
     }
 }
 
+/// Checks that a manifest defines the cluster that is watched.
+fn watched_cluster(core: &Core, cluster: Option<ClusterName>) -> Result<(), AdminError> {
+    match cluster {
+        Some(name) if !core.desired().clusters.contains_key(&name) => {
+            Err(AdminError::cluster_not_found(core, &name))
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
 fn worker_of(cluster: &str, worker: &str) -> Result<WorkerKey, AdminError> {
     Ok(map::worker_key(cluster, worker)?)
 }
 
 #[tonic::async_trait]
 impl AdminService for Admin {
+    type WatchFleetStream =
+        Pin<Box<dyn Stream<Item = Result<proto::WatchFleetResponse, Status>> + Send>>;
     type WatchChangesStream =
         Pin<Box<dyn Stream<Item = Result<proto::WatchChangesResponse, Status>> + Send>>;
 
@@ -152,7 +183,7 @@ impl AdminService for Admin {
         request: Request<proto::GetStatusRequest>,
     ) -> Result<Response<proto::GetStatusResponse>, Status> {
         self.allow(&request, Wants::Read(Subject::All)).await?;
-        Ok(Response::new(self.status().await?))
+        Ok(Response::new(self.status.status().await?))
     }
 
     async fn list_clusters(
@@ -230,7 +261,8 @@ impl AdminService for Admin {
             worker => Some(map::worker_name("worker", worker).map_err(AdminError::from)?),
         };
         let size = PageSize::new(request.page_size)?;
-        let page = StreamCursor::parse(&set, worker, &request.page_token)?;
+        let filter = StreamFilter { worker, search: request.search, unowned: request.unowned };
+        let page = StreamCursor::parse(&set, filter, &request.page_token)?;
         self.ask("ListStreams", move |core, _| {
             let streams = core.streams(&set, page.after());
             let streams = streams.ok_or_else(|| AdminError::set_not_found(&set))?;
@@ -383,18 +415,29 @@ impl AdminService for Admin {
         self.allow(&request, Wants::Read(subject)).await?;
         let shown = credentials(request.metadata(), Peer::of(request.extensions()));
         let viewer = Viewer::new(self.access.clone(), shown, cluster.clone());
-        let permit = Arc::clone(&self.watchers).try_acquire_owned();
+        let permit = Arc::clone(&self.change_watchers).try_acquire_owned();
         let permit = permit.map_err(|_| AdminError::TooMany("watchers", WATCHERS_MAX))?;
         // Subscribes before the core is asked, so that no change in between is missed.
         let changes = self.handle.replay(replay).map_err(|_| AdminError::Stopped)?;
-        self.ask("WatchChanges", move |core, now| match cluster {
-            Some(name) if !core.clusters(now).iter().any(|cluster| cluster.name == name) => {
-                Err(AdminError::cluster_not_found(core, &name))
-            }
-            Some(_) | None => Ok(()),
-        })
-        .await?;
+        self.ask("WatchChanges", move |core, _| watched_cluster(core, cluster)).await?;
         Ok(Response::new(Box::pin(changes::watch(changes, viewer, permit))))
+    }
+
+    async fn watch_fleet(
+        &self,
+        request: Request<proto::WatchFleetRequest>,
+    ) -> Result<Response<Self::WatchFleetStream>, Status> {
+        let cluster = match request.get_ref().cluster.as_str() {
+            "" => None,
+            cluster => Some(map::cluster_name("cluster", cluster).map_err(AdminError::from)?),
+        };
+        self.allow(&request, Wants::Read(Viewer::subject(cluster.as_ref()))).await?;
+        let shown = credentials(request.metadata(), Peer::of(request.extensions()));
+        let viewer = Viewer::new(self.access.clone(), shown, cluster.clone());
+        let permit = Arc::clone(&self.fleet_watchers).try_acquire_owned();
+        let permit = permit.map_err(|_| AdminError::TooMany("watchers", WATCHERS_MAX))?;
+        self.ask("WatchFleet", move |core, _| watched_cluster(core, cluster)).await?;
+        Ok(Response::new(Box::pin(self.fleet.watch(viewer, &self.histories, permit))))
     }
 
     async fn drain_worker(

@@ -2,7 +2,6 @@
 //! limited.
 
 mod agent_rate;
-pub(crate) mod codec;
 pub(crate) mod credentials;
 mod first_message;
 mod forward;

@@ -1,4 +1,5 @@
-//! The HTTP port: probes, metrics, and the admin API as JSON. Probes never wait for the driver.
+//! The HTTP port: probes, metrics, the admin API as JSON, and the page that shows the fleet. Probes
+//! never wait for the driver.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -16,14 +17,16 @@ use leasehold_driver::clock;
 use leasehold_driver::health::Health;
 use leasehold_driver::metrics::Fleet;
 use leasehold_driver::port::Handle;
+use leasehold_driver::replicas::Replicas;
+use leasehold_http_api::{Api, Callers, Page};
 use leasehold_proto::HTTP_PORT_MESSAGE;
 use prometheus::{Encoder, Registry, TextEncoder};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tonic::Status;
+use tower::util::BoxCloneSyncService;
 
-use crate::api::Api;
 use crate::connections::{Listener, Preface};
 use crate::grpc::AdminCalls;
 use crate::web;
@@ -52,12 +55,14 @@ pub struct HttpState {
     pub admin: AdminCalls,
     /// How callers of the admin service are authorized.
     pub access: Access,
+    /// The replicas, whose pages may go on here.
+    pub replicas: Arc<Replicas>,
 }
 
 /// Serves the port until `stop`.
 pub async fn serve(socket: TcpListener, state: HttpState, stop: impl Future<Output = ()> + Send) {
     let listener = Listener::new(socket, Preface::Any, web::LIMITS);
-    let api = Api::new(state.admin.clone(), &state.access).router();
+    let api = api(&state).router();
     let router = Router::new()
         .route("/livez", get(livez))
         .route("/healthz", get(livez))
@@ -67,6 +72,22 @@ pub async fn serve(socket: TcpListener, state: HttpState, stop: impl Future<Outp
         .with_state(state)
         .merge(api);
     web::serve(listener.into_stream(), router, stop).await;
+}
+
+/// The admin API over HTTP. A browser shows no credentials, so the page is served where none are
+/// asked for.
+fn api(state: &HttpState) -> Api {
+    let calls = BoxCloneSyncService::new(state.admin.clone());
+    let callers = match state.access {
+        Access::Open | Access::Certificates => Callers::Any,
+        Access::Asked(_) => Callers::Loopback,
+    };
+    let replicas = Arc::clone(&state.replicas);
+    let page = match state.access {
+        Access::Open => Page::WithReplicas(Arc::new(move || replicas.http_ports())),
+        Access::Certificates | Access::Asked(_) => Page::Elsewhere,
+    };
+    Api { calls, callers, page }
 }
 
 /// Answers unknown paths; a gRPC client that dialled the wrong port gets a gRPC status.

@@ -2,7 +2,7 @@
 //! and their TLS certificates.
 
 pub mod admin;
-mod api;
+pub mod cluster_history;
 mod connections;
 pub mod grpc;
 pub mod http;

@@ -3,6 +3,7 @@
 
 use std::future::Future;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -14,6 +15,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
+use leasehold_http_api::Caller;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::server::TlsStream;
 use tower::ServiceExt;
@@ -95,9 +97,11 @@ pub(crate) async fn serve<C>(
     graceful.shutdown().await;
 }
 
-/// Keeps the connection of an answer that goes on open for as long as an idle one.
-pub(crate) fn keep_open(peer: &Peer) {
-    peer.end_after(IDLE_MAX);
+/// The peer as the API knows it: an answer that goes on keeps its connection open for as long as an
+/// idle one.
+fn caller(peer: &Peer) -> Caller {
+    let (address, peer) = (peer.address(), peer.clone());
+    Caller { address, keep_open: Arc::new(move || peer.end_after(IDLE_MAX)) }
 }
 
 fn builder() -> Builder<TokioExecutor> {
@@ -121,6 +125,7 @@ async fn answer(
     peer.end_after(REQUEST_TIMEOUT);
     let mut request = request.map(Body::new);
     request.extensions_mut().insert(peer.clone());
+    request.extensions_mut().insert(caller(&peer));
     let answer = router.oneshot(request).await;
     peer.end_after(IDLE_MAX);
     peer.keep_place(Duration::ZERO);

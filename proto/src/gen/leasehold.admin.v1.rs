@@ -219,6 +219,9 @@ pub struct Stream {
     /// Every lease on it that may be in force.
     #[prost(message, repeated, tag = "7")]
     pub claims: ::prost::alloc::vec::Vec<Claim>,
+    /// Why the plan wants it nowhere; empty where it wants it on a worker.
+    #[prost(string, tag = "8")]
+    pub reason: ::prost::alloc::string::String,
 }
 impl ::prost::Name for Stream {
     const NAME: &'static str = "Stream";
@@ -444,6 +447,9 @@ pub struct Replica {
     /// in force, or the same name. Empty if nothing is.
     #[prost(string, tag = "5")]
     pub warning: ::prost::alloc::string::String,
+    /// Where its HTTP port is reached, as HOST:PORT; empty if unknown.
+    #[prost(string, tag = "6")]
+    pub http_address: ::prost::alloc::string::String,
 }
 impl ::prost::Name for Replica {
     const NAME: &'static str = "Replica";
@@ -705,6 +711,12 @@ pub struct ListStreamsRequest {
     /// Only the streams that this worker holds or is to get; empty for all.
     #[prost(string, tag = "4")]
     pub worker: ::prost::alloc::string::String,
+    /// Only the streams whose names contain this text; empty for all.
+    #[prost(string, tag = "5")]
+    pub search: ::prost::alloc::string::String,
+    /// Only the streams without an owner.
+    #[prost(bool, tag = "6")]
+    pub unowned: bool,
 }
 impl ::prost::Name for ListStreamsRequest {
     const NAME: &'static str = "ListStreamsRequest";
@@ -719,7 +731,8 @@ impl ::prost::Name for ListStreamsRequest {
 /// See ListStreams.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ListStreamsResponse {
-    /// The streams.
+    /// The streams. Where only some are asked for, a page may have fewer than its size, or none,
+    /// before the last.
     #[prost(message, repeated, tag = "1")]
     pub streams: ::prost::alloc::vec::Vec<Stream>,
     /// Asks for the next page; empty on the last.
@@ -1130,6 +1143,150 @@ impl ::prost::Name for WatchChangesResponse {
     }
     fn type_url() -> ::prost::alloc::string::String {
         "/leasehold.admin.v1.WatchChangesResponse".into()
+    }
+}
+/// See WatchFleet.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct WatchFleetRequest {
+    /// Only this cluster, its workers and its stream sets; empty for everything.
+    #[prost(string, tag = "1")]
+    pub cluster: ::prost::alloc::string::String,
+}
+impl ::prost::Name for WatchFleetRequest {
+    const NAME: &'static str = "WatchFleetRequest";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.WatchFleetRequest".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.WatchFleetRequest".into()
+    }
+}
+/// What of the fleet is new or has changed since the message before, or everything in the first
+/// messages of a watch.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct WatchFleetResponse {
+    /// When this was so, by the leader's clock: UTC, written as in 2026-01-31T02:07:00.125Z.
+    #[prost(string, tag = "1")]
+    pub time: ::prost::alloc::string::String,
+    /// The next message belongs to the same moment.
+    #[prost(bool, tag = "2")]
+    pub more: bool,
+    /// The status of the leader; absent where it has not changed, and in a watch of one cluster.
+    #[prost(message, optional, tag = "3")]
+    pub status: ::core::option::Option<GetStatusResponse>,
+    /// Clusters that are new or have changed.
+    #[prost(message, repeated, tag = "4")]
+    pub clusters: ::prost::alloc::vec::Vec<Cluster>,
+    /// Names of clusters that no manifest defines any more.
+    #[prost(string, repeated, tag = "5")]
+    pub clusters_removed: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Workers that are new or have changed. The growing silence of one is no change.
+    #[prost(message, repeated, tag = "6")]
+    pub workers: ::prost::alloc::vec::Vec<Worker>,
+    /// Workers that are no longer known.
+    #[prost(message, repeated, tag = "7")]
+    pub workers_removed: ::prost::alloc::vec::Vec<RemovedWorker>,
+    /// Stream sets that are new or have changed.
+    #[prost(message, repeated, tag = "8")]
+    pub sets: ::prost::alloc::vec::Vec<StreamSet>,
+    /// Names of stream sets that no manifest defines any more.
+    #[prost(string, repeated, tag = "9")]
+    pub sets_removed: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Worker classes that are new or have changed.
+    #[prost(message, repeated, tag = "10")]
+    pub classes: ::prost::alloc::vec::Vec<Class>,
+    /// Names of worker classes that no manifest defines any more.
+    #[prost(string, repeated, tag = "11")]
+    pub classes_removed: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Pipelines that are new or have changed.
+    #[prost(message, repeated, tag = "12")]
+    pub pipelines: ::prost::alloc::vec::Vec<Pipeline>,
+    /// Names of pipelines that no manifest defines any more.
+    #[prost(string, repeated, tag = "13")]
+    pub pipelines_removed: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// The last ten minutes of each cluster with a budget, as far as this leader has seen them; only
+    /// in the first messages.
+    #[prost(message, repeated, tag = "14")]
+    pub histories: ::prost::alloc::vec::Vec<ClusterHistory>,
+}
+impl ::prost::Name for WatchFleetResponse {
+    const NAME: &'static str = "WatchFleetResponse";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.WatchFleetResponse".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.WatchFleetResponse".into()
+    }
+}
+/// A worker that is no longer known.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RemovedWorker {
+    /// Its cluster.
+    #[prost(string, tag = "1")]
+    pub cluster: ::prost::alloc::string::String,
+    /// Its name.
+    #[prost(string, tag = "2")]
+    pub worker: ::prost::alloc::string::String,
+}
+impl ::prost::Name for RemovedWorker {
+    const NAME: &'static str = "RemovedWorker";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.RemovedWorker".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.RemovedWorker".into()
+    }
+}
+/// How a cluster used its budget.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ClusterHistory {
+    /// The cluster's name.
+    #[prost(string, tag = "1")]
+    pub cluster: ::prost::alloc::string::String,
+    /// Oldest first.
+    #[prost(message, repeated, tag = "2")]
+    pub samples: ::prost::alloc::vec::Vec<ClusterSample>,
+}
+impl ::prost::Name for ClusterHistory {
+    const NAME: &'static str = "ClusterHistory";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.ClusterHistory".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.ClusterHistory".into()
+    }
+}
+/// How much of a cluster's budget was used at one moment.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ClusterSample {
+    /// How many seconds ago.
+    #[prost(uint32, tag = "1")]
+    pub seconds_ago: u32,
+    /// The budget.
+    #[prost(uint32, tag = "2")]
+    pub max_jobs: u32,
+    /// As in Cluster.
+    #[prost(uint32, tag = "3")]
+    pub committed: u32,
+    /// As in Cluster.
+    #[prost(uint32, tag = "4")]
+    pub running: u32,
+    /// As in Cluster.
+    #[prost(uint32, tag = "5")]
+    pub granted: u32,
+}
+impl ::prost::Name for ClusterSample {
+    const NAME: &'static str = "ClusterSample";
+    const PACKAGE: &'static str = "leasehold.admin.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "leasehold.admin.v1.ClusterSample".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "/leasehold.admin.v1.ClusterSample".into()
     }
 }
 /// See DrainWorker.
@@ -2487,6 +2644,34 @@ pub mod admin_service_client {
                 );
             self.inner.server_streaming(req, path, codec).await
         }
+        /// The fleet as it is, and then what of it changes, at most four times a second. After a second
+        /// without a change a message without one is sent.
+        pub async fn watch_fleet(
+            &mut self,
+            request: impl tonic::IntoRequest<super::WatchFleetRequest>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::WatchFleetResponse>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/leasehold.admin.v1.AdminService/WatchFleet",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new("leasehold.admin.v1.AdminService", "WatchFleet"),
+                );
+            self.inner.server_streaming(req, path, codec).await
+        }
         /// Drains a worker: no new job, streams given back; running jobs end by themselves. Refused for a
         /// worker that is not connected: its agent keeps the order, and the next leader would not know it.
         pub async fn drain_worker(
@@ -2777,6 +2962,18 @@ pub mod admin_service_server {
             tonic::Response<Self::WatchChangesStream>,
             tonic::Status,
         >;
+        /// Server streaming response type for the WatchFleet method.
+        type WatchFleetStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::WatchFleetResponse, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// The fleet as it is, and then what of it changes, at most four times a second. After a second
+        /// without a change a message without one is sent.
+        async fn watch_fleet(
+            &self,
+            request: tonic::Request<super::WatchFleetRequest>,
+        ) -> std::result::Result<tonic::Response<Self::WatchFleetStream>, tonic::Status>;
         /// Drains a worker: no new job, streams given back; running jobs end by themselves. Refused for a
         /// worker that is not connected: its agent keeps the order, and the next leader would not know it.
         async fn drain_worker(
@@ -3607,6 +3804,52 @@ pub mod admin_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = WatchChangesSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.server_streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/leasehold.admin.v1.AdminService/WatchFleet" => {
+                    #[allow(non_camel_case_types)]
+                    struct WatchFleetSvc<T: AdminService>(pub Arc<T>);
+                    impl<
+                        T: AdminService,
+                    > tonic::server::ServerStreamingService<super::WatchFleetRequest>
+                    for WatchFleetSvc<T> {
+                        type Response = super::WatchFleetResponse;
+                        type ResponseStream = T::WatchFleetStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::WatchFleetRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as AdminService>::watch_fleet(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = WatchFleetSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

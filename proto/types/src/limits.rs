@@ -98,6 +98,9 @@ impl Default for NamespaceShare {
 /// Bytes of one gRPC message, either way.
 pub const MESSAGE_BYTES_MAX: usize = 16 * 1024 * 1024;
 
+/// Bytes of the request of a call to a coordinator, but for a session's messages and manifests.
+pub const CALL_BYTES_MAX: usize = 64 * 1024;
+
 /// How long a coordinator keeps a change of the fleet.
 pub const HISTORY_RETENTION: Duration = Duration::from_secs(3_600);
 

@@ -53,6 +53,8 @@ pub fn run(options: Options) -> Result<ExitCode> {
     let interrupt = Arc::new(AtomicBool::new(false));
     listen_for_signals(interrupt.clone())?;
     let mut environment = Environment::new(work, programs, &streams, interrupt.clone())?;
+    let page = &environment.fleet.replicas[0].http_address;
+    environment.screen.say(&format!("see it in a browser: http://{page}/"));
     let mut measured = Measured::default();
     let mut outcome = scenario::run(&mut environment, streams.len(), &mut measured);
     if outcome.is_ok() && options.keep {
@@ -147,17 +149,22 @@ fn stay(environment: &mut Environment, interrupt: &AtomicBool) -> Result<()> {
     let (leader, _) = environment.admin.leader().context("no coordinator leads")?;
     let replica = &environment.fleet.replicas[leader];
     let (grpc, http) = (replica.address.clone(), replica.http_address.clone());
-    let agent = environment.fleet.agents.iter().next().context("no agent runs")?;
-    let (worker, api) = (agent.0.clone(), agent.1.address.clone());
+    let leader = replica.process.as_ref().context("the leader has ended")?.id();
+    let (worker, agent) = environment.fleet.agents.iter().next().context("no agent runs")?;
+    let (api, agent) = (&agent.address, agent.process.id());
     let query = |path: &str| format!("  curl -s 'http://{http}/api/v1/{path}'");
     let lines = [
-        "everything stays up; Ctrl-C ends it. Look around:".to_owned(),
+        format!("everything stays up; Ctrl-C ends it. See it in a browser: http://{http}/"),
+        "Kill something and watch the page:".to_owned(),
+        format!("  kill -9 {leader:<8}  # the leader: the page goes on with the next one"),
+        format!("  kill -9 {agent:<8}  # an agent: {worker} is silent, then lost; jobs count"),
+        "Look around:".to_owned(),
         format!("  curl -s http://{api}/v1/lease                       # {worker}'s lease"),
         format!("  curl -sN http://{api}/v1/lease/watch                # every change of it"),
         format!("  curl -s -X PUT 'http://{api}/v1/jobs/mine?wait_ms=5000'   # may a job start?"),
         format!("  curl -s -X DELETE http://{api}/v1/jobs/mine         # it has ended"),
         format!("  curl -s http://{http}/metrics"),
-        format!("  curl -s http://{http}/                              # all that can be asked"),
+        format!("  curl -s http://{http}/api/v1/openapi.json           # all that can be asked"),
         query(&format!("workers?cluster={CLUSTER}")),
         query(&format!("streams?set={SET}")),
         query(&format!("explain/worker?cluster={CLUSTER}&worker={worker}")),

@@ -144,8 +144,10 @@ impl ConnectionArgs {
     }
 }
 
+/// Carries calls of the admin API, each with the caller's token.
+pub(crate) type AdminChannel = InterceptedService<Channel, Token>;
 /// A client of the admin API.
-pub(crate) type Client = AdminServiceClient<InterceptedService<Channel, Token>>;
+pub(crate) type Client = AdminServiceClient<AdminChannel>;
 
 /// Shows the caller's token with every call.
 #[derive(Clone, Debug)]
@@ -184,7 +186,7 @@ enum Way {
 pub(crate) struct Coordinator {
     way: Way,
     token: Token,
-    client: Client,
+    channel: AdminChannel,
     /// The replica that is asked.
     address: String,
     /// An answer has come: this is a coordinator.
@@ -222,8 +224,8 @@ impl Coordinator {
                 Way::Kubernetes(cluster)
             }
         };
-        let (client, address) = dial(&way, &token).await?;
-        Ok(Self { way, token, client, address, has_answered: false, is_silent: false })
+        let (channel, address) = dial(&way, &token).await?;
+        Ok(Self { way, token, channel, address, has_answered: false, is_silent: false })
     }
 
     /// Writes nothing to stderr, where a screen is drawn.
@@ -244,9 +246,14 @@ impl Coordinator {
         }
     }
 
+    /// The connection to the replica that is asked.
+    pub(crate) fn channel(&self) -> AdminChannel {
+        self.channel.clone()
+    }
+
     /// A client of the replica that is asked.
     pub(crate) fn client(&self) -> Client {
-        self.client.clone()
+        AdminServiceClient::new(self.channel()).max_decoding_message_size(ANSWER_BYTES_MAX)
     }
 
     /// Asks any replica.
@@ -305,7 +312,7 @@ impl Coordinator {
                 let leader = Way::Addresses(vec![status.leader_address], tls);
                 // Where only the standby is reached from here, it passes the order on.
                 if let Ok(dialled) = dial(&leader, &self.token).await {
-                    (self.client, self.address) = dialled;
+                    (self.channel, self.address) = dialled;
                 }
             }
         }
@@ -337,10 +344,16 @@ impl Coordinator {
         status.map(Response::into_inner).map_err(|status| self.explained(&status))
     }
 
-    /// Connects anew, to any replica; keeps the connection where none can be reached.
+    /// Connects anew, to another replica if one can be reached, and keeps the connection where none
+    /// can be.
     pub(crate) async fn redial(&mut self) {
+        if let Way::Addresses(addresses, _) = &mut self.way
+            && let Some(last) = addresses.iter().position(|address| *address == self.address)
+        {
+            addresses.rotate_left(last + 1);
+        }
         if let Ok(dialled) = dial(&self.way, &self.token).await {
-            (self.client, self.address) = dialled;
+            (self.channel, self.address) = dialled;
         }
     }
 
@@ -388,18 +401,20 @@ impl Coordinator {
 }
 
 /// Connects to the first replica that answers.
-async fn dial(way: &Way, token: &Token) -> anyhow::Result<(Client, String)> {
+async fn dial(way: &Way, token: &Token) -> anyhow::Result<(AdminChannel, String)> {
     let (addresses, tls) = match way {
         Way::Addresses(addresses, tls) => (addresses, tls.as_ref()),
         Way::Kubernetes(cluster) => {
             let (channel, pod) = cluster.dial(CONNECT_TIMEOUT).await?;
-            return Ok((client(channel, token), pod));
+            return Ok((AdminChannel::new(channel, token.clone()), pod));
         }
     };
     let (mut why, mut without_tls) = (Vec::new(), None);
     for address in addresses {
         match endpoint(address, tls)?.connect().await {
-            Ok(channel) => return Ok((client(channel, token), address.clone())),
+            Ok(channel) => {
+                return Ok((AdminChannel::new(channel, token.clone()), address.clone()));
+            }
             Err(error) => {
                 let cause = cause(&error);
                 // rustls says so of an answer that is not TLS.
@@ -422,11 +437,6 @@ async fn dial(way: &Way, token: &Token) -> anyhow::Result<(Client, String)> {
         addresses.join(" or "),
         why.join("; ")
     )
-}
-
-fn client(channel: Channel, token: &Token) -> Client {
-    let client = AdminServiceClient::with_interceptor(channel, token.clone());
-    client.max_decoding_message_size(ANSWER_BYTES_MAX)
 }
 
 fn endpoint(address: &str, tls: Option<&ClientTlsConfig>) -> anyhow::Result<Endpoint> {

@@ -78,7 +78,13 @@ pub(super) async fn each_page_of_streams(
     let mut page_token = String::new();
     loop {
         let (set, worker) = (set.to_owned(), worker.to_owned());
-        let request = ListStreamsRequest { set, page_size: PAGE_SIZE, page_token, worker };
+        let request = ListStreamsRequest {
+            set,
+            page_size: PAGE_SIZE,
+            page_token,
+            worker,
+            ..ListStreamsRequest::default()
+        };
         let answer =
             coordinator.ask(async |mut client| client.list_streams(request.clone()).await).await?;
         if !take(answer.streams)? {

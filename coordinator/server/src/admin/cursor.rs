@@ -10,8 +10,13 @@ use super::error::AdminError;
 const DEFAULT: usize = 1_000;
 /// The largest page size.
 const MAX: usize = 10_000;
-/// The longest token in bytes: three names in hexadecimal fit.
-const TOKEN_BYTES_MAX: usize = 2_048;
+/// The longest token in bytes: three names and a text to search for fit in hexadecimal.
+const TOKEN_BYTES_MAX: usize = 4_096;
+/// The longest text to search for in bytes: no name is longer.
+const SEARCH_BYTES_MAX: usize = 512;
+/// The most streams that are looked at for one page: a set may have a million, and the leader does
+/// nothing else meanwhile.
+const EXAMINED_MAX: usize = 20_000;
 /// Separates the parts of a token; no name contains it.
 const SEPARATOR: char = '\n';
 
@@ -113,31 +118,67 @@ impl PipelineCursor {
     }
 }
 
-/// A page of a set's streams: all, or those that one worker holds or is planned to get.
+/// Which streams of a set are asked for.
+#[derive(Clone, Debug, Default)]
+pub(super) struct StreamFilter {
+    /// Only those that this worker holds or is planned to get.
+    pub(super) worker: Option<WorkerName>,
+    /// Only those whose names contain this.
+    pub(super) search: String,
+    /// Only those without an owner.
+    pub(super) unowned: bool,
+}
+
+impl StreamFilter {
+    fn wants(&self, stream: &StreamView) -> bool {
+        let is_workers = self.worker.as_ref().is_none_or(|worker| {
+            stream.planned.as_ref() == Some(worker)
+                || stream.claims.iter().any(|claim| claim.worker.worker == *worker)
+        });
+        is_workers
+            && stream.key.stream.as_str().contains(&self.search)
+            && (!self.unowned || stream.claims.is_empty())
+    }
+
+    /// What of a token depends on it.
+    fn parts(&self) -> [&str; 3] {
+        let worker = self.worker.as_ref().map_or("", WorkerName::as_str);
+        [worker, &self.search, if self.unowned { "unowned" } else { "" }]
+    }
+}
+
+/// A page of those streams of a set that a filter wants.
 #[derive(Debug)]
 pub(super) struct StreamCursor {
     set: SetName,
-    worker: Option<WorkerName>,
+    filter: StreamFilter,
     after: Option<StreamName>,
 }
 
 impl StreamCursor {
     pub(super) fn parse(
         set: &SetName,
-        worker: Option<WorkerName>,
+        filter: StreamFilter,
         token: &str,
     ) -> Result<Self, AdminError> {
-        let filter = worker.as_ref().map_or("", WorkerName::as_str);
+        if filter.search.len() > SEARCH_BYTES_MAX || filter.search.contains(SEPARATOR) {
+            return Err(AdminError::Invalid(format!(
+                "search: expected a part of a stream's name, in one line of at most \
+                 {SEARCH_BYTES_MAX} bytes"
+            )));
+        }
         let after = match parts(token)? {
             None => None,
             Some(parts) => match parts.as_slice() {
-                [kind, of, by, after] if kind == "s" && of == set.as_str() && by == filter => {
+                [kind, of, by @ .., after]
+                    if kind == "s" && of == set.as_str() && *by == filter.parts() =>
+                {
                     Some(StreamName::new(after).map_err(|_| wrong_token())?)
                 }
                 _ => return Err(wrong_token()),
             },
         };
-        Ok(Self { set: set.clone(), worker, after })
+        Ok(Self { set: set.clone(), filter, after })
     }
 
     /// The stream that the page begins after.
@@ -146,30 +187,31 @@ impl StreamCursor {
     }
 
     /// The page out of the streams after [`Self::after`], and the token of the next page. It is
-    /// empty if that stream no longer exists.
+    /// empty if that stream no longer exists. A page has fewer streams than asked for where the
+    /// filter wants few.
     pub(super) fn cut(
         &self,
         streams: impl Iterator<Item = StreamView>,
         size: PageSize,
     ) -> (Vec<StreamView>, String) {
-        let wanted = streams.filter(|stream| self.wants(stream));
-        let mut page: Vec<_> = wanted.take(size.0 + 1).collect();
-        let more = page.len() > size.0;
-        page.truncate(size.0);
-        let filter = self.worker.as_ref().map_or("", WorkerName::as_str);
-        let next = match page.last() {
-            Some(last) if more => {
-                token(&["s", self.set.as_str(), filter, last.key.stream.as_str()])
+        let mut page = Vec::new();
+        // The last stream that was looked at.
+        let mut last = None;
+        for (examined, stream) in streams.enumerate() {
+            if page.len() == size.0 || examined == EXAMINED_MAX {
+                return (page, last.map_or_else(String::new, |last| self.token_after(&last)));
             }
-            Some(_) | None => String::new(),
-        };
-        (page, next)
+            last = Some(stream.key.stream.clone());
+            if self.filter.wants(&stream) {
+                page.push(stream);
+            }
+        }
+        (page, String::new())
     }
 
-    fn wants(&self, stream: &StreamView) -> bool {
-        let Some(worker) = &self.worker else { return true };
-        stream.planned.as_ref() == Some(worker)
-            || stream.claims.iter().any(|claim| claim.worker.worker == *worker)
+    fn token_after(&self, last: &StreamName) -> String {
+        let [worker, search, unowned] = self.filter.parts();
+        token(&["s", self.set.as_str(), worker, search, unowned, last.as_str()])
     }
 }
 
@@ -214,18 +256,23 @@ mod tests {
             weight: 1,
             dedicated: false,
             planned: name.starts_with('w').then(|| WorkerName::new("w").expect("a name")),
+            unplaced: None,
             claims: Vec::new(),
         };
         names.iter().map(stream).collect()
     }
 
-    fn pages(worker: Option<&str>, size: u32) -> Vec<Vec<String>> {
-        let set = SetName::new("set").expect("a name");
+    fn of(worker: Option<&str>) -> StreamFilter {
         let worker = worker.map(|name| WorkerName::new(name).expect("a name"));
+        StreamFilter { worker, ..StreamFilter::default() }
+    }
+
+    fn pages(filter: &StreamFilter, size: u32) -> Vec<Vec<String>> {
+        let set = SetName::new("set").expect("a name");
         let mut pages = Vec::new();
         let mut token = String::new();
         loop {
-            let page = StreamCursor::parse(&set, worker.clone(), &token).expect("a token of ours");
+            let page = StreamCursor::parse(&set, filter.clone(), &token).expect("a token of ours");
             let mut all = streams(&["w1", "b", "w2", "a:x", "w3"]).into_iter();
             if let Some(after) = page.after() {
                 all.find(|stream| stream.key.stream == *after).expect("a stream of the list");
@@ -241,22 +288,48 @@ mod tests {
 
     #[test]
     fn the_pages_contain_the_whole_list_in_order() {
-        assert_eq!(pages(None, 2), [vec!["w1", "b"], vec!["w2", "a:x"], vec!["w3"]]);
-        assert_eq!(pages(None, 5).len(), 1);
-        assert_eq!(pages(None, 0).len(), 1);
-        assert_eq!(pages(Some("w"), 2), [vec!["w1", "w2"], vec!["w3"]]);
-        assert_eq!(pages(Some("nobody"), 2), [Vec::<String>::new()]);
+        assert_eq!(pages(&of(None), 2), [vec!["w1", "b"], vec!["w2", "a:x"], vec!["w3"]]);
+        assert_eq!(pages(&of(None), 5).len(), 1);
+        assert_eq!(pages(&of(None), 0).len(), 1);
+        assert_eq!(pages(&of(Some("w")), 2), [vec!["w1", "w2"], vec!["w3"]]);
+        assert_eq!(pages(&of(Some("nobody")), 2), [Vec::<String>::new()]);
+        let search = |search: &str| StreamFilter { search: search.into(), ..of(None) };
+        assert_eq!(pages(&search("w"), 2), [vec!["w1", "w2"], vec!["w3"]]);
+        assert_eq!(pages(&search(":"), 5), [["a:x"]]);
+        assert_eq!(pages(&StreamFilter { unowned: true, ..of(None) }, 5)[0].len(), 5);
+    }
+
+    #[test]
+    fn a_page_ends_after_so_many_streams_even_if_it_wants_none_of_them() {
+        let names: Vec<_> = (0..=EXAMINED_MAX).map(|number| format!("s{number}")).collect();
+        let names: Vec<_> = names.iter().map(String::as_str).collect();
+        let last = names[EXAMINED_MAX];
+        let filter = StreamFilter { search: last.into(), ..of(None) };
+        let set = SetName::new("set").expect("a name");
+        let size = PageSize::new(5).expect("a size");
+        let first = StreamCursor::parse(&set, filter.clone(), "").expect("no token");
+        let (page, next) = first.cut(streams(&names).into_iter(), size);
+        assert!(page.is_empty() && !next.is_empty());
+        let second = StreamCursor::parse(&set, filter, &next).expect("a token of ours");
+        assert_eq!(second.after().map(StreamName::as_str), Some(names[EXAMINED_MAX - 1]));
+        let (page, next) = second.cut(streams(&[last]).into_iter(), size);
+        assert!(page.len() == 1 && next.is_empty());
     }
 
     #[test]
     fn rejects_tokens_of_other_lists_and_malformed_tokens() {
         let set = SetName::new("set").expect("a name");
-        let other = token(&["s", "other", "", "a"]);
-        let filtered = token(&["s", "set", "w", "a"]);
+        let other = token(&["s", "other", "", "", "", "a"]);
+        let filtered = token(&["s", "set", "w", "", "", "a"]);
         let workers = token(&["w", "set", "a"]);
-        for bad in [other.as_str(), &filtered, &workers, "zz", "abc", "ü", &"aa".repeat(2_000)] {
-            let error = StreamCursor::parse(&set, None, bad).expect_err(bad);
+        for bad in [other.as_str(), &filtered, &workers, "zz", "abc", "ü", &"aa".repeat(3_000)] {
+            let error = StreamCursor::parse(&set, of(None), bad).expect_err(bad);
             assert!(error.to_string().starts_with("page_token: "), "{error}");
+        }
+        for bad in ["a\nb", &"a".repeat(513)] {
+            let filter = StreamFilter { search: bad.into(), ..of(None) };
+            let error = StreamCursor::parse(&set, filter, "").expect_err(bad);
+            assert!(error.to_string().starts_with("search: "), "{error}");
         }
         let cluster = ClusterName::new("c").expect("a name");
         assert!(WorkerCursor::parse(&cluster, &token(&["w", "c", "a"])).is_ok());

@@ -1,13 +1,26 @@
 //! What a replica says of itself, and which others it knows.
 
+use std::sync::Arc;
+
 use leasehold_coordinator_core::view::Leadership;
 use leasehold_driver::clock;
+use leasehold_driver::port::Handle;
+use leasehold_driver::replicas::Replicas;
 use leasehold_proto::admin::v1 as proto;
 
 use super::error::AdminError;
-use super::{Admin, wire};
+use super::wire;
+use crate::other_cells::OtherCells;
 
-impl Admin {
+/// Where a replica's status is from.
+#[derive(Clone, Debug)]
+pub(super) struct StatusSource {
+    pub(super) handle: Handle,
+    pub(super) replicas: Arc<Replicas>,
+    pub(super) other_cells: Arc<OtherCells>,
+}
+
+impl StatusSource {
     /// The answer to GetStatus.
     pub(super) async fn status(&self) -> Result<proto::GetStatusResponse, AdminError> {
         let leadership =

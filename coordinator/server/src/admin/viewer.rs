@@ -39,6 +39,11 @@ impl Viewer {
         Self { access, shown, cluster, interval: RECHECK_INTERVAL, confirmed_at, decisions }
     }
 
+    /// The only cluster that is watched, if it is only one.
+    pub(super) fn cluster(&self) -> Option<&ClusterName> {
+        self.cluster.as_ref()
+    }
+
     /// When the right to the watch is to be checked next.
     pub(super) fn recheck_at(&self) -> Instant {
         Instant::now() + self.interval
@@ -85,6 +90,14 @@ impl Viewer {
         match set {
             Some(set) => self.may_read(Subject::Set(set)).await,
             None => false,
+        }
+    }
+
+    /// Whether the viewer may see the streams of a set.
+    pub(super) async fn may_read_set(&mut self, set: &str) -> bool {
+        match SetName::new(set) {
+            Ok(set) => self.may_read(Subject::Set(set)).await,
+            Err(_) => false,
         }
     }
 

@@ -38,8 +38,8 @@ pub(super) fn problem(problem: &Problem, now: Moment) -> proto::ManifestProblem 
 }
 
 pub(super) fn replica(known: KnownReplica, leader: &str) -> proto::Replica {
-    let KnownReplica { address, identity, version, warning } = known;
-    proto::Replica { leads: address == leader, identity, address, version, warning }
+    let KnownReplica { address, identity, version, http_address, warning } = known;
+    proto::Replica { leads: address == leader, identity, address, version, warning, http_address }
 }
 
 pub(super) fn other_cell((worker, found): (WorkerKey, OtherCell)) -> proto::OtherCell {
@@ -201,6 +201,7 @@ pub(super) fn stream(view: StreamView) -> proto::Stream {
         dedicated: view.dedicated,
         planned: view.planned.map(|worker| worker.to_string()).unwrap_or_default(),
         claims: view.claims.into_iter().map(claim).collect(),
+        reason: view.unplaced.unwrap_or_default().to_owned(),
     }
 }
 

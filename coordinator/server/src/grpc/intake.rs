@@ -13,6 +13,7 @@ use std::time::Duration;
 use futures_util::future::Either;
 use http_body::{Frame, SizeHint};
 use leasehold_driver::keyed_limit::{KeyedLimit, KeyedPermit};
+use leasehold_types::limits::CALL_BYTES_MAX;
 use prost::bytes::Bytes;
 use tokio::time::{Sleep, sleep};
 use tonic::Status;
@@ -23,8 +24,6 @@ use tower::{Layer, Service};
 use super::service::OPEN_SESSION;
 use crate::connections::Peer;
 
-/// Bytes of a request's body.
-pub(crate) const CALL_BYTES_MAX: usize = 64 * 1024;
 /// Bytes of the body of a request with manifests.
 pub(crate) const MANIFESTS_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// The call whose request has manifests.

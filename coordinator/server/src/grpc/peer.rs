@@ -135,8 +135,7 @@ impl PeerService for PeerServer {
         let peer = Peer::of(request.extensions()).map(Peer::address);
         let FollowRequest { identity, address, version } = request.into_inner();
         tracing::debug!(?peer, follower = identity, "a standby follows this replica");
-        let warning = String::new();
-        let follower = KnownReplica { identity, address, version, warning };
+        let follower = KnownReplica { identity, address, version, ..KnownReplica::default() };
         let heartbeats = FollowerStream {
             replicas: Arc::clone(&self.replicas),
             _follower: self.replicas.follow(follower),

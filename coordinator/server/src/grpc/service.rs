@@ -15,6 +15,7 @@ use leasehold_driver::keyed_limit::KeyedLimit;
 use leasehold_driver::port::{SessionPort, UNPROVEN_MAX};
 use leasehold_driver::replicas::Replicas;
 use leasehold_proto::coordinator::v1::session_service_server::SERVICE_NAME;
+use leasehold_proto::raw_codec::RawCodec;
 use leasehold_proto::{CELL_METADATA, TOKEN_IGNORED, TOKEN_METADATA, WAITING_METADATA};
 use leasehold_types::limits::{MESSAGE_BYTES_MAX, WAITING_INTERVAL};
 use leasehold_types::message::{CoordinatorMessage, Refusal, RefusalReason};
@@ -28,7 +29,6 @@ use tonic::{Request, Response, Status, Streaming};
 use tracing::Instrument;
 
 use super::agent_rate::AgentRates;
-use super::codec::RawCodec;
 use super::credentials::credentials;
 use super::first_message::FirstMessageLimit;
 use super::inbound::Inbound;

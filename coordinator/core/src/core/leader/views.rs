@@ -338,6 +338,7 @@ pub(super) fn stream_view(
         weight: stream.weight,
         dedicated: stream.dedicated,
         planned: planned.cloned(),
+        unplaced: set.streams[at].unplaced.filter(|_| planned.is_none()).map(reason),
         claims: claims.iter().map(claim_view).collect(),
         key,
     }

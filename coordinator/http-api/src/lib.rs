@@ -1,60 +1,100 @@
 //! The admin API's queries as JSON over plain HTTP: its own messages, as the protos map them to
-//! JSON. Each request becomes a call of the admin service, with the same rights, and on a standby
-//! it is passed on to the leader. Orders are not served here.
+//! JSON; and the page that shows them. Each request becomes a call of the admin service, with the
+//! same rights. Orders are not served here.
+//!
+//! A coordinator serves its own admin service so, and the command line any coordinator's, on this
+//! host only.
 
 mod call;
 mod events;
 mod guard;
 mod openapi;
+mod page;
 mod refusal;
 mod request;
 mod routes;
 
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
 use axum::extract::rejection::StringRejection;
 use axum::extract::{DefaultBodyLimit, RawQuery, State};
 use axum::http::{HeaderMap, header};
-use axum::response::{Html, IntoResponse, Json, Response};
+use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{any, get, post};
 use axum::{Extension, Router};
-use leasehold_driver::access::Access;
+use leasehold_types::limits::CALL_BYTES_MAX;
 use prost_reflect::DynamicMessage;
 use serde_json::json;
 use tonic::Status;
 
+pub use self::call::AdminCalls;
 use self::refusal::{refuse, unreadable_body, wrong_method};
 use self::request::{from_json, from_query};
 use self::routes::{ROUTES, Route, Verb};
-use crate::connections::Peer;
-use crate::grpc::AdminCalls;
-use crate::grpc::intake::CALL_BYTES_MAX;
-
-/// The first lines of the page at `/`.
-const PAGE_START: &str = "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\">\
-<title>Leasehold coordinator</title><h1>Leasehold coordinator</h1>\
-<p>On a terminal: <code>leasehold status</code>. As JSON:<ul>";
-/// The last ones.
-const PAGE_END: &str = "</ul><p>Probes: <a href=\"/livez\">/livez</a>, \
-<a href=\"/readyz\">/readyz</a>. Metrics: <a href=\"/metrics\">/metrics</a>.</html>";
 
 /// The answer for any other path below `/api/`.
-const PATHS: &str = "no such path: GET / names those of the API";
+const PATHS: &str = "no such path: /api/v1/openapi.json names those of the API";
 
-/// The state of the API.
+/// The admin API over HTTP.
 #[derive(Clone, Debug)]
-pub(crate) struct Api {
-    calls: AdminCalls,
-    /// Callers show tokens, which plain HTTP carries in the open.
-    only_loopback: bool,
+pub struct Api {
+    /// Answers the calls.
+    pub calls: AdminCalls,
+    /// Who may use it.
+    pub callers: Callers,
+    /// Whether the page is served at `/`, too.
+    pub page: Page,
+}
+
+/// Whose requests are answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Callers {
+    /// Everybody's.
+    Any,
+    /// Those from this host: callers show tokens, which plain HTTP carries in the open.
+    Loopback,
+}
+
+/// What is served at `/`.
+#[derive(Clone)]
+pub enum Page {
+    /// The page. It shows what its own server answers, and nothing else.
+    Alone,
+    /// The page. Where its server no longer answers, it goes on with another replica of it.
+    WithReplicas(HttpPorts),
+    /// Where else to find the page: requests need credentials that a browser does not send.
+    Elsewhere,
+}
+
+/// Returns the ports on which the coordinator's replicas serve this API, all on the same host.
+pub type HttpPorts = Arc<dyn Fn() -> Vec<u16> + Send + Sync>;
+
+impl fmt::Debug for Page {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Alone => "Alone",
+            Self::WithReplicas(_) => "WithReplicas",
+            Self::Elsewhere => "Elsewhere",
+        })
+    }
+}
+
+/// The connection that brings a request. Whoever serves the API adds it to each request's
+/// extensions.
+#[derive(Clone)]
+pub struct Caller {
+    /// The address of its other end.
+    pub address: SocketAddr,
+    /// Keeps the connection open while an answer goes on.
+    pub keep_open: Arc<dyn Fn() + Send + Sync>,
 }
 
 impl Api {
-    pub(crate) fn new(calls: AdminCalls, access: &Access) -> Self {
-        Self { calls, only_loopback: matches!(access, Access::Asked(_)) }
-    }
-
-    /// The paths of the API, and the page that names them.
-    pub(crate) fn router(self) -> Router {
-        let mut router = Router::new().route("/", get(page)).route(
+    /// The paths of the API and of the page.
+    pub fn router(self) -> Router {
+        let mut router = Router::new().route(
             "/api/v1/openapi.json",
             get(async || Json(openapi::document()))
                 .fallback(async || wrong_method(Verb::Get.allowed())),
@@ -75,13 +115,13 @@ impl Api {
                         }
                     },
                 ),
-                Verb::Watch => get(
+                Verb::Watch(resume) => get(
                     async move |State(api): State<Self>,
                                 RawQuery(query),
-                                Extension(peer): Extension<Peer>,
+                                Extension(caller): Extension<Caller>,
                                 headers| {
                         let request = from_query(route, query.as_deref());
-                        events::watch(&api.calls, route, request, headers, peer).await
+                        events::watch(&api.calls, route, request, resume, headers, caller).await
                     },
                 ),
             };
@@ -89,10 +129,11 @@ impl Api {
             router = router.route(&path, method);
         }
         router = router.route("/api/{*path}", any(async || refuse(&Status::not_found(PATHS))));
-        let only_loopback = self.only_loopback;
+        let (callers, page) = (self.callers, self.page.clone());
         let router = router.layer(DefaultBodyLimit::max(CALL_BYTES_MAX));
-        router.with_state(self).layer(axum::middleware::from_fn(move |request, next| {
-            guard::admit(only_loopback, request, next)
+        let router = router.with_state(self).merge(page::router(&page));
+        router.layer(axum::middleware::from_fn(move |request, next| {
+            guard::admit(callers, page.clone(), request, next)
         }))
     }
 
@@ -118,15 +159,4 @@ impl Api {
             Err(status) => refuse(&status),
         }
     }
-}
-
-async fn page() -> Html<String> {
-    let routes = ROUTES.iter().map(|route| {
-        let Route { path, what, .. } = route;
-        format!("<li><a href=\"/api/v1/{path}\">/api/v1/{path}</a>: {what}")
-    });
-    let routes: String = routes.collect();
-    let description = "<li><a href=\"/api/v1/openapi.json\">/api/v1/openapi.json</a>: what each \
-                       takes and answers (OpenAPI)";
-    Html(format!("{PAGE_START}{routes}{description}{PAGE_END}"))
 }

@@ -1,20 +1,27 @@
-//! Calls the admin service in this process, as a client elsewhere would.
+//! Calls the admin service, in this process or elsewhere.
+
+use std::convert::Infallible;
 
 use axum::http::{HeaderMap, header};
 use leasehold_proto::admin::v1::admin_service_server::SERVICE_NAME;
+use leasehold_proto::raw_codec::RawCodec;
 use leasehold_types::limits::MESSAGE_BYTES_MAX;
 use prost::Message;
 use prost::bytes::Bytes;
 use prost_reflect::DynamicMessage;
+use tonic::body::Body;
 use tonic::client::Grpc;
+use tonic::codegen::http;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::metadata::MetadataValue;
 use tonic::{Request, Status, Streaming};
+use tower::util::BoxCloneSyncService;
 
 use super::request::method;
 use super::routes::Route;
-use crate::grpc::AdminCalls;
-use crate::grpc::codec::RawCodec;
+
+/// Answers calls of the admin service, with a status where it cannot.
+pub type AdminCalls = BoxCloneSyncService<http::Request<Body>, http::Response<Body>, Infallible>;
 
 /// The answer of a call.
 pub(super) async fn unary(

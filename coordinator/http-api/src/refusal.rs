@@ -3,10 +3,9 @@
 use axum::extract::rejection::StringRejection;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Json, Response};
+use leasehold_types::limits::CALL_BYTES_MAX;
 use serde_json::{Value, json};
 use tonic::{Code, Status};
-
-use crate::grpc::intake::CALL_BYTES_MAX;
 
 /// The answer to a request that failed: the code's name and a message, as in `google.rpc.Status`.
 pub(super) fn refuse(status: &Status) -> Response {
@@ -41,7 +40,8 @@ pub(super) fn http_status(code: Code) -> (StatusCode, &'static str) {
         Code::Unauthenticated => (StatusCode::UNAUTHORIZED, "UNAUTHENTICATED"),
         Code::PermissionDenied => (StatusCode::FORBIDDEN, "PERMISSION_DENIED"),
         Code::NotFound => (StatusCode::NOT_FOUND, "NOT_FOUND"),
-        Code::ResourceExhausted => (StatusCode::TOO_MANY_REQUESTS, "RESOURCE_EXHAUSTED"),
+        // The limits are those of the server, not of one client.
+        Code::ResourceExhausted => (StatusCode::SERVICE_UNAVAILABLE, "RESOURCE_EXHAUSTED"),
         Code::FailedPrecondition => (StatusCode::SERVICE_UNAVAILABLE, "FAILED_PRECONDITION"),
         Code::Unavailable => (StatusCode::SERVICE_UNAVAILABLE, "UNAVAILABLE"),
         Code::DeadlineExceeded => (StatusCode::GATEWAY_TIMEOUT, "DEADLINE_EXCEEDED"),

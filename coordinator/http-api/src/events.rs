@@ -1,6 +1,6 @@
-//! `GET /api/v1/changes`: the changes of the fleet as server-sent events. The number of each is its
-//! time, and which of that time it is, so that a client that comes back with `Last-Event-ID` gets
-//! what it has missed.
+//! What happens, as server-sent events. The number of a change is its time, and which of that time
+//! it is, so that a client that comes back with `Last-Event-ID` gets what it has missed. A watch of
+//! the fleet has no numbers: it begins with everything.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -9,7 +9,6 @@ use axum::http::{HeaderMap, HeaderValue};
 use axum::response::sse::{Event, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
-use leasehold_driver::clock::Timestamp;
 use leasehold_proto::json;
 use prost::bytes::Bytes;
 use prost_reflect::{DynamicMessage, Value};
@@ -18,29 +17,32 @@ use tonic::{Status, Streaming};
 
 use super::call;
 use super::refusal::{http_status, refuse};
-use super::routes::Route;
-use crate::connections::Peer;
-use crate::grpc::AdminCalls;
-use crate::web;
+use super::routes::{Resume, Route};
+use super::{AdminCalls, Caller};
 
 /// How often a client is sent a comment, so that both ends notice a connection that is gone.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 /// The header in which a client says which event it has seen last.
 const LAST_EVENT_ID: &str = "last-event-id";
 
-/// Watches changes for a client.
+/// Watches for a client.
 pub(super) async fn watch(
     calls: &AdminCalls,
     route: Route,
     request: Result<DynamicMessage, String>,
+    resume: Resume,
     headers: HeaderMap,
-    peer: Peer,
+    caller: Caller,
 ) -> Response {
     let mut request = match request {
         Ok(request) => request,
         Err(why) => return refuse(&Status::invalid_argument(why)),
     };
-    let last = match headers.get(LAST_EVENT_ID).map(EventId::of_header).transpose() {
+    let last = match resume {
+        Resume::Never => None,
+        Resume::AfterEvent => headers.get(LAST_EVENT_ID),
+    };
+    let last = match last.map(EventId::of_header).transpose() {
         Ok(last) => last,
         Err(why) => return refuse(&Status::invalid_argument(why)),
     };
@@ -48,14 +50,15 @@ pub(super) async fn watch(
         // All that is kept: what the client has seen of it is skipped.
         request.set_field_by_name("replay", Value::String(String::new()));
     }
-    let changes = match call::streaming(calls, route, &request, &headers).await {
-        Ok(changes) => changes,
+    let messages = match call::streaming(calls, route, &request, &headers).await {
+        Ok(messages) => messages,
         Err(status) => return refuse(&status),
     };
     let mut tick = tokio::time::interval(KEEPALIVE);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let last_given = EventId::default();
-    let watch = Watch { route, changes, last_given, seen: last, has_ended: false, tick, peer };
+    let watch =
+        Watch { route, messages, resume, last_given, seen: last, has_ended: false, tick, caller };
     Sse::new(stream::unfold(watch, Watch::next)).into_response()
 }
 
@@ -86,7 +89,7 @@ impl EventId {
     fn parse(text: &str) -> Option<Self> {
         let (time, place) = text.rsplit_once('/')?;
         // The event that says how many changes are missing has no time.
-        let is_time = time.is_empty() || Timestamp::is_written_as(time);
+        let is_time = time.is_empty() || is_timestamp(time);
         let place = place.parse().ok().filter(|_| is_time)?;
         Some(Self { time: time.to_owned(), place })
     }
@@ -98,16 +101,27 @@ impl EventId {
     }
 }
 
+/// Whether a text has the form in which the coordinator writes times.
+fn is_timestamp(text: &str) -> bool {
+    const FORM: &[u8] = b"0000-00-00T00:00:00.000Z";
+    let fits = |(byte, form): (u8, &u8)| match form {
+        b'0' => byte.is_ascii_digit(),
+        _ => byte == *form,
+    };
+    text.len() == FORM.len() && text.bytes().zip(FORM).all(fits)
+}
+
 struct Watch {
     route: Route,
-    changes: Streaming<Bytes>,
+    messages: Streaming<Bytes>,
+    resume: Resume,
     /// The number of the last change.
     last_given: EventId,
     /// The last event that the client has seen.
     seen: Option<EventId>,
     has_ended: bool,
     tick: Interval,
-    peer: Peer,
+    caller: Caller,
 }
 
 impl Watch {
@@ -116,20 +130,20 @@ impl Watch {
             return None;
         }
         loop {
-            let change = tokio::select! {
-                change = self.changes.message() => change,
+            let message = tokio::select! {
+                message = self.messages.message() => message,
                 _ = self.tick.tick() => {
-                    web::keep_open(&self.peer);
+                    (self.caller.keep_open)();
                     return Some((Ok(Event::default().comment("")), self));
                 }
             };
-            let change = match change {
-                Ok(Some(change)) => call::decode(self.route, change),
+            let message = match message {
+                Ok(Some(message)) => call::decode(self.route, message),
                 Ok(None) => return None,
                 Err(status) => Err(status),
             };
-            let change = match change {
-                Ok(change) => json::dynamic(&change),
+            let message = match message {
+                Ok(message) => json::dynamic(&message),
                 Err(status) => {
                     self.has_ended = true;
                     let (_, code) = http_status(status.code());
@@ -137,13 +151,17 @@ impl Watch {
                     return Some((Ok(Event::default().event("error").data(why.to_string())), self));
                 }
             };
-            let time = change["time"].as_str().unwrap_or_default().to_owned();
+            let event = Event::default();
+            if self.resume == Resume::Never {
+                return Some((Ok(event.data(message.to_string())), self));
+            }
+            let time = message["time"].as_str().unwrap_or_default().to_owned();
             self.last_given = self.last_given.next(time);
             if self.seen.as_ref().is_some_and(|seen| self.last_given <= *seen) {
                 continue;
             }
             let id = format!("{}/{}", self.last_given.time, self.last_given.place);
-            return Some((Ok(Event::default().id(id).data(change.to_string())), self));
+            return Some((Ok(event.id(id).data(message.to_string())), self));
         }
     }
 }
@@ -161,7 +179,10 @@ mod tests {
         assert_eq!((second.place, third.place), (2, 1));
         assert_eq!(EventId::parse("2026-01-31T02:07:00.125Z/2"), Some(second));
         assert_eq!(EventId::parse("/1"), Some(EventId { time: String::new(), place: 1 }));
-        for wrong in ["", "yesterday", "yesterday/1", "2026-01-31T02:07:00.125Z/x", "12/7"] {
+        let wrong = ["", "yesterday", "yesterday/1", "2026-01-31T02:07:00.125Z/x", "12/7"];
+        for wrong in
+            wrong.into_iter().chain(["1970-01-01T00:00:00Z/1", "1970-01-01 00:00:00.000Z/1"])
+        {
             assert_eq!(EventId::parse(wrong), None, "{wrong}");
         }
     }

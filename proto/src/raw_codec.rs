@@ -1,5 +1,6 @@
-//! Passes a session's messages as bytes. The session serialises a message before its last check of
-//! leadership, and decodes messages itself so that it can answer errors with a refusal.
+//! Passes messages as bytes. A session serialises a message before its last check of leadership,
+//! and decodes messages itself so that it can answer errors with a refusal; the HTTP API knows its
+//! messages by their descriptors alone.
 
 use prost::bytes::{Buf, BufMut, Bytes};
 use tonic::Status;
@@ -13,7 +14,7 @@ const YIELD_BYTES: usize = 32 * 1024;
 
 /// Leaves messages as they are.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct RawCodec;
+pub struct RawCodec;
 
 impl Codec for RawCodec {
     type Encode = Bytes;

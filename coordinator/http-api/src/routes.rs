@@ -8,14 +8,23 @@ pub(super) enum Verb {
     /// POST; the body is the request.
     Post,
     /// GET; the answer is a stream of server-sent events.
-    Watch,
+    Watch(Resume),
+}
+
+/// How a client that comes back goes on with a stream of events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Resume {
+    /// After the event that it names in `Last-Event-ID`.
+    AfterEvent,
+    /// It begins anew.
+    Never,
 }
 
 impl Verb {
     /// The methods that the path takes, as the header `Allow` names them.
     pub(super) fn allowed(self) -> &'static str {
         match self {
-            Self::Get | Self::Watch => "GET, HEAD",
+            Self::Get | Self::Watch(_) => "GET, HEAD",
             Self::Post => "POST",
         }
     }
@@ -40,7 +49,7 @@ const fn query(path: &'static str, rpc: &'static str, what: &'static str) -> Rou
     Route { path, verb: Verb::Get, rpc, what, example: "", only: None }
 }
 
-pub(super) const ROUTES: [Route; 15] = [
+pub(super) const ROUTES: [Route; 16] = [
     query("status", "GetStatus", "this replica: whether it leads, and who does"),
     Route {
         only: Some("problems"),
@@ -67,7 +76,11 @@ pub(super) const ROUTES: [Route; 15] = [
         ..query("plan/manifests", "PlanManifests", "the same with edited manifests (POST)")
     },
     Route {
-        verb: Verb::Watch,
+        verb: Verb::Watch(Resume::Never),
+        ..query("fleet", "WatchFleet", "the fleet, and what of it changes, as server-sent events")
+    },
+    Route {
+        verb: Verb::Watch(Resume::AfterEvent),
         ..query("changes", "WatchChanges", "what happens, as server-sent events")
     },
 ];

@@ -38,7 +38,9 @@ pub(super) fn document() -> Value {
 fn operation(route: Route, schemas: &mut BTreeMap<String, Value>) -> (&'static str, Value) {
     let (input, output) = (method(route).input(), method(route).output());
     let answer = match (route.verb, route.only) {
-        (Verb::Watch, _) => json!({"text/event-stream": {"schema": reference(&output, schemas)}}),
+        (Verb::Watch(_), _) => {
+            json!({"text/event-stream": {"schema": reference(&output, schemas)}})
+        }
         (Verb::Get | Verb::Post, None) => {
             json!({"application/json": {"schema": reference(&output, schemas)}})
         }
@@ -61,7 +63,7 @@ fn operation(route: Route, schemas: &mut BTreeMap<String, Value>) -> (&'static s
         },
     });
     match route.verb {
-        Verb::Get | Verb::Watch => {
+        Verb::Get | Verb::Watch(_) => {
             let parameters = input.fields().map(|field| {
                 json!({"name": field.json_name(), "in": "query", "schema": schema(&field, schemas)})
             });
