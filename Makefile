@@ -125,6 +125,14 @@ bench: $(if $(filter planner agent fleet,$(BENCH)),,tools) ## The benchmarks. `m
 	@cargo bench $(CARGO_FLAGS) --profile $(PROFILE) -p tests $(if $(BENCH),--bench $(BENCH)) \
 	    $(if $(IMAGE_AGENT),-- --program "$(TARGET)/agent/leasehold-agent")
 
+.PHONY: screenshots
+screenshots: binaries ## Pictures of each view of the page, in target/page; README=1 renews README's. `make screenshots`
+	@$(MAKE) tools TOOLS=chromium
+	@cargo build $(CARGO_FLAGS) -p tests --bin screenshots
+	$(call say,taking pictures of a real fleet (two minutes))
+	@"$(TARGET)/debug/screenshots" --folder "$(TARGET)/page" \
+	    $(if $(README),--readme docs/images/page.png)
+
 .PHONY: generate
 generate: ## Code from the protos and deploy/crds from the types, after a change. `make generate`
 	@cargo run --quiet $(CARGO_FLAGS) -p leasehold-generate
@@ -157,7 +165,7 @@ images: ## Container images without a builder, in .cache/images. `make images` o
 	    --programs "$(TARGET)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))"
 
 .PHONY: tools
-tools: ## buf, grpcurl and a Kubernetes, pinned; the first time some ten minutes. `make tools` or `make tools TOOLS=grpcurl`
+tools: ## buf, grpcurl and a Kubernetes, pinned, and a browser; the first time some ten minutes. `make tools` or `make tools TOOLS=grpcurl`
 	@tests/tools/install $(TOOLS)
 
 .PHONY: cluster
