@@ -10,6 +10,8 @@ import { address } from "./router.js";
 const AGAIN = 5000;
 /** Sets that a worker's explanation links to. */
 const SETS = 4;
+/** Problems of manifests that an explanation names. */
+const PROBLEMS = 3;
 
 /** The panel beside a view. */
 export class Explanation {
@@ -103,7 +105,7 @@ export class Explanation {
     try {
       const explanation = await this.app.api.explain(this.target, request.signal);
       if (request.signal.aborted) return;
-      this.#draw(explanation);
+      this.#draw(withProblems(this.target, explanation, this.app.fleet.status.problems));
       this.askedAt = performance.now();
       this.trouble.hidden = true;
     } catch (error) {
@@ -166,4 +168,25 @@ export class Explanation {
       ];
     }
   }
+}
+
+/**
+ * Adds what is wrong with the manifests, as the command line does: an invalid edit of the
+ * object's own has changed nothing.
+ */
+function withProblems({ kind }, explanation, problems = []) {
+  if (problems.length === 0 || !["cluster", "pipeline"].includes(kind)) return explanation;
+  const facts = problems.slice(0, PROBLEMS).map((problem) =>
+    `a manifest is invalid, and its last good state in force: ${problemText(problem)}`);
+  return {
+    ...explanation,
+    facts: [...(explanation.facts ?? []), ...facts],
+    nextStep: explanation.nextStep || `correct ${problems[0].file}`,
+  };
+}
+
+function problemText({ file = "", line = 0, column = 0, field = "", message = "", dueSeconds = 0 }) {
+  const place = line === 0 ? file : `${file}:${line}:${column}`;
+  const left = dueSeconds === 0 ? "" : ` (${dueSeconds} s left)`;
+  return `${place}:${field === "" ? "" : ` ${field}:`} ${message}${left}`;
 }

@@ -50,6 +50,9 @@ export class Feed {
   /** Connects, and stays connected. */
   start() {
     document.addEventListener("visibilitychange", () => this.#visibility());
+    // A browser may keep a page that was left, with its connections: a third one would get none.
+    addEventListener("pagehide", () => this.#stop());
+    addEventListener("pageshow", () => this.#run());
     this.#run();
   }
 
