@@ -148,9 +148,10 @@ impl PageFixture {
         });
     }
 
-    /// Waits until no element is found by this selector.
+    /// Waits until no element that this selector finds is shown.
     pub(crate) fn has_no(&self, selector: &str) {
-        let script = "return document.querySelector(arguments[0]) === null";
+        let script = "return [...document.querySelectorAll(arguments[0])].every(
+            element => element.getClientRects().length === 0)";
         self.browser.until(&format!("no {selector}"), script, &[json!(selector)]);
     }
 
