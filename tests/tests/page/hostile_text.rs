@@ -127,7 +127,7 @@ fn hostile_text_is_shown_as_text() {
         ("#/fleet?explain=worker:builds/%3Cimg%20src%3Dx%20onerror%3Dwindow.harmed%3D1%3E", None),
         ("#/timeline?text=%3Cimg%20src%3Dx%20onerror%3Dwindow.harmed%3D1%3E", None),
     ] {
-        fixture.open(route);
+        fixture.go(route);
         if route.contains("explain=") {
             fixture.text("#explanation");
         }
