@@ -185,7 +185,8 @@ function withProblems({ kind }, explanation, problems = []) {
   };
 }
 
-function problemText({ file = "", line = 0, column = 0, field = "", message = "", dueSeconds = 0 }) {
+function problemText(problem) {
+  const { file = "", line = 0, column = 0, field = "", message = "", dueSeconds = 0 } = problem;
   const place = line === 0 ? file : `${file}:${line}:${column}`;
   const left = dueSeconds === 0 ? "" : ` (${dueSeconds} s left)`;
   return `${place}:${field === "" ? "" : ` ${field}:`} ${message}${left}`;

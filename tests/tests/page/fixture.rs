@@ -22,7 +22,9 @@ const OBSERVE: &str = "
     };
     const stream = row => window.seen.streams.push([row.dataset.stream, row.dataset.owner ?? '']);
     const within = (node, attribute) => node.nodeType !== 1 ? [] : [
-        ...(node.hasAttribute(attribute) ? [node] : []), ...node.querySelectorAll(`[${attribute}]`)];
+        ...(node.hasAttribute(attribute) ? [node] : []),
+        ...node.querySelectorAll(`[${attribute}]`),
+    ];
     const note = changes => {
         for (const change of changes) {
             const target = change.target;
@@ -45,7 +47,8 @@ const OBSERVE: &str = "
         const cells = [...document.querySelectorAll('[data-worker]')];
         window.seen.jobs.push(cells.reduce((sum, cell) => sum + Number(cell.dataset.running), 0));
     };
-    new MutationObserver(note).observe(document, {subtree: true, childList: true, attributes: true});
+    new MutationObserver(note)
+        .observe(document, {subtree: true, childList: true, attributes: true});
     document.addEventListener('securitypolicyviolation', event => window.seen.violations.push(
         `${event.violatedDirective} ${event.blockedURI} ${event.sample}`));
 ";
@@ -73,7 +76,8 @@ impl PageFixture {
             let status = CommandLine(&coordinator).json("status");
             let replicas =
                 status["replicas"][0]["status"]["replicas"].as_array().into_iter().flatten();
-            let has_port = |one: &&Value| one["httpAddress"].as_str().is_some_and(|it| it != "");
+            let has_port =
+                |one: &&Value| one["httpAddress"].as_str().is_some_and(|at| !at.is_empty());
             if replicas.filter(has_port).count() == 2 { Ok(()) } else { Err(status.to_string()) }
         });
         Some(Self { browser, coordinator, standbys, agents: BTreeMap::new() })

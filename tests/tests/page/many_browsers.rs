@@ -64,7 +64,8 @@ async fn watch(http: SocketAddr, source: usize) -> std::io::Result<Answer> {
     Ok(Answer { status, text, connection })
 }
 
-/// Asks for [`WATCHES`]; returns those that go on, a refusal's text, and how often each answer came.
+/// Asks for [`WATCHES`]; returns those that go on, a refusal's text, and how often each answer
+/// came.
 async fn watch_all(http: SocketAddr) -> (Vec<TcpStream>, String, BTreeMap<String, usize>) {
     let (mut tasks, places) = (JoinSet::new(), Arc::new(Semaphore::new(AT_ONCE)));
     for source in 0..WATCHES {
