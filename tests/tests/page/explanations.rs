@@ -15,7 +15,8 @@ const READ: &str = "
     const look = () => {
         const element = document.querySelector('#explanation [data-part=summary]');
         const summary = element?.getClientRects().length > 0 ? text(element) : '';
-        if (summary === '' && performance.now() - begun < 5000) return setTimeout(look, 20);
+        const waits = ['', 'Asking …'].includes(summary);
+        if (waits && performance.now() - begun < 5000) return setTimeout(look, 20);
         done({
             summary,
             facts: [...document.querySelectorAll('#explanation [data-part=facts] li')].map(text),
@@ -51,12 +52,16 @@ impl Explanations {
     }
 }
 
-/// Whether the page shows what the command line prints. The page may add words to the next step,
-/// such as those of a button.
+/// Whether the page shows what the command line prints, but for seconds that pass between the two.
+/// The page may add words to the next step, such as those of a button.
 fn says_the_same(told: &Value, shown: &Value) -> bool {
     let text = |value: &Value| {
-        let words = value.as_str().unwrap_or_default().split_whitespace();
-        words.collect::<Vec<_>>().join(" ")
+        let mut words: Vec<_> = value.as_str().unwrap_or_default().split_whitespace().collect();
+        for at in 1..words.len() {
+            let is_time = words[at - 1].parse::<f64>().is_ok() && ["s", "ms"].contains(&words[at]);
+            words[at - 1] = if is_time { "N" } else { words[at - 1] };
+        }
+        words.join(" ")
     };
     let facts = |value: &Value| {
         value["facts"].as_array().into_iter().flatten().map(text).collect::<Vec<_>>()
