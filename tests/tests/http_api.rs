@@ -3,9 +3,11 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::process::Command;
 
 use serde_json::{Value, json};
-use tests::process::{Coordinator, HANG, eventually};
+use tests::process::{Coordinator, HANG, Process, eventually, free_address};
+use tests::toolbox;
 
 const MANIFESTS: &str = "\
 apiVersion: leasehold.dev/v1alpha1
@@ -360,6 +362,50 @@ fn the_page_of_another_replica_is_answered_and_no_other_page() {
         assert!(answer.starts_with("HTTP/1.0 403"), "{origin}: {answer}");
         assert!(!answer.contains("access-control-allow-origin"), "{origin}: {answer}");
     }
+}
+
+/// The dashboard answers who has opened its address, and goes on when its coordinator has ended.
+#[test]
+fn the_dashboard_is_for_who_has_its_address_and_outlives_a_leader() {
+    let mut coordinator = coordinator_that_leads();
+    let standby = coordinator.standby();
+    let listen = free_address();
+    let mut command = Command::new(toolbox::binary("leasehold"));
+    command.args(["dashboard", "--listen", &listen.to_string(), "--coordinator"]);
+    command.arg(format!("{},{}", coordinator.grpc, standby.grpc));
+    let dashboard = Process::start(&mut command, &coordinator.folder().join("dashboard.log"));
+    let key = eventually("the address", || {
+        let log = dashboard.log();
+        Some(log.split_once("/?key=")?.1.split_once('\n')?.0.to_owned())
+    });
+    let cookie = |key: &str| format!("Cookie: leasehold-{}={key}\r\n", listen.port());
+    for header in [String::new(), cookie(&"0".repeat(key.len()))] {
+        for path in ["/", "/api/v1/clusters", "/?key=0"] {
+            let (status, why) = request(listen, "GET", path, &header, "");
+            assert!(status == 403 && why.starts_with("open the address"), "{path}: {status} {why}");
+        }
+    }
+    let open = format!("GET /?key={key} HTTP/1.0\r\nHost: {listen}\r\n\r\n");
+    let opened = whole_answer(listen, open.as_bytes());
+    assert!(opened.starts_with("HTTP/1.0 303") && opened.contains("; HttpOnly; SameSite=Strict"));
+    let cookie = cookie(&key);
+    let (status, page) = request(listen, "GET", "/", &cookie, "");
+    assert!(status == 200 && page.contains("<title>Leasehold</title>"), "{status} {page}");
+    let other_site = format!("{cookie}Origin: http://127.0.0.1:1\r\n");
+    assert_eq!(request(listen, "GET", "/api/v1/clusters", &other_site, "").0, 403);
+
+    let leader = || {
+        let (status, answer) = request(listen, "GET", "/api/v1/status", &cookie, "");
+        let answer: Value = serde_json::from_str(&answer).ok()?;
+        (status == 200 && answer["leads"] == json!(true)).then(|| answer["address"].clone())
+    };
+    // Any of the two may be asked first.
+    eventually("clusters", || {
+        (request(listen, "GET", "/api/v1/clusters", &cookie, "").0 == 200).then_some(())
+    });
+    coordinator.process.kill();
+    let leader = eventually("an answer of the next leader", leader);
+    assert_eq!(leader, json!(standby.grpc.to_string()));
 }
 
 /// Nothing that anybody sends makes the coordinator fail: each answer blames the request.

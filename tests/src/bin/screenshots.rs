@@ -28,7 +28,7 @@ const README_VIEW: &str = "fleet";
 const VIEWS: [(&str, &str, &str); 10] = [
     ("fleet", "#/fleet", "[data-worker]"),
     ("cluster", "#/fleet/demo", "[data-worker]"),
-    ("explanation", "#/fleet/demo?explain=worker:demo/blue-2", "#explanation [data-part=summary]"),
+    ("explanation", "#/fleet/demo?explain=worker:demo/blue-5", "#explanation [data-part=summary]"),
     ("streams", "#/streams", "main"),
     ("set", "#/streams/swarm", "[data-stream]"),
     ("pipelines", "#/pipelines", "[data-pipeline]"),
