@@ -5,10 +5,12 @@ mod changes;
 mod cursor;
 mod error;
 mod fleet;
+mod lookup;
 mod manifest_changes;
 mod plan;
 mod status;
 mod viewer;
+mod watcher;
 mod wire;
 
 use std::pin::Pin;
@@ -16,7 +18,7 @@ use std::sync::Arc;
 
 use futures_util::Stream;
 use leasehold_coordinator_core::Core;
-use leasehold_coordinator_core::view::{Leadership, Presence, WorkerView};
+use leasehold_coordinator_core::view::{Leadership, Presence};
 use leasehold_driver::access::{Access, Caller, Subject, Wants};
 use leasehold_driver::order::{OrderKind, WorkerOrder};
 use leasehold_driver::port::Handle;
@@ -25,8 +27,8 @@ use leasehold_manifest::proposal::Scope;
 use leasehold_proto::admin::v1 as proto;
 use leasehold_proto::admin::v1::admin_service_server::AdminService;
 use leasehold_proto::map;
+use leasehold_types::Moment;
 use leasehold_types::message::DrainPhase;
-use leasehold_types::{ClusterName, Moment, ShareKey, StreamKey, WorkerKey};
 use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status};
 use tracing::Instrument;
@@ -34,12 +36,11 @@ use tracing::Instrument;
 use self::cursor::{PageSize, PipelineCursor, StreamCursor, StreamFilter, WorkerCursor};
 use self::error::AdminError;
 use self::fleet::FleetWatchers;
+use self::lookup::{connected_worker, subject_of, worker_of};
 use self::plan::PLANS_MAX;
 use self::status::StatusSource;
-use self::viewer::Viewer;
 use crate::cluster_history::ClusterHistories;
-use crate::connections::Peer;
-use crate::grpc::credentials::{authorize, credentials};
+use crate::grpc::credentials::authorize;
 use crate::job_history::JobHistory;
 use crate::other_cells::OtherCells;
 
@@ -136,39 +137,6 @@ impl Admin {
         }
         Ok(Response::new(answer?))
     }
-}
-
-/// The object that a stream belongs to: its set or, for a share, its pipeline.
-fn subject_of(key: &StreamKey) -> Subject {
-    match ShareKey::of(key) {
-        Some(share) => Subject::Pipeline(share.pipeline),
-        None => Subject::Set(key.set.clone()),
-    }
-}
-
-/// The worker, if its agent is connected: it keeps orders about its drain, and a leader that is
-/// followed by another one forgets those that it could not pass on.
-fn connected_worker(core: &Core, key: &WorkerKey, now: Moment) -> Result<WorkerView, AdminError> {
-    let worker = core.worker(key, now).ok_or_else(|| AdminError::worker_not_found(key))?;
-    if worker.presence == Presence::Connected {
-        Ok(worker)
-    } else {
-        Err(AdminError::NotConnected(key.clone()))
-    }
-}
-
-/// Checks that a manifest defines the cluster that is watched.
-fn watched_cluster(core: &Core, cluster: Option<ClusterName>) -> Result<(), AdminError> {
-    match cluster {
-        Some(name) if !core.desired().clusters.contains_key(&name) => {
-            Err(AdminError::cluster_not_found(core, &name))
-        }
-        Some(_) | None => Ok(()),
-    }
-}
-
-fn worker_of(cluster: &str, worker: &str) -> Result<WorkerKey, AdminError> {
-    Ok(map::worker_key(cluster, worker)?)
 }
 
 #[tonic::async_trait]
@@ -406,20 +374,12 @@ impl AdminService for Admin {
         &self,
         request: Request<proto::WatchChangesRequest>,
     ) -> Result<Response<Self::WatchChangesStream>, Status> {
-        let cluster = match request.get_ref().cluster.as_str() {
-            "" => None,
-            cluster => Some(map::cluster_name("cluster", cluster).map_err(AdminError::from)?),
-        };
-        let subject = Viewer::subject(cluster.as_ref());
+        let cluster = &request.get_ref().cluster;
         let replay = changes::replay_duration(&request.get_ref().replay)?;
-        self.allow(&request, Wants::Read(subject)).await?;
-        let shown = credentials(request.metadata(), Peer::of(request.extensions()));
-        let viewer = Viewer::new(self.access.clone(), shown, cluster.clone());
-        let permit = Arc::clone(&self.change_watchers).try_acquire_owned();
-        let permit = permit.map_err(|_| AdminError::TooMany("watchers", WATCHERS_MAX))?;
+        let (viewer, permit) = self.watcher(&request, cluster, &self.change_watchers).await?;
         // Subscribes before the core is asked, so that no change in between is missed.
         let changes = self.handle.replay(replay).map_err(|_| AdminError::Stopped)?;
-        self.ask("WatchChanges", move |core, _| watched_cluster(core, cluster)).await?;
+        self.check_watched("WatchChanges", &viewer).await?;
         Ok(Response::new(Box::pin(changes::watch(changes, viewer, permit))))
     }
 
@@ -427,16 +387,9 @@ impl AdminService for Admin {
         &self,
         request: Request<proto::WatchFleetRequest>,
     ) -> Result<Response<Self::WatchFleetStream>, Status> {
-        let cluster = match request.get_ref().cluster.as_str() {
-            "" => None,
-            cluster => Some(map::cluster_name("cluster", cluster).map_err(AdminError::from)?),
-        };
-        self.allow(&request, Wants::Read(Viewer::subject(cluster.as_ref()))).await?;
-        let shown = credentials(request.metadata(), Peer::of(request.extensions()));
-        let viewer = Viewer::new(self.access.clone(), shown, cluster.clone());
-        let permit = Arc::clone(&self.fleet_watchers).try_acquire_owned();
-        let permit = permit.map_err(|_| AdminError::TooMany("watchers", WATCHERS_MAX))?;
-        self.ask("WatchFleet", move |core, _| watched_cluster(core, cluster)).await?;
+        let cluster = &request.get_ref().cluster;
+        let (viewer, permit) = self.watcher(&request, cluster, &self.fleet_watchers).await?;
+        self.check_watched("WatchFleet", &viewer).await?;
         Ok(Response::new(Box::pin(self.fleet.watch(viewer, &self.histories, permit))))
     }
 
