@@ -90,17 +90,14 @@ impl FleetWatchers {
         permit: OwnedSemaphorePermit,
     ) -> impl Stream<Item = Result<WatchFleetResponse, Status>> + Send + use<> {
         let looks = self.looks();
-        let first = WatchFleetResponse {
-            histories: histories_of(histories, viewer.cluster()),
-            ..WatchFleetResponse::default()
-        };
+        let histories = histories_of(histories, viewer.cluster());
         let recheck_at = viewer.recheck_at();
         let watch = FleetWatch {
             latest: looks.latest.clone(),
             _looks: looks,
             viewer,
             recheck_at,
-            first: Some(first),
+            histories,
             shown: None,
             waiting: VecDeque::new(),
             has_ended: false,
@@ -160,8 +157,8 @@ struct FleetWatch {
     viewer: Viewer,
     /// When the viewer's right is checked again.
     recheck_at: Instant,
-    /// What the first message has beside the fleet, until it is sent.
-    first: Option<WatchFleetResponse>,
+    /// For the first message.
+    histories: Vec<ClusterHistory>,
     /// What the watcher has been shown.
     shown: Option<Arc<Snapshot>>,
     /// Messages of one moment that are still to be sent.
@@ -217,13 +214,11 @@ impl FleetWatch {
             };
             let changes = now.changes_since(self.shown.as_deref());
             let time = now.time().to_owned();
-            self.shown = Some(now);
-            let changes = match self.first.take() {
-                Some(first) => WatchFleetResponse { histories: first.histories, ..changes },
-                None if is_due || changes != WatchFleetResponse::default() => changes,
-                None => continue,
-            };
-            return Ok(WatchFleetResponse { time, ..changes });
+            let is_first = self.shown.replace(now).is_none();
+            if is_first || is_due || changes != WatchFleetResponse::default() {
+                let histories = std::mem::take(&mut self.histories);
+                return Ok(WatchFleetResponse { time, histories, ..changes });
+            }
         }
     }
 

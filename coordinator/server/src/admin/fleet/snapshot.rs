@@ -73,11 +73,18 @@ impl Snapshot {
         })
     }
 
-    /// The worker, shared with this snapshot if it has not changed, and its key.
-    fn shared_worker(&self, worker: proto::Worker) -> ((String, String), Arc<proto::Worker>) {
+    /// The worker, shared with this snapshot if it has not changed, and its key. The growing
+    /// silence of a worker is no change.
+    fn shared_worker(&self, mut worker: proto::Worker) -> ((String, String), Arc<proto::Worker>) {
         let key = (worker.cluster.clone(), worker.name.clone());
-        let known = self.workers.get(&key).filter(|known| is_unchanged(known, &worker)).cloned();
-        (key, known.unwrap_or_else(|| Arc::new(worker)))
+        let silent_for_ms = worker.silent_for_ms;
+        if let Some(known) = self.workers.get(&key) {
+            worker.silent_for_ms = known.silent_for_ms;
+            if **known == worker {
+                return (key, Arc::clone(known));
+            }
+        }
+        (key, Arc::new(proto::Worker { silent_for_ms, ..worker }))
     }
 
     /// When it was so.
@@ -106,7 +113,8 @@ impl Snapshot {
         }
     }
 
-    /// What differs from `before`: everything, if there is none. It has no time.
+    /// The differences from `before`, or everything without an earlier snapshot. The field `time`
+    /// is left empty.
     pub(super) fn changes_since(&self, before: Option<&Self>) -> WatchFleetResponse {
         let none = Self::default();
         let before = before.unwrap_or(&none);
@@ -160,14 +168,6 @@ async fn pipelines(source: &StatusSource) -> Result<Vec<proto::Pipeline>, AdminE
         }
         after = last;
     }
-}
-
-/// The growing silence of a worker is no change.
-fn is_unchanged(known: &proto::Worker, worker: &proto::Worker) -> bool {
-    // Compared first: most others differ nowhere else.
-    let figures = |worker: &proto::Worker| (worker.running, worker.committed, worker.presence);
-    figures(known) == figures(worker)
-        && *known == proto::Worker { silent_for_ms: known.silent_for_ms, ..worker.clone() }
 }
 
 /// The entries, with those of `before` that are the same.
