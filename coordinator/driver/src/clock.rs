@@ -64,6 +64,8 @@ impl fmt::Display for Timestamp {
 
 #[cfg(test)]
 mod tests {
+    use leasehold_types::is_timestamp;
+
     use super::Timestamp;
 
     #[test]
@@ -76,6 +78,7 @@ mod tests {
             (4_107_542_400_000, "2100-03-01T00:00:00.000Z"),
         ] {
             assert_eq!(Timestamp { unix_ms }.to_string(), text);
+            assert!(is_timestamp(text));
         }
     }
 

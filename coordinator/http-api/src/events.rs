@@ -10,6 +10,7 @@ use axum::response::sse::{Event, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use leasehold_proto::json;
+use leasehold_types::is_timestamp;
 use prost::bytes::Bytes;
 use prost_reflect::{DynamicMessage, Value};
 use tokio::time::{Interval, MissedTickBehavior};
@@ -99,16 +100,6 @@ impl EventId {
         let place = if self.time == time { self.place + 1 } else { 1 };
         Self { time, place }
     }
-}
-
-/// Whether a text has the form in which the coordinator writes times.
-fn is_timestamp(text: &str) -> bool {
-    const FORM: &[u8] = b"0000-00-00T00:00:00.000Z";
-    let fits = |(byte, form): (u8, &u8)| match form {
-        b'0' => byte.is_ascii_digit(),
-        _ => byte == *form,
-    };
-    text.len() == FORM.len() && text.bytes().zip(FORM).all(fits)
 }
 
 struct Watch {

@@ -36,5 +36,5 @@ pub use order::{Epoch, GrantNumber, Incarnation, LinkNumber, Nonce, TermId, Toke
 pub use quantity::Quantity;
 pub use share::{Share, ShareKey};
 pub use similar::nearest;
-pub use time::{Moment, TimeBounds};
+pub use time::{Moment, TimeBounds, is_timestamp};
 pub use version::Version;

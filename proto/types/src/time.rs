@@ -66,3 +66,14 @@ impl Default for TimeBounds {
         Self { drift_ppm: 10_000, margin: Duration::from_millis(500) }
     }
 }
+/// Whether a text has the form in which coordinators write times: UTC, as in
+/// 2026-01-31T02:07:00.125Z.
+#[must_use]
+pub fn is_timestamp(text: &str) -> bool {
+    const FORM: &[u8] = b"0000-00-00T00:00:00.000Z";
+    let fits = |(byte, form): (u8, &u8)| match form {
+        b'0' => byte.is_ascii_digit(),
+        _ => byte == *form,
+    };
+    text.len() == FORM.len() && text.bytes().zip(FORM).all(fits)
+}
