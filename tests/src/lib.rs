@@ -12,6 +12,7 @@ pub mod modules;
 pub mod process;
 pub mod reader;
 pub mod readme;
+pub mod session;
 pub mod slow_disk;
 pub mod toolbox;
 pub mod tracked_files;

@@ -3,16 +3,10 @@
 
 use std::process::Command;
 
-use leasehold_proto::coordinator::v1::open_session_request::Message as Said;
-use leasehold_proto::coordinator::v1::open_session_response::Message as Heard;
-use leasehold_proto::coordinator::v1::session_service_client::SessionServiceClient;
-use leasehold_proto::coordinator::v1::{DrainPhase, Hello, OpenSessionRequest, Report};
-use leasehold_types::limits::PROTOCOL_VERSION;
 use tests::command_line::{CommandLine, MANIFESTS, ask_for_job, documented, start_job};
 use tests::process::{Agent, Coordinator, Process, eventually, free_address, get};
+use tests::session::join;
 use tests::toolbox;
-use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
 
 /// The situations of the table in docs/CLI.md, one after the other, each with its sentence there.
 #[test]
@@ -286,43 +280,6 @@ fn a_drain_beyond_its_deadline_says_what_is_left() {
     leasehold.until("explain cluster builds", &[fact, next]);
 }
 
-/// Says hello as an agent of this version, and reports that it holds nothing.
-async fn join(address: std::net::SocketAddr, version: &str) -> mpsc::Sender<OpenSessionRequest> {
-    let (to, messages) = mpsc::channel(4);
-    let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{address}"));
-    let channel = endpoint.expect("an address").connect().await.expect("a connection");
-    let hello = Hello {
-        protocol: PROTOCOL_VERSION,
-        cluster: "builds".into(),
-        worker: "worker-3".into(),
-        incarnation: 1,
-        link: 1,
-        stops_worker: true,
-        version: version.into(),
-        ..Hello::default()
-    };
-    let say = async |said| {
-        let sent = to.send(OpenSessionRequest { message: Some(said) }).await;
-        sent.expect("the coordinator listens");
-    };
-    say(Said::Hello(hello)).await;
-    let mut client = SessionServiceClient::new(channel);
-    let answers = client.open_session(ReceiverStream::new(messages)).await;
-    let mut answers = answers.expect("a session").into_inner();
-    let epoch = loop {
-        let heard = answers.message().await.expect("an answer").expect("no end yet");
-        if let Some(Heard::Welcome(welcome)) = heard.message {
-            break welcome.epoch;
-        }
-    };
-    let drain = DrainPhase::Working.into();
-    say(Said::Report(Report { epoch, nonce: 1, running: Some(0), drain, ..Report::default() }))
-        .await;
-    // The session lasts as long as its answers are read.
-    tokio::spawn(async move { while let Ok(Some(_)) = answers.message().await {} });
-    to
-}
-
 #[test]
 fn an_agent_of_an_older_version_is_named_with_what_to_do() {
     const OWN: &str = env!("CARGO_PKG_VERSION");
@@ -333,7 +290,7 @@ fn an_agent_of_an_older_version_is_named_with_what_to_do() {
     leasehold.until("status", &["leads term"]);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.expect("a runtime");
-    let old = runtime.block_on(join(coordinator.grpc, "0.0.9"));
+    let old = runtime.block_on(join(coordinator.grpc, "builds", "worker-3", "0.0.9"));
     let fact = "the agent of worker-3 has version 0.0.9, older than this coordinator's ";
     let next = "Next: update the agent of worker-3 to version ";
     let named = "with an older agent: worker-3";

@@ -1,20 +1,13 @@
 //! Text that means harm, wherever people or programs may write freely: the page shows it as it is
 //! written, and never as markup.
 
-use std::net::SocketAddr;
 use std::process::Command;
 
-use leasehold_proto::coordinator::v1::open_session_request::Message as Said;
-use leasehold_proto::coordinator::v1::open_session_response::Message as Heard;
-use leasehold_proto::coordinator::v1::session_service_client::SessionServiceClient;
-use leasehold_proto::coordinator::v1::{DrainPhase, Hello, OpenSessionRequest, Report};
-use leasehold_types::limits::PROTOCOL_VERSION;
 use serde_json::{Value, json};
 use tests::process::{Agent, Process, eventually, free_address};
+use tests::session::join;
 use tests::toolbox;
 use tokio::runtime::Runtime;
-use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
 
 use super::fixture::{PageFixture, cell};
 
@@ -86,7 +79,8 @@ fn hostile_text_is_shown_as_text() {
     // An agent that says what it likes, in a class of pipelines, too.
     let runtime = Runtime::new().expect("a runtime");
     let joined = ["builds", "green"].map(|cluster| {
-        runtime.block_on(join(fixture.coordinator.grpc, cluster, &format!("{cluster}-hostile")))
+        let worker = format!("{cluster}-hostile");
+        runtime.block_on(join(fixture.coordinator.grpc, cluster, &worker, IMAGE))
     });
     let manifests = fixture.coordinator.folder().join("manifests");
     let mistake = format!(
@@ -173,49 +167,6 @@ fn other_agent(fixture: &PageFixture) -> Agent {
         explained.is_ok().then_some(())
     });
     Agent { process: Process::start(&mut command, &folder.join("other.log")), api }
-}
-
-/// Joins as an agent whose every free text means harm.
-async fn join(
-    address: SocketAddr,
-    cluster: &str,
-    worker: &str,
-) -> mpsc::Sender<OpenSessionRequest> {
-    let (to, messages) = mpsc::channel(4);
-    let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{address}"));
-    let channel = endpoint.expect("an address").connect().await.expect("a connection");
-    let hello = Hello {
-        protocol: PROTOCOL_VERSION,
-        cluster: cluster.into(),
-        worker: worker.into(),
-        incarnation: 1,
-        link: 1,
-        stops_worker: true,
-        version: IMAGE.into(),
-        ..Hello::default()
-    };
-    let say = async |said| {
-        let sent = to.send(OpenSessionRequest { message: Some(said) }).await;
-        sent.expect("the coordinator listens");
-    };
-    say(Said::Hello(hello)).await;
-    let mut client = SessionServiceClient::new(channel);
-    let answers = client.open_session(ReceiverStream::new(messages)).await;
-    let mut answers = answers.expect("a session").into_inner();
-    let epoch = loop {
-        let heard = answers.message().await.expect("an answer").expect("no end yet");
-        match heard.message {
-            Some(Heard::Welcome(welcome)) => break welcome.epoch,
-            Some(Heard::Refusal(refusal)) => panic!("{cluster}/{worker}: {}", refusal.message),
-            _ => {}
-        }
-    };
-    let drain = DrainPhase::Working.into();
-    say(Said::Report(Report { epoch, nonce: 1, running: Some(0), drain, ..Report::default() }))
-        .await;
-    // The session lasts as long as its answers are read.
-    tokio::spawn(async move { while let Ok(Some(_)) = answers.message().await {} });
-    to
 }
 
 /// The same checks on markup that a script puts there: they find it.
