@@ -94,10 +94,10 @@ struct Programs {
 }
 
 impl Browser {
-    /// Starts a browser, or notes that `what` is left out because there is none.
+    /// Starts a browser, or notes that `what` is left out because no browser is installed.
     ///
     /// # Panics
-    /// If it cannot be started, or if there is none and `CI=true`.
+    /// If it cannot be started, or if no browser is installed and `CI=true`.
     #[must_use]
     pub fn start(what: &str) -> Option<Self> {
         let Some(programs) = programs() else {

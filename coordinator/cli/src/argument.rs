@@ -72,8 +72,8 @@ pub(crate) fn source(text: &str) -> Result<String, String> {
 pub(crate) fn loopback(text: &str) -> Result<SocketAddr, String> {
     let address = text.parse::<SocketAddr>().ok();
     address.filter(|address| address.ip().is_loopback()).ok_or_else(|| {
-        "expected a loopback address and a port, for example 127.0.0.1:7480: whoever reaches the \
-         port sees what you may see"
+        "expected a loopback address and a port, for example 127.0.0.1:7480: everybody who \
+         reaches the port sees what you may see"
             .to_owned()
     })
 }

@@ -81,8 +81,7 @@ impl fmt::Debug for Page {
     }
 }
 
-/// The connection that brings a request. Whoever serves the API adds it to each request's
-/// extensions.
+/// The connection that brings a request. The server adds it to the extensions of each request.
 #[derive(Clone)]
 pub struct Caller {
     /// The address of its other end.

@@ -59,7 +59,7 @@ impl Session {
     /// The path of the element that a selector finds.
     ///
     /// # Errors
-    /// What the driver answers if there is none.
+    /// What the driver answers if no element matches.
     pub(super) fn element(&self, selector: &str) -> Result<String, String> {
         let body = json!({"using": "css selector", "value": selector});
         let found = self.command("element", &body)?;
@@ -71,9 +71,10 @@ impl Session {
         let body = if body.is_null() { Bytes::new() } else { body.to_string().into() };
         let answer = self.runtime.block_on(self.call(method, path, body));
         let (is_ok, answer) = answer.map_err(|why| format!("chromedriver: {why}"))?;
-        match is_ok {
-            true => Ok(answer["value"].clone()),
-            false => Err(answer["value"]["message"].as_str().unwrap_or("no message").to_owned()),
+        if is_ok {
+            Ok(answer["value"].clone())
+        } else {
+            Err(answer["value"]["message"].as_str().unwrap_or("no message").to_owned())
         }
     }
 

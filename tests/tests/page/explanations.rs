@@ -44,9 +44,10 @@ impl Explanations {
             fixture.has_no("#explanation [data-part=summary]");
             let route = format!("#/fleet?explain={subject}");
             let shown = fixture.browser.script_that_calls(READ, &[json!(route)]);
-            match says_the_same(&told, &shown) {
-                true => Ok(()),
-                false => Err(format!("\n{told}\nand on the page\n{shown}")),
+            if says_the_same(&told, &shown) {
+                Ok(())
+            } else {
+                Err(format!("\n{told}\nand on the page\n{shown}"))
             }
         });
     }

@@ -2,19 +2,21 @@
 //! caller's rights.
 
 use std::convert::Infallible;
+use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
 use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use futures_util::future::BoxFuture;
 use leasehold_http_api::{Api, Caller, Callers, Page};
+use leasehold_types::port_in_use;
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
@@ -67,20 +69,19 @@ pub(crate) fn dashboard(args: &Args) -> anyhow::Result<ExitCode> {
     run(&args.connection, async |mut coordinator| {
         // Says at once what is wrong with the way to the coordinators.
         coordinator.status().await?;
-        let socket = TcpListener::bind(args.listen).await.map_err(|error| {
-            anyhow::anyhow!(
-                "cannot listen on --listen {}: {error}; choose another port",
-                args.listen
-            )
+        let listen = args.listen;
+        let socket = TcpListener::bind(listen).await.map_err(|error| match error.kind() {
+            ErrorKind::AddrInUse => anyhow!(port_in_use("--listen", listen, "dashboard")),
+            _ => anyhow!("cannot listen on --listen {listen}: {error}"),
         })?;
-        let key = Key::new()?;
         let address = socket.local_addr().context("the port has no address")?;
+        let key = Key::new(address.port())?;
         print(&format!(
             "The fleet: http://{address}/?{KEY_PARAMETER}={}\n(from {}; Ctrl-C ends it)\n",
             key.text,
             coordinator.address()
         ))?;
-        serve(socket, Key { port: address.port(), ..key }, coordinator).await?;
+        serve(socket, key, coordinator).await?;
         Ok(ExitCode::SUCCESS)
     })
 }
@@ -114,11 +115,11 @@ struct Key {
 }
 
 impl Key {
-    fn new() -> anyhow::Result<Self> {
+    fn new(port: u16) -> anyhow::Result<Self> {
         let mut bytes = [0; 16];
         getrandom::fill(&mut bytes).context("the system has no random numbers")?;
         let text = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        Ok(Self { text, port: 0 })
+        Ok(Self { text, port })
     }
 
     fn cookie(&self) -> String {
@@ -223,6 +224,7 @@ mod tests {
         for wrong in ["/", "/?key=", "/?key=abcd", "/?other=abc"] {
             assert!(!key.is_in_address(&Uri::from_static(wrong)), "{wrong}");
         }
-        assert_ne!(Key::new().expect("a key").text, Key::new().expect("a key").text);
+        let new = || Key::new(7480).expect("a key").text;
+        assert_ne!(new(), new());
     }
 }
