@@ -224,6 +224,7 @@ pub async fn serve(
         Arc::clone(&other_cells),
         histories,
     );
+    metrics.show_watches(admin.watches());
     let admin = AdminCalls::new(admin, handle.clone(), Arc::clone(&sessions.gate), reach);
     let state = HttpState {
         health,

@@ -13,6 +13,8 @@ mod fixture;
 mod hostile_text;
 #[path = "page/large_fleet.rs"]
 mod large_fleet;
+#[path = "page/left.rs"]
+mod left;
 #[path = "page/many_browsers.rs"]
 mod many_browsers;
 #[path = "page/workers.rs"]

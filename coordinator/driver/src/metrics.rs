@@ -172,6 +172,14 @@ impl Metrics {
         observations::certificate(&self.meter, expires_at);
     }
 
+    /// Exports from now on how many watches of the admin API are open, by what they are of.
+    pub fn show_watches(
+        &self,
+        open: impl Fn() -> [(&'static str, usize); 2] + Send + Sync + 'static,
+    ) {
+        observations::watches(&self.meter, open);
+    }
+
     /// Exports from now on the demands of classes, while this replica's view may be used.
     pub fn show_demands(&self, view: &Arc<View>) {
         observations::demands(&self.meter, view);

@@ -13,6 +13,10 @@ const LONG = 30_000;
 /** A page that nobody sees gives its connections back after this time: browsers allow few. */
 const HIDDEN = 60_000;
 
+/** The only cluster to show, as in ?cluster=team/builds; empty for all. */
+export const ONLY = new URLSearchParams(location.search).get("cluster") ?? "";
+const CLUSTER = new URLSearchParams(ONLY && { cluster: ONLY });
+
 /**
  * @typedef {object} FeedState
  * @property {"connecting"|"live"|"reconnecting"} state
@@ -91,6 +95,7 @@ export class Feed {
     this.timer = 0;
     for (const attempt of this.attempts.values()) attempt.controller.abort();
     this.attempts.clear();
+    this.live?.controller.abort();
     this.live = null;
     this.changes?.abort();
     this.changes = null;
@@ -138,7 +143,7 @@ export class Feed {
     this.lastTry = attempt.since;
     let failure = null;
     try {
-      const response = await fetch(`${base}/api/v1/fleet`, {
+      const response = await fetch(`${base}/api/v1/fleet?${CLUSTER}`, {
         cache: "no-store",
         signal: attempt.controller.signal,
       });
@@ -216,7 +221,7 @@ export class Feed {
   async #readChanges(base, signal) {
     const gap = (performance.now() - this.lastChangeAlive) / 1000 + 30;
     const replay = this.lastChangeAlive === 0 ? 3600 : Math.min(3600, Math.ceil(gap));
-    const response = await fetch(`${base}/api/v1/changes?replay=${replay}s`, {
+    const response = await fetch(`${base}/api/v1/changes?replay=${replay}s&${CLUSTER}`, {
       cache: "no-store",
       signal,
     });

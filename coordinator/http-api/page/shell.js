@@ -1,6 +1,7 @@
 // What is around every view: navigation, connection, leader, problems, and news for screen readers.
 
 import { el, keyed, setAttribute, setText } from "./dom.js";
+import { ONLY } from "./feed.js";
 import { count, span } from "./format.js";
 import { kindOf, partsOf, titleOf } from "./kinds.js";
 
@@ -21,6 +22,9 @@ export class Shell {
     this.replica = el("span");
     this.connection.append(this.state, " ", this.age, " ", this.replica);
     this.leader = document.getElementById("leader");
+    // A watch of one cluster brings neither the leader's status nor pipelines.
+    if (ONLY) this.leader.textContent = `only ${ONLY} is shown`;
+    this.links.find((link) => link.hash === "#/pipelines").hidden = ONLY !== "";
     this.problems = document.getElementById("problems");
     this.news = document.getElementById("news");
     this.refused = el("div", { class: "notice bad", role: "alert", hidden: true });
@@ -54,7 +58,7 @@ export class Shell {
   connectionChanged() {
     const { state, base, refusal } = this.app.connection;
     this.connection.dataset.state = state;
-    setText(this.state, state);
+    setText(this.state, refusal && state === "connecting" ? "refused" : state);
     this.base = base;
     this.#drawAge();
     if (state !== this.lastState) {
@@ -124,10 +128,7 @@ export class Shell {
     const replicas = status.replicas ?? [];
     const leader = replicas.find(({ leads }) => leads);
     const name = leader?.identity || leader?.address || status.leaderAddress || status.address;
-    if (!name) {
-      setText(this.leader, "");
-      return;
-    }
+    if (!name) return;
     const others = replicas.length - 1;
     const standbys = others > 0 ? `, ${count(others)} standing by` : "";
     setText(this.leader, `${name} leads, epoch ${status.epoch ?? "?"}${standbys}`);

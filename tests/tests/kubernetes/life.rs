@@ -5,6 +5,8 @@
 mod asked;
 #[path = "life/ends.rs"]
 mod ends;
+#[path = "life/page.rs"]
+mod page;
 #[path = "life/restarts.rs"]
 mod restarts;
 

@@ -27,6 +27,7 @@ use tower::util::BoxCloneSyncService;
 use tower::{Service, ServiceExt};
 
 use super::connection::{AdminChannel, ConnectionArgs, Coordinator};
+use super::find;
 use super::output::print;
 use super::run;
 use crate::argument;
@@ -39,6 +40,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 const REDIAL_INTERVAL: Duration = Duration::from_millis(250);
 /// The parameter of the address by which a browser shows the key for the first time.
 const KEY_PARAMETER: &str = "key";
+/// The parameter by which the page's address names the only cluster to show.
+const CLUSTER_PARAMETER: &str = "cluster";
 
 /// Options of `dashboard`.
 #[derive(Debug, clap::Args)]
@@ -51,12 +54,16 @@ Without Kubernetes every coordinator serves the page itself, at / of its --http-
 
 Examples:
   leasehold dashboard
-  leasehold dashboard --listen 127.0.0.1:8080 --context production")]
+  leasehold dashboard --listen 127.0.0.1:8080 --context production
+  leasehold dashboard --cluster team-a/builds")]
 pub(crate) struct Args {
     /// Where to serve the page: an address of this host that no other can reach
     #[arg(long, value_name = "IP:PORT", default_value_t = LISTEN)]
     #[arg(value_parser = argument::loopback)]
     listen: SocketAddr,
+    /// Show this cluster alone, as who may not read all of them has to
+    #[arg(long, value_name = "CLUSTER")]
+    cluster: Option<String>,
     #[command(flatten)]
     connection: ConnectionArgs,
 }
@@ -67,8 +74,15 @@ pub(crate) struct Args {
 /// If the port cannot be had, or no coordinator answers at first.
 pub(crate) fn dashboard(args: &Args) -> anyhow::Result<ExitCode> {
     run(&args.connection, async |mut coordinator| {
-        // Says at once what is wrong with the way to the coordinators.
-        coordinator.status().await?;
+        // Says at once what is wrong with the way to the coordinators, or with the caller's rights.
+        let query = if let Some(cluster) = &args.cluster {
+            find::check_cluster(&mut coordinator, cluster).await?;
+            // A name that a cluster has needs no encoding.
+            format!("&{CLUSTER_PARAMETER}={cluster}")
+        } else {
+            coordinator.status().await?;
+            String::new()
+        };
         let listen = args.listen;
         let socket = TcpListener::bind(listen).await.map_err(|error| match error.kind() {
             ErrorKind::AddrInUse => anyhow!(port_in_use("--listen", listen, "dashboard")),
@@ -77,7 +91,7 @@ pub(crate) fn dashboard(args: &Args) -> anyhow::Result<ExitCode> {
         let address = socket.local_addr().context("the port has no address")?;
         let key = Key::new(address.port())?;
         print(&format!(
-            "The fleet: http://{address}/?{KEY_PARAMETER}={}\n(from {}; Ctrl-C ends it)\n",
+            "The fleet: http://{address}/?{KEY_PARAMETER}={}{query}\n(from {}; Ctrl-C ends it)\n",
             key.text,
             coordinator.address()
         ))?;
@@ -133,10 +147,13 @@ impl Key {
         cookies.any(|cookies| cookies.split("; ").any(|one| one == cookie))
     }
 
-    fn is_in_address(&self, uri: &Uri) -> bool {
-        let query = uri.query().unwrap_or_default();
-        query.strip_prefix(KEY_PARAMETER).and_then(|rest| rest.strip_prefix('='))
-            == Some(&self.text)
+    /// The page's address without the key, if the key is in this one.
+    fn address_without(&self, uri: &Uri) -> Option<String> {
+        let rest = uri.query()?.strip_prefix(KEY_PARAMETER)?.strip_prefix('=')?;
+        match rest.split_once('&') {
+            None => (rest == self.text).then(|| "/".to_owned()),
+            Some((key, rest)) => (key == self.text).then(|| format!("/?{rest}")),
+        }
     }
 }
 
@@ -147,9 +164,11 @@ async fn admit(
     mut request: Request,
     next: Next,
 ) -> Response {
-    if request.uri().path() == "/" && key.is_in_address(request.uri()) {
+    if request.uri().path() == "/"
+        && let Some(page) = key.address_without(request.uri())
+    {
         let cookie = format!("{}; Path=/; HttpOnly; SameSite=Strict", key.cookie());
-        let headers = [(header::SET_COOKIE, cookie), (header::LOCATION, "/".to_owned())];
+        let headers = [(header::SET_COOKIE, cookie), (header::LOCATION, page)];
         return (StatusCode::SEE_OTHER, headers).into_response();
     }
     if !key.is_in(request.headers()) {
@@ -220,9 +239,11 @@ mod tests {
             assert!(!key.is_in(&with(wrong)), "{wrong}");
         }
         assert!(!key.is_in(&HeaderMap::new()));
-        assert!(key.is_in_address(&Uri::from_static("/?key=abc")));
-        for wrong in ["/", "/?key=", "/?key=abcd", "/?other=abc"] {
-            assert!(!key.is_in_address(&Uri::from_static(wrong)), "{wrong}");
+        let page = |address| key.address_without(&Uri::from_static(address));
+        assert_eq!(page("/?key=abc").as_deref(), Some("/"));
+        assert_eq!(page("/?key=abc&cluster=a/b").as_deref(), Some("/?cluster=a/b"));
+        for wrong in ["/", "/?key=", "/?key=abcd", "/?other=abc", "/?key=abcd&cluster=a"] {
+            assert_eq!(page(wrong), None, "{wrong}");
         }
         let new = || Key::new(7480).expect("a key").text;
         assert_ne!(new(), new());

@@ -113,8 +113,12 @@ pub(super) async fn stream(
     }
 }
 
-/// Fails if no manifest defines this cluster: the coordinator says which name may be meant.
-async fn check_cluster(coordinator: &mut Coordinator, name: &str) -> anyhow::Result<()> {
+/// Checks that a manifest defines this cluster.
+///
+/// # Errors
+/// If none does: the coordinator says which name may be meant; if the caller may not read it; or if
+/// no coordinator answers.
+pub(super) async fn check_cluster(coordinator: &mut Coordinator, name: &str) -> anyhow::Result<()> {
     let request = GetClusterRequest { name: name.to_owned() };
     coordinator.ask(async |mut client| client.get_cluster(request.clone()).await).await?;
     Ok(())

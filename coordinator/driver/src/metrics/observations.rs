@@ -62,6 +62,22 @@ pub(super) fn register(meter: &Meter, observations: &Arc<Mutex<Observations>>) {
     classes(meter, observations);
 }
 
+/// Registers the gauge of open watches, by what they are of.
+pub(super) fn watches(
+    meter: &Meter,
+    open: impl Fn() -> [(&'static str, usize); 2] + Send + Sync + 'static,
+) {
+    let _ = meter
+        .u64_observable_gauge("leasehold_watches")
+        .with_description("Open watches of the admin API, by what they are of.")
+        .with_callback(move |observer| {
+            for (of, count) in open() {
+                observer.observe(count as u64, &[KeyValue::new("of", of)]);
+            }
+        })
+        .build();
+}
+
 /// Registers the gauge of the end of the serving certificate.
 pub(super) fn certificate(
     meter: &Meter,

@@ -20,7 +20,8 @@ export function waitingView(app) {
     setText(text, refusal.message);
     setText(advice, refusal.denied
       ? "Where the coordinators ask who you are, this port knows nobody by itself. Start "
-        + "“leasehold dashboard” with your own rights, and open the address that it prints."
+        + "“leasehold dashboard” with your own rights, and open the address that it prints. "
+        + "With rights to one cluster, add --cluster NAMESPACE/NAME."
       : "The page asks again by itself. “leasehold status” says which replicas there are, and "
         + "what each answers.");
   };
