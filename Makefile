@@ -116,12 +116,13 @@ lint: fresh-notes tools ## Formatting, clippy, the protos' rules, dependencies, 
 IMAGE_AGENT := $(and $(filter agent,$(BENCH)),$(filter release,$(PROFILE)))
 
 .PHONY: bench
-bench: $(if $(filter planner agent fleet,$(BENCH)),,tools) ## The benchmarks. `make bench`, `make bench BENCH=fleet`, or with less to build `make bench PROFILE=dev`
+bench: $(if $(filter planner agent fleet page,$(BENCH)),,tools) ## The benchmarks. `make bench`, `make bench BENCH=fleet`, or with less to build `make bench PROFILE=dev`
 	$(call say,building programs and benchmarks as $(PROFILE) (release takes some minutes))
 	@$(if $(filter planner,$(BENCH)),:,cargo build $(CARGO_FLAGS) --profile $(PROFILE) \
 	    -p leasehold-coordinator -p leasehold-agent -p leasehold-cli)
 	@$(if $(IMAGE_AGENT),cargo rustc $(CARGO_FLAGS) --profile agent -p leasehold-agent \
 	    --bin leasehold-agent -- -C target-feature=+crt-static)
+	@$(if $(filter page,$(BENCH)),$(MAKE) tools TOOLS=chromium,:)
 	@cargo bench $(CARGO_FLAGS) --profile $(PROFILE) -p tests $(if $(BENCH),--bench $(BENCH)) \
 	    $(if $(IMAGE_AGENT),-- --program "$(TARGET)/agent/leasehold-agent")
 

@@ -75,7 +75,7 @@ export class App {
     this.applying = 0;
     this.drawsUpdate = false;
     this.filling = false;
-    this.counts = { updates: 0, lastUpdateMs: 0, longestUpdateMs: 0, paints: 0, firstMs: 0 };
+    this.forgetStats();
   }
 
   /** Connects, and shows what the address says. */
@@ -120,6 +120,11 @@ export class App {
   stats() {
     const { updates, lastUpdateMs, longestUpdateMs, paints, firstMs } = this.counts;
     return { updates, lastUpdateMs, longestUpdateMs, paints, firstMs };
+  }
+
+  /** Begins the record of costs anew. */
+  forgetStats() {
+    this.counts = { updates: 0, lastUpdateMs: 0, longestUpdateMs: 0, paints: 0, firstMs: 0 };
   }
 
   #arrive() {

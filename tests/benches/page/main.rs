@@ -1,0 +1,183 @@
+//! What the page costs a browser: many workers, of which some change four times a second, in a real
+//! Chromium.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use serde_json::json;
+use tests::browser::Browser;
+use tests::process::Coordinator;
+use tests::session::Workers;
+
+const HELP: &str = "\
+Opens the page in a real browser while many workers' running jobs change four times a second, in the
+view of the fleet and in that of the cluster.
+
+Usage: cargo bench -p tests --bench page [-- OPTIONS]
+
+Options:
+  --workers N   workers of the cluster (default 2000)
+  --changed N   of these, change at a time (default 300)
+  --seconds N   how long each view is watched (default 15)
+  -h, --help    print this
+
+Columns, in milliseconds:
+  frame     from a frame's beginning until the browser's main thread is free again: script, style,
+            layout and paint; at 16.7 a second has no longer 60 frames
+  interval  between the beginnings of two frames: what else this machine does is in it
+  script    the longest update by the page's own record: read, applied and drawn
+
+Without a graphics processor the browser draws with the processors that all else runs on.";
+
+/// The interval between two changes.
+const INTERVAL: Duration = Duration::from_millis(250);
+/// Jobs that one worker may run.
+const JOBS_PER_WORKER: u32 = 9;
+/// Between two frames at 60 a second, in milliseconds, and a tenth of a frame.
+const LATE_MS: f64 = 16.7 + 1.7;
+/// How long a view is left alone before it is watched: its lines are drawn once a second.
+const SETTLES: Duration = Duration::from_secs(3);
+
+/// Notes for each frame when it begins, and how long the main thread is busy with it: a message
+/// comes after everything that the frame has to do.
+const RECORD: &str = "
+    const frames = window.frames = [];
+    const intervals = window.intervals = [];
+    const { port1, port2 } = new MessageChannel();
+    let begun = performance.now();
+    let before = begun;
+    port1.onmessage = () => frames.push(performance.now() - begun);
+    const next = now => {
+        begun = performance.now();
+        intervals.push(now - before);
+        before = now;
+        port2.postMessage(0);
+        requestAnimationFrame(next);
+    };
+    requestAnimationFrame(next);
+    window.leasehold.forget();
+";
+
+struct Options {
+    workers: usize,
+    changed: usize,
+    seconds: u32,
+}
+
+impl Options {
+    /// The options, or none where help is asked for.
+    fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Option<Self>, String> {
+        let mut options = Self { workers: 2_000, changed: 300, seconds: 15 };
+        while let Some(argument) = arguments.next() {
+            let mut number = || -> Result<u32, String> {
+                let value = arguments.next().ok_or(format!("{argument} needs a number"))?;
+                let number = value.parse().ok().filter(|number| *number > 0);
+                number.ok_or(format!("{argument} {value}: it is a number above 0"))
+            };
+            match argument.as_str() {
+                "--workers" => options.workers = number()? as usize,
+                "--changed" => options.changed = number()? as usize,
+                "--seconds" => options.seconds = number()?,
+                "-h" | "--help" => return Ok(None),
+                // Cargo adds it.
+                "--bench" => {}
+                other => return Err(format!("there is no option {other}")),
+            }
+        }
+        Ok(Some(options))
+    }
+}
+
+fn main() -> ExitCode {
+    let options = match Options::parse(std::env::args().skip(1)) {
+        Ok(Some(options)) => options,
+        Ok(None) => {
+            println!("{HELP}");
+            return ExitCode::SUCCESS;
+        }
+        Err(message) => {
+            eprintln!("page: {message} (try --help)");
+            return ExitCode::from(2);
+        }
+    };
+    let Some(browser) = Browser::start("the benchmark of the page") else {
+        return ExitCode::FAILURE;
+    };
+    measure(&options, &browser);
+    ExitCode::SUCCESS
+}
+
+fn measure(options: &Options, browser: &Browser) {
+    let Options { workers: count, changed, seconds } = *options;
+    let build = if cfg!(debug_assertions) { "debug build" } else { "optimised build" };
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    println!(
+        "page, {build}, {cores} processors: {count} workers, {changed} of them change every {} ms",
+        INTERVAL.as_millis()
+    );
+    let budget = count * JOBS_PER_WORKER as usize;
+    let manifest = format!(
+        "apiVersion: leasehold.dev/v1alpha1\nkind: WorkerCluster\nmetadata: {{name: large}}\n\
+         spec: {{maxJobs: {budget}, maxJobsPerWorker: {JOBS_PER_WORKER}, lease: {{ttl: 10m}}}}\n"
+    );
+    let coordinator = Coordinator::start(&[("large.yaml", &manifest)]);
+    println!("joining the workers");
+    let workers = Workers::start(coordinator.grpc, "large", count);
+    println!("{:<16} {:>7}  {:>24}  {:>31}  {:>6}", "", "", "frame", "interval", "script");
+    println!(
+        "{:<16} {:>7}  {:>6} {:>6} {:>10}  {:>6} {:>6} {:>6} {:>10}  {:>6}",
+        "view", "frames", "50 %", "99 %", "longest", "50 %", "99 %", "most", "late", "most"
+    );
+    let mut random = fastrand::Rng::with_seed(1);
+    for route in ["#/fleet", "#/fleet/large"] {
+        browser.open("about:blank");
+        browser.open(&format!("http://{}/{route}", coordinator.http));
+        let all = format!(
+            "return document.querySelectorAll('[data-worker][data-size=\"{JOBS_PER_WORKER}\"]')
+                .length === {count}"
+        );
+        browser.until("a cell with its slots for each worker", &all, &[]);
+        std::thread::sleep(SETTLES);
+        let _ = browser.script(RECORD, &[]);
+        for _ in 0..u128::from(seconds) * 1000 / INTERVAL.as_millis() {
+            std::thread::sleep(INTERVAL);
+            for _ in 0..changed {
+                workers.set_jobs(random.usize(..count), random.u32(..=JOBS_PER_WORKER));
+            }
+        }
+        let frames = Figures::of(browser, "return window.frames");
+        let intervals = Figures::of(browser, "return window.intervals");
+        let stats = browser.script("return window.leasehold.stats()", &[]);
+        let script = stats["longestUpdateMs"].as_f64().unwrap_or_default();
+        println!(
+            "{route:<16} {:>7}  {:>6.1} {:>6.1} {:>10.1}  {:>6.1} {:>6.1} {:>6.1} {:>10}  {:>6.1}",
+            frames.0.len(),
+            frames.at(0.5),
+            frames.at(0.99),
+            frames.at(1.0),
+            intervals.at(0.5),
+            intervals.at(0.99),
+            intervals.at(1.0),
+            intervals.0.iter().filter(|interval| **interval > LATE_MS).count(),
+            script
+        );
+        assert_ne!(stats["updates"], json!(0), "the page was live: {stats}");
+    }
+}
+
+/// Durations in milliseconds, the shortest first.
+struct Figures(Vec<f64>);
+
+impl Figures {
+    fn of(browser: &Browser, script: &str) -> Self {
+        let values = browser.script(script, &[]);
+        let mut values: Vec<f64> = serde_json::from_value(values).expect("milliseconds");
+        values.sort_by(f64::total_cmp);
+        Self(values)
+    }
+
+    /// The one that this share of all is not longer than.
+    fn at(&self, share: f64) -> f64 {
+        self.0.get(((self.0.len() - 1) as f64 * share) as usize).copied().unwrap_or_default()
+    }
+}
