@@ -73,13 +73,13 @@ impl Session {
         };
         let (epoch, drain) = (session.epoch, DrainPhase::Working.into());
         let report = Report { epoch, nonce: 1, running: Some(0), drain, ..Report::default() };
-        session.say(Said::Report(report)).await;
+        assert!(session.say(Said::Report(report)).await, "{cluster}/{worker}: the session ended");
         session
     }
 
-    async fn say(&self, said: Said) {
-        let sent = self.to.send(OpenSessionRequest { message: Some(said) }).await;
-        sent.expect("the coordinator listens");
+    /// Whether the session goes on.
+    async fn say(&self, said: Said) -> bool {
+        self.to.send(OpenSessionRequest { message: Some(said) }).await.is_ok()
     }
 
     /// The next message, until the session ends.

@@ -21,7 +21,7 @@ import { waitingView } from "./views/waiting.js";
  * Cells that a frame draws; what is left is drawn in the next ones. The browser's own work for a
  * changed cell takes longer than the script's, so that a count bounds a frame, and no clock does.
  */
-const CELLS = 64;
+const CELLS = 32;
 /** The same while a view is filled for the first time: its reader waits for it. */
 const CELLS_AT_FIRST = 160;
 

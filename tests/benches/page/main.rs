@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use tests::browser::Browser;
+use tests::command_line::CommandLine;
 use tests::process::Coordinator;
 use tests::session::Workers;
 
@@ -121,6 +122,7 @@ fn measure(options: &Options, browser: &Browser) {
          spec: {{maxJobs: {budget}, maxJobsPerWorker: {JOBS_PER_WORKER}, lease: {{ttl: 10m}}}}\n"
     );
     let coordinator = Coordinator::start(&[("large.yaml", &manifest)]);
+    CommandLine(&coordinator).until("status", &["leads term"]);
     println!("joining the workers");
     let workers = Workers::start(coordinator.grpc, "large", count);
     println!("{:<16} {:>7}  {:>24}  {:>31}  {:>6}", "", "", "frame", "interval", "script");

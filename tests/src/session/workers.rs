@@ -91,6 +91,8 @@ async fn run(channel: Channel, cluster: String, worker: String, mut wanted: mpsc
             else => return,
         }
         beat.nonce += 1;
-        session.say(Said::Beat(beat.clone())).await;
+        if !session.say(Said::Beat(beat.clone())).await {
+            return;
+        }
     }
 }
