@@ -36,7 +36,9 @@ use crate::health::{Health, Progress};
 use crate::history::{FleetChange, History, RecordedChange};
 use crate::metrics::{Fleet, Metrics};
 use crate::platform::{Command, Platform};
-use crate::port::{Envelope, Handle, Request, SESSION_QUEUE_MAX, SessionPort, UNPROVEN_MAX};
+use crate::port::{
+    Envelope, Handle, Request, SESSION_QUEUE_MAX, SessionPort, SessionSlot, UNPROVEN_MAX,
+};
 use crate::view::{PublishedState, View};
 
 /// A driver takes a turn at least this often; the liveness probe relies on it.
@@ -77,7 +79,7 @@ pub struct Settings {
 #[derive(Debug)]
 pub struct Driver {
     core: Core,
-    sessions: HashMap<ConnId, mpsc::Sender<Box<CoordinatorMessage>>>,
+    sessions: HashMap<ConnId, SessionSlot>,
     events: mpsc::Receiver<Envelope>,
     requests: mpsc::Receiver<Request>,
     platform: Platform,
@@ -130,23 +132,14 @@ impl Driver {
         metrics: Arc<Metrics>,
     ) -> (Self, SessionPort, Handle) {
         let sessions_max = settings.sessions_max;
-        // The channel is never full: sessions are limited, and so are the events of each. A session
-        // beyond the limit puts in at most one event, about its refusal.
+        // The channel is never full: sessions are limited, and so are the events of each. The rest
+        // is for sessions that have just ended, whose last message is written.
         let events_max = sessions_max * (SESSION_QUEUE_MAX + EVENTS_BESIDE_MESSAGES) + UNPROVEN_MAX;
         let (events_in, events) = mpsc::channel(events_max);
         let (requests_in, requests) = mpsc::channel(REQUESTS_MAX);
         let (changes, _) = broadcast::channel(CHANGES_MAX);
         let gate = Arc::new(Gate::default());
         let health = Arc::new(Health::new(clock::now(), Arc::clone(&platform.progress)));
-        let port = SessionPort {
-            events: events_in,
-            gate: Arc::clone(&gate),
-            health: Arc::clone(&health),
-            progress: Arc::clone(&platform.progress),
-            metrics: Arc::clone(&metrics),
-            access: platform.access.clone(),
-            sessions_max,
-        };
         let progress = Arc::clone(&platform.progress);
         let problems = platform.problems.clone();
         let (published, outlook_seen) = watch::channel(PublishedState::default());
@@ -154,6 +147,16 @@ impl Driver {
         let view =
             Arc::new(View::new(outlook_seen, platform.freshness.clone(), seen_from, seen_by));
         metrics.show_demands(&view);
+        let port = SessionPort {
+            events: events_in,
+            gate: Arc::clone(&gate),
+            view: Arc::clone(&view),
+            health: Arc::clone(&health),
+            progress: Arc::clone(&platform.progress),
+            metrics: Arc::clone(&metrics),
+            access: platform.access.clone(),
+            sessions_max,
+        };
         let counted = Arc::clone(&metrics);
         let history = Arc::new(History::new(changes.downgrade()));
         let past = Arc::clone(&history);
@@ -429,7 +432,7 @@ impl Driver {
             let refusal =
                 Refusal { reason, message: "the coordinator is shutting down: dial again".into() };
             // If there is no room, the end of the stream shows it to the agent.
-            let _ = slot.try_send(Box::new(CoordinatorMessage::Refusal(refusal)));
+            let _ = slot.try_send(CoordinatorMessage::Refusal(refusal));
         }
         self.metrics.set_sessions(0);
         let (resigned, answer) = oneshot::channel();

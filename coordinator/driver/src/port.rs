@@ -1,6 +1,7 @@
 //! The ports of a driver: sessions put events in, people ask queries and give orders. Nothing here
 //! holds a core.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,10 +44,7 @@ pub struct Envelope {
 #[derive(Debug)]
 pub enum SessionEvent {
     /// It has begun; messages to its agent go here.
-    Opened(mpsc::Sender<Box<CoordinatorMessage>>),
-    /// A peer said hello while this replica did not lead, so its token was not checked: it only
-    /// gets the leader's address.
-    Unproven,
+    Opened(SessionSlot),
     /// The agent said hello, from this address.
     Hello(Hello, Option<Arc<str>>),
     /// The agent sent another message.
@@ -55,6 +53,40 @@ pub enum SessionEvent {
     Sent,
     /// It has ended.
     Closed,
+}
+
+/// The driver's end of a session. When the driver drops it, no message follows, and the session's
+/// reader ends.
+#[derive(Debug)]
+pub struct SessionSlot {
+    messages: mpsc::Sender<Box<CoordinatorMessage>>,
+    /// Nothing is sent here: its end is what the reader waits for.
+    _kept: oneshot::Sender<Infallible>,
+}
+
+/// Resolves when the driver has dropped the session.
+pub type SessionDropped = oneshot::Receiver<Infallible>;
+
+impl SessionSlot {
+    /// A slot for messages to the agent.
+    #[must_use]
+    pub fn new(messages: mpsc::Sender<Box<CoordinatorMessage>>) -> (Self, SessionDropped) {
+        let (kept, dropped) = oneshot::channel();
+        (Self { messages, _kept: kept }, dropped)
+    }
+
+    /// Puts a message in, unless there is no room or the stream to the agent has ended.
+    pub(crate) fn try_send(
+        &self,
+        message: CoordinatorMessage,
+    ) -> Result<(), mpsc::error::TrySendError<Box<CoordinatorMessage>>> {
+        self.messages.try_send(Box::new(message))
+    }
+
+    /// Whether the stream to the agent has ended.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.messages.is_closed()
+    }
 }
 
 impl Envelope {
@@ -76,6 +108,8 @@ pub struct SessionPort {
     pub events: mpsc::Sender<Envelope>,
     /// Whether a grant may still be written.
     pub gate: Arc<Gate>,
+    /// Names the leader to peers of a standby.
+    pub view: Arc<View>,
     /// Answers the probes.
     pub health: Arc<Health>,
     /// Whether the driver makes progress.

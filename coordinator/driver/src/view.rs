@@ -80,6 +80,11 @@ impl View {
         Self { published, freshness, gate, health, cached: Mutex::default() }
     }
 
+    /// Who leads.
+    pub fn leadership(&self) -> Leadership {
+        self.published.borrow().leadership.clone()
+    }
+
     /// The demand for each class.
     ///
     /// # Errors

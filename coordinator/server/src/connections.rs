@@ -246,7 +246,7 @@ impl Connection {
             }
         }
         loop {
-            let Some(deadline) = self.peer.deadline() else {
+            let Some(deadline) = self.peer.deadline(cx) else {
                 self.timer = None;
                 return Poll::Pending;
             };
@@ -256,7 +256,7 @@ impl Connection {
             }
             ready!(timer.as_mut().poll(cx));
             // The services may have moved it meanwhile.
-            if self.peer.deadline() == Some(deadline) {
+            if self.peer.deadline(cx) == Some(deadline) {
                 let peer = self.peer.address();
                 tracing::debug!(%peer, "connection dropped: no valid request in time");
                 return Poll::Ready(io::ErrorKind::TimedOut.into());

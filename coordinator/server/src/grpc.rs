@@ -3,6 +3,7 @@
 
 mod agent_rate;
 pub(crate) mod credentials;
+mod delivery;
 mod first_message;
 mod forward;
 mod inbound;

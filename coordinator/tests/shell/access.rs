@@ -13,8 +13,9 @@ use leasehold_types::{ClusterName, SetName, WorkerKey, WorkerName};
 use tokio::sync::mpsc;
 use tonic::{Code, Request};
 
-use crate::agent::{Agent, connect};
-use crate::replica::{LONG, Replica, desired, options};
+use crate::agent::{Agent, connect, connect_without_window};
+use crate::http::reaches;
+use crate::replica::{LONG, Replica, desired, options, soon};
 
 /// A replica whose access requests the test answers.
 async fn replica() -> (Replica, mpsc::Receiver<AccessRequest>) {
@@ -140,6 +141,24 @@ async fn a_standby_redirects_agents_without_authenticating_them() {
     };
     assert!(agent.next().await.expect("a clean end").is_none());
     assert!(asked.try_recv().is_err(), "the platform was asked");
+}
+
+#[tokio::test]
+async fn a_peer_that_does_not_read_a_redirect_takes_no_place_of_a_session() {
+    let (questions, mut asked) = mpsc::channel(4);
+    let options = leasehold_coordinator::run::Options { sessions_max: 1, ..options() };
+    let replica = Replica::start_with(options, Access::Asked(questions)).await;
+    replica.send(Event::Desired(Arc::new(desired()))).await;
+    let stalled = Agent::over(connect_without_window(replica.grpc).await).await.expect("a session");
+    stalled.say_hello("crawl", "stalled").await;
+    reaches(replica.http, "leasehold_refusals_total{reason=\"not_leader\"}", 1.0).await;
+    replica.elect(1, LONG).await;
+    tokio::spawn(async move {
+        loop {
+            grant_one(&mut asked).await;
+        }
+    });
+    soon(Agent::welcomed(replica.grpc, "w-0")).await;
 }
 
 #[tokio::test]

@@ -196,6 +196,12 @@ pub(crate) async fn connect(address: SocketAddr) -> Channel {
     endpoint.connect().await.expect("a connection")
 }
 
+/// A peer that opens no HTTP/2 window answers pings, and is sent nothing.
+pub(crate) async fn connect_without_window(address: SocketAddr) -> Channel {
+    let endpoint = Endpoint::from_shared(format!("http://{address}")).expect("an address");
+    endpoint.initial_stream_window_size(0).connect().await.expect("a connection")
+}
+
 pub(crate) fn hello(cluster: &str, worker: &str) -> Hello {
     Hello {
         protocol: PROTOCOL_VERSION,

@@ -1,7 +1,10 @@
 //! Peers that send garbage, too much, or nothing: they do not affect other agents.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
+use leasehold_coordinator::run::Options;
+use leasehold_coordinator_core::event::Event;
 use leasehold_proto::coordinator::v1::open_session_request::Message;
 use leasehold_proto::coordinator::v1::{
     Beat, HeldStream, Hello, OpenSessionRequest, RefusalReason, Report, StreamRef, Token,
@@ -13,9 +16,9 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tonic::transport::Endpoint;
 
-use crate::agent::{Agent, hello};
-use crate::http::get;
-use crate::replica::{PATIENCE, Replica, soon};
+use crate::agent::{Agent, connect_without_window, hello};
+use crate::http::{count, reaches};
+use crate::replica::{LONG, PATIENCE, Replica, desired, options, soon};
 
 /// A correct agent whose session must work while others misbehave.
 struct HonestAgent(Agent);
@@ -158,18 +161,37 @@ async fn an_agent_that_reads_nothing_stalls_only_its_own_session() {
     }
 }
 
+#[tokio::test]
+async fn a_peer_that_reads_nothing_and_dials_again_holds_only_its_newest_session() {
+    let options = Options { sessions_max: 4, ..options() };
+    let replica = Replica::start(options).await;
+    replica.send(Event::Desired(Arc::new(desired()))).await;
+    replica.elect(1, LONG).await;
+    let channel = connect_without_window(replica.grpc).await;
+    let mut sessions = Vec::new();
+    for link in 1..=4 {
+        let session = Agent::over(channel.clone()).await.expect("a session");
+        session.say(Message::Hello(Hello { link, ..hello("crawl", "stalled") })).await;
+        reaches(replica.http, "leasehold_messages_received_total{kind=\"hello\"}", link as f64)
+            .await;
+        sessions.push(session);
+    }
+    soon(Agent::welcomed(replica.grpc, "good")).await;
+    assert!(replica.stop().await, "leadership was not released");
+}
+
+#[tokio::test]
+async fn the_connection_of_an_agent_that_does_not_take_its_welcome_ends() {
+    let replica = Replica::leading().await;
+    let channel = connect_without_window(replica.grpc).await;
+    let mut stalled = Agent::over(channel).await.expect("a session");
+    stalled.say_hello("crawl", "stalled").await;
+    let end = stalled.next().await;
+    assert!(end.is_err(), "the session went on, or ended with a message: {end:?}");
+}
+
 async fn grants(http: SocketAddr) -> f64 {
     count(http, "leasehold_messages_sent_total{kind=\"grant\"}").await
-}
-
-async fn reaches(http: SocketAddr, name: &str, least: f64) {
-    soon(async { while count(http, name).await < least {} }).await;
-}
-
-async fn count(http: SocketAddr, name: &str) -> f64 {
-    let (_, text) = get(http, "/metrics").await;
-    let line = text.lines().find_map(|line| line.strip_prefix(name)).expect("the metric");
-    line.trim().parse().expect("a number")
 }
 
 #[tokio::test]

@@ -25,6 +25,18 @@ pub(crate) async fn get(address: SocketAddr, path: &str) -> (u16, String) {
     (status.expect("a status"), body.into())
 }
 
+/// Waits until a metric is at least this.
+pub(crate) async fn reaches(http: SocketAddr, name: &str, least: f64) {
+    soon(async { while count(http, name).await < least {} }).await;
+}
+
+/// The value of a metric, 0 where there is none yet.
+pub(crate) async fn count(http: SocketAddr, name: &str) -> f64 {
+    let (_, text) = get(http, "/metrics").await;
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    line.map_or(0.0, |value| value.trim().parse().expect("a number"))
+}
+
 async fn until(address: SocketAddr, path: &str, wanted: (u16, &str)) {
     soon(async {
         loop {

@@ -2,8 +2,7 @@
 
 use leasehold_coordinator_core::effect::{Effect, Order};
 use leasehold_coordinator_core::event::ConnId;
-use leasehold_coordinator_core::view::Leadership;
-use leasehold_types::message::{CoordinatorMessage, Refusal, RefusalReason};
+use leasehold_types::message::CoordinatorMessage;
 use tokio::sync::mpsc;
 
 use super::{Command, Driver, FleetChange};
@@ -43,7 +42,7 @@ impl Driver {
     fn send(&mut self, conn: ConnId, message: CoordinatorMessage) {
         self.metrics.count_sent(&message);
         let Some(slot) = self.sessions.get(&conn) else { return };
-        match slot.try_send(Box::new(message)) {
+        match slot.try_send(message) {
             // The session has just ended; its event is on its way.
             Ok(()) | Err(mpsc::error::TrySendError::Closed(_)) => {}
             Err(mpsc::error::TrySendError::Full(_)) => {
@@ -54,21 +53,5 @@ impl Driver {
                 self.sessions.remove(&conn);
             }
         }
-    }
-
-    /// Refuses a peer whose token was not checked, and sends it the leader's address. The core does
-    /// not get its messages: an unauthenticated peer must not even raise an epoch.
-    pub(super) fn redirect_unproven(&mut self, conn: ConnId) {
-        let (reason, message) = match self.core.leadership() {
-            Leadership::StandsBy(leader) => {
-                (RefusalReason::NotLeader(leader), "this replica is not the leader")
-            }
-            Leadership::Leads(_) => {
-                (RefusalReason::GoAway, "this replica has just become the leader: dial again")
-            }
-        };
-        let refusal = Refusal { reason, message: message.into() };
-        self.send(conn, CoordinatorMessage::Refusal(refusal));
-        self.sessions.remove(&conn);
     }
 }

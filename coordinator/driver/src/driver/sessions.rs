@@ -4,10 +4,9 @@ use leasehold_coordinator_core::event::{ConnId, Event};
 use leasehold_coordinator_core::turn::Turn;
 use leasehold_types::Moment;
 use leasehold_types::message::{AgentMessage, DrainPhase};
-use tokio::sync::mpsc;
 
 use super::Driver;
-use crate::port::{Envelope, SessionEvent};
+use crate::port::{Envelope, SessionEvent, SessionSlot};
 
 impl Driver {
     /// Takes one event of a session. Returns the number of events that the core got.
@@ -28,10 +27,6 @@ impl Driver {
             SessionEvent::Hello(..) | SessionEvent::Agent(_) | SessionEvent::Sent
                 if !self.sessions.contains_key(&conn) =>
             {
-                0
-            }
-            SessionEvent::Unproven => {
-                self.redirect_unproven(conn);
                 0
             }
             SessionEvent::Sent => self.take(Event::Sent(conn), at),
@@ -66,7 +61,7 @@ impl Driver {
     }
 
     fn has_disconnected(&self, conn: ConnId) -> bool {
-        self.sessions.get(&conn).is_some_and(mpsc::Sender::is_closed)
+        self.sessions.get(&conn).is_some_and(SessionSlot::is_closed)
     }
 
     fn close(&mut self, conn: ConnId, at: Moment) -> usize {

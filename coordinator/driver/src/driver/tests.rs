@@ -33,7 +33,7 @@ use crate::clock;
 use crate::metrics::Metrics;
 use crate::order::{OrderKind, WorkerOrder};
 use crate::platform::{Command, Freshness, Platform};
-use crate::port::SessionEvent;
+use crate::port::{SessionEvent, SessionSlot};
 
 const LONG: Duration = Duration::from_secs(60);
 const TTL: Duration = Duration::from_secs(1);
@@ -86,7 +86,7 @@ impl LeadingDriver {
         tokio::spawn(run_platform(commands_out, events));
         let (slot_in, slot) = mpsc::channel(3);
         let driver = Self { port, handle, slot, nonce: Nonce(0), pool: None, _stop: stop };
-        driver.put(SessionEvent::Opened(slot_in));
+        driver.put(SessionEvent::Opened(SessionSlot::new(slot_in).0));
         driver
     }
 

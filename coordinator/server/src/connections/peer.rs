@@ -2,8 +2,10 @@
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::task::Context;
 use std::time::Duration;
 
+use futures_util::task::AtomicWaker;
 use leasehold_driver::access::certificate::CertificateNames;
 use tokio::time::Instant;
 use tonic::codegen::http::Extensions;
@@ -22,6 +24,8 @@ struct PeerState {
     certificate: OnceLock<Arc<CertificateNames>>,
     /// When the connection ends, unless this is changed before.
     deadline: Mutex<Option<Instant>>,
+    /// Wakes the connection when its deadline has changed.
+    connection: AtomicWaker,
     /// Its place among those that another connection may take.
     place: Mutex<Option<Place>>,
 }
@@ -29,7 +33,8 @@ struct PeerState {
 impl Peer {
     pub(super) fn new(address: SocketAddr, place: Place, deadline: Instant) -> Self {
         let (deadline, place) = (Mutex::new(Some(deadline)), Mutex::new(Some(place)));
-        Self(Arc::new(PeerState { address, certificate: OnceLock::new(), deadline, place }))
+        let (certificate, connection) = (OnceLock::new(), AtomicWaker::new());
+        Self(Arc::new(PeerState { address, certificate, deadline, connection, place }))
     }
 
     /// The peer of a request.
@@ -73,11 +78,14 @@ impl Peer {
         place.iter().for_each(|place| place.keep(time));
     }
 
-    pub(super) fn deadline(&self) -> Option<Instant> {
+    /// Its deadline; the connection is woken when that changes.
+    pub(super) fn deadline(&self, cx: &Context<'_>) -> Option<Instant> {
+        self.0.connection.register(cx.waker());
         *self.0.deadline.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn set_deadline(&self, deadline: Option<Instant>) {
         *self.0.deadline.lock().unwrap_or_else(PoisonError::into_inner) = deadline;
+        self.0.connection.wake();
     }
 }

@@ -72,11 +72,6 @@ impl AgentRates {
 }
 
 impl AgentRate {
-    /// The rate of a peer that is no worker's agent.
-    pub(crate) fn of_nobody(now: Instant) -> Self {
-        Self(Arc::new(Mutex::new(Used::nothing(now))))
-    }
-
     /// Whether to warn that the agent must wait.
     pub(crate) fn should_warn(&self, now: Instant) -> bool {
         self.used(|used| {

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_coordinator_core::event::ConnId;
+use leasehold_coordinator_core::view::Leadership;
 use leasehold_driver::access::{ACCESS_TIMEOUT, Access, Credentials, Denied, Wants};
 use leasehold_driver::clock;
 use leasehold_driver::keyed_limit::KeyedPermit;
-use leasehold_driver::port::{Envelope, SESSION_QUEUE_MAX, SessionEvent, SessionPort};
+use leasehold_driver::port::{Envelope, SESSION_QUEUE_MAX, SessionEvent, SessionPort, SessionSlot};
 use leasehold_proto::coordinator::v1::OpenSessionRequest;
 use leasehold_proto::map;
 use leasehold_types::message::{
@@ -19,11 +20,12 @@ use leasehold_types::message::{
 use leasehold_types::{ClusterName, Moment, SetName, WorkerKey};
 use prost::Message;
 use prost::bytes::Bytes;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{Instant, sleep_until, timeout};
 use tonic::{Status, Streaming};
 
 use super::agent_rate::{AgentRate, AgentRates};
+use super::delivery::StreamEnd;
 use crate::connections::Peer;
 use crate::job_history::JobHistory;
 use crate::other_cells::OtherCells;
@@ -60,12 +62,13 @@ struct Received {
     process: Option<AgentProcess>,
 }
 
-/// The result of the first message.
-enum HelloOutcome {
-    /// The peer is the worker's agent, which a person finds there.
-    Welcome(Box<Hello>, Option<Arc<str>>),
-    /// This replica does not lead.
-    Elsewhere,
+/// A peer that may be the agent of the worker in its hello.
+struct Agent {
+    hello: Box<Hello>,
+    /// Where a person finds it.
+    found_at: Option<Arc<str>>,
+    /// Its place among the sessions.
+    permit: OwnedSemaphorePermit,
 }
 
 /// Where a refusal goes.
@@ -79,27 +82,30 @@ impl Inbound {
         slot: Slot,
         unproven: KeyedPermit<Option<IpAddr>>,
         mut messages: Streaming<Bytes>,
-        mut gone: oneshot::Receiver<()>,
+        gone: StreamEnd,
     ) {
-        let outcome_of_hello = tokio::select! {
-            outcome_of_hello = self.greet(&mut messages) => outcome_of_hello,
-            _ = &mut gone => return,
+        let greeted = tokio::select! {
+            greeted = self.greet(&mut messages) => greeted,
+            _ = gone.clone() => return,
             () = self.port.events.closed() => Err(shutting_down()),
             () = self.port.progress.stalled() => Err(stalled()),
         };
-        let (outcome_of_hello, permit) = match outcome_of_hello {
-            Ok(Some(greeted)) => greeted,
+        let Agent { hello, found_at, permit } = match greeted {
+            Ok(Some(agent)) => agent,
             Ok(None) => return,
             Err(refusal) => return self.refuse(Some(slot), refusal),
         };
         drop(unproven);
         // The slot is reached only as long as the driver keeps the session.
         let weak = slot.downgrade();
+        let (slot, dropped) = SessionSlot::new(slot);
         let opened = Envelope::new(self.conn, SessionEvent::Opened(slot), clock::now());
         // The channel has room by construction, unless the driver has ended.
         if self.port.events.try_send(opened).is_ok() {
             let outcome = tokio::select! {
-                outcome = self.receive(outcome_of_hello, &mut messages) => outcome,
+                outcome = self.receive(hello, found_at, &mut messages) => outcome,
+                // The session has ended, whether or not the peer takes the last message.
+                _ = dropped => Ok(()),
                 _ = gone => Ok(()),
                 () = self.port.progress.stalled() => Err(stalled()),
             };
@@ -114,10 +120,7 @@ impl Inbound {
     }
 
     /// Receives and authorizes the hello; `None` if the peer disconnects.
-    async fn greet(
-        &self,
-        messages: &mut Streaming<Bytes>,
-    ) -> Result<Option<(HelloOutcome, OwnedSemaphorePermit)>, Refusal> {
+    async fn greet(&self, messages: &mut Streaming<Bytes>) -> Result<Option<Agent>, Refusal> {
         let first = timeout(HELLO_TIMEOUT, next(messages)).await;
         let first = first.map_err(|_| {
             invalid(format!("no hello within {HELLO_TIMEOUT:?}: send it as the first message"))
@@ -138,36 +141,30 @@ impl Inbound {
         );
         // The platform may be slow; that must not cost the connection its place.
         self.peer.iter().for_each(|peer| peer.keep_place(ACCESS_TIMEOUT));
-        let outcome_of_hello = self.authorize(hello, self.found_at(process)).await;
+        let authorized = self.authorize(&hello).await;
         self.peer.iter().for_each(|peer| peer.keep_place(Duration::ZERO));
-        let outcome_of_hello = outcome_of_hello?;
+        authorized?;
         let permit = Arc::clone(&self.permits).try_acquire_owned().map_err(|_| {
             let limit = self.port.sessions_max;
             let message =
                 format!("all {limit} sessions are in use: dial again, or raise --sessions-max");
             Refusal { reason: RefusalReason::Limit, message }
         })?;
-        Ok(Some((outcome_of_hello, permit)))
+        Ok(Some(Agent { hello: Box::new(hello), found_at: self.found_at(process), permit }))
     }
 
     /// Checks that the peer may be the agent of the worker in its hello.
-    async fn authorize(
-        &self,
-        hello: Hello,
-        found_at: Option<Arc<str>>,
-    ) -> Result<HelloOutcome, Refusal> {
-        let SessionPort { access, gate, .. } = &self.port;
+    async fn authorize(&self, hello: &Hello) -> Result<(), Refusal> {
+        let SessionPort { access, gate, view, .. } = &self.port;
         // A standby only returns the leader's address, which is not a secret, so it does not check
         // the token. Agents are redirected even while the API server is away, and it gets only one
-        // review per agent. The driver checks again, so that no peer gets in unchecked while
-        // leadership changes.
+        // review per agent. The core does not get its messages: an unauthenticated peer must not
+        // even raise an epoch.
         if matches!(access, Access::Asked(_)) && gate.term().is_none() {
-            return Ok(HelloOutcome::Elsewhere);
+            return Err(redirect(view.leadership()));
         }
-        let cluster = hello.cluster.clone();
-        let key = WorkerKey { cluster, worker: hello.worker.clone() };
-        match access.ask(self.shown.clone(), Wants::Speak(key)).await {
-            Ok(_) => Ok(HelloOutcome::Welcome(Box::new(hello), found_at)),
+        match access.ask(self.shown.clone(), Wants::Speak(worker_in(hello))).await {
+            Ok(_) => Ok(()),
             Err(Denied::Unproven(message) | Denied::Forbidden(message)) => {
                 Err(Refusal { reason: RefusalReason::Unauthorized, message })
             }
@@ -180,28 +177,18 @@ impl Inbound {
 
     async fn receive(
         &self,
-        outcome_of_hello: HelloOutcome,
+        hello: Box<Hello>,
+        found_at: Option<Arc<str>>,
         messages: &mut Streaming<Bytes>,
     ) -> Result<(), Refusal> {
         let budget = Arc::new(Semaphore::new(SESSION_QUEUE_MAX));
-        let (agent, rate) = match outcome_of_hello {
-            HelloOutcome::Welcome(hello, found_at) => {
-                let (cluster, worker) = (hello.cluster.clone(), hello.worker.clone());
-                let (worker, incarnation) = (WorkerKey { cluster, worker }, hello.incarnation);
-                let rate = self.rates.open(&worker, Instant::now());
-                self.peer.iter().for_each(Peer::prove);
-                self.wait(rate.session(Instant::now()), &rate, Some(&worker)).await;
-                let hello = SessionEvent::Hello(*hello, found_at);
-                self.forward(hello, clock::now(), &budget).await?;
-                (Some((worker, incarnation)), rate)
-            }
-            HelloOutcome::Elsewhere => {
-                self.forward(SessionEvent::Unproven, clock::now(), &budget).await?;
-                (None, AgentRate::of_nobody(Instant::now()))
-            }
-        };
-        let worker = agent.as_ref().map(|(worker, _)| worker);
-        let found = worker.map(|worker| self.other_cells.found_by(worker.clone()));
+        let (worker, incarnation) = (worker_in(&hello), hello.incarnation);
+        let rate = self.rates.open(&worker, Instant::now());
+        self.peer.iter().for_each(Peer::prove);
+        self.wait(rate.session(Instant::now()), &rate, &worker).await;
+        let hello = SessionEvent::Hello(*hello, found_at);
+        self.forward(hello, clock::now(), &budget).await?;
+        let found = self.other_cells.found_by(worker.clone());
         while let Some(Received { message, job_times, other_cell, .. }) = next(messages).await? {
             // The message counts from now, however long it waits after this.
             let arrived = clock::now();
@@ -210,38 +197,33 @@ impl Inbound {
                     return Err(invalid("got a second hello: send it once per session".into()));
                 }
                 AgentMessage::Report(report) => {
-                    if let Some(worker) = worker {
-                        check_namespace(report, &worker.cluster)?;
-                    }
+                    check_namespace(report, &worker.cluster)?;
                     0
                 }
                 AgentMessage::Beat(beat) => {
-                    if let Some(found) = &found {
-                        found.note(other_cell);
-                    }
+                    found.note(other_cell);
                     beat.released.len()
                 }
             };
-            if let (Some((worker, incarnation)), Some(times)) = (&agent, job_times) {
+            if let Some(times) = job_times {
                 let running = message.running().unwrap_or_default();
-                self.jobs.record(worker, *incarnation, times, running, arrived);
+                self.jobs.record(&worker, incarnation, times, running, arrived);
             }
             self.forward(SessionEvent::Agent(message), arrived, &budget).await?;
             // The next message stays in the connection until the agent has earned it.
             let until = rate.message(releases, Instant::now());
-            self.wait(until, &rate, worker).await;
+            self.wait(until, &rate, &worker).await;
         }
         Ok(())
     }
 
     /// Waits until the agent may send more.
-    async fn wait(&self, until: Option<Instant>, rate: &AgentRate, worker: Option<&WorkerKey>) {
+    async fn wait(&self, until: Option<Instant>, rate: &AgentRate, worker: &WorkerKey) {
         let Some(until) = until else { return };
         self.port.metrics.session_stalled();
         if rate.should_warn(Instant::now()) {
-            let worker = worker.map(ToString::to_string);
             tracing::warn!(
-                worker, peer = ?self.address(),
+                %worker, peer = ?self.address(),
                 "an agent sends faster than it may: its messages wait"
             );
         }
@@ -334,6 +316,21 @@ fn check_namespace(report: &Report, cluster: &ClusterName) -> Result<(), Refusal
             cluster.as_str()
         ))),
     }
+}
+
+fn worker_in(hello: &Hello) -> WorkerKey {
+    WorkerKey { cluster: hello.cluster.clone(), worker: hello.worker.clone() }
+}
+
+/// Sends a peer whose token was not checked to the leader.
+fn redirect(leadership: Leadership) -> Refusal {
+    let (reason, message) = match leadership {
+        Leadership::StandsBy(leader) => {
+            (RefusalReason::NotLeader(leader), "this replica is not the leader")
+        }
+        Leadership::Leads(_) => (RefusalReason::GoAway, "leadership is changing: dial again"),
+    };
+    Refusal { reason, message: message.into() }
 }
 
 fn shutting_down() -> Refusal {

@@ -22,6 +22,7 @@ use prost::bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
 use tonic::Status;
 
+use super::delivery::SendProgress;
 use super::waiting::WaitingSession;
 
 /// Messages that fit into a session's slot: a message, then a refusal from the core, and a refusal
@@ -38,6 +39,7 @@ pub(crate) struct Outbound {
     last: LastMessage,
     /// Until the first grant.
     waiting: Option<WaitingSession>,
+    progress: Arc<SendProgress>,
     /// Dropped with the stream, which ends the session's reader.
     _alive: oneshot::Sender<()>,
 }
@@ -72,7 +74,13 @@ impl Outbound {
         alive: oneshot::Sender<()>,
     ) -> Self {
         let (last, waiting) = (LastMessage::Settled, Some(waiting));
-        Self { conn, slot, events, gate, last, waiting, _alive: alive }
+        let progress = Arc::default();
+        Self { conn, slot, events, gate, last, waiting, progress, _alive: alive }
+    }
+
+    /// What was sent so far.
+    pub(crate) fn progress(&self) -> Arc<SendProgress> {
+        Arc::clone(&self.progress)
     }
 
     fn serialise(&self, message: CoordinatorMessage) -> Result<Serialised, Status> {
@@ -132,6 +140,7 @@ impl Outbound {
                 None
             }
             Ok(Serialised::Bytes(bytes)) => {
+                self.progress.note_message(bytes.len());
                 if is_last {
                     self.slot.close();
                 } else {
@@ -145,12 +154,8 @@ impl Outbound {
             }
         }
     }
-}
 
-impl Stream for Outbound {
-    type Item = Result<Bytes, Status>;
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+    fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Status>>> {
         match self.last {
             LastMessage::Settled | LastMessage::Withheld => {}
             LastMessage::Given => {
@@ -183,6 +188,16 @@ impl Stream for Outbound {
                 }
             }
         }
+    }
+}
+
+impl Stream for Outbound {
+    type Item = Result<Bytes, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let polled = self.poll_message(cx);
+        self.progress.note_poll(polled.is_pending() && self.last != LastMessage::Passed);
+        polled
     }
 }
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
+use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use leasehold_coordinator_core::event::ConnId;
 use leasehold_driver::access::Access;
@@ -30,6 +31,7 @@ use tracing::Instrument;
 
 use super::agent_rate::AgentRates;
 use super::credentials::credentials;
+use super::delivery::Delivery;
 use super::first_message::FirstMessageLimit;
 use super::inbound::Inbound;
 use super::outbound::{Outbound, SLOT_MESSAGES_MAX};
@@ -109,12 +111,15 @@ impl SessionServer {
         let address = peer.as_ref().map(Peer::address);
         let (slot, slot_out) = mpsc::channel(SLOT_MESSAGES_MAX);
         let (alive, gone) = oneshot::channel();
+        let gone = gone.shared();
         let events = port.events.clone();
         let asks = request.metadata().contains_key(WAITING_METADATA);
         let interval = asks.then_some(WAITING_INTERVAL);
         let waiting = WaitingSession::new(self.0.line.join(), interval);
         let gate = Arc::clone(&port.gate);
         let outbound = Outbound::new(conn, slot_out, events, gate, waiting, alive);
+        let (progress, end) = (outbound.progress(), gone.clone());
+        let delivery = Delivery { progress, slot: slot.downgrade(), end, peer: peer.clone() };
         let unproven = if port.health.is_stopping() {
             Err(refusal(RefusalReason::GoAway, "the coordinator is shutting down: dial again"))
         } else {
@@ -130,6 +135,7 @@ impl SessionServer {
                 port.metrics.refused(&refusal.reason);
                 let message = Box::new(CoordinatorMessage::Refusal(refusal));
                 slot.try_send(message).expect("a new slot is empty");
+                tokio::spawn(delivery.watch());
                 return Ok(self.answer(outbound));
             }
         };
@@ -140,7 +146,8 @@ impl SessionServer {
         let (port, other_cells) = (port.clone(), Arc::clone(&self.0.other_cells));
         let inbound = Inbound { conn, peer, shown, port, permits, rates, jobs, other_cells };
         let span = tracing::debug_span!("session", conn = conn.0, peer = ?address);
-        tokio::spawn(inbound.run(slot, unproven, request.into_inner(), gone).instrument(span));
+        let receive = inbound.run(slot, unproven, request.into_inner(), gone).instrument(span);
+        tokio::spawn(futures_util::future::join(receive, delivery.watch()));
         let mut response = self.answer(outbound);
         if is_ignored {
             let value = MetadataValue::from_static(TOKEN_IGNORED);
