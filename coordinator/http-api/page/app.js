@@ -199,7 +199,9 @@ export class App {
     this.shell.update(dirty);
     this.view.update(dirty);
     this.explanation.update(dirty);
-    const more = this.view.draw?.({ cells: this.filling ? CELLS_AT_FIRST : CELLS }) ?? false;
+    // What has just come is work enough for one frame: its cells are for the next ones.
+    const cells = this.filling ? CELLS_AT_FIRST : this.drawsUpdate ? 0 : CELLS;
+    const more = this.view.draw?.({ cells }) ?? false;
     const replay = dirty.changes.some(({ replayed }) => replayed);
     this.#measure(performance.now() - begin, dirty.all || replay, more);
     if (more) this.requestFrame();
