@@ -1,5 +1,166 @@
-//! The coordinator's pure core: it takes events and `now`, and gives effects and the next wake-up
-//! with its reason. No tokio, tonic, prost, kube, clock, randomness or environment.
+//! The coordinator's pure core. It decides which worker gets which pool size, which streams and
+//! which shares of pipelines; when a lease is granted, revoked and freed; and what must be stored
+//! before a grant. It has no IO, clock, randomness or environment: time comes in as a
+//! [`Moment`](leasehold_types::Moment).
+//!
+//! # The event loop
+//!
+//! A driver owns one [`Core`] and repeats a *turn*:
+//!
+//! 1. [`Core::handle`] for each [`Event`](event::Event) that has arrived, with its time of arrival.
+//!    Nothing is planned or granted yet, so events that arrive together are planned together.
+//! 2. [`Core::settle`], once: it reads the manifest, runs due timers, plans, and composes grants.
+//!    `heard` is the time before which every message that arrived has been handled. Silence is
+//!    measured up to `heard`, because a later message may still be queued.
+//! 3. [`Core::poll_effect`] until it returns `None`. The driver carries out each
+//!    [`Effect`](effect::Effect) in this order.
+//! 4. If [`Core::has_more`], the next turn follows at once, with the events that have arrived
+//!    meanwhile: a turn does a bounded amount of work ([`Config::slice`]). Otherwise the driver
+//!    waits for an event, until [`Core::poll_timeout`] at the latest, when it handles
+//!    [`Event::Wake`](event::Event::Wake).
+//!
+//! Queries (`&Core`) may be called between two turns. `coordinator/driver` runs this loop in the
+//! program, and `tests/simulator` runs it in a simulated world.
+//!
+//! # The states of a replica
+//!
+//! ```text
+//!           Elected               manifest in force, stored workers counted
+//!   standby ────────▶ starting ─────────────────────────────────────────────▶ leader
+//!      ▲                  │                                                      │
+//!      └─────── Deposed ──┴── Deposed, term not renewed, or higher epoch needed ─┘
+//! ```
+//!
+//! `Elected` starts a new term in every state. A starting replica is reported as a standby by
+//! [`Core::leadership`], and refuses agents as a standby does. It leads at the end of `handle` if
+//! there is little to read, otherwise after a later `settle`. A leader whose term has ended without
+//! a renewal, or whose agents need a higher epoch, emits
+//! [`Order::StepDown`](effect::Order::StepDown) and stands by.
+//!
+//! # The parts
+//!
+//! Each line says what a module is about, and its invariant.
+//!
+//! * [`core`]: the role of this replica. Invariant: all state that only a leader has is dropped
+//!   with the term.
+//! * `core::replica`: the desired state in force, the turn's budget and the effects. Invariant: a
+//!   manifest takes effect as a whole.
+//! * `core::leader`: the state of one term, a value that its modules share. Invariant: it is made
+//!   when the term begins and dropped when the term ends.
+//! * `leader::sessions`: the connections of agents. Invariant: leases are adopted from a report,
+//!   never from a hello.
+//! * `leader::admission`: the order of welcomes. Invariant: a session is queued here or has been
+//!   welcomed.
+//! * `leader::report_adoption`: reports in progress. Invariant: a worker counts as reported once
+//!   all of its report is adopted.
+//! * `leader::worker_names`: which agent has a name. Invariant: the former agent's account is
+//!   stored before the name's entry is replaced.
+//! * `leader::registration`: the entries that are stored. Invariant: nothing is granted that the
+//!   worker's stored entry, or the one being written, does not allow.
+//! * `leader::stream_plan`: the plan of a cluster's streams. Invariant: no stream is reconciled
+//!   before the whole plan is applied.
+//! * `leader::pools`: the planned pool sizes. Invariant: a turn's cost grows with the sizes that
+//!   change, not with the cluster.
+//! * `leader::pipelines`: the states of pipelines and bindings. Invariant: the shares that count
+//!   are those of pipelines in force, and reported ones of pipelines that are being recovered.
+//! * `leader::grants`: the next message of each agent. Invariant: a lease counts as granted once
+//!   its grant is composed.
+//! * `ledger`: claims on streams, and committed slots. Invariant: it never has fewer slots or
+//!   leases than workers may use.
+//! * [`planner`]: pure functions, which see no time, ledger or leadership.
+//! * [`exposure`]: what is stored about a worker. Invariant: an unreadable entry counts as
+//!   everything.
+//! * [`campaign`]: a leader's requests to its two stores. Invariant: a registration is acknowledged
+//!   only after a later renewal.
+//! * [`turn`]: the times of a driver's turn. Invariant: a worker is not silent while its message
+//!   may be queued.
+//!
+//! [`desired`], [`event`], [`effect`] and [`view`] are the types that go in and out.
+//!
+//! # Example
+//!
+//! A replica is elected, and welcomes an agent:
+//!
+//! ```
+//! use std::sync::Arc;
+//! use std::time::Duration;
+//!
+//! use leasehold_coordinator_core::desired::{Cluster, Desired, RolloutOrder};
+//! use leasehold_coordinator_core::effect::{Effect, Notice};
+//! use leasehold_coordinator_core::event::{ConnId, Elected, Event};
+//! use leasehold_coordinator_core::view::Leadership;
+//! use leasehold_coordinator_core::{Config, Core};
+//! use leasehold_types::message::{CoordinatorMessage, Hello};
+//! use leasehold_types::{ClusterName, Epoch, Incarnation, LinkNumber, Moment, TermId, WorkerName};
+//!
+//! let ttl = Duration::from_secs(10);
+//! let name = ClusterName::new("builds").expect("a valid name");
+//! let cluster = Cluster {
+//!     jobs_max: 8,
+//!     jobs_per_worker_max: 4,
+//!     drain_deadline: Duration::from_secs(600),
+//!     ttl,
+//!     floor: 0,
+//!     lost_after: None,
+//!     rollout_order: RolloutOrder::Newest,
+//!     class: None,
+//! };
+//! let desired =
+//!     Desired { clusters: [(name.clone(), Arc::new(cluster))].into(), ..Desired::default() };
+//!
+//! // The first turn: the desired state and an election have arrived.
+//! let mut core = Core::new(Config::default());
+//! let now = Moment(1_000_000_000);
+//! core.handle(Event::Desired(Arc::new(desired)), now);
+//! core.handle(
+//!     Event::Elected(Elected {
+//!         epoch: Epoch(4),
+//!         term: TermId(77),
+//!         cell: None,
+//!         until: now + Duration::from_secs(15),
+//!         predecessor_end: now,
+//!         exposed: [].into(), // no worker may hold a lease of an earlier term
+//!     }),
+//!     now,
+//! );
+//! core.settle(now, now);
+//! assert_eq!(core.leadership(), Leadership::Leads(Epoch(4)));
+//! let effects: Vec<Effect> = std::iter::from_fn(|| core.poll_effect()).collect();
+//! assert!(effects.contains(&Effect::Notice(Notice::Elected(Epoch(4)))));
+//! assert!(core.poll_timeout().is_some());
+//!
+//! // The second turn: an agent has connected.
+//! let conn = ConnId(1);
+//! let hello = Hello {
+//!     cluster: name,
+//!     worker: WorkerName::new("worker-0").expect("a valid name"),
+//!     incarnation: Incarnation(1),
+//!     link: LinkNumber(1),
+//!     stops_worker: true,
+//!     // … and what this agent does not send:
+//! #   protocol: leasehold_types::limits::PROTOCOL_VERSION,
+//! #   epoch_seen: None,
+//! #   term_seen: TermId(0),
+//! #   generation: 0,
+//! #   address: None,
+//! #   identity: None,
+//! #   take_over: false,
+//! #   knows_from: Incarnation(0),
+//! #   version: None,
+//! #   cell: None,
+//! };
+//! let now = now + Duration::from_millis(20);
+//! core.handle(Event::Hello(conn, hello, None), now);
+//! core.settle(now, now);
+//! let welcome = std::iter::from_fn(|| core.poll_effect()).find_map(|effect| match effect {
+//!     Effect::Send { conn: to, message: CoordinatorMessage::Welcome(welcome) } if to == conn => {
+//!         Some(welcome)
+//!     }
+//!     _ => None,
+//! });
+//! let welcome = welcome.expect("a welcome");
+//! assert_eq!((welcome.epoch, welcome.terms.ttl), (Epoch(4), ttl));
+//! ```
 
 pub mod campaign;
 pub mod core;
