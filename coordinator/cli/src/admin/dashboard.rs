@@ -62,7 +62,7 @@ pub(crate) struct Args {
     #[arg(value_parser = argument::loopback)]
     listen: SocketAddr,
     /// Show this cluster alone, as who may not read all of them has to
-    #[arg(long, value_name = "CLUSTER")]
+    #[arg(long, value_name = "NAME", value_parser = argument::cluster)]
     cluster: Option<String>,
     #[command(flatten)]
     connection: ConnectionArgs,
