@@ -190,8 +190,9 @@ async fn a_drain_ends_at_the_deadline_where_the_child_waits_for_its_start() {
     coordinator.pool(1);
     let options = ["--restart", "always", "--drain-deadline", "100ms"];
     let mut agent = start(&coordinator, &options, "exit 3").await;
-    agent.log.line("the child restarts").await;
     agent.pool(1).await;
+    // The longest wait in which the agent still admits a job: one more exit, and the worker fails.
+    agent.log.line(r#""the child restarts","wait":"400ms""#).await;
     assert_eq!(agent.ask("PUT", "/v1/jobs/a", "").await.0, 200);
     assert_eq!(agent.ask("POST", "/v1/drain", "").await.0, 200);
     assert_eq!(agent.code().await, Some(3));
