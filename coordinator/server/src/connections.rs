@@ -258,7 +258,7 @@ impl Connection {
             // The services may have moved it meanwhile.
             if self.peer.deadline(cx) == Some(deadline) {
                 let peer = self.peer.address();
-                tracing::debug!(%peer, "connection dropped: no valid request in time");
+                tracing::debug!(%peer, "connection dropped: its deadline has passed");
                 return Poll::Ready(io::ErrorKind::TimedOut.into());
             }
         }

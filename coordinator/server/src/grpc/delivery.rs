@@ -5,11 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use futures_util::FutureExt;
 use futures_util::future::Shared;
 use leasehold_types::message::CoordinatorMessage;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::sleep;
+use tokio::time::timeout;
 
 use crate::connections::Peer;
 
@@ -66,11 +65,7 @@ impl Delivery {
     /// too.
     pub(super) async fn watch(self) {
         let (mut seen, mut checks) = (0, 0);
-        while self.end.clone().now_or_never().is_none() {
-            tokio::select! {
-                _ = self.end.clone() => return,
-                () = sleep(CHECK_INTERVAL) => {}
-            }
+        while timeout(CHECK_INTERVAL, self.end.clone()).await.is_err() {
             let polls = self.progress.polls.load(Ordering::Relaxed);
             checks = if polls == seen && self.is_pending() { checks + 1 } else { 0 };
             seen = polls;
@@ -95,6 +90,8 @@ impl Delivery {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt;
+
     use super::*;
 
     fn delivery() -> (Delivery, mpsc::Sender<Box<CoordinatorMessage>>, oneshot::Sender<()>) {
