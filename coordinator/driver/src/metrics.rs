@@ -172,7 +172,7 @@ impl Metrics {
         observations::certificate(&self.meter, expires_at);
     }
 
-    /// Exports from now on how many watches of the admin API are open, by what they are of.
+    /// Exports from now on how many watches of the admin API are open, by kind.
     pub fn show_watches(
         &self,
         open: impl Fn() -> [(&'static str, usize); 2] + Send + Sync + 'static,

@@ -89,18 +89,6 @@ impl Admin {
         }
     }
 
-    /// Counts the open watches, by what they are of.
-    pub fn watches(&self) -> impl Fn() -> [(&'static str, usize); 2] + Send + Sync + 'static {
-        let places = [
-            ("changes", Arc::clone(&self.change_watchers)),
-            ("fleet", Arc::clone(&self.fleet_watchers)),
-        ];
-        move || {
-            let open = |places: &Semaphore| WATCHERS_MAX - places.available_permits();
-            places.each_ref().map(|(of, places)| (*of, open(places)))
-        }
-    }
-
     /// Checks that the caller may have what it wants, and returns who it is.
     async fn allow<T>(&self, request: &Request<T>, wants: Wants) -> Result<Caller, AdminError> {
         Ok(authorize(&self.access, request, wants).await?)

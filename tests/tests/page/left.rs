@@ -18,7 +18,7 @@ fn pages_that_were_left_give_their_watches_back() {
         fixture.open("#/fleet/builds");
         let (_, metrics) = get(fixture.coordinator.http, "/metrics").expect("the port answers");
         let mut series = metrics.lines().filter(|line| line.starts_with("leasehold_watches{"));
-        let fleet = series.find(|line| line.contains("of=\"fleet\"")).expect("its series");
+        let fleet = series.find(|line| line.contains("kind=\"fleet\"")).expect("its series");
         fleet.rsplit(' ').next().and_then(|count| count.parse().ok()).expect("a number")
     });
     let counts: Vec<usize> = counts.collect();

@@ -62,17 +62,17 @@ pub(super) fn register(meter: &Meter, observations: &Arc<Mutex<Observations>>) {
     classes(meter, observations);
 }
 
-/// Registers the gauge of open watches, by what they are of.
+/// Registers the gauge of open watches, by kind.
 pub(super) fn watches(
     meter: &Meter,
     open: impl Fn() -> [(&'static str, usize); 2] + Send + Sync + 'static,
 ) {
     let _ = meter
         .u64_observable_gauge("leasehold_watches")
-        .with_description("Open watches of the admin API, by what they are of.")
+        .with_description("Open watches of the admin API, by kind.")
         .with_callback(move |observer| {
-            for (of, count) in open() {
-                observer.observe(count as u64, &[KeyValue::new("of", of)]);
+            for (kind, count) in open() {
+                observer.observe(count as u64, &[KeyValue::new("kind", kind)]);
             }
         })
         .build();

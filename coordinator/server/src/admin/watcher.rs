@@ -1,4 +1,4 @@
-//! What every call that goes on begins with: who watches, one of the places, and what is watched.
+//! The beginning of each call that goes on: its caller, one of the places, and what is watched.
 
 use std::sync::Arc;
 
@@ -14,7 +14,19 @@ use crate::connections::Peer;
 use crate::grpc::credentials::credentials;
 
 impl Admin {
-    /// Who watches a cluster, or everything where `cluster` is empty, with one of the places.
+    /// Counts the open watches of each kind.
+    pub fn watches(&self) -> impl Fn() -> [(&'static str, usize); 2] + Send + Sync + 'static {
+        let places = [
+            ("changes", Arc::clone(&self.change_watchers)),
+            ("fleet", Arc::clone(&self.fleet_watchers)),
+        ];
+        move || {
+            let open = |places: &Semaphore| WATCHERS_MAX - places.available_permits();
+            places.each_ref().map(|(kind, places)| (*kind, open(places)))
+        }
+    }
+
+    /// The viewer of a cluster, or of everything if `cluster` is empty, with one of the places.
     pub(super) async fn watcher<T>(
         &self,
         request: &Request<T>,
