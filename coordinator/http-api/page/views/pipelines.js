@@ -1,6 +1,7 @@
 // Worker classes with their headroom, and all pipelines: what waits or is broken comes first.
 
 import { atMostEvery, el, keyed, setAttribute, setText } from "../dom.js";
+import { ONLY } from "../feed.js";
 import { count, counted, load, naturalOrder } from "../format.js";
 import { emptyPanel, heading, meter, sample, searchField } from "../parts.js";
 import { PHASES, phaseOf, phaseText } from "../phases.js";
@@ -171,6 +172,10 @@ function fillPipeline(row, pipeline) {
 }
 
 function noPipelines() {
+  if (ONLY) {
+    return emptyPanel("No pipelines are shown", el("p", {},
+      `Only ${ONLY} is shown. To show pipelines needs the right to read everything.`));
+  }
   return emptyPanel("No pipeline is defined",
     el("p", {}, "A pipeline is a graph of nodes; each node is served by workers of a class. "
       + "Define a class and a pipeline by manifests:"),
