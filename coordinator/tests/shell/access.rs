@@ -4,6 +4,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use leasehold_coordinator::run::Options;
 use leasehold_coordinator_core::event::Event;
 use leasehold_driver::access::{Access, AccessRequest, Caller, Denied, Subject, Wants};
 use leasehold_proto::admin::v1::admin_service_client::AdminServiceClient;
@@ -19,8 +20,13 @@ use crate::replica::{LONG, Replica, desired, options, soon};
 
 /// A replica whose access requests the test answers.
 async fn replica() -> (Replica, mpsc::Receiver<AccessRequest>) {
-    let (questions, asked) = mpsc::channel(4);
-    let replica = Replica::start_with(options(), Access::Asked(questions)).await;
+    replica_with(options()).await
+}
+
+/// The same with other options.
+async fn replica_with(options: Options) -> (Replica, mpsc::Receiver<AccessRequest>) {
+    let (questions, asked) = mpsc::channel(64);
+    let replica = Replica::start_with(options, Access::Asked(questions)).await;
     replica.send(Event::Desired(Arc::new(desired()))).await;
     (replica, asked)
 }
@@ -99,10 +105,7 @@ async fn a_denied_hello_is_refused_with_the_reason_and_changes_nothing() {
 
 #[tokio::test]
 async fn an_unauthenticated_session_does_not_count_as_a_session() {
-    let (questions, mut asked) = mpsc::channel(64);
-    let options = leasehold_coordinator::run::Options { sessions_max: 1, ..options() };
-    let replica = Replica::start_with(options, Access::Asked(questions)).await;
-    replica.send(Event::Desired(Arc::new(desired()))).await;
+    let (replica, mut asked) = replica_with(Options { sessions_max: 1, ..options() }).await;
     replica.elect(1, LONG).await;
     let mut silent = Vec::new();
     for _ in 0..8 {
@@ -145,10 +148,7 @@ async fn a_standby_redirects_agents_without_authenticating_them() {
 
 #[tokio::test]
 async fn a_peer_that_does_not_read_a_redirect_takes_no_place_of_a_session() {
-    let (questions, mut asked) = mpsc::channel(4);
-    let options = leasehold_coordinator::run::Options { sessions_max: 1, ..options() };
-    let replica = Replica::start_with(options, Access::Asked(questions)).await;
-    replica.send(Event::Desired(Arc::new(desired()))).await;
+    let (replica, mut asked) = replica_with(Options { sessions_max: 1, ..options() }).await;
     let stalled = Agent::over(connect_without_window(replica.grpc).await).await.expect("a session");
     stalled.say_hello("crawl", "stalled").await;
     reaches(replica.http, "leasehold_refusals_total{reason=\"not_leader\"}", 1.0).await;

@@ -25,16 +25,23 @@ pub(crate) async fn get(address: SocketAddr, path: &str) -> (u16, String) {
     (status.expect("a status"), body.into())
 }
 
-/// Waits until a metric is at least this.
+/// Waits until a series is there, and at least this.
 pub(crate) async fn reaches(http: SocketAddr, name: &str, least: f64) {
-    soon(async { while count(http, name).await < least {} }).await;
+    let is_reached = async || {
+        let all = series(http).await;
+        all.iter().any(|(series, value)| series == name && *value >= least)
+    };
+    soon(async { while !is_reached().await {} }).await;
 }
 
-/// The value of a metric, 0 where there is none yet.
+/// The value of a series.
 pub(crate) async fn count(http: SocketAddr, name: &str) -> f64 {
-    let (_, text) = get(http, "/metrics").await;
-    let line = text.lines().find_map(|line| line.strip_prefix(name));
-    line.map_or(0.0, |value| value.trim().parse().expect("a number"))
+    value(&series(http).await, name)
+}
+
+/// All series, as a scrape gets them.
+async fn series(http: SocketAddr) -> Vec<(String, f64)> {
+    parse(&get(http, "/metrics").await.1)
 }
 
 async fn until(address: SocketAddr, path: &str, wanted: (u16, &str)) {
