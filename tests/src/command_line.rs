@@ -1,10 +1,11 @@
 //! The program `leasehold`, run against a coordinator as people type it.
 
+use std::net::SocketAddr;
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
-use crate::process::{Agent, Coordinator, eventually, until_ok};
+use crate::process::{Agent, Coordinator, Process, eventually, free_address, until_ok};
 use crate::toolbox;
 
 /// A cluster, a set, a class and a pipeline.
@@ -32,6 +33,45 @@ kind: Pipeline
 metadata: {name: third}
 spec: {documentsPerSecond: 5, workers: {only: {class: green}}}
 ";
+
+/// `leasehold dashboard`, which serves the page until this is dropped.
+#[derive(Debug)]
+pub struct Dashboard {
+    process: Process,
+    /// Where it serves the page.
+    pub listen: SocketAddr,
+    _folder: tempfile::TempDir,
+}
+
+impl Dashboard {
+    /// Starts it, with what else its command has.
+    ///
+    /// # Panics
+    /// If it cannot be started.
+    #[must_use]
+    pub fn start(configure: impl FnOnce(&mut Command)) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let listen = free_address();
+        let mut command = Command::new(toolbox::binary("leasehold"));
+        command.args(["dashboard", "--listen", &listen.to_string()]);
+        configure(&mut command);
+        let process = Process::start(&mut command, &folder.path().join("dashboard.log"));
+        Self { process, listen, _folder: folder }
+    }
+
+    /// The page's address that it prints, with the key.
+    ///
+    /// # Panics
+    /// If it prints none for a long time.
+    #[must_use]
+    pub fn page(&self) -> String {
+        eventually("the page's address", || {
+            let log = self.process.log();
+            let address = log.split_once("The fleet: ")?.1.split_once('\n')?.0;
+            Some(address.to_owned())
+        })
+    }
+}
 
 /// The program, which asks this coordinator.
 #[derive(Debug)]

@@ -3,11 +3,10 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::process::Command;
 
 use serde_json::{Value, json};
-use tests::process::{Coordinator, HANG, Process, eventually, free_address};
-use tests::toolbox;
+use tests::command_line::Dashboard;
+use tests::process::{Coordinator, HANG, eventually};
 
 const MANIFESTS: &str = "\
 apiVersion: leasehold.dev/v1alpha1
@@ -300,12 +299,12 @@ fn a_watcher_of_the_fleet_gets_everything_and_then_what_changes() {
     });
 
     // While nothing changes, the time goes on: of a busy leader not with each message.
-    let (mut began, mut is_quiet) = (None, false);
+    let (mut began, mut quiet) = (None, 0);
     let messages = fleet(http, "?cluster=builds", |message| {
         let lists = message.as_object().expect("an object").values().filter_map(Value::as_array);
         let time = message["time"].as_str().expect("a time").to_owned();
-        is_quiet |= lists.flatten().next().is_none();
-        is_quiet && *began.get_or_insert_with(|| time.clone()) < time
+        quiet = if lists.flatten().next().is_none() { quiet + 1 } else { 0 };
+        *began.get_or_insert_with(|| time.clone()) < time && quiet >= 2
     });
     let first = &messages[0];
     assert_eq!(first["clusters"].as_array().map(Vec::len), Some(1), "{first}");
@@ -370,15 +369,12 @@ fn the_page_of_another_replica_is_answered_and_no_other_page() {
 fn the_dashboard_is_for_who_has_its_address_and_outlives_a_leader() {
     let mut coordinator = coordinator_that_leads();
     let standby = coordinator.standby();
-    let listen = free_address();
-    let mut command = Command::new(toolbox::binary("leasehold"));
-    command.args(["dashboard", "--listen", &listen.to_string(), "--coordinator"]);
-    command.arg(format!("{},{}", coordinator.grpc, standby.grpc));
-    let dashboard = Process::start(&mut command, &coordinator.folder().join("dashboard.log"));
-    let key = eventually("the address", || {
-        let log = dashboard.log();
-        Some(log.split_once("/?key=")?.1.split_once('\n')?.0.to_owned())
+    let addresses = format!("{},{}", coordinator.grpc, standby.grpc);
+    let dashboard = Dashboard::start(|command| {
+        command.args(["--coordinator", &addresses]);
     });
+    let (listen, page) = (dashboard.listen, dashboard.page());
+    let key = page.split_once("/?key=").expect("a key").1;
     let cookie = |key: &str| format!("Cookie: leasehold-{}={key}\r\n", listen.port());
     for header in [String::new(), cookie(&"0".repeat(key.len()))] {
         for path in ["/", "/api/v1/clusters", "/?key=0"] {
@@ -389,7 +385,7 @@ fn the_dashboard_is_for_who_has_its_address_and_outlives_a_leader() {
     let open = format!("GET /?key={key} HTTP/1.0\r\nHost: {listen}\r\n\r\n");
     let opened = whole_answer(listen, open.as_bytes());
     assert!(opened.starts_with("HTTP/1.0 303") && opened.contains("; HttpOnly; SameSite=Strict"));
-    let cookie = cookie(&key);
+    let cookie = cookie(key);
     let (status, page) = request(listen, "GET", "/", &cookie, "");
     assert!(status == 200 && page.contains("<title>Leasehold</title>"), "{status} {page}");
     let other_site = format!("{cookie}Origin: http://127.0.0.1:1\r\n");
