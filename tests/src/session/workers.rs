@@ -26,7 +26,8 @@ impl Workers {
     /// Joins so many workers to a cluster; see [`Self::name`].
     ///
     /// # Panics
-    /// If the coordinator refuses one.
+    /// If the coordinator cannot be reached. A session that it refuses ends with its reason on
+    /// stderr.
     #[must_use]
     pub fn start(coordinator: SocketAddr, cluster: &str, count: usize) -> Self {
         let runtime = Runtime::new().expect("a runtime");
