@@ -42,7 +42,7 @@
 //!
 //! # The parts
 //!
-//! Each line says what a module is about, and its invariant.
+//! Each item names a module, its subject and its invariant.
 //!
 //! * [`holder`]: the held leases and jobs. Invariant: a lease is used only after it is in the
 //!   journal, and no longer once another worker may be granted it.

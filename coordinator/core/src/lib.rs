@@ -39,7 +39,7 @@
 //!
 //! # The parts
 //!
-//! Each line says what a module is about, and its invariant.
+//! Each item names a module, its subject and its invariant.
 //!
 //! * [`core`]: the role of this replica. Invariant: all state that only a leader has is dropped
 //!   with the term.
@@ -79,7 +79,7 @@
 //!
 //! # Example
 //!
-//! A replica is elected, and welcomes an agent:
+//! A replica is elected and welcomes an agent:
 //!
 //! ```
 //! use std::sync::Arc;

@@ -66,6 +66,7 @@ impl Default for TimeBounds {
         Self { drift_ppm: 10_000, margin: Duration::from_millis(500) }
     }
 }
+
 /// Whether a text has the form in which coordinators write times: UTC, as in
 /// 2026-01-31T02:07:00.125Z.
 #[must_use]
