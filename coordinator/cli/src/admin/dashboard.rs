@@ -61,7 +61,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "IP:PORT", default_value_t = LISTEN)]
     #[arg(value_parser = argument::loopback)]
     listen: SocketAddr,
-    /// Show this cluster alone, as who may not read all of them has to
+    /// Show only this cluster; needs no right to read others
     #[arg(long, value_name = "NAME", value_parser = argument::cluster)]
     cluster: Option<String>,
     #[command(flatten)]
