@@ -1,5 +1,5 @@
 //! The invariants of every moment (S1, S2, S3, S4), checked after every step for what the step
-//! may have changed, and in some seeds foreverything as well.
+//! may have changed, and in some seeds for everything as well.
 //!
 //! Invariant: time alone breaks none of these properties, since time only ends what a pod may use.
 //! So what no step touched need not be checked again.
