@@ -107,7 +107,8 @@ fn every_metric_is_documented() {
 
 #[test]
 fn every_relative_link_points_to_a_file() {
-    let mut waiting = ["README.md", "SECURITY.md"].map(|it| toolbox::root().join(it)).to_vec();
+    let mut waiting =
+        ["README.md", "CONTRIBUTING.md", "SECURITY.md"].map(|it| toolbox::root().join(it)).to_vec();
     for folder in ["docs", "docs/adapters", "docs/adr"] {
         let entries = std::fs::read_dir(toolbox::root().join(folder)).expect("documents");
         waiting.extend(entries.map(|entry| entry.expect("an entry").path()));
@@ -123,6 +124,26 @@ fn every_relative_link_points_to_a_file() {
             assert!(folder.join(path).exists(), "{}: {target}", document.display());
         }
     }
+}
+
+#[test]
+fn every_decision_has_a_status_and_is_in_the_index_with_its_title() {
+    let index = read("docs/adr/README.md");
+    let entries = std::fs::read_dir(toolbox::root().join("docs/adr")).expect("decisions");
+    let names = entries.map(|entry| entry.expect("an entry").file_name());
+    let mut names: Vec<String> = names.filter_map(|name| name.into_string().ok()).collect();
+    names.retain(|name| name != "README.md");
+    for name in &names {
+        let text = read(&format!("docs/adr/{name}"));
+        let title = text.lines().next().and_then(|line| line.strip_prefix("# "));
+        let (number, title) = title.and_then(|title| title.split_once(". ")).expect("a title");
+        let status = text.lines().find_map(|line| line.strip_prefix("Status: ")).expect("a status");
+        let date = status.rsplit_once(", ").expect("a date").1;
+        let row = format!("| [{number}]({name}) | {title} | {date} |");
+        assert!(index.lines().any(|line| line == row), "docs/adr/README.md lacks {row}");
+        assert!(name.starts_with(&format!("{:0>4}-", number)), "{name} has the number {number}");
+    }
+    assert!(!names.is_empty());
 }
 
 #[test]
