@@ -107,8 +107,9 @@ fn every_metric_is_documented() {
 
 #[test]
 fn every_relative_link_points_to_a_file() {
-    let mut waiting =
-        ["README.md", "CONTRIBUTING.md", "SECURITY.md"].map(|it| toolbox::root().join(it)).to_vec();
+    let mut waiting = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"]
+        .map(|it| toolbox::root().join(it))
+        .to_vec();
     for folder in ["docs", "docs/adapters", "docs/adr"] {
         let entries = std::fs::read_dir(toolbox::root().join(folder)).expect("documents");
         waiting.extend(entries.map(|entry| entry.expect("an entry").path()));
