@@ -92,7 +92,7 @@ model: ## Explores every state of small worlds; about ten minutes. `make model`
 	    --mutations
 
 .PHONY: lint
-lint: fresh-notes tools ## Formatting, clippy, the protos' rules, dependencies, Python's syntax. `make lint`
+lint: fresh-notes tools ## Formatting, clippy, the protos' rules, dependencies, Python's syntax, commit messages. `make lint`
 	$(call say,formatting)
 	@cargo fmt --all --check
 	$(call say,clippy on everything (a few minutes the first time))
@@ -111,6 +111,8 @@ lint: fresh-notes tools ## Formatting, clippy, the protos' rules, dependencies, 
 	@tests/tools/check_dependencies
 	$(call say,Python)
 	@git ls-files -z -- '*.py' | xargs -0 -r python3 tests/tools/check_syntax.py
+	$(call say,commit messages)
+	@tests/tools/check_commits
 
 # Only `make bench BENCH=agent` measures the agent as it is built for the image.
 IMAGE_AGENT := $(and $(filter agent,$(BENCH)),$(filter release,$(PROFILE)))
