@@ -80,6 +80,7 @@ mod tests {
             "leasehold_leader",
             "leasehold_epoch",
             "leasehold_sessions",
+            "leasehold_sessions_max",
             "leasehold_manifest_problems",
             "leasehold_grants_total",
             "leasehold_revokes_total",

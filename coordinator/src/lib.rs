@@ -2,6 +2,7 @@
 
 pub mod config;
 mod export;
+mod file_limit;
 #[cfg(feature = "kubernetes")]
 pub mod kubernetes;
 pub mod run;

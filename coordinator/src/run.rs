@@ -20,6 +20,7 @@ use leasehold_manifest::{Catalog, Reading};
 use leasehold_platform_file as file;
 use leasehold_server::admin::Admin;
 use leasehold_server::cluster_history::ClusterHistories;
+use leasehold_server::file_shares::FileShares;
 use leasehold_server::grpc::{self, AdminCalls, GrpcPort, PeerTransport};
 use leasehold_server::http::{self, HttpState};
 use leasehold_server::https::{self, Https};
@@ -34,6 +35,7 @@ use tokio::time::timeout;
 
 use crate::config::{PlatformSettings, Settings};
 use crate::export::Exporters;
+use crate::file_limit;
 
 #[cfg(feature = "kubernetes")]
 use crate::kubernetes;
@@ -61,6 +63,8 @@ pub struct Options {
     pub bounds: leasehold_types::TimeBounds,
     /// The most agents that may be connected.
     pub sessions_max: usize,
+    /// The most files that this process may open, if there is a limit.
+    pub files_max: Option<usize>,
     /// The certificates of the gRPC port; plain text without them.
     pub tls: Option<Certificates>,
     /// The authorities to trust when a call is forwarded to the leader. With TLS and without this
@@ -105,6 +109,7 @@ async fn run_settings(settings: Settings) -> anyhow::Result<()> {
         http_address: String::new(),
         bounds: settings.bounds,
         sessions_max: settings.sessions_max,
+        files_max: file_limit::raise(),
         tls: certificates,
         trust: None,
         resource: Some(telemetry.resource.clone()),
@@ -191,7 +196,18 @@ pub async fn serve(
     let is_pushed = options.metrics.is_some();
     let exporters = Exporters::new(resource, options.metrics)?;
     let metrics = Arc::new(Metrics::new(exporters.meter(), is_pushed));
-    let settings = driver::Settings { bounds: options.bounds, sessions_max: options.sessions_max };
+    let files = FileShares::of(options.files_max.unwrap_or(usize::MAX));
+    let sessions_max = files.sessions(options.sessions_max);
+    if sessions_max < options.sessions_max {
+        tracing::warn!(
+            files = options.files_max,
+            agents = sessions_max,
+            wanted = options.sessions_max,
+            "the limit of open files allows fewer agents than --sessions-max: raise the hard limit \
+             (LimitNOFILE= of systemd, ulimit -Hn), or lower --sessions-max"
+        );
+    }
+    let settings = driver::Settings { bounds: options.bounds, sessions_max };
     if let Some(certificates) = &options.tls {
         let certificates = certificates.clone();
         metrics
@@ -236,7 +252,8 @@ pub async fn serve(
         replicas: Arc::clone(&replicas),
     };
     let (socket, tls) = (sockets.grpc, options.tls);
-    let port = GrpcPort { replicas, socket, tls, sessions, jobs, other_cells, admin, handle };
+    let port =
+        GrpcPort { replicas, socket, files, tls, sessions, jobs, other_cells, admin, handle };
 
     // The driver stops before the ports, so that agents still get a refusal.
     let (stop_driver, driver_stops) = watch::channel(false);
@@ -245,13 +262,13 @@ pub async fn serve(
     let mut grpc = tokio::spawn(grpc::serve(port, stopped(ports_stop.clone())));
     let stop_http = stopped(ports_stop.clone());
     let mut http = tokio::spawn(async move {
-        http::serve(sockets.http, state, stop_http).await;
+        http::serve(sockets.http, files, state, stop_http).await;
         Ok(())
     });
     let counted = Arc::clone(&metrics);
     let mut webhook = tokio::spawn(async move {
         match options.webhook {
-            Some(webhook) => https::serve(webhook, counted, stopped(ports_stop)).await,
+            Some(webhook) => https::serve(webhook, files, counted, stopped(ports_stop)).await,
             None => stopped(ports_stop).await,
         }
         Ok(())

@@ -2,260 +2,21 @@
 //! one byte at a time. The coordinator's memory stays small, agents keep their leases, and who has
 //! a valid request gets an answer.
 
-mod attack {
-    //! Connections that never send a whole request.
-
-    use std::net::{IpAddr, SocketAddr};
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::time::Duration;
-
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    use tokio::net::TcpSocket;
-    use tokio::task::JoinSet;
-
-    /// The pause before a closed connection is opened again.
-    const PAUSE: Duration = Duration::from_secs(2);
-    /// The pause between two bytes of a slow request.
-    const BYTE_PAUSE: Duration = Duration::from_secs(1);
-    /// The addresses that the attackers have: those of loopback from 127.0.1.0 on.
-    const SOURCES: usize = 16;
-    /// What an HTTP/2 client may send before it has heard anything (RFC 9113, 6.9.2).
-    const WINDOW_BYTES: usize = 65_535;
-    /// The largest payload of a frame (RFC 9113, 4.2).
-    const FRAME_BYTES: usize = 16_384;
-
-    /// What a connection sends.
-    #[derive(Clone, Copy, Debug)]
-    pub(crate) enum Attack {
-        /// Nothing.
-        Silence,
-        /// This, one byte at a time, again and again.
-        Slow(&'static [u8]),
-        /// The beginning of one long request each to this method, as much as a client may send.
-        Half(&'static str),
-        /// The same over this many streams.
-        HalfStreams(&'static str, u32),
-    }
-
-    /// Runs these attacks, each over a connection of its own, until it is dropped.
-    #[derive(Debug)]
-    pub(crate) struct Attackers {
-        tasks: JoinSet<()>,
-        connected: Arc<AtomicUsize>,
-    }
-
-    impl Attackers {
-        pub(crate) fn start(address: SocketAddr, count: usize, attacks: &[Attack]) -> Self {
-            let (mut tasks, connected) = (JoinSet::new(), Arc::<AtomicUsize>::default());
-            for (index, attack) in attacks.iter().copied().cycle().take(count).enumerate() {
-                let from = IpAddr::from([127, 0, 1, u8::try_from(index % SOURCES).expect("few")]);
-                let connected = Arc::clone(&connected);
-                tasks.spawn(async move {
-                    loop {
-                        // The peer may end the connection at any time.
-                        let _ = run(from, address, attack, &connected).await;
-                        tokio::time::sleep(PAUSE).await;
-                    }
-                });
-            }
-            Self { tasks, connected }
-        }
-
-        /// How many run.
-        pub(crate) fn len(&self) -> usize {
-            self.tasks.len()
-        }
-
-        /// How often they have connected.
-        pub(crate) fn connected(&self) -> usize {
-            self.connected.load(Ordering::Relaxed)
-        }
-    }
-
-    async fn run(
-        from: IpAddr,
-        address: SocketAddr,
-        attack: Attack,
-        connected: &AtomicUsize,
-    ) -> std::io::Result<()> {
-        let socket = TcpSocket::new_v4()?;
-        socket.bind(SocketAddr::from((from, 0)))?;
-        let mut stream = socket.connect(address).await?;
-        connected.fetch_add(1, Ordering::Relaxed);
-        match attack {
-            Attack::Silence => {}
-            Attack::Slow(bytes) => {
-                for byte in bytes.iter().cycle() {
-                    stream.write_all(&[*byte]).await?;
-                    tokio::time::sleep(BYTE_PAUSE).await;
-                }
-            }
-            Attack::Half(path) => stream.write_all(&half_requests(path, 1)).await?,
-            Attack::HalfStreams(path, streams) => {
-                stream.write_all(&half_requests(path, streams)).await?;
-            }
-        }
-        let mut answer = [0; 4096];
-        while stream.read(&mut answer).await? > 0 {}
-        Ok(())
-    }
-
-    /// The preface and the beginning of one gRPC call on each stream. Each message says that it has
-    /// 16 MiB.
-    fn half_requests(path: &str, streams: u32) -> Vec<u8> {
-        let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
-        frame(&mut bytes, 0x4, 0, 0, &[]);
-        let share = WINDOW_BYTES / usize::try_from(streams).expect("few streams");
-        for stream in (0..streams).map(|index| 2 * index + 1) {
-            frame(&mut bytes, 0x1, 0x4, stream, &headers(path));
-            let mut body = vec![0, 1, 0, 0, 0];
-            body.resize(share, 0);
-            for part in body.chunks(FRAME_BYTES) {
-                frame(&mut bytes, 0x0, 0, stream, part);
-            }
-        }
-        bytes
-    }
-
-    fn frame(into: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
-        let length = u32::try_from(payload.len()).expect("a small payload").to_be_bytes();
-        into.extend_from_slice(&length[1..]);
-        into.extend_from_slice(&[kind, flags]);
-        into.extend_from_slice(&stream.to_be_bytes());
-        into.extend_from_slice(payload);
-    }
-
-    /// The headers of a call, encoded without a table of their own (RFC 7541, 6.2.2).
-    fn headers(path: &str) -> Vec<u8> {
-        // :method POST and :scheme http, from the static table.
-        let mut block = vec![0x83, 0x86];
-        let text = |block: &mut Vec<u8>, text: &str| {
-            block.push(u8::try_from(text.len()).expect("a short text"));
-            block.extend_from_slice(text.as_bytes());
-        };
-        for (name, value) in
-            [(":path", path), (":authority", "x"), ("content-type", "application/grpc")]
-        {
-            block.push(0);
-            text(&mut block, name);
-            text(&mut block, value);
-        }
-        block.push(0);
-        text(&mut block, "te");
-        text(&mut block, "trailers");
-        block
-    }
-}
-
-mod flood {
-    //! An agent that sends beats as fast as it can.
-
-    use std::net::SocketAddr;
-
-    use leasehold_proto::coordinator::v1::open_session_request::Message as Said;
-    use leasehold_proto::coordinator::v1::open_session_response::Message as Heard;
-    use leasehold_proto::coordinator::v1::session_service_client::SessionServiceClient;
-    use leasehold_proto::coordinator::v1::{
-        Beat, DrainPhase, Hello, OpenSessionRequest, OpenSessionResponse, Report,
-    };
-    use leasehold_types::limits::{MESSAGE_BYTES_MAX, PROTOCOL_VERSION};
-    use tokio::sync::mpsc;
-    use tokio_stream::wrappers::ReceiverStream;
-    use tonic::Streaming;
-    use tonic::transport::{Channel, Endpoint};
-
-    /// Messages that wait for the connection.
-    const WAITING_MAX: usize = 256;
-
-    /// One session of a worker's agent.
-    struct Session {
-        to: mpsc::Sender<OpenSessionRequest>,
-        from: Streaming<OpenSessionResponse>,
-        epoch: u64,
-        nonce: u64,
-    }
-
-    impl Session {
-        /// Says hello, and reports that it holds nothing.
-        async fn open(address: SocketAddr, worker: &str, link: u64) -> Self {
-            let (to, messages) = mpsc::channel(WAITING_MAX);
-            let endpoint = Endpoint::from_shared(format!("http://{address}"));
-            let channel: Channel =
-                endpoint.expect("an address").connect().await.expect("a connection");
-            let mut client = SessionServiceClient::new(channel)
-                .max_encoding_message_size(MESSAGE_BYTES_MAX)
-                .max_decoding_message_size(MESSAGE_BYTES_MAX);
-            let hello = Hello {
-                protocol: PROTOCOL_VERSION,
-                cluster: "noisy".into(),
-                worker: worker.into(),
-                incarnation: 1,
-                link,
-                stops_worker: true,
-                ..Hello::default()
-            };
-            send(&to, Said::Hello(hello)).await.expect("room");
-            let from = client.open_session(ReceiverStream::new(messages)).await;
-            let from = from.expect("a session").into_inner();
-            let mut session = Self { to, from, epoch: 0, nonce: 1 };
-            match session.next().await {
-                Some(Heard::Welcome(welcome)) => session.epoch = welcome.epoch,
-                other => panic!("no welcome: {other:?}"),
-            }
-            let drain = DrainPhase::Working.into();
-            let (epoch, nonce, running) = (session.epoch, session.nonce, Some(0));
-            let report = Report { epoch, nonce, running, drain, ..Report::default() };
-            send(&session.to, Said::Report(report)).await.expect("room");
-            session
-        }
-
-        /// The next message; none at the end.
-        async fn next(&mut self) -> Option<Heard> {
-            self.from.message().await.ok().flatten().and_then(|response| response.message)
-        }
-    }
-
-    fn beat(epoch: u64, nonce: u64) -> Beat {
-        let drain = DrainPhase::Working.into();
-        Beat { epoch, nonce, running: Some(0), drain, ..Beat::default() }
-    }
-
-    async fn send(
-        to: &mpsc::Sender<OpenSessionRequest>,
-        message: Said,
-    ) -> Result<(), mpsc::error::SendError<OpenSessionRequest>> {
-        to.send(OpenSessionRequest { message: Some(message) }).await
-    }
-
-    /// Sends beats until the task is aborted, and reads the answers, as an agent does.
-    pub(crate) async fn forever(address: SocketAddr, worker: String) {
-        for link in 1.. {
-            let Session { to, mut from, epoch, nonce } =
-                Session::open(address, &worker, link).await;
-            let read = async { while let Ok(Some(_)) = from.message().await {} };
-            let write = async {
-                for nonce in nonce + 1.. {
-                    if send(&to, Said::Beat(beat(epoch, nonce))).await.is_err() {
-                        break;
-                    }
-                }
-            };
-            tokio::select! {
-                () = read => {}
-                () = write => {}
-            }
-        }
-    }
-}
+#[path = "hostile/attack.rs"]
+mod attack;
+#[path = "hostile/flood.rs"]
+mod flood;
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::process::Command;
 
 use leasehold_proto::admin::v1::admin_service_client::AdminServiceClient;
 use leasehold_proto::admin::v1::{GetStatusRequest, GetStatusResponse};
 use serde_json::Value;
-use tests::process::{Agent, Coordinator, eventually, get, soon, until_ok};
+use tests::process::{
+    Agent, Coordinator, Process, Replica, eventually, free_address, get, soon, until_ok,
+};
 use tokio::task::JoinSet;
 use tonic::transport::Endpoint;
 
@@ -267,6 +28,12 @@ const ATTACKERS: usize = 9_000;
 const MEMORY_MAX_KIB: u64 = 256 * 1024;
 /// More connections than a port for HTTP serves.
 const SLOW_PEERS: usize = 600;
+/// The files that a coordinator may open where the limit is low, and more idle connections to each
+/// of its ports.
+const FILES_MAX: usize = 1_024;
+const IDLE_PEERS: usize = 1_100;
+/// Renewals of leadership that a test waits for.
+const RENEWALS: f64 = 3.0;
 /// Agents that send beats as fast as they can, and how many of their beats a test waits for: all
 /// that they may send at once, and more than a lease's time of what they may send after that.
 const NOISY: usize = 4;
@@ -352,9 +119,13 @@ impl Fleet {
     }
 
     fn metric(&self, name: &str) -> Option<f64> {
-        let (_, text) = get(self.coordinator.http, "/metrics")?;
-        text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
+        metric(self.coordinator.http, name)
     }
+}
+
+fn metric(http: SocketAddr, name: &str) -> Option<f64> {
+    let (_, text) = get(http, "/metrics")?;
+    text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
 }
 
 fn lease(api: SocketAddr) -> Option<Value> {
@@ -447,4 +218,71 @@ async fn agents_that_flood_beats_wait_and_no_other_agent_misses_a_renewal() {
     let late = fleet.coordinator.agent("builds", "late", &[]);
     soon("a lease for a new agent", || lease(late.api).filter(|lease| lease["connected"] == true))
         .await;
+}
+
+/// A coordinator in a process with these limits of open files.
+struct LimitedCoordinator {
+    process: Process,
+    grpc: SocketAddr,
+    http: SocketAddr,
+    _folder: tempfile::TempDir,
+}
+
+impl LimitedCoordinator {
+    fn start(soft: usize, hard: usize) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        std::fs::create_dir(folder.path().join("manifests")).expect("a folder for the manifests");
+        let manifest = folder.path().join("manifests/cars.yaml");
+        std::fs::write(manifest, MANIFESTS).expect("a manifest");
+        let [grpc, http] = [(); 2].map(|()| free_address());
+        let command = Replica::command(folder.path(), [grpc, http]);
+        let mut limited = Command::new("sh");
+        let limits = format!("ulimit -Sn {soft} && ulimit -Hn {hard}");
+        limited.args(["-c", &format!("{limits} && exec \"$0\" \"$@\"")]);
+        limited.arg(command.get_program()).args(command.get_args());
+        limited.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        let process = Process::start(&mut limited, &folder.path().join("coordinator.log"));
+        Self { process, grpc, http, _folder: folder }
+    }
+
+    fn metric(&self, name: &str) -> Option<f64> {
+        metric(self.http, name)
+    }
+
+    async fn leads(&self) {
+        let leads = || self.metric("leasehold_leader").filter(|leader| *leader == 1.0);
+        soon("a leader", leads).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn idle_connections_take_no_file_that_probes_and_leadership_need() {
+    let coordinator = LimitedCoordinator::start(FILES_MAX, FILES_MAX);
+    coordinator.leads().await;
+    let ports = [coordinator.grpc, coordinator.http];
+    let attackers = ports.map(|port| Attackers::start(port, IDLE_PEERS, &[Attack::Silence]));
+    let connected = || attackers.iter().all(|all| all.connected() >= IDLE_PEERS);
+    soon("the idle connections", || connected().then_some(())).await;
+    let renewals = || coordinator.metric("leasehold_renewals_total");
+    let enough = soon("the number of renewals", renewals).await + RENEWALS;
+    soon("more renewals", || renewals().filter(|now| *now >= enough)).await;
+    for path in ["/livez", "/readyz"] {
+        assert_eq!(get(coordinator.http, path).map(|(status, _)| status), Some(200), "{path}");
+    }
+    assert_eq!(coordinator.metric("leasehold_depositions_total"), Some(0.0));
+    let log = coordinator.process.log();
+    assert!(!log.contains("Too many open files"), "{log}");
+    let fewer = "the limit of open files allows fewer agents than --sessions-max";
+    assert_eq!(log.matches(fewer).count(), 1, "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_coordinator_may_open_as_many_files_as_its_hard_limit_allows() {
+    let coordinator = LimitedCoordinator::start(FILES_MAX / 2, FILES_MAX);
+    coordinator.leads().await;
+    let path = format!("/proc/{}/limits", coordinator.process.id());
+    let limits = std::fs::read_to_string(path).expect("the process runs");
+    let files = limits.lines().find_map(|line| line.strip_prefix("Max open files"));
+    let files: Vec<_> = files.expect("a line of it").split_whitespace().take(2).collect();
+    assert_eq!(files, [FILES_MAX.to_string(), FILES_MAX.to_string()]);
 }

@@ -147,6 +147,7 @@ impl Driver {
         let view =
             Arc::new(View::new(outlook_seen, platform.freshness.clone(), seen_from, seen_by));
         metrics.show_demands(&view);
+        metrics.set_sessions_max(sessions_max);
         let port = SessionPort {
             events: events_in,
             gate: Arc::clone(&gate),

@@ -384,6 +384,11 @@ impl Metrics {
         self.set(|observations| observations.sessions = sessions);
     }
 
+    /// Sets how many agents may be connected.
+    pub fn set_sessions_max(&self, sessions_max: usize) {
+        self.set(|observations| observations.sessions_max = sessions_max);
+    }
+
     /// Sets how many problems the manifests have.
     pub fn set_problems(&self, problems: usize) {
         self.set(|observations| observations.problems = problems);

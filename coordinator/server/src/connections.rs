@@ -28,8 +28,8 @@ use self::places::{Evicted, Place, Places};
 
 /// How long a peer may take to send its first bytes.
 const FIRST_BYTES_TIMEOUT: Duration = Duration::from_secs(10);
-/// The most connections that wait for a place.
-const WAITING_MAX: usize = 4_096;
+/// The most connections of a port that wait for a place.
+pub(crate) const WAITING_MAX: usize = 4_096;
 /// How long one waits; its peer has probably given up then.
 const WAIT_MAX: Duration = Duration::from_secs(5);
 /// The pause after the system had no file or memory left for a connection.
@@ -77,7 +77,9 @@ impl Preface {
 pub(crate) struct ConnectionLimits {
     /// Of peers that have not proven who they are. More wait.
     pub(crate) unproven: usize,
-    /// Of all peers.
+    /// Of those that wait for a place.
+    pub(crate) waiting: usize,
+    /// Of all peers that have a place or are proven.
     pub(crate) total: usize,
     /// How long a connection may take until its peer is proven.
     pub(crate) unproven_age: Duration,
@@ -105,9 +107,9 @@ struct WaitingConnection {
 
 impl Listener {
     pub(crate) fn new(socket: TcpListener, preface: Preface, limits: ConnectionLimits) -> Self {
-        let ConnectionLimits { unproven, total, unproven_age } = limits;
+        let ConnectionLimits { unproven, waiting, total, unproven_age } = limits;
         let (permits, places) = (Arc::new(Semaphore::new(total)), Places::new(unproven));
-        let waiting = FairQueue::new(WAITING_MAX);
+        let waiting = FairQueue::new(waiting);
         Self { socket, preface, permits, places, waiting, unproven_age, warnings: Arc::default() }
     }
 
@@ -377,7 +379,8 @@ mod tests {
     }
 
     fn limits(total: usize) -> ConnectionLimits {
-        ConnectionLimits { unproven: total, total, unproven_age: Duration::from_secs(60) }
+        let unproven_age = Duration::from_secs(60);
+        ConnectionLimits { unproven: total, waiting: WAITING_MAX, total, unproven_age }
     }
 
     /// What the port reads from a peer that sends `bytes`.

@@ -17,7 +17,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_driver::port::{Handle, SessionPort, UNPROVEN_MAX};
+use leasehold_driver::port::{Handle, SessionPort};
 use leasehold_driver::replicas::Replicas;
 use tokio::net::TcpListener;
 use tonic::transport::Server;
@@ -29,14 +29,13 @@ use self::intake::IntakeLayer;
 use self::peer::PeerServer;
 use self::service::SessionServer;
 use crate::connections::handshake;
-use crate::connections::{ConnectionLimits, Listener, Preface};
+use crate::connections::{Listener, Preface};
+use crate::file_shares::FileShares;
 use crate::job_history::JobHistory;
 use crate::other_cells::OtherCells;
 use crate::scaler::Scaler;
 use crate::tls::Certificates;
 
-/// Connections beyond the sessions': people, probes, and agents that are about to be refused.
-const CONNECTIONS_SPARE: usize = 1_024;
 /// The most streams of one connection. An agent has one; a proxy that serves many agents opens
 /// another connection. More are refused before anything of them is kept.
 const STREAMS_PER_CONNECTION_MAX: u32 = 16;
@@ -60,6 +59,8 @@ pub struct GrpcPort {
     pub replicas: Arc<Replicas>,
     /// Its socket.
     pub socket: TcpListener,
+    /// The files that this process may open.
+    pub files: FileShares,
     /// The port's certificates; plain text without them.
     pub tls: Option<Certificates>,
     /// The driver's port for sessions.
@@ -83,11 +84,7 @@ pub async fn serve(port: GrpcPort, stop: impl Future<Output = ()>) -> anyhow::Re
         Some(_) => Preface::Tls,
         None => Preface::Http2,
     };
-    let limits = ConnectionLimits {
-        unproven: UNPROVEN_MAX,
-        total: port.sessions.sessions_max + 2 * UNPROVEN_MAX + CONNECTIONS_SPARE,
-        unproven_age: UNPROVEN_AGE,
-    };
+    let limits = port.files.grpc(port.sessions.sessions_max, UNPROVEN_AGE);
     let listener = Listener::new(port.socket, preface, limits);
     let mut server = Server::builder()
         .http2_keepalive_interval(Some(KEEPALIVE))

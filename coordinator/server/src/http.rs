@@ -28,6 +28,7 @@ use tonic::Status;
 use tower::util::BoxCloneSyncService;
 
 use crate::connections::{Listener, Preface};
+use crate::file_shares::FileShares;
 use crate::grpc::AdminCalls;
 use crate::web;
 
@@ -60,8 +61,13 @@ pub struct HttpState {
 }
 
 /// Serves the port until `stop`.
-pub async fn serve(socket: TcpListener, state: HttpState, stop: impl Future<Output = ()> + Send) {
-    let listener = Listener::new(socket, Preface::Any, web::LIMITS);
+pub async fn serve(
+    socket: TcpListener,
+    files: FileShares,
+    state: HttpState,
+    stop: impl Future<Output = ()> + Send,
+) {
+    let listener = Listener::new(socket, Preface::Any, files.http());
     let api = api(&state).router();
     let router = Router::new()
         .route("/livez", get(livez))

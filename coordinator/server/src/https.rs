@@ -8,6 +8,7 @@ use leasehold_driver::metrics::Metrics;
 use tokio::net::TcpListener;
 
 use crate::connections::{Listener, Preface, handshake};
+use crate::file_shares::FileShares;
 use crate::tls::Certificates;
 use crate::web;
 
@@ -22,9 +23,14 @@ pub struct Https {
 }
 
 /// Serves the port until `stop`.
-pub async fn serve(https: Https, metrics: Arc<Metrics>, stop: impl Future<Output = ()> + Send) {
+pub async fn serve(
+    https: Https,
+    files: FileShares,
+    metrics: Arc<Metrics>,
+    stop: impl Future<Output = ()> + Send,
+) {
     let Https { socket, certificates, router } = https;
-    let listener = Listener::new(socket, Preface::Any, web::LIMITS);
+    let listener = Listener::new(socket, Preface::Any, files.http());
     let connections = handshake::for_https(listener, certificates);
     web::serve(connections, router(metrics), stop).await;
 }

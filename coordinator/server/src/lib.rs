@@ -4,6 +4,7 @@
 pub mod admin;
 pub mod cluster_history;
 mod connections;
+pub mod file_shares;
 pub mod grpc;
 pub mod http;
 pub mod https;

@@ -20,7 +20,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::server::TlsStream;
 use tower::ServiceExt;
 
-use crate::connections::{Connection, ConnectionLimits, Peer};
+use crate::connections::{Connection, ConnectionLimits, Peer, WAITING_MAX};
 
 /// The most connections: each API server and each scraper keeps a few open.
 const CONNECTIONS_MAX: usize = 256;
@@ -41,6 +41,7 @@ const STREAMS_PER_CONNECTION_MAX: u32 = 64;
 /// others may take; those whose last request is the oldest go first.
 pub(crate) const LIMITS: ConnectionLimits = ConnectionLimits {
     unproven: CONNECTIONS_MAX,
+    waiting: WAITING_MAX,
     // The connections that have just lost their places count until they are closed.
     total: 2 * CONNECTIONS_MAX,
     unproven_age: HEADERS_TIMEOUT,

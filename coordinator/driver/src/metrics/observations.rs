@@ -21,6 +21,7 @@ pub const WORKERS: &str = "leasehold_workers";
 pub(super) struct Observations {
     pub(super) epoch: Option<Epoch>,
     pub(super) sessions: usize,
+    pub(super) sessions_max: usize,
     pub(super) problems: usize,
     pub(super) fleet: Fleet,
     pub(super) tally: PipelineTally,
@@ -47,6 +48,8 @@ pub(super) fn register(meter: &Meter, observations: &Arc<Mutex<Observations>>) {
         "Agents connected to this replica.",
         |observations| observations.sessions as u64,
     );
+    let help = "Agents that may be connected to this replica.";
+    gauge(meter, observations, "leasehold_sessions_max", help, |it| it.sessions_max as u64);
     let help = "Things wrong with the manifests; the last good ones are in force.";
     gauge(meter, observations, "leasehold_manifest_problems", help, |observations| {
         observations.problems as u64

@@ -146,8 +146,10 @@ impl Inbound {
         authorized?;
         let permit = Arc::clone(&self.permits).try_acquire_owned().map_err(|_| {
             let limit = self.port.sessions_max;
-            let message =
-                format!("all {limit} sessions are in use: dial again, or raise --sessions-max");
+            let message = format!(
+                "all {limit} sessions are in use: dial again, or raise --sessions-max or the limit \
+                 of open files"
+            );
             Refusal { reason: RefusalReason::Limit, message }
         })?;
         Ok(Some(Agent { hello: Box::new(hello), found_at: self.found_at(process), permit }))
