@@ -7,9 +7,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Counts permits, in total and per key.
 #[derive(Debug)]
 pub struct KeyedLimit<K: Hash + Eq> {
-    taken: Mutex<HashMap<K, usize>>,
+    taken: Mutex<Taken<K>>,
     total: usize,
     per_key: usize,
+}
+
+#[derive(Debug)]
+struct Taken<K> {
+    all: usize,
+    of: HashMap<K, usize>,
 }
 
 /// A permit; free again on drop.
@@ -23,18 +29,19 @@ impl<K: Hash + Eq + Clone> KeyedLimit<K> {
     /// At most `total` permits, and `per_key` of one key.
     #[must_use]
     pub fn new(total: usize, per_key: usize) -> Arc<Self> {
-        Arc::new(Self { taken: Mutex::default(), total, per_key })
+        let taken = Mutex::new(Taken { all: 0, of: HashMap::new() });
+        Arc::new(Self { taken, total, per_key })
     }
 
     /// A permit for this key; `None` if a limit is reached.
     pub fn take(self: &Arc<Self>, key: K) -> Option<KeyedPermit<K>> {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        let all: usize = taken.values().sum();
-        let own = taken.get(&key).copied().unwrap_or(0);
-        if all >= self.total || own >= self.per_key {
+        let own = taken.of.get(&key).copied().unwrap_or(0);
+        if taken.all >= self.total || own >= self.per_key {
             return None;
         }
-        taken.insert(key.clone(), own + 1);
+        taken.all += 1;
+        taken.of.insert(key.clone(), own + 1);
         Some(KeyedPermit { limit: Arc::clone(self), key })
     }
 }
@@ -42,10 +49,11 @@ impl<K: Hash + Eq + Clone> KeyedLimit<K> {
 impl<K: Hash + Eq> Drop for KeyedPermit<K> {
     fn drop(&mut self) {
         let mut taken = self.limit.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(own) = taken.get_mut(&self.key) {
+        taken.all -= 1;
+        if let Some(own) = taken.of.get_mut(&self.key) {
             *own -= 1;
             if *own == 0 {
-                taken.remove(&self.key);
+                taken.of.remove(&self.key);
             }
         }
     }
@@ -64,7 +72,7 @@ mod tests {
         drop(held);
         assert!(limit.take("noisy").is_some(), "a released permit is available again");
         assert!(
-            limit.taken.lock().expect("the lock is not poisoned").is_empty(),
+            limit.taken.lock().expect("the lock is not poisoned").of.is_empty(),
             "released permits leave no entry"
         );
     }

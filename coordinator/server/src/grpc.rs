@@ -11,6 +11,7 @@ pub(crate) mod intake;
 mod outbound;
 mod peer;
 mod service;
+mod session_limits;
 mod waiting;
 
 use std::future::Future;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use leasehold_coordinator::run::Options;
 use leasehold_coordinator_core::event::Event;
 use leasehold_proto::coordinator::v1::open_session_request::Message;
+use leasehold_proto::coordinator::v1::open_session_response::Message as Answer;
 use leasehold_proto::coordinator::v1::{
     Beat, HeldStream, Hello, OpenSessionRequest, RefusalReason, Report, StreamRef, Token,
 };
@@ -13,6 +14,7 @@ use leasehold_types::limits::MESSAGE_BYTES_MAX;
 use prost::Message as _;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tonic::transport::Endpoint;
 
@@ -178,6 +180,36 @@ async fn a_peer_that_reads_nothing_and_dials_again_holds_only_its_newest_session
     }
     soon(Agent::welcomed(replica.grpc, "good")).await;
     assert!(replica.stop().await, "leadership was not released");
+}
+
+/// An agent that dials too often waits before its hello is taken, and so do its sessions.
+#[tokio::test]
+async fn sessions_of_one_worker_never_take_all_places() {
+    let options = Options { sessions_max: 16, ..options() };
+    let replica = Replica::start(options).await;
+    replica.send(Event::Desired(Arc::new(desired()))).await;
+    replica.elect(1, LONG).await;
+    let mut first_messages = JoinSet::new();
+    let refusal = soon(async {
+        for link in 1.. {
+            let mut agent = Agent::dial(replica.grpc).await;
+            agent.say(Message::Hello(Hello { link, ..hello("crawl", "busy") })).await;
+            first_messages.spawn(async move { (agent.next().await, agent) });
+            while let Some(first) = first_messages.try_join_next() {
+                if let Ok((Ok(Some(Answer::Refusal(refusal))), _)) = first
+                    && refusal.reason() == RefusalReason::Limit
+                {
+                    return refusal;
+                }
+            }
+        }
+        unreachable!("no session was refused");
+    })
+    .await;
+    assert!(refusal.message.contains("worker crawl/busy has"), "{}", refusal.message);
+    let mut good = Agent::dial(replica.grpc).await;
+    good.say_hello("crawl", "good").await;
+    good.welcome().await;
 }
 
 #[tokio::test]

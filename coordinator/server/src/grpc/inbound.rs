@@ -20,12 +20,13 @@ use leasehold_types::message::{
 use leasehold_types::{ClusterName, Moment, SetName, WorkerKey};
 use prost::Message;
 use prost::bytes::Bytes;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{Instant, sleep_until, timeout};
 use tonic::{Status, Streaming};
 
 use super::agent_rate::{AgentRate, AgentRates};
 use super::delivery::StreamEnd;
+use super::session_limits::{SessionLimits, SessionPermit};
 use crate::connections::Peer;
 use crate::job_history::JobHistory;
 use crate::other_cells::OtherCells;
@@ -41,8 +42,8 @@ pub(crate) struct Inbound {
     /// What the peer shows of itself.
     pub(crate) shown: Credentials,
     pub(crate) port: SessionPort,
-    /// The limit of sessions.
-    pub(crate) permits: Arc<Semaphore>,
+    /// The limits of sessions.
+    pub(super) limits: Arc<SessionLimits>,
     /// How fast agents may send.
     pub(crate) rates: Arc<AgentRates>,
     /// The run times of jobs.
@@ -68,7 +69,7 @@ struct Agent {
     /// Where a person finds it.
     found_at: Option<Arc<str>>,
     /// Its place among the sessions.
-    permit: OwnedSemaphorePermit,
+    permit: SessionPermit,
 }
 
 /// Where a refusal goes.
@@ -96,6 +97,7 @@ impl Inbound {
             Err(refusal) => return self.refuse(Some(slot), refusal),
         };
         drop(unproven);
+        let SessionPermit { of_all, of_worker: _of_worker } = permit;
         // The slot is reached only as long as the driver keeps the session.
         let weak = slot.downgrade();
         let (slot, dropped) = SessionSlot::new(slot);
@@ -115,7 +117,7 @@ impl Inbound {
         }
         // The permit is released when the driver has handled the end of the session.
         let closed = Envelope::new(self.conn, SessionEvent::Closed, clock::now());
-        let closed = closed.with_permit(permit);
+        let closed = closed.with_permit(of_all);
         let _ = self.port.events.try_send(closed);
     }
 
@@ -144,14 +146,7 @@ impl Inbound {
         let authorized = self.authorize(&hello).await;
         self.peer.iter().for_each(|peer| peer.keep_place(Duration::ZERO));
         authorized?;
-        let permit = Arc::clone(&self.permits).try_acquire_owned().map_err(|_| {
-            let limit = self.port.sessions_max;
-            let message = format!(
-                "all {limit} sessions are in use: dial again, or raise --sessions-max or the limit \
-                 of open files"
-            );
-            Refusal { reason: RefusalReason::Limit, message }
-        })?;
+        let permit = self.limits.take(&worker_in(&hello))?;
         Ok(Some(Agent { hello: Box::new(hello), found_at: self.found_at(process), permit }))
     }
 

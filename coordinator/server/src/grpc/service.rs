@@ -21,7 +21,7 @@ use leasehold_proto::{CELL_METADATA, TOKEN_IGNORED, TOKEN_METADATA, WAITING_META
 use leasehold_types::limits::{MESSAGE_BYTES_MAX, WAITING_INTERVAL};
 use leasehold_types::message::{CoordinatorMessage, Refusal, RefusalReason};
 use prost::bytes::Bytes;
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 use tonic::body::Body;
 use tonic::codegen::{Service, http};
 use tonic::metadata::MetadataValue;
@@ -35,6 +35,7 @@ use super::delivery::Delivery;
 use super::first_message::FirstMessageLimit;
 use super::inbound::Inbound;
 use super::outbound::{Outbound, SLOT_MESSAGES_MAX};
+use super::session_limits::SessionLimits;
 use super::waiting::{Line, WaitingSession};
 use crate::connections::Peer;
 use crate::job_history::JobHistory;
@@ -54,8 +55,8 @@ pub(crate) struct SessionServer(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     port: SessionPort,
-    /// The limit of authenticated sessions.
-    permits: Arc<Semaphore>,
+    /// The limits of authenticated sessions.
+    limits: Arc<SessionLimits>,
     /// The limit of sessions that are not yet authenticated.
     unproven: Arc<KeyedLimit<Option<IpAddr>>>,
     /// How fast agents may send.
@@ -88,12 +89,12 @@ impl SessionServer {
         other_cells: Arc<OtherCells>,
         replicas: Arc<Replicas>,
     ) -> Self {
-        let permits = Arc::new(Semaphore::new(port.sessions_max));
+        let limits = Arc::new(SessionLimits::new(port.sessions_max));
         let unproven = KeyedLimit::new(UNPROVEN_MAX, unproven_per_address(&port.access));
         let (rates, line, next) = (Arc::default(), Arc::default(), AtomicU64::new(1));
         Self(Arc::new(Shared {
             port,
-            permits,
+            limits,
             unproven,
             rates,
             jobs,
@@ -141,10 +142,10 @@ impl SessionServer {
         };
         let shown = credentials(request.metadata(), peer.as_ref());
         let is_ignored = shown.token.is_some() && !matches!(port.access, Access::Asked(_));
-        let permits = Arc::clone(&self.0.permits);
+        let limits = Arc::clone(&self.0.limits);
         let (rates, jobs) = (Arc::clone(&self.0.rates), Arc::clone(&self.0.jobs));
         let (port, other_cells) = (port.clone(), Arc::clone(&self.0.other_cells));
-        let inbound = Inbound { conn, peer, shown, port, permits, rates, jobs, other_cells };
+        let inbound = Inbound { conn, peer, shown, port, limits, rates, jobs, other_cells };
         let span = tracing::debug_span!("session", conn = conn.0, peer = ?address);
         let receive = inbound.run(slot, unproven, request.into_inner(), gone).instrument(span);
         tokio::spawn(futures_util::future::join(receive, delivery.watch()));
