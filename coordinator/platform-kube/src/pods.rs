@@ -10,6 +10,8 @@ mod pod_watch;
 mod store;
 #[cfg(test)]
 mod store_tests;
+#[cfg(test)]
+mod tenant_tests;
 mod tombstone_reaper;
 mod writer;
 #[cfg(test)]

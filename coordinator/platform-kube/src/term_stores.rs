@@ -18,8 +18,6 @@ use crate::pods::Pods;
 
 /// How long a release may take: the process that ends waits for it.
 pub(crate) const RELEASE_TIMEOUT: Duration = Duration::from_millis(900);
-/// How long the list of workers may take.
-const LIST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The Lease of one term. A renewal works on a copy of it and puts that back.
 pub(crate) struct TermLease {
@@ -97,12 +95,7 @@ impl TermStore for TermLease {
 impl ExposureStore for PodExposures {
     fn list(&mut self) -> Answer<Result<BTreeMap<WorkerKey, Entry>, String>> {
         let pods = self.pods.clone();
-        Box::pin(async move {
-            match timeout(LIST_TIMEOUT, pods.list_exposed()).await {
-                Ok(listed) => listed.map_err(|error| format!("{error:#}")),
-                Err(_) => Err(format!("no answer within {} s", LIST_TIMEOUT.as_secs())),
-            }
-        })
+        Box::pin(async move { pods.list_exposed().await.map_err(|error| format!("{error:#}")) })
     }
 
     fn write(&mut self, attempts: Vec<EntryAttempt>) -> Answer<Vec<(EntryChange, EntryOutcome)>> {

@@ -135,3 +135,66 @@ async fn a_user_who_fills_a_namespace_keeps_nobody_out_under_any_leader() {
     // Other tests may watch all namespaces.
     api.delete_collection(&DeleteParams::default(), &ListParams::default()).await.expect("deleted");
 }
+
+/// Pods that no node ever takes.
+const HEAVY_PODS: usize = 10;
+/// Bytes of an annotation: the API server accepts 262,144.
+const HEAVY_BYTES: usize = 250_000;
+
+/// A pod whose annotation says that it may hold leases of thousands of clusters.
+fn heavy_pod(namespace: &str, number: usize) -> Value {
+    let entry = |number| format!("\"{namespace}/{number:05}\":0");
+    let count = HEAVY_BYTES / (entry(0).len() + 1);
+    let text = format!("{{{}}}", (0..count).map(entry).collect::<Vec<_>>().join(","));
+    json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": format!("heavy-{number}"),
+            "labels": { "leasehold.dev/cluster": "builds" },
+            "annotations": { "leasehold.dev/exposure": text },
+        },
+        "spec": {
+            "nodeSelector": { "leasehold.dev/nowhere": "true" },
+            "containers": [{ "name": "worker", "image": "worker" }],
+        },
+    })
+}
+
+/// The workers that a replica has accounts of.
+fn workers(http: SocketAddr) -> Option<f64> {
+    let (_, body) = get(http, "/metrics")?;
+    let figures = body.lines().filter(|line| line.starts_with("leasehold_workers{"));
+    let figures: Vec<f64> =
+        figures.filter_map(|line| line.rsplit(' ').next()?.parse().ok()).collect();
+    (!figures.is_empty()).then(|| figures.iter().sum())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn what_a_user_writes_on_pods_makes_no_more_workers_than_there_are_pods() {
+    let Some(cluster) = Cluster::shared() else { return };
+    let access = cluster.access();
+    Replicas::define(access);
+    let namespace = cluster.namespace("heavy");
+    let within = ["--namespace", &namespace];
+    let kubectl = |arguments: &[&str]| access.kubectl(&[&within[..], arguments].concat());
+    kubectl(&["wait", "--for=create", "serviceaccount/default", "--timeout=60s"]);
+    let create = [&within[..], &["create", "-f", "-"]].concat();
+    for number in 0..HEAVY_PODS {
+        let pod = heavy_pod(&namespace, number).to_string();
+        access.try_kubectl_with(&create, &pod).expect("the API server takes it");
+    }
+    let apply = [&within[..], &["apply", "-f", "-"]].concat();
+    access.try_kubectl_with(&apply, &worker_cluster("builds").to_string()).expect("a cluster");
+
+    // The first leader reads the pods, and so does the next one.
+    let mut replicas = Replicas::new(access, &namespace, &[]);
+    for _ in 0..2 {
+        replicas.start();
+        let http = replicas.running[replicas.leader()].http;
+        let found = eventually("workers", || workers(http).filter(|found| *found > 0.0));
+        assert_eq!(found, HEAVY_PODS as f64, "workers of {HEAVY_PODS} pods");
+        replicas.running.remove(0).process.signal(Signal::KILL);
+    }
+    kubectl(&["delete", "pods", "--all", "--grace-period=0", "--force"]);
+}

@@ -1,6 +1,7 @@
 //! The exposure of a pod: an annotation with the most that the pod may hold, by cluster. A leader
 //! writes it before it grants more, and every new leader reads it. An unreadable annotation counts
-//! as the most that any worker may hold, never as less than was written.
+//! as the most that any worker may hold, never as less than was written. Who may patch the pod may
+//! write anything there, so the annotation is read only up to a limit.
 
 use std::collections::BTreeMap;
 
@@ -11,6 +12,12 @@ use leasehold_kube_api::names::{CLUSTER_LABEL, EXPOSED_LABEL, EXPOSURE_ANNOTATIO
 use leasehold_types::{ClusterName, Epoch};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+
+/// The most entries of a pod. A pod has one, and one more for each cluster that it was a worker of
+/// before and may still hold something of.
+pub(super) const ENTRIES_MAX: usize = 8;
+/// The longest annotation that is read: twice what as many entries with the longest names take.
+const TEXT_BYTES_MAX: usize = 16 * 1024;
 
 /// One cluster's part of the annotation.
 #[derive(Debug, Serialize, Deserialize)]
@@ -29,8 +36,9 @@ pub(super) fn cluster(pod: &impl ResourceExt) -> Option<ClusterName> {
 }
 
 /// The entries of a pod's annotation for clusters in the pod's own namespace; others are ignored,
-/// since the pod's author has rights only there. If the annotation cannot be decoded, or is missing
-/// though the label says that it was written, the pod counts as if it may hold anything.
+/// since the pod's author has rights only there. If the annotation cannot be decoded, is larger
+/// than any that a leader writes, or is missing though the label says that it was written, the pod
+/// counts as if it may hold anything of the cluster in its label.
 pub(super) fn read(pod: &impl ResourceExt) -> BTreeMap<ClusterName, Entry> {
     let unreadable =
         || cluster(pod).map(|cluster| (cluster, Entry::unreadable())).into_iter().collect();
@@ -40,10 +48,10 @@ pub(super) fn read(pod: &impl ResourceExt) -> BTreeMap<ClusterName, Entry> {
             false => BTreeMap::new(),
         };
     };
-    let written = match serde_json::from_str::<BTreeMap<ClusterName, Value>>(text) {
+    let written = match decode(text) {
         Ok(written) => written,
         Err(error) => {
-            warn(pod, &error);
+            report(pod, &error);
             return unreadable();
         }
     };
@@ -54,14 +62,25 @@ pub(super) fn read(pod: &impl ResourceExt) -> BTreeMap<ClusterName, Entry> {
             (name, Entry { epoch, exposure: Exposure::from(exposure) })
         }
         Err(error) => {
-            warn(pod, &error);
+            report(pod, &error.to_string());
             (name, Entry::unreadable())
         }
     });
     entries.collect()
 }
 
-fn warn(pod: &impl ResourceExt, error: &serde_json::Error) {
+fn decode(text: &str) -> Result<BTreeMap<ClusterName, Value>, String> {
+    if text.len() > TEXT_BYTES_MAX {
+        return Err(format!("it has {} bytes: at most {TEXT_BYTES_MAX} are read", text.len()));
+    }
+    let written: BTreeMap<_, _> = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    if written.len() > ENTRIES_MAX {
+        return Err(format!("it has {} entries: at most {ENTRIES_MAX} are read", written.len()));
+    }
+    Ok(written)
+}
+
+fn report(pod: &impl ResourceExt, error: &str) {
     let (namespace, pod) = (pod.namespace(), pod.name_any());
     tracing::debug!(
         %error, namespace, pod,

@@ -20,6 +20,9 @@ use super::exposure_annotation;
 
 /// Annotation of a pod: the image for its agent.
 const IMAGE_ANNOTATION: &str = "config.leasehold.dev/image";
+/// The longest text of a pod that is kept, in bytes: who may create pods decides how long theirs
+/// are.
+const TEXT_BYTES_MAX: usize = 1024;
 /// The default grace period of a pod.
 const GRACE_DEFAULT: Duration = Duration::from_secs(30);
 
@@ -156,8 +159,8 @@ impl PodFacts {
             cluster: exposure_annotation::cluster(pod),
             busy: labels.get(BUSY_LABEL).is_some_and(|busy| busy == TRUE),
             mark: BusyMark::read(pod),
-            drain: annotations.get(DRAIN_ANNOTATION).cloned(),
-            streams: annotations.get(STREAMS_ANNOTATION).cloned(),
+            drain: annotations.get(DRAIN_ANNOTATION).map(|text| cut(text)),
+            streams: annotations.get(STREAMS_ANNOTATION).map(|text| cut(text)),
             exposures: exposure_annotation::read(pod),
             generation: annotations.get(GENERATION_ANNOTATION).and_then(|text| text.parse().ok()),
             deletion_cost: annotations
@@ -183,7 +186,7 @@ impl PodFacts {
             opted_in: labels.get(INJECT).is_some_and(|opted_in| opted_in == TRUE),
             agent_image: spec.and_then(agent_image),
             agent_image_wanted: match annotations.contains_key(STATUS) {
-                true => annotations.get(IMAGE_ANNOTATION).cloned(),
+                true => annotations.get(IMAGE_ANNOTATION).map(|text| cut(text)),
                 false => spec.and_then(agent_image),
             },
             version: version(pod.metadata.resource_version.as_deref()),
@@ -243,7 +246,12 @@ impl Phase {
 
 fn agent_image(spec: &PodSpec) -> Option<String> {
     let agent = spec.init_containers.iter().flatten().find(|it| it.name == CONTAINER)?;
-    agent.image.clone()
+    agent.image.as_deref().map(cut)
+}
+
+/// The beginning of a text, if it is longer than any that is written for Leasehold.
+fn cut(text: &str) -> String {
+    text[..text.floor_char_boundary(TEXT_BYTES_MAX)].to_owned()
 }
 
 fn owner(pod: &Pod) -> Option<Owner> {

@@ -43,6 +43,8 @@ pub(super) enum PatchDecision {
     Superseded,
     /// The entry in this version of the pod cannot be read: a later leader may have written it.
     Unreadable(EntryVersion),
+    /// The pod has as many entries as are read.
+    Full,
 }
 
 impl PodPatch {
@@ -60,6 +62,9 @@ impl PodPatch {
                     EntryWrite::Put(Some(entry)) => {
                         let jobs = entry.exposure.jobs_max > 0;
                         exposures.insert(cluster.clone(), entry);
+                        if exposures.len() > exposure_annotation::ENTRIES_MAX {
+                            return PatchDecision::Full;
+                        }
                         if jobs { base.mark.change(true) } else { unmarked() }
                     }
                     EntryWrite::Put(None) => {

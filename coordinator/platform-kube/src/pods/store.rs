@@ -14,6 +14,10 @@ use super::facts::{PodFacts, PodName};
 use super::node_end::{ASK_AGAIN_AFTER, NodeAnswer, REPLACED_WITHIN};
 use super::patch::ObservedPod;
 
+/// The most former workers of one pod that are remembered: who may patch a pod can make it another
+/// worker again and again. Those that are not remembered are confirmed one by one when the core
+/// finds that they have no pod.
+const FORMER_MAX: usize = 32;
 /// How long a standby keeps a tombstone.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(300);
 
@@ -118,7 +122,8 @@ impl PodStore {
             Some(entry) if entry.facts.uid == facts.uid => {
                 was_over = entry.facts.over;
                 former.extend(entry.former);
-                former.extend(entry.facts.workers());
+                let room = FORMER_MAX.saturating_sub(former.len());
+                former.extend(entry.facts.workers().into_iter().take(room));
             }
             Some(entry) => self.add_tombstone(entry, now),
             None => {}

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::busy_mark::BusyMark;
-use super::exposure_annotation;
+use super::exposure_annotation::{self, ENTRIES_MAX};
 use super::facts::{PodName, version};
 use super::patch::{ObservedPod, PatchDecision, PodPatch};
 use super::store::Listed;
@@ -31,8 +31,13 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 const CALL_TIMEOUT: Duration = Duration::from_secs(2);
 /// The most attempts of one write after conflicts.
 const TRIES_MAX: usize = 3;
-/// The timeout of one list.
-const LIST_TIMEOUT: Duration = Duration::from_secs(10);
+/// The most pods of one page of a list: their annotations may have 256 KiB each.
+const PAGE_PODS: u32 = 250;
+/// The timeout of one page. A list has none, so that many pods make an election longer and do not
+/// prevent it.
+const PAGE_TIMEOUT: Duration = Duration::from_secs(10);
+/// The most workers that one warning names.
+const NAMED_MAX: usize = 5;
 
 impl Pods {
     /// Every worker that may hold anything: workers of the pods that the API server lists and that
@@ -57,13 +62,7 @@ impl Pods {
         }
         let exposed = self.0.store().list(listed, clock::now());
         self.0.has_changed();
-        for (key, _) in exposed.iter().filter(|(_, entry)| entry.exposure.sets == Sets::Any) {
-            tracing::warn!(
-                cluster = %key.cluster, worker = %key.worker,
-                "the pod's exposure annotation is unreadable or unlimited: the worker counts as if \
-                 it may hold anything"
-            );
-        }
+        warn_of_unlimited(&exposed);
         Ok(exposed)
     }
 
@@ -74,20 +73,27 @@ impl Pods {
         label: &str,
     ) -> anyhow::Result<Vec<(PodName, Listed)>> {
         // Without a resource version the API server reads from etcd, so the list has every earlier
-        // write.
-        let params = ListParams::default().labels(label);
+        // write. Later pages are of the revision of the first one.
+        let mut params = ListParams::default().labels(label).limit(PAGE_PODS);
         let api = self.0.api(namespace);
         let whose = || match namespace {
             Some(namespace) => format!("pods of namespace {namespace} (--watch-namespace)"),
             None => "pods of all namespaces".to_owned(),
         };
-        let pods = timeout(LIST_TIMEOUT, api.list_metadata(&params)).await.with_context(whose)?;
-        let pods = pods.with_context(whose)?.items.into_iter().filter_map(|pod| {
-            let ObservedPod { uid, version, exposures, .. } = observed(&pod)?;
-            let name = PodName { namespace: pod.namespace()?, name: pod.name_any() };
-            Some((name, Listed { uid, version, exposures }))
-        });
-        Ok(pods.collect())
+        let mut listed = Vec::new();
+        loop {
+            let page = timeout(PAGE_TIMEOUT, api.list_metadata(&params)).await;
+            let page = page.with_context(whose)?.with_context(whose)?;
+            listed.extend(page.items.iter().filter_map(|pod| {
+                let ObservedPod { uid, version, exposures, .. } = observed(pod)?;
+                let name = PodName { namespace: pod.namespace()?, name: pod.name_any() };
+                Some((name, Listed { uid, version, exposures }))
+            }));
+            match page.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => params = params.continue_token(&token),
+                None => return Ok(listed),
+            }
+        }
     }
 
     /// Changes a worker's entry as a leader of this term. If the pod no longer exists, the write
@@ -184,6 +190,16 @@ impl Pods {
                 PatchDecision::Nothing => return Ok(EntryOutcome::Done),
                 PatchDecision::Superseded => return Ok(EntryOutcome::Superseded),
                 PatchDecision::Unreadable(version) => return Ok(EntryOutcome::Unreadable(version)),
+                PatchDecision::Full => {
+                    let PodName { namespace, name } = &facts.pod;
+                    tracing::warn!(
+                        namespace,
+                        pod = name,
+                        "the pod may hold leases of {ENTRIES_MAX} clusters: it is granted none of \
+                         another one before some of them end"
+                    );
+                    return Ok(EntryOutcome::Failed);
+                }
             };
             let error = match patch(&api, name, metadata).await {
                 Ok(pod) => {
@@ -218,6 +234,25 @@ fn observed(pod: &PartialObjectMeta<Pod>) -> Option<ObservedPod> {
     let version = version(pod.resource_version().as_deref());
     let (exposures, mark) = (exposure_annotation::read(pod), BusyMark::read(pod));
     Some(ObservedPod { uid: pod.uid()?, version, exposures, mark })
+}
+
+/// One warning for all workers, since there may be many.
+fn warn_of_unlimited(exposed: &BTreeMap<WorkerKey, Entry>) {
+    let unlimited = exposed.iter().filter(|(_, entry)| entry.exposure.sets == Sets::Any);
+    let mut workers = unlimited.map(|(key, _)| key.to_string());
+    let named: Vec<_> = workers.by_ref().take(NAMED_MAX).collect();
+    if named.is_empty() {
+        return;
+    }
+    let more = match workers.count() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    tracing::warn!(
+        "the exposure annotations of pods are unreadable or unlimited, so these workers count as \
+         if they may hold anything: {}{more}",
+        named.join(", ")
+    );
 }
 
 /// Waits for a call that a webhook makes, at most [`CALL_TIMEOUT`].

@@ -28,6 +28,8 @@ struct Server {
     pod: Value,
     others: Vec<Value>,
     writes: usize,
+    /// The pods of the second page of each list.
+    second_page: Vec<Value>,
 }
 
 type Shop = Arc<Mutex<Server>>;
@@ -51,10 +53,15 @@ impl Server {
         if !address.contains("labelSelector=") {
             return (200, self.pod.clone());
         }
+        if address.contains("continue=second") {
+            return (200, json!({ "metadata": {}, "items": self.second_page }));
+        }
+        let continues = if self.second_page.is_empty() { "" } else { "second" };
         let labels = self.pod["metadata"]["labels"].as_object().expect("labels");
         let wanted = |label: &&String| address.contains(&label.replace('/', "%2F"));
         let found = labels.keys().find(wanted).map(|_| self.pod.clone());
-        (200, json!({ "metadata": {}, "items": Vec::from_iter(found) }))
+        let items = Vec::from_iter(found);
+        (200, json!({ "metadata": { "continue": continues }, "items": items }))
     }
 
     fn write(&mut self, patch: Value) -> (u16, Value) {
@@ -274,6 +281,18 @@ async fn finds_an_exposed_pod_by_either_label() {
         let exposed = pods.list_exposed().await.expect("an answer");
         assert_eq!(exposed, BTreeMap::from([(key(), entry(1, 3))]), "without {lost}");
     }
+}
+
+#[tokio::test]
+async fn a_new_leader_reads_every_page_of_pods() {
+    let (shop, pods) = unseen();
+    shop.lock().expect("whole").put(annotation(1, 3));
+    let mut other = shop.lock().expect("whole").pod.clone();
+    merge(&mut other, json!({ "metadata": { "name": "w-1", "uid": "uid-2" } }));
+    shop.lock().expect("whole").second_page = vec![other];
+    let exposed = pods.list_exposed().await.expect("an answer");
+    let names: Vec<_> = exposed.keys().map(|key| key.worker.as_str()).collect();
+    assert_eq!(names, ["w-0", "w-1"]);
 }
 
 #[tokio::test]
