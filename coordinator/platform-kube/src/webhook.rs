@@ -20,7 +20,6 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use leasehold_driver::metrics::{Eviction, Injection, Metrics, Validation};
 use tokio::time::timeout;
-use tower::limit::ConcurrencyLimitLayer;
 
 use self::admission::{Admission, Decision};
 pub use self::caller_key::{CallerKey, CallerKeyWriter};
@@ -28,8 +27,6 @@ pub use self::evictions::Evictions;
 pub use self::injector::{Cluster, Clusters, Injector};
 pub use self::validator::Validator;
 
-/// The most requests in flight.
-const REVIEWS_MAX: usize = 64;
 /// The most bytes of a review: two objects of the largest size that the API server stores, and the
 /// request around them.
 const REVIEW_BYTES_MAX: usize = 3 * 1024 * 1024;
@@ -65,7 +62,6 @@ pub fn router(
         .route("/evict/{key}", post(evict_with_key))
         .fallback(|| async { (StatusCode::NOT_FOUND, PATHS) })
         .with_state(WebhookState { injector, validator, evictions, metrics })
-        .layer(ConcurrencyLimitLayer::new(REVIEWS_MAX))
 }
 
 async fn inject(State(state): State<WebhookState>, body: Body) -> Response {

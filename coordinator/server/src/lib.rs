@@ -10,6 +10,7 @@ pub mod http;
 pub mod https;
 pub mod job_history;
 pub mod other_cells;
+mod request_places;
 pub mod scaler;
 pub mod tls;
 mod web;

@@ -5,6 +5,8 @@
 mod ca_bundle;
 #[path = "injection/reports.rs"]
 mod reports;
+#[path = "injection/strangers.rs"]
+mod strangers;
 
 use std::process::Stdio;
 

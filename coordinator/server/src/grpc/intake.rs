@@ -1,20 +1,19 @@
 //! What a call may send before anybody has looked at it. Every call of this port but a session has
 //! one short request. Its body must be small and come in time, and the calls whose bodies are not
-//! complete are limited, in total and per address.
+//! complete are limited: one more takes the place of another.
 
 use std::convert::Infallible;
-use std::future::{Future, Ready, ready};
-use std::net::IpAddr;
+use std::future::Future;
+use std::net::{IpAddr, Ipv4Addr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use futures_util::future::Either;
 use http_body::{Frame, SizeHint};
-use leasehold_driver::keyed_limit::{KeyedLimit, KeyedPermit};
 use leasehold_types::limits::CALL_BYTES_MAX;
 use prost::bytes::Bytes;
+use tokio::sync::oneshot;
 use tokio::time::{Sleep, sleep};
 use tonic::Status;
 use tonic::body::Body;
@@ -23,6 +22,7 @@ use tower::{Layer, Service};
 
 use super::service::OPEN_SESSION;
 use crate::connections::Peer;
+use crate::request_places::{EVICTED, RequestPlace, RequestPlaces};
 
 /// Bytes of the body of a request with manifests.
 pub(crate) const MANIFESTS_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -34,24 +34,19 @@ const PLANS_MAX: usize = 4;
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 /// The most calls whose bodies are not complete.
 const CALLS_MAX: usize = 256;
-/// The most from one address.
-const CALLS_PER_ADDRESS_MAX: usize = 64;
-
-type CallPermit = KeyedPermit<Option<IpAddr>>;
+/// Stands for a peer that is not known.
+const NOBODY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
 /// Limits the calls of a port.
 #[derive(Clone, Debug)]
 pub(super) struct IntakeLayer {
-    calls: Arc<KeyedLimit<Option<IpAddr>>>,
-    plans: Arc<KeyedLimit<Option<IpAddr>>>,
+    calls: Arc<RequestPlaces>,
+    plans: Arc<RequestPlaces>,
 }
 
 impl IntakeLayer {
     pub(super) fn new() -> Self {
-        Self {
-            calls: KeyedLimit::new(CALLS_MAX, CALLS_PER_ADDRESS_MAX),
-            plans: KeyedLimit::new(PLANS_MAX, PLANS_MAX),
-        }
+        Self { calls: RequestPlaces::new(CALLS_MAX), plans: RequestPlaces::new(PLANS_MAX) }
     }
 }
 
@@ -76,7 +71,7 @@ where
 {
     type Response = Response<Body>;
     type Error = Infallible;
-    type Future = Either<S::Future, Ready<Result<Response<Body>, Infallible>>>;
+    type Future = S::Future;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         self.inner.poll_ready(cx)
@@ -85,23 +80,20 @@ where
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         // Sessions have limits of their own.
         if request.uri().path() == OPEN_SESSION {
-            return Either::Left(self.inner.call(request));
+            return self.inner.call(request);
         }
-        let address = Peer::of(request.extensions()).map(|peer| peer.address().ip());
-        let (limit, bytes_max) = match request.uri().path() {
+        let address = Peer::of(request.extensions()).map_or(NOBODY, |peer| peer.address().ip());
+        let (places, bytes_max) = match request.uri().path() {
             PLAN_MANIFESTS => (&self.limits.plans, MANIFESTS_BYTES_MAX),
             _ => (&self.limits.calls, CALL_BYTES_MAX),
         };
-        let Some(permit) = limit.take(address) else {
-            let why = "too many calls have not sent their request yet; try again later";
-            return Either::Right(ready(Ok(Status::resource_exhausted(why).into_http())));
-        };
+        let (place, evicted) = places.take(address);
         let bounded = |body| {
             let timeout = Box::pin(sleep(BODY_TIMEOUT));
-            let open = Some((timeout, permit));
+            let open = Some(OpenBody { timeout, evicted, _place: place });
             Body::new(BoundedBody { body, bytes_max, left: bytes_max, open })
         };
-        Either::Left(self.inner.call(request.map(bounded)))
+        self.inner.call(request.map(bounded))
     }
 }
 
@@ -112,7 +104,28 @@ struct BoundedBody {
     bytes_max: usize,
     left: usize,
     /// Until the body has ended.
-    open: Option<(Pin<Box<Sleep>>, CallPermit)>,
+    open: Option<OpenBody>,
+}
+
+/// A body that is not complete.
+#[derive(Debug)]
+struct OpenBody {
+    timeout: Pin<Box<Sleep>>,
+    evicted: oneshot::Receiver<()>,
+    _place: RequestPlace,
+}
+
+impl OpenBody {
+    /// Why the body must end now, if it must.
+    fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Status> {
+        if let Poll::Ready(Ok(())) = Pin::new(&mut self.evicted).poll(cx) {
+            return Poll::Ready(Status::resource_exhausted(EVICTED));
+        }
+        self.timeout.as_mut().poll(cx).map(|()| {
+            let why = format!("the request was not complete within {BODY_TIMEOUT:?}");
+            Status::deadline_exceeded(why)
+        })
+    }
 }
 
 impl http_body::Body for BoundedBody {
@@ -123,15 +136,14 @@ impl http_body::Body for BoundedBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        let Some((timeout, _)) = &mut self.open else { return Poll::Ready(None) };
-        let is_late = timeout.as_mut().poll(cx).is_ready();
-        let frame = match Pin::new(&mut self.body).poll_frame(cx) {
-            Poll::Pending if is_late => {
+        let Self { body, open: Some(open), .. } = &mut *self else { return Poll::Ready(None) };
+        let frame = match Pin::new(body).poll_frame(cx) {
+            Poll::Ready(frame) => frame,
+            Poll::Pending => {
+                let status = ready!(open.poll_end(cx));
                 self.open = None;
-                let why = format!("the request was not complete within {BODY_TIMEOUT:?}");
-                return Poll::Ready(Some(Err(Status::deadline_exceeded(why))));
+                return Poll::Ready(Some(Err(status)));
             }
-            polled => ready!(polled),
         };
         let bytes = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref());
         let bytes = bytes.map_or(0, Bytes::len);
