@@ -6,6 +6,8 @@
 mod attack;
 #[path = "hostile/flood.rs"]
 mod flood;
+#[path = "hostile/half_message.rs"]
+mod half_message;
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -218,6 +220,15 @@ async fn agents_that_flood_beats_wait_and_no_other_agent_misses_a_renewal() {
     let late = fleet.coordinator.agent("builds", "late", &[]);
     soon("a lease for a new agent", || lease(late.api).filter(|lease| lease["connected"] == true))
         .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_whose_message_does_not_go_on_ends() {
+    let coordinator = Coordinator::start(&[("cars.yaml", MANIFESTS)]);
+    let leads = || metric(coordinator.http, "leasehold_leader").filter(|leader| *leader == 1.0);
+    soon("a leader", leads).await;
+    let answer = half_message::answer_to_half_a_message(coordinator.grpc, "half").await;
+    assert!(answer.contains("the rest of a message did not come in 10s"), "{answer:?}");
 }
 
 /// A coordinator in a process with these limits of open files.

@@ -4,13 +4,13 @@
 mod agent_rate;
 pub(crate) mod credentials;
 mod delivery;
-mod first_message;
 mod forward;
 mod inbound;
 pub(crate) mod intake;
 mod outbound;
 mod peer;
 mod service;
+mod session_body;
 mod session_limits;
 mod waiting;
 

@@ -287,7 +287,9 @@ async fn next(messages: &mut Streaming<Bytes>) -> Result<Option<Received>, Refus
 /// A message that could not be read is refused; a connection that broke just ends.
 fn broken(status: &Status) -> Result<Option<Received>, Refusal> {
     match status.code() {
-        tonic::Code::OutOfRange | tonic::Code::ResourceExhausted => Err(Refusal {
+        tonic::Code::OutOfRange
+        | tonic::Code::ResourceExhausted
+        | tonic::Code::DeadlineExceeded => Err(Refusal {
             reason: RefusalReason::Limit,
             message: format!("message: {}", status.message()),
         }),

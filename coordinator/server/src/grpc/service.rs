@@ -32,9 +32,9 @@ use tracing::Instrument;
 use super::agent_rate::AgentRates;
 use super::credentials::credentials;
 use super::delivery::Delivery;
-use super::first_message::FirstMessageLimit;
 use super::inbound::Inbound;
 use super::outbound::{Outbound, SLOT_MESSAGES_MAX};
+use super::session_body::SessionBody;
 use super::session_limits::SessionLimits;
 use super::waiting::{Line, WaitingSession};
 use crate::connections::Peer;
@@ -199,7 +199,7 @@ impl Service<http::Request<Body>> for SessionServer {
             }
             let limit = Some(MESSAGE_BYTES_MAX);
             let mut grpc = Grpc::new(RawCodec).apply_max_message_size_config(limit, limit);
-            let request = request.map(FirstMessageLimit::new);
+            let request = request.map(SessionBody::new);
             Ok(grpc.streaming(this, request).await)
         })
     }
