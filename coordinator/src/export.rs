@@ -94,6 +94,7 @@ mod tests {
             "leasehold_messages_received_total",
             "leasehold_messages_sent_total",
             "leasehold_refusals_total",
+            "leasehold_denials_total",
             "leasehold_session_stalls_total",
             "leasehold_status_write_failures_total",
             "leasehold_injections_total",

@@ -155,3 +155,18 @@ pub enum Denied {
     #[error("{0}")]
     Unavailable(String),
 }
+
+impl Denied {
+    /// Every reason, as metrics name it.
+    pub const REASONS: [&'static str; 3] = ["unproven", "forbidden", "unavailable"];
+
+    /// The reason, as metrics name it.
+    #[must_use]
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Unproven(_) => "unproven",
+            Self::Forbidden(_) => "forbidden",
+            Self::Unavailable(_) => "unavailable",
+        }
+    }
+}

@@ -16,6 +16,7 @@ pub mod history;
 pub mod keyed_limit;
 pub mod metrics;
 pub mod order;
+pub mod peer_log_limit;
 pub mod platform;
 pub mod port;
 pub mod replicas;

@@ -23,7 +23,7 @@ use self::observations::Observations;
 pub use self::observations::WORKERS;
 use self::pipelines::PipelineTransition;
 pub use self::reviews::{Eviction, Injection, Validation};
-use crate::access::Caller;
+use crate::access::{Caller, Denied};
 use crate::order::OrderKind;
 use crate::view::View;
 
@@ -80,6 +80,7 @@ pub struct Metrics {
     received: Counter<u64>,
     sent: Counter<u64>,
     refusals: Counter<u64>,
+    denials: Counter<u64>,
     orders: Counter<u64>,
     stalls: Counter<u64>,
     statuses_failed: Counter<u64>,
@@ -118,6 +119,10 @@ impl Metrics {
             received: counter("leasehold_messages_received", "Messages from agents, by kind."),
             sent: counter("leasehold_messages_sent", "Messages to agents, by kind."),
             refusals: counter("leasehold_refusals", "Sessions refused or ended, by reason."),
+            denials: counter(
+                "leasehold_denials",
+                "Calls of people, autoscalers and replicas that were denied, by reason.",
+            ),
             orders: counter("leasehold_orders", "Orders about workers, by what and by whom."),
             stalls: counter("leasehold_session_stalls", "Times that a session had to wait."),
             statuses_failed: counter(
@@ -224,6 +229,9 @@ impl Metrics {
             counter.add(0, &[]);
         }
         self.refusals.add(0, &label("reason", reason(&RefusalReason::Invalid)));
+        for why in Denied::REASONS {
+            self.denials.add(0, &label("reason", why));
+        }
     }
 
     /// Counts an event for the core.
@@ -314,6 +322,11 @@ impl Metrics {
     /// Counts a refusal.
     pub fn refused(&self, why: &RefusalReason) {
         self.refusals.add(1, &label("reason", reason(why)));
+    }
+
+    /// Counts a call that was denied.
+    pub fn denied(&self, why: &Denied) {
+        self.denials.add(1, &label("reason", why.reason()));
     }
 
     /// Counts an order.

@@ -10,7 +10,7 @@ mod shared_reviews;
 mod token_cache;
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -25,6 +25,7 @@ use leasehold_driver::access::{
     ACCESS_MAX, AccessRequest, Caller, Credentials, Denied, Subject, Wants,
 };
 use leasehold_driver::clock;
+use leasehold_driver::peer_log_limit::PeerLogLimit;
 use leasehold_kube_api::names::GROUP;
 use leasehold_types::{ClusterName, WorkerKey};
 use tokio::sync::mpsc;
@@ -43,6 +44,8 @@ const TOKEN_BYTES_MAX: usize = 12 * 1024;
 const PERSON_FRESH_FOR: Duration = Duration::from_secs(30);
 /// How long a review of an agent's token is reused. The agent's pod is checked each time.
 const AGENT_FRESH_FOR: Duration = Duration::from_secs(300);
+/// Stands for a peer that is not known.
+const NOBODY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
 const CLASSES: &str = "workerclasses";
 const CLUSTERS: &str = "workerclusters";
@@ -62,6 +65,8 @@ struct Shared {
     token_cache: Mutex<TokenCache>,
     reviews: SharedReviews,
     lanes: ReviewLanes,
+    /// Who was denied and logged of late.
+    logged: PeerLogLimit,
 }
 
 impl fmt::Debug for AccessReviewer {
@@ -82,6 +87,7 @@ impl AccessReviewer {
             token_cache: Mutex::default(),
             reviews: SharedReviews::default(),
             lanes: ReviewLanes::default(),
+            logged: PeerLogLimit::default(),
         }))
     }
 
@@ -103,18 +109,26 @@ impl AccessReviewer {
             decided = self.decide(&shown, &wants) => decided,
             () = answer.closed() => return,
         };
-        let peer = shown.peer;
-        match &decided {
-            Ok(_) => {}
-            Err(why @ (Denied::Unproven(_) | Denied::Forbidden(_))) => {
-                tracing::info!(?peer, ?wants, %why, "access denied");
-            }
-            Err(why @ Denied::Unavailable(_)) => {
-                tracing::warn!(?peer, ?wants, %why, "access cannot be decided");
-            }
+        if let Err(why) = &decided {
+            self.log_denial(shown.peer, &wants, why);
         }
         // The caller may have gone.
         let _ = answer.send(decided);
+    }
+
+    fn log_denial(&self, peer: Option<SocketAddr>, wants: &Wants, why: &Denied) {
+        if !self.0.logged.allows(peer.map_or(NOBODY, |peer| peer.ip())) {
+            tracing::debug!(?peer, ?wants, %why, "access denied");
+            return;
+        }
+        match why {
+            Denied::Unproven(_) | Denied::Forbidden(_) => {
+                tracing::info!(?peer, ?wants, %why, "access denied");
+            }
+            Denied::Unavailable(_) => {
+                tracing::warn!(?peer, ?wants, %why, "access cannot be decided");
+            }
+        }
     }
 
     async fn decide(&self, shown: &Credentials, wants: &Wants) -> Result<Caller, Denied> {

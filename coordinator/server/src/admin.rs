@@ -91,7 +91,7 @@ impl Admin {
 
     /// Checks that the caller may have what it wants, and returns who it is.
     async fn allow<T>(&self, request: &Request<T>, wants: Wants) -> Result<Caller, AdminError> {
-        Ok(authorize(&self.access, request, wants).await?)
+        Ok(authorize(&self.access, &self.handle.metrics, request, wants).await?)
     }
 
     /// Asks the core, if this replica leads.

@@ -7,15 +7,15 @@ pub(crate) mod handshake;
 mod peer;
 mod places;
 
-use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use futures_util::Stream;
+use leasehold_driver::peer_log_limit::PeerLogLimit;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -34,10 +34,6 @@ pub(crate) const WAITING_MAX: usize = 4_096;
 const WAIT_MAX: Duration = Duration::from_secs(5);
 /// The pause after the system had no file or memory left for a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// The most warnings within [`WARNING_INTERVAL`], over all peers.
-const WARNED_PEERS_MAX: usize = 64;
-/// There is at most one warning about a peer in this time.
-const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 /// The first bytes of an HTTP/2 client (RFC 9113, 3.4).
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// The first bytes of a TLS client: a handshake record of version 3 (RFC 8446, 5.1).
@@ -94,7 +90,7 @@ pub(crate) struct Listener {
     places: Arc<Places>,
     waiting: FairQueue<WaitingConnection>,
     unproven_age: Duration,
-    warnings: Arc<PeerWarnings>,
+    warnings: Arc<PeerLogLimit>,
 }
 
 /// An accepted connection without a place.
@@ -124,7 +120,7 @@ impl Listener {
                     Err(error) if is_of_one_connection(&error) => {}
                     Err(error) => {
                         let nobody = IpAddr::from([0, 0, 0, 0]);
-                        self.warnings.warn(nobody, "cannot accept connections", &error);
+                        warn(&self.warnings, nobody, "cannot accept connections", &error);
                         sleep(ACCEPT_PAUSE).await;
                     }
                 },
@@ -143,7 +139,7 @@ impl Listener {
         let waiting = WaitingConnection { stream, address, since: Instant::now() };
         if let Some((dropped, _)) = self.waiting.push(address.ip(), waiting) {
             let why = "too many connections wait, and this address has the most";
-            self.warnings.warn(dropped, "connection refused", &why);
+            warn(&self.warnings, dropped, "connection refused", &why);
         }
     }
 
@@ -156,12 +152,12 @@ impl Listener {
         let WaitingConnection { stream, address, since } = waiting;
         if since.elapsed() > WAIT_MAX {
             let why = "the port had no place for it in time";
-            self.warnings.warn(address.ip(), "connection refused", &why);
+            warn(&self.warnings, address.ip(), "connection refused", &why);
             return None;
         }
         let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else {
             let why = "the port has reached its limit of connections";
-            self.warnings.warn(address.ip(), "connection refused", &why);
+            warn(&self.warnings, address.ip(), "connection refused", &why);
             return None;
         };
         if let Err(error) = stream.set_nodelay(true) {
@@ -206,7 +202,7 @@ pub(crate) struct Connection {
     /// Fires at the peer's deadline.
     timer: Option<Pin<Box<Sleep>>>,
     evicted: Option<Evicted>,
-    warnings: Arc<PeerWarnings>,
+    warnings: Arc<PeerLogLimit>,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -224,7 +220,7 @@ impl Connection {
         if expected[..together] != read[..together] {
             let protocol = self.preface.name();
             let why = format!("the peer does not speak {protocol}, which this port expects");
-            self.warnings.warn(self.peer.address().ip(), "connection dropped", &why);
+            warn(&self.warnings, self.peer.address().ip(), "connection dropped", &why);
             return Err(io::Error::new(io::ErrorKind::InvalidData, why));
         }
         let complete = seen + together == self.preface.bytes().len();
@@ -337,26 +333,12 @@ impl Connected for Connection {
     }
 }
 
-/// The peers of recent warnings, so that a flood of connections does not flood the log.
-#[derive(Debug, Default)]
-struct PeerWarnings(Mutex<HashMap<IpAddr, Instant>>);
-
-impl PeerWarnings {
-    fn warn(&self, peer: IpAddr, what: &'static str, why: &dyn std::fmt::Display) {
-        match self.should_warn(peer, Instant::now()) {
-            true => tracing::warn!(%peer, %why, "{what}"),
-            false => tracing::debug!(%peer, %why, "{what}"),
-        }
-    }
-
-    fn should_warn(&self, peer: IpAddr, now: Instant) -> bool {
-        let mut peers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        peers.retain(|_, warned| now.duration_since(*warned) < WARNING_INTERVAL);
-        if peers.contains_key(&peer) || peers.len() >= WARNED_PEERS_MAX {
-            return false;
-        }
-        peers.insert(peer, now);
-        true
+/// Warns of a peer, or writes the line for debugging if there were many.
+fn warn(limit: &PeerLogLimit, peer: IpAddr, what: &'static str, why: &dyn std::fmt::Display) {
+    if limit.allows(peer) {
+        tracing::warn!(%peer, %why, "{what}");
+    } else {
+        tracing::debug!(%peer, %why, "{what}");
     }
 }
 
@@ -365,18 +347,6 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
-
-    #[tokio::test]
-    async fn warnings_are_limited_per_peer_and_in_total() {
-        let warnings = PeerWarnings::default();
-        let start = Instant::now();
-        let peer = |last: u8| IpAddr::from([127, 0, 0, last]);
-        assert!(warnings.should_warn(peer(1), start));
-        assert!(!warnings.should_warn(peer(1), start));
-        let count = (2..200).filter(|last| warnings.should_warn(peer(*last), start)).count();
-        assert_eq!(count, WARNED_PEERS_MAX - 1);
-        assert!(warnings.should_warn(peer(1), start + WARNING_INTERVAL));
-    }
 
     fn limits(total: usize) -> ConnectionLimits {
         let unproven_age = Duration::from_secs(60);

@@ -95,11 +95,11 @@ pub async fn serve(port: GrpcPort, stop: impl Future<Output = ()>) -> anyhow::Re
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .layer(IntakeLayer::new());
-    let access = port.sessions.access.clone();
+    let (access, metrics) = (port.sessions.access.clone(), Arc::clone(&port.sessions.metrics));
     let peer = PeerServer::service(Arc::clone(&port.replicas), port.sessions.clone());
     let (jobs, other_cells) = (port.jobs, port.other_cells);
     let sessions = SessionServer::new(port.sessions, jobs, other_cells, port.replicas);
-    let scaler = Scaler::service(Arc::clone(&port.handle.view), access);
+    let scaler = Scaler::service(Arc::clone(&port.handle.view), access, metrics);
     let (reporter, health) = tonic_health::server::health_reporter();
     set_health(&reporter, ServingStatus::Serving).await;
     let stop = async move {

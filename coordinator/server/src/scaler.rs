@@ -12,6 +12,7 @@ use futures_util::Stream;
 use leasehold_driver::access::{Access, Wants};
 use leasehold_driver::clock;
 use leasehold_driver::demand::Demand;
+use leasehold_driver::metrics::Metrics;
 use leasehold_driver::view::View;
 use leasehold_proto::externalscaler as proto;
 use leasehold_proto::externalscaler::external_scaler_server::{
@@ -35,14 +36,19 @@ const REQUEST_BYTES_MAX: usize = 64 * 1024;
 pub struct Scaler {
     view: Arc<View>,
     access: Access,
+    metrics: Arc<Metrics>,
     streams: Arc<Semaphore>,
 }
 
 impl Scaler {
     /// The service of a replica with this view; `access` authorizes the callers.
-    pub fn service(view: Arc<View>, access: Access) -> ExternalScalerServer<Self> {
+    pub fn service(
+        view: Arc<View>,
+        access: Access,
+        metrics: Arc<Metrics>,
+    ) -> ExternalScalerServer<Self> {
         let streams = Arc::new(Semaphore::new(STREAMS_MAX));
-        ExternalScalerServer::new(Self { view, access, streams })
+        ExternalScalerServer::new(Self { view, access, metrics, streams })
             .max_decoding_message_size(REQUEST_BYTES_MAX)
     }
 
@@ -53,7 +59,8 @@ impl Scaler {
         reference: &proto::ScaledObjectRef,
     ) -> Result<ClassQuery, Status> {
         let query = ClassQuery::parse(reference)?;
-        let allowed = authorize(&self.access, request, Wants::Demand(query.name().clone())).await;
+        let wants = Wants::Demand(query.name().clone());
+        let allowed = authorize(&self.access, &self.metrics, request, wants).await;
         allowed.map(|_| query).map_err(|denied| status_of(&denied))
     }
 

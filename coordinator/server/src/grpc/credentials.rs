@@ -2,6 +2,7 @@
 //! certificate of its connection.
 
 use leasehold_driver::access::{ACCESS_TIMEOUT, Access, Caller, Credentials, Denied, Wants};
+use leasehold_driver::metrics::Metrics;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Status};
 
@@ -11,16 +12,18 @@ use crate::connections::Peer;
 const HEADER: &str = "authorization";
 const SCHEME: &str = "bearer ";
 
-/// Checks that the caller may have what it wants, and returns who it is.
+/// Checks that the caller may have what it wants, and returns who it is. A denial is counted.
 pub(crate) async fn authorize<T>(
     access: &Access,
+    metrics: &Metrics,
     request: &Request<T>,
     wants: Wants,
 ) -> Result<Caller, Denied> {
     let peer = Peer::of(request.extensions());
     // The platform may be slow; that must not cost the connection its place.
     peer.into_iter().for_each(|peer| peer.keep_place(ACCESS_TIMEOUT));
-    let caller = access.ask(credentials(request.metadata(), peer), wants).await?;
+    let asked = access.ask(credentials(request.metadata(), peer), wants).await;
+    let caller = asked.inspect_err(|why| metrics.denied(why))?;
     peer.into_iter().for_each(Peer::prove);
     Ok(caller)
 }

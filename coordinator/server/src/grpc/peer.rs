@@ -122,7 +122,8 @@ impl PeerService for PeerServer {
         &self,
         request: Request<FollowRequest>,
     ) -> Result<Response<Self::FollowStream>, Status> {
-        let allowed = authorize(&self.port.access, &request, Wants::Follow).await;
+        let allowed =
+            authorize(&self.port.access, &self.port.metrics, &request, Wants::Follow).await;
         allowed.map_err(|denied| status_of(&denied))?;
         let permit = Arc::clone(&self.permits).try_acquire_owned().map_err(|_| {
             Status::resource_exhausted(format!(
