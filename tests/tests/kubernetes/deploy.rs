@@ -2,6 +2,10 @@
 //! needs and no others, and its removal leaves nothing. These tests install into one namespace of
 //! one name, so they have a control plane of their own and take it in turns.
 
+#[path = "deploy/fence.rs"]
+mod fence;
+#[path = "deploy/flow_control.rs"]
+mod flow_control;
 #[path = "deploy/lean.rs"]
 mod lean;
 #[path = "deploy/places.rs"]
@@ -184,7 +188,17 @@ images:
     newName: mirror/of/leasehold
     newTag: 0.2.0
 ";
-    let components = ["cert-manager", "prometheus", "ipv6", "egress", "openshift"];
+    let components = [
+        "cert-manager",
+        "prometheus",
+        "ipv6",
+        "egress",
+        "openshift",
+        "fence",
+        "flow-control",
+        "api-server",
+        "aggregate-roles",
+    ];
     let overlay = kustomization("../../deploy/overlays/ha", &components, images);
     let _installed = Installed::new(access, overlay.path());
     until_pods_are_admitted(access, 3);

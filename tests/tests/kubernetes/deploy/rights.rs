@@ -16,6 +16,7 @@ use super::super::installed::{
     ExclusiveControlPlane, Installed, LocalCoordinator, coordinator_with_its_own_rights, folder,
     list, until_kinds_are_known, until_pods_are_admitted,
 };
+use super::fence::Fence;
 use super::rules::{self, Requests, Role};
 use super::{StandIns, render};
 
@@ -117,6 +118,8 @@ async fn the_api_server_forbids_no_request_of_the_coordinator_and_no_right_is_un
     let access = turn.access();
     let requests = Requests::since_now(turn.audit_log());
     let installed = Installed::new(access, &folder("overlays/ha"));
+    // The fence must not be in its way either.
+    let _fence = Fence::apply(access);
     until_pods_are_admitted(access, 3);
     until_kinds_are_known(access);
     let own = tempfile::tempdir().expect("a folder");
