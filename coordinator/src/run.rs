@@ -232,8 +232,9 @@ pub async fn serve(
     let (jobs, other_cells) = (Arc::<JobHistory>::default(), Arc::<OtherCells>::default());
     let histories = Arc::<ClusterHistories>::default();
     tokio::spawn(Arc::clone(&histories).sample(handle.clone()));
+    let for_people = handle.for_people();
     let admin = Admin::new(
-        handle.clone(),
+        for_people.clone(),
         access.clone(),
         Arc::clone(&replicas),
         Arc::clone(&jobs),
@@ -241,7 +242,7 @@ pub async fn serve(
         histories,
     );
     metrics.show_watches(admin.watches());
-    let admin = AdminCalls::new(admin, handle.clone(), Arc::clone(&sessions.gate), reach);
+    let admin = AdminCalls::new(admin, for_people, Arc::clone(&sessions.gate), reach);
     let state = HttpState {
         health,
         handle: handle.clone(),

@@ -7,6 +7,7 @@ mod notices;
 mod orders;
 mod outbox;
 mod pulse;
+mod requests;
 mod sessions;
 #[cfg(test)]
 mod tests;
@@ -29,6 +30,7 @@ pub use self::notices::freed;
 use self::orders::PendingOrders;
 use self::outbox::Outbox;
 use self::pulse::PulseGuard;
+use self::requests::{Asker, RequestSenders, Requests};
 use crate::access::Access;
 use crate::clock;
 use crate::gate::{Gate, Term};
@@ -45,16 +47,14 @@ use crate::view::{PublishedState, View};
 pub const TICK: Duration = Duration::from_millis(500);
 /// The shortest sleep, so that repeated wake-ups of the core do not spin.
 const SLEEP_MIN: Duration = Duration::from_millis(1);
-/// Requests that are taken in one turn.
+/// Requests of a queue that are taken in one turn.
 const REQUEST_BATCH_MAX: usize = 16;
-/// How long a turn takes requests; the others wait for a later turn.
+/// How long a turn takes requests of a queue; the others wait for a later turn.
 const REQUEST_TIME_MAX: Duration = Duration::from_millis(10);
 /// A turn that takes longer is logged.
 const TURN_LONG: Duration = Duration::from_millis(50);
 /// The time between two log lines about long turns.
 const TURN_LONG_LOG_INTERVAL: Duration = Duration::from_secs(10);
-/// Requests that may wait.
-const REQUESTS_MAX: usize = 64;
 /// The changes by which a watcher may lag behind.
 const CHANGES_MAX: usize = 8_192;
 /// The other events that a session may have in the channel: opened, sent, closed.
@@ -81,7 +81,7 @@ pub struct Driver {
     core: Core,
     sessions: HashMap<ConnId, SessionSlot>,
     events: mpsc::Receiver<Envelope>,
-    requests: mpsc::Receiver<Request>,
+    requests: Requests,
     platform: Platform,
     problems_seen: watch::Receiver<Arc<Vec<leasehold_manifest::Problem>>>,
     outbox: Outbox,
@@ -136,7 +136,7 @@ impl Driver {
         // is for sessions that have just ended, whose last message is written.
         let events_max = sessions_max * (SESSION_QUEUE_MAX + EVENTS_BESIDE_MESSAGES) + UNPROVEN_MAX;
         let (events_in, events) = mpsc::channel(events_max);
-        let (requests_in, requests) = mpsc::channel(REQUESTS_MAX);
+        let (requests_in, requests) = Requests::new();
         let (changes, _) = broadcast::channel(CHANGES_MAX);
         let gate = Arc::new(Gate::default());
         let health = Arc::new(Health::new(clock::now(), Arc::clone(&platform.progress)));
@@ -161,7 +161,16 @@ impl Driver {
         let counted = Arc::clone(&metrics);
         let history = Arc::new(History::new(changes.downgrade()));
         let past = Arc::clone(&history);
-        let handle = Handle::new(requests_in, changes.downgrade(), past, problems, view, counted);
+        let RequestSenders { of_operator, of_people } = requests_in;
+        let handle = Handle {
+            requests: of_operator,
+            of_people,
+            changes: changes.downgrade(),
+            history: past,
+            problems,
+            view,
+            metrics: counted,
+        };
         if let Some(attend) = platform.attend.take() {
             // If the platform has already ended, its closed channels show it.
             let _ = attend.send(handle.clone());
@@ -281,7 +290,7 @@ impl Driver {
                 WakeReason::Commands(sent)
             }
             Some(envelope) = self.events.recv() => WakeReason::Session(envelope),
-            Some(request) = self.requests.recv() => WakeReason::Request(request),
+            Some(request) = self.requests.next() => WakeReason::Request(request),
             Ok(()) = self.problems_seen.changed() => WakeReason::Problems,
             () = std::future::ready(()), if more => WakeReason::Time,
             () = sleep(wake.clamp(SLEEP_MIN, TICK)) => WakeReason::Time,
@@ -306,19 +315,25 @@ impl Driver {
             };
             events += self.take_envelope(envelope, turn);
         }
-        let requests_begun = clock::now();
-        for _ in 0..REQUEST_BATCH_MAX {
-            let now = clock::now();
-            if now.since(requests_begun) > REQUEST_TIME_MAX {
-                break;
-            }
-            let Ok(request) = self.requests.try_recv() else { break };
-            events += self.take_request(request);
-            self.progress.record();
-        }
+        events += Asker::ALL.map(|asker| self.take_requests(asker)).iter().sum::<usize>();
         let now = clock::now();
         if self.core.poll_timeout().is_some_and(|wakeup| wakeup.at <= now) {
             events += self.take(Event::Wake, now);
+        }
+        events
+    }
+
+    /// Takes requests of one queue, as many as a turn has time for.
+    fn take_requests(&mut self, asker: Asker) -> usize {
+        let mut events = 0;
+        let begun = clock::now();
+        for _ in 0..REQUEST_BATCH_MAX {
+            if clock::now().since(begun) > REQUEST_TIME_MAX {
+                break;
+            }
+            let Some(request) = self.requests.take(asker) else { break };
+            events += self.take_request(request);
+            self.progress.record();
         }
         events
     }

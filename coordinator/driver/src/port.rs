@@ -161,10 +161,12 @@ pub enum OrderError {
 /// The driver's port for people and for the platform.
 #[derive(Clone, Debug)]
 pub struct Handle {
-    requests: mpsc::Sender<Request>,
-    changes: broadcast::WeakSender<Arc<RecordedChange>>,
-    history: Arc<History>,
-    problems: watch::Receiver<Arc<Vec<Problem>>>,
+    pub(crate) requests: mpsc::Sender<Request>,
+    /// The queue of people's requests.
+    pub(crate) of_people: mpsc::Sender<Request>,
+    pub(crate) changes: broadcast::WeakSender<Arc<RecordedChange>>,
+    pub(crate) history: Arc<History>,
+    pub(crate) problems: watch::Receiver<Arc<Vec<Problem>>>,
     /// This replica's view of the desired state.
     pub view: Arc<View>,
     /// Where events are counted.
@@ -172,15 +174,11 @@ pub struct Handle {
 }
 
 impl Handle {
-    pub(crate) fn new(
-        requests: mpsc::Sender<Request>,
-        changes: broadcast::WeakSender<Arc<RecordedChange>>,
-        history: Arc<History>,
-        problems: watch::Receiver<Arc<Vec<Problem>>>,
-        view: Arc<View>,
-        metrics: Arc<Metrics>,
-    ) -> Self {
-        Self { requests, changes, history, problems, view, metrics }
+    /// The handle for what people ask. It has a queue of its own, so that they delay neither the
+    /// operator nor probes.
+    #[must_use]
+    pub fn for_people(&self) -> Self {
+        Self { requests: self.of_people.clone(), ..self.clone() }
     }
 
     /// Returns the answer of `question` about the driver's core; waits while the queue is full.

@@ -1,6 +1,7 @@
 //! The admin service: queries of the driver's core, and the few orders that people give. Every
 //! error says what is wrong. A replica that does not lead returns the leader's address.
 
+mod caller_limits;
 mod changes;
 mod cursor;
 mod error;
@@ -19,7 +20,7 @@ use std::sync::Arc;
 use futures_util::Stream;
 use leasehold_coordinator_core::Core;
 use leasehold_coordinator_core::view::{Leadership, Presence};
-use leasehold_driver::access::{Access, Caller, Subject, Wants};
+use leasehold_driver::access::{Access, Subject, Wants};
 use leasehold_driver::order::{OrderKind, WorkerOrder};
 use leasehold_driver::port::Handle;
 use leasehold_driver::replicas::Replicas;
@@ -33,6 +34,7 @@ use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status};
 use tracing::Instrument;
 
+use self::caller_limits::{Allowed, CallLimits, WatchLimits};
 use self::cursor::{PageSize, PipelineCursor, StreamCursor, StreamFilter, WorkerCursor};
 use self::error::AdminError;
 use self::fleet::FleetWatchers;
@@ -53,9 +55,10 @@ pub struct Admin {
     handle: Handle,
     access: Access,
     status: StatusSource,
-    change_watchers: Arc<Semaphore>,
+    calls: CallLimits,
+    change_watchers: WatchLimits,
     fleet: FleetWatchers,
-    fleet_watchers: Arc<Semaphore>,
+    fleet_watchers: WatchLimits,
     plans: Arc<Semaphore>,
     jobs: Arc<JobHistory>,
     histories: Arc<ClusterHistories>,
@@ -75,23 +78,24 @@ impl Admin {
     ) -> Self {
         let status = StatusSource { handle: handle.clone(), replicas, other_cells };
         let fleet = FleetWatchers::new(status.clone());
-        let permits = |count| Arc::new(Semaphore::new(count));
         Self {
             handle,
             access,
             status,
-            change_watchers: permits(WATCHERS_MAX),
+            calls: CallLimits::new(),
+            change_watchers: WatchLimits::new(),
             fleet,
-            fleet_watchers: permits(WATCHERS_MAX),
-            plans: permits(PLANS_MAX),
+            fleet_watchers: WatchLimits::new(),
+            plans: Arc::new(Semaphore::new(PLANS_MAX)),
             jobs,
             histories,
         }
     }
 
-    /// Checks that the caller may have what it wants, and returns who it is.
-    async fn allow<T>(&self, request: &Request<T>, wants: Wants) -> Result<Caller, AdminError> {
-        Ok(authorize(&self.access, &self.handle.metrics, request, wants).await?)
+    /// Checks that the caller may have what it wants, and counts its call.
+    async fn allow<T>(&self, request: &Request<T>, wants: Wants) -> Result<Allowed, AdminError> {
+        let caller = authorize(&self.access, &self.handle.metrics, request, wants).await?;
+        self.calls.begin(caller)
     }
 
     /// Asks the core, if this replica leads.
@@ -150,7 +154,7 @@ impl AdminService for Admin {
         &self,
         request: Request<proto::GetStatusRequest>,
     ) -> Result<Response<proto::GetStatusResponse>, Status> {
-        self.allow(&request, Wants::Read(Subject::All)).await?;
+        let _call = self.allow(&request, Wants::Read(Subject::All)).await?;
         Ok(Response::new(self.status.status().await?))
     }
 
@@ -158,7 +162,7 @@ impl AdminService for Admin {
         &self,
         request: Request<proto::ListClustersRequest>,
     ) -> Result<Response<proto::ListClustersResponse>, Status> {
-        self.allow(&request, Wants::Read(Subject::All)).await?;
+        let _call = self.allow(&request, Wants::Read(Subject::All)).await?;
         self.ask("ListClusters", |core, now| {
             let clusters = core.clusters(now).into_iter().map(wire::cluster).collect();
             Ok(proto::ListClustersResponse { clusters })
@@ -171,7 +175,7 @@ impl AdminService for Admin {
         request: Request<proto::GetClusterRequest>,
     ) -> Result<Response<proto::GetClusterResponse>, Status> {
         let name = map::cluster_name("name", &request.get_ref().name).map_err(AdminError::from)?;
-        self.allow(&request, Wants::Read(Subject::Cluster(name.clone()))).await?;
+        let _call = self.allow(&request, Wants::Read(Subject::Cluster(name.clone()))).await?;
         self.ask("GetCluster", move |core, now| {
             let found = core.clusters(now).into_iter().find(|cluster| cluster.name == name);
             let cluster = found
@@ -188,7 +192,7 @@ impl AdminService for Admin {
     ) -> Result<Response<proto::ListWorkersResponse>, Status> {
         let cluster =
             map::cluster_name("cluster", &request.get_ref().cluster).map_err(AdminError::from)?;
-        self.allow(&request, Wants::Read(Subject::Cluster(cluster.clone()))).await?;
+        let _call = self.allow(&request, Wants::Read(Subject::Cluster(cluster.clone()))).await?;
         let request = request.into_inner();
         let size = PageSize::new(request.page_size)?;
         let page = WorkerCursor::parse(&cluster, &request.page_token)?;
@@ -208,7 +212,8 @@ impl AdminService for Admin {
     ) -> Result<Response<proto::GetWorkerResponse>, Status> {
         let wanted = request.get_ref();
         let key = worker_of(&wanted.cluster, &wanted.worker)?;
-        self.allow(&request, Wants::Read(Subject::Cluster(key.cluster.clone()))).await?;
+        let _call =
+            self.allow(&request, Wants::Read(Subject::Cluster(key.cluster.clone()))).await?;
         self.ask("GetWorker", move |core, now| {
             let worker = core.worker(&key, now).map(wire::worker);
             let worker = worker.ok_or_else(|| AdminError::worker_not_found(&key))?;
@@ -222,7 +227,7 @@ impl AdminService for Admin {
         request: Request<proto::ListStreamsRequest>,
     ) -> Result<Response<proto::ListStreamsResponse>, Status> {
         let set = map::set_name("set", &request.get_ref().set).map_err(AdminError::from)?;
-        self.allow(&request, Wants::Read(Subject::Set(set.clone()))).await?;
+        let _call = self.allow(&request, Wants::Read(Subject::Set(set.clone()))).await?;
         let request = request.into_inner();
         let worker = match request.worker.as_str() {
             "" => None,
@@ -245,7 +250,7 @@ impl AdminService for Admin {
         &self,
         request: Request<proto::ListStreamSetsRequest>,
     ) -> Result<Response<proto::ListStreamSetsResponse>, Status> {
-        self.allow(&request, Wants::Read(Subject::All)).await?;
+        let _call = self.allow(&request, Wants::Read(Subject::All)).await?;
         self.ask("ListStreamSets", |core, _| {
             let sets = core.set_summaries().into_iter().map(wire::set).collect();
             Ok(proto::ListStreamSetsResponse { sets })
@@ -259,7 +264,7 @@ impl AdminService for Admin {
     ) -> Result<Response<proto::GetStreamResponse>, Status> {
         let wanted = request.get_ref();
         let key = map::stream_key(&wanted.set, &wanted.stream).map_err(AdminError::from)?;
-        self.allow(&request, Wants::Read(subject_of(&key))).await?;
+        let _call = self.allow(&request, Wants::Read(subject_of(&key))).await?;
         self.ask("GetStream", move |core, _| {
             let stream = core.stream(&key).map(wire::stream);
             let stream = stream.ok_or_else(|| AdminError::stream_not_found(&key))?;
@@ -274,7 +279,7 @@ impl AdminService for Admin {
     ) -> Result<Response<proto::ExplainClusterResponse>, Status> {
         let cluster =
             map::cluster_name("cluster", &request.get_ref().cluster).map_err(AdminError::from)?;
-        self.allow(&request, Wants::Read(Subject::Cluster(cluster.clone()))).await?;
+        let _call = self.allow(&request, Wants::Read(Subject::Cluster(cluster.clone()))).await?;
         self.ask("ExplainCluster", move |core, now| {
             let explanation = core.explain_cluster(&cluster, now).map(wire::explanation);
             let explanation =
@@ -290,7 +295,8 @@ impl AdminService for Admin {
     ) -> Result<Response<proto::ExplainWorkerResponse>, Status> {
         let wanted = request.get_ref();
         let key = worker_of(&wanted.cluster, &wanted.worker)?;
-        self.allow(&request, Wants::Read(Subject::Cluster(key.cluster.clone()))).await?;
+        let _call =
+            self.allow(&request, Wants::Read(Subject::Cluster(key.cluster.clone()))).await?;
         self.ask("ExplainWorker", move |core, now| {
             let explanation = core.explain_worker(&key, now).map(wire::explanation);
             let explanation = explanation.ok_or_else(|| AdminError::worker_not_found(&key))?;
@@ -305,7 +311,7 @@ impl AdminService for Admin {
     ) -> Result<Response<proto::ExplainStreamResponse>, Status> {
         let wanted = request.get_ref();
         let key = map::stream_key(&wanted.set, &wanted.stream).map_err(AdminError::from)?;
-        self.allow(&request, Wants::Read(subject_of(&key))).await?;
+        let _call = self.allow(&request, Wants::Read(subject_of(&key))).await?;
         self.ask("ExplainStream", move |core, now| {
             let explanation = core.explain_stream(&key, now).map(wire::explanation);
             let explanation = explanation.ok_or_else(|| AdminError::stream_not_found(&key))?;
@@ -318,7 +324,7 @@ impl AdminService for Admin {
         &self,
         request: Request<proto::ListClassesRequest>,
     ) -> Result<Response<proto::ListClassesResponse>, Status> {
-        self.allow(&request, Wants::Read(Subject::All)).await?;
+        let _call = self.allow(&request, Wants::Read(Subject::All)).await?;
         self.ask("ListClasses", |core, now| {
             let classes = core.classes(now).iter().map(wire::class).collect();
             Ok(proto::ListClassesResponse { classes })
@@ -330,7 +336,7 @@ impl AdminService for Admin {
         &self,
         request: Request<proto::ListPipelinesRequest>,
     ) -> Result<Response<proto::ListPipelinesResponse>, Status> {
-        self.allow(&request, Wants::Read(Subject::All)).await?;
+        let _call = self.allow(&request, Wants::Read(Subject::All)).await?;
         let request = request.into_inner();
         let size = PageSize::new(request.page_size)?;
         let page = PipelineCursor::parse(&request.page_token)?;
@@ -347,7 +353,7 @@ impl AdminService for Admin {
         request: Request<proto::GetPipelineRequest>,
     ) -> Result<Response<proto::GetPipelineResponse>, Status> {
         let name = map::pipeline_name("name", &request.get_ref().name).map_err(AdminError::from)?;
-        self.allow(&request, Wants::Read(Subject::Pipeline(name.clone()))).await?;
+        let _call = self.allow(&request, Wants::Read(Subject::Pipeline(name.clone()))).await?;
         self.ask("GetPipeline", move |core, _| {
             let pipeline = core.pipeline(&name).map(wire::pipeline);
             let pipeline = pipeline.ok_or_else(|| AdminError::pipeline_not_found(&name))?;
@@ -361,7 +367,7 @@ impl AdminService for Admin {
         request: Request<proto::ExplainPipelineRequest>,
     ) -> Result<Response<proto::ExplainPipelineResponse>, Status> {
         let name = map::pipeline_name("name", &request.get_ref().name).map_err(AdminError::from)?;
-        self.allow(&request, Wants::Read(Subject::Pipeline(name.clone()))).await?;
+        let _call = self.allow(&request, Wants::Read(Subject::Pipeline(name.clone()))).await?;
         self.ask("ExplainPipeline", move |core, now| {
             let explanation = core.explain_pipeline(&name, now).map(wire::explanation);
             let explanation = explanation.ok_or_else(|| AdminError::pipeline_not_found(&name))?;
@@ -399,8 +405,9 @@ impl AdminService for Admin {
     ) -> Result<Response<proto::DrainWorkerResponse>, Status> {
         let wanted = request.get_ref();
         let key = worker_of(&wanted.cluster, &wanted.worker)?;
-        let by = self.allow(&request, Wants::Change(Subject::Cluster(key.cluster.clone()))).await?;
-        let order = WorkerOrder { kind: OrderKind::Drain, worker: key.clone(), by };
+        let call =
+            self.allow(&request, Wants::Change(Subject::Cluster(key.cluster.clone()))).await?;
+        let order = call.order(OrderKind::Drain, &key);
         self.order("DrainWorker", order, move |core, now| {
             connected_worker(core, &key, now)?;
             Ok(proto::DrainWorkerResponse {})
@@ -414,8 +421,9 @@ impl AdminService for Admin {
     ) -> Result<Response<proto::UndrainWorkerResponse>, Status> {
         let wanted = request.get_ref();
         let key = worker_of(&wanted.cluster, &wanted.worker)?;
-        let by = self.allow(&request, Wants::Change(Subject::Cluster(key.cluster.clone()))).await?;
-        let order = WorkerOrder { kind: OrderKind::Undrain, worker: key.clone(), by };
+        let call =
+            self.allow(&request, Wants::Change(Subject::Cluster(key.cluster.clone()))).await?;
+        let order = call.order(OrderKind::Undrain, &key);
         self.order("UndrainWorker", order, move |core, now| {
             let worker = connected_worker(core, &key, now)?;
             if key.worker.is_former() {
@@ -435,7 +443,8 @@ impl AdminService for Admin {
     ) -> Result<Response<proto::DeclareWorkerGoneResponse>, Status> {
         let wanted = request.get_ref();
         let key = worker_of(&wanted.cluster, &wanted.worker)?;
-        let by = self.allow(&request, Wants::Change(Subject::Cluster(key.cluster.clone()))).await?;
+        let call =
+            self.allow(&request, Wants::Change(Subject::Cluster(key.cluster.clone()))).await?;
         let Some(declared) = request.get_ref().incarnation else {
             return Err(AdminError::Invalid(
                 "incarnation: missing: give the one that GetWorker shows, or 0 where it shows none"
@@ -443,7 +452,7 @@ impl AdminService for Admin {
             )
             .into());
         };
-        let order = WorkerOrder { kind: OrderKind::DeclareGone, worker: key.clone(), by };
+        let order = call.order(OrderKind::DeclareGone, &key);
         self.order("DeclareWorkerGone", order, move |core, now| {
             let worker =
                 core.worker(&key, now).ok_or_else(|| AdminError::worker_not_found(&key))?;
@@ -468,7 +477,7 @@ impl AdminService for Admin {
     ) -> Result<Response<proto::PlanResponse>, Status> {
         let cluster =
             map::cluster_name("cluster", &request.get_ref().cluster).map_err(AdminError::from)?;
-        self.allow(&request, Wants::Read(Subject::Cluster(cluster.clone()))).await?;
+        let _call = self.allow(&request, Wants::Read(Subject::Cluster(cluster.clone()))).await?;
         let what_if = wire::what_if(request.get_ref())?;
         self.plan_of(cluster, what_if).await.map(Response::new)
     }
@@ -477,7 +486,7 @@ impl AdminService for Admin {
         &self,
         request: Request<proto::PlanManifestsRequest>,
     ) -> Result<Response<proto::PlanManifestsResponse>, Status> {
-        self.allow(&request, Wants::Read(Subject::All)).await?;
+        let _call = self.allow(&request, Wants::Read(Subject::All)).await?;
         let proto::PlanManifestsRequest { files, whole_folder } = request.into_inner();
         let scope = match (&self.access, whole_folder) {
             (Access::Asked(_), _) => Scope::Objects,

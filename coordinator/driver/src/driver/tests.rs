@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc as threads};
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ use leasehold_types::{
 use opentelemetry::metrics::MeterProvider;
 use opentelemetry_sdk::metrics::SdkMeterProvider;
 use tokio::sync::{mpsc, watch};
-use tokio::task::yield_now;
+use tokio::task::{JoinSet, yield_now};
 use tokio::time::{sleep, timeout};
 
 use super::{Driver, Envelope, FleetChange, Handle, SessionPort, Settings};
@@ -38,6 +39,9 @@ use crate::port::{SessionEvent, SessionSlot};
 const LONG: Duration = Duration::from_secs(60);
 const TTL: Duration = Duration::from_secs(1);
 const CONN: ConnId = ConnId(1);
+/// Queries that people ask at once, and how long each takes.
+const SLOW_QUERIES: usize = 60;
+const SLOW_QUERY: Duration = Duration::from_millis(20);
 
 /// A leading driver with one agent.
 struct LeadingDriver {
@@ -238,6 +242,29 @@ async fn an_order_is_answered_once_every_later_query_shows_its_effect() {
     assert_eq!(timeout(LONG, answer).await.expect("in time"), Ok(()));
     let known = driver.handle.ask(move |core, now| core.worker(&worker, now).is_some()).await;
     assert_eq!(known, Ok(false));
+}
+
+#[tokio::test]
+async fn what_people_ask_does_not_delay_the_operator() {
+    let driver = LeadingDriver::start().await;
+    let (people, answered) = (driver.handle.for_people(), Arc::<AtomicUsize>::default());
+    let mut asked = JoinSet::new();
+    for _ in 0..SLOW_QUERIES {
+        let (people, answered) = (people.clone(), Arc::clone(&answered));
+        asked.spawn(async move {
+            let slow = move |_: &Core, _| {
+                std::thread::sleep(SLOW_QUERY);
+                answered.fetch_add(1, Ordering::Relaxed);
+            };
+            people.ask(slow).await
+        });
+    }
+    while answered.load(Ordering::Relaxed) == 0 {
+        yield_now().await;
+    }
+    let before = driver.handle.ask(move |_, _| answered.load(Ordering::Relaxed)).await;
+    let before = before.expect("a driver");
+    assert!(before < SLOW_QUERIES / 2, "{before} of {SLOW_QUERIES} were answered before");
 }
 
 #[tokio::test]

@@ -13,12 +13,12 @@ use leasehold_driver::order::{OrderKind, WorkerOrder};
 use leasehold_proto::admin::v1::{ChangeKind, WatchChangesResponse};
 use leasehold_types::limits::HISTORY_RETENTION;
 use leasehold_types::{Epoch, StreamKey, Token, WorkerKey, duration};
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::{Instant, sleep_until};
 use tonic::Status;
 
+use super::caller_limits::WatchPermit;
 use super::error::AdminError;
 use super::viewer::Viewer;
 use super::wire;
@@ -36,7 +36,7 @@ pub(super) fn replay_duration(text: &str) -> Result<Duration, AdminError> {
 pub(super) fn watch(
     replay: Replay,
     viewer: Viewer,
-    permit: OwnedSemaphorePermit,
+    permit: WatchPermit,
 ) -> impl Stream<Item = Result<WatchChangesResponse, Status>> + Send {
     let Replay { missing, changes, live } = replay;
     let missing = (missing > 0).then(|| WatchChangesResponse {
@@ -70,7 +70,7 @@ struct ChangeWatch {
     /// Since when another replica leads, whose changes are not here.
     deposed_at: Option<String>,
     has_ended: bool,
-    _permit: OwnedSemaphorePermit,
+    _permit: WatchPermit,
 }
 
 impl ChangeWatch {

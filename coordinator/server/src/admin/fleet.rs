@@ -11,12 +11,13 @@ use futures_util::Stream;
 use leasehold_driver::clock;
 use leasehold_proto::admin::v1::{ClusterHistory, ClusterSample, WatchFleetResponse};
 use leasehold_types::ClusterName;
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 use tonic::Status;
 
 use self::snapshot::Snapshot;
+use super::caller_limits::WatchPermit;
 use super::error::AdminError;
 use super::status::StatusSource;
 use super::viewer::Viewer;
@@ -87,7 +88,7 @@ impl FleetWatchers {
         &self,
         viewer: Viewer,
         histories: &ClusterHistories,
-        permit: OwnedSemaphorePermit,
+        permit: WatchPermit,
     ) -> impl Stream<Item = Result<WatchFleetResponse, Status>> + Send + use<> {
         let looks = self.looks();
         let histories = histories_of(histories, viewer.cluster());
@@ -164,7 +165,7 @@ struct FleetWatch {
     /// Messages of one moment that are still to be sent.
     waiting: VecDeque<WatchFleetResponse>,
     has_ended: bool,
-    _permit: OwnedSemaphorePermit,
+    _permit: WatchPermit,
 }
 
 impl FleetWatch {

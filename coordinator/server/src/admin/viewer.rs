@@ -143,9 +143,10 @@ mod tests {
     use leasehold_driver::history::{FleetChange, RecordedChange, Replay};
     use leasehold_proto::admin::v1::ChangeKind;
     use leasehold_types::{Epoch, Moment, PipelineName, StreamKey, StreamName, Token, WorkerKey};
-    use tokio::sync::{Semaphore, broadcast, mpsc};
+    use tokio::sync::{broadcast, mpsc};
     use tonic::{Code, Status};
 
+    use super::super::caller_limits::WatchLimits;
     use super::super::changes::watch;
     use super::*;
 
@@ -188,7 +189,7 @@ mod tests {
             // Each change asks anew.
             viewer.interval = Duration::ZERO;
             let replay = Replay { missing: 0, changes: Vec::new(), live };
-            let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("a permit");
+            let permit = WatchLimits::new().begin(&Caller::Unknown).expect("a permit");
             Box::pin(watch(replay, viewer, permit))
         }
     }

@@ -1,29 +1,22 @@
 //! The beginning of each call that goes on: its caller, one of the places, and what is watched.
 
-use std::sync::Arc;
-
 use leasehold_driver::access::Wants;
 use leasehold_proto::map;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::{Request, Status};
 
+use super::Admin;
+use super::caller_limits::{WatchLimits, WatchPermit};
 use super::error::AdminError;
 use super::viewer::Viewer;
-use super::{Admin, WATCHERS_MAX};
 use crate::connections::Peer;
 use crate::grpc::credentials::credentials;
 
 impl Admin {
     /// Counts the open watches of each kind.
     pub fn watches(&self) -> impl Fn() -> [(&'static str, usize); 2] + Send + Sync + 'static {
-        let places = [
-            ("changes", Arc::clone(&self.change_watchers)),
-            ("fleet", Arc::clone(&self.fleet_watchers)),
-        ];
-        move || {
-            let open = |places: &Semaphore| WATCHERS_MAX - places.available_permits();
-            places.each_ref().map(|(kind, places)| (*kind, open(places)))
-        }
+        let limits =
+            [("changes", self.change_watchers.clone()), ("fleet", self.fleet_watchers.clone())];
+        move || limits.each_ref().map(|(kind, limits)| (*kind, limits.open()))
     }
 
     /// The viewer of a cluster, or of everything if `cluster` is empty, with one of the places.
@@ -31,16 +24,16 @@ impl Admin {
         &self,
         request: &Request<T>,
         cluster: &str,
-        places: &Arc<Semaphore>,
-    ) -> Result<(Viewer, OwnedSemaphorePermit), AdminError> {
+        limits: &WatchLimits,
+    ) -> Result<(Viewer, WatchPermit), AdminError> {
         let cluster = match cluster {
             "" => None,
             cluster => Some(map::cluster_name("cluster", cluster)?),
         };
-        self.allow(request, Wants::Read(Viewer::subject(cluster.as_ref()))).await?;
+        let wants = Wants::Read(Viewer::subject(cluster.as_ref()));
+        let allowed = self.allow(request, wants).await?;
         let shown = credentials(request.metadata(), Peer::of(request.extensions()));
-        let permit = Arc::clone(places).try_acquire_owned();
-        let permit = permit.map_err(|_| AdminError::TooMany("watchers", WATCHERS_MAX))?;
+        let permit = limits.begin(&allowed.caller)?;
         Ok((Viewer::new(self.access.clone(), shown, cluster), permit))
     }
 
