@@ -100,6 +100,19 @@ impl Browser {
     /// If it cannot be started, or if no browser is installed and `CI=true`.
     #[must_use]
     pub fn start(what: &str) -> Option<Self> {
+        Self::start_with(what, None)
+    }
+
+    /// The same, with a trace of what its threads do, of these categories; see [`Self::trace`].
+    ///
+    /// # Panics
+    /// As [`Self::start`] does.
+    #[must_use]
+    pub fn start_traced(what: &str, categories: &str) -> Option<Self> {
+        Self::start_with(what, Some(categories))
+    }
+
+    fn start_with(what: &str, traced: Option<&str>) -> Option<Self> {
         let Some(programs) = programs() else {
             let why = "Debian's packages chromium and chromium-driver are missing: `make tools` \
                        installs them as root";
@@ -114,7 +127,7 @@ impl Browser {
         command.env("TMPDIR", folder.path()).env("HOME", folder.path());
         let driver = Process::start(&mut command, &folder.path().join("chromedriver.log"));
         eventually("chromedriver", || TcpStream::connect(address).ok());
-        let wanted = capabilities(&programs.chromium, folder.path());
+        let wanted = capabilities(&programs.chromium, folder.path(), traced);
         let session = Session::open(address, &wanted)
             .unwrap_or_else(|why| panic!("cannot start {}: {why}", programs.chromium.display()));
         let browser = Self { session, driver, _folder: folder };
@@ -263,6 +276,25 @@ impl Browser {
         Ok(lines.as_array().into_iter().flatten().map(text).collect())
     }
 
+    /// Ends the page that is open, and returns the events of the trace since the last call, as the
+    /// Trace Event Format has them.
+    ///
+    /// # Panics
+    /// If the browser has no trace.
+    #[must_use]
+    pub fn trace(&self) -> Vec<Value> {
+        // The driver collects the events when a page is opened.
+        self.open("about:blank");
+        let lines = self.session.command("se/log", &json!({"type": "performance"}));
+        let lines = lines.unwrap_or_else(|why| panic!("no trace: {why}"));
+        let event = |line: &Value| {
+            let line: Value = serde_json::from_str(line["message"].as_str()?).ok()?;
+            let message = &line["message"];
+            (message["method"] == "Tracing.dataCollected").then(|| message["params"].clone())
+        };
+        lines.as_array().into_iter().flatten().filter_map(event).collect()
+    }
+
     /// A command of Chromium's own protocol.
     fn devtools(&self, name: &str, parameters: Value) -> Value {
         let body = json!({"cmd": name, "params": parameters});
@@ -299,7 +331,7 @@ impl Drop for Browser {
 }
 
 /// What the driver starts: a browser without a window that writes below `folder` only.
-fn capabilities(chromium: &Path, folder: &Path) -> Value {
+fn capabilities(chromium: &Path, folder: &Path, traced: Option<&str>) -> Value {
     let mut arguments = vec![
         "--headless=new".to_owned(),
         format!("--user-data-dir={}", folder.join("profile").display()),
@@ -318,12 +350,18 @@ fn capabilities(chromium: &Path, folder: &Path) -> Value {
         // Chromium refuses to make its sandbox as root.
         arguments.push("--no-sandbox".to_owned());
     }
-    json!({
+    let mut wanted = json!({
         "browserName": "chrome",
         "goog:chromeOptions": {"binary": chromium, "args": arguments},
         "goog:loggingPrefs": {"browser": "ALL"},
         "timeouts": {"script": TIMEOUT_MS, "pageLoad": TIMEOUT_MS},
-    })
+    });
+    if let Some(categories) = traced {
+        wanted["goog:loggingPrefs"]["performance"] = json!("ALL");
+        wanted["goog:chromeOptions"]["perfLoggingPrefs"] =
+            json!({"enableNetwork": false, "enablePage": false, "traceCategories": categories});
+    }
+    wanted
 }
 
 fn programs() -> Option<Programs> {

@@ -1,10 +1,13 @@
 //! What the page costs a browser: many workers, of which some change four times a second, in a real
 //! Chromium.
 
+use std::collections::BTreeSet;
+use std::fmt;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
+use serde_json::Value;
 use tests::browser::Browser;
 use tests::command_line::CommandLine;
 use tests::process::Coordinator;
@@ -14,8 +17,10 @@ const COLUMNS: &str = "\
 Columns, in milliseconds:
   frame     from a frame's beginning until the browser's main thread is free again: script, style,
             layout and paint; above 16.7 there are fewer than 60 frames a second
+  CPU       the processor's time of the same frames, from a trace of the browser: what the page
+            costs. A frame is longer while another process has the processor
   interval  between the beginnings of two frames: what else this machine does is in it
-  script    the longest update by the page's own record: read, applied and drawn
+  update    their number, and the longest by the page's own record: read, applied and drawn
 
 Without a graphics processor the browser draws with the processors that all else runs on.
 
@@ -28,6 +33,8 @@ const INTERVAL: Duration = Duration::from_millis(250);
 const JOBS_PER_WORKER: u32 = 9;
 /// An interval above this, in milliseconds, is late: a tenth longer than at 60 frames a second.
 const LATE_MS: f64 = 1.1 * 1000.0 / 60.0;
+/// What is traced: the main thread's tasks, and those of its frames.
+const TRACED: &str = "devtools.timeline,disabled-by-default-devtools.timeline,blink.user_timing";
 /// How long a view is left alone before it is watched: it is drawn for the first time meanwhile.
 const SETTLES: Duration = Duration::from_secs(3);
 
@@ -49,6 +56,7 @@ const RECORD: &str = "
     };
     requestAnimationFrame(next);
     window.leasehold.forget();
+    performance.mark('the watch begins');
 ";
 
 /// Opens the page in a real browser while many workers' running jobs change four times a second, in
@@ -72,7 +80,7 @@ struct Options {
 
 fn main() -> ExitCode {
     let options = Options::parse();
-    let Some(browser) = Browser::start("the benchmark of the page") else {
+    let Some(browser) = Browser::start_traced("the benchmark of the page", TRACED) else {
         return ExitCode::FAILURE;
     };
     measure(&options, &browser);
@@ -97,10 +105,11 @@ fn measure(options: &Options, browser: &Browser) {
     println!("joining the workers");
     let count = count as usize;
     let workers = Workers::start(coordinator.grpc, "large", count);
-    println!("{:<16} {:>7}  {:>24}  {:>31}  {:>6}", "", "", "frame", "interval", "script");
+    println!("{:<24}  {:>24}  {:>24}  {:>31}  {:>14}", "", "frame", "CPU", "interval", "update");
+    let spread = "  50 %   99 %    longest";
     println!(
-        "{:<16} {:>7}  {:>6} {:>6} {:>10}  {:>6} {:>6} {:>6} {:>10}  {:>6}",
-        "view", "frames", "50 %", "99 %", "longest", "50 %", "99 %", "most", "late", "most"
+        "{:<16} {:>7}  {spread}  {spread}  {spread} {:>6}  {:>7} {:>6}",
+        "view", "frames", "late", "number", "script"
     );
     let mut random = fastrand::Rng::with_seed(1);
     for route in ["#/fleet", "#/fleet/large"] {
@@ -123,29 +132,55 @@ fn measure(options: &Options, browser: &Browser) {
         let intervals = Figures::of(browser, "return window.intervals");
         let stats = browser.script("return window.leasehold.stats()", &[]);
         let script = stats["longestUpdateMs"].as_f64().unwrap_or_default();
+        let updates = stats["updates"].as_u64().unwrap_or_default();
+        let late = intervals.0.iter().filter(|interval| **interval > LATE_MS).count();
+        let cpu = cpu_times(&browser.trace());
         println!(
-            "{route:<16} {:>7}  {:>6.1} {:>6.1} {:>10.1}  {:>6.1} {:>6.1} {:>6.1} {:>10}  {:>6.1}",
-            frames.0.len(),
-            frames.at(0.5),
-            frames.at(0.99),
-            frames.at(1.0),
-            intervals.at(0.5),
-            intervals.at(0.99),
-            intervals.at(1.0),
-            intervals.0.iter().filter(|interval| **interval > LATE_MS).count(),
-            script
+            "{route:<16} {:>7}  {frames}  {cpu}  {intervals} {late:>6}  {updates:>7} {script:>6.1}",
+            frames.0.len()
         );
-        assert!(stats["updates"].as_u64() > Some(0), "the page was not live: {stats}");
+        assert!(updates > 0, "the page was not live: {stats}");
     }
+}
+
+/// The processor's times of the main thread's tasks that are frames, while the page was watched.
+fn cpu_times(trace: &[Value]) -> Figures {
+    // The driver writes numbers with a point.
+    let number = |value: &Value| value.as_f64().unwrap_or_default();
+    let moment = |event: &Value| number(&event["ts"]) as u64;
+    let begins = trace.iter().filter(|event| event["name"] == "the watch begins").map(moment);
+    let begin = begins.max().expect("the page marks when the watch begins");
+    let thread = |event: &Value| (number(&event["pid"]) as u64, number(&event["tid"]) as u64);
+    let of = |name: &'static str| {
+        trace.iter().filter(move |event| event["name"] == name && moment(event) >= begin)
+    };
+    let frames: BTreeSet<_> =
+        of("FireAnimationFrame").map(|frame| (thread(frame), moment(frame))).collect();
+    let is_frame = |task: &&Value| {
+        let (from, thread) = (moment(task), thread(task));
+        let end = from + number(&task["dur"]) as u64;
+        frames.range((thread, from)..(thread, end)).next().is_some()
+    };
+    let cpu_ms = |task: &Value| number(&task["tdur"]) / 1000.0;
+    Figures::sorted(of("RunTask").filter(is_frame).map(cpu_ms).collect())
 }
 
 /// Durations in milliseconds, the shortest first.
 struct Figures(Vec<f64>);
 
+impl fmt::Display for Figures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:>6.1} {:>6.1} {:>10.1}", self.at(0.5), self.at(0.99), self.at(1.0))
+    }
+}
+
 impl Figures {
     fn of(browser: &Browser, script: &str) -> Self {
         let values = browser.script(script, &[]);
-        let mut values: Vec<f64> = serde_json::from_value(values).expect("milliseconds");
+        Self::sorted(serde_json::from_value(values).expect("milliseconds"))
+    }
+
+    fn sorted(mut values: Vec<f64>) -> Self {
         values.sort_by(f64::total_cmp);
         Self(values)
     }
