@@ -27,7 +27,7 @@ macro_rules! files {
 const INDEX: &str = "index.html";
 
 /// All of them.
-static FILES: [File; 42] = files![
+static FILES: [File; 41] = files![
     "api.js",
     "app.js",
     "changeline.js",
@@ -56,7 +56,6 @@ static FILES: [File; 42] = files![
     "vendor/dagre.LICENSE",
     "vendor/dagre.esm.js",
     "vendor/uPlot.LICENSE",
-    "vendor/uPlot.css",
     "vendor/uPlot.iife.min.js",
     "views.css",
     "views/cluster.js",
