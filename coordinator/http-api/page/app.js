@@ -82,6 +82,8 @@ export class App {
   start() {
     // Of links, edited addresses and steps back.
     addEventListener("popstate", () => this.#arrive());
+    // What is drawn on a canvas has the colours of its moment.
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.redraw());
     // The part after # is the view, and no place within the page.
     document.getElementById("skip").addEventListener("click", (event) => {
       event.preventDefault();
@@ -185,7 +187,13 @@ export class App {
     if (!this.fleet.known) this.view?.update(this.dirty);
   }
 
-  /** Draws in the next frame. */
+  /** Draws everything in the next frame. */
+  redraw() {
+    this.dirty.all = true;
+    this.requestFrame();
+  }
+
+  /** Draws what has changed in the next frame. */
   requestFrame() {
     if (!this.frame) this.frame = requestAnimationFrame(() => this.#draw());
   }

@@ -50,11 +50,6 @@ export class BudgetChart {
     el("figcaption", { class: "chart-legend" }, SERIES.toReversed().map(({ field, label }) => (
       el("span", { class: "key", "data-series": field }, label)
     ))), this.canvas, this.words);
-    this.onTheme = () => {
-      this.#forget();
-      this.draw();
-    };
-    dark.addEventListener("change", this.onTheme);
     this.resize = new ResizeObserver(() => this.draw());
     this.resize.observe(this.canvas);
     this.sight = new IntersectionObserver(([entry]) => {
@@ -72,7 +67,6 @@ export class BudgetChart {
   /** Ends it. */
   leave() {
     waiting.delete(this);
-    dark.removeEventListener("change", this.onTheme);
     this.resize.disconnect();
     this.sight.disconnect();
     this.#forget();
@@ -90,6 +84,8 @@ export class BudgetChart {
     if (width === 0 || samples.length === 0) return;
     const data = [samples.map(({ at }) => at / 1000)];
     for (const { field } of SERIES) data.push(samples.map((sample) => sample[field]));
+    if (this.isDark !== dark.matches) this.#forget();
+    this.isDark = dark.matches;
     if (!this.plot) {
       this.plot = new window.uPlot(options(width, this.canvas), data, this.canvas);
       // It is an element of the chart's picture, which the words beside it describe.

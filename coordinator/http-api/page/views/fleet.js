@@ -10,7 +10,6 @@ import {
 } from "../parts.js";
 import { command } from "../prose.js";
 import { address, withQuery } from "../router.js";
-import { Dirty } from "../state.js";
 import { sumUp } from "../workers.js";
 
 /** Cells that the overview draws in all; a cluster beyond them is a link and its figures. */
@@ -37,7 +36,7 @@ export function fleetView(app, first) {
     hidden: true,
     onclick: () => {
       most += PAGE;
-      redraw();
+      app.redraw();
     },
   }, "Show more");
   const head = heading("Fleet", null, search, legend());
@@ -99,13 +98,6 @@ export function fleetView(app, first) {
       + `${counted(workers, "worker")}${missing}`);
   };
 
-  function redraw() {
-    const all = new Dirty();
-    all.all = true;
-    update(all);
-    app.requestFrame();
-  }
-
   function update(dirty) {
     const { clusters: known } = app.fleet;
     const other = (name) => {
@@ -125,7 +117,7 @@ export function fleetView(app, first) {
     reroute(next) {
       const same = (next.query.search ?? "") === (route.query.search ?? "");
       route = next;
-      if (!same) redraw();
+      if (!same) app.redraw();
     },
     update,
     draw(left) {
