@@ -11,7 +11,10 @@ const SVG = "http://www.w3.org/2000/svg";
  * @returns {HTMLElement}
  */
 export function el(tag, attributes, ...children) {
-  return filled(document.createElement(tag), attributes, children);
+  const node = document.createElement(tag);
+  // Otherwise it would submit a form.
+  if (tag === "button") node.type = "button";
+  return filled(node, attributes, children);
 }
 
 /**

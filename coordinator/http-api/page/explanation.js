@@ -36,7 +36,7 @@ export class Explanation {
     this.links = el("p", { class: "links" });
     this.asked = el("p", { class: "muted small" });
     const close = el("button", {
-      type: "button", class: "close", "aria-label": "Close the explanation",
+      class: "close", "aria-label": "Close the explanation",
       onclick: () => this.close(),
     }, "✕");
     this.node.append(

@@ -94,7 +94,6 @@ export class PipelineGraph {
     const bar = meter();
     const goes = next.length > 0 ? `, sends to ${next.join(", ")}` : "";
     const node = el("button", {
-      type: "button",
       class: "graph-node",
       "data-node": name,
       onclick: (event) => this.options.onPick(name, event.currentTarget),

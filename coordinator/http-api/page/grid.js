@@ -168,7 +168,6 @@ export class WorkerGrid {
 
   #add(name, group) {
     const node = el("button", {
-      type: "button",
       class: "cell",
       tabindex: "-1",
       "data-worker": `${this.cluster}/${name}`,

@@ -30,7 +30,6 @@ export function command(text) {
   const words = text.split(/( )/).map((word) => (
     word === " " ? word : el("span", { class: "word" }, word)));
   const button = el("button", {
-    type: "button",
     class: "copy",
     "aria-label": `Copy the command ${text}`,
     // Its word is drawn by the style, so that the sentence around it stays as the leader says it.
@@ -74,7 +73,6 @@ function copyBySelection(text) {
  */
 export function explained(app, target, text = titleOf(target)) {
   return el("button", {
-    type: "button",
     class: "thing",
     onclick: (event) => app.explain(target, event.currentTarget),
   }, text);

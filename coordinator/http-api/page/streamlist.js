@@ -40,7 +40,7 @@ export class StreamList {
     this.status = el("p", { class: "muted", role: "status" }, "Asking …");
     this.trouble = el("p", { class: "notice bad", role: "alert", hidden: true });
     this.moreButton = el("button", {
-      type: "button", hidden: true, onclick: () => this.#loadMore(),
+      hidden: true, onclick: () => this.#loadMore(),
     }, "Load more");
     this.table = el("table", { hidden: true, "aria-label": options.label },
       el("thead", {}, el("tr", {},

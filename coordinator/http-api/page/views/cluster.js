@@ -19,7 +19,6 @@ export function clusterView(app, first) {
   const { fleet } = app;
   const isClass = Boolean(fleet.clusters.get(name)?.isClass);
   const explain = el("button", {
-    type: "button",
     onclick: (event) => app.explain({ kind: "cluster", names: [name] }, event.currentTarget),
   }, "Explain");
   const head = heading(name, null, el("p", { class: "links" },
@@ -56,7 +55,6 @@ export function clusterView(app, first) {
     // A chosen state stays there to be taken back when no worker is in it any more.
     for (const state of states) if (!counts.has(state)) counts.set(state, 0);
     keyed(filters, counts, ([state]) => state, ([state]) => el("button", {
-      type: "button",
       class: "chip",
       "data-filter": state,
       onclick: () => {

@@ -32,7 +32,6 @@ export function fleetView(app, first) {
   const search = searchField("Search clusters", route.query.search ?? "", (text) => (
     app.go(withQuery(route, { search: text }), { replace: true })));
   const more = el("button", {
-    type: "button",
     hidden: true,
     onclick: () => {
       most += PAGE;
@@ -155,7 +154,6 @@ class ClusterCard {
       el("a", { href: address("fleet", this.name) }, "Show its workers"));
     this.noWorkers = el("p", { class: "muted", hidden: true });
     const why = el("button", {
-      type: "button",
       class: "quiet",
       "aria-label": `Explain ${this.name}`,
       onclick: (event) => (

@@ -13,7 +13,7 @@ export function pipelineView(app, { name }) {
   const target = { kind: "pipeline", names: [name] };
   const phase = el("span", { class: "phase large" });
   const head = heading(name, phase, el("button", {
-    type: "button", onclick: (event) => app.explain(target, event.currentTarget),
+    onclick: (event) => app.explain(target, event.currentTarget),
   }, "Explain"));
   const reason = el("p", { class: "notice warn", hidden: true });
   const graph = new PipelineGraph({

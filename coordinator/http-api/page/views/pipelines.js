@@ -26,7 +26,6 @@ export function pipelinesView(app, first) {
   const list = el("ul", { class: "pipelines" });
   const status = el("p", { class: "muted", role: "status" });
   const more = el("button", {
-    type: "button",
     hidden: true,
     onclick: () => {
       most += PAGE;
@@ -59,7 +58,6 @@ export function pipelinesView(app, first) {
     keyed(list, found.slice(0, most).map(([, name]) => pipelines.get(name)), ({ name }) => name,
       (pipeline) => pipelineRow(app, pipeline), fillPipeline);
     keyed(filters, counts, ([phase]) => phase, ([phase]) => el("button", {
-      type: "button",
       class: "chip",
       "data-filter": phase,
       onclick: () => {
@@ -120,7 +118,6 @@ function classCard(app, { name }) {
     el("header", { class: "card-heading" },
       el("h3", {}, el("a", { href: address("fleet", name) }, name)),
       el("button", {
-        type: "button",
         class: "quiet",
         "aria-label": `Explain ${name}`,
         onclick: (event) => app.explain({ kind: "cluster", names: [name] }, event.currentTarget),

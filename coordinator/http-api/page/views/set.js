@@ -22,16 +22,15 @@ export function setView(app, first) {
   const head = heading(name, null, cluster);
   const go = (values) => app.go(withQuery(route, values), { replace: true });
   const choice = (label, values) => el("button", {
-    type: "button", class: "chip", onclick: () => go(values),
+    class: "chip", onclick: () => go(values),
   }, label);
   const streamsChoice = choice("By stream", { by: null });
   const workersChoice = choice("By worker", { by: "worker" });
   const unownedChoice = el("button", {
-    type: "button",
     class: "chip",
     onclick: () => go({ unowned: route.query.unowned ? null : "true" }),
   }, "Only without an owner");
-  const ofWorker = el("button", { type: "button", class: "chip", onclick: () => go({
+  const ofWorker = el("button", { class: "chip", onclick: () => go({
     worker: null,
   }) });
   const search = searchField("Search", route.query.search ?? "", (text) => go({ search: text }));

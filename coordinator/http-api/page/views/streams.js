@@ -22,7 +22,6 @@ export function streamsView(app, first) {
       ["Set", "Cluster", "Owned", "Without an owner"].map((name) => (
         el("th", { scope: "col" }, name))))), rows);
   const more = el("button", {
-    type: "button",
     hidden: true,
     onclick: () => {
       most += PAGE;

@@ -25,10 +25,9 @@ export function timelineView(app, first) {
   const search = searchField("Search changes", route.query.text ?? "", (text) => go({ text }));
   const strip = minuteStrip((time) => go({ at: time }));
   const moment = el("p", { class: "notice", hidden: true }, el("span"), " ",
-    el("button", { type: "button", onclick: () => go({ at: null }) }, "Back to now"));
+    el("button", { onclick: () => go({ at: null }) }, "Back to now"));
   const list = el("ol", { class: "changes" });
   const older = el("button", {
-    type: "button",
     hidden: true,
     onclick: () => {
       most += PAGE;
@@ -49,7 +48,6 @@ export function timelineView(app, first) {
   const drawFilters = () => {
     const kinds = chosen();
     keyed(groups, GROUPS, ({ name }) => name, (group) => el("button", {
-      type: "button",
       class: "chip",
       "data-filter": group.name,
       onclick: () => {
