@@ -18,12 +18,13 @@ import { timelineView } from "./views/timeline.js";
 import { waitingView } from "./views/waiting.js";
 
 /**
- * Cells that a frame draws; what is left is drawn in the next ones. The browser's own work for a
- * changed cell takes longer than the script's, so that a count bounds a frame, and no clock does.
+ * Cells that a frame draws, where one that is styled counts as several; what is left is drawn in
+ * the next ones. The browser's own work for a changed cell takes longer than the script's, so that
+ * a count bounds a frame, and no clock does.
  */
-const CELLS = 32;
+const CELLS = 160;
 /** The same while a view is filled for the first time: its reader waits for it. */
-const CELLS_AT_FIRST = 160;
+const CELLS_AT_FIRST = 800;
 
 /**
  * @typedef {object} Turn what one frame may draw

@@ -2,6 +2,7 @@
 // and no others, and builds large grids over several frames.
 
 import { el, setAttribute, setText } from "./dom.js";
+import { FillCanvas } from "./fills.js";
 import { compareNumerals, count, counted, naturalKey } from "./format.js";
 import { describe, fillOf, letterOf, stateOf, usageOf } from "./workers.js";
 
@@ -10,6 +11,8 @@ const LARGE = 48;
 const MEDIUM = 240;
 /** Cells that were larger stay so a little longer: a rollout does not change them to and fro. */
 const LONGER = 1.3;
+/** A cell that the browser styles and paints counts as this many that change on a canvas only. */
+const STYLED = 5;
 
 /**
  * @typedef {object} GridOptions
@@ -55,6 +58,7 @@ export class WorkerGrid {
     this.capacity = capacity;
     const density = this.#wantedDensity();
     if (density !== this.density) this.#clear(density);
+    for (const { fills } of this.groups) if (fills) fills.stale = true;
     const names = [...new Set([...workers.keys(), ...this.cells.keys()])]
       .map((name) => [naturalKey(name), name])
       .sort((a, b) => (a[0] < b[0] ? -1 : 1));
@@ -88,13 +92,13 @@ export class WorkerGrid {
   draw(turn) {
     if (this.pending.size === 0) return false;
     for (const name of this.pending) {
-      if (turn.cells === 0) break;
-      turn.cells -= 1;
+      if (turn.cells <= 0) break;
       this.pending.delete(name);
-      this.#drawWorker(name);
+      turn.cells -= this.#drawWorker(name) ? STYLED : 1;
     }
     for (const group of this.groups) if (group.stale) this.#drawHeading(group);
     this.#dropEmptyGroups();
+    for (const { fills } of this.groups) fills?.draw();
     if (this.current && !this.current.shown) {
       const first = this.groups.flatMap((group) => group.cells).find(({ shown }) => shown);
       if (first) this.#makeCurrent(first);
@@ -120,6 +124,7 @@ export class WorkerGrid {
     this.current = null;
   }
 
+  // Returns whether the browser has to style its cell.
   #drawWorker(name) {
     const worker = this.workers.get(name);
     let cell = this.cells.get(name);
@@ -128,14 +133,14 @@ export class WorkerGrid {
       this.#remove(cell);
       cell = undefined;
     }
-    if (!worker) return;
+    if (!worker) return true;
     if (!cell) cell = this.#add(name, this.#groupOf(generation));
-    this.#fillCell(cell, worker);
+    return this.#fillCell(cell, worker);
   }
 
   #fillCell(cell, worker) {
     const state = stateOf(worker);
-    const { name, node } = cell;
+    const { name, node, group: { fills } } = cell;
     const running = worker.running ?? 0;
     const usage = usageOf(worker, this.capacity);
     cell.group.running += running - cell.running;
@@ -148,7 +153,8 @@ export class WorkerGrid {
     if (size !== cell.size) node.dataset.size = size;
     if (usage !== cell.usage && cell.text) setText(cell.text, usage);
     const fill = Math.round(fillOf(worker, this.capacity) * 100);
-    if (fill !== cell.fill) node.style.setProperty("--fill", `${fill}%`);
+    const filled = fill !== cell.fill;
+    if (filled && !fills) node.style.setProperty("--fill", `${fill}%`);
     const label = describe(worker, this.capacity);
     if (label !== cell.label || usage !== cell.usage || state !== cell.state) {
       // What is seen comes first, so that who speaks to the page can name a cell.
@@ -160,10 +166,14 @@ export class WorkerGrid {
       node.hidden = !shown;
       this.shown += shown ? 1 : -1;
       cell.group.shown += shown ? 1 : -1;
+      if (fills) fills.stale = true;
     }
+    const styled = !fills || state !== cell.state || shown !== cell.shown;
     Object.assign(cell, { state, running, size, usage, fill, label, shown });
+    if (filled) fills?.fill(cell);
     cell.group.stale = true;
     if (!this.current) this.#makeCurrent(cell);
+    return styled;
   }
 
   #add(name, group) {
@@ -190,6 +200,7 @@ export class WorkerGrid {
     const place = placeOf(group.cells, cell.key);
     group.box.insertBefore(node, group.cells[place]?.node ?? null);
     group.cells.splice(place, 0, cell);
+    if (group.fills) group.fills.stale = true;
     group.shown += 1;
     this.shown += 1;
     this.cells.set(name, cell);
@@ -202,6 +213,7 @@ export class WorkerGrid {
     const neighbour = group.cells[place + 1] ?? group.cells[place - 1];
     const focused = document.activeElement === cell.node;
     group.cells.splice(place, 1);
+    if (group.fills) group.fills.stale = true;
     group.running -= cell.running;
     if (cell.shown) {
       group.shown -= 1;
@@ -229,8 +241,10 @@ export class WorkerGrid {
     const heading = el("h3", { class: "generation-heading", hidden: true });
     const box = el("div", { class: "cells" });
     const node = el("div", { class: "generation" }, heading, box);
+    const cells = [];
+    const fills = this.density === "small" ? new FillCanvas(cells, box) : null;
     const group = {
-      generation, heading, box, node, cells: [], running: 0, shown: 0, stale: true,
+      generation, heading, box, node, cells, fills, running: 0, shown: 0, stale: true,
     };
     this.body.insertBefore(node, this.groups[index]?.node ?? null);
     this.groups.splice(index, 0, group);

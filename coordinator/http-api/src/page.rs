@@ -27,7 +27,7 @@ macro_rules! files {
 const INDEX: &str = "index.html";
 
 /// All of them.
-static FILES: [File; 41] = files![
+static FILES: [File; 42] = files![
     "api.js",
     "app.js",
     "changeline.js",
@@ -36,6 +36,7 @@ static FILES: [File; 41] = files![
     "dom.js",
     "explanation.js",
     "feed.js",
+    "fills.js",
     "format.js",
     "graph.js",
     "grid.js",

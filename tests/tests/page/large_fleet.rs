@@ -25,6 +25,41 @@ metadata: {name: large}
 spec: {maxJobs: 18000, maxJobsPerWorker: 9, lease: {ttl: 10m}}
 ";
 
+/// Notes the cells of which an attribute changes that the page's rules of style read.
+const NOTE_STYLED: &str = "
+    window.styled = new Set();
+    const note = changes => {
+        for (const { target: { dataset } } of changes) {
+            if (dataset.worker) window.styled.add(dataset.worker);
+        }
+    };
+    new MutationObserver(note).observe(document.querySelector('.grid'), {
+        subtree: true, attributeFilter: ['style', 'class', 'hidden', 'data-state'],
+    });
+";
+
+/// Whether so many cells are shown, and each is filled up to the share of its slots that run jobs:
+/// a column of pixels through the middle of each.
+const FILLED: &str = "
+    const canvas = document.querySelector('.cells canvas');
+    const context = canvas.getContext('2d');
+    const { left, top } = canvas.getBoundingClientRect();
+    const { width, data } = context.getImageData(0, 0, canvas.width, canvas.height);
+    context.fillStyle = getComputedStyle(canvas).getPropertyValue('--working');
+    const used = parseInt(context.fillStyle.slice(1), 16);
+    const isUsed = at => (data[at] << 16 | data[at + 1] << 8 | data[at + 2]) === used;
+    const cells = [...document.querySelectorAll('[data-worker]:not([hidden])')];
+    const wrong = cells.filter(cell => {
+        const box = cell.getBoundingClientRect();
+        const x = Math.floor(box.left - left + box.width / 2);
+        // Within the border.
+        const [first, inner] = [Math.round(box.top - top) + 1, box.height - 2];
+        let filled = 0;
+        for (let y = first; y < first + inner; y += 1) filled += isUsed(4 * (y * width + x));
+        return Math.abs(filled - inner * cell.dataset.running / cell.dataset.size) > 1;
+    });
+    return cells.length === arguments[0] && wrong.length === 0";
+
 #[test]
 fn with_2000_workers_only_what_has_changed_is_touched() {
     let Some(fixture) = PageFixture::start("the page", &[("large.yaml", MANIFEST)]) else {
@@ -51,6 +86,7 @@ fn with_2000_workers_only_what_has_changed_is_touched() {
 
     // 200 of them, four times a second.
     let _ = fixture.browser.script(forget, &[]);
+    let _ = fixture.browser.script(NOTE_STYLED, &[]);
     let mut random = fastrand::Rng::with_seed(1);
     let mut last = vec![0; WORKERS];
     last[17] = 5;
@@ -76,6 +112,13 @@ fn with_2000_workers_only_what_has_changed_is_touched() {
     fixture.browser.until("all cells as they are", as_it_is, &[json!(shown)]);
     let beyond: Vec<_> = touched(&fixture).difference(&changed).cloned().collect();
     assert!(beyond.is_empty(), "touched without a change: {beyond:?}");
+    let styled = fixture.browser.script("return [...window.styled]", &[]);
+    assert_eq!(styled, json!([]), "cells that the browser had to style again");
+
+    // What is seen is what the cells say, also where some of them are hidden.
+    fixture.browser.until("every cell filled as it is", FILLED, &[json!(WORKERS)]);
+    fixture.go("#/fleet/large?search=w-01");
+    fixture.browser.until("every cell that is left", FILLED, &[json!(100)]);
 }
 
 /// Every cell is wide enough to be seen, and the page no wider than its window.
