@@ -79,7 +79,7 @@ pub struct SetView {
     pub workers_current: usize,
     /// A digest of the plan, which differs if the planned owners differ.
     pub digest: u64,
-    /// Why the cluster plans nothing at present; none if it plans.
+    /// Whether its cluster is on hold, so that nothing is planned there at present.
     pub held: bool,
 }
 

@@ -201,9 +201,9 @@ impl Account {
 
     /// Drops the unknown slots once they are known or have ended.
     pub(crate) fn settle_unknown(&mut self, now: Moment) {
-        let sent_in = self.jobs != Jobs::Unknown;
+        let jobs_reported = self.jobs != Jobs::Unknown;
         let lasts = |until| until > now && !mutation::on(Mutation::UnknownForgotten);
-        self.unknown = self.unknown.filter(|unknown| !sent_in || lasts(unknown.until));
+        self.unknown = self.unknown.filter(|unknown| !jobs_reported || lasts(unknown.until));
     }
 
     /// A claim on a stream begins.
@@ -264,15 +264,15 @@ mod tests {
     fn a_size_that_was_only_reported_is_kept_only_while_it_is_in_effect() {
         let mut account = Account::new(Life(1), GrantNumber(0), Moment(0));
         let token = Token { epoch: Epoch(1), seq: 7 };
-        let sent_in = |size| Some(HeldPool { token, size, granted: 0, floor: 0 });
+        let held = |size| Some(HeldPool { token, size, granted: 0, floor: 0 });
         // A worker that counts its jobs itself may keep a size above the granted one.
-        account.reported(sent_in(3), Jobs::Running(3));
+        account.reported(held(3), Jobs::Running(3));
         assert_eq!(account.size_kept(), 3);
-        account.applied(GrantNumber(0), sent_in(2), Jobs::Running(1));
+        account.applied(GrantNumber(0), held(2), Jobs::Running(1));
         assert_eq!((account.size(), account.size_kept()), (3, 2), "the third slot is free");
         account.granted(GrantNumber(1), PoolGrant { token, size: 4, floor: 0 });
         account.size_unsure = false;
-        account.applied(GrantNumber(1), sent_in(0), Jobs::Running(0));
+        account.applied(GrantNumber(1), held(0), Jobs::Running(0));
         assert_eq!(account.size_kept(), 4, "a grant is a claim");
     }
 }

@@ -125,11 +125,11 @@ impl Leader {
         let mut streams = Vec::new();
         if let GrantContent::All(free) = content {
             streams = self.revocations(key, now);
-            let mut room = RouteBudget::default();
-            streams.extend(self.route_updates(key, &mut room, now));
+            let mut budget = RouteBudget::default();
+            streams.extend(self.route_updates(key, &mut budget, now));
             if let Some(free) = free {
                 pool = self.pool_change(key, number, free);
-                streams.extend(self.stream_grants(key, &mut room, now));
+                streams.extend(self.stream_grants(key, &mut budget, now));
             }
         }
         if snapshot {
@@ -339,7 +339,7 @@ impl Leader {
     fn stream_grants(
         &mut self,
         key: &WorkerKey,
-        room: &mut RouteBudget,
+        budget: &mut RouteBudget,
         now: Moment,
     ) -> Vec<StreamGrant> {
         let Some(worker) = self.observed(key).filter(|worker| worker.owns_streams()) else {
@@ -363,7 +363,7 @@ impl Leader {
                 continue;
             };
             // A share that does not fit in this message is granted by the next one.
-            if !room.is_left() {
+            if !budget.is_left() {
                 continue;
             }
             if !self.may_be_granted(key, &stream, timeless, load) {
@@ -378,7 +378,7 @@ impl Leader {
                 Notice::StreamGranted { worker: key.clone(), stream: stream.clone(), token };
             self.replica.notice(notice);
             let share = load.and_then(|load| self.share_for_grant(&stream, load));
-            share.iter().for_each(|share| room.take(share));
+            share.iter().for_each(|share| budget.take(share));
             let state = StreamState::Held { pinned: timeless };
             grants.push(StreamGrant { stream, token, state, share });
         }
@@ -453,7 +453,7 @@ impl Leader {
     /// Everything that the agent has, for a snapshot.
     fn streams_for_snapshot(&mut self, key: &WorkerKey, now: Moment) -> Vec<StreamGrant> {
         let claims = self.ledger.claims_for_snapshot(key);
-        let mut room = RouteBudget::default();
+        let mut budget = RouteBudget::default();
         let mut follow = Vec::new();
         let streams = claims.into_iter().filter_map(|(stream, claim)| {
             let state = match claim.state(now)? {
@@ -465,7 +465,7 @@ impl Leader {
                 state @ StreamState::Revoked { .. } => state,
             };
             let SnapshotShare { share, follows } =
-                self.share_for_snapshot(&stream, &claim, &mut room);
+                self.share_for_snapshot(&stream, &claim, &mut budget);
             follow.extend(follows.then(|| stream.clone()));
             Some(StreamGrant { stream, token: claim.token, state, share })
         });

@@ -32,7 +32,7 @@ const ROUTE_BYTES_MAX: usize = MESSAGE_BYTES_MAX / 4;
 /// The bytes of an endpoint without its texts.
 const ENDPOINT_BYTES: usize = 24;
 
-/// The room for routes that is left in one message.
+/// The bytes of routes that one message may still contain.
 #[derive(Debug)]
 pub(in crate::core::leader) struct RouteBudget(usize);
 
@@ -236,11 +236,11 @@ impl Leader {
     pub(in crate::core::leader) fn route_updates(
         &mut self,
         key: &WorkerKey,
-        room: &mut RouteBudget,
+        budget: &mut RouteBudget,
         now: Moment,
     ) -> Vec<StreamGrant> {
         let mut updates = Vec::new();
-        while room.is_left()
+        while budget.is_left()
             && let Some(stream) = self.worker_mut(key).and_then(|it| it.reroutes.pop_first())
         {
             let ledger = &self.ledger;
@@ -250,7 +250,7 @@ impl Leader {
             };
             let (token, state) = (claim.token, claim.state(now));
             if let Some((state, share)) = state.zip(self.share_for_grant(&stream, load)) {
-                room.take(&share);
+                budget.take(&share);
                 updates.push(StreamGrant { stream, token, state, share: Some(share) });
             }
         }
@@ -263,12 +263,12 @@ impl Leader {
         &self,
         stream: &StreamKey,
         claim: &Claim,
-        room: &mut RouteBudget,
+        budget: &mut RouteBudget,
     ) -> SnapshotShare {
         let share = claim.load.and_then(|load| self.share_for_grant(stream, load));
         let Some(share) = share else { return SnapshotShare { share: None, follows: false } };
-        if room.is_left() {
-            room.take(&share);
+        if budget.is_left() {
+            budget.take(&share);
             return SnapshotShare { share: Some(share), follows: false };
         }
         let known = self.is_applied(claim);
