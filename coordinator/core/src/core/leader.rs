@@ -7,6 +7,7 @@ mod epoch_ahead;
 mod explain;
 mod grants;
 mod manifest;
+mod outgoing;
 mod pipelines;
 mod planned_lease;
 mod pools;
@@ -38,6 +39,7 @@ use crate::ledger::{EndedLease, Ledger};
 use crate::observed::Worker;
 use admission::Admission;
 use epoch_ahead::EpochAhead;
+use outgoing::Outgoing;
 use pipelines::Pipelines;
 pub use pipelines::PipelinesWhatIf;
 use pools::Pools;
@@ -77,12 +79,7 @@ pub(super) struct Leader {
     workers_awaiting_renewal: BTreeSet<WorkerKey>,
     /// A renewal was requested, and has not succeeded yet.
     renewal_requested: bool,
-    /// Workers that may have a message to get.
-    dirty: RoundRobin<WorkerKey>,
-    /// Those of them whose turn has come, in order.
-    flushing: VecDeque<WorkerKey>,
-    /// Workers whose newest beat is not answered.
-    unanswered: RoundRobin<WorkerKey>,
+    outgoing: Outgoing,
     /// Clusters whose pools or streams may need a plan.
     due: RoundRobin<ClusterName>,
     /// Clusters whose streams wait for a plan, in order, and the plan in the making.
@@ -91,8 +88,6 @@ pub(super) struct Leader {
     /// Clusters with streams that a worker that has not reported may hold. They are planned again
     /// when more is known.
     awaiting_reports: BTreeSet<ClusterName>,
-    /// Workers that wait for streams that were not free.
-    blocked_workers: BTreeSet<WorkerKey>,
     /// Workers that are gone and whose accounts still have to end, and whether that has begun.
     ending_accounts: BTreeMap<WorkerKey, bool>,
     /// Streams with claims that ended during the hold of their worker's cluster, by cluster:
@@ -176,14 +171,11 @@ impl Leader {
             timers_awaiting_renewal: BTreeSet::new(),
             workers_awaiting_renewal: BTreeSet::new(),
             renewal_requested: false,
-            dirty: RoundRobin::default(),
-            flushing: VecDeque::new(),
-            unanswered: RoundRobin::default(),
+            outgoing: Outgoing::default(),
             due: RoundRobin::default(),
             plan_queue: VecDeque::new(),
             stream_plan: None,
             awaiting_reports: BTreeSet::new(),
-            blocked_workers: BTreeSet::new(),
             ending_accounts: BTreeMap::new(),
             ended_during_hold: BTreeMap::new(),
             sliced_tasks: VecDeque::new(),
@@ -225,7 +217,7 @@ impl Leader {
     pub(super) fn has_more(&self) -> bool {
         let tasks_done = self.sliced_tasks.is_empty() && self.ending_accounts.is_empty();
         let plans_done = self.plan_queue.is_empty() && self.stream_plan.is_none();
-        let all_done = self.adoptions.is_empty() && tasks_done && self.is_all_sent();
+        let all_done = self.adoptions.is_empty() && tasks_done && self.outgoing.is_empty();
         self.timers_wait || !all_done || !self.due.is_empty() || !plans_done
     }
 
@@ -271,7 +263,7 @@ impl Leader {
         for timer in std::mem::take(&mut self.timers_awaiting_renewal) {
             self.timers.insert((self.replica.heard, timer));
         }
-        self.dirty.extend(std::mem::take(&mut self.workers_awaiting_renewal));
+        self.outgoing.mark_all(std::mem::take(&mut self.workers_awaiting_renewal));
         self.term_stands(renewed.epoch, renewed.sent_at);
     }
 
@@ -320,7 +312,6 @@ impl Leader {
     /// Ends a worker's account: it has left, or the platform says that it is gone.
     fn gone(&mut self, key: &WorkerKey, now: Moment) {
         self.ending_accounts.remove(key);
-        self.blocked_workers.remove(key);
         let known = self.ledger.account(key).is_some();
         self.lose_worker(key, now);
         let ended = self.ledger.gone(key);
@@ -336,8 +327,7 @@ impl Leader {
         if !known && worker.is_none() {
             return;
         }
-        self.dirty.remove(key);
-        self.unanswered.remove(key);
+        self.outgoing.remove(key);
         self.forget_epoch_ahead(key);
         if self.are_former_written(key) {
             self.forget_entries(vec![key.clone()]);
@@ -367,7 +357,7 @@ impl Leader {
     pub(super) fn order_drain(&mut self, key: &WorkerKey, now: Moment) {
         let Some(worker) = self.worker_mut(key) else { return };
         worker.drain_order = Some(DrainOrder::Drain);
-        self.dirty.insert(key.clone());
+        self.outgoing.mark(key.clone());
         self.note_draining(key);
         self.pool_changed(key);
         self.plan_soon(&key.cluster, now);
@@ -382,7 +372,7 @@ impl Leader {
         });
         let never_began = drain_unsent && worker.drain == DrainPhase::Working;
         worker.drain_order = (!never_began).then_some(DrainOrder::Undrain);
-        self.dirty.insert(key.clone());
+        self.outgoing.mark(key.clone());
         self.note_draining(key);
         self.pool_changed(key);
         self.plan_soon(&key.cluster, now);
@@ -395,7 +385,7 @@ impl Leader {
             self.note_single_owner(&stream, now);
             if stream.set.is_shares() {
                 // Its other shares may have waited for the capacity.
-                self.dirty.insert(worker.clone());
+                self.outgoing.mark(worker.clone());
                 self.recheck_node(&stream);
             }
             let notice = Notice::StreamFreed { worker, stream, token, how };

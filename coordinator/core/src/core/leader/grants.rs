@@ -1,7 +1,6 @@
 //! Grants: the newest wanted state of each agent, composed when its connection can take a message.
 //! A lease counts as granted from here on.
 
-use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -13,7 +12,6 @@ use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{ClusterName, GrantNumber, Load, Moment, StreamKey, WorkerKey};
 
 use super::pipelines::{RouteBudget, SnapshotShare};
-use super::round_robin::RoundRobin;
 use super::{Leader, Timer};
 use crate::effect::{Effect, Notice};
 use crate::exposure::Exposure;
@@ -50,32 +48,22 @@ impl Leader {
 
     /// The worker whose message is composed next.
     fn next_recipient(&mut self) -> Option<WorkerKey> {
-        if self.flushing.is_empty() {
-            let mut keys = self.dirty.take(self.replica.budget.left());
-            // Free slots go to the newest generation first.
-            keys.sort_by_cached_key(|key| {
-                Reverse(self.observed(key).map_or(0, |worker| worker.generation))
-            });
-            self.flushing = keys.into();
-        }
-        self.flushing.pop_front()
+        let clusters = &self.clusters;
+        let generation = |key: &WorkerKey| {
+            let workers = clusters.get(&key.cluster).map(|cluster| &cluster.workers);
+            workers.and_then(|workers| workers.get(&key.worker)).map_or(0, |it| it.generation)
+        };
+        // Free slots go to the newest generation first.
+        self.outgoing.next(self.replica.budget.left(), generation)
     }
 
     /// Answers beats of agents whose turn has not come, so that no lease ends because others are
     /// sent long messages.
     pub(super) fn renew(&mut self, now: Moment) {
-        if self.is_all_sent() {
-            self.unanswered = RoundRobin::default();
-        }
-        for key in self.unanswered.take(self.replica.budget.left()) {
+        for key in self.outgoing.renewals(self.replica.budget.left()) {
             self.replica.budget.spend(1);
             self.send_grant(&key, GrantContent::Renewal, now);
         }
-    }
-
-    /// Whether no worker waits for its turn.
-    pub(super) fn is_all_sent(&self) -> bool {
-        self.dirty.is_empty() && self.flushing.is_empty()
     }
 
     /// See the mutation.
@@ -384,7 +372,7 @@ impl Leader {
         }
         let account = self.ledger.account(key);
         if more && account.is_some_and(|it| it.streams.len() < STREAMS_PER_WORKER_MAX) {
-            self.dirty.insert(key.clone());
+            self.outgoing.mark(key.clone());
         }
         grants
     }
@@ -439,7 +427,7 @@ impl Leader {
             && worker.wants.remove(stream)
         {
             worker.blocked.insert(stream.clone());
-            self.blocked_workers.insert(key.clone());
+            self.outgoing.block(key.clone());
         }
     }
 

@@ -142,7 +142,7 @@ impl Leader {
         let Some(cluster) = self.clusters.get_mut(name) else { return };
         for _ in 0..free {
             let Some((_, worker)) = cluster.pools.short.pop_first() else { break };
-            self.dirty.insert(WorkerKey { cluster: name.clone(), worker });
+            self.outgoing.mark(WorkerKey { cluster: name.clone(), worker });
         }
     }
 
@@ -182,7 +182,7 @@ impl Leader {
         let floor_differs = pool.is_some_and(|pool| pool.floor != floor);
         let unsure = account.is_some_and(|account| account.size_unsure);
         if size != target || floor_differs || unsure {
-            self.dirty.insert(key);
+            self.outgoing.mark(key);
         }
     }
 

@@ -44,7 +44,7 @@ impl Leader {
         for key in unwanted {
             if let Some(worker) = self.worker_mut(&key) {
                 worker.revoking.insert(stream.clone());
-                self.dirty.insert(key);
+                self.outgoing.mark(key);
             }
         }
         self.note_share(stream);
@@ -67,7 +67,7 @@ impl Leader {
         if let Some(worker) = self.worker_mut(&key) {
             worker.blocked.remove(stream);
             worker.wants.insert(stream.clone());
-            self.dirty.insert(key);
+            self.outgoing.mark(key);
         }
     }
 

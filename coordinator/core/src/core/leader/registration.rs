@@ -31,7 +31,7 @@ impl Leader {
             }
             self.pool_changed(&key);
             self.unblock(&key);
-            self.dirty.insert(key);
+            self.outgoing.mark(key);
         }
     }
 

@@ -255,7 +255,7 @@ impl Leader {
         self.replica.notice(Notice::Joined(key.clone()));
         self.register_if_needed(key);
         self.schedule_silence_check(key);
-        self.dirty.insert(key.clone());
+        self.outgoing.mark(key.clone());
         self.pool_changed(key);
         self.plan_soon(&key.cluster, now);
         let patience = self.clusters.get(&key.cluster).map_or(Duration::ZERO, |it| it.spec.ttl / 2);
@@ -305,8 +305,7 @@ impl Leader {
             let ended = self.ledger.release_unapplied(&key, beat.applied);
             self.ended(ended, Freed::Released, now);
         }
-        self.dirty.insert(key.clone());
-        self.unanswered.insert(key.clone());
+        self.outgoing.mark_unanswered(key.clone());
         self.note_applied(&key, beat.applied);
         self.note_failure(&key, beat.failure);
         let begins = !had_begun && self.observed(&key).is_some_and(Worker::has_begun_drain);
@@ -375,8 +374,7 @@ impl Leader {
         let session = self.worker_mut(&key).and_then(|worker| worker.session.as_mut());
         if let Some(session) = session.filter(|session| session.conn == conn) {
             session.writable = true;
-            self.unanswered.insert(key.clone());
-            self.dirty.insert(key);
+            self.outgoing.mark_unanswered(key);
         }
     }
 

@@ -130,14 +130,12 @@ impl Leader {
                 let after = conns.last().map(|(conn, _)| *conn);
                 for (_, key) in conns {
                     self.register_if_needed(&key);
-                    self.dirty.insert(key);
+                    self.outgoing.mark(key);
                 }
                 (!ended).then_some(SlicedTask::Connections { after })
             }
             SlicedTask::BlockedWorkers { after } => {
-                let from = after.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
-                let waiting = self.blocked_workers.range::<WorkerKey, _>((from, Bound::Unbounded));
-                let waiting: Vec<_> = waiting.take(most).cloned().collect();
+                let waiting = self.outgoing.blocked_after(after.as_ref(), most);
                 self.replica.budget.spend(waiting.len().max(1));
                 for key in &waiting {
                     self.unblock(key);
@@ -151,12 +149,12 @@ impl Leader {
 
     /// Has the grants of a worker that waits for streams tried again.
     pub(super) fn unblock(&mut self, key: &WorkerKey) {
-        self.blocked_workers.remove(key);
+        self.outgoing.unblock(key);
         if let Some(worker) = self.worker_mut(key)
             && !worker.blocked.is_empty()
         {
             merge(&mut worker.wants, std::mem::take(&mut worker.blocked));
-            self.dirty.insert(key.clone());
+            self.outgoing.mark(key.clone());
         }
     }
 

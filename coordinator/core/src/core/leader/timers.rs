@@ -216,7 +216,7 @@ impl Leader {
     fn lapse(&mut self, stream: &StreamKey, key: &WorkerKey) {
         if let Some(worker) = self.worker_mut(key) {
             worker.revoking.insert(stream.clone());
-            self.dirty.insert(key.clone());
+            self.outgoing.mark(key.clone());
         }
     }
 

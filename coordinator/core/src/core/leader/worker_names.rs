@@ -202,13 +202,12 @@ impl Leader {
             cluster.workers.insert(former.worker.clone(), worker);
             self.conns.extend(session.map(|conn| (conn, former.clone())));
         }
-        self.blocked_workers.remove(key);
+        self.outgoing.unblock(key);
         self.forget_epoch_ahead(key);
-        for key in [key, former] {
-            self.pool_changed(key);
-            self.dirty.insert(key.clone());
-        }
-        self.unanswered.insert(former.clone());
+        self.pool_changed(key);
+        self.pool_changed(former);
+        self.outgoing.mark(key.clone());
+        self.outgoing.mark_unanswered(former.clone());
         self.note_draining(former);
         self.write_former(former);
         self.check_claims_of(former, ClaimCheck::PlanAndExpiry);

@@ -107,7 +107,7 @@ impl Leader {
         let Some(node) = state.and_then(|state| state.nodes.get(&key.node)) else { return };
         let owner =
             |worker: &WorkerName| WorkerKey { cluster: node.class.clone(), worker: worker.clone() };
-        self.dirty.extend(node.shares.values().map(|share| owner(&share.on)));
+        self.outgoing.mark_all(node.shares.values().map(|share| owner(&share.on)));
     }
 
     /// Whether the agent that holds a lease has acknowledged it.
@@ -179,7 +179,7 @@ impl Leader {
         for (stream, key) in used {
             if let Some(worker) = self.worker_mut(&key) {
                 worker.reroutes.insert(stream);
-                self.dirty.insert(key);
+                self.outgoing.mark(key);
             }
         }
     }
