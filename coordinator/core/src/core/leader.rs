@@ -1,7 +1,9 @@
 //! All state of one term. Invariant: it is made when the term begins and dropped when the term
 //! ends, so no knowledge of one term is used in another.
 
+mod absence;
 mod admission;
+mod claim_expiry;
 mod cluster_plan;
 mod epoch_ahead;
 mod explain;
@@ -48,7 +50,7 @@ use round_robin::RoundRobin;
 use sliced_work::SlicedTask;
 use stream_plan::StreamPlan;
 pub use stream_plan::WhatIfPlan;
-pub(super) use timers::Timer;
+pub(super) use timers::{Timer, Timers};
 
 /// A replica that leads.
 #[derive(Clone, Debug)]
@@ -69,9 +71,7 @@ pub(super) struct Leader {
     admission: Admission,
     /// Agents that remember a later term.
     epoch_ahead: EpochAhead,
-    timers: BTreeSet<(Moment, Timer)>,
-    /// Some timers that are due wait for the next turn.
-    timers_wait: bool,
+    timers: Timers,
     /// Timers that run again once leadership is renewed.
     timers_awaiting_renewal: BTreeSet<Timer>,
     /// Workers whose agents are granted nothing before leadership is renewed by a request sent
@@ -151,7 +151,7 @@ impl Leader {
         replica: Box<Replica>,
         ledger: Ledger,
         elected: &Elected,
-        timers: BTreeSet<(Moment, Timer)>,
+        timers: Timers,
         now: Moment,
     ) -> Self {
         Self {
@@ -167,7 +167,6 @@ impl Leader {
             admission: Admission::default(),
             epoch_ahead: EpochAhead::default(),
             timers,
-            timers_wait: false,
             timers_awaiting_renewal: BTreeSet::new(),
             workers_awaiting_renewal: BTreeSet::new(),
             renewal_requested: false,
@@ -213,12 +212,46 @@ impl Leader {
         self.ask_confirmation();
     }
 
+    /// Runs the timers that are due, as far as the budget goes.
+    fn run_timers(&mut self, now: Moment) {
+        let heard = self.replica.heard;
+        while let Some(timer) = self.timers.next_due(now, heard, &mut self.replica.budget) {
+            match timer {
+                Timer::Unheard(key) => self.unheard_due(&key, now),
+                Timer::Silence(key) => self.silence_due(&key, now),
+                Timer::GiveUp(key) => self.give_up_due(&key),
+                Timer::Claim(stream) => self.claim_due(&stream, now),
+                Timer::Plan(cluster) => self.plan_due(&cluster, now),
+                Timer::AskTerm => self.ask_term(now),
+                Timer::Unserved(conn) => self.unserved_due(conn),
+                // Each turn checks these.
+                Timer::Term | Timer::Heal | Timer::Credit => {}
+            }
+        }
+    }
+
+    /// Requests a renewal of leadership if something waits for one.
+    pub(super) fn ask_confirmation(&mut self) {
+        let waits =
+            !(self.workers_awaiting_renewal.is_empty() && self.timers_awaiting_renewal.is_empty());
+        if waits && !self.renewal_requested {
+            self.renewal_requested = true;
+            self.order(Order::Confirm);
+        }
+    }
+
+    /// Whether no other leader can have granted, or can still grant, this agent anything.
+    pub(super) fn is_confirmed(&self, worker: &crate::observed::Worker) -> bool {
+        let confirmed = |at| self.ledger.confirmed_since(at);
+        worker.no_epoch_since.is_none_or(confirmed) || mutation::on(Mutation::SkipConfirm)
+    }
+
     /// Whether work is left for another turn.
     pub(super) fn has_more(&self) -> bool {
         let tasks_done = self.sliced_tasks.is_empty() && self.ending_accounts.is_empty();
         let plans_done = self.plan_queue.is_empty() && self.stream_plan.is_none();
         let all_done = self.adoptions.is_empty() && tasks_done && self.outgoing.is_empty();
-        self.timers_wait || !all_done || !self.due.is_empty() || !plans_done
+        self.timers.has_more() || !all_done || !self.due.is_empty() || !plans_done
     }
 
     /// Whether nothing may be freed, grown or planned in a cluster yet.
@@ -228,8 +261,7 @@ impl Leader {
 
     /// When the next timer is due.
     pub(super) fn next_wakeup(&self) -> Option<Wakeup> {
-        let (at, timer) = self.timers.first()?;
-        Some(Wakeup { at: *at, reason: timer.reason() })
+        self.timers.next_wakeup()
     }
 
     /// The platform has declared these workers gone: ends their accounts, one after the other.
@@ -255,13 +287,13 @@ impl Leader {
         if self.ledger.epoch() != renewed.epoch {
             return;
         }
-        self.timers.remove(&(self.until, Timer::Term));
+        self.timers.cancel(self.until, Timer::Term);
         self.until = self.until.max(renewed.until);
-        self.timers.insert((self.until, Timer::Term));
+        self.timers.set(self.until, Timer::Term);
         self.ledger.confirm(renewed.sent_at);
         self.renewal_requested = false;
         for timer in std::mem::take(&mut self.timers_awaiting_renewal) {
-            self.timers.insert((self.replica.heard, timer));
+            self.timers.set(self.replica.heard, timer);
         }
         self.outgoing.mark_all(std::mem::take(&mut self.workers_awaiting_renewal));
         self.term_stands(renewed.epoch, renewed.sent_at);

@@ -1,13 +1,12 @@
 //! The beginning and the end of a term: standby, candidate, leader.
 
-use std::collections::BTreeSet;
 use std::ops::Bound;
 use std::sync::Arc;
 
 use leasehold_types::message::RefusalReason;
 use leasehold_types::{Moment, WorkerKey};
 
-use super::leader::{Leader, Timer};
+use super::leader::{Leader, Timer, Timers};
 use super::replica::Replica;
 use super::turn_budget::STEP;
 use super::{Core, Role};
@@ -34,7 +33,7 @@ pub(super) struct Candidate {
     ledger: Ledger,
     entered: Option<WorkerKey>,
     /// Timers for the end of what these workers may hold.
-    timers: BTreeSet<(Moment, Timer)>,
+    timers: Timers,
     /// The manifest that was in force when they were entered.
     desired: Arc<Desired>,
     /// Workers that the platform has declared gone meanwhile.
@@ -115,7 +114,7 @@ impl Candidate {
             ledger: Ledger::new(elected.epoch, elected.predecessor_end, bounds),
             elected,
             entered: None,
-            timers: BTreeSet::new(),
+            timers: Timers::default(),
             desired: replica.desired.clone(),
             gone: Vec::new(),
             passed_on: Vec::new(),
@@ -151,7 +150,7 @@ impl Candidate {
             self.replica.drop_ledger(std::mem::replace(&mut self.ledger, fresh));
             (self.desired, self.entered) = (self.replica.desired.clone(), None);
             self.passed_on.clear();
-            self.timers.clear();
+            self.timers = Timers::default();
         }
         while self.replica.budget.is_left() {
             let most = STEP.min(self.replica.budget.left());
@@ -185,7 +184,7 @@ impl Candidate {
             let comes_back =
                 cluster.map_or(Moment::NEVER, |cluster| now + bounds.outlast(cluster.ttl));
             for at in self.ledger.expose(key, entry, &self.replica.lists, comes_back) {
-                self.timers.insert((at, Timer::Unheard(key.clone())));
+                self.timers.set(at, Timer::Unheard(key.clone()));
             }
         }
         count
@@ -193,7 +192,7 @@ impl Candidate {
 
     fn lead(self, now: Moment) -> Leader {
         let Self { replica, elected, ledger, mut timers, gone, passed_on, .. } = self;
-        timers.insert((elected.until, Timer::Term));
+        timers.set(elected.until, Timer::Term);
         let mut leader = Leader::new(replica, ledger, &elected, timers, now);
         leader.begin_with_desired(now);
         leader.replica.notice(Notice::Elected(elected.epoch));

@@ -123,7 +123,7 @@ impl Leader {
         if let (false, Some(at)) =
             (self.admission.waiting.is_empty(), self.admission.credits.values().min())
         {
-            self.timers.insert((*at, Timer::Credit));
+            self.timers.set(*at, Timer::Credit);
         }
     }
 
@@ -146,7 +146,7 @@ impl Leader {
     /// connection.
     pub(super) fn await_no_report(&mut self, key: &WorkerKey) {
         if self.ledger.await_no_report(key) {
-            self.timers.insert((self.replica.heard, Timer::Unheard(key.clone())));
+            self.timers.set(self.replica.heard, Timer::Unheard(key.clone()));
         }
     }
 

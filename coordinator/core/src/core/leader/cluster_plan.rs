@@ -30,7 +30,7 @@ impl Leader {
             self.end_hold(&name, now);
             let held_back = self.ended_during_hold.remove(&name).into_iter().flatten();
             for stream in held_back.filter(|_| !mutation::on(Mutation::HeldBackForgotten)) {
-                self.timers.insert((self.replica.heard, Timer::Claim(stream)));
+                self.timers.set(self.replica.heard, Timer::Claim(stream));
             }
             if !self.plan_pools(&name) {
                 self.due.insert(name.clone());
@@ -56,7 +56,7 @@ impl Leader {
     pub(super) fn plan_again_at(&mut self, name: &ClusterName, at: Moment) {
         let Some(cluster) = self.clusters.get_mut(name) else { return };
         cluster.plan_again = cluster.plan_again.into_iter().chain([at]).min();
-        self.timers.insert((at, Timer::Plan(name.clone())));
+        self.timers.set(at, Timer::Plan(name.clone()));
     }
 
     /// Plans a cluster's streams once its joins and drains have settled.
@@ -71,7 +71,7 @@ impl Leader {
         };
         let first = cluster.plan.map_or(now, |due| due.first);
         cluster.plan = Some(PlanDue { at, first });
-        self.timers.insert((at, Timer::Plan(name.clone())));
+        self.timers.set(at, Timer::Plan(name.clone()));
     }
 
     /// A timer to plan has run; later joins may have delayed the plan.
@@ -82,7 +82,7 @@ impl Leader {
         }
         match cluster.plan {
             Some(due) if due.at > now => {
-                self.timers.insert((due.at, Timer::Plan(name.clone())));
+                self.timers.set(due.at, Timer::Plan(name.clone()));
             }
             Some(_) => {
                 self.due.insert(name.clone());
@@ -120,7 +120,7 @@ impl Leader {
         let lost: Vec<_> = lost.map(|(worker, _)| worker.clone()).collect();
         for worker in lost {
             let key = WorkerKey { cluster: name.clone(), worker };
-            self.timers.insert((self.replica.heard, Timer::Silence(key)));
+            self.timers.set(self.replica.heard, Timer::Silence(key));
         }
         self.replica.notice(Notice::HoldEnded(name.clone()));
         self.plan_now(name, now);

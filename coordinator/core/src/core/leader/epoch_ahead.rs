@@ -126,7 +126,7 @@ impl Leader {
         let Some(seen) = waiting.map(|seen_epoch| seen_epoch.seen).max() else { return };
         match self.epoch_ahead.asked_at {
             Some(asked) if now.since(asked) < ASK_EVERY => {
-                self.timers.insert((asked + ASK_EVERY, Timer::AskTerm));
+                self.timers.set(asked + ASK_EVERY, Timer::AskTerm);
             }
             Some(_) | None => {
                 self.epoch_ahead.asked_at = Some(now);

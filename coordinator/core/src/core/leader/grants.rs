@@ -309,7 +309,7 @@ impl Leader {
         let first = claim.phase == Phase::Held;
         claim.phase = phase;
         self.note_share(stream);
-        self.timers.insert((at, Timer::Claim(stream.clone())));
+        self.timers.set(at, Timer::Claim(stream.clone()));
         if first {
             let (worker, stream) = (key.clone(), stream.clone());
             let notice = Notice::StreamRevoked { worker, stream, token };

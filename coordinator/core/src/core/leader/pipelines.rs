@@ -56,7 +56,7 @@ impl Leader {
             }
         }
         if healed && self.pipelines.broken.iter().any(|name| !self.is_held(name)) {
-            self.timers.insert((now, Timer::Heal));
+            self.timers.set(now, Timer::Heal);
         }
     }
 }

@@ -223,7 +223,7 @@ impl Leader {
         let unknown_until = account.unknown.map(|unknown| unknown.until);
         drop(account);
         for at in memory_end.into_iter().chain(unknown_until) {
-            self.timers.insert((at, Timer::Unheard(key.clone())));
+            self.timers.set(at, Timer::Unheard(key.clone()));
         }
         if unheard {
             self.recheck_blocked(*at);

@@ -259,7 +259,7 @@ impl Leader {
         self.pool_changed(key);
         self.plan_soon(&key.cluster, now);
         let patience = self.clusters.get(&key.cluster).map_or(Duration::ZERO, |it| it.spec.ttl / 2);
-        self.timers.insert((now + patience, Timer::Unserved(conn)));
+        self.timers.set(now + patience, Timer::Unserved(conn));
         self.check_left(key, now);
     }
 

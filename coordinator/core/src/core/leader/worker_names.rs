@@ -213,7 +213,7 @@ impl Leader {
         self.check_claims_of(former, ClaimCheck::PlanAndExpiry);
         self.schedule_silence_check(former);
         self.schedule_give_up(former);
-        self.timers.insert((self.replica.heard, Timer::Unheard(former.clone())));
+        self.timers.set(self.replica.heard, Timer::Unheard(former.clone()));
         self.plan_now(&key.cluster, now);
     }
 

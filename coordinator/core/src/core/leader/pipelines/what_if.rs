@@ -12,7 +12,7 @@ use leasehold_types::{ClusterName, Epoch, Incarnation, Moment, PipelineName, Sha
 
 use super::class_views::class_views;
 use super::state::{PipelineState, PlannedShare};
-use crate::core::leader::ClusterState;
+use crate::core::leader::{ClusterState, Timers};
 use crate::core::replica::Replica;
 use crate::core::{Core, Leader};
 use crate::desired::Desired;
@@ -105,7 +105,7 @@ impl Leader {
         };
         let ledger = Ledger::new(epoch, self.began_at, self.ledger.bounds);
         let began_at = self.began_at;
-        let mut copy = Self::new(Box::new(replica), ledger, &elected, BTreeSet::new(), began_at);
+        let mut copy = Self::new(Box::new(replica), ledger, &elected, Timers::default(), began_at);
         let is_class = |name: &&ClusterName| {
             self.replica.class(name).is_some()
                 || desired.clusters.get(*name).is_some_and(|cluster| cluster.class.is_some())

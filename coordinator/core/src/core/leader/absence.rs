@@ -1,0 +1,159 @@
+//! Workers that are absent: silent for longer than their leases last, not connected under this
+//! leader, or missing for so long that they are given up.
+//!
+//! Invariant: absence is measured up to the moment before which every message is handled, and frees
+//! something only once leadership was renewed after it.
+
+use leasehold_types::mutation::{self, Mutation};
+use leasehold_types::{ClusterName, Moment, WorkerKey};
+
+use super::sliced_work::ClaimCheck;
+use super::{Leader, Timer};
+use crate::desired::Desired;
+use crate::effect::Notice;
+
+impl Leader {
+    /// Sets a timer for the moment at which a worker counts as lost.
+    pub(super) fn schedule_silence_check(&mut self, key: &WorkerKey) {
+        let ledger = &self.ledger;
+        let at = ledger.free_at(key);
+        self.timers.set(at, Timer::Silence(key.clone()));
+    }
+
+    /// A worker may have been silent for longer than its leases last: then it counts as lost.
+    pub(super) fn silence_due(&mut self, key: &WorkerKey, now: Moment) {
+        let ledger = &self.ledger;
+        let at = ledger.free_at(key);
+        // Later messages of the agent may wait behind the report; the end of the adoption checks
+        // this again.
+        if ledger.account(key).is_some_and(|account| account.adopting) {
+            return;
+        }
+        let Some(worker) = self.observed(key) else { return };
+        if self.replica.heard < at {
+            self.timers.set(at, Timer::Silence(key.clone()));
+            return;
+        }
+        if !worker.lost {
+            if let Some(mut account) = self.ledger.account_mut(key) {
+                account.silent();
+            }
+            if let Some(worker) = self.worker_mut(key) {
+                worker.lost = true;
+            }
+            self.replica.notice(Notice::Lost(key.clone()));
+            self.lose_worker(key, now);
+            self.pool_changed(key);
+            self.plan_now(&key.cluster, now);
+            self.schedule_give_up(key);
+        }
+        // This includes the claims of earlier agents, which no other check covers.
+        self.check_claims_of(key, ClaimCheck::Expiry);
+    }
+
+    /// The unheard leases of a worker may have ended, or plans no longer wait for its report.
+    pub(super) fn unheard_due(&mut self, key: &WorkerKey, now: Moment) {
+        let heard = self.replica.heard;
+        let ledger = &mut self.ledger;
+        ledger.settle_unheard(key, heard);
+        if let Some(mut account) = ledger.account_mut(key) {
+            account.settle_unknown(heard);
+        }
+        let ledger = &self.ledger;
+        if let Some(until) = ledger.unheard_until(key) {
+            let confirmed = ledger.confirmed_since(until);
+            if until > heard {
+                self.timers.set(until, Timer::Unheard(key.clone()));
+            } else if !confirmed {
+                self.timers_awaiting_renewal.insert(Timer::Unheard(key.clone()));
+            }
+        }
+        if self.is_missing(key) {
+            self.schedule_give_up(key);
+        }
+        self.pool_changed(key);
+        self.plan_now(&key.cluster, now);
+        self.recheck_blocked(now);
+        self.check_left(key, now);
+    }
+
+    /// Sets a timer for the moment at which a missing worker counts as gone.
+    pub(super) fn schedule_give_up(&mut self, key: &WorkerKey) {
+        if let Some(at) = self.give_up_at(key) {
+            self.timers.set(at, Timer::GiveUp(key.clone()));
+        }
+    }
+
+    /// The same for workers that are missing already, if their cluster's `lost_after` differs from
+    /// `before`.
+    pub(super) fn reschedule_give_ups(&mut self, before: &Desired) {
+        let ledger = &self.ledger;
+        let after = |desired: &Desired, name: &ClusterName| desired.clusters.get(name)?.lost_after;
+        let clusters = self.replica.desired.clusters.keys();
+        let changed =
+            clusters.filter(|name| after(before, name) != after(&self.replica.desired, name));
+        let workers = changed.flat_map(|name| ledger.accounts_of(name));
+        let missing = workers.map(|(key, _)| key).filter(|key| self.is_missing(key));
+        for key in missing.cloned().collect::<Vec<_>>() {
+            self.schedule_give_up(&key);
+        }
+    }
+
+    /// A worker may have been missing for so long that it counts as gone.
+    pub(super) fn give_up_due(&mut self, key: &WorkerKey) {
+        let Some(at) = self.give_up_at(key).filter(|_| self.is_missing(key)) else { return };
+        if self.is_ending(key) {
+            return;
+        }
+        if self.replica.heard < at {
+            self.timers.set(at, Timer::GiveUp(key.clone()));
+            return;
+        }
+        // Its agent may have dialled a successor of this leader.
+        if !self.ledger.confirmed_since(at) {
+            self.timers_awaiting_renewal.insert(Timer::GiveUp(key.clone()));
+            return;
+        }
+        let cluster = self.clusters.get(&key.cluster);
+        let after = cluster.and_then(|cluster| cluster.spec.lost_after).unwrap_or_default();
+        self.replica.notice(Notice::GivenUp { worker: key.clone(), after });
+        self.end_accounts(vec![key.clone()]);
+    }
+
+    /// When a missing worker counts as gone, if the cluster defines that. A new leader counts from
+    /// the end of the leases granted before its term, and not from before its term: agents may have
+    /// dialled all the time without a leader to hear them. A sign that the agent runs ends its
+    /// silence, also if the agent was refused.
+    fn give_up_at(&self, key: &WorkerKey) -> Option<Moment> {
+        let after = self.clusters.get(&key.cluster)?.spec.lost_after?;
+        let ledger = &self.ledger;
+        let account = ledger.account(key)?;
+        let unheard = ledger.unheard_until(key).unwrap_or_default();
+        let hearing_since = match mutation::on(Mutation::SilentWithoutLeader) {
+            true => Moment(0),
+            false => self.began_at,
+        };
+        let leases_end = ledger.free_at(key).max(unheard);
+        Some(leases_end.max(account.present_until).max(hearing_since) + after)
+    }
+
+    /// A worker's agent runs, though it may not have reported.
+    pub(super) fn note_present(&mut self, key: &WorkerKey, at: Moment) {
+        if let Some(mut account) = self.ledger.account_mut(key) {
+            account.present_until = account.present_until.max(at);
+        }
+    }
+
+    /// Whether a worker that has an account is lost or has not connected, its agent waits for no
+    /// welcome, and no report of it waits.
+    pub(super) fn is_missing(&self, key: &WorkerKey) -> bool {
+        let account = self.ledger.account(key);
+        if account.is_none_or(|account| account.adopting) {
+            return false;
+        }
+        let Some(worker) = self.observed(key) else { return true };
+        let session = worker.session.as_ref();
+        let is_awaited = session.is_some_and(|session| self.admission.awaits(session.conn));
+        !is_awaited && (worker.lost || (!worker.reported && session.is_none()))
+    }
+}
