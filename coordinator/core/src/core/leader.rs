@@ -15,6 +15,7 @@ mod planned_lease;
 mod pools;
 mod reconcile;
 mod registration;
+mod renewal;
 mod report_adoption;
 mod round_robin;
 mod sessions;
@@ -45,6 +46,7 @@ use outgoing::Outgoing;
 use pipelines::Pipelines;
 pub use pipelines::PipelinesWhatIf;
 use pools::Pools;
+use renewal::{AwaitingRenewal, Renewal};
 use report_adoption::Adoption;
 use round_robin::RoundRobin;
 use sliced_work::SlicedTask;
@@ -63,8 +65,7 @@ pub(super) struct Leader {
     cell: Option<CellId>,
     /// When the term began: nothing was heard of any agent before.
     began_at: Moment,
-    /// When leadership ends unless it is renewed.
-    until: Moment,
+    renewal: Renewal,
     clusters: BTreeMap<ClusterName, ClusterState>,
     pipelines: Pipelines,
     conns: BTreeMap<ConnId, WorkerKey>,
@@ -72,13 +73,6 @@ pub(super) struct Leader {
     /// Agents that remember a later term.
     epoch_ahead: EpochAhead,
     timers: Timers,
-    /// Timers that run again once leadership is renewed.
-    timers_awaiting_renewal: BTreeSet<Timer>,
-    /// Workers whose agents are granted nothing before leadership is renewed by a request sent
-    /// after their hello.
-    workers_awaiting_renewal: BTreeSet<WorkerKey>,
-    /// A renewal was requested, and has not succeeded yet.
-    renewal_requested: bool,
     outgoing: Outgoing,
     /// Clusters whose pools or streams may need a plan.
     due: RoundRobin<ClusterName>,
@@ -160,16 +154,13 @@ impl Leader {
             term: elected.term,
             cell: elected.cell,
             began_at: now,
-            until: elected.until,
+            renewal: Renewal::new(elected.until),
             clusters: BTreeMap::new(),
             pipelines: Pipelines::default(),
             conns: BTreeMap::new(),
             admission: Admission::default(),
             epoch_ahead: EpochAhead::default(),
             timers,
-            timers_awaiting_renewal: BTreeSet::new(),
-            workers_awaiting_renewal: BTreeSet::new(),
-            renewal_requested: false,
             outgoing: Outgoing::default(),
             due: RoundRobin::default(),
             plan_queue: VecDeque::new(),
@@ -232,10 +223,7 @@ impl Leader {
 
     /// Requests a renewal of leadership if something waits for one.
     pub(super) fn ask_confirmation(&mut self) {
-        let waits =
-            !(self.workers_awaiting_renewal.is_empty() && self.timers_awaiting_renewal.is_empty());
-        if waits && !self.renewal_requested {
-            self.renewal_requested = true;
+        if self.renewal.begin_request() {
             self.order(Order::Confirm);
         }
     }
@@ -287,21 +275,20 @@ impl Leader {
         if self.ledger.epoch() != renewed.epoch {
             return;
         }
-        self.timers.cancel(self.until, Timer::Term);
-        self.until = self.until.max(renewed.until);
-        self.timers.set(self.until, Timer::Term);
+        self.timers.cancel(self.renewal.until(), Timer::Term);
+        let AwaitingRenewal { workers, timers } = self.renewal.succeed(renewed.until);
+        self.timers.set(self.renewal.until(), Timer::Term);
         self.ledger.confirm(renewed.sent_at);
-        self.renewal_requested = false;
-        for timer in std::mem::take(&mut self.timers_awaiting_renewal) {
+        for timer in timers {
             self.timers.set(self.replica.heard, timer);
         }
-        self.outgoing.mark_all(std::mem::take(&mut self.workers_awaiting_renewal));
+        self.outgoing.mark_all(workers);
         self.term_stands(renewed.epoch, renewed.sent_at);
     }
 
     /// Whether leadership has ended unrenewed.
     pub(super) fn is_term_over(&self, now: Moment) -> bool {
-        now >= self.until && !mutation::on(Mutation::GrantAfterTerm)
+        now >= self.renewal.until() && !mutation::on(Mutation::GrantAfterTerm)
     }
 
     /// Has the platform give leadership up.

@@ -65,7 +65,7 @@ impl Leader {
             if until > heard {
                 self.timers.set(until, Timer::Unheard(key.clone()));
             } else if !confirmed {
-                self.timers_awaiting_renewal.insert(Timer::Unheard(key.clone()));
+                self.renewal.delay(Timer::Unheard(key.clone()));
             }
         }
         if self.is_missing(key) {
@@ -111,7 +111,7 @@ impl Leader {
         }
         // Its agent may have dialled a successor of this leader.
         if !self.ledger.confirmed_since(at) {
-            self.timers_awaiting_renewal.insert(Timer::GiveUp(key.clone()));
+            self.renewal.delay(Timer::GiveUp(key.clone()));
             return;
         }
         let cluster = self.clusters.get(&key.cluster);

@@ -54,7 +54,7 @@ impl Leader {
             }
         }
         if unconfirmed {
-            self.timers_awaiting_renewal.insert(Timer::Claim(stream.clone()));
+            self.renewal.delay(Timer::Claim(stream.clone()));
         }
         for at in reminders {
             self.timers.set(at, Timer::Claim(stream.clone()));

@@ -86,7 +86,7 @@ impl Leader {
             return;
         };
         if !self.is_confirmed(worker) {
-            self.workers_awaiting_renewal.insert(key.clone());
+            self.renewal.delay_grants(key.clone());
             return;
         }
         let Some(terms) = self.terms_for(key) else { return };

@@ -99,7 +99,7 @@ impl Leader {
             epoch,
             term: self.term,
             cell: self.cell,
-            until: self.until,
+            until: self.renewal.until(),
             predecessor_end: self.began_at,
             exposed: BTreeMap::new(),
         };
