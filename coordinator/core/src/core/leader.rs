@@ -41,7 +41,7 @@ use crate::event::{ConnId, Elected, Renewed};
 use crate::ledger::{EndedLease, Ledger};
 use crate::observed::Worker;
 use admission::Admission;
-use epoch_ahead::EpochAhead;
+use epoch_ahead::{EpochAhead, TermQuery};
 use outgoing::Outgoing;
 use pipelines::Pipelines;
 pub use pipelines::PipelinesWhatIf;
@@ -70,7 +70,6 @@ pub(super) struct Leader {
     pipelines: Pipelines,
     conns: BTreeMap<ConnId, WorkerKey>,
     admission: Admission,
-    /// Agents that remember a later term.
     epoch_ahead: EpochAhead,
     timers: Timers,
     outgoing: Outgoing,
@@ -91,8 +90,6 @@ pub(super) struct Leader {
     sliced_tasks: VecDeque<SlicedTask>,
     /// Reports that are not adopted whole yet.
     adoptions: BTreeMap<ConnId, Adoption>,
-    /// An agent needs a term above this epoch.
-    term_wanted_above: Option<Epoch>,
 }
 
 /// A cluster and its workers.
@@ -170,7 +167,6 @@ impl Leader {
             ended_during_hold: BTreeMap::new(),
             sliced_tasks: VecDeque::new(),
             adoptions: BTreeMap::new(),
-            term_wanted_above: None,
         }
     }
 
@@ -286,6 +282,24 @@ impl Leader {
         self.term_stands(renewed.epoch, renewed.sent_at);
     }
 
+    /// Asks the store whether this term stands, if an agent remembers a later one.
+    fn ask_term(&mut self, now: Moment) {
+        match self.epoch_ahead.query(now) {
+            TermQuery::NotNeeded => {}
+            TermQuery::Now { seen } => self.order(Order::AskTerm { seen }),
+            TermQuery::At(at) => self.timers.set(at, Timer::AskTerm),
+        }
+    }
+
+    /// The term stood in the store at that moment.
+    pub(super) fn term_stands(&mut self, epoch: Epoch, asked_at: Moment) {
+        if self.ledger.epoch() == epoch {
+            for notice in self.epoch_ahead.term_stands(asked_at) {
+                self.replica.notice(notice);
+            }
+        }
+    }
+
     /// Whether leadership has ended unrenewed.
     pub(super) fn is_term_over(&self, now: Moment) -> bool {
         now >= self.renewal.until() && !mutation::on(Mutation::GrantAfterTerm)
@@ -299,7 +313,7 @@ impl Leader {
     /// Has the platform give leadership up if an agent needs a term with a higher number; returns
     /// whether it does.
     pub(super) fn steps_down_for_agent(&mut self) -> bool {
-        let above = self.term_wanted_above.take();
+        let above = self.epoch_ahead.take_wanted_above();
         if above.is_some() {
             self.order(Order::StepDown { above });
         }
@@ -347,7 +361,7 @@ impl Leader {
             return;
         }
         self.outgoing.remove(key);
-        self.forget_epoch_ahead(key);
+        self.epoch_ahead.forget(key);
         if self.are_former_written(key) {
             self.forget_entries(vec![key.clone()]);
         }

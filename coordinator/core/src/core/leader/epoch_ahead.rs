@@ -1,20 +1,20 @@
 //! Agents that remember a later epoch than this leader's, or another term of the same number. They
 //! obey no lower epoch, so only a later term can serve them.
 //!
-//! A hello alone never deposes a leader: the core asks the store of leadership, and gives a notice
-//! for each such agent if the term stands there. Another term of the same number shows that the
-//! store was put back from a copy. The term is then given up for a number far above it, but rarely:
-//! an agent could otherwise stop all others.
+//! Invariant: a hello alone never deposes a leader. The core asks the store of leadership, and
+//! gives a notice for each such agent if the term stands there. Another term of the same number
+//! shows that the store was put back from a copy. The term is then given up for a number far above
+//! it, but rarely: an agent could otherwise stop all others.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use leasehold_types::message::RefusalReason;
 use leasehold_types::mutation::{self, Mutation};
-use leasehold_types::{Epoch, Moment, WorkerKey};
+use leasehold_types::{Epoch, Moment, TermId, WorkerKey};
 
-use super::{Leader, Timer};
-use crate::effect::{Notice, Order};
+use super::sessions::HelloRefusal;
+use crate::effect::Notice;
 
 /// The most by which an agent's epoch may exceed the leader's. Stores count their writes, and no
 /// store counts this far; accepting such an epoch would use up the range of epochs.
@@ -37,6 +37,8 @@ const AHEAD_MAX: usize = 1_024;
 pub(super) struct EpochAhead {
     workers: BTreeMap<WorkerKey, SeenEpoch>,
     asked_at: Option<Moment>,
+    /// The term is to be given up for one above this epoch.
+    wanted_above: Option<Epoch>,
 }
 
 /// One worker's agent.
@@ -48,25 +50,38 @@ struct SeenEpoch {
     noticed_at: Option<Moment>,
 }
 
-impl Leader {
-    /// Refuses an agent that remembers a later term, and asks the store.
-    pub(super) fn refuse_epoch_ahead(
+/// Whether the store is to be asked if the term stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TermQuery {
+    NotNeeded,
+    /// Now. An agent remembers the epoch `seen`.
+    Now {
+        seen: Epoch,
+    },
+    /// Not before this moment.
+    At(Moment),
+}
+
+impl EpochAhead {
+    /// Refuses an agent that remembers a later term than `own`. If the reason is
+    /// [`RefusalReason::EpochAhead`], [`Self::query`] says when to ask the store.
+    pub(super) fn refuse(
         &mut self,
         key: &WorkerKey,
         seen: Epoch,
+        own: Epoch,
         now: Moment,
-    ) -> (RefusalReason, String) {
-        let epoch = self.ledger.epoch();
-        if seen.0.saturating_sub(epoch.0) > EPOCH_LEAP_MAX {
+    ) -> HelloRefusal {
+        if seen.0.saturating_sub(own.0) > EPOCH_LEAP_MAX {
             let message = format!("{key} remembers an epoch that no coordinator can have had");
             return (RefusalReason::Invalid, message);
         }
         if mutation::on(Mutation::HelloDeposes) {
-            self.term_wanted_above = Some(seen);
+            self.wanted_above = Some(seen);
             return (RefusalReason::NotLeader(None), "a later leader is known".into());
         }
-        let known = self.epoch_ahead.workers.len();
-        let mut seen_epoch = self.epoch_ahead.workers.get(key).copied();
+        let known = self.workers.len();
+        let mut seen_epoch = self.workers.get(key).copied();
         if seen_epoch.is_none() && known < AHEAD_MAX {
             seen_epoch = Some(SeenEpoch { seen, unchecked_since: None, noticed_at: None });
         }
@@ -76,89 +91,87 @@ impl Leader {
                 unchecked_since: Some(now),
                 ..seen_epoch
             };
-            self.epoch_ahead.workers.insert(key.clone(), seen_epoch);
+            self.workers.insert(key.clone(), seen_epoch);
         }
-        self.ask_term(now);
         let message = format!(
-            "{key} remembers epoch {seen}, this leader has {epoch}: an agent obeys no lower epoch, \
+            "{key} remembers epoch {seen}, this leader has {own}: an agent obeys no lower epoch, \
              so a later term must serve it"
         );
         (RefusalReason::EpochAhead, message)
     }
 
-    /// Refuses an agent that has obeyed another leader of this number, and gives the term up for
-    /// one with a number far above.
-    pub(super) fn refuse_epoch_repeated(
+    /// Refuses an agent that has obeyed another leader of this number. Returns also the notice that
+    /// the term is to be given up for one with a number far above, unless this replica gave one up
+    /// for that reason only lately: at `stepped_down_at`.
+    pub(super) fn refuse_repeated(
         &mut self,
         key: &WorkerKey,
+        epoch: Epoch,
+        term: TermId,
+        stepped_down_at: &mut Option<Moment>,
         now: Moment,
-    ) -> (RefusalReason, String) {
-        let epoch = self.ledger.epoch();
-        let last = self.replica.stepped_down_at;
-        if last.is_none_or(|last| now.since(last) >= STEP_DOWN_EVERY) {
-            self.replica.stepped_down_at = Some(now);
-            self.term_wanted_above = Some(self.above_repeated(epoch));
-            self.replica.notice(Notice::EpochRepeated { worker: key.clone(), epoch });
-        }
+    ) -> (HelloRefusal, Option<Notice>) {
         let message = format!(
             "{key} has obeyed another leader of epoch {epoch}: the store of leadership was put \
              back from a copy, so only a later term can serve it"
         );
-        (RefusalReason::EpochAhead, message)
+        let refusal = (RefusalReason::EpochAhead, message);
+        if stepped_down_at.is_some_and(|last| now.since(last) < STEP_DOWN_EVERY) {
+            return (refusal, None);
+        }
+        *stepped_down_at = Some(now);
+        self.wanted_above = Some(above_repeated(epoch, term));
+        (refusal, Some(Notice::EpochRepeated { worker: key.clone(), epoch }))
     }
 
-    /// The next term's number is above this. If the same copy is put back again, another term of
-    /// this number chooses again: each adds bits of its identity, so that the two numbers differ.
-    fn above_repeated(&self, epoch: Epoch) -> Epoch {
-        let spread =
-            if mutation::on(Mutation::RaisedAlike) { 0 } else { self.term.0 % REPEATED_LEAP };
-        Epoch(epoch.0.saturating_add(REPEATED_LEAP + spread))
+    /// Takes the epoch above which an agent needs the next term; none if the term is not to be
+    /// given up.
+    pub(super) fn take_wanted_above(&mut self) -> Option<Epoch> {
+        self.wanted_above.take()
     }
 
-    /// Asks the store whether this term stands, if an agent has remembered a later one since; at
-    /// most once per `ASK_EVERY`.
-    pub(super) fn ask_term(&mut self, now: Moment) {
-        let waiting = self
-            .epoch_ahead
-            .workers
-            .values()
-            .filter(|seen_epoch| seen_epoch.unchecked_since.is_some());
-        let Some(seen) = waiting.map(|seen_epoch| seen_epoch.seen).max() else { return };
-        match self.epoch_ahead.asked_at {
-            Some(asked) if now.since(asked) < ASK_EVERY => {
-                self.timers.set(asked + ASK_EVERY, Timer::AskTerm);
-            }
+    /// Whether to ask the store if this term stands, because an agent has remembered a later one
+    /// since it was asked; at most once per `ASK_EVERY`.
+    pub(super) fn query(&mut self, now: Moment) -> TermQuery {
+        let waiting = self.workers.values().filter(|worker| worker.unchecked_since.is_some());
+        let Some(seen) = waiting.map(|worker| worker.seen).max() else {
+            return TermQuery::NotNeeded;
+        };
+        match self.asked_at {
+            Some(asked) if now.since(asked) < ASK_EVERY => TermQuery::At(asked + ASK_EVERY),
             Some(_) | None => {
-                self.epoch_ahead.asked_at = Some(now);
-                self.order(Order::AskTerm { seen });
+                self.asked_at = Some(now);
+                TermQuery::Now { seen }
             }
         }
     }
 
-    /// The term stood in the store at that moment: gives a notice for each agent that remembered a
-    /// later one before it.
-    pub(in crate::core) fn term_stands(&mut self, epoch: Epoch, asked_at: Moment) {
-        if self.ledger.epoch() != epoch {
-            return;
-        }
-        for (key, seen_epoch) in &mut self.epoch_ahead.workers {
-            if seen_epoch.unchecked_since.is_none_or(|since| since > asked_at) {
+    /// The term stood in the store at that moment: returns a notice for each agent that remembered
+    /// a later one before it.
+    pub(super) fn term_stands(&mut self, asked_at: Moment) -> Vec<Notice> {
+        let mut notices = Vec::new();
+        for (key, worker) in &mut self.workers {
+            if worker.unchecked_since.is_none_or(|since| since > asked_at) {
                 continue;
             }
-            seen_epoch.unchecked_since = None;
-            if seen_epoch
-                .noticed_at
-                .is_none_or(|noticed_at| asked_at.since(noticed_at) >= NOTICE_EVERY)
-            {
-                seen_epoch.noticed_at = Some(asked_at);
-                let notice = Notice::EpochAhead { worker: key.clone(), seen: seen_epoch.seen };
-                self.replica.notice(notice);
+            worker.unchecked_since = None;
+            if worker.noticed_at.is_none_or(|noticed| asked_at.since(noticed) >= NOTICE_EVERY) {
+                worker.noticed_at = Some(asked_at);
+                notices.push(Notice::EpochAhead { worker: key.clone(), seen: worker.seen });
             }
         }
+        notices
     }
 
     /// The worker's agent remembers no later term, or the worker is gone.
-    pub(super) fn forget_epoch_ahead(&mut self, key: &WorkerKey) {
-        self.epoch_ahead.workers.remove(key);
+    pub(super) fn forget(&mut self, key: &WorkerKey) {
+        self.workers.remove(key);
     }
+}
+
+/// The next term's number is above this. If the same copy is put back again, another term of this
+/// number chooses again: each adds bits of its identity, so that the two numbers differ.
+fn above_repeated(epoch: Epoch, term: TermId) -> Epoch {
+    let spread = if mutation::on(Mutation::RaisedAlike) { 0 } else { term.0 % REPEATED_LEAP };
+    Epoch(epoch.0.saturating_add(REPEATED_LEAP + spread))
 }

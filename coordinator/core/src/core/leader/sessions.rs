@@ -64,14 +64,24 @@ impl Leader {
             hello.epoch_seen == Some(epoch) && self.term.differs_from(hello.term_seen);
         // Before what may refuse the agent: it is true of the term, whoever says it.
         if is_repeated && !mutation::on(Mutation::EpochRepeated) {
-            return Err(self.refuse_epoch_repeated(key, now));
+            let stepped_down_at = &mut self.replica.stepped_down_at;
+            let (refusal, notice) =
+                self.epoch_ahead.refuse_repeated(key, epoch, self.term, stepped_down_at, now);
+            if let Some(notice) = notice {
+                self.replica.notice(notice);
+            }
+            return Err(refusal);
         }
         self.admit(hello, key, now)?;
         if let Some(seen) = hello.epoch_seen.filter(|seen| *seen > epoch) {
-            return Err(self.refuse_epoch_ahead(key, seen, now));
+            let refusal = self.epoch_ahead.refuse(key, seen, epoch, now);
+            if refusal.0 == RefusalReason::EpochAhead {
+                self.ask_term(now);
+            }
+            return Err(refusal);
         }
         self.pass_name(hello, key, now);
-        self.forget_epoch_ahead(key);
+        self.epoch_ahead.forget(key);
         self.replace_session(conn, hello, key, now);
         self.note_name(key, hello.identity, peer, now);
         self.await_welcome(conn, key);

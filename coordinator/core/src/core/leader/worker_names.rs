@@ -203,7 +203,7 @@ impl Leader {
             self.conns.extend(session.map(|conn| (conn, former.clone())));
         }
         self.outgoing.unblock(key);
-        self.forget_epoch_ahead(key);
+        self.epoch_ahead.forget(key);
         self.pool_changed(key);
         self.pool_changed(former);
         self.outgoing.mark(key.clone());
