@@ -19,6 +19,7 @@ mod renewal;
 mod report_adoption;
 mod round_robin;
 mod sessions;
+mod sliced_tasks;
 mod sliced_work;
 mod stream_plan;
 mod timers;
@@ -49,7 +50,7 @@ use pools::Pools;
 use renewal::{AwaitingRenewal, Renewal};
 use report_adoption::Adoption;
 use round_robin::RoundRobin;
-use sliced_work::SlicedTask;
+use sliced_tasks::SlicedTasks;
 use stream_plan::StreamPlan;
 pub use stream_plan::WhatIfPlan;
 pub(super) use timers::{Timer, Timers};
@@ -86,8 +87,7 @@ pub(super) struct Leader {
     /// Streams with claims that ended during the hold of their worker's cluster, by cluster:
     /// nothing is freed there before the end of the hold.
     ended_during_hold: BTreeMap<ClusterName, BTreeSet<StreamKey>>,
-    /// Tasks that are done in slices.
-    sliced_tasks: VecDeque<SlicedTask>,
+    sliced_tasks: SlicedTasks,
     /// Reports that are not adopted whole yet.
     adoptions: BTreeMap<ConnId, Adoption>,
 }
@@ -165,7 +165,7 @@ impl Leader {
             awaiting_reports: BTreeSet::new(),
             ending_accounts: BTreeMap::new(),
             ended_during_hold: BTreeMap::new(),
-            sliced_tasks: VecDeque::new(),
+            sliced_tasks: SlicedTasks::default(),
             adoptions: BTreeMap::new(),
         }
     }
@@ -329,10 +329,8 @@ impl Leader {
             let reason = RefusalReason::NotLeader(leader.clone());
             replica.refuse(conn, reason, "this replica no longer leads".into());
         }
-        for task in sliced_tasks {
-            if let SlicedTask::ReplannedStreams { set, spec, .. } = task {
-                replica.drop_spec(&set, spec);
-            }
+        for (set, spec) in sliced_tasks.into_sets() {
+            replica.drop_spec(&set, spec);
         }
         for set in stream_plan.into_iter().flat_map(|plan| plan.sets) {
             replica.drop_spec(&set.name, set.spec);

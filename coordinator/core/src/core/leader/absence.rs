@@ -7,7 +7,7 @@
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{ClusterName, Moment, WorkerKey};
 
-use super::sliced_work::ClaimCheck;
+use super::sliced_tasks::ClaimCheck;
 use super::{Leader, Timer};
 use crate::desired::Desired;
 use crate::effect::Notice;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use leasehold_types::Moment;
 
-use super::sliced_work::SlicedTask;
+use super::sliced_tasks::SlicedTask;
 use super::{ClusterState, Leader};
 use crate::core::replica::ManifestChange;
 use crate::desired::Cluster;
@@ -37,14 +37,11 @@ impl Leader {
         }
         // A stream that is no longer desired is in no plan: its owner is asked to give it back.
         if !altered.is_empty() {
-            self.sliced_tasks.push_back(SlicedTask::ClaimsOfSets { sets: altered, slot: 0 });
+            self.sliced_tasks.add(SlicedTask::ClaimsOfSets { sets: altered, slot: 0 });
         }
         self.recheck_blocked(now);
         self.apply_pipeline_specs(&before, now);
-        let begins = |task: &SlicedTask| matches!(task, SlicedTask::Connections { after: None });
-        if !self.sliced_tasks.iter().any(begins) {
-            self.sliced_tasks.push_back(SlicedTask::Connections { after: None });
-        }
+        self.sliced_tasks.add(SlicedTask::Connections { after: None });
     }
 
     /// Brings the clusters up to what is desired.

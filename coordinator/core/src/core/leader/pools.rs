@@ -9,7 +9,7 @@ use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{ClusterName, WorkerKey, WorkerName};
 
 use super::Leader;
-use super::sliced_work::SlicedTask;
+use super::sliced_tasks::SlicedTask;
 use crate::desired::RolloutOrder;
 use crate::ledger::Account;
 use crate::observed::Worker;
@@ -131,8 +131,8 @@ impl Leader {
             self.check_shares(name);
         }
         self.replica.budget.spend(changed.len() / RESHARED_PER_UNIT);
-        self.sliced_tasks
-            .push_back(SlicedTask::PoolTargets { cluster: name.clone(), workers: changed });
+        let targets = SlicedTask::PoolTargets { cluster: name.clone(), workers: changed };
+        self.sliced_tasks.add(targets);
         is_current
     }
 

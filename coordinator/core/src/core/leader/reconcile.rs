@@ -5,7 +5,7 @@ use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{Moment, ShareKey, StreamKey, WorkerKey, WorkerName};
 
 use super::Leader;
-use super::sliced_work::{ClaimCheck, SlicedTask};
+use super::sliced_tasks::{ClaimCheck, SlicedTask};
 use crate::core::replica::PlannedWorker;
 use crate::ledger::Phase;
 
@@ -101,11 +101,7 @@ impl Leader {
 
     /// Checks every stream that a worker has a claim on, in slices.
     pub(super) fn check_claims_of(&mut self, key: &WorkerKey, check: ClaimCheck) {
-        self.sliced_tasks.push_back(SlicedTask::ClaimsOfWorker {
-            key: key.clone(),
-            after: None,
-            check,
-        });
+        self.sliced_tasks.add(SlicedTask::ClaimsOfWorker { key: key.clone(), after: None, check });
     }
 
     /// Has every worker that waits for a stream checked, because unheard leases have changed.
@@ -117,13 +113,7 @@ impl Leader {
             }
             self.plan_now(&cluster, now);
         }
-        let waits = self
-            .sliced_tasks
-            .iter()
-            .any(|task| matches!(task, SlicedTask::BlockedWorkers { after: None }));
-        if !waits {
-            self.sliced_tasks.push_back(SlicedTask::BlockedWorkers { after: None });
-        }
+        self.sliced_tasks.add(SlicedTask::BlockedWorkers { after: None });
     }
 
     /// Plans reported streams on the worker that reported them, unless a worker with a higher token

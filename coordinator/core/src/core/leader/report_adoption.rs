@@ -10,7 +10,7 @@ use leasehold_types::message::{Beat, Jobs, Report};
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{Incarnation, Load, Moment, StreamKey, WorkerKey};
 
-use super::sliced_work::ClaimCheck;
+use super::sliced_tasks::ClaimCheck;
 use super::{Leader, Timer};
 use crate::core::turn_budget::STEP;
 use crate::effect::Freed;

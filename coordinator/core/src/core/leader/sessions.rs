@@ -11,7 +11,7 @@ use leasehold_types::message::{
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{Moment, WorkerKey};
 
-use super::sliced_work::ClaimCheck;
+use super::sliced_tasks::ClaimCheck;
 use super::{Leader, Timer};
 use crate::effect::{Effect, Freed, Notice};
 use crate::event::ConnId;

@@ -1,17 +1,14 @@
 //! Work that grows with the fleet is done in slices, so that no turn is long. Invariant: a slice
 //! decides about each stream by the state at that moment, so events between two slices do no harm.
 
-use std::collections::BTreeSet;
 use std::ops::Bound;
-use std::sync::Arc;
 
-use leasehold_types::{ClusterName, Moment, SetName, StreamKey, WorkerKey, WorkerName};
+use leasehold_types::{Moment, StreamKey, WorkerKey};
 
 use super::Leader;
+use super::sliced_tasks::{ClaimCheck, SlicedTask};
 use crate::core::turn_budget::STEP;
-use crate::desired::StreamSet;
 use crate::effect::Freed;
-use crate::event::ConnId;
 use crate::merge::merge;
 
 /// Units that one connection costs when the desired state has changed.
@@ -19,46 +16,19 @@ const UNITS_PER_CONN: usize = 4;
 /// Claim slots that are scanned per unit.
 const SLOTS_PER_UNIT: usize = 16;
 
-/// A task that continues where its last slice ended.
-#[derive(Clone, Debug)]
-pub(super) enum SlicedTask {
-    /// Over all streams that a worker has a claim on, after this one.
-    ClaimsOfWorker { key: WorkerKey, after: Option<StreamKey>, check: ClaimCheck },
-    /// Over all streams of these sets with a claim, from this slot on.
-    ClaimsOfSets { sets: BTreeSet<SetName>, slot: usize },
-    /// Over streams that have another planned worker now, by their positions in the set, from this
-    /// one on.
-    ReplannedStreams { set: SetName, spec: Arc<StreamSet>, streams: Vec<u32>, next: usize },
-    /// Over the workers of a cluster whose pools were planned again, from the last one on.
-    PoolTargets { cluster: ClusterName, workers: Vec<WorkerName> },
-    /// Over all connections, after this one, because the desired state has changed.
-    Connections { after: Option<ConnId> },
-    /// Over all workers that wait for a stream that may be free now, after this one.
-    BlockedWorkers { after: Option<WorkerKey> },
-}
-
-/// What is checked of a claim.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ClaimCheck {
-    /// Whether the plan wants the stream on that worker.
-    Plan,
-    /// Whether the lease's time is over.
-    Expiry,
-    /// Whether the plan wants the stream there; for a lease that ends, whether its time is over.
-    PlanAndExpiry,
-}
-
 impl Leader {
     /// Continues the tasks, as far as the budget goes.
     pub(super) fn run_sliced_tasks(&mut self, now: Moment) {
         while self.replica.budget.is_left()
-            && let Some(task) = self.sliced_tasks.pop_front()
+            && let Some(task) = self.sliced_tasks.next()
         {
-            let rest = self.step(task, now);
-            self.sliced_tasks.extend(rest);
+            if let Some(rest) = self.step(task, now) {
+                self.sliced_tasks.add(rest);
+            }
         }
     }
 
+    /// Does the next slice of a task; returns the rest of the task.
     fn step(&mut self, task: SlicedTask, now: Moment) -> Option<SlicedTask> {
         let most = STEP.min(self.replica.budget.left());
         match task {

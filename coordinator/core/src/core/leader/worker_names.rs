@@ -23,7 +23,7 @@ use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{AgentId, Incarnation, Moment, WorkerKey};
 
 use super::sessions::HelloRefusal;
-use super::sliced_work::ClaimCheck;
+use super::sliced_tasks::ClaimCheck;
 use super::{Leader, Timer};
 use crate::effect::{Effect, Notice, Order};
 use crate::observed::{RefusedAgent, Worker};

@@ -6,7 +6,7 @@ use leasehold_types::{ClusterName, Moment, SetName};
 
 use super::{Range, SetPlan, SetState, Stage, StreamPlan};
 use crate::core::Leader;
-use crate::core::leader::sliced_work::SlicedTask;
+use crate::core::leader::sliced_tasks::SlicedTask;
 use crate::core::replica::PlannedWorker;
 use crate::planner::streams::{Placement, Unplaced};
 
@@ -114,12 +114,7 @@ impl Leader {
             if streams.is_empty() {
                 self.replica.drop_spec(&set, spec);
             } else {
-                self.sliced_tasks.push_back(SlicedTask::ReplannedStreams {
-                    set,
-                    spec,
-                    streams,
-                    next: 0,
-                });
+                self.sliced_tasks.add(SlicedTask::ReplannedStreams { set, spec, streams, next: 0 });
             }
         }
         if mutation::on(Mutation::PlanStale) {
