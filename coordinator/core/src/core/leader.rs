@@ -11,6 +11,8 @@ mod grants;
 mod manifest;
 mod outgoing;
 mod pipelines;
+mod plan_queue;
+mod plan_schedule;
 mod planned_lease;
 mod pools;
 mod reconcile;
@@ -26,7 +28,7 @@ mod timers;
 mod views;
 mod worker_names;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use leasehold_types::message::{DrainOrder, DrainPhase, RefusalReason};
@@ -46,12 +48,12 @@ use epoch_ahead::{EpochAhead, TermQuery};
 use outgoing::Outgoing;
 use pipelines::Pipelines;
 pub use pipelines::PipelinesWhatIf;
+use plan_queue::PlanQueue;
+use plan_schedule::PlanSchedule;
 use pools::Pools;
 use renewal::{AwaitingRenewal, Renewal};
 use report_adoption::Adoption;
-use round_robin::RoundRobin;
 use sliced_tasks::SlicedTasks;
-use stream_plan::StreamPlan;
 pub use stream_plan::WhatIfPlan;
 pub(super) use timers::{Timer, Timers};
 
@@ -74,14 +76,7 @@ pub(super) struct Leader {
     epoch_ahead: EpochAhead,
     timers: Timers,
     outgoing: Outgoing,
-    /// Clusters whose pools or streams may need a plan.
-    due: RoundRobin<ClusterName>,
-    /// Clusters whose streams wait for a plan, in order, and the plan in the making.
-    plan_queue: VecDeque<ClusterName>,
-    stream_plan: Option<Box<StreamPlan>>,
-    /// Clusters with streams that a worker that has not reported may hold. They are planned again
-    /// when more is known.
-    awaiting_reports: BTreeSet<ClusterName>,
+    plans: PlanQueue,
     /// Workers that are gone and whose accounts still have to end, and whether that has begun.
     ending_accounts: BTreeMap<WorkerKey, bool>,
     /// Streams with claims that ended during the hold of their worker's cluster, by cluster:
@@ -100,23 +95,9 @@ struct ClusterState {
     defined: bool,
     workers: BTreeMap<WorkerName, Worker>,
     pools: Pools,
-    /// When its streams are due for a plan.
-    plan: Option<PlanDue>,
-    /// When they are planned again without a change: a cooldown ends then, or the wait for a
-    /// missing worker.
-    plan_again: Option<Moment>,
-    /// Since when nothing moves for balance, because a worker is missing.
-    balance_waits: Option<Moment>,
-    /// It is in `Leader::plan_queue`.
-    plan_waits: bool,
+    schedule: PlanSchedule,
     /// The hold has ended.
     hold_ended: bool,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct PlanDue {
-    at: Moment,
-    first: Moment,
 }
 
 impl ClusterState {
@@ -127,10 +108,7 @@ impl ClusterState {
             defined: true,
             workers: BTreeMap::new(),
             pools: Pools::default(),
-            plan: None,
-            plan_again: None,
-            balance_waits: None,
-            plan_waits: false,
+            schedule: PlanSchedule::default(),
             hold_ended: false,
         }
     }
@@ -159,10 +137,7 @@ impl Leader {
             epoch_ahead: EpochAhead::default(),
             timers,
             outgoing: Outgoing::default(),
-            due: RoundRobin::default(),
-            plan_queue: VecDeque::new(),
-            stream_plan: None,
-            awaiting_reports: BTreeSet::new(),
+            plans: PlanQueue::default(),
             ending_accounts: BTreeMap::new(),
             ended_during_hold: BTreeMap::new(),
             sliced_tasks: SlicedTasks::default(),
@@ -233,9 +208,8 @@ impl Leader {
     /// Whether work is left for another turn.
     pub(super) fn has_more(&self) -> bool {
         let tasks_done = self.sliced_tasks.is_empty() && self.ending_accounts.is_empty();
-        let plans_done = self.plan_queue.is_empty() && self.stream_plan.is_none();
         let all_done = self.adoptions.is_empty() && tasks_done && self.outgoing.is_empty();
-        self.timers.has_more() || !all_done || !self.due.is_empty() || !plans_done
+        self.timers.has_more() || !all_done || !self.plans.is_empty()
     }
 
     /// Whether nothing may be freed, grown or planned in a cluster yet.
@@ -323,7 +297,7 @@ impl Leader {
     /// Ends the term: agents are sent to the leader, or to look for one. Large values are dropped
     /// in slices.
     pub(super) fn end(self: Box<Self>, leader: &Option<String>) -> Box<Replica> {
-        let Self { mut replica, ledger, conns, sliced_tasks, stream_plan, .. } = *self;
+        let Self { mut replica, ledger, conns, sliced_tasks, mut plans, .. } = *self;
         let epoch = ledger.epoch();
         for conn in conns.into_keys() {
             let reason = RefusalReason::NotLeader(leader.clone());
@@ -332,7 +306,7 @@ impl Leader {
         for (set, spec) in sliced_tasks.into_sets() {
             replica.drop_spec(&set, spec);
         }
-        for set in stream_plan.into_iter().flat_map(|plan| plan.sets) {
+        for set in plans.take_current().into_iter().flat_map(|plan| plan.sets) {
             replica.drop_spec(&set.name, set.spec);
         }
         replica.drop_ledger(ledger);

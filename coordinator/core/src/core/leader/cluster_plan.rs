@@ -4,13 +4,9 @@
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{ClusterName, Moment, WorkerKey, WorkerName};
 
-use super::{Leader, PlanDue, Timer};
+use super::plan_schedule::PlanTimer;
+use super::{Leader, Timer};
 use crate::effect::Notice;
-
-/// Continuous joins and drains delay a plan for at most this many settle times.
-const SETTLE_TIMES_MAX: u32 = 5;
-/// Moves for balance wait for missing workers at most this many lease times.
-const BALANCE_WAITS_TTLS: u32 = 2;
 
 impl Leader {
     /// Handles the clusters that have changed, as far as the budget goes: plans their pools, and
@@ -18,7 +14,7 @@ impl Leader {
     pub(super) fn plan(&mut self, now: Moment) {
         self.note_accounts();
         while self.replica.budget.is_left()
-            && let Some(name) = self.due.next()
+            && let Some(name) = self.plans.next_marked()
         {
             let held = self.ledger.held_by(&name, self.replica.heard).is_some();
             // The cluster is due again when a worker that it waits for has reported, is gone or is
@@ -33,12 +29,11 @@ impl Leader {
                 self.timers.set(self.replica.heard, Timer::Claim(stream));
             }
             if !self.plan_pools(&name) {
-                self.due.insert(name.clone());
+                self.plans.mark(name.clone());
             }
             let Some(cluster) = self.clusters.get_mut(&name) else { continue };
-            let is_due = cluster.plan.is_some_and(|plan| plan.at <= now);
-            if is_due && !std::mem::replace(&mut cluster.plan_waits, true) {
-                self.plan_queue.push_back(name);
+            if cluster.schedule.begin_waiting(now) {
+                self.plans.enqueue(name);
             }
         }
     }
@@ -46,16 +41,15 @@ impl Leader {
     /// Plans a cluster's streams at once.
     pub(super) fn plan_now(&mut self, name: &ClusterName, now: Moment) {
         let Some(cluster) = self.clusters.get_mut(name) else { return };
-        let due = cluster.plan.get_or_insert(PlanDue { at: now, first: now });
-        due.at = due.at.min(now);
-        self.due.insert(name.clone());
+        cluster.schedule.plan_now(now);
+        self.plans.mark(name.clone());
     }
 
     /// Plans a cluster's streams at `at`, unless they are planned before that. Other changes are
     /// planned without waiting for it.
     pub(super) fn plan_again_at(&mut self, name: &ClusterName, at: Moment) {
         let Some(cluster) = self.clusters.get_mut(name) else { return };
-        cluster.plan_again = cluster.plan_again.into_iter().chain([at]).min();
+        cluster.schedule.plan_again_at(at);
         self.timers.set(at, Timer::Plan(name.clone()));
     }
 
@@ -64,51 +58,31 @@ impl Leader {
         let sets = self.replica.sets_of(name).filter_map(|set| self.replica.sets.get(set));
         let Some(settle) = sets.map(|set| set.spec.moves.settle).max() else { return };
         let Some(cluster) = self.clusters.get_mut(name) else { return };
-        let at = match cluster.plan {
-            None => now + settle,
-            Some(due) if due.at <= now => due.at,
-            Some(due) => (now + settle).min(due.first + settle * SETTLE_TIMES_MAX).max(due.at),
-        };
-        let first = cluster.plan.map_or(now, |due| due.first);
-        cluster.plan = Some(PlanDue { at, first });
+        let at = cluster.schedule.plan_soon(settle, now);
         self.timers.set(at, Timer::Plan(name.clone()));
     }
 
-    /// A timer to plan has run; later joins may have delayed the plan.
+    /// A timer to plan has run.
     pub(super) fn plan_due(&mut self, name: &ClusterName, now: Moment) {
         let Some(cluster) = self.clusters.get(name) else { return };
-        if cluster.plan_again.is_some_and(|at| at <= now) {
-            return self.plan_now(name, now);
-        }
-        match cluster.plan {
-            Some(due) if due.at > now => {
-                self.timers.set(due.at, Timer::Plan(name.clone()));
-            }
-            Some(_) => {
-                self.due.insert(name.clone());
-            }
-            None => {}
+        match cluster.schedule.timer_due(now) {
+            PlanTimer::PlanNow => self.plan_now(name, now),
+            PlanTimer::Due => self.plans.mark(name.clone()),
+            PlanTimer::PutOff(at) => self.timers.set(at, Timer::Plan(name.clone())),
+            PlanTimer::NotNeeded => {}
         }
     }
 
-    /// Whether a plan made now moves nothing for balance. A disconnected worker may turn out lost.
-    /// Then its streams need workers, and earlier moves to a worker that has joined were in vain.
-    /// So moves wait while its leases last, and for workers that disconnect meanwhile as long
-    /// again.
-    pub(super) fn balance_waits(&mut self, name: &ClusterName, now: Moment) -> bool {
+    /// Whether a plan made now moves nothing for balance.
+    pub(super) fn pauses_balance(&mut self, name: &ClusterName, now: Moment) -> bool {
         let Some(cluster) = self.clusters.get_mut(name) else { return false };
         let mut workers = cluster.workers.values();
-        if !workers.any(|worker| worker.owns_streams() && !worker.is_connected()) {
-            cluster.balance_waits = None;
-            return false;
-        }
-        let since = *cluster.balance_waits.get_or_insert(now);
-        let until = since + cluster.spec.ttl * BALANCE_WAITS_TTLS;
-        let waits = now < until;
-        if waits {
+        let is_missing = workers.any(|worker| worker.owns_streams() && !worker.is_connected());
+        let until = cluster.schedule.pause_balance(is_missing, cluster.spec.ttl, now);
+        if let Some(until) = until {
             self.plan_again_at(name, until);
         }
-        waits
+        until.is_some()
     }
 
     fn end_hold(&mut self, name: &ClusterName, now: Moment) {

@@ -52,7 +52,7 @@ impl Leader {
             if !state.defined {
                 state.spec = Arc::new(Cluster { jobs_max: 0, ..(*state.spec).clone() });
                 state.pools.spec_changed();
-                self.due.insert(name.clone());
+                self.plans.mark(name.clone());
             }
         }
         for (name, spec) in &desired.clusters {
@@ -60,7 +60,7 @@ impl Leader {
             let state = self.clusters.entry(name.clone()).or_insert_with(cluster);
             if state.spec != *spec || !state.hold_ended {
                 state.pools.spec_changed();
-                self.due.insert(name.clone());
+                self.plans.mark(name.clone());
             }
             if state.spec.rollout_order != spec.rollout_order {
                 state.pools.order_changed(state.workers.keys());

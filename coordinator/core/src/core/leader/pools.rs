@@ -67,7 +67,7 @@ impl Leader {
     pub(super) fn pool_changed(&mut self, key: &WorkerKey) {
         if let Some(cluster) = self.clusters.get_mut(&key.cluster) {
             cluster.pools.stale.insert(key.worker.clone());
-            self.due.insert(key.cluster.clone());
+            self.plans.mark(key.cluster.clone());
         }
     }
 

@@ -107,7 +107,7 @@ impl Leader {
     /// Has every worker that waits for a stream checked, because unheard leases have changed.
     /// Grants and plans may have waited for that, in other clusters too.
     pub(super) fn recheck_blocked(&mut self, now: Moment) {
-        for cluster in std::mem::take(&mut self.awaiting_reports) {
+        for cluster in self.plans.take_awaiting_reports() {
             if mutation::on(Mutation::PassedOverForgotten) {
                 continue;
             }

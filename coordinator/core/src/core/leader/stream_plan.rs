@@ -47,7 +47,7 @@ pub(super) struct StreamPlan {
     /// Some streams are left out, because a worker that has not reported may hold them.
     passed_over: bool,
     /// Nothing moves for balance, because a worker is missing.
-    balance_waits: bool,
+    pauses_balance: bool,
     /// Something has changed since it was gathered.
     is_stale: bool,
     /// When the cooldown of the first frozen stream ends.
@@ -97,7 +97,7 @@ impl StreamPlan {
     /// Continues the placing for at most `units` units of work; returns how many it used.
     fn place(&mut self, units: usize) -> usize {
         let workers: Vec<&str> = self.owners.iter().map(|it| it.name.as_str()).collect();
-        let stays = self.passed_over || self.balance_waits;
+        let stays = self.passed_over || self.pauses_balance;
         let sets = self.sets.iter().map(|set| set.input(stays));
         let sets: Vec<_> = sets.collect();
         let input =
@@ -204,7 +204,7 @@ fn begin_plan<'a>(
         set: 0,
         at: 0,
         passed_over: false,
-        balance_waits: false,
+        pauses_balance: false,
         is_stale: false,
         thaw: None,
     })
@@ -214,22 +214,21 @@ impl Leader {
     /// Begins and continues the plans of clusters whose streams are due, as far as the budget goes.
     pub(super) fn plan_streams(&mut self, now: Moment) {
         while self.replica.budget.is_left() {
-            let begun = self.stream_plan.take().or_else(|| self.begin_next_plan(now));
+            let begun = self.plans.take_current().or_else(|| self.begin_next_plan(now));
             let Some(mut plan) = begun else { return };
             self.continue_plan(&mut plan, now);
             if plan.is_gathered() && plan.set == plan.sets.len() {
                 self.end_plan(*plan, now);
             } else {
-                self.stream_plan = Some(plan);
+                self.plans.put_current(plan);
             }
         }
     }
 
     fn begin_next_plan(&mut self, now: Moment) -> Option<Box<StreamPlan>> {
-        while let Some(name) = self.plan_queue.pop_front() {
+        while let Some(name) = self.plans.next_waiting() {
             let Some(cluster) = self.clusters.get_mut(&name) else { continue };
-            cluster.plan_waits = false;
-            (cluster.plan, cluster.plan_again) = (None, None);
+            cluster.schedule.begin_plan();
             if self.replica.sets_of(&name).next().is_none() {
                 continue;
             }
@@ -238,7 +237,7 @@ impl Leader {
                 self.replica.sets_of(&name).filter_map(|set| self.replica.sets.get_key_value(set));
             let sets = sets.map(|(name, set)| (name, &set.spec));
             let mut plan = begin_plan(&name, owners, sets, now);
-            plan.balance_waits = self.balance_waits(&name, now);
+            plan.pauses_balance = self.pauses_balance(&name, now);
             self.replica.budget.spend(1 + plan.owners.len() / PLACED_PER_UNIT + plan.sets.len());
             return Some(plan);
         }

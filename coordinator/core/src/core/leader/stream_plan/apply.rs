@@ -130,9 +130,9 @@ impl Leader {
 
     /// See the mutation.
     fn forget_plan_due(&mut self, name: &ClusterName) {
-        self.plan_queue.retain(|waiting| waiting != name);
+        self.plans.stop_waiting(name);
         if let Some(cluster) = self.clusters.get_mut(name) {
-            (cluster.plan, cluster.plan_again, cluster.plan_waits) = (None, None, false);
+            cluster.schedule.begin_plan();
         }
     }
 }

@@ -25,7 +25,7 @@ impl Leader {
     /// Marks the facts whose change has the cluster planned again, which nothing else does.
     pub(super) fn note_gathered(&mut self, plan: &StreamPlan, set: usize) {
         if plan.passed_over {
-            self.awaiting_reports.insert(plan.cluster.clone());
+            self.plans.await_reports(plan.cluster.clone());
         }
         // The end of a move makes room for another.
         if let Some(set) = plan.sets.get(set).filter(|set| set.moving > 0)
