@@ -2,6 +2,7 @@
 //! ends, so no knowledge of one term is used in another.
 
 mod absence;
+mod account_end;
 mod admission;
 mod claim_expiry;
 mod cluster_plan;
@@ -10,6 +11,7 @@ mod explain;
 mod grants;
 mod manifest;
 mod outgoing;
+mod pending_frees;
 mod pipelines;
 mod plan_queue;
 mod plan_schedule;
@@ -28,14 +30,12 @@ mod timers;
 mod views;
 mod worker_names;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use leasehold_types::message::{DrainOrder, DrainPhase, RefusalReason};
 use leasehold_types::mutation::{self, Mutation};
-use leasehold_types::{
-    CellId, ClusterName, Epoch, Moment, StreamKey, TermId, WorkerKey, WorkerName,
-};
+use leasehold_types::{CellId, ClusterName, Epoch, Moment, TermId, WorkerKey, WorkerName};
 
 use super::replica::Replica;
 use crate::desired::Cluster;
@@ -46,6 +46,7 @@ use crate::observed::Worker;
 use admission::Admission;
 use epoch_ahead::{EpochAhead, TermQuery};
 use outgoing::Outgoing;
+use pending_frees::PendingFrees;
 use pipelines::Pipelines;
 pub use pipelines::PipelinesWhatIf;
 use plan_queue::PlanQueue;
@@ -77,11 +78,7 @@ pub(super) struct Leader {
     timers: Timers,
     outgoing: Outgoing,
     plans: PlanQueue,
-    /// Workers that are gone and whose accounts still have to end, and whether that has begun.
-    ending_accounts: BTreeMap<WorkerKey, bool>,
-    /// Streams with claims that ended during the hold of their worker's cluster, by cluster:
-    /// nothing is freed there before the end of the hold.
-    ended_during_hold: BTreeMap<ClusterName, BTreeSet<StreamKey>>,
+    pending_frees: PendingFrees,
     sliced_tasks: SlicedTasks,
     /// Reports that are not adopted whole yet.
     adoptions: BTreeMap<ConnId, Adoption>,
@@ -138,8 +135,7 @@ impl Leader {
             timers,
             outgoing: Outgoing::default(),
             plans: PlanQueue::default(),
-            ending_accounts: BTreeMap::new(),
-            ended_during_hold: BTreeMap::new(),
+            pending_frees: PendingFrees::default(),
             sliced_tasks: SlicedTasks::default(),
             adoptions: BTreeMap::new(),
         }
@@ -207,7 +203,7 @@ impl Leader {
 
     /// Whether work is left for another turn.
     pub(super) fn has_more(&self) -> bool {
-        let tasks_done = self.sliced_tasks.is_empty() && self.ending_accounts.is_empty();
+        let tasks_done = self.sliced_tasks.is_empty() && self.pending_frees.has_no_account();
         let all_done = self.adoptions.is_empty() && tasks_done && self.outgoing.is_empty();
         self.timers.has_more() || !all_done || !self.plans.is_empty()
     }
@@ -220,24 +216,6 @@ impl Leader {
     /// When the next timer is due.
     pub(super) fn next_wakeup(&self) -> Option<Wakeup> {
         self.timers.next_wakeup()
-    }
-
-    /// The platform has declared these workers gone: ends their accounts, one after the other.
-    pub(super) fn end_accounts(&mut self, gone: Vec<WorkerKey>) {
-        for key in gone {
-            self.ending_accounts.entry(key).or_default();
-        }
-    }
-
-    /// Whether the account of this worker has to end and has not ended yet.
-    pub(super) fn is_ending(&self, key: &WorkerKey) -> bool {
-        self.ending_accounts.contains_key(key)
-    }
-
-    /// Whether the account of this worker has ended while its entry waits for those of former
-    /// agents.
-    pub(super) fn has_entry_to_remove(&self, key: &WorkerKey) -> bool {
-        self.ledger.account(key).is_none() && !self.are_former_written(key)
     }
 
     /// Leadership was renewed: the term lasts longer, and work that waited for a renewal continues.
@@ -312,38 +290,6 @@ impl Leader {
         replica.drop_ledger(ledger);
         replica.notice(Notice::Deposed(epoch));
         replica
-    }
-
-    /// Ends a worker's account: it has left, or the platform says that it is gone.
-    fn gone(&mut self, key: &WorkerKey, now: Moment) {
-        self.ending_accounts.remove(key);
-        let known = self.ledger.account(key).is_some();
-        self.lose_worker(key, now);
-        let ended = self.ledger.gone(key);
-        self.ended(ended, Freed::Gone, now);
-        let cluster = self.clusters.get_mut(&key.cluster);
-        let worker = cluster.and_then(|cluster| cluster.workers.remove(&key.worker));
-        let conn = worker.as_ref().and_then(|worker| worker.session.as_ref());
-        if let Some(conn) = conn.map(|session| session.conn) {
-            self.forget_conn(conn);
-            let message = format!("worker {key} was declared gone");
-            self.replica.refuse(conn, RefusalReason::GoAway, message);
-        }
-        if !known && worker.is_none() {
-            return;
-        }
-        self.outgoing.remove(key);
-        self.epoch_ahead.forget(key);
-        if self.are_former_written(key) {
-            self.forget_entries(vec![key.clone()]);
-        }
-        self.replica.notice(Notice::Gone(key.clone()));
-        if key.worker.is_former() {
-            self.update_entry_of_name(&key.present());
-        }
-        self.pool_changed(key);
-        self.plan_now(&key.cluster, now);
-        self.recheck_blocked(now);
     }
 
     /// Has entries removed that stand for nothing.

@@ -102,7 +102,7 @@ impl Leader {
     /// A worker may have been missing for so long that it counts as gone.
     pub(super) fn give_up_due(&mut self, key: &WorkerKey) {
         let Some(at) = self.give_up_at(key).filter(|_| self.is_missing(key)) else { return };
-        if self.is_ending(key) {
+        if self.pending_frees.has_account(key) {
             return;
         }
         if self.replica.heard < at {

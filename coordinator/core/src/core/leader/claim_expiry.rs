@@ -40,7 +40,7 @@ impl Leader {
             }
         }
         for cluster in held {
-            self.ended_during_hold.entry(cluster).or_default().insert(stream.clone());
+            self.pending_frees.hold_back(cluster, stream.clone());
         }
         for key in lapsing {
             self.lapse(stream, &key);

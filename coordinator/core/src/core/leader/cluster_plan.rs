@@ -24,7 +24,7 @@ impl Leader {
             }
             self.replica.budget.spend(1);
             self.end_hold(&name, now);
-            let held_back = self.ended_during_hold.remove(&name).into_iter().flatten();
+            let held_back = self.pending_frees.take_held_back(&name).into_iter();
             for stream in held_back.filter(|_| !mutation::on(Mutation::HeldBackForgotten)) {
                 self.timers.set(self.replica.heard, Timer::Claim(stream));
             }

@@ -8,7 +8,6 @@ use leasehold_types::{Moment, StreamKey, WorkerKey};
 use super::Leader;
 use super::sliced_tasks::{ClaimCheck, SlicedTask};
 use crate::core::turn_budget::STEP;
-use crate::effect::Freed;
 use crate::merge::merge;
 
 /// Units that one connection costs when the desired state has changed.
@@ -125,56 +124,6 @@ impl Leader {
         {
             merge(&mut worker.wants, std::mem::take(&mut worker.blocked));
             self.outgoing.mark(key.clone());
-        }
-    }
-
-    /// Ends the accounts of workers that are gone, one after the other.
-    pub(super) fn end_accounts_of_gone(&mut self, now: Moment) {
-        while self.replica.budget.is_left()
-            && let Some((key, &begun)) = self.ending_accounts.first_key_value()
-        {
-            let key = key.clone();
-            if !begun {
-                self.begin_ending(&key, now);
-            }
-            let most = STEP.min(self.replica.budget.left());
-            if self.end_slice(&key, most, now) {
-                self.ending_accounts.remove(&key);
-                self.gone(&key, now);
-            }
-        }
-    }
-
-    /// From before the first of its leases ends, nothing is planned or granted on a worker that is
-    /// gone, and none of its shares counts.
-    fn begin_ending(&mut self, key: &WorkerKey, now: Moment) {
-        self.ending_accounts.insert(key.clone(), true);
-        if let Some(worker) = self.worker_mut(key) {
-            worker.lost = true;
-            self.pool_changed(key);
-        }
-        self.lose_worker(key, now);
-    }
-
-    /// Ends some of the leases of a worker that is gone; returns whether all have ended.
-    fn end_slice(&mut self, key: &WorkerKey, most: usize, now: Moment) -> bool {
-        let account = self.ledger.account(key);
-        let streams = account.into_iter().flat_map(|account| &account.streams);
-        let streams: Vec<_> = streams.take(most).cloned().collect();
-        self.replica.budget.spend(1 + streams.len());
-        if streams.len() < most {
-            return true;
-        }
-        let ended = streams.iter().flat_map(|stream| self.ledger.end_all(stream, key));
-        let ended = ended.collect();
-        self.ended(ended, Freed::Gone, now);
-        false
-    }
-
-    /// Ends a worker's account at once, because the next agent of that name has said hello already.
-    pub(super) fn end_account_now(&mut self, key: &WorkerKey, now: Moment) {
-        if self.ending_accounts.remove(key).is_some() {
-            self.gone(key, now);
         }
     }
 }
