@@ -4,11 +4,14 @@
 mod absence;
 mod account_end;
 mod admission;
+mod adoption;
+mod agent_messages;
 mod claim_expiry;
 mod cluster_plan;
 mod epoch_ahead;
 mod explain;
 mod grants;
+mod hello;
 mod manifest;
 mod outgoing;
 mod pending_frees;
@@ -22,12 +25,14 @@ mod registration;
 mod renewal;
 mod report_adoption;
 mod round_robin;
+mod session_end;
 mod sessions;
 mod sliced_tasks;
 mod sliced_work;
 mod stream_plan;
 mod timers;
 mod views;
+mod welcomes;
 mod worker_names;
 
 use std::collections::BTreeMap;
@@ -40,10 +45,9 @@ use leasehold_types::{CellId, ClusterName, Epoch, Moment, TermId, WorkerKey, Wor
 use super::replica::Replica;
 use crate::desired::Cluster;
 use crate::effect::{Effect, Freed, Notice, Order, Wakeup};
-use crate::event::{ConnId, Elected, Renewed};
+use crate::event::{Elected, Renewed};
 use crate::ledger::{EndedLease, Ledger};
 use crate::observed::Worker;
-use admission::Admission;
 use epoch_ahead::{EpochAhead, TermQuery};
 use outgoing::Outgoing;
 use pending_frees::PendingFrees;
@@ -53,7 +57,7 @@ use plan_queue::PlanQueue;
 use plan_schedule::PlanSchedule;
 use pools::Pools;
 use renewal::{AwaitingRenewal, Renewal};
-use report_adoption::Adoption;
+use sessions::Sessions;
 use sliced_tasks::SlicedTasks;
 pub use stream_plan::WhatIfPlan;
 pub(super) use timers::{Timer, Timers};
@@ -72,16 +76,13 @@ pub(super) struct Leader {
     renewal: Renewal,
     clusters: BTreeMap<ClusterName, ClusterState>,
     pipelines: Pipelines,
-    conns: BTreeMap<ConnId, WorkerKey>,
-    admission: Admission,
+    sessions: Sessions,
     epoch_ahead: EpochAhead,
     timers: Timers,
     outgoing: Outgoing,
     plans: PlanQueue,
     pending_frees: PendingFrees,
     sliced_tasks: SlicedTasks,
-    /// Reports that are not adopted whole yet.
-    adoptions: BTreeMap<ConnId, Adoption>,
 }
 
 /// A cluster and its workers.
@@ -129,15 +130,13 @@ impl Leader {
             renewal: Renewal::new(elected.until),
             clusters: BTreeMap::new(),
             pipelines: Pipelines::default(),
-            conns: BTreeMap::new(),
-            admission: Admission::default(),
+            sessions: Sessions::default(),
             epoch_ahead: EpochAhead::default(),
             timers,
             outgoing: Outgoing::default(),
             plans: PlanQueue::default(),
             pending_frees: PendingFrees::default(),
             sliced_tasks: SlicedTasks::default(),
-            adoptions: BTreeMap::new(),
         }
     }
 
@@ -204,7 +203,7 @@ impl Leader {
     /// Whether work is left for another turn.
     pub(super) fn has_more(&self) -> bool {
         let tasks_done = self.sliced_tasks.is_empty() && self.pending_frees.has_no_account();
-        let all_done = self.adoptions.is_empty() && tasks_done && self.outgoing.is_empty();
+        let all_done = self.sessions.are_adopted() && tasks_done && self.outgoing.is_empty();
         self.timers.has_more() || !all_done || !self.plans.is_empty()
     }
 
@@ -275,9 +274,9 @@ impl Leader {
     /// Ends the term: agents are sent to the leader, or to look for one. Large values are dropped
     /// in slices.
     pub(super) fn end(self: Box<Self>, leader: &Option<String>) -> Box<Replica> {
-        let Self { mut replica, ledger, conns, sliced_tasks, mut plans, .. } = *self;
+        let Self { mut replica, ledger, sessions, sliced_tasks, mut plans, .. } = *self;
         let epoch = ledger.epoch();
-        for conn in conns.into_keys() {
+        for conn in sessions.into_conns() {
             let reason = RefusalReason::NotLeader(leader.clone());
             replica.refuse(conn, reason, "this replica no longer leads".into());
         }

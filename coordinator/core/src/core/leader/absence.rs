@@ -153,7 +153,7 @@ impl Leader {
         }
         let Some(worker) = self.observed(key) else { return true };
         let session = worker.session.as_ref();
-        let is_awaited = session.is_some_and(|session| self.admission.awaits(session.conn));
+        let is_awaited = session.is_some_and(|session| self.sessions.awaits(session.conn));
         !is_awaited && (worker.lost || (!worker.reported && session.is_none()))
     }
 }

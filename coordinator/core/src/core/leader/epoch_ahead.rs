@@ -13,7 +13,7 @@ use leasehold_types::message::RefusalReason;
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{Epoch, Moment, TermId, WorkerKey};
 
-use super::sessions::HelloRefusal;
+use super::hello::HelloRefusal;
 use crate::effect::Notice;
 
 /// The most by which an agent's epoch may exceed the leader's. Stores count their writes, and no

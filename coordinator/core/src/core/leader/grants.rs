@@ -68,7 +68,8 @@ impl Leader {
 
     /// See the mutation.
     fn any_session_is_slow(&self) -> bool {
-        let sessions = self.conns.values().filter_map(|key| self.observed(key)?.session.as_ref());
+        let sessions =
+            self.sessions.workers().filter_map(|key| self.observed(key)?.session.as_ref());
         sessions.into_iter().any(|session| session.reported && !session.writable)
     }
 

@@ -90,10 +90,8 @@ impl Leader {
                 None
             }
             SlicedTask::Connections { after } => {
-                let from = after.map_or(Bound::Unbounded, Bound::Excluded);
                 let most = most.div_ceil(UNITS_PER_CONN);
-                let conns = self.conns.range((from, Bound::Unbounded)).take(most);
-                let conns: Vec<_> = conns.map(|(conn, key)| (*conn, key.clone())).collect();
+                let conns = self.sessions.after(after, most);
                 self.replica.budget.spend(UNITS_PER_CONN * conns.len().max(1));
                 let ended = conns.len() < most;
                 let after = conns.last().map(|(conn, _)| *conn);

@@ -22,10 +22,10 @@ use leasehold_types::message::{DrainOrder, Hello, RefusalReason};
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{AgentId, Incarnation, Moment, WorkerKey};
 
-use super::sessions::HelloRefusal;
+use super::hello::HelloRefusal;
 use super::sliced_tasks::ClaimCheck;
 use super::{Leader, Timer};
-use crate::effect::{Effect, Notice, Order};
+use crate::effect::{Notice, Order};
 use crate::observed::{RefusedAgent, Worker};
 use crate::view::RefusedAgentView;
 
@@ -176,7 +176,8 @@ impl Leader {
         let session = self.observed(key).and_then(|worker| worker.session.as_ref());
         let ledger = &self.ledger;
         let unheard = ledger.unheard_until(key).is_some_and(|until| self.replica.heard < until);
-        let awaited = |conn| self.admission.awaits(conn) || self.adoptions.contains_key(&conn);
+        let sessions = &self.sessions;
+        let awaited = |conn| sessions.awaits(conn) || sessions.adoption(conn).is_some();
         let greets =
             session.is_some_and(|session| !session.reported && (unheard || awaited(session.conn)));
         let comes_back =
@@ -200,7 +201,9 @@ impl Leader {
             worker.wants.clear();
             worker.blocked.clear();
             cluster.workers.insert(former.worker.clone(), worker);
-            self.conns.extend(session.map(|conn| (conn, former.clone())));
+            if let Some(conn) = session {
+                self.sessions.begin(conn, former.clone());
+            }
         }
         self.outgoing.unblock(key);
         self.epoch_ahead.forget(key);
@@ -230,15 +233,6 @@ impl Leader {
         let life = account.life;
         drop(account);
         self.order(Order::Register(vec![(former.clone(), life, exposure)]));
-    }
-
-    /// Closes the connection of a worker's agent, which dials again.
-    fn disconnect(&mut self, key: &WorkerKey) {
-        let session = self.worker_mut(key).and_then(|worker| worker.session.take());
-        if let Some(session) = session {
-            self.forget_conn(session.conn);
-            self.replica.effects.push_back(Effect::Close(session.conn));
-        }
     }
 
     /// The agent that has the name, since when and where.

@@ -1,0 +1,202 @@
+//! One report that is being adopted, and the beats that wait behind it.
+//!
+//! Invariant: until all of a report is adopted, its leases are only added to the ledger and none of
+//! them is freed.
+
+use std::collections::VecDeque;
+use std::ops::Bound;
+
+use leasehold_types::message::{Beat, Jobs, Report};
+use leasehold_types::mutation::{self, Mutation};
+use leasehold_types::{AgentId, Incarnation, Load, Moment, StreamKey, WorkerKey};
+
+use crate::ledger::{AbsentClaims, AdoptionStart, EndedLease, Ledger, Unknown};
+
+/// The most beats that wait behind a report: an agent that beats once a second and at every event
+/// sends this many in minutes.
+const BEATS_MAX: usize = 1_024;
+
+/// A report that is being adopted.
+#[derive(Clone, Debug)]
+pub(super) struct Adoption {
+    key: WorkerKey,
+    report: Report,
+    /// When it arrived.
+    at: Moment,
+    begun: AdoptionStart,
+    /// How many of its streams are adopted.
+    adopted: usize,
+    /// How many of the account's claims it lists, in the part that is adopted.
+    listed: usize,
+    /// The last stream of the account that was compared with the list.
+    compared: Option<StreamKey>,
+    /// The agent's later beats, with their moments.
+    beats: VecDeque<(Beat, Moment)>,
+}
+
+/// Claims that a part of the comparison has ended.
+#[derive(Debug)]
+pub(super) struct Compared {
+    pub(super) ended: Vec<EndedLease>,
+    /// How many claims were compared.
+    pub(super) count: usize,
+    /// All claims of the account are compared.
+    pub(super) is_whole: bool,
+}
+
+/// What an account's other users have to check after its report was adopted.
+#[derive(Debug, Default)]
+pub(super) struct AdoptedAccount {
+    /// When unheard leases or slots of an earlier agent may have ended.
+    pub(super) unheard_ends: Vec<Moment>,
+    /// Unheard leases of the worker may have ended now.
+    pub(super) unheard_changed: bool,
+}
+
+impl Adoption {
+    /// The adoption of a report that arrived at `at`, before its first slice.
+    pub(super) fn new(key: WorkerKey, report: Report, begun: AdoptionStart, at: Moment) -> Self {
+        Self {
+            key,
+            report,
+            at,
+            begun,
+            adopted: 0,
+            listed: 0,
+            compared: None,
+            beats: VecDeque::new(),
+        }
+    }
+
+    pub(super) fn key(&self) -> &WorkerKey {
+        &self.key
+    }
+
+    pub(super) fn report(&self) -> &Report {
+        &self.report
+    }
+
+    /// When the report arrived.
+    pub(super) fn at(&self) -> Moment {
+        self.at
+    }
+
+    /// Keeps a later beat of the agent. Returns false if too many wait already.
+    pub(super) fn keep_beat(&mut self, beat: Beat, at: Moment) -> bool {
+        let has_room = self.beats.len() < BEATS_MAX;
+        if has_room {
+            self.beats.push_back((beat, at));
+        }
+        has_room
+    }
+
+    /// The beats that have waited, in order, with their moments.
+    pub(super) fn into_beats(self) -> impl Iterator<Item = (Beat, Moment)> {
+        self.beats.into_iter()
+    }
+
+    /// Adds at most `most` further streams of the report to the ledger. Returns how many it read;
+    /// none if all were read before.
+    pub(super) fn adopt_streams(
+        &mut self,
+        ledger: &mut Ledger,
+        incarnation: Incarnation,
+        stops_worker: bool,
+        capacity: Load,
+        most: usize,
+    ) -> Option<usize> {
+        let all = self.report.streams.len();
+        if self.adopted == all {
+            return None;
+        }
+        let end = self.adopted.saturating_add(most).min(all);
+        let part = &self.report.streams[self.adopted..end];
+        let report = self.begun.report;
+        self.listed +=
+            ledger.adopt_streams(&self.key, incarnation, report, part, stops_worker, capacity);
+        self.adopted = end;
+        Some(part.len())
+    }
+
+    /// Compares at most `most` further claims of the account with the report, and ends those that
+    /// the report should list and does not.
+    pub(super) fn compare(
+        &mut self,
+        ledger: &mut Ledger,
+        incarnation: Incarnation,
+        most: usize,
+    ) -> Compared {
+        // If the report lists every claim of the account, no comparison is needed.
+        let account = ledger.account(&self.key).filter(|it| it.claim_count() > self.listed);
+        let from = self.compared.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
+        let streams = account.into_iter().map(|account| &account.streams);
+        let streams = streams.flat_map(|it| it.range::<StreamKey, _>((from, Bound::Unbounded)));
+        let streams: Vec<_> = streams.take(most).cloned().collect();
+        let absent = AbsentClaims {
+            incarnation,
+            knows_from: self.report.memory.knows_from,
+            report: self.begun.report,
+            orphans_end: match mutation::on(Mutation::OrphansEndAtOnce) {
+                false => self.begun.old_end,
+                true => Moment(0),
+            },
+        };
+        let ended = streams.iter().flat_map(|stream| ledger.end_absent(&self.key, stream, &absent));
+        let (ended, count) = (ended.collect(), streams.len());
+        self.compared = streams.into_iter().next_back();
+        Compared { ended, count, is_whole: count < most }
+    }
+
+    /// Brings the account up to the whole report of this agent.
+    pub(super) fn end(
+        &self,
+        ledger: &mut Ledger,
+        incarnation: Incarnation,
+        agent: Option<AgentId>,
+    ) -> AdoptedAccount {
+        let Self { key, report, at, begun, .. } = self;
+        let Some(account) = ledger.account(key) else { return AdoptedAccount::default() };
+        let earlier = account.incarnation.filter(|earlier| *earlier != incarnation);
+        let memory = report.memory;
+        let is_covered = match ledger.unheard_exposure(key) {
+            Some(unheard) => unheard.is_covered(incarnation, agent, memory),
+            None => memory.knows_from == Incarnation(0),
+        };
+        let covers_earlier = match earlier {
+            Some(earlier) => memory.knows_from <= earlier,
+            None => is_covered || memory.aged,
+        };
+        let reports_anew = account.incarnation != Some(incarnation);
+        let committed = account.committed();
+        // This agent cannot know slots that an earlier agent of this term did not know.
+        let unknown_before =
+            account.unknown.filter(|_| earlier.is_some()).map(|unknown| unknown.until);
+        let unheard_changed = ledger.unheard_until(key).is_some();
+        let memory_end = match reports_anew {
+            true => ledger.heard(key, is_covered, *at),
+            false => None,
+        };
+        let mut account = ledger.open(key, *at);
+        account.adopting = false;
+        account.incarnation = Some(incarnation);
+        if account.exposure.is_fresh_for(incarnation, agent) {
+            account.fresh_since = Some(incarnation);
+        }
+        account.reported(report.pool, report.jobs);
+        // A worker without anything outstanding runs no job, since none begins without a lease.
+        if account.fresh_since == Some(incarnation) && account.jobs == Jobs::Unknown {
+            account.jobs = Jobs::Running(0);
+        }
+        if reports_anew && !begun.new {
+            let until = if covers_earlier { *at } else { memory_end.unwrap_or(begun.old_end) };
+            let until = unknown_before.map_or(until, |before| until.max(before));
+            let unreported = account.unknown.is_some_and(|unknown| unknown.unreported);
+            let unknown = Unknown { slots: committed, until, unreported };
+            account.unknown = (committed > 0).then_some(unknown);
+            account.settle_unknown(*at);
+        }
+        let unknown_until = account.unknown.map(|unknown| unknown.until);
+        let unheard_ends = memory_end.into_iter().chain(unknown_until).collect();
+        AdoptedAccount { unheard_ends, unheard_changed }
+    }
+}

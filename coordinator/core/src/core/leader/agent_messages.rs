@@ -1,0 +1,161 @@
+//! The messages of agents after their hello: reports and beats.
+//!
+//! Invariant: a message that breaks the protocol ends its session and changes nothing else.
+
+use std::time::Duration;
+
+use leasehold_types::message::{Beat, DrainOrder, DrainPhase, Jobs, Report, WorkerFailure};
+use leasehold_types::mutation::{self, Mutation};
+use leasehold_types::{Moment, WorkerKey};
+
+use super::sliced_tasks::ClaimCheck;
+use super::{Leader, Timer};
+use crate::effect::{Freed, Notice};
+use crate::event::ConnId;
+use crate::observed::Worker;
+
+impl Leader {
+    pub(in crate::core) fn report(&mut self, conn: ConnId, report: Report, now: Moment) {
+        let Some(key) = self.sessions.worker(conn).cloned() else { return };
+        let epoch = self.ledger.epoch();
+        let cluster = self.clusters.get_mut(&key.cluster);
+        let worker = cluster.and_then(|cluster| cluster.workers.get_mut(&key.worker));
+        let Some(worker) = worker else { return };
+        let Some(session) = worker.session.as_mut() else { return };
+        if session.reported || report.epoch != epoch {
+            let rule = match session.reported {
+                true => "a second report on one connection",
+                false => "a report of another epoch",
+            };
+            return self.disconnect_offender(conn, &key, rule);
+        }
+        if self.sessions.adoption(conn).is_some() {
+            return self.disconnect_offender(conn, &key, "a second report on one connection");
+        }
+        self.begin_adoption(conn, &key, report, now);
+    }
+
+    /// All of a report is adopted: its worker counts as reported.
+    pub(super) fn count_as_reported(&mut self, key: &WorkerKey, report: &Report) {
+        let Some(worker) = self.worker_mut(key) else { return };
+        let Some(session) = worker.session.as_mut() else { return };
+        session.reported = true;
+        session.nonce = report.nonce;
+        worker.reported = true;
+        worker.welcome_place = None;
+        // The report covers every earlier grant.
+        worker.unacknowledged.clear();
+        worker.lost = false;
+        worker.drain = report.drain;
+        if worker.drain == DrainPhase::Working && worker.drain_order == Some(DrainOrder::Undrain) {
+            worker.drain_order = None;
+        }
+        self.note_failure(key, report.failure.clone());
+    }
+
+    /// Notes whether a worker fails its check, and says so where that has changed.
+    fn note_failure(&mut self, key: &WorkerKey, failure: Option<WorkerFailure>) {
+        let Some(worker) = self.worker_mut(key) else { return };
+        let failed_before = worker.failure.is_some();
+        worker.failure.clone_from(&failure);
+        let works = worker.is_working();
+        match failure {
+            Some(failure) if !failed_before => {
+                self.replica.notice(Notice::Failing { worker: key.clone(), failure });
+            }
+            None if failed_before && works => {
+                self.replica.notice(Notice::Recovered(key.clone()));
+            }
+            Some(_) | None => {}
+        }
+    }
+
+    /// Acts on a report that is adopted.
+    pub(super) fn after_report(&mut self, conn: ConnId, key: &WorkerKey, now: Moment) {
+        self.replica.notice(Notice::Joined(key.clone()));
+        self.register_if_needed(key);
+        self.schedule_silence_check(key);
+        self.outgoing.mark(key.clone());
+        self.pool_changed(key);
+        self.plan_soon(&key.cluster, now);
+        let patience = self.clusters.get(&key.cluster).map_or(Duration::ZERO, |it| it.spec.ttl / 2);
+        self.timers.set(now + patience, Timer::Unserved(conn));
+        self.check_left(key, now);
+    }
+
+    pub(in crate::core) fn beat(&mut self, conn: ConnId, beat: Beat, now: Moment) {
+        let Some(key) = self.sessions.worker(conn).cloned() else { return };
+        let Some(beat) = self.wait_for_adoption(conn, beat, now) else { return };
+        let cluster = self.clusters.get_mut(&key.cluster);
+        let worker = cluster.and_then(|cluster| cluster.workers.get_mut(&key.worker));
+        let Some(worker) = worker else { return };
+        let Some(session) = worker.session.as_mut() else { return };
+        if session.reported && beat.nonce <= session.nonce {
+            return;
+        }
+        let rule = match () {
+            () if !session.reported => Some("a beat before the report"),
+            () if beat.epoch != self.ledger.epoch() => Some("a beat of another epoch"),
+            () if mutation::on(Mutation::GapInBeatsTaken) => None,
+            () if beat.nonce != session.nonce.next() => Some("a gap in the beats"),
+            () => None,
+        };
+        if let Some(rule) = rule {
+            return self.disconnect_offender(conn, &key, rule);
+        }
+        session.nonce = beat.nonce;
+        session.snapshot_due |= beat.wants_snapshot;
+        let was = worker.drain;
+        let had_begun = worker.has_begun_drain();
+        worker.drain = was.max(beat.drain);
+        let found = std::mem::replace(&mut worker.lost, false);
+        let takes_nothing = was == DrainPhase::Working && worker.drain != DrainPhase::Working;
+        let mut account = self.ledger.open(&key, now);
+        account.heard = account.heard.max(now);
+        let fresh = account.fresh_since == account.incarnation && beat.jobs == Jobs::Unknown;
+        let jobs = if fresh { Jobs::Running(0) } else { beat.jobs };
+        account.applied(beat.applied, beat.pool, jobs);
+        account.settle_unknown(now);
+        drop(account);
+        for release in beat.released {
+            let ended = self.ledger.release(&key, &release.stream, release.token);
+            self.ended(ended, Freed::Released, now);
+        }
+        if beat.drain == DrainPhase::Leaving {
+            let ended = self.ledger.release_unapplied(&key, beat.applied);
+            self.ended(ended, Freed::Released, now);
+        }
+        self.outgoing.mark_unanswered(key.clone());
+        self.note_applied(&key, beat.applied);
+        self.note_failure(&key, beat.failure);
+        let begins = !had_begun && self.observed(&key).is_some_and(Worker::has_begun_drain);
+        if begins {
+            self.replica.notice(Notice::DrainStarted(key.clone()));
+        }
+        if begins || takes_nothing {
+            self.note_draining(&key);
+        }
+        if takes_nothing {
+            self.check_claims_of(&key, ClaimCheck::Plan);
+        }
+        if takes_nothing || found {
+            self.pool_changed(&key);
+            self.plan_soon(&key.cluster, now);
+        }
+        if found {
+            self.schedule_silence_check(&key);
+            self.recheck_class(&key.cluster);
+        }
+        self.check_left(&key, now);
+    }
+
+    /// The connection takes a message again.
+    pub(in crate::core) fn sent(&mut self, conn: ConnId) {
+        let Some(key) = self.sessions.worker(conn).cloned() else { return };
+        let session = self.worker_mut(&key).and_then(|worker| worker.session.as_mut());
+        if let Some(session) = session.filter(|session| session.conn == conn) {
+            session.writable = true;
+            self.outgoing.mark_unanswered(key);
+        }
+    }
+}

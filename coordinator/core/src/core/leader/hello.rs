@@ -1,0 +1,216 @@
+//! The hello of an agent: whether it is accepted, and what it replaces.
+//!
+//! Invariant: nothing that a hello says is adopted. Leases are adopted from the report.
+
+use std::sync::Arc;
+
+use leasehold_types::limits::{PROTOCOL_VERSION, PROTOCOL_VERSION_MIN, WORKERS_MAX};
+use leasehold_types::message::{Hello, RefusalReason};
+use leasehold_types::mutation::{self, Mutation};
+use leasehold_types::{Moment, WorkerKey};
+
+use super::Leader;
+use crate::event::ConnId;
+use crate::observed::{Session, Worker};
+
+/// Why a hello is refused, for the agent's code and for a person.
+pub(super) type HelloRefusal = (RefusalReason, String);
+
+impl Leader {
+    pub(in crate::core) fn hello(
+        &mut self,
+        conn: ConnId,
+        hello: Hello,
+        peer: Option<Arc<str>>,
+        now: Moment,
+    ) {
+        let agent = hello.identity;
+        let identity = agent.filter(|_| self.replica.config.keeps_names);
+        let hello = Hello { identity, ..hello };
+        let key = self.occupant(&hello);
+        if !self.is_of_another(&hello, &key) && !mutation::on(Mutation::RefusedIsSilent) {
+            self.note_present(&key, now);
+        }
+        let accepted = self.accept_hello(conn, &hello, &key, peer.clone(), now);
+        if let Err((reason, message)) = accepted {
+            if reason == RefusalReason::NameTaken {
+                self.note_refused(&key, identity, peer, now);
+            }
+            // A second hello on a connection ends the session that the first one began there.
+            self.closed(conn);
+            self.replica.refuse(conn, reason, message);
+        } else if let Some(worker) = self.worker_mut(&key) {
+            worker.agent = agent;
+        }
+    }
+
+    /// Replaces the agent's older connection by this one, which waits for its welcome.
+    fn accept_hello(
+        &mut self,
+        conn: ConnId,
+        hello: &Hello,
+        key: &WorkerKey,
+        peer: Option<Arc<str>>,
+        now: Moment,
+    ) -> Result<(), HelloRefusal> {
+        self.end_account_now(key, now);
+        check_protocol(hello)?;
+        self.check_cell(hello)?;
+        let epoch = self.ledger.epoch();
+        let is_repeated =
+            hello.epoch_seen == Some(epoch) && self.term.differs_from(hello.term_seen);
+        // Before what may refuse the agent: it is true of the term, whoever says it.
+        if is_repeated && !mutation::on(Mutation::EpochRepeated) {
+            let stepped_down_at = &mut self.replica.stepped_down_at;
+            let (refusal, notice) =
+                self.epoch_ahead.refuse_repeated(key, epoch, self.term, stepped_down_at, now);
+            if let Some(notice) = notice {
+                self.replica.notice(notice);
+            }
+            return Err(refusal);
+        }
+        self.admit(hello, key, now)?;
+        if let Some(seen) = hello.epoch_seen.filter(|seen| *seen > epoch) {
+            let refusal = self.epoch_ahead.refuse(key, seen, epoch, now);
+            if refusal.0 == RefusalReason::EpochAhead {
+                self.ask_term(now);
+            }
+            return Err(refusal);
+        }
+        self.pass_name(hello, key, now);
+        self.epoch_ahead.forget(key);
+        self.replace_session(conn, hello, key, now);
+        self.note_name(key, hello.identity, peer, now);
+        self.await_welcome(conn, key);
+        self.ledger.await_report(key, now);
+        if mutation::on(Mutation::AdoptAtHello) {
+            self.ledger.adopt_at_hello(key);
+            self.ledger.open(key, now).unknown = None;
+        }
+        Ok(())
+    }
+
+    /// Whether the agent is of this cell. What an agent of another one says about terms and leases
+    /// says nothing about this one's.
+    fn check_cell(&self, hello: &Hello) -> Result<(), HelloRefusal> {
+        let (Some(own), Some(other)) = (self.cell, hello.cell) else { return Ok(()) };
+        if own == other || mutation::on(Mutation::OtherCellServed) {
+            return Ok(());
+        }
+        let message = format!(
+            "this coordinator is of cell {own}, and the agent belongs to cell {other}. Give all \
+             replicas of a fleet one store (--state-dir, or the Lease of one namespace); if the \
+             store of cell {other} is lost, see \"Two cells\" in docs/OPERATIONS.md; to move the \
+             agent, let it leave that cell and start it with --cell {own}"
+        );
+        Err((RefusalReason::OtherCell, message))
+    }
+
+    /// Whether the agent may connect at all.
+    fn admit(&self, hello: &Hello, key: &WorkerKey, now: Moment) -> Result<(), HelloRefusal> {
+        let cluster = self.clusters.get(&hello.cluster).filter(|cluster| cluster.defined);
+        let Some(cluster) = cluster else {
+            let message = self.replica.desired.unknown_cluster(&hello.cluster);
+            return Err((RefusalReason::UnknownCluster, message));
+        };
+        self.check_name(hello, key, now)?;
+        if self.is_of_another(hello, key) && !mutation::on(Mutation::AccountOfName) {
+            // What is known of the other agent's incarnations and links says nothing about this
+            // one.
+            return self.check_limit();
+        }
+        let worker = cluster.workers.get(&key.worker);
+        let account = self.ledger.account(key);
+        let registered = account.map(|account| account.exposure.incarnation);
+        let newest = worker.map(|worker| worker.incarnation).max(registered);
+        if let Some(newest) = newest.filter(|newest| {
+            hello.incarnation < *newest && !mutation::on(Mutation::OlderIncarnationAdmitted)
+        }) {
+            let message = format!("incarnation {newest} of {key} is newer");
+            return Err((RefusalReason::NewerIncarnation(newest), message));
+        }
+        let Some(worker) = worker else { return self.check_limit() };
+        let newest = worker.incarnation;
+        let session = worker.session.as_ref().filter(|_| hello.incarnation == newest);
+        if session.is_some_and(|session| hello.link <= session.link) {
+            return Err((RefusalReason::NewerLink, "a newer connection exists".into()));
+        }
+        // An agent counts its links upwards, so a lower or repeated number is from another agent
+        // with the same incarnation.
+        let twin = session.is_none() && hello.incarnation == newest && hello.link <= worker.link;
+        if twin {
+            let message = format!("another agent of {key} has incarnation {newest}");
+            return Err((RefusalReason::NewerIncarnation(newest), message));
+        }
+        Ok(())
+    }
+
+    /// Whether there may be one more worker.
+    fn check_limit(&self) -> Result<(), HelloRefusal> {
+        let workers: usize = self.clusters.values().map(|it| it.workers.len()).sum();
+        match workers < WORKERS_MAX {
+            true => Ok(()),
+            false => {
+                let message = format!("the limit of {WORKERS_MAX} workers is reached");
+                Err((RefusalReason::Limit, message))
+            }
+        }
+    }
+
+    fn replace_session(&mut self, conn: ConnId, hello: &Hello, key: &WorkerKey, now: Moment) {
+        let Some(cluster) = self.clusters.get_mut(&key.cluster) else { return };
+        let worker = cluster
+            .workers
+            .entry(key.worker.clone())
+            .or_insert_with(|| Worker::new(hello.incarnation));
+        let newer = hello.incarnation > worker.incarnation;
+        if newer {
+            // The waits of an earlier agent do not apply to this one.
+            (worker.welcome_place, worker.no_epoch_since) = (None, None);
+        }
+        worker.incarnation = hello.incarnation;
+        worker.link = hello.link;
+        worker.generation = hello.generation;
+        worker.stops_worker = hello.stops_worker;
+        worker.version = hello.version;
+        let moved = worker.address != hello.address;
+        worker.address = hello.address.clone();
+        if hello.epoch_seen.is_none() {
+            // Dialling again does not restart the wait: a later leader cannot have granted this
+            // agent anything since its first hello, or the agent would remember that epoch.
+            let since =
+                worker.no_epoch_since.filter(|_| !mutation::on(Mutation::ConfirmAnewPerLink));
+            worker.no_epoch_since = Some(since.unwrap_or(now));
+        }
+        let session = Session::new(conn, hello.link);
+        let old = worker.session.replace(session);
+        self.sessions.begin(conn, key.clone());
+        self.pool_changed(key);
+        if moved {
+            self.note_shares_of(key);
+        }
+        let Some(old) = old else { return };
+        self.forget_conn(old.conn);
+        let incarnation = hello.incarnation;
+        let (reason, message) = match newer {
+            true => (
+                RefusalReason::NewerIncarnation(incarnation),
+                format!("incarnation {incarnation} of {key} is newer"),
+            ),
+            false => (RefusalReason::NewerLink, "a newer connection exists".into()),
+        };
+        self.replica.refuse(old.conn, reason, message);
+    }
+}
+
+fn check_protocol(hello: &Hello) -> Result<(), HelloRefusal> {
+    if (PROTOCOL_VERSION_MIN..=PROTOCOL_VERSION).contains(&hello.protocol) {
+        return Ok(());
+    }
+    let message = format!(
+        "the agent speaks protocol {}, this coordinator {PROTOCOL_VERSION_MIN} to \
+         {PROTOCOL_VERSION}: bring both to releases that share one",
+        hello.protocol
+    );
+    Err((RefusalReason::Protocol, message))
+}

@@ -1,0 +1,119 @@
+//! The end of sessions: by the agent, by the platform, by a broken rule, or because nothing can be
+//! granted.
+
+use leasehold_types::message::{DrainPhase, Jobs, RefusalReason};
+use leasehold_types::mutation::{self, Mutation};
+use leasehold_types::{Moment, WorkerKey};
+
+use super::Leader;
+use super::sessions::EndedSession;
+use crate::effect::{Effect, Notice};
+use crate::event::ConnId;
+
+impl Leader {
+    /// Forgets a connection that has ended; returns its worker.
+    pub(super) fn forget_conn(&mut self, conn: ConnId) -> Option<WorkerKey> {
+        let EndedSession { key, was_awaited, adoption } = self.sessions.end(conn)?;
+        if was_awaited {
+            self.note_present(&key, self.replica.heard);
+        }
+        if let Some(adoption) = adoption {
+            self.drop_adoption(&adoption);
+        }
+        self.await_no_report(&key);
+        Some(key)
+    }
+
+    pub(in crate::core) fn closed(&mut self, conn: ConnId) {
+        let Some(key) = self.forget_conn(conn) else { return };
+        let Some(worker) = self.worker_mut(&key) else { return };
+        let reported = worker.is_connected();
+        worker.session = None;
+        if self.is_missing(&key) {
+            self.schedule_give_up(&key);
+        }
+        if reported {
+            self.replica.notice(Notice::Disconnected(key.clone()));
+            self.pool_changed(&key);
+        }
+    }
+
+    /// Ends the connections of workers that the platform has removed and that may still run.
+    pub(in crate::core) fn end_sessions(&mut self, removed: Vec<WorkerKey>) {
+        if mutation::on(Mutation::RemovedIsGone) {
+            return self.end_accounts(removed);
+        }
+        for key in removed {
+            let session = self.observed(&key).and_then(|worker| worker.session.as_ref());
+            let Some(conn) = session.map(|session| session.conn) else { continue };
+            self.closed(conn);
+            let message = format!("the platform has removed worker {key}");
+            self.replica.refuse(conn, RefusalReason::GoAway, message);
+        }
+    }
+
+    /// Closes the connection of a worker's agent, which dials again.
+    pub(super) fn disconnect(&mut self, key: &WorkerKey) {
+        let session = self.worker_mut(key).and_then(|worker| worker.session.take());
+        if let Some(session) = session {
+            self.forget_conn(session.conn);
+            self.replica.effects.push_back(Effect::Close(session.conn));
+        }
+    }
+
+    /// Sends an agent to look for another replica if it has reported, and nothing can be granted to
+    /// it because the store does not answer: this replica may have been deposed without knowing.
+    /// The registration that it waits for continues without its connection.
+    pub(super) fn unserved_due(&mut self, conn: ConnId) {
+        let Some(key) = self.sessions.worker(conn).cloned() else { return };
+        let Some(worker) = self.observed(&key) else { return };
+        let waits = worker.session.as_ref().is_some_and(|it| it.reported && it.snapshot_due);
+        let for_store = !self.is_confirmed(worker) || self.terms_for(&key).is_none();
+        if waits && for_store {
+            self.closed(conn);
+            let message = "the store of leadership does not answer this replica".into();
+            self.replica.refuse(conn, RefusalReason::NotLeader(None), message);
+        }
+    }
+
+    /// Forgets a worker that has left, once nothing can be outstanding for it: neither leases that
+    /// its agent reported nor unheard leases of an earlier agent.
+    pub(super) fn check_left(&mut self, key: &WorkerKey, now: Moment) {
+        let Some(worker) = self.observed(key) else { return };
+        let heard = worker.session.as_ref().is_none_or(|session| session.reported);
+        let left = worker.drain == DrainPhase::Leaving && worker.reported && heard;
+        let conn = worker.session.as_ref().map(|session| session.conn);
+        let unheard = self.ledger.unheard_until(key);
+        if unheard.is_some() && !mutation::on(Mutation::GoodbyeForgetsUnheard) {
+            return;
+        }
+        let account = self.ledger.account(key);
+        let empty = account.is_some_and(|account| {
+            account.jobs == Jobs::Running(0)
+                && account.in_effect == 0
+                && account.unknown.is_none()
+                && account.streams.is_empty()
+        });
+        if left && empty {
+            if let Some(conn) = conn {
+                self.forget_conn(conn);
+                self.replica.effects.push_back(Effect::Close(conn));
+            }
+            if let Some(worker) = self.worker_mut(key) {
+                worker.session = None;
+            }
+            self.gone(key, now);
+        }
+    }
+
+    pub(super) fn disconnect_offender(
+        &mut self,
+        conn: ConnId,
+        key: &WorkerKey,
+        rule: &'static str,
+    ) {
+        self.replica.notice(Notice::Offence { worker: key.clone(), rule });
+        self.closed(conn);
+        self.replica.refuse(conn, RefusalReason::Invalid, rule.into());
+    }
+}
