@@ -8,6 +8,7 @@ mod adoption;
 mod agent_messages;
 mod claim_expiry;
 mod cluster_plan;
+mod clusters;
 mod epoch_ahead;
 mod explain;
 mod grants;
@@ -19,6 +20,7 @@ mod pipelines;
 mod plan_queue;
 mod plan_schedule;
 mod planned_lease;
+mod pool_targets;
 mod pools;
 mod reconcile;
 mod registration;
@@ -35,27 +37,22 @@ mod views;
 mod welcomes;
 mod worker_names;
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-
 use leasehold_types::message::{DrainOrder, DrainPhase, RefusalReason};
 use leasehold_types::mutation::{self, Mutation};
-use leasehold_types::{CellId, ClusterName, Epoch, Moment, TermId, WorkerKey, WorkerName};
+use leasehold_types::{CellId, ClusterName, Epoch, Moment, TermId, WorkerKey};
 
 use super::replica::Replica;
-use crate::desired::Cluster;
 use crate::effect::{Effect, Freed, Notice, Order, Wakeup};
 use crate::event::{Elected, Renewed};
 use crate::ledger::{EndedLease, Ledger};
 use crate::observed::Worker;
+use clusters::Clusters;
 use epoch_ahead::{EpochAhead, TermQuery};
 use outgoing::Outgoing;
 use pending_frees::PendingFrees;
 use pipelines::Pipelines;
 pub use pipelines::PipelinesWhatIf;
 use plan_queue::PlanQueue;
-use plan_schedule::PlanSchedule;
-use pools::Pools;
 use renewal::{AwaitingRenewal, Renewal};
 use sessions::Sessions;
 use sliced_tasks::SlicedTasks;
@@ -74,7 +71,7 @@ pub(super) struct Leader {
     /// When the term began: nothing was heard of any agent before.
     began_at: Moment,
     renewal: Renewal,
-    clusters: BTreeMap<ClusterName, ClusterState>,
+    clusters: Clusters,
     pipelines: Pipelines,
     sessions: Sessions,
     epoch_ahead: EpochAhead,
@@ -83,33 +80,6 @@ pub(super) struct Leader {
     plans: PlanQueue,
     pending_frees: PendingFrees,
     sliced_tasks: SlicedTasks,
-}
-
-/// A cluster and its workers.
-#[derive(Clone, Debug)]
-struct ClusterState {
-    /// The desired spec; without a budget if it is no longer desired.
-    spec: Arc<Cluster>,
-    defined: bool,
-    workers: BTreeMap<WorkerName, Worker>,
-    pools: Pools,
-    schedule: PlanSchedule,
-    /// The hold has ended.
-    hold_ended: bool,
-}
-
-impl ClusterState {
-    /// A cluster without workers.
-    fn new(spec: Arc<Cluster>) -> Self {
-        Self {
-            spec,
-            defined: true,
-            workers: BTreeMap::new(),
-            pools: Pools::default(),
-            schedule: PlanSchedule::default(),
-            hold_ended: false,
-        }
-    }
 }
 
 impl Leader {
@@ -128,7 +98,7 @@ impl Leader {
             cell: elected.cell,
             began_at: now,
             renewal: Renewal::new(elected.until),
-            clusters: BTreeMap::new(),
+            clusters: Clusters::default(),
             pipelines: Pipelines::default(),
             sessions: Sessions::default(),
             epoch_ahead: EpochAhead::default(),
@@ -344,10 +314,10 @@ impl Leader {
     }
 
     fn observed(&self, key: &WorkerKey) -> Option<&Worker> {
-        self.clusters.get(&key.cluster)?.workers.get(&key.worker)
+        self.clusters.worker(key)
     }
 
     fn worker_mut(&mut self, key: &WorkerKey) -> Option<&mut Worker> {
-        self.clusters.get_mut(&key.cluster)?.workers.get_mut(&key.worker)
+        self.clusters.worker_mut(key)
     }
 }

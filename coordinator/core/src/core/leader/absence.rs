@@ -115,7 +115,7 @@ impl Leader {
             return;
         }
         let cluster = self.clusters.get(&key.cluster);
-        let after = cluster.and_then(|cluster| cluster.spec.lost_after).unwrap_or_default();
+        let after = cluster.and_then(|cluster| cluster.spec().lost_after).unwrap_or_default();
         self.replica.notice(Notice::GivenUp { worker: key.clone(), after });
         self.end_accounts(vec![key.clone()]);
     }
@@ -125,7 +125,7 @@ impl Leader {
     /// dialled all the time without a leader to hear them. A sign that the agent runs ends its
     /// silence, also if the agent was refused.
     fn give_up_at(&self, key: &WorkerKey) -> Option<Moment> {
-        let after = self.clusters.get(&key.cluster)?.spec.lost_after?;
+        let after = self.clusters.get(&key.cluster)?.spec().lost_after?;
         let ledger = &self.ledger;
         let account = ledger.account(key)?;
         let unheard = ledger.unheard_until(key).unwrap_or_default();

@@ -85,7 +85,7 @@ impl Leader {
         let ended = self.ledger.gone(key);
         self.ended(ended, Freed::Gone, now);
         let cluster = self.clusters.get_mut(&key.cluster);
-        let worker = cluster.and_then(|cluster| cluster.workers.remove(&key.worker));
+        let worker = cluster.and_then(|cluster| cluster.remove_worker(&key.worker));
         let conn = worker.as_ref().and_then(|worker| worker.session.as_ref());
         if let Some(conn) = conn.map(|session| session.conn) {
             self.forget_conn(conn);

@@ -18,9 +18,7 @@ impl Leader {
     pub(in crate::core) fn report(&mut self, conn: ConnId, report: Report, now: Moment) {
         let Some(key) = self.sessions.worker(conn).cloned() else { return };
         let epoch = self.ledger.epoch();
-        let cluster = self.clusters.get_mut(&key.cluster);
-        let worker = cluster.and_then(|cluster| cluster.workers.get_mut(&key.worker));
-        let Some(worker) = worker else { return };
+        let Some(worker) = self.clusters.worker_mut(&key) else { return };
         let Some(session) = worker.session.as_mut() else { return };
         if session.reported || report.epoch != epoch {
             let rule = match session.reported {
@@ -78,7 +76,8 @@ impl Leader {
         self.outgoing.mark(key.clone());
         self.pool_changed(key);
         self.plan_soon(&key.cluster, now);
-        let patience = self.clusters.get(&key.cluster).map_or(Duration::ZERO, |it| it.spec.ttl / 2);
+        let patience =
+            self.clusters.get(&key.cluster).map_or(Duration::ZERO, |it| it.spec().ttl / 2);
         self.timers.set(now + patience, Timer::Unserved(conn));
         self.check_left(key, now);
     }
@@ -86,9 +85,7 @@ impl Leader {
     pub(in crate::core) fn beat(&mut self, conn: ConnId, beat: Beat, now: Moment) {
         let Some(key) = self.sessions.worker(conn).cloned() else { return };
         let Some(beat) = self.wait_for_adoption(conn, beat, now) else { return };
-        let cluster = self.clusters.get_mut(&key.cluster);
-        let worker = cluster.and_then(|cluster| cluster.workers.get_mut(&key.worker));
-        let Some(worker) = worker else { return };
+        let Some(worker) = self.clusters.worker_mut(&key) else { return };
         let Some(session) = worker.session.as_mut() else { return };
         if session.reported && beat.nonce <= session.nonce {
             return;

@@ -32,7 +32,7 @@ impl Leader {
                 self.plans.mark(name.clone());
             }
             let Some(cluster) = self.clusters.get_mut(&name) else { continue };
-            if cluster.schedule.begin_waiting(now) {
+            if cluster.schedule_mut().begin_waiting(now) {
                 self.plans.enqueue(name);
             }
         }
@@ -41,7 +41,7 @@ impl Leader {
     /// Plans a cluster's streams at once.
     pub(super) fn plan_now(&mut self, name: &ClusterName, now: Moment) {
         let Some(cluster) = self.clusters.get_mut(name) else { return };
-        cluster.schedule.plan_now(now);
+        cluster.schedule_mut().plan_now(now);
         self.plans.mark(name.clone());
     }
 
@@ -49,7 +49,7 @@ impl Leader {
     /// planned without waiting for it.
     pub(super) fn plan_again_at(&mut self, name: &ClusterName, at: Moment) {
         let Some(cluster) = self.clusters.get_mut(name) else { return };
-        cluster.schedule.plan_again_at(at);
+        cluster.schedule_mut().plan_again_at(at);
         self.timers.set(at, Timer::Plan(name.clone()));
     }
 
@@ -58,14 +58,14 @@ impl Leader {
         let sets = self.replica.sets_of(name).filter_map(|set| self.replica.sets.get(set));
         let Some(settle) = sets.map(|set| set.spec.moves.settle).max() else { return };
         let Some(cluster) = self.clusters.get_mut(name) else { return };
-        let at = cluster.schedule.plan_soon(settle, now);
+        let at = cluster.schedule_mut().plan_soon(settle, now);
         self.timers.set(at, Timer::Plan(name.clone()));
     }
 
     /// A timer to plan has run.
     pub(super) fn plan_due(&mut self, name: &ClusterName, now: Moment) {
         let Some(cluster) = self.clusters.get(name) else { return };
-        match cluster.schedule.timer_due(now) {
+        match cluster.schedule().timer_due(now) {
             PlanTimer::PlanNow => self.plan_now(name, now),
             PlanTimer::Due => self.plans.mark(name.clone()),
             PlanTimer::PutOff(at) => self.timers.set(at, Timer::Plan(name.clone())),
@@ -76,9 +76,10 @@ impl Leader {
     /// Whether a plan made now moves nothing for balance.
     pub(super) fn pauses_balance(&mut self, name: &ClusterName, now: Moment) -> bool {
         let Some(cluster) = self.clusters.get_mut(name) else { return false };
-        let mut workers = cluster.workers.values();
+        let mut workers = cluster.workers().values();
         let is_missing = workers.any(|worker| worker.owns_streams() && !worker.is_connected());
-        let until = cluster.schedule.pause_balance(is_missing, cluster.spec.ttl, now);
+        let ttl = cluster.spec().ttl;
+        let until = cluster.schedule_mut().pause_balance(is_missing, ttl, now);
         if let Some(until) = until {
             self.plan_again_at(name, until);
         }
@@ -87,10 +88,10 @@ impl Leader {
 
     fn end_hold(&mut self, name: &ClusterName, now: Moment) {
         let Some(cluster) = self.clusters.get_mut(name) else { return };
-        if std::mem::replace(&mut cluster.hold_ended, true) {
+        if !cluster.end_hold() {
             return;
         }
-        let lost = cluster.workers.iter().filter(|(_, worker)| worker.lost);
+        let lost = cluster.workers().iter().filter(|(_, worker)| worker.lost);
         let lost: Vec<_> = lost.map(|(worker, _)| worker.clone()).collect();
         for worker in lost {
             let key = WorkerKey { cluster: name.clone(), worker };
@@ -103,7 +104,7 @@ impl Leader {
 
     /// The workers that can own streams, by name.
     pub(super) fn stream_owners(&self, name: &ClusterName) -> Vec<WorkerName> {
-        let workers = self.clusters.get(name).into_iter().flat_map(|it| it.workers.iter());
+        let workers = self.clusters.get(name).into_iter().flat_map(|it| it.workers().iter());
         workers.filter(|(_, it)| it.owns_streams()).map(|(worker, _)| worker.clone()).collect()
     }
 }

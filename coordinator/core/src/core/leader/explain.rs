@@ -37,7 +37,7 @@ impl Leader {
         let cluster = self.clusters.get(&key.cluster)?;
         let ledger = &self.ledger;
         let committed = ledger.committed(&key.cluster);
-        let spec = &cluster.spec;
+        let spec = cluster.spec();
         let mut facts = vec![presence(&view)];
         facts.extend(meanwhile(&view).filter(|_| spec.class.is_none()));
         facts.extend(version_fact(&view));
@@ -107,7 +107,7 @@ impl Leader {
         let shares = self.pool_shares(name, Some(what_if));
         let Some(cluster) = self.clusters.get(name) else { return Vec::new() };
         let ledger = &self.ledger;
-        let (jobs_max, max) = what_if.budget(name, &cluster.spec);
+        let (jobs_max, max) = what_if.budget(name, cluster.spec());
         let removed = |key: &WorkerKey| what_if.remove.contains(&key.worker);
         let lost = |key: &WorkerKey| self.observed(key).is_some_and(|worker| worker.lost);
         let others = ledger
@@ -122,9 +122,9 @@ impl Leader {
                 counted(slots, "slot")
             ),
         };
-        let order = what_if.rollout_order(name, &cluster.spec);
+        let order = what_if.rollout_order(name, cluster.spec());
         let generation = |worker| match order {
-            RolloutOrder::Newest => Some(cluster.workers.get(worker)?.generation),
+            RolloutOrder::Newest => Some(cluster.workers().get(worker)?.generation),
             RolloutOrder::Fair => Some(0),
         };
         let newest = shares.keys().filter_map(generation).max().unwrap_or(0);
@@ -163,13 +163,13 @@ impl Leader {
     }
 
     fn generation_fact(&self, view: &WorkerView) -> Option<String> {
-        let newest = self.newer_generation(&view.key)?;
+        let newest = self.clusters.newer_generation(&view.key)?;
         let own = view.generation;
         Some(format!("it is of generation {own}: it gets what generations up to {newest} leave"))
     }
 
     fn generation_step(&self, view: &WorkerView) -> String {
-        let Some(newest) = self.newer_generation(&view.key) else { return String::new() };
+        let Some(newest) = self.clusters.newer_generation(&view.key) else { return String::new() };
         format!(
             "if {} is to have an equal share, start its agent with --generation {newest}, or drain \
              the workers of newer generations",
@@ -308,7 +308,7 @@ impl Leader {
             }
             Presence::Connected => {
                 let slots = counted(view.granted, "slot");
-                if let Some(newest) = self.newer_generation(key) {
+                if let Some(newest) = self.clusters.newer_generation(key) {
                     return format!(
                         "{key} has {slots}: workers of newer generations come first (up to \
                          {newest}, it is of {})",

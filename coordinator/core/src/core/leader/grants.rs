@@ -49,10 +49,8 @@ impl Leader {
     /// The worker whose message is composed next.
     fn next_recipient(&mut self) -> Option<WorkerKey> {
         let clusters = &self.clusters;
-        let generation = |key: &WorkerKey| {
-            let workers = clusters.get(&key.cluster).map(|cluster| &cluster.workers);
-            workers.and_then(|workers| workers.get(&key.worker)).map_or(0, |it| it.generation)
-        };
+        let generation =
+            |key: &WorkerKey| clusters.worker(key).map_or(0, |worker| worker.generation);
         // Free slots go to the newest generation first.
         self.outgoing.next(self.replica.budget.left(), generation)
     }
@@ -76,7 +74,7 @@ impl Leader {
     /// The slots of a cluster that no worker can be using; none while the cluster may not grow.
     pub(super) fn free_slots(&self, cluster: &ClusterName) -> Option<u32> {
         let ledger = &self.ledger;
-        let jobs_max = self.clusters.get(cluster)?.spec.jobs_max;
+        let jobs_max = self.clusters.get(cluster)?.spec().jobs_max;
         let held = ledger.held_by(cluster, self.replica.heard).is_some();
         (!held).then(|| jobs_max.saturating_sub(self.used(ledger, cluster)))
     }
@@ -136,7 +134,7 @@ impl Leader {
             account.streams_sent_in = number;
         }
         self.replica.budget.count(1 + streams.len());
-        let newer_generation = self.newer_generation(key);
+        let newer_generation = self.clusters.newer_generation(key);
         let grant = Grant {
             epoch,
             number,
@@ -200,9 +198,9 @@ impl Leader {
         let next = account.registering.as_ref().map_or(exposed, |next| next.ttl);
         // A message to a lost worker may still arrive, and must not put off the end of its leases.
         let known = if worker.lost { account.ttl } else { Duration::MAX };
-        let ttl = cluster.spec.ttl.min(exposed).min(next).min(known);
+        let ttl = cluster.spec().ttl.min(exposed).min(next).min(known);
         (!ttl.is_zero()).then(|| {
-            let spec = crate::desired::Cluster { ttl, ..(*cluster.spec).clone() };
+            let spec = crate::desired::Cluster { ttl, ..(**cluster.spec()).clone() };
             Terms { reserve: self.reserve(key, exposed), ..self.replica.terms(&spec) }
         })
     }
@@ -223,11 +221,11 @@ impl Leader {
         free: &mut u32,
     ) -> Option<PoolGrant> {
         let cluster = self.clusters.get(&key.cluster)?;
-        let worker = cluster.workers.get(&key.worker)?;
+        let worker = cluster.workers().get(&key.worker)?;
         let unplanned = mutation::on(Mutation::UnplannedPoolIsEmpty).then_some(0);
         // A draining worker takes no job, even if the plan wants some for it.
         let target = if worker.is_working() { worker.target.or(unplanned)? } else { 0 };
-        let floor_wanted = cluster.spec.floor;
+        let floor_wanted = cluster.spec().floor;
         let account = self.ledger.account(key)?;
         let (size, committed) = (account.size_kept(), account.committed());
         let known = account.unknown.is_none()
@@ -237,7 +235,7 @@ impl Leader {
         let wanted = target.min(most.max(size));
         let floor = floor_wanted.min(wanted);
         if known && wanted < target {
-            self.wait_for_slots(key);
+            self.clusters.wait_for_slots(key);
         }
         let account = self.ledger.account(key)?;
         let same = account.pool.map_or(wanted == 0, |it| it.size == wanted && it.floor == floor);

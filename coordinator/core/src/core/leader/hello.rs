@@ -11,7 +11,7 @@ use leasehold_types::{Moment, WorkerKey};
 
 use super::Leader;
 use crate::event::ConnId;
-use crate::observed::{Session, Worker};
+use crate::observed::Session;
 
 /// Why a hello is refused, for the agent's code and for a person.
 pub(super) type HelloRefusal = (RefusalReason, String);
@@ -108,7 +108,7 @@ impl Leader {
 
     /// Whether the agent may connect at all.
     fn admit(&self, hello: &Hello, key: &WorkerKey, now: Moment) -> Result<(), HelloRefusal> {
-        let cluster = self.clusters.get(&hello.cluster).filter(|cluster| cluster.defined);
+        let cluster = self.clusters.get(&hello.cluster).filter(|cluster| cluster.is_defined());
         let Some(cluster) = cluster else {
             let message = self.replica.desired.unknown_cluster(&hello.cluster);
             return Err((RefusalReason::UnknownCluster, message));
@@ -119,7 +119,7 @@ impl Leader {
             // one.
             return self.check_limit();
         }
-        let worker = cluster.workers.get(&key.worker);
+        let worker = cluster.workers().get(&key.worker);
         let account = self.ledger.account(key);
         let registered = account.map(|account| account.exposure.incarnation);
         let newest = worker.map(|worker| worker.incarnation).max(registered);
@@ -147,8 +147,7 @@ impl Leader {
 
     /// Whether there may be one more worker.
     fn check_limit(&self) -> Result<(), HelloRefusal> {
-        let workers: usize = self.clusters.values().map(|it| it.workers.len()).sum();
-        match workers < WORKERS_MAX {
+        match self.clusters.worker_count() < WORKERS_MAX {
             true => Ok(()),
             false => {
                 let message = format!("the limit of {WORKERS_MAX} workers is reached");
@@ -159,10 +158,7 @@ impl Leader {
 
     fn replace_session(&mut self, conn: ConnId, hello: &Hello, key: &WorkerKey, now: Moment) {
         let Some(cluster) = self.clusters.get_mut(&key.cluster) else { return };
-        let worker = cluster
-            .workers
-            .entry(key.worker.clone())
-            .or_insert_with(|| Worker::new(hello.incarnation));
+        let worker = cluster.worker_or_new(&key.worker, hello.incarnation);
         let newer = hello.incarnation > worker.incarnation;
         if newer {
             // The waits of an earlier agent do not apply to this one.

@@ -1,13 +1,10 @@
 //! What a leader does when a manifest is put in force.
 
-use std::sync::Arc;
-
 use leasehold_types::Moment;
 
+use super::Leader;
 use super::sliced_tasks::SlicedTask;
-use super::{ClusterState, Leader};
 use crate::core::replica::ManifestChange;
-use crate::desired::Cluster;
 
 impl Leader {
     /// The term begins with the manifest that is in force.
@@ -46,27 +43,8 @@ impl Leader {
 
     /// Brings the clusters up to what is desired.
     pub(super) fn apply_cluster_specs(&mut self) {
-        let desired = self.replica.desired.clone();
-        for (name, state) in &mut self.clusters {
-            state.defined = desired.clusters.contains_key(name);
-            if !state.defined {
-                state.spec = Arc::new(Cluster { jobs_max: 0, ..(*state.spec).clone() });
-                state.pools.spec_changed();
-                self.plans.mark(name.clone());
-            }
+        for name in self.clusters.apply(&self.replica.desired) {
+            self.plans.mark(name);
         }
-        for (name, spec) in &desired.clusters {
-            let cluster = || ClusterState::new(spec.clone());
-            let state = self.clusters.entry(name.clone()).or_insert_with(cluster);
-            if state.spec != *spec || !state.hold_ended {
-                state.pools.spec_changed();
-                self.plans.mark(name.clone());
-            }
-            if state.spec.rollout_order != spec.rollout_order {
-                state.pools.order_changed(state.workers.keys());
-            }
-            state.spec = spec.clone();
-        }
-        self.clusters.retain(|_, state| state.defined || !state.workers.is_empty());
     }
 }

@@ -93,8 +93,12 @@ impl Leader {
                 && account.exposure.incarnation <= worker.incarnation);
         let wanted = Exposure {
             incarnation: worker.incarnation.max(account.exposure.incarnation),
-            ttl: cluster.spec.ttl.max(account.ttl),
-            jobs_max: cluster.spec.jobs_per_worker_max.max(account.committed()).max(account.size()),
+            ttl: cluster.spec().ttl.max(account.ttl),
+            jobs_max: cluster
+                .spec()
+                .jobs_per_worker_max
+                .max(account.committed())
+                .max(account.size()),
             sets,
             identity: worker.identity,
             fresh_agent: worker.agent.filter(|_| is_fresh),

@@ -228,7 +228,7 @@ impl Leader {
     fn begin_next_plan(&mut self, now: Moment) -> Option<Box<StreamPlan>> {
         while let Some(name) = self.plans.next_waiting() {
             let Some(cluster) = self.clusters.get_mut(&name) else { continue };
-            cluster.schedule.begin_plan();
+            cluster.schedule_mut().begin_plan();
             if self.replica.sets_of(&name).next().is_none() {
                 continue;
             }

@@ -277,8 +277,8 @@ impl Leader {
     /// The deadline of a worker's drain, if it has passed.
     fn overdue(&self, key: &WorkerKey, now: Moment) -> Option<Duration> {
         let cluster = self.clusters.get(&key.cluster)?;
-        let since = cluster.workers.get(&key.worker)?.drains_since?;
-        let deadline = cluster.spec.drain_deadline;
+        let since = cluster.workers().get(&key.worker)?.drains_since?;
+        let deadline = cluster.spec().drain_deadline;
         (now.since(since) > deadline).then_some(deadline)
     }
 

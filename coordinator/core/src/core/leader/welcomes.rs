@@ -55,7 +55,8 @@ impl Leader {
 
     fn welcome(&mut self, conn: ConnId, key: &WorkerKey, now: Moment) {
         let epoch = self.ledger.epoch();
-        let Some(spec) = self.clusters.get(&key.cluster).map(|cluster| cluster.spec.clone()) else {
+        let Some(spec) = self.clusters.get(&key.cluster).map(|cluster| cluster.spec().clone())
+        else {
             return;
         };
         let terms = Terms { reserve: self.reserve(key, spec.ttl), ..self.replica.terms(&spec) };

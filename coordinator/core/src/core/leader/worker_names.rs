@@ -195,12 +195,12 @@ impl Leader {
         }
         self.ledger.rename(key, former);
         let Some(cluster) = self.clusters.get_mut(&key.cluster) else { return };
-        if let Some(mut worker) = cluster.workers.remove(&key.worker) {
+        if let Some(mut worker) = cluster.remove_worker(&key.worker) {
             worker.drain_order = Some(DrainOrder::Drain);
             let session = worker.session.as_ref().map(|session| session.conn);
             worker.wants.clear();
             worker.blocked.clear();
-            cluster.workers.insert(former.worker.clone(), worker);
+            cluster.insert_worker(former.worker.clone(), worker);
             if let Some(conn) = session {
                 self.sessions.begin(conn, former.clone());
             }

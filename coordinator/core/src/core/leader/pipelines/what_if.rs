@@ -12,7 +12,7 @@ use leasehold_types::{ClusterName, Epoch, Incarnation, Moment, PipelineName, Sha
 
 use super::class_views::class_views;
 use super::state::{PipelineState, PlannedShare};
-use crate::core::leader::{ClusterState, Timers};
+use crate::core::leader::Timers;
 use crate::core::replica::Replica;
 use crate::core::{Core, Leader};
 use crate::desired::Desired;
@@ -106,17 +106,11 @@ impl Leader {
         let ledger = Ledger::new(epoch, self.began_at, self.ledger.bounds);
         let began_at = self.began_at;
         let mut copy = Self::new(Box::new(replica), ledger, &elected, Timers::default(), began_at);
-        let is_class = |name: &&ClusterName| {
+        let is_class = |name: &ClusterName| {
             self.replica.class(name).is_some()
-                || desired.clusters.get(*name).is_some_and(|cluster| cluster.class.is_some())
+                || desired.clusters.get(name).is_some_and(|cluster| cluster.class.is_some())
         };
-        let classes = self.clusters.iter().filter(|(name, _)| is_class(name));
-        copy.clusters = classes
-            .map(|(name, state)| {
-                let defined = state.defined;
-                (name.clone(), ClusterState { defined, ..ClusterState::new(state.spec.clone()) })
-            })
-            .collect();
+        copy.clusters = self.clusters.without_workers(is_class);
         let held = self.pipelines.held.clone();
         copy.pipelines.held = held.clone();
         let next = Next::Workers(None);
@@ -165,7 +159,7 @@ impl Leader {
                 copied += copy.ledger.copy_shares(&self.ledger, key);
             }
             if let Some((class, worker)) = class.zip(self.observed(key)) {
-                class.workers.insert(key.worker.clone(), worker.clone());
+                class.insert_worker(key.worker.clone(), worker.clone());
             }
             if self.pipelines.draining.contains(key) {
                 copy.pipelines.draining.insert(key.clone());
@@ -200,7 +194,7 @@ impl Leader {
     fn join(&mut self, key: &WorkerKey, now: Moment) {
         let Some(class) = self.clusters.get_mut(&key.cluster) else { return };
         let worker = Worker { reported: true, ..Worker::new(Incarnation(0)) };
-        class.workers.insert(key.worker.clone(), worker);
+        class.insert_worker(key.worker.clone(), worker);
         self.ledger.open(key, now);
         self.recheck_class(&key.cluster);
     }

@@ -102,7 +102,7 @@ impl Leader {
     }
 
     fn owns_streams(&self, cluster: &ClusterName, on: &PlannedWorker) -> bool {
-        let worker = self.clusters.get(cluster).and_then(|cluster| cluster.workers.get(&on.name));
+        let worker = self.clusters.get(cluster).and_then(|cluster| cluster.workers().get(&on.name));
         let owns = worker.is_some_and(|worker| worker.owns_streams());
         owns && self.life(cluster, &on.name) == Some(on.life)
     }
@@ -132,7 +132,7 @@ impl Leader {
     fn forget_plan_due(&mut self, name: &ClusterName) {
         self.plans.stop_waiting(name);
         if let Some(cluster) = self.clusters.get_mut(name) {
-            cluster.schedule.begin_plan();
+            cluster.schedule_mut().begin_plan();
         }
     }
 }
