@@ -21,7 +21,7 @@ pub use config::Config;
 use leader::Leader;
 pub use leader::{PipelinesWhatIf, WhatIfPlan};
 use replica::Replica;
-use term::{Candidate, Standby};
+use term::{Standby, StartingLeader};
 
 /// One cell's state.
 #[derive(Clone, Debug)]
@@ -33,10 +33,10 @@ pub struct Core {
 /// role.
 #[derive(Clone, Debug)]
 enum Role {
-    StandsBy(Standby),
-    /// This replica has taken the term, which begins once its manifest is read.
-    Begins(Box<Candidate>),
-    Leads(Box<Leader>),
+    Standby(Standby),
+    /// This replica has taken the term, and leads once its manifest is read.
+    Starting(Box<StartingLeader>),
+    Leader(Box<Leader>),
 }
 
 impl Core {
@@ -44,7 +44,7 @@ impl Core {
     #[must_use]
     pub fn new(config: Config) -> Self {
         let replica = Box::new(Replica::new(config));
-        Self { role: Role::StandsBy(Standby { replica, leader: None }) }
+        Self { role: Role::Standby(Standby { replica, leader: None }) }
     }
 
     /// Takes an event that arrived at `at`: leases are counted from that moment, even if the event
@@ -55,29 +55,29 @@ impl Core {
         match event {
             Event::Hello(conn, hello, peer) => self.hello(conn, hello, peer, at),
             Event::Desired(desired) => self.receive(desired, at),
-            Event::Elected(elected) => self.elected(elected, at),
+            Event::Elected(elected) => self.become_starting(elected, at),
             Event::Renewed(renewed) => match &mut self.role {
-                Role::StandsBy(_) => {}
-                Role::Begins(candidate) => candidate.renewed(renewed),
-                Role::Leads(leader) => leader.renewed(renewed),
+                Role::Standby(_) => {}
+                Role::Starting(starting) => starting.renewed(renewed),
+                Role::Leader(leader) => leader.renewed(renewed),
             },
-            Event::Deposed { leader } => self.stand_by(leader),
+            Event::Deposed { leader } => self.become_standby(leader),
             Event::Gone(workers) => match &mut self.role {
-                Role::StandsBy(_) => {}
-                Role::Begins(candidate) => candidate.gone(workers),
-                Role::Leads(leader) => leader.end_accounts(workers),
+                Role::Standby(_) => {}
+                Role::Starting(starting) => starting.gone(workers),
+                Role::Leader(leader) => leader.end_accounts(workers),
             },
             // Only a leader has agents.
-            Event::Removed(workers) => self.if_leads(|it| it.end_sessions(workers)),
-            Event::Report(conn, report) => self.if_leads(|it| it.report(conn, report, at)),
-            Event::Beat(conn, beat) => self.if_leads(|it| it.beat(conn, beat, at)),
-            Event::Closed(conn) => self.if_leads(|it| it.closed(conn)),
-            Event::Sent(conn) => self.if_leads(|it| it.sent(conn)),
+            Event::Removed(workers) => self.if_leads(|leader| leader.end_sessions(workers)),
+            Event::Report(conn, report) => self.if_leads(|leader| leader.report(conn, report, at)),
+            Event::Beat(conn, beat) => self.if_leads(|leader| leader.beat(conn, beat, at)),
+            Event::Closed(conn) => self.if_leads(|leader| leader.closed(conn)),
+            Event::Sent(conn) => self.if_leads(|leader| leader.sent(conn)),
             Event::TermStands { epoch, asked_at } => {
-                self.if_leads(|it| it.term_stands(epoch, asked_at));
+                self.if_leads(|leader| leader.term_stands(epoch, asked_at));
             }
-            Event::Registered(workers) => self.if_leads(|it| it.registered(workers)),
-            Event::Drain(key) => self.if_leads(|it| it.order_drain(&key, at)),
+            Event::Registered(workers) => self.if_leads(|leader| leader.registered(workers)),
+            Event::Drain(key) => self.if_leads(|leader| leader.order_drain(&key, at)),
             Event::Undrain(key) => self.if_leads(|leader| leader.take_drain_back(&key, at)),
             Event::Wake => {}
         }
@@ -85,12 +85,12 @@ impl Core {
 
     fn hello(&mut self, conn: ConnId, hello: Hello, peer: Option<Arc<str>>, at: Moment) {
         match &mut self.role {
-            Role::StandsBy(standby) => standby.refuse(conn),
-            Role::Begins(candidate) => candidate.refuse(conn),
-            Role::Leads(leader) => {
+            Role::Standby(standby) => standby.refuse(conn),
+            Role::Starting(starting) => starting.refuse(conn),
+            Role::Leader(leader) => {
                 leader.hello(conn, hello, peer, at);
                 if leader.steps_down_for_agent() {
-                    self.stand_by(None);
+                    self.become_standby(None);
                 }
             }
         }
@@ -103,14 +103,13 @@ impl Core {
         let heard = if mutation::on(Mutation::HearUnread) { now } else { heard };
         self.replica_mut().begin_turn(heard.min(now));
         self.read_manifest(now);
-        self.begin_term(now);
-        if let Role::Leads(leader) = &mut self.role {
-            match leader.is_term_over(now) {
-                true => {
-                    leader.step_down();
-                    self.stand_by(None);
-                }
-                false => leader.settle(now),
+        self.continue_start(now);
+        if let Role::Leader(leader) = &mut self.role {
+            if leader.is_term_over(now) {
+                leader.step_down();
+                self.become_standby(None);
+            } else {
+                leader.settle(now);
             }
         }
     }
@@ -135,9 +134,9 @@ impl Core {
     #[must_use]
     pub fn has_more(&self) -> bool {
         let has_more = match &self.role {
-            Role::StandsBy(_) => false,
-            Role::Begins(_) => true,
-            Role::Leads(leader) => leader.has_more(),
+            Role::Standby(_) => false,
+            Role::Starting(_) => true,
+            Role::Leader(leader) => leader.has_more(),
         };
         has_more || self.replica().has_more()
     }
@@ -171,39 +170,39 @@ impl Core {
     #[must_use]
     pub fn leadership(&self) -> Leadership {
         match &self.role {
-            Role::StandsBy(standby) => Leadership::StandsBy(standby.leader.clone()),
-            Role::Begins(_) => Leadership::StandsBy(None),
-            Role::Leads(leader) => Leadership::Leads(leader.ledger.epoch()),
+            Role::Standby(standby) => Leadership::StandsBy(standby.leader.clone()),
+            Role::Starting(_) => Leadership::StandsBy(None),
+            Role::Leader(leader) => Leadership::Leads(leader.ledger.epoch()),
         }
     }
 
     fn if_leads(&mut self, act: impl FnOnce(&mut Leader)) {
         match &mut self.role {
-            Role::StandsBy(_) | Role::Begins(_) => {}
-            Role::Leads(leader) => act(leader),
+            Role::Standby(_) | Role::Starting(_) => {}
+            Role::Leader(leader) => act(leader),
         }
     }
 
     fn leader(&self) -> Option<&Leader> {
         match &self.role {
-            Role::StandsBy(_) | Role::Begins(_) => None,
-            Role::Leads(leader) => Some(leader),
+            Role::Standby(_) | Role::Starting(_) => None,
+            Role::Leader(leader) => Some(leader),
         }
     }
 
     fn replica(&self) -> &Replica {
         match &self.role {
-            Role::StandsBy(standby) => &standby.replica,
-            Role::Begins(candidate) => &candidate.replica,
-            Role::Leads(leader) => &leader.replica,
+            Role::Standby(standby) => &standby.replica,
+            Role::Starting(starting) => &starting.replica,
+            Role::Leader(leader) => &leader.replica,
         }
     }
 
     fn replica_mut(&mut self) -> &mut Replica {
         match &mut self.role {
-            Role::StandsBy(standby) => &mut standby.replica,
-            Role::Begins(candidate) => &mut candidate.replica,
-            Role::Leads(leader) => &mut leader.replica,
+            Role::Standby(standby) => &mut standby.replica,
+            Role::Starting(starting) => &mut starting.replica,
+            Role::Leader(leader) => &mut leader.replica,
         }
     }
 }

@@ -1,4 +1,7 @@
-//! The beginning and the end of a term: standby, candidate, leader.
+//! The states of a replica and its transitions: [`Core::become_standby`],
+//! [`Core::become_starting`], [`Core::become_leader`]. No other code changes the role.
+//!
+//! Invariant: a role hands on what outlives it, and everything else of it is dropped.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -26,7 +29,7 @@ pub(super) struct Standby {
 /// A replica that has taken a term. It leads once the manifest is in force and every registered
 /// worker is in its ledger.
 #[derive(Clone, Debug)]
-pub(super) struct Candidate {
+pub(super) struct StartingLeader {
     pub(super) replica: Box<Replica>,
     elected: Elected,
     /// The ledger of the term, with the registered workers up to `entered`.
@@ -43,43 +46,49 @@ pub(super) struct Candidate {
 }
 
 impl Core {
-    /// This replica has taken the term. It begins at once if little is to be read first.
-    pub(super) fn elected(&mut self, elected: Elected, now: Moment) {
+    /// Another replica may lead from now on: ends the term, if there is one.
+    pub(super) fn become_standby(&mut self, leader: Option<String>) {
+        self.change_role(|role| {
+            let replica = role.end_term(&leader);
+            Role::Standby(Standby { replica, leader })
+        });
+    }
+
+    /// This replica has taken a term: ends the one before, if there is one. It leads at once if
+    /// little is to be read first.
+    pub(super) fn become_starting(&mut self, elected: Elected, now: Moment) {
         self.change_role(|role| {
             let mut replica = role.end_term(&None);
             replica.budget.allow(replica.config.slice);
-            Role::Begins(Box::new(Candidate::new(replica, elected)))
+            Role::Starting(Box::new(StartingLeader::new(replica, elected)))
         });
-        self.begin_term(now);
+        self.continue_start(now);
     }
 
-    /// Continues to begin the term, and leads when that is done. The hold of the term waits for
+    /// Continues to start the term, and leads when that is done. The hold of the term waits for
     /// the agents of every desired cluster, so a manifest that is still being read must be in
     /// force first.
-    pub(super) fn begin_term(&mut self, now: Moment) {
-        if let Role::Begins(candidate) = &mut self.role
-            && !candidate.replica.is_reading_manifest()
-            && candidate.enter_all(now)
+    pub(super) fn continue_start(&mut self, now: Moment) {
+        if let Role::Starting(starting) = &mut self.role
+            && !starting.replica.is_reading_manifest()
+            && starting.enter_all(now)
         {
-            self.change_role(|role| match role {
-                Role::Begins(candidate) => Role::Leads(Box::new(candidate.lead(now))),
-                role => role,
-            });
+            self.become_leader(now);
         }
     }
 
-    /// Another replica may lead from now on: ends the term, if there is one.
-    pub(super) fn stand_by(&mut self, leader: Option<String>) {
-        self.change_role(|role| {
-            let replica = role.end_term(&leader);
-            Role::StandsBy(Standby { replica, leader })
+    /// The manifest is in force and every registered worker is entered: this replica leads.
+    fn become_leader(&mut self, now: Moment) {
+        self.change_role(|role| match role {
+            Role::Starting(starting) => Role::Leader(Box::new(starting.lead(now))),
+            Role::Standby(_) | Role::Leader(_) => role,
         });
     }
 
     fn change_role(&mut self, next: impl FnOnce(Role) -> Role) {
         let config = self.replica().config;
         let placeholder = Standby { replica: Box::new(Replica::new(config)), leader: None };
-        let role = std::mem::replace(&mut self.role, Role::StandsBy(placeholder));
+        let role = std::mem::replace(&mut self.role, Role::Standby(placeholder));
         self.role = next(role);
     }
 }
@@ -88,13 +97,13 @@ impl Role {
     /// Ends the term, if there is one; returns what outlives it.
     fn end_term(self, leader: &Option<String>) -> Box<Replica> {
         match self {
-            Self::StandsBy(standby) => standby.replica,
-            Self::Begins(candidate) => {
-                let Candidate { mut replica, ledger, .. } = *candidate;
+            Self::Standby(standby) => standby.replica,
+            Self::Starting(starting) => {
+                let StartingLeader { mut replica, ledger, .. } = *starting;
                 replica.drop_ledger(ledger);
                 replica
             }
-            Self::Leads(term) => term.end(leader),
+            Self::Leader(leading) => leading.end(leader),
         }
     }
 }
@@ -107,7 +116,7 @@ impl Standby {
     }
 }
 
-impl Candidate {
+impl StartingLeader {
     fn new(replica: Box<Replica>, elected: Elected) -> Self {
         let bounds = replica.config.bounds;
         Self {
