@@ -1,5 +1,9 @@
-//! All state of one term. Invariant: it is made when the term begins and dropped when the term
-//! ends, so no knowledge of one term is used in another.
+//! All state of one term. [`Leader`] is the whole of its owners: each has private fields, and the
+//! leader applies what one of them answers to the others. [`Leader::settle`] is the order of a
+//! turn. `lib.rs` draws the owners and what passes between them.
+//!
+//! Invariant: it is made when the term begins and dropped when the term ends, so no knowledge of
+//! one term is used in another.
 
 mod absence;
 mod account_end;
@@ -9,6 +13,7 @@ mod agent_messages;
 mod claim_expiry;
 mod cluster_plan;
 mod clusters;
+mod drains;
 mod epoch_ahead;
 mod explain;
 mod grants;
@@ -37,14 +42,14 @@ mod views;
 mod welcomes;
 mod worker_names;
 
-use leasehold_types::message::{DrainOrder, DrainPhase, RefusalReason};
+use leasehold_types::message::RefusalReason;
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{CellId, ClusterName, Epoch, Moment, TermId, WorkerKey};
 
 use super::replica::Replica;
-use crate::effect::{Effect, Freed, Notice, Order, Wakeup};
+use crate::effect::{Effect, Notice, Order, Wakeup};
 use crate::event::{Elected, Renewed};
-use crate::ledger::{EndedLease, Ledger};
+use crate::ledger::Ledger;
 use crate::observed::Worker;
 use clusters::Clusters;
 use epoch_ahead::{EpochAhead, TermQuery};
@@ -110,22 +115,34 @@ impl Leader {
         }
     }
 
-    /// The leader's part of a turn.
+    /// The leader's part of a turn, in the order in which its facts depend on each other: what has
+    /// ended, what agents hold, what is planned, what is sent. Each part has a share of the turn's
+    /// budget. A part that spends it continues in the next turn, and the parts after it still run.
     pub(super) fn settle(&mut self, now: Moment) {
         let quarter = self.replica.config.slice / 4;
+
+        // Time: silence, expired claims, and plans that are due.
         self.replica.budget.allow(quarter);
         self.run_timers(now);
+
+        // What agents hold: the accounts of workers that are gone end, and reports are adopted.
         self.replica.budget.allow(2 * quarter);
         self.end_accounts_of_gone(now);
         self.adopt();
         self.welcome_waiting(now);
         self.run_sliced_tasks(now);
+
+        // The plan: pools, and whose streams are due; then streams, one cluster after the other;
+        // then pipelines.
         self.replica.budget.allow(quarter);
         self.plan(now);
         self.replica.budget.allow(2 * quarter);
         self.plan_streams(now);
         self.plan_pipelines(now);
+        // What the plans have changed is reconciled, so that the messages of this turn have it.
         self.run_sliced_tasks(now);
+
+        // Messages.
         self.replica.budget.allow(quarter);
         self.flush(now);
         // Grants and revocations may change the routes of the nodes before.
@@ -133,10 +150,13 @@ impl Leader {
             self.plan_pipelines(now);
             self.flush(now);
         }
+        // Beats are answered however long the messages of others are.
         self.replica.budget.allow(quarter);
         self.renew(now);
+
+        // What the turn has decided that others wait for.
         self.notify_endpoints();
-        self.ask_confirmation();
+        self.request_renewal();
     }
 
     /// Runs the timers that are due, as far as the budget goes.
@@ -158,7 +178,7 @@ impl Leader {
     }
 
     /// Requests a renewal of leadership if something waits for one.
-    pub(super) fn ask_confirmation(&mut self) {
+    fn request_renewal(&mut self) {
         if self.renewal.begin_request() {
             self.order(Order::Confirm);
         }
@@ -272,45 +292,6 @@ impl Leader {
     fn order(&mut self, order: Order) {
         let epoch = self.ledger.epoch();
         self.replica.effects.push_back(Effect::Order { epoch, order });
-    }
-
-    pub(super) fn order_drain(&mut self, key: &WorkerKey, now: Moment) {
-        let Some(worker) = self.worker_mut(key) else { return };
-        worker.drain_order = Some(DrainOrder::Drain);
-        self.outgoing.mark(key.clone());
-        self.note_draining(key);
-        self.pool_changed(key);
-        self.plan_soon(&key.cluster, now);
-    }
-
-    /// Takes the order to drain back. The worker works again once its agent reports so: until then
-    /// a drain that the agent has begun counts.
-    pub(super) fn take_drain_back(&mut self, key: &WorkerKey, now: Moment) {
-        let Some(worker) = self.worker_mut(key).filter(|_| !key.worker.is_former()) else { return };
-        let drain_unsent = worker.session.as_ref().is_some_and(|session| {
-            session.reported && session.drain_sent != Some(DrainOrder::Drain)
-        });
-        let never_began = drain_unsent && worker.drain == DrainPhase::Working;
-        worker.drain_order = (!never_began).then_some(DrainOrder::Undrain);
-        self.outgoing.mark(key.clone());
-        self.note_draining(key);
-        self.pool_changed(key);
-        self.plan_soon(&key.cluster, now);
-    }
-
-    /// Gives notices of ended leases, and reconciles the streams that are free now.
-    fn ended(&mut self, ended: Vec<EndedLease>, how: Freed, now: Moment) {
-        for EndedLease { stream, worker, token } in ended {
-            self.reconcile_stream(&stream, now);
-            self.note_single_owner(&stream, now);
-            if stream.set.is_shares() {
-                // Its other shares may have waited for the capacity.
-                self.outgoing.mark(worker.clone());
-                self.recheck_node(&stream);
-            }
-            let notice = Notice::StreamFreed { worker, stream, token, how };
-            self.replica.notice(notice);
-        }
     }
 
     fn observed(&self, key: &WorkerKey) -> Option<&Worker> {

@@ -7,7 +7,8 @@ use leasehold_types::{Moment, ShareKey, StreamKey, WorkerKey, WorkerName};
 use super::Leader;
 use super::sliced_tasks::{ClaimCheck, SlicedTask};
 use crate::core::replica::PlannedWorker;
-use crate::ledger::Phase;
+use crate::effect::{Freed, Notice};
+use crate::ledger::{EndedLease, Phase};
 
 impl Leader {
     /// Compares a stream's claims with the plan: a worker that should not have it is asked to give
@@ -68,6 +69,21 @@ impl Leader {
             worker.blocked.remove(stream);
             worker.wants.insert(stream.clone());
             self.outgoing.mark(key);
+        }
+    }
+
+    /// Gives notices of ended leases, and reconciles the streams that are free now.
+    pub(super) fn ended(&mut self, ended: Vec<EndedLease>, how: Freed, now: Moment) {
+        for EndedLease { stream, worker, token } in ended {
+            self.reconcile_stream(&stream, now);
+            self.note_single_owner(&stream, now);
+            if stream.set.is_shares() {
+                // Its other shares may have waited for the capacity.
+                self.outgoing.mark(worker.clone());
+                self.recheck_node(&stream);
+            }
+            let notice = Notice::StreamFreed { worker, stream, token, how };
+            self.replica.notice(notice);
         }
     }
 
