@@ -45,26 +45,8 @@
 //!   with the term.
 //! * `core::replica`: the desired state in force, the turn's budget and the effects. Invariant: a
 //!   manifest takes effect as a whole.
-//! * `core::leader`: the state of one term, a value that its modules share. Invariant: it is made
-//!   when the term begins and dropped when the term ends.
-//! * `leader::sessions`: the connections of agents. Invariant: leases are adopted from a report,
-//!   never from a hello.
-//! * `leader::admission`: the order of welcomes. Invariant: a session is queued here or has been
-//!   welcomed.
-//! * `leader::report_adoption`: reports in progress. Invariant: a worker counts as reported once
-//!   all of its report is adopted.
-//! * `leader::worker_names`: which agent has a name. Invariant: the former agent's account is
-//!   stored before the name's entry is replaced.
-//! * `leader::registration`: the entries that are stored. Invariant: nothing is granted that the
-//!   worker's stored entry, or the one being written, does not allow.
-//! * `leader::stream_plan`: the plan of a cluster's streams. Invariant: no stream is reconciled
-//!   before the whole plan is applied.
-//! * `leader::pools`: the planned pool sizes. Invariant: a turn's cost grows with the sizes that
-//!   change, not with the cluster.
-//! * `leader::pipelines`: the states of pipelines and bindings. Invariant: the shares that count
-//!   are those of pipelines in force, and reported ones of pipelines that are being recovered.
-//! * `leader::grants`: the next message of each agent. Invariant: a lease counts as granted once
-//!   its grant is composed.
+//! * `core::leader`: the state of one term, see below. Invariant: it is made when the term begins
+//!   and dropped when the term ends.
 //! * `ledger`: claims on streams, and committed slots. Invariant: it never has fewer slots or
 //!   leases than workers may use.
 //! * [`planner`]: pure functions, which see no time, ledger or leadership.
@@ -76,6 +58,70 @@
 //!   may be queued.
 //!
 //! [`desired`], [`event`], [`effect`] and [`view`] are the types that go in and out.
+//!
+//! # The owners of a leader
+//!
+//! A leader consists of owners. The fields of each are private to its module, or to its folder, and
+//! none refers to another: what one needs of another is an argument, and what it answers is applied
+//! by the leader. `Leader::settle` is the order in which that happens in a turn.
+//!
+//! ```text
+//!   events     hello, report, beat    manifest       gone       the time
+//!                      │                 │             │            │
+//!                      ▼                 ▼             ▼            ▼
+//!   facts          Sessions ───────▶ Clusters     PendingFrees    Timers ◀─────────────┐
+//!                      │                 │             │            │                  │
+//!                      └──────┬──────────┴─────┬───────┴────────────┘                  │
+//!                             ▼                ▼                                       │
+//!   plans                  Ledger ──────▶ PlanQueue ──▶ Pools, StreamPlan, Pipelines   │
+//!                             ▲   changed                       │ what the plan changes│
+//!                             │                                 ▼                      │
+//!   checks                    │                            SlicedTasks                 │
+//!                             │ granted,                        │ workers to message   │
+//!                             │ asked back                      ▼                      │
+//!   messages                  └──────────────────────────── Outgoing ───▶ grants       │
+//!                                                               │ what has to wait     │
+//!                                                               ▼                      │
+//!                                                            Renewal ──────────────────┘
+//! ```
+//!
+//! * `leader::sessions`: connections, places among the welcomes, reports in progress. Answers who
+//!   is welcomed next, and what a session leaves when it ends.
+//! * `leader::epoch_ahead`: agents that remember a later term. Answers with refusals and notices,
+//!   and when to ask the store.
+//! * `leader::clusters`: the specs and workers, and of each cluster its pools and its schedule.
+//!   Answers which clusters a manifest changes.
+//! * `leader::pools`: the planned pool sizes of a cluster. Answers whose size changes. Invariant: a
+//!   turn's cost grows with the sizes that change, not with the cluster.
+//! * `leader::plan_schedule`: when the streams of a cluster are due. Answers when to look again.
+//! * `leader::plan_queue`: the clusters to plan, and the plan in the making. Answers which is next.
+//! * `leader::pipelines`: the states of pipelines and bindings. Answers the planned lease of a
+//!   share. Invariant: the shares that count are those of pipelines in force, and reported ones of
+//!   pipelines that are being recovered.
+//! * `leader::sliced_tasks`: checks that grow with the fleet. Answers with the next task.
+//! * `leader::pending_frees`: accounts that have to end, and claims that have expired during a
+//!   hold. Answers what ends next.
+//! * `leader::timers`: reminders by their moments. Answers which are due. Invariant: one that
+//!   depends on silence waits until every earlier message is handled.
+//! * `leader::renewal`: the end of leadership. Answers what continues after a renewal.
+//! * `leader::outgoing`: workers with a message or an answer to get. Answers whose message is
+//!   composed next. Invariant: no worker is taken twice before each that waits is taken once.
+//!
+//! The other modules of `leader` apply these answers:
+//!
+//! * `leader::hello`. Invariant: nothing that a hello says is adopted.
+//! * `leader::report_adoption`. Invariant: a worker counts as reported once all of its report is
+//!   adopted.
+//! * `leader::worker_names`: which agent has a name. Invariant: the former agent's account is
+//!   stored before the name's entry is replaced.
+//! * `leader::registration`: the entries that are stored. Invariant: nothing is granted that the
+//!   worker's stored entry, or the one being written, does not allow.
+//! * `leader::stream_plan`: the plan of a cluster's streams. Invariant: no stream is reconciled
+//!   before the whole plan is applied.
+//! * `leader::grants`: the next message of each agent. Invariant: a lease counts as granted once
+//!   its grant is composed.
+//! * `leader::absence`: silent, missing and given-up workers. Invariant: absence frees something
+//!   only once leadership was renewed after it.
 //!
 //! # Example
 //!
