@@ -110,3 +110,55 @@ impl Outgoing {
         self.blocked.remove(key);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use leasehold_types::{ClusterName, WorkerName};
+
+    use super::*;
+
+    fn key(worker: u64) -> WorkerKey {
+        WorkerKey {
+            cluster: ClusterName::new("builds").expect("a valid name"),
+            worker: WorkerName::new(&format!("worker-{worker}")).expect("a valid name"),
+        }
+    }
+
+    #[test]
+    fn a_worker_that_is_marked_twice_gets_one_message_and_the_highest_priority_comes_first() {
+        let mut outgoing = Outgoing::default();
+        outgoing.mark_all([key(1), key(2), key(3), key(2)]);
+        let priority = |worker: &WorkerKey| u64::from(*worker == key(3));
+        assert_eq!(outgoing.next(9, priority), Some(key(3)));
+        outgoing.mark(key(3));
+        assert_eq!(outgoing.next(9, priority), Some(key(1)), "workers taken before come first");
+        assert_eq!(outgoing.next(9, priority), Some(key(2)));
+        assert!(!outgoing.is_empty());
+        assert_eq!(outgoing.next(9, priority), Some(key(3)));
+        assert_eq!(outgoing.next(9, priority), None);
+        assert!(outgoing.is_empty());
+    }
+
+    #[test]
+    fn a_beat_is_answered_apart_only_while_messages_are_left_to_compose() {
+        let mut outgoing = Outgoing::default();
+        outgoing.mark_unanswered(key(1));
+        outgoing.mark_unanswered(key(2));
+        assert_eq!(outgoing.next(1, |_| 0), Some(key(1)));
+        assert_eq!(outgoing.renewals(1), [key(1)]);
+        assert_eq!(outgoing.next(1, |_| 0), Some(key(2)));
+        assert!(outgoing.renewals(9).is_empty(), "its message has answered the beat");
+    }
+
+    #[test]
+    fn a_worker_that_is_gone_waits_for_nothing() {
+        let mut outgoing = Outgoing::default();
+        outgoing.mark_unanswered(key(1));
+        outgoing.block(key(1));
+        outgoing.block(key(2));
+        outgoing.remove(&key(1));
+        assert!(outgoing.is_empty());
+        assert_eq!(outgoing.blocked_after(None, 9), [key(2)]);
+        assert!(outgoing.blocked_after(Some(&key(2)), 9).is_empty());
+    }
+}

@@ -69,3 +69,24 @@ impl Renewal {
         std::mem::take(&mut self.waiting)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_renewal_is_requested_for_all_that_waits_and_returns_it() {
+        let mut renewal = Renewal::new(Moment(10));
+        assert!(!renewal.begin_request(), "nothing waits");
+        renewal.delay(Timer::Heal);
+        assert!(renewal.begin_request());
+        renewal.delay(Timer::AskTerm);
+        assert!(!renewal.begin_request(), "one is requested");
+        let waited = renewal.succeed(Moment(30));
+        assert_eq!(waited.timers, [Timer::Heal, Timer::AskTerm].into());
+        assert_eq!(renewal.until(), Moment(30));
+        assert!(!renewal.begin_request(), "nothing waits any longer");
+        renewal.succeed(Moment(20));
+        assert_eq!(renewal.until(), Moment(30), "an older answer shortens nothing");
+    }
+}

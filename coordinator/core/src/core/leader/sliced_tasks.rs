@@ -85,3 +85,25 @@ impl SlicedTasks {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pass_that_has_not_begun_covers_a_later_reason_for_it() {
+        let mut tasks = SlicedTasks::default();
+        tasks.add(SlicedTask::Connections { after: None });
+        tasks.add(SlicedTask::BlockedWorkers { after: None });
+        tasks.add(SlicedTask::Connections { after: None });
+        let first = tasks.next();
+        assert!(matches!(first, Some(SlicedTask::Connections { after: None })), "{first:?}");
+        // The first slice is done, so a new reason needs a pass from the start.
+        tasks.add(SlicedTask::Connections { after: Some(ConnId(7)) });
+        tasks.add(SlicedTask::Connections { after: None });
+        let rest: Vec<_> = std::iter::from_fn(|| tasks.next()).collect();
+        let [SlicedTask::BlockedWorkers { .. }, later @ ..] = &*rest else { panic!("{rest:?}") };
+        assert!(matches!(later, [SlicedTask::Connections { after: Some(_) }, _]), "{later:?}");
+        assert!(tasks.is_empty());
+    }
+}

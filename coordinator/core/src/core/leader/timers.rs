@@ -120,3 +120,41 @@ impl Timers {
         Some(Wakeup { at: *at, reason: timer.reason() })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn budget(units: u32) -> TurnBudget {
+        let mut budget = TurnBudget::default();
+        budget.allow(units);
+        budget
+    }
+
+    #[test]
+    fn a_timer_of_silence_waits_until_earlier_messages_are_handled_and_delays_no_other() {
+        let mut timers = Timers::default();
+        timers.set(Moment(5), Timer::Credit);
+        timers.set(Moment(6), Timer::Heal);
+        let mut budget = budget(9);
+        assert_eq!(timers.next_due(Moment(8), Moment(4), &mut budget), Some(Timer::Heal));
+        assert_eq!(timers.next_due(Moment(8), Moment(4), &mut budget), None);
+        assert!(!timers.has_more(), "it waits for messages and not for a turn");
+        assert_eq!(timers.next_wakeup().map(|wakeup| wakeup.at), Some(Moment(5)));
+        assert_eq!(timers.next_due(Moment(8), Moment(5), &mut budget), Some(Timer::Credit));
+        assert_eq!(timers.next_wakeup(), None);
+    }
+
+    #[test]
+    fn timers_beyond_the_budget_run_in_the_next_turn() {
+        let mut timers = Timers::default();
+        timers.set(Moment(5), Timer::AskTerm);
+        timers.set(Moment(6), Timer::Heal);
+        let mut short = budget(1);
+        assert_eq!(timers.next_due(Moment(8), Moment(8), &mut short), Some(Timer::AskTerm));
+        assert_eq!(timers.next_due(Moment(8), Moment(8), &mut short), None);
+        assert!(timers.has_more());
+        assert_eq!(timers.next_due(Moment(8), Moment(8), &mut budget(1)), Some(Timer::Heal));
+        assert!(!timers.has_more());
+    }
+}
