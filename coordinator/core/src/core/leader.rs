@@ -264,17 +264,14 @@ impl Leader {
     /// Ends the term: agents are sent to the leader, or to look for one. Large values are dropped
     /// in slices.
     pub(super) fn end(self: Box<Self>, leader: &Option<String>) -> Box<Replica> {
-        let Self { mut replica, ledger, sessions, sliced_tasks, mut plans, .. } = *self;
+        let Self { mut replica, ledger, sessions, sliced_tasks, plans, .. } = *self;
         let epoch = ledger.epoch();
         for conn in sessions.into_conns() {
             let reason = RefusalReason::NotLeader(leader.clone());
             replica.refuse(conn, reason, "this replica no longer leads".into());
         }
-        for (set, spec) in sliced_tasks.into_sets() {
+        for (set, spec) in sliced_tasks.into_sets().chain(plans.into_sets()) {
             replica.drop_spec(&set, spec);
-        }
-        for set in plans.take_current().into_iter().flat_map(|plan| plan.sets) {
-            replica.drop_spec(&set.name, set.spec);
         }
         replica.drop_ledger(ledger);
         replica.notice(Notice::Deposed(epoch));

@@ -147,6 +147,11 @@ impl Account {
         }
     }
 
+    /// Whether it may hold anything, as far as this leader has heard.
+    pub(crate) fn holds_any(&self) -> bool {
+        self.committed() > 0 || self.size() > 0 || !self.streams.is_empty()
+    }
+
     /// Whether a share of this load fits beside all that the worker may hold.
     pub(crate) fn has_room(&self, load: Load, capacity: Load) -> bool {
         self.load + load <= capacity || mutation::on(Mutation::LoadOverCapacity)

@@ -2,7 +2,7 @@
 //! so a failover moves nothing.
 
 use leasehold_types::mutation::{self, Mutation};
-use leasehold_types::{ClusterName, Moment, WorkerKey, WorkerName};
+use leasehold_types::{ClusterName, Moment, WorkerKey};
 
 use super::plan_schedule::PlanTimer;
 use super::{Leader, Timer};
@@ -100,11 +100,5 @@ impl Leader {
         self.replica.notice(Notice::HoldEnded(name.clone()));
         self.plan_now(name, now);
         self.recheck_blocked(now);
-    }
-
-    /// The workers that can own streams, by name.
-    pub(super) fn stream_owners(&self, name: &ClusterName) -> Vec<WorkerName> {
-        let workers = self.clusters.get(name).into_iter().flat_map(|it| it.workers().iter());
-        workers.filter(|(_, it)| it.owns_streams()).map(|(worker, _)| worker.clone()).collect()
     }
 }

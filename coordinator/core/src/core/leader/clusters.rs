@@ -57,6 +57,13 @@ impl Clusters {
         self.all.values().map(|cluster| cluster.workers.len()).sum()
     }
 
+    /// The workers of a cluster that can own streams, by name.
+    pub(super) fn stream_owners(&self, name: &ClusterName) -> Vec<WorkerName> {
+        let workers = self.all.get(name).into_iter().flat_map(|cluster| &cluster.workers);
+        let owners = workers.filter(|(_, worker)| worker.owns_streams());
+        owners.map(|(name, _)| name.clone()).collect()
+    }
+
     /// A worker waits for free slots.
     pub(super) fn wait_for_slots(&mut self, key: &WorkerKey) {
         let Some(cluster) = self.all.get_mut(&key.cluster) else { return };

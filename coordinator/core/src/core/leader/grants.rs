@@ -307,7 +307,7 @@ impl Leader {
         };
         let first = claim.phase == Phase::Held;
         claim.phase = phase;
-        self.note_share(stream);
+        self.pipelines.note_share(stream);
         self.timers.set(at, Timer::Claim(stream.clone()));
         if first {
             let (worker, stream) = (key.clone(), stream.clone());
@@ -364,7 +364,7 @@ impl Leader {
             let notice =
                 Notice::StreamGranted { worker: key.clone(), stream: stream.clone(), token };
             self.replica.notice(notice);
-            let share = load.and_then(|load| self.share_for_grant(&stream, load));
+            let share = load.and_then(|load| self.pipelines.share_for_grant(&stream, load));
             share.iter().for_each(|share| budget.take(share));
             let state = StreamState::Held { pinned: timeless };
             grants.push(StreamGrant { stream, token, state, share });

@@ -55,7 +55,7 @@ impl Leader {
                 break;
             }
         }
-        if healed && self.pipelines.broken.iter().any(|name| !self.is_held(name)) {
+        if healed && self.pipelines.broken.iter().any(|name| !self.pipelines.is_held(name)) {
             self.timers.set(now, Timer::Heal);
         }
     }

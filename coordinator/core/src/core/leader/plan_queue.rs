@@ -15,11 +15,13 @@
 //! Invariant: at most one plan of streams is current, and it is dropped only with the term.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
 
-use leasehold_types::ClusterName;
+use leasehold_types::{ClusterName, SetName};
 
 use super::round_robin::RoundRobin;
 use super::stream_plan::StreamPlan;
+use crate::desired::StreamSet;
 
 /// The clusters that wait for a plan, and the plan in the making.
 #[derive(Clone, Debug, Default)]
@@ -77,6 +79,11 @@ impl PlanQueue {
     /// Takes the clusters whose plans have left streams out.
     pub(super) fn take_awaiting_reports(&mut self) -> BTreeSet<ClusterName> {
         std::mem::take(&mut self.awaiting_reports)
+    }
+
+    /// The sets that the plan in the making refers to, when it is not continued any more.
+    pub(super) fn into_sets(self) -> impl Iterator<Item = (SetName, Arc<StreamSet>)> {
+        self.current.into_iter().flat_map(|plan| plan.into_sets())
     }
 
     /// Whether nothing is to be planned now.

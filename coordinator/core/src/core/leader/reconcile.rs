@@ -48,7 +48,7 @@ impl Leader {
                 self.outgoing.mark(key);
             }
         }
-        self.note_share(stream);
+        self.pipelines.note_share(stream);
         let Some(key) = on else { return };
         let owns = self.observed(&key).is_some_and(|worker| worker.owns_streams());
         if !owns {

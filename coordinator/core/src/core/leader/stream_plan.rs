@@ -33,13 +33,13 @@ type Index = std::collections::HashMap<PlannedWorker, WorkerIndex>;
 /// A plan that is being made.
 #[derive(Clone, Debug)]
 pub(super) struct StreamPlan {
-    pub(super) cluster: ClusterName,
+    cluster: ClusterName,
     begun: Moment,
     /// The workers that can own streams, by name, as they were when it was begun.
     owners: Vec<PlannedWorker>,
     index: Index,
     /// The cluster's sets, as they were desired when it was begun.
-    pub(super) sets: Vec<SetPlan>,
+    sets: Vec<SetPlan>,
     stage: Stage,
     /// The present set, and the position in it.
     set: usize,
@@ -56,9 +56,9 @@ pub(super) struct StreamPlan {
 
 /// One set of a plan.
 #[derive(Clone, Debug)]
-pub(super) struct SetPlan {
-    pub(super) name: SetName,
-    pub(super) spec: Arc<StreamSet>,
+struct SetPlan {
+    name: SetName,
+    spec: Arc<StreamSet>,
     /// The streams that are planned: indices into the set.
     which: Vec<u32>,
     specs: Vec<StreamSpec>,
@@ -125,6 +125,11 @@ impl StreamPlan {
         let range = self.at..all.min(self.at + most);
         (self.set, self.at) = if range.end == all { (set + 1, 0) } else { (set, range.end) };
         Some((set, range))
+    }
+
+    /// The sets that it refers to.
+    pub(super) fn into_sets(self) -> impl Iterator<Item = (SetName, Arc<StreamSet>)> {
+        self.sets.into_iter().map(|set| (set.name, set.spec))
     }
 
     /// All of the plan, once it is made.
@@ -246,7 +251,7 @@ impl Leader {
 
     /// The workers that can own streams, by name.
     fn planned_workers(&self, cluster: &ClusterName) -> Vec<PlannedWorker> {
-        let owners = self.stream_owners(cluster).into_iter();
+        let owners = self.clusters.stream_owners(cluster).into_iter();
         let owners = owners.filter_map(|name| {
             let life = self.life(cluster, &name)?;
             Some(PlannedWorker { name, life })

@@ -26,6 +26,7 @@ use super::hello::HelloRefusal;
 use super::sliced_tasks::ClaimCheck;
 use super::{Leader, Timer};
 use crate::effect::{Notice, Order};
+use crate::ledger::Account;
 use crate::observed::{RefusedAgent, Worker};
 use crate::view::RefusedAgentView;
 
@@ -151,21 +152,15 @@ impl Leader {
 
     /// Whether the agent that has the name may hold anything, or is about to report.
     fn is_name_in_use(&self, key: &WorkerKey) -> bool {
-        self.holds(key) || self.ledger.unheard_until(key).is_some() || self.is_alive(key)
-    }
-
-    /// Whether it holds anything, as far as this leader has heard.
-    fn holds(&self, key: &WorkerKey) -> bool {
-        self.ledger.account(key).is_some_and(|account| {
-            account.committed() > 0 || account.size() > 0 || !account.streams.is_empty()
-        })
+        let holds = self.ledger.account(key).is_some_and(Account::holds_any);
+        holds || self.ledger.unheard_until(key).is_some() || self.is_alive(key)
     }
 
     /// Whether the agent that has the name may hold anything, of this leader or of an earlier one.
     /// One that has only said hello has nothing that could stay its own.
     fn may_hold_anything(&self, key: &WorkerKey) -> bool {
         let account = self.ledger.account(key);
-        self.holds(key) || account.is_some_and(|account| !account.exposure.is_nothing())
+        account.is_some_and(|account| account.holds_any() || !account.exposure.is_nothing())
     }
 
     /// Whether the agent that has the name may be alive: its leases last, or it may still dial a

@@ -3,8 +3,10 @@
 
 use leasehold_types::{ClusterName, Load, WorkerKey, WorkerName};
 
-use crate::core::Leader;
-use crate::desired::Rebalance;
+use super::state::Pipelines;
+use crate::core::Replica;
+use crate::core::leader::clusters::Clusters;
+use crate::desired::{Class, Rebalance};
 use crate::planner::pipelines::{NodeWish, Part, Rooms, Short, place};
 
 /// Classes with the room of their workers.
@@ -31,15 +33,12 @@ pub(super) struct NodeRequest {
 /// manifest defines.
 pub(super) type MissingWorkers = Vec<(ClusterName, u32)>;
 
-impl Leader {
-    /// Whether shares of a class may move to make room for others.
-    pub(super) fn rebalances(&self, class: &ClusterName) -> bool {
-        self.replica.class(class).is_some_and(|class| class.rebalance == Rebalance::WhenBlocked)
-    }
-
+impl Pipelines {
     /// The room in these classes.
     pub(super) fn class_rooms<'a>(
         &self,
+        replica: &Replica,
+        clusters: &Clusters,
         classes: impl Iterator<Item = &'a ClusterName>,
     ) -> ClassRooms {
         let mut names: Vec<_> = classes.cloned().collect();
@@ -52,14 +51,14 @@ impl Leader {
             rebalances: Vec::new(),
         };
         for name in names {
-            let Some(class) = self.replica.class(&name) else { continue };
-            let workers = self.stream_owners(&name);
+            let Some(class) = replica.class(&name) else { continue };
+            let workers = clusters.stream_owners(&name);
             let used = workers.iter().map(|worker| {
                 let key = WorkerKey { cluster: name.clone(), worker: worker.clone() };
-                self.pipelines.load_of(&key)
+                self.load_of(&key)
             });
             class_rooms.rooms.push(Rooms::new(class.capacity, class.spread, used.collect()));
-            class_rooms.rebalances.push(self.rebalances(&name));
+            class_rooms.rebalances.push(rebalances(class));
             class_rooms.workers.push(workers);
             class_rooms.classes.push(name);
         }
@@ -151,4 +150,9 @@ impl ClassRooms {
     fn waits(&self, short: &[Short]) -> MissingWorkers {
         short.iter().map(|short| (self.classes[short.class].clone(), short.workers)).collect()
     }
+}
+
+/// Whether shares of a class may move to make room for others.
+pub(super) fn rebalances(class: &Class) -> bool {
+    class.rebalance == Rebalance::WhenBlocked
 }

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use leasehold_types::{ClusterName, Load, Moment, ShareKey, WorkerKey, WorkerName};
 
 use super::class_rooms::ClassRooms;
+use super::state::Pipelines;
 use crate::core::{Core, Leader, Replica};
 use crate::desired::Class;
 use crate::planner::pipelines::{needed, wanted};
@@ -66,41 +67,27 @@ impl Replica {
 impl Leader {
     /// Adds what only a leader knows of classes.
     fn complete_classes(&self, views: &mut [ClassView]) {
-        let waiting = self.waiting();
+        let waiting = self.pipelines.waits_by_class();
         for view in views {
             let tenancies = self.pipelines.shares_by_worker(&view.name);
             view.placed = tenancies.map(|(_, worker_shares)| worker_shares.load).sum();
-            view.workers = self.stream_owners(&view.name).len() as u32;
+            view.workers = self.clusters.stream_owners(&view.name).len() as u32;
             (view.waiting, view.short) = waiting.get(&view.name).copied().unwrap_or_default();
         }
     }
 
     fn workers_held(&self) -> BTreeMap<ClusterName, u32> {
-        let waiting = self.waiting();
+        let waiting = self.pipelines.waits_by_class();
         let clusters = self.replica.desired.clusters.iter();
         let classes = clusters.filter(|(_, cluster)| cluster.class.is_some());
         let held = |name: &ClusterName| {
-            let workers = self.stream_owners(name).len() as u32;
+            let workers = self.clusters.stream_owners(name).len() as u32;
             match waiting.get(name) {
                 Some((_, short)) => workers.saturating_add(*short),
                 None => workers - self.removable(name).len() as u32,
             }
         };
         classes.map(|(name, _)| (name.clone(), held(name))).collect()
-    }
-
-    /// How many pipelines wait for each class, and the most additional workers that one of them
-    /// needs.
-    fn waiting(&self) -> BTreeMap<ClusterName, (usize, u32)> {
-        let mut waiting = BTreeMap::<ClusterName, (usize, u32)>::new();
-        let names = self.pipelines.waiting.iter();
-        let waits = names.filter_map(|name| self.pipelines.all.get(name)).flat_map(|it| &it.waits);
-        for (class, workers) in waits {
-            let (count, short) = waiting.entry(class.clone()).or_default();
-            *count += 1;
-            *short = (*short).max(*workers);
-        }
-        waiting
     }
 
     /// The planned shares of a class's workers, and how many of them are served.
@@ -115,7 +102,8 @@ impl Leader {
     }
 
     fn removable(&self, class: &ClusterName) -> Vec<WorkerName> {
-        let mut class_rooms = self.class_rooms([class].into_iter());
+        let mut class_rooms =
+            self.pipelines.class_rooms(&self.replica, &self.clusters, [class].into_iter());
         let Some(at) = class_rooms.class_at(class) else { return Vec::new() };
         let mut workers = class_rooms.workers[at].clone();
         workers.sort_by_cached_key(|worker| {
@@ -138,12 +126,14 @@ impl Leader {
             let shares =
                 self.pipelines.worker_shares.get(&key).into_iter().flat_map(|it| &it.shares);
             let shares = shares.chain(guests.get(&worker).into_iter().flatten());
-            let shares = self.largest_first(shares);
+            let shares = self.pipelines.largest_first(shares);
             if tried > 0 && tried + shares.len() > SPARED_MAX {
                 break;
             }
             tried += shares.len();
-            if let Some(moves) = self.move_all_from(&worker, class, &shares, &mut class_rooms) {
+            if let Some(moves) =
+                self.pipelines.move_all_from(&worker, class, &shares, &mut class_rooms)
+            {
                 let moved: Load = moves.iter().map(|(_, _, load)| *load).sum();
                 room = room.saturating_sub(own + moved);
                 guests.remove(&worker);
@@ -158,12 +148,13 @@ impl Leader {
 
     fn is_removable(&self, worker: &WorkerKey) -> bool {
         let WorkerKey { cluster: class, worker: name } = worker;
-        let mut class_rooms = self.class_rooms([class].into_iter());
+        let mut class_rooms =
+            self.pipelines.class_rooms(&self.replica, &self.clusters, [class].into_iter());
         let at = class_rooms.class_at(class);
         let takes_part = at.is_some_and(|at| class_rooms.worker_at(at, name).is_some());
         let shares = self.pipelines.worker_shares.get(worker).into_iter().flat_map(|it| &it.shares);
-        let shares = self.largest_first(shares);
-        takes_part && self.move_all_from(name, class, &shares, &mut class_rooms).is_some()
+        let shares = self.pipelines.largest_first(shares);
+        takes_part && self.pipelines.move_all_from(name, class, &shares, &mut class_rooms).is_some()
     }
 
     /// The shares that would have to leave a worker.
@@ -171,10 +162,26 @@ impl Leader {
         let key = WorkerKey { cluster: class.clone(), worker: worker.clone() };
         self.pipelines.load_of(&key)
     }
+}
+
+impl Pipelines {
+    /// How many pipelines wait for each class, and the most additional workers that one of them
+    /// needs.
+    pub(super) fn waits_by_class(&self) -> BTreeMap<ClusterName, (usize, u32)> {
+        let mut waiting = BTreeMap::<ClusterName, (usize, u32)>::new();
+        let names = self.waiting.iter();
+        let waits = names.filter_map(|name| self.all.get(name)).flat_map(|it| &it.waits);
+        for (class, workers) in waits {
+            let (count, short) = waiting.entry(class.clone()).or_default();
+            *count += 1;
+            *short = (*short).max(*workers);
+        }
+        waiting
+    }
 
     /// Takes a worker out of the rooms, and returns where each of its shares would go. None if a
     /// share fits nowhere; then the rooms are as before.
-    fn move_all_from(
+    pub(super) fn move_all_from(
         &self,
         worker: &WorkerName,
         class: &ClusterName,

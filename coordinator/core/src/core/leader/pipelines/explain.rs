@@ -129,7 +129,8 @@ impl Leader {
         let Some(class) = self.replica.class(name) else {
             return format!("no manifest defines class {name}");
         };
-        let class_rooms = self.class_rooms([name].into_iter());
+        let class_rooms =
+            self.pipelines.class_rooms(&self.replica, &self.clusters, [name].into_iter());
         let rooms = &class_rooms.rooms[0];
         let mut left: Vec<_> = (0..rooms.len() as u32).map(|at| (rooms.room(at), at)).collect();
         left.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
@@ -163,7 +164,7 @@ impl Leader {
             return vec!["the plan wants nothing on it".into()];
         };
         let shares = worker_shares.shares.iter().take(NAMED_MAX).map(|share| {
-            let load = self.planned_share(share).map_or(Load::ZERO, |share| share.load);
+            let load = self.pipelines.planned_share(share).map_or(Load::ZERO, |share| share.load);
             format!("{load} of {}/{}", share.pipeline, share.node)
         });
         let shares: Vec<_> = shares.collect();

@@ -9,6 +9,7 @@ use leasehold_types::{ClusterName, Load, Moment, NodeName, PipelineName, ShareKe
 use super::class_rooms::{ClassRooms, MissingWorkers};
 use super::phases::waits_for;
 use super::placement::NodeParts;
+use super::state::Pipelines;
 use crate::core::Leader;
 use crate::view::{BindingPhase, PipelinePhase};
 
@@ -56,7 +57,7 @@ impl Leader {
         if let Some(state) = self.pipelines.all.get_mut(name) {
             (state.in_force, state.changes) = (false, false);
         }
-        for node in self.node_names(name) {
+        for node in self.pipelines.node_names(name) {
             let to = match dead.contains(&node) {
                 true => BindingPhase::DeadEnd,
                 false => BindingPhase::Unset,
@@ -73,25 +74,27 @@ impl Leader {
     /// that the plan alone leaves: then the pipelines that it displaces give their shares back
     /// first.
     pub(super) fn heal(&mut self, now: Moment) -> bool {
-        let broken = self.pipelines.broken.iter().filter(|name| !self.is_held(name));
+        let broken = self.pipelines.broken.iter().filter(|name| !self.pipelines.is_held(name));
         let names: Vec<_> = broken.take(HEALED_MAX).cloned().collect();
         if names.is_empty() {
             return false;
         }
-        let mut class_rooms = self.class_rooms_of(names.iter());
+        let mut class_rooms =
+            self.pipelines.class_rooms_of(&self.replica, &self.clusters, names.iter());
         if !mutation::on(Mutation::HealWithoutOutstanding) {
-            self.count_outstanding(&mut class_rooms);
+            self.pipelines.count_outstanding(&mut class_rooms);
         }
         let mut unplaced = Vec::new();
         for name in names {
-            match self.place_healed(&name, &mut class_rooms) {
+            match self.pipelines.place_healed(&name, &mut class_rooms) {
                 Ok(chosen) => self.put_pipeline_in_force(&name, chosen, now),
                 Err(_) => unplaced.push(name),
             }
         }
-        let mut class_rooms = self.class_rooms_of(unplaced.iter());
+        let mut class_rooms =
+            self.pipelines.class_rooms_of(&self.replica, &self.clusters, unplaced.iter());
         for name in unplaced {
-            match self.place_new(&name, &mut class_rooms) {
+            match self.pipelines.place_new(&name, &mut class_rooms) {
                 Ok(chosen) => self.put_pipeline_in_force(&name, chosen, now),
                 Err(waits) => {
                     let why = waits_for(&waits);
@@ -101,30 +104,6 @@ impl Leader {
             }
         }
         true
-    }
-
-    /// Counts the shares that Broken pipelines hold on workers that can serve them.
-    fn count_outstanding(&self, class_rooms: &mut ClassRooms) {
-        for (worker, load) in &self.pipelines.outstanding {
-            class_rooms.take(&worker.cluster, &worker.worker, *load);
-        }
-    }
-
-    /// Chooses a Broken pipeline's workers in rooms in which its outstanding shares count as used.
-    fn place_healed(
-        &self,
-        name: &PipelineName,
-        class_rooms: &mut ClassRooms,
-    ) -> Result<BTreeMap<NodeName, NodeParts>, MissingWorkers> {
-        let counted = !mutation::on(Mutation::HealWithoutOutstanding);
-        let state = self.pipelines.all.get(name).filter(|_| counted);
-        let held = state.map_or(&[][..], |state| &state.outstanding);
-        held.iter().for_each(|(key, load)| class_rooms.give(&key.cluster, &key.worker, *load));
-        let placed = self.place_new(name, class_rooms);
-        if placed.is_err() {
-            held.iter().for_each(|(key, load)| class_rooms.take(&key.cluster, &key.worker, *load));
-        }
-        placed
     }
 
     /// The capacity of a class has changed, or the class is no longer defined: breaks pipelines on
@@ -148,6 +127,32 @@ impl Leader {
                 self.lose(&shares, &why, now);
             }
         }
+    }
+}
+
+impl Pipelines {
+    /// Counts the shares that Broken pipelines hold on workers that can serve them.
+    pub(super) fn count_outstanding(&self, class_rooms: &mut ClassRooms) {
+        for (worker, load) in &self.outstanding {
+            class_rooms.take(&worker.cluster, &worker.worker, *load);
+        }
+    }
+
+    /// Chooses a Broken pipeline's workers in rooms in which its outstanding shares count as used.
+    pub(super) fn place_healed(
+        &self,
+        name: &PipelineName,
+        class_rooms: &mut ClassRooms,
+    ) -> Result<BTreeMap<NodeName, NodeParts>, MissingWorkers> {
+        let counted = !mutation::on(Mutation::HealWithoutOutstanding);
+        let state = self.all.get(name).filter(|_| counted);
+        let held = state.map_or(&[][..], |state| &state.outstanding);
+        held.iter().for_each(|(key, load)| class_rooms.give(&key.cluster, &key.worker, *load));
+        let placed = self.place_new(name, class_rooms);
+        if placed.is_err() {
+            held.iter().for_each(|(key, load)| class_rooms.take(&key.cluster, &key.worker, *load));
+        }
+        placed
     }
 }
 

@@ -3,7 +3,8 @@
 
 use leasehold_types::{NodeName, PipelineName};
 
-use super::class_rooms::MissingWorkers;
+use super::class_rooms::{MissingWorkers, rebalances};
+use super::state::Pipelines;
 use crate::core::Leader;
 use crate::effect::Notice;
 use crate::view::{BindingPhase, PipelinePhase};
@@ -29,7 +30,7 @@ impl Leader {
 
     /// Sets the state of all of a pipeline's bindings.
     pub(super) fn set_bindings(&mut self, pipeline: &PipelineName, to: BindingPhase) {
-        for node in self.node_names(pipeline) {
+        for node in self.pipelines.node_names(pipeline) {
             self.set_binding(pipeline, &node, to);
         }
     }
@@ -48,7 +49,8 @@ impl Leader {
         let settled = to == PipelinePhase::Ready && from != Some(to);
         // Only shares of Ready pipelines are moved to make room; others may have waited for that.
         let classes: Vec<_> = state.classes().filter(|_| settled).cloned().collect();
-        self.pipelines.recheck_waiting |= classes.iter().any(|class| self.rebalances(class));
+        let mut specs = classes.iter().filter_map(|class| self.replica.class(class));
+        self.pipelines.recheck_waiting |= specs.any(rebalances);
         let Some(state) = self.pipelines.all.get_mut(pipeline) else { return };
         (state.reason, state.waits) = (why.clone(), waits);
         self.pipelines.update_indexes(pipeline);
@@ -74,18 +76,20 @@ impl Leader {
         }
     }
 
-    /// The nodes of a pipeline as it is in force.
-    pub(super) fn node_names(&self, pipeline: &PipelineName) -> Vec<NodeName> {
-        let state = self.pipelines.all.get(pipeline);
-        state.map_or(Vec::new(), |state| state.nodes.keys().cloned().collect())
-    }
-
     /// Gives a notice for every binding that has changed.
     pub(in crate::core::leader) fn notify_endpoints(&mut self) {
         for (pipeline, node) in std::mem::take(&mut self.pipelines.unnotified) {
             let notice = Notice::Endpoints { pipeline, node };
             self.replica.notice(notice);
         }
+    }
+}
+
+impl Pipelines {
+    /// The nodes of a pipeline as it is in force.
+    pub(super) fn node_names(&self, pipeline: &PipelineName) -> Vec<NodeName> {
+        let state = self.all.get(pipeline);
+        state.map_or(Vec::new(), |state| state.nodes.keys().cloned().collect())
     }
 }
 

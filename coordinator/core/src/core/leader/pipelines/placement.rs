@@ -7,8 +7,9 @@ use leasehold_types::{Load, Moment, NodeName, PipelineName, ShareKey, WorkerName
 
 use super::class_rooms::{ClassRooms, MissingWorkers, NodeRequest};
 use super::phases::waits_for;
-use super::state::{NodeState, PipelineState};
-use crate::core::Leader;
+use super::state::{NodeState, PipelineState, Pipelines};
+use crate::core::leader::clusters::Clusters;
+use crate::core::{Leader, Replica};
 use crate::view::{BindingPhase, PipelinePhase};
 
 /// The most waiting pipelines that one pass tries to make room for: each try takes some
@@ -23,12 +24,13 @@ impl Leader {
     /// not fit does not delay smaller ones.
     pub(super) fn place_waiting(&mut self, now: Moment) {
         let mut names: Vec<_> = self.pipelines.waiting.iter().cloned().collect();
-        names.retain(|name| !self.is_held(name));
+        names.retain(|name| !self.pipelines.is_held(name));
         names.sort_by_cached_key(|name| {
             let load = self.pipelines.all.get(name).map(|state| state.spec.load);
             Reverse(load)
         });
-        let mut class_rooms = self.class_rooms_of(names.iter());
+        let mut class_rooms =
+            self.pipelines.class_rooms_of(&self.replica, &self.clusters, names.iter());
         let mut blocked = Vec::new();
         for name in names {
             let Some(state) = self.pipelines.all.get(&name) else { continue };
@@ -39,8 +41,8 @@ impl Leader {
             }
             let runs = state.in_force;
             let placed = match runs {
-                true => self.change(&name, &mut class_rooms),
-                false => self.place_new(&name, &mut class_rooms),
+                true => self.pipelines.change(&name, &mut class_rooms),
+                false => self.pipelines.place_new(&name, &mut class_rooms),
             };
             match placed {
                 Ok(chosen) => self.put_pipeline_in_force(&name, chosen, now),
@@ -75,26 +77,6 @@ impl Leader {
         }
     }
 
-    /// The room in all the classes of these pipelines, as they are in force and as desired.
-    pub(super) fn class_rooms_of<'a>(
-        &self,
-        names: impl Iterator<Item = &'a PipelineName>,
-    ) -> ClassRooms {
-        let mut classes = BTreeSet::new();
-        for state in names.filter_map(|name| self.pipelines.all.get(name)) {
-            classes.extend(state.classes());
-            classes.extend(state.nodes.values().map(|node| &node.class));
-        }
-        self.class_rooms(classes.into_iter())
-    }
-
-    /// Whether nothing is planned for a pipeline yet, because one of its classes is held.
-    pub(super) fn is_held(&self, name: &PipelineName) -> bool {
-        let held = &self.pipelines.held;
-        let state = self.pipelines.all.get(name).filter(|_| !held.is_empty());
-        state.is_some_and(|state| state.classes().any(|class| held.contains(class)))
-    }
-
     fn keep_waiting(&mut self, name: &PipelineName, waits: MissingWorkers, why: String) {
         let Some(state) = self.pipelines.all.get(name) else { return };
         let phase = state.phase.filter(|_| state.in_force).unwrap_or(PipelinePhase::Pending);
@@ -111,34 +93,6 @@ impl Leader {
             _ => format!("what is desired now{wanted} is not in force: {why}"),
         };
         self.set_pipeline(name, phase, why, waits);
-    }
-
-    pub(super) fn place_new(
-        &self,
-        name: &PipelineName,
-        class_rooms: &mut ClassRooms,
-    ) -> Result<BTreeMap<NodeName, NodeParts>, MissingWorkers> {
-        let Some(state) = self.pipelines.all.get(name) else { return Ok(BTreeMap::new()) };
-        let (nodes, requests) = node_requests(state, |_| true);
-        Ok(nodes.into_iter().zip(class_rooms.place(&requests)?).collect())
-    }
-
-    /// Places the nodes of a running pipeline that have changed; if they find no room beside the
-    /// unchanged ones, places all of its nodes. If these find no room either, the pipeline in force
-    /// stays.
-    fn change(
-        &self,
-        name: &PipelineName,
-        class_rooms: &mut ClassRooms,
-    ) -> Result<BTreeMap<NodeName, NodeParts>, MissingWorkers> {
-        let Some(state) = self.pipelines.all.get(name) else { return Ok(BTreeMap::new()) };
-        let waits = match replace(state, |node| !is_kept(state, node), class_rooms) {
-            Ok(placed) => return Ok(placed),
-            Err(waits) => waits,
-        };
-        let keeps = state.nodes.keys().any(|node| is_kept(state, node));
-        let anew = keeps.then(|| replace(state, |_| true, class_rooms).ok()).flatten();
-        anew.ok_or(waits)
     }
 
     /// Puts a pipeline in force as it is desired. `chosen` has the parts of the nodes that were
@@ -263,6 +217,59 @@ impl Leader {
         for stream in streams {
             self.reconcile_stream(&stream, now);
         }
+    }
+}
+
+impl Pipelines {
+    /// The room in all the classes of these pipelines, as they are in force and as desired.
+    pub(super) fn class_rooms_of<'a>(
+        &self,
+        replica: &Replica,
+        clusters: &Clusters,
+        names: impl Iterator<Item = &'a PipelineName>,
+    ) -> ClassRooms {
+        let mut classes = BTreeSet::new();
+        for state in names.filter_map(|name| self.all.get(name)) {
+            classes.extend(state.classes());
+            classes.extend(state.nodes.values().map(|node| &node.class));
+        }
+        self.class_rooms(replica, clusters, classes.into_iter())
+    }
+
+    /// Whether nothing is planned for a pipeline yet, because one of its classes is held.
+    pub(super) fn is_held(&self, name: &PipelineName) -> bool {
+        let held = &self.held;
+        let state = self.all.get(name).filter(|_| !held.is_empty());
+        state.is_some_and(|state| state.classes().any(|class| held.contains(class)))
+    }
+
+    /// Places all nodes of a pipeline, or none.
+    pub(super) fn place_new(
+        &self,
+        name: &PipelineName,
+        class_rooms: &mut ClassRooms,
+    ) -> Result<BTreeMap<NodeName, NodeParts>, MissingWorkers> {
+        let Some(state) = self.all.get(name) else { return Ok(BTreeMap::new()) };
+        let (nodes, requests) = node_requests(state, |_| true);
+        Ok(nodes.into_iter().zip(class_rooms.place(&requests)?).collect())
+    }
+
+    /// Places the nodes of a running pipeline that have changed; if they find no room beside the
+    /// unchanged ones, places all of its nodes. If these find no room either, the pipeline in force
+    /// stays.
+    pub(super) fn change(
+        &self,
+        name: &PipelineName,
+        class_rooms: &mut ClassRooms,
+    ) -> Result<BTreeMap<NodeName, NodeParts>, MissingWorkers> {
+        let Some(state) = self.all.get(name) else { return Ok(BTreeMap::new()) };
+        let waits = match replace(state, |node| !is_kept(state, node), class_rooms) {
+            Ok(placed) => return Ok(placed),
+            Err(waits) => waits,
+        };
+        let keeps = state.nodes.keys().any(|node| is_kept(state, node));
+        let anew = keeps.then(|| replace(state, |_| true, class_rooms).ok()).flatten();
+        anew.ok_or(waits)
     }
 }
 

@@ -20,7 +20,7 @@ impl Leader {
         if !fewer && !std::mem::take(&mut self.pipelines.recheck_recovery) {
             return;
         }
-        let known = self.pipelines.recovering.iter().filter(|name| !self.is_held(name));
+        let known = self.pipelines.recovering.iter().filter(|name| !self.pipelines.is_held(name));
         let known: Vec<_> = known.cloned().collect();
         self.pipelines.recheck_waiting |= !known.is_empty();
         let mut classes = BTreeSet::new();

@@ -12,7 +12,7 @@ use leasehold_types::{
     WorkerKey, WorkerName,
 };
 
-use super::state::NodeState;
+use super::state::{NodeState, Pipelines};
 use crate::core::Leader;
 use crate::core::leader::planned_lease::PlannedLease;
 use crate::ledger::{Claim, Phase};
@@ -211,26 +211,6 @@ impl Leader {
         endpoints.into_values().collect()
     }
 
-    /// The load and routes of a share, for its grant. None while agents may still report shares of
-    /// the pipeline: until then the holder keeps the routes that it has.
-    pub(in crate::core::leader) fn share_for_grant(
-        &self,
-        stream: &StreamKey,
-        load: Load,
-    ) -> Option<Arc<Share>> {
-        let key = ShareKey::of(stream)?;
-        if self.pipelines.recovering.contains(&key.pipeline) {
-            return None;
-        }
-        let state = self.pipelines.all.get(&key.pipeline)?;
-        let node = state.nodes.get(&key.node)?;
-        let route = |next: &NodeName| {
-            let endpoints = state.nodes.get(next).and_then(|it| it.endpoints.as_deref());
-            Route { node: next.clone(), endpoints: endpoints.unwrap_or_default().to_vec() }
-        };
-        Some(Arc::new(Share { load, next: node.next.iter().map(route).collect() }))
-    }
-
     /// The shares of a worker whose routes have changed, as far as they fit into one message.
     /// Shares that are asked back are included: the worker works on them until it lets go.
     pub(in crate::core::leader) fn route_updates(
@@ -249,7 +229,7 @@ impl Leader {
                 continue;
             };
             let (token, state) = (claim.token, claim.state(now));
-            if let Some((state, share)) = state.zip(self.share_for_grant(&stream, load)) {
+            if let Some((state, share)) = state.zip(self.pipelines.share_for_grant(&stream, load)) {
                 budget.take(&share);
                 updates.push(StreamGrant { stream, token, state, share: Some(share) });
             }
@@ -265,7 +245,7 @@ impl Leader {
         claim: &Claim,
         budget: &mut RouteBudget,
     ) -> SnapshotShare {
-        let share = claim.load.and_then(|load| self.share_for_grant(stream, load));
+        let share = claim.load.and_then(|load| self.pipelines.share_for_grant(stream, load));
         let Some(share) = share else { return SnapshotShare { share: None, follows: false } };
         if budget.is_left() {
             budget.take(&share);
@@ -285,16 +265,7 @@ impl Leader {
     ) -> Option<Arc<Share>> {
         self.worker_mut(key)?.reroutes.take(stream)?;
         let load = self.ledger.claim(stream, key)?.load?;
-        self.share_for_grant(stream, load)
-    }
-
-    /// A share's leases have changed.
-    pub(in crate::core::leader) fn note_share(&mut self, stream: &StreamKey) {
-        if let Some(key) = ShareKey::of(stream)
-            && self.pipelines.all.contains_key(&key.pipeline)
-        {
-            self.pipelines.note(&key.pipeline, &key.node);
-        }
+        self.pipelines.share_for_grant(stream, load)
     }
 
     /// A worker has changed in a way that the nodes before it must know.
@@ -302,7 +273,7 @@ impl Leader {
         let account = self.ledger.account(key);
         let streams = account.map(|account| account.streams.clone()).unwrap_or_default();
         for stream in &streams {
-            self.note_share(stream);
+            self.pipelines.note_share(stream);
         }
     }
 
@@ -317,7 +288,7 @@ impl Leader {
         if let Some(worker) = self.worker_mut(key) {
             worker.unacknowledged.insert((sent_in, stream.clone()));
         }
-        self.note_share(stream);
+        self.pipelines.note_share(stream);
     }
 
     /// A worker's agent has applied all grants up to this one.
@@ -328,7 +299,38 @@ impl Leader {
             known.extend(worker.unacknowledged.pop_first());
         }
         for (_, stream) in known {
-            self.note_share(&stream);
+            self.pipelines.note_share(&stream);
+        }
+    }
+}
+
+impl Pipelines {
+    /// The load and routes of a share, for its grant. None while agents may still report shares of
+    /// the pipeline: until then the holder keeps the routes that it has.
+    pub(in crate::core::leader) fn share_for_grant(
+        &self,
+        stream: &StreamKey,
+        load: Load,
+    ) -> Option<Arc<Share>> {
+        let key = ShareKey::of(stream)?;
+        if self.recovering.contains(&key.pipeline) {
+            return None;
+        }
+        let state = self.all.get(&key.pipeline)?;
+        let node = state.nodes.get(&key.node)?;
+        let route = |next: &NodeName| {
+            let endpoints = state.nodes.get(next).and_then(|it| it.endpoints.as_deref());
+            Route { node: next.clone(), endpoints: endpoints.unwrap_or_default().to_vec() }
+        };
+        Some(Arc::new(Share { load, next: node.next.iter().map(route).collect() }))
+    }
+
+    /// A share's leases have changed.
+    pub(in crate::core::leader) fn note_share(&mut self, stream: &StreamKey) {
+        if let Some(key) = ShareKey::of(stream)
+            && self.all.contains_key(&key.pipeline)
+        {
+            self.note(&key.pipeline, &key.node);
         }
     }
 }

@@ -7,7 +7,7 @@ use leasehold_types::{ClusterName, Load, Moment, ShareKey, WorkerKey, WorkerName
 
 use super::class_rooms::{ClassRooms, NodeRequest};
 use super::placement::NodeParts;
-use super::state::PlannedShare;
+use super::state::{Pipelines, PlannedShare};
 use crate::core::Leader;
 use crate::planner::pipelines::{MovableShare, make_room};
 use crate::view::PipelinePhase;
@@ -26,58 +26,28 @@ impl Leader {
             }
             let Some(worker_shares) = self.pipelines.worker_shares.get(&key) else { continue };
             if known.as_ref().is_none_or(|(class, _)| *class != key.cluster) {
-                known = Some((key.cluster.clone(), self.class_rooms([&key.cluster].into_iter())));
+                known = Some((
+                    key.cluster.clone(),
+                    self.pipelines.class_rooms(
+                        &self.replica,
+                        &self.clusters,
+                        [&key.cluster].into_iter(),
+                    ),
+                ));
             }
             let Some((_, class_rooms)) = &mut known else { continue };
-            for share in self.largest_first(&worker_shares.shares) {
+            for share in self.pipelines.largest_first(&worker_shares.shares) {
                 let Some(state) = self.pipelines.all.get(&share.pipeline) else { continue };
                 if !state.in_force {
                     continue;
                 }
-                match self.find_other_worker(&share, class_rooms) {
+                match self.pipelines.find_other_worker(&share, class_rooms) {
                     Some(to) => self.move_share(&share, &key.cluster, to, now),
                     // A worker that has not taken the share yet never will.
                     None => self.pipelines.observe_again(&share),
                 }
             }
         }
-    }
-
-    /// Shares in the order in which they are placed: the largest first, then by name.
-    pub(super) fn largest_first<'a>(
-        &self,
-        shares: impl IntoIterator<Item = &'a ShareKey>,
-    ) -> Vec<ShareKey> {
-        let mut shares: Vec<_> = shares.into_iter().cloned().collect();
-        shares.sort_by_cached_key(|share| {
-            let planned = self.planned_share(share);
-            Reverse(planned.map(|planned| planned.load))
-        });
-        shares
-    }
-
-    pub(super) fn planned_share(&self, share: &ShareKey) -> Option<&PlannedShare> {
-        let state = self.pipelines.all.get(&share.pipeline)?;
-        state.nodes.get(&share.node)?.shares.get(&share.index)
-    }
-
-    /// The worker that can take a share: preferably one without another share of the node.
-    pub(super) fn find_other_worker(
-        &self,
-        share: &ShareKey,
-        class_rooms: &mut ClassRooms,
-    ) -> Option<WorkerName> {
-        let state = self.pipelines.all.get(&share.pipeline)?;
-        let node = state.nodes.get(&share.node)?;
-        let load = node.shares.get(&share.index)?.load;
-        let request = [NodeRequest { class: node.class.clone(), load, has: Vec::new() }];
-        let serving = node.shares.values().map(|share| share.on.clone());
-        let serving: std::collections::BTreeSet<_> = serving.collect();
-        serving.iter().for_each(|worker| class_rooms.take(&node.class, worker, FULL));
-        let alone = class_rooms.place(&request);
-        serving.iter().for_each(|worker| class_rooms.give(&node.class, worker, FULL));
-        let placed = alone.or_else(|_| class_rooms.place(&request)).ok()?;
-        placed.into_iter().flatten().next().map(|(worker, _)| worker)
     }
 
     /// Plans a share on another worker.
@@ -112,7 +82,7 @@ impl Leader {
             }
             let class =
                 trial.class_at(&request.class).filter(|_| trial.rebalances(&request.class))?;
-            let (shares, tenants) = self.tenants(&request.class, class, &trial, &moves);
+            let (shares, tenants) = self.pipelines.tenants(&request.class, class, &trial, &moves);
             for (tenant, to) in make_room(&trial.rooms[class], &tenants, request.load)? {
                 let MovableShare { worker, load, .. } = tenants[tenant];
                 trial.rooms[class].give(worker, load);
@@ -128,9 +98,48 @@ impl Leader {
         }
         Some(placed)
     }
+}
+
+impl Pipelines {
+    /// Shares in the order in which they are placed: the largest first, then by name.
+    pub(super) fn largest_first<'a>(
+        &self,
+        shares: impl IntoIterator<Item = &'a ShareKey>,
+    ) -> Vec<ShareKey> {
+        let mut shares: Vec<_> = shares.into_iter().cloned().collect();
+        shares.sort_by_cached_key(|share| {
+            let planned = self.planned_share(share);
+            Reverse(planned.map(|planned| planned.load))
+        });
+        shares
+    }
+
+    pub(super) fn planned_share(&self, share: &ShareKey) -> Option<&PlannedShare> {
+        let state = self.all.get(&share.pipeline)?;
+        state.nodes.get(&share.node)?.shares.get(&share.index)
+    }
+
+    /// The worker that can take a share: preferably one without another share of the node.
+    pub(super) fn find_other_worker(
+        &self,
+        share: &ShareKey,
+        class_rooms: &mut ClassRooms,
+    ) -> Option<WorkerName> {
+        let state = self.all.get(&share.pipeline)?;
+        let node = state.nodes.get(&share.node)?;
+        let load = node.shares.get(&share.index)?.load;
+        let request = [NodeRequest { class: node.class.clone(), load, has: Vec::new() }];
+        let serving = node.shares.values().map(|share| share.on.clone());
+        let serving: std::collections::BTreeSet<_> = serving.collect();
+        serving.iter().for_each(|worker| class_rooms.take(&node.class, worker, FULL));
+        let alone = class_rooms.place(&request);
+        serving.iter().for_each(|worker| class_rooms.give(&node.class, worker, FULL));
+        let placed = alone.or_else(|_| class_rooms.place(&request)).ok()?;
+        placed.into_iter().flatten().next().map(|(worker, _)| worker)
+    }
 
     /// The shares on the workers of a class. Those of Ready pipelines may move, once.
-    fn tenants(
+    pub(super) fn tenants(
         &self,
         class: &ClusterName,
         at: usize,
@@ -139,10 +148,10 @@ impl Leader {
     ) -> (Vec<ShareKey>, Vec<MovableShare>) {
         let mut shares = Vec::new();
         let mut tenants = Vec::new();
-        for (WorkerKey { worker, .. }, worker_shares) in self.pipelines.shares_by_worker(class) {
+        for (WorkerKey { worker, .. }, worker_shares) in self.shares_by_worker(class) {
             let Some(worker) = class_rooms.worker_at(at, worker) else { continue };
             for share in &worker_shares.shares {
-                let state = self.pipelines.all.get(&share.pipeline);
+                let state = self.all.get(&share.pipeline);
                 let ready = state.is_some_and(|it| it.phase == Some(PipelinePhase::Ready));
                 let Some(planned) = self.planned_share(share) else { continue };
                 let movable = ready && !moved.iter().any(|(it, ..)| it == share);

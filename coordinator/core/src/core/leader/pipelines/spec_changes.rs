@@ -127,7 +127,7 @@ impl Leader {
             state.phase = old.get(node).and_then(|before| before.phase);
         }
         let known = state.phase.is_some();
-        for node in self.node_names(name) {
+        for node in self.pipelines.node_names(name) {
             self.pipelines.note(name, &node);
         }
         for (node, before) in &old {

@@ -67,7 +67,7 @@ impl Leader {
     pub(super) fn pipeline_reason(&self, name: &PipelineName, state: &PipelineState) -> String {
         let recovering = self.pipelines.recovering.contains(name);
         match state.phase {
-            _ if recovering || (self.is_held(name) && state.reason.is_empty()) => {
+            _ if recovering || (self.pipelines.is_held(name) && state.reason.is_empty()) => {
                 "what of it workers have is not known yet to this leader".into()
             }
             Some(PipelinePhase::Plotted) if state.reason.is_empty() => self.unserved(name, state),

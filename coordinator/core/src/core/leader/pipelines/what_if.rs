@@ -280,7 +280,7 @@ impl PipelinesWhatIf {
         }
         copy.plan_pipelines_beside(self.held.clone(), now);
         // One pass heals only some of the Broken pipelines.
-        let healed = copy.pipelines.broken.iter().all(|name| copy.is_held(name));
+        let healed = copy.pipelines.broken.iter().all(|name| copy.pipelines.is_held(name));
         if !healed || copy.serve_all() {
             return false;
         }
