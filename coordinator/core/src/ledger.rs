@@ -110,6 +110,12 @@ impl Ledger {
         self.accounts.get_mut(key)
     }
 
+    /// The present life of a worker that has an account.
+    pub(crate) fn life_of(&self, cluster: &ClusterName, worker: &WorkerName) -> Option<Life> {
+        let key = WorkerKey { cluster: cluster.clone(), worker: worker.clone() };
+        self.account(&key).map(|account| account.life)
+    }
+
     /// The workers whose accounts have changed, in facts that pools are planned by, since the last
     /// call.
     pub(crate) fn take_changed(&mut self) -> BTreeSet<WorkerKey> {

@@ -92,6 +92,19 @@ pub(super) struct PlannedWorker {
     pub(super) life: Life,
 }
 
+impl StreamSlot {
+    /// The worker that it is planned on, of this cluster. A plan for a worker whose account has
+    /// ended says nothing about a later worker of its name.
+    pub(super) fn planned_on(
+        &self,
+        cluster: &ClusterName,
+        ledger: &Ledger,
+    ) -> Option<&PlannedWorker> {
+        let on = self.on.as_ref()?;
+        (ledger.life_of(cluster, &on.name) == Some(on.life)).then_some(on)
+    }
+}
+
 impl SetState {
     /// Where a stream is in the manifest's list.
     pub(super) fn position(&self, name: &StreamName) -> Option<usize> {

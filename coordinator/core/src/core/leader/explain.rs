@@ -212,7 +212,7 @@ impl Leader {
         let set = self.replica.sets.get(&key.set)?;
         let at = set.position(&key.stream)?;
         let planned = &set.streams[at];
-        let on = self.planned_on(set, planned).map(|on| &on.name);
+        let on = planned.planned_on(&set.spec.cluster, &self.ledger).map(|on| &on.name);
         let view = stream_view(key.clone(), set, at, on, self.ledger.claims(key));
         let mut facts = Vec::new();
         match (&view.planned, planned.unplaced) {

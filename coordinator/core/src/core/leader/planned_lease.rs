@@ -6,9 +6,7 @@ use std::time::Duration;
 use leasehold_types::{ClusterName, Load, ShareKey, StreamKey, WorkerKey, WorkerName};
 
 use super::Leader;
-use crate::core::replica::{PlannedWorker, SetState, StreamSlot};
 use crate::desired::Mode;
-use crate::exposure::Life;
 use crate::ledger::Claim;
 use crate::planner::streams::Unplaced;
 
@@ -57,29 +55,12 @@ impl Leader {
         let (set, planned) = self.replica.planned(stream)?;
         Some(PlannedLease {
             cluster: &set.spec.cluster,
-            on: self.planned_on(set, planned).map(|on| &on.name),
+            on: planned.planned_on(&set.spec.cluster, &self.ledger).map(|on| &on.name),
             load: None,
             // No other worker can take it.
             stays: matches!(planned.unplaced, None | Some(Unplaced::NoWorker)),
             pinned: set.spec.mode == Mode::Pinned,
         })
-    }
-
-    /// The worker that a stream of a set is planned on. A plan for a worker whose account has ended
-    /// says nothing about a later worker of its name.
-    pub(super) fn planned_on<'a>(
-        &self,
-        set: &SetState,
-        planned: &'a StreamSlot,
-    ) -> Option<&'a PlannedWorker> {
-        let on = planned.on.as_ref()?;
-        (self.life(&set.spec.cluster, &on.name) == Some(on.life)).then_some(on)
-    }
-
-    /// The present life of a worker that has an account.
-    pub(super) fn life(&self, cluster: &ClusterName, worker: &WorkerName) -> Option<Life> {
-        let key = WorkerKey { cluster: cluster.clone(), worker: worker.clone() };
-        self.ledger.account(&key).map(|account| account.life)
     }
 
     /// How long a worker may take to release a stream: the deadline of its set, even if the set is

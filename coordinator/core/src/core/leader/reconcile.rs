@@ -107,7 +107,7 @@ impl Leader {
         else {
             return;
         };
-        let Some(on) = self.planned_on(set, planned) else { return };
+        let Some(on) = planned.planned_on(&set.spec.cluster, &self.ledger) else { return };
         let owner = WorkerKey { cluster: set.spec.cluster.clone(), worker: on.name.clone() };
         let claims = self.ledger.claims(stream);
         if !claims.is_empty() && claims.iter().all(|claim| claim.worker == owner) {
@@ -164,11 +164,11 @@ impl Leader {
 
     fn plan_stream_where_held(&mut self, stream: &StreamKey, key: &WorkerKey) {
         let Some((set, planned)) = self.replica.planned(stream) else { return };
-        let on = self.planned_on(set, planned).map(|on| &on.name);
+        let on = planned.planned_on(&set.spec.cluster, &self.ledger).map(|on| &on.name);
         let is_here = set.spec.cluster == key.cluster;
         if is_here
             && self.is_newest(stream, key, on)
-            && let Some(life) = self.life(&key.cluster, &key.worker)
+            && let Some(life) = self.ledger.life_of(&key.cluster, &key.worker)
             && let Some(planned) = self.replica.planned_mut(stream)
         {
             planned.on = Some(PlannedWorker { name: key.worker.clone(), life });

@@ -17,9 +17,11 @@ use leasehold_types::{ClusterName, Moment, SetName, WorkerName};
 
 pub use self::what_if::WhatIfPlan;
 use super::Leader;
-use crate::core::replica::{PlannedWorker, SetState};
+use super::clusters::Clusters;
+use crate::core::replica::{PlannedWorker, Replica, SetState};
 use crate::core::turn_budget::STEP;
 use crate::desired::{Stream, StreamSet};
+use crate::ledger::Ledger;
 use crate::planner::streams::{
     Placement, Planning, SetInput, StreamInput, StreamSpec, Unplaced, WorkerIndex,
 };
@@ -153,6 +155,26 @@ impl StreamPlan {
 
 type Range = std::ops::Range<usize>;
 
+/// What streams are planned from. A slice of a plan reads it, and changes nothing but the plan.
+#[derive(Clone, Copy, Debug)]
+struct StreamFacts<'a> {
+    replica: &'a Replica,
+    ledger: &'a Ledger,
+    clusters: &'a Clusters,
+}
+
+impl StreamFacts<'_> {
+    /// The workers that can own streams, by name.
+    fn planned_workers(&self, cluster: &ClusterName) -> Vec<PlannedWorker> {
+        let owners = self.clusters.stream_owners(cluster).into_iter();
+        let owners = owners.filter_map(|name| {
+            let life = self.ledger.life_of(cluster, &name)?;
+            Some(PlannedWorker { name, life })
+        });
+        owners.collect()
+    }
+}
+
 impl SetPlan {
     fn moves_max(&self) -> usize {
         self.spec.moves.per_round_max.saturating_sub(self.moving)
@@ -230,6 +252,10 @@ impl Leader {
         }
     }
 
+    fn stream_facts(&self) -> StreamFacts<'_> {
+        StreamFacts { replica: &self.replica, ledger: &self.ledger, clusters: &self.clusters }
+    }
+
     fn begin_next_plan(&mut self, now: Moment) -> Option<Box<StreamPlan>> {
         while let Some(name) = self.plans.next_waiting() {
             let Some(cluster) = self.clusters.get_mut(&name) else { continue };
@@ -237,7 +263,7 @@ impl Leader {
             if self.replica.sets_of(&name).next().is_none() {
                 continue;
             }
-            let owners = self.planned_workers(&name);
+            let owners = self.stream_facts().planned_workers(&name);
             let sets =
                 self.replica.sets_of(&name).filter_map(|set| self.replica.sets.get_key_value(set));
             let sets = sets.map(|(name, set)| (name, &set.spec));
@@ -249,22 +275,12 @@ impl Leader {
         None
     }
 
-    /// The workers that can own streams, by name.
-    fn planned_workers(&self, cluster: &ClusterName) -> Vec<PlannedWorker> {
-        let owners = self.clusters.stream_owners(cluster).into_iter();
-        let owners = owners.filter_map(|name| {
-            let life = self.life(cluster, &name)?;
-            Some(PlannedWorker { name, life })
-        });
-        owners.collect()
-    }
-
     fn continue_plan(&mut self, plan: &mut StreamPlan, now: Moment) {
         let most = STEP.min(self.replica.budget.left());
         let units = match plan.stage {
             Stage::Gather | Stage::Count => {
                 let set = plan.set;
-                let units = self.gather_slice(plan, &BTreeMap::new(), most);
+                let units = self.stream_facts().gather_slice(plan, &BTreeMap::new(), most);
                 self.note_gathered(plan, set);
                 units
             }

@@ -120,7 +120,7 @@ impl Core {
     /// The worker that a stream is planned on. A replica that no longer leads shows its last plan.
     fn planned_on<'a>(&self, set: &SetState, planned: &'a StreamSlot) -> Option<&'a WorkerName> {
         let on = match self.leader() {
-            Some(leader) => leader.planned_on(set, planned),
+            Some(leader) => planned.planned_on(&set.spec.cluster, &leader.ledger),
             None => planned.on.as_ref(),
         };
         on.map(|on| &on.name)

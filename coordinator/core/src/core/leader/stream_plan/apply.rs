@@ -4,7 +4,7 @@
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{ClusterName, Moment, SetName};
 
-use super::{Range, SetPlan, SetState, Stage, StreamPlan};
+use super::{Range, SetPlan, SetState, Stage, StreamFacts, StreamPlan};
 use crate::core::Leader;
 use crate::core::leader::sliced_tasks::SlicedTask;
 use crate::core::replica::PlannedWorker;
@@ -26,7 +26,7 @@ impl Leader {
     pub(super) fn apply_slice(&mut self, plan: &mut StreamPlan, most: usize, now: Moment) -> usize {
         let Some((at, range)) = plan.next_slice(most, |set| set.which.len()) else { return 1 };
         let handled = 1 + range.len();
-        let (outcomes, is_stale) = self.outcomes(plan, at, range.clone());
+        let (outcomes, is_stale) = self.stream_facts().outcomes(plan, at, range.clone());
         plan.is_stale |= is_stale;
         let set_plan = &mut plan.sets[at];
         let Some(set) = self.replica.sets.get_mut(&set_plan.name) else { return handled };
@@ -55,6 +55,37 @@ impl Leader {
         handled
     }
 
+    /// The plan is applied: the streams that it changes are reconciled.
+    pub(super) fn end_plan(&mut self, plan: StreamPlan, now: Moment) {
+        let StreamPlan { cluster, sets, is_stale, thaw, .. } = plan;
+        for SetPlan { name: set, spec, touched: streams, .. } in sets {
+            if streams.is_empty() {
+                self.replica.drop_spec(&set, spec);
+            } else {
+                self.sliced_tasks.add(SlicedTask::ReplannedStreams { set, spec, streams, next: 0 });
+            }
+        }
+        if mutation::on(Mutation::PlanStale) {
+            self.forget_plan_due(&cluster);
+        }
+        if is_stale {
+            self.plan_now(&cluster, now);
+        }
+        if let Some(at) = thaw {
+            self.plan_again_at(&cluster, at);
+        }
+    }
+
+    /// See the mutation.
+    fn forget_plan_due(&mut self, name: &ClusterName) {
+        self.plans.stop_waiting(name);
+        if let Some(cluster) = self.clusters.get_mut(name) {
+            cluster.schedule_mut().begin_plan();
+        }
+    }
+}
+
+impl StreamFacts<'_> {
     /// The outcomes of a plan for some streams, and whether any of them has changed since the plan
     /// began.
     fn outcomes(&self, plan: &StreamPlan, at: usize, range: Range) -> (Vec<Outcome>, bool) {
@@ -104,35 +135,6 @@ impl Leader {
     fn owns_streams(&self, cluster: &ClusterName, on: &PlannedWorker) -> bool {
         let worker = self.clusters.get(cluster).and_then(|cluster| cluster.workers().get(&on.name));
         let owns = worker.is_some_and(|worker| worker.owns_streams());
-        owns && self.life(cluster, &on.name) == Some(on.life)
-    }
-
-    /// The plan is applied: the streams that it changes are reconciled.
-    pub(super) fn end_plan(&mut self, plan: StreamPlan, now: Moment) {
-        let StreamPlan { cluster, sets, is_stale, thaw, .. } = plan;
-        for SetPlan { name: set, spec, touched: streams, .. } in sets {
-            if streams.is_empty() {
-                self.replica.drop_spec(&set, spec);
-            } else {
-                self.sliced_tasks.add(SlicedTask::ReplannedStreams { set, spec, streams, next: 0 });
-            }
-        }
-        if mutation::on(Mutation::PlanStale) {
-            self.forget_plan_due(&cluster);
-        }
-        if is_stale {
-            self.plan_now(&cluster, now);
-        }
-        if let Some(at) = thaw {
-            self.plan_again_at(&cluster, at);
-        }
-    }
-
-    /// See the mutation.
-    fn forget_plan_due(&mut self, name: &ClusterName) {
-        self.plans.stop_waiting(name);
-        if let Some(cluster) = self.clusters.get_mut(name) {
-            cluster.schedule_mut().begin_plan();
-        }
+        owns && self.ledger.life_of(cluster, &on.name) == Some(on.life)
     }
 }

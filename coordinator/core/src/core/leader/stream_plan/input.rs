@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use leasehold_types::{SetName, StreamKey, WorkerKey};
 
-use super::{SetState, Stage, StreamPlan};
+use super::{SetState, Stage, StreamFacts, StreamPlan};
 use crate::core::Leader;
 use crate::core::replica::PlannedWorker;
 use crate::desired::Stream;
@@ -34,7 +34,9 @@ impl Leader {
             set.limited = true;
         }
     }
+}
 
+impl StreamFacts<'_> {
     /// Gathers a further slice of the plan's input; returns how many streams it read. A set in
     /// `assumed` counts in place of the one that is in force.
     pub(super) fn gather_slice(
@@ -97,7 +99,7 @@ impl Leader {
             return Err(Skipped::Stays);
         }
         if present.is_none()
-            && self.planned_on(set, planned).is_none()
+            && planned.planned_on(&set.spec.cluster, self.ledger).is_none()
             && self.is_unheard_of(name, stream)
         {
             return Err(Skipped::Unheard);
@@ -123,7 +125,7 @@ impl Leader {
         let planned = &set.streams[at];
         // Workers of the plan have accounts, and if one ends, its cluster is planned again.
         let in_plan = planned.on.as_ref().filter(|on| plan.index.contains_key(on));
-        if let Some(on) = in_plan.or_else(|| self.planned_on(set, planned)) {
+        if let Some(on) = in_plan.or_else(|| planned.planned_on(&set.spec.cluster, self.ledger)) {
             return Some(Cow::Borrowed(on));
         }
         let stream = set.spec.streams[at].name.clone();
@@ -146,9 +148,13 @@ impl Leader {
     /// Whether a stream stays with a lost worker because its lease there never ends by time: a move
     /// would only leave it without an owner.
     fn stays(&self, name: &SetName, set: &SetState, at: usize) -> bool {
-        let Some(on) = self.planned_on(set, &set.streams[at]) else { return false };
+        let Some(on) = set.streams[at].planned_on(&set.spec.cluster, self.ledger) else {
+            return false;
+        };
         let key = WorkerKey { cluster: set.spec.cluster.clone(), worker: on.name.clone() };
-        let Some(worker) = self.observed(&key).filter(|worker| worker.lost) else { return false };
+        let Some(worker) = self.clusters.worker(&key).filter(|worker| worker.lost) else {
+            return false;
+        };
         let stream = set.spec.streams[at].name.clone();
         let stream = StreamKey { set: name.clone(), stream };
         worker.is_working() && self.ledger.claim(&stream, &key).is_some_and(|claim| claim.timeless)
@@ -156,7 +162,9 @@ impl Leader {
 
     /// Whether a stream is moving from one worker to another.
     fn is_moving(&self, name: &SetName, set: &SetState, at: usize) -> bool {
-        let Some(on) = self.planned_on(set, &set.streams[at]) else { return false };
+        let Some(on) = set.streams[at].planned_on(&set.spec.cluster, self.ledger) else {
+            return false;
+        };
         let stream = set.spec.streams[at].name.clone();
         let key = StreamKey { set: name.clone(), stream };
         let elsewhere = |claim: &Claim| claim.worker.worker != on.name;

@@ -69,7 +69,7 @@ impl Leader {
         let known = [Some(&*self.replica.desired), desired];
         known.into_iter().flatten().find(|desired| desired.clusters.contains_key(name))?;
         let pools = self.planned_pools(name, what_if);
-        let mut owners = self.planned_workers(name);
+        let mut owners = self.stream_facts().planned_workers(name);
         owners.retain(|worker| !what_if.remove.contains(&worker.name));
         let added = what_if.add.iter();
         owners.extend(added.map(|name| PlannedWorker { name: name.clone(), life: NO_ACCOUNT }));
@@ -129,7 +129,9 @@ impl Leader {
             for at in (*at).min(end)..end {
                 let stream = &set.spec.streams[at].name;
                 let goes = next.is_none_or(|next| next.position(stream).is_none());
-                if let Some(on) = self.planned_on(set, &set.streams[at]).filter(|_| goes) {
+                if let Some(on) =
+                    set.streams[at].planned_on(&set.spec.cluster, &self.ledger).filter(|_| goes)
+                {
                     let (set, stream) = (name.clone(), stream.clone());
                     let from = Some(on.name.clone());
                     gone.push(PlannedMove { set, stream, from, to: None });
@@ -156,14 +158,15 @@ impl Leader {
             return true;
         }
         let set = plan.set;
-        self.gather_slice(plan, assumed, most);
+        self.stream_facts().gather_slice(plan, assumed, most);
         if let Some((gathered, present)) = plan.sets.get(set).zip(present.get_mut(set))
             && let Some(state) =
                 assumed.get(&gathered.name).or_else(|| self.replica.sets.get(&gathered.name))
         {
             present.extend(gathered.which[present.len()..].iter().map(|at| {
                 let now = gathered.position(state, *at as usize)?;
-                Some(self.planned_on(state, &state.streams[now])?.name.clone())
+                let on = state.streams[now].planned_on(&state.spec.cluster, &self.ledger)?;
+                Some(on.name.clone())
             }));
         }
         plan.has_whole_input()
