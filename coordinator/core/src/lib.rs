@@ -118,6 +118,8 @@
 //!   worker's stored entry, or the one being written, does not allow.
 //! * `leader::stream_plan`: the plan of a cluster's streams. Invariant: no stream is reconciled
 //!   before the whole plan is applied.
+//! * `leader::grant_rules`: what may be granted. Invariant: it is within the budget, the stored
+//!   entry and the capacity, and no other worker can have the stream.
 //! * `leader::grants`: the next message of each agent. Invariant: a lease counts as granted once
 //!   its grant is composed.
 //! * `leader::absence`: silent, missing and given-up workers. Invariant: absence frees something

@@ -16,6 +16,7 @@ mod clusters;
 mod drains;
 mod epoch_ahead;
 mod explain;
+mod grant_rules;
 mod grants;
 mod hello;
 mod manifest;
@@ -182,12 +183,6 @@ impl Leader {
         if self.renewal.begin_request() {
             self.order(Order::Confirm);
         }
-    }
-
-    /// Whether no other leader can have granted, or can still grant, this agent anything.
-    pub(super) fn is_confirmed(&self, worker: &crate::observed::Worker) -> bool {
-        let confirmed = |at| self.ledger.confirmed_since(at);
-        worker.no_epoch_since.is_none_or(confirmed) || mutation::on(Mutation::SkipConfirm)
     }
 
     /// Whether work is left for another turn.

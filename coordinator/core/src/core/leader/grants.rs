@@ -5,17 +5,14 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use leasehold_types::limits::STREAMS_PER_WORKER_MAX;
-use leasehold_types::message::{
-    CoordinatorMessage, Grant, PoolGrant, StreamGrant, StreamState, Terms,
-};
+use leasehold_types::message::{CoordinatorMessage, Grant, PoolGrant, StreamGrant, StreamState};
 use leasehold_types::mutation::{self, Mutation};
-use leasehold_types::{ClusterName, GrantNumber, Load, Moment, StreamKey, WorkerKey};
+use leasehold_types::{GrantNumber, Moment, StreamKey, WorkerKey};
 
 use super::pipelines::{RouteBudget, SnapshotShare};
 use super::{Leader, Timer};
 use crate::effect::{Effect, Notice};
-use crate::exposure::Exposure;
-use crate::ledger::{Ledger, Phase};
+use crate::ledger::Phase;
 
 /// The most streams that one message asks back, and the most that it grants: the others follow in
 /// the next one. A snapshot lists all that is held.
@@ -40,8 +37,9 @@ impl Leader {
             && let Some(key) = self.next_recipient()
         {
             self.replica.budget.spend(1);
-            let free =
-                free.entry(key.cluster.clone()).or_insert_with(|| self.free_slots(&key.cluster));
+            let free = free
+                .entry(key.cluster.clone())
+                .or_insert_with(|| self.grant_rules().free_slots(&key.cluster));
             self.send_grant(&key, GrantContent::All(free.as_mut()), now);
         }
     }
@@ -71,24 +69,16 @@ impl Leader {
         sessions.into_iter().any(|session| session.reported && !session.writable)
     }
 
-    /// The slots of a cluster that no worker can be using; none while the cluster may not grow.
-    pub(super) fn free_slots(&self, cluster: &ClusterName) -> Option<u32> {
-        let ledger = &self.ledger;
-        let jobs_max = self.clusters.get(cluster)?.spec().jobs_max;
-        let held = ledger.held_by(cluster, self.replica.heard).is_some();
-        (!held).then(|| jobs_max.saturating_sub(self.used(ledger, cluster)))
-    }
-
     fn send_grant(&mut self, key: &WorkerKey, content: GrantContent<'_>, now: Moment) {
         let Some(worker) = self.observed(key) else { return };
         let Some(session) = worker.session.as_ref().filter(|it| it.reported && it.writable) else {
             return;
         };
-        if !self.is_confirmed(worker) {
+        if !self.grant_rules().is_confirmed(worker) {
             self.renewal.delay_grants(key.clone());
             return;
         }
-        let Some(terms) = self.terms_for(key) else { return };
+        let Some(terms) = self.grant_rules().terms_for(key) else { return };
         let ledger = &self.ledger;
         let Some(account) = ledger.account(key) else { return };
         let number = account.number.next();
@@ -153,16 +143,6 @@ impl Leader {
         self.note_sent(key, number);
     }
 
-    /// Slots of a cluster's budget that are taken.
-    fn used(&self, ledger: &Ledger, cluster: &ClusterName) -> u32 {
-        if !mutation::on(Mutation::GrowOverBudget) {
-            return ledger.committed(cluster);
-        }
-        let working = |key: &WorkerKey| self.observed(key).is_some_and(|it| it.is_working());
-        let accounts = ledger.accounts_of(cluster).filter(|(key, _)| working(key));
-        accounts.map(|(_, account)| account.committed()).sum()
-    }
-
     /// From now on a worker counts as silent after leases of this length.
     fn set_ttl_in_use(&mut self, key: &WorkerKey, ttl: Duration) {
         if let Some(mut account) = self.ledger.account_mut(key) {
@@ -181,35 +161,6 @@ impl Leader {
         session.writable = false;
         session.snapshot_due = false;
         session.drain_sent = drain_order;
-    }
-
-    /// The terms for one agent; none before its exposure is written down.
-    pub(super) fn terms_for(&self, key: &WorkerKey) -> Option<Terms> {
-        let cluster = self.clusters.get(&key.cluster)?;
-        let account = self.ledger.account(key)?;
-        let exposure = &account.exposure;
-        let worker = self.observed(key)?;
-        // A successor learns of this agent only from an entry for it, and not from one for an older
-        // agent.
-        let written =
-            exposure.incarnation >= worker.incarnation || mutation::on(Mutation::SkipConfirm);
-        let exposed = if written { exposure.ttl } else { Duration::ZERO };
-        // The exposure that is being written in its place may allow less.
-        let next = account.registering.as_ref().map_or(exposed, |next| next.ttl);
-        // A message to a lost worker may still arrive, and must not put off the end of its leases.
-        let known = if worker.lost { account.ttl } else { Duration::MAX };
-        let ttl = cluster.spec().ttl.min(exposed).min(next).min(known);
-        (!ttl.is_zero()).then(|| {
-            let spec = crate::desired::Cluster { ttl, ..(**cluster.spec()).clone() };
-            Terms { reserve: self.reserve(key, exposed), ..self.replica.terms(&spec) }
-        })
-    }
-
-    /// How old a journal must be so that every lease before it has ended by time.
-    pub(super) fn reserve(&self, key: &WorkerKey, ttl: Duration) -> Duration {
-        let account = self.ledger.account(key);
-        let exposed = account.map_or(Duration::ZERO, |account| account.exposure.ttl);
-        self.replica.config.bounds.outlast(ttl.max(exposed))
     }
 
     /// A new pool lease, where the plan wants another size: a smaller one at once, a larger one
@@ -353,7 +304,7 @@ impl Leader {
             if !budget.is_left() {
                 continue;
             }
-            if !self.may_be_granted(key, &stream, timeless, load) {
+            if !self.grant_rules().may_be_granted(key, &stream, timeless, load) {
                 self.block(key, &stream);
                 continue;
             }
@@ -374,37 +325,6 @@ impl Leader {
             self.outgoing.mark(key.clone());
         }
         grants
-    }
-
-    fn may_be_granted(
-        &self,
-        key: &WorkerKey,
-        stream: &StreamKey,
-        timeless: bool,
-        load: Option<Load>,
-    ) -> bool {
-        let ledger = &self.ledger;
-        let Some(account) = ledger.account(key) else { return false };
-        let has_room = |load| {
-            let class = self.replica.class(&key.cluster);
-            let former = ledger.former_load(key, self.replica.heard);
-            class
-                .zip(former)
-                .is_some_and(|(class, former)| account.has_room(load + former, class.capacity))
-                && self.is_within_node(stream, load)
-        };
-        (self.is_listed(key, stream, timeless) || mutation::on(Mutation::GrantUnregisteredSet))
-            && load.is_none_or(has_room)
-            && account.streams.len() < STREAMS_PER_WORKER_MAX
-            && ledger.is_free(stream, self.replica.heard)
-    }
-
-    /// Whether the worker's entry allows a lease on this stream.
-    fn is_listed(&self, key: &WorkerKey, stream: &StreamKey, timeless: bool) -> bool {
-        let allows = |exposure: &Exposure| {
-            self.replica.lists.allow(&key.cluster, exposure.sets, &stream.set, timeless)
-        };
-        self.ledger.account(key).is_some_and(|account| account.is_registered(allows))
     }
 
     fn forget_want(&mut self, key: &WorkerKey, stream: &StreamKey) {
@@ -446,7 +366,7 @@ impl Leader {
             let state = match claim.state(now)? {
                 // A lease that its agent takes anew may be timeless only if the entry says so.
                 StreamState::Held { pinned } => {
-                    let pinned = pinned && self.is_listed(key, &stream, true);
+                    let pinned = pinned && self.grant_rules().is_listed(key, &stream, true);
                     StreamState::Held { pinned }
                 }
                 state @ StreamState::Revoked { .. } => state,

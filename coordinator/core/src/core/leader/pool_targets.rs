@@ -49,7 +49,7 @@ impl Leader {
 
     /// Has as many waiting workers checked as there are free slots.
     pub(super) fn hand_out_free(&mut self, name: &ClusterName) {
-        let free = self.free_slots(name).unwrap_or(0);
+        let free = self.grant_rules().free_slots(name).unwrap_or(0);
         let Some(cluster) = self.clusters.get_mut(name) else { return };
         for _ in 0..free {
             let Some(worker) = cluster.pools_mut().next_waiting() else { break };

@@ -68,7 +68,8 @@ impl Leader {
         let Some(key) = self.sessions.worker(conn).cloned() else { return };
         let Some(worker) = self.observed(&key) else { return };
         let waits = worker.session.as_ref().is_some_and(|it| it.reported && it.snapshot_due);
-        let for_store = !self.is_confirmed(worker) || self.terms_for(&key).is_none();
+        let for_store = !self.grant_rules().is_confirmed(worker)
+            || self.grant_rules().terms_for(&key).is_none();
         if waits && for_store {
             self.closed(conn);
             let message = "the store of leadership does not answer this replica".into();

@@ -54,7 +54,7 @@ impl Core {
     pub fn waits_since(&self, key: &WorkerKey, incarnation: Incarnation) -> Option<Moment> {
         let leader = self.leader()?;
         let worker = leader.observed(key).filter(|worker| worker.incarnation == incarnation)?;
-        worker.no_epoch_since.filter(|_| !leader.is_confirmed(worker))
+        worker.no_epoch_since.filter(|_| !leader.grant_rules().is_confirmed(worker))
     }
 
     /// When a worker counts as lost if its agent stays silent.

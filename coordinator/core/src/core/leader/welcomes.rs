@@ -59,7 +59,10 @@ impl Leader {
         else {
             return;
         };
-        let terms = Terms { reserve: self.reserve(key, spec.ttl), ..self.replica.terms(&spec) };
+        let terms = Terms {
+            reserve: self.grant_rules().reserve(key, spec.ttl),
+            ..self.replica.terms(&spec)
+        };
         let worker = self.worker_mut(key);
         let Some(session) = worker.and_then(|worker| worker.session.as_mut()) else { return };
         session.writable = false;

@@ -7,6 +7,7 @@ use leasehold_types::{Load, Moment, NodeName, PipelineName, ShareKey, WorkerName
 
 use super::class_rooms::{ClassRooms, MissingWorkers, NodeRequest};
 use super::phases::waits_for;
+use super::routes::leases_of;
 use super::state::{NodeState, PipelineState, Pipelines};
 use crate::core::leader::clusters::Clusters;
 use crate::core::{Leader, Replica};
@@ -212,7 +213,7 @@ impl Leader {
             |index: &u32| ShareKey { pipeline: name.clone(), node: node.clone(), index: *index };
         let planned = state.shares.keys().map(|index| key(index).stream());
         let mut streams: BTreeSet<_> = planned.collect();
-        let leases = self.leases_of(name, node).into_iter();
+        let leases = leases_of(&self.ledger, name, node).into_iter();
         streams.extend(leases.map(|(stream, _)| stream.clone()));
         for stream in streams {
             self.reconcile_stream(&stream, now);

@@ -15,7 +15,7 @@ use leasehold_types::{
 use super::state::{NodeState, Pipelines};
 use crate::core::Leader;
 use crate::core::leader::planned_lease::PlannedLease;
-use crate::ledger::{Claim, Phase};
+use crate::ledger::{Claim, Ledger, Phase};
 
 /// The observed state of a planned share.
 #[derive(Clone, Copy, Debug)]
@@ -66,40 +66,6 @@ pub(in crate::core::leader) struct SnapshotShare {
 }
 
 impl Leader {
-    /// All leases on a node's shares, whatever the classes of their workers, in the order of their
-    /// streams' names.
-    pub(super) fn leases_of(
-        &self,
-        pipeline: &PipelineName,
-        node: &NodeName,
-    ) -> Vec<(&StreamKey, &Claim)> {
-        let prefix = StreamName::new(&format!("{}/{node}/", pipeline.parts().1))
-            .expect("two labels are printable");
-        let ledger = &self.ledger;
-        ledger.claims_on(pipeline.shares(), prefix).collect()
-    }
-
-    /// Whether a share may be granted beside the others of its node. Its pipeline must be
-    /// recovered, no worker may hold a share of it unheard of, and all shares of the node that may
-    /// be in use, whatever the class of their workers, must be within the node's load together with
-    /// this one.
-    pub(in crate::core::leader) fn is_within_node(&self, stream: &StreamKey, load: Load) -> bool {
-        let node = ShareKey::of(stream).and_then(|key| {
-            // The load of a share is known only after recovery.
-            (!self.pipelines.recovering.contains(&key.pipeline)).then_some(())?;
-            self.ledger.unheard_of(&stream.set, self.replica.heard).is_none().then_some(())?;
-            let state = self.pipelines.all.get(&key.pipeline)?.nodes.get(&key.node)?;
-            let leases = self.leases_of(&key.pipeline, &key.node).into_iter();
-            let counted = leases.filter(|(_, claim)| {
-                claim.worker.cluster == state.class || !mutation::on(Mutation::NodeLoadPerClass)
-            });
-            let leased: Load = counted.filter_map(|(_, claim)| claim.load).sum();
-            Some((leased, state.load))
-        });
-        node.is_some_and(|(leased, most)| leased + load <= most)
-            || mutation::on(Mutation::CutBeforeRelease)
-    }
-
     /// Has the workers of a share's node checked: their grants may have waited for this share.
     pub(in crate::core::leader) fn recheck_node(&mut self, stream: &StreamKey) {
         let Some(key) = ShareKey::of(stream) else { return };
@@ -172,7 +138,7 @@ impl Leader {
 
     /// Sends the route again to all workers with a share of a node.
     pub(super) fn reroute(&mut self, pipeline: &PipelineName, node: &NodeName) {
-        let leases = self.leases_of(pipeline, node).into_iter();
+        let leases = leases_of(&self.ledger, pipeline, node).into_iter();
         let used = leases.filter(|(_, claim)| is_in_use(claim));
         let used: Vec<_> =
             used.map(|(stream, claim)| (stream.clone(), claim.worker.clone())).collect();
@@ -187,7 +153,7 @@ impl Leader {
     /// The workers that serve a node, each once. A draining worker is listed as draining.
     fn endpoints(&self, pipeline: &PipelineName, node: &NodeName) -> Vec<Endpoint> {
         let mut endpoints = BTreeMap::<&WorkerKey, Endpoint>::new();
-        for (stream, claim) in self.leases_of(pipeline, node) {
+        for (stream, claim) in leases_of(&self.ledger, pipeline, node) {
             if !self.is_applied(claim) {
                 continue;
             }
@@ -305,6 +271,33 @@ impl Leader {
 }
 
 impl Pipelines {
+    /// Whether a share may be granted beside the others of its node. Its pipeline must be
+    /// recovered, no worker may hold a share of it unheard of, and all shares of the node that may
+    /// be in use, whatever the class of their workers, must be within the node's load together with
+    /// this one.
+    pub(in crate::core::leader) fn is_within_node(
+        &self,
+        ledger: &Ledger,
+        stream: &StreamKey,
+        load: Load,
+        heard: Moment,
+    ) -> bool {
+        let node = ShareKey::of(stream).and_then(|key| {
+            // The load of a share is known only after recovery.
+            (!self.recovering.contains(&key.pipeline)).then_some(())?;
+            ledger.unheard_of(&stream.set, heard).is_none().then_some(())?;
+            let state = self.all.get(&key.pipeline)?.nodes.get(&key.node)?;
+            let leases = leases_of(ledger, &key.pipeline, &key.node).into_iter();
+            let counted = leases.filter(|(_, claim)| {
+                claim.worker.cluster == state.class || !mutation::on(Mutation::NodeLoadPerClass)
+            });
+            let leased: Load = counted.filter_map(|(_, claim)| claim.load).sum();
+            Some((leased, state.load))
+        });
+        node.is_some_and(|(leased, most)| leased + load <= most)
+            || mutation::on(Mutation::CutBeforeRelease)
+    }
+
     /// The load and routes of a share, for its grant. None while agents may still report shares of
     /// the pipeline: until then the holder keeps the routes that it has.
     pub(in crate::core::leader) fn share_for_grant(
@@ -333,6 +326,18 @@ impl Pipelines {
             self.note(&key.pipeline, &key.node);
         }
     }
+}
+
+/// All leases on a node's shares, whatever the classes of their workers, in the order of their
+/// streams' names.
+pub(super) fn leases_of<'a>(
+    ledger: &'a Ledger,
+    pipeline: &PipelineName,
+    node: &NodeName,
+) -> Vec<(&'a StreamKey, &'a Claim)> {
+    let prefix = StreamName::new(&format!("{}/{node}/", pipeline.parts().1))
+        .expect("two labels are printable");
+    ledger.claims_on(pipeline.shares(), prefix).collect()
 }
 
 /// Whether its worker may continue to use it.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use leasehold_types::{ClusterName, Moment, PipelineName};
 
+use super::routes::leases_of;
 use super::state::{NodeState, PipelineState};
 use crate::core::Leader;
 use crate::desired::{Desired, Pipeline};
@@ -51,7 +52,7 @@ impl Leader {
     /// Adopts the shares that agents hold of a pipeline as its plan.
     fn adopt_leases(&mut self, name: &PipelineName) {
         let Some(state) = self.pipelines.all.get(name) else { return };
-        let leases = state.nodes.keys().flat_map(|node| self.leases_of(name, node));
+        let leases = state.nodes.keys().flat_map(|node| leases_of(&self.ledger, name, node));
         let leases = leases.filter(|(_, claim)| claim.phase == crate::ledger::Phase::Held);
         let leases: Vec<_> =
             leases.map(|(stream, claim)| (stream.clone(), claim.worker.clone())).collect();

@@ -5,6 +5,7 @@ use std::ops::Bound;
 
 use leasehold_types::{Load, NodeName, PipelineName, ShareKey, WorkerKey};
 
+use super::routes::leases_of;
 use super::state::{NodeState, PipelineState};
 use crate::core::leader::planned_lease::PlannedLease;
 use crate::core::{Core, Leader};
@@ -134,7 +135,7 @@ impl Leader {
             };
             shares.insert(*index, planned);
         }
-        for (stream, claim) in self.leases_of(name, node) {
+        for (stream, claim) in leases_of(&self.ledger, name, node) {
             let Some(ShareKey { index, .. }) = ShareKey::of(stream) else { continue };
             let planned = self.planned_lease(stream);
             let view = self.lease_view(claim, planned, index);
