@@ -27,6 +27,7 @@ use leasehold_server::https::{self, Https};
 use leasehold_server::job_history::JobHistory;
 use leasehold_server::other_cells::OtherCells;
 use leasehold_server::tls::{Certificates, ClientCaFile, TlsFiles};
+use leasehold_types::limits::NamespaceShare;
 use opentelemetry_otlp::MetricExporter;
 use opentelemetry_sdk::Resource;
 use tokio::signal::unix::{SignalKind, signal};
@@ -63,6 +64,8 @@ pub struct Options {
     pub bounds: leasehold_types::TimeBounds,
     /// The most agents that may be connected.
     pub sessions_max: usize,
+    /// The part of the limits that one namespace may use.
+    pub namespace_share: NamespaceShare,
     /// The most files that this process may open, if there is a limit.
     pub files_max: Option<usize>,
     /// The certificates of the gRPC port; plain text without them.
@@ -109,6 +112,7 @@ async fn run_settings(settings: Settings) -> anyhow::Result<()> {
         http_address: String::new(),
         bounds: settings.bounds,
         sessions_max: settings.sessions_max,
+        namespace_share: NamespaceShare::WHOLE,
         files_max: file_limit::raise(),
         tls: certificates,
         trust: None,
@@ -137,6 +141,7 @@ async fn run_settings(settings: Settings) -> anyhow::Result<()> {
         }
         #[cfg(feature = "kubernetes")]
         PlatformSettings::Kubernetes(kubernetes) => {
+            options.namespace_share = kubernetes.namespace_share;
             let started = kubernetes::start(*kubernetes, settings, address, options.tls.take());
             let parts = started.await?;
             (options.tls, options.trust) = (parts.certificates, parts.trust);
@@ -207,7 +212,8 @@ pub async fn serve(
              (LimitNOFILE= of systemd, ulimit -Hn), or lower --sessions-max"
         );
     }
-    let settings = driver::Settings { bounds: options.bounds, sessions_max };
+    let (bounds, namespace_share) = (options.bounds, options.namespace_share);
+    let settings = driver::Settings { bounds, sessions_max, namespace_share };
     if let Some(certificates) = &options.tls {
         let certificates = certificates.clone();
         metrics

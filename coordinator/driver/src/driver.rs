@@ -21,6 +21,7 @@ use leasehold_coordinator_core::core::{Config, Core};
 use leasehold_coordinator_core::event::{ConnId, Event};
 use leasehold_coordinator_core::turn::{PLATFORM_BATCH_MAX, PULSE, Turn, Watermark};
 use leasehold_coordinator_core::view::Leadership;
+use leasehold_types::limits::{NamespaceShare, WORKERS_MAX};
 use leasehold_types::message::{CoordinatorMessage, Refusal, RefusalReason};
 use leasehold_types::{ClusterName, Epoch, Moment, TimeBounds};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
@@ -73,6 +74,8 @@ pub struct Settings {
     pub bounds: TimeBounds,
     /// The most agents that may be connected.
     pub sessions_max: usize,
+    /// The part of the limits that one namespace may use.
+    pub namespace_share: NamespaceShare,
 }
 
 /// The task that owns a core.
@@ -110,7 +113,9 @@ fn core_config(settings: &Settings, access: &Access) -> Config {
         Access::Open | Access::Certificates => true,
         Access::Asked(_) => false,
     };
-    Config { bounds: settings.bounds, keeps_names, ..Config::default() }
+    let workers_per_namespace_max = settings.namespace_share.of(WORKERS_MAX);
+    let bounds = settings.bounds;
+    Config { bounds, keeps_names, workers_per_namespace_max, ..Config::default() }
 }
 
 /// Why a driver took a turn.
@@ -157,6 +162,7 @@ impl Driver {
             metrics: Arc::clone(&metrics),
             access: platform.access.clone(),
             sessions_max,
+            namespace_share: settings.namespace_share,
         };
         let counted = Arc::clone(&metrics);
         let history = Arc::new(History::new(changes.downgrade()));

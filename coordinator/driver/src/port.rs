@@ -9,6 +9,7 @@ use leasehold_coordinator_core::Core;
 use leasehold_coordinator_core::event::ConnId;
 use leasehold_manifest::Problem;
 use leasehold_types::Moment;
+use leasehold_types::limits::NamespaceShare;
 use leasehold_types::message::{AgentMessage, CoordinatorMessage, Hello};
 use tokio::sync::{OwnedSemaphorePermit, broadcast, mpsc, oneshot, watch};
 
@@ -120,6 +121,8 @@ pub struct SessionPort {
     pub access: Access,
     /// The most agents that may be connected.
     pub sessions_max: usize,
+    /// The part of them that one namespace may use.
+    pub namespace_share: NamespaceShare,
 }
 
 /// A question about the core. It reads the core and cannot change it.

@@ -1,6 +1,7 @@
 //! The settings of a core, fixed before its first event.
 
 use leasehold_types::TimeBounds;
+use leasehold_types::limits::WORKERS_MAX;
 
 use super::turn_budget::SLICE;
 
@@ -21,6 +22,9 @@ pub struct Config {
     pub reports_max: usize,
     /// How many reports may wait at once if the reports so far were small.
     pub small_reports_max: usize,
+    /// How many workers the clusters of one namespace may have together, so that one namespace
+    /// leaves places for the others. Clusters without a namespace have no limit but that of all.
+    pub workers_per_namespace_max: usize,
     /// The units of work that one turn may take, at least 1. Handling one stream, claim or account
     /// is one unit. The next turn continues with the rest.
     pub slice: u32,
@@ -35,6 +39,7 @@ impl Default for Config {
             bounds: TimeBounds::default(),
             reports_max: REPORTS_MAX,
             small_reports_max: SMALL_REPORTS_MAX,
+            workers_per_namespace_max: WORKERS_MAX,
             slice: SLICE,
             keeps_names: true,
         }

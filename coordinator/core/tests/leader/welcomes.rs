@@ -7,8 +7,8 @@ use std::time::Duration;
 use leasehold_coordinator_core::effect::Effect;
 use leasehold_coordinator_core::event::{ConnId, Elected, Event};
 use leasehold_coordinator_core::{Config, Core};
-use leasehold_types::message::CoordinatorMessage;
-use leasehold_types::{Epoch, Incarnation, Moment, TermId};
+use leasehold_types::message::{CoordinatorMessage, Hello, RefusalReason};
+use leasehold_types::{ClusterName, Epoch, Incarnation, LinkNumber, Moment, TermId, WorkerKey};
 
 use super::fixture::{desired, hello, worker};
 
@@ -18,20 +18,23 @@ struct Leader {
     now: Moment,
 }
 
+fn elected(now: Moment) -> Elected {
+    Elected {
+        epoch: Epoch(1),
+        term: TermId(0),
+        cell: None,
+        until: now + Duration::from_secs(60),
+        predecessor_end: now,
+        exposed: BTreeMap::new(),
+    }
+}
+
 impl Leader {
     fn new() -> Self {
         let config = Config { reports_max: 1, small_reports_max: 1, ..Config::default() };
         let (mut core, now) = (Core::new(config), Moment(1_000_000_000));
         core.handle(Event::Desired(Arc::new(desired(10))), now);
-        let elected = Elected {
-            epoch: Epoch(1),
-            term: TermId(0),
-            cell: None,
-            until: now + Duration::from_secs(60),
-            predecessor_end: now,
-            exposed: BTreeMap::new(),
-        };
-        core.handle(Event::Elected(elected), now);
+        core.handle(Event::Elected(elected(now)), now);
         let mut leader = Self { core, now };
         leader.welcomed();
         leader
@@ -53,6 +56,46 @@ impl Leader {
             })
             .collect()
     }
+}
+
+#[test]
+fn one_namespace_leaves_places_for_the_workers_of_others() {
+    let config = Config { workers_per_namespace_max: 2, ..Config::default() };
+    let (mut core, now) = (Core::new(config), Moment(1_000_000_000));
+    let names = ["ci/builds", "ci/others", "cd/builds", "builds"];
+    let names = names.map(|name| ClusterName::new(name).expect("a name"));
+    let mut all = desired(10);
+    let spec = all.clusters.values().next().expect("a cluster").clone();
+    all.clusters = names.iter().map(|name| (name.clone(), spec.clone())).collect();
+    all.sets.clear();
+    core.handle(Event::Desired(Arc::new(all)), now);
+    core.handle(Event::Elected(elected(now)), now);
+    let mut conn = 0;
+    let mut refusal = |name: &ClusterName, number: usize| {
+        conn += 1;
+        let key = WorkerKey { cluster: name.clone(), ..worker(number) };
+        let hello = Hello { link: LinkNumber(conn), ..hello(key, Incarnation(1)) };
+        core.handle(Event::Hello(ConnId(conn), hello, None), now);
+        core.settle(now, now);
+        let effects: Vec<_> = std::iter::from_fn(|| core.poll_effect()).collect();
+        effects.into_iter().find_map(|effect| match effect {
+            Effect::Send { conn: to, message: CoordinatorMessage::Refusal(refusal) } => {
+                (to == ConnId(conn)).then_some(refusal)
+            }
+            _ => None,
+        })
+    };
+    let [builds, others, of_another, without] = &names;
+    assert_eq!(refusal(builds, 1), None);
+    assert_eq!(refusal(others, 2), None);
+    let refused = refusal(builds, 3).expect("one too many of the namespace");
+    assert_eq!(refused.reason, RefusalReason::Limit);
+    assert!(refused.message.contains("namespace ci has 2 workers"), "{}", refused.message);
+    assert_eq!(refusal(builds, 1), None, "a worker that is there may connect again");
+    for number in 1..4 {
+        assert_eq!(refusal(without, number), None, "it has no namespace");
+    }
+    assert_eq!(refusal(of_another, 1), None);
 }
 
 #[test]

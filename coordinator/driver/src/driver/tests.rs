@@ -13,7 +13,7 @@ use leasehold_coordinator_core::desired::{
 };
 use leasehold_coordinator_core::effect::{Notice, Order};
 use leasehold_coordinator_core::event::{ConnId, Elected, Event, Renewed};
-use leasehold_types::limits::PROTOCOL_VERSION;
+use leasehold_types::limits::{NamespaceShare, PROTOCOL_VERSION};
 use leasehold_types::message::{
     AgentMessage, Beat, CoordinatorMessage, DrainPhase, Grant, HeldPool, Hello, Jobs, Report,
     ReportedMemory,
@@ -71,7 +71,8 @@ impl LeadingDriver {
             attend: None,
         };
         let bounds = TimeBounds { drift_ppm: 0, margin: Duration::from_millis(2) };
-        let settings = Settings { bounds, sessions_max: 10 };
+        let namespace_share = NamespaceShare::WHOLE;
+        let settings = Settings { bounds, sessions_max: 10, namespace_share };
         let metrics = Metrics::new(SdkMeterProvider::default().meter("test"), false);
         let (driver, port, handle) = Driver::new(&settings, platform, Arc::new(metrics));
         let (stop, stops) = watch::channel(false);

@@ -97,7 +97,7 @@ impl Inbound {
             Err(refusal) => return self.refuse(Some(slot), refusal),
         };
         drop(unproven);
-        let SessionPermit { of_all, of_worker: _of_worker } = permit;
+        let SessionPermit { of_all, of_worker: _of_worker, of_namespace: _of_namespace } = permit;
         // The slot is reached only as long as the driver keeps the session.
         let weak = slot.downgrade();
         let (slot, dropped) = SessionSlot::new(slot);

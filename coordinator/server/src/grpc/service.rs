@@ -89,7 +89,7 @@ impl SessionServer {
         other_cells: Arc<OtherCells>,
         replicas: Arc<Replicas>,
     ) -> Self {
-        let limits = Arc::new(SessionLimits::new(port.sessions_max));
+        let limits = Arc::new(SessionLimits::new(port.sessions_max, port.namespace_share));
         let unproven = KeyedLimit::new(UNPROVEN_MAX, unproven_per_address(&port.access));
         let (rates, line, next) = (Arc::default(), Arc::default(), AtomicU64::new(1));
         Self(Arc::new(Shared {

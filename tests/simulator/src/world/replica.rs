@@ -46,6 +46,7 @@ impl World {
             small_reports_max: self.profile.small_reports_max(),
             slice: self.profile.slice,
             keeps_names: self.keeps_names,
+            ..Config::default()
         }));
         node.election = Election::default();
         node.desired_version = 0;

@@ -57,6 +57,12 @@ impl Clusters {
         self.all.values().map(|cluster| cluster.workers.len()).sum()
     }
 
+    /// How many workers the clusters of a namespace have.
+    pub(super) fn worker_count_in(&self, namespace: &str) -> usize {
+        let own = self.all.iter().filter(|(name, _)| name.parts().0 == Some(namespace));
+        own.map(|(_, cluster)| cluster.workers.len()).sum()
+    }
+
     /// The workers of a cluster that can own streams, by name.
     pub(super) fn stream_owners(&self, name: &ClusterName) -> Vec<WorkerName> {
         let workers = self.all.get(name).into_iter().flat_map(|cluster| &cluster.workers);

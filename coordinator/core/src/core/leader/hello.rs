@@ -7,7 +7,7 @@ use std::sync::Arc;
 use leasehold_types::limits::{PROTOCOL_VERSION, PROTOCOL_VERSION_MIN, WORKERS_MAX};
 use leasehold_types::message::{Hello, RefusalReason};
 use leasehold_types::mutation::{self, Mutation};
-use leasehold_types::{Moment, WorkerKey};
+use leasehold_types::{ClusterName, Moment, WorkerKey};
 
 use super::Leader;
 use crate::event::ConnId;
@@ -117,7 +117,7 @@ impl Leader {
         if self.is_of_another(hello, key) && !mutation::on(Mutation::AccountOfName) {
             // What is known of the other agent's incarnations and links says nothing about this
             // one.
-            return self.check_limit();
+            return self.check_limit(&key.cluster);
         }
         let worker = cluster.workers().get(&key.worker);
         let account = self.ledger.account(key);
@@ -129,7 +129,7 @@ impl Leader {
             let message = format!("incarnation {newest} of {key} is newer");
             return Err((RefusalReason::NewerIncarnation(newest), message));
         }
-        let Some(worker) = worker else { return self.check_limit() };
+        let Some(worker) = worker else { return self.check_limit(&key.cluster) };
         let newest = worker.incarnation;
         let session = worker.session.as_ref().filter(|_| hello.incarnation == newest);
         if session.is_some_and(|session| hello.link <= session.link) {
@@ -145,15 +145,24 @@ impl Leader {
         Ok(())
     }
 
-    /// Whether there may be one more worker.
-    fn check_limit(&self) -> Result<(), HelloRefusal> {
-        match self.clusters.worker_count() < WORKERS_MAX {
-            true => Ok(()),
-            false => {
-                let message = format!("the limit of {WORKERS_MAX} workers is reached");
-                Err((RefusalReason::Limit, message))
-            }
+    /// Whether there may be one more worker of this cluster.
+    fn check_limit(&self, cluster: &ClusterName) -> Result<(), HelloRefusal> {
+        if self.clusters.worker_count() >= WORKERS_MAX {
+            let message = format!("the limit of {WORKERS_MAX} workers is reached");
+            return Err((RefusalReason::Limit, message));
         }
+        let most = self.replica.config.workers_per_namespace_max;
+        if let (Some(namespace), _) = cluster.parts()
+            && self.clusters.worker_count_in(namespace) >= most
+        {
+            let message = format!(
+                "namespace {namespace} has {most} workers, the most that one namespace may have: \
+                 end those that are not needed, or ask for a higher --namespace-share of the \
+                 coordinators"
+            );
+            return Err((RefusalReason::Limit, message));
+        }
+        Ok(())
     }
 
     fn replace_session(&mut self, conn: ConnId, hello: &Hello, key: &WorkerKey, now: Moment) {
