@@ -160,7 +160,11 @@ fn pod(name: &str, labels: Value, annotations: Value) -> Value {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": { "name": name, "labels": labels, "annotations": annotations },
-        "spec": { "containers": [{ "name": "worker", "image": "example.invalid/worker:1" }] },
+        "spec": {
+            // Not for the nodes of other tests, which drain them.
+            "nodeSelector": { "leasehold.dev/nowhere": "true" },
+            "containers": [{ "name": "worker", "image": "example.invalid/worker:1" }],
+        },
     })
 }
 

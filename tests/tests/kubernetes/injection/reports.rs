@@ -112,7 +112,7 @@ fn pods_with_no_agent_or_an_old_one_are_reported_and_not_changed() {
     let mut cluster = worker_cluster("builds", json!({}));
     cluster["spec"]["template"] = json!({
         "metadata": { "labels": { "leasehold.dev/inject": "true" } },
-        "spec": { "containers": [{ "name": "worker", "image": "example.invalid/worker:1" }] },
+        "spec": pod("", json!({}), json!({}))["spec"],
     });
     // No webhook answers the API server.
     let delete = ["delete", "mutatingwebhookconfiguration", &fixture.configuration];
