@@ -198,7 +198,10 @@ fn grace(pod: &Pod) -> Duration {
     Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
 }
 
-/// Whether the pod, or the one with its name and UID, is gone.
+/// Whether the pod, or the one with its name and UID, is gone. A conflict with another write is
+/// tried again.
 fn is_gone(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if status.code == 404 || status.code == 409)
+    let kube::Error::Api(status) = error else { return false };
+    let is_conflict = status.code == 409 && !status.message.contains("object has been modified");
+    status.code == 404 || is_conflict
 }
