@@ -22,7 +22,8 @@ Columns, in milliseconds:
   interval  between the beginnings of two frames: what else this machine does is in it
   update    their number, and the longest by the page's own record: read, applied and drawn
 
-Without a graphics processor the browser draws with the processors that all else runs on.
+Without a graphics processor the browser draws with the processors that all else runs on. The
+coordinator and its workers have a lower priority than the browser.
 
 Example:
   cargo bench -p tests --bench page -- --workers 500 --seconds 5";
@@ -35,6 +36,8 @@ const JOBS_PER_WORKER: u32 = 9;
 const LATE_MS: f64 = 1.1 * 1000.0 / 60.0;
 /// What is traced: the main thread's tasks, and those of its frames.
 const TRACED: &str = "devtools.timeline,disabled-by-default-devtools.timeline,blink.user_timing";
+/// By how much the priority of the coordinator and of its workers is lowered.
+const FLEET_NICE: i32 = 10;
 /// How long a view is left alone before it is watched: it is drawn for the first time meanwhile.
 const SETTLES: Duration = Duration::from_secs(3);
 
@@ -83,6 +86,11 @@ fn main() -> ExitCode {
     let Some(browser) = Browser::start_traced("the benchmark of the page", TRACED) else {
         return ExitCode::FAILURE;
     };
+    // What is started from now on has the lower priority: a person's browser has a machine of its
+    // own, and does not share it with a fleet.
+    if let Err(error) = rustix::process::nice(FLEET_NICE) {
+        eprintln!("the fleet takes the browser's processors: cannot lower its priority: {error}");
+    }
     measure(&options, &browser);
     ExitCode::SUCCESS
 }
