@@ -11,17 +11,17 @@ const PEERS_MAX: usize = 64;
 /// There is at most one line about a peer in this time.
 const INTERVAL: Duration = Duration::from_secs(60);
 
-/// The peers of recent lines.
+/// The peers of recent lines; `None` stands for all that have no address.
 #[derive(Debug, Default)]
-pub struct PeerLogLimit(Mutex<HashMap<IpAddr, Instant>>);
+pub struct PeerLogLimit(Mutex<HashMap<Option<IpAddr>, Instant>>);
 
 impl PeerLogLimit {
     /// Whether to write a line about this peer now. The caller writes it for debugging if not.
-    pub fn allows(&self, peer: IpAddr) -> bool {
+    pub fn allows(&self, peer: Option<IpAddr>) -> bool {
         self.allows_at(peer, Instant::now())
     }
 
-    fn allows_at(&self, peer: IpAddr, now: Instant) -> bool {
+    fn allows_at(&self, peer: Option<IpAddr>, now: Instant) -> bool {
         let mut peers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         peers.retain(|_, written| now.duration_since(*written) < INTERVAL);
         if peers.contains_key(&peer) || peers.len() >= PEERS_MAX {
@@ -40,7 +40,7 @@ mod tests {
     fn lines_are_limited_per_peer_and_in_total() {
         let limit = PeerLogLimit::default();
         let start = Instant::now();
-        let peer = |last: u8| IpAddr::from([127, 0, 0, last]);
+        let peer = |last: u8| Some(IpAddr::from([127, 0, 0, last]));
         assert!(limit.allows_at(peer(1), start));
         assert!(!limit.allows_at(peer(1), start));
         let count = (2..200).filter(|last| limit.allows_at(peer(*last), start)).count();

@@ -10,7 +10,7 @@ mod shared_reviews;
 mod token_cache;
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -44,8 +44,6 @@ const TOKEN_BYTES_MAX: usize = 12 * 1024;
 const PERSON_FRESH_FOR: Duration = Duration::from_secs(30);
 /// How long a review of an agent's token is reused. The agent's pod is checked each time.
 const AGENT_FRESH_FOR: Duration = Duration::from_secs(300);
-/// Stands for a peer that is not known.
-const NOBODY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
 const CLASSES: &str = "workerclasses";
 const CLUSTERS: &str = "workerclusters";
@@ -117,11 +115,9 @@ impl AccessReviewer {
     }
 
     fn log_denial(&self, peer: Option<SocketAddr>, wants: &Wants, why: &Denied) {
-        if !self.0.logged.allows(peer.map_or(NOBODY, |peer| peer.ip())) {
-            tracing::debug!(?peer, ?wants, %why, "access denied");
-            return;
-        }
+        let is_logged = self.0.logged.allows(peer.map(|peer| peer.ip()));
         match why {
+            _ if !is_logged => tracing::debug!(?peer, ?wants, %why, "no access"),
             Denied::Unproven(_) | Denied::Forbidden(_) => {
                 tracing::info!(?peer, ?wants, %why, "access denied");
             }

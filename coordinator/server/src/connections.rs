@@ -119,8 +119,7 @@ impl Listener {
                     Ok((stream, address)) => self.enqueue(stream, address),
                     Err(error) if is_of_one_connection(&error) => {}
                     Err(error) => {
-                        let nobody = IpAddr::from([0, 0, 0, 0]);
-                        warn(&self.warnings, nobody, "cannot accept connections", &error);
+                        warn(&self.warnings, None, "cannot accept connections", &error);
                         sleep(ACCEPT_PAUSE).await;
                     }
                 },
@@ -139,7 +138,7 @@ impl Listener {
         let waiting = WaitingConnection { stream, address, since: Instant::now() };
         if let Some((dropped, _)) = self.waiting.push(address.ip(), waiting) {
             let why = "too many connections wait, and this address has the most";
-            warn(&self.warnings, dropped, "connection refused", &why);
+            warn(&self.warnings, Some(dropped), "connection refused", &why);
         }
     }
 
@@ -152,12 +151,12 @@ impl Listener {
         let WaitingConnection { stream, address, since } = waiting;
         if since.elapsed() > WAIT_MAX {
             let why = "the port had no place for it in time";
-            warn(&self.warnings, address.ip(), "connection refused", &why);
+            warn(&self.warnings, Some(address.ip()), "connection refused", &why);
             return None;
         }
         let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else {
             let why = "the port has reached its limit of connections";
-            warn(&self.warnings, address.ip(), "connection refused", &why);
+            warn(&self.warnings, Some(address.ip()), "connection refused", &why);
             return None;
         };
         if let Err(error) = stream.set_nodelay(true) {
@@ -220,7 +219,7 @@ impl Connection {
         if expected[..together] != read[..together] {
             let protocol = self.preface.name();
             let why = format!("the peer does not speak {protocol}, which this port expects");
-            warn(&self.warnings, self.peer.address().ip(), "connection dropped", &why);
+            warn(&self.warnings, Some(self.peer.address().ip()), "connection dropped", &why);
             return Err(io::Error::new(io::ErrorKind::InvalidData, why));
         }
         let complete = seen + together == self.preface.bytes().len();
@@ -333,12 +332,19 @@ impl Connected for Connection {
     }
 }
 
-/// Warns of a peer, or writes the line for debugging if there were many.
-fn warn(limit: &PeerLogLimit, peer: IpAddr, what: &'static str, why: &dyn std::fmt::Display) {
-    if limit.allows(peer) {
-        tracing::warn!(%peer, %why, "{what}");
+/// Warns of a peer, if it has one, or writes the line for debugging if there were many.
+fn warn(
+    limit: &PeerLogLimit,
+    peer: Option<IpAddr>,
+    what: &'static str,
+    why: &dyn std::fmt::Display,
+) {
+    let is_warned = limit.allows(peer);
+    let peer = peer.map(tracing::field::display);
+    if is_warned {
+        tracing::warn!(peer, %why, "{what}");
     } else {
-        tracing::debug!(%peer, %why, "{what}");
+        tracing::debug!(peer, %why, "{what}");
     }
 }
 

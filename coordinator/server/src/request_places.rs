@@ -30,15 +30,15 @@ pub(crate) struct RequestPlaces {
 struct Requests {
     next: u64,
     count: usize,
-    /// Of each address; the first is the oldest.
-    of_address: HashMap<IpAddr, BTreeMap<u64, oneshot::Sender<()>>>,
+    /// Of each address, and of peers without one; the first is the oldest.
+    of_address: HashMap<Option<IpAddr>, BTreeMap<u64, oneshot::Sender<()>>>,
 }
 
 /// One request's place; free again on drop.
 #[derive(Debug)]
 pub(crate) struct RequestPlace {
     places: Arc<RequestPlaces>,
-    address: IpAddr,
+    address: Option<IpAddr>,
     number: u64,
 }
 
@@ -48,7 +48,10 @@ impl RequestPlaces {
     }
 
     /// Takes a place. The receiver resolves to `Ok` when it is given to another request.
-    pub(crate) fn take(self: &Arc<Self>, address: IpAddr) -> (RequestPlace, oneshot::Receiver<()>) {
+    pub(crate) fn take(
+        self: &Arc<Self>,
+        address: Option<IpAddr>,
+    ) -> (RequestPlace, oneshot::Receiver<()>) {
         let mut requests = self.requests();
         if requests.count >= self.total {
             requests.evict();
@@ -81,7 +84,7 @@ impl Requests {
         }
     }
 
-    fn remove(&mut self, address: IpAddr, number: u64) -> Option<oneshot::Sender<()>> {
+    fn remove(&mut self, address: Option<IpAddr>, number: u64) -> Option<oneshot::Sender<()>> {
         let requests = self.of_address.get_mut(&address)?;
         let removed = requests.remove(&number)?;
         self.count -= 1;
@@ -104,10 +107,8 @@ pub(crate) async fn in_place(
     request: Request,
     next: Next,
 ) -> Response {
-    let Some(peer) = Peer::of(request.extensions()) else {
-        return StatusCode::INTERNAL_SERVER_ERROR.into_response();
-    };
-    let (_place, evicted) = places.take(peer.address().ip());
+    let address = Peer::of(request.extensions()).map(|peer| peer.address().ip());
+    let (_place, evicted) = places.take(address);
     tokio::select! {
         answer = next.run(request) => answer,
         Ok(()) = evicted => {
@@ -122,8 +123,8 @@ mod tests {
 
     use super::*;
 
-    fn address(last: u8) -> IpAddr {
-        IpAddr::from([10, 0, 0, last])
+    fn address(last: u8) -> Option<IpAddr> {
+        Some(IpAddr::from([10, 0, 0, last]))
     }
 
     #[test]

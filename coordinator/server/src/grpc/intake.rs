@@ -4,7 +4,6 @@
 
 use std::convert::Infallible;
 use std::future::Future;
-use std::net::{IpAddr, Ipv4Addr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -34,8 +33,6 @@ const PLANS_MAX: usize = 4;
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 /// The most calls whose bodies are not complete.
 const CALLS_MAX: usize = 256;
-/// Stands for a peer that is not known.
-const NOBODY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
 /// Limits the calls of a port.
 #[derive(Clone, Debug)]
@@ -82,7 +79,7 @@ where
         if request.uri().path() == OPEN_SESSION {
             return self.inner.call(request);
         }
-        let address = Peer::of(request.extensions()).map_or(NOBODY, |peer| peer.address().ip());
+        let address = Peer::of(request.extensions()).map(|peer| peer.address().ip());
         let (places, bytes_max) = match request.uri().path() {
             PLAN_MANIFESTS => (&self.limits.plans, MANIFESTS_BYTES_MAX),
             _ => (&self.limits.calls, CALL_BYTES_MAX),
