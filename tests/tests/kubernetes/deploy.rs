@@ -35,28 +35,32 @@ const KINDS: &str = "namespaces,customresourcedefinitions,clusterroles,clusterro
     replicasets,pods,poddisruptionbudgets,networkpolicies,leases,configmaps,\
     mutatingwebhookconfigurations";
 
-/// The definitions of other projects' kinds that `deploy/` has objects of, as long as this value is
-/// there.
-pub(crate) struct StandIns<'a>(&'a Access);
+/// The objects of a file, as long as this value is there.
+pub(crate) struct Applied<'a> {
+    access: &'a Access,
+    file: String,
+}
 
-impl<'a> StandIns<'a> {
-    pub(crate) fn apply(access: &'a Access) -> Self {
-        let it = Self(access);
-        access.kubectl(&["apply", "-f", &it.file()]);
-        access.kubectl(&["wait", "--for=condition=Established", "-f", &it.file()]);
-        it
-    }
-
-    fn file(&self) -> String {
-        let file = toolbox::root().join("tests/tests/kubernetes/stand_in_crds.yaml");
-        file.to_str().expect("UTF-8").to_owned()
+impl<'a> Applied<'a> {
+    /// Applies a file of the checkout.
+    fn new(access: &'a Access, file: &str) -> Self {
+        let file = toolbox::root().join(file).to_str().expect("UTF-8").to_owned();
+        access.kubectl(&["apply", "-f", &file]);
+        Self { access, file }
     }
 }
 
-impl Drop for StandIns<'_> {
+impl Drop for Applied<'_> {
     fn drop(&mut self) {
-        remove(self.0, &["-f", &self.file()]);
+        remove(self.access, &["-f", &self.file]);
     }
+}
+
+/// The definitions of other projects' kinds that `deploy/` has objects of.
+pub(crate) fn stand_ins(access: &Access) -> Applied<'_> {
+    let applied = Applied::new(access, "tests/tests/kubernetes/stand_in_crds.yaml");
+    access.kubectl(&["wait", "--for=condition=Established", "-f", &applied.file]);
+    applied
 }
 
 /// What a folder renders to.
@@ -76,7 +80,7 @@ fn objects(access: &Access) -> BTreeSet<String> {
 fn each_overlay_installs_on_an_empty_cluster_and_uninstalls_completely() {
     let Some(turn) = ExclusiveControlPlane::take() else { return };
     let access = turn.access();
-    let _stand_ins = StandIns::apply(access);
+    let _stand_ins = stand_ins(access);
     let before = objects(access);
     for (overlay, replicas) in [("dev", 1), ("ha", 3), ("namespaced", 3)] {
         let installed = Installed::new(access, &folder("overlays").join(overlay));
@@ -181,7 +185,7 @@ fn kustomization(resource: &str, components: &[&str], more: &str) -> tempfile::T
 fn the_components_apply_and_one_field_sets_the_image() {
     let Some(turn) = ExclusiveControlPlane::take() else { return };
     let access = turn.access();
-    let _stand_ins = StandIns::apply(access);
+    let _stand_ins = stand_ins(access);
     let images = "\
 images:
   - name: leasehold/coordinator

@@ -15,7 +15,7 @@ use tests::toolbox;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
 
-use super::deploy::StandIns;
+use super::deploy::stand_ins;
 use super::installed::{ExclusiveControlPlane, folder, remove};
 
 /// The interval between two polls.
@@ -220,7 +220,7 @@ fn the_component_creates_an_autoscaler_for_the_class() {
     let Some(turn) = ExclusiveControlPlane::take() else { return };
     let access = turn.access();
     Replicas::define(access);
-    let _stand_ins = StandIns::apply(access);
+    let _stand_ins = stand_ins(access);
     let taken = |component: &str, kind: &str| {
         let (_folder, path) = with_component(component);
         let dry = ["apply", "--dry-run=server", "--validate=strict", "--output=json", "-k", &path];

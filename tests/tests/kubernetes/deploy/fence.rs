@@ -5,38 +5,21 @@ use kube::Client;
 use serde_json::{Value, json};
 use tests::kube::Access;
 use tests::process::{eventually, until_ok};
-use tests::toolbox;
 
-use super::super::installed::{ExclusiveControlPlane, Installed, folder, remove};
+use super::super::installed::{ExclusiveControlPlane, Installed, folder};
+use super::Applied;
 use super::rights::COORDINATOR;
 
-/// The policy, as long as this value is there.
-pub(super) struct Fence<'a>(&'a Access);
-
-impl<'a> Fence<'a> {
-    pub(super) fn apply(access: &'a Access) -> Self {
-        let fence = Self(access);
-        access.kubectl(&["apply", "-f", &fence.file()]);
-        // The API server takes a moment to know the policy.
-        let probe = ["create", "configmap", "probe", "--namespace=kube-system"];
-        let probe = [&probe[..], &["--dry-run=server", "--as", COORDINATOR]].concat();
-        eventually("the policy in force", || {
-            let refused = access.try_kubectl(&probe).err()?;
-            refused.contains("nothing in kube-system").then_some(())
-        });
-        fence
-    }
-
-    fn file(&self) -> String {
-        let file = toolbox::root().join("deploy/components/fence/policy.yaml");
-        file.to_str().expect("UTF-8").to_owned()
-    }
-}
-
-impl Drop for Fence<'_> {
-    fn drop(&mut self) {
-        remove(self.0, &["-f", &self.file()]);
-    }
+/// Applies the policy, and waits until it is in force.
+pub(super) fn fence(access: &Access) -> Applied<'_> {
+    let applied = Applied::new(access, "deploy/components/fence/policy.yaml");
+    let probe = ["create", "configmap", "probe", "--namespace=kube-system"];
+    let probe = [&probe[..], &["--dry-run=server", "--as", COORDINATOR]].concat();
+    eventually("the policy in force", || {
+        let refused = access.try_kubectl(&probe).err()?;
+        refused.contains("nothing in kube-system").then_some(())
+    });
+    applied
 }
 
 /// Sends a request as the coordinator; the API server's reason if it refuses it.
@@ -126,7 +109,7 @@ async fn the_fence_refuses_what_the_coordinator_never_does() {
     };
     change_image("example.invalid/evil:0".into()).await.expect("RBAC allows it");
 
-    let _fence = Fence::apply(access);
+    let _fence = fence(access);
     let refused = change_image("example.invalid/evil:1".into()).await.expect_err("fenced");
     assert!(refused.contains("changes only spec.replicas"), "{refused}");
     let system = "/apis/apps/v1/namespaces/kube-system/deployments";

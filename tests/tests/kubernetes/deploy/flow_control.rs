@@ -7,11 +7,10 @@ use hyper::{Method, Request};
 use kube::Client;
 use kube::client::Body;
 use serde_json::json;
-use tests::kube::Access;
 use tests::process::eventually;
-use tests::toolbox;
 
-use super::super::installed::{ExclusiveControlPlane, Installed, folder, remove};
+use super::super::installed::{ExclusiveControlPlane, Installed, folder};
+use super::Applied;
 use super::rights::COORDINATOR;
 
 /// The header in which the API server says which FlowSchema a request has matched.
@@ -20,28 +19,6 @@ const SCHEMA: &str = "x-kubernetes-pf-flowschema-uid";
 /// The pause between two requests, and how long they may go on.
 const PAUSE: Duration = Duration::from_millis(100);
 const HANG: Duration = Duration::from_secs(60);
-
-/// The component's objects, as long as this value is there.
-struct FlowControl<'a>(&'a Access);
-
-impl<'a> FlowControl<'a> {
-    fn apply(access: &'a Access) -> Self {
-        let objects = Self(access);
-        access.kubectl(&["apply", "-f", &objects.file()]);
-        objects
-    }
-
-    fn file(&self) -> String {
-        let file = toolbox::root().join("deploy/components/flow-control/flow-schemas.yaml");
-        file.to_str().expect("UTF-8").to_owned()
-    }
-}
-
-impl Drop for FlowControl<'_> {
-    fn drop(&mut self) {
-        remove(self.0, &["-f", &self.file()]);
-    }
-}
 
 /// The UID of the FlowSchema that a request of the coordinator matches.
 async fn schema_of(client: &Client, method: &Method, path: &str, body: &str) -> String {
@@ -59,7 +36,8 @@ async fn leadership_reviews_and_pods_have_flows_of_their_own() {
     let Some(turn) = ExclusiveControlPlane::take() else { return };
     let access = turn.access();
     let _installed = Installed::new(access, &folder("overlays/ha"));
-    let _flow_control = FlowControl::apply(access);
+    let file = "deploy/components/flow-control/flow-schemas.yaml";
+    let _flow_control = Applied::new(access, file);
     let client = access.client().await;
     let lease =
         "/apis/coordination.k8s.io/v1/namespaces/leasehold-system/leases/leasehold-coordinator";

@@ -16,9 +16,9 @@ use super::super::installed::{
     ExclusiveControlPlane, Installed, LocalCoordinator, coordinator_with_its_own_rights, folder,
     list, until_kinds_are_known, until_pods_are_admitted,
 };
-use super::fence::Fence;
+use super::fence::fence;
 use super::rules::{self, Requests, Role};
-use super::{StandIns, render};
+use super::{render, stand_ins};
 
 /// As whom the coordinator speaks.
 pub(super) const COORDINATOR: &str = "system:serviceaccount:leasehold-system:leasehold-coordinator";
@@ -119,7 +119,7 @@ async fn the_api_server_forbids_no_request_of_the_coordinator_and_no_right_is_un
     let requests = Requests::since_now(turn.audit_log());
     let installed = Installed::new(access, &folder("overlays/ha"));
     // The fence must not be in its way either.
-    let _fence = Fence::apply(access);
+    let _fence = fence(access);
     until_pods_are_admitted(access, 3);
     until_kinds_are_known(access);
     let own = tempfile::tempdir().expect("a folder");
@@ -341,7 +341,7 @@ spec:
 fn a_namespaced_coordinator_has_no_rights_in_other_namespaces() {
     let Some(turn) = ExclusiveControlPlane::take() else { return };
     let access = turn.access();
-    let _cert_manager = StandIns::apply(access);
+    let _cert_manager = stand_ins(access);
     let _installed = Installed::new(access, &folder("overlays/namespaced"));
     for what in [
         "watch workerclusters.leasehold.dev",
