@@ -1,10 +1,8 @@
 //! Peers that send garbage, too much, or nothing: they do not affect other agents.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 
 use leasehold_coordinator::run::Options;
-use leasehold_coordinator_core::event::Event;
 use leasehold_proto::coordinator::v1::open_session_request::Message;
 use leasehold_proto::coordinator::v1::open_session_response::Message as Answer;
 use leasehold_proto::coordinator::v1::{
@@ -20,7 +18,7 @@ use tonic::transport::Endpoint;
 
 use crate::agent::{Agent, connect_without_window, hello};
 use crate::http::{count, reaches};
-use crate::replica::{LONG, PATIENCE, Replica, desired, options, soon};
+use crate::replica::{PATIENCE, Replica, options, soon};
 
 /// A correct agent whose session must work while others misbehave.
 struct HonestAgent(Agent);
@@ -165,10 +163,7 @@ async fn an_agent_that_reads_nothing_stalls_only_its_own_session() {
 
 #[tokio::test]
 async fn a_peer_that_reads_nothing_and_dials_again_holds_only_its_newest_session() {
-    let options = Options { sessions_max: 4, ..options() };
-    let replica = Replica::start(options).await;
-    replica.send(Event::Desired(Arc::new(desired()))).await;
-    replica.elect(1, LONG).await;
+    let replica = Replica::leading_with(Options { sessions_max: 4, ..options() }).await;
     let channel = connect_without_window(replica.grpc).await;
     let mut sessions = Vec::new();
     for link in 1..=4 {
@@ -185,10 +180,7 @@ async fn a_peer_that_reads_nothing_and_dials_again_holds_only_its_newest_session
 /// An agent that dials too often waits before its hello is taken, and so do its sessions.
 #[tokio::test]
 async fn sessions_of_one_worker_never_take_all_places() {
-    let options = Options { sessions_max: 16, ..options() };
-    let replica = Replica::start(options).await;
-    replica.send(Event::Desired(Arc::new(desired()))).await;
-    replica.elect(1, LONG).await;
+    let replica = Replica::leading_with(Options { sessions_max: 16, ..options() }).await;
     let mut first_messages = JoinSet::new();
     let refusal = soon(async {
         for link in 1.. {

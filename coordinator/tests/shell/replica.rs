@@ -89,7 +89,15 @@ impl Replica {
 
     /// The same, over this store of leadership.
     pub(crate) async fn leading_on(store: Store) -> Self {
-        let replica = Self::start_on(options(), Access::Open, store).await;
+        Self::lead(Self::start_on(options(), Access::Open, store).await).await
+    }
+
+    /// The same, with other options.
+    pub(crate) async fn leading_with(options: Options) -> Self {
+        Self::lead(Self::start(options).await).await
+    }
+
+    async fn lead(replica: Self) -> Self {
         replica.send(Event::Desired(Arc::new(desired()))).await;
         replica.elect(1, LONG).await;
         replica
