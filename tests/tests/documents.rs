@@ -108,7 +108,7 @@ fn every_metric_is_documented() {
 #[test]
 fn every_relative_link_points_to_a_file() {
     let mut waiting = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"]
-        .map(|it| toolbox::root().join(it))
+        .map(|file| toolbox::root().join(file))
         .to_vec();
     for folder in ["docs", "docs/adapters", "docs/adr"] {
         let entries = std::fs::read_dir(toolbox::root().join(folder)).expect("documents");

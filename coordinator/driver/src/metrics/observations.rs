@@ -49,7 +49,9 @@ pub(super) fn register(meter: &Meter, observations: &Arc<Mutex<Observations>>) {
         |observations| observations.sessions as u64,
     );
     let help = "Agents that may be connected to this replica.";
-    gauge(meter, observations, "leasehold_sessions_max", help, |it| it.sessions_max as u64);
+    gauge(meter, observations, "leasehold_sessions_max", help, |observations| {
+        observations.sessions_max as u64
+    });
     let help = "Things wrong with the manifests; the last good ones are in force.";
     gauge(meter, observations, "leasehold_manifest_problems", help, |observations| {
         observations.problems as u64

@@ -185,9 +185,10 @@ impl PodFacts {
             }),
             opted_in: labels.get(INJECT).is_some_and(|opted_in| opted_in == TRUE),
             agent_image: spec.and_then(agent_image),
-            agent_image_wanted: match annotations.contains_key(STATUS) {
-                true => annotations.get(IMAGE_ANNOTATION).map(|text| cut(text)),
-                false => spec.and_then(agent_image),
+            agent_image_wanted: if annotations.contains_key(STATUS) {
+                annotations.get(IMAGE_ANNOTATION).map(|text| cut(text))
+            } else {
+                spec.and_then(agent_image)
             },
             version: version(pod.metadata.resource_version.as_deref()),
             pod: PodName { namespace, name },

@@ -129,10 +129,8 @@ impl Leader {
         let ledger = &self.ledger;
         let account = ledger.account(key)?;
         let unheard = ledger.unheard_until(key).unwrap_or_default();
-        let hearing_since = match mutation::on(Mutation::SilentWithoutLeader) {
-            true => Moment(0),
-            false => self.began_at,
-        };
+        let ignores_term = mutation::on(Mutation::SilentWithoutLeader);
+        let hearing_since = if ignores_term { Moment::default() } else { self.began_at };
         let leases_end = ledger.free_at(key).max(unheard);
         Some(leases_end.max(account.present_until).max(hearing_since) + after)
     }

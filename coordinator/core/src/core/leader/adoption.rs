@@ -127,19 +127,19 @@ impl Adoption {
         most: usize,
     ) -> Compared {
         // If the report lists every claim of the account, no comparison is needed.
-        let account = ledger.account(&self.key).filter(|it| it.claim_count() > self.listed);
+        let account =
+            ledger.account(&self.key).filter(|account| account.claim_count() > self.listed);
         let from = self.compared.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
         let streams = account.into_iter().map(|account| &account.streams);
-        let streams = streams.flat_map(|it| it.range::<StreamKey, _>((from, Bound::Unbounded)));
+        let streams =
+            streams.flat_map(|streams| streams.range::<StreamKey, _>((from, Bound::Unbounded)));
         let streams: Vec<_> = streams.take(most).cloned().collect();
+        let ends_at_once = mutation::on(Mutation::OrphansEndAtOnce);
         let absent = AbsentClaims {
             incarnation,
             knows_from: self.report.memory.knows_from,
             report: self.begun.report,
-            orphans_end: match mutation::on(Mutation::OrphansEndAtOnce) {
-                false => self.begun.old_end,
-                true => Moment(0),
-            },
+            orphans_end: if ends_at_once { Moment::default() } else { self.begun.old_end },
         };
         let ended = streams.iter().flat_map(|stream| ledger.end_absent(&self.key, stream, &absent));
         let (ended, count) = (ended.collect(), streams.len());
@@ -172,10 +172,7 @@ impl Adoption {
         let unknown_before =
             account.unknown.filter(|_| earlier.is_some()).map(|unknown| unknown.until);
         let unheard_changed = ledger.unheard_until(key).is_some();
-        let memory_end = match reports_anew {
-            true => ledger.heard(key, is_covered, *at),
-            false => None,
-        };
+        let memory_end = if reports_anew { ledger.heard(key, is_covered, *at) } else { None };
         let mut account = ledger.open(key, *at);
         account.adopting = false;
         account.incarnation = Some(incarnation);

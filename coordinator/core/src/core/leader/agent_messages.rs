@@ -14,6 +14,9 @@ use crate::effect::{Freed, Notice};
 use crate::event::ConnId;
 use crate::observed::Worker;
 
+/// The rule that an agent breaks which reports again.
+const SECOND_REPORT: &str = "a second report on one connection";
+
 impl Leader {
     pub(in crate::core) fn report(&mut self, conn: ConnId, report: Report, now: Moment) {
         let Some(key) = self.sessions.worker(conn).cloned() else { return };
@@ -21,14 +24,11 @@ impl Leader {
         let Some(worker) = self.clusters.worker_mut(&key) else { return };
         let Some(session) = worker.session.as_mut() else { return };
         if session.reported || report.epoch != epoch {
-            let rule = match session.reported {
-                true => "a second report on one connection",
-                false => "a report of another epoch",
-            };
+            let rule = if session.reported { SECOND_REPORT } else { "a report of another epoch" };
             return self.disconnect_offender(conn, &key, rule);
         }
         if self.sessions.adoption(conn).is_some() {
-            return self.disconnect_offender(conn, &key, "a second report on one connection");
+            return self.disconnect_offender(conn, &key, SECOND_REPORT);
         }
         self.begin_adoption(conn, &key, report, now);
     }
@@ -76,8 +76,10 @@ impl Leader {
         self.outgoing.mark(key.clone());
         self.pool_changed(key);
         self.plan_soon(&key.cluster, now);
-        let patience =
-            self.clusters.get(&key.cluster).map_or(Duration::ZERO, |it| it.spec().ttl / 2);
+        let patience = self
+            .clusters
+            .get(&key.cluster)
+            .map_or(Duration::ZERO, |cluster| cluster.spec().ttl / 2);
         self.timers.set(now + patience, Timer::Unserved(conn));
         self.check_left(key, now);
     }
@@ -90,12 +92,13 @@ impl Leader {
         if session.reported && beat.nonce <= session.nonce {
             return;
         }
-        let rule = match () {
-            () if !session.reported => Some("a beat before the report"),
-            () if beat.epoch != self.ledger.epoch() => Some("a beat of another epoch"),
-            () if mutation::on(Mutation::GapInBeatsTaken) => None,
-            () if beat.nonce != session.nonce.next() => Some("a gap in the beats"),
-            () => None,
+        let is_next = beat.nonce == session.nonce.next() || mutation::on(Mutation::GapInBeatsTaken);
+        let rule = if !session.reported {
+            Some("a beat before the report")
+        } else if beat.epoch != self.ledger.epoch() {
+            Some("a beat of another epoch")
+        } else {
+            (!is_next).then_some("a gap in the beats")
         };
         if let Some(rule) = rule {
             return self.disconnect_offender(conn, &key, rule);

@@ -21,9 +21,10 @@ impl Leader {
         let mut unconfirmed = false;
         for claim in ledger.claims(stream) {
             if let Phase::Revoking { deadline } = claim.phase {
-                match deadline <= heard {
-                    true => lapsing.push(claim.worker.clone()),
-                    false => reminders.push(deadline),
+                if deadline <= heard {
+                    lapsing.push(claim.worker.clone());
+                } else {
+                    reminders.push(deadline);
                 }
             }
             match ledger.claim_free_at(claim) {
@@ -47,7 +48,7 @@ impl Leader {
         }
         if over {
             let ended = self.ledger.free_by_time(stream, heard);
-            let holders: BTreeSet<_> = ended.iter().map(|it| it.worker.clone()).collect();
+            let holders: BTreeSet<_> = ended.iter().map(|lease| lease.worker.clone()).collect();
             self.ended(ended, Freed::Expired, now);
             for key in &holders {
                 self.check_left(key, now);

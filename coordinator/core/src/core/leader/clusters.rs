@@ -154,7 +154,7 @@ impl ClusterState {
         &self.workers
     }
 
-    /// A worker, which is added if there is none of this name.
+    /// The worker of this name, which is added if it is not known.
     pub(super) fn worker_or_new(
         &mut self,
         name: &WorkerName,

@@ -88,7 +88,7 @@ impl GrantRules<'_> {
         if !mutation::on(Mutation::GrowOverBudget) {
             return self.ledger.committed(cluster);
         }
-        let working = |key: &WorkerKey| self.clusters.worker(key).is_some_and(|it| it.is_working());
+        let working = |key: &WorkerKey| self.clusters.worker(key).is_some_and(Worker::is_working);
         let accounts = self.ledger.accounts_of(cluster).filter(|(key, _)| working(key));
         accounts.map(|(_, account)| account.committed()).sum()
     }

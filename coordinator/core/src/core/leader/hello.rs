@@ -59,7 +59,8 @@ impl Leader {
         let epoch = self.ledger.epoch();
         let is_repeated =
             hello.epoch_seen == Some(epoch) && self.term.differs_from(hello.term_seen);
-        // Before what may refuse the agent: it is true of the term, whoever says it.
+        // Checked before anything that may refuse this agent: any agent can show that another
+        // leader has had this term's number.
         if is_repeated && !mutation::on(Mutation::EpochRepeated) {
             let stepped_down_at = &mut self.replica.stepped_down_at;
             let (refusal, notice) =
@@ -197,12 +198,11 @@ impl Leader {
         let Some(old) = old else { return };
         self.forget_conn(old.conn);
         let incarnation = hello.incarnation;
-        let (reason, message) = match newer {
-            true => (
-                RefusalReason::NewerIncarnation(incarnation),
-                format!("incarnation {incarnation} of {key} is newer"),
-            ),
-            false => (RefusalReason::NewerLink, "a newer connection exists".into()),
+        let (reason, message) = if newer {
+            let message = format!("incarnation {incarnation} of {key} is newer");
+            (RefusalReason::NewerIncarnation(incarnation), message)
+        } else {
+            (RefusalReason::NewerLink, "a newer connection exists".into())
         };
         self.replica.refuse(old.conn, reason, message);
     }

@@ -86,7 +86,8 @@ impl Leader {
     ) -> BTreeMap<WorkerName, u32> {
         let Some(cluster) = self.clusters.get(name) else { return BTreeMap::new() };
         let ledger = &self.ledger;
-        let removed = |worker: &WorkerName| what_if.is_some_and(|it| it.remove.contains(worker));
+        let removed =
+            |worker: &WorkerName| what_if.is_some_and(|what_if| what_if.remove.contains(worker));
         let in_force = WhatIf::default();
         let assumed = what_if.unwrap_or(&in_force);
         let order = assumed.rollout_order(name, cluster.spec());
@@ -109,10 +110,11 @@ impl Leader {
             }
         }
         let newest = workers.iter().map(|worker| worker.facts.generation).max().unwrap_or(0);
-        let added = what_if.into_iter().flat_map(|it| it.add.iter()).map(|name| PoolWorker {
-            name: name.clone(),
-            facts: PoolFacts { generation: newest, present: 0, wanted: 0 },
-        });
+        let added =
+            what_if.into_iter().flat_map(|what_if| what_if.add.iter()).map(|name| PoolWorker {
+                name: name.clone(),
+                facts: PoolFacts { generation: newest, present: 0, wanted: 0 },
+            });
         workers.extend(added);
         let (jobs_max, per_worker_max) = assumed.budget(name, cluster.spec());
         let shares = pools::plan(&PoolInput {

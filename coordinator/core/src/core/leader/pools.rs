@@ -122,9 +122,10 @@ impl Pools {
             () => ledger.unreported(name),
         };
         let counted = self.counted_sum + u64::from(unreported);
-        let elsewhere = match mutation::on(Mutation::GrowOverBudget) {
-            true => 0,
-            false => u64::from(ledger.committed(name)).saturating_sub(counted),
+        let elsewhere = if mutation::on(Mutation::GrowOverBudget) {
+            0
+        } else {
+            u64::from(ledger.committed(name)).saturating_sub(counted)
         };
         let elsewhere = u32::try_from(elsewhere).unwrap_or(u32::MAX);
         let budget = spec.jobs_max.saturating_sub(elsewhere);

@@ -24,7 +24,8 @@ impl Leader {
         report: Report,
         at: Moment,
     ) {
-        let ttl = self.clusters.get(&key.cluster).map_or(Duration::ZERO, |it| it.spec().ttl);
+        let ttl =
+            self.clusters.get(&key.cluster).map_or(Duration::ZERO, |cluster| cluster.spec().ttl);
         let Some(worker) = self.observed(key) else { return };
         let incarnation = worker.incarnation;
         let begun = self.ledger.begin_adoption(key, incarnation, ttl, at);

@@ -67,7 +67,8 @@ impl Leader {
     pub(super) fn unserved_due(&mut self, conn: ConnId) {
         let Some(key) = self.sessions.worker(conn).cloned() else { return };
         let Some(worker) = self.observed(&key) else { return };
-        let waits = worker.session.as_ref().is_some_and(|it| it.reported && it.snapshot_due);
+        let waits = worker.session.as_ref();
+        let waits = waits.is_some_and(|session| session.reported && session.snapshot_due);
         let for_store = !self.grant_rules().is_confirmed(worker)
             || self.grant_rules().terms_for(&key).is_none();
         if waits && for_store {

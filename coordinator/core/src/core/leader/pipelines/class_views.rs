@@ -170,7 +170,7 @@ impl Pipelines {
     pub(super) fn waits_by_class(&self) -> BTreeMap<ClusterName, (usize, u32)> {
         let mut waiting = BTreeMap::<ClusterName, (usize, u32)>::new();
         let names = self.waiting.iter();
-        let waits = names.filter_map(|name| self.all.get(name)).flat_map(|it| &it.waits);
+        let waits = names.filter_map(|name| self.all.get(name)).flat_map(|state| &state.waits);
         for (class, workers) in waits {
             let (count, short) = waiting.entry(class.clone()).or_default();
             *count += 1;

@@ -41,9 +41,10 @@ impl Leader {
                 continue;
             }
             let runs = state.in_force;
-            let placed = match runs {
-                true => self.pipelines.change(&name, &mut class_rooms),
-                false => self.pipelines.place_new(&name, &mut class_rooms),
+            let placed = if runs {
+                self.pipelines.change(&name, &mut class_rooms)
+            } else {
+                self.pipelines.place_new(&name, &mut class_rooms)
             };
             match placed {
                 Ok(chosen) => self.put_pipeline_in_force(&name, chosen, now),

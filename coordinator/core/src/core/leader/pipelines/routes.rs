@@ -312,7 +312,7 @@ impl Pipelines {
         let state = self.all.get(&key.pipeline)?;
         let node = state.nodes.get(&key.node)?;
         let route = |next: &NodeName| {
-            let endpoints = state.nodes.get(next).and_then(|it| it.endpoints.as_deref());
+            let endpoints = state.nodes.get(next).and_then(|node| node.endpoints.as_deref());
             Route { node: next.clone(), endpoints: endpoints.unwrap_or_default().to_vec() }
         };
         Some(Arc::new(Share { load, next: node.next.iter().map(route).collect() }))
