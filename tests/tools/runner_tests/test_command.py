@@ -14,8 +14,8 @@ sys.path.insert(0, str(TOOLS))
 
 from runner import report
 from runner.binaries import TestBinary
-from runner.execution import Lane, Progress, run_lanes, run_binary
-from runner.libtest import Reader
+from runner.execution import BinaryRun, Lane, Progress, run_lanes, run_binary
+from runner.libtest import Outcome, Reader
 from runner.passed import Passed
 from runner.result import FLAKY_MAX, rerun_failed
 
@@ -86,7 +86,7 @@ class PlantedFailures(unittest.TestCase):
         (package / "data").write_text("1")
         command, environment = (str(self.program),), self.binary(*planted).environment
         binary = TestBinary("planted: unit", command, package, environment)
-        passed = Passed(self.folder / "passed")
+        passed = Passed(self.folder / "passed", [binary.name])
         self.assertIsNone(passed.find(binary))
         with contextlib.redirect_stdout(io.StringIO()):
             for run in run_lanes([Lane("planted", [binary])], self.folder, Progress()):
@@ -117,6 +117,38 @@ class PlantedFailures(unittest.TestCase):
     def test_a_binary_with_a_failure_is_not_remembered(self):
         passed, binary = self.noted("flaky_1")
         self.assertIsNone(passed.find(binary))
+
+    def test_a_binary_that_passed_is_taken_from_its_lane_and_others_stay(self):
+        passed, binary = self.noted()
+        other = TestBinary("another: unit", binary.command, binary.folder)
+        runs, [lane] = passed.take_from([Lane("planted", [binary, other], threads=3)])
+        self.assertEqual([run.binary for run in runs], [binary])
+        self.assertEqual(lane, Lane("planted", [other], threads=3))
+
+    def test_a_binary_that_is_not_deterministic_is_not_remembered(self):
+        _, binary = self.noted()
+        passed = Passed(self.folder / "passed", [])
+        self.assertIsNone(passed.find(binary))
+        passed = Passed(self.folder / "others", [])
+        passed.note(BinaryRun(binary, self.folder, [Outcome("always_passes", "ok", 0.0)]))
+        self.assertFalse((self.folder / "others").exists())
+
+    def test_examples_run_again_when_a_source_or_a_library_changes(self):
+        sources = self.folder / "sources"
+        sources.mkdir()
+        subprocess.run(["git", "init", "--quiet"], cwd=sources, check=True)
+        for file in ["lib.rs", "Cargo.toml", "Cargo.lock", "text"]:
+            (sources / file).write_text("1")
+        binary = TestBinary("examples", ("cargo", "test", "--doc"), sources)
+        passed = Passed(self.folder / "passed", [binary.name])
+        passed.note(BinaryRun(binary, sources, [Outcome("lib.rs - (line 1)", "ok", 0.0)]))
+        for file in ["lib.rs", "Cargo.toml", "Cargo.lock"]:
+            self.assertIsNotNone(passed.find(binary), file)
+            (sources / file).write_text("2")
+            self.assertIsNone(passed.find(binary), file)
+            (sources / file).write_text("1")
+        (sources / "text").write_text("2")
+        self.assertIsNotNone(passed.find(binary))
 
     def test_more_than_three_flaky_tests_are_red(self):
         names = [f"flaky_{number}" for number in range(1, 5)]
