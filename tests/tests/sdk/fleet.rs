@@ -203,7 +203,8 @@ impl Fleet {
     }
 
     /// Stops a worker's process between two writes: the sink is a file with a lock, which a stopped
-    /// process would keep from the next owner. A sink behind a network keeps nobody's lock.
+    /// process would keep from the next owner. A sink behind a network keeps nobody's lock. Threads
+    /// stop one by one: one that waits for a lock still takes it if it is released before.
     pub(crate) fn stop_worker(&self, worker: usize) {
         let sinks = std::fs::read_dir(self.coordinator.folder().join("work/sink")).expect("sinks");
         let locked = sinks.map(|entry| {
@@ -213,10 +214,15 @@ impl Fleet {
         });
         let locked: Vec<File> = locked.collect();
         self.workers[worker].signal(Signal::STOP);
-        let stat = format!("/proc/{}/stat", self.workers[worker].id());
-        eventually("the worker to be stopped", || {
-            let stat = std::fs::read_to_string(&stat).expect("it has not ended");
-            stat.contains(") T ").then_some(())
+        let threads = format!("/proc/{}/task", self.workers[worker].id());
+        eventually("all threads of the worker to be stopped", || {
+            let mut threads = std::fs::read_dir(&threads).expect("it has not ended");
+            let is_stopped = threads.all(|thread| {
+                let stat =
+                    thread.and_then(|thread| std::fs::read_to_string(thread.path().join("stat")));
+                stat.is_ok_and(|stat| stat.contains(") T "))
+            });
+            is_stopped.then_some(())
         });
         drop(locked);
     }
