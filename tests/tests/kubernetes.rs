@@ -57,6 +57,8 @@ mod swarm;
 mod tenants;
 #[path = "kubernetes/token_flood.rs"]
 mod token_flood;
+#[path = "kubernetes/unreadable.rs"]
+mod unreadable;
 #[path = "kubernetes/upgrade.rs"]
 mod upgrade;
 #[path = "kubernetes/validation.rs"]

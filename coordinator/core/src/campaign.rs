@@ -10,7 +10,7 @@
 mod changes;
 mod entry;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use leasehold_types::mutation::{self, Mutation};
@@ -19,7 +19,7 @@ use leasehold_types::{CellId, Epoch, Moment, TermId, WorkerKey};
 use self::changes::Changes;
 pub use self::entry::{EntryAttempt, EntryChange, EntryVersion, EntryWrite, resolve};
 use crate::effect::Order;
-use crate::event::{Elected, Event, Renewed};
+use crate::event::{Elected, Event, NamespacesRead, Renewed};
 use crate::exposure::{Entry, Exposure, Life};
 
 /// How a leader uses its stores.
@@ -56,10 +56,28 @@ pub struct TermTaken {
 pub enum StoreRequest {
     /// Renew the term.
     Renew,
-    /// List every entry, as the store has them now.
-    List,
+    /// List every entry of these namespaces, as the store has them now.
+    List(Namespaces),
     /// Try these changes. At most one change of each worker is in flight.
     Write(Vec<EntryAttempt>),
+}
+
+/// The namespaces whose entries are listed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Namespaces {
+    /// All, and what is in no namespace.
+    All,
+    /// These.
+    Only(BTreeSet<String>),
+}
+
+/// The entries of a store.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Listing {
+    /// Every worker that may hold anything, but for those of the namespaces below.
+    pub exposed: BTreeMap<WorkerKey, Entry>,
+    /// The namespaces whose entries the store forbids to read.
+    pub unreadable: BTreeSet<String>,
 }
 
 /// What a renewal found.
@@ -116,6 +134,8 @@ pub struct Lead {
     listing: bool,
     /// The entries are to be listed as soon as the store may be asked again.
     list_at: Option<Moment>,
+    /// Namespaces whose entries were not read in this term.
+    unreadable: BTreeSet<String>,
     renewing: bool,
     renewal_wanted: bool,
     renew_at: Moment,
@@ -142,6 +162,7 @@ impl Lead {
             elected: false,
             listing: false,
             list_at: Some(now),
+            unreadable: BTreeSet::new(),
             renewing: false,
             renewal_wanted: false,
             renew_at: now + settings.renew_every,
@@ -256,12 +277,14 @@ impl Lead {
 
     /// The answer to [`StoreRequest::List`]; none where the store did not give one. The request was
     /// sent after the term was taken, so the list has all that predecessors wrote.
-    pub fn listed(&mut self, exposed: Option<BTreeMap<WorkerKey, Entry>>, now: Moment) {
+    pub fn listed(&mut self, listing: Option<Listing>, now: Moment) {
         self.listing = false;
-        match exposed {
-            None => self.list_at = Some(now + self.settings.renew_every),
-            Some(exposed) if !self.elected => {
+        match listing {
+            None => {}
+            Some(listing) if self.elected => self.read_again(listing),
+            Some(Listing { exposed, unreadable }) => {
                 self.elected = true;
+                self.unreadable = unreadable.clone();
                 self.events.push_back(Event::Elected(Elected {
                     epoch: self.epoch,
                     term: self.term,
@@ -269,11 +292,26 @@ impl Lead {
                     until: self.until(),
                     predecessor_end: self.predecessor_end,
                     exposed,
+                    unreadable,
                 }));
             }
-            Some(_) => {}
+        }
+        if !self.elected || !self.unreadable.is_empty() {
+            self.list_at = Some(now + self.settings.renew_every);
         }
         self.issue_requests(now);
+    }
+
+    /// The entries of namespaces that were unreadable when this replica was elected.
+    fn read_again(&mut self, listing: Listing) {
+        let Listing { exposed, unreadable } = listing;
+        let namespaces: BTreeSet<_> = self.unreadable.difference(&unreadable).cloned().collect();
+        self.unreadable = unreadable;
+        if !namespaces.is_empty() {
+            let epoch = self.epoch;
+            let read = NamespacesRead { epoch, namespaces, exposed };
+            self.events.push_back(Event::NamespacesRead(read));
+        }
     }
 
     /// The answer to [`StoreRequest::Write`]: the outcome of each of its changes.
@@ -337,7 +375,11 @@ impl Lead {
         }
         if self.list_at.is_some_and(|at| at <= now) {
             (self.list_at, self.listing) = (None, true);
-            self.requests.push_back(StoreRequest::List);
+            let namespaces = match self.elected {
+                false => Namespaces::All,
+                true => Namespaces::Only(self.unreadable.clone()),
+            };
+            self.requests.push_back(StoreRequest::List(namespaces));
         }
         while self.changes.in_flight() < self.settings.batches_max {
             let batch = self.changes.take(self.settings.batch_max);

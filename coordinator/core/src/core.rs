@@ -56,6 +56,11 @@ impl Core {
             Event::Hello(conn, hello, peer) => self.hello(conn, hello, peer, at),
             Event::Desired(desired) => self.receive(desired, at),
             Event::Elected(elected) => self.become_starting(elected, at),
+            Event::NamespacesRead(read) => match &mut self.role {
+                Role::Standby(_) => {}
+                Role::Starting(starting) => starting.namespaces_read(read),
+                Role::Leader(leader) => leader.namespaces_read(&read, at),
+            },
             Event::Renewed(renewed) => match &mut self.role {
                 Role::Standby(_) => {}
                 Role::Starting(starting) => starting.renewed(renewed),
@@ -213,6 +218,7 @@ fn size(event: &Event) -> usize {
         Event::Report(_, report) => report.streams.len(),
         Event::Beat(_, beat) => beat.released.len(),
         Event::Registered(workers) => workers.len(),
+        Event::NamespacesRead(read) => read.exposed.len(),
         Event::Gone(workers) | Event::Removed(workers) => workers.len(),
         Event::Hello(..)
         | Event::Closed(_)

@@ -1,6 +1,6 @@
 //! The events that the core takes: facts from agents, from the platform and from people.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use leasehold_types::message::{Beat, Hello, Report};
@@ -30,6 +30,8 @@ pub enum Event {
     Desired(Arc<Desired>),
     /// Leadership was won.
     Elected(Elected),
+    /// Namespaces that could not be read at the election can be read.
+    NamespacesRead(NamespacesRead),
     /// Leadership was renewed.
     Renewed(Renewed),
     /// The store has confirmed this term: at that moment no successor had been elected.
@@ -76,6 +78,20 @@ pub struct Elected {
     /// When the predecessor has surely stopped granting by itself.
     pub predecessor_end: Moment,
     /// Every worker that may hold anything, read after the epoch was taken.
+    pub exposed: BTreeMap<WorkerKey, Entry>,
+    /// Namespaces that could not be read, whose workers are not in `exposed`: nothing is granted or
+    /// freed there before [`Event::NamespacesRead`].
+    pub unreadable: BTreeSet<String>,
+}
+
+/// Namespaces that a leader could not read when it was elected, and has read since.
+#[derive(Clone, Debug)]
+pub struct NamespacesRead {
+    /// The term.
+    pub epoch: Epoch,
+    /// The namespaces.
+    pub namespaces: BTreeSet<String>,
+    /// Every worker of them that may hold anything.
     pub exposed: BTreeMap<WorkerKey, Entry>,
 }
 

@@ -89,6 +89,8 @@
 //!   is welcomed next, and what a session leaves when it ends.
 //! * `leader::epoch_ahead`: agents that remember a later term. Answers with refusals and notices,
 //!   and when to ask the store.
+//! * `leader::unreadable`: namespaces whose stored entries could not be read at the election.
+//!   Answers whose agents are refused. Invariant: nothing is granted there before they are entered.
 //! * `leader::clusters`: the specs and workers, and of each cluster its pools and its schedule.
 //!   Answers which clusters a manifest changes.
 //! * `leader::pools`: the planned pool sizes of a cluster. Answers whose size changes. Invariant: a
@@ -168,6 +170,7 @@
 //!         until: now + Duration::from_secs(15),
 //!         predecessor_end: now,
 //!         exposed: [].into(), // no worker may hold a lease of an earlier term
+//!         unreadable: [].into(),
 //!     }),
 //!     now,
 //! );

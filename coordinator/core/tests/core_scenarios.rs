@@ -309,6 +309,7 @@ impl Scenario {
             until: self.now + Duration::from_secs(3600),
             predecessor_end: Moment(self.now.0 - behind.as_nanos() as u64) + ahead,
             exposed,
+            unreadable: Default::default(),
         };
         self.core.handle(Event::Elected(elected), self.now);
     }

@@ -6,16 +6,15 @@
 
 mod leading;
 
-use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
 
 use leasehold_coordinator_core::campaign::{
-    EntryAttempt, EntryChange, EntryOutcome, LeadSettings, RenewalOutcome, TermTaken,
+    EntryAttempt, EntryChange, EntryOutcome, LeadSettings, Listing, Namespaces, RenewalOutcome,
+    TermTaken,
 };
 use leasehold_coordinator_core::event::Event;
-use leasehold_coordinator_core::exposure::Entry;
-use leasehold_types::{Epoch, Moment, WorkerKey};
+use leasehold_types::{Epoch, Moment};
 use tokio::sync::{mpsc, oneshot};
 
 use self::leading::{LeadEnd, Leading};
@@ -47,8 +46,8 @@ pub trait TermStore: Send {
 
 /// The store of exposures, as the leader of one term uses it. It never waits for the term store.
 pub trait ExposureStore: Send {
-    /// Lists every entry, as it is at the time of the call or later.
-    fn list(&mut self) -> Answer<Result<BTreeMap<WorkerKey, Entry>, String>>;
+    /// Lists every entry of these namespaces, as it is at the time of the call or later.
+    fn list(&mut self, namespaces: Namespaces) -> Answer<Result<Listing, String>>;
 
     /// Tries changes; returns the outcome of each.
     fn write(&mut self, attempts: Vec<EntryAttempt>) -> Answer<Vec<(EntryChange, EntryOutcome)>>;

@@ -151,7 +151,7 @@ impl Driver {
         let (seen_from, seen_by) = (Arc::clone(&gate), Arc::clone(&health));
         let view =
             Arc::new(View::new(outlook_seen, platform.freshness.clone(), seen_from, seen_by));
-        metrics.show_demands(&view);
+        metrics.show_view(&view);
         metrics.set_sessions_max(sessions_max);
         let port = SessionPort {
             events: events_in,
@@ -376,6 +376,7 @@ impl Driver {
             | Event::Beat(..)
             | Event::Closed(_)
             | Event::Sent(_)
+            | Event::NamespacesRead(_)
             | Event::Registered(_)
             | Event::Gone(_)
             | Event::Removed(_)

@@ -1,6 +1,7 @@
 //! How current the desired state is. Only an answer of the platform confirms it; silence never
 //! counts as a confirmation.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use leasehold_types::Moment;
@@ -16,19 +17,27 @@ pub struct Freshness {
     pub confirmed_at: Option<Moment>,
     /// Why it has not been confirmed since, if that is known; shown to people.
     pub trouble: Option<String>,
+    /// The namespaces whose state is not confirmed, since the platform forbids to read it.
+    pub unreadable: BTreeSet<String>,
 }
 
 impl Freshness {
     /// A state that is confirmed as of this moment.
     #[must_use]
     pub fn confirmed(at: Moment) -> Self {
-        Self { confirmed_at: Some(at), trouble: None }
+        Self { confirmed_at: Some(at), ..Self::default() }
     }
 
     /// The same state, after a confirmation has failed.
     #[must_use]
     pub fn troubled(&self, why: String) -> Self {
-        Self { confirmed_at: self.confirmed_at, trouble: Some(why) }
+        Self { trouble: Some(why), ..self.clone() }
+    }
+
+    /// The same state, without a confirmation of these namespaces.
+    #[must_use]
+    pub fn except(self, unreadable: BTreeSet<String>) -> Self {
+        Self { unreadable, ..self }
     }
 
     /// Why the desired state must no longer be used, or `None` if it may be used.

@@ -185,9 +185,11 @@ impl Metrics {
         observations::watches(&self.meter, open);
     }
 
-    /// Exports from now on the demands of classes, while this replica's view may be used.
-    pub fn show_demands(&self, view: &Arc<View>) {
+    /// Exports from now on the demands of classes, while this replica's view may be used, and the
+    /// namespaces without one.
+    pub fn show_view(&self, view: &Arc<View>) {
         observations::demands(&self.meter, view);
+        observations::unreadable(&self.meter, view);
     }
 
     /// Creates the series at zero: an alert cannot use a series that does not exist yet.
@@ -247,6 +249,7 @@ impl Metrics {
             | Event::Elected(_)
             | Event::Deposed { .. }
             | Event::TermStands { .. }
+            | Event::NamespacesRead(_)
             | Event::Registered(_)
             | Event::Gone(_)
             | Event::Removed(_)

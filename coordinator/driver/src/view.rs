@@ -1,7 +1,7 @@
 //! One replica's view of the desired state, for autoscalers. If the view may be out of date it
 //! returns an error instead of an answer.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -46,6 +46,9 @@ pub enum ViewUnavailable {
     /// The platform has not confirmed the desired state.
     #[error("{0}")]
     Unconfirmed(String),
+    /// The platform forbids to read a namespace.
+    #[error("the coordinator may not read the objects of namespace {0}: restore its rights there")]
+    Unreadable(String),
     /// This replica knows no leader.
     #[error("this replica knows no leader now, because leadership is changing; try again")]
     NoLeader,
@@ -104,6 +107,25 @@ impl View {
         }
         let unread = || ViewUnavailable::Unready("the manifests have not been read yet".into());
         Ok(self.cached_demands(desired.ok_or_else(unread)?, held))
+    }
+
+    /// The namespaces that the platform forbids to read.
+    pub(crate) fn unreadable(&self) -> BTreeSet<String> {
+        self.freshness.borrow().unreadable.clone()
+    }
+
+    /// Whether the desired state of a class is confirmed together with that of all others.
+    ///
+    /// # Errors
+    /// The platform forbids to read its namespace.
+    pub fn check_readable(&self, class: &ClusterName) -> Result<(), ViewUnavailable> {
+        let freshness = self.freshness.borrow();
+        match class.parts().0 {
+            Some(namespace) if freshness.unreadable.contains(namespace) => {
+                Err(ViewUnavailable::Unreadable(namespace.to_owned()))
+            }
+            Some(_) | None => Ok(()),
+        }
     }
 
     /// The demands, computed only when the inputs have changed.

@@ -68,8 +68,8 @@ struct PipelineReconciler {
     pods_of_pipeline: BTreeMap<PipelineName, BTreeSet<PodName>>,
     queue: WorkQueue<PipelineName>,
     phases: PhaseHistory,
-    /// Why no object can be managed, as last processed.
-    forbidden: Option<ConditionReason>,
+    /// Why no object of a namespace can be managed, or of all, as last processed.
+    forbidden: BTreeMap<Option<String>, ConditionReason>,
     states: BTreeMap<PipelineName, PipelineState>,
     running: JoinSet<(PipelineName, PipelineState)>,
 }
@@ -105,7 +105,7 @@ impl PipelineReconciler {
             pods_of_pipeline: BTreeMap::new(),
             queue: WorkQueue::new(CONCURRENT_MAX),
             phases: PhaseHistory::default(),
-            forbidden: None,
+            forbidden: BTreeMap::new(),
             states: BTreeMap::new(),
             running: JoinSet::new(),
             context,
@@ -159,14 +159,21 @@ impl PipelineReconciler {
     /// Whether every object was listed once, or cannot be. Before that, a missing object may exist.
     fn is_synced(&self) -> bool {
         self.objects.is_whole
-            && (self.tools.managed_objects.is_synced() || self.forbidden.is_some())
+            && self.tools.managed_objects.is_synced()
             && self.context.pods.is_synced()
     }
 
-    /// Without a right on one of the kinds, each pipeline's status says so.
+    /// Without a right on one of the kinds, the status of each pipeline that needs it says so.
     fn on_managed_objects_changed(&mut self) {
-        let forbidden = self.tools.managed_objects.forbidden();
-        let forbidden = forbidden.map(|(kind, why)| events::forbidden(kind, &why));
+        let scopes: Vec<Option<&str>> = match &self.context.settings.watched[..] {
+            [] => vec![None],
+            names => names.iter().map(|name| Some(name.as_str())).collect(),
+        };
+        let forbidden = scopes.into_iter().filter_map(|scope| {
+            let (kind, why) = self.tools.managed_objects.forbidden_in(scope)?;
+            Some((scope.map(str::to_owned), events::forbidden(kind, &why)))
+        });
+        let forbidden = forbidden.collect();
         if self.forbidden != forbidden {
             self.forbidden = forbidden;
             self.enqueue_all();
@@ -223,7 +230,9 @@ impl PipelineReconciler {
             nodes: self.context.nodes.clone(),
         };
         let tools = self.tools.clone();
-        let forbidden = self.forbidden.clone();
+        let namespace = name.parts().0.map(str::to_owned);
+        let forbidden = self.forbidden.get(&None).or_else(|| self.forbidden.get(&namespace));
+        let forbidden = forbidden.cloned();
         let reconciliation =
             Reconciliation { tools, lookup, name, object, view, forbidden, phases, state };
         self.running.spawn(reconciliation.run());

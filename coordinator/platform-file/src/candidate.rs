@@ -2,13 +2,14 @@
 //! leader, leads, and stands by again. It leads only after a check of the disk that began after it
 //! took the term, and for a limited time after each check.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use leasehold_coordinator_core::campaign::{
-    EntryAttempt, EntryChange, EntryOutcome, LeadSettings, RenewalOutcome, TermTaken,
+    EntryAttempt, EntryChange, EntryOutcome, LeadSettings, Listing, Namespaces, RenewalOutcome,
+    TermTaken,
 };
 use leasehold_coordinator_core::exposure::Entry;
 use leasehold_driver::campaign::{
@@ -301,9 +302,10 @@ impl TermStore for TermFiles {
 }
 
 impl ExposureStore for ExposureFiles {
-    fn list(&mut self) -> Answer<Result<BTreeMap<WorkerKey, Entry>, String>> {
-        let entries = std::mem::take(&mut self.entries);
-        Box::pin(std::future::ready(Ok(entries)))
+    /// A folder has no namespaces: it is asked for all entries, once.
+    fn list(&mut self, _: Namespaces) -> Answer<Result<Listing, String>> {
+        let exposed = std::mem::take(&mut self.entries);
+        Box::pin(std::future::ready(Ok(Listing { exposed, unreadable: BTreeSet::new() })))
     }
 
     /// Writes to this term's own log, which no other leader writes to. The entries of the log

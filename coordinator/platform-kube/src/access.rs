@@ -165,8 +165,11 @@ impl AccessReviewer {
     async fn authorize_agent(&self, identity: &Identity, key: &WorkerKey) -> Result<(), Denied> {
         let bound = identity.pod_for(key)?;
         let found = self.0.pods.await_uid(&bound.name, &bound.uid, POD_WITHIN).await;
-        if found.is_err() && !self.0.pods.is_synced() {
-            let why = "the coordinator has not listed all pods yet: try again".into();
+        let namespace = &bound.name.namespace;
+        if found.is_err() && !self.0.pods.is_listed(namespace) {
+            let why = format!(
+                "the coordinator has not listed the pods of namespace {namespace} yet: try again"
+            );
             return Err(Denied::Unavailable(why));
         }
         check_pod(found.as_deref().map_err(|why| *why), &bound, key)
@@ -291,12 +294,12 @@ impl AccessReviewer {
         match (wants, user) {
             (Wants::Speak(key), user) => {
                 let pod = claims.and_then(|claims| claims.pod_of(key));
-                let is_known = |pod: &BoundPod| {
+                let may_exist = |pod: &BoundPod| {
                     let facts = self.0.pods.find(&pod.name.namespace, &pod.name.name);
-                    let is_listed = facts.is_some_and(|facts| facts.uid == pod.uid);
-                    user.is_some() || is_listed || !self.0.pods.is_synced()
+                    let is_known = facts.is_some_and(|facts| facts.uid == pod.uid);
+                    user.is_some() || is_known || !self.0.pods.is_listed(&pod.name.namespace)
                 };
-                if let Some(pod) = pod.filter(is_known) {
+                if let Some(pod) = pod.filter(may_exist) {
                     return (Lane::Agent, pod.uid);
                 }
             }

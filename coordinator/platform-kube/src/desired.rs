@@ -1,7 +1,8 @@
 //! The desired state from the API server. The reflector watches all kinds that users write and the
 //! ConfigMaps that sets name, publishes changes to the driver, and gives the operator the objects
 //! themselves. It publishes nothing before every kind was listed once, so that no partial state is
-//! put in force. While the API server does not answer, the last state stays in force.
+//! put in force. While the API server does not answer, the last state stays in force. A namespace
+//! that the API server forbids to read keeps its last state, and no other one waits for it.
 
 mod objects;
 mod source;
@@ -89,8 +90,8 @@ pub fn start(
         [] => vec![None],
         names => names.iter().map(|name| Some(name.as_str())).collect(),
     };
-    let asked = api(client, WorkerCluster::KIND, scopes[0]);
-    tokio::spawn(health.run(asked, freshness_sender));
+    let probed = scopes.iter().map(|scope| api(client.clone(), WorkerCluster::KIND, *scope));
+    tokio::spawn(health.run(probed.collect(), freshness_sender));
     for namespace in scopes {
         for kind in KINDS {
             let namespace = namespace.map(str::to_owned);
@@ -238,7 +239,7 @@ impl State {
             }
             WatchChange::ConfigMapApplied(map) => self.put_map(source, &map),
             WatchChange::ConfigMapDeleted => self.put_map(source, &ConfigMap::default()),
-            WatchChange::ConfigMapForbidden(why) => self.forbid_map(source, &why),
+            WatchChange::Forbidden(why) => self.forbid(source, &why),
             WatchChange::ListCompleted => self.end_list(source),
         }
     }
@@ -292,12 +293,11 @@ impl State {
         self.is_spec_changed = true;
     }
 
-    /// The ConfigMap cannot be read: the other objects do not wait for it.
-    fn forbid_map(&mut self, source: &Source, why: &str) {
-        let (Source::Map(name), Some(state)) = (source, self.sources.get_mut(source)) else {
-            return;
-        };
+    /// The objects cannot be read: others do not wait for them.
+    fn forbid(&mut self, source: &Source, why: &str) {
+        let Some(state) = self.sources.get_mut(source) else { return };
         state.synced = true;
+        let Source::Map(name) = source else { return };
         let problem = format!(
             "the coordinator may not read this ConfigMap: add components/stream-lists to the \
              installation, or put the streams into the StreamSet ({why})"

@@ -55,10 +55,18 @@ pub struct Pods(Arc<Shared>);
 struct Shared {
     settings: PodsSettings,
     store: Mutex<PodStore>,
-    /// The scopes that were listed once.
-    seen: Mutex<BTreeSet<Option<String>>>,
+    scopes: Mutex<ScopeStates>,
     changed: watch::Sender<u64>,
     events: mpsc::Sender<Event>,
+}
+
+/// What the watch of pods has found in its scopes: in namespaces, or in all of them.
+#[derive(Default)]
+struct ScopeStates {
+    /// The scopes that were listed once.
+    listed: BTreeSet<Option<String>>,
+    /// Namespaces that were never listed, since the API server forbids it.
+    forbidden: BTreeSet<String>,
 }
 
 impl fmt::Debug for Pods {
@@ -73,7 +81,7 @@ impl Pods {
         let shared = Arc::new(Shared {
             settings,
             store: Mutex::default(),
-            seen: Mutex::default(),
+            scopes: Mutex::default(),
             changed: watch::Sender::new(0),
             events: events.clone(),
         });
@@ -127,9 +135,16 @@ impl Pods {
         self.0.store().all().cloned().collect()
     }
 
-    /// Whether all pods were listed once: before that, a pod that is missing here may exist.
+    /// Whether the pods of all namespaces were listed once, but for namespaces of which the API
+    /// server forbids it.
     pub fn is_synced(&self) -> bool {
         self.0.is_synced()
+    }
+
+    /// Whether the pods of this namespace were listed once: before that, a pod that is missing here
+    /// may exist.
+    pub fn is_listed(&self, namespace: &str) -> bool {
+        self.0.is_listed(namespace)
     }
 
     /// Notifies of changes of [`Pods::all`].
@@ -180,12 +195,34 @@ impl Shared {
     }
 
     fn mark_scope_listed(&self, namespace: Option<&str>) {
-        let mut seen = self.seen.lock().expect("the lock is not poisoned");
-        seen.insert(namespace.map(str::to_owned));
+        let mut states = self.scope_states();
+        states.listed.insert(namespace.map(str::to_owned));
+        if let Some(namespace) = namespace {
+            states.forbidden.remove(namespace);
+        }
+    }
+
+    fn mark_namespace_forbidden(&self, namespace: &str) {
+        let mut states = self.scope_states();
+        if !states.listed.contains(&Some(namespace.to_owned())) {
+            states.forbidden.insert(namespace.to_owned());
+        }
     }
 
     fn is_synced(&self) -> bool {
-        let seen = self.seen.lock().expect("the lock is not poisoned");
-        self.scopes().iter().all(|scope| seen.contains(scope))
+        let ScopeStates { listed, forbidden } = &*self.scope_states();
+        let is_done = |scope: &Option<String>| {
+            listed.contains(scope) || scope.as_ref().is_some_and(|name| forbidden.contains(name))
+        };
+        self.scopes().iter().all(is_done)
+    }
+
+    fn is_listed(&self, namespace: &str) -> bool {
+        let listed = &self.scope_states().listed;
+        listed.contains(&None) || listed.contains(&Some(namespace.to_owned()))
+    }
+
+    fn scope_states(&self) -> MutexGuard<'_, ScopeStates> {
+        self.scopes.lock().expect("the lock is not poisoned")
     }
 }

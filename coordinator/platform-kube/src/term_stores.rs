@@ -1,16 +1,14 @@
 //! The Lease and the pods as the stores of a term.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use leasehold_coordinator_core::campaign::{
-    EntryAttempt, EntryChange, EntryOutcome, RenewalOutcome,
+    EntryAttempt, EntryChange, EntryOutcome, Listing, Namespaces, RenewalOutcome,
 };
-use leasehold_coordinator_core::exposure::Entry;
 use leasehold_driver::campaign::{Answer, ExposureStore, Loss, Successor, TermStore};
 use leasehold_driver::clock;
-use leasehold_types::{Epoch, Moment, WorkerKey};
+use leasehold_types::{Epoch, Moment};
 use tokio::time::timeout;
 
 use crate::lease_lock::{HeldLease, LeaseLock, LeaseRead, RenewOutcome};
@@ -93,9 +91,11 @@ impl TermStore for TermLease {
 }
 
 impl ExposureStore for PodExposures {
-    fn list(&mut self) -> Answer<Result<BTreeMap<WorkerKey, Entry>, String>> {
+    fn list(&mut self, namespaces: Namespaces) -> Answer<Result<Listing, String>> {
         let pods = self.pods.clone();
-        Box::pin(async move { pods.list_exposed().await.map_err(|error| format!("{error:#}")) })
+        Box::pin(async move {
+            pods.list_exposed(&namespaces).await.map_err(|error| format!("{error:#}"))
+        })
     }
 
     fn write(&mut self, attempts: Vec<EntryAttempt>) -> Answer<Vec<(EntryChange, EntryOutcome)>> {

@@ -77,6 +77,8 @@ impl<T> Clone for WatchCache<T> {
 #[derive(Debug)]
 struct Shared<T> {
     state: Mutex<State<T>>,
+    /// The namespace of each watch; `None` for all.
+    namespaces: Vec<Option<String>>,
     /// Counts the changes.
     version: watch::Sender<u64>,
 }
@@ -130,7 +132,8 @@ impl<T: PartialEq + Send + Sync + 'static> WatchCache<T> {
             is_full: false,
         };
         let (version, _) = watch::channel(0);
-        let shared = Arc::new(Shared { state: Mutex::new(state), version });
+        let namespaces = apis.iter().map(|api| api.namespace().map(str::to_owned)).collect();
+        let shared = Arc::new(Shared { state: Mutex::new(state), namespaces, version });
         let mut watches = JoinSet::new();
         for (index, api) in apis.into_iter().enumerate() {
             let namespace = api.namespace().map(str::to_owned);
@@ -145,10 +148,17 @@ impl<T: PartialEq + Send + Sync + 'static> WatchCache<T> {
         self.state().changed.get_or_insert_default();
     }
 
-    /// Whether every object was listed once. Before that, an object that is missing may exist.
+    /// Whether every object was listed once, but for those of namespaces that the API server
+    /// forbids to list. Before that, or with [`WatchCache::forbidden_in`], an object that is
+    /// missing may exist.
     pub fn is_complete(&self) -> bool {
         let state = self.state();
-        !state.is_full && state.listed.iter().all(|listed| *listed)
+        let is_forbidden = |index: usize| {
+            let failure = state.failures[index].as_ref();
+            self.shared.namespaces[index].is_some() && failure.is_some_and(|it| it.is_forbidden)
+        };
+        let mut watches = state.listed.iter().enumerate();
+        !state.is_full && watches.all(|(index, listed)| *listed || is_forbidden(index))
     }
 
     /// Waits until every object was listed once.
@@ -177,11 +187,16 @@ impl<T: PartialEq + Send + Sync + 'static> WatchCache<T> {
         self.state().failures.iter().flatten().next().map(|failure| failure.message.clone())
     }
 
-    /// The answer of the API server, if it forbids a list that was never read.
-    pub fn forbidden(&self) -> Option<String> {
+    /// The answer of the API server, if it forbids a list that was never read and that has the
+    /// objects of this namespace; all namespaces if none is given.
+    pub fn forbidden_in(&self, namespace: Option<&str>) -> Option<String> {
         let state = self.state();
-        let mut failures = state.failures.iter().flatten();
-        failures.find(|failure| failure.is_forbidden).map(|failure| failure.message.clone())
+        let watches = self.shared.namespaces.iter().zip(&state.failures);
+        let mut failures = watches.filter_map(|(watched, failure)| {
+            let is_its = watched.as_deref().is_none_or(|watched| namespace == Some(watched));
+            failure.as_ref().filter(|failure| is_its && failure.is_forbidden)
+        });
+        failures.next().map(|failure| failure.message.clone())
     }
 
     /// One object.

@@ -116,6 +116,7 @@ impl Replica {
             until: now + leadership,
             predecessor_end: now,
             exposed: BTreeMap::new(),
+            unreadable: Default::default(),
         };
         self.send(Event::Elected(elected)).await;
     }

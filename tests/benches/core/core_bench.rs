@@ -106,6 +106,7 @@ impl CoreBench {
             until: self.now + TERM,
             predecessor_end: self.now,
             exposed,
+            unreadable: Default::default(),
         };
         self.turn(Event::Elected(elected));
     }
@@ -432,6 +433,7 @@ fn kind(event: &Event) -> &'static str {
         Event::Sent(_) => "Sent",
         Event::Desired(_) => "Desired",
         Event::Elected(_) => "Elected",
+        Event::NamespacesRead(_) => "NamespacesRead",
         Event::Renewed(_) => "Renewed",
         Event::Deposed { .. } => "Deposed",
         Event::Registered(_) => "Registered",

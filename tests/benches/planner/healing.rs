@@ -119,6 +119,7 @@ impl Cell {
             until: NOW + TTL,
             predecessor_end: NOW,
             exposed: Default::default(),
+            unreadable: Default::default(),
         };
         cell.core.handle(Event::Elected(elected), NOW);
         for (at, (class, worker)) in workers().enumerate() {

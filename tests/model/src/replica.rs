@@ -3,7 +3,7 @@
 //! Invariant: a message that the core gives is on its connection at once, and the core learns
 //! that before anything else happens.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use leasehold_coordinator_core::desired::Desired;
@@ -169,9 +169,16 @@ fn event(input: Input) -> Event {
         Input::Closed(conn) => Event::Closed(ConnId(conn)),
         Input::Elected { epoch, until, predecessor_end, exposed } => {
             let exposed: BTreeMap<_, _> = exposed.into_iter().collect();
-            // No store of the model is put back from a copy.
-            let term = TermId(0);
-            Event::Elected(Elected { epoch, term, cell: None, until, predecessor_end, exposed })
+            Event::Elected(Elected {
+                epoch,
+                // No store of the model is put back from a copy.
+                term: TermId(0),
+                cell: None,
+                until,
+                predecessor_end,
+                exposed,
+                unreadable: BTreeSet::new(),
+            })
         }
         Input::Renewed { epoch, sent_at, until } => {
             Event::Renewed(Renewed { epoch, sent_at, until })

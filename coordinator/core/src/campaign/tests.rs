@@ -31,7 +31,7 @@ fn requests(lead: &mut Lead) -> Vec<StoreRequest> {
 fn attempts(lead: &mut Lead) -> Vec<EntryAttempt> {
     let writes = requests(lead).into_iter().find_map(|request| match request {
         StoreRequest::Write(attempts) => Some(attempts),
-        StoreRequest::Renew | StoreRequest::List => None,
+        StoreRequest::Renew | StoreRequest::List(_) => None,
     });
     writes.unwrap_or_default()
 }
@@ -63,9 +63,9 @@ fn leader() -> Lead {
         predecessor_end: seconds(1),
     };
     let mut lead = Lead::new(SETTINGS, taken, seconds(1));
-    assert_eq!(requests(&mut lead), [StoreRequest::List]);
+    assert_eq!(requests(&mut lead), [StoreRequest::List(Namespaces::All)]);
     assert!(lead.poll_event().is_none(), "the core leads only once the list is read");
-    lead.listed(Some(BTreeMap::new()), seconds(1));
+    lead.listed(Some(Listing::default()), seconds(1));
     assert!(matches!(lead.poll_event(), Some(Event::Elected(_))));
     lead
 }
@@ -231,4 +231,44 @@ fn an_entry_that_cannot_be_read_is_replaced_after_a_renewal_that_was_sent_after_
     assert_eq!(resolve(Some(&found), EntryVersion(7), &again, Epoch(3)), EntryWrite::Put(None));
     let later = resolve(Some(&found), EntryVersion(8), &again, Epoch(3));
     assert_eq!(later, EntryWrite::Unreadable, "another leader may have written since");
+}
+
+#[test]
+fn namespaces_that_could_not_be_read_are_read_again_until_they_can_be() {
+    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+    let entry = Entry { epoch: Epoch(2), exposure: Exposure::default() };
+    let listing = |exposed: &[usize], unreadable: &[&str]| Listing {
+        exposed: exposed.iter().map(|it| (key(*it), entry.clone())).collect(),
+        unreadable: names(unreadable),
+    };
+    let taken = TermTaken {
+        epoch: Epoch(3),
+        term: TermId(7),
+        cell: None,
+        sent_at: seconds(1),
+        predecessor_end: seconds(1),
+    };
+    let mut lead = Lead::new(SETTINGS, taken, seconds(1));
+    requests(&mut lead);
+    lead.listed(Some(listing(&[0], &["a", "b"])), seconds(1));
+    let Some(Event::Elected(elected)) = lead.poll_event() else { panic!("it leads") };
+    assert_eq!(elected.unreadable, names(&["a", "b"]));
+    assert_eq!(requests(&mut lead), [], "not at once");
+
+    let again = |lead: &mut Lead, at: u64| {
+        lead.tick(false, seconds(at));
+        requests(lead).into_iter().find(|request| matches!(request, StoreRequest::List(_)))
+    };
+    let both = Some(StoreRequest::List(Namespaces::Only(names(&["a", "b"]))));
+    assert_eq!(again(&mut lead, 2), both);
+    lead.listed(None, seconds(2));
+    assert_eq!(again(&mut lead, 3), both, "no answer: once more");
+    lead.listed(Some(listing(&[1], &["b"])), seconds(3));
+    let Some(Event::NamespacesRead(read)) = lead.poll_event() else { panic!("it was read") };
+    assert_eq!((read.namespaces, read.epoch), (names(&["a"]), Epoch(3)));
+    assert_eq!(read.exposed.keys().collect::<Vec<_>>(), [&key(1)]);
+    assert_eq!(again(&mut lead, 4), Some(StoreRequest::List(Namespaces::Only(names(&["b"])))));
+    lead.listed(Some(listing(&[], &[])), seconds(4));
+    assert!(matches!(lead.poll_event(), Some(Event::NamespacesRead(_))));
+    assert_eq!(again(&mut lead, 9), None, "all is read");
 }

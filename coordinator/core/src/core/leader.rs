@@ -29,6 +29,7 @@ mod planned_lease;
 mod pool_targets;
 mod pools;
 mod reconcile;
+mod registered_workers;
 mod registration;
 mod renewal;
 mod report_adoption;
@@ -39,6 +40,7 @@ mod sliced_tasks;
 mod sliced_work;
 mod stream_plan;
 mod timers;
+mod unreadable;
 mod views;
 mod welcomes;
 mod worker_names;
@@ -59,11 +61,13 @@ use pending_frees::PendingFrees;
 use pipelines::Pipelines;
 pub use pipelines::PipelinesWhatIf;
 use plan_queue::PlanQueue;
+pub(super) use registered_workers::{enter, is_passed_on};
 use renewal::{AwaitingRenewal, Renewal};
 use sessions::Sessions;
 use sliced_tasks::SlicedTasks;
 pub use stream_plan::WhatIfPlan;
 pub(super) use timers::{Timer, Timers};
+use unreadable::UnreadableNamespaces;
 
 /// A replica that leads.
 #[derive(Clone, Debug)]
@@ -80,6 +84,7 @@ pub(super) struct Leader {
     clusters: Clusters,
     pipelines: Pipelines,
     sessions: Sessions,
+    unreadable: UnreadableNamespaces,
     epoch_ahead: EpochAhead,
     timers: Timers,
     outgoing: Outgoing,
@@ -107,6 +112,7 @@ impl Leader {
             clusters: Clusters::default(),
             pipelines: Pipelines::default(),
             sessions: Sessions::default(),
+            unreadable: UnreadableNamespaces::new(elected.unreadable.clone()),
             epoch_ahead: EpochAhead::default(),
             timers,
             outgoing: Outgoing::default(),

@@ -9,13 +9,13 @@ use std::sync::Arc;
 use leasehold_types::message::RefusalReason;
 use leasehold_types::{Moment, WorkerKey};
 
-use super::leader::{Leader, Timer, Timers};
+use super::leader::{Leader, Timer, Timers, enter, is_passed_on};
 use super::replica::Replica;
 use super::turn_budget::STEP;
 use super::{Core, Role};
 use crate::desired::Desired;
 use crate::effect::Notice;
-use crate::event::{ConnId, Elected, Renewed};
+use crate::event::{ConnId, Elected, NamespacesRead, Renewed};
 use crate::ledger::Ledger;
 
 /// A replica that does not lead.
@@ -149,17 +149,32 @@ impl StartingLeader {
         }
     }
 
+    /// Namespaces that could not be read at the election were read: their workers are entered,
+    /// too.
+    pub(super) fn namespaces_read(&mut self, read: NamespacesRead) {
+        if self.elected.epoch == read.epoch {
+            self.elected.exposed.extend(read.exposed);
+            self.elected.unreadable.retain(|namespace| !read.namespaces.contains(namespace));
+            self.enter_anew();
+        }
+    }
+
+    /// Begins to enter the registered workers from the first one.
+    fn enter_anew(&mut self) {
+        let Elected { epoch, predecessor_end, .. } = self.elected;
+        let fresh = Ledger::new(epoch, predecessor_end, self.replica.config.bounds);
+        self.replica.drop_ledger(std::mem::replace(&mut self.ledger, fresh));
+        (self.desired, self.entered) = (self.replica.desired.clone(), None);
+        self.passed_on.clear();
+        self.timers = Timers::default();
+    }
+
     /// Enters the registered workers into the ledger, as far as the budget goes; returns whether
     /// all are entered.
     fn enter_all(&mut self, now: Moment) -> bool {
         if !Arc::ptr_eq(&self.desired, &self.replica.desired) {
             // The entries were read under other sets and clusters.
-            let Elected { epoch, predecessor_end, .. } = self.elected;
-            let fresh = Ledger::new(epoch, predecessor_end, self.replica.config.bounds);
-            self.replica.drop_ledger(std::mem::replace(&mut self.ledger, fresh));
-            (self.desired, self.entered) = (self.replica.desired.clone(), None);
-            self.passed_on.clear();
-            self.timers = Timers::default();
+            self.enter_anew();
         }
         while self.replica.budget.is_left() {
             let most = STEP.min(self.replica.budget.left());
@@ -174,27 +189,16 @@ impl StartingLeader {
 
     /// Enters up to `most` more registered workers; returns how many.
     fn enter(&mut self, most: usize, now: Moment) -> usize {
-        let bounds = self.replica.config.bounds;
         let after = self.entered.take().map_or(Bound::Unbounded, Bound::Excluded);
         let mut count = 0;
         for (key, entry) in self.elected.exposed.range((after, Bound::Unbounded)).take(most) {
             self.entered = Some(key.clone());
             count += 1;
-            // A predecessor has written down all of it under the agent's own name, and ended before
-            // it wrote the entry of the name's next agent.
-            let agent = entry.exposure.identity.filter(|_| !key.worker.is_former());
-            let former = agent.map(|agent| key.former(agent));
-            if former.is_some_and(|former| self.elected.exposed.contains_key(&former)) {
+            if is_passed_on(&self.elected.exposed, key, entry) {
                 self.passed_on.push(key.clone());
                 continue;
             }
-            // The shares of a pipeline are planned together, when all of them are known.
-            let cluster = self.desired.clusters.get(&key.cluster).filter(|it| it.class.is_none());
-            let comes_back =
-                cluster.map_or(Moment::NEVER, |cluster| now + bounds.outlast(cluster.ttl));
-            for at in self.ledger.expose(key, entry, &self.replica.lists, comes_back) {
-                self.timers.set(at, Timer::Unheard(key.clone()));
-            }
+            enter(&mut self.ledger, &mut self.timers, &self.replica, (key, entry), now);
         }
         count
     }

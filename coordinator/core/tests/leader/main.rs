@@ -4,4 +4,5 @@
 mod fixture;
 mod renewals;
 mod terms;
+mod unreadable;
 mod welcomes;

@@ -46,6 +46,7 @@ impl World {
             until: world.now + TERM,
             predecessor_end: world.now,
             exposed: BTreeMap::new(),
+            unreadable: Default::default(),
         }));
         for agent in 0..AGENTS {
             let incarnation = Incarnation(agent as u64 + 1);

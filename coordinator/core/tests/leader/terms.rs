@@ -112,5 +112,6 @@ fn elected(now: Moment) -> Elected {
         until: now + TERM,
         predecessor_end: now,
         exposed: (0..WORKERS).map(|number| (worker(number), entry.clone())).collect(),
+        unreadable: Default::default(),
     }
 }

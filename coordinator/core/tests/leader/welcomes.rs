@@ -26,6 +26,7 @@ fn elected(now: Moment) -> Elected {
         until: now + Duration::from_secs(60),
         predecessor_end: now,
         exposed: BTreeMap::new(),
+        unreadable: Default::default(),
     }
 }
 

@@ -226,6 +226,7 @@ impl PipelineScenario {
             until: self.now + Duration::from_secs(3600),
             predecessor_end: self.now,
             exposed: exposed.collect(),
+            unreadable: Default::default(),
         };
         self.core.handle(Event::Elected(elected), self.now);
     }

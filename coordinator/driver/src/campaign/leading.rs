@@ -2,17 +2,17 @@
 //! the term, their answers to the campaign, and events to the driver. It never blocks on one of
 //! them: a slow store or driver delays only its own requests.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use leasehold_coordinator_core::campaign::{
-    EntryChange, EntryOutcome, Lead, LeadSettings, RenewalOutcome, StoreRequest, TermEnd, TermTaken,
+    EntryChange, EntryOutcome, Lead, LeadSettings, Listing, RenewalOutcome, StoreRequest, TermEnd,
+    TermTaken,
 };
 use leasehold_coordinator_core::effect::Order;
 use leasehold_coordinator_core::event::Event;
-use leasehold_coordinator_core::exposure::Entry;
 use leasehold_types::{Epoch, Moment, WorkerKey};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
@@ -52,7 +52,7 @@ pub(super) struct Leading<'a, T, E> {
     events: &'a mpsc::Sender<Event>,
     commands: &'a mut mpsc::Receiver<Command>,
     renewing: Option<Answer<(Moment, Result<RenewalOutcome, String>)>>,
-    listing: Option<Answer<Result<BTreeMap<WorkerKey, Entry>, String>>>,
+    listing: Option<Answer<Result<Listing, String>>>,
     writing: FuturesUnordered<Answer<Vec<(EntryChange, EntryOutcome)>>>,
     /// Requests to confirm entries.
     awaiting_entries: Vec<AwaitingEntries>,
@@ -76,7 +76,7 @@ enum LeaderEvent {
     DriverGone,
     EventSent,
     Renewed(Moment, Result<RenewalOutcome, String>),
-    Listed(Result<BTreeMap<WorkerKey, Entry>, String>),
+    Listed(Result<Listing, String>),
     Wrote(Vec<(EntryChange, EntryOutcome)>),
     Time,
 }
@@ -245,7 +245,9 @@ impl<'a, T: TermStore, E: ExposureStore> Leading<'a, T, E> {
         while let Some(request) = self.lead.poll_request() {
             match request {
                 StoreRequest::Renew => self.renewing = Some(self.terms.renew()),
-                StoreRequest::List => self.listing = Some(self.exposures.list()),
+                StoreRequest::List(namespaces) => {
+                    self.listing = Some(self.exposures.list(namespaces));
+                }
                 StoreRequest::Write(attempts) => self.writing.push(self.exposures.write(attempts)),
             }
         }
@@ -253,6 +255,17 @@ impl<'a, T: TermStore, E: ExposureStore> Leading<'a, T, E> {
             if let Event::Elected(elected) = &event {
                 let (epoch, exposed) = (elected.epoch.0, elected.exposed.len());
                 tracing::info!(epoch, exposed, "elected");
+                if !elected.unreadable.is_empty() {
+                    tracing::error!(
+                        namespaces = ?elected.unreadable,
+                        "the coordinator may not list the pods of some namespaces: it serves none \
+                         of their workers until its rights there are restored"
+                    );
+                }
+            }
+            if let Event::NamespacesRead(read) = &event {
+                let (namespaces, exposed) = (&read.namespaces, read.exposed.len());
+                tracing::info!(?namespaces, exposed, "the workers of namespaces are served again");
             }
             // A driver that is behind needs only the newest renewal.
             match (&event, self.queued_events.back_mut()) {

@@ -86,6 +86,7 @@ impl LeadingDriver {
             until: now + LONG,
             predecessor_end: now,
             exposed: BTreeMap::new(),
+            unreadable: Default::default(),
         };
         events.send(Event::Elected(elected)).await.expect("a driver");
         tokio::spawn(run_platform(commands_out, events));

@@ -250,12 +250,28 @@ pub(super) fn demands(meter: &Meter, view: &Arc<View>) {
         let _ = gauge
             .with_callback(move |observer| {
                 let Ok(demands) = view.demands(clock::now()) else { return };
-                for (class, demand) in demands.iter() {
+                let is_readable = |class: &&ClusterName| view.check_readable(class).is_ok();
+                for (class, demand) in demands.iter().filter(|(class, _)| is_readable(class)) {
                     observer.observe(read(demand), &labels(class));
                 }
             })
             .build();
     }
+}
+
+/// Registers the gauge of namespaces that the platform forbids to read.
+pub(super) fn unreadable(meter: &Meter, view: &Arc<View>) {
+    let view = Arc::clone(view);
+    let gauge = meter
+        .u64_observable_gauge("leasehold_unreadable_namespaces")
+        .with_description("1 for each served namespace that the coordinator may not read.");
+    let _ = gauge
+        .with_callback(move |observer| {
+            for namespace in view.unreadable() {
+                observer.observe(1, &[KeyValue::new("namespace", namespace)]);
+            }
+        })
+        .build();
 }
 
 /// A class's labels; the namespace may be empty.

@@ -188,6 +188,9 @@ impl FleetReconciler {
         let mut snapshots = Vec::new();
         for (name, fleet) in Fleet::all(objects) {
             let Some(mut workers) = workers.remove(name) else { continue };
+            if !self.is_readable(name) {
+                continue;
+            }
             let mut worker_pods = pods.remove(name).unwrap_or_default();
             for it in &mut worker_pods {
                 let worker = WorkerName::present_name(&it.pod.pod.name).ok();
@@ -313,6 +316,16 @@ impl FleetReconciler {
             && self.deployments.is_complete()
             && self.stateful_sets.is_complete()
             && self.budgets.is_complete()
+    }
+
+    /// Whether the pods and workloads of a fleet's namespace were listed: a namespace of which the
+    /// API server forbids it stays as it is.
+    fn is_readable(&self, fleet: &ClusterName) -> bool {
+        let Some(namespace) = fleet.parts().0 else { return true };
+        self.context.pods.is_listed(namespace)
+            && self.deployments.forbidden_in(Some(namespace)).is_none()
+            && self.stateful_sets.forbidden_in(Some(namespace)).is_none()
+            && self.budgets.forbidden_in(Some(namespace)).is_none()
     }
 
     /// Every pod by its fleet; the state of other pods is forgotten.

@@ -106,15 +106,18 @@ impl ManagedObjects {
         Self { caches, index: Arc::default() }
     }
 
-    /// Whether every object was listed once. Before that, a missing object may exist.
+    /// Whether every object was listed once or is of a kind that the coordinator may not read.
+    /// Before that, a missing object may exist.
     pub(super) fn is_synced(&self) -> bool {
-        self.caches.values().all(WatchCache::is_complete)
+        let is_done =
+            |cache: &WatchCache<_>| cache.is_complete() || cache.forbidden_in(None).is_some();
+        self.caches.values().all(is_done)
     }
 
-    /// A kind that the coordinator may not read, and the API server's answer. Its objects cannot be
-    /// managed: a missing object may exist.
-    pub(super) fn forbidden(&self) -> Option<(ManagedKind, String)> {
-        self.caches.iter().find_map(|(kind, cache)| Some((*kind, cache.forbidden()?)))
+    /// A kind that the coordinator may not read in this namespace, or in all if none is given, and
+    /// the API server's answer. Its objects cannot be managed: a missing object may exist.
+    pub(super) fn forbidden_in(&self, namespace: Option<&str>) -> Option<(ManagedKind, String)> {
+        self.caches.iter().find_map(|(kind, cache)| Some((*kind, cache.forbidden_in(namespace)?)))
     }
 
     /// Notifies of changes, one receiver for each kind.

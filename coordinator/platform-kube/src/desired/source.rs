@@ -11,6 +11,16 @@ pub(super) enum Source {
     Map(ConfigMapName),
 }
 
+impl Source {
+    /// Its namespace, if it is of one.
+    pub(super) fn namespace(&self) -> Option<&str> {
+        match self {
+            Self::Objects { namespace, .. } => namespace.as_deref(),
+            Self::Map((namespace, _)) => Some(namespace),
+        }
+    }
+}
+
 impl std::fmt::Display for Source {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

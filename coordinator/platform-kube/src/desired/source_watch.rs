@@ -3,8 +3,8 @@
 //! a `WatchCache`, which shows only the newest value of each object. The reflector must see a
 //! deletion before the new object of the same name: it drops the last valid specification then. It
 //! must also see the start of a list, since desired state is not fresh until the list is complete.
-//! A kind without a CRD counts as an empty list: the other kinds do not wait for it. Nor do they
-//! wait for a ConfigMap that the coordinator may not read.
+//! A kind without a CRD counts as an empty list: the other kinds do not wait for it. Nor do other
+//! namespaces wait for one that the coordinator may not read, or for a ConfigMap.
 
 use std::fmt::Debug;
 use std::pin::pin;
@@ -47,8 +47,8 @@ pub(super) enum WatchChange {
     ConfigMapApplied(Box<ConfigMap>),
     /// The ConfigMap was deleted.
     ConfigMapDeleted,
-    /// The API server forbids to read the ConfigMap, in these words.
-    ConfigMapForbidden(String),
+    /// The API server forbids to read a ConfigMap, or the objects of one namespace, in these words.
+    Forbidden(String),
 }
 
 /// A watch that runs until this is dropped.
@@ -156,13 +156,14 @@ impl WatchTask {
                 Ok(Event::InitDone) => WatchChange::ListCompleted,
                 Ok(Event::Apply(object) | Event::InitApply(object)) => applied(object),
                 Ok(Event::Delete(object)) => deleted(object),
-                Err(failed) if self.is_map() && failed.is_forbidden_list() => {
-                    // The set says so. What autoscalers ask for does not depend on it.
-                    self.health.mark_healthy(&self.source, self.watch_id);
-                    if std::mem::replace(&mut is_forbidden, true) {
+                Err(failed) if self.source.namespace().is_some() && failed.is_forbidden() => {
+                    let retry_at = clock::now() + failed.retry_in;
+                    self.health.forbidden(&self.source, self.watch_id, retry_at);
+                    // What was read before stays in force.
+                    if !failed.is_forbidden_list() || std::mem::replace(&mut is_forbidden, true) {
                         continue;
                     }
-                    WatchChange::ConfigMapForbidden(failed.message)
+                    WatchChange::Forbidden(failed.message)
                 }
                 Err(failed) => {
                     let retry_at = clock::now() + failed.retry_in;
@@ -195,18 +196,11 @@ impl WatchTask {
                 | WatchChange::ConfigMapDeleted => {
                     self.health.event_received(&self.source, self.watch_id);
                 }
-                WatchChange::ConfigMapForbidden(_) => {}
+                WatchChange::Forbidden(_) => {}
             }
             if self.send(change).await.is_err() {
                 return;
             }
-        }
-    }
-
-    fn is_map(&self) -> bool {
-        match self.source {
-            Source::Map(_) => true,
-            Source::Objects { .. } => false,
         }
     }
 

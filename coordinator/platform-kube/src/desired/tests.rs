@@ -110,7 +110,7 @@ fn an_invalid_list_is_a_problem_of_the_sets_that_name_it() {
         (set.map(|set| set.streams.len()), seen.problems.len())
     };
     assert_eq!(streams(&mut state), (None, 0));
-    state.apply(&map, WatchChange::ConfigMapForbidden("it says no".into()));
+    state.apply(&map, WatchChange::Forbidden("it says no".into()));
     assert_eq!(streams(&mut state), (None, 1));
     assert!(state.sources[&map].synced, "the other objects do not wait for it");
     let problem = state.objects.sets.first_key_value().unwrap().1.problem().unwrap();

@@ -1,8 +1,8 @@
 //! Whether the watches are up to date. A silent watch may be broken or idle, so a probe calls the
 //! API server at intervals; an answer while every watch is healthy confirms the state.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use kube::Api;
@@ -20,12 +20,23 @@ use crate::watch_cache::error_with_causes;
 const EVERY: Duration = Duration::from_secs(4);
 /// The timeout of one probe.
 const WITHIN: Duration = Duration::from_secs(4);
+/// The status of a call that no right allows.
+const FORBIDDEN: u16 = 403;
 /// How long after its retry a broken watch would have failed again.
 const FAILS_WITHIN: Duration = Duration::from_secs(2);
 
 /// The watches that are currently unhealthy.
 #[derive(Clone, Debug, Default)]
-pub(super) struct WatchHealth(Arc<Mutex<BTreeMap<(Source, u64), WatchFailure>>>);
+pub(super) struct WatchHealth(Arc<Mutex<Unhealthy>>);
+
+#[derive(Debug, Default)]
+struct Unhealthy {
+    /// Watches after which no state counts as up to date.
+    failures: BTreeMap<(Source, u64), WatchFailure>,
+    /// Watches of objects that the API server forbids, and when they retry: only the state of their
+    /// namespace is not up to date.
+    forbidden: BTreeMap<(Source, u64), Moment>,
+}
 
 /// Why a watch is not healthy.
 #[derive(Debug)]
@@ -47,7 +58,7 @@ impl WatchHealth {
     /// A watch has failed and retries at that moment.
     pub(super) fn failed(&self, source: &Source, watch_id: u64, retry_at: Moment, why: &str) {
         let why = format!("{source}: {why}");
-        let mut failures = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let failures = &mut self.lock().failures;
         let list_started =
             failures.get(&(source.clone(), watch_id)).is_some_and(|failure| failure.list_started);
         let failure = WatchFailure { list_started, retry_at: Some(retry_at), why };
@@ -56,40 +67,68 @@ impl WatchHealth {
 
     /// A watch has received an event.
     pub(super) fn event_received(&self, source: &Source, watch_id: u64) {
-        let mut failures = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        failures
-            .retain(|key, failure| failure.list_started || (&key.0, key.1) != (source, watch_id));
+        let is_other = |key: &(Source, u64)| (&key.0, key.1) != (source, watch_id);
+        let mut unhealthy = self.lock();
+        unhealthy.failures.retain(|key, failure| failure.list_started || is_other(key));
+        unhealthy.forbidden.retain(|key, _| is_other(key));
+    }
+
+    /// The API server forbids a watch, which retries at that moment. What autoscalers ask for does
+    /// not depend on ConfigMaps, and a set shows its problem with one itself.
+    pub(super) fn forbidden(&self, source: &Source, watch_id: u64, retry_at: Moment) {
+        let key = (source.clone(), watch_id);
+        let mut unhealthy = self.lock();
+        unhealthy.failures.remove(&key);
+        if let Source::Objects { .. } = source {
+            unhealthy.forbidden.insert(key, retry_at);
+        }
     }
 
     /// A watch has listed everything, or has ended.
     pub(super) fn mark_healthy(&self, source: &Source, watch_id: u64) {
-        let mut failures = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        failures.remove(&(source.clone(), watch_id));
+        let key = (source.clone(), watch_id);
+        let mut unhealthy = self.lock();
+        unhealthy.failures.remove(&key);
+        unhealthy.forbidden.remove(&key);
     }
 
     fn set(&self, source: &Source, watch_id: u64, failure: WatchFailure) {
-        let mut failures = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        failures.insert((source.clone(), watch_id), failure);
+        self.lock().failures.insert((source.clone(), watch_id), failure);
+    }
+
+    /// The namespaces with objects that the API server forbids to read.
+    fn unreadable(&self) -> BTreeSet<String> {
+        let unhealthy = self.lock();
+        let namespaces = unhealthy.forbidden.keys().filter_map(|(source, _)| source.namespace());
+        namespaces.map(str::to_owned).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Unhealthy> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The API server has answered a probe that was sent at `asked_at`. A watch that retried well
     /// before, and has not failed since, is healthy. Returns why another one is not.
     fn api_answered(&self, asked_at: Moment) -> Option<String> {
-        let mut failures = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Unhealthy { failures, forbidden } = &mut *self.lock();
         let is_over = |at: Moment| asked_at > at && asked_at.since(at) >= FAILS_WITHIN;
+        forbidden.retain(|_, retry_at| !is_over(*retry_at));
         failures
             .retain(|_, failure| failure.list_started || !failure.retry_at.is_some_and(is_over));
         failures.values().next().map(|failure| failure.why.clone())
     }
 
     /// Reads one object from the API server at intervals, and publishes whether the watches are up
-    /// to date. Ends when the receiver is dropped.
-    pub(super) async fn run(self, api: Api<DynamicObject>, freshness: watch::Sender<Freshness>) {
-        let one = ListParams::default().limit(1);
+    /// to date. Each scope is asked until one may be read. Ends when the receiver is dropped.
+    pub(super) async fn run(
+        self,
+        scopes: Vec<Api<DynamicObject>>,
+        freshness: watch::Sender<Freshness>,
+    ) {
         loop {
             let asked_at = clock::now();
-            let failure = match timeout(WITHIN, api.list_metadata(&one)).await {
-                Ok(Ok(_)) => self.api_answered(asked_at),
+            let failure = match timeout(WITHIN, probe(&scopes)).await {
+                Ok(Ok(())) => self.api_answered(asked_at),
                 Ok(Err(error)) => Some(error_with_causes(&error)),
                 Err(_) => Some(format!("no answer from the API server within {WITHIN:?}")),
             };
@@ -97,7 +136,8 @@ impl WatchHealth {
                 *freshness = match failure {
                     None => Freshness::confirmed(asked_at),
                     Some(why) => freshness.troubled(why),
-                };
+                }
+                .except(self.unreadable());
             });
             tokio::select! {
                 () = sleep(EVERY) => {}
@@ -105,6 +145,19 @@ impl WatchHealth {
             }
         }
     }
+}
+
+/// Reads one object of the first scope that the API server does not forbid. An answer shows that it
+/// is there, also where it forbids all.
+async fn probe(scopes: &[Api<DynamicObject>]) -> kube::Result<()> {
+    let one = ListParams::default().limit(1);
+    for api in scopes {
+        match api.list_metadata(&one).await {
+            Err(kube::Error::Api(status)) if status.code == FORBIDDEN && scopes.len() > 1 => {}
+            answer => return answer.map(drop),
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -131,6 +184,25 @@ mod tests {
         assert!(health.api_answered(seconds(8)).is_some());
         assert_eq!(health.api_answered(seconds(11)), None);
         assert_eq!(health.api_answered(seconds(4)), None, "the watch stays healthy");
+    }
+
+    #[test]
+    fn what_is_forbidden_makes_only_its_namespace_stale_until_a_retry_does_not_fail() {
+        let health = WatchHealth::default();
+        let of = |namespace: &str| Source::Objects {
+            kind: "Pipeline",
+            namespace: Some(namespace.to_owned()),
+        };
+        health.list_started(&of("ci"), 1);
+        health.forbidden(&of("ci"), 1, seconds(5));
+        health.forbidden(&Source::Map(("cd".into(), "list".into())), 2, seconds(5));
+        assert_eq!(health.api_answered(seconds(4)), None);
+        assert_eq!(health.unreadable(), ["ci".to_owned()].into());
+        health.forbidden(&of("ci"), 1, seconds(9));
+        assert_eq!(health.api_answered(seconds(8)), None);
+        assert_eq!(health.unreadable().len(), 1, "the retry may still fail");
+        assert_eq!(health.api_answered(seconds(11)), None);
+        assert_eq!(health.unreadable(), BTreeSet::new());
     }
 
     #[test]

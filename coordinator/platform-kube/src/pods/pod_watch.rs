@@ -29,7 +29,15 @@ pub(super) async fn watch_pods(
     let mut changes = pin!(watch_events("Pod", api, config).take_until(stops));
     let mut seen = BTreeSet::new();
     while let Some(change) = changes.next().await {
-        let Ok(change) = change else { continue };
+        let change = match (change, &namespace) {
+            (Ok(change), _) => change,
+            (Err(failed), Some(namespace)) if failed.is_forbidden_list() => {
+                shared.mark_namespace_forbidden(namespace);
+                shared.has_changed();
+                continue;
+            }
+            (Err(_), _) => continue,
+        };
         let now = clock::now();
         let gone = match change {
             watcher::Event::Init => {

@@ -282,7 +282,11 @@ impl TombstoneReaper {
         let Ok(keys) = handle.ask(workers).await else { return true };
         let gone: Vec<_> = {
             let mut store = self.shared.store();
-            keys.into_iter().filter(|key| store.confirm_gone(key, now)).collect()
+            let is_listed = |key: &WorkerKey| {
+                key.cluster.parts().0.is_some_and(|namespace| self.shared.is_listed(namespace))
+            };
+            let listed = keys.into_iter().filter(is_listed);
+            listed.filter(|key| store.confirm_gone(key, now)).collect()
         };
         gone.is_empty() || self.events.send(Event::Gone(gone)).await.is_ok()
     }

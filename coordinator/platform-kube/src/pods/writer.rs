@@ -2,14 +2,14 @@
 //! pod that it was computed from, so that it cannot hit a later pod of that name or overwrite a
 //! later change.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use anyhow::Context;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{ListParams, PartialObjectMeta, Patch, PatchParams};
 use kube::{Api, ResourceExt};
-use leasehold_coordinator_core::campaign::{self, EntryOutcome};
+use leasehold_coordinator_core::campaign::{self, EntryOutcome, Listing, Namespaces};
 use leasehold_coordinator_core::event::Event;
 use leasehold_coordinator_core::exposure::{Entry, Sets};
 use leasehold_driver::clock;
@@ -36,23 +36,39 @@ const PAGE_PODS: u32 = 250;
 /// The timeout of one page. A list has none, so that many pods make an election longer and do not
 /// prevent it.
 const PAGE_TIMEOUT: Duration = Duration::from_secs(10);
+/// The status of a call that no right allows.
+const FORBIDDEN: u16 = 403;
 /// The most workers that one warning names.
 const NAMED_MAX: usize = 5;
 
 impl Pods {
-    /// Every worker that may hold anything: workers of the pods that the API server lists and that
-    /// have not finished, and of pods that vanished while they may have run. A leader calls it
-    /// after it has taken its epoch.
+    /// Every worker of these namespaces that may hold anything: workers of the pods that the API
+    /// server lists and that have not finished, and of pods that vanished while they may have run.
+    /// A leader calls it after it has taken its epoch. A namespace that the API server forbids to
+    /// list is left out: only its own workers wait for the right.
     ///
     /// # Errors
     /// If the API server does not answer. The caller retries.
-    pub async fn list_exposed(&self) -> anyhow::Result<BTreeMap<WorkerKey, Entry>> {
+    pub async fn list_exposed(&self, namespaces: &Namespaces) -> anyhow::Result<Listing> {
         let mut listed = BTreeMap::new();
-        for scope in self.0.scopes() {
+        let mut unreadable = BTreeSet::new();
+        let is_wanted = |namespace: Option<&str>| match namespaces {
+            Namespaces::All => true,
+            Namespaces::Only(names) => namespace.is_some_and(|namespace| names.contains(namespace)),
+        };
+        for scope in self.0.scopes().into_iter().filter(|scope| is_wanted(scope.as_deref())) {
             // A pod that lost its cluster label still has the exposed label if it may hold
             // anything. A pod with both may lose either one between the lists.
             for label in [CLUSTER_LABEL, EXPOSED_LABEL] {
-                for (name, pod) in self.list(scope.as_deref(), label).await? {
+                let pods = match (self.list(scope.as_deref(), label).await, &scope) {
+                    (Ok(pods), _) => pods,
+                    (Err(error), Some(namespace)) if is_forbidden(&error) => {
+                        unreadable.insert(namespace.clone());
+                        break;
+                    }
+                    (Err(error), _) => return Err(error),
+                };
+                for (name, pod) in pods {
                     let known = listed.get(&name).map_or(0, |known: &Listed| known.version);
                     if known <= pod.version {
                         listed.insert(name, pod);
@@ -60,10 +76,14 @@ impl Pods {
                 }
             }
         }
-        let exposed = self.0.store().list(listed, clock::now());
+        let mut exposed = self.0.store().list(listed, clock::now());
+        exposed.retain(|key, _| {
+            let namespace = key.cluster.parts().0;
+            is_wanted(namespace) && !namespace.is_some_and(|name| unreadable.contains(name))
+        });
         self.0.has_changed();
         warn_of_unlimited(&exposed);
-        Ok(exposed)
+        Ok(Listing { exposed, unreadable })
     }
 
     /// The pods with a label in one namespace, or in all, by a consistent read.
@@ -234,6 +254,12 @@ fn observed(pod: &PartialObjectMeta<Pod>) -> Option<ObservedPod> {
     let version = version(pod.resource_version().as_deref());
     let (exposures, mark) = (exposure_annotation::read(pod), BusyMark::read(pod));
     Some(ObservedPod { uid: pod.uid()?, version, exposures, mark })
+}
+
+/// Whether the API server forbids a call.
+fn is_forbidden(error: &anyhow::Error) -> bool {
+    let answer = error.downcast_ref::<kube::Error>();
+    matches!(answer, Some(kube::Error::Api(status)) if status.code == FORBIDDEN)
 }
 
 /// One warning for all workers, since there may be many.

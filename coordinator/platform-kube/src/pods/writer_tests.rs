@@ -1,14 +1,16 @@
 //! Writes to a pod that other clients write to, and the reads of a new leader, against a small fake
 //! API server.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::http::{Method, Request, Response};
 use kube::Client;
 use kube::client::Body;
-use leasehold_coordinator_core::campaign::{EntryAttempt, EntryChange, EntryOutcome, EntryVersion};
+use leasehold_coordinator_core::campaign::{
+    EntryAttempt, EntryChange, EntryOutcome, EntryVersion, Namespaces,
+};
 use leasehold_coordinator_core::exposure::{Entry, Exposure, Life};
 use leasehold_driver::clock;
 use leasehold_kube_api::names::{
@@ -30,6 +32,8 @@ struct Server {
     writes: usize,
     /// The pods of the second page of each list.
     second_page: Vec<Value>,
+    /// The part of a list's path that is forbidden.
+    forbidden: Option<&'static str>,
 }
 
 type Shop = Arc<Mutex<Server>>;
@@ -52,6 +56,9 @@ impl Server {
         }
         if !address.contains("labelSelector=") {
             return (200, self.pod.clone());
+        }
+        if self.forbidden.is_some_and(|part| address.contains(part)) {
+            return (403, json!({ "kind": "Status", "status": "Failure", "code": 403 }));
         }
         if address.contains("continue=second") {
             return (200, json!({ "metadata": {}, "items": self.second_page }));
@@ -108,6 +115,11 @@ fn shop() -> (Shop, Pods) {
 
 /// A server with one pod, and the pods of a replica that has seen none.
 fn unseen() -> (Shop, Pods) {
+    unseen_in(&[])
+}
+
+/// The same, of a replica that serves these namespaces.
+fn unseen_in(watched: &[&str]) -> (Shop, Pods) {
     let pod = json!({
         "metadata": {
             "namespace": "ci", "name": "w-0", "uid": "uid-1", "resourceVersion": "7",
@@ -132,14 +144,14 @@ fn unseen() -> (Shop, Pods) {
     let (_, handle) = watch::channel(None);
     let settings = PodsSettings {
         client: Client::new(service, "ci"),
-        watched: Vec::new(),
+        watched: watched.iter().map(|name| (*name).to_owned()).collect(),
         bounds: TimeBounds::default(),
         handle,
     };
     let pods = Pods(Arc::new(Shared {
         settings,
         store: Mutex::default(),
-        seen: Mutex::default(),
+        scopes: Mutex::default(),
         changed: watch::Sender::new(0),
         events: mpsc::channel(1).0,
     }));
@@ -195,6 +207,11 @@ fn annotation(epoch: u64, jobs_max: u32) -> Value {
 fn written(shop: &Shop) -> Option<u32> {
     let pod = shop.lock().expect("whole").pod.clone();
     facts(pod).exposures.get(&key().cluster).map(|entry| entry.exposure.jobs_max)
+}
+
+/// Every worker that may hold anything, of all namespaces.
+async fn listed(pods: &Pods) -> BTreeMap<WorkerKey, Entry> {
+    pods.list_exposed(&Namespaces::All).await.expect("an answer").exposed
 }
 
 fn label(shop: &Shop, label: &str) -> Value {
@@ -278,9 +295,39 @@ async fn finds_an_exposed_pod_by_either_label() {
         let (shop, pods) = unseen();
         shop.lock().expect("whole").put(annotation(1, 3));
         shop.lock().expect("whole").put(json!({ "metadata": { "labels": { lost: null } } }));
-        let exposed = pods.list_exposed().await.expect("an answer");
+        let exposed = listed(&pods).await;
         assert_eq!(exposed, BTreeMap::from([(key(), entry(1, 3))]), "without {lost}");
     }
+}
+
+#[tokio::test]
+async fn a_namespace_that_may_not_be_listed_is_left_out_until_it_may() {
+    let (shop, pods) = unseen_in(&["ci", "cd"]);
+    shop.lock().expect("whole").put(annotation(1, 3));
+    let mut known = shop.lock().expect("whole").pod.clone();
+    merge(&mut known, json!({ "metadata": { "namespace": "cd", "uid": "uid-2" } }));
+    pods.0.store().apply(facts(known), clock::now());
+    shop.lock().expect("whole").forbidden = Some("/namespaces/cd/pods");
+    let listing = pods.list_exposed(&Namespaces::All).await.expect("an answer");
+    assert_eq!(listing.exposed.keys().collect::<Vec<_>>(), [&key()], "what was seen says nothing");
+    assert_eq!(listing.unreadable, BTreeSet::from(["cd".to_owned()]));
+
+    let only = Namespaces::Only(listing.unreadable);
+    let listing = pods.list_exposed(&only).await.expect("an answer");
+    assert_eq!((listing.exposed.len(), listing.unreadable.len()), (0, 1));
+    shop.lock().expect("whole").forbidden = None;
+    let name = ClusterName::in_namespace("cd", "builds").expect("a name");
+    let exposures = BTreeMap::from([(name, entry(1, 3))]);
+    let annotations = json!({ EXPOSURE_ANNOTATION: exposure_annotation::text(&exposures) });
+    let moved = json!({ "namespace": "cd", "uid": "uid-2", "annotations": annotations });
+    shop.lock().expect("whole").put(json!({ "metadata": moved }));
+    let listing = pods.list_exposed(&only).await.expect("an answer");
+    let clusters: Vec<_> = listing.exposed.keys().map(|key| key.cluster.as_str()).collect();
+    assert_eq!((clusters, listing.unreadable.len()), (vec!["cd/builds"], 0));
+
+    let (shop, pods) = unseen();
+    shop.lock().expect("whole").forbidden = Some("/v1/pods");
+    pods.list_exposed(&Namespaces::All).await.expect_err("no pod may be listed at all");
 }
 
 #[tokio::test]
@@ -290,7 +337,7 @@ async fn a_new_leader_reads_every_page_of_pods() {
     let mut other = shop.lock().expect("whole").pod.clone();
     merge(&mut other, json!({ "metadata": { "name": "w-1", "uid": "uid-2" } }));
     shop.lock().expect("whole").second_page = vec![other];
-    let exposed = pods.list_exposed().await.expect("an answer");
+    let exposed = listed(&pods).await;
     let names: Vec<_> = exposed.keys().map(|key| key.worker.as_str()).collect();
     assert_eq!(names, ["w-0", "w-1"]);
 }
@@ -303,7 +350,7 @@ async fn only_a_confirmed_leader_replaces_an_unreadable_entry() {
         shop.lock().expect("whole").put(annotation(1, 3));
         let change = json!({ "metadata": { "annotations": { EXPOSURE_ANNOTATION: invalid } } });
         shop.lock().expect("whole").put(change);
-        let exposed = pods.list_exposed().await.expect("an answer");
+        let exposed = listed(&pods).await;
         assert_eq!(exposed, BTreeMap::from([(key(), Entry::unreadable())]));
         let pod = shop.lock().expect("whole").pod.clone();
         pods.0.store().apply(facts(pod), clock::now());

@@ -35,10 +35,17 @@ pub struct RetriedError {
 impl RetriedError {
     /// Whether the API server forbids the list, so that nothing was ever read.
     pub fn is_forbidden_list(&self) -> bool {
-        let watcher::Error::InitialListFailed(kube::Error::Api(status)) = &self.error else {
+        self.is_forbidden() && matches!(self.error, watcher::Error::InitialListFailed(_))
+    }
+
+    /// Whether the API server forbids the list, or the watch after it.
+    pub fn is_forbidden(&self) -> bool {
+        let (watcher::Error::InitialListFailed(error) | watcher::Error::WatchStartFailed(error)) =
+            &self.error
+        else {
             return false;
         };
-        status.code == FORBIDDEN
+        matches!(error, kube::Error::Api(status) if status.code == FORBIDDEN)
     }
 }
 

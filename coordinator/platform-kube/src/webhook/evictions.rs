@@ -32,7 +32,8 @@ pub(super) enum EvictionDecision {
 }
 
 impl Evictions {
-    /// The decision on an eviction, of a caller with this key; `None` before all pods were read.
+    /// The decision on an eviction, of a caller with this key; `None` before the pods of the
+    /// namespace were read.
     pub(super) async fn decide(
         &self,
         request: Option<EvictionRequest<'_>>,
@@ -40,7 +41,8 @@ impl Evictions {
     ) -> Option<EvictionDecision> {
         let Some(request) = request else { return Some(EvictionDecision::Allowed) };
         let Some(seen) = self.pods.find(request.namespace, request.pod) else {
-            return self.pods.is_synced().then_some(EvictionDecision::Allowed);
+            let is_listed = self.pods.is_listed(request.namespace);
+            return is_listed.then_some(EvictionDecision::Allowed);
         };
         // The label is written before the pod is granted its first job. This replica's watch may
         // not have shown it yet.

@@ -2,7 +2,7 @@
 //! older versions of KEDA read only integers.
 
 use leasehold_driver::demand::Demand;
-use leasehold_driver::view::View;
+use leasehold_driver::view::{View, ViewUnavailable};
 use leasehold_proto::externalscaler as proto;
 use leasehold_types::{ClusterName, Moment};
 use tonic::Status;
@@ -101,7 +101,9 @@ impl ClassQuery {
 
     /// The present demand for the class.
     pub(super) fn demand(&self, view: &View, now: Moment) -> Result<Demand, Status> {
-        let demands = view.demands(now).map_err(|stale| Status::unavailable(stale.to_string()))?;
+        let unavailable = |why: ViewUnavailable| Status::unavailable(why.to_string());
+        view.check_readable(self.name()).map_err(unavailable)?;
+        let demands = view.demands(now).map_err(unavailable)?;
         // At most one of the two exists: names have namespaces only on Kubernetes.
         let mut names = self.namespaced.iter().chain([&self.plain]);
         names

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use leasehold_coordinator_core::campaign::{
-    EntryAttempt, EntryChange, EntryOutcome, EntryVersion, EntryWrite, RenewalOutcome,
+    EntryAttempt, EntryChange, EntryOutcome, EntryVersion, EntryWrite, Listing, RenewalOutcome,
     StoreRequest, resolve,
 };
 use leasehold_coordinator_core::exposure::{Entry, Exposure};
@@ -124,7 +124,7 @@ pub(crate) enum LeadAnswer {
     /// To a renewal: what it found, the version since, and when it was sent.
     Renewed(RenewalOutcome, u64, Moment),
     /// To a list.
-    Listed(Option<BTreeMap<WorkerKey, Entry>>),
+    Listed(Listing),
     /// To a write.
     Wrote(Vec<(EntryChange, EntryOutcome)>),
 }

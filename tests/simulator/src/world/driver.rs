@@ -33,6 +33,7 @@ impl World {
             Event::Wake => {}
             Event::Desired(_)
             | Event::Elected(_)
+            | Event::NamespacesRead(_)
             | Event::Renewed(_)
             | Event::Deposed { .. }
             | Event::TermStands { .. }

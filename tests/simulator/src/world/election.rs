@@ -3,9 +3,11 @@
 //!
 //! Invariant: leadership counts from when a request was sent.
 
+use std::collections::BTreeSet;
+
 use leasehold_coordinator_core::campaign::{
-    EntryAttempt, EntryOutcome, EntryWrite, Lead, LeadSettings, RenewalOutcome, StoreRequest,
-    TermEnd, TermTaken,
+    EntryAttempt, EntryOutcome, EntryWrite, Lead, LeadSettings, Listing, RenewalOutcome,
+    StoreRequest, TermEnd, TermTaken,
 };
 use leasehold_coordinator_core::effect::Order;
 use leasehold_coordinator_core::event::Event;
@@ -112,7 +114,8 @@ impl World {
                 let standing = self.store.renew(replica, epoch);
                 Some(LeadAnswer::Renewed(standing, self.store.version, sent_at))
             }
-            StoreRequest::List => {
+            // The store of the simulator has no namespaces.
+            StoreRequest::List(_) => {
                 let corrupts = !self.store.register.is_empty() && self.quiet_since.is_none();
                 if corrupts && one_in(&mut self.rng, CORRUPT_ONE_IN) {
                     let at = self.rng.usize(0..self.store.register.len());
@@ -120,7 +123,8 @@ impl World {
                         self.corrupt_entry(&key);
                     }
                 }
-                Some(LeadAnswer::Listed(Some(self.store.list(epoch, self.t))))
+                let exposed = self.store.list(epoch, self.t);
+                Some(LeadAnswer::Listed(Listing { exposed, unreadable: BTreeSet::new() }))
             }
             StoreRequest::Write(attempts) if self.store.shape == Shape::Logs => {
                 // Writes to a file keep their order: a write that was given up never happens.
@@ -256,7 +260,7 @@ impl World {
                 }
                 lead.renewed(standing, sent_at, now);
             }
-            LeadAnswer::Listed(exposed) => lead.listed(exposed, now),
+            LeadAnswer::Listed(listing) => lead.listed(Some(listing), now),
             LeadAnswer::Wrote(outcomes) => lead.wrote(outcomes, now),
         }
         self.drive_lead(replica);
@@ -459,7 +463,7 @@ impl World {
         let Some(lead) = election.lead.as_mut() else { return };
         match request {
             StoreRequest::Renew => lead.renewed(RenewalOutcome::Unknown, now, now),
-            StoreRequest::List => lead.listed(None, now),
+            StoreRequest::List(_) => lead.listed(None, now),
             StoreRequest::Write(attempts) => {
                 let failed = attempts.into_iter().map(|it| (it.change, EntryOutcome::Failed));
                 lead.wrote(failed.collect(), now);

@@ -109,6 +109,7 @@ impl Leader {
 
     /// Whether the agent may connect at all.
     fn admit(&self, hello: &Hello, key: &WorkerKey, now: Moment) -> Result<(), HelloRefusal> {
+        self.unreadable.check(&hello.cluster)?;
         let cluster = self.clusters.get(&hello.cluster).filter(|cluster| cluster.is_defined());
         let Some(cluster) = cluster else {
             let message = self.replica.desired.unknown_cluster(&hello.cluster);

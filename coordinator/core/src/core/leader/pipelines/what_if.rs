@@ -102,6 +102,7 @@ impl Leader {
             until: self.renewal.until(),
             predecessor_end: self.began_at,
             exposed: BTreeMap::new(),
+            unreadable: Default::default(),
         };
         let ledger = Ledger::new(epoch, self.began_at, self.ledger.bounds);
         let began_at = self.began_at;
