@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use leasehold_injection::{Resources, Sidecar, inject};
+use leasehold_kube_api::names;
 use leasehold_types::flag::{DurationRange, duration};
 
 use crate::manifests::{self, Document};
@@ -40,7 +41,7 @@ pub(crate) struct Args {
     cluster: Option<String>,
     /// The agent's image
     #[arg(long, value_name = "IMAGE", value_parser = image)]
-    #[arg(default_value = concat!("leasehold/agent:", env!("CARGO_PKG_VERSION")))]
+    #[arg(default_value = names::AGENT_IMAGE)]
     image: String,
     /// A setting of the sidecar, named as its annotation without config.leasehold.dev/. A pod's own
     /// annotation overrides it; may be repeated

@@ -98,7 +98,7 @@ fn written(text: &[u8]) -> Vec<String> {
 fn sidecar() -> Sidecar {
     Sidecar {
         cluster: Some("builds".into()),
-        ..Sidecar::standard(concat!("leasehold/agent:", env!("CARGO_PKG_VERSION")))
+        ..Sidecar::standard(concat!("registry.invalid/leasehold/agent:", env!("CARGO_PKG_VERSION")))
     }
 }
 

@@ -99,3 +99,9 @@ pub fn binding(pipeline: &str, node: &str) -> String {
 pub fn selector(cluster: &str) -> String {
     format!("{CLUSTER_LABEL}={cluster}")
 }
+/// Where images are unless an installation says otherwise: in a registry that cannot exist (RFC
+/// 6761), so that nobody else's image is pulled under these names.
+pub const IMAGES: &str = "registry.invalid/leasehold";
+/// The agent's image of this version.
+pub const AGENT_IMAGE: &str =
+    concat!("registry.invalid/leasehold/agent:", env!("CARGO_PKG_VERSION"));

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use clap::Args;
+use leasehold_kube_api::names;
 use leasehold_platform_kube::{AgentUser, InjectionSettings, pull_secrets};
 use leasehold_types::flag::number;
 use leasehold_types::limits::NamespaceShare;
@@ -46,8 +47,8 @@ pub struct OperatorArgs {
     #[arg(long, value_name = "NAME", env = "LEASEHOLD_AUDIENCE")]
     #[arg(default_value = "leasehold.dev")]
     pub audience: String,
-    /// The image of injected agents [default: leasehold/agent:VERSION, with the version of this
-    /// program].
+    /// The image of injected agents [default: registry.invalid/leasehold/agent:VERSION, with the
+    /// version of this program].
     #[arg(long, value_name = "IMAGE", env = "LEASEHOLD_AGENT_IMAGE")]
     pub agent_image: Option<String>,
     /// The user and group of injected agents: UID:GID, or `none` to leave both to the pod, the
@@ -141,8 +142,7 @@ impl OperatorArgs {
 
     fn injection(&self) -> Result<InjectionSettings, UsageError> {
         let Self { namespace, service, webhook_listen: listen, .. } = self;
-        let own_image = || format!("leasehold/agent:{}", env!("CARGO_PKG_VERSION"));
-        let image = self.agent_image.clone().unwrap_or_else(own_image);
+        let image = self.agent_image.clone().unwrap_or_else(|| names::AGENT_IMAGE.to_owned());
         let is_word = |c: char| !c.is_control() && !c.is_whitespace();
         if image.is_empty() || image.len() > NAME_BYTES_MAX || !image.chars().all(is_word) {
             return refuse(format!(
@@ -222,7 +222,7 @@ mod tests {
     #[test]
     fn injected_agents_have_the_coordinators_version_and_dial_its_service_by_default() {
         let named = settings(&["--namespace", "ours", "--service", "lh"]).expect("valid");
-        assert_eq!(named.image, format!("leasehold/agent:{}", env!("CARGO_PKG_VERSION")));
+        assert_eq!(named.image, names::AGENT_IMAGE);
         assert_eq!(named.coordinator, "lh.ours.svc:7400");
         let given = ["--agent-image", "mirror/agent:7", "--agent-coordinator", "10.0.0.1:1"];
         let given = settings(&given).expect("valid");

@@ -31,8 +31,10 @@ impl Program {
     #[must_use]
     pub fn reference(self) -> &'static str {
         match self {
-            Self::Coordinator => concat!("leasehold/coordinator:", env!("CARGO_PKG_VERSION")),
-            Self::Agent => concat!("leasehold/agent:", env!("CARGO_PKG_VERSION")),
+            Self::Coordinator => {
+                concat!("registry.invalid/leasehold/coordinator:", env!("CARGO_PKG_VERSION"))
+            }
+            Self::Agent => concat!("registry.invalid/leasehold/agent:", env!("CARGO_PKG_VERSION")),
         }
     }
 

@@ -147,8 +147,10 @@ fn the_samples_apply_and_their_pods_pass_the_restricted_level() {
 
 /// Does to a pod what the webhook would, and takes the label away by which it would be asked.
 fn inject(pod: &mut Value) {
-    let sidecar =
-        Sidecar { cluster: Some("builds".into()), ..Sidecar::standard("leasehold/agent:0.1.0") };
+    let sidecar = Sidecar {
+        cluster: Some("builds".into()),
+        ..Sidecar::standard("registry.invalid/leasehold/agent:0.1.0")
+    };
     let injection = leasehold_injection::inject(pod, &sidecar).expect("the sample is good");
     assert!(!injection.edits.is_empty());
     leasehold_injection::apply(&injection.edits, pod);
@@ -188,7 +190,7 @@ fn the_components_apply_and_one_field_sets_the_image() {
     let _stand_ins = stand_ins(access);
     let images = "\
 images:
-  - name: leasehold/coordinator
+  - name: registry.invalid/leasehold/coordinator
     newName: mirror/of/leasehold
     newTag: 0.2.0
 ";

@@ -194,7 +194,7 @@ fn a_labelled_pod_gets_one_agent_and_other_pods_stay_unchanged() {
     assert_eq!(stored["metadata"]["labels"]["leasehold.dev/cluster"], "builds");
     assert!(stored["metadata"]["annotations"]["leasehold.dev/status"].is_string());
     assert!(!message.contains("Warning"), "{message}");
-    let default = format!("leasehold/agent:{}", env!("CARGO_PKG_VERSION"));
+    let default = concat!("registry.invalid/leasehold/agent:", env!("CARGO_PKG_VERSION"));
     assert_eq!(image(&stored), default);
 
     // The API server has asked twice, since the service account's token was mounted into the agent

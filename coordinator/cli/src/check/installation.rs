@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use leasehold_kube_api::names;
 use leasehold_types::counted;
 use serde_json::{Value, json};
 
@@ -87,7 +88,7 @@ impl Installation {
                 // The coordinator injects the agent of its own version, wherever its image is from.
                 let own = Version::of_image(&self.image).and_then(|_| tag(&self.image));
                 let own = own.map(|tag| tag.strip_prefix('v').unwrap_or(tag));
-                format!("leasehold/agent:{}", own.unwrap_or(OWN_VERSION))
+                format!("{}/agent:{}", names::IMAGES, own.unwrap_or(OWN_VERSION))
             }
         }
     }
@@ -341,12 +342,15 @@ mod tests {
 
     #[test]
     fn expects_the_agent_image_of_the_coordinator_version() {
-        let own = format!("leasehold/agent:{}", OWN_VERSION);
+        let own = names::AGENT_IMAGE;
         for (image, agent) in [
-            ("mirror:5000/leasehold/coordinator:0.9.1", "leasehold/agent:0.9.1"),
-            ("leasehold/coordinator:v0.9.1", "leasehold/agent:0.9.1"),
-            ("leasehold/coordinator:stable", &own),
-            ("leasehold/coordinator", &own),
+            ("mirror:5000/leasehold/coordinator:0.9.1", "registry.invalid/leasehold/agent:0.9.1"),
+            (
+                "registry.invalid/leasehold/coordinator:v0.9.1",
+                "registry.invalid/leasehold/agent:0.9.1",
+            ),
+            ("registry.invalid/leasehold/coordinator:stable", own),
+            ("registry.invalid/leasehold/coordinator", own),
         ] {
             let installation = Installation { image: image.into(), ..Installation::example() };
             assert_eq!(installation.agent_image(), agent, "{image}");
@@ -356,7 +360,7 @@ mod tests {
     #[test]
     fn reads_versions_only_from_tags() {
         for (image, wanted) in [
-            ("leasehold/agent:0.1.0", Some((0, 1, 0))),
+            ("registry.invalid/leasehold/agent:0.1.0", Some((0, 1, 0))),
             ("mirror:5000/leasehold/agent:v1.20.3", Some((1, 20, 3))),
             ("mirror:5000/leasehold/agent", None),
             ("agent:1.2.3-rc.1@sha256:00", Some((1, 2, 3))),

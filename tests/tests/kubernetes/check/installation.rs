@@ -93,7 +93,7 @@ fn rights_and_replicas(access: &Access) {
         fails("coordinator-rights", &["ClusterRole leasehold-coordinator", missing])
             .comes_and_goes(access);
     }
-    let image = "coordinator=leasehold/coordinator:0.9.0";
+    let image = "coordinator=registry.invalid/leasehold/coordinator:0.9.0";
     access.kubectl(&[
         "--namespace",
         OWN,
@@ -102,7 +102,8 @@ fn rights_and_replicas(access: &Access) {
         "deployment/leasehold-coordinator",
         image,
     ]);
-    fails("coordinator-version", &["leasehold/coordinator:0.9.0", "0.1.0"]).comes_and_goes(access);
+    fails("coordinator-version", &["registry.invalid/leasehold/coordinator:0.9.0", "0.1.0"])
+        .comes_and_goes(access);
     let selector = json!([{ "op": "add", "path": "/spec/selector/tier", "value": "none" }]);
     patch_json(access, "service/leasehold-coordinator", &selector);
     let says = &["its port `grpc` has no endpoints", "tier"];

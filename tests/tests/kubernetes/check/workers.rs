@@ -65,19 +65,24 @@ spec:
 }
 
 fn with_an_old_sidecar(fixture: &CheckFixture<'_>) {
-    fixture.apply(&with_sidecar("leasehold/agent:0.9.0"));
-    let says = &["deployment/others", "leasehold/agent:0.9.0", "leasehold/agent:0.1.0"];
+    fixture.apply(&with_sidecar("registry.invalid/leasehold/agent:0.9.0"));
+    let says = &[
+        "deployment/others",
+        "registry.invalid/leasehold/agent:0.9.0",
+        "registry.invalid/leasehold/agent:0.1.0",
+    ];
     let far = Fault { line: "sidecar-versions", result: "fail", says };
     far.comes_and_goes(fixture.access);
     // A neighbouring version is compatible, and gets a note only.
-    fixture.apply(&with_sidecar("leasehold/agent:0.0.9"));
-    let says = &["deployment/others", "leasehold/agent:0.0.9"];
+    fixture.apply(&with_sidecar("registry.invalid/leasehold/agent:0.0.9"));
+    let says = &["deployment/others", "registry.invalid/leasehold/agent:0.0.9"];
     let near = Fault { line: "sidecar-versions", result: "warn", says };
     near.comes_and_goes(fixture.access);
     // An injected one is what its WorkerCluster wants now.
     let patch = r#"{"spec":{"agent":{"image":"mirror/agent:0.1.0"}}}"#;
     fixture.kubectl(&["patch", "workercluster/builds", "--type=merge", "--patch", patch]);
-    let says = &["deployment/builds", "leasehold/agent:0.1.0", "mirror/agent:0.1.0"];
+    let says =
+        &["deployment/builds", "registry.invalid/leasehold/agent:0.1.0", "mirror/agent:0.1.0"];
     let asked = Fault { line: "sidecar-versions", result: "warn", says };
     asked.comes_and_goes(fixture.access);
     fixture.kubectl(&["delete", "deployment/others"]);

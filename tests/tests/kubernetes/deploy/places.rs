@@ -126,7 +126,7 @@ fn pod(user: AgentUser) -> Value {
             "containers": [{ "name": "worker", "image": "w", "securityContext": security }],
         },
     });
-    let standard = Sidecar::standard("leasehold/agent:0.1.0");
+    let standard = Sidecar::standard("registry.invalid/leasehold/agent:0.1.0");
     let sidecar = Sidecar { cluster: Some("builds".into()), user, ..standard };
     let injection = leasehold_injection::inject(&pod, &sidecar).expect("a good pod");
     leasehold_injection::apply(&injection.edits, &mut pod);
