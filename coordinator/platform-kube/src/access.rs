@@ -28,12 +28,13 @@ use leasehold_driver::clock;
 use leasehold_driver::peer_log_limit::PeerLogLimit;
 use leasehold_kube_api::names::GROUP;
 use leasehold_types::{ClusterName, WorkerKey};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use self::identity::{BoundPod, Identity, TokenClaims, check_pod, identity_of};
 use self::review_lanes::{Lane, ReviewLanes};
 use self::shared_reviews::{ReviewError, Reviewed, SharedReviews};
 use self::token_cache::{CachedReview, TokenCache, TokenHash};
+use super::desired::Objects;
 use super::pods::Pods;
 
 /// How long the watch may take to show an authenticated pod.
@@ -60,6 +61,8 @@ struct Shared {
     /// The name in the replicas' certificates.
     server_name: String,
     pods: Pods,
+    /// The custom resources, which say whether workers are of a cluster or of a class.
+    objects: watch::Receiver<Arc<Objects>>,
     token_cache: Mutex<TokenCache>,
     reviews: SharedReviews,
     lanes: ReviewLanes,
@@ -76,12 +79,19 @@ impl fmt::Debug for AccessReviewer {
 impl AccessReviewer {
     /// A reviewer that accepts tokens for `audience`, and replicas with certificates for
     /// `server_name`.
-    pub(crate) fn new(client: Client, audience: String, server_name: String, pods: Pods) -> Self {
+    pub(crate) fn new(
+        client: Client,
+        audience: String,
+        server_name: String,
+        pods: Pods,
+        objects: watch::Receiver<Arc<Objects>>,
+    ) -> Self {
         Self(Arc::new(Shared {
             client,
             audience,
             server_name,
             pods,
+            objects,
             token_cache: Mutex::default(),
             reviews: SharedReviews::default(),
             lanes: ReviewLanes::default(),
@@ -206,7 +216,11 @@ impl AccessReviewer {
         verb: Verb,
         subject: &Subject,
     ) -> Result<(), Denied> {
-        for attributes in verb.on(subject)? {
+        let is_class = match subject {
+            Subject::Cluster(name) => self.0.objects.borrow().is_class(name),
+            Subject::All | Subject::Set(_) | Subject::Pipeline(_) => false,
+        };
+        for attributes in verb.on(subject, is_class)? {
             self.authorize(identity, attributes).await?;
         }
         Ok(())
@@ -399,13 +413,15 @@ enum Verb {
 }
 
 impl Verb {
-    /// The permissions that a person needs for this operation on `subject`; all of them.
-    fn on(self, subject: &Subject) -> Result<Vec<ResourceAttributes>, Denied> {
+    /// The permissions that a person needs for this operation on `subject`; all of them. The
+    /// workers of a cluster may be those of a WorkerClass.
+    fn on(self, subject: &Subject, is_class: bool) -> Result<Vec<ResourceAttributes>, Denied> {
         let (resource, (namespace, name)) = match subject {
             Subject::All => {
-                let everywhere = [CLUSTERS, SETS, PIPELINES].map(|it| self.attributes(it, None));
-                return Ok(everywhere.into());
+                let everywhere = [CLUSTERS, CLASSES, SETS, PIPELINES];
+                return Ok(everywhere.map(|it| self.attributes(it, None)).into());
             }
+            Subject::Cluster(class) if is_class => (CLASSES, class.parts()),
             Subject::Cluster(cluster) => (CLUSTERS, cluster.parts()),
             // The set of a namespace's shares belongs to all pipelines of the namespace.
             Subject::Set(set) if set.is_shares() => (PIPELINES, (set.namespace(), "")),
@@ -448,5 +464,27 @@ fn describe_permission(attributes: &ResourceAttributes) -> String {
     match (&attributes.namespace, &attributes.name) {
         (Some(namespace), Some(name)) => format!("{what} {name:?} in namespace {namespace:?}"),
         _ => format!("{what} in all namespaces"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_workers_of_a_class_need_the_right_on_the_class() {
+        let needed = |verb: Verb, subject: &Subject, is_class: bool| {
+            let attributes = verb.on(subject, is_class).expect("a namespace");
+            attributes.iter().map(describe_permission).collect::<Vec<_>>()
+        };
+        let workers = Subject::Cluster(ClusterName::new("ci/green").expect("a name"));
+        let of = |verb: &str, resource: &str| {
+            [format!("{verb} {resource}.leasehold.dev \"green\" in namespace \"ci\"")]
+        };
+        assert_eq!(needed(Verb::Read, &workers, false), of("get", "workerclusters"));
+        assert_eq!(needed(Verb::Read, &workers, true), of("get", "workerclasses"));
+        assert_eq!(needed(Verb::Change, &workers, true), of("create", "workerclasses/drain"));
+        let all = needed(Verb::Read, &Subject::All, false);
+        assert!(all.iter().any(|it| it.contains("get workerclasses.leasehold.dev")), "{all:?}");
     }
 }

@@ -164,15 +164,16 @@ pub async fn start(settings: Settings) -> anyhow::Result<Started> {
         },
         event_sender.clone(),
     );
+    let share = settings.namespace_share;
+    let DesiredWatch { problems, ready, freshness, objects, in_force } =
+        desired::start(client.clone(), &settings.watched, share, event_sender.clone());
     let access_reviewer = AccessReviewer::new(
         client.clone(),
         settings.audience.clone(),
         settings.server_name(),
         pods.clone(),
+        objects.clone(),
     );
-    let share = settings.namespace_share;
-    let DesiredWatch { problems, ready, freshness, objects, in_force } =
-        desired::start(client.clone(), &settings.watched, share, event_sender.clone());
     let authority = settings.certificate.is_none().then(|| {
         let own =
             authority::Settings::new(&settings.namespace, &settings.service, &settings.address);
