@@ -382,11 +382,12 @@ impl AdminService for Admin {
     ) -> Result<Response<Self::WatchChangesStream>, Status> {
         let cluster = &request.get_ref().cluster;
         let replay = changes::replay_duration(&request.get_ref().replay)?;
+        let only_replay = request.get_ref().only_replay;
         let (viewer, permit) = self.watcher(&request, cluster, &self.change_watchers).await?;
         // Subscribes before the core is asked, so that no change in between is missed.
         let changes = self.handle.replay(replay).map_err(|_| AdminError::Stopped)?;
         self.check_watched("WatchChanges", &viewer).await?;
-        Ok(Response::new(Box::pin(changes::watch(changes, viewer, permit))))
+        Ok(Response::new(Box::pin(changes::watch(changes, only_replay, viewer, permit))))
     }
 
     async fn watch_fleet(

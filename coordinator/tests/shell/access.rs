@@ -209,7 +209,7 @@ async fn each_admin_call_requests_access_to_its_own_subject() {
     refused!(explain_stream, explain, Wants::Read(feeds()));
     refused!(
         watch_changes,
-        WatchChangesRequest { cluster: cluster(), replay: String::new() },
+        WatchChangesRequest { cluster: cluster(), ..Default::default() },
         Wants::Read(crawl())
     );
     let everything = WatchChangesRequest::default();

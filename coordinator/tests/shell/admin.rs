@@ -351,18 +351,22 @@ async fn few_plans_are_made_at_once_and_other_calls_are_answered_meanwhile() {
 /// A later watch replays the changes with their times.
 async fn replays(admin: &mut AdminServiceClient<Channel>, seen: &[ChangeKind]) {
     for (replay, all) in [("", true), ("30m", true), ("0s", false)] {
-        let request = WatchChangesRequest { cluster: "crawl".into(), replay: replay.into() };
+        let request = WatchChangesRequest {
+            cluster: "crawl".into(),
+            replay: replay.into(),
+            only_replay: true,
+        };
         let mut past = admin.watch_changes(request).await.expect("a watch").into_inner();
         let mut again = Vec::new();
-        while again.len() < seen.len() {
-            let next = timeout(Duration::from_millis(500), past.message()).await;
-            let Ok(Ok(Some(change))) = next else { break };
+        let mut next = async || timeout(PATIENCE, past.message()).await.expect("an end in time");
+        while let Some(change) = next().await.expect("an end after the replay") {
             assert!(change.replayed && change.time.ends_with('Z'), "{change:?}");
             // Earlier changes came before the first watch.
             if !again.is_empty() || Some(&change.kind()) == seen.first() {
                 again.push(change.kind());
             }
         }
+        again.truncate(seen.len());
         assert_eq!(again, if all { seen } else { &[] }, "replay {replay:?}");
     }
     let request = WatchChangesRequest { replay: "soon".into(), ..Default::default() };
@@ -374,7 +378,8 @@ async fn replays(admin: &mut AdminServiceClient<Channel>, seen: &[ChangeKind]) {
 async fn watchers_get_changes_as_they_happen() {
     let replica = Replica::leading().await;
     let mut admin = admin(&replica).await;
-    let request = WatchChangesRequest { cluster: "crawl".into(), replay: "0s".into() };
+    let (cluster, replay) = ("crawl".into(), "0s".into());
+    let request = WatchChangesRequest { cluster, replay, only_replay: false };
     let mut changes = admin.watch_changes(request).await.expect("a watch").into_inner();
     let _agent = join_and_settle(&replica, "w-0", 3, 4).await;
     replica.problems.send_replace(Arc::default());

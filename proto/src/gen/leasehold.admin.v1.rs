@@ -1072,6 +1072,9 @@ pub struct WatchChangesRequest {
     /// it is empty; 0s for changes from now on alone.
     #[prost(string, tag = "2")]
     pub replay: ::prost::alloc::string::String,
+    /// End the watch once what had happened before it began has been sent.
+    #[prost(bool, tag = "3")]
+    pub only_replay: bool,
 }
 impl ::prost::Name for WatchChangesRequest {
     const NAME: &'static str = "WatchChangesRequest";

@@ -44,7 +44,7 @@ async fn a_watch_ends_once_its_callers_right_is_taken_away() {
     let admin = AdminServiceClient::new(channel(&address, authentication));
     let watch = async |cluster: &str| -> Result<Streaming<WatchChangesResponse>, Status> {
         let (cluster, replay) = (cluster.to_owned(), "0s".to_owned());
-        let mut request = Request::new(WatchChangesRequest { cluster, replay });
+        let mut request = Request::new(WatchChangesRequest { cluster, replay, only_replay: false });
         let token = format!("Bearer {token}").parse().expect("a value");
         request.metadata_mut().insert("authorization", token);
         admin.clone().watch_changes(request).await.map(tonic::Response::into_inner)

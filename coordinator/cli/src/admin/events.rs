@@ -17,8 +17,9 @@ use super::{run, words};
 use crate::argument::{self, WorkerPath};
 use crate::usage;
 
-/// How long no further change comes before what the leader had kept counts as told.
-const REPLAY_PAUSE: Duration = Duration::from_millis(500);
+/// How long the next of the changes that the leader has kept may take: it asks the platform for
+/// each namespace whether the caller may see it.
+const CHANGE_WITHIN: Duration = Duration::from_secs(30);
 /// The interval between two attempts to find a leader.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -117,6 +118,7 @@ async fn watch(
     let request = WatchChangesRequest {
         cluster: args.cluster.clone().unwrap_or_default(),
         replay: duration::format(replay),
+        only_replay: !args.follow,
     };
     let mut changes =
         coordinator.ask(async |mut client| client.watch_changes(request.clone()).await).await?;
@@ -125,12 +127,16 @@ async fn watch(
         let next = if args.follow {
             next.await
         } else {
-            match tokio::time::timeout(REPLAY_PAUSE, next).await {
-                Ok(next) => next,
-                Err(_) => return Ok(None),
-            }
+            let next = tokio::time::timeout(CHANGE_WITHIN, next).await;
+            next.with_context(|| {
+                format!(
+                    "the coordinator has sent no further change for {CHANGE_WITHIN:?}: later ones \
+                     are missing here"
+                )
+            })?
         };
         match next {
+            // A coordinator of an earlier version goes on with what happens now.
             Ok(Some(change)) if !args.follow && !change.replayed => return Ok(None),
             Ok(Some(change)) if is_wanted(&change, args) => print(&line(&change, args.output)?)?,
             Ok(Some(_)) => {}

@@ -31,10 +31,12 @@ pub(super) fn replay_duration(text: &str) -> Result<Duration, AdminError> {
     duration::parse(text).map_err(|error| AdminError::Invalid(format!("replay: {error}")))
 }
 
-/// The changes that the viewer may see; ends with the coordinator, or with an error once the viewer
-/// has lost its right to the watch. Holds `permit` until then.
+/// The changes that the viewer may see; ends with the coordinator, after the replay if no other
+/// changes are wanted, or with an error once the viewer has lost its right to the watch. Holds
+/// `permit` until then.
 pub(super) fn watch(
     replay: Replay,
+    only_replay: bool,
     viewer: Viewer,
     permit: WatchPermit,
 ) -> impl Stream<Item = Result<WatchChangesResponse, Status>> + Send {
@@ -49,7 +51,7 @@ pub(super) fn watch(
     let watch = ChangeWatch {
         missing,
         replayed: changes.into_iter(),
-        live,
+        live: (!only_replay).then_some(live),
         viewer,
         recheck_at,
         deposed_at: None,
@@ -63,7 +65,8 @@ pub(super) fn watch(
 struct ChangeWatch {
     missing: Option<WatchChangesResponse>,
     replayed: std::vec::IntoIter<Arc<RecordedChange>>,
-    live: Receiver<Arc<RecordedChange>>,
+    /// None if the watch ends after the replay.
+    live: Option<Receiver<Arc<RecordedChange>>>,
     viewer: Viewer,
     /// When the viewer's right is checked again.
     recheck_at: Instant,
@@ -91,7 +94,7 @@ impl ChangeWatch {
                 self.recheck_at = self.viewer.recheck_at();
             }
             let response = tokio::select! {
-                response = next_change(&mut self.replayed, &mut self.live) => response?,
+                response = next_change(&mut self.replayed, self.live.as_mut()) => response?,
                 () = sleep_until(self.recheck_at) => continue,
             };
             let Some(response) = response else { continue };
@@ -122,13 +125,13 @@ impl ChangeWatch {
 /// The next change as a message, if watchers get one; `None` at the end.
 async fn next_change(
     replayed: &mut std::vec::IntoIter<Arc<RecordedChange>>,
-    live: &mut Receiver<Arc<RecordedChange>>,
+    live: Option<&mut Receiver<Arc<RecordedChange>>>,
 ) -> Option<Option<WatchChangesResponse>> {
     if let Some(recorded) = replayed.next() {
         let response = timed_response(&recorded);
         return Some(response.map(|response| WatchChangesResponse { replayed: true, ..response }));
     }
-    match live.recv().await {
+    match live?.recv().await {
         Ok(recorded) => Some(timed_response(&recorded)),
         Err(RecvError::Lagged(skipped)) => Some(Some(WatchChangesResponse {
             skipped,

@@ -190,7 +190,7 @@ mod tests {
             viewer.interval = Duration::ZERO;
             let replay = Replay { missing: 0, changes: Vec::new(), live };
             let permit = WatchLimits::new().begin(&Caller::Unknown).expect("a permit");
-            Box::pin(watch(replay, viewer, permit))
+            Box::pin(watch(replay, false, viewer, permit))
         }
     }
 
