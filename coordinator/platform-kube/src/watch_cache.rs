@@ -20,8 +20,8 @@ use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-pub(crate) use self::events::error_with_causes;
 pub use self::events::{RetriedError, events};
+pub(crate) use self::events::{error_with_causes, is_forbidden};
 
 /// The most objects in one cache. A cache with more never becomes complete.
 pub const OBJECTS_MAX: usize = 500_000;
@@ -155,7 +155,8 @@ impl<T: PartialEq + Send + Sync + 'static> WatchCache<T> {
         let state = self.state();
         let is_forbidden = |index: usize| {
             let failure = state.failures[index].as_ref();
-            self.shared.namespaces[index].is_some() && failure.is_some_and(|it| it.is_forbidden)
+            self.shared.namespaces[index].is_some()
+                && failure.is_some_and(|failure| failure.is_forbidden)
         };
         let mut watches = state.listed.iter().enumerate();
         !state.is_full && watches.all(|(index, listed)| *listed || is_forbidden(index))

@@ -14,14 +14,12 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use super::source::Source;
-use crate::watch_cache::error_with_causes;
+use crate::watch_cache::{error_with_causes, is_forbidden};
 
 /// The time between two probes; with [`WITHIN`] well below the age that makes a view stale.
 const EVERY: Duration = Duration::from_secs(4);
 /// The timeout of one probe.
 const WITHIN: Duration = Duration::from_secs(4);
-/// The status of a call that no right allows.
-const FORBIDDEN: u16 = 403;
 /// How long after its retry a broken watch would have failed again.
 const FAILS_WITHIN: Duration = Duration::from_secs(2);
 
@@ -153,7 +151,7 @@ async fn probe(scopes: &[Api<DynamicObject>]) -> kube::Result<()> {
     let one = ListParams::default().limit(1);
     for api in scopes {
         match api.list_metadata(&one).await {
-            Err(kube::Error::Api(status)) if status.code == FORBIDDEN && scopes.len() > 1 => {}
+            Err(error) if is_forbidden(&error) && scopes.len() > 1 => {}
             answer => return answer.map(drop),
         }
     }

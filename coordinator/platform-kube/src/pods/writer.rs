@@ -24,6 +24,7 @@ use super::facts::{PodName, version};
 use super::patch::{ObservedPod, PatchDecision, PodPatch};
 use super::store::Listed;
 use super::{PodFacts, Pods};
+use crate::watch_cache::is_forbidden;
 
 /// The timeout of one write.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -36,8 +37,6 @@ const PAGE_PODS: u32 = 250;
 /// The timeout of one page. A list has none, so that many pods make an election longer and do not
 /// prevent it.
 const PAGE_TIMEOUT: Duration = Duration::from_secs(10);
-/// The status of a call that no right allows.
-const FORBIDDEN: u16 = 403;
 /// The most workers that one warning names.
 const NAMED_MAX: usize = 5;
 
@@ -62,7 +61,9 @@ impl Pods {
             for label in [CLUSTER_LABEL, EXPOSED_LABEL] {
                 let pods = match (self.list(scope.as_deref(), label).await, &scope) {
                     (Ok(pods), _) => pods,
-                    (Err(error), Some(namespace)) if is_forbidden(&error) => {
+                    (Err(error), Some(namespace))
+                        if error.downcast_ref::<kube::Error>().is_some_and(is_forbidden) =>
+                    {
                         unreadable.insert(namespace.clone());
                         break;
                     }
@@ -254,12 +255,6 @@ fn observed(pod: &PartialObjectMeta<Pod>) -> Option<ObservedPod> {
     let version = version(pod.resource_version().as_deref());
     let (exposures, mark) = (exposure_annotation::read(pod), BusyMark::read(pod));
     Some(ObservedPod { uid: pod.uid()?, version, exposures, mark })
-}
-
-/// Whether the API server forbids a call.
-fn is_forbidden(error: &anyhow::Error) -> bool {
-    let answer = error.downcast_ref::<kube::Error>();
-    matches!(answer, Some(kube::Error::Api(status)) if status.code == FORBIDDEN)
 }
 
 /// One warning for all workers, since there may be many.

@@ -40,13 +40,18 @@ impl RetriedError {
 
     /// Whether the API server forbids the list, or the watch after it.
     pub fn is_forbidden(&self) -> bool {
-        let (watcher::Error::InitialListFailed(error) | watcher::Error::WatchStartFailed(error)) =
-            &self.error
-        else {
-            return false;
-        };
-        matches!(error, kube::Error::Api(status) if status.code == FORBIDDEN)
+        match &self.error {
+            watcher::Error::InitialListFailed(error) | watcher::Error::WatchStartFailed(error) => {
+                is_forbidden(error)
+            }
+            _ => false,
+        }
     }
+}
+
+/// Whether the API server forbids a call.
+pub(crate) fn is_forbidden(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == FORBIDDEN)
 }
 
 /// Lists and watches without end: events in their order, and an error for each failure. It logs
