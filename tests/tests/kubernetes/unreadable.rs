@@ -1,5 +1,5 @@
 //! The rights of the coordinator in one namespace are taken away: only that namespace waits for
-//! them, under a leader that starts without them and under one that had them before.
+//! them, under a leader that was elected without them.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use tests::kube::{
     Access, Cluster, CoordinatorEndpoints, Fleet, FleetFixture, HollowNode, Replicas, TokenFor,
     Work,
 };
-use tests::process::{eventually, soon, until_ok};
+use tests::process::{eventually, get, soon, until_ok};
 
 const BINDING: &str = "coordinator";
 
@@ -95,13 +95,16 @@ async fn a_namespace_whose_rights_are_gone_holds_no_other_one() {
     eventually("3 jobs running", || (running(access, &own) == Some(3)).then_some(()));
     let log = || fixture.replicas.running[0].process.log();
     assert!(log().contains("may not list the pods of some namespaces"), "{}", log());
+    let series = format!("leasehold_unreadable_namespaces{{namespace=\"{other}\"");
+    eventually("the metric", || {
+        let (_, metrics) = get(fixture.replicas.running[0].http, "/metrics")?;
+        metrics.contains(&series).then_some(())
+    });
 
     bind(access, &own, &other);
     until_ok("the workers of the other namespace", || {
-        match log().contains("the workers of namespaces are served again") {
-            true => Ok(()),
-            false => Err(log()),
-        }
+        let log = log();
+        if log.contains("the workers of namespaces are served again") { Ok(()) } else { Err(log) }
     });
     apply(access, &other, &fixture.builds(2, 1, "3s"));
     eventually("2 jobs running", || (running(access, &other) == Some(2)).then_some(()));
