@@ -375,9 +375,10 @@ impl Lead {
         }
         if self.list_at.is_some_and(|at| at <= now) {
             (self.list_at, self.listing) = (None, true);
-            let namespaces = match self.elected {
-                false => Namespaces::All,
-                true => Namespaces::Only(self.unreadable.clone()),
+            let namespaces = if self.elected {
+                Namespaces::Only(self.unreadable.clone())
+            } else {
+                Namespaces::All
             };
             self.requests.push_back(StoreRequest::List(namespaces));
         }

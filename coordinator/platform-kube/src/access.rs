@@ -419,7 +419,7 @@ impl Verb {
         let (resource, (namespace, name)) = match subject {
             Subject::All => {
                 let everywhere = [CLUSTERS, CLASSES, SETS, PIPELINES];
-                return Ok(everywhere.map(|it| self.attributes(it, None)).into());
+                return Ok(everywhere.map(|resource| self.attributes(resource, None)).into());
             }
             Subject::Cluster(class) if is_class => (CLASSES, class.parts()),
             Subject::Cluster(cluster) => (CLUSTERS, cluster.parts()),
@@ -485,6 +485,9 @@ mod tests {
         assert_eq!(needed(Verb::Read, &workers, true), of("get", "workerclasses"));
         assert_eq!(needed(Verb::Change, &workers, true), of("create", "workerclasses/drain"));
         let all = needed(Verb::Read, &Subject::All, false);
-        assert!(all.iter().any(|it| it.contains("get workerclasses.leasehold.dev")), "{all:?}");
+        assert!(
+            all.iter().any(|right| right.contains("get workerclasses.leasehold.dev")),
+            "{all:?}"
+        );
     }
 }

@@ -53,16 +53,20 @@ fn registered(lead: &mut Lead) -> Vec<(WorkerKey, Life, Exposure)> {
     said.flatten().collect()
 }
 
-/// A leader whose core knows of its term.
-fn leader() -> Lead {
-    let taken = TermTaken {
+/// The third term, taken after a second.
+fn taken() -> TermTaken {
+    TermTaken {
         epoch: Epoch(3),
         term: TermId(7),
         cell: None,
         sent_at: seconds(1),
         predecessor_end: seconds(1),
-    };
-    let mut lead = Lead::new(SETTINGS, taken, seconds(1));
+    }
+}
+
+/// A leader whose core knows of its term.
+fn leader() -> Lead {
+    let mut lead = Lead::new(SETTINGS, taken(), seconds(1));
     assert_eq!(requests(&mut lead), [StoreRequest::List(Namespaces::All)]);
     assert!(lead.poll_event().is_none(), "the core leads only once the list is read");
     lead.listed(Some(Listing::default()), seconds(1));
@@ -238,17 +242,10 @@ fn namespaces_that_could_not_be_read_are_read_again_until_they_can_be() {
     let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
     let entry = Entry { epoch: Epoch(2), exposure: Exposure::default() };
     let listing = |exposed: &[usize], unreadable: &[&str]| Listing {
-        exposed: exposed.iter().map(|it| (key(*it), entry.clone())).collect(),
+        exposed: exposed.iter().map(|worker| (key(*worker), entry.clone())).collect(),
         unreadable: names(unreadable),
     };
-    let taken = TermTaken {
-        epoch: Epoch(3),
-        term: TermId(7),
-        cell: None,
-        sent_at: seconds(1),
-        predecessor_end: seconds(1),
-    };
-    let mut lead = Lead::new(SETTINGS, taken, seconds(1));
+    let mut lead = Lead::new(SETTINGS, taken(), seconds(1));
     requests(&mut lead);
     lead.listed(Some(listing(&[0], &["a", "b"])), seconds(1));
     let Some(Event::Elected(elected)) = lead.poll_event() else { panic!("it leads") };

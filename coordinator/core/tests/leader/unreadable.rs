@@ -109,7 +109,10 @@ fn a_namespace_that_is_read_while_the_term_begins_is_entered_with_all_others() {
     let workers = 0..20_000;
     let exposed = workers.map(|number| (key("ci", number), entry())).collect();
     let mut leader = Leader::new(exposed);
-    assert_eq!(leader.refusal("cd").map(|it| it.0), Some(RefusalReason::NotLeader(None)));
+    assert_eq!(
+        leader.refusal("cd").map(|(reason, _)| reason),
+        Some(RefusalReason::NotLeader(None))
+    );
     leader.read(EPOCH, [(key("cd", 1), entry())].into());
     while leader.core.has_more() {
         leader.core.settle(leader.now, leader.now);

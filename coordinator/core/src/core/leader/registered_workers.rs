@@ -29,7 +29,8 @@ pub(in crate::core) fn enter(
     now: Moment,
 ) {
     // The shares of a pipeline are planned together, when all of them are known.
-    let cluster = replica.desired.clusters.get(&key.cluster).filter(|it| it.class.is_none());
+    let cluster =
+        replica.desired.clusters.get(&key.cluster).filter(|cluster| cluster.class.is_none());
     let bounds = replica.config.bounds;
     let comes_back = cluster.map_or(Moment::NEVER, |cluster| now + bounds.outlast(cluster.ttl));
     for at in ledger.expose(key, entry, &replica.lists, comes_back) {

@@ -15,7 +15,7 @@ use super::registered_workers::{enter, is_passed_on};
 use crate::event::NamespacesRead;
 
 /// The namespaces that could not be read.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct UnreadableNamespaces(BTreeSet<String>);
 
 impl UnreadableNamespaces {
@@ -35,6 +35,11 @@ impl UnreadableNamespaces {
         );
         Err((RefusalReason::GoAway, message))
     }
+
+    /// Namespaces were read.
+    fn remove(&mut self, read: &BTreeSet<String>) {
+        self.0.retain(|namespace| !read.contains(namespace));
+    }
 }
 
 impl Leader {
@@ -53,7 +58,7 @@ impl Leader {
             }
         }
         self.forget_entries(passed_on);
-        self.unreadable.0.retain(|namespace| !read.namespaces.contains(namespace));
+        self.unreadable.remove(&read.namespaces);
         let is_read = |cluster: &&ClusterName| {
             cluster.parts().0.is_some_and(|namespace| read.namespaces.contains(namespace))
         };
