@@ -199,11 +199,14 @@ impl<'a> ChildSupervisor<'a> {
         if self.shutdown_signals > 0 || self.is_draining().await {
             return None;
         }
-        let wait = match () {
-            () if self.driver.metrics().is_name_taken() => Some(NAME_POLL),
-            () if !self.name_is_checked() => Some(ANSWER_POLL),
-            () if !self.file_is_current().await => Some(FILE_POLL),
-            () => None,
+        let wait = if self.driver.metrics().is_name_taken() {
+            Some(NAME_POLL)
+        } else if !self.name_is_checked() {
+            Some(ANSWER_POLL)
+        } else if !self.file_is_current().await {
+            Some(FILE_POLL)
+        } else {
+            None
         };
         if let Some(wait) = wait {
             self.due = Some((Instant::now() + wait, Due::Restart));

@@ -122,13 +122,14 @@ pub(super) fn action_for_program(
     }
     let Some(terminated_at) = program.terminated_at else {
         let term_at = held.until.map(|until| before(until, leads.term));
-        return match () {
-            () if held.revoked.is_some() => Action::Terminate("the stream is revoked"),
-            () if program.leader_exited => Action::Terminate("its first process has exited"),
-            () if term_at.is_some_and(|at| at <= now) => {
-                Action::Terminate("its lease ends soon without renewal")
-            }
-            () => Action::Wait(term_at),
+        return if held.revoked.is_some() {
+            Action::Terminate("the stream is revoked")
+        } else if program.leader_exited {
+            Action::Terminate("its first process has exited")
+        } else if term_at.is_some_and(|at| at <= now) {
+            Action::Terminate("its lease ends soon without renewal")
+        } else {
+            Action::Wait(term_at)
         };
     };
     let grace_at = rules.kill.then_some(terminated_at + rules.grace);

@@ -135,12 +135,14 @@ impl Leader {
                 let committed = ledger.account(&key).map_or(0, Account::committed);
                 // One that is only assumed is of the newest.
                 let own = generation(worker).unwrap_or(newest);
-                let reason = match () {
-                    () if *size >= max => String::new(),
-                    () if own >= newest => taken.clone(),
-                    () => format!(
+                let reason = if *size >= max {
+                    String::new()
+                } else if own >= newest {
+                    taken.clone()
+                } else {
+                    format!(
                         "workers of newer generations come first, up to {newest}: it is of {own}"
-                    ),
+                    )
                 };
                 let lost = lost(&key);
                 PlannedPool { worker: worker.clone(), size: *size, committed, reason, lost }
@@ -187,24 +189,21 @@ impl Leader {
                  declared gone"
             );
         };
-        match () {
-            () if worker.lost => {
-                format!("it is lost: {slots} {count} until it reports or is declared gone")
-            }
-            () if !worker.reported => format!("it has not reported yet: {slots} {count}"),
-            () if worker.drains() => {
-                format!("it drains: {slots} {count} until its jobs end")
-            }
-            () if worker.failure.is_some() => {
-                format!("it fails: {slots} {count} until its jobs end")
-            }
-            () if !worker.is_connected() => {
-                format!("it is not connected: {slots} {count}, and it keeps them")
-            }
-            () => format!(
+        if worker.lost {
+            format!("it is lost: {slots} {count} until it reports or is declared gone")
+        } else if !worker.reported {
+            format!("it has not reported yet: {slots} {count}")
+        } else if worker.drains() {
+            format!("it drains: {slots} {count} until its jobs end")
+        } else if worker.failure.is_some() {
+            format!("it fails: {slots} {count} until its jobs end")
+        } else if !worker.is_connected() {
+            format!("it is not connected: {slots} {count}, and it keeps them")
+        } else {
+            format!(
                 "slots that count as used, because its earlier agent may still use them: {}",
                 account.committed()
-            ),
+            )
         }
     }
 

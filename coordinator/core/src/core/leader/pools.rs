@@ -116,11 +116,9 @@ impl Pools {
             self.all_stale = all;
             return PoolsPlan::Unfinished;
         }
-        let unreported = match () {
-            () if mutation::on(Mutation::UnreportedTakesSlots) => 0,
-            () if mutation::on(Mutation::GrowOverBudget) => 0,
-            () => ledger.unreported(name),
-        };
+        let are_ignored =
+            mutation::on(Mutation::UnreportedTakesSlots) || mutation::on(Mutation::GrowOverBudget);
+        let unreported = if are_ignored { 0 } else { ledger.unreported(name) };
         let counted = self.counted_sum + u64::from(unreported);
         let elsewhere = if mutation::on(Mutation::GrowOverBudget) {
             0
