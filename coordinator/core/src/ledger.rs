@@ -11,6 +11,7 @@ mod claims;
 mod unheard;
 
 use std::collections::BTreeSet;
+use std::ops::Bound;
 
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{
@@ -138,8 +139,23 @@ impl Ledger {
         &'a self,
         cluster: &'a ClusterName,
     ) -> impl Iterator<Item = (&'a WorkerKey, &'a Account)> {
-        let first = WorkerKey { cluster: cluster.clone(), worker: WorkerName::first() };
-        self.accounts.range(first..).take_while(move |(key, _)| key.cluster == *cluster)
+        self.accounts_of_after(cluster, None)
+    }
+
+    /// The same, all or those after this worker.
+    pub(crate) fn accounts_of_after<'a>(
+        &'a self,
+        cluster: &'a ClusterName,
+        after: Option<&WorkerName>,
+    ) -> impl Iterator<Item = (&'a WorkerKey, &'a Account)> {
+        let key =
+            |worker: &WorkerName| WorkerKey { cluster: cluster.clone(), worker: worker.clone() };
+        let from = match after {
+            Some(worker) => Bound::Excluded(key(worker)),
+            None => Bound::Included(key(&WorkerName::first())),
+        };
+        let accounts = self.accounts.range((from, Bound::Unbounded));
+        accounts.take_while(move |(key, _)| key.cluster == *cluster)
     }
 
     /// The accounts of the agents that had a worker's name before its present one.

@@ -177,10 +177,8 @@ impl AdminService for Admin {
         let name = map::cluster_name("name", &request.get_ref().name).map_err(AdminError::from)?;
         let _call = self.allow(&request, Wants::Read(Subject::Cluster(name.clone()))).await?;
         self.ask("GetCluster", move |core, now| {
-            let found = core.clusters(now).into_iter().find(|cluster| cluster.name == name);
-            let cluster = found
-                .map(wire::cluster)
-                .ok_or_else(|| AdminError::cluster_not_found(core, &name))?;
+            let cluster = core.cluster(&name, now).map(wire::cluster);
+            let cluster = cluster.ok_or_else(|| AdminError::cluster_not_found(core, &name))?;
             Ok(proto::GetClusterResponse { cluster: Some(cluster) })
         })
         .await
@@ -197,7 +195,7 @@ impl AdminService for Admin {
         let size = PageSize::new(request.page_size)?;
         let page = WorkerCursor::parse(&cluster, &request.page_token)?;
         self.ask("ListWorkers", move |core, now| {
-            let workers = core.workers(&cluster, now);
+            let workers = core.workers_after(&cluster, page.after(), now);
             let workers = workers.ok_or_else(|| AdminError::cluster_not_found(core, &cluster))?;
             let (workers, next) = page.cut(workers, size);
             let workers = workers.into_iter().map(wire::worker).collect();

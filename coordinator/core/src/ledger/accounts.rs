@@ -3,7 +3,7 @@
 
 use std::collections::btree_map::Range;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::{Bound, Deref, DerefMut, RangeFrom};
+use std::ops::{Bound, Deref, DerefMut, RangeBounds};
 
 use leasehold_types::message::Jobs;
 use leasehold_types::mutation::{self, Mutation};
@@ -92,7 +92,10 @@ impl Accounts {
         self.all.range::<WorkerKey, _>((from, Bound::Unbounded))
     }
 
-    pub(super) fn range(&self, range: RangeFrom<WorkerKey>) -> Range<'_, WorkerKey, Account> {
+    pub(super) fn range(
+        &self,
+        range: impl RangeBounds<WorkerKey>,
+    ) -> Range<'_, WorkerKey, Account> {
         self.all.range(range)
     }
 

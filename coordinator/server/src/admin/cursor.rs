@@ -57,17 +57,18 @@ impl WorkerCursor {
         Ok(Self { cluster: cluster.clone(), after })
     }
 
-    /// The page out of all workers, sorted by name, and the token of the next.
+    /// The worker that the page begins after.
+    pub(super) fn after(&self) -> Option<&WorkerName> {
+        self.after.as_ref()
+    }
+
+    /// The page out of the workers after [`Self::after`], and the token of the next.
     pub(super) fn cut(
         &self,
-        workers: Vec<WorkerView>,
+        workers: impl Iterator<Item = WorkerView>,
         size: PageSize,
     ) -> (Vec<WorkerView>, String) {
-        let start = self
-            .after
-            .as_ref()
-            .map_or(0, |after| workers.partition_point(|worker| worker.key.worker <= *after));
-        let mut page: Vec<_> = workers.into_iter().skip(start).take(size.0 + 1).collect();
+        let mut page: Vec<_> = workers.take(size.0 + 1).collect();
         let more = page.len() > size.0;
         page.truncate(size.0);
         let next = match page.last() {

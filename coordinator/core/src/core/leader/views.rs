@@ -26,20 +26,45 @@ impl Core {
     /// All clusters that a manifest defines, by name.
     #[must_use]
     pub fn clusters(&self, now: Moment) -> Vec<ClusterView> {
-        let view = |(name, spec): (_, &Arc<Cluster>)| match self.leader() {
+        let clusters = self.desired().clusters.iter();
+        clusters.map(|(name, spec)| self.cluster_view(name, spec, now)).collect()
+    }
+
+    /// One cluster; none where no manifest defines it.
+    #[must_use]
+    pub fn cluster(&self, name: &ClusterName, now: Moment) -> Option<ClusterView> {
+        let (name, spec) = self.desired().clusters.get_key_value(name)?;
+        Some(self.cluster_view(name, spec, now))
+    }
+
+    fn cluster_view(&self, name: &ClusterName, spec: &Arc<Cluster>, now: Moment) -> ClusterView {
+        match self.leader() {
             Some(leader) => leader.cluster_view(name, spec, now),
             None => self.replica().cluster_view(name, spec),
-        };
-        self.desired().clusters.iter().map(view).collect()
+        }
     }
 
     /// The workers of a cluster, by name; none where no manifest defines it.
     #[must_use]
     pub fn workers(&self, cluster: &ClusterName, now: Moment) -> Option<Vec<WorkerView>> {
+        Some(self.workers_after(cluster, None, now)?.collect())
+    }
+
+    /// The workers of a cluster, by name, all or those after `after`; lazy. None where no manifest
+    /// defines the cluster.
+    #[must_use]
+    pub fn workers_after<'a>(
+        &'a self,
+        cluster: &'a ClusterName,
+        after: Option<&'a WorkerName>,
+        now: Moment,
+    ) -> Option<impl Iterator<Item = WorkerView> + 'a> {
         self.desired().clusters.get(cluster)?;
-        let Some(leader) = self.leader() else { return Some(Vec::new()) };
-        let accounts = leader.ledger.accounts_of(cluster);
-        Some(accounts.map(|(key, account)| leader.worker_view(key, account, now)).collect())
+        let of_leader = move |leader: &'a Leader| {
+            let accounts = leader.ledger.accounts_of_after(cluster, after);
+            accounts.map(move |(key, account)| leader.worker_view(key, account, now))
+        };
+        Some(self.leader().into_iter().flat_map(of_leader))
     }
 
     /// One worker.
