@@ -12,8 +12,8 @@ use leasehold_types::{
 };
 
 pub use self::session::{
-    attach_agent_process, attach_job_times, attach_other_cell, take_agent_process, take_job_times,
-    take_other_cell, waiting, waits_behind,
+    attach_agent_process, attach_job_times, attach_other_cell, check_field_count,
+    take_agent_process, take_job_times, take_other_cell, waiting, waits_behind,
 };
 
 /// Why a message is invalid: which field, and what is wrong with it.

@@ -39,6 +39,8 @@ pub struct Envelope {
     pub what: SessionEvent,
     /// The permit that the event holds until it is handled.
     pub permit: Option<OwnedSemaphorePermit>,
+    /// The permits of its bytes, if it is a long message; held as long.
+    pub bytes: Vec<OwnedSemaphorePermit>,
 }
 
 /// What happened to a session.
@@ -93,12 +95,17 @@ impl SessionSlot {
 impl Envelope {
     /// An event of a session that arrived at `arrived`.
     pub fn new(conn: ConnId, what: SessionEvent, arrived: Moment) -> Self {
-        Self { conn, arrived, what, permit: None }
+        Self { conn, arrived, what, permit: None, bytes: Vec::new() }
     }
 
     /// The same event; it holds `permit` until it is handled.
     pub fn with_permit(self, permit: OwnedSemaphorePermit) -> Self {
         Self { permit: Some(permit), ..self }
+    }
+
+    /// The same event; it holds the permits of its bytes until it is handled.
+    pub fn with_bytes(self, bytes: Vec<OwnedSemaphorePermit>) -> Self {
+        Self { bytes, ..self }
     }
 }
 

@@ -7,6 +7,7 @@ mod delivery;
 mod forward;
 mod inbound;
 pub(crate) mod intake;
+mod message_budget;
 mod outbound;
 mod peer;
 mod service;

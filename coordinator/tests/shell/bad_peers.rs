@@ -108,6 +108,42 @@ async fn a_message_above_the_limit_is_refused_and_affects_no_other_agent() {
     honest.is_served().await;
 }
 
+/// Their reports are longer together than what is read at a time. A text is long and costs little
+/// to read.
+#[tokio::test]
+async fn the_long_reports_of_several_agents_are_all_taken() {
+    let replica = Replica::leading().await;
+    let failure = "x".repeat(MESSAGE_BYTES_MAX - 1_000);
+    let report = Report { epoch: 1, nonce: 1, running: Some(0), drain: 1, ..Report::default() };
+    let report = Report { failure, ..report };
+    let mut agents = JoinSet::new();
+    for number in 0..6 {
+        let (address, report) = (replica.grpc, report.clone());
+        agents.spawn(async move {
+            let mut agent = Agent::dial(address).await;
+            agent.say_hello("crawl", &format!("w-{number}")).await;
+            agent.welcome().await;
+            agent.say(Message::Report(report)).await;
+            agent.grant().await;
+        });
+    }
+    assert_eq!(soon(agents.join_all()).await.len(), 6);
+    reaches(replica.http, "leasehold_session_stalls_total", 1.0).await;
+}
+
+#[tokio::test]
+async fn a_message_with_too_many_entries_is_refused_before_it_is_decoded() {
+    let replica = Replica::leading().await;
+    let mut agent = Agent::dial(replica.grpc).await;
+    agent.say_hello("crawl", "w-0").await;
+    agent.welcome().await;
+    let streams = vec![HeldStream::default(); 1_000_000];
+    agent.say(Message::Report(Report { epoch: 1, drain: 1, streams, ..Report::default() })).await;
+    let (reason, refusal) = agent.refusal().await;
+    assert_eq!(reason, RefusalReason::Invalid);
+    assert!(refusal.message.contains("more than 20100 fields"), "{}", refusal.message);
+}
+
 /// Writes bytes and waits for the connection's end.
 async fn throw(address: SocketAddr, bytes: &[u8]) {
     let mut stream = TcpStream::connect(address).await.expect("a connection");

@@ -1,6 +1,7 @@
 //! The messages between agents and coordinators, both ways.
 
 mod agent_process;
+mod field_count;
 mod grant;
 mod job_times;
 mod other_cell;
@@ -18,6 +19,7 @@ use leasehold_types::{
 };
 
 pub use self::agent_process::{attach_agent_process, take_agent_process};
+pub use self::field_count::check_field_count;
 pub use self::job_times::{attach_job_times, take_job_times};
 pub use self::other_cell::{attach_other_cell, take_other_cell};
 use super::share::{address, load};

@@ -11,7 +11,7 @@ use crate::port::{Envelope, SessionEvent, SessionSlot};
 impl Driver {
     /// Takes one event of a session. Returns the number of events that the core got.
     pub(super) fn take_envelope(&mut self, envelope: Envelope, turn: &Turn) -> usize {
-        let Envelope { conn, arrived, what, permit } = envelope;
+        let Envelope { conn, arrived, what, permit, bytes } = envelope;
         self.taken.took(arrived);
         let at = turn.stamp(arrived);
         let taken = match what {
@@ -45,7 +45,7 @@ impl Driver {
             SessionEvent::Agent(AgentMessage::Beat(beat)) => self.take(Event::Beat(conn, beat), at),
         };
         self.metrics.set_sessions(self.sessions.len());
-        drop(permit);
+        drop((permit, bytes));
         taken
     }
 

@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use leasehold_types::WorkerKey;
-use leasehold_types::limits::{JOBS_PER_WORKER_MAX, STREAMS_PER_WORKER_MAX, WORKERS_MAX};
+use leasehold_types::limits::{
+    JOBS_PER_WORKER_MAX, MESSAGE_BYTES_MAX, STREAMS_PER_WORKER_MAX, WORKERS_MAX,
+};
 use tokio::time::Instant;
 
 /// Messages that an agent may send at once: each end of a job may be one, and all jobs of a worker
@@ -21,6 +23,10 @@ const SESSION_COST: u32 = 100;
 const RELEASES_BURST: u32 = 2 * STREAMS_PER_WORKER_MAX as u32;
 /// The time that earns one more release: 2,000 a second.
 const RELEASE_PERIOD: Duration = Duration::from_micros(500);
+/// KiB that an agent may send at once: the longest message.
+const KIB_BURST: u32 = (MESSAGE_BYTES_MAX >> 10) as u32;
+/// The time that earns one more KiB: 1 MiB a second.
+const KIB_PERIOD: Duration = Duration::from_micros(1_000_000 >> 10);
 /// The most workers whose rates are remembered. Rates of agents that were quiet are forgotten.
 const AGENTS_MAX: usize = 2 * WORKERS_MAX;
 /// There is at most one warning about an agent in this time.
@@ -39,6 +45,7 @@ pub(crate) struct AgentRate(Arc<Mutex<Used>>);
 struct Used {
     messages: Allowance,
     releases: Allowance,
+    kib: Allowance,
     warned_at: Option<Instant>,
 }
 
@@ -46,7 +53,12 @@ impl Used {
     fn nothing(now: Instant) -> Self {
         let messages = Allowance::new(MESSAGES_BURST, MESSAGE_PERIOD, now);
         let releases = Allowance::new(RELEASES_BURST, RELEASE_PERIOD, now);
-        Self { messages, releases, warned_at: None }
+        let kib = Allowance::new(KIB_BURST, KIB_PERIOD, now);
+        Self { messages, releases, kib, warned_at: None }
+    }
+
+    fn is_nothing(&self, now: Instant) -> bool {
+        [&self.messages, &self.releases, &self.kib].iter().all(|used| used.is_unused(now))
     }
 }
 
@@ -60,7 +72,7 @@ impl AgentRates {
         if rates.len() >= AGENTS_MAX {
             rates.retain(|_, used| {
                 let used = used.lock().unwrap_or_else(PoisonError::into_inner);
-                !used.messages.is_unused(now) || !used.releases.is_unused(now)
+                !used.is_nothing(now)
             });
         }
         let rate = Arc::new(Mutex::new(Used::nothing(now)));
@@ -88,11 +100,15 @@ impl AgentRate {
         self.used(|used| used.messages.take(SESSION_COST, now))
     }
 
-    /// Counts a message that releases this many streams. Returns until when it must wait, if it
-    /// must.
-    pub(crate) fn message(&self, releases: usize, now: Instant) -> Option<Instant> {
+    /// Counts a message of this many bytes that releases this many streams. Returns until when the
+    /// next one must wait, if it must.
+    pub(crate) fn message(&self, bytes: usize, releases: usize, now: Instant) -> Option<Instant> {
         let releases = u32::try_from(releases).unwrap_or(u32::MAX);
-        self.used(|used| used.messages.take(1, now).max(used.releases.take(releases, now)))
+        let kib = u32::try_from(bytes >> 10).unwrap_or(u32::MAX);
+        self.used(|used| {
+            let messages = used.messages.take(1, now);
+            messages.max(used.releases.take(releases, now)).max(used.kib.take(kib, now))
+        })
     }
 
     fn used<T>(&self, take: impl FnOnce(&mut Used) -> T) -> T {
@@ -147,15 +163,15 @@ mod tests {
     fn a_burst_is_free_and_what_follows_waits_its_turn() {
         let (rates, now) = (AgentRates::default(), start());
         let rate = rates.open(&worker("w-0"), now);
-        let free = (0..MESSAGES_BURST).all(|_| rate.message(0, now).is_none());
+        let free = (0..MESSAGES_BURST).all(|_| rate.message(0, 0, now).is_none());
         assert!(free, "every job of a worker may end at once");
-        assert_eq!(rate.message(0, now), Some(now + MESSAGE_PERIOD));
+        assert_eq!(rate.message(0, 0, now), Some(now + MESSAGE_PERIOD));
         // Dialling again does not help, and no other agent waits.
         let again = rates.open(&worker("w-0"), now);
         assert_eq!(again.session(now), Some(now + MESSAGE_PERIOD * (1 + SESSION_COST)));
         assert_eq!(rates.open(&worker("w-1"), now).session(now), None);
         let later = now + MESSAGE_PERIOD * (2 + SESSION_COST);
-        assert_eq!(rate.message(0, later), None, "what was used is earned again");
+        assert_eq!(rate.message(0, 0, later), None, "what was used is earned again");
     }
 
     #[test]
@@ -163,9 +179,17 @@ mod tests {
         let (rates, now) = (AgentRates::default(), start());
         let rate = rates.open(&worker("w-0"), now);
         for _ in 0..2 {
-            assert_eq!(rate.message(STREAMS_PER_WORKER_MAX, now), None);
+            assert_eq!(rate.message(0, STREAMS_PER_WORKER_MAX, now), None);
         }
-        assert_eq!(rate.message(4, now), Some(now + RELEASE_PERIOD * 4));
+        assert_eq!(rate.message(0, 4, now), Some(now + RELEASE_PERIOD * 4));
+    }
+
+    #[test]
+    fn an_agent_may_send_the_longest_message_at_once_and_then_waits() {
+        let (rates, now) = (AgentRates::default(), start());
+        let rate = rates.open(&worker("w-0"), now);
+        assert_eq!(rate.message(MESSAGE_BYTES_MAX, 0, now), None);
+        assert_eq!(rate.message(10 << 10, 0, now), Some(now + KIB_PERIOD * 10));
     }
 
     #[test]

@@ -26,6 +26,7 @@ use tonic::{Status, Streaming};
 
 use super::agent_rate::{AgentRate, AgentRates};
 use super::delivery::StreamEnd;
+use super::message_budget::SessionBudget;
 use super::session_limits::{SessionLimits, SessionPermit};
 use crate::connections::Peer;
 use crate::job_history::JobHistory;
@@ -44,6 +45,8 @@ pub(crate) struct Inbound {
     pub(crate) port: SessionPort,
     /// The limits of sessions.
     pub(super) limits: Arc<SessionLimits>,
+    /// Where the bytes of its long messages count.
+    pub(super) bytes: SessionBudget,
     /// How fast agents may send.
     pub(crate) rates: Arc<AgentRates>,
     /// The run times of jobs.
@@ -61,6 +64,8 @@ struct Received {
     other_cell: Option<OtherCell>,
     /// The process that sent it, as a hello says it.
     process: Option<AgentProcess>,
+    /// Its length, in bytes.
+    length: usize,
 }
 
 /// A peer that may be the agent of the worker in its hello.
@@ -147,6 +152,9 @@ impl Inbound {
         self.peer.iter().for_each(|peer| peer.keep_place(Duration::ZERO));
         authorized?;
         let permit = self.limits.take(&worker_in(&hello))?;
+        if let Some(namespace) = hello.cluster.parts().0 {
+            self.bytes.set_namespace(namespace);
+        }
         Ok(Some(Agent { hello: Box::new(hello), found_at: self.found_at(process), permit }))
     }
 
@@ -186,7 +194,8 @@ impl Inbound {
         let hello = SessionEvent::Hello(*hello, found_at);
         self.forward(hello, clock::now(), &budget).await?;
         let found = self.other_cells.found_by(worker.clone());
-        while let Some(Received { message, job_times, other_cell, .. }) = next(messages).await? {
+        while let Some(received) = next(messages).await? {
+            let Received { message, job_times, other_cell, length, .. } = received;
             // The message counts from now, however long it waits after this.
             let arrived = clock::now();
             let releases = match &message {
@@ -208,7 +217,7 @@ impl Inbound {
             }
             self.forward(SessionEvent::Agent(message), arrived, &budget).await?;
             // The next message stays in the connection until the agent has earned it.
-            let until = rate.message(releases, Instant::now());
+            let until = rate.message(length, releases, Instant::now());
             self.wait(until, &rate, &worker).await;
         }
         Ok(())
@@ -233,6 +242,9 @@ impl Inbound {
         arrived: Moment,
         budget: &Arc<Semaphore>,
     ) -> Result<(), Refusal> {
+        if self.bytes.has_waited() {
+            self.port.metrics.session_stalled();
+        }
         let permit = match Arc::clone(budget).try_acquire_owned() {
             Ok(permit) => permit,
             Err(_) => {
@@ -241,6 +253,7 @@ impl Inbound {
             }
         };
         let envelope = Envelope::new(self.conn, what, arrived).with_permit(permit);
+        let envelope = envelope.with_bytes(self.bytes.take());
         self.port.events.try_send(envelope).map_err(|_| shutting_down())
     }
 
@@ -273,6 +286,8 @@ async fn next(messages: &mut Streaming<Bytes>) -> Result<Option<Received>, Refus
         Ok(None) => return Ok(None),
         Err(status) => return broken(&status),
     };
+    let length = bytes.len();
+    map::check_field_count(&bytes).map_err(|error| invalid(error.to_string()))?;
     let mut request = OpenSessionRequest::decode(bytes).map_err(|error| {
         invalid(format!("cannot decode the message as OpenSessionRequest: {error}"))
     })?;
@@ -281,7 +296,7 @@ async fn next(messages: &mut Streaming<Bytes>) -> Result<Option<Received>, Refus
     let other_cell = map::take_other_cell(&mut request);
     let process = map::take_agent_process(&mut request);
     let message = AgentMessage::try_from(request).map_err(|error| invalid(error.to_string()))?;
-    Ok(Some(Received { message, job_times, other_cell, process }))
+    Ok(Some(Received { message, job_times, other_cell, process, length }))
 }
 
 /// A message that could not be read is refused; a connection that broke just ends.

@@ -33,6 +33,7 @@ use super::agent_rate::AgentRates;
 use super::credentials::credentials;
 use super::delivery::Delivery;
 use super::inbound::Inbound;
+use super::message_budget::{MessageBudget, SessionBudget};
 use super::outbound::{Outbound, SLOT_MESSAGES_MAX};
 use super::session_body::SessionBody;
 use super::session_limits::SessionLimits;
@@ -57,6 +58,8 @@ struct Shared {
     port: SessionPort,
     /// The limits of authenticated sessions.
     limits: Arc<SessionLimits>,
+    /// The memory of long messages.
+    budget: Arc<MessageBudget>,
     /// The limit of sessions that are not yet authenticated.
     unproven: Arc<KeyedLimit<Option<IpAddr>>>,
     /// How fast agents may send.
@@ -90,11 +93,13 @@ impl SessionServer {
         replicas: Arc<Replicas>,
     ) -> Self {
         let limits = Arc::new(SessionLimits::new(port.sessions_max, port.namespace_share));
+        let budget = MessageBudget::new(port.namespace_share);
         let unproven = KeyedLimit::new(UNPROVEN_MAX, unproven_per_address(&port.access));
         let (rates, line, next) = (Arc::default(), Arc::default(), AtomicU64::new(1));
         Self(Arc::new(Shared {
             port,
             limits,
+            budget,
             unproven,
             rates,
             jobs,
@@ -105,7 +110,11 @@ impl SessionServer {
         }))
     }
 
-    fn open(&self, request: Request<Streaming<Bytes>>) -> Result<Response<Outbound>, Status> {
+    fn open(
+        &self,
+        request: Request<Streaming<Bytes>>,
+        bytes: SessionBudget,
+    ) -> Result<Response<Outbound>, Status> {
         let port = &self.0.port;
         let conn = ConnId(self.0.next.fetch_add(1, Ordering::Relaxed));
         let peer = Peer::of(request.extensions()).cloned();
@@ -145,7 +154,7 @@ impl SessionServer {
         let limits = Arc::clone(&self.0.limits);
         let (rates, jobs) = (Arc::clone(&self.0.rates), Arc::clone(&self.0.jobs));
         let (port, other_cells) = (port.clone(), Arc::clone(&self.0.other_cells));
-        let inbound = Inbound { conn, peer, shown, port, limits, rates, jobs, other_cells };
+        let inbound = Inbound { conn, peer, shown, port, limits, bytes, rates, jobs, other_cells };
         let span = tracing::debug_span!("session", conn = conn.0, peer = ?address);
         let receive = inbound.run(slot, unproven, request.into_inner(), gone).instrument(span);
         tokio::spawn(futures_util::future::join(receive, delivery.watch()));
@@ -172,13 +181,19 @@ fn refusal(reason: RefusalReason, message: &str) -> Refusal {
     Refusal { reason, message: message.into() }
 }
 
-impl StreamingService<Bytes> for SessionServer {
+/// One call of the service.
+struct SessionCall {
+    server: SessionServer,
+    bytes: SessionBudget,
+}
+
+impl StreamingService<Bytes> for SessionCall {
     type Response = Bytes;
     type ResponseStream = Outbound;
     type Future = Ready<Result<Response<Outbound>, Status>>;
 
     fn call(&mut self, request: Request<Streaming<Bytes>>) -> Self::Future {
-        ready(self.open(request))
+        ready(self.server.open(request, self.bytes.clone()))
     }
 }
 
@@ -199,8 +214,9 @@ impl Service<http::Request<Body>> for SessionServer {
             }
             let limit = Some(MESSAGE_BYTES_MAX);
             let mut grpc = Grpc::new(RawCodec).apply_max_message_size_config(limit, limit);
-            let request = request.map(SessionBody::new);
-            Ok(grpc.streaming(this, request).await)
+            let bytes = this.0.budget.session();
+            let request = request.map(|body| SessionBody::new(body, bytes.clone()));
+            Ok(grpc.streaming(SessionCall { server: this, bytes }, request).await)
         })
     }
 }

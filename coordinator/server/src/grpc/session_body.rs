@@ -1,15 +1,19 @@
 //! The body of a session. Its first message, the hello, must be small: nobody knows yet who sends
-//! it. A message that has begun must be complete in time.
+//! it. A long message is read once there is [room](super::message_budget) for it, and a message
+//! that has begun must be complete in time.
 
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use http_body::{Body, Frame, SizeHint};
 use prost::bytes::Buf;
 use tokio::time::{Sleep, sleep};
 use tonic::Status;
+
+use super::message_budget::{SHORT_BYTES_MAX, SessionBudget};
 
 /// Bytes of a hello: two names, an address and a few numbers.
 pub(super) const HELLO_BYTES_MAX: u32 = 16 * 1024;
@@ -22,10 +26,12 @@ const REST_TIMEOUT: Duration = Duration::from_secs(10);
 const REST_BYTES: u32 = 1024 * 1024;
 
 /// A body that fails if its first message is too long, or if the rest of a message does not come.
-#[derive(Debug)]
 pub(super) struct SessionBody<B> {
     body: B,
     read: MessageReader,
+    budget: SessionBudget,
+    /// Runs while a long message waits until it may be read.
+    waiting: Option<BoxFuture<'static, ()>>,
     /// Runs while the rest of a message is waited for.
     timer: Option<Pin<Box<Sleep>>>,
 }
@@ -39,11 +45,14 @@ struct MessageReader {
     length: u32,
     left: u32,
     is_first: bool,
+    /// The length of a long message that has begun and has not been asked for yet.
+    long: Option<u32>,
 }
 
 impl MessageReader {
     fn new() -> Self {
-        Self { prefix: Vec::with_capacity(PREFIX_BYTES), length: 0, left: 0, is_first: true }
+        let prefix = Vec::with_capacity(PREFIX_BYTES);
+        Self { prefix, length: 0, left: 0, is_first: true, long: None }
     }
 
     /// Whether a message has begun and is not complete.
@@ -73,7 +82,10 @@ impl MessageReader {
                 }
                 self.begin()?;
             }
-            has_ended |= self.left == 0;
+            if self.left == 0 {
+                has_ended = true;
+                self.long = None;
+            }
         }
         Ok(has_ended)
     }
@@ -89,13 +101,28 @@ impl MessageReader {
             )));
         }
         (self.length, self.left, self.is_first) = (length, length, false);
+        self.long = (length > SHORT_BYTES_MAX).then_some(length);
         Ok(())
     }
 }
 
 impl<B> SessionBody<B> {
-    pub(super) fn new(body: B) -> Self {
-        Self { body, read: MessageReader::new(), timer: None }
+    pub(super) fn new(body: B, budget: SessionBudget) -> Self {
+        Self { body, read: MessageReader::new(), budget, waiting: None, timer: None }
+    }
+
+    /// Waits until the message that has begun may be read.
+    fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if let Some(length) = self.read.long.take() {
+            // Its sender cannot go on while it waits.
+            self.timer = None;
+            self.waiting = Some(Box::pin(self.budget.clone().acquire(length)));
+        }
+        if let Some(waiting) = &mut self.waiting {
+            ready!(waiting.as_mut().poll(cx));
+            self.waiting = None;
+        }
+        Poll::Ready(())
     }
 
     /// Waits for the rest of a message. The time counts only while it is asked for: the session
@@ -123,6 +150,8 @@ where
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        // What was read before a long message has been given on: its sender may need it.
+        ready!(self.poll_room(cx));
         let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) else {
             return self.poll_late(cx).map(|late| Some(Err(late.into())));
         };
@@ -149,7 +178,31 @@ where
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
+    use std::task::Waker;
+
+    use leasehold_types::limits::{MESSAGE_BYTES_MAX, NamespaceShare};
+    use prost::bytes::Bytes;
+
+    use super::super::message_budget::MessageBudget;
     use super::*;
+
+    /// A body of these pieces that does not end.
+    struct Pieces(VecDeque<Bytes>);
+
+    impl Body for Pieces {
+        type Data = Bytes;
+        type Error = Status;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+            self.0
+                .pop_front()
+                .map_or(Poll::Pending, |piece| Poll::Ready(Some(Ok(Frame::data(piece)))))
+        }
+    }
 
     fn message(bytes: usize) -> Vec<u8> {
         let length = u32::try_from(bytes).expect("a short message").to_be_bytes();
@@ -179,6 +232,47 @@ mod tests {
         let mut read = MessageReader::new();
         read.advance(&message(HELLO_BYTES_MAX as usize)).expect("short enough");
         read.advance(&long).expect("it is not the first");
+    }
+
+    #[test]
+    fn a_long_message_is_read_once_there_is_room_and_others_are_read_at_once() {
+        let budget = MessageBudget::new(NamespaceShare::WHOLE);
+        let pieces = |messages: &[usize]| {
+            let sent: Vec<u8> = messages.iter().flat_map(|&bytes| message(bytes)).collect();
+            sent.chunks(10_000).map(Bytes::copy_from_slice).collect()
+        };
+        let body = |messages: &[usize]| {
+            let session = budget.session();
+            (SessionBody::new(Pieces(pieces(messages)), session.clone()), session)
+        };
+        let read = |body: &mut SessionBody<Pieces>| {
+            let mut cx = Context::from_waker(Waker::noop());
+            let mut bytes = 0;
+            while let Poll::Ready(Some(frame)) = Pin::new(&mut *body).poll_frame(&mut cx) {
+                let frame = frame.expect("a frame");
+                bytes += frame.data_ref().map_or(0, Bytes::len);
+            }
+            bytes
+        };
+        let prefix = PREFIX_BYTES;
+        // Two of the longest use the budget; both begin after a hello.
+        let longest = [100, MESSAGE_BYTES_MAX];
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+        runtime.expect("a runtime").block_on(async {
+            let (mut first, first_budget) = body(&longest);
+            let (mut second, _second_budget) = body(&longest);
+            for body in [&mut first, &mut second] {
+                assert_eq!(read(body), 100 + MESSAGE_BYTES_MAX + 2 * prefix);
+            }
+            let (mut long, long_budget) = body(&[100, 50_000, 100]);
+            assert_eq!(read(&mut long), 10_000, "what came with its beginning");
+            let (mut short, _short_budget) = body(&[100, 4_096, 100, 4_096]);
+            assert_eq!(read(&mut short), 2 * (100 + 4_096) + 4 * prefix);
+            // The driver has handled the message of the first one.
+            drop(first_budget.take());
+            assert_eq!(read(&mut long), 50_200 + 3 * prefix - 10_000);
+            assert!(!long_budget.take().is_empty(), "its bytes count until it is handled");
+        });
     }
 
     #[test]
