@@ -8,7 +8,7 @@ use leasehold_kube_api::crd;
 use leasehold_platform_kube as platform;
 use leasehold_platform_kube::{Started, webhook};
 use leasehold_server::https::Https;
-use leasehold_server::tls::{self, Certificates};
+use leasehold_server::tls::{self, Certificates, webhook_clients};
 
 use crate::config::{KubernetesSettings, Settings};
 use crate::sockets::bind;
@@ -34,8 +34,15 @@ pub(crate) async fn start(
     address: String,
     certificates: Option<Certificates>,
 ) -> anyhow::Result<KubernetesParts> {
-    let KubernetesSettings { namespace, watched, namespace_share, service, audience, injection } =
-        kubernetes;
+    let KubernetesSettings {
+        namespace,
+        watched,
+        namespace_share,
+        service,
+        audience,
+        injection,
+        webhook_clients: clients,
+    } = kubernetes;
     let socket = bind("--webhook-listen", injection.listen)?;
     tracing::info!(webhook = %socket.local_addr()?, "listening");
     let started = platform::start(platform::Settings {
@@ -65,7 +72,13 @@ pub(crate) async fn start(
     tokio::spawn(leasehold_operator::run(observed));
     let certificates = certificates
         .or_else(|| made.zip(bundle).map(|(made, bundle)| tls::from_platform(made, bundle)));
-    let webhook = certificates.clone().map(|certificates| Https {
+    let served = match (certificates.clone(), clients) {
+        (Some(certificates), Some(clients)) => {
+            Some(webhook_clients::require(certificates, clients)?)
+        }
+        (certificates, _) => certificates,
+    };
+    let webhook = served.map(|certificates| Https {
         socket,
         certificates,
         router: Box::new(|metrics| webhook::router(injector, validator, evictions, metrics)),

@@ -1,4 +1,4 @@
-//! A port for HTTPS without client certificates, which API servers call.
+//! A port for HTTPS, which API servers call.
 
 use std::future::Future;
 use std::sync::Arc;

@@ -2,6 +2,9 @@
 //! certificate at its handshake. An error names the flag, the file and the problem, and files with
 //! an error never replace a working configuration.
 
+mod reload;
+pub mod webhook_clients;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,31 +13,27 @@ use anyhow::{Context, anyhow, bail};
 use leasehold_driver::access::certificate::CertificateNames;
 use leasehold_driver::platform::ServingCertificates;
 use leasehold_driver::trust::{Bundle, Trust};
-use leasehold_driver::watcher::Watcher;
 use leasehold_types::pem::PemContent;
 use rustls::crypto::ring::default_provider;
-use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{
+    ClientCertVerifierBuilder, ClientHello, ResolvesServerCert, WebPkiClientVerifier,
+};
 use rustls::sign::CertifiedKey;
 use rustls::{ConfigBuilder, RootCertStore, ServerConfig, WantsVerifier};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
-use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, sleep};
+use tokio::sync::watch;
 use tonic::transport::{Certificate, ClientTlsConfig, Identity};
 use x509_parser::extensions::GeneralName;
 use x509_parser::parse_x509_certificate;
+
+use self::reload::ReloadedFiles;
 
 /// The largest file of certificates or keys, in bytes.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 /// The most certificates in one file.
 const CERTIFICATES_MAX: usize = 1_024;
-/// How often files are read without a notification.
-const POLL_INTERVAL: Duration = Duration::from_secs(30);
-/// Certificate and key are replaced one after the other: an error is logged only if it lasts this
-/// long.
-const ERROR_GRACE: Duration = Duration::from_secs(1);
-/// The most rounds of watching files whose links keep changing.
-const ROUNDS_MAX: usize = 4;
 /// Characters of a certificate's subject that are shown.
 const SUBJECT_CHARS_MAX: usize = 256;
 /// The ALPN names of the protocols (RFC 7301).
@@ -49,8 +48,8 @@ pub type Certificates = watch::Receiver<ServerConfigs>;
 pub struct ServerConfigs {
     /// TLS 1.2 and 1.3 with HTTP/2, for gRPC.
     pub config: Arc<ServerConfig>,
-    /// The same for HTTP/2 and HTTP/1.1 without client certificates, for API servers that call the
-    /// webhook.
+    /// The same for HTTP/2 and HTTP/1.1, for API servers that call the webhook: without client
+    /// certificates, unless [`webhook_clients`] wants them.
     pub https: Arc<ServerConfig>,
     /// When the certificate ends, if there is one.
     pub expires_at: Option<UnixTime>,
@@ -89,10 +88,6 @@ impl ServerConfigs {
         let (same_chain, same_key) = (chain.clone(), key.clone_key());
         let mut https = builder().with_no_client_auth().with_single_cert(same_chain, same_key)?;
         https.alpn_protocols = vec![ALPN_HTTP2.to_vec(), ALPN_HTTP1.to_vec()];
-        let verifier = |roots| {
-            let provider = Arc::new(default_provider());
-            WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
-        };
         let builder = match clients {
             ClientAuthorities::Nobody => builder().with_no_client_auth(),
             ClientAuthorities::Optional(roots) => {
@@ -107,6 +102,20 @@ impl ServerConfigs {
         config.alpn_protocols = vec![ALPN_HTTP2.to_vec()];
         Ok(Self { config: Arc::new(config), https: Arc::new(https), expires_at })
     }
+
+    /// The same certificate; for HTTPS it asks clients for one that `verifier` accepts.
+    fn with_https_clients(&self, verifier: Arc<dyn ClientCertVerifier>) -> Self {
+        let resolver = Arc::clone(&self.https.cert_resolver);
+        let builder = builder().with_client_cert_verifier(verifier);
+        let mut https = builder.with_cert_resolver(resolver);
+        https.alpn_protocols.clone_from(&self.https.alpn_protocols);
+        Self { https: Arc::new(https), ..self.clone() }
+    }
+}
+
+fn verifier(roots: RootCertStore) -> ClientCertVerifierBuilder {
+    let provider = Arc::new(default_provider());
+    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
 }
 
 fn builder() -> ConfigBuilder<ServerConfig, WantsVerifier> {
@@ -261,7 +270,7 @@ impl TlsFiles {
     /// # Errors
     /// Names the flag, the file and what is wrong.
     pub fn read(&self) -> anyhow::Result<ServerConfigs> {
-        self.serving(&self.texts()?)
+        self.parse(&self.contents()?)
     }
 
     /// Reads the files now, and again whenever they change, until the receiver is dropped. Must run
@@ -271,15 +280,15 @@ impl TlsFiles {
     /// As [`Self::read`], for the files as they are now. Later errors are logged, and the last good
     /// files stay in use.
     pub fn follow(self) -> anyhow::Result<Certificates> {
-        let texts = self.texts()?;
-        let (serving, certificates) = watch::channel(self.serving(&texts)?);
-        let (watcher, wakes) = Watcher::new();
-        let follower = FileReloader { files: Arc::new(self), texts, serving, error: None };
-        tokio::spawn(follower.run(watcher, wakes));
-        Ok(certificates)
+        reload::follow(self)
     }
+}
 
-    fn texts(&self) -> anyhow::Result<FileContents> {
+impl ReloadedFiles for TlsFiles {
+    type Contents = FileContents;
+    type Value = ServerConfigs;
+
+    fn contents(&self) -> anyhow::Result<FileContents> {
         Ok(FileContents {
             cert: read("--tls-cert", &self.cert)?,
             key: read("--tls-key", &self.key)?,
@@ -287,7 +296,7 @@ impl TlsFiles {
         })
     }
 
-    fn serving(&self, texts: &FileContents) -> anyhow::Result<ServerConfigs> {
+    fn parse(&self, texts: &FileContents) -> anyhow::Result<ServerConfigs> {
         let chain = certificates("--tls-cert", &self.cert, &texts.cert)?;
         let key_file = format!("--tls-key {}", self.key.display());
         PemContent::Key.check(&key_file, &texts.key).map_err(anyhow::Error::msg)?;
@@ -302,13 +311,19 @@ impl TlsFiles {
 
     fn paths(&self) -> Vec<PathBuf> {
         let all = [&self.cert, &self.key].into_iter().chain(self.clients.path());
-        all.filter_map(|path| std::path::absolute(path).ok()).collect()
+        all.cloned().collect()
+    }
+
+    fn log_use(&self, serving: &ServerConfigs) {
+        let expires_at = serving.expires_at.map(|time| time.as_secs());
+        let cert = self.cert.display();
+        tracing::info!(%cert, expires_at, "new certificate in force for new connections");
     }
 }
 
 /// The contents of the files.
 #[derive(Clone, PartialEq, Eq)]
-struct FileContents {
+pub struct FileContents {
     cert: Vec<u8>,
     key: Vec<u8>,
     client_ca: Option<Vec<u8>>,
@@ -351,134 +366,4 @@ fn read(flag: &str, file: &Path) -> anyhow::Result<Vec<u8>> {
         bail!("{}: larger than {FILE_BYTES_MAX} bytes", named());
     }
     std::fs::read(file).with_context(unreadable)
-}
-
-/// Reads the files again when they change.
-struct FileReloader {
-    files: Arc<TlsFiles>,
-    /// The contents in use.
-    texts: FileContents,
-    serving: watch::Sender<ServerConfigs>,
-    error: Option<ReloadError>,
-}
-
-/// The problem of the files as they are now.
-struct ReloadError {
-    problem: String,
-    since: Instant,
-    is_logged: bool,
-}
-
-impl FileReloader {
-    async fn run(mut self, mut watcher: Watcher, mut wakes: mpsc::Receiver<()>) {
-        let mut is_notified = true;
-        loop {
-            let files = Arc::clone(&self.files);
-            let check = tokio::task::spawn_blocking(move || {
-                let paths = files.paths();
-                let mut texts = files.texts();
-                for _ in 0..ROUNDS_MAX {
-                    if !watcher.watch(&[], &paths) {
-                        break;
-                    }
-                    texts = files.texts();
-                }
-                (watcher, texts)
-            });
-            // Fails only if the runtime shuts down, which also ends this task.
-            let Ok((back, texts)) = check.await else { return };
-            watcher = back;
-            let next_check = self.take(texts);
-            tokio::select! {
-                () = self.serving.closed() => return,
-                woken = wakes.recv(), if is_notified => is_notified = woken.is_some(),
-                () = sleep(next_check) => {}
-            }
-        }
-    }
-
-    /// Uses the files if they are valid. Returns when to check again.
-    fn take(&mut self, texts: anyhow::Result<FileContents>) -> Duration {
-        let read = texts.and_then(|texts| {
-            let is_new = texts != self.texts;
-            let serving = is_new.then(|| self.files.serving(&texts)).transpose()?;
-            Ok((texts, serving))
-        });
-        match read {
-            Ok((texts, Some(serving))) => {
-                let expires_at = serving.expires_at.map(|time| time.as_secs());
-                tracing::info!(
-                    cert = %self.files.cert.display(), expires_at,
-                    "new certificate in force for new connections"
-                );
-                self.texts = texts;
-                self.serving.send_replace(serving);
-                self.error = None;
-                POLL_INTERVAL
-            }
-            Ok((_, None)) => {
-                if self.error.take().is_some_and(|error| error.is_logged) {
-                    tracing::info!("the TLS files are valid again");
-                }
-                POLL_INTERVAL
-            }
-            Err(error) => self.note_error(format!("{error:#}")),
-        }
-    }
-
-    fn note_error(&mut self, problem: String) -> Duration {
-        let now = Instant::now();
-        let known = self.error.take().filter(|known| known.problem == problem);
-        let mut error = known.unwrap_or(ReloadError { problem, since: now, is_logged: false });
-        let is_old = now.duration_since(error.since) >= ERROR_GRACE;
-        if is_old && !error.is_logged {
-            error.is_logged = true;
-            let problem = &error.problem;
-            tracing::warn!(%problem, "cannot use the new TLS files: the old ones stay in use");
-        }
-        let next_check = if error.is_logged { POLL_INTERVAL } else { ERROR_GRACE };
-        self.error = Some(error);
-        next_check
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn texts(name: &str) -> FileContents {
-        let made = rcgen::generate_simple_self_signed([name.to_owned()]).expect("a certificate");
-        let (cert, key) = (made.cert.pem(), made.signing_key.serialize_pem());
-        FileContents { cert: cert.into(), key: key.into(), client_ca: None }
-    }
-
-    #[test]
-    fn invalid_files_are_logged_only_if_they_stay_invalid_and_replace_nothing() {
-        let clients = ClientCaFile::None;
-        let files = TlsFiles { cert: "c.pem".into(), key: "k.pem".into(), clients };
-        let old = texts("old");
-        let first = files.serving(&old).expect("good");
-        let (serving, certificates) = watch::channel(first.clone());
-        let is_first = || Arc::ptr_eq(&certificates.borrow().config, &first.config);
-        let files = Arc::new(files);
-        let mut follower = FileReloader { files, texts: old.clone(), serving, error: None };
-        let is_logged = |follower: &FileReloader| follower.error.as_ref().map(|it| it.is_logged);
-        // A new certificate whose key has not been written yet.
-        let new = texts("new");
-        let half = FileContents { key: old.key.clone(), ..new.clone() };
-        for _ in 0..3 {
-            assert_eq!(follower.take(Ok(half.clone())), ERROR_GRACE);
-        }
-        assert_eq!((is_logged(&follower), is_first()), (Some(false), true));
-        follower.error.as_mut().expect("an error").since -= ERROR_GRACE;
-        assert_eq!(follower.take(Ok(half.clone())), POLL_INTERVAL);
-        assert_eq!((is_logged(&follower), is_first()), (Some(true), true));
-        // The old files again.
-        follower.take(Ok(old));
-        assert_eq!((is_logged(&follower), is_first()), (None, true));
-        // The new certificate and its key.
-        follower.take(Ok(half));
-        assert_eq!(follower.take(Ok(new)), POLL_INTERVAL);
-        assert_eq!((is_logged(&follower), is_first()), (None, false));
-    }
 }

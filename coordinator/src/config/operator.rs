@@ -1,11 +1,13 @@
 //! The command line of a replica on Kubernetes.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
 use leasehold_kube_api::names;
 use leasehold_platform_kube::{AgentUser, InjectionSettings, pull_secrets};
+use leasehold_server::tls::webhook_clients::WebhookClients;
 use leasehold_types::flag::number;
 use leasehold_types::limits::NamespaceShare;
 use leasehold_types::{WorkerName, is_host_and_port, parse_listen, why_undialable};
@@ -68,6 +70,14 @@ pub struct OperatorArgs {
     #[arg(long, value_name = "IP:PORT", env = "LEASEHOLD_WEBHOOK_LISTEN")]
     #[arg(default_value = "127.0.0.1:7403", value_parser = parse_listen::<SocketAddr>)]
     pub webhook_listen: SocketAddr,
+    /// Authorities (PEM) that sign the client certificate of API servers: the webhooks answer
+    /// nobody else [default: they answer all, and ask for no certificate].
+    #[arg(long, value_name = "FILE", env = "LEASEHOLD_WEBHOOK_CLIENT_CA")]
+    pub webhook_client_ca: Option<PathBuf>,
+    /// The common name, or a DNS name, of that certificate [default: any].
+    #[arg(long, value_name = "NAME", env = "LEASEHOLD_WEBHOOK_CLIENT_NAME")]
+    #[arg(requires = "webhook_client_ca")]
+    pub webhook_client_name: Option<String>,
     /// The MutatingWebhookConfiguration whose caBundle the leader keeps current.
     #[arg(long, value_name = "NAME", env = "LEASEHOLD_WEBHOOK_CONFIGURATION")]
     #[arg(default_value = "leasehold-injector")]
@@ -97,6 +107,8 @@ pub struct KubernetesSettings {
     pub audience: String,
     /// What is injected into pods, and the webhook's address.
     pub injection: InjectionSettings,
+    /// Who may call the webhooks; all if it is `None`.
+    pub webhook_clients: Option<WebhookClients>,
 }
 
 impl OperatorArgs {
@@ -107,6 +119,7 @@ impl OperatorArgs {
     pub fn settings(self) -> Result<Settings, UsageError> {
         let injection = self.injection()?;
         let namespace_share = self.namespace_share();
+        let webhook_clients = self.webhook_clients()?;
         let Self { namespace, watch_namespace: watched, service, audience, replica, .. } = self;
         let named = [&namespace, &service].into_iter().chain(&watched);
         for name in named {
@@ -128,6 +141,7 @@ impl OperatorArgs {
             service,
             audience,
             injection,
+            webhook_clients,
         };
         replica.settings(PlatformSettings::Kubernetes(Box::new(kubernetes)), &times)
     }
@@ -138,6 +152,18 @@ impl OperatorArgs {
             1 => NamespaceShare::WHOLE,
             _ => NamespaceShare::default(),
         })
+    }
+
+    fn webhook_clients(&self) -> Result<Option<WebhookClients>, UsageError> {
+        let Some(authorities) = self.webhook_client_ca.clone() else { return Ok(None) };
+        let name = self.webhook_client_name.clone();
+        if name.as_ref().is_some_and(|name| name.trim().is_empty()) {
+            return refuse(
+                "--webhook-client-name must not be empty: leave it out to accept every \
+                 certificate that --webhook-client-ca has signed",
+            );
+        }
+        Ok(Some(WebhookClients { authorities, name }))
     }
 
     fn injection(&self) -> Result<InjectionSettings, UsageError> {
@@ -252,6 +278,11 @@ mod tests {
             (&["--namespace", "a.b"], "--namespace"),
             (&["--namespace-share", "-1"], "expected a percentage: a whole number from 1 to 100"),
             (&["--audience", ""], "--audience"),
+            (&["--webhook-client-name", "api"], "--webhook-client-ca"),
+            (
+                &["--webhook-client-ca", "ca.pem", "--webhook-client-name", ""],
+                "--webhook-client-name must not be empty",
+            ),
         ] {
             let error = settings(flags).expect_err(&format!("{flags:?} was taken"));
             assert!(error.contains(named), "{flags:?}: {error}");

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use leasehold_demo::ports::free_ports;
+use serde_json::json;
 
 use super::access::Access;
 use super::binaries;
@@ -27,6 +28,9 @@ const PATIENCE: Duration = Duration::from_secs(240);
 
 /// An address without a listener or a reply: an address for documentation (RFC 5737).
 const NOWHERE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+
+/// The name in the certificate that the API server shows to webhooks.
+pub const WEBHOOK_CLIENT: &str = "kube-apiserver-webhook-client";
 
 /// What the API server logs: no objects, and no other user's requests.
 const AUDIT_POLICY: &str = "\
@@ -239,6 +243,7 @@ impl ControlPlane {
         self.pki.issue("apiserver", subject);
         let to_kubelets = Subject::user("kube-apiserver-kubelet-client", Some("system:masters"));
         self.pki.issue("kubelet-client", to_kubelets);
+        self.pki.issue("webhook-client", Subject::user(WEBHOOK_CLIENT, None));
         for name in ["kube-controller-manager", "kube-scheduler"] {
             let user = format!("system:{name}");
             self.pki.kubeconfig(name, &self.url(), Subject::user(&user, None));
@@ -288,6 +293,7 @@ impl ControlPlane {
         std::fs::write(&policy, AUDIT_POLICY).expect("a file");
         command.arg("--audit-policy-file").arg(policy);
         command.arg("--audit-log-path").arg(self.audit_log());
+        command.arg("--admission-control-config-file").arg(self.admission_configuration());
         command.args([
             "--service-account-issuer=https://kubernetes.default.svc",
             "--service-account-extend-token-expiration=false",
@@ -299,6 +305,36 @@ impl ControlPlane {
             "--profiling=false",
         ]);
         command
+    }
+
+    /// The API server shows its client certificate to each webhook that asks for one.
+    fn admission_configuration(&self) -> PathBuf {
+        let users = self.folder.join("webhook-users.yaml");
+        let (certificate, key) =
+            (self.pki.path("webhook-client.crt"), self.pki.path("webhook-client.key"));
+        let user = json!({ "client-certificate": certificate, "client-key": key });
+        let config = json!({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "users": [{ "name": "*", "user": user }],
+        });
+        std::fs::write(&users, config.to_string()).expect("a file");
+        let plugin = |name: &str| {
+            let configuration = json!({
+                "apiVersion": "apiserver.config.k8s.io/v1",
+                "kind": "WebhookAdmissionConfiguration",
+                "kubeConfigFile": users,
+            });
+            json!({ "name": name, "configuration": configuration })
+        };
+        let file = self.folder.join("admission.yaml");
+        let config = json!({
+            "apiVersion": "apiserver.config.k8s.io/v1",
+            "kind": "AdmissionConfiguration",
+            "plugins": [plugin("MutatingAdmissionWebhook"), plugin("ValidatingAdmissionWebhook")],
+        });
+        std::fs::write(&file, config.to_string()).expect("a file");
+        file
     }
 
     fn controller_manager_command(&self) -> Command {

@@ -27,7 +27,7 @@ mod rollout_scenario;
 
 pub use access::{Access, TokenFor};
 pub use cluster::{Cluster, EXISTING_VARIABLE};
-pub use control_plane::{Component, ControlPlane};
+pub use control_plane::{Component, ControlPlane, WEBHOOK_CLIENT};
 pub use fleet::{CoordinatorEndpoints, Fleet, Work};
 pub use fleet_fixture::{FleetFixture, Lease};
 pub use hollow_node::HollowNode;

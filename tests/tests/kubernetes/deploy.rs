@@ -207,6 +207,7 @@ images:
     ];
     let overlay = kustomization("../../deploy/overlays/ha", &components, images);
     let _installed = Installed::new(access, overlay.path());
+        "webhook-clients",
     until_pods_are_admitted(access, 3);
     let pod = &list(access, "leasehold-system", "pods")[0]["spec"]["containers"][0];
     assert_eq!(pod["image"], "mirror/of/leasehold:0.2.0");
@@ -216,8 +217,15 @@ images:
         variable.map_or("", |variable| variable["value"].as_str().expect("a text")).to_owned()
     };
     assert_eq!(set("LEASEHOLD_ADVERTISE"), "[$(POD_IP)]:7400");
-    let mounted = pod["volumeMounts"][0]["mountPath"].as_str().expect("a path");
-    assert_eq!(set("LEASEHOLD_TLS_CERT"), format!("{mounted}/tls.crt"));
+    let mounts = pod["volumeMounts"].as_array().expect("mounts");
+    for (variable, volume, file) in [
+        ("LEASEHOLD_TLS_CERT", "tls", "tls.crt"),
+        ("LEASEHOLD_WEBHOOK_CLIENT_CA", "webhook-clients", "ca.crt"),
+    ] {
+        let mount = mounts.iter().find(|mount| mount["name"] == volume).expect(volume);
+        let path = mount["mountPath"].as_str().expect("a path");
+        assert_eq!(set(variable), format!("{path}/{file}"));
+    }
     let trust = "--output=jsonpath={.metadata.annotations.cert-manager\\.io/inject-ca-from}";
     let injector = "mutatingwebhookconfiguration/leasehold-injector";
     let certificate = access.kubectl(&["get", injector, trust]);

@@ -3,6 +3,8 @@
 
 #[path = "injection/ca_bundle.rs"]
 mod ca_bundle;
+#[path = "injection/client_certificates.rs"]
+mod client_certificates;
 #[path = "injection/reports.rs"]
 mod reports;
 #[path = "injection/strangers.rs"]
