@@ -10,6 +10,8 @@ mod flow_control;
 mod lean;
 #[path = "deploy/places.rs"]
 mod places;
+#[path = "deploy/pod_register.rs"]
+mod pod_register;
 #[path = "deploy/rights.rs"]
 mod rights;
 #[path = "deploy/rules.rs"]
@@ -201,13 +203,14 @@ images:
         "egress",
         "openshift",
         "fence",
+        "pod-register",
         "flow-control",
         "api-server",
         "aggregate-roles",
+        "webhook-clients",
     ];
     let overlay = kustomization("../../deploy/overlays/ha", &components, images);
     let _installed = Installed::new(access, overlay.path());
-        "webhook-clients",
     until_pods_are_admitted(access, 3);
     let pod = &list(access, "leasehold-system", "pods")[0]["spec"]["containers"][0];
     assert_eq!(pod["image"], "mirror/of/leasehold:0.2.0");

@@ -18,7 +18,7 @@ use super::super::installed::{
 };
 use super::fence::fence;
 use super::rules::{self, Requests, Role};
-use super::{render, stand_ins};
+use super::{Applied, render, stand_ins};
 
 /// As whom the coordinator speaks.
 pub(super) const COORDINATOR: &str = "system:serviceaccount:leasehold-system:leasehold-coordinator";
@@ -118,8 +118,9 @@ async fn the_api_server_forbids_no_request_of_the_coordinator_and_no_right_is_un
     let access = turn.access();
     let requests = Requests::since_now(turn.audit_log());
     let installed = Installed::new(access, &folder("overlays/ha"));
-    // The fence must not be in its way either.
+    // Neither policy must be in its way.
     let _fence = fence(access);
+    let _register = Applied::new(access, "deploy/components/pod-register/policy.yaml");
     until_pods_are_admitted(access, 3);
     until_kinds_are_known(access);
     let own = tempfile::tempdir().expect("a folder");
@@ -313,7 +314,7 @@ fn cluster_with_streams(jobs: u32) -> String {
         r#"
 apiVersion: v1
 kind: ConfigMap
-metadata: {{name: cars, namespace: default}}
+metadata: {{name: cars, namespace: default, labels: {{leasehold.dev/stream-list: "true"}}}}
 data: {{list: "cars:new\ncars:updated\ncars:sold"}}
 ---
 apiVersion: leasehold.dev/v1alpha1
