@@ -139,18 +139,23 @@ pub struct Observed {
     pub holder: String,
 }
 
+/// A client of the API server with connections of its own.
+async fn connect() -> anyhow::Result<Client> {
+    // The error names its causes itself.
+    Client::try_default().await.map_err(|error| {
+        anyhow::anyhow!(
+            "no configuration of a cluster: run in a pod with a service account, or set \
+             KUBECONFIG: {error}"
+        )
+    })
+}
+
 /// Starts the platform on the current runtime.
 ///
 /// # Errors
 /// If it finds no configuration of a cluster. Later errors are logged and retried.
 pub async fn start(settings: Settings) -> anyhow::Result<Started> {
-    // The error names its causes itself.
-    let client = Client::try_default().await.map_err(|error| {
-        anyhow::anyhow!(
-            "no configuration of a cluster: run in a pod with a service account, or set \
-             KUBECONFIG: {error}"
-        )
-    })?;
+    let client = connect().await?;
     let (event_sender, events) = mpsc::channel(EVENTS_MAX);
     let (commands, command_receiver) = mpsc::channel(COMMANDS_MAX);
     let (attend, attended) = oneshot::channel::<Handle>();
@@ -168,7 +173,8 @@ pub async fn start(settings: Settings) -> anyhow::Result<Started> {
     let DesiredWatch { problems, ready, freshness, objects, in_force } =
         desired::start(client.clone(), &settings.watched, share, event_sender.clone());
     let access_reviewer = AccessReviewer::new(
-        client.clone(),
+        // Strangers cause these calls: they have connections of their own.
+        connect().await?,
         settings.audience.clone(),
         settings.server_name(),
         pods.clone(),
