@@ -132,6 +132,8 @@ pub struct Source {
     pub file: String,
     pub at: Position,
     pub field: String,
+    /// What to do if it is not there.
+    pub remedy: String,
 }
 
 /// A specification as it is written.

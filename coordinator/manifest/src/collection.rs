@@ -28,7 +28,7 @@ use super::resolve::{Candidate, MissingClass, Rules, StreamFiles, resolve};
 use super::streams::{self, StreamList};
 use super::tree::{self, Position};
 
-/// ConfigMaps that are watched.
+/// ConfigMaps that are read.
 pub const CONFIG_MAPS_MAX: usize = 1_000;
 
 /// A ConfigMap, by namespace and name.
@@ -56,7 +56,7 @@ struct StoredObject {
 #[derive(Debug)]
 struct NamedMap {
     keys: BTreeSet<String>,
-    /// Why it is not watched, if it is not.
+    /// Why it is not read, if it is not.
     no_place: Option<NoPlace>,
 }
 
@@ -131,7 +131,7 @@ impl Collection {
         }
     }
 
-    /// The ConfigMaps that sets name, and the keys of each; not more than are watched.
+    /// The ConfigMaps that sets name, and the keys of each; not more than are read.
     pub fn named(&self) -> BTreeMap<ConfigMapName, BTreeSet<String>> {
         let mut named = BTreeMap::new();
         for (map, NamedMap { keys, no_place }) in self.named_all() {

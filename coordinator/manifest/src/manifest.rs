@@ -20,6 +20,9 @@ use super::values::{CountOrPercent, ManifestDuration};
 
 /// The version that every manifest names.
 pub const API_VERSION: &str = "leasehold.dev/v1alpha1";
+/// Label of a ConfigMap with lists of streams, `true`: others are not read. A released name never
+/// changes.
+pub const STREAM_LIST_LABEL: &str = "leasehold.dev/stream-list";
 
 /// One document of a manifest file.
 #[derive(Debug, Deserialize)]
@@ -346,8 +349,8 @@ pub struct StreamsSource {
     #[schemars(length(min = 1, max = FILE_BYTES_MAX))]
     pub file: Option<String>,
     /// A key of a ConfigMap, in the form of a file: YAML (a list, or `jobs:` with a list) if the
-    /// key ends in .yaml or .yml, else text with one stream a line and # comments. Kubernetes
-    /// only.
+    /// key ends in .yaml or .yml, else text with one stream a line and # comments. The ConfigMap
+    /// must have the label leasehold.dev/stream-list: "true". Kubernetes only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_map_key_ref: Option<ConfigMapKeyRef>,
 }

@@ -1,8 +1,9 @@
 //! The desired state from the API server. The reflector watches all kinds that users write and the
-//! ConfigMaps that sets name, publishes changes to the driver, and gives the operator the objects
-//! themselves. It publishes nothing before every kind was listed once, so that no partial state is
-//! put in force. While the API server does not answer, the last state stays in force. A namespace
-//! that the API server forbids to read keeps its last state, and no other one waits for it.
+//! ConfigMaps with lists of streams, publishes changes to the driver, and gives the operator the
+//! objects themselves. It publishes nothing before every kind was listed once, so that no partial
+//! state is put in force. While the API server does not answer, the last state stays in force. A
+//! namespace that the API server forbids to read keeps its last state, and no other one waits for
+//! it.
 
 mod objects;
 mod source;
@@ -75,8 +76,13 @@ pub fn start(
     let (change_sender, changes) = mpsc::channel(CHANGES_MAX);
     let (freshness_sender, freshness) = watch::channel(Freshness::default());
     let health = WatchHealth::default();
+    let scopes: Vec<Option<String>> = match watched {
+        [] => vec![None],
+        names => names.iter().cloned().map(Some).collect(),
+    };
     let mut reflector = DesiredReflector {
         client: client.clone(),
+        scopes: scopes.clone(),
         state: State { collection: Collection::new(share), ..State::default() },
         watches: BTreeMap::new(),
         health: health.clone(),
@@ -86,16 +92,13 @@ pub fn start(
         objects: object_sender,
         in_force: in_force_sender,
     };
-    let scopes: Vec<Option<&str>> = match watched {
-        [] => vec![None],
-        names => names.iter().map(|name| Some(name.as_str())).collect(),
-    };
-    let probed = scopes.iter().map(|scope| api(client.clone(), WorkerCluster::KIND, *scope));
+    let probed = scopes.iter().map(Option::as_deref);
+    let probed = probed.map(|scope| api(client.clone(), WorkerCluster::KIND, scope));
     tokio::spawn(health.run(probed.collect(), freshness_sender));
     for namespace in scopes {
         for kind in KINDS {
-            let namespace = namespace.map(str::to_owned);
-            reflector.start_watch(Source::Objects { kind, namespace }, BTreeSet::new());
+            let namespace = namespace.clone();
+            reflector.start_watch(Source::Objects { kind, namespace }, NamedMaps::new());
         }
     }
     tokio::spawn(reflector.run());
@@ -124,16 +127,21 @@ struct State {
 struct SourceState {
     objects: BTreeSet<ObjectId>,
     listed: BTreeSet<ObjectId>,
-    /// The keys of a ConfigMap that are read.
-    keys: BTreeSet<String>,
-    /// The ConfigMap was seen since its list started.
-    present: bool,
+    /// The ConfigMaps of which these keys are read; all others are dropped.
+    maps: NamedMaps,
+    /// Those of them that were seen since the list started.
+    listed_maps: BTreeSet<ConfigMapName>,
     /// A list was completed once.
     synced: bool,
 }
 
+/// ConfigMaps, and the keys of each, that sets name.
+type NamedMaps = BTreeMap<ConfigMapName, BTreeSet<String>>;
+
 struct DesiredReflector {
     client: Client,
+    /// The namespaces that are watched; all for `None`.
+    scopes: Vec<Option<String>>,
     state: State,
     watches: BTreeMap<Source, SourceWatch>,
     health: WatchHealth,
@@ -160,17 +168,17 @@ impl DesiredReflector {
                     Ok(None) | Err(_) => break,
                 }
             }
-            self.watch_named_maps();
+            self.follow_named_maps();
             if self.publish().await.is_err() {
                 return;
             }
         }
     }
 
-    fn start_watch(&mut self, source: Source, keys: BTreeSet<String>) {
+    fn start_watch(&mut self, source: Source, maps: NamedMaps) {
         let (changes, health) = (self.change_sender.clone(), self.health.clone());
         let watch_handle = SourceWatch::start(&self.client, source.clone(), changes, health);
-        self.state.sources.insert(source.clone(), SourceState { keys, ..SourceState::default() });
+        self.state.sources.insert(source.clone(), SourceState { maps, ..SourceState::default() });
         self.watches.insert(source, watch_handle);
     }
 
@@ -182,25 +190,26 @@ impl DesiredReflector {
         }
     }
 
-    /// Watches exactly the ConfigMaps and keys that sets name now.
-    fn watch_named_maps(&mut self) {
+    /// Reads exactly the ConfigMaps and keys that sets name now. Where there is another one, the
+    /// list starts anew, since what nobody named was dropped.
+    fn follow_named_maps(&mut self) {
         let named = self.state.collection.named();
-        let stale = |(source, state): (&Source, &SourceState)| match source {
-            Source::Map(map) if named.get(map) != Some(&state.keys) => Some(map.clone()),
-            Source::Map(_) | Source::Objects { .. } => None,
-        };
-        let stale: Vec<ConfigMapName> = self.state.sources.iter().filter_map(stale).collect();
-        for map in stale {
-            let source = Source::Map(map.clone());
-            self.watches.remove(&source);
-            self.state.sources.remove(&source);
-            self.state.collection.forget_map(&map);
-            self.state.is_spec_changed = true;
-        }
-        for (map, keys) in named {
-            let source = Source::Map(map);
-            if !self.watches.contains_key(&source) {
-                self.start_watch(source, keys);
+        for namespace in self.scopes.clone() {
+            let sets = Source::Objects { kind: StreamSet::KIND, namespace: namespace.clone() };
+            // Sets that come one by one would start the list for each.
+            if !self.state.is_synced(&sets) {
+                continue;
+            }
+            let is_here = |(map, _): &(&ConfigMapName, &BTreeSet<String>)| {
+                namespace.as_ref().is_none_or(|namespace| *namespace == map.0)
+            };
+            let wanted = named.iter().filter(is_here);
+            let wanted: NamedMaps = wanted.map(|(map, keys)| (map.clone(), keys.clone())).collect();
+            let source = Source::StreamLists { namespace: namespace.clone() };
+            match self.state.want_maps(&source, wanted) {
+                WantedMaps::AreRead => {}
+                WantedMaps::None => drop(self.watches.remove(&source)),
+                WantedMaps::Unread(wanted) => self.start_watch(source, wanted),
             }
         }
     }
@@ -230,15 +239,17 @@ impl State {
             WatchChange::ListStarted => {
                 let Some(state) = self.sources.get_mut(source) else { return };
                 state.listed.clear();
-                state.present = false;
+                state.listed_maps.clear();
             }
             WatchChange::Applied(object) => self.put(source, *object),
             WatchChange::Deleted(object) => {
                 let id = id_of(source, &object);
                 id.into_iter().for_each(|id| self.remove(source, &id));
             }
-            WatchChange::ConfigMapApplied(map) => self.put_map(source, &map),
-            WatchChange::ConfigMapDeleted => self.put_map(source, &ConfigMap::default()),
+            WatchChange::ConfigMapApplied(map) => {
+                self.put_map(source, &name_of(&map), map.data.as_ref());
+            }
+            WatchChange::ConfigMapDeleted(map) => self.put_map(source, &name_of(&map), None),
             WatchChange::Forbidden(why) => self.forbid(source, &why),
             WatchChange::ListCompleted => self.end_list(source),
         }
@@ -282,14 +293,55 @@ impl State {
         }
     }
 
-    fn put_map(&mut self, source: &Source, map: &ConfigMap) {
-        let (Source::Map(name), Some(state)) = (source, self.sources.get_mut(source)) else {
-            return;
+    /// Whether a list of this source was completed once.
+    fn is_synced(&self, source: &Source) -> bool {
+        self.sources.get(source).is_some_and(|state| state.synced)
+    }
+
+    /// Forgets the ConfigMaps that are not wanted any more. Says what to do for the others.
+    fn want_maps(&mut self, source: &Source, wanted: NamedMaps) -> WantedMaps {
+        let Some(state) = self.sources.get_mut(source) else {
+            return match wanted.is_empty() {
+                true => WantedMaps::AreRead,
+                false => WantedMaps::Unread(wanted),
+            };
         };
-        state.present = true;
+        let gone = state.maps.keys().filter(|map| !wanted.contains_key(*map));
+        for map in gone {
+            self.collection.forget_map(map);
+            self.is_spec_changed = true;
+        }
+        if wanted.is_empty() {
+            self.sources.remove(source);
+            return WantedMaps::None;
+        }
+        let is_read = |(map, keys): (&ConfigMapName, &BTreeSet<String>)| {
+            state.maps.get(map).is_some_and(|read| read.is_superset(keys))
+        };
+        if wanted.iter().all(is_read) {
+            state.maps = wanted;
+            return WantedMaps::AreRead;
+        }
+        if !state.synced {
+            // Asked again once this list is complete, so that edits never keep one from it.
+            state.maps.retain(|map, _| wanted.contains_key(map));
+            return WantedMaps::AreRead;
+        }
+        WantedMaps::Unread(wanted)
+    }
+
+    /// Stores what a ConfigMap contains: nothing, if it does not exist.
+    fn put_map(
+        &mut self,
+        source: &Source,
+        name: &ConfigMapName,
+        data: Option<&BTreeMap<String, String>>,
+    ) {
+        let Some(state) = self.sources.get_mut(source) else { return };
+        let Some(keys) = state.maps.get(name) else { return };
+        state.listed_maps.insert(name.clone());
         let nothing = BTreeMap::new();
-        let data = map.data.as_ref().unwrap_or(&nothing);
-        self.collection.put_map(name, &state.keys, data);
+        self.collection.put_map(name, keys, data.unwrap_or(&nothing));
         self.is_spec_changed = true;
     }
 
@@ -297,23 +349,24 @@ impl State {
     fn forbid(&mut self, source: &Source, why: &str) {
         let Some(state) = self.sources.get_mut(source) else { return };
         state.synced = true;
-        let Source::Map(name) = source else { return };
         let problem = format!(
-            "the coordinator may not read this ConfigMap: add components/stream-lists to the \
+            "the coordinator may not read ConfigMaps: add components/stream-lists to the \
              installation, or put the streams into the StreamSet ({why})"
         );
-        self.collection.refuse_map(name, &state.keys, &problem);
-        self.is_spec_changed = true;
+        for (name, keys) in &state.maps {
+            self.collection.refuse_map(name, keys, &problem);
+            self.is_spec_changed = true;
+        }
     }
 
     fn end_list(&mut self, source: &Source) {
         let Some(state) = self.sources.get_mut(source) else { return };
         state.synced = true;
         let gone: Vec<ObjectId> = state.objects.difference(&state.listed).cloned().collect();
-        if let Source::Map(_) = source
-            && !state.present
-        {
-            self.put_map(source, &ConfigMap::default());
+        let is_missing = |name: &&ConfigMapName| !state.listed_maps.contains(*name);
+        let missing: Vec<ConfigMapName> = state.maps.keys().filter(is_missing).cloned().collect();
+        for name in missing {
+            self.put_map(source, &name, None);
         }
         for id in gone {
             self.remove(source, &id);
@@ -347,6 +400,21 @@ impl State {
             found.flatten().map(|problem| (*problem).clone()).collect()
         })
     }
+}
+
+/// What to do for the ConfigMaps that sets name.
+enum WantedMaps {
+    /// Nothing.
+    AreRead,
+    /// Stop their watch: there are none.
+    None,
+    /// Read these from the start.
+    Unread(NamedMaps),
+}
+
+fn name_of(map: &ConfigMap) -> ConfigMapName {
+    let metadata = &map.metadata;
+    (metadata.namespace.clone().unwrap_or_default(), metadata.name.clone().unwrap_or_default())
 }
 
 fn id_of(source: &Source, object: &DynamicObject) -> Option<ObjectId> {

@@ -61,10 +61,14 @@ impl Objects<'_> {
 
     /// Puts these keys into the ConfigMap `list`.
     fn list(&self, data: serde_json::Value) {
+        self.map("list", json!({ "leasehold.dev/stream-list": "true" }), data);
+    }
+
+    fn map(&self, name: &str, labels: serde_json::Value, data: serde_json::Value) {
         let map = json!({
             "apiVersion": "v1",
             "kind": "ConfigMap",
-            "metadata": { "name": "list", "namespace": self.namespace },
+            "metadata": { "name": name, "namespace": self.namespace, "labels": labels },
             "data": data,
         });
         self.access.apply(&map.to_string());
@@ -109,6 +113,11 @@ async fn valid_changes_apply_and_invalid_ones_keep_the_last_valid_state() {
     figures.await_these("a fixed list", Some(8), Some(2), 0);
     objects.set("b.yaml");
     figures.await_these("another key", Some(8), Some(4), 0);
+    let label = ["label", "configmap/list", "leasehold.dev/stream-list-"];
+    objects.kubectl(&label);
+    figures.await_these("no label, and the last good list", Some(8), Some(4), 1);
+    objects.kubectl(&["label", "configmap/list", "leasehold.dev/stream-list=true"]);
+    figures.await_these("a list with the label again", Some(8), Some(4), 0);
 
     objects.kubectl(&["scale", "wc/builds", "--replicas=20"]);
     figures.await_these("a budget that was scaled", Some(20), Some(4), 0);

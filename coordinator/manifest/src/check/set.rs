@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use leasehold_coordinator_core::desired::{Mode, Moves, Policy, StreamSet};
 
-use super::super::manifest::{ConfigMapKeyRef, ModeSpec, PolicySpec, StreamSetSpec, StreamsSource};
+use super::super::manifest::{
+    ConfigMapKeyRef, ModeSpec, PolicySpec, STREAM_LIST_LABEL, StreamSetSpec, StreamsSource,
+};
 use super::super::streams::{self, StreamList};
 use super::super::tree::{Node, Position};
 use super::{Checker, Origin, SOURCES_MAX, SetDraft, Source, is_given};
@@ -103,11 +105,12 @@ impl Checker<'_> {
                     (at, below("file"), message)
                 };
                 let file = resolve(base, file).ok_or_else(outside)?;
-                Ok(Source { file, at, field: below("file") })
+                Ok(Source { file, at, field: below("file"), remedy: "create it".into() })
             }
             (Origin::Namespace(namespace), None, Some(key)) => {
                 let file = config_map(namespace, key);
-                Ok(Source { file, at: item.at, field: below("configMapKeyRef") })
+                let remedy = format!("create it, with the label {STREAM_LIST_LABEL}=true");
+                Ok(Source { file, at: item.at, field: below("configMapKeyRef"), remedy })
             }
             (Origin::File, None, Some(_)) => {
                 let message = "is read on Kubernetes only: name a file here".into();

@@ -69,7 +69,8 @@ fn join_one(
             }),
             Some(None) => whole = false,
             None => {
-                let message = format!("names {}, which is not there: create it", source.file);
+                let message =
+                    format!("names {}, which is not there: {}", source.file, source.remedy);
                 problems.push(wanted.problem(source.at, &source.field, message));
                 whole = false;
             }

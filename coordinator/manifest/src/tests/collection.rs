@@ -138,7 +138,8 @@ fn a_set_waits_for_its_lists_and_keeps_its_version_while_one_is_wrong() {
         (
             &[],
             "StreamSet ci/cars: spec.streamsFrom[0].configMapKeyRef: names ConfigMap \
-             ci/list[a.txt], which is not there: create it",
+             ci/list[a.txt], which is not there: create it, with the label \
+             leasehold.dev/stream-list=true",
         ),
         (
             &[("a.txt", "x\nfirst\n")],

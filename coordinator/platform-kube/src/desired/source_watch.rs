@@ -4,7 +4,7 @@
 //! deletion before the new object of the same name: it drops the last valid specification then. It
 //! must also see the start of a list, since desired state is not fresh until the list is complete.
 //! A kind without a CRD counts as an empty list: the other kinds do not wait for it. Nor do other
-//! namespaces wait for one that the coordinator may not read, or for a ConfigMap.
+//! namespaces wait for one that the coordinator may not read, or for ConfigMaps.
 
 use std::fmt::Debug;
 use std::pin::pin;
@@ -17,18 +17,22 @@ use kube::core::GroupVersionKind;
 use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client, Resource};
 use leasehold_driver::clock;
-use leasehold_kube_api::names::{GROUP, VERSION};
+use leasehold_kube_api::names::{GROUP, TRUE, VERSION};
+use leasehold_manifest::manifest::STREAM_LIST_LABEL;
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
 use super::source::Source;
 use super::watch_health::WatchHealth;
-use crate::watch_cache::{events, named};
+use crate::watch_cache::events;
 
 /// How long a watch of objects lasts, in seconds: this bounds how long a dead connection stays
 /// unnoticed.
 const WATCH_SECONDS: u32 = 60;
+/// ConfigMaps in one answer of the API server: each may have a MiB, and tenants decide how many
+/// there are.
+const STREAM_LISTS_PER_PAGE: u32 = 8;
 /// The status of a list of a kind without a CRD.
 const NOT_FOUND: u16 = 404;
 
@@ -43,11 +47,12 @@ pub(super) enum WatchChange {
     Applied(Box<DynamicObject>),
     /// An object was deleted.
     Deleted(Box<DynamicObject>),
-    /// The ConfigMap was listed, created or changed.
+    /// A ConfigMap was listed, created or changed, or has got the label.
     ConfigMapApplied(Box<ConfigMap>),
-    /// The ConfigMap was deleted.
-    ConfigMapDeleted,
-    /// The API server forbids to read a ConfigMap, or the objects of one namespace, in these words.
+    /// A ConfigMap was deleted, or has lost the label.
+    ConfigMapDeleted(Box<ConfigMap>),
+    /// The API server forbids to read the ConfigMaps, or the objects of one namespace, in these
+    /// words.
     Forbidden(String),
 }
 
@@ -95,13 +100,17 @@ impl SourceWatch {
                 let config = watcher::Config::default().timeout(WATCH_SECONDS);
                 tokio::spawn(task_state.follow(api, config, applied, deleted))
             }
-            Source::Map((namespace, name)) => {
-                let api: Api<ConfigMap> = Api::namespaced(client, &namespace);
-                let config = named(&name);
+            Source::StreamLists { namespace } => {
+                let api: Api<ConfigMap> = match &namespace {
+                    Some(namespace) => Api::namespaced(client, namespace),
+                    None => Api::all(client),
+                };
+                let config = watcher::Config::default().timeout(WATCH_SECONDS);
+                let config = config.labels(&format!("{STREAM_LIST_LABEL}={TRUE}"));
+                let config = config.page_size(STREAM_LISTS_PER_PAGE);
                 let applied = |map| WatchChange::ConfigMapApplied(Box::new(map));
-                tokio::spawn(
-                    task_state.follow(api, config, applied, |_| WatchChange::ConfigMapDeleted),
-                )
+                let deleted = |map| WatchChange::ConfigMapDeleted(Box::new(map));
+                tokio::spawn(task_state.follow(api, config, applied, deleted))
             }
         };
         Self { source, watch_id, task: task.abort_handle(), health }
@@ -156,7 +165,7 @@ impl WatchTask {
                 Ok(Event::InitDone) => WatchChange::ListCompleted,
                 Ok(Event::Apply(object) | Event::InitApply(object)) => applied(object),
                 Ok(Event::Delete(object)) => deleted(object),
-                Err(failed) if self.source.namespace().is_some() && failed.is_forbidden() => {
+                Err(failed) if self.stops_no_other() && failed.is_forbidden() => {
                     let retry_at = clock::now() + failed.retry_in;
                     self.health.forbidden(&self.source, self.watch_id, retry_at);
                     // What was read before stays in force.
@@ -193,7 +202,7 @@ impl WatchTask {
                 WatchChange::Applied(_)
                 | WatchChange::Deleted(_)
                 | WatchChange::ConfigMapApplied(_)
-                | WatchChange::ConfigMapDeleted => {
+                | WatchChange::ConfigMapDeleted(_) => {
                     self.health.event_received(&self.source, self.watch_id);
                 }
                 WatchChange::Forbidden(_) => {}
@@ -201,6 +210,15 @@ impl WatchTask {
             if self.send(change).await.is_err() {
                 return;
             }
+        }
+    }
+
+    /// Whether all but one namespace, or all but streams, are served where the API server forbids
+    /// to read this.
+    fn stops_no_other(&self) -> bool {
+        match &self.source {
+            Source::Objects { namespace, .. } => namespace.is_some(),
+            Source::StreamLists { .. } => true,
         }
     }
 

@@ -91,6 +91,65 @@ fn an_object_has_its_newest_status_and_newest_valid_spec() {
     assert!(seen.problems.is_empty(), "{:?}", seen.problems);
 }
 
+/// ConfigMaps of the namespace `a`, each with a key.
+fn maps(named: &[(&str, &str)]) -> NamedMaps {
+    let mut maps = NamedMaps::new();
+    for (name, key) in named {
+        let keys = maps.entry(("a".to_owned(), (*name).to_owned())).or_default();
+        keys.insert((*key).to_owned());
+    }
+    maps
+}
+
+/// A ConfigMap of the namespace `a` with this text at the key `k`.
+fn config_map(name: &str, text: &str) -> Box<ConfigMap> {
+    let metadata = json!({ "name": name, "namespace": "a" });
+    let map = json!({ "metadata": metadata, "data": { "k": text } });
+    Box::new(serde_json::from_value(map).unwrap())
+}
+
+#[test]
+fn the_list_of_config_maps_starts_anew_for_another_one_and_never_before_it_is_complete() {
+    let mut state = state();
+    let lists = Source::StreamLists { namespace: None };
+    assert!(matches!(state.want_maps(&lists, NamedMaps::new()), WantedMaps::AreRead));
+    let read = |state: &mut State, wanted: NamedMaps| match state.want_maps(&lists, wanted) {
+        WantedMaps::AreRead => "read",
+        WantedMaps::None => "none",
+        WantedMaps::Unread(maps) => {
+            let source = SourceState { maps, ..SourceState::default() };
+            state.sources.insert(lists.clone(), source);
+            "unread"
+        }
+    };
+    assert_eq!(read(&mut state, maps(&[("one", "k")])), "unread");
+    // The list is running.
+    assert_eq!(read(&mut state, maps(&[("one", "k"), ("two", "k")])), "read");
+    state.apply(&lists, WatchChange::ListStarted);
+    state.apply(&lists, WatchChange::ConfigMapApplied(config_map("two", "x")));
+    state.apply(&lists, WatchChange::ListCompleted);
+    assert_eq!(read(&mut state, maps(&[("one", "k"), ("two", "k")])), "unread");
+    state.apply(&lists, WatchChange::ListCompleted);
+    assert_eq!(read(&mut state, maps(&[("two", "k"), ("two", "l")])), "unread", "another key");
+    state.apply(&lists, WatchChange::ListCompleted);
+    assert_eq!(read(&mut state, maps(&[("two", "k")])), "read", "fewer need no list");
+    assert_eq!(read(&mut state, NamedMaps::new()), "none");
+    assert!(!state.sources.contains_key(&lists));
+}
+
+#[test]
+fn a_config_map_that_nobody_names_is_dropped() {
+    let mut state = state();
+    let lists = Source::StreamLists { namespace: None };
+    let maps = maps(&[("named", "k")]);
+    state.sources.insert(lists.clone(), SourceState { maps, ..SourceState::default() });
+    state.apply(&lists, WatchChange::ConfigMapApplied(config_map("other", "x")));
+    assert!(state.sources[&lists].listed_maps.is_empty());
+    assert!(!state.is_spec_changed);
+    state.apply(&lists, WatchChange::ConfigMapApplied(config_map("named", "x")));
+    assert!(state.is_spec_changed);
+}
+
 #[test]
 fn an_invalid_list_is_a_problem_of_the_sets_that_name_it() {
     let mut state = state();
@@ -99,9 +158,9 @@ fn an_invalid_list_is_a_problem_of_the_sets_that_name_it() {
     let spec = json!({ "cluster": "one", "streamsFrom": [{ "configMapKeyRef": key }] });
     let sets = source(StreamSet::KIND);
     state.apply(&sets, WatchChange::Applied(object("a/cars", 1, spec, Value::Null)));
-    let map = Source::Map(("a".into(), "list".into()));
-    let keys = BTreeSet::from(["k".to_owned()]);
-    state.sources.insert(map.clone(), SourceState { keys, ..SourceState::default() });
+    let map = Source::StreamLists { namespace: None };
+    let maps = maps(&[("list", "k")]);
+    state.sources.insert(map.clone(), SourceState { maps, ..SourceState::default() });
     let streams = |state: &mut State| {
         let reading = state.collection.read();
         state.set_problems(&reading.problems);
@@ -118,18 +177,12 @@ fn an_invalid_list_is_a_problem_of_the_sets_that_name_it() {
     state.apply(&map, WatchChange::ListStarted);
     state.apply(&map, WatchChange::ListCompleted);
     assert_eq!(streams(&mut state), (None, 1));
-    let data = |text: &str| BTreeMap::from([("k".to_owned(), text.to_owned())]);
-    let there = |text: &str| {
-        WatchChange::ConfigMapApplied(Box::new(ConfigMap {
-            data: Some(data(text)),
-            ..ConfigMap::default()
-        }))
-    };
+    let there = |text: &str| WatchChange::ConfigMapApplied(config_map("list", text));
     state.apply(&map, there("x\ny"));
     assert_eq!(streams(&mut state), (Some(2), 0));
     state.apply(&map, there("x\nx"));
     assert_eq!(streams(&mut state), (Some(2), 1));
-    state.apply(&map, WatchChange::ConfigMapDeleted);
+    state.apply(&map, WatchChange::ConfigMapDeleted(config_map("list", "")));
     assert_eq!(streams(&mut state), (Some(2), 1));
     state.apply(&map, there("x\ny\nz"));
     assert_eq!(streams(&mut state), (Some(3), 0));

@@ -47,8 +47,12 @@ struct WatchFailure {
 }
 
 impl WatchHealth {
-    /// A watch starts a full list.
+    /// A watch starts a full list. Those of ConfigMaps start anew whenever a set names another one,
+    /// and what autoscalers ask for does not depend on them.
     pub(super) fn list_started(&self, source: &Source, watch_id: u64) {
+        if let Source::StreamLists { .. } = source {
+            return;
+        }
         let why = format!("{source}: not listed yet");
         self.set(source, watch_id, WatchFailure { list_started: true, retry_at: None, why });
     }
@@ -193,7 +197,7 @@ mod tests {
         };
         health.list_started(&of("ci"), 1);
         health.forbidden(&of("ci"), 1, seconds(5));
-        health.forbidden(&Source::Map(("cd".into(), "list".into())), 2, seconds(5));
+        health.forbidden(&Source::StreamLists { namespace: Some("cd".into()) }, 2, seconds(5));
         assert_eq!(health.api_answered(seconds(4)), None);
         assert_eq!(health.unreadable(), ["ci".to_owned()].into());
         health.forbidden(&of("ci"), 1, seconds(9));

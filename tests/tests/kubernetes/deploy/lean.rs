@@ -15,7 +15,7 @@ use super::kustomization;
 const OBJECTS: &str = r#"
 apiVersion: v1
 kind: ConfigMap
-metadata: {name: cars, namespace: default}
+metadata: {name: cars, namespace: default, labels: {leasehold.dev/stream-list: "true"}}
 data: {list: "cars:new\ncars:updated\ncars:sold"}
 ---
 apiVersion: leasehold.dev/v1alpha1
