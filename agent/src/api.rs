@@ -83,9 +83,10 @@ impl Listeners {
         limit.log(self.health.is_some());
         let connections = Connections::new(limit.worker_connections(self.health.is_some()));
         let router = http::router(api.clone()).merge(grpc::router(api.clone()));
-        let on_port = match anywhere {
-            true => router.clone(),
-            false => router.clone().layer(middleware::from_fn(browser_check::check)),
+        let on_port = if anywhere {
+            router.clone()
+        } else {
+            router.clone().layer(middleware::from_fn(browser_check::check))
         };
         let mut tasks = JoinSet::new();
         if let Some(listener) = self.health {

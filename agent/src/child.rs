@@ -192,10 +192,7 @@ impl ChildRunner {
     /// Lets a watchdog kill the process group of the child when this agent has ended for any
     /// reason.
     async fn watch(&mut self, group: &ProcessGroup) -> anyhow::Result<()> {
-        match self.spec.dies_with_agent {
-            true => self.watchdog.watch(group.clone()).await,
-            false => Ok(()),
-        }
+        if self.spec.dies_with_agent { self.watchdog.watch(group.clone()).await } else { Ok(()) }
     }
 
     /// Waits until something happens to the watchdog of the child.

@@ -199,9 +199,10 @@ impl std::str::FromStr for Address {
                 !host.is_empty() && host.len() <= 253 && host.chars().all(part_of_name)
             }
         };
-        match host_ok && port.parse::<u16>().is_ok_and(|port| port > 0) {
-            true => Ok(Self(text.into())),
-            false => Err(wrong()),
+        if host_ok && port.parse::<u16>().is_ok_and(|port| port > 0) {
+            Ok(Self(text.into()))
+        } else {
+            Err(wrong())
         }
     }
 }

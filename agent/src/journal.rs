@@ -415,9 +415,10 @@ fn open_position(path: PathBuf) -> anyhow::Result<PositionFile> {
 fn read(path: &Path, wanted: End) -> anyhow::Result<Option<Parsed>> {
     let bytes = state_dir::read(path, JOURNAL_BYTES_MAX + 1);
     let bytes = bytes.with_context(|| format!("cannot read the journal {}", path.display()))?;
-    Ok(bytes.map(|bytes| match bytes.len() as u64 > JOURNAL_BYTES_MAX {
-        false => text::parse(&bytes, wanted),
-        true => {
+    Ok(bytes.map(|bytes| {
+        if bytes.len() as u64 <= JOURNAL_BYTES_MAX {
+            text::parse(&bytes, wanted)
+        } else {
             let why = format!("it is longer than {JOURNAL_BYTES_MAX} bytes");
             Parsed::Damaged { why, header: None, rest: Box::default() }
         }

@@ -77,10 +77,7 @@ impl Launch {
             let mut reason = String::new();
             // A successful exec closes the other end of the socket.
             self.socket.take(REASON_BYTES_MAX).read_to_string(&mut reason).await?;
-            match reason.is_empty() {
-                true => Ok(()),
-                false => bail!(reason),
-            }
+            if reason.is_empty() { Ok(()) } else { bail!(reason) }
         };
         let opened = tokio::time::timeout(TIMEOUT, opening).await;
         opened.with_context(|| format!("the program did not start within {TIMEOUT:?}"))?

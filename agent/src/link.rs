@@ -227,12 +227,13 @@ impl Dial {
     fn explain_connect_error(&self, error: tonic::transport::Error) -> anyhow::Error {
         let plain = self.tls.is_some() && cause(&error).contains("InvalidContentType");
         let error = anyhow::Error::from(error);
-        match plain {
-            true => error.context(
+        if plain {
+            error.context(
                 "this port does not use TLS: set --coordinator to the gRPC port (--listen) of a \
-                 coordinator with a certificate, or remove --tls-ca",
-            ),
-            false => error,
+             coordinator with a certificate, or remove --tls-ca",
+            )
+        } else {
+            error
         }
     }
 

@@ -235,9 +235,10 @@ fn environment(
 ) -> Vec<(&'static str, String)> {
     let mut address = address;
     if address.ip().is_unspecified() {
-        address.set_ip(match address.is_ipv4() {
-            true => std::net::Ipv4Addr::LOCALHOST.into(),
-            false => std::net::Ipv6Addr::LOCALHOST.into(),
+        address.set_ip(if address.is_ipv4() {
+            std::net::Ipv4Addr::LOCALHOST.into()
+        } else {
+            std::net::Ipv6Addr::LOCALHOST.into()
         });
     }
     let socket = config.socket.as_ref().map(|socket| {

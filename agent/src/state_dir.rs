@@ -175,8 +175,9 @@ fn open_regular(path: &Path, options: &mut OpenOptions) -> Result<File> {
         // A pipe without a reader cannot be opened for writing.
         Err(_) => !std::fs::metadata(path).is_ok_and(|found| !found.is_file()),
     };
-    match is_regular {
-        true => file,
-        false => Err(Error::new(ErrorKind::InvalidInput, "not a regular file: remove it")),
+    if is_regular {
+        file
+    } else {
+        Err(Error::new(ErrorKind::InvalidInput, "not a regular file: remove it"))
     }
 }

@@ -41,16 +41,16 @@ impl Telemetry {
     /// If RUST_LOG or an `OTEL_*` variable is invalid.
     pub fn start(format: LogFormat) -> anyhow::Result<Self> {
         let resource = resource();
-        let traces = match is_enabled("TRACES") {
-            true => Some(traces(resource.clone()).context("OTLP traces (OTEL_* variables)")?),
-            false => None,
+        let traces = if is_enabled("TRACES") {
+            Some(traces(resource.clone()).context("OTLP traces (OTEL_* variables)")?)
+        } else {
+            None
         };
-        let metrics = match is_enabled("METRICS") {
-            true => {
-                let exporter = MetricExporter::builder().with_tonic().build();
-                Some(exporter.context("OTLP metrics (OTEL_* variables)")?)
-            }
-            false => None,
+        let metrics = if is_enabled("METRICS") {
+            let exporter = MetricExporter::builder().with_tonic().build();
+            Some(exporter.context("OTLP metrics (OTEL_* variables)")?)
+        } else {
+            None
         };
         let spans = traces.as_ref().map(|provider| {
             // Only this program's spans: the exporter must not trace itself.
@@ -93,10 +93,7 @@ fn resource() -> Resource {
     let attributes = std::env::var("OTEL_RESOURCE_ATTRIBUTES").unwrap_or_default();
     let is_named = std::env::var("OTEL_SERVICE_NAME").is_ok_and(|name| !name.is_empty())
         || attributes.split(',').any(|pair| pair.trim_start().starts_with("service.name="));
-    match is_named {
-        true => builder.build(),
-        false => builder.with_service_name(SERVICE).build(),
-    }
+    if is_named { builder.build() } else { builder.with_service_name(SERVICE).build() }
 }
 
 fn traces(resource: Resource) -> anyhow::Result<SdkTracerProvider> {

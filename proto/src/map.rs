@@ -131,9 +131,10 @@ fn name<T>(field: &'static str, name: Result<T, InvalidName>) -> Result<T, Inval
 }
 
 fn at_most(field: &'static str, len: usize, max: usize) -> Result<(), Invalid> {
-    match len <= max {
-        true => Ok(()),
-        false => Err(Invalid::new(field, format!("{len} entries are more than {max}"))),
+    if len <= max {
+        Ok(())
+    } else {
+        Err(Invalid::new(field, format!("{len} entries are more than {max}")))
     }
 }
 

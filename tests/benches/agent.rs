@@ -80,9 +80,10 @@ impl Options {
             }
         }
         let program = program.unwrap_or_else(|| toolbox::binary("leasehold-agent"));
-        match program.is_file() {
-            true => Ok(Some(Self { program, seconds })),
-            false => Err(format!("{} is not there", program.display())),
+        if program.is_file() {
+            Ok(Some(Self { program, seconds }))
+        } else {
+            Err(format!("{} is not there", program.display()))
         }
     }
 }

@@ -146,10 +146,8 @@ cd /tmp/clone
 /// A command that runs another one where no port is taken and `/tmp` can be its own, and ends all
 /// that this one leaves. None where that is not allowed, which is noted.
 fn own_machine(what: &str) -> Option<Command> {
-    let user: &[&str] = match rustix::process::geteuid().is_root() {
-        true => &[],
-        false => &["--user", "--map-root-user"],
-    };
+    let user: &[&str] =
+        if rustix::process::geteuid().is_root() { &[] } else { &["--user", "--map-root-user"] };
     let unshare = || {
         let mut command = Command::new("unshare");
         command.args(user).args(["--net", "--mount", "--pid", "--fork", "--kill-child=KILL"]);

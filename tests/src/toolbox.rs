@@ -94,8 +94,9 @@ pub fn leave_out(what: &str, why: &str, missing: Missing) {
 fn beside_this_test() -> PathBuf {
     let test = std::env::current_exe().expect("the test's own path");
     let folder = test.parent().expect("a file lies in a folder");
-    match folder.file_name().is_some_and(|name| name == "deps") {
-        true => folder.parent().expect("deps lies in the profile's folder").to_owned(),
-        false => folder.to_owned(),
+    if folder.file_name().is_some_and(|name| name == "deps") {
+        folder.parent().expect("deps lies in the profile's folder").to_owned()
+    } else {
+        folder.to_owned()
     }
 }

@@ -41,12 +41,11 @@ fn changed_protos(from: &str, to: &str) -> tempfile::TempDir {
         WORKER,
     ] {
         let text = std::fs::read_to_string(root.join(file)).expect("a tracked file");
-        let text = match file == WORKER {
-            true => {
-                assert!(text.contains(from), "{file} has no {from:?} to change");
-                text.replace(from, to)
-            }
-            false => text,
+        let text = if file == WORKER {
+            assert!(text.contains(from), "{file} has no {from:?} to change");
+            text.replace(from, to)
+        } else {
+            text
         };
         let path = copy.path().join(file);
         std::fs::create_dir_all(path.parent().expect("a folder")).expect("a new folder");

@@ -60,9 +60,10 @@ impl Grpcurl<'_> {
 
     fn run(&self, options: &[&str], rest: &[&str]) -> Result<String, String> {
         let output = self.command(options, rest).output().expect("grpcurl starts");
-        match output.status.success() {
-            true => Ok(String::from_utf8(output.stdout).expect("UTF-8")),
-            false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+        if output.status.success() {
+            Ok(String::from_utf8(output.stdout).expect("UTF-8"))
+        } else {
+            Err(String::from_utf8_lossy(&output.stderr).into_owned())
         }
     }
 

@@ -99,9 +99,10 @@ impl Fleet {
         let of = |agent: &Agent| {
             let lease = until_ok("a connected agent", || {
                 let lease = lease(agent.api).ok_or_else(|| "no answer".to_owned())?;
-                match lease["connected"] == true {
-                    true => Ok(lease),
-                    false => Err(format!("{lease}\n{}", agent.process.log())),
+                if lease["connected"] == true {
+                    Ok(lease)
+                } else {
+                    Err(format!("{lease}\n{}", agent.process.log()))
                 }
             });
             let mut tokens = streams(&lease);

@@ -252,9 +252,10 @@ fn child_named(program: &str, ancestor: u32) -> Option<Pid> {
     let children = children.split_whitespace().filter_map(|id| id.parse::<u32>().ok());
     children.into_iter().find_map(|id| {
         let name = std::fs::read_link(format!("/proc/{id}/exe")).ok()?;
-        match name.file_name().is_some_and(|name| name == program) {
-            true => Pid::from_raw(id.try_into().ok()?),
-            false => child_named(program, id),
+        if name.file_name().is_some_and(|name| name == program) {
+            Pid::from_raw(id.try_into().ok()?)
+        } else {
+            child_named(program, id)
         }
     })
 }

@@ -55,7 +55,7 @@ const EDITS: [Edit; 21] = [
     }),
     fine("a small budget", |files| change(files, CLUSTER, "maxJobs: 18", "maxJobs: 6")),
     fine("a budget that does not divide", |files| {
-        change(files, CLUSTER, "maxJobs: 6", "maxJobs: 7")
+        change(files, CLUSTER, "maxJobs: 6", "maxJobs: 7");
     }),
     fine("fewer jobs a worker", |files| {
         change(files, CLUSTER, "maxJobsPerWorker: 3", "maxJobsPerWorker: 1");

@@ -54,9 +54,10 @@ struct PolledReplica {
 
 fn flags(folder: &Path, is_secured: bool) -> Vec<String> {
     let file = |name: &str| folder.join(name).to_str().expect("UTF-8").to_owned();
-    match is_secured {
-        false => Vec::new(),
-        true => vec!["--tls-cert".into(), file("cert.pem"), "--tls-key".into(), file("key.pem")],
+    if is_secured {
+        vec!["--tls-cert".into(), file("cert.pem"), "--tls-key".into(), file("key.pem")]
+    } else {
+        Vec::new()
     }
 }
 

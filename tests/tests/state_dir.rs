@@ -69,14 +69,13 @@ fn on_fuse(folder: &Path, command: &Command) -> Option<Output> {
     outer.args(["--user", "--map-root-user", "--mount", "python3", "-c", FUSE]).arg(&state);
     outer.arg(command.get_program()).args(command.get_args());
     let output = outer.output().expect("unshare starts");
-    match String::from_utf8_lossy(&output.stdout).starts_with("mounted\n") {
-        true => Some(output),
-        false => {
-            let why = String::from_utf8_lossy(&output.stderr);
-            let why = why.trim().lines().last().unwrap_or("no mount").to_owned();
-            toolbox::leave_out("state folders on FUSE", &why, Missing::Forbidden);
-            None
-        }
+    if String::from_utf8_lossy(&output.stdout).starts_with("mounted\n") {
+        Some(output)
+    } else {
+        let why = String::from_utf8_lossy(&output.stderr);
+        let why = why.trim().lines().last().unwrap_or("no mount").to_owned();
+        toolbox::leave_out("state folders on FUSE", &why, Missing::Forbidden);
+        None
     }
 }
 

@@ -195,9 +195,10 @@ impl<J: Journal> Holder<J> {
         };
         let streams: BTreeMap<_, _> = memory.streams.iter().map(held).collect();
         let tokens = streams.values().map(|it| it.token).chain(memory.pool.map(|it| it.0));
-        let drain = match memory.draining {
-            true => Drain::Draining { since: now, overdue: false },
-            false => Drain::Working,
+        let drain = if memory.draining {
+            Drain::Draining { since: now, overdue: false }
+        } else {
+            Drain::Working
         };
         // A drain that has ended does not apply to a new start.
         let ended = (memory.drain_ended || memory.left) && !memory.drain_ordered && !config.stays;
@@ -343,9 +344,10 @@ impl<J: Journal> Holder<J> {
     pub fn running(&self) -> u32 {
         let ids = u32::try_from(self.jobs.len()).unwrap_or(u32::MAX);
         let counted = self.count.map_or(0, |count| count.running);
-        match mutation::on(Mutation::UnnamedUncounted) {
-            false => ids.saturating_add(counted).saturating_add(self.unnamed),
-            true => ids.saturating_add(counted),
+        if mutation::on(Mutation::UnnamedUncounted) {
+            ids.saturating_add(counted)
+        } else {
+            ids.saturating_add(counted).saturating_add(self.unnamed)
         }
     }
 

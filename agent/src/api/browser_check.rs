@@ -25,9 +25,10 @@ fn objection(uri: &Uri, headers: &HeaderMap) -> Option<String> {
     }
     let named = headers.get(header::HOST).map(|host| host.to_str().unwrap_or("?").to_owned());
     let host = uri.host().map(str::to_owned).or(named)?;
-    match is_local(&host) {
-        true => None,
-        false => Some(format!("invalid host {host:?}: use localhost, 127.0.0.1 or [::1]")),
+    if is_local(&host) {
+        None
+    } else {
+        Some(format!("invalid host {host:?}: use localhost, 127.0.0.1 or [::1]"))
     }
 }
 

@@ -297,9 +297,10 @@ async fn drain(
 }
 
 async fn livez(State(api): State<WorkerApi>) -> (StatusCode, &'static str) {
-    match api.driver().is_open() {
-        true => (StatusCode::OK, "ok\n"),
-        false => (StatusCode::SERVICE_UNAVAILABLE, "the driver has stopped\n"),
+    if api.driver().is_open() {
+        (StatusCode::OK, "ok\n")
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, "the driver has stopped\n")
     }
 }
 

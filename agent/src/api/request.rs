@@ -56,9 +56,10 @@ pub(super) async fn answer(
 
 /// Reads the whole body of the request.
 async fn with_body(request: Request<Incoming>) -> Result<Request<Body>, Answer> {
-    let max = match grpc::is_grpc(request.headers()) {
-        true => BODY_BYTES_MAX + GRPC_FRAME_BYTES,
-        false => BODY_BYTES_MAX,
+    let max = if grpc::is_grpc(request.headers()) {
+        BODY_BYTES_MAX + GRPC_FRAME_BYTES
+    } else {
+        BODY_BYTES_MAX
     };
     let (head, body) = request.into_parts();
     if body.size_hint().lower() > max as u64 {

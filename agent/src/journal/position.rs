@@ -96,9 +96,10 @@ impl PositionFile {
         let of_earlier_boot = position.boot_id != boot_id;
         let is_current = id == position.current.as_ref() && (reaches_end || of_earlier_boot);
         let is_previous = id.is_some() && id == position.previous.as_ref() && of_earlier_boot;
-        match is_next || is_current || is_previous {
-            true => None,
-            false => Some(format!("it is an older copy: {name} names a later state")),
+        if is_next || is_current || is_previous {
+            None
+        } else {
+            Some(format!("it is an older copy: {name} names a later state"))
         }
     }
 

@@ -295,7 +295,7 @@ impl<'a> ChildSupervisor<'a> {
                 self.note_start();
             }
             Err(why) => {
-                self.retry_start(&anyhow!(why).context("cannot record the start of COMMAND"))
+                self.retry_start(&anyhow!(why).context("cannot record the start of COMMAND"));
             }
         }
         !self.start_unreported

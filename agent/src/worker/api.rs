@@ -324,10 +324,9 @@ impl Watch {
 }
 
 fn wait(wait_ms: u32) -> Result<Duration, Denial> {
-    match wait_ms <= WAIT_MS_MAX {
-        true => Ok(Duration::from_millis(u64::from(wait_ms))),
-        false => {
-            Err(Denial::invalid(format!("invalid wait_ms {wait_ms}: use at most {WAIT_MS_MAX}")))
-        }
+    if wait_ms <= WAIT_MS_MAX {
+        Ok(Duration::from_millis(u64::from(wait_ms)))
+    } else {
+        Err(Denial::invalid(format!("invalid wait_ms {wait_ms}: use at most {WAIT_MS_MAX}")))
     }
 }

@@ -118,12 +118,9 @@ impl FileWorker {
                 () = backoff::until(self.next_check()) => {
                     self.retry_at.is_some_and(|at| at > Instant::now())
                 }
-                _ = checks.tick() => match self.is_as_written() {
-                    true => continue,
-                    false => {
-                        self.note_foreign_change();
-                        false
-                    }
+                _ = checks.tick() => if self.is_as_written() { continue } else {
+                    self.note_foreign_change();
+                    false
                 },
             };
             let Ok(snapshot) = self.driver.lease().await else { return };

@@ -70,9 +70,10 @@ impl SizeBound {
     /// The next adjustment. An unknown size is set to 0 first.
     pub(crate) fn adjustment(&self, target: Target) -> Adjustment {
         let Some(most) = self.most else { return Adjustment::Order { size: 0, grows: false } };
-        match self.kept == Some(target.size) {
-            true => Adjustment::Nothing,
-            false => Adjustment::Order { size: target.size, grows: target.size > most },
+        if self.kept == Some(target.size) {
+            Adjustment::Nothing
+        } else {
+            Adjustment::Order { size: target.size, grows: target.size > most }
         }
     }
 

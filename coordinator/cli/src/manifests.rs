@@ -74,13 +74,12 @@ pub(crate) fn rewrite(
     let mut all = Rewritten::default();
     for document in documents {
         let after = document.edited(edit)?;
-        let text = match after == document.value {
-            true => document.text.to_owned(),
-            false => {
-                let (text, kept) = yaml::rewrite(document.text, &document.value, &after);
-                all.warnings.extend(document.losses(kept));
-                text
-            }
+        let text = if after == document.value {
+            document.text.to_owned()
+        } else {
+            let (text, kept) = yaml::rewrite(document.text, &document.value, &after);
+            all.warnings.extend(document.losses(kept));
+            text
         };
         all.append(&text, document.number == 1);
     }

@@ -362,9 +362,10 @@ fn new_node(value: &Value, is_json: bool) -> Option<YamlNode> {
 }
 
 fn written(value: &Value, is_json: bool) -> String {
-    match is_json {
-        true => format!("{value:#}\n"),
-        false => serde_yaml::to_string(value).unwrap_or_else(|_| format!("{value:#}\n")),
+    if is_json {
+        format!("{value:#}\n")
+    } else {
+        serde_yaml::to_string(value).unwrap_or_else(|_| format!("{value:#}\n"))
     }
 }
 

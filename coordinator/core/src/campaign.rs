@@ -327,7 +327,7 @@ impl Lead {
                 }
                 // The store of terms says whether there is a later leader.
                 (_, EntryOutcome::Superseded | EntryOutcome::Unreadable(_)) => {
-                    self.renewal_wanted = true
+                    self.renewal_wanted = true;
                 }
                 (_, EntryOutcome::Done | EntryOutcome::Failed) => {}
             }

@@ -133,9 +133,10 @@ impl Exposure {
 
     /// The identity of the newest agent of both.
     fn newest_identity(&self, other: &Self) -> Option<AgentId> {
-        match other.incarnation > self.incarnation {
-            true => other.identity,
-            false => self.identity.or(other.identity),
+        if other.incarnation > self.incarnation {
+            other.identity
+        } else {
+            self.identity.or(other.identity)
         }
     }
 }
@@ -198,12 +199,11 @@ impl SetList {
     /// The sets of an exposure whose worker may own streams of this list.
     #[must_use]
     pub fn sets(&self) -> Sets {
-        match self.0.is_empty() {
-            true => Sets::None,
-            false => {
-                let timeless = self.0.values().any(|timeless| *timeless);
-                Sets::Listed { version: self.version(), timeless }
-            }
+        if self.0.is_empty() {
+            Sets::None
+        } else {
+            let timeless = self.0.values().any(|timeless| *timeless);
+            Sets::Listed { version: self.version(), timeless }
         }
     }
 

@@ -92,9 +92,10 @@ impl Ledger {
 
     pub(crate) fn next_token(&mut self) -> Token {
         self.seq += 1;
-        match mutation::on(Mutation::TokenWithoutEpoch) {
-            true => Token { epoch: Epoch(1), seq: self.seq },
-            false => Token { epoch: self.epoch, seq: self.seq },
+        if mutation::on(Mutation::TokenWithoutEpoch) {
+            Token { epoch: Epoch(1), seq: self.seq }
+        } else {
+            Token { epoch: self.epoch, seq: self.seq }
         }
     }
 

@@ -56,10 +56,7 @@ impl Turn {
     /// A clock that was read when the turn began may lie before the message was even sent.
     #[must_use]
     pub fn stamp(&self, arrived: Moment) -> Moment {
-        match mutation::on(Mutation::StaleClock) {
-            false => arrived,
-            true => self.begun.min(arrived),
-        }
+        if mutation::on(Mutation::StaleClock) { self.begun.min(arrived) } else { arrived }
     }
 }
 

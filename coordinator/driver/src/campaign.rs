@@ -188,9 +188,10 @@ impl StoreErrors {
     pub fn report(&mut self, what: &'static str, why: &dyn std::fmt::Display) {
         let text = format!("{what}: {why}");
         if self.last.as_ref() != Some(&text) {
-            match self.is_severe {
-                true => tracing::error!(error = %why, "{what}"),
-                false => tracing::warn!(error = %why, "{what}"),
+            if self.is_severe {
+                tracing::error!(error = %why, "{what}");
+            } else {
+                tracing::warn!(error = %why, "{what}");
             }
             self.last = Some(text);
         }

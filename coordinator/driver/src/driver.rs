@@ -278,10 +278,10 @@ impl Driver {
     async fn next_turn(&mut self, stop: &mut watch::Receiver<bool>) -> WakeReason {
         let now = clock::now();
         // Work that is due and was not done waits until all messages have been read.
-        let wake = self.core.poll_timeout().map_or(TICK, |wakeup| match wakeup.at > now {
-            true => wakeup.at.since(now),
-            false => PULSE,
-        });
+        let wake = self
+            .core
+            .poll_timeout()
+            .map_or(TICK, |wakeup| if wakeup.at > now { wakeup.at.since(now) } else { PULSE });
         // Remaining slices run at once, after the events that have arrived meanwhile.
         let more = self.core.has_more();
         let commands = &self.platform.commands;

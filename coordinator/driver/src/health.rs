@@ -129,9 +129,10 @@ impl Health {
     /// Why the process should be restarted, for people.
     pub fn alive(&self, now: Moment) -> Result<(), String> {
         let since = now.since(Moment(self.turn.load(Ordering::Relaxed)));
-        match since <= TURN_MAX {
-            true => Ok(()),
-            false => Err(format!("the driver has taken no turn for {} s", since.as_secs())),
+        if since <= TURN_MAX {
+            Ok(())
+        } else {
+            Err(format!("the driver has taken no turn for {} s", since.as_secs()))
         }
     }
 

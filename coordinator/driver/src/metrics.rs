@@ -280,7 +280,7 @@ impl Metrics {
             }
             Notice::Offence { .. } => self.offences.add(1, &[]),
             Notice::EpochAhead { .. } | Notice::EpochRepeated { .. } => {
-                self.epochs_ahead.add(1, &[])
+                self.epochs_ahead.add(1, &[]);
             }
             Notice::HoldEnded(_)
             | Notice::Joined(_)

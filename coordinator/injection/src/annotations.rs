@@ -153,21 +153,16 @@ fn parse_quantity(what: &str, value: &str) -> Result<Quantity, Refusal> {
 fn check_above_zero(what: &str, quantity: &Quantity) -> Result<(), Refusal> {
     let why =
         || format!("invalid quantity \"{quantity}\": a container cannot run with 0, raise it");
-    match quantity.is_zero() {
-        true => Err(Refusal::Value { what: what.into(), why: why() }),
-        false => Ok(()),
-    }
+    if quantity.is_zero() { Err(Refusal::Value { what: what.into(), why: why() }) } else { Ok(()) }
 }
 
 fn check_image(prefix: &str, image: &str) -> Result<(), Refusal> {
     let wrong =
         image.is_empty() || image.len() > 1024 || image.chars().any(|c| !c.is_ascii_graphic());
-    match wrong {
-        false => Ok(()),
-        true => {
-            let image: String = image.chars().take(64).collect();
-            let why = format!("invalid image {image:?}: use a name such as registry/agent:1.0");
-            Err(Refusal::Value { what: format!("{prefix}image"), why })
-        }
+    if wrong {
+        let image: String = image.chars().take(64).collect();
+        let why = format!("invalid image {image:?}: use a name such as registry/agent:1.0");
+        return Err(Refusal::Value { what: format!("{prefix}image"), why });
     }
+    Ok(())
 }

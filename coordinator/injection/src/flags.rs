@@ -178,10 +178,7 @@ impl FlagKind {
                 return Err(format!("invalid value {value:?}: use one of {}", words.join(", ")));
             }
         };
-        match valid {
-            true => Ok(()),
-            false => Err(format!("invalid {what} {value:?}: {usage}")),
-        }
+        if valid { Ok(()) } else { Err(format!("invalid {what} {value:?}: {usage}")) }
     }
 }
 

@@ -191,11 +191,12 @@ fn cluster(pod: &Value, with: &Sidecar) -> Result<String, Refusal> {
     let labelled = text_at(pod, &below(&keys(&["metadata", "labels"]), CLUSTER))?;
     let name = labelled.or(with.cluster.as_deref()).ok_or(Refusal::NoCluster)?;
     ClusterName::new(name).map_err(|why| Refusal::Cluster(why.to_string()))?;
-    match name.len() <= LABEL_CHARS_MAX && !name.contains('/') {
-        true => Ok(name.into()),
-        false => Err(Refusal::Cluster(format!(
+    if name.len() <= LABEL_CHARS_MAX && !name.contains('/') {
+        Ok(name.into())
+    } else {
+        Err(Refusal::Cluster(format!(
             "invalid label value {name:?}: use at most {LABEL_CHARS_MAX} characters and no slash"
-        ))),
+        )))
     }
 }
 

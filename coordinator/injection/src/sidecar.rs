@@ -105,9 +105,10 @@ pub fn pull_secrets(text: &str) -> Result<Vec<String>, String> {
     if let Some(name) = names.iter().find(|name| WorkerName::present_name(name).is_err()) {
         return Err(format!("invalid name of a Secret {name:?}: use names, separated by commas"));
     }
-    match names.len() <= SECRETS_MAX {
-        true => Ok(names),
-        false => Err(format!("{} Secrets are too many: use at most {SECRETS_MAX}", names.len())),
+    if names.len() <= SECRETS_MAX {
+        Ok(names)
+    } else {
+        Err(format!("{} Secrets are too many: use at most {SECRETS_MAX}", names.len()))
     }
 }
 

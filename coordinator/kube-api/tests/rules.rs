@@ -30,9 +30,10 @@ fn the_check_of_manifests_gives_the_verdict_of_the_table() {
             let rest = field.strip_prefix(&case.field);
             rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
         };
-        let as_expected = match case.accepted || case.api_only {
-            true => fields.is_empty(),
-            false => fields.iter().any(is_blamed),
+        let as_expected = if case.accepted || case.api_only {
+            fields.is_empty()
+        } else {
+            fields.iter().any(is_blamed)
         };
         if !as_expected {
             let expected = if case.accepted { "accepted" } else { "refused" };

@@ -92,10 +92,7 @@ fn read_yaml(text: &str) -> Result<StreamList, Vec<EntryError>> {
         let YamlError { at, message } = YamlError::from_yaml(&error);
         vec![fault(at, &message)]
     })?;
-    match file.found.faults.is_empty() {
-        true => Ok(file.found.list),
-        false => Err(file.found.faults),
-    }
+    if file.found.faults.is_empty() { Ok(file.found.list) } else { Err(file.found.faults) }
 }
 
 impl StreamList {

@@ -28,9 +28,10 @@ fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap() {
         let path = entry.unwrap().path();
-        match path.is_dir() {
-            true => copy(&path, &to.join(path.file_name().unwrap())),
-            false => copy(&path, to),
+        if path.is_dir() {
+            copy(&path, &to.join(path.file_name().unwrap()));
+        } else {
+            copy(&path, to);
         }
     }
 }

@@ -384,9 +384,10 @@ impl PipelineReconciler {
         pods: BTreeMap<PodName, Option<Arc<PodFacts>>>,
     ) {
         let names: BTreeSet<_> = pods.keys().cloned().collect();
-        let before = match names.is_empty() {
-            true => self.pods_of_pipeline.remove(name),
-            false => self.pods_of_pipeline.insert(name.clone(), names),
+        let before = if names.is_empty() {
+            self.pods_of_pipeline.remove(name)
+        } else {
+            self.pods_of_pipeline.insert(name.clone(), names)
         };
         for pod in before.into_iter().flatten().filter(|pod| !pods.contains_key(pod)) {
             let Some(endpoint_pods) = self.endpoint_pods.get_mut(&pod) else { continue };

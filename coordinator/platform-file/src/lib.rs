@@ -179,10 +179,8 @@ fn is_watched(state_dir: &Path, manifests: &Path) -> bool {
 /// At a later start the last valid manifests stay in force until the folder can be read.
 async fn check_first_start(manifests: &Path, state_dir: &Path) -> anyhow::Result<()> {
     let (folder, last_good) = (manifests.to_owned(), state_dir.join(last_good::FILE));
-    let wrong = blocking(move || match last_good.exists() {
-        true => None,
-        false => fs::read_dir(folder).err(),
-    });
+    let wrong =
+        blocking(move || if last_good.exists() { None } else { fs::read_dir(folder).err() });
     match wrong.await {
         None => Ok(()),
         Some(error) if error.kind() == io::ErrorKind::NotADirectory => {

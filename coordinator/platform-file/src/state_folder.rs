@@ -127,7 +127,7 @@ impl StateFolder {
             (Some(last), Some(text)) if last == text => {}
             (_, Some(text)) => tracing::error!("{text}"),
             (Some(_), None) => {
-                tracing::warn!("the state folder is back: this replica can lead again")
+                tracing::warn!("the state folder is back: this replica can lead again");
             }
             (None, None) => {}
         }

@@ -366,12 +366,13 @@ impl AccessReviewer {
         let answer = answer.map_err(|why| {
             Denied::Unavailable(format!("cannot check the permission to {what}: {why}"))
         })?;
-        match answer.status.is_some_and(|status| status.allowed) {
-            true => Ok(()),
-            false => Err(Denied::Forbidden(format!(
+        if answer.status.is_some_and(|status| status.allowed) {
+            Ok(())
+        } else {
+            Err(Denied::Forbidden(format!(
                 "{} may not {what}: grant it by a Role or a ClusterRole",
                 identity.username
-            ))),
+            )))
         }
     }
 

@@ -436,16 +436,17 @@ impl AuthorityController {
 
 /// The problem of an invalid Secret, and how to fix it.
 fn invalid_secret(problem: &str, is_in_force: bool) -> String {
-    match is_in_force {
-        true => format!(
+    if is_in_force {
+        format!(
             "{problem}; the keys that were read before stay in force: delete the Secret, and the \
-             coordinator restores it"
-        ),
-        false => format!(
+         coordinator restores it"
+        )
+    } else {
+        format!(
             "{problem}; without keys the coordinator serves nothing: delete the Secret, and the \
-             coordinator creates a new authority, which agents trust once they have read the new \
-             ConfigMap {NAME}"
-        ),
+         coordinator creates a new authority, which agents trust once they have read the new \
+         ConfigMap {NAME}"
+        )
     }
 }
 

@@ -301,9 +301,10 @@ impl State {
     /// Forgets the ConfigMaps that are not wanted any more. Says what to do for the others.
     fn want_maps(&mut self, source: &Source, wanted: NamedMaps) -> WantedMaps {
         let Some(state) = self.sources.get_mut(source) else {
-            return match wanted.is_empty() {
-                true => WantedMaps::AreRead,
-                false => WantedMaps::Unread(wanted),
+            return if wanted.is_empty() {
+                WantedMaps::AreRead
+            } else {
+                WantedMaps::Unread(wanted)
             };
         };
         let gone = state.maps.keys().filter(|map| !wanted.contains_key(*map));

@@ -211,9 +211,10 @@ impl LeaderFailureDetector {
             return LeaderStatus::Vacant(Vacancy::CannotRenew);
         }
         let due = silent_at.max(still_at);
-        match now >= due && !self.api_unreachable {
-            true => LeaderStatus::Vacant(Vacancy::Silent),
-            false => LeaderStatus::Alive(due.min(end).since(now).clamp(EVALUATE_MIN, EVALUATE_MAX)),
+        if now >= due && !self.api_unreachable {
+            LeaderStatus::Vacant(Vacancy::Silent)
+        } else {
+            LeaderStatus::Alive(due.min(end).since(now).clamp(EVALUATE_MIN, EVALUATE_MAX))
         }
     }
 

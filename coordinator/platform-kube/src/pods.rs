@@ -188,9 +188,10 @@ impl Shared {
     }
 
     fn scopes(&self) -> Vec<Option<String>> {
-        match self.settings.watched.is_empty() {
-            true => vec![None],
-            false => self.settings.watched.iter().cloned().map(Some).collect(),
+        if self.settings.watched.is_empty() {
+            vec![None]
+        } else {
+            self.settings.watched.iter().cloned().map(Some).collect()
         }
     }
 

@@ -446,9 +446,10 @@ fn running(jobs: Jobs) -> Option<u32> {
 }
 
 fn slots(field: &'static str, slots: u32) -> Result<u32, Invalid> {
-    match slots <= JOBS_PER_WORKER_MAX {
-        true => Ok(slots),
-        false => Err(Invalid::new(field, format!("{slots} is above {JOBS_PER_WORKER_MAX}"))),
+    if slots <= JOBS_PER_WORKER_MAX {
+        Ok(slots)
+    } else {
+        Err(Invalid::new(field, format!("{slots} is above {JOBS_PER_WORKER_MAX}")))
     }
 }
 

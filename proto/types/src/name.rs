@@ -323,10 +323,11 @@ fn dns_subdomain(text: &str) -> Result<(), &'static str> {
         ends.is_some_and(|(a, z)| edge(*a) && edge(*z))
             && bytes.iter().all(|b| edge(*b) || *b == b'-')
     };
-    match text.split('.').all(label) {
-        true => Ok(()),
-        false => Err("is not a DNS subdomain: use only lower-case letters, digits, '-' and '.', \
-                      starting and ending with a letter or digit"),
+    if text.split('.').all(label) {
+        Ok(())
+    } else {
+        Err("is not a DNS subdomain: use only lower-case letters, digits, '-' and '.', \
+    starting and ending with a letter or digit")
     }
 }
 
@@ -364,12 +365,11 @@ fn pipeline_name(text: &str) -> Result<(), &'static str> {
 
 fn dns_label(text: &str) -> Result<(), &'static str> {
     let short = text.len() <= limits::LABEL_BYTES_MAX && !text.contains('.');
-    match short && dns_subdomain(text).is_ok() {
-        true => Ok(()),
-        false => {
-            Err("is not a DNS label: use at most 63 lower-case letters, digits and '-', starting \
-                      and ending with a letter or digit")
-        }
+    if short && dns_subdomain(text).is_ok() {
+        Ok(())
+    } else {
+        Err("is not a DNS label: use at most 63 lower-case letters, digits and '-', starting \
+                  and ending with a letter or digit")
     }
 }
 

@@ -111,9 +111,10 @@ impl FromStr for Quantity {
         let has_digits = !(whole.is_empty() && decimals.is_empty());
         let is_number = has_digits && is_digits(whole) && is_digits(decimals);
         let is_quantity = is_number && factor(suffix).is_some() && text.len() <= QUANTITY_BYTES_MAX;
-        match is_quantity {
-            true => Ok(Self(text.to_owned())),
-            false => Err(InvalidQuantity(text.chars().take(SHOWN_MAX).collect())),
+        if is_quantity {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(InvalidQuantity(text.chars().take(SHOWN_MAX).collect()))
         }
     }
 }

@@ -117,9 +117,10 @@ impl WorkerAddress {
         let is_port = |port: &str| {
             port.bytes().all(|b| b.is_ascii_digit()) && port.parse::<u16>().is_ok_and(|it| it > 0)
         };
-        match !host.is_empty() && port.is_none_or(is_port) {
-            true => Ok(Self(text.into())),
-            false => Err(wrong()),
+        if !host.is_empty() && port.is_none_or(is_port) {
+            Ok(Self(text.into()))
+        } else {
+            Err(wrong())
         }
     }
 

@@ -226,9 +226,10 @@ impl Fleet {
     pub fn has_drained(&mut self, worker: &str) -> Result<bool> {
         let Some(status) = self.agent(worker)?.process.ended()? else { return Ok(false) };
         self.agents.remove(worker);
-        match status.success() {
-            true => Ok(true),
-            false => bail!("{worker} ended its drain with {}", describe(status)),
+        if status.success() {
+            Ok(true)
+        } else {
+            bail!("{worker} ended its drain with {}", describe(status))
         }
     }
 

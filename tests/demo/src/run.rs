@@ -211,9 +211,10 @@ fn listen_for_signals(interrupt: Arc<AtomicBool>) -> Result<()> {
             loop {
                 std::future::poll_fn(|context| {
                     let mut signals = signals.iter_mut().flatten();
-                    match signals.any(|signal| signal.poll_recv(context).is_ready()) {
-                        true => std::task::Poll::Ready(()),
-                        false => std::task::Poll::Pending,
+                    if signals.any(|signal| signal.poll_recv(context).is_ready()) {
+                        std::task::Poll::Ready(())
+                    } else {
+                        std::task::Poll::Pending
                     }
                 })
                 .await;

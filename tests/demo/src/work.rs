@@ -114,9 +114,10 @@ impl Work {
             if let Some((_, job)) = name.split_once('@').filter(|(owner, _)| *owner == worker) {
                 let job = job.to_owned();
                 fs::rename(&path, self.path("queue/pending").join(&job))?;
-                let event = match started.contains(&job) {
-                    true => Event::JobRetried { job },
-                    false => Event::JobPutBack { job },
+                let event = if started.contains(&job) {
+                    Event::JobRetried { job }
+                } else {
+                    Event::JobPutBack { job }
                 };
                 to.write(worker, event)?;
             }

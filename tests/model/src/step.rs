@@ -297,7 +297,7 @@ impl Step<'_> {
                     self.ask_register(replica, RequestKind::Write(entries.clone()));
                 }
                 CoreOut::Unregister(pods) => {
-                    self.ask_register(replica, RequestKind::Unregister(pods.clone()))
+                    self.ask_register(replica, RequestKind::Unregister(pods.clone()));
                 }
                 CoreOut::Confirm => self.renew(replica),
                 CoreOut::StepDown(above) => self.step_down(replica, *above),

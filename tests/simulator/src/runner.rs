@@ -51,9 +51,12 @@ fn hook_panics() {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
         let usual = std::panic::take_hook();
-        std::panic::set_hook(Box::new(move |info| match QUIET.with(|quiet| *quiet.borrow()) {
-            true => PANIC.with(|panic| *panic.borrow_mut() = Some(info.to_string())),
-            false => usual(info),
+        std::panic::set_hook(Box::new(move |info| {
+            if QUIET.with(|quiet| *quiet.borrow()) {
+                PANIC.with(|panic| *panic.borrow_mut() = Some(info.to_string()));
+            } else {
+                usual(info);
+            }
         }));
     });
 }

@@ -16,18 +16,15 @@ struct Arguments {
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     const MISSING: &str = "something is missing, see above";
-    match Arguments::parse().node {
-        false => {
-            println!("==> starting a control plane");
-            let plane = ControlPlane::start().context(MISSING)?;
-            wait(&plane).await
-        }
-        true => {
-            println!("==> starting a control plane and a real node");
-            let cluster = RealCluster::start().context(MISSING)?;
-            println!("    images must be there already: imagePullPolicy: Never");
-            wait(cluster.plane()).await
-        }
+    if Arguments::parse().node {
+        println!("==> starting a control plane and a real node");
+        let cluster = RealCluster::start().context(MISSING)?;
+        println!("    images must be there already: imagePullPolicy: Never");
+        wait(cluster.plane()).await
+    } else {
+        println!("==> starting a control plane");
+        let plane = ControlPlane::start().context(MISSING)?;
+        wait(&plane).await
     }
 }
 

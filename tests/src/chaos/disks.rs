@@ -86,10 +86,7 @@ impl Disks {
     /// Forgets what a node's agent wrote: another host takes its place.
     pub(super) fn wipe(&self, node: usize) -> Result<()> {
         let state = self.state(node);
-        match state.exists() {
-            true => Ok(std::fs::remove_dir_all(state)?),
-            false => Ok(()),
-        }
+        if state.exists() { Ok(std::fs::remove_dir_all(state)?) } else { Ok(()) }
     }
 
     /// Gives a host a copy of what a node's agent has written. The agent may go on writing: what is

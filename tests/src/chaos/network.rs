@@ -89,10 +89,8 @@ impl Network {
 
     /// Delays what a host sends and gets, or no longer.
     pub(super) fn delay(&self, host: Host, delays: bool) -> Result<()> {
-        let shape: Vec<&str> = match self.has_netem {
-            true => [&["netem"], &DELAY[..]].concat(),
-            false => SLOW_LINE.into(),
-        };
+        let shape: Vec<&str> =
+            if self.has_netem { [&["netem"], &DELAY[..]].concat() } else { SLOW_LINE.into() };
         self.shape(host, delays, &shape)
     }
 

@@ -116,10 +116,7 @@ impl Run {
         self.wait_settled("the end of the faults")?;
         println!("everything is served again");
         let wrong = self.fleet.end_workers();
-        match wrong.is_empty() {
-            true => Ok(()),
-            false => bail!("{}", wrong.join("\n")),
-        }
+        if wrong.is_empty() { Ok(()) } else { bail!("{}", wrong.join("\n")) }
     }
 
     fn torment(&mut self, seed: u64, lasting: Duration) -> Result<()> {
@@ -186,10 +183,7 @@ impl Run {
     }
 
     fn stop(&mut self, target: Target, begins: bool) -> Result<()> {
-        match begins {
-            true => self.fleet.stop(target),
-            false => self.fleet.go_on(target),
-        }
+        if begins { self.fleet.stop(target) } else { self.fleet.go_on(target) }
     }
 
     fn kill_node(&mut self, node: usize) -> Result<()> {

@@ -114,11 +114,10 @@ fn said(arguments: &[&str]) -> Result<String, String> {
 /// Runs a command: what it wrote, or what it complained of.
 pub(super) fn run(command: &mut Command) -> Result<String, String> {
     let output = command.output().map_err(|error| format!("{command:?}: {error}"))?;
-    match output.status.success() {
-        true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
-        false => {
-            let said = String::from_utf8_lossy(&output.stderr);
-            Err(format!("{command:?}: {}: {}", output.status, said.trim()))
-        }
+    if output.status.success() {
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    } else {
+        let said = String::from_utf8_lossy(&output.stderr);
+        Err(format!("{command:?}: {}: {}", output.status, said.trim()))
     }
 }

@@ -270,13 +270,13 @@ impl ControlPlane {
         command.arg(format!("--bind-address={address}"));
         command.arg(format!("--secure-port={}", self.api.port()));
         command.arg(format!("--service-cluster-ip-range={services}/24"));
-        match address.is_loopback() {
+        if address.is_loopback() {
             // Only this machine can reach it: it has no address for pods.
-            true => command
-                .arg(format!("--advertise-address={NOWHERE}"))
-                .arg("--endpoint-reconciler-type=none"),
-            false => command.arg(format!("--advertise-address={address}")),
-        };
+            command.arg(format!("--advertise-address={NOWHERE}"));
+            command.arg("--endpoint-reconciler-type=none");
+        } else {
+            command.arg(format!("--advertise-address={address}"));
+        }
         for (flag, file) in [
             ("--tls-cert-file", "apiserver.crt"),
             ("--tls-private-key-file", "apiserver.key"),

@@ -118,10 +118,7 @@ impl FleetFixture {
             let Some(object) = self.get(kind, name) else {
                 return Err(format!("no {kind} {name}"));
             };
-            match wanted(&object) {
-                true => Ok(()),
-                false => Err(format!("{kind} {name} is\n{object:#}")),
-            }
+            if wanted(&object) { Ok(()) } else { Err(format!("{kind} {name} is\n{object:#}")) }
         });
     }
 

@@ -462,10 +462,7 @@ async fn the_api_server_and_the_coordinator_accept_the_same_objects() {
                 object["spec"]["cluster"] = json!(own);
             }
             let of_set = named(&own, cluster(json!({})));
-            text = match known {
-                true => format!("{object}\n---\n{of_set}\n"),
-                false => text,
-            };
+            text = if known { format!("{object}\n---\n{of_set}\n") } else { text };
         }
         std::fs::write(folder.path().join(format!("{index}.yaml")), text).expect("a file");
     }

@@ -136,9 +136,10 @@ impl Fleet {
     /// What the workers wrote down.
     pub(crate) fn evidence(&self) -> Evidence {
         let folder = self.coordinator.folder().join("work/journal");
-        let lines = match folder.exists() {
-            true => Journals::new(folder).read().expect("journals"),
-            false => Vec::new(),
+        let lines = if folder.exists() {
+            Journals::new(folder).read().expect("journals")
+        } else {
+            Vec::new()
         };
         Evidence::new(lines)
     }

@@ -372,9 +372,10 @@ impl<J: Journal> Holder<J> {
 
     /// The first incarnation for which the journal is complete.
     fn knows_from(&self) -> Incarnation {
-        match self.complete || mutation::on(Mutation::YoungJournalSpeaks) {
-            true => Incarnation(0),
-            false => self.first,
+        if self.complete || mutation::on(Mutation::YoungJournalSpeaks) {
+            Incarnation(0)
+        } else {
+            self.first
         }
     }
 

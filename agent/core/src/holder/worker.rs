@@ -126,10 +126,11 @@ impl<J: Journal> Holder<J> {
         let written = self.write_or_defer(ended);
         self.notice(Notice::JobEnded(job.clone()));
         self.changed();
-        match over {
+        if over {
             // Another worker may wait for the slot.
-            true => self.beat(now),
-            false => self.beat_soon(now),
+            self.beat(now);
+        } else {
+            self.beat_soon(now);
         }
         self.check_drain(now);
         Ok(written?)
@@ -167,9 +168,10 @@ impl<J: Journal> Holder<J> {
         let first = !std::mem::replace(&mut self.jobs_known, true);
         self.changed();
         let after = (self.size_in_effect(), self.running());
-        match first || after.0.max(after.1) < before.0.max(before.1) {
-            true => self.beat(now),
-            false => self.beat_soon(now),
+        if first || after.0.max(after.1) < before.0.max(before.1) {
+            self.beat(now);
+        } else {
+            self.beat_soon(now);
         }
         self.check_drain(now);
         Ok(())
@@ -189,9 +191,10 @@ impl<J: Journal> Holder<J> {
         let held = self.streams.get(stream).map(|held| held.token);
         let lease = (stream.clone(), token);
         if held != Some(token) {
-            return match self.released_by_worker.contains(&lease) {
-                true => Ok(()),
-                false => Err(Refused::NotHeld { held }),
+            return if self.released_by_worker.contains(&lease) {
+                Ok(())
+            } else {
+                Err(Refused::NotHeld { held })
             };
         }
         self.release(stream, token)?;
@@ -211,10 +214,9 @@ impl From<JournalError> for Refused {
 }
 
 fn at_most(jobs: u32) -> Result<(), Refused> {
-    match jobs <= JOBS_PER_WORKER_MAX {
-        true => Ok(()),
-        false => {
-            Err(Refused::Limit { what: "jobs of a worker", max: u64::from(JOBS_PER_WORKER_MAX) })
-        }
+    if jobs <= JOBS_PER_WORKER_MAX {
+        Ok(())
+    } else {
+        Err(Refused::Limit { what: "jobs of a worker", max: u64::from(JOBS_PER_WORKER_MAX) })
     }
 }

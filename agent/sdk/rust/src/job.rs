@@ -78,9 +78,10 @@ impl PendingJob {
         let free = session
             .shared
             .change(|state| !state.running.contains(&id) && state.pending.insert(id.clone()));
-        match free {
-            true => Ok(Self { session, id, until, pause: PAUSE_MIN, unsure: false }),
-            false => Err(Error::Runs(id)),
+        if free {
+            Ok(Self { session, id, until, pause: PAUSE_MIN, unsure: false })
+        } else {
+            Err(Error::Runs(id))
         }
     }
 

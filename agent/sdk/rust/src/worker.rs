@@ -212,9 +212,8 @@ impl Worker {
     async fn ask_to_drain(&self, wait: bool, patience: Duration) -> Result<u32, Error> {
         let mut pause = PAUSE_MIN;
         loop {
-            let client = self.session.shared.until(|state| match state.closed {
-                true => Some(Err(Error::Closed)),
-                false => state.client.clone().map(Ok),
+            let client = self.session.shared.until(|state| {
+                if state.closed { Some(Err(Error::Closed)) } else { state.client.clone().map(Ok) }
             });
             let mut client = client.await?;
             match answer(client.drain(wire::DrainRequest { wait }), patience).await {

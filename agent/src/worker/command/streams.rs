@@ -151,9 +151,10 @@ impl Streams {
         let free = PROGRAMS_MAX.saturating_sub(self.running.len());
         for (key, stream) in due.take(free) {
             let starts = stream.wanted;
-            let (option, line) = match starts {
-                true => ("--command-stream-start", &self.programs.start),
-                false => ("--command-stream-stop", &self.programs.stop),
+            let (option, line) = if starts {
+                ("--command-stream-start", &self.programs.start)
+            } else {
+                ("--command-stream-stop", &self.programs.stop)
             };
             let environment = vec![
                 ("LEASEHOLD_SET", key.set.to_string()),

@@ -26,9 +26,10 @@ pub(super) struct Entry {
 pub(super) fn render(worker: &str, entry: &Entry, version: u64) -> String {
     let Entry { streams, pool_size } = entry;
     let mut out = format!("workloads:\n  {}:\n", scalar(worker));
-    match streams.is_empty() {
-        true => out.push_str("    jobs: []\n"),
-        false => out.push_str("    jobs:\n"),
+    if streams.is_empty() {
+        out.push_str("    jobs: []\n");
+    } else {
+        out.push_str("    jobs:\n");
     }
     for stream in streams {
         let _ = writeln!(out, "      - {}", scalar(stream.as_str()));
@@ -104,11 +105,11 @@ fn scalar(text: &str) -> String {
         && text.chars().all(harmless)
         && !text.ends_with(':')
         && !words.iter().any(|word| text.eq_ignore_ascii_case(word));
-    match plain {
-        true => text.to_owned(),
-        // A JSON string is a double-quoted YAML scalar.
-        false => serde_json::to_string(text).expect("a text is JSON"),
+    if plain {
+        return text.to_owned();
     }
+    // A JSON string is a double-quoted YAML scalar.
+    serde_json::to_string(text).expect("a text is JSON")
 }
 
 #[cfg(test)]

@@ -111,9 +111,10 @@ pub(super) fn action_for_program(
     let held = held.filter(|held| held.token == program.token);
     let kill_at = held.and_then(|held| held.until).map(|until| before(until, leads.kill));
     if let Some(killed) = program.killed_at {
-        return match killed + KILL_AGAIN <= now {
-            true => Action::Kill("it has not exited after SIGKILL"),
-            false => Action::Wait(Some(killed + KILL_AGAIN)),
+        return if killed + KILL_AGAIN <= now {
+            Action::Kill("it has not exited after SIGKILL")
+        } else {
+            Action::Wait(Some(killed + KILL_AGAIN))
         };
     }
     let Some(held) = held else { return Action::Kill("its lease has ended") };
@@ -133,9 +134,10 @@ pub(super) fn action_for_program(
         };
     };
     let grace_at = rules.kill.then_some(terminated_at + rules.grace);
-    match grace_at.is_some_and(|at| at <= now) {
-        true => Action::Kill("it has not exited after SIGTERM"),
-        false => Action::Wait(grace_at.into_iter().chain(kill_at).min()),
+    if grace_at.is_some_and(|at| at <= now) {
+        Action::Kill("it has not exited after SIGTERM")
+    } else {
+        Action::Wait(grace_at.into_iter().chain(kill_at).min())
     }
 }
 

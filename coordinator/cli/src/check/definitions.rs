@@ -67,16 +67,13 @@ fn compare(finding: &mut Finding, name: &str, wanted: &Value, there: &Value) {
         );
         // `apply` does not remove fields that others added: only `replace` does.
         let is_newer = differences.iter().any(|it| it.ends_with(UNKNOWN));
-        finding.fail(match is_newer {
-            true => {
-                let fix =
-                    "use the program of that version, or put the definitions of this version back";
-                Problem::new(wrong, fix).run("kubectl replace --save-config -k deploy/crds")
-            }
-            false => {
-                let fix = "apply the definitions of this version";
-                Problem::new(wrong, fix).run(APPLY_KINDS)
-            }
+        finding.fail(if is_newer {
+            let fix =
+                "use the program of that version, or put the definitions of this version back";
+            Problem::new(wrong, fix).run("kubectl replace --save-config -k deploy/crds")
+        } else {
+            let fix = "apply the definitions of this version";
+            Problem::new(wrong, fix).run(APPLY_KINDS)
         });
     }
     for condition in ["Established", "NamesAccepted"] {

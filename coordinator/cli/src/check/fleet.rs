@@ -38,9 +38,10 @@ impl Fleet {
         installation: &Installation,
         wanted: &[String],
     ) -> Self {
-        let namespaces = match wanted.iter().any(|name| name == "all") {
-            true => installation.served.clone(),
-            false => wanted.to_vec(),
+        let namespaces = if wanted.iter().any(|name| name == "all") {
+            installation.served.clone()
+        } else {
+            wanted.to_vec()
         };
         let folder = format!("/apis/{API_VERSION}");
         let mut clusters = Ok(Vec::new());
@@ -133,10 +134,7 @@ pub(super) fn place(object: &Value) -> String {
 
 /// The kind of a WorkerCluster or a WorkerClass.
 pub(super) fn kind_of(cluster: &Value) -> &'static str {
-    match cluster["kind"] == WorkerClass::KIND {
-        true => WorkerClass::KIND,
-        false => WorkerCluster::KIND,
-    }
+    if cluster["kind"] == WorkerClass::KIND { WorkerClass::KIND } else { WorkerCluster::KIND }
 }
 
 /// The drain deadline of a WorkerCluster or a WorkerClass.

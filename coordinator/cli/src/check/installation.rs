@@ -209,14 +209,16 @@ fn same_version(it: &Installation) -> Finding {
          version {own}",
         it.namespace, it.image
     );
-    let fix = match theirs < own {
-        true => "upgrade the coordinator",
-        false => "use the program of that version, or downgrade the coordinator",
+    let fix = if theirs < own {
+        "upgrade the coordinator"
+    } else {
+        "use the program of that version, or downgrade the coordinator"
     };
     let problem = Problem::new(wrong, fix).run(it.apply());
-    match theirs.is_compatible(own) {
-        true => finding.warn(problem),
-        false => finding.fail(problem),
+    if theirs.is_compatible(own) {
+        finding.warn(problem);
+    } else {
+        finding.fail(problem);
     }
     finding
 }

@@ -78,10 +78,11 @@ fn sidecar_versions(installation: &Installation, fleet: &Fleet, pods: &[Value]) 
         let Some(sidecar) = sidecar(pod) else { continue };
         let image = text(&sidecar["image"]);
         let wanted = wanted_image(installation, fleet, pod);
-        let is_new = match is_injected(pod) {
-            true => image == wanted,
+        let is_new = if is_injected(pod) {
+            image == wanted
+        } else {
             // The registry of a sidecar written by hand is the user's choice.
-            false => Version::of_image(image).is_none_or(|theirs| Some(theirs) == ours),
+            Version::of_image(image).is_none_or(|theirs| Some(theirs) == ours)
         };
         if !is_new {
             old.entry((Workload::of(pod), image, wanted)).or_default().push(pod);
@@ -90,11 +91,10 @@ fn sidecar_versions(installation: &Installation, fleet: &Fleet, pods: &[Value]) 
     for ((workload, image, wanted), pods) in old {
         let theirs = Version::of_image(image);
         let is_compatible = theirs.zip(ours).is_none_or(|(one, other)| one.is_compatible(other));
-        let beside = match is_compatible {
-            true => String::new(),
-            false => {
-                format!(", which the coordinator ({}) does not support", installation.image)
-            }
+        let beside = if is_compatible {
+            String::new()
+        } else {
+            format!(", which the coordinator ({}) does not support", installation.image)
         };
         let what = describe_pods(&pods);
         let wrong = format!(
@@ -103,13 +103,11 @@ fn sidecar_versions(installation: &Installation, fleet: &Fleet, pods: &[Value]) 
         );
         let is_asked = pods.iter().all(|pod| is_injected(pod));
         let Workload { namespace, kind, name } = &workload;
-        let problem = match is_asked || kind == "pod" {
-            true => {
-                Problem::new(wrong, workload.restart_words()).run(workload.restart_command(&pods))
-            }
-            false => Problem::new(wrong, "set the image in the workload's manifest").run(format!(
-                "kubectl -n {namespace} set image {kind}/{name} {CONTAINER}={wanted}"
-            )),
+        let problem = if is_asked || kind == "pod" {
+            Problem::new(wrong, workload.restart_words()).run(workload.restart_command(&pods))
+        } else {
+            Problem::new(wrong, "set the image in the workload's manifest")
+                .run(format!("kubectl -n {namespace} set image {kind}/{name} {CONTAINER}={wanted}"))
         };
         if is_compatible { finding.warn(problem) } else { finding.fail(problem) }
     }

@@ -159,10 +159,7 @@ async fn lacking(api: &ApiClient, namespace: &str) -> Result<Vec<String>, ApiErr
     let group = "rbac.authorization.k8s.io";
     let escalates = user_can(api, "escalate", (group, "clusterroles", ""), None).await?;
     let binds = user_can(api, "bind", (group, "clusterroles", ""), None).await?;
-    match escalates && binds {
-        true => Ok(Vec::new()),
-        false => rights_missing_for_user(api, namespace).await,
-    }
+    if escalates && binds { Ok(Vec::new()) } else { rights_missing_for_user(api, namespace).await }
 }
 
 /// No CustomResourceDefinition of another version exists.

@@ -157,9 +157,10 @@ impl Report {
     /// A report as text: in colours on a terminal, unless NO_COLOR is set.
     pub(super) fn text() -> Self {
         let wants_none = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        let style = match std::io::stdout().is_terminal() && !wants_none {
-            true => Style::Coloured,
-            false => Style::Plain,
+        let style = if std::io::stdout().is_terminal() && !wants_none {
+            Style::Coloured
+        } else {
+            Style::Plain
         };
         Self { style, sections: Vec::new() }
     }

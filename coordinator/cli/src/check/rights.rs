@@ -50,7 +50,7 @@ async fn coordinators(api: &ApiClient, installation: &Installation) -> Finding {
     });
     match denied(api, "SubjectAccessReview", &who, questions).await {
         Ok(denied) if denied.is_empty() => {
-            finding.note(format!("{} checked", counted(count, "right")))
+            finding.note(format!("{} checked", counted(count, "right")));
         }
         Ok(mut denied) => {
             for (component, without) in OPTIONAL {

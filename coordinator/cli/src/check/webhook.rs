@@ -263,9 +263,10 @@ fn dry_run_refused(
         let wrong = format!(
             "the webhook does not answer, so no pod with {INJECT}=true can be created: {said}"
         );
-        let fix = match said.contains("x509") {
-            true => "fix the certificates first, see the checks above",
-            false => "see whether the coordinator runs, and whether the API server reaches it",
+        let fix = if said.contains("x509") {
+            "fix the certificates first, see the checks above"
+        } else {
+            "see whether the coordinator runs, and whether the API server reaches it"
         };
         finding.fail(Problem::new(wrong, fix).run(logs));
     } else {

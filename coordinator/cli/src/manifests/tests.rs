@@ -109,9 +109,10 @@ impl YamlWriter<'_> {
                     let wide = [1, 3][usize::from(self.choice(2))];
                     let mut inner = String::new();
                     self.block_map(map, indent + 1 + wide, &mut inner);
-                    match inner.starts_with(&" ".repeat(indent + 1 + wide)) {
-                        true => out.push_str(&inner[indent + 1..]),
-                        false => out.push_str(&format!("\n{inner}")),
+                    if inner.starts_with(&" ".repeat(indent + 1 + wide)) {
+                        out.push_str(&inner[indent + 1..]);
+                    } else {
+                        out.push_str(&format!("\n{inner}"));
                     }
                 }
                 item => self.after(item, indent + 1, out),

@@ -111,9 +111,10 @@ impl Account {
     /// The most jobs that it may be running under what was reported and granted in this term.
     fn known(&self) -> u32 {
         let in_flight = self.in_flight.iter().map(|sent| sent.1).max().unwrap_or(0);
-        match mutation::on(Mutation::FreeOnSend) {
-            true => self.size(),
-            false => self.in_effect.max(in_flight).max(self.running()),
+        if mutation::on(Mutation::FreeOnSend) {
+            self.size()
+        } else {
+            self.in_effect.max(in_flight).max(self.running())
         }
     }
 
@@ -134,9 +135,10 @@ impl Account {
     /// unsure, at most what the worker may be using. A reported size may have fallen since, and
     /// another worker may have its slots.
     pub(crate) fn size_kept(&self) -> u32 {
-        match self.size_unsure && !mutation::on(Mutation::UnsureSizeKept) {
-            true => self.size().min(self.committed()),
-            false => self.size(),
+        if self.size_unsure && !mutation::on(Mutation::UnsureSizeKept) {
+            self.size().min(self.committed())
+        } else {
+            self.size()
         }
     }
 
@@ -165,9 +167,10 @@ impl Account {
 
     /// Takes in a beat; its agent has applied all grants up to `applied`.
     pub(crate) fn applied(&mut self, applied: GrantNumber, pool: Option<HeldPool>, jobs: Jobs) {
-        match mutation::on(Mutation::BeatFreesLater) {
-            true => self.in_flight.clear(),
-            false => self.in_flight.retain(|sent| sent.0 > applied),
+        if mutation::on(Mutation::BeatFreesLater) {
+            self.in_flight.clear();
+        } else {
+            self.in_flight.retain(|sent| sent.0 > applied);
         }
         self.acknowledged = self.acknowledged.max(applied);
         self.in_effect = pool.map_or(0, |pool| pool.size);

@@ -216,17 +216,21 @@ impl Ledger {
             let timeless = *pinned || !stops_worker;
             let is_share = stream.set.is_shares();
             // Nothing says how much of the worker's capacity a share without a load takes.
-            let load = is_share.then(|| match mutation::on(Mutation::AdoptWithoutLoad) {
-                false => load.unwrap_or(capacity),
-                true => Load::ZERO,
+            let load = is_share.then(|| {
+                if mutation::on(Mutation::AdoptWithoutLoad) {
+                    Load::ZERO
+                } else {
+                    load.unwrap_or(capacity)
+                }
             });
             self.claims.change_or_add(stream, |claims| {
                 let known = claims.iter_mut().find(|it| it.worker == *key && it.token == *token);
                 let Some(claim) = known else {
                     let ended = token.epoch == epoch || is_known;
-                    let phase = match ended && !mutation::on(Mutation::LateReportHeld) {
-                        false => Phase::Held,
-                        true => Phase::Lapsing { free_at },
+                    let phase = if ended && !mutation::on(Mutation::LateReportHeld) {
+                        Phase::Lapsing { free_at }
+                    } else {
+                        Phase::Held
                     };
                     let (worker, token) = (key.clone(), *token);
                     let (sent_in, listed_in) = (GrantNumber(0), Some(report));
@@ -370,9 +374,10 @@ impl Ledger {
     /// When every lease of a worker that ends by time has surely ended, if its agent stays silent.
     pub(crate) fn free_at(&self, key: &WorkerKey) -> Moment {
         let Some(account) = self.accounts.get(key) else { return Moment(0) };
-        match mutation::on(Mutation::FreeWithoutMargin) {
-            true => account.heard + account.ttl / 2,
-            false => account.heard + self.bounds.outlast(account.ttl),
+        if mutation::on(Mutation::FreeWithoutMargin) {
+            account.heard + account.ttl / 2
+        } else {
+            account.heard + self.bounds.outlast(account.ttl)
         }
     }
 

@@ -166,13 +166,11 @@ impl PipelineScenario {
                 workers_min: number("min", 0),
                 workers_max: number("max", 10),
                 utilization: 70,
-                spread: match pairs.contains_key("spread") {
-                    true => Spread::Even,
-                    false => Spread::Fewest,
-                },
-                rebalance: match pairs.contains_key("rebalance") {
-                    true => Rebalance::WhenBlocked,
-                    false => Rebalance::Never,
+                spread: if pairs.contains_key("spread") { Spread::Even } else { Spread::Fewest },
+                rebalance: if pairs.contains_key("rebalance") {
+                    Rebalance::WhenBlocked
+                } else {
+                    Rebalance::Never
                 },
                 handover_deadline: Duration::from_secs(30),
             }),

@@ -191,10 +191,8 @@ impl Bounds {
             let rare = |can: bool| prop::bool::weighted(if can { 0.1 } else { 0.0 });
             let stream = (1..=weight, rare(self.dedicated), present, rare(self.frozen));
             let streams = prop::collection::vec(stream, 0..=self.streams);
-            let policy = match self.contiguous && contiguous {
-                true => Policy::Contiguous,
-                false => Policy::Sticky,
-            };
+            let policy =
+                if self.contiguous && contiguous { Policy::Contiguous } else { Policy::Sticky };
             streams.prop_map(move |streams| Set {
                 policy,
                 moves_max: usize::MAX,

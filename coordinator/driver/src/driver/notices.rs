@@ -82,9 +82,10 @@ impl LeaseLog {
             _ => return true,
         };
         let admits = self.lines < LEASE_LINES_MAX;
-        match admits {
-            true => self.lines += 1,
-            false => *unlogged += 1,
+        if admits {
+            self.lines += 1;
+        } else {
+            *unlogged += 1;
         }
         admits
     }
@@ -126,7 +127,7 @@ fn write(notice: &Notice, admitted: bool) {
         Notice::Elected(epoch) => info!(target: CELL, %epoch, "this replica leads"),
         Notice::Deposed(epoch) => info!(target: CELL, %epoch, "this replica no longer leads"),
         Notice::HoldEnded(cluster) => {
-            info!(target: CELL, %cluster, "hold ended: the cluster is planned from now on")
+            info!(target: CELL, %cluster, "hold ended: the cluster is planned from now on");
         }
         Notice::Joined(key) => {
             info!(target: CELL, cluster = %key.cluster, worker = %key.worker, "worker joined");

@@ -103,9 +103,10 @@ fn flatten_enum(schema: &mut Map<String, Value>) {
 fn state_pattern(schema: &mut Map<String, Value>) {
     let Some(Value::String(wanted)) = schema.remove("x-wanted") else { return };
     let Some(Value::String(pattern)) = schema.remove("pattern") else { return };
-    let number = match schema.contains_key("x-kubernetes-int-or-string") {
-        true => "type(self) == int || ",
-        false => "",
+    let number = if schema.contains_key("x-kubernetes-int-or-string") {
+        "type(self) == int || "
+    } else {
+        ""
     };
     let rule = format!("{number}self.matches(r'{pattern}')");
     let rules = json!([{ "rule": rule, "message": format!("must be {wanted}") }]);

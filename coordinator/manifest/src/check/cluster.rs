@@ -126,9 +126,10 @@ impl Checker<'_> {
             ("serviceName", workload.service_name.is_some()),
             ("podManagementPolicy", workload.pod_management_policy.is_some()),
         ];
-        let (other, fields) = match stateful {
-            true => ("Deployment", of_deployments),
-            false => ("StatefulSet", of_stateful_sets),
+        let (other, fields) = if stateful {
+            ("Deployment", of_deployments)
+        } else {
+            ("StatefulSet", of_stateful_sets)
         };
         for (field, _) in fields.iter().filter(|(_, given)| *given) {
             let message = format!("is for kind {other} only: remove it, or change the kind");

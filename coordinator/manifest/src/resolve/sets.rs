@@ -107,12 +107,11 @@ fn join_one(
     if !whole || duplicates > 0 {
         return None;
     }
-    let set = match sources.is_empty() {
-        true => set.clone(),
-        false => {
-            let streams = lists.iter().flat_map(|list| list.streams).cloned().collect();
-            Arc::new(StreamSet { streams, ..StreamSet::clone(set) })
-        }
+    let set = if sources.is_empty() {
+        set.clone()
+    } else {
+        let streams = lists.iter().flat_map(|list| list.streams).cloned().collect();
+        Arc::new(StreamSet { streams, ..StreamSet::clone(set) })
     };
     Some(CompleteSet { set, cluster_at: *cluster_at })
 }

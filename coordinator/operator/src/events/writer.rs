@@ -124,7 +124,7 @@ impl EventWriter {
         match write_with_retries(|| events.patch(&update.name, &params, &patch)).await {
             WriteOutcome::Done => {}
             WriteOutcome::AlreadyThere | WriteOutcome::Refused(_) | WriteOutcome::GivenUp => {
-                self.series.forget(&update.key)
+                self.series.forget(&update.key);
             }
         }
     }

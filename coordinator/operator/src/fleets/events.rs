@@ -352,12 +352,11 @@ impl FleetEvents {
             }
             DrainProgress::Overdue => {
                 let deadline = fleet.drain_deadline().as_secs();
-                let what = match fleet.releases_after_deadline() {
-                    true => "its pod may end although jobs run (drain.afterDeadline: Release)",
-                    false => {
-                        "its pod stays while it runs jobs or holds streams; end them, or raise the \
-                         deadline"
-                    }
+                let what = if fleet.releases_after_deadline() {
+                    "its pod may end although jobs run (drain.afterDeadline: Release)"
+                } else {
+                    "its pod stays while it runs jobs or holds streams; end them, or raise the \
+                     deadline"
                 };
                 let note = format!(
                     "worker {name} has been draining for longer than {deadline} s \

@@ -98,7 +98,7 @@ pub(crate) fn pod(words: &str) -> WorkerPod {
             ("lost", Some(view)) => view.presence = Presence::Lost,
             ("absent", _) => it.view = None,
             ("scale-in" | "node" | "eviction" | "restart", _) => {
-                it.drain_reason = Some(DrainReason::parse(word))
+                it.drain_reason = Some(DrainReason::parse(word));
             }
             ("cost", _) => facts.deletion_cost = Some(super::scale_in::DRAINED_POD_COST),
             ("unready", _) => facts.ready = false,

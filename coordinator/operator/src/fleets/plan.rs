@@ -287,9 +287,10 @@ fn apply(
         body["metadata"]["resourceVersion"] = facts.resource_version.as_str().into();
     }
     let action = Action::apply(body);
-    Ok(Some(match replicas == current {
-        true => action,
-        false => action.with_event(resize_event(target, current, replicas)),
+    Ok(Some(if replicas == current {
+        action
+    } else {
+        action.with_event(resize_event(target, current, replicas))
     }))
 }
 

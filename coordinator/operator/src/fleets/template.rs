@@ -95,9 +95,10 @@ fn strategy(workload: &WorkloadSpec) -> Value {
             rolling.insert(field.into(), json!(amount));
         }
     }
-    match rolling.is_empty() {
-        true => json!({ "type": "RollingUpdate" }),
-        false => json!({ "type": "RollingUpdate", "rollingUpdate": rolling }),
+    if rolling.is_empty() {
+        json!({ "type": "RollingUpdate" })
+    } else {
+        json!({ "type": "RollingUpdate", "rollingUpdate": rolling })
     }
 }
 

@@ -116,9 +116,10 @@ impl WorkerPod {
     /// may not know.
     pub(super) fn needs_drain_order(&self) -> bool {
         let connected = self.view.as_ref().is_some_and(|view| view.presence == Presence::Connected);
-        let goes = match self.pod.is_active() {
-            true => self.drain_reason.is_some(),
-            false => self.pod.is_terminating() && !self.pod.over,
+        let goes = if self.pod.is_active() {
+            self.drain_reason.is_some()
+        } else {
+            self.pod.is_terminating() && !self.pod.over
         };
         goes && connected && !self.is_draining()
     }

@@ -250,9 +250,10 @@ impl WorkloadFacts {
         }
         let seen = self.observed_generation >= self.generation;
         let full = self.updated == self.replicas && self.pods == self.replicas;
-        match seen && full && self.available >= self.replicas {
-            true => Rollout::Complete,
-            false => Rollout::Progressing,
+        if seen && full && self.available >= self.replicas {
+            Rollout::Complete
+        } else {
+            Rollout::Progressing
         }
     }
 

@@ -201,9 +201,10 @@ impl ObjectWriter {
             there = self.applier.merge(&api, &name, &removal_patch).await?;
         }
         self.managed_objects.store_written(kind, &there);
-        match kind.compared_fields(&there) == kind.compared_fields(desired) {
-            true => Ok(()),
-            false => Err(ObjectError::retry("another client keeps changing it")),
+        if kind.compared_fields(&there) == kind.compared_fields(desired) {
+            Ok(())
+        } else {
+            Err(ObjectError::retry("another client keeps changing it"))
         }
     }
 

@@ -92,9 +92,10 @@ impl PipelineState {
             rate.since = now;
         }
         rate.managed_objects += 1;
-        match rate.managed_objects <= BURST {
-            true => now,
-            false => now + REFILL * (rate.managed_objects - BURST),
+        if rate.managed_objects <= BURST {
+            now
+        } else {
+            now + REFILL * (rate.managed_objects - BURST)
         }
     }
 }

@@ -132,9 +132,10 @@ fn waits(view: &PipelineView) -> String {
         more => format!("for {more} more workers of class {}", class.parts().1),
     });
     let each: Vec<_> = each.collect();
-    match each.is_empty() {
-        true => view.reason.clone(),
-        false => or(&view.reason, &format!("it waits {}", each.join(" and "))),
+    if each.is_empty() {
+        view.reason.clone()
+    } else {
+        or(&view.reason, &format!("it waits {}", each.join(" and ")))
     }
 }
 

@@ -89,9 +89,10 @@ impl SharedReviews {
     fn part(&self, token: TokenHash) -> Part<'_> {
         let mut in_flight = self.lock();
         if let Some(outcome) = in_flight.get(&token) {
-            return match outcome.receiver_count() < WAITING_MAX {
-                true => Part::Wait(outcome.subscribe()),
-                false => Part::Refused,
+            return if outcome.receiver_count() < WAITING_MAX {
+                Part::Wait(outcome.subscribe())
+            } else {
+                Part::Refused
             };
         }
         let outcome = Outcome::new(watch::channel(None).0);

@@ -43,9 +43,10 @@ pub(super) fn read(pod: &impl ResourceExt) -> BTreeMap<ClusterName, Entry> {
     let unreadable =
         || cluster(pod).map(|cluster| (cluster, Entry::unreadable())).into_iter().collect();
     let Some(text) = pod.annotations().get(EXPOSURE_ANNOTATION) else {
-        return match pod.labels().contains_key(EXPOSED_LABEL) {
-            true => unreadable(),
-            false => BTreeMap::new(),
+        return if pod.labels().contains_key(EXPOSED_LABEL) {
+            unreadable()
+        } else {
+            BTreeMap::new()
         };
     };
     let written = match decode(text) {

@@ -50,9 +50,10 @@ impl RemovedPod {
         }
         // A kubelet that was away sees the removal when it is back.
         let seen = self.since.min(ready_for(node, now).unwrap_or_default());
-        match seen >= self.grace + REPLACED_WITHIN + READY_UNHEARD {
-            true => NodeAnswer::Ended,
-            false => NodeAnswer::MayRun,
+        if seen >= self.grace + REPLACED_WITHIN + READY_UNHEARD {
+            NodeAnswer::Ended
+        } else {
+            NodeAnswer::MayRun
         }
     }
 }

@@ -129,10 +129,7 @@ impl PodStore {
             None => {}
         }
         let entry = Entry { facts: Arc::new(facts), former };
-        let gone = match entry.facts.over && !was_over {
-            true => entry.keys(),
-            false => Vec::new(),
-        };
+        let gone = if entry.facts.over && !was_over { entry.keys() } else { Vec::new() };
         self.pods.insert(name, entry);
         gone
     }
@@ -335,9 +332,10 @@ impl PodStore {
         }
         let age = now.since(tombstone.since);
         let Some((_, leads_since)) = core_view.term else {
-            return match age >= FORGOTTEN_AFTER {
-                true => tombstone.once_ended(TombstoneAction::Forget, now),
-                false => TombstoneAction::Keep,
+            return if age >= FORGOTTEN_AFTER {
+                tombstone.once_ended(TombstoneAction::Forget, now)
+            } else {
+                TombstoneAction::Keep
             };
         };
         let ttl =
@@ -347,9 +345,10 @@ impl PodStore {
             Some(Presence::Connected) => {
                 let later = self.find(name);
                 let waits = later.map(|later| REPLACED_WITHIN + tombstone.grace.max(later.grace));
-                match waits.is_some_and(|waits| age >= waits) {
-                    true => TombstoneAction::EndSessions,
-                    false => TombstoneAction::Keep,
+                if waits.is_some_and(|waits| age >= waits) {
+                    TombstoneAction::EndSessions
+                } else {
+                    TombstoneAction::Keep
                 }
             }
             // The agent may be partitioned from the coordinator, and use its leases until they

@@ -83,9 +83,10 @@ impl TombstoneReaper {
         let is_new = |tombstone: &Tombstone| {
             tombstone.api_check == ApiCheck::NotAsked && now.since(tombstone.since) < LOOK_EVERY
         };
-        match self.shared.store().tombstones().any(|(_, tombstone)| is_new(tombstone)) {
-            true => Duration::ZERO,
-            false => LOOK_EVERY,
+        if self.shared.store().tombstones().any(|(_, tombstone)| is_new(tombstone)) {
+            Duration::ZERO
+        } else {
+            LOOK_EVERY
         }
     }
 
@@ -113,14 +114,14 @@ impl TombstoneReaper {
             match action_for {
                 TombstoneAction::Keep => {}
                 TombstoneAction::ReportGone => {
-                    delivered &= self.report_gone(&name, &tombstone.uid, tombstone.keys).await
+                    delivered &= self.report_gone(&name, &tombstone.uid, tombstone.keys).await;
                 }
                 TombstoneAction::EndSessions => {
                     delivered &= self.events.send(Event::Removed(tombstone.keys)).await.is_ok();
                 }
                 TombstoneAction::AskNode => self.ask_node(&name, &tombstone).await,
                 TombstoneAction::Forget => {
-                    self.shared.store().remove_tombstone(&name, &tombstone.uid)
+                    self.shared.store().remove_tombstone(&name, &tombstone.uid);
                 }
             }
         }

@@ -105,9 +105,10 @@ impl Admission {
         let request: AdmissionRequest<DynamicObject> =
             review.try_into().map_err(|_| format!("{META_KIND} without a request"))?;
         let is_stored = matches!(request.operation, Operation::Create | Operation::Update);
-        match is_stored && request.object.is_none() {
-            true => Err(format!("{META_KIND} without the object that is stored")),
-            false => Ok(Self(request)),
+        if is_stored && request.object.is_none() {
+            Err(format!("{META_KIND} without the object that is stored"))
+        } else {
+            Ok(Self(request))
         }
     }
 

@@ -83,12 +83,11 @@ impl Evictions {
 impl EvictionDecision {
     fn refused(pod: &PodFacts, drains: bool) -> Self {
         let name = &pod.pod.name;
-        let what = match drains {
-            true => {
-                "its worker takes no new jobs; try again until they have ended, as kubectl \
-                     drain does by itself"
-            }
-            false => "try again when they have ended",
+        let what = if drains {
+            "its worker takes no new jobs; try again until they have ended, as kubectl \
+                 drain does by itself"
+        } else {
+            "try again when they have ended"
         };
         let message = format!("pod {name} runs jobs: {what}");
         Self::Refused(Denial { code: 429, reason: "TooManyRequests", message })

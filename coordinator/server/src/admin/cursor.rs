@@ -280,10 +280,7 @@ mod tests {
             }
             let (cut, next) = page.cut(all, PageSize::new(size).expect("a size"));
             pages.push(cut.iter().map(|stream| stream.key.stream.to_string()).collect());
-            match next.is_empty() {
-                true => return pages,
-                false => token = next,
-            }
+            if next.is_empty() { return pages } else { token = next }
         }
     }
 

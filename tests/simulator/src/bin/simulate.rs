@@ -166,9 +166,10 @@ fn many(options: &Options) -> ExitCode {
     for (what, count, least) in &missing {
         println!("NOT EXERCISED: {what:?} happened {count} times, expected at least {least}");
     }
-    match summary.failures.is_empty() && missing.is_empty() {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::FAILURE,
+    if summary.failures.is_empty() && missing.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
     }
 }
 

@@ -185,9 +185,10 @@ impl Checks<'_> {
         };
         drop(disk);
         if let AgentMessage::Report(report) = message {
-            self.coverage.hit(match report.memory.aged {
-                true => "report with memory",
-                false => "report without memory",
+            self.coverage.hit(if report.memory.aged {
+                "report with memory"
+            } else {
+                "report without memory"
             });
             if !report.streams.is_empty() {
                 self.coverage.hit("report claims streams");

@@ -65,10 +65,7 @@ impl View<'_> {
     fn counted_jobs(&self, pod: usize) -> u32 {
         // Of a pod whose name another has taken, its leader cannot know how many jobs it runs,
         // unless it tells agents apart.
-        match self.is_judged(pod) {
-            true => self.pods[pod].jobs_possible(self.local_of_pod(pod)),
-            false => 0,
-        }
+        if self.is_judged(pod) { self.pods[pod].jobs_possible(self.local_of_pod(pod)) } else { 0 }
     }
 
     fn jobs_of(&self, cluster: &ClusterName) -> u32 {
@@ -252,9 +249,10 @@ impl Checks<'_> {
 
     fn lower_ceiling(&mut self, leader: Option<usize>, cluster: &ClusterName) {
         let Budget { in_force, ceiling, .. } = self.observer.previous.budgets[cluster];
-        let known = match ceiling > in_force {
-            true => self.view.committed_when_settled(leader, cluster),
-            false => None,
+        let known = if ceiling > in_force {
+            self.view.committed_when_settled(leader, cluster)
+        } else {
+            None
         };
         let lowered = in_force.max(known.map_or(ceiling, |known| known.min(ceiling)));
         if let Some(budget) = self.observer.previous.budgets.get_mut(cluster) {
@@ -355,9 +353,10 @@ impl Checks<'_> {
         if node.dead {
             return;
         }
-        let accounts = match self.view.keeps_names {
-            true => self.view.accounts_at(leader, pod),
-            false => vec![node.key.clone()],
+        let accounts = if self.view.keeps_names {
+            self.view.accounts_at(leader, pod)
+        } else {
+            vec![node.key.clone()]
         };
         let wrong = self.observer.previous.streams_of(pod).iter().find_map(|stream| {
             let known = accounts.iter().filter_map(|key| core.outstanding_until(key, stream)).max();

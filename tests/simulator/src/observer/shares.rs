@@ -126,9 +126,10 @@ impl Checks<'_> {
             let in_force = known.map(|class| class.capacity).max().unwrap_or_default();
             let bound = self.observer.load_bounds.workers.get(&pod).copied().unwrap_or_default();
             // A lowered capacity is reached as what was granted falls, never above it again.
-            let bound = match bound > in_force {
-                true => in_force.max(self.view.granted(leader, pod).unwrap_or(bound).min(bound)),
-                false => in_force,
+            let bound = if bound > in_force {
+                in_force.max(self.view.granted(leader, pod).unwrap_or(bound).min(bound))
+            } else {
+                in_force
             };
             self.observer.load_bounds.workers.insert(pod, bound);
             self.observer.load_bounds.workers_fall |= bound > in_force;

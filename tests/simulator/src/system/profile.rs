@@ -277,10 +277,7 @@ impl Profile {
             slice: SLICES[(seed / PIPELINES_EVERY) as usize % SLICES.len()],
             weights,
         };
-        match seed % LARGE_EVERY == LARGE_EVERY / 2 {
-            true => usual.enlarged(rng),
-            false => usual,
-        }
+        if seed % LARGE_EVERY == LARGE_EVERY / 2 { usual.enlarged(rng) } else { usual }
     }
 
     /// The same with a large fleet, for a shorter time. Sizes are spread over all magnitudes.

@@ -236,7 +236,7 @@ impl World {
         let now = self.view().local_of_replica(replica);
         match answer {
             Answer::State(version, epoch, owner) => {
-                self.term_read(replica, version, epoch, owner, now)
+                self.term_read(replica, version, epoch, owner, now);
             }
             Answer::Taken(won) => self.taken(replica, won),
             Answer::Lead(epoch, number, answer) => {

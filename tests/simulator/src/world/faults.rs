@@ -174,12 +174,11 @@ impl World {
         let ttl = self.profile.ttl_real();
         let new = (old + 1) % self.replicas.len();
         let window = self.rng.u64(ttl..ttl * 8);
-        let cut = match self.rng.bool() {
-            true => Cut::Store(old),
-            false => {
-                self.coverage.hit("fault: only the store of terms cut off");
-                Cut::Terms(old)
-            }
+        let cut = if self.rng.bool() {
+            Cut::Store(old)
+        } else {
+            self.coverage.hit("fault: only the store of terms cut off");
+            Cut::Terms(old)
         };
         self.cut(cut, window);
         self.replicas[new].election.eager = true;

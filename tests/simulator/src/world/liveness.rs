@@ -244,15 +244,14 @@ impl World {
                 let (leader, _) = self.view().true_leader().expect("it has converged");
                 let standby = (leader + 1) % self.replicas.len();
                 self.observer.slots_before = self.view().settled_pool_sizes();
-                match self.rng.bool() {
-                    true => {
-                        self.crash_replica(leader);
-                        self.after(MS * 50, SimEvent::BootReplica { replica: leader });
-                        if self.profile.dies_with_leader {
-                            ended.extend(self.end_with_leader(pod));
-                        }
+                if self.rng.bool() {
+                    self.crash_replica(leader);
+                    self.after(MS * 50, SimEvent::BootReplica { replica: leader });
+                    if self.profile.dies_with_leader {
+                        ended.extend(self.end_with_leader(pod));
                     }
-                    false => self.coverage.hit("checked: a leader that lives is followed"),
+                } else {
+                    self.coverage.hit("checked: a leader that lives is followed");
                 }
                 self.checks().expect_failover();
                 // A standby that loses its connection to the leader does not wait.

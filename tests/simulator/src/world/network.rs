@@ -27,9 +27,10 @@ impl World {
     pub(super) fn delay(&mut self) -> Real {
         let usual = self.profile.delay;
         let quick = self.rng.u64(usual / 4..=usual);
-        match one_in(&mut self.rng, self.profile.slow_one_in) {
-            true => quick + self.rng.u64(0..=self.profile.slow_max),
-            false => quick,
+        if one_in(&mut self.rng, self.profile.slow_one_in) {
+            quick + self.rng.u64(0..=self.profile.slow_max)
+        } else {
+            quick
         }
     }
 
@@ -319,18 +320,15 @@ impl World {
             if !concerns(line) {
                 continue;
             }
-            match of_pod {
-                true => {
-                    let was = std::mem::take(&mut line.pod_open);
-                    if was {
-                        self.close_at_replica(link);
-                    }
+            if of_pod {
+                let was = std::mem::take(&mut line.pod_open);
+                if was {
+                    self.close_at_replica(link);
                 }
-                false => {
-                    let was = std::mem::take(&mut line.replica_open);
-                    if was && self.rng.u8(0..4) > 0 {
-                        self.send_frame_down(link, Frame::Close);
-                    }
+            } else {
+                let was = std::mem::take(&mut line.replica_open);
+                if was && self.rng.u8(0..4) > 0 {
+                    self.send_frame_down(link, Frame::Close);
                 }
             }
         }

@@ -49,9 +49,10 @@ impl World {
         if is_another && self.keeps_names {
             // It was started without its state folder, and has another identity.
             node.takes_name = self.rng.bool();
-            self.coverage.hit(match node.takes_name {
-                true => "fault: agent without its folder takes its name over",
-                false => "fault: agent without its folder waits for its name",
+            self.coverage.hit(if node.takes_name {
+                "fault: agent without its folder takes its name over"
+            } else {
+                "fault: agent without its folder waits for its name"
             });
         }
         let incarnation = match memory.incarnation {

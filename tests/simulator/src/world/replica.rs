@@ -83,9 +83,10 @@ impl World {
                 let run = node.run;
                 // Work that is due and was not done waits for unread messages.
                 let now = node.clock.local(self.t);
-                let t = match at > now {
-                    true => node.clock.real(at).max(self.t + WAKE_GAP_MIN),
-                    false => self.t + PULSE.as_nanos() as Real,
+                let t = if at > now {
+                    node.clock.real(at).max(self.t + WAKE_GAP_MIN)
+                } else {
+                    self.t + PULSE.as_nanos() as Real
                 };
                 if t < Real::MAX {
                     self.queue.push(t, SimEvent::CoreWake { replica, run, at });

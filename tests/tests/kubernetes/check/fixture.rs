@@ -94,9 +94,10 @@ impl Fault<'_> {
             let line = found.line(self.line).clone();
             let text = line["problems"].to_string();
             let is_named = self.says.iter().all(|word| text.contains(word));
-            match line["result"] == self.result && is_named {
-                true => Ok(line),
-                false => Err(format!("{:?} is not said: {line:#}", self.says)),
+            if line["result"] == self.result && is_named {
+                Ok(line)
+            } else {
+                Err(format!("{:?} is not said: {line:#}", self.says))
             }
         })
     }

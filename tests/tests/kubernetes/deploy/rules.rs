@@ -98,9 +98,10 @@ impl Rule {
     /// How a row of the table begins.
     fn row(&self, role: &Role) -> String {
         let quoted = |words: &[String]| format!("`{}`", words.join("`, `"));
-        let names = match self.names.is_empty() {
-            true => String::new(),
-            false => format!(" (only {})", quoted(&self.names)),
+        let names = if self.names.is_empty() {
+            String::new()
+        } else {
+            format!(" (only {})", quoted(&self.names))
         };
         let (kind, name, resources) = (&role.kind, &role.name, quoted(&self.resources));
         format!("| {kind} `{name}` | {resources}{names} | {} |", self.verbs.join(", "))

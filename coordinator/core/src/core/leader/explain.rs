@@ -220,10 +220,8 @@ impl Leader {
             (None, None) => facts.push("it is not planned yet".into()),
         }
         for claim in &view.claims {
-            let ends = match claim.timeless {
-                true => "never ends by time",
-                false => "ends by time unless renewed",
-            };
+            let ends =
+                if claim.timeless { "never ends by time" } else { "ends by time unless renewed" };
             let (worker, token) = (&claim.worker, claim.token);
             let phase = phase(claim.phase);
             facts.push(format!("{worker} may hold it under token {token}: {phase}; {ends}"));
@@ -234,11 +232,10 @@ impl Leader {
         let ledger = &self.ledger;
         if let Some((worker, unheard)) = ledger.unheard_of(&key.set, self.replica.heard) {
             let timeless = unheard.exposure.sets.is_timeless();
-            let ends = match timeless {
-                true => "until it reports or is declared gone".into(),
-                false => {
-                    format!("for at most {:.1} s more", unheard.until.since(now).as_secs_f64())
-                }
+            let ends = if timeless {
+                "until it reports or is declared gone".into()
+            } else {
+                format!("for at most {:.1} s more", unheard.until.since(now).as_secs_f64())
             };
             facts.push(format!("{worker} may hold it unheard of, {ends}"));
         }

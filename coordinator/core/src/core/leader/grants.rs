@@ -93,9 +93,10 @@ impl Leader {
 
         // The leases that this grant renews last as long as it says.
         let before = account.ttl;
-        let renewed = match mutation::on(Mutation::ShorterTtlAtOnce) {
-            true => terms.ttl,
-            false => before.max(terms.ttl),
+        let renewed = if mutation::on(Mutation::ShorterTtlAtOnce) {
+            terms.ttl
+        } else {
+            before.max(terms.ttl)
         };
         self.set_ttl_in_use(key, renewed);
         let mut pool = None;
@@ -237,10 +238,8 @@ impl Leader {
         let working = self.observed(key).is_some_and(|worker| worker.is_working());
         let waits = stream.set.is_shares() && wanted.is_some_and(|it| it.on.is_none() && it.stays);
         let kept = is_met || (waits && working);
-        let free_at = match mutation::on(Mutation::LapseFreesAtOnce) {
-            false => self.ledger.free_at(key),
-            true => now,
-        };
+        let free_at =
+            if mutation::on(Mutation::LapseFreesAtOnce) { now } else { self.ledger.free_at(key) };
         let claim = self.ledger.claim_mut(stream, key)?;
         let token = claim.token;
         let (phase, at, state) = match claim.phase {

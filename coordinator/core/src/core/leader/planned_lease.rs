@@ -66,12 +66,11 @@ impl Leader {
     /// How long a worker may take to release a stream: the deadline of its set, even if the set is
     /// gone, or for a share that of the worker's own class.
     pub(super) fn handover(&self, stream: &StreamKey, key: &WorkerKey) -> Duration {
-        let known = match stream.set.is_shares() {
-            true => self.replica.class(&key.cluster).map(|class| class.handover_deadline),
-            false => {
-                let set = self.replica.sets.get(&stream.set).map(|set| set.spec.handover_deadline);
-                set.or_else(|| self.replica.former_handovers.get(&stream.set).copied())
-            }
+        let known = if stream.set.is_shares() {
+            self.replica.class(&key.cluster).map(|class| class.handover_deadline)
+        } else {
+            let set = self.replica.sets.get(&stream.set).map(|set| set.spec.handover_deadline);
+            set.or_else(|| self.replica.former_handovers.get(&stream.set).copied())
         };
         known.unwrap_or(HANDOVER_DEFAULT)
     }

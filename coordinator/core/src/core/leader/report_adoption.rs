@@ -33,10 +33,11 @@ impl Leader {
         let most = STEP.min(self.replica.config.slice as usize / 4);
         let is_short = report.streams.len() + streams <= most;
         self.sessions.begin_adoption(conn, Adoption::new(key.clone(), report, begun, at));
-        match is_short {
-            true => while self.adopt_slice(conn, usize::MAX).is_some() {},
+        if is_short {
+            while self.adopt_slice(conn, usize::MAX).is_some() {}
+        } else {
             // If the adoption never ends, the adopted leases end by time.
-            false => self.schedule_silence_check(key),
+            self.schedule_silence_check(key);
         }
     }
 

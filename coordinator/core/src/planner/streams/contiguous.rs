@@ -237,7 +237,7 @@ impl Placing {
         {
             match context.loads.present_owner(&context.set.streams[slice_target.at as usize]) {
                 PresentOwner::Kept(worker) if worker == slice_target.target => {
-                    context.put(slice_target.at, worker)
+                    context.put(slice_target.at, worker);
                 }
                 PresentOwner::Kept(_) | PresentOwner::Evicted | PresentOwner::Fresh => {}
             }
@@ -269,9 +269,10 @@ impl Placing {
         for slice_target in
             &self.arrivals[context.budget.next_range(&mut self.at, self.arrivals.len())]
         {
-            match context.loads.has_room(slice_target.target) {
-                true => context.put(slice_target.at, slice_target.target),
-                false => self.left.push(*slice_target),
+            if context.loads.has_room(slice_target.target) {
+                context.put(slice_target.at, slice_target.target);
+            } else {
+                self.left.push(*slice_target);
             }
         }
         if self.at < self.arrivals.len() {

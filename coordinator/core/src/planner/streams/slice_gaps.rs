@@ -85,9 +85,10 @@ impl SliceGaps {
         let (set, place) = self.known[worker as usize]?;
         let (least, larger) = (self.streams[set] / open, self.streams[set] % open);
         let in_larger = larger * (least + 1);
-        Some(match place < in_larger {
-            true => place / (least + 1),
-            false => larger + (place - in_larger) / least,
+        Some(if place < in_larger {
+            place / (least + 1)
+        } else {
+            larger + (place - in_larger) / least
         })
     }
 }

@@ -135,9 +135,10 @@ impl PipelineResolver<'_> {
                         let had = last.is_some_and(|last| last.nodes.contains_key(node));
                         (Reverse(created), had, last.is_some())
                     };
-                    let (loser, loss) = match rank(pipeline, node) > rank(other, &theirs) {
-                        true => (&other_name, (theirs, name.clone(), node.clone())),
-                        false => (name, (node.clone(), other_name.clone(), theirs)),
+                    let (loser, loss) = if rank(pipeline, node) > rank(other, &theirs) {
+                        (&other_name, (theirs, name.clone(), node.clone()))
+                    } else {
+                        (name, (node.clone(), other_name.clone(), theirs))
                     };
                     refused.entry(loser.clone()).or_insert(loss);
                 }

@@ -269,10 +269,8 @@ impl WorkerSummary {
         let mut workers: BTreeMap<&str, WorkerStatus> = BTreeMap::new();
         for pod in facts.pods.iter().filter(|pod| !pod.over) {
             counts.total += 1;
-            let phase = match pod.is_terminating() {
-                true => WorkerPhase::Draining,
-                false => WorkerPhase::Pending,
-            };
+            let phase =
+                if pod.is_terminating() { WorkerPhase::Draining } else { WorkerPhase::Pending };
             let name = pod.pod.name.clone();
             let worker = WorkerStatus { name, phase, ..WorkerStatus::default() };
             workers.insert(&pod.pod.name, worker);

@@ -229,9 +229,10 @@ fn is_due<K: StatusResource>(
         return false;
     }
     let Some(wrote_at) = wrote_at else { return true };
-    let every = match K::without_figures(current) == K::without_figures(desired) {
-        true => FIGURES_INTERVAL,
-        false => WRITE_INTERVAL,
+    let every = if K::without_figures(current) == K::without_figures(desired) {
+        FIGURES_INTERVAL
+    } else {
+        WRITE_INTERVAL
     };
     now.since(wrote_at) >= every
 }

@@ -51,9 +51,10 @@ impl Leader {
                  reach it"
             )
         }));
-        let state = match view.reason.is_empty() {
-            true => format!("{name} is {}", view.phase),
-            false => format!("{name} is {}: {}", view.phase, view.reason),
+        let state = if view.reason.is_empty() {
+            format!("{name} is {}", view.phase)
+        } else {
+            format!("{name} is {}: {}", view.phase, view.reason)
         };
         let short = view.waits.iter().map(|(class, more)| match more {
             0 => format!("let class {class} have more workers"),

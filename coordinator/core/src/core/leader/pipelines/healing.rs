@@ -58,10 +58,7 @@ impl Leader {
             (state.in_force, state.changes) = (false, false);
         }
         for node in self.pipelines.node_names(name) {
-            let to = match dead.contains(&node) {
-                true => BindingPhase::DeadEnd,
-                false => BindingPhase::Unset,
-            };
+            let to = if dead.contains(&node) { BindingPhase::DeadEnd } else { BindingPhase::Unset };
             self.set_binding(name, &node, to);
         }
         self.set_pipeline(name, PipelinePhase::Broken, why, Vec::new());

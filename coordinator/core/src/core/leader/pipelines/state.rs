@@ -181,9 +181,10 @@ impl Pipelines {
     pub(super) fn count_all(&mut self, name: &PipelineName, counts: bool) {
         let Some(state) = self.all.get(name) else { return };
         for (key, class, share) in state.shares(name) {
-            match counts {
-                true => self.count(&key, &class, &share),
-                false => self.uncount(&key, &class, &share),
+            if counts {
+                self.count(&key, &class, &share);
+            } else {
+                self.uncount(&key, &class, &share);
             }
         }
     }
@@ -271,9 +272,10 @@ impl Pipelines {
         self.unreserve(before);
         let sets = [(&mut self.broken, broken), (&mut self.waiting, waits)];
         for (set, is_in) in sets {
-            match is_in {
-                true => _ = set.insert(name.clone()),
-                false => _ = set.remove(name),
+            if is_in {
+                set.insert(name.clone());
+            } else {
+                set.remove(name);
             }
         }
     }

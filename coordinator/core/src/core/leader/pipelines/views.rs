@@ -169,10 +169,7 @@ impl Leader {
 
 /// What ends a lease beside a release by its worker.
 fn ends(claim: &Claim) -> &'static str {
-    match claim.timeless {
-        true => ": it never ends by time",
-        false => "",
-    }
+    if claim.timeless { ": it never ends by time" } else { "" }
 }
 
 /// The view of a pipeline on a replica that does not lead.
