@@ -235,11 +235,13 @@ impl<'a> ChildSupervisor<'a> {
     }
 
     /// Starts the child, and listens to signals meanwhile: a program or a watchdog that does not
-    /// answer may take seconds. Signals to forward have no receiver yet.
+    /// answer may take seconds. Signals to forward have no receiver before the program runs.
     async fn spawn(&mut self) -> Result<RunningChild, StartFailure> {
         let mut spawning = std::pin::pin!(self.runner.spawn());
         loop {
             tokio::select! {
+                // A program that runs already may have asked for the signal: it is forwarded then.
+                biased;
                 spawned = &mut spawning => return spawned.map_err(StartFailure::NotStarted),
                 asked = self.signals.next() => match asked {
                     SignalAction::Shutdown(_) if self.shutdown_signals == 0 => {
