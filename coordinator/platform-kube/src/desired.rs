@@ -17,7 +17,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Client;
 use kube::api::DynamicObject;
 use leasehold_coordinator_core::desired::Desired;
@@ -33,7 +32,7 @@ use tokio::time::timeout;
 
 use self::objects::created;
 pub use self::objects::{CachedObject, Objects};
-use self::source::Source;
+use self::source::{NamedMaps, Source};
 use self::source_watch::{SourceWatch, WatchChange, api};
 use self::watch_health::WatchHealth;
 
@@ -135,9 +134,6 @@ struct SourceState {
     synced: bool,
 }
 
-/// ConfigMaps, and the keys of each, that sets name.
-type NamedMaps = BTreeMap<ConfigMapName, BTreeSet<String>>;
-
 struct DesiredReflector {
     client: Client,
     /// The namespaces that are watched; all for `None`.
@@ -177,7 +173,7 @@ impl DesiredReflector {
 
     fn start_watch(&mut self, source: Source, maps: NamedMaps) {
         let (changes, health) = (self.change_sender.clone(), self.health.clone());
-        let watch_handle = SourceWatch::start(&self.client, source.clone(), changes, health);
+        let watch_handle = SourceWatch::start(&self.client, source.clone(), &maps, changes, health);
         self.state.sources.insert(source.clone(), SourceState { maps, ..SourceState::default() });
         self.watches.insert(source, watch_handle);
     }
@@ -246,10 +242,8 @@ impl State {
                 let id = id_of(source, &object);
                 id.into_iter().for_each(|id| self.remove(source, &id));
             }
-            WatchChange::ConfigMapApplied(map) => {
-                self.put_map(source, &name_of(&map), map.data.as_ref());
-            }
-            WatchChange::ConfigMapDeleted(map) => self.put_map(source, &name_of(&map), None),
+            WatchChange::ConfigMapApplied(name, data) => self.put_map(source, &name, &data),
+            WatchChange::ConfigMapDeleted(name) => self.put_map(source, &name, &BTreeMap::new()),
             WatchChange::Forbidden(why) => self.forbid(source, &why),
             WatchChange::ListCompleted => self.end_list(source),
         }
@@ -332,17 +326,11 @@ impl State {
     }
 
     /// Stores what a ConfigMap contains: nothing, if it does not exist.
-    fn put_map(
-        &mut self,
-        source: &Source,
-        name: &ConfigMapName,
-        data: Option<&BTreeMap<String, String>>,
-    ) {
+    fn put_map(&mut self, source: &Source, name: &ConfigMapName, data: &BTreeMap<String, String>) {
         let Some(state) = self.sources.get_mut(source) else { return };
         let Some(keys) = state.maps.get(name) else { return };
         state.listed_maps.insert(name.clone());
-        let nothing = BTreeMap::new();
-        self.collection.put_map(name, keys, data.unwrap_or(&nothing));
+        self.collection.put_map(name, keys, data);
         self.is_spec_changed = true;
     }
 
@@ -367,7 +355,7 @@ impl State {
         let is_missing = |name: &&ConfigMapName| !state.listed_maps.contains(*name);
         let missing: Vec<ConfigMapName> = state.maps.keys().filter(is_missing).cloned().collect();
         for name in missing {
-            self.put_map(source, &name, None);
+            self.put_map(source, &name, &BTreeMap::new());
         }
         for id in gone {
             self.remove(source, &id);
@@ -411,11 +399,6 @@ enum WantedMaps {
     None,
     /// Read these from the start.
     Unread(NamedMaps),
-}
-
-fn name_of(map: &ConfigMap) -> ConfigMapName {
-    let metadata = &map.metadata;
-    (metadata.namespace.clone().unwrap_or_default(), metadata.name.clone().unwrap_or_default())
 }
 
 fn id_of(source: &Source, object: &DynamicObject) -> Option<ObjectId> {

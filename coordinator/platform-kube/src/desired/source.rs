@@ -1,5 +1,12 @@
 //! What a watch of the desired state follows.
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use leasehold_manifest::collection::ConfigMapName;
+
+/// ConfigMaps, and the keys of each, that sets name.
+pub(super) type NamedMaps = BTreeMap<ConfigMapName, BTreeSet<String>>;
+
 /// The objects that one watch follows.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Source {

@@ -6,6 +6,7 @@
 //! A kind without a CRD counts as an empty list: the other kinds do not wait for it. Nor do other
 //! namespaces wait for one that the coordinator may not read, or for ConfigMaps.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,18 +19,16 @@ use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client, Resource};
 use leasehold_driver::clock;
 use leasehold_kube_api::names::{GROUP, TRUE, VERSION};
+use leasehold_manifest::collection::ConfigMapName;
 use leasehold_manifest::manifest::STREAM_LIST_LABEL;
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
-use super::source::Source;
+use super::source::{NamedMaps, Source};
 use super::watch_health::WatchHealth;
 use crate::watch_cache::events;
 
-/// How long a watch of objects lasts, in seconds: this bounds how long a dead connection stays
-/// unnoticed.
-const WATCH_SECONDS: u32 = 60;
 /// ConfigMaps in one answer of the API server: each may have a MiB, and tenants decide how many
 /// there are.
 const STREAM_LISTS_PER_PAGE: u32 = 8;
@@ -48,12 +47,17 @@ pub(super) enum WatchChange {
     /// An object was deleted.
     Deleted(Box<DynamicObject>),
     /// A ConfigMap was listed, created or changed, or has got the label.
-    ConfigMapApplied(Box<ConfigMap>),
+    ConfigMapApplied(ConfigMapName, BTreeMap<String, String>),
     /// A ConfigMap was deleted, or has lost the label.
-    ConfigMapDeleted(Box<ConfigMap>),
+    ConfigMapDeleted(ConfigMapName),
     /// The API server forbids to read the ConfigMaps, or the objects of one namespace, in these
     /// words.
     Forbidden(String),
+}
+
+fn name_of(map: &ConfigMap) -> ConfigMapName {
+    let metadata = &map.metadata;
+    (metadata.namespace.clone().unwrap_or_default(), metadata.name.clone().unwrap_or_default())
 }
 
 /// A watch that runs until this is dropped.
@@ -73,10 +77,12 @@ impl Drop for SourceWatch {
 }
 
 impl SourceWatch {
-    /// Starts to watch; each change comes with the source and this [`SourceWatch::watch_id`].
+    /// Starts to watch; each change comes with the source and this [`SourceWatch::watch_id`]. Of
+    /// other ConfigMaps than `maps` it gives only the name.
     pub(super) fn start(
         client: &Client,
         source: Source,
+        maps: &NamedMaps,
         changes: mpsc::Sender<(Source, u64, WatchChange)>,
         health: WatchHealth,
     ) -> Self {
@@ -97,19 +103,23 @@ impl SourceWatch {
                 let deleted = |object| WatchChange::Deleted(Box::new(object));
                 let applied =
                     |object| WatchChange::Applied(Box::new(without_managed_fields(object)));
-                let config = watcher::Config::default().timeout(WATCH_SECONDS);
-                tokio::spawn(task_state.follow(api, config, applied, deleted))
+                tokio::spawn(task_state.follow(api, watcher::Config::default(), applied, deleted))
             }
             Source::StreamLists { namespace } => {
                 let api: Api<ConfigMap> = match &namespace {
                     Some(namespace) => Api::namespaced(client, namespace),
                     None => Api::all(client),
                 };
-                let config = watcher::Config::default().timeout(WATCH_SECONDS);
+                let config = watcher::Config::default();
                 let config = config.labels(&format!("{STREAM_LIST_LABEL}={TRUE}"));
                 let config = config.page_size(STREAM_LISTS_PER_PAGE);
-                let applied = |map| WatchChange::ConfigMapApplied(Box::new(map));
-                let deleted = |map| WatchChange::ConfigMapDeleted(Box::new(map));
+                let named: BTreeSet<ConfigMapName> = maps.keys().cloned().collect();
+                let applied = move |map: ConfigMap| {
+                    let name = name_of(&map);
+                    let data = map.data.filter(|_| named.contains(&name));
+                    WatchChange::ConfigMapApplied(name, data.unwrap_or_default())
+                };
+                let deleted = |map| WatchChange::ConfigMapDeleted(name_of(&map));
                 tokio::spawn(task_state.follow(api, config, applied, deleted))
             }
         };
@@ -201,7 +211,7 @@ impl WatchTask {
                 }
                 WatchChange::Applied(_)
                 | WatchChange::Deleted(_)
-                | WatchChange::ConfigMapApplied(_)
+                | WatchChange::ConfigMapApplied(..)
                 | WatchChange::ConfigMapDeleted(_) => {
                     self.health.event_received(&self.source, self.watch_id);
                 }
@@ -280,7 +290,8 @@ mod tests {
     async fn first_two(client: &Client) -> [WatchChange; 2] {
         let (sender, mut changes) = mpsc::channel(1);
         let source = Source::Objects { kind: "Pipeline", namespace: None };
-        let _watch = SourceWatch::start(client, source, sender, WatchHealth::default());
+        let (maps, health) = (NamedMaps::new(), WatchHealth::default());
+        let _watch = SourceWatch::start(client, source, &maps, sender, health);
         let mut next = async || changes.recv().await.expect("a change").2;
         [next().await, next().await]
     }

@@ -101,11 +101,10 @@ fn maps(named: &[(&str, &str)]) -> NamedMaps {
     maps
 }
 
-/// A ConfigMap of the namespace `a` with this text at the key `k`.
-fn config_map(name: &str, text: &str) -> Box<ConfigMap> {
-    let metadata = json!({ "name": name, "namespace": "a" });
-    let map = json!({ "metadata": metadata, "data": { "k": text } });
-    Box::new(serde_json::from_value(map).unwrap())
+/// A ConfigMap of the namespace `a` has this text at the key `k`.
+fn config_map(name: &str, text: &str) -> WatchChange {
+    let data = BTreeMap::from([("k".to_owned(), text.to_owned())]);
+    WatchChange::ConfigMapApplied(("a".to_owned(), name.to_owned()), data)
 }
 
 #[test]
@@ -126,7 +125,7 @@ fn the_list_of_config_maps_starts_anew_for_another_one_and_never_before_it_is_co
     // The list is running.
     assert_eq!(read(&mut state, maps(&[("one", "k"), ("two", "k")])), "read");
     state.apply(&lists, WatchChange::ListStarted);
-    state.apply(&lists, WatchChange::ConfigMapApplied(config_map("two", "x")));
+    state.apply(&lists, config_map("two", "x"));
     state.apply(&lists, WatchChange::ListCompleted);
     assert_eq!(read(&mut state, maps(&[("one", "k"), ("two", "k")])), "unread");
     state.apply(&lists, WatchChange::ListCompleted);
@@ -143,10 +142,10 @@ fn a_config_map_that_nobody_names_is_dropped() {
     let lists = Source::StreamLists { namespace: None };
     let maps = maps(&[("named", "k")]);
     state.sources.insert(lists.clone(), SourceState { maps, ..SourceState::default() });
-    state.apply(&lists, WatchChange::ConfigMapApplied(config_map("other", "x")));
+    state.apply(&lists, config_map("other", "x"));
     assert!(state.sources[&lists].listed_maps.is_empty());
     assert!(!state.is_spec_changed);
-    state.apply(&lists, WatchChange::ConfigMapApplied(config_map("named", "x")));
+    state.apply(&lists, config_map("named", "x"));
     assert!(state.is_spec_changed);
 }
 
@@ -177,12 +176,12 @@ fn an_invalid_list_is_a_problem_of_the_sets_that_name_it() {
     state.apply(&map, WatchChange::ListStarted);
     state.apply(&map, WatchChange::ListCompleted);
     assert_eq!(streams(&mut state), (None, 1));
-    let there = |text: &str| WatchChange::ConfigMapApplied(config_map("list", text));
+    let there = |text: &str| config_map("list", text);
     state.apply(&map, there("x\ny"));
     assert_eq!(streams(&mut state), (Some(2), 0));
     state.apply(&map, there("x\nx"));
     assert_eq!(streams(&mut state), (Some(2), 1));
-    state.apply(&map, WatchChange::ConfigMapDeleted(config_map("list", "")));
+    state.apply(&map, WatchChange::ConfigMapDeleted(("a".to_owned(), "list".to_owned())));
     assert_eq!(streams(&mut state), (Some(2), 1));
     state.apply(&map, there("x\ny\nz"));
     assert_eq!(streams(&mut state), (Some(3), 0));
