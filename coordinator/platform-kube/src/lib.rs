@@ -26,7 +26,7 @@ use std::time::Duration;
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
 };
-use kube::Client;
+use kube::{Client, Config};
 use leasehold_driver::access::Access;
 use leasehold_driver::campaign::{self, Replica, StoreErrors};
 use leasehold_driver::platform::{COMMANDS_MAX, EVENTS_MAX, Platform, ServingCertificates};
@@ -49,6 +49,8 @@ use self::lease_lock::LeaseLock;
 use self::pods::{Pods, PodsSettings};
 use crate::webhook::{CallerKeyWriter, Clusters, Evictions, Injector, Validator};
 
+/// How long the API server may send nothing while a call waits for it. A watch ends sooner.
+const READ_TIMEOUT: Duration = Duration::from_secs(55);
 /// How often the published bundle is checked without a change.
 const PUBLISH_EVERY: Duration = Duration::from_secs(60);
 
@@ -141,13 +143,17 @@ pub struct Observed {
 
 /// A client of the API server with connections of its own.
 async fn connect() -> anyhow::Result<Client> {
-    // The error names its causes itself.
-    Client::try_default().await.map_err(|error| {
+    // The errors name their causes themselves.
+    let mut config = Config::infer().await.map_err(|error| {
         anyhow::anyhow!(
             "no configuration of a cluster: run in a pod with a service account, or set \
              KUBECONFIG: {error}"
         )
-    })
+    })?;
+    config.read_timeout = Some(READ_TIMEOUT);
+    config.reset_reader_on_write = true;
+    let client = Client::try_from(config);
+    client.map_err(|error| anyhow::anyhow!("cannot use the configuration of the cluster: {error}"))
 }
 
 /// Starts the platform on the current runtime.

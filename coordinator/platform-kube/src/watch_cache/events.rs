@@ -13,6 +13,9 @@ use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep_until};
 
+/// How long a watch lasts, in seconds, before the API server ends it and it starts again. A watch
+/// on a dead connection is ended by this side soon after that.
+const WATCH_SECONDS: u32 = 40;
 /// The backoff after a failure: first delay and longest delay.
 const RETRY_FIRST: Duration = Duration::from_millis(200);
 const RETRY_MAX: Duration = Duration::from_secs(5);
@@ -66,7 +69,7 @@ where
 {
     let namespace = api.namespace().map(str::to_owned);
     let retries = Retries::new(name.into(), namespace);
-    let start = (watcher(api, config).boxed(), retries);
+    let start = (watcher(api, config.timeout(WATCH_SECONDS)).boxed(), retries);
     stream::unfold(start, |(mut watch, mut retries)| async move {
         retries.wait().await;
         loop {
