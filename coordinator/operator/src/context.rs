@@ -27,7 +27,7 @@ pub(crate) struct Context {
     pub(crate) handle: Handle,
     /// The custom resources as last seen.
     pub(crate) objects: watch::Receiver<Arc<Objects>>,
-    /// The nodes that are cordoned or in a zone.
+    /// The nodes that are cordoned, about to go or in a zone.
     pub(crate) nodes: Nodes,
     /// The pods that are workers.
     pub(crate) pods: Pods,

@@ -31,7 +31,7 @@ pub(super) struct FleetInput<'a> {
     pub(super) scale: DesiredScale,
     /// The owners of the streams of sets with `refresh: Restart`.
     pub(super) ownership: Option<&'a StreamOwnership>,
-    /// The cordoned nodes.
+    /// The nodes that are cordoned or go soon.
     pub(super) cordoned: &'a BTreeSet<String>,
     pub(super) now: Moment,
 }

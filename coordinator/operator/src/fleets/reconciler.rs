@@ -145,7 +145,7 @@ impl FleetReconciler {
                 continue;
             }
             self.read_stream_ownership(&objects).await?;
-            let cordoned = self.context.nodes.cordoned();
+            let cordoned = self.context.nodes.to_be_left();
             self.read_classes(&objects).await?;
             let mut plans = Vec::new();
             for snapshot in self.snapshots(&objects, workers).await? {

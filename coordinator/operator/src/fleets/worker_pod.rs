@@ -14,7 +14,7 @@ use leasehold_platform_kube::pods::PodFacts;
 pub(super) enum DrainReason {
     /// A scale-in removes it.
     ScaleIn,
-    /// Its node is cordoned.
+    /// Its node is cordoned, or goes soon.
     Node,
     /// Its eviction was asked for while it ran jobs. The webhook writes this mark.
     Eviction,
@@ -60,7 +60,7 @@ impl DrainReason {
     pub(super) fn why(self) -> &'static str {
         match self {
             Self::ScaleIn => "fewer workers are needed",
-            Self::Node => "its node is cordoned",
+            Self::Node => "its node is cordoned or goes soon",
             Self::Eviction => "an eviction of its pod was asked for",
             Self::Restart => "its pod will be replaced",
         }
