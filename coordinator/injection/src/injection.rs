@@ -6,12 +6,12 @@ use serde_json::{Value, json};
 use crate::annotations::{self, PodSettings};
 use crate::container;
 use crate::draft::{Draft, below, keys, list_at, map_at, named, text_at};
-use crate::edit::{Edit, Place, apply, at};
-use crate::names::{CLUSTER, CONTAINER, INJECT, STATUS};
+use crate::edit::{Edit, EditOperation, Place, apply, at};
+use crate::names::{CLUSTER, CONTAINER, INJECT, LOCAL_VOLUMES, STATUS};
 use crate::refusal::Refusal;
 use crate::removal;
 use crate::sidecar::Sidecar;
-use crate::status::Status;
+use crate::status::{LocalVolumes, Status};
 use crate::travis;
 use crate::volumes;
 use crate::warnings;
@@ -63,7 +63,8 @@ pub fn inject(pod: &Value, with: &Sidecar) -> Result<Injection, Refusal> {
 /// Rejects null for a label or an annotation that the injection writes: it is invalid, and the
 /// removal could not restore it.
 fn no_nulls(pod: &Value) -> Result<(), Refusal> {
-    for (map, key) in [("labels", CLUSTER), ("annotations", STATUS)] {
+    for (map, key) in [("labels", CLUSTER), ("annotations", STATUS), ("annotations", LOCAL_VOLUMES)]
+    {
         let path = below(&keys(&["metadata", map]), key);
         if at(pod, &path) == Some(&Value::Null) {
             return Err(Refusal::shape(&path, "a string: it is null, remove it"));
@@ -146,10 +147,35 @@ fn build(
     }
     let annotations = keys(&["metadata", "annotations"]);
     draft.want_map(&annotations)?;
+    local_volumes(&mut draft, &mut status)?;
     let digest = status.digest;
     let text = status.write(&draft, &worker.path);
     draft.insert(below(&annotations, STATUS), text.into());
     Ok((digest, draft.finish().1))
+}
+
+/// Adds the agent's volumes to those that do not keep cluster-autoscaler from removing a node: with
+/// its defaults a volume on the node's disk does, also of an idle worker.
+fn local_volumes(draft: &mut Draft, status: &mut Status) -> Result<(), Refusal> {
+    let path = below(&keys(&["metadata", "annotations"]), LOCAL_VOLUMES);
+    let own = text_at(draft.pod(), &path)?.map(str::to_owned);
+    let listed: Vec<&str> = own.iter().flat_map(|own| own.split(',')).map(str::trim).collect();
+    let missing = volumes::LOCAL.into_iter().filter(|name| !listed.contains(name));
+    let added: Vec<String> = missing.map(str::to_owned).collect();
+    status.digest.add(&LOCAL_VOLUMES.into());
+    if added.is_empty() {
+        return Ok(());
+    }
+    let before = own.as_deref().filter(|own| !own.is_empty());
+    let parts = before.into_iter().chain(added.iter().map(String::as_str));
+    let value = parts.collect::<Vec<_>>().join(",");
+    if own.is_some() {
+        draft.change(path, EditOperation::Replace(value.into()));
+    } else {
+        draft.insert(path, value.into());
+    }
+    status.local_volumes = LocalVolumes { added, is_new: own.is_none() };
+    Ok(())
 }
 
 /// The Secrets of the agent's image that the pod does not name itself.

@@ -10,3 +10,7 @@ pub const CONFIG: &str = "config.leasehold.dev/";
 pub const STATUS: &str = "leasehold.dev/status";
 /// The sidecar's name among the init containers.
 pub const CONTAINER: &str = "leasehold-agent";
+/// Annotation of a pod: its volumes, separated by commas, that do not keep cluster-autoscaler from
+/// removing its node.
+pub(crate) const LOCAL_VOLUMES: &str =
+    "cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes";

@@ -3,11 +3,11 @@
 
 use serde_json::Value;
 
-use crate::draft::{Draft, below, keys, list_at, named};
+use crate::draft::{Draft, below, keys, list_at, named, text_at};
 use crate::edit::{Edit, EditOperation, Step};
-use crate::names::{CLUSTER, CONTAINER, STATUS};
+use crate::names::{CLUSTER, CONTAINER, LOCAL_VOLUMES, STATUS};
 use crate::refusal::Refusal;
-use crate::status::{Hook, Status};
+use crate::status::{Hook, LocalVolumes, Status};
 use crate::volumes;
 use crate::worker::{HOOK, THEN};
 
@@ -64,6 +64,7 @@ pub fn uninject(pod: &Value) -> Result<Vec<Edit>, Refusal> {
     if status.label {
         take_key(&mut draft, &keys(&["metadata", "labels"]), CLUSTER);
     }
+    take_local_volumes(&mut draft, &status.local_volumes)?;
     take_key(&mut draft, &keys(&["metadata", "annotations"]), STATUS);
     for (path, before) in status.made(worker.as_deref()) {
         draft.unmake(&path, before);
@@ -83,6 +84,23 @@ fn take_key(draft: &mut Draft, map: &[Step], key: &str) {
     if draft.at(&path).is_some() {
         draft.remove(path);
     }
+}
+
+/// Takes the agent's volumes out of those that do not keep a node.
+fn take_local_volumes(draft: &mut Draft, was: &LocalVolumes) -> Result<(), Refusal> {
+    let path = below(&keys(&["metadata", "annotations"]), LOCAL_VOLUMES);
+    let Some(listed) = text_at(draft.pod(), &path)? else { return Ok(()) };
+    let is_other = |name: &&str| was.added.iter().all(|added| *added != name.trim());
+    let others = listed.split(',').filter(is_other).collect::<Vec<_>>().join(",");
+    if others == listed {
+        return Ok(());
+    }
+    if others.is_empty() && was.is_new {
+        draft.remove(path);
+    } else {
+        draft.change(path, EditOperation::Replace(others.into()));
+    }
+    Ok(())
 }
 
 fn put_back(draft: &mut Draft, env: &[Step], name: &str, value: &str) -> Result<(), Refusal> {

@@ -28,6 +28,23 @@ pub(crate) enum Hook {
     Kept,
 }
 
+/// What was added to the annotation of volumes that do not keep a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct LocalVolumes {
+    /// Those of the agent's volumes that it did not have.
+    pub(crate) added: Vec<String>,
+    /// There was no such annotation.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) is_new: bool,
+}
+
+impl LocalVolumes {
+    fn is_empty(&self) -> bool {
+        self.added.is_empty()
+    }
+}
+
 /// What was injected.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -54,6 +71,9 @@ pub(crate) struct Status {
     /// The pull secrets that the pod got.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) pull_secrets: Vec<String>,
+    /// The annotation of volumes that do not keep a node.
+    #[serde(default, skip_serializing_if = "LocalVolumes::is_empty")]
+    pub(crate) local_volumes: LocalVolumes,
     /// Maps and lists that were made, in the worker's container those that begin with `worker.`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     made: Vec<String>,
@@ -80,6 +100,7 @@ impl Status {
             hook: Hook::Added,
             label: false,
             pull_secrets: Vec::new(),
+            local_volumes: LocalVolumes::default(),
             made: Vec::new(),
             null: Vec::new(),
             digest,

@@ -18,6 +18,8 @@ pub(crate) const CA_FILE: &str = "/var/run/secrets/leasehold.dev/ca.crt";
 const IDENTITY_PATH: &str = "/var/run/secrets/leasehold.dev";
 /// The volumes' names, in the order in which they are added.
 pub(crate) const NAMES: [&str; 3] = ["leasehold-state", "leasehold-identity", "leasehold-bin"];
+/// Those that are on the node's disk. A successor of the pod needs nothing of them.
+pub(crate) const LOCAL: [&str; 2] = [NAMES[0], NAMES[2]];
 /// How long a token is good for; the kubelet renews it long before.
 const TOKEN_SECONDS: u32 = 3600;
 /// The agent's program is some 10 MB; a debug build is several times that.

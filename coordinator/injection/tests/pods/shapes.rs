@@ -156,6 +156,31 @@ fn an_own_exec_hook_runs_after_the_drain_and_other_hooks_stay() {
 }
 
 #[test]
+fn the_agents_volumes_keep_no_node() {
+    let annotation = "cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes";
+    let injected = |own: Option<&str>| {
+        let annotations = own.map_or(json!({}), |own| json!({ annotation: own }));
+        let pod = json!({
+            "metadata": { "annotations": annotations },
+            "spec": { "containers": [{ "name": "worker" }] }
+        });
+        check(&pod, &settings()).0["metadata"]["annotations"][annotation].clone()
+    };
+    for (own, expected) in [
+        (None, "leasehold-state,leasehold-bin"),
+        (Some("data"), "data,leasehold-state,leasehold-bin"),
+        (Some("leasehold-bin, data"), "leasehold-bin, data,leasehold-state"),
+    ] {
+        assert_eq!(injected(own), expected, "{own:?}");
+    }
+    let null = json!({
+        "metadata": { "annotations": { annotation: null } },
+        "spec": { "containers": [{ "name": "worker" }] }
+    });
+    assert!(refusal(&null, &settings()).contains("safe-to-evict-local-volumes"));
+}
+
+#[test]
 fn annotations_override_the_settings() {
     let mut with = settings();
     with.flags.insert("adapter".into(), "file".into());

@@ -19,6 +19,13 @@ pub(crate) fn after(edits: &[Edit], pod: &Value) -> Value {
 pub(crate) fn pods() -> Vec<(&'static str, Value)> {
     let worker = || json!({ "name": "worker", "image": "w" });
     let with = |spec: Value| json!({ "metadata": { "name": "p" }, "spec": spec });
+    let local = |volumes: &str| {
+        let key = "cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes";
+        json!({
+            "metadata": { "annotations": { key: volumes } },
+            "spec": { "containers": [worker()] }
+        })
+    };
     let in_worker = |field: &str, value: Value| {
         let mut container = worker();
         container[field] = value;
@@ -61,6 +68,9 @@ pub(crate) fn pods() -> Vec<(&'static str, Value)> {
                 "volumes": [{ "name": "data", "emptyDir": {} }]
             })),
         ),
+        ("local volumes of its own", local("data, scratch")),
+        ("no local volumes", local("")),
+        ("the agent's local volumes", local("leasehold-bin,leasehold-state")),
         ("env null", in_worker("env", json!(null))),
         ("env empty", in_worker("env", json!([]))),
         (
