@@ -170,6 +170,12 @@ fn pipeline_bindings() -> Value {
 fn definition<K: CustomResourceExt>(schema: Value, columns: Value) -> Value {
     let mut definition = serde_json::to_value(K::crd()).expect("a definition is JSON");
     definition["metadata"]["labels"] = json!({ "app.kubernetes.io/name": "leasehold" });
+    // With a definition all objects of its kind go, and the workloads that they own.
+    definition["metadata"]["annotations"] = json!({
+        "argocd.argoproj.io/sync-options": "Prune=false,Delete=false",
+        "helm.sh/resource-policy": "keep",
+        "kustomize.toolkit.fluxcd.io/prune": "disabled",
+    });
     let names = &mut definition["spec"]["names"];
     names["listKind"] = json!(format!("{}List", names["kind"].as_str().expect("a kind")));
     let version = &mut definition["spec"]["versions"][0];
