@@ -229,6 +229,9 @@ images:
         let path = mount["mountPath"].as_str().expect("a path");
         assert_eq!(set(variable), format!("{path}/{file}"));
     }
+    let spoken = "--output=jsonpath={.spec.ports[*].appProtocol}";
+    let service = ["get", "service/leasehold-coordinator", "--namespace=leasehold-system", spoken];
+    assert_eq!(access.kubectl(&service), "tls https", "meshes leave TLS alone");
     let trust = "--output=jsonpath={.metadata.annotations.cert-manager\\.io/inject-ca-from}";
     let injector = "mutatingwebhookconfiguration/leasehold-injector";
     let certificate = access.kubectl(&["get", injector, trust]);
