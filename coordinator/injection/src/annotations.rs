@@ -13,10 +13,12 @@ use crate::refusal::Refusal;
 use crate::sidecar::{AgentUser, Resources, Sidecar, pull_secrets};
 
 /// Annotations that are not flags of the agent.
-const OTHERS: [&str; 8] = [
+const OTHERS: [&str; 10] = [
     "container",
     "cpu-limit",
     "cpu-request",
+    "ephemeral-storage-limit",
+    "ephemeral-storage-request",
     "image",
     "memory-limit",
     "memory-request",
@@ -99,6 +101,8 @@ impl PodSettings {
             "cpu-limit" => &mut resources.cpu_limit,
             "memory-request" => &mut resources.memory_request,
             "memory-limit" => &mut resources.memory_limit,
+            "ephemeral-storage-request" => &mut resources.ephemeral_storage_request,
+            "ephemeral-storage-limit" => &mut resources.ephemeral_storage_limit,
             flag => {
                 let known = FLAGS.iter().any(|known| known.name == flag);
                 if !known && RESERVED.iter().all(|(reserved, _)| *reserved != flag) {

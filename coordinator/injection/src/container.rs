@@ -107,12 +107,14 @@ fn environment(config: &PodSettings, with: &Sidecar, cluster: &str) -> Vec<Value
 }
 
 fn resources(resources: &Resources) -> Value {
+    let (storage_request, storage_limit) =
+        (&resources.ephemeral_storage_request, &resources.ephemeral_storage_limit);
     let mut all = Map::new();
-    for (kind, cpu, memory) in [
-        ("requests", &resources.cpu_request, &resources.memory_request),
-        ("limits", &resources.cpu_limit, &resources.memory_limit),
+    for (kind, cpu, memory, storage) in [
+        ("requests", &resources.cpu_request, &resources.memory_request, storage_request),
+        ("limits", &resources.cpu_limit, &resources.memory_limit, storage_limit),
     ] {
-        let given = [("cpu", cpu), ("memory", memory)];
+        let given = [("cpu", cpu), ("memory", memory), ("ephemeral-storage", storage)];
         let given = given.into_iter().filter_map(|(name, it)| Some((name, it.as_ref()?)));
         let map: Map<_, _> = given.map(|(name, it)| (name.into(), it.as_str().into())).collect();
         if !map.is_empty() {

@@ -123,6 +123,10 @@ pub struct Resources {
     pub memory_request: Option<Quantity>,
     /// `limits.memory`.
     pub memory_limit: Option<Quantity>,
+    /// `requests.ephemeral-storage`.
+    pub ephemeral_storage_request: Option<Quantity>,
+    /// `limits.ephemeral-storage`.
+    pub ephemeral_storage_limit: Option<Quantity>,
 }
 
 impl Resources {
@@ -136,16 +140,28 @@ impl Resources {
             cpu_limit: None,
             memory_request: quantity("16Mi"),
             memory_limit: quantity("64Mi"),
+            ephemeral_storage_request: None,
+            ephemeral_storage_limit: None,
         }
     }
 
     /// Overrides the resources by the given ones. A limit without a request also sets the request,
     /// which could be above the limit otherwise. A request without a limit raises a lower limit.
     pub fn refine(&mut self, given: &Self) {
-        let Self { cpu_request, cpu_limit, memory_request, memory_limit } = self;
+        let Self {
+            cpu_request,
+            cpu_limit,
+            memory_request,
+            memory_limit,
+            ephemeral_storage_request: storage_request,
+            ephemeral_storage_limit: storage_limit,
+        } = self;
+        let (requested, limited) =
+            (&given.ephemeral_storage_request, &given.ephemeral_storage_limit);
         for (request, limit, requested, limited) in [
             (cpu_request, cpu_limit, &given.cpu_request, &given.cpu_limit),
             (memory_request, memory_limit, &given.memory_request, &given.memory_limit),
+            (storage_request, storage_limit, requested, limited),
         ] {
             match (requested, limited) {
                 (None, None) => {}
@@ -167,6 +183,8 @@ impl Resources {
             ("the agent's cpu-limit", &self.cpu_limit),
             ("the agent's memory-request", &self.memory_request),
             ("the agent's memory-limit", &self.memory_limit),
+            ("the agent's ephemeral-storage-request", &self.ephemeral_storage_request),
+            ("the agent's ephemeral-storage-limit", &self.ephemeral_storage_limit),
         ];
         all.into_iter().filter_map(|(name, value)| Some((name, value.as_ref()?)))
     }

@@ -193,7 +193,9 @@ fn annotations_override_the_settings() {
             "config.leasehold.dev/listen": "0.0.0.0:7500",
             "config.leasehold.dev/health-listen": "[::]:7501",
             "config.leasehold.dev/memory-limit": "128Mi",
-            "config.leasehold.dev/cpu-limit": "1"
+            "config.leasehold.dev/cpu-limit": "1",
+            "config.leasehold.dev/ephemeral-storage-request": "64Mi",
+            "config.leasehold.dev/ephemeral-storage-limit": "256Mi"
         } },
         "spec": { "containers": [{ "name": "worker" }] }
     });
@@ -210,7 +212,9 @@ fn annotations_override_the_settings() {
         assert_eq!(variable(agent, name)["value"], value, "{name}");
     }
     assert_eq!(agent["livenessProbe"]["httpGet"]["port"], 7501);
-    assert_eq!(agent["resources"]["limits"], json!({ "cpu": "1", "memory": "128Mi" }));
+    let limits = json!({ "cpu": "1", "memory": "128Mi", "ephemeral-storage": "256Mi" });
+    assert_eq!(agent["resources"]["limits"], limits);
+    assert_eq!(agent["resources"]["requests"]["ephemeral-storage"], "64Mi");
     let worker = &out["spec"]["containers"][0];
     assert_eq!(variable(worker, "LEASEHOLD_ADDR")["value"], "http://127.0.0.1:7500");
     assert_eq!(warnings, Vec::<String>::new(), "30 s of grace cover a drain of 20 s");

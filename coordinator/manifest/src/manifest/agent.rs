@@ -45,7 +45,7 @@ impl AgentResources {
 
 impl AgentAmounts {
     fn is_empty(&self) -> bool {
-        self.cpu.is_none() && self.memory.is_none()
+        self.cpu.is_none() && self.memory.is_none() && self.ephemeral_storage.is_none()
     }
 }
 
@@ -61,7 +61,7 @@ pub struct AgentResources {
     pub limits: AgentAmounts,
 }
 
-/// CPU and memory.
+/// CPU, memory and storage on the node's disk.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub struct AgentAmounts {
@@ -73,4 +73,8 @@ pub struct AgentAmounts {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "quantity_schema")]
     pub memory: Option<Quantity>,
+    /// Storage on the node's disk, as in 64Mi; none unless given.
+    #[serde(rename = "ephemeral-storage", skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "quantity_schema")]
+    pub ephemeral_storage: Option<Quantity>,
 }

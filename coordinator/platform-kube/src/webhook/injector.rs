@@ -238,6 +238,8 @@ fn resources(agent: &AgentSpec) -> Resources {
         cpu_limit: limits.cpu.clone(),
         memory_request: requests.memory.clone(),
         memory_limit: limits.memory.clone(),
+        ephemeral_storage_request: requests.ephemeral_storage.clone(),
+        ephemeral_storage_limit: limits.ephemeral_storage.clone(),
     }
 }
 
