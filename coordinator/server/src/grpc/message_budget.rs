@@ -12,8 +12,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Bytes of a message that needs no permit: a beat, or a report of some fifty streams.
 pub(super) const SHORT_BYTES_MAX: u32 = 4 * 1024;
-/// Bytes of all long messages that are read at a time: two of the longest.
-const TOTAL_BYTES_MAX: usize = 2 * MESSAGE_BYTES_MAX;
+/// Bytes of all long messages that are read at a time. By default a namespace has a quarter of it.
+const TOTAL_BYTES_MAX: usize = 4 * MESSAGE_BYTES_MAX;
 
 /// The budget of all sessions.
 #[derive(Debug)]
@@ -135,6 +135,8 @@ mod tests {
         assert!(acquires(&stalled, LONGEST), "one message of the longest is always possible");
         assert!(!acquires(&same, 1), "the namespace has no more");
         assert!(acquires(&other, LONGEST), "another namespace has a budget of its own");
+        let rest = ["d", "e"].map(|namespace| session(&budget, namespace));
+        assert!(rest.iter().all(|session| acquires(session, LONGEST)));
         assert!(!acquires(&session(&budget, "c"), 1), "the budget of all is used");
         drop(other.take());
         assert!(acquires(&session(&budget, "c"), 1));

@@ -255,13 +255,12 @@ mod tests {
             bytes
         };
         let prefix = PREFIX_BYTES;
-        // Two of the longest use the budget; both begin after a hello.
+        // Four of the longest use the budget; each begins after a hello.
         let longest = [100, MESSAGE_BYTES_MAX];
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
         runtime.expect("a runtime").block_on(async {
-            let (mut first, first_budget) = body(&longest);
-            let (mut second, _second_budget) = body(&longest);
-            for body in [&mut first, &mut second] {
+            let mut waiting = [(); 4].map(|()| body(&longest));
+            for (body, _) in &mut waiting {
                 assert_eq!(read(body), 100 + MESSAGE_BYTES_MAX + 2 * prefix);
             }
             let (mut long, long_budget) = body(&[100, 50_000, 100]);
@@ -269,7 +268,7 @@ mod tests {
             let (mut short, _short_budget) = body(&[100, 4_096, 100, 4_096]);
             assert_eq!(read(&mut short), 2 * (100 + 4_096) + 4 * prefix);
             // The driver has handled the message of the first one.
-            drop(first_budget.take());
+            drop(waiting[0].1.take());
             assert_eq!(read(&mut long), 50_200 + 3 * prefix - 10_000);
             assert!(!long_budget.take().is_empty(), "its bytes count until it is handled");
         });
