@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use leasehold_driver::platform::Platform;
 use leasehold_driver::trust::Trust;
 use leasehold_kube_api::crd;
-use leasehold_platform_kube as platform;
-use leasehold_platform_kube::{Started, webhook};
+use leasehold_platform_kube::webhook::{self, Evictions};
+use leasehold_platform_kube::{self as platform, Started};
 use leasehold_server::https::Https;
 use leasehold_server::tls::{self, Certificates, webhook_clients};
 
@@ -72,6 +72,7 @@ pub(crate) async fn start(
     tokio::spawn(leasehold_operator::run(observed));
     let certificates = certificates
         .or_else(|| made.zip(bundle).map(|(made, bundle)| tls::from_platform(made, bundle)));
+    let evictions = Evictions { callers_are_proven: clients.is_some(), ..evictions };
     let served = match (certificates.clone(), clients) {
         (Some(certificates), Some(clients)) => {
             Some(webhook_clients::require(certificates, clients)?)

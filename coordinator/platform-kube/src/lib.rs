@@ -225,7 +225,7 @@ pub async fn start(settings: Settings) -> anyhow::Result<Started> {
     };
     let validator = Validator { served: settings.watched.clone(), share, in_force };
     let (key_writer, key) = CallerKeyWriter::new(client.clone(), &settings.injection.validator);
-    let evictions = Evictions { pods: pods.clone(), key };
+    let evictions = Evictions { pods: pods.clone(), key, callers_are_proven: false };
     let is_ready = when_ready(ready, authority.clone());
     let errors = StoreErrors::new(false, "the API server answers again");
     let replica = Replica::new(event_sender, command_receiver, driver, is_ready, errors);

@@ -218,7 +218,7 @@ async fn a_job_that_hangs_keeps_its_node_until_the_deadline_releases_it() {
 }
 
 /// An eviction as the API server would show it.
-fn review(namespace: &str, pod: &str) -> Value {
+pub(crate) fn review(namespace: &str, pod: &str) -> Value {
     let gvk = |group: &str, kind: &str| json!({ "group": group, "version": "v1", "kind": kind });
     json!({
         "apiVersion": "admission.k8s.io/v1",

@@ -3,8 +3,9 @@
 //! the user's, and the API server evicts no pod under two. Since an eviction is a wish that the pod
 //! goes, it starts the drain of the worker: its pod can be evicted when its last job has ended.
 //!
-//! A dry run gets the same answer and starts nothing. So does a review without the key that only
-//! the API server knows (see [`super::caller_key`]).
+//! A dry run gets the same answer and starts nothing. So does a review that may not be of the API
+//! server: one without the key that only it knows (see [`super::caller_key`]), unless the port
+//! takes nobody else.
 
 use leasehold_driver::metrics::Eviction;
 use leasehold_kube_api::names::DRAIN_FOR_EVICTION;
@@ -20,6 +21,8 @@ pub struct Evictions {
     pub pods: Pods,
     /// The key of the API server.
     pub key: CallerKey,
+    /// Only API servers reach the port: they prove themselves by a client certificate.
+    pub callers_are_proven: bool,
 }
 
 /// The decision on an eviction.
@@ -58,7 +61,7 @@ impl Evictions {
         if !runs_jobs(&pod) {
             return Some(EvictionDecision::Allowed);
         }
-        let is_proven = key.is_some_and(|key| self.key.is(key));
+        let is_proven = self.callers_are_proven || key.is_some_and(|key| self.key.is(key));
         let drains = pod.drain.is_some()
             || !request.is_dry_run && is_proven && self.start_drain(request, &pod).await;
         Some(EvictionDecision::refused(&pod, drains))

@@ -123,7 +123,7 @@ async fn serving(client: &Client, namespace: &str, configuration: &str, seconds:
     };
     let pods = Pods::start(pods, mpsc::channel(1).0);
     let (_, key) = CallerKeyWriter::new(client.clone(), configuration);
-    let evictions = Evictions { pods, key };
+    let evictions = Evictions { pods, key, callers_are_proven: false };
     let socket = TcpListener::bind(any).await.expect("a socket");
     let webhook = socket.local_addr().expect("an address");
     let certificates = from_platform(authority.certificates.clone(), authority.bundle.clone());
