@@ -15,7 +15,7 @@ use crate::status::{LocalVolumes, Status};
 use crate::travis;
 use crate::volumes;
 use crate::warnings;
-use crate::worker::{Worker, ports_taken};
+use crate::worker::{PROBE_GRACE, Worker, ports_taken};
 
 /// The annotation of a mirror pod, by which a kubelet shows a static pod.
 const MIRROR: &str = "kubernetes.io/config.mirror";
@@ -129,6 +129,8 @@ fn build(
 
     worker.environment(&mut draft, &mut status, config, cluster, warnings)?;
     worker.hook(&mut draft, &mut status, warnings)?;
+    let grace = at(bare, &keys(&["spec", PROBE_GRACE])).and_then(Value::as_u64);
+    worker.probes(&mut draft, &mut status, grace)?;
     worker.mount(&mut draft, &mut status)?;
 
     let all = keys(&["spec", "volumes"]);

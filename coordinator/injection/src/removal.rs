@@ -9,7 +9,7 @@ use crate::names::{CLUSTER, CONTAINER, LOCAL_VOLUMES, STATUS};
 use crate::refusal::Refusal;
 use crate::status::{Hook, LocalVolumes, Status};
 use crate::volumes;
-use crate::worker::{HOOK, THEN};
+use crate::worker::{HOOK, PROBE_GRACE, THEN};
 
 /// The injection of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,6 +60,12 @@ pub fn uninject(pod: &Value) -> Result<Vec<Edit>, Refusal> {
         let [.., bin] = volumes::NAMES;
         take_named(&mut draft, &below(worker, "volumeMounts"), bin)?;
         take_hook(&mut draft, worker, status.hook);
+        for (probe, seconds) in &status.probes {
+            let path = below(&below(worker, probe.as_str()), PROBE_GRACE);
+            if draft.at(&path).and_then(Value::as_u64) == Some(*seconds) {
+                draft.remove(path);
+            }
+        }
     }
     if status.label {
         take_key(&mut draft, &keys(&["metadata", "labels"]), CLUSTER);

@@ -65,6 +65,9 @@ pub(crate) struct Status {
     pub(crate) replaced: Vec<(String, String)>,
     /// Its hook.
     pub(crate) hook: Hook,
+    /// Its probes that got a time for the end of the container, and that time in seconds.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) probes: Vec<(String, u64)>,
     /// Whether the cluster's label was added.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) label: bool,
@@ -98,6 +101,7 @@ impl Status {
             env: Vec::new(),
             replaced: Vec::new(),
             hook: Hook::Added,
+            probes: Vec::new(),
             label: false,
             pull_secrets: Vec::new(),
             local_volumes: LocalVolumes::default(),

@@ -23,6 +23,13 @@ pub(crate) const HOOK: [&str; 3] = [PROGRAM, "drain", "--wait"];
 /// Arguments between the hook and the command that it runs after the drain.
 pub(crate) const THEN: [&str; 2] = ["--then", "--"];
 
+/// The probes by which a kubelet finds that a container hangs, and restarts it.
+const PROBES: [&str; 2] = ["livenessProbe", "startupProbe"];
+/// How long such a restart waits for the container's end.
+pub(crate) const PROBE_GRACE: &str = "terminationGracePeriodSeconds";
+/// Its value, in seconds: what a pod has by default, where nothing waits for jobs.
+const PROBE_GRACE_SECONDS: u64 = 30;
+
 /// The worker's container.
 pub(crate) struct Worker {
     /// Its path in the pod.
@@ -126,6 +133,28 @@ impl Worker {
     }
 
     /// The hook. The container's own exec hook runs after the drain.
+    /// Bounds the hook where a probe has found that the worker hangs: its jobs will not end.
+    /// Without that the restart would wait for them as long as the pod may take to end.
+    pub(crate) fn probes(
+        &self,
+        draft: &mut Draft,
+        status: &mut Status,
+        of_pod: Option<u64>,
+    ) -> Result<(), Refusal> {
+        let seconds = of_pod.map_or(PROBE_GRACE_SECONDS, |own| own.min(PROBE_GRACE_SECONDS));
+        for name in PROBES {
+            let path = self.field(name);
+            let Some(probe) = map_at(draft.pod(), &path)? else { continue };
+            if seconds == 0 || probe.contains_key(PROBE_GRACE) {
+                continue;
+            }
+            draft.insert(below(&path, PROBE_GRACE), seconds.into());
+            status.digest.add(&name.into());
+            status.probes.push((name.into(), seconds));
+        }
+        Ok(())
+    }
+
     pub(crate) fn hook(
         &self,
         draft: &mut Draft,

@@ -156,6 +156,30 @@ fn an_own_exec_hook_runs_after_the_drain_and_other_hooks_stay() {
 }
 
 #[test]
+fn a_worker_that_a_probe_restarts_is_not_waited_for_as_long_as_a_drain() {
+    let grace = "terminationGracePeriodSeconds";
+    let probe = |seconds: Value| json!({ "exec": { "command": ["true"] }, grace: seconds });
+    let injected = |of_pod: Value, probes: Value| {
+        let mut worker = json!({ "name": "worker", "readinessProbe": { "periodSeconds": 5 } });
+        for (name, probe) in probes.as_object().expect("probes") {
+            worker[name] = probe.clone();
+        }
+        let pod = json!({ "spec": { grace: of_pod, "containers": [worker] } });
+        check(&pod, &settings()).0["spec"]["containers"][0].clone()
+    };
+    let plain = || json!({ "exec": { "command": ["true"] } });
+    let both = injected(json!(8000), json!({ "livenessProbe": plain(), "startupProbe": plain() }));
+    for name in ["livenessProbe", "startupProbe"] {
+        assert_eq!(both[name], probe(json!(30)), "{name}");
+    }
+    assert_eq!(both["readinessProbe"], json!({ "periodSeconds": 5 }), "it restarts nothing");
+    let own = injected(json!(8000), json!({ "livenessProbe": probe(json!(3600)) }));
+    assert_eq!(own["livenessProbe"], probe(json!(3600)), "the user's own time stays");
+    let short = injected(json!(5), json!({ "livenessProbe": plain() }));
+    assert_eq!(short["livenessProbe"], probe(json!(5)), "no longer than the pod may take");
+}
+
+#[test]
 fn the_agents_volumes_keep_no_node() {
     let annotation = "cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes";
     let injected = |own: Option<&str>| {

@@ -84,6 +84,8 @@ pub(crate) fn pods() -> Vec<(&'static str, Value)> {
             ),
         ),
         ("mounts null", in_worker("volumeMounts", json!(null))),
+        ("liveness probe", in_worker("livenessProbe", json!({ "httpGet": { "port": 8080 } }))),
+        ("startup probe null", in_worker("startupProbe", json!(null))),
         ("lifecycle null", in_worker("lifecycle", json!(null))),
         ("lifecycle empty", in_worker("lifecycle", json!({}))),
         ("preStop null", in_worker("lifecycle", json!({ "preStop": null }))),
