@@ -30,11 +30,13 @@ pub(super) struct ChildWatchdog {
     current: Option<Watchdog>,
     /// The one before, until the current one has acknowledged the group.
     lost: Option<Watchdog>,
+    /// One could not be started, and none has acknowledged the group since.
+    has_failed: bool,
 }
 
 impl ChildWatchdog {
     pub(super) fn new(reaper: Reaper) -> Self {
-        Self { reaper, group: None, current: None, lost: None }
+        Self { reaper, group: None, current: None, lost: None, has_failed: false }
     }
 
     /// Watches a group, and returns when the watchdog has acknowledged it.
@@ -59,7 +61,7 @@ impl ChildWatchdog {
 
     /// Watches no group: the child has exited.
     pub(super) fn forget(&mut self) {
-        self.group = None;
+        (self.group, self.has_failed) = (None, false);
         self.current.iter().for_each(|watchdog| watchdog.watch(Vec::new()));
         self.lost.take().iter().for_each(Watchdog::end);
     }
@@ -67,10 +69,12 @@ impl ChildWatchdog {
     /// Waits for the next event.
     pub(super) async fn event(&mut self) -> WatchdogEvent {
         match &mut self.current {
-            Some(watchdog) if self.lost.is_some() => match watchdog.acknowledged().await {
-                Ok(()) => WatchdogEvent::Replaced,
-                Err(_) => WatchdogEvent::Lost,
-            },
+            Some(watchdog) if self.lost.is_some() || self.has_failed => {
+                match watchdog.acknowledged().await {
+                    Ok(()) => WatchdogEvent::Replaced,
+                    Err(_) => WatchdogEvent::Lost,
+                }
+            }
             Some(watchdog) => {
                 watchdog.lost().await;
                 WatchdogEvent::Lost
@@ -91,6 +95,7 @@ impl ChildWatchdog {
             }
             WatchdogEvent::Lost => {
                 if let Err(error) = self.replace() {
+                    self.has_failed = true;
                     tracing::error!(
                         "cannot start a watchdog, so the child may outlive this agent: {error:#}"
                     );
@@ -114,8 +119,9 @@ impl ChildWatchdog {
     }
 
     fn end_lost(&mut self) {
-        if let Some(lost) = self.lost.take() {
-            lost.end();
+        let lost = self.lost.take();
+        lost.iter().for_each(Watchdog::end);
+        if std::mem::take(&mut self.has_failed) || lost.is_some() {
             tracing::warn!(
                 "the watchdog of the child had exited or did not answer: the agent started another \
                  one"
