@@ -211,6 +211,11 @@ async fn queries_after_an_orders_answer_show_its_effect() {
         let found = admin.get_worker(worker()).await.expect("a worker").into_inner().worker;
         let found = found.expect("a worker");
         assert!(found.drain_ordered, "order {number}: {found:?}");
+        let request = UndrainWorkerRequest { cluster: cluster(), worker: name.clone() };
+        admin.undrain_worker(request).await.expect("an answer");
+        let found = admin.get_worker(worker()).await.expect("a worker").into_inner().worker;
+        let found = found.expect("a worker");
+        assert!(!found.drain_ordered, "order {number}: {found:?}");
         let incarnation = found.incarnation.expect("it has reported");
         drop(agent);
         let connected = async |mut admin: AdminServiceClient<Channel>| {
