@@ -157,7 +157,7 @@ fn worker_cluster(name: &str, agent: Value) -> Value {
     })
 }
 
-fn pod(name: &str, labels: Value, annotations: Value) -> Value {
+pub(crate) fn pod(name: &str, labels: Value, annotations: Value) -> Value {
     json!({
         "apiVersion": "v1",
         "kind": "Pod",

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use tests::kube::{Access, Cluster};
 use tests::process::eventually;
 
+use super::super::injection::pod;
 use super::rights::COORDINATOR;
 
 const TENANT: &str = "tenant";
@@ -38,19 +39,6 @@ impl Drop for Policy<'_> {
             let _ = self.0.try_kubectl(&["delete", kind, "leasehold-pod-register"]);
         }
     }
-}
-
-fn pod(name: &str, labels: Value, annotations: Value) -> Value {
-    json!({
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": { "name": name, "labels": labels, "annotations": annotations },
-        "spec": {
-            // Not for the nodes of other tests, which drain them.
-            "nodeSelector": { "leasehold.dev/nowhere": "true" },
-            "containers": [{ "name": "main", "image": "example.invalid/worker" }],
-        },
-    })
 }
 
 #[test]

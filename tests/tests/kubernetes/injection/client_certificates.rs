@@ -1,5 +1,5 @@
 //! Webhooks that only API servers may call: this one shows a certificate, and its pods are
-//! injected. Whoever shows none, or another one of the same authority, ends in the handshake.
+//! injected. A client without one, or with another one of the same authority, fails the handshake.
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
