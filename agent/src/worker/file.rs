@@ -118,7 +118,10 @@ impl FileWorker {
                 () = backoff::until(self.next_check()) => {
                     self.retry_at.is_some_and(|at| at > Instant::now())
                 }
-                _ = checks.tick() => if self.is_as_written() { continue } else {
+                _ = checks.tick() => {
+                    if self.is_as_written() {
+                        continue;
+                    }
                     self.note_foreign_change();
                     false
                 },

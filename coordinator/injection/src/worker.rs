@@ -132,7 +132,6 @@ impl Worker {
         Ok(())
     }
 
-    /// The hook. The container's own exec hook runs after the drain.
     /// Bounds the hook where a probe has found that the worker hangs: its jobs will not end.
     /// Without that the restart would wait for them as long as the pod may take to end.
     pub(crate) fn probes(
@@ -155,6 +154,7 @@ impl Worker {
         Ok(())
     }
 
+    /// The hook. The container's own exec hook runs after the drain.
     pub(crate) fn hook(
         &self,
         draft: &mut Draft,

@@ -395,7 +395,7 @@ impl State {
 enum WantedMaps {
     /// Nothing.
     AreRead,
-    /// Stop their watch: there are none.
+    /// End the watch: no set names a ConfigMap.
     None,
     /// Read these from the start.
     Unread(NamedMaps),
