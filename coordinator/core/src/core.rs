@@ -84,6 +84,10 @@ impl Core {
             Event::Registered(workers) => self.if_leads(|leader| leader.registered(workers)),
             Event::Drain(key) => self.if_leads(|leader| leader.order_drain(&key, at)),
             Event::Undrain(key) => self.if_leads(|leader| leader.take_drain_back(&key, at)),
+            Event::Avoid(workers) => {
+                let before = std::mem::replace(&mut self.replica_mut().avoided, workers);
+                self.if_leads(|leader| leader.avoidance_changed(&before, at));
+            }
             Event::Wake => {}
         }
     }
@@ -220,6 +224,7 @@ fn size(event: &Event) -> usize {
         Event::Registered(workers) => workers.len(),
         Event::NamespacesRead(read) => read.exposed.len(),
         Event::Gone(workers) | Event::Removed(workers) => workers.len(),
+        Event::Avoid(workers) => workers.len(),
         Event::Hello(..)
         | Event::Closed(_)
         | Event::Sent(_)

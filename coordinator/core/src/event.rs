@@ -60,6 +60,9 @@ pub enum Event {
     Drain(WorkerKey),
     /// The order that a worker is to drain is taken back.
     Undrain(WorkerKey),
+    /// These workers, and no others, get nothing new while others have room: they may have to go
+    /// soon. Nothing that they have is taken away for it. Standbys take it, too.
+    Avoid(Arc<BTreeSet<WorkerKey>>),
     /// The wake-up that was asked for.
     Wake,
 }

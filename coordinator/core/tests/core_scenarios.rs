@@ -174,6 +174,10 @@ impl Scenario {
             "removed" => self.core.handle(Event::Removed(vec![key(plain[0])]), self.now),
             "drain" => self.core.handle(Event::Drain(key(plain[0])), self.now),
             "undrain" => self.core.handle(Event::Undrain(key(plain[0])), self.now),
+            "avoid" => {
+                let workers = plain.iter().map(|worker| key(worker)).collect();
+                self.core.handle(Event::Avoid(Arc::new(workers)), self.now);
+            }
             "depose" => self.core.handle(Event::Deposed { leader: None }, self.now),
             "renew" => self.renew(self.now),
             "answers" => {

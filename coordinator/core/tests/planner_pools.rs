@@ -9,7 +9,7 @@ use proptest::prelude::*;
 /// A worker that is to have what it has.
 fn worker(name: &str, generation: u64, present: u32) -> PoolWorker {
     let name = WorkerName::new(name).expect("a valid name");
-    PoolWorker { name, facts: PoolFacts { generation, present, wanted: present } }
+    PoolWorker { name, facts: PoolFacts { avoided: false, generation, present, wanted: present } }
 }
 
 /// Shares of `budget` over workers `a`, `b`, ... with these generations and sizes.
@@ -158,11 +158,11 @@ proptest! {
 
 /// A worker's name, its generation and sizes where it can take jobs, and the budget, the slots that
 /// are not reported and the most per worker where they are planned then.
-type Step = (String, Option<(u64, u32, u32)>, Option<(u32, u32, u32)>);
+type Step = (String, Option<(bool, u64, u32, u32)>, Option<(u32, u32, u32)>);
 
 /// Steps in the life of a cluster: workers that come, change and go, and budgets that are planned.
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let facts = prop::option::weighted(0.8, (0..3_u64, 0..6_u32, 0..6_u32));
+    let facts = prop::option::weighted(0.8, (any::<bool>(), 0..3_u64, 0..6_u32, 0..6_u32));
     let unreported = prop_oneof![Just(0), 0..30_u32];
     let budget = prop::option::weighted(0.5, (0..60_u32, unreported, 1..8_u32));
     prop::collection::vec(("[a-h]", facts, budget), 0..60)
@@ -177,8 +177,12 @@ proptest! {
         let mut set = std::collections::BTreeSet::new();
         for (name, facts, budget) in steps {
             let name = WorkerName::new(&name).expect("a valid name");
-            let facts = facts
-                .map(|(generation, present, wanted)| PoolFacts { generation, present, wanted });
+            let facts = facts.map(|(avoided, generation, present, wanted)| PoolFacts {
+                avoided,
+                generation,
+                present,
+                wanted,
+            });
             kept.set(&name, facts);
             match facts {
                 Some(facts) => {

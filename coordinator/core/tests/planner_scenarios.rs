@@ -196,7 +196,7 @@ impl Case {
         };
         let sets: Vec<_> = self.sets.iter().zip(streams).map(input).collect();
         let per_worker_max = self.per_worker_max.unwrap_or(usize::MAX);
-        plan(&StreamInput { workers, sets: &sets, per_worker_max })
+        plan(&StreamInput { workers, avoided: &[], sets: &sets, per_worker_max })
     }
 }
 

@@ -382,6 +382,7 @@ impl Driver {
             | Event::Removed(_)
             | Event::Drain(_)
             | Event::Undrain(_)
+            | Event::Avoid(_)
             | Event::TermStands { .. }
             | Event::Wake => {}
         }

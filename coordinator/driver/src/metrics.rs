@@ -255,6 +255,7 @@ impl Metrics {
             | Event::Removed(_)
             | Event::Drain(_)
             | Event::Undrain(_)
+            | Event::Avoid(_)
             | Event::Wake => {}
         }
     }

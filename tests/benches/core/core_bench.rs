@@ -441,6 +441,7 @@ fn kind(event: &Event) -> &'static str {
         Event::Removed(_) => "Removed",
         Event::Drain(_) => "Drain",
         Event::Undrain(_) => "Undrain",
+        Event::Avoid(_) => "Avoid",
         Event::TermStands { .. } => "TermStands",
         Event::Wake => "Wake",
     }

@@ -63,7 +63,8 @@ impl Fleet {
         let set =
             SetInput { policy: Policy::Sticky, streams: &self.streams, moves_max: usize::MAX };
         let sets = [set];
-        let input = StreamInput { workers: &names, sets: &sets, per_worker_max: usize::MAX };
+        let input =
+            StreamInput { workers: &names, avoided: &[], sets: &sets, per_worker_max: usize::MAX };
         let what = format!("{} x {}, {event}", self.streams.len(), self.workers.len());
         let (time, mut placements) = median(runs, &what, || timed(|| plan(&input)));
         let placed = placements.remove(0);

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_types::message::{CoordinatorMessage, Refusal, RefusalReason, Terms};
-use leasehold_types::{ClusterName, Moment, SetName, StreamKey, StreamName, WorkerName};
+use leasehold_types::{ClusterName, Moment, SetName, StreamKey, StreamName, WorkerKey, WorkerName};
 
 use super::Config;
 use super::turn_budget::TurnBudget;
@@ -48,6 +48,8 @@ pub(super) struct Replica {
     pub(super) cluster_lists: BTreeMap<ClusterName, [Arc<SetList>; 2]>,
     /// The lists of sets that were in force.
     pub(super) lists: SetLists,
+    /// The workers that get nothing new while others have room.
+    pub(super) avoided: Arc<BTreeSet<WorkerKey>>,
     /// The handover deadlines of sets that are gone but have streams with claims.
     pub(super) former_handovers: BTreeMap<SetName, Duration>,
     garbage: Garbage,
@@ -122,6 +124,7 @@ impl Replica {
             cluster_sets: BTreeMap::new(),
             cluster_lists: BTreeMap::new(),
             lists: SetLists::default(),
+            avoided: Arc::default(),
             former_handovers: BTreeMap::new(),
             garbage: Garbage::default(),
             budget: TurnBudget::default(),

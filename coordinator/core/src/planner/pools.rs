@@ -1,4 +1,5 @@
-//! Pool sizes: equal shares of a cluster's budget, the newest generation first.
+//! Pool sizes: equal shares of a cluster's budget, the newest generation first. Workers to avoid
+//! come after all others.
 //!
 //! Invariant: the shares' sum is the lesser of the budget and what all workers can take, and no
 //! share is above the most per worker.
@@ -6,7 +7,7 @@
 //! Slots that workers may hold which have not reported are taken from growth only: if the workers
 //! that can take jobs already have more than these slots leave, each keeps what it has.
 //!
-//! Within a generation shares differ by at most one. The odd slots go to the workers that are to
+//! Within a rank shares differ by at most one. The odd slots go to the workers that are to
 //! have more, then by name, never by the order of the input. So a plan is a fixed point: planned
 //! again with its own result as the wanted sizes, it gives the same shares, whether or not all of
 //! them are granted yet.
@@ -48,6 +49,8 @@ pub struct PoolWorker {
 /// What the share of a worker depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolFacts {
+    /// It gets what all others leave.
+    pub avoided: bool,
     /// Its rollout generation; the highest is served first.
     pub generation: u64,
     /// The pool size that it has now.
@@ -55,6 +58,18 @@ pub struct PoolFacts {
     /// The pool size that the last plan wants for it; without one, the present size. Among equals,
     /// the worker that is to have more keeps more.
     pub wanted: u32,
+}
+
+/// The order in which workers are served, the lowest first: by whether they are avoided, then by
+/// generation. Workers of one rank have equal shares.
+pub type PoolRank = (bool, Reverse<u64>);
+
+impl PoolFacts {
+    /// Its place among the workers.
+    #[must_use]
+    pub fn rank(&self) -> PoolRank {
+        (self.avoided, Reverse(self.generation))
+    }
 }
 
 /// The share of each worker, in the order of `input.workers`.
@@ -69,12 +84,12 @@ pub fn plan(input: &PoolInput<'_>) -> Vec<u32> {
     let mut order: Vec<usize> = (0..workers.len()).collect();
     order.sort_unstable_by_key(|&at| {
         let PoolWorker { name, facts } = &workers[at];
-        (Reverse(facts.generation), Reverse(facts.wanted), name)
+        (facts.rank(), Reverse(facts.wanted), name)
     });
     let mut shares = vec![0; workers.len()];
     let mut left = u64::from(budget);
-    let generation = |at: usize| workers[at].facts.generation;
-    for peers in order.chunk_by(|&a, &b| generation(a) == generation(b)) {
+    let rank = |at: usize| workers[at].facts.rank();
+    for peers in order.chunk_by(|&a, &b| rank(a) == rank(b)) {
         let count = peers.len() as u64;
         let slots = left.min(count * u64::from(input.per_worker_max));
         left -= slots;
@@ -102,7 +117,7 @@ fn slots_to_share(budget: u32, unreported: u32, present: u64) -> Option<u32> {
 #[derive(Clone, Debug, Default)]
 pub struct KeptShares {
     workers: BTreeMap<WorkerName, KeptShare>,
-    generations: BTreeMap<Reverse<u64>, Generation>,
+    ranks: BTreeMap<PoolRank, Peers>,
     /// How many workers have a pool of each size.
     sizes: BTreeMap<u32, usize>,
     /// Each worker keeps its pool, up to this size.
@@ -119,9 +134,9 @@ struct KeptShare {
 /// Among peers, those that are to have more come first, then those that come first by name.
 type ShareRank = (Reverse<u32>, WorkerName);
 
-/// The workers of one generation by share.
+/// The workers of one rank by share.
 #[derive(Clone, Debug, Default)]
-struct Generation {
+struct Peers {
     count: usize,
     by_share: BTreeMap<u32, BTreeSet<ShareRank>>,
 }
@@ -148,12 +163,12 @@ impl KeptShares {
             *self.sizes.entry(present).or_default() += 1;
         }
         if let Some(before) = before
-            && let Some(generation) = self.generations.get_mut(&Reverse(before.facts.generation))
+            && let Some(peers) = self.ranks.get_mut(&before.facts.rank())
         {
-            generation.count -= 1;
-            generation.remove(before.share, &(Reverse(before.facts.wanted), worker.clone()));
-            if generation.count == 0 {
-                self.generations.remove(&Reverse(before.facts.generation));
+            peers.count -= 1;
+            peers.remove(before.share, &(Reverse(before.facts.wanted), worker.clone()));
+            if peers.count == 0 {
+                self.ranks.remove(&before.facts.rank());
             }
         }
         let Some(facts) = facts else {
@@ -162,10 +177,10 @@ impl KeptShares {
         };
         let share = before.map_or(0, |before| before.share);
         self.workers.insert(worker.clone(), KeptShare { facts, share });
-        let generation = self.generations.entry(Reverse(facts.generation)).or_default();
-        generation.count += 1;
+        let peers = self.ranks.entry(facts.rank()).or_default();
+        peers.count += 1;
         let rank = (Reverse(facts.wanted), worker.clone());
-        generation.by_share.entry(share).or_default().insert(rank);
+        peers.by_share.entry(share).or_default().insert(rank);
     }
 
     /// The plan is adopted for a worker: its share is wanted from now on. That changes no share.
@@ -197,13 +212,13 @@ impl KeptShares {
     fn share_out(&mut self, budget: u32, per_worker_max: u32) -> Vec<WorkerName> {
         let mut left = u64::from(budget);
         let mut changes = Vec::new();
-        for generation in self.generations.values_mut() {
-            let count = generation.count as u64;
+        for peers in self.ranks.values_mut() {
+            let count = peers.count as u64;
             let slots = left.min(count * u64::from(per_worker_max));
             left -= slots;
             let share = u32::try_from(slots / count).expect("at most the u32 per worker");
             let odd = usize::try_from(slots % count).expect("fewer than there are workers");
-            generation.share_out(share, odd, &mut changes);
+            peers.share_out(share, odd, &mut changes);
         }
         let mut changed = Vec::with_capacity(changes.len());
         for (worker, share) in changes {
@@ -217,10 +232,12 @@ impl KeptShares {
         changed
     }
 
-    /// The generation that is served first; none without workers.
+    /// The newest generation; none without workers.
     #[must_use]
     pub fn newest_generation(&self) -> Option<u64> {
-        self.generations.first_key_value().map(|(Reverse(generation), _)| *generation)
+        let first = |avoided| self.ranks.range((avoided, Reverse(u64::MAX))..).next();
+        let newest = [false, true].map(first).into_iter().flatten();
+        newest.map(|((_, Reverse(generation)), _)| *generation).max()
     }
 
     /// A worker's share; none where it cannot take jobs.
@@ -231,7 +248,7 @@ impl KeptShares {
     }
 }
 
-impl Generation {
+impl Peers {
     /// Gives the first `odd` workers one more than `share`, and the others `share`.
     fn share_out(&mut self, share: u32, odd: usize, changes: &mut Vec<ChangedShare>) {
         let more = share.saturating_add(1);

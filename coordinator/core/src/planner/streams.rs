@@ -35,10 +35,20 @@ pub type WorkerIndex = u32;
 pub struct StreamInput<'a> {
     /// The names of the workers that can own streams, sorted, each once.
     pub workers: &'a [&'a str],
+    /// Those that get nothing new while others have room, ascending. Slices are cut without regard
+    /// to them.
+    pub avoided: &'a [WorkerIndex],
     /// The sets, sorted by name.
     pub sets: &'a [SetInput<'a>],
     /// The most streams that one worker may own, over all sets.
     pub per_worker_max: usize,
+}
+
+impl StreamInput<'_> {
+    /// Whether a worker gets only what no other has room for.
+    fn is_avoided(&self, worker: WorkerIndex) -> bool {
+        self.avoided.binary_search(&worker).is_ok()
+    }
 }
 
 /// One set's streams.
@@ -173,7 +183,7 @@ impl Planning {
                 let Some(reservation) = dedicated.step(input, &mut self.placements, budget) else {
                     return;
                 };
-                let loads = WorkerLoads::new(input.per_worker_max, reservation.reserved);
+                let loads = WorkerLoads::new(input, reservation.reserved);
                 let slices = Slices::new(input, &loads);
                 budget.spend(input.workers.len());
                 let moved = reservation.moved;

@@ -13,6 +13,8 @@ pub(crate) type Plan = Vec<Vec<Placement>>;
 #[derive(Clone, Debug)]
 pub(crate) struct Fleet {
     pub(crate) workers: usize,
+    /// Those that get nothing new while others have room, ascending.
+    pub(crate) avoided: Vec<WorkerIndex>,
     pub(crate) sets: Vec<Set>,
     pub(crate) per_worker_max: usize,
 }
@@ -45,8 +47,8 @@ impl Fleet {
         let names: Vec<String> = (0..self.workers).map(|at| format!("w{at:03}")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let sets: Vec<_> = self.sets.iter().map(Set::input).collect();
-        let per_worker_max = self.per_worker_max;
-        plan(&StreamInput { workers: &names, sets: &sets, per_worker_max })
+        let (avoided, per_worker_max) = (&*self.avoided, self.per_worker_max);
+        plan(&StreamInput { workers: &names, avoided, sets: &sets, per_worker_max })
     }
 
     /// The fleet after the plan was carried out.
@@ -143,6 +145,7 @@ pub(crate) struct Bounds {
     pub(crate) frozen: bool,
     pub(crate) full: bool,
     pub(crate) contiguous: bool,
+    pub(crate) avoided: bool,
 }
 
 impl Bounds {
@@ -156,6 +159,7 @@ impl Bounds {
         frozen: false,
         full: false,
         contiguous: false,
+        avoided: false,
     };
 
     /// Everything.
@@ -168,6 +172,7 @@ impl Bounds {
         frozen: true,
         full: true,
         contiguous: true,
+        avoided: true,
     };
 
     /// Fleets within these bounds. Some have streams bunched on a few workers.
@@ -176,10 +181,13 @@ impl Bounds {
         sizes.prop_flat_map(move |(workers, sets, weight, room)| {
             let set = self.set(workers, weight);
             let per_worker_max = if self.full && room < 8 { room } else { usize::MAX };
-            prop::collection::vec(set, sets).prop_map(move |sets| Fleet {
-                workers,
-                sets,
-                per_worker_max,
+            let sets = prop::collection::vec(set, sets);
+            let avoided = prop::bool::weighted(if self.avoided { 0.2 } else { 0.0 });
+            let avoided = prop::collection::vec(avoided, workers);
+            (sets, avoided).prop_map(move |(sets, avoided)| {
+                let avoided = (0..).zip(avoided).filter(|(_, is_avoided)| *is_avoided);
+                let avoided = avoided.map(|(worker, _)| worker).collect();
+                Fleet { workers, avoided, sets, per_worker_max }
             })
         })
     }

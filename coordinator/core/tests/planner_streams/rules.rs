@@ -67,7 +67,7 @@ proptest! {
 
     #[test]
     fn sticky_loads_lie_within_the_heaviest(
-        fleet in (Bounds { full: false, frozen: false, ..Bounds::ALL }).fleets()
+        fleet in (Bounds { full: false, frozen: false, avoided: false, ..Bounds::ALL }).fleets()
     ) {
         let plan = fleet.plan();
         let reserved = fleet.reserved(&plan);
@@ -96,12 +96,43 @@ proptest! {
             let loads = set.loads(fleet.workers, &plan[at]);
             let counts = counts(&fleet, &plan, at + 1);
             let has_room = |w: &usize| !reserved[*w] && counts[*w] < fleet.per_worker_max;
-            let least = (0..fleet.workers).filter(has_room).map(|w| loads[w]).min();
+            // Nothing moves to a worker to avoid.
+            let gets = |w: &usize| has_room(w) && !fleet.avoided.contains(&(*w as u32));
+            let least = (0..fleet.workers).filter(gets).map(|w| loads[w]).min();
             for (stream, placement) in set.placed(&plan[at]) {
                 let (Some(worker), Some(least)) = (on(placement), least) else { continue };
                 if !stream.dedicated && !stream.frozen {
                     prop_assert!(loads[worker as usize] <= least + heaviest, "{loads:?}");
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn a_worker_to_avoid_gets_nothing_new_while_others_have_room(fleet in Bounds::ALL.fleets()) {
+        let plan = fleet.plan();
+        let reserved = fleet.reserved(&plan);
+        let is_avoided = |worker: usize| fleet.avoided.contains(&(worker as u32));
+        for (at, set) in fleet.sets.iter().enumerate() {
+            let counts = counts(&fleet, &plan, at + 1);
+            let has_room = |w: usize| !reserved[w] && counts[w] < fleet.per_worker_max;
+            let others_have_room = (0..fleet.workers).any(|w| !is_avoided(w) && has_room(w));
+            if set.policy == Policy::Contiguous || !others_have_room {
+                continue;
+            }
+            for (stream, placement) in set.placed(&plan[at]) {
+                let new = on(placement).filter(|on| Some(*on) != stream.present);
+                let new = new.filter(|_| !stream.dedicated);
+                prop_assert!(new.is_none_or(|on| !is_avoided(on as usize)), "{stream:?}");
+            }
+        }
+        // A dedicated stream takes a worker to avoid only where no other is left to take.
+        let any_shared = fleet.sets.iter().flat_map(|set| &set.streams).any(|s| !s.dedicated);
+        for (stream, placement) in fleet.placed(&plan).into_iter().filter(|(s, _)| s.dedicated) {
+            let new = on(placement).filter(|on| Some(*on) != stream.present);
+            if new.is_some_and(|on| is_avoided(on as usize)) {
+                let left = (0..fleet.workers).filter(|w| !is_avoided(*w) && !reserved[*w]).count();
+                prop_assert!(left <= usize::from(any_shared), "{stream:?}");
             }
         }
     }
@@ -131,7 +162,9 @@ proptest! {
     /// they are placed again, and the slices of all others stay where they are.
     #[test]
     fn slices_stay_where_streams_have_lost_their_workers(
-        fleet in (Bounds { full: false, frozen: false, workers: 20, ..Bounds::ALL }).fleets(),
+        fleet in (Bounds {
+            full: false, frozen: false, avoided: false, workers: 20, ..Bounds::ALL
+        }).fleets(),
         lost in prop::collection::vec(any::<bool>(), 20),
     ) {
         let mut fleet = fleet.after(&fleet.plan());
@@ -179,7 +212,7 @@ proptest! {
 
 #[test]
 fn nothing_can_be_planned_without_workers() {
-    let mut fleet = Fleet { workers: 0, sets: Vec::new(), per_worker_max: 9 };
+    let mut fleet = Fleet { workers: 0, avoided: Vec::new(), sets: Vec::new(), per_worker_max: 9 };
     assert_eq!(fleet.plan(), Plan::new());
     let stream = |dedicated| crate::stream(1, dedicated, None);
     fleet.sets.push(crate::set(vec![stream(false), stream(true)]));

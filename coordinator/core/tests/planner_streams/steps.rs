@@ -17,7 +17,7 @@ fn large(policy: Policy) -> Fleet {
     let mut set = set(streams.collect());
     set.policy = policy;
     set.moves_max = 3_000;
-    Fleet { workers: 24, sets: vec![set], per_worker_max: 1_000 }
+    Fleet { workers: 24, avoided: Vec::new(), sets: vec![set], per_worker_max: 1_000 }
 }
 
 #[test]

@@ -39,6 +39,7 @@ impl World {
             | Event::TermStands { .. }
             | Event::Registered(_)
             | Event::Removed(_)
+            | Event::Avoid(_)
             | Event::Gone(_) => driver.platform.push_back(event),
         }
         self.wake_driver(replica);

@@ -3,7 +3,8 @@
 //! Invariant: a cluster stays as long as a manifest defines it or it has a worker; without a
 //! manifest its budget is 0.
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use leasehold_types::{ClusterName, Incarnation, WorkerKey, WorkerName};
@@ -70,11 +71,11 @@ impl Clusters {
         owners.map(|(name, _)| name.clone()).collect()
     }
 
-    /// A worker waits for free slots.
-    pub(super) fn wait_for_slots(&mut self, key: &WorkerKey) {
+    /// A worker waits for free slots; `avoided` if others come first.
+    pub(super) fn wait_for_slots(&mut self, key: &WorkerKey, avoided: bool) {
         let Some(cluster) = self.all.get_mut(&key.cluster) else { return };
         let Some(worker) = cluster.workers.get(&key.worker) else { return };
-        cluster.pools.wait_for_slots(worker.generation, &key.worker);
+        cluster.pools.wait_for_slots((avoided, Reverse(worker.generation)), &key.worker);
     }
 
     /// The newest generation whose workers get slots before this one, where it might have more.
@@ -201,9 +202,11 @@ impl ClusterState {
         &mut self,
         name: &ClusterName,
         ledger: &Ledger,
+        avoided: &BTreeSet<WorkerKey>,
         budget: &mut TurnBudget,
     ) -> PoolsPlan {
-        let sources = PoolSources { name, spec: &self.spec, workers: &self.workers, ledger };
+        let (spec, workers) = (&*self.spec, &self.workers);
+        let sources = PoolSources { name, spec, workers, ledger, avoided };
         self.pools.plan(&sources, budget)
     }
 

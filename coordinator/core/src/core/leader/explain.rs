@@ -137,6 +137,8 @@ impl Leader {
                 let own = generation(worker).unwrap_or(newest);
                 let reason = if *size >= max {
                     String::new()
+                } else if self.replica.avoided.contains(&key) {
+                    "its node is cordoned: the other workers come first".to_owned()
                 } else if own >= newest {
                     taken.clone()
                 } else {
@@ -162,6 +164,13 @@ impl Leader {
         }));
         pools.sort_by(|one, two| one.worker.cmp(&two.worker));
         pools
+    }
+
+    /// Whether a worker has less than it could have because it is avoided.
+    fn is_passed_over(&self, view: &WorkerView) -> bool {
+        let Some(cluster) = self.clusters.get(&view.key.cluster) else { return false };
+        let is_avoided = self.replica.avoided.contains(&view.key);
+        is_avoided && view.wanted < cluster.spec().jobs_per_worker_max
     }
 
     fn generation_fact(&self, view: &WorkerView) -> Option<String> {
@@ -304,6 +313,11 @@ impl Leader {
             }
             Presence::Connected => {
                 let slots = counted(view.granted, "slot");
+                if self.is_passed_over(view) {
+                    return format!(
+                        "{key} has {slots}: its node is cordoned, so the other workers come first"
+                    );
+                }
                 if let Some(newest) = self.clusters.newer_generation(key) {
                     return format!(
                         "{key} has {slots}: workers of newer generations come first (up to \

@@ -187,7 +187,8 @@ impl Leader {
         let wanted = target.min(most.max(size));
         let floor = floor_wanted.min(wanted);
         if known && wanted < target {
-            self.clusters.wait_for_slots(key);
+            let avoided = self.replica.avoided.contains(key);
+            self.clusters.wait_for_slots(key, avoided);
         }
         let account = self.ledger.account(key)?;
         let same = account.pool.map_or(wanted == 0, |it| it.size == wanted && it.floor == floor);

@@ -1,13 +1,15 @@
 //! Plans the pools of clusters, and has the sizes that differ sent.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use leasehold_types::mutation::{self, Mutation};
-use leasehold_types::{ClusterName, WorkerKey, WorkerName};
+use leasehold_types::{ClusterName, Moment, WorkerKey, WorkerName};
 
 use super::Leader;
 use super::pools::{PoolsPlan, pool_facts, takes_jobs};
 use super::sliced_tasks::SlicedTask;
+use crate::core::replica::Replica;
 use crate::planner::pools::{self, PoolFacts, PoolInput, PoolWorker};
 use crate::view::WhatIf;
 
@@ -30,10 +32,25 @@ impl Leader {
         }
     }
 
+    /// Other workers are avoided than `before`: their pools are planned, and the streams of their
+    /// clusters.
+    pub(in crate::core) fn avoidance_changed(&mut self, before: &BTreeSet<WorkerKey>, now: Moment) {
+        let avoided = Arc::clone(&self.replica.avoided);
+        let mut changed = BTreeSet::new();
+        for key in avoided.symmetric_difference(before) {
+            self.pool_changed(key);
+            changed.insert(&key.cluster);
+        }
+        for cluster in changed {
+            self.plan_soon(cluster, now);
+        }
+    }
+
     /// Plans a cluster's pools as far as the budget goes; returns whether that is done.
     pub(super) fn plan_pools(&mut self, name: &ClusterName) -> bool {
         let Some(cluster) = self.clusters.get_mut(name) else { return true };
-        match cluster.plan_pools(name, &self.ledger, &mut self.replica.budget) {
+        let Replica { avoided, budget, .. } = &mut *self.replica;
+        match cluster.plan_pools(name, &self.ledger, avoided, budget) {
             PoolsPlan::Unchanged => true,
             PoolsPlan::Unfinished => false,
             PoolsPlan::Planned { changed, is_current } => {
@@ -98,7 +115,8 @@ impl Leader {
             match state.filter(|worker| takes_jobs(worker, account)) {
                 Some(_) | None if removed(&key.worker) => {}
                 Some(worker) => {
-                    let facts = pool_facts(worker, account, order);
+                    let avoided = self.replica.avoided.contains(key);
+                    let facts = pool_facts(worker, account, order, avoided);
                     workers.push(PoolWorker { name: key.worker.clone(), facts });
                 }
                 None if mutation::on(Mutation::GrowOverBudget) => {}
@@ -113,7 +131,7 @@ impl Leader {
         let added =
             what_if.into_iter().flat_map(|what_if| what_if.add.iter()).map(|name| PoolWorker {
                 name: name.clone(),
-                facts: PoolFacts { generation: newest, present: 0, wanted: 0 },
+                facts: PoolFacts { avoided: false, generation: newest, present: 0, wanted: 0 },
             });
         workers.extend(added);
         let (jobs_max, per_worker_max) = assumed.budget(name, cluster.spec());

@@ -1,7 +1,6 @@
 //! The planned pool size of each worker of a cluster. Invariant: the cost of a turn grows with the
 //! workers whose sizes change, and not with all workers of the cluster.
 
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use leasehold_types::message::Jobs;
@@ -12,7 +11,7 @@ use crate::core::turn_budget::TurnBudget;
 use crate::desired::{Cluster, RolloutOrder};
 use crate::ledger::{Account, Ledger};
 use crate::observed::Worker;
-use crate::planner::pools::{KeptShares, PoolFacts};
+use crate::planner::pools::{KeptShares, PoolFacts, PoolRank};
 
 /// Shares that are changed per unit of work.
 const RESHARED_PER_UNIT: usize = 8;
@@ -30,8 +29,8 @@ pub(super) struct Pools {
     /// are. The plan is made when all are read.
     unread: BTreeSet<WorkerName>,
     read: Vec<WorkerName>,
-    /// Workers that found fewer free slots than they may have, the newest generation first.
-    short: BTreeSet<(Reverse<u64>, WorkerName)>,
+    /// Workers that found fewer free slots than they may have, in the order of their ranks.
+    short: BTreeSet<(PoolRank, WorkerName)>,
     /// The cluster's spec has changed: the pools of all its workers are to be planned.
     all_stale: bool,
 }
@@ -43,6 +42,7 @@ pub(super) struct PoolSources<'a> {
     pub(super) spec: &'a Cluster,
     pub(super) workers: &'a BTreeMap<WorkerName, Worker>,
     pub(super) ledger: &'a Ledger,
+    pub(super) avoided: &'a BTreeSet<WorkerKey>,
 }
 
 /// How far a plan of pools has come.
@@ -61,11 +61,14 @@ pub(super) enum PoolsPlan {
 }
 
 impl<'a> PoolSources<'a> {
-    /// A worker that can take jobs, and its account.
-    fn that_takes_jobs(&self, worker: &WorkerName) -> Option<(&'a Worker, &'a Account)> {
+    /// What the pool of a worker is planned by, and its committed slots; none if it takes no jobs.
+    fn facts_of(&self, worker: &WorkerName) -> Option<(PoolFacts, u32)> {
         let key = WorkerKey { cluster: self.name.clone(), worker: worker.clone() };
         let known = self.workers.get(worker).zip(self.ledger.account(&key));
-        known.filter(|(worker, account)| takes_jobs(worker, account))
+        let (worker, account) = known.filter(|(worker, account)| takes_jobs(worker, account))?;
+        let avoided = self.avoided.contains(&key);
+        let facts = pool_facts(worker, account, self.spec.rollout_order, avoided);
+        Some((facts, account.committed()))
     }
 }
 
@@ -101,11 +104,9 @@ impl Pools {
         }
         // At least one worker is read, even if little budget is left.
         while let Some(worker) = self.unread.pop_first() {
-            let known = sources.that_takes_jobs(&worker);
-            let order = spec.rollout_order;
-            let facts = known.map(|(worker, account)| pool_facts(worker, account, order));
-            self.shares.set(&worker, facts);
-            self.count(&worker, known.map(|(_, account)| account.committed()));
+            let known = sources.facts_of(&worker);
+            self.shares.set(&worker, known.map(|(facts, _)| facts));
+            self.count(&worker, known.map(|(_, committed)| committed));
             self.read.push(worker);
             turn_budget.spend(1);
             if !turn_budget.is_left() {
@@ -153,9 +154,9 @@ impl Pools {
         self.shares.newest_generation()
     }
 
-    /// A worker of this generation has found fewer free slots than it may have.
-    pub(super) fn wait_for_slots(&mut self, generation: u64, worker: &WorkerName) {
-        self.short.insert((Reverse(generation), worker.clone()));
+    /// A worker of this rank has found fewer free slots than it may have.
+    pub(super) fn wait_for_slots(&mut self, rank: PoolRank, worker: &WorkerName) {
+        self.short.insert((rank, worker.clone()));
     }
 
     /// Takes the worker that gets free slots next.
@@ -175,7 +176,12 @@ impl Pools {
 }
 
 /// What the pool of a worker is planned by that can take jobs.
-pub(super) fn pool_facts(worker: &Worker, account: &Account, order: RolloutOrder) -> PoolFacts {
+pub(super) fn pool_facts(
+    worker: &Worker,
+    account: &Account,
+    order: RolloutOrder,
+    avoided: bool,
+) -> PoolFacts {
     let present = account.size();
     let wanted = worker.target.unwrap_or(present);
     let generation = match order {
@@ -184,7 +190,7 @@ pub(super) fn pool_facts(worker: &Worker, account: &Account, order: RolloutOrder
         RolloutOrder::Newest => worker.generation,
         RolloutOrder::Fair => 0,
     };
-    PoolFacts { generation, present, wanted }
+    PoolFacts { avoided, generation, present, wanted }
 }
 
 /// Whether a worker can take jobs now.

@@ -9,11 +9,11 @@ mod apply;
 mod input;
 mod what_if;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use leasehold_types::limits::STREAMS_PER_WORKER_MAX;
-use leasehold_types::{ClusterName, Moment, SetName, WorkerName};
+use leasehold_types::{ClusterName, Moment, SetName, WorkerKey, WorkerName};
 
 pub use self::what_if::WhatIfPlan;
 use super::Leader;
@@ -39,6 +39,8 @@ pub(super) struct StreamPlan {
     begun: Moment,
     /// The workers that can own streams, by name, as they were when it was begun.
     owners: Vec<PlannedWorker>,
+    /// Those that get nothing new while others have room.
+    avoided: Vec<WorkerIndex>,
     index: Index,
     /// The cluster's sets, as they were desired when it was begun.
     sets: Vec<SetPlan>,
@@ -102,8 +104,12 @@ impl StreamPlan {
         let stays = self.passed_over || self.pauses_balance;
         let sets = self.sets.iter().map(|set| set.input(stays));
         let sets: Vec<_> = sets.collect();
-        let input =
-            StreamInput { workers: &workers, sets: &sets, per_worker_max: STREAMS_PER_WORKER_MAX };
+        let input = StreamInput {
+            workers: &workers,
+            avoided: &self.avoided,
+            sets: &sets,
+            per_worker_max: STREAMS_PER_WORKER_MAX,
+        };
         if matches!(self.stage, Stage::Gather | Stage::Count) {
             self.stage = Stage::Place(Box::new(Planning::new(&input)));
         }
@@ -209,9 +215,16 @@ impl SetPlan {
 fn begin_plan<'a>(
     name: &ClusterName,
     owners: Vec<PlannedWorker>,
+    avoided: &BTreeSet<WorkerKey>,
     sets: impl Iterator<Item = (&'a SetName, &'a Arc<StreamSet>)>,
     now: Moment,
 ) -> Box<StreamPlan> {
+    let is_avoided = |worker: &PlannedWorker| {
+        let key = WorkerKey { cluster: name.clone(), worker: worker.name.clone() };
+        avoided.contains(&key)
+    };
+    let avoided = (0..).zip(&owners).filter(|(_, worker)| is_avoided(worker));
+    let avoided = avoided.map(|(at, _)| at).collect();
     let sets = sets.map(|(name, spec)| SetPlan {
         name: name.clone(),
         spec: Arc::clone(spec),
@@ -224,6 +237,7 @@ fn begin_plan<'a>(
     Box::new(StreamPlan {
         cluster: name.clone(),
         begun: now,
+        avoided,
         index: (0..).zip(&owners).map(|(at, worker)| (worker.clone(), at)).collect(),
         owners,
         sets: sets.collect(),
@@ -267,7 +281,7 @@ impl Leader {
             let sets =
                 self.replica.sets_of(&name).filter_map(|set| self.replica.sets.get_key_value(set));
             let sets = sets.map(|(name, set)| (name, &set.spec));
-            let mut plan = begin_plan(&name, owners, sets, now);
+            let mut plan = begin_plan(&name, owners, &self.replica.avoided, sets, now);
             plan.pauses_balance = self.pauses_balance(&name, now);
             self.replica.budget.spend(1 + plan.owners.len() / PLACED_PER_UNIT + plan.sets.len());
             return Some(plan);

@@ -50,7 +50,8 @@ pub(super) struct DedicatedPlacement {
     any_shared: bool,
     /// Per worker, the streams that are not dedicated.
     shared: Vec<Shared>,
-    /// The workers, those with the least to move first, and how many of them were passed.
+    /// The workers, those that are avoided last, then those with the least to move first, and how
+    /// many of them were passed.
     by_load: Vec<WorkerIndex>,
     passed: usize,
     /// The slices, and the workers in the gaps between them, which go to streams without a worker
@@ -141,10 +142,11 @@ impl DedicatedPlacement {
         if self.wanted.is_empty() {
             return Some(Phase::Done);
         }
-        let mut by_load: Vec<_> = (0..).zip(&self.shared).map(|(at, on)| (*on, at)).collect();
+        let workers = (0..).zip(&self.shared).map(|(at, on)| (input.is_avoided(at), *on, at));
+        let mut by_load: Vec<_> = workers.collect();
         by_load.sort_unstable();
         budget.spend(by_load.len());
-        self.by_load = by_load.into_iter().map(|(_, worker)| worker).collect();
+        self.by_load = by_load.into_iter().map(|(_, _, worker)| worker).collect();
         self.left = self.shared.len() - usize::from(self.any_shared);
         Some(Phase::Stay)
     }
@@ -184,6 +186,7 @@ impl DedicatedPlacement {
         if more > 0 {
             budget.spend(self.shared.len());
             self.in_gaps = self.gaps.find(input, more, |worker| self.used(worker));
+            self.in_gaps.retain(|worker| !input.is_avoided(*worker));
             self.in_gaps.reverse();
         }
         Some(Phase::Without)

@@ -1,7 +1,8 @@
 //! The policy `Sticky`: loads level out, and few streams move.
 //!
 //! Invariant: the most loaded worker that has a stream to give and the least loaded one that has
-//! room differ by at most the weight of the set's heaviest stream.
+//! room differ by at most the weight of the set's heaviest stream. Workers to avoid are left out of
+//! this: they keep what they have, and get only new streams for which no other has room.
 //!
 //! First every stream stays that may stay, and the streams without a worker go, heaviest first,
 //! each to the worker that is least loaded then. After that, while the difference above is larger
@@ -44,31 +45,41 @@ use super::worker_loads::{PresentOwner, WorkerLoads};
 use super::worker_streams::WorkerStreams;
 use super::{Placement, StreamSpec, Unplaced, WorkerIndex};
 
-/// Bits of a [`Rank`] for each of the two loads: room for 280 times the weight of the most streams
+/// Bits of a [`Rank`] for each of the two loads: room for 140 times the weight of the most streams
 /// that a coordinator may have, at the largest weight.
-const LOAD_BITS: u32 = 48;
+const LOAD_BITS: u32 = 47;
 /// How many streams of a queue are sorted at once.
 const RUN: usize = 4_096;
 
-/// A worker's load in this set, then in the earlier sets, then its index: among workers with
-/// equal loads the one that is less loaded otherwise comes first. In one number, because heaps
-/// compare numbers without a branch, which takes a quarter off the time of a large plan.
+/// Whether a receiver is avoided, then a worker's load in this set, then in the earlier sets, then
+/// its index: among workers with equal loads the one that is less loaded otherwise comes first. In
+/// one number, because heaps compare numbers without a branch, which takes a quarter off the time
+/// of a large plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank(u128);
 
 impl Rank {
-    fn new(load: u64, total: u64, worker: WorkerIndex) -> Self {
+    /// The rank of a worker that may give a stream.
+    fn of_giver(loads: &WorkerLoads, worker: WorkerIndex) -> Self {
+        let (load, total) = (loads.load(worker), loads.total(worker));
         assert!(load.max(total) >> LOAD_BITS == 0, "weights are within their limits");
         let high = u128::from(load) << LOAD_BITS | u128::from(total);
         Self(high << WorkerIndex::BITS | u128::from(worker))
     }
 
-    fn of(loads: &WorkerLoads, worker: WorkerIndex) -> Self {
-        Self::new(loads.load(worker), loads.total(worker), worker)
+    /// The rank of a worker that may get one.
+    fn of_receiver(loads: &WorkerLoads, worker: WorkerIndex) -> Self {
+        let avoided = u128::from(loads.is_avoided(worker));
+        Self(Self::of_giver(loads, worker).0 | avoided << (u128::BITS - 1))
     }
 
     fn load(self) -> u64 {
-        (self.0 >> (LOAD_BITS + WorkerIndex::BITS)) as u64
+        (self.0 >> (LOAD_BITS + WorkerIndex::BITS)) as u64 & ((1 << LOAD_BITS) - 1)
+    }
+
+    /// Whether it is the rank of a receiver that is avoided.
+    fn is_avoided(self) -> bool {
+        self.0 >> (u128::BITS - 1) == 1
     }
 
     fn worker(self) -> WorkerIndex {
@@ -245,7 +256,7 @@ impl Placing {
         self.queue.append(&mut self.fresh);
         self.queue.truncate(free);
         let ranks = loads.touched().iter().filter(|worker| loads.has_room(**worker));
-        let rank = |worker: &WorkerIndex| Reverse(Rank::of(loads, *worker));
+        let rank = |worker: &WorkerIndex| Reverse(Rank::of_receiver(loads, *worker));
         self.receivers = ranks.map(rank).collect::<Vec<_>>().into();
         context.budget.spend(loads.touched().len());
     }
@@ -282,8 +293,8 @@ impl Placing {
 
     /// Brings the least loaded worker that has room to the top of the receivers.
     fn least(&mut self, loads: &mut WorkerLoads) -> Option<Rank> {
-        if let Some((total, worker)) = loads.least_untouched() {
-            let rank = Rank::new(0, total, worker);
+        if let Some(worker) = loads.least_untouched() {
+            let rank = Rank::of_receiver(loads, worker);
             if self.receivers.peek().is_none_or(|Reverse(top)| rank < *top) {
                 loads.touch(worker);
                 self.receivers.push(Reverse(rank));
@@ -298,16 +309,17 @@ impl Placing {
         let mut top = self.receivers.peek_mut().expect("a receiver is on top");
         let worker = top.0.worker();
         context.loads.add(worker, weight);
-        top.0 = Rank::of(context.loads, worker);
+        top.0 = Rank::of_receiver(context.loads, worker);
         context.placements[at as usize] = Placement::On(worker);
         if !context.loads.has_room(worker) {
             PeekMut::pop(top);
         }
     }
 
-    /// Whether the difference of two loads is within the heaviest weight.
+    /// Whether nothing moves for balance: the difference of two loads is within the heaviest
+    /// weight, or only workers to avoid have room.
     fn is_level(&self, most: u64, least: Rank) -> bool {
-        most <= least.load() + self.heaviest
+        least.is_avoided() || most <= least.load() + self.heaviest
     }
 
     fn begin_level(&mut self, context: &mut SetContext<'_>) -> Phase {
@@ -318,7 +330,8 @@ impl Placing {
             return Phase::Done;
         }
         let loads = &*context.loads;
-        self.givers = loads.touched().iter().map(|worker| Rank::of(loads, *worker)).collect();
+        let rank = |worker: &WorkerIndex| Rank::of_giver(loads, *worker);
+        self.givers = loads.touched().iter().map(rank).collect();
         match self.worker_streams {
             Some(_) => Phase::Level,
             None => Phase::ListAll,
@@ -348,7 +361,7 @@ impl Placing {
                 continue;
             };
             context.loads.take(worker, context.set.streams[at as usize].weight);
-            *giver = Rank::of(context.loads, worker);
+            *giver = Rank::of_giver(context.loads, worker);
             drop(giver);
             self.give_least(at, context);
             self.moves -= 1;

@@ -6,7 +6,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use super::{StreamSpec, WorkerIndex};
+use super::{StreamInput, StreamSpec, WorkerIndex};
 
 /// Marks a worker that the present set does not touch.
 const UNTOUCHED: u32 = u32::MAX;
@@ -26,6 +26,8 @@ pub(super) enum PresentOwner {
 pub(super) struct WorkerLoads {
     per_worker_max: u32,
     reserved: Vec<bool>,
+    /// Per worker: it gets what no other has room for.
+    avoided: Vec<bool>,
     /// How many workers are not reserved.
     open: usize,
     /// Load and number of streams per worker, of the sets that are settled.
@@ -34,8 +36,9 @@ pub(super) struct WorkerLoads {
     /// Workers that the settled sets have filled up, and the streams on all of them.
     full: usize,
     placed: usize,
-    /// Open workers by load of the settled sets. Entries with an outdated load are skipped.
-    idle: BinaryHeap<Reverse<(u64, WorkerIndex)>>,
+    /// Open workers, those that are avoided last, by load of the settled sets. Entries with an
+    /// outdated load are skipped.
+    idle: BinaryHeap<Reverse<(bool, u64, WorkerIndex)>>,
     /// Load and number of streams per worker, of the present set.
     load: Vec<u64>,
     owned: Vec<u32>,
@@ -46,13 +49,17 @@ pub(super) struct WorkerLoads {
 
 impl WorkerLoads {
     /// Empty workers.
-    pub(super) fn new(per_worker_max: usize, reserved: Vec<bool>) -> Self {
+    pub(super) fn new(input: &StreamInput<'_>, reserved: Vec<bool>) -> Self {
         let workers = reserved.len();
-        let idle: Vec<_> = (0..).zip(&reserved).filter(|(_, reserved)| !**reserved).collect();
+        let mut avoided = vec![false; workers];
+        input.avoided.iter().for_each(|worker| avoided[*worker as usize] = true);
+        let open: Vec<_> = (0..).zip(&reserved).filter(|(_, reserved)| !**reserved).collect();
+        let idle = open.iter().map(|(worker, _)| (avoided[*worker as usize], 0, *worker));
         Self {
-            per_worker_max: u32::try_from(per_worker_max).unwrap_or(u32::MAX),
-            open: idle.len(),
-            idle: idle.into_iter().map(|(worker, _)| Reverse((0, worker))).collect(),
+            per_worker_max: u32::try_from(input.per_worker_max).unwrap_or(u32::MAX),
+            open: open.len(),
+            idle: idle.map(Reverse).collect(),
+            avoided,
             reserved,
             total: vec![0; workers],
             count: vec![0; workers],
@@ -68,6 +75,11 @@ impl WorkerLoads {
     /// Whether the worker exists and takes streams that are not dedicated.
     pub(super) fn is_open(&self, worker: WorkerIndex) -> bool {
         self.reserved.get(worker as usize).is_some_and(|reserved| !reserved)
+    }
+
+    /// Whether the worker gets only what no other has room for.
+    pub(super) fn is_avoided(&self, worker: WorkerIndex) -> bool {
+        self.avoided[worker as usize]
     }
 
     /// The present owner of a stream.
@@ -147,16 +159,16 @@ impl WorkerLoads {
     }
 
     /// Of the open workers with room that the present set does not touch, the one with the least
-    /// load in the settled sets, and that load.
-    pub(super) fn least_untouched(&mut self) -> Option<(u64, WorkerIndex)> {
+    /// load in the settled sets; one that is avoided only if there is no other.
+    pub(super) fn least_untouched(&mut self) -> Option<WorkerIndex> {
         if self.touched.len() == self.open {
             return None;
         }
-        while let Some(&Reverse((total, worker))) = self.idle.peek() {
+        while let Some(&Reverse((_, total, worker))) = self.idle.peek() {
             let at = worker as usize;
             let stale = self.total[at] != total || self.slot[at] != UNTOUCHED;
             if !stale && self.cap(worker) > 0 {
-                return Some((total, worker));
+                return Some(worker);
             }
             self.idle.pop();
         }
@@ -173,7 +185,7 @@ impl WorkerLoads {
             self.count[at] += std::mem::take(&mut self.owned[at]);
             self.slot[at] = UNTOUCHED;
             if self.count[at] < self.per_worker_max {
-                self.idle.push(Reverse((self.total[at], worker)));
+                self.idle.push(Reverse((self.avoided[at], self.total[at], worker)));
             } else if had_room {
                 self.full += 1;
             }

@@ -93,7 +93,7 @@ impl Leader {
         };
         let going = in_force.into_iter().filter(|(name, set)| !stays(name, set));
         let going = going.map(|(name, _)| (name.clone(), 0)).collect();
-        let plan = begin_plan(name, owners, sets.into_iter(), now);
+        let plan = begin_plan(name, owners, &self.replica.avoided, sets.into_iter(), now);
         Some(WhatIfPlan {
             epoch: self.ledger.epoch(),
             pools,
