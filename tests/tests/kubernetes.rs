@@ -11,6 +11,8 @@ mod authority;
 mod check;
 #[path = "kubernetes/classes.rs"]
 mod classes;
+#[path = "kubernetes/cordons.rs"]
+mod cordons;
 #[path = "kubernetes/crds.rs"]
 mod crds;
 #[path = "kubernetes/deploy.rs"]

@@ -26,7 +26,8 @@ pub const COMMANDS_MAX: usize = 1_024;
 /// A running platform. It stops when its channels are dropped.
 #[derive(Debug)]
 pub struct Platform {
-    /// Facts for the core: `Desired`, `Elected`, `Renewed`, `Deposed`, `Registered` and `Gone`.
+    /// Facts for the core: `Desired`, `Elected`, `Renewed`, `Deposed`, `Registered`, `Gone`,
+    /// `Removed` and `Avoid`.
     pub events: mpsc::Receiver<Event>,
     /// Commands for the platform.
     pub commands: mpsc::Sender<Command>,

@@ -95,6 +95,12 @@ pub struct WorkerClusterSpec {
     /// How workers leave.
     #[serde(default)]
     pub drain: DrainSpec,
+    /// What a cordoned node means for the workers on it: they get nothing new while others have
+    /// room (Prefer), they are drained (Drain), or nothing (Ignore). On Kubernetes only. Prefer
+    /// unless given.
+    // No default in the schema: coordinators of earlier versions refuse an unknown field.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_cordon: Option<OnCordon>,
     /// How leases last.
     #[serde(default)]
     pub lease: LeaseSpec,
@@ -227,6 +233,18 @@ impl Default for DrainSpec {
         let deadline = ManifestDuration(std::time::Duration::from_secs(2 * 3600));
         Self { deadline, after_deadline: None }
     }
+}
+
+/// What a cordoned node means for the workers on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum OnCordon {
+    /// They get nothing new while others have room, and keep what they have.
+    #[default]
+    Prefer,
+    /// They are drained, a few at a time, and their pods replaced.
+    Drain,
+    /// Nothing.
+    Ignore,
 }
 
 /// What happens to a pod whose drain has passed its deadline.

@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use k8s_openapi::NamespaceResourceScope;
 use kube::{Api, Client, Resource};
+use leasehold_coordinator_core::event::Event;
 use leasehold_driver::port::Handle;
 use leasehold_platform_kube::Settings;
 use leasehold_platform_kube::desired::Objects;
 use leasehold_platform_kube::pods::Pods;
 use leasehold_platform_kube::webhook::Injector;
 use serde::de::DeserializeOwned;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 use crate::applier::Applier;
 use crate::events::EventRecorder;
@@ -27,6 +28,8 @@ pub(crate) struct Context {
     pub(crate) handle: Handle,
     /// The custom resources as last seen.
     pub(crate) objects: watch::Receiver<Arc<Objects>>,
+    /// Facts for the core.
+    pub(crate) facts: mpsc::Sender<Event>,
     /// The nodes that are cordoned, about to go or in a zone.
     pub(crate) nodes: Nodes,
     /// The pods that are workers.

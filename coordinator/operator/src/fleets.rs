@@ -1,8 +1,10 @@
 //! Reconciles WorkerClusters and WorkerClasses while this replica leads: it creates and scales
 //! their workloads, drains pods that must leave, protects busy pods from evictions, and writes
-//! statuses. It decides nothing about leases, and never deletes a pod that may hold one.
+//! statuses. It decides nothing about leases, and never deletes a pod that may hold one. Every
+//! replica tells its core which workers are on cordoned nodes.
 
 mod action;
+mod avoidance;
 mod drains;
 mod events;
 mod evictions;
@@ -10,6 +12,7 @@ mod evictions;
 pub(crate) mod fixtures;
 mod fleet;
 mod injection;
+mod node_drains;
 mod plan;
 mod reconciler;
 mod replicas;
@@ -45,6 +48,7 @@ pub(crate) async fn run(context: Context) {
     let _ = tokio::join!(
         reconciler.run(),
         drains::drain_on_join(context.clone()),
+        avoidance::run(context.clone()),
         events::run(context.clone()),
         injection::run(context.clone(), census),
         status::run(context, workloads, agents),

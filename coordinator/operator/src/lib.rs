@@ -21,7 +21,8 @@ use self::nodes::Nodes;
 
 /// Runs every reconciler until the driver ends. They do something only while this replica leads.
 pub async fn run(observed: Observed) {
-    let Observed { client, mut handle, objects, pods, injector, settings, holder } = observed;
+    let Observed { client, mut handle, facts, objects, pods, injector, settings, holder } =
+        observed;
     let events = EventRecorder::start(client.clone(), &holder);
     // Without a driver the process is ending.
     let Ok(handle) = handle.wait_for(Option::is_some).await.map(|handle| handle.clone()) else {
@@ -30,7 +31,17 @@ pub async fn run(observed: Observed) {
     let Some(handle) = handle else { return };
     let applier = Applier::new(client.clone());
     let nodes = Nodes::start(client.clone());
-    let context =
-        Context { client, applier, handle, objects, nodes, pods, events, injector, settings };
+    let context = Context {
+        client,
+        applier,
+        handle,
+        facts,
+        objects,
+        nodes,
+        pods,
+        events,
+        injector,
+        settings,
+    };
     tokio::join!(fleets::run(context.clone()), pipelines::run(context));
 }

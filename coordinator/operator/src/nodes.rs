@@ -1,6 +1,6 @@
-//! The facts of nodes that the operator needs: which are cordoned or about to go, and the zone of
-//! each. Without the right to read nodes, no node counts as cordoned or has a zone, and nothing
-//! waits for them.
+//! The facts of nodes that the operator needs: which are cordoned, which are about to go, and the
+//! zone of each. Without the right to read nodes, no node counts as cordoned or about to go or has
+//! a zone, and nothing waits for them.
 
 use std::collections::BTreeSet;
 
@@ -25,6 +25,17 @@ const LEAVING_TAINTS: [&str; 5] = [
 /// The taints of the AWS Node Termination Handler begin with this; each says why.
 const AWS_HANDLER_TAINTS: &str = "aws-node-termination-handler/";
 
+/// The names of the nodes that take no new pods.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ClosedNodes {
+    /// A person has cordoned them.
+    pub(crate) cordoned: BTreeSet<String>,
+    /// They go soon, cordoned or not.
+    pub(crate) leaving: BTreeSet<String>,
+    /// All nodes were read: one that is in neither set takes pods.
+    pub(crate) are_all_known: bool,
+}
+
 /// The nodes that are cordoned, about to go or in a zone; cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Nodes(WatchCache<NodeFacts>);
@@ -32,8 +43,9 @@ pub(crate) struct Nodes(WatchCache<NodeFacts>);
 /// The facts that are kept of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct NodeFacts {
-    /// It is cordoned (`kubectl cordon`), or goes soon.
-    must_be_left: bool,
+    /// `kubectl cordon` was run.
+    is_cordoned: bool,
+    is_leaving: bool,
     zone: Option<String>,
 }
 
@@ -49,15 +61,30 @@ impl Nodes {
         self.0.get(&ObjectKey::new("", node))?.zone.clone()
     }
 
-    /// The names of the nodes that are cordoned or go soon.
-    pub(crate) fn to_be_left(&self) -> BTreeSet<String> {
-        let nodes = self.0.all().into_iter().filter(|(_, node)| node.must_be_left);
-        nodes.map(|(key, _)| key.name).collect()
+    /// The nodes that take no new pods.
+    pub(crate) fn closed(&self) -> ClosedNodes {
+        let are_all_known = self.0.is_complete() && self.0.forbidden_in(None).is_none();
+        let mut closed = ClosedNodes { are_all_known, ..ClosedNodes::default() };
+        for (ObjectKey { name, .. }, node) in self.0.all() {
+            if node.is_leaving {
+                closed.leaving.insert(name);
+            } else if node.is_cordoned {
+                closed.cordoned.insert(name);
+            }
+        }
+        closed
     }
 
     /// Notifies of each change.
     pub(crate) fn changed(&self) -> watch::Receiver<u64> {
         self.0.changed()
+    }
+}
+
+impl ClosedNodes {
+    /// Whether a node takes pods, as far as is known.
+    pub(crate) fn is_open(&self, node: &str) -> bool {
+        self.are_all_known && !self.cordoned.contains(node) && !self.leaving.contains(node)
     }
 }
 
@@ -69,8 +96,9 @@ impl NodeFacts {
         let is_leaving = taints.any(|taint| {
             LEAVING_TAINTS.contains(&&*taint.key) || taint.key.starts_with(AWS_HANDLER_TAINTS)
         });
-        let must_be_left = is_cordoned || is_leaving || node.metadata.deletion_timestamp.is_some();
-        let facts = Self { must_be_left, zone: node.labels().get(ZONE_LABEL).cloned() };
+        let is_leaving = is_leaving || node.metadata.deletion_timestamp.is_some();
+        let zone = node.labels().get(ZONE_LABEL).cloned();
+        let facts = Self { is_cordoned, is_leaving, zone };
         (facts != Self::default()).then_some(facts)
     }
 }
@@ -82,27 +110,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_is_left_when_it_is_cordoned_or_goes_soon() {
-        let must_be_left = |node: Value| {
+    fn a_cordoned_node_is_not_one_that_goes_soon() {
+        let facts = |node: Value| {
             let node = serde_json::from_value(node).expect("a node");
-            NodeFacts::new(&node).is_some_and(|facts| facts.must_be_left)
+            let facts = NodeFacts::new(&node).unwrap_or_default();
+            (facts.is_cordoned, facts.is_leaving)
         };
         let tainted = |key: &str| {
             let taints = json!([{ "key": key, "effect": "NoSchedule" }]);
-            must_be_left(json!({ "metadata": {}, "spec": { "taints": taints } }))
+            facts(json!({ "metadata": {}, "spec": { "taints": taints } }))
         };
-        assert!(must_be_left(json!({ "metadata": {}, "spec": { "unschedulable": true } })));
+        let cordoned = json!({ "metadata": {}, "spec": { "unschedulable": true } });
+        assert_eq!(facts(cordoned), (true, false));
         let deleted = json!({ "deletionTimestamp": "2026-01-01T00:00:00Z" });
-        assert!(must_be_left(json!({ "metadata": deleted, "spec": {} })));
+        assert_eq!(facts(json!({ "metadata": deleted, "spec": {} })), (false, true));
         for key in LEAVING_TAINTS {
-            assert!(tainted(key), "{key}");
+            assert_eq!(tainted(key), (false, true), "{key}");
         }
-        assert!(tainted("aws-node-termination-handler/spot-itn"));
+        assert_eq!(tainted("aws-node-termination-handler/spot-itn"), (false, true));
         for key in
             ["DeletionCandidateOfClusterAutoscaler", "node.kubernetes.io/not-ready", "dedicated"]
         {
-            assert!(!tainted(key), "{key}");
+            assert_eq!(tainted(key), (false, false), "{key}");
         }
-        assert!(!must_be_left(json!({ "metadata": {}, "spec": {} })));
+        assert_eq!(facts(json!({ "metadata": {}, "spec": {} })), (false, false));
     }
 }

@@ -27,6 +27,7 @@ use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
 };
 use kube::{Client, Config};
+use leasehold_coordinator_core::event::Event;
 use leasehold_driver::access::Access;
 use leasehold_driver::campaign::{self, Replica, StoreErrors};
 use leasehold_driver::platform::{COMMANDS_MAX, EVENTS_MAX, Platform, ServingCertificates};
@@ -129,6 +130,8 @@ pub struct Observed {
     pub client: Client,
     /// The driver's handle, once it runs.
     pub handle: watch::Receiver<Option<Handle>>,
+    /// Takes facts for the core.
+    pub facts: mpsc::Sender<Event>,
     /// The custom resources as last seen.
     pub objects: watch::Receiver<Arc<Objects>>,
     /// The pods that are workers.
@@ -228,12 +231,14 @@ pub async fn start(settings: Settings) -> anyhow::Result<Started> {
     let evictions = Evictions { pods: pods.clone(), key, callers_are_proven: false };
     let is_ready = when_ready(ready, authority.clone());
     let errors = StoreErrors::new(false, "the API server answers again");
+    let facts = event_sender.clone();
     let replica = Replica::new(event_sender, command_receiver, driver, is_ready, errors);
     tokio::spawn(campaign::run(candidate, replica));
     let settings = Arc::new(settings);
     let observed = Observed {
         client: client.clone(),
         handle,
+        facts,
         objects: objects.clone(),
         pods,
         injector: injector.clone(),

@@ -9,7 +9,7 @@ use tests::kube::{Access, Cluster, FleetFixture, HollowNode, NoProcesses, Replic
 use tests::process::{eventually, until_ok};
 
 /// The configuration by which the API server asks about the evictions of one namespace.
-struct Asked {
+pub(crate) struct Asked {
     access: Access,
     name: String,
 }
@@ -62,6 +62,11 @@ async fn fixture(prefix: &str, nodes: usize) -> Option<(FleetFixture, Asked)> {
     stage_with(prefix, nodes, Work::Jobs { ms_min: 2_000, ms_max: 4_000 }).await
 }
 
+/// The same; jobs never end.
+pub(crate) async fn hanging_jobs(prefix: &str, nodes: usize) -> Option<(FleetFixture, Asked)> {
+    stage_with(prefix, nodes, Work::Jobs { ms_min: HANGS, ms_max: HANGS }).await
+}
+
 async fn stage_with(prefix: &str, nodes: usize, work: Work) -> Option<(FleetFixture, Asked)> {
     let cluster = Cluster::shared()?;
     let namespace = cluster.namespace(prefix);
@@ -85,7 +90,8 @@ fn evict(fixture: &FleetFixture, pod: &str, options: &Value) -> Result<String, S
     fixture.access.try_kubectl_with(&create, &eviction.to_string())
 }
 
-fn name(pod: &Value) -> String {
+/// The name of a pod.
+pub(crate) fn name(pod: &Value) -> String {
     pod["metadata"]["name"].as_str().expect("a name").to_owned()
 }
 
@@ -94,7 +100,7 @@ fn is_busy(pod: &Value) -> bool {
 }
 
 /// The WorkerCluster `builds` alone.
-fn builds(fixture: &FleetFixture, jobs: u32) -> String {
+pub(crate) fn builds(fixture: &FleetFixture, jobs: u32) -> String {
     let with_streams = fixture.builds(jobs, 1, "10s");
     with_streams.split("---").next().expect("the first document").to_owned()
 }
@@ -190,11 +196,7 @@ async fn an_evicted_worker_ends_its_jobs_first_whatever_budget_its_user_has() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_job_that_hangs_keeps_its_node_until_the_deadline_releases_it() {
-    let Some((fixture, _asked)) =
-        stage_with("hangs", 1, Work::Jobs { ms_min: HANGS, ms_max: HANGS }).await
-    else {
-        return;
-    };
+    let Some((fixture, _asked)) = hanging_jobs("hangs", 1).await else { return };
     let template = "template:\n    spec:\n      terminationGracePeriodSeconds: 1";
     let manifest = |after: &str| {
         let drain = format!("drain: {{deadline: 1s, afterDeadline: {after}}}\n  template:");
@@ -286,7 +288,7 @@ spec:
 }
 
 /// The workers of the cluster `builds` that run jobs.
-fn busy_workers(fixture: &FleetFixture) -> Vec<String> {
+pub(crate) fn busy_workers(fixture: &FleetFixture) -> Vec<String> {
     let is_worker = |pod: &&Value| pod["metadata"]["labels"]["leasehold.dev/cluster"] == "builds";
     fixture.pods().iter().filter(|pod| is_busy(pod)).filter(is_worker).map(name).collect()
 }

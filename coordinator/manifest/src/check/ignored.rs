@@ -6,9 +6,10 @@ use crate::tree::{Node, Value};
 
 /// The fields that only a coordinator on Kubernetes uses, each with the value that asks for
 /// nothing.
-const KUBERNETES_ONLY: [(&str, Option<&str>); 9] = [
+const KUBERNETES_ONLY: [(&str, Option<&str>); 10] = [
     ("spec.agent", None),
     ("spec.drain.afterDeadline", Some("Wait")),
+    ("spec.onCordon", Some("Ignore")),
     ("spec.port", None),
     ("spec.refresh", Some("None")),
     ("spec.replicas", None),

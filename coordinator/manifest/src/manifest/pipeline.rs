@@ -7,7 +7,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::super::values::{ManifestDuration, Rate};
-use super::{AgentSpec, DrainSpec, HandoverSpec, LostSpec, PodTemplate, WorkloadRef, WorkloadSpec};
+use super::{
+    AgentSpec, DrainSpec, HandoverSpec, LostSpec, OnCordon, PodTemplate, WorkloadRef, WorkloadSpec,
+};
 
 /// Workers of one kind and capacity, which run the nodes of pipelines.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -65,6 +67,12 @@ pub struct WorkerClassSpec {
     /// How workers leave.
     #[serde(default)]
     pub drain: DrainSpec,
+    /// What a cordoned node means for the workers on it: they get nothing new while others have
+    /// room (Prefer), they are drained (Drain), or nothing (Ignore). On Kubernetes only. Prefer
+    /// unless given.
+    // No default in the schema: coordinators of earlier versions refuse an unknown field.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_cordon: Option<OnCordon>,
     /// How a share changes its worker.
     #[serde(default)]
     pub handover: HandoverSpec,

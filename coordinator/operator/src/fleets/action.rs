@@ -38,6 +38,8 @@ pub(super) enum ObjectRef {
 pub(super) enum ActionKind {
     /// Mark a pod for a drain.
     MarkForDrain(Arc<PodFacts>, DrainReason),
+    /// Remove the mark: the pod stays.
+    Unmark(Arc<PodFacts>),
     /// Annotate a pod with the digest of its streams.
     RecordStreams(Arc<PodFacts>, String),
     /// Set a pod's deletion cost.
@@ -99,6 +101,7 @@ impl Action {
         match self.kind {
             ActionKind::SetBusyLabel(_, true) => 0,
             ActionKind::MarkForDrain(..)
+            | ActionKind::Unmark(_)
             | ActionKind::SetDeletionCost(..)
             | ActionKind::RecordStreams(..)
             | ActionKind::DeletePod(_)
@@ -139,11 +142,13 @@ impl Action {
             ActionKind::MarkForDrain(pod, reason) => {
                 annotate(applier, pod, DRAIN_ANNOTATION, reason.text().into()).await
             }
+            // A merge patch removes what is null.
+            ActionKind::Unmark(pod) => annotate(applier, pod, DRAIN_ANNOTATION, Value::Null).await,
             ActionKind::RecordStreams(pod, streams) => {
-                annotate(applier, pod, STREAMS_ANNOTATION, streams.clone()).await
+                annotate(applier, pod, STREAMS_ANNOTATION, streams.clone().into()).await
             }
             ActionKind::SetDeletionCost(pod, cost) => {
-                annotate(applier, pod, DELETION_COST_ANNOTATION, cost.to_string()).await
+                annotate(applier, pod, DELETION_COST_ANNOTATION, cost.to_string().into()).await
             }
             ActionKind::SetBusyLabel(pod, busy) => {
                 let is_written = answer(pods.mark_busy(pod, *busy)).await?;
@@ -207,7 +212,7 @@ async fn annotate(
     applier: &Applier,
     pod: &PodFacts,
     annotation: &str,
-    value: String,
+    value: Value,
 ) -> Result<ActionOutcome, ApplyError> {
     // The API server refuses a patch that would change the UID: it is another pod then.
     let metadata = json!({ "uid": pod.uid, "annotations": { annotation: value } });

@@ -2,7 +2,7 @@
 //! a drain that takes too long is reported and continues. A new leader counts deadlines from its
 //! election.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ use leasehold_types::{Moment, WorkerKey};
 use tokio::sync::broadcast::error::RecvError;
 
 use super::Context;
+use super::node_drains::is_taken_back;
 use super::worker_pod::{DrainReason, WorkerPod};
 
 /// The drains in progress, by UID.
@@ -82,16 +83,8 @@ impl DrainTracker {
     }
 }
 
-/// Whether a pod is to be drained because of its node. A DaemonSet's is not: the next one would
-/// come to the same node.
-pub(super) fn must_leave_node(it: &WorkerPod, cordoned: &BTreeSet<String>) -> bool {
-    let on_cordoned = it.pod.node.as_ref().is_some_and(|node| cordoned.contains(node));
-    let is_daemon = it.pod.owner.as_ref().is_some_and(|owner| owner.kind == "DaemonSet");
-    it.drain_reason.is_none() && it.pod.is_active() && on_cordoned && !is_daemon
-}
-
-/// Orders the drain of a marked worker, or of one whose pod terminates, as soon as it joins: if
-/// possible before it is granted anything.
+/// Orders the drain of a marked worker, or of one whose pod terminates, as soon as it joins, or
+/// works again: if possible before it is granted anything.
 pub(super) async fn drain_on_join(context: Context) -> Result<(), Stopped> {
     let mut changes = context.handle.watch()?;
     loop {
@@ -103,23 +96,29 @@ pub(super) async fn drain_on_join(context: Context) -> Result<(), Stopped> {
         };
         let FleetChange::Notice(Notice::Joined(key)) = &change.change else { continue };
         let goes = |pod: &Arc<PodFacts>| {
-            let is_marked = pod.drain.is_some() && pod.is_active();
+            let reason = pod.drain.as_deref().map(DrainReason::parse);
+            let is_marked = pod.is_active()
+                && reason
+                    .is_some_and(|reason| !is_taken_back(pod, reason, &context.nodes.closed()));
             (is_marked || pod.is_terminating()) && pod.cluster.as_ref() == Some(&key.cluster)
         };
         let namespace = key.cluster.parts().0.unwrap_or_default().to_owned();
         let pod = context.pods.find(&namespace, key.worker.as_str());
         if pod.as_ref().is_some_and(goes) {
-            order(&context, vec![key.clone()]).await?;
+            order(&context, vec![(OrderKind::Drain, key.clone())]).await?;
         }
     }
 }
 
-/// Orders the drains of these workers.
-pub(super) async fn order(context: &Context, orders: Vec<WorkerKey>) -> Result<(), Stopped> {
+/// Orders drains, and takes drains back.
+pub(super) async fn order(
+    context: &Context,
+    orders: Vec<(OrderKind, WorkerKey)>,
+) -> Result<(), Stopped> {
     if orders.is_empty() {
         return Ok(());
     }
-    let order = |worker| WorkerOrder { kind: OrderKind::Drain, worker, by: Caller::Operator };
+    let order = |(kind, worker)| WorkerOrder { kind, worker, by: Caller::Operator };
     let orders = orders.into_iter().map(order).collect();
     match context.handle.order(move |_, _| (orders, ())).await {
         // The operator of the next leader reconciles everything, and orders missed drains.

@@ -405,6 +405,13 @@ impl FleetEvents {
                 let note = format!("worker {} is draining: {}", pod.pod.name, mark.why());
                 self.record_for_pod_and_fleet(fleet, pod, EventReason::DrainStarted, &note);
             }
+            ActionKind::Unmark(pod) => {
+                let note = format!(
+                    "worker {} works on: its node takes pods again, so its drain was taken back",
+                    pod.pod.name
+                );
+                self.record_for_pod_and_fleet(fleet, pod, EventReason::DrainTakenBack, &note);
+            }
             ActionKind::DeletePod(pod) | ActionKind::EvictPod(pod) => {
                 let note = format!("pod {} is replaced after its drain", pod.pod.name);
                 self.record_for_pod_and_fleet(fleet, pod, EventReason::PodReplaced, &note);

@@ -65,6 +65,7 @@ pub(super) fn facts(kind: WorkloadKind, replicas: u32) -> WorkloadFacts {
         updated: replicas,
         ready: replicas,
         available: replicas,
+        unavailable_max: super::workload::unavailable_max(None, replicas),
         ..WorkloadFacts::default()
     }
 }

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use leasehold_kube_api::resources::{WorkerClass, WorkerCluster};
 use leasehold_manifest::manifest::{
-    API_VERSION, AfterDeadline, PodTemplate, WorkloadRef, WorkloadSpec,
+    API_VERSION, AfterDeadline, OnCordon, PodTemplate, WorkloadRef, WorkloadSpec,
 };
 use leasehold_platform_kube::desired::Objects;
 use leasehold_types::ClusterName;
@@ -119,6 +119,15 @@ impl Fleet {
             AfterDeadline::Wait => false,
             AfterDeadline::Release => true,
         }
+    }
+
+    /// What a cordoned node means for its workers.
+    pub(super) fn on_cordon(&self) -> OnCordon {
+        let on_cordon = match self {
+            Self::Cluster(cluster) => cluster.spec.0.on_cordon,
+            Self::Class(class) => class.spec.0.on_cordon,
+        };
+        on_cordon.unwrap_or_default()
     }
 
     /// As events name it.

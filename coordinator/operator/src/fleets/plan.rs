@@ -1,23 +1,25 @@
 //! The plan for one fleet: a pure decision from its observed state to the actions that bring it to
 //! its desired state.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use leasehold_driver::order::OrderKind;
 use leasehold_types::{ClusterName, Moment, WorkerKey};
 use serde_json::{Value, json};
 
 use super::action::{Action, ActionKind};
 use super::drains::DrainProgress;
 use super::fleet::Fleet;
+use super::node_drains::NodeDrains;
 use super::restart::{self, StreamOwnership};
 use super::scale_in::{self, ScaleInDecision};
 use super::scaling::DesiredScale;
 use super::state::ReconcilerState;
 use super::worker_pod::{DrainReason, WorkerPod};
 use super::workload::{self, WorkloadFacts, WorkloadRole, WorkloadState, WorkloadTarget};
-use super::{drains, template};
+use super::{node_drains, template};
 use crate::events::EventReason;
+use crate::nodes::ClosedNodes;
 
 /// The input of a plan.
 pub(super) struct FleetInput<'a> {
@@ -31,16 +33,16 @@ pub(super) struct FleetInput<'a> {
     pub(super) scale: DesiredScale,
     /// The owners of the streams of sets with `refresh: Restart`.
     pub(super) ownership: Option<&'a StreamOwnership>,
-    /// The nodes that are cordoned or go soon.
-    pub(super) cordoned: &'a BTreeSet<String>,
+    /// The nodes that take no new pods.
+    pub(super) nodes: &'a ClosedNodes,
     pub(super) now: Moment,
 }
 
 /// The plan for a fleet.
 #[derive(Debug, Default)]
 pub(super) struct FleetPlan {
-    /// Workers whose drain to order.
-    pub(super) orders: Vec<WorkerKey>,
+    /// Workers to drain, and drains to take back.
+    pub(super) orders: Vec<(OrderKind, WorkerKey)>,
     /// The calls to make.
     pub(super) actions: Vec<Action>,
     /// Steps of drains to report.
@@ -57,8 +59,7 @@ pub(super) struct FleetPlan {
 
 /// Decides what to do for a fleet.
 pub(super) fn plan(input: FleetInput<'_>, state: &mut ReconcilerState) -> FleetPlan {
-    let FleetInput { fleet, name, mut worker_pods, workload, scale, ownership, cordoned, now } =
-        input;
+    let FleetInput { fleet, name, mut worker_pods, workload, scale, ownership, nodes, now } = input;
     let mut plan = FleetPlan::default();
     // Its objects are deleted with it.
     let is_active = !fleet.is_deleted();
@@ -95,17 +96,26 @@ pub(super) fn plan(input: FleetInput<'_>, state: &mut ReconcilerState) -> FleetP
             scale_in(fleet, target, facts, &scale, &worker_pods[..own_pods], &mut plan)
         }
     };
-    for it in &worker_pods {
+    let on_cordon = fleet.on_cordon();
+    let node_drains = node_drains::decide(&worker_pods, own_pods, facts, on_cordon, nodes);
+    for (index, it) in worker_pods.iter().enumerate() {
         if let Some(busy) = state.idle.label_change(it, now) {
             plan.actions
                 .push(Action::on_pod(&it.pod, ActionKind::SetBusyLabel(it.pod.clone(), busy)));
         }
-        if it.needs_drain_order() {
-            plan.orders.extend(it.view.as_ref().map(|view| view.key.clone()));
-        }
+        let order = if node_drains.take_back.contains(&index) {
+            it.needs_undrain_order(state.taken_back.contains(&it.pod.uid)).then(|| {
+                state.taken_back.insert(it.pod.uid.clone());
+                OrderKind::Undrain
+            })
+        } else {
+            it.needs_drain_order().then_some(OrderKind::Drain)
+        };
+        let order = order.zip(it.view.as_ref().map(|view| view.key.clone()));
+        plan.orders.extend(order);
     }
     for (index, it) in worker_pods.iter().enumerate().filter(|_| is_active) {
-        if let Some(action) = action_for_pod(index, it, &decision, cordoned) {
+        if let Some(action) = action_for_pod(index, it, &decision, &node_drains) {
             plan.actions.push(Action::on_pod(&it.pod, action));
         }
     }
@@ -214,7 +224,7 @@ fn action_for_pod(
     index: usize,
     it: &WorkerPod,
     decision: &ScaleInDecision,
-    cordoned: &BTreeSet<String>,
+    node_drains: &NodeDrains,
 ) -> Option<ActionKind> {
     let pod = || it.pod.clone();
     if decision.mark.contains(&index) {
@@ -226,7 +236,11 @@ fn action_for_pod(
     if decision.victims.contains(&index) {
         return None;
     }
-    if drains::must_leave_node(it, cordoned) {
+    if node_drains.take_back.contains(&index) {
+        // The mark keeps what has to be done until the worker works.
+        return (!it.is_draining()).then(|| ActionKind::Unmark(pod()));
+    }
+    if node_drains.mark.contains(&index) {
         return Some(ActionKind::MarkForDrain(pod(), DrainReason::Node));
     }
     if restart::is_restart_requested(it) {

@@ -1,5 +1,7 @@
 //! Plans for one cluster, from the observed state to the actions.
 
+use std::collections::BTreeSet;
+
 use leasehold_manifest::manifest::WorkloadKind;
 use leasehold_platform_kube::pods::PodFacts;
 use serde_json::json;
@@ -37,10 +39,16 @@ fn plan_at(
         workload: workload.map(Arc::new),
         scale: scale(fleet),
         ownership: None,
-        cordoned: &BTreeSet::from(["cordoned".to_owned()]),
+        nodes: &nodes(),
         now,
     };
     plan(input, state)
+}
+
+/// The node `cordoned` is.
+fn nodes() -> ClosedNodes {
+    let cordoned = BTreeSet::from(["cordoned".to_owned()]);
+    ClosedNodes { cordoned, are_all_known: true, ..ClosedNodes::default() }
 }
 
 /// The replicas that a cluster's jobs ask for.
@@ -57,6 +65,7 @@ fn words(plan: &FleetPlan) -> Vec<String> {
         .iter()
         .map(|action| match &action.kind {
             ActionKind::MarkForDrain(it, mark) => format!("mark {} {}", pod(it), mark.text()),
+            ActionKind::Unmark(it) => format!("unmark {}", pod(it)),
             ActionKind::SetDeletionCost(it, cost) => format!("cost {} {cost}", pod(it)),
             ActionKind::SetBusyLabel(it, busy) => format!("busy {} {busy}", pod(it)),
             ActionKind::RecordStreams(it, streams) => format!("began {} {streams}", pod(it)),
@@ -172,7 +181,8 @@ fn a_scale_in_marks_drains_and_then_lowers_the_replicas() {
     );
     let ordered = of_two(&["a jobs=1 labelled", "b scale-in"], &mut state);
     assert_eq!(ordered.orders.len(), 1);
-    assert_eq!(ordered.orders[0].worker.as_str(), "b");
+    let (kind, worker) = &ordered.orders[0];
+    assert_eq!((*kind, worker.worker.as_str()), (OrderKind::Drain, "b"));
     let drains = of_two(&["a jobs=1 labelled", "b scale-in drains jobs=1 labelled"], &mut state);
     assert_eq!((words(&drains), drains.orders.len()), (vec!["apply 2".to_owned()], 0));
     let drained = of_two(&["a jobs=1 labelled", "b scale-in absent"], &mut state);
@@ -219,19 +229,41 @@ fn replaces_a_drained_pod_that_scale_in_no_longer_removes() {
 }
 
 #[test]
-fn workers_on_a_cordoned_node_are_drained_and_replaced() {
-    let one = |words_of: &str| {
-        let plan = plan_for(2, Some(applied(2, 1)), &[words_of], &mut ReconcilerState::default());
+fn workers_on_a_cordoned_node_are_drained_under_drain_and_replaced() {
+    let one = |on_cordon: &str, pod: &str| {
+        let mut spec = spec(2);
+        spec["onCordon"] = on_cordon.into();
+        let (cluster, mut state) = (fixtures::cluster(spec), ReconcilerState::default());
+        let plan = plan_at(&cluster, Some(applied(2, 1)), &[pod], START, &mut state);
         words(&plan).into_iter().filter(|it| !it.starts_with("apply")).collect::<Vec<_>>()
     };
-    assert_eq!(one("a jobs=1 labelled"), [""; 0]);
-    assert_eq!(one("a jobs=1 labelled on=cordoned"), ["mark a node"]);
-    assert_eq!(one("a jobs=1 labelled on=cordoned node drains"), [""; 0]);
-    assert_eq!(one("a absent on=cordoned node"), ["evict a"]);
-    // The node is schedulable again: the drained worker takes no work, so it is replaced all the
-    // same.
-    assert_eq!(one("a absent node"), ["evict a"]);
-    assert_eq!(one("a jobs=1 labelled on=cordoned of=DaemonSet"), [""; 0]);
+    assert_eq!(one("Drain", "a jobs=1 labelled"), [""; 0]);
+    assert_eq!(one("Drain", "a jobs=1 labelled on=cordoned"), ["mark a node"]);
+    assert_eq!(one("Prefer", "a jobs=1 labelled on=cordoned"), [""; 0]);
+    assert_eq!(one("Drain", "a jobs=1 labelled on=cordoned node drains"), [""; 0]);
+    assert_eq!(one("Drain", "a absent on=cordoned node"), ["evict a"]);
+    // The node takes pods again, but the worker has left.
+    assert_eq!(one("Drain", "a absent node"), ["evict a"]);
+}
+
+#[test]
+fn a_drain_for_a_node_is_taken_back_before_its_mark_is_removed() {
+    let mut state = ReconcilerState::default();
+    let mut turn = |pod: &str| {
+        let plan = plan_for(2, Some(applied(2, 1)), &[pod], &mut state);
+        let actions = words(&plan).into_iter().filter(|it| !it.starts_with("apply"));
+        let orders = plan.orders.iter().map(|(kind, _)| *kind).collect::<Vec<_>>();
+        (actions.collect::<Vec<_>>(), orders)
+    };
+    let nothing = || (Vec::new(), Vec::new());
+    let taken_back = || (Vec::new(), vec![OrderKind::Undrain]);
+    assert_eq!(turn("a jobs=1 labelled on=cordoned node drains ordered"), nothing());
+    assert_eq!(turn("a jobs=1 labelled node drains ordered"), taken_back());
+    // The agent has not heard of it yet.
+    assert_eq!(turn("a jobs=1 labelled node drains"), nothing());
+    // It has joined another leader meanwhile, and was found marked.
+    assert_eq!(turn("a jobs=1 labelled node drains ordered"), taken_back());
+    assert_eq!(turn("a jobs=1 labelled node"), (vec!["unmark a".to_owned()], Vec::new()));
 }
 
 #[test]
@@ -283,11 +315,11 @@ fn an_overdue_pod_ends_with_its_jobs_only_under_release() {
             );
             words(&plan).into_iter().filter(|it| !it.starts_with("apply")).collect::<Vec<_>>()
         };
-        assert_eq!(at(0, "a jobs=1 labelled node drains"), [""; 0], "{after}");
-        assert_eq!(at(2, "a jobs=1 labelled node drains"), wanted[0], "{after}");
+        assert_eq!(at(0, "a jobs=1 labelled on=cordoned node drains"), [""; 0], "{after}");
+        assert_eq!(at(2, "a jobs=1 labelled on=cordoned node drains"), wanted[0], "{after}");
         // Without the label, which kept it, it is not labelled again.
         let busy: Vec<&str> = if after == "Wait" { vec!["busy a true"] } else { wanted[1].clone() };
-        assert_eq!(at(3, "a jobs=1 node drains"), busy, "{after}");
+        assert_eq!(at(3, "a jobs=1 on=cordoned node drains"), busy, "{after}");
     }
 }
 
@@ -318,7 +350,7 @@ fn drains_the_worker_of_a_terminating_pod_at_once() {
     let worker_pods =
         ["a going jobs=1", "b going drains jobs=1", "c going lost", "d going absent", "e"];
     let plan = plan_for(4, workload(), &worker_pods, &mut state);
-    let ordered: Vec<_> = plan.orders.iter().map(|key| key.worker.as_str()).collect();
+    let ordered: Vec<_> = plan.orders.iter().map(|(_, key)| key.worker.as_str()).collect();
     assert_eq!(ordered, ["a"]);
 }
 
@@ -343,7 +375,7 @@ fn class_turn(scale: DesiredScale, replicas: Option<u32>, pods: &[&str]) -> Flee
         workload,
         scale,
         ownership: None,
-        cordoned: &BTreeSet::new(),
+        nodes: &ClosedNodes::default(),
         now: START,
     };
     plan(input, &mut ReconcilerState::default())

@@ -1,7 +1,7 @@
 //! Reconciles fleets every quarter of a second: read their state, plan, make the calls, record
 //! events. Each batch makes a limited number of calls; the next one finds what is left.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,6 +33,7 @@ use super::state::ReconcilerState;
 use super::worker_pod::WorkerPod;
 use super::workload::{self, WorkloadFacts};
 use super::{Context, Workloads, drains, evictions};
+use crate::nodes::ClosedNodes;
 use crate::workqueue::WorkQueue;
 
 /// The interval from the start of one batch to the start of the next.
@@ -145,11 +146,11 @@ impl FleetReconciler {
                 continue;
             }
             self.read_stream_ownership(&objects).await?;
-            let cordoned = self.context.nodes.to_be_left();
+            let nodes = self.context.nodes.closed();
             self.read_classes(&objects).await?;
             let mut plans = Vec::new();
             for snapshot in self.snapshots(&objects, workers).await? {
-                plans.push(self.plan(snapshot, &cordoned));
+                plans.push(self.plan(snapshot, &nodes));
             }
             self.publish(&objects, &names, &plans);
             self.execute(plans).await?;
@@ -345,7 +346,7 @@ impl FleetReconciler {
     fn plan(
         &mut self,
         snapshot: FleetSnapshot,
-        cordoned: &BTreeSet<String>,
+        nodes: &ClosedNodes,
     ) -> (ClusterName, Fleet, FleetPlan) {
         let FleetSnapshot { name, fleet, worker_pods, workload, scale } = snapshot;
         let now = clock::now();
@@ -358,7 +359,7 @@ impl FleetReconciler {
             workload,
             scale,
             ownership,
-            cordoned,
+            nodes,
             now,
         };
         let mut plan = plan(input, &mut self.state);
@@ -462,7 +463,10 @@ impl FleetReconciler {
                 self.events.action_done(fleet, &action);
                 match action.kind {
                     ActionKind::MarkForDrain(pod, mark) => {
-                        self.state.drain_marks.insert(pod.uid.clone(), mark);
+                        self.state.drain_marks.insert(pod.uid.clone(), Some(mark));
+                    }
+                    ActionKind::Unmark(pod) => {
+                        self.state.drain_marks.insert(pod.uid.clone(), None);
                     }
                     ActionKind::Apply(body) => {
                         self.state.applied.note(action.target, body, generation, now);

@@ -1,7 +1,7 @@
 //! The state of the fleet reconciler between two reconciliations. It may be lost: the reconciler
 //! reads it again from the objects, at the cost of writes that change nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use leasehold_types::{ClusterName, Moment};
@@ -34,8 +34,10 @@ pub(super) struct ReconcilerState {
     pub(super) applied: AppliedBodies,
     /// The objects whose last call failed, and why.
     pub(super) failures: Failures<ObjectRef, String>,
-    /// Drain marks that were written, by UID, until the watch shows them.
-    pub(super) drain_marks: BTreeMap<String, DrainReason>,
+    /// Drain marks that were written or removed, by UID, until the watch shows it.
+    pub(super) drain_marks: BTreeMap<String, Option<DrainReason>>,
+    /// Marked pods whose drain was taken back, by UID, until the mark is removed.
+    pub(super) taken_back: BTreeSet<String>,
     /// Why the API server refuses a fleet's workload.
     pub(super) refusals: BTreeMap<ClusterName, String>,
     /// Restarts of pods that cannot reload.
@@ -69,6 +71,7 @@ impl Default for ReconcilerState {
             applied: AppliedBodies::default(),
             failures: Failures::new(RETRY_DELAYS),
             drain_marks: BTreeMap::new(),
+            taken_back: BTreeSet::new(),
             refusals: BTreeMap::new(),
             restarts: BTreeMap::new(),
             undone: UndoneWrites::default(),
@@ -88,7 +91,8 @@ impl ReconcilerState {
     pub(super) fn forget_old(&mut self, seen: &BTreeMap<String, Option<DrainReason>>, now: Moment) {
         self.applied.forget_old(now);
         self.failures.retain(|_, retry_at| now.since(retry_at) < 2 * RETRY_DELAYS.longest);
-        self.drain_marks.retain(|uid, mark| seen.get(uid).is_some_and(|it| *it != Some(*mark)));
+        self.drain_marks.retain(|uid, mark| seen.get(uid).is_some_and(|it| it != mark));
+        self.taken_back.retain(|uid| seen.get(uid).is_some_and(Option::is_some));
         self.idle.retain(|uid| seen.contains_key(uid));
         self.drains.retain(|uid| seen.contains_key(uid));
     }

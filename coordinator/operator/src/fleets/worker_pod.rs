@@ -68,14 +68,14 @@ impl DrainReason {
 }
 
 impl WorkerPod {
-    /// A pod, the mark on it, which its annotation may not show yet, and its worker.
+    /// A pod, the mark on it or its end, which the annotation may not show yet, and its worker.
     pub(super) fn new(
         pod: Arc<PodFacts>,
-        drain_marks: &BTreeMap<String, DrainReason>,
+        drain_marks: &BTreeMap<String, Option<DrainReason>>,
         view: Option<WorkerView>,
     ) -> Self {
         let written = pod.drain.as_deref().map(DrainReason::parse);
-        let drain_reason = drain_marks.get(&pod.uid).copied().or(written);
+        let drain_reason = drain_marks.get(&pod.uid).copied().unwrap_or(written);
         Self { pod, drain_reason, is_released: false, view }
     }
 
@@ -122,6 +122,13 @@ impl WorkerPod {
             self.pod.is_terminating() && !self.pod.over
         };
         goes && connected && !self.is_draining()
+    }
+
+    /// Whether the end of its drain has to be ordered, for the first time or because a drain was
+    /// ordered again since.
+    pub(super) fn needs_undrain_order(&self, was_ordered: bool) -> bool {
+        let drain_ordered = self.view.as_ref().is_some_and(|view| view.drain_ordered);
+        drain_ordered || (self.is_draining() && !was_ordered)
     }
 
     /// Whether a controller creates another pod when this one is deleted.

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use leasehold_injection::names::INJECT;
 use leasehold_kube_api::names::{
     CLUSTER_LABEL, FIELD_MANAGER, GENERATION_ANNOTATION, MANAGED_BY_LABEL, TEMPLATE_DIGEST,
@@ -17,6 +18,9 @@ use super::action::ObjectRef;
 use super::fleet::Fleet;
 use super::replicas::{ReplicasAt, ReplicasManager};
 use super::scaling::DesiredScale;
+
+/// The part of a workload's pods that may be away at once, unless its strategy says otherwise.
+const UNAVAILABLE_PERCENT: u32 = 25;
 
 /// The state of a fleet's workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,6 +99,8 @@ pub(super) struct WorkloadFacts {
     pub(super) updated: u32,
     pub(super) ready: u32,
     pub(super) available: u32,
+    /// How many of its pods may be away at once, by its own strategy; at least 1.
+    pub(super) unavailable_max: u32,
     /// Why its rollout makes no progress, as its controller says.
     pub(super) stuck: Option<String>,
     /// Another manager that sets its replicas.
@@ -158,6 +164,12 @@ impl WorkloadFacts {
             updated: count(status.updated_replicas),
             ready: count(status.ready_replicas),
             available: count(status.available_replicas),
+            unavailable_max: unavailable_max(
+                spec.strategy.as_ref().and_then(|strategy| {
+                    strategy.rolling_update.as_ref()?.max_unavailable.as_ref()
+                }),
+                count(spec.replicas.or(Some(1))),
+            ),
             stuck: stuck.map(|condition| {
                 condition.message.unwrap_or_else(|| "its progress deadline has passed".into())
             }),
@@ -181,6 +193,12 @@ impl WorkloadFacts {
             updated: count(updated),
             ready: count(status.ready_replicas),
             available: count(status.available_replicas),
+            unavailable_max: unavailable_max(
+                spec.update_strategy.as_ref().and_then(|strategy| {
+                    strategy.rolling_update.as_ref()?.max_unavailable.as_ref()
+                }),
+                count(spec.replicas.or(Some(1))),
+            ),
             first_ordinal: count(first),
             ..Self::of(&object.metadata, &spec.template)
         })
@@ -331,6 +349,21 @@ pub(super) fn problem(
             })
         }
     }
+}
+
+/// How many of `replicas` pods may be away at once: as many as the strategy says, a quarter unless
+/// it does, rounded down as Kubernetes does; at least 1, so that nodes can be emptied.
+pub(super) fn unavailable_max(given: Option<&IntOrString>, replicas: u32) -> u32 {
+    let of_replicas = |percent: u32| u64::from(replicas) * u64::from(percent) / 100;
+    let pods = match given {
+        Some(IntOrString::Int(pods)) => u64::from(count(Some(*pods))),
+        Some(IntOrString::String(text)) => {
+            let percent = text.strip_suffix('%').and_then(|percent| percent.parse().ok());
+            of_replicas(percent.unwrap_or(UNAVAILABLE_PERCENT))
+        }
+        None => of_replicas(UNAVAILABLE_PERCENT),
+    };
+    u32::try_from(pods.max(1)).unwrap_or(u32::MAX)
 }
 
 fn count(number: Option<i32>) -> u32 {

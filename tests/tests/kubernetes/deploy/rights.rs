@@ -179,7 +179,7 @@ async fn the_api_server_forbids_no_request_of_the_coordinator_and_no_right_is_un
     eventually("its state", || (status("pl/first", "phase") == "Pending").then_some(()));
     serve_a_pipeline(access);
     access.kubectl(&["delete", "pl/first", "wcl/green", "--namespace=default"]);
-    // One of them is drained and goes. The other is replaced, since its node takes no more.
+    // One of them is drained and goes. The other is replaced, since its node is cordoned.
     access.apply(&cluster_with_streams(2));
     eventually("one worker", || (status("wc/builds", "workers.total") == "1").then_some(()));
     let workers = || {
@@ -323,6 +323,7 @@ metadata: {{name: builds, namespace: default}}
 spec:
   maxJobs: {jobs}
   maxJobsPerWorker: 2
+  onCordon: Drain
   template:
     spec:
       nodeSelector: {{kubernetes.io/hostname: {JOBS_NODE}}}
