@@ -98,8 +98,9 @@
 //! * `leader::plan_schedule`: when the streams of a cluster are due. Answers when to look again.
 //! * `leader::plan_queue`: the clusters to plan, and the plan in the making. Answers which is next.
 //! * `leader::pipelines`: the states of pipelines and bindings. Answers the planned lease of a
-//!   share. Invariant: the shares that count are those of pipelines in force, and reported ones of
-//!   pipelines that are being recovered.
+//!   share, and what follows from a change: notices, shares whose claims are compared with the
+//!   plan, and routes to send. Invariant: the shares that count are those of pipelines in force,
+//!   and reported ones of pipelines that are being recovered.
 //! * `leader::sliced_tasks`: checks that grow with the fleet. Answers with the next task.
 //! * `leader::pending_frees`: accounts that have to end, and claims that have expired during a
 //!   hold. Answers what ends next.
@@ -120,6 +121,7 @@
 //!   worker's stored entry, or the one being written, does not allow.
 //! * `leader::stream_plan`: the plan of a cluster's streams. Invariant: no stream is reconciled
 //!   before the whole plan is applied.
+//! * `leader::pipeline_changes`: plans of pipelines, and what follows from them.
 //! * `leader::grant_rules`: what may be granted. Invariant: it is within the budget, the stored
 //!   entry and the capacity, and no other worker can have the stream.
 //! * `leader::grants`: the next message of each agent. Invariant: a lease counts as granted once

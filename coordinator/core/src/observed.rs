@@ -151,6 +151,15 @@ impl Worker {
         self.reported && self.drain == DrainPhase::Working && !self.drain_ordered()
     }
 
+    /// Its agent has applied all grants up to this one. Returns the shares that it acknowledges.
+    pub(crate) fn acknowledge(&mut self, applied: GrantNumber) -> Vec<StreamKey> {
+        let mut shares = Vec::new();
+        while self.unacknowledged.first().is_some_and(|(sent_in, _)| *sent_in <= applied) {
+            shares.extend(self.unacknowledged.pop_first().map(|(_, stream)| stream));
+        }
+        shares
+    }
+
     /// Notes since when it drains, if it does.
     pub(crate) fn note_drain(&mut self, now: Moment) {
         self.drains_since = self.drains().then(|| self.drains_since.unwrap_or(now));

@@ -16,12 +16,14 @@ mod clusters;
 mod drains;
 mod epoch_ahead;
 mod explain;
+mod facts;
 mod grant_rules;
 mod grants;
 mod hello;
 mod manifest;
 mod outgoing;
 mod pending_frees;
+mod pipeline_changes;
 mod pipelines;
 mod plan_queue;
 mod plan_schedule;
@@ -162,7 +164,9 @@ impl Leader {
         self.renew(now);
 
         // What the turn has decided that others wait for.
-        self.notify_endpoints();
+        for notice in self.pipelines.take_notices() {
+            self.replica.notice(notice);
+        }
         self.request_renewal();
     }
 

@@ -126,14 +126,17 @@ impl Leader {
             self.ended(ended, Freed::Released, now);
         }
         self.outgoing.mark_unanswered(key.clone());
-        self.note_applied(&key, beat.applied);
+        let acknowledged = self.worker_mut(&key).map(|worker| worker.acknowledge(beat.applied));
+        for stream in acknowledged.unwrap_or_default() {
+            self.pipelines.leases_changed(&stream);
+        }
         self.note_failure(&key, beat.failure);
         let begins = !had_begun && self.observed(&key).is_some_and(Worker::has_begun_drain);
         if begins {
             self.replica.notice(Notice::DrainStarted(key.clone()));
         }
         if begins || takes_nothing {
-            self.note_draining(&key);
+            self.drain_changed(&key);
         }
         if takes_nothing {
             self.check_claims_of(&key, ClaimCheck::Plan);
@@ -144,7 +147,7 @@ impl Leader {
         }
         if found {
             self.schedule_silence_check(&key);
-            self.recheck_class(&key.cluster);
+            self.pipelines.recheck_class(&key.cluster, &self.replica);
         }
         self.check_left(&key, now);
     }

@@ -11,7 +11,7 @@ impl Leader {
         let Some(worker) = self.worker_mut(key) else { return };
         worker.drain_order = Some(DrainOrder::Drain);
         self.outgoing.mark(key.clone());
-        self.note_draining(key);
+        self.drain_changed(key);
         self.pool_changed(key);
         self.plan_soon(&key.cluster, now);
     }
@@ -26,7 +26,7 @@ impl Leader {
         let never_began = drain_unsent && worker.drain == DrainPhase::Working;
         worker.drain_order = (!never_began).then_some(DrainOrder::Undrain);
         self.outgoing.mark(key.clone());
-        self.note_draining(key);
+        self.drain_changed(key);
         self.pool_changed(key);
         self.plan_soon(&key.cluster, now);
     }

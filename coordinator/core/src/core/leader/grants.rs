@@ -2,12 +2,13 @@
 //! A lease counts as granted from here on.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_types::limits::STREAMS_PER_WORKER_MAX;
 use leasehold_types::message::{CoordinatorMessage, Grant, PoolGrant, StreamGrant, StreamState};
 use leasehold_types::mutation::{self, Mutation};
-use leasehold_types::{GrantNumber, Moment, StreamKey, WorkerKey};
+use leasehold_types::{GrantNumber, Moment, Share, StreamKey, WorkerKey};
 
 use super::pipelines::{RouteBudget, SnapshotShare};
 use super::{Leader, Timer};
@@ -258,7 +259,7 @@ impl Leader {
         };
         let first = claim.phase == Phase::Held;
         claim.phase = phase;
-        self.pipelines.note_share(stream);
+        self.pipelines.leases_changed(stream);
         self.timers.set(at, Timer::Claim(stream.clone()));
         if first {
             let (worker, stream) = (key.clone(), stream.clone());
@@ -310,7 +311,7 @@ impl Leader {
             }
             let token = self.ledger.grant_stream(&stream, key, incarnation, timeless, load);
             self.forget_want(key, &stream);
-            self.note_granted(&stream, key);
+            self.await_acknowledgement(&stream, key);
             self.note_moved(&stream, key, now);
             let notice =
                 Notice::StreamGranted { worker: key.clone(), stream: stream.clone(), token };
@@ -325,6 +326,45 @@ impl Leader {
             self.outgoing.mark(key.clone());
         }
         grants
+    }
+
+    /// The shares of a worker whose routes have changed, as far as they fit into one message.
+    /// Shares that are asked back are included: the worker works on them until it lets go.
+    fn route_updates(
+        &mut self,
+        key: &WorkerKey,
+        budget: &mut RouteBudget,
+        now: Moment,
+    ) -> Vec<StreamGrant> {
+        let Self { clusters, pipelines, ledger, .. } = self;
+        let Some(worker) = clusters.worker_mut(key) else { return Vec::new() };
+        let mut updates = Vec::new();
+        while budget.is_left()
+            && let Some(stream) = worker.reroutes.pop_first()
+        {
+            updates.extend(pipelines.route_update(stream, key, budget, ledger, now));
+        }
+        updates
+    }
+
+    /// The route of a share that is asked back, if the route has changed.
+    fn changed_route(&mut self, stream: &StreamKey, key: &WorkerKey) -> Option<Arc<Share>> {
+        self.worker_mut(key)?.reroutes.take(stream)?;
+        let load = self.ledger.claim(stream, key)?.load?;
+        self.pipelines.share_for_grant(stream, load)
+    }
+
+    /// A share is served once its worker's agent has acknowledged the grant.
+    fn await_acknowledgement(&mut self, stream: &StreamKey, key: &WorkerKey) {
+        if !stream.set.is_shares() {
+            return;
+        }
+        let claim = self.ledger.claim(stream, key);
+        let number = claim.map_or(GrantNumber(0), |claim| claim.sent_in);
+        if let Some(worker) = self.worker_mut(key) {
+            worker.unacknowledged.insert((number, stream.clone()));
+        }
+        self.pipelines.leases_changed(stream);
     }
 
     fn forget_want(&mut self, key: &WorkerKey, stream: &StreamKey) {
@@ -372,7 +412,7 @@ impl Leader {
                 state @ StreamState::Revoked { .. } => state,
             };
             let SnapshotShare { share, follows } =
-                self.share_for_snapshot(&stream, &claim, &mut budget);
+                self.pipelines.share_for_snapshot(&stream, &claim, &mut budget, self.facts());
             follow.extend(follows.then(|| stream.clone()));
             Some(StreamGrant { stream, token: claim.token, state, share })
         });

@@ -194,7 +194,7 @@ impl Leader {
         self.sessions.begin(conn, key.clone());
         self.pool_changed(key);
         if moved {
-            self.note_shares_of(key);
+            self.pipelines.worker_changed(key, &self.ledger);
         }
         let Some(old) = old else { return };
         self.forget_conn(old.conn);

@@ -7,7 +7,7 @@ use leasehold_types::{ClusterName, Load, ShareKey, StreamKey, WorkerKey, WorkerN
 
 use super::Leader;
 use crate::desired::Mode;
-use crate::ledger::Claim;
+use crate::ledger::{Claim, Ledger, Phase};
 use crate::planner::streams::Unplaced;
 
 /// The lease that the plan wants for a stream or share.
@@ -74,4 +74,20 @@ impl Leader {
         };
         known.unwrap_or(HANDOVER_DEFAULT)
     }
+}
+
+/// Whether a worker holds a stream by a newer claim than its planned worker, of the same cluster.
+pub(super) fn is_newest_holder(
+    ledger: &Ledger,
+    stream: &StreamKey,
+    key: &WorkerKey,
+    planned: Option<&WorkerName>,
+) -> bool {
+    let token = |worker: &WorkerName| {
+        let key = WorkerKey { cluster: key.cluster.clone(), worker: worker.clone() };
+        ledger.claim(stream, &key).map(|claim| claim.token)
+    };
+    let held = ledger.claim(stream, key).filter(|claim| claim.phase == Phase::Held);
+    let held = held.map(|claim| claim.token);
+    planned != Some(&key.worker) && held > planned.and_then(token)
 }

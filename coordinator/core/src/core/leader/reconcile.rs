@@ -2,9 +2,11 @@
 
 use leasehold_types::message::HeldStream;
 use leasehold_types::mutation::{self, Mutation};
-use leasehold_types::{Moment, ShareKey, StreamKey, WorkerKey, WorkerName};
+use leasehold_types::{Moment, StreamKey, WorkerKey};
 
 use super::Leader;
+use super::facts::Facts;
+use super::planned_lease::is_newest_holder;
 use super::sliced_tasks::{ClaimCheck, SlicedTask};
 use crate::core::replica::PlannedWorker;
 use crate::effect::{Freed, Notice};
@@ -14,6 +16,12 @@ impl Leader {
     /// Compares a stream's claims with the plan: a worker that should not have it is asked to give
     /// it back, and the worker that should have it wants it.
     pub(super) fn reconcile_stream(&mut self, stream: &StreamKey, now: Moment) {
+        self.pipelines.leases_changed(stream);
+        self.compare_claims(stream, now);
+    }
+
+    /// The same for a share whose binding the pipelines have marked as changed already.
+    pub(super) fn compare_claims(&mut self, stream: &StreamKey, now: Moment) {
         self.keep_if_pinned(stream);
         let wanted = self.planned_lease(stream);
         let on = wanted.and_then(|wanted| wanted.owner());
@@ -48,7 +56,6 @@ impl Leader {
                 self.outgoing.mark(key);
             }
         }
-        self.pipelines.note_share(stream);
         let Some(key) = on else { return };
         let owns = self.observed(&key).is_some_and(|worker| worker.owns_streams());
         if !owns {
@@ -80,7 +87,7 @@ impl Leader {
             if stream.set.is_shares() {
                 // Its other shares may have waited for the capacity.
                 self.outgoing.mark(worker.clone());
-                self.recheck_node(&stream);
+                self.outgoing.mark_all(self.pipelines.workers_beside(&stream));
             }
             let notice = Notice::StreamFreed { worker, stream, token, how };
             self.replica.notice(notice);
@@ -138,27 +145,11 @@ impl Leader {
         let owns_streams = self.observed(key).is_some_and(|worker| worker.owns_streams());
         for HeldStream { stream, .. } in streams {
             if stream.set.is_shares() {
-                self.plan_share_where_held(stream, key);
+                let Self { pipelines, replica, ledger, clusters, .. } = self;
+                pipelines.plan_where_held(stream, key, Facts { replica, ledger, clusters });
             } else if owns_streams {
                 self.plan_stream_where_held(stream, key);
             }
-        }
-    }
-
-    /// The same for a share. A draining worker keeps its planned shares until they are moved;
-    /// streams are planned elsewhere at once.
-    pub(super) fn plan_share_where_held(&mut self, stream: &StreamKey, key: &WorkerKey) {
-        if self.observed(key).is_none_or(|worker| worker.lost) {
-            return;
-        }
-        let Some(share) = ShareKey::of(stream) else { return };
-        let Some(wanted) = self.planned_lease(stream) else { return };
-        if *wanted.cluster != key.cluster || !self.is_newest(stream, key, wanted.on) {
-            return;
-        }
-        let claim = self.ledger.claim(stream, key);
-        if let Some(load) = claim.and_then(|claim| claim.load) {
-            self.pipelines.adopt(&share, key, load);
         }
     }
 
@@ -167,24 +158,11 @@ impl Leader {
         let on = planned.planned_on(&set.spec.cluster, &self.ledger).map(|on| &on.name);
         let is_here = set.spec.cluster == key.cluster;
         if is_here
-            && self.is_newest(stream, key, on)
+            && is_newest_holder(&self.ledger, stream, key, on)
             && let Some(life) = self.ledger.life_of(&key.cluster, &key.worker)
             && let Some(planned) = self.replica.planned_mut(stream)
         {
             planned.on = Some(PlannedWorker { name: key.worker.clone(), life });
         }
-    }
-
-    /// Whether a worker holds a stream by a newer claim than its planned worker, of the same
-    /// cluster.
-    fn is_newest(&self, stream: &StreamKey, key: &WorkerKey, planned: Option<&WorkerName>) -> bool {
-        let ledger = &self.ledger;
-        let token = |worker: &WorkerName| {
-            let key = WorkerKey { cluster: key.cluster.clone(), worker: worker.clone() };
-            ledger.claim(stream, &key).map(|claim| claim.token)
-        };
-        let held = ledger.claim(stream, key).filter(|claim| claim.phase == Phase::Held);
-        let held = held.map(|claim| claim.token);
-        planned != Some(&key.worker) && held > planned.and_then(token)
     }
 }

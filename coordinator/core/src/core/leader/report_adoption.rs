@@ -129,7 +129,7 @@ impl Leader {
         // This is not sliced: a plan made in between would move the streams that are not kept yet.
         self.plan_where_reported(&report.streams, key);
         self.check_claims_of(key, ClaimCheck::PlanAndExpiry);
-        self.recheck_class(&key.cluster);
-        self.note_draining(key);
+        self.pipelines.recheck_class(&key.cluster, &self.replica);
+        self.drain_changed(key);
     }
 }

@@ -206,7 +206,7 @@ impl Leader {
         self.pool_changed(former);
         self.outgoing.mark(key.clone());
         self.outgoing.mark_unanswered(former.clone());
-        self.note_draining(former);
+        self.drain_changed(former);
         self.write_former(former);
         self.check_claims_of(former, ClaimCheck::PlanAndExpiry);
         self.schedule_silence_check(former);

@@ -3,9 +3,8 @@
 
 use leasehold_types::{ClusterName, Load, WorkerKey, WorkerName};
 
-use super::state::Pipelines;
-use crate::core::Replica;
-use crate::core::leader::clusters::Clusters;
+use super::Pipelines;
+use crate::core::leader::facts::Facts;
 use crate::desired::{Class, Rebalance};
 use crate::planner::pipelines::{NodeWish, Part, Rooms, Short, place};
 
@@ -37,9 +36,8 @@ impl Pipelines {
     /// The room in these classes.
     pub(super) fn class_rooms<'a>(
         &self,
-        replica: &Replica,
-        clusters: &Clusters,
         classes: impl Iterator<Item = &'a ClusterName>,
+        facts: Facts<'_>,
     ) -> ClassRooms {
         let mut names: Vec<_> = classes.cloned().collect();
         names.sort();
@@ -51,11 +49,11 @@ impl Pipelines {
             rebalances: Vec::new(),
         };
         for name in names {
-            let Some(class) = replica.class(&name) else { continue };
-            let workers = clusters.stream_owners(&name);
+            let Some(class) = facts.replica.class(&name) else { continue };
+            let workers = facts.clusters.stream_owners(&name);
             let used = workers.iter().map(|worker| {
                 let key = WorkerKey { cluster: name.clone(), worker: worker.clone() };
-                self.load_of(&key)
+                self.shares.load_of(&key)
             });
             class_rooms.rooms.push(Rooms::new(class.capacity, class.spread, used.collect()));
             class_rooms.rebalances.push(rebalances(class));

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 
 use leasehold_types::{ClusterName, Load, Moment, ShareKey, WorkerKey, WorkerName};
 
+use super::Pipelines;
 use super::class_rooms::ClassRooms;
-use super::state::Pipelines;
+use crate::core::leader::clusters::Clusters;
 use crate::core::{Core, Leader, Replica};
 use crate::desired::Class;
 use crate::planner::pipelines::{needed, wanted};
@@ -21,7 +22,8 @@ impl Core {
     /// All classes, by name.
     #[must_use]
     pub fn classes(&self, _now: Moment) -> Vec<ClassView> {
-        class_views(self.replica(), self.leader())
+        let led = self.leader().map(|leader| (&leader.pipelines, &leader.clusters));
+        class_views(self.replica(), led)
     }
 
     /// The least workers that each class must have with its shares where they are now: its present
@@ -65,17 +67,6 @@ impl Replica {
 }
 
 impl Leader {
-    /// Adds what only a leader knows of classes.
-    fn complete_classes(&self, views: &mut [ClassView]) {
-        let waiting = self.pipelines.waits_by_class();
-        for view in views {
-            let tenancies = self.pipelines.shares_by_worker(&view.name);
-            view.placed = tenancies.map(|(_, worker_shares)| worker_shares.load).sum();
-            view.workers = self.clusters.stream_owners(&view.name).len() as u32;
-            (view.waiting, view.short) = waiting.get(&view.name).copied().unwrap_or_default();
-        }
-    }
-
     fn workers_held(&self) -> BTreeMap<ClusterName, u32> {
         let waiting = self.pipelines.waits_by_class();
         let clusters = self.replica.desired.clusters.iter();
@@ -94,16 +85,16 @@ impl Leader {
     pub(in crate::core::leader) fn share_counts(&self, class: &ClusterName) -> (usize, usize) {
         let planned = self
             .pipelines
-            .shares_by_worker(class)
-            .map(|(_, worker_shares)| worker_shares.shares.len());
+            .shares
+            .of_class(class)
+            .map(|(_, worker_shares)| worker_shares.keys().len());
         let accounts = self.ledger.accounts_of(class);
         let claimed = accounts.map(|(_, account)| account.streams.len());
         (planned.sum(), claimed.sum())
     }
 
     fn removable(&self, class: &ClusterName) -> Vec<WorkerName> {
-        let mut class_rooms =
-            self.pipelines.class_rooms(&self.replica, &self.clusters, [class].into_iter());
+        let mut class_rooms = self.pipelines.class_rooms([class].into_iter(), self.facts());
         let Some(at) = class_rooms.class_at(class) else { return Vec::new() };
         let mut workers = class_rooms.workers[at].clone();
         workers.sort_by_cached_key(|worker| {
@@ -123,8 +114,7 @@ impl Leader {
                 break;
             }
             let key = WorkerKey { cluster: class.clone(), worker: worker.clone() };
-            let shares =
-                self.pipelines.worker_shares.get(&key).into_iter().flat_map(|it| &it.shares);
+            let shares = self.pipelines.shares.keys_of(&key);
             let shares = shares.chain(guests.get(&worker).into_iter().flatten());
             let shares = self.pipelines.largest_first(shares);
             if tried > 0 && tried + shares.len() > SPARED_MAX {
@@ -148,23 +138,32 @@ impl Leader {
 
     fn is_removable(&self, worker: &WorkerKey) -> bool {
         let WorkerKey { cluster: class, worker: name } = worker;
-        let mut class_rooms =
-            self.pipelines.class_rooms(&self.replica, &self.clusters, [class].into_iter());
+        let mut class_rooms = self.pipelines.class_rooms([class].into_iter(), self.facts());
         let at = class_rooms.class_at(class);
         let takes_part = at.is_some_and(|at| class_rooms.worker_at(at, name).is_some());
-        let shares = self.pipelines.worker_shares.get(worker).into_iter().flat_map(|it| &it.shares);
-        let shares = self.pipelines.largest_first(shares);
+        let shares = self.pipelines.largest_first(self.pipelines.shares.keys_of(worker));
         takes_part && self.pipelines.move_all_from(name, class, &shares, &mut class_rooms).is_some()
     }
 
     /// The shares that would have to leave a worker.
     fn planned_load(&self, class: &ClusterName, worker: &WorkerName) -> Load {
         let key = WorkerKey { cluster: class.clone(), worker: worker.clone() };
-        self.pipelines.load_of(&key)
+        self.pipelines.shares.load_of(&key)
     }
 }
 
 impl Pipelines {
+    /// Adds what only a leader knows of classes.
+    fn complete_classes(&self, views: &mut [ClassView], clusters: &Clusters) {
+        let waiting = self.waits_by_class();
+        for view in views {
+            let loads = self.shares.of_class(&view.name).map(|(_, shares)| shares.load());
+            view.placed = loads.sum();
+            view.workers = clusters.stream_owners(&view.name).len() as u32;
+            (view.waiting, view.short) = waiting.get(&view.name).copied().unwrap_or_default();
+        }
+    }
+
     /// How many pipelines wait for each class, and the most additional workers that one of them
     /// needs.
     pub(super) fn waits_by_class(&self) -> BTreeMap<ClusterName, (usize, u32)> {
@@ -204,14 +203,17 @@ impl Pipelines {
 }
 
 /// All classes, by name; with what only a leader knows, where there is one.
-pub(super) fn class_views(replica: &Replica, leader: Option<&Leader>) -> Vec<ClassView> {
+pub(super) fn class_views(
+    replica: &Replica,
+    led: Option<(&Pipelines, &Clusters)>,
+) -> Vec<ClassView> {
     let views = replica
         .loads()
         .into_iter()
         .filter_map(|(name, loads)| Some(class_view(replica.class(&name)?, name, loads)));
     let mut views: Vec<_> = views.collect();
-    if let Some(leader) = leader {
-        leader.complete_classes(&mut views);
+    if let Some((pipelines, clusters)) = led {
+        pipelines.complete_classes(&mut views, clusters);
     }
     views
 }

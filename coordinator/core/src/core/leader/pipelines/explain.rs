@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use leasehold_types::{ClusterName, Load, Moment, PipelineName, WorkerKey};
 
+use super::state::PipelineState;
 use crate::core::{Core, Leader};
 use crate::desired::Class;
 use crate::observed::Worker;
@@ -76,11 +77,7 @@ impl Leader {
     /// The workers that have shares of it in force, and the load of each share.
     fn share_owners(&self, name: &PipelineName) -> Vec<(WorkerKey, Load)> {
         let state = self.pipelines.all.get(name).filter(|state| state.in_force);
-        let shares = state.map(|state| state.shares(name)).unwrap_or_default();
-        let owners = shares
-            .into_iter()
-            .map(|(_, class, share)| (WorkerKey { cluster: class, worker: share.on }, share.load));
-        owners.collect()
+        state.into_iter().flat_map(PipelineState::share_owners).collect()
     }
 
     /// Workers with shares of it whose agents are not connected.
@@ -130,8 +127,7 @@ impl Leader {
         let Some(class) = self.replica.class(name) else {
             return format!("no manifest defines class {name}");
         };
-        let class_rooms =
-            self.pipelines.class_rooms(&self.replica, &self.clusters, [name].into_iter());
+        let class_rooms = self.pipelines.class_rooms([name].into_iter(), self.facts());
         let rooms = &class_rooms.rooms[0];
         let mut left: Vec<_> = (0..rooms.len() as u32).map(|at| (rooms.room(at), at)).collect();
         left.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
@@ -153,23 +149,22 @@ impl Leader {
 
     /// The load that a worker of a class may have, its planned load and its capacity.
     pub(in crate::core::leader) fn load_fact(&self, view: &WorkerView, class: &Class) -> String {
-        let planned = self.pipelines.load_of(&view.key);
+        let planned = self.pipelines.shares.load_of(&view.key);
         let (load, capacity) = (view.load, class.capacity);
         format!("it can take {capacity}; the plan wants {planned} on it, and it may have {load}")
     }
 
     /// The planned shares of a worker.
     pub(in crate::core::leader) fn share_facts(&self, key: &WorkerKey) -> Vec<String> {
-        let worker_shares = self.pipelines.worker_shares.get(key);
-        let Some(worker_shares) = worker_shares else {
+        let Some(worker_shares) = self.pipelines.shares.of(key) else {
             return vec!["the plan wants nothing on it".into()];
         };
-        let shares = worker_shares.shares.iter().take(NAMED_MAX).map(|share| {
+        let shares = worker_shares.keys().iter().take(NAMED_MAX).map(|share| {
             let load = self.pipelines.planned_share(share).map_or(Load::ZERO, |share| share.load);
             format!("{load} of {}/{}", share.pipeline, share.node)
         });
         let shares: Vec<_> = shares.collect();
-        let more = worker_shares.shares.len() - shares.len();
+        let more = worker_shares.keys().len() - shares.len();
         let more = if more == 0 { String::new() } else { format!(" and {more} more") };
         let mut facts = vec![format!("it is to serve {}{more}", shares.join(", "))];
         if self.observed(key).is_some_and(|worker| worker.address.is_none()) {

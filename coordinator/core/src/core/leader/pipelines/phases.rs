@@ -3,13 +3,13 @@
 
 use leasehold_types::{NodeName, PipelineName};
 
+use super::Pipelines;
 use super::class_rooms::{MissingWorkers, rebalances};
-use super::state::Pipelines;
-use crate::core::Leader;
+use crate::core::leader::facts::Facts;
 use crate::effect::Notice;
 use crate::view::{BindingPhase, PipelinePhase};
 
-impl Leader {
+impl Pipelines {
     /// Sets the state of a binding.
     pub(super) fn set_binding(
         &mut self,
@@ -17,22 +17,27 @@ impl Leader {
         node: &NodeName,
         to: BindingPhase,
     ) {
-        let Some(state) = self.pipelines.node_mut(pipeline, node) else { return };
+        let Some(state) = self.node_mut(pipeline, node) else { return };
         let from = state.phase.replace(to);
         if from == Some(to) {
             return;
         }
-        self.pipelines.note(pipeline, node);
+        self.bindings.mark(pipeline, node);
         let (pipeline, node) = (pipeline.clone(), node.clone());
-        let notice = Notice::Binding { pipeline, node, from, to: Some(to) };
-        self.replica.notice(notice);
+        self.changes.notices.push(Notice::Binding { pipeline, node, from, to: Some(to) });
     }
 
     /// Sets the state of all of a pipeline's bindings.
     pub(super) fn set_bindings(&mut self, pipeline: &PipelineName, to: BindingPhase) {
-        for node in self.pipelines.node_names(pipeline) {
+        for node in self.node_names(pipeline) {
             self.set_binding(pipeline, &node, to);
         }
+    }
+
+    /// The nodes of a pipeline as it is in force.
+    pub(super) fn node_names(&self, pipeline: &PipelineName) -> Vec<NodeName> {
+        let state = self.all.get(pipeline);
+        state.map_or(Vec::new(), |state| state.nodes.keys().cloned().collect())
     }
 
     /// Sets the state of a pipeline, and its reason. The states of its bindings are set already.
@@ -42,23 +47,22 @@ impl Leader {
         to: PipelinePhase,
         why: String,
         waits: MissingWorkers,
+        facts: Facts<'_>,
     ) {
-        let Some(state) = self.pipelines.all.get_mut(pipeline) else { return };
+        let Some(state) = self.all.get_mut(pipeline) else { return };
         let from = state.phase.replace(to);
         let same = from == Some(to) && state.reason == why;
         let settled = to == PipelinePhase::Ready && from != Some(to);
         // Only shares of Ready pipelines are moved to make room; others may have waited for that.
-        let classes: Vec<_> = state.classes().filter(|_| settled).cloned().collect();
-        let mut specs = classes.iter().filter_map(|class| self.replica.class(class));
-        self.pipelines.recheck_waiting |= specs.any(rebalances);
-        let Some(state) = self.pipelines.all.get_mut(pipeline) else { return };
+        let class_rebalances = |class| facts.replica.class(class).is_some_and(rebalances);
+        self.recheck_waiting |= settled && state.classes().any(class_rebalances);
         (state.reason, state.waits) = (why.clone(), waits);
-        self.pipelines.update_indexes(pipeline);
+        self.update_indexes(pipeline);
         if same {
             return;
         }
         let notice = Notice::Pipeline { pipeline: pipeline.clone(), from, to: Some(to), why };
-        self.replica.notice(notice);
+        self.changes.notices.push(notice);
     }
 
     /// A binding has ended.
@@ -68,28 +72,16 @@ impl Leader {
         node: &NodeName,
         from: Option<BindingPhase>,
     ) {
-        let (pipeline, node) = (pipeline.clone(), node.clone());
-        self.pipelines.unnotified.insert((pipeline.clone(), node.clone()));
+        self.bindings.mark_unnotified(pipeline, node);
         if from.is_some() {
-            let notice = Notice::Binding { pipeline, node, from, to: None };
-            self.replica.notice(notice);
+            let (pipeline, node) = (pipeline.clone(), node.clone());
+            self.changes.notices.push(Notice::Binding { pipeline, node, from, to: None });
         }
     }
 
     /// Gives a notice for every binding that has changed.
-    pub(in crate::core::leader) fn notify_endpoints(&mut self) {
-        for (pipeline, node) in std::mem::take(&mut self.pipelines.unnotified) {
-            let notice = Notice::Endpoints { pipeline, node };
-            self.replica.notice(notice);
-        }
-    }
-}
-
-impl Pipelines {
-    /// The nodes of a pipeline as it is in force.
-    pub(super) fn node_names(&self, pipeline: &PipelineName) -> Vec<NodeName> {
-        let state = self.all.get(pipeline);
-        state.map_or(Vec::new(), |state| state.nodes.keys().cloned().collect())
+    pub(super) fn notify_endpoints(&mut self) {
+        self.changes.notices.extend(self.bindings.take_notices());
     }
 }
 

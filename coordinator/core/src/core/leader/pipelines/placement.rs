@@ -3,14 +3,14 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use leasehold_types::{Load, Moment, NodeName, PipelineName, ShareKey, WorkerName};
+use leasehold_types::{Load, NodeName, PipelineName, ShareKey, StreamKey, WorkerName};
 
+use super::Pipelines;
 use super::class_rooms::{ClassRooms, MissingWorkers, NodeRequest};
 use super::phases::waits_for;
 use super::routes::leases_of;
-use super::state::{NodeState, PipelineState, Pipelines};
-use crate::core::leader::clusters::Clusters;
-use crate::core::{Leader, Replica};
+use super::state::{NodeState, PipelineState};
+use crate::core::leader::facts::Facts;
 use crate::view::{BindingPhase, PipelinePhase};
 
 /// The most waiting pipelines that one pass tries to make room for: each try takes some
@@ -20,42 +20,41 @@ const REBALANCES_MAX: usize = 16;
 /// The parts of a node's load.
 pub(super) type NodeParts = Vec<(WorkerName, Load)>;
 
-impl Leader {
+impl Pipelines {
     /// Places the pipelines that wait for workers: the largest first, then by name. One that does
     /// not fit does not delay smaller ones.
-    pub(super) fn place_waiting(&mut self, now: Moment) {
-        let mut names: Vec<_> = self.pipelines.waiting.iter().cloned().collect();
-        names.retain(|name| !self.pipelines.is_held(name));
+    pub(super) fn place_waiting(&mut self, facts: Facts<'_>) {
+        let mut names: Vec<_> = self.waiting.iter().cloned().collect();
+        names.retain(|name| !self.is_held(name));
         names.sort_by_cached_key(|name| {
-            let load = self.pipelines.all.get(name).map(|state| state.spec.load);
+            let load = self.all.get(name).map(|state| state.spec.load);
             Reverse(load)
         });
-        let mut class_rooms =
-            self.pipelines.class_rooms_of(&self.replica, &self.clusters, names.iter());
+        let mut class_rooms = self.class_rooms_of(names.iter(), facts);
         let mut blocked = Vec::new();
         for name in names {
-            let Some(state) = self.pipelines.all.get(&name) else { continue };
-            if state.classes().any(|class| self.pipelines.reserved.contains_key(class)) {
+            let Some(state) = self.all.get(&name) else { continue };
+            if state.classes().any(|class| self.broken.reserves(class)) {
                 let why = "it waits for broken pipelines to be healed first";
-                self.keep_waiting(&name, Vec::new(), why.into());
+                self.keep_waiting(&name, Vec::new(), why.into(), facts);
                 continue;
             }
             let runs = state.in_force;
             let placed = if runs {
-                self.pipelines.change(&name, &mut class_rooms)
+                self.change(&name, &mut class_rooms)
             } else {
-                self.pipelines.place_new(&name, &mut class_rooms)
+                self.place_new(&name, &mut class_rooms)
             };
             match placed {
-                Ok(chosen) => self.put_pipeline_in_force(&name, chosen, now),
+                Ok(chosen) => self.put_in_force(&name, chosen, facts),
                 Err(waits) => {
                     let why = waits_for(&waits);
-                    self.keep_waiting(&name, waits, why);
+                    self.keep_waiting(&name, waits, why, facts);
                     blocked.extend((!runs).then_some(name));
                 }
             }
         }
-        self.make_room_for(blocked, &mut class_rooms, now);
+        self.make_room_for(blocked, &mut class_rooms, facts);
     }
 
     /// Moves shares of other pipelines for those that fit nowhere, where their classes allow it:
@@ -64,23 +63,29 @@ impl Leader {
         &mut self,
         blocked: Vec<PipelineName>,
         class_rooms: &mut ClassRooms,
-        now: Moment,
+        facts: Facts<'_>,
     ) {
         let can_be = blocked.into_iter().rev().filter(|name| {
-            let state = self.pipelines.all.get(name);
+            let state = self.all.get(name);
             state.is_some_and(|state| state.classes().any(|class| class_rooms.rebalances(class)))
         });
         for name in can_be.take(REBALANCES_MAX).collect::<Vec<_>>() {
-            let Some(state) = self.pipelines.all.get(&name) else { continue };
+            let Some(state) = self.all.get(&name) else { continue };
             let (nodes, requests) = node_requests(state, |_| true);
-            if let Some(placed) = self.place_with_moves(&requests, class_rooms, now) {
-                self.put_pipeline_in_force(&name, nodes.into_iter().zip(placed).collect(), now);
+            if let Some(placed) = self.place_with_moves(&requests, class_rooms) {
+                self.put_in_force(&name, nodes.into_iter().zip(placed).collect(), facts);
             }
         }
     }
 
-    fn keep_waiting(&mut self, name: &PipelineName, waits: MissingWorkers, why: String) {
-        let Some(state) = self.pipelines.all.get(name) else { return };
+    fn keep_waiting(
+        &mut self,
+        name: &PipelineName,
+        waits: MissingWorkers,
+        why: String,
+        facts: Facts<'_>,
+    ) {
+        let Some(state) = self.all.get(name) else { return };
         let phase = state.phase.filter(|_| state.in_force).unwrap_or(PipelinePhase::Pending);
         let wanted = if state.spec.load == state.load_in_force() {
             String::new()
@@ -94,35 +99,35 @@ impl Leader {
             PipelinePhase::Pending => why,
             _ => format!("what is desired now{wanted} is not in force: {why}"),
         };
-        self.set_pipeline(name, phase, why, waits);
+        self.set_pipeline(name, phase, why, waits, facts);
     }
 
     /// Puts a pipeline in force as it is desired. `chosen` has the parts of the nodes that were
     /// placed again; all other nodes keep their shares.
-    pub(super) fn put_pipeline_in_force(
+    pub(super) fn put_in_force(
         &mut self,
         name: &PipelineName,
         mut chosen: BTreeMap<NodeName, NodeParts>,
-        now: Moment,
+        facts: Facts<'_>,
     ) {
-        let Some(state) = self.pipelines.all.get(name) else { return };
-        let counted = self.pipelines.counts(name, state);
+        let Some(state) = self.all.get(name) else { return };
+        let counted = self.counts(name, state);
         let (was_in_force, phase) = (state.in_force, state.phase);
         if !was_in_force {
             self.set_bindings(name, BindingPhase::Unset);
             if phase.is_none() {
-                self.set_pipeline(name, PipelinePhase::Pending, String::new(), Vec::new());
+                let pending = PipelinePhase::Pending;
+                self.set_pipeline(name, pending, String::new(), Vec::new(), facts);
             }
         }
         if counted {
-            self.pipelines.count_all(name, false);
+            self.count_all(name, false);
         }
-        self.pipelines.clear_outstanding(name);
-        let Some(state) = self.pipelines.all.get_mut(name) else { return };
+        self.broken.release(name);
+        let Some(state) = self.all.get_mut(name) else { return };
         let load = state.spec.load;
         let mut old = std::mem::take(&mut state.nodes);
         let mut rerouted = Vec::new();
-        let mut ended = Vec::new();
         for (node, spec) in &state.spec.nodes {
             let before = old.remove(node);
             let mut after = NodeState::new(spec, load);
@@ -141,63 +146,68 @@ impl Leader {
             state.nodes.insert(node.clone(), after);
         }
         (state.in_force, state.changes) = (true, false);
-        self.pipelines.count_all(name, true);
-        for (node, before) in old {
-            self.end_binding(name, &node, before.phase);
-            ended.push((node, before));
+        self.count_all(name, true);
+        for (node, before) in &old {
+            self.end_binding(name, node, before.phase);
         }
         if !was_in_force {
             self.set_bindings(name, BindingPhase::Pending);
-            self.set_pipeline(name, PipelinePhase::Plotted, String::new(), Vec::new());
+            let plotted = PipelinePhase::Plotted;
+            self.set_pipeline(name, plotted, String::new(), Vec::new(), facts);
         }
         // A pipeline that was in force gets its phase when its bindings are observed: the nodes
         // that it no longer has may have been the only ones that were not Ready.
-        self.pipelines.update_indexes(name);
+        self.update_indexes(name);
         // Only a pipeline that was in force gives room back.
-        self.pipelines.recheck_waiting |= was_in_force;
+        self.recheck_waiting |= was_in_force;
         for node in rerouted {
-            self.reroute(name, &node);
+            self.reroute(name, &node, facts);
         }
-        for (node, before) in &ended {
-            self.reconcile_node(name, node, before, now);
+        for (node, before) in &old {
+            self.reconcile_node(name, node, before, facts);
         }
-        self.reconcile_pipeline(name, now);
+        self.reconcile_pipeline(name, facts);
     }
 
     /// Takes a pipeline's workers from it, so it waits from now on.
-    pub(super) fn withdraw_pipeline(
+    pub(super) fn withdraw(
         &mut self,
         name: &PipelineName,
         waits: MissingWorkers,
-        why: String,
-        now: Moment,
+        facts: Facts<'_>,
     ) {
-        self.pipelines.clear_outstanding(name);
-        let Some(state) = self.pipelines.all.get_mut(name) else { return };
-        let fresh = PipelineState::new(state.spec.clone());
-        let old = std::mem::replace(&mut state.nodes, fresh.nodes);
+        self.broken.release(name);
+        let Some(state) = self.all.get_mut(name) else { return };
         (state.in_force, state.changes) = (false, false);
-        for (node, state) in &mut state.nodes {
-            state.phase = old.get(node).and_then(|before| before.phase);
-        }
+        let old = state.clear_nodes();
+        self.end_former_bindings(name, &old);
+        self.set_bindings(name, BindingPhase::Unset);
+        let why = waits_for(&waits);
+        self.set_pipeline(name, PipelinePhase::Pending, why, waits, facts);
         for (node, before) in &old {
-            if self.pipelines.node_mut(name, node).is_none() {
+            self.reconcile_node(name, node, before, facts);
+        }
+    }
+
+    /// The bindings of nodes that a pipeline no longer has have ended.
+    pub(super) fn end_former_bindings(
+        &mut self,
+        name: &PipelineName,
+        old: &BTreeMap<NodeName, NodeState>,
+    ) {
+        for (node, before) in old {
+            if self.node_mut(name, node).is_none() {
                 self.end_binding(name, node, before.phase);
             }
-        }
-        self.set_bindings(name, BindingPhase::Unset);
-        self.set_pipeline(name, PipelinePhase::Pending, why, waits);
-        for (node, before) in &old {
-            self.reconcile_node(name, node, before, now);
         }
     }
 
     /// Reconciles all present and former shares of a pipeline.
-    pub(super) fn reconcile_pipeline(&mut self, name: &PipelineName, now: Moment) {
-        let Some(state) = self.pipelines.all.get(name) else { return };
-        let nodes: Vec<_> = state.nodes.clone().into_iter().collect();
-        for (node, state) in &nodes {
-            self.reconcile_node(name, node, state, now);
+    pub(super) fn reconcile_pipeline(&mut self, name: &PipelineName, facts: Facts<'_>) {
+        let Some(state) = self.all.get(name) else { return };
+        for (node, state) in &state.nodes {
+            self.bindings.mark(name, node);
+            self.changes.shares.extend(shares_of(name, node, state, facts));
         }
     }
 
@@ -207,42 +217,24 @@ impl Leader {
         name: &PipelineName,
         node: &NodeName,
         state: &NodeState,
-        now: Moment,
+        facts: Facts<'_>,
     ) {
-        self.pipelines.note(name, node);
-        let key =
-            |index: &u32| ShareKey { pipeline: name.clone(), node: node.clone(), index: *index };
-        let planned = state.shares.keys().map(|index| key(index).stream());
-        let mut streams: BTreeSet<_> = planned.collect();
-        let leases = leases_of(&self.ledger, name, node).into_iter();
-        streams.extend(leases.map(|(stream, _)| stream.clone()));
-        for stream in streams {
-            self.reconcile_stream(&stream, now);
-        }
+        self.bindings.mark(name, node);
+        self.changes.shares.extend(shares_of(name, node, state, facts));
     }
-}
 
-impl Pipelines {
     /// The room in all the classes of these pipelines, as they are in force and as desired.
     pub(super) fn class_rooms_of<'a>(
         &self,
-        replica: &Replica,
-        clusters: &Clusters,
         names: impl Iterator<Item = &'a PipelineName>,
+        facts: Facts<'_>,
     ) -> ClassRooms {
         let mut classes = BTreeSet::new();
         for state in names.filter_map(|name| self.all.get(name)) {
             classes.extend(state.classes());
             classes.extend(state.nodes.values().map(|node| &node.class));
         }
-        self.class_rooms(replica, clusters, classes.into_iter())
-    }
-
-    /// Whether nothing is planned for a pipeline yet, because one of its classes is held.
-    pub(super) fn is_held(&self, name: &PipelineName) -> bool {
-        let held = &self.held;
-        let state = self.all.get(name).filter(|_| !held.is_empty());
-        state.is_some_and(|state| state.classes().any(|class| held.contains(class)))
+        self.class_rooms(classes.into_iter(), facts)
     }
 
     /// Places all nodes of a pipeline, or none.
@@ -273,6 +265,19 @@ impl Pipelines {
         let anew = keeps.then(|| replace(state, |_| true, class_rooms).ok()).flatten();
         anew.ok_or(waits)
     }
+}
+
+/// All present and former shares of a node.
+fn shares_of(
+    name: &PipelineName,
+    node: &NodeName,
+    state: &NodeState,
+    facts: Facts<'_>,
+) -> impl Iterator<Item = StreamKey> {
+    let key = |index: &u32| ShareKey { pipeline: name.clone(), node: node.clone(), index: *index };
+    let planned = state.shares.keys().map(move |index| key(index).stream());
+    let leases = leases_of(facts.ledger, name, node).into_iter();
+    planned.chain(leases.map(|(stream, _)| stream.clone()))
 }
 
 /// Places some of a running pipeline's nodes again, in the room that they have now and in all free

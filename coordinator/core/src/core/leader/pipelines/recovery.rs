@@ -3,89 +3,91 @@
 
 use std::collections::BTreeSet;
 
-use leasehold_types::{ClusterName, Load, Moment, NodeName, PipelineName, WorkerKey};
+use leasehold_types::{ClusterName, Load, NodeName, PipelineName, ShareKey, StreamKey, WorkerKey};
 
-use super::spec_changes::is_in_force;
-use super::state::NodeState;
-use crate::core::Leader;
+use super::Pipelines;
+use super::routes::share_states;
+use super::state::{NodeState, PlannedShare};
+use crate::core::leader::facts::Facts;
+use crate::core::leader::planned_lease::is_newest_holder;
 use crate::view::{BindingPhase, PipelinePhase};
 
-impl Leader {
+impl Pipelines {
     /// Recovers every pipeline of which no agent can report a further share: all but those with a
     /// class that is held.
-    pub(super) fn recover_known(&mut self, held: BTreeSet<ClusterName>, now: Moment) {
-        let fewer = held != self.pipelines.held;
-        self.pipelines.held = held;
-        self.pipelines.recheck_waiting |= fewer;
-        if !fewer && !std::mem::take(&mut self.pipelines.recheck_recovery) {
+    pub(super) fn recover_known(&mut self, held: BTreeSet<ClusterName>, facts: Facts<'_>) {
+        let fewer = held != self.held;
+        self.held = held;
+        self.recheck_waiting |= fewer;
+        if !fewer && !std::mem::take(&mut self.recheck_recovery) {
             return;
         }
-        let known = self.pipelines.recovering.iter().filter(|name| !self.pipelines.is_held(name));
+        let known = self.recovering.iter().filter(|name| !self.is_held(name));
         let known: Vec<_> = known.cloned().collect();
-        self.pipelines.recheck_waiting |= !known.is_empty();
+        self.recheck_waiting |= !known.is_empty();
         let mut classes = BTreeSet::new();
         for name in &known {
-            self.recover_pipeline(name, now);
-            let state = self.pipelines.all.get(name);
+            self.recover_pipeline(name, facts);
+            let state = self.all.get(name);
             classes.extend(state.into_iter().flat_map(|it| it.classes().cloned()));
         }
         for class in classes {
-            self.break_overloaded(&class, now);
+            self.break_overloaded(&class, facts);
         }
     }
 
-    fn recover_pipeline(&mut self, name: &PipelineName, now: Moment) {
-        self.adopt_load(name);
-        let Some(state) = self.pipelines.all.get(name) else { return };
+    fn recover_pipeline(&mut self, name: &PipelineName, facts: Facts<'_>) {
+        self.adopt_load(name, facts);
+        let Some(state) = self.all.get(name) else { return };
         let unserved = |(_, state): &(&NodeName, &NodeState)| {
-            let stays = |worker: &_| {
-                let key = WorkerKey { cluster: state.class.clone(), worker: Clone::clone(worker) };
-                self.observed(&key).is_some_and(|worker| worker.reported && !worker.lost)
+            let stays = |share: &PlannedShare| {
+                let worker = facts.observed(&state.worker(share));
+                worker.is_some_and(|worker| worker.reported && !worker.lost)
             };
-            !state.is_whole() || !state.shares.values().all(|share| stays(&share.on))
+            !state.is_whole() || !state.shares.values().all(stays)
         };
         let new = state.nodes.values().all(|node| node.shares.is_empty());
         let dead = state.nodes.iter().filter(unserved).map(|(node, _)| node.clone());
         let dead: BTreeSet<_> = dead.collect();
         let nodes: Vec<_> = state.nodes.keys().cloned().collect();
         if !dead.is_empty() {
-            self.pipelines.count_all(name, false);
+            self.count_all(name, false);
         }
-        self.pipelines.recovering.remove(name);
+        self.recovering.remove(name);
         if dead.is_empty() {
-            if let Some(state) = self.pipelines.all.get_mut(name) {
+            if let Some(state) = self.all.get_mut(name) {
                 state.in_force = true;
-                state.changes = !is_in_force(state);
+                state.changes = !state.is_as_desired();
             }
         } else if !new {
             let why = "not all of its shares were reported to this leader";
-            self.break_pipeline(name, &dead, why.into(), now);
+            self.break_pipeline(name, &dead, why.into(), facts);
         }
         for node in &nodes {
-            self.pipelines.note(name, node);
+            self.bindings.mark(name, node);
         }
-        self.reroute_last_nodes(name);
-        self.pipelines.update_indexes(name);
+        self.reroute_last_nodes(name, facts);
+        self.update_indexes(name);
         // Freed shares have waited for this, and reported shares that are not desired are asked
         // back.
-        self.reconcile_pipeline(name, now);
+        self.reconcile_pipeline(name, facts);
     }
 
     /// Sends the holders of last nodes an empty route: before this term they may have had another
     /// one. All other nodes get theirs when the nodes after them are observed.
-    fn reroute_last_nodes(&mut self, name: &PipelineName) {
-        let Some(state) = self.pipelines.all.get(name) else { return };
+    fn reroute_last_nodes(&mut self, name: &PipelineName, facts: Facts<'_>) {
+        let Some(state) = self.all.get(name) else { return };
         let last = state.nodes.iter().filter(|(_, node)| node.next.is_empty());
         for node in last.map(|(node, _)| node.clone()).collect::<Vec<_>>() {
-            self.reroute(name, &node);
+            self.reroute(name, &node, facts);
         }
     }
 
     /// Agents may hold another load of a pipeline than the desired one: the load before a change
     /// that waits for workers. That load is in force if all nodes have it, and at least one node
     /// shows that it is not a remainder of the desired load.
-    fn adopt_load(&mut self, name: &PipelineName) {
-        let Some(state) = self.pipelines.all.get(name) else { return };
+    fn adopt_load(&mut self, name: &PipelineName, facts: Facts<'_>) {
+        let Some(state) = self.all.get(name) else { return };
         let desired = state.spec.load;
         let loads = state.nodes.values().map(NodeState::served);
         let loads: BTreeSet<Load> = loads.collect();
@@ -96,63 +98,93 @@ impl Leader {
             !node.shares.is_empty()
                 && (load > desired
                     || load == Load::ZERO
-                    || self
+                    || facts
                         .replica
                         .class(&node.class)
                         .is_some_and(|class| desired <= class.capacity))
         };
         let is_other = load != desired && state.nodes.values().any(is_whole);
-        if let Some(state) = self.pipelines.all.get_mut(name).filter(|_| is_other) {
+        if let Some(state) = self.all.get_mut(name).filter(|_| is_other) {
             state.nodes.values_mut().for_each(|node| node.load = load);
         }
     }
 
-    /// A class has changed in a way that pipelines may have waited for.
-    pub(in crate::core::leader) fn recheck_class(&mut self, class: &ClusterName) {
-        self.pipelines.recheck_waiting |= self.replica.class(class).is_some();
+    /// Plans a reported share on the worker that reported it, unless a worker with a higher token
+    /// has it, while its pipeline is being recovered. A draining worker keeps its planned shares
+    /// until they are moved.
+    pub(in crate::core::leader) fn plan_where_held(
+        &mut self,
+        stream: &StreamKey,
+        key: &WorkerKey,
+        facts: Facts<'_>,
+    ) {
+        if facts.observed(key).is_none_or(|worker| worker.lost) {
+            return;
+        }
+        let Some(share) = ShareKey::of(stream) else { return };
+        let Some(wanted) = self.planned_lease(&share) else { return };
+        let is_here = *wanted.cluster == key.cluster;
+        if !is_here || !is_newest_holder(facts.ledger, stream, key, wanted.on) {
+            return;
+        }
+        let claim = facts.ledger.claim(stream, key);
+        if let Some(load) = claim.and_then(|claim| claim.load) {
+            self.adopt(&share, key, load);
+        }
     }
 
-    /// A worker has begun to drain, has reported that it drains, or works again.
-    pub(in crate::core::leader) fn note_draining(&mut self, key: &WorkerKey) {
-        let heard = self.replica.heard;
-        if let Some(worker) = self.worker_mut(key) {
-            worker.note_drain(heard);
+    /// Adopts a share that an agent has reported into the plan, while its pipeline is being
+    /// recovered.
+    fn adopt(&mut self, key: &ShareKey, worker: &WorkerKey, load: Load) {
+        if !self.recovering.contains(&key.pipeline) {
+            return;
         }
-        let leaves = self.observed(key).is_some_and(|worker| !worker.is_working());
-        if !leaves {
-            self.pipelines.draining.remove(key);
-        } else if self.replica.class(&key.cluster).is_some() {
-            self.pipelines.draining.insert(key.clone());
-            self.pipelines.recheck_waiting = true;
-            self.note_shares_of(key);
+        let Some(node) = self.node_mut(&key.pipeline, &key.node) else { return };
+        if node.class != worker.cluster {
+            return;
+        }
+        let share = PlannedShare { on: worker.worker.clone(), load };
+        let old = node.shares.insert(key.index, share.clone());
+        if let Some(old) = old {
+            self.shares.remove(key, &worker.cluster, &old);
+        }
+        self.shares.add(key, &worker.cluster, &share);
+    }
+
+    /// A reported share has lost its worker again.
+    pub(super) fn disown(&mut self, key: &ShareKey) {
+        let Some(node) = self.node_mut(&key.pipeline, &key.node) else { return };
+        let class = node.class.clone();
+        if let Some(share) = node.shares.remove(&key.index) {
+            self.shares.remove(key, &class, &share);
         }
     }
 
     /// Sets the states of bindings and pipelines from what is observed.
-    pub(super) fn observe(&mut self, now: Moment) {
+    pub(super) fn observe(&mut self, facts: Facts<'_>) {
         self.notify_endpoints();
         let mut pipelines = BTreeSet::new();
-        for (pipeline, node) in std::mem::take(&mut self.pipelines.changed) {
-            if self.pipelines.recovering.contains(&pipeline) {
+        for (pipeline, node) in self.bindings.take_unobserved() {
+            if self.recovering.contains(&pipeline) {
                 continue;
             }
-            self.renew_endpoints(&pipeline, &node);
+            self.renew_endpoints(&pipeline, &node, facts);
             pipelines.insert(pipeline);
         }
         for name in pipelines {
-            self.observe_one(&name, now);
+            self.observe_one(&name, facts);
         }
         self.notify_endpoints();
     }
 
-    fn observe_one(&mut self, name: &PipelineName, now: Moment) {
-        let Some(state) = self.pipelines.all.get(name).filter(|state| state.in_force) else {
+    fn observe_one(&mut self, name: &PipelineName, facts: Facts<'_>) {
+        let Some(state) = self.all.get(name).filter(|state| state.in_force) else {
             return;
         };
         let mut served = Vec::new();
         let mut deserted = BTreeSet::new();
         for (node, state) in &state.nodes {
-            let shares = self.share_states(name, node, state);
+            let shares = share_states(name, node, state, facts);
             if shares.iter().any(|share| share.deserted) {
                 deserted.insert(node.clone());
             }
@@ -160,7 +192,7 @@ impl Leader {
         }
         if !deserted.is_empty() {
             let why = "a worker that drains has given its share back, and no other has room";
-            return self.break_pipeline(name, &deserted, why.into(), now);
+            return self.break_pipeline(name, &deserted, why.into(), facts);
         }
         let (reason, waits, changes) = (state.reason.clone(), state.waits.clone(), state.changes);
         let all = served.iter().all(|(_, served)| *served);
@@ -170,6 +202,6 @@ impl Leader {
         }
         let to = if all { PipelinePhase::Ready } else { PipelinePhase::Plotted };
         let (why, waits) = if changes { (reason, waits) } else { Default::default() };
-        self.set_pipeline(name, to, why, waits);
+        self.set_pipeline(name, to, why, waits, facts);
     }
 }

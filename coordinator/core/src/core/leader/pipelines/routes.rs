@@ -8,12 +8,12 @@ use leasehold_types::message::StreamGrant;
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::share::{Endpoint, Route};
 use leasehold_types::{
-    GrantNumber, Load, Moment, NodeName, PipelineName, Share, ShareKey, StreamKey, StreamName,
-    WorkerKey, WorkerName,
+    Load, Moment, NodeName, PipelineName, Share, ShareKey, StreamKey, StreamName, WorkerKey,
 };
 
-use super::state::{NodeState, Pipelines};
-use crate::core::Leader;
+use super::Pipelines;
+use super::state::NodeState;
+use crate::core::leader::facts::Facts;
 use crate::core::leader::planned_lease::PlannedLease;
 use crate::ledger::{Claim, Ledger, Phase};
 
@@ -65,103 +65,66 @@ pub(in crate::core::leader) struct SnapshotShare {
     pub(in crate::core::leader) follows: bool,
 }
 
-impl Leader {
-    /// Has the workers of a share's node checked: their grants may have waited for this share.
-    pub(in crate::core::leader) fn recheck_node(&mut self, stream: &StreamKey) {
-        let Some(key) = ShareKey::of(stream) else { return };
-        let state = self.pipelines.all.get(&key.pipeline);
-        let Some(node) = state.and_then(|state| state.nodes.get(&key.node)) else { return };
-        let owner =
-            |worker: &WorkerName| WorkerKey { cluster: node.class.clone(), worker: worker.clone() };
-        self.outgoing.mark_all(node.shares.values().map(|share| owner(&share.on)));
-    }
-
-    /// Whether the agent that holds a lease has acknowledged it.
-    pub(super) fn is_applied(&self, claim: &Claim) -> bool {
-        let account = self.ledger.account(&claim.worker);
-        let lost = self.observed(&claim.worker).is_none_or(|worker| worker.lost);
-        !lost
-            && is_in_use(claim)
-            && account.is_some_and(|account| account.acknowledged >= claim.sent_in)
-    }
-
-    /// Whether a lease or its worker is on the way out; `planned` is the planned lease of its
-    /// stream.
-    pub(super) fn is_draining(&self, claim: &Claim, planned: Option<PlannedLease<'_>>) -> bool {
-        let working = self.observed(&claim.worker).is_some_and(|worker| worker.is_working());
-        let kept = planned.is_some_and(|planned| {
-            planned.is_met_by(claim) || (planned.on.is_none() && planned.stays)
-        });
-        !working || !kept || claim.phase != Phase::Held
-    }
-
-    /// The observed state of each of a node's planned shares.
-    pub(super) fn share_states(
+impl Pipelines {
+    /// The workers of a share's node: their grants may have waited for this share.
+    pub(in crate::core::leader) fn workers_beside(
         &self,
-        pipeline: &PipelineName,
-        node: &NodeName,
-        state: &NodeState,
-    ) -> Vec<ShareState> {
-        let shares = state.shares.iter().map(|(index, share)| {
-            let worker = share.on.clone();
-            let key = WorkerKey { cluster: state.class.clone(), worker };
-            let stream =
-                ShareKey { pipeline: pipeline.clone(), node: node.clone(), index: *index }.stream();
-            let claim = self.ledger.claim(&stream, &key);
-            let served = claim.is_some_and(|claim| {
-                let as_planned = claim.phase == Phase::Held && claim.load == Some(share.load);
-                as_planned && self.is_applied(claim)
-            });
-            let owns = self.observed(&key).is_some_and(|worker| worker.owns_streams());
-            ShareState { served, deserted: claim.is_none() && !owns }
-        });
-        shares.collect()
+        stream: &StreamKey,
+    ) -> impl Iterator<Item = WorkerKey> {
+        let node =
+            ShareKey::of(stream).and_then(|key| self.all.get(&key.pipeline)?.nodes.get(&key.node));
+        node.into_iter().flat_map(|node| node.shares.values().map(|share| node.worker(share)))
     }
 
     /// Sends the nodes before this one its new endpoints, if they have changed.
-    pub(super) fn renew_endpoints(&mut self, pipeline: &PipelineName, node: &NodeName) {
-        let Some(state) = self.pipelines.all.get(pipeline) else { return };
+    pub(super) fn renew_endpoints(
+        &mut self,
+        pipeline: &PipelineName,
+        node: &NodeName,
+        facts: Facts<'_>,
+    ) {
+        let Some(state) = self.all.get(pipeline) else { return };
         let Some(node_state) = state.nodes.get(node) else { return };
-        let endpoints = self.endpoints(pipeline, node);
+        let endpoints = self.endpoints(pipeline, node, facts);
         if node_state.endpoints.as_deref() == Some(&endpoints) {
             return;
         }
-        let before = state.nodes.iter().filter(|(_, it)| it.next.contains(node));
+        let before = state.nodes.iter().filter(|(_, before)| before.next.contains(node));
         let before: Vec<_> = before.map(|(name, _)| name.clone()).collect();
-        if let Some(state) = self.pipelines.node_mut(pipeline, node) {
+        if let Some(state) = self.node_mut(pipeline, node) {
             state.endpoints = Some(endpoints.into());
         }
         for name in before {
-            self.reroute(pipeline, &name);
+            self.reroute(pipeline, &name, facts);
         }
     }
 
     /// Sends the route again to all workers with a share of a node.
-    pub(super) fn reroute(&mut self, pipeline: &PipelineName, node: &NodeName) {
-        let leases = leases_of(&self.ledger, pipeline, node).into_iter();
+    pub(super) fn reroute(&mut self, pipeline: &PipelineName, node: &NodeName, facts: Facts<'_>) {
+        let leases = leases_of(facts.ledger, pipeline, node).into_iter();
         let used = leases.filter(|(_, claim)| is_in_use(claim));
-        let used: Vec<_> =
-            used.map(|(stream, claim)| (stream.clone(), claim.worker.clone())).collect();
-        for (stream, key) in used {
-            if let Some(worker) = self.worker_mut(&key) {
-                worker.reroutes.insert(stream);
-                self.outgoing.mark(key);
-            }
-        }
+        let used = used.map(|(stream, claim)| (stream.clone(), claim.worker.clone()));
+        self.changes.reroutes.extend(used);
     }
 
     /// The workers that serve a node, each once. A draining worker is listed as draining.
-    fn endpoints(&self, pipeline: &PipelineName, node: &NodeName) -> Vec<Endpoint> {
+    fn endpoints(
+        &self,
+        pipeline: &PipelineName,
+        node: &NodeName,
+        facts: Facts<'_>,
+    ) -> Vec<Endpoint> {
         let mut endpoints = BTreeMap::<&WorkerKey, Endpoint>::new();
-        for (stream, claim) in leases_of(&self.ledger, pipeline, node) {
-            if !self.is_applied(claim) {
+        for (stream, claim) in leases_of(facts.ledger, pipeline, node) {
+            if !is_applied(claim, facts) {
                 continue;
             }
             let worker = &claim.worker;
-            let draining = self.is_draining(claim, self.planned_lease(stream));
+            let planned = ShareKey::of(stream).and_then(|share| self.planned_lease(&share));
+            let draining = is_draining(claim, planned, facts);
             let entry = endpoints.entry(worker).or_insert_with(|| Endpoint {
                 worker: worker.worker.clone(),
-                address: self.observed(worker).and_then(|worker| worker.address.clone()),
+                address: facts.observed(worker).and_then(|worker| worker.address.clone()),
                 load: Load::ZERO,
                 draining,
             });
@@ -177,30 +140,21 @@ impl Leader {
         endpoints.into_values().collect()
     }
 
-    /// The shares of a worker whose routes have changed, as far as they fit into one message.
-    /// Shares that are asked back are included: the worker works on them until it lets go.
-    pub(in crate::core::leader) fn route_updates(
-        &mut self,
+    /// A share with its route for a worker that may use it, as far as the message has room; none
+    /// where the worker has no such lease any longer.
+    pub(in crate::core::leader) fn route_update(
+        &self,
+        stream: StreamKey,
         key: &WorkerKey,
         budget: &mut RouteBudget,
+        ledger: &Ledger,
         now: Moment,
-    ) -> Vec<StreamGrant> {
-        let mut updates = Vec::new();
-        while budget.is_left()
-            && let Some(stream) = self.worker_mut(key).and_then(|it| it.reroutes.pop_first())
-        {
-            let ledger = &self.ledger;
-            let claim = ledger.claim(&stream, key).filter(|claim| is_in_use(claim));
-            let Some((claim, load)) = claim.and_then(|claim| Some((claim, claim.load?))) else {
-                continue;
-            };
-            let (token, state) = (claim.token, claim.state(now));
-            if let Some((state, share)) = state.zip(self.pipelines.share_for_grant(&stream, load)) {
-                budget.take(&share);
-                updates.push(StreamGrant { stream, token, state, share: Some(share) });
-            }
-        }
-        updates
+    ) -> Option<StreamGrant> {
+        let claim = ledger.claim(&stream, key).filter(|claim| is_in_use(claim))?;
+        let share = self.share_for_grant(&stream, claim.load?);
+        let (state, share) = claim.state(now).zip(share)?;
+        budget.take(&share);
+        Some(StreamGrant { stream, token: claim.token, state, share: Some(share) })
     }
 
     /// The route of a share in a snapshot. A route that does not fit follows in the next message;
@@ -210,67 +164,20 @@ impl Leader {
         stream: &StreamKey,
         claim: &Claim,
         budget: &mut RouteBudget,
+        facts: Facts<'_>,
     ) -> SnapshotShare {
-        let share = claim.load.and_then(|load| self.pipelines.share_for_grant(stream, load));
+        let share = claim.load.and_then(|load| self.share_for_grant(stream, load));
         let Some(share) = share else { return SnapshotShare { share: None, follows: false } };
         if budget.is_left() {
             budget.take(&share);
             return SnapshotShare { share: Some(share), follows: false };
         }
-        let known = self.is_applied(claim);
+        let known = is_applied(claim, facts);
         let unserved = |route: &Route| Route { node: route.node.clone(), endpoints: Vec::new() };
         let closed = || Share { load: share.load, next: share.next.iter().map(unserved).collect() };
         SnapshotShare { share: (!known).then(|| Arc::new(closed())), follows: true }
     }
 
-    /// The route of a share that is asked back, if the route has changed.
-    pub(in crate::core::leader) fn changed_route(
-        &mut self,
-        stream: &StreamKey,
-        key: &WorkerKey,
-    ) -> Option<Arc<Share>> {
-        self.worker_mut(key)?.reroutes.take(stream)?;
-        let load = self.ledger.claim(stream, key)?.load?;
-        self.pipelines.share_for_grant(stream, load)
-    }
-
-    /// A worker has changed in a way that the nodes before it must know.
-    pub(in crate::core::leader) fn note_shares_of(&mut self, key: &WorkerKey) {
-        let account = self.ledger.account(key);
-        let streams = account.map(|account| account.streams.clone()).unwrap_or_default();
-        for stream in &streams {
-            self.pipelines.note_share(stream);
-        }
-    }
-
-    /// A worker was granted a stream. A share is served once the worker's agent acknowledges the
-    /// grant.
-    pub(in crate::core::leader) fn note_granted(&mut self, stream: &StreamKey, key: &WorkerKey) {
-        if !stream.set.is_shares() {
-            return;
-        }
-        let claim = self.ledger.claim(stream, key);
-        let sent_in = claim.map_or(GrantNumber(0), |claim| claim.sent_in);
-        if let Some(worker) = self.worker_mut(key) {
-            worker.unacknowledged.insert((sent_in, stream.clone()));
-        }
-        self.pipelines.note_share(stream);
-    }
-
-    /// A worker's agent has applied all grants up to this one.
-    pub(in crate::core::leader) fn note_applied(&mut self, key: &WorkerKey, applied: GrantNumber) {
-        let Some(worker) = self.worker_mut(key) else { return };
-        let mut known = Vec::new();
-        while worker.unacknowledged.first().is_some_and(|(sent_in, _)| *sent_in <= applied) {
-            known.extend(worker.unacknowledged.pop_first());
-        }
-        for (_, stream) in known {
-            self.pipelines.note_share(&stream);
-        }
-    }
-}
-
-impl Pipelines {
     /// Whether a share may be granted beside the others of its node. Its pipeline must be
     /// recovered, no worker may hold a share of it unheard of, and all shares of the node that may
     /// be in use, whatever the class of their workers, must be within the node's load together with
@@ -317,15 +224,49 @@ impl Pipelines {
         };
         Some(Arc::new(Share { load, next: node.next.iter().map(route).collect() }))
     }
+}
 
-    /// A share's leases have changed.
-    pub(in crate::core::leader) fn note_share(&mut self, stream: &StreamKey) {
-        if let Some(key) = ShareKey::of(stream)
-            && self.all.contains_key(&key.pipeline)
-        {
-            self.note(&key.pipeline, &key.node);
-        }
-    }
+/// Whether the agent that holds a lease has acknowledged it.
+pub(super) fn is_applied(claim: &Claim, facts: Facts<'_>) -> bool {
+    let account = facts.ledger.account(&claim.worker);
+    let lost = facts.observed(&claim.worker).is_none_or(|worker| worker.lost);
+    !lost
+        && is_in_use(claim)
+        && account.is_some_and(|account| account.acknowledged >= claim.sent_in)
+}
+
+/// Whether a lease or its worker is on the way out; `planned` is the planned lease of its stream.
+pub(super) fn is_draining(
+    claim: &Claim,
+    planned: Option<PlannedLease<'_>>,
+    facts: Facts<'_>,
+) -> bool {
+    let working = facts.observed(&claim.worker).is_some_and(|worker| worker.is_working());
+    let kept = planned
+        .is_some_and(|planned| planned.is_met_by(claim) || (planned.on.is_none() && planned.stays));
+    !working || !kept || claim.phase != Phase::Held
+}
+
+/// The observed state of each of a node's planned shares.
+pub(super) fn share_states(
+    pipeline: &PipelineName,
+    node: &NodeName,
+    state: &NodeState,
+    facts: Facts<'_>,
+) -> Vec<ShareState> {
+    let shares = state.shares.iter().map(|(index, share)| {
+        let key = state.worker(share);
+        let stream =
+            ShareKey { pipeline: pipeline.clone(), node: node.clone(), index: *index }.stream();
+        let claim = facts.ledger.claim(&stream, &key);
+        let served = claim.is_some_and(|claim| {
+            let as_planned = claim.phase == Phase::Held && claim.load == Some(share.load);
+            as_planned && is_applied(claim, facts)
+        });
+        let owns = facts.observed(&key).is_some_and(|worker| worker.owns_streams());
+        ShareState { served, deserted: claim.is_none() && !owns }
+    });
+    shares.collect()
 }
 
 /// All leases on a node's shares, whatever the classes of their workers, in the order of their

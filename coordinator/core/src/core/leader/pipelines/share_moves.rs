@@ -3,64 +3,60 @@
 
 use std::cmp::Reverse;
 
-use leasehold_types::{ClusterName, Load, Moment, ShareKey, WorkerKey, WorkerName};
+use leasehold_types::{ClusterName, Load, ShareKey, WorkerKey, WorkerName};
 
+use super::Pipelines;
 use super::class_rooms::{ClassRooms, NodeRequest};
 use super::placement::NodeParts;
-use super::state::{Pipelines, PlannedShare};
-use crate::core::Leader;
+use super::state::PlannedShare;
+use crate::core::leader::facts::Facts;
 use crate::planner::pipelines::{MovableShare, make_room};
 use crate::view::PipelinePhase;
 
 /// More than any room: a worker with this load takes nothing else.
 const FULL: Load = Load::MAX;
 
-impl Leader {
+impl Pipelines {
     /// Plans each share of draining workers on another worker. Where there is no room, it stays.
-    pub(super) fn move_shares_of_draining(&mut self, now: Moment) {
+    pub(super) fn move_shares_of_draining(&mut self, facts: Facts<'_>) {
         // One set of rooms serves all draining workers of a class, because none of them is in it.
         let mut known: Option<(ClusterName, ClassRooms)> = None;
-        for key in self.pipelines.draining.clone() {
-            if self.pipelines.held.contains(&key.cluster) {
+        for key in self.draining.clone() {
+            let class = &key.cluster;
+            if self.held.contains(class) || self.shares.of(&key).is_none() {
                 continue;
             }
-            let Some(worker_shares) = self.pipelines.worker_shares.get(&key) else { continue };
-            if known.as_ref().is_none_or(|(class, _)| *class != key.cluster) {
-                known = Some((
-                    key.cluster.clone(),
-                    self.pipelines.class_rooms(
-                        &self.replica,
-                        &self.clusters,
-                        [&key.cluster].into_iter(),
-                    ),
-                ));
-            }
-            let Some((_, class_rooms)) = &mut known else { continue };
-            for share in self.pipelines.largest_first(&worker_shares.shares) {
-                let Some(state) = self.pipelines.all.get(&share.pipeline) else { continue };
-                if !state.in_force {
+            let (_, class_rooms) = match known.take() {
+                Some((of, class_rooms)) if of == *class => known.insert((of, class_rooms)),
+                Some(_) | None => {
+                    let class_rooms = self.class_rooms([class].into_iter(), facts);
+                    known.insert((class.clone(), class_rooms))
+                }
+            };
+            for share in self.largest_first(self.shares.keys_of(&key)) {
+                if !self.all.get(&share.pipeline).is_some_and(|state| state.in_force) {
                     continue;
                 }
-                match self.pipelines.find_other_worker(&share, class_rooms) {
-                    Some(to) => self.move_share(&share, &key.cluster, to, now),
+                match self.find_other_worker(&share, class_rooms) {
+                    Some(to) => self.move_share(&share, class, to),
                     // A worker that has not taken the share yet never will.
-                    None => self.pipelines.observe_again(&share),
+                    None => self.bindings.mark_unobserved(&share.pipeline, &share.node),
                 }
             }
         }
     }
 
     /// Plans a share on another worker.
-    fn move_share(&mut self, key: &ShareKey, class: &ClusterName, to: WorkerName, now: Moment) {
-        let Some(node) = self.pipelines.node_mut(&key.pipeline, &key.node) else { return };
+    fn move_share(&mut self, key: &ShareKey, class: &ClusterName, to: WorkerName) {
+        let Some(node) = self.node_mut(&key.pipeline, &key.node) else { return };
         let Some(share) = node.shares.get_mut(&key.index) else { return };
         let before = share.clone();
         share.on = to;
         let after = share.clone();
-        self.pipelines.uncount(key, class, &before);
-        self.pipelines.count(key, class, &after);
-        self.pipelines.note(&key.pipeline, &key.node);
-        self.reconcile_stream(&key.stream(), now);
+        self.shares.remove(key, class, &before);
+        self.shares.add(key, class, &after);
+        self.bindings.mark(&key.pipeline, &key.node);
+        self.changes.shares.insert(key.stream());
     }
 
     /// Makes room for a pipeline that fits nowhere by moving the fewest shares in classes that
@@ -69,7 +65,6 @@ impl Leader {
         &mut self,
         requests: &[NodeRequest],
         class_rooms: &mut ClassRooms,
-        now: Moment,
     ) -> Option<Vec<NodeParts>> {
         let mut trial = class_rooms.clone();
         let mut moves = Vec::new();
@@ -82,7 +77,7 @@ impl Leader {
             }
             let class =
                 trial.class_at(&request.class).filter(|_| trial.rebalances(&request.class))?;
-            let (shares, tenants) = self.pipelines.tenants(&request.class, class, &trial, &moves);
+            let (shares, tenants) = self.tenants(&request.class, class, &trial, &moves);
             for (tenant, to) in make_room(&trial.rooms[class], &tenants, request.load)? {
                 let MovableShare { worker, load, .. } = tenants[tenant];
                 trial.rooms[class].give(worker, load);
@@ -94,13 +89,11 @@ impl Leader {
         }
         *class_rooms = trial;
         for (share, class, to) in moves {
-            self.move_share(&share, &class, to, now);
+            self.move_share(&share, &class, to);
         }
         Some(placed)
     }
-}
 
-impl Pipelines {
     /// Shares in the order in which they are placed: the largest first, then by name.
     pub(super) fn largest_first<'a>(
         &self,
@@ -148,9 +141,9 @@ impl Pipelines {
     ) -> (Vec<ShareKey>, Vec<MovableShare>) {
         let mut shares = Vec::new();
         let mut tenants = Vec::new();
-        for (WorkerKey { worker, .. }, worker_shares) in self.shares_by_worker(class) {
+        for (WorkerKey { worker, .. }, worker_shares) in self.shares.of_class(class) {
             let Some(worker) = class_rooms.worker_at(at, worker) else { continue };
-            for share in &worker_shares.shares {
+            for share in worker_shares.keys() {
                 let state = self.all.get(&share.pipeline);
                 let ready = state.is_some_and(|it| it.phase == Some(PipelinePhase::Ready));
                 let Some(planned) = self.planned_share(share) else { continue };

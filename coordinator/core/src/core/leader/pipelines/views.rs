@@ -5,8 +5,10 @@ use std::ops::Bound;
 
 use leasehold_types::{Load, NodeName, PipelineName, ShareKey, WorkerKey};
 
-use super::routes::leases_of;
+use super::Pipelines;
+use super::routes::{is_applied, is_draining, leases_of, share_states};
 use super::state::{NodeState, PipelineState};
+use crate::core::leader::facts::Facts;
 use crate::core::leader::planned_lease::PlannedLease;
 use crate::core::{Core, Leader};
 use crate::desired::{Node, Pipeline};
@@ -59,47 +61,10 @@ impl Leader {
             name: name.clone(),
             load: state.load_in_force(),
             phase: state.phase.unwrap_or(PipelinePhase::Pending),
-            reason: self.pipeline_reason(name, state),
+            reason: self.pipelines.reason(name, state, self.facts()),
             waits: state.waits.clone(),
             bindings: nodes.map(|(node, state)| self.binding_view(name, node, state)).collect(),
         })
-    }
-
-    pub(super) fn pipeline_reason(&self, name: &PipelineName, state: &PipelineState) -> String {
-        let recovering = self.pipelines.recovering.contains(name);
-        match state.phase {
-            _ if recovering || (self.pipelines.is_held(name) && state.reason.is_empty()) => {
-                "what of it workers have is not known yet to this leader".into()
-            }
-            Some(PipelinePhase::Plotted) if state.reason.is_empty() => self.unserved(name, state),
-            _ => state.reason.clone(),
-        }
-    }
-
-    /// The first share that its worker does not serve yet.
-    fn unserved(&self, name: &PipelineName, state: &PipelineState) -> String {
-        for (node, state) in &state.nodes {
-            let shares = state.shares.iter().zip(self.share_states(name, node, state));
-            let Some(((index, share), _)) = shares.into_iter().find(|(_, it)| !it.served) else {
-                continue;
-            };
-            let worker = &share.on;
-            let key = ShareKey { pipeline: name.clone(), node: node.clone(), index: *index };
-            let stream = key.stream();
-            let claims = self.ledger.claims(&stream);
-            let owner = WorkerKey { cluster: state.class.clone(), worker: worker.clone() };
-            return match claims.iter().find(|claim| claim.worker != owner) {
-                Some(claim) => {
-                    let (holder, ends) = (&claim.worker, ends(claim));
-                    format!(
-                        "{worker} is to have share {index} of node {node}, and {holder} may \
-                         still have it{ends}"
-                    )
-                }
-                None => format!("{worker} does not serve its share {index} of node {node} yet"),
-            };
-        }
-        String::new()
     }
 
     fn binding_view(&self, name: &PipelineName, node: &NodeName, state: &NodeState) -> BindingView {
@@ -160,11 +125,56 @@ impl Leader {
             worker: claim.worker.worker.clone(),
             load: claim.load.unwrap_or(Load::ZERO),
             token: Some(claim.token),
-            applied: self.is_applied(claim),
+            applied: is_applied(claim, self.facts()),
             address: worker.and_then(|worker| worker.address.clone()),
-            draining: self.is_draining(claim, planned),
+            draining: is_draining(claim, planned, self.facts()),
         }
     }
+}
+
+impl Pipelines {
+    /// Why a pipeline is in its state.
+    pub(super) fn reason(
+        &self,
+        name: &PipelineName,
+        state: &PipelineState,
+        facts: Facts<'_>,
+    ) -> String {
+        let recovering = self.recovering.contains(name);
+        match state.phase {
+            _ if recovering || (self.is_held(name) && state.reason.is_empty()) => {
+                "what of it workers have is not known yet to this leader".into()
+            }
+            Some(PipelinePhase::Plotted) if state.reason.is_empty() => unserved(name, state, facts),
+            _ => state.reason.clone(),
+        }
+    }
+}
+
+/// The first share that its worker does not serve yet.
+fn unserved(name: &PipelineName, state: &PipelineState, facts: Facts<'_>) -> String {
+    for (node, state) in &state.nodes {
+        let shares = state.shares.iter().zip(share_states(name, node, state, facts));
+        let Some(((index, share), _)) = shares.into_iter().find(|(_, it)| !it.served) else {
+            continue;
+        };
+        let worker = &share.on;
+        let key = ShareKey { pipeline: name.clone(), node: node.clone(), index: *index };
+        let stream = key.stream();
+        let claims = facts.ledger.claims(&stream);
+        let owner = state.worker(share);
+        return match claims.iter().find(|claim| claim.worker != owner) {
+            Some(claim) => {
+                let (holder, ends) = (&claim.worker, ends(claim));
+                format!(
+                    "{worker} is to have share {index} of node {node}, and {holder} may \
+                     still have it{ends}"
+                )
+            }
+            None => format!("{worker} does not serve its share {index} of node {node} yet"),
+        };
+    }
+    String::new()
 }
 
 /// What ends a lease beside a release by its worker.

@@ -1,7 +1,6 @@
 //! Pipelines under another desired state or with other workers, which is shown and never applied.
-//! The core is only read, slice by slice, to copy its classes and pipelines into a leader of their
-//! own. That one puts the other state in force by the code by which this one would, and sends
-//! nothing.
+//! The core is only read, slice by slice, to copy its classes and pipelines. The other state is put
+//! in force in the copy by the code by which the leader would do so, and nothing is sent.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -12,11 +11,12 @@ use leasehold_types::{ClusterName, Epoch, Incarnation, Moment, PipelineName, Sha
 
 use super::class_views::class_views;
 use super::state::{PipelineState, PlannedShare};
-use crate::core::leader::Timers;
+use super::{PipelineChanges, Pipelines};
+use crate::core::leader::clusters::Clusters;
+use crate::core::leader::facts::Facts;
 use crate::core::replica::Replica;
 use crate::core::{Core, Leader};
 use crate::desired::Desired;
-use crate::event::Elected;
 use crate::ledger::Ledger;
 use crate::observed::Worker;
 use crate::view::{
@@ -34,13 +34,19 @@ pub struct PipelinesWhatIf {
     joining: Vec<WorkerKey>,
     /// Workers of classes that drain and leave.
     leaving: Vec<WorkerKey>,
-    /// The clusters in which nothing is planned yet.
-    held: BTreeSet<ClusterName>,
-    /// A leader with the classes and pipelines that are copied so far.
-    copy: Box<Leader>,
+    copy: Box<PipelinesCopy>,
     next: Next,
     /// What was planned before the other state was in force in the copy; none until it is.
     before: Option<PlannedAll>,
+}
+
+/// The classes and pipelines of a leader that are copied so far.
+#[derive(Clone, Debug)]
+struct PipelinesCopy {
+    replica: Replica,
+    ledger: Ledger,
+    clusters: Clusters,
+    pipelines: Pipelines,
 }
 
 /// What is copied next.
@@ -94,35 +100,24 @@ impl Leader {
         let mut replica = Replica::new(self.replica.config);
         replica.desired = self.replica.desired.clone();
         replica.heard = self.replica.heard;
-        let epoch = self.ledger.epoch();
-        let elected = Elected {
-            epoch,
-            term: self.term,
-            cell: self.cell,
-            until: self.renewal.until(),
-            predecessor_end: self.began_at,
-            exposed: BTreeMap::new(),
-            unreadable: Default::default(),
-        };
-        let ledger = Ledger::new(epoch, self.began_at, self.ledger.bounds);
-        let began_at = self.began_at;
-        let mut copy = Self::new(Box::new(replica), ledger, &elected, Timers::default(), began_at);
         let is_class = |name: &ClusterName| {
             self.replica.class(name).is_some()
                 || desired.clusters.get(name).is_some_and(|cluster| cluster.class.is_some())
         };
-        copy.clusters = self.clusters.without_workers(is_class);
-        let held = self.pipelines.held.clone();
-        copy.pipelines.held = held.clone();
-        let next = Next::Workers(None);
+        let epoch = self.ledger.epoch();
+        let copy = PipelinesCopy {
+            ledger: Ledger::new(epoch, self.began_at, self.ledger.bounds),
+            replica,
+            clusters: self.clusters.without_workers(is_class),
+            pipelines: Pipelines { held: self.pipelines.held.clone(), ..Pipelines::default() },
+        };
         PipelinesWhatIf {
             epoch,
             desired,
             joining: Vec::new(),
             leaving: Vec::new(),
-            held,
             copy: Box::new(copy),
-            next,
+            next: Next::Workers(None),
             before: None,
         }
     }
@@ -130,40 +125,57 @@ impl Leader {
     fn gather_pipelines_what_if(&self, what_if: &mut PipelinesWhatIf, most: usize) -> bool {
         let PipelinesWhatIf { copy, next, .. } = what_if;
         match next {
-            Next::Workers(after) => match self.copy_workers(copy, after.as_ref(), most) {
-                Some(last) => *after = Some(last),
-                None => *next = Next::Pipelines(None),
-            },
-            Next::Pipelines(after) => match self.copy_pipelines(copy, after.as_ref(), most) {
-                Some(last) => *after = Some(last),
-                None => *next = Next::Nothing,
-            },
+            Next::Workers(after) => {
+                match copy.take_workers(&self.pipelines, self.facts(), after.as_ref(), most) {
+                    Some(last) => *after = Some(last),
+                    None => *next = Next::Pipelines(None),
+                }
+            }
+            Next::Pipelines(after) => {
+                match copy.take_pipelines(&self.pipelines, after.as_ref(), most) {
+                    Some(last) => *after = Some(last),
+                    None => *next = Next::Nothing,
+                }
+            }
             Next::Nothing => {}
         }
         matches!(next, Next::Nothing)
     }
+}
+
+impl PipelinesCopy {
+    fn facts(&self) -> Facts<'_> {
+        Facts { replica: &self.replica, ledger: &self.ledger, clusters: &self.clusters }
+    }
+
+    /// Changes the pipelines. Nothing is sent, so what follows from the change is dropped.
+    fn change(&mut self, change: impl FnOnce(&mut Pipelines, Facts<'_>) -> PipelineChanges) {
+        let Self { replica, ledger, clusters, pipelines } = self;
+        drop(change(pipelines, Facts { replica, ledger, clusters }));
+    }
 
     /// Copies the workers of classes, and what all others hold of shares. Returns the last one that
     /// was looked at; none if all were.
-    fn copy_workers(
-        &self,
-        copy: &mut Self,
+    fn take_workers(
+        &mut self,
+        pipelines: &Pipelines,
+        facts: Facts<'_>,
         after: Option<&WorkerKey>,
         most: usize,
     ) -> Option<WorkerKey> {
         let mut copied = 0;
-        for (key, account) in self.ledger.accounts_after(after) {
+        for (key, account) in facts.ledger.accounts_after(after) {
             copied += 1;
-            let class = copy.clusters.get_mut(&key.cluster);
+            let class = self.clusters.get_mut(&key.cluster);
             let has_shares = account.sets.keys().any(|set| set.is_shares());
             if class.is_some() || has_shares {
-                copied += copy.ledger.copy_shares(&self.ledger, key);
+                copied += self.ledger.copy_shares(facts.ledger, key);
             }
-            if let Some((class, worker)) = class.zip(self.observed(key)) {
+            if let Some((class, worker)) = class.zip(facts.observed(key)) {
                 class.insert_worker(key.worker.clone(), worker.clone());
             }
-            if self.pipelines.draining.contains(key) {
-                copy.pipelines.draining.insert(key.clone());
+            if pipelines.draining.contains(key) {
+                self.pipelines.draining.insert(key.clone());
             }
             if copied >= most {
                 return Some(key.clone());
@@ -173,22 +185,28 @@ impl Leader {
     }
 
     /// Copies pipelines. Returns the last one; none if all are copied.
-    fn copy_pipelines(
-        &self,
-        copy: &mut Self,
+    fn take_pipelines(
+        &mut self,
+        pipelines: &Pipelines,
         after: Option<&PipelineName>,
         most: usize,
     ) -> Option<PipelineName> {
         let mut copied = 0;
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        for (name, state) in self.pipelines.all.range::<PipelineName, _>((from, Bound::Unbounded)) {
-            let recovers = self.pipelines.recovering.contains(name);
-            copied += 1 + copy.pipelines.insert_copy(name, state, recovers);
+        for (name, _) in pipelines.all.range::<PipelineName, _>((from, Bound::Unbounded)) {
+            copied += 1 + self.pipelines.copy_from(pipelines, name);
             if copied >= most {
                 return Some(name.clone());
             }
         }
         None
+    }
+
+    /// Puts the other desired state in force.
+    fn apply(&mut self, desired: Arc<Desired>) {
+        let before = std::mem::replace(&mut self.replica.desired, desired);
+        self.clusters.apply(&self.replica.desired);
+        self.change(|pipelines, facts| pipelines.apply_specs(&before, facts));
     }
 
     /// A worker joins, without anything to do.
@@ -197,28 +215,42 @@ impl Leader {
         let worker = Worker { reported: true, ..Worker::new(Incarnation(0)) };
         class.insert_worker(key.worker.clone(), worker);
         self.ledger.open(key, now);
-        self.recheck_class(&key.cluster);
+        self.pipelines.recheck_class(&key.cluster, &self.replica);
     }
 
     /// A worker drains, by an order.
     fn drain(&mut self, key: &WorkerKey) {
-        if let Some(worker) = self.worker_mut(key) {
+        let Self { replica, ledger, clusters, pipelines } = self;
+        if let Some(worker) = clusters.worker_mut(key) {
             worker.drain_order = Some(DrainOrder::Drain);
-            self.note_draining(key);
+            pipelines.drain_changed(key, Facts { replica, ledger, clusters });
+        }
+    }
+
+    /// A worker is gone.
+    fn remove(&mut self, key: &WorkerKey) {
+        self.change(|pipelines, facts| pipelines.lose_worker(key, facts));
+        for lease in self.ledger.gone(key) {
+            self.pipelines.leases_changed(&lease.stream);
+        }
+        if let Some(cluster) = self.clusters.get_mut(&key.cluster) {
+            cluster.remove_worker(&key.worker);
         }
     }
 
     /// Takes all that is planned as served, whereupon more may move to make room; whether anything
     /// was not served before.
     fn serve_all(&mut self) -> bool {
-        let all = self.pipelines.all.iter();
+        let Self { replica, ledger, clusters, pipelines } = self;
+        let all = pipelines.all.iter();
         let unserved = all.filter(|(_, state)| state.phase == Some(PipelinePhase::Plotted));
         let unserved: Vec<_> = unserved
             .map(|(name, state)| (name.clone(), state.reason.clone(), state.waits.clone()))
             .collect();
         let any = !unserved.is_empty();
+        let facts = Facts { replica, ledger, clusters };
         for (name, reason, waits) in unserved {
-            self.set_pipeline(&name, PipelinePhase::Ready, reason, waits);
+            pipelines.set_pipeline(&name, PipelinePhase::Ready, reason, waits, facts);
         }
         any
     }
@@ -226,7 +258,8 @@ impl Leader {
     /// All as it is planned.
     fn planned_all(&self) -> PlannedAll {
         let pipelines = self.pipelines.all.iter();
-        let classes = class_views(&self.replica, Some(self)).into_iter();
+        let classes =
+            class_views(&self.replica, Some((&self.pipelines, &self.clusters))).into_iter();
         PlannedAll {
             pipelines: pipelines
                 .map(|(name, state)| (name.clone(), self.planned_pipeline(name, state)))
@@ -237,9 +270,9 @@ impl Leader {
 
     fn planned_pipeline(&self, name: &PipelineName, state: &PipelineState) -> Planned {
         let counts = self.pipelines.counts(name, state);
-        let shares = state.shares(name).into_iter().filter(|_| counts);
-        let place = |(key, cluster, share): (_, _, PlannedShare)| {
-            let worker = WorkerKey { cluster, worker: share.on };
+        let shares = state.shares(name).filter(|_| counts);
+        let place = |(key, class, share): (_, &ClusterName, &PlannedShare)| {
+            let worker = WorkerKey { cluster: class.clone(), worker: share.on.clone() };
             (key, SharePlace { worker, load: share.load })
         };
         Planned {
@@ -251,7 +284,7 @@ impl Leader {
             reason: if state.in_force && state.reason.is_empty() {
                 String::new()
             } else {
-                self.pipeline_reason(name, state)
+                self.pipelines.reason(name, state, self.facts())
             },
             shares: shares.map(place).collect(),
         }
@@ -272,22 +305,19 @@ impl PipelinesWhatIf {
         let copy = &mut self.copy;
         if self.before.is_none() {
             self.before = Some(copy.planned_all());
-            let desired = Arc::clone(&self.desired);
-            let in_force = std::mem::replace(&mut copy.replica.desired, desired);
-            copy.apply_cluster_specs();
-            copy.apply_pipeline_specs(&in_force, now);
+            copy.apply(Arc::clone(&self.desired));
             self.joining.iter().for_each(|key| copy.join(key, now));
             self.leaving.iter().for_each(|key| copy.drain(key));
         }
-        copy.plan_pipelines_beside(self.held.clone(), now);
+        let held = copy.pipelines.held.clone();
+        copy.change(|pipelines, facts| pipelines.plan(held, facts));
         // One pass heals only some of the Broken pipelines.
-        let healed = copy.pipelines.broken.iter().all(|name| copy.pipelines.is_held(name));
-        if !healed || copy.serve_all() {
+        if !copy.pipelines.is_healed() || copy.serve_all() {
             return false;
         }
         // Others have taken what they have room for. The rest goes with the workers.
         let leaving = std::mem::take(&mut self.leaving);
-        leaving.iter().for_each(|key| copy.gone(key, now));
+        leaving.iter().for_each(|key| copy.remove(key));
         leaving.is_empty()
     }
 
@@ -308,6 +338,24 @@ impl PipelinesWhatIf {
         });
         let classes = classes.filter(|class| class.before != class.after).collect();
         PipelinesPlan { pipelines, classes }
+    }
+}
+
+impl Pipelines {
+    /// Takes a pipeline over from another leader, as it is there; how many shares it has.
+    fn copy_from(&mut self, other: &Self, name: &PipelineName) -> usize {
+        let Some(state) = other.all.get(name) else { return 0 };
+        if other.recovering.contains(name) {
+            self.recovering.insert(name.clone());
+        }
+        let counts = other.counts(name, state);
+        self.broken.keep(name, other.broken.kept_by(name).to_vec());
+        self.all.insert(name.clone(), state.clone());
+        if counts {
+            self.count_all(name, true);
+        }
+        self.update_indexes(name);
+        state.nodes.values().map(|node| node.shares.len()).sum()
     }
 }
 
