@@ -129,6 +129,9 @@
 //! * `leader::absence`: silent, missing and given-up workers. Invariant: absence frees something
 //!   only once leadership was renewed after it.
 //!
+//! A `Query` reads the owners between two turns, for everything that people and platforms ask.
+//! `leader::facts` is the part of them that plans are made from.
+//!
 //! # Example
 //!
 //! A replica is elected and welcomes an agent:

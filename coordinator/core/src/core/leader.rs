@@ -49,8 +49,9 @@ mod worker_names;
 
 use leasehold_types::message::RefusalReason;
 use leasehold_types::mutation::{self, Mutation};
-use leasehold_types::{CellId, ClusterName, Epoch, Moment, TermId, WorkerKey};
+use leasehold_types::{CellId, Epoch, Moment, TermId, WorkerKey};
 
+use super::Core;
 use super::replica::Replica;
 use crate::effect::{Effect, Notice, Order, Wakeup};
 use crate::event::{Elected, Renewed};
@@ -58,6 +59,7 @@ use crate::ledger::Ledger;
 use crate::observed::Worker;
 use clusters::Clusters;
 use epoch_ahead::{EpochAhead, TermQuery};
+use facts::Facts;
 use outgoing::Outgoing;
 use pending_frees::PendingFrees;
 use pipelines::Pipelines;
@@ -93,6 +95,36 @@ pub(super) struct Leader {
     plans: PlanQueue,
     pending_frees: PendingFrees,
     sliced_tasks: SlicedTasks,
+}
+
+/// What queries are answered from: the owners that they read, between two turns. The answers are
+/// made beside their subjects, in `views`, `explain`, `stream_plan` and `pipelines`.
+#[derive(Clone, Copy, Debug)]
+struct Query<'a> {
+    replica: &'a Replica,
+    ledger: &'a Ledger,
+    clusters: &'a Clusters,
+    pipelines: &'a Pipelines,
+}
+
+impl Core {
+    /// Answers what only a leader can answer; none if this replica does not lead.
+    fn query(&self) -> Option<Query<'_>> {
+        let Leader { replica, ledger, clusters, pipelines, .. } = self.leader()?;
+        Some(Query { replica, ledger, clusters, pipelines })
+    }
+}
+
+impl<'a> Query<'a> {
+    /// The same owners, without the pipelines.
+    fn facts(&self) -> Facts<'a> {
+        Facts { replica: self.replica, ledger: self.ledger, clusters: self.clusters }
+    }
+
+    /// A worker, as observed in this term.
+    fn observed(&self, key: &WorkerKey) -> Option<&'a Worker> {
+        self.clusters.worker(key)
+    }
 }
 
 impl Leader {
@@ -200,11 +232,6 @@ impl Leader {
         let tasks_done = self.sliced_tasks.is_empty() && self.pending_frees.has_no_account();
         let all_done = self.sessions.are_adopted() && tasks_done && self.outgoing.is_empty();
         self.timers.has_more() || !all_done || !self.plans.is_empty()
-    }
-
-    /// Whether nothing may be freed, grown or planned in a cluster yet.
-    fn is_cluster_held(&self, name: &ClusterName) -> bool {
-        self.ledger.held_by(name, self.replica.heard).is_some()
     }
 
     /// When the next timer is due.

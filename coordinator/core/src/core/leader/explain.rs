@@ -7,7 +7,8 @@ use leasehold_types::duration::format_short;
 use leasehold_types::message::DrainPhase;
 use leasehold_types::{ClusterName, Moment, StreamKey, Version, WorkerKey, counted};
 
-use super::Leader;
+use super::Query;
+use super::pool_targets::pool_shares;
 use super::views::{reason, stream_view};
 use crate::core::Core;
 use crate::desired::RolloutOrder;
@@ -21,21 +22,21 @@ impl Core {
     /// Why a worker holds its leases; none if the worker is not known.
     #[must_use]
     pub fn explain_worker(&self, key: &WorkerKey, now: Moment) -> Option<Explanation> {
-        self.leader()?.explain_worker(key, now)
+        self.query()?.explain_worker(key, now)
     }
 
     /// Why a stream is on its worker; none if no manifest lists it, or this replica does not lead.
     #[must_use]
     pub fn explain_stream(&self, key: &StreamKey, now: Moment) -> Option<Explanation> {
-        self.leader()?.explain_stream(key, now)
+        self.query()?.explain_stream(key, now)
     }
 }
 
-impl Leader {
+impl Query<'_> {
     fn explain_worker(&self, key: &WorkerKey, now: Moment) -> Option<Explanation> {
         let view = self.worker(key, now)?;
         let cluster = self.clusters.get(&key.cluster)?;
-        let ledger = &self.ledger;
+        let ledger = self.ledger;
         let committed = ledger.committed(&key.cluster);
         let spec = cluster.spec();
         let mut facts = vec![presence(&view)];
@@ -104,9 +105,9 @@ impl Leader {
 
     /// The pools of all workers under a what-if plan, and why each worker gets no larger one.
     pub(super) fn planned_pools(&self, name: &ClusterName, what_if: &WhatIf) -> Vec<PlannedPool> {
-        let shares = self.pool_shares(name, Some(what_if));
+        let shares = pool_shares(name, Some(what_if), self.facts());
         let Some(cluster) = self.clusters.get(name) else { return Vec::new() };
-        let ledger = &self.ledger;
+        let ledger = self.ledger;
         let (jobs_max, max) = what_if.budget(name, cluster.spec());
         let removed = |key: &WorkerKey| what_if.remove.contains(&key.worker);
         let lost = |key: &WorkerKey| self.observed(key).is_some_and(|worker| worker.lost);
@@ -220,7 +221,7 @@ impl Leader {
         let set = self.replica.sets.get(&key.set)?;
         let at = set.position(&key.stream)?;
         let planned = &set.streams[at];
-        let on = planned.planned_on(&set.spec.cluster, &self.ledger).map(|on| &on.name);
+        let on = planned.planned_on(&set.spec.cluster, self.ledger).map(|on| &on.name);
         let view = stream_view(key.clone(), set, at, on, self.ledger.claims(key));
         let mut facts = Vec::new();
         match (&view.planned, planned.unplaced) {
@@ -238,7 +239,7 @@ impl Leader {
                 facts.push(presence(&worker));
             }
         }
-        let ledger = &self.ledger;
+        let ledger = self.ledger;
         if let Some((worker, unheard)) = ledger.unheard_of(&key.set, self.replica.heard) {
             let timeless = unheard.exposure.sets.is_timeless();
             let ends = if timeless {

@@ -7,6 +7,7 @@ use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{ClusterName, Moment, WorkerKey, WorkerName};
 
 use super::Leader;
+use super::facts::Facts;
 use super::pools::{PoolsPlan, pool_facts, takes_jobs};
 use super::sliced_tasks::SlicedTask;
 use crate::core::replica::Replica;
@@ -88,59 +89,57 @@ impl Leader {
         if cluster.workers().len() > CHECKED_MAX {
             return;
         }
-        for (worker, share) in self.pool_shares(name, None) {
+        for (worker, share) in pool_shares(name, None, self.facts()) {
             let kept = cluster.pools().share(&worker);
             debug_assert_eq!(kept, Some(share), "the share of {worker} in cluster {name}");
         }
     }
+}
 
-    /// The pool size of each worker that can take jobs, planned from scratch; with `what_if`, under
-    /// other circumstances.
-    pub(super) fn pool_shares(
-        &self,
-        name: &ClusterName,
-        what_if: Option<&WhatIf>,
-    ) -> BTreeMap<WorkerName, u32> {
-        let Some(cluster) = self.clusters.get(name) else { return BTreeMap::new() };
-        let ledger = &self.ledger;
-        let removed =
-            |worker: &WorkerName| what_if.is_some_and(|what_if| what_if.remove.contains(worker));
-        let in_force = WhatIf::default();
-        let assumed = what_if.unwrap_or(&in_force);
-        let order = assumed.rollout_order(name, cluster.spec());
-        let mut workers: Vec<PoolWorker> = Vec::new();
-        let (mut elsewhere, mut unreported) = (0u32, 0u32);
-        for (key, account) in ledger.accounts_of(name) {
-            let state = cluster.workers().get(&key.worker);
-            match state.filter(|worker| takes_jobs(worker, account)) {
-                Some(_) | None if removed(&key.worker) => {}
-                Some(worker) => {
-                    let avoided = self.replica.avoided.contains(key);
-                    let facts = pool_facts(worker, account, order, avoided);
-                    workers.push(PoolWorker { name: key.worker.clone(), facts });
-                }
-                None if mutation::on(Mutation::GrowOverBudget) => {}
-                None => {
-                    let open = account.unreported();
-                    elsewhere = elsewhere.saturating_add(account.committed() - open);
-                    unreported = unreported.saturating_add(open);
-                }
+/// The pool size of each worker that can take jobs, planned from scratch; with `what_if`, under
+/// other circumstances.
+pub(super) fn pool_shares(
+    name: &ClusterName,
+    what_if: Option<&WhatIf>,
+    facts: Facts<'_>,
+) -> BTreeMap<WorkerName, u32> {
+    let Some(cluster) = facts.clusters.get(name) else { return BTreeMap::new() };
+    let removed =
+        |worker: &WorkerName| what_if.is_some_and(|what_if| what_if.remove.contains(worker));
+    let in_force = WhatIf::default();
+    let assumed = what_if.unwrap_or(&in_force);
+    let order = assumed.rollout_order(name, cluster.spec());
+    let mut workers: Vec<PoolWorker> = Vec::new();
+    let (mut elsewhere, mut unreported) = (0u32, 0u32);
+    for (key, account) in facts.ledger.accounts_of(name) {
+        let state = cluster.workers().get(&key.worker);
+        match state.filter(|worker| takes_jobs(worker, account)) {
+            Some(_) | None if removed(&key.worker) => {}
+            Some(worker) => {
+                let avoided = facts.replica.avoided.contains(key);
+                let facts = pool_facts(worker, account, order, avoided);
+                workers.push(PoolWorker { name: key.worker.clone(), facts });
+            }
+            None if mutation::on(Mutation::GrowOverBudget) => {}
+            None => {
+                let open = account.unreported();
+                elsewhere = elsewhere.saturating_add(account.committed() - open);
+                unreported = unreported.saturating_add(open);
             }
         }
-        let newest = workers.iter().map(|worker| worker.facts.generation).max().unwrap_or(0);
-        let added =
-            what_if.into_iter().flat_map(|what_if| what_if.add.iter()).map(|name| PoolWorker {
-                name: name.clone(),
-                facts: PoolFacts { avoided: false, generation: newest, present: 0, wanted: 0 },
-            });
-        workers.extend(added);
-        let (jobs_max, per_worker_max) = assumed.budget(name, cluster.spec());
-        let shares = pools::plan(&PoolInput {
-            budget: jobs_max.saturating_sub(elsewhere),
-            unreported,
-            per_worker_max,
-            workers: &workers,
-        });
-        workers.into_iter().map(|worker| worker.name).zip(shares).collect()
     }
+    let newest = workers.iter().map(|worker| worker.facts.generation).max().unwrap_or(0);
+    let added = what_if.into_iter().flat_map(|what_if| what_if.add.iter()).map(|name| PoolWorker {
+        name: name.clone(),
+        facts: PoolFacts { avoided: false, generation: newest, present: 0, wanted: 0 },
+    });
+    workers.extend(added);
+    let (jobs_max, per_worker_max) = assumed.budget(name, cluster.spec());
+    let shares = pools::plan(&PoolInput {
+        budget: jobs_max.saturating_sub(elsewhere),
+        unreported,
+        per_worker_max,
+        workers: &workers,
+    });
+    workers.into_iter().map(|worker| worker.name).zip(shares).collect()
 }

@@ -17,11 +17,10 @@ use leasehold_types::{ClusterName, Moment, SetName, WorkerKey, WorkerName};
 
 pub use self::what_if::WhatIfPlan;
 use super::Leader;
-use super::clusters::Clusters;
-use crate::core::replica::{PlannedWorker, Replica, SetState};
+use super::facts::Facts;
+use crate::core::replica::{PlannedWorker, SetState};
 use crate::core::turn_budget::STEP;
 use crate::desired::{Stream, StreamSet};
-use crate::ledger::Ledger;
 use crate::planner::streams::{
     Placement, Planning, SetInput, StreamInput, StreamSpec, Unplaced, WorkerIndex,
 };
@@ -161,15 +160,7 @@ impl StreamPlan {
 
 type Range = std::ops::Range<usize>;
 
-/// What streams are planned from. A slice of a plan reads it, and changes nothing but the plan.
-#[derive(Clone, Copy, Debug)]
-struct StreamFacts<'a> {
-    replica: &'a Replica,
-    ledger: &'a Ledger,
-    clusters: &'a Clusters,
-}
-
-impl StreamFacts<'_> {
+impl Facts<'_> {
     /// The workers that can own streams, by name.
     fn planned_workers(&self, cluster: &ClusterName) -> Vec<PlannedWorker> {
         let owners = self.clusters.stream_owners(cluster).into_iter();
@@ -266,10 +257,6 @@ impl Leader {
         }
     }
 
-    fn stream_facts(&self) -> StreamFacts<'_> {
-        StreamFacts { replica: &self.replica, ledger: &self.ledger, clusters: &self.clusters }
-    }
-
     fn begin_next_plan(&mut self, now: Moment) -> Option<Box<StreamPlan>> {
         while let Some(name) = self.plans.next_waiting() {
             let Some(cluster) = self.clusters.get_mut(&name) else { continue };
@@ -277,7 +264,7 @@ impl Leader {
             if self.replica.sets_of(&name).next().is_none() {
                 continue;
             }
-            let owners = self.stream_facts().planned_workers(&name);
+            let owners = self.facts().planned_workers(&name);
             let sets =
                 self.replica.sets_of(&name).filter_map(|set| self.replica.sets.get_key_value(set));
             let sets = sets.map(|(name, set)| (name, &set.spec));
@@ -294,7 +281,7 @@ impl Leader {
         let units = match plan.stage {
             Stage::Gather | Stage::Count => {
                 let set = plan.set;
-                let units = self.stream_facts().gather_slice(plan, &BTreeMap::new(), most);
+                let units = self.facts().gather_slice(plan, &BTreeMap::new(), most);
                 self.note_gathered(plan, set);
                 units
             }

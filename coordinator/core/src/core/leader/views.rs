@@ -9,14 +9,16 @@ use leasehold_types::{
     ClusterName, Incarnation, Moment, SetName, StreamKey, StreamName, WorkerKey, WorkerName,
 };
 
-use super::Leader;
+use super::Query;
+use super::worker_names::identity_of_holder;
 use crate::core::Core;
 use crate::core::replica::{Replica, SetState, StreamSlot};
 use crate::desired::{Cluster, Desired};
 use crate::ledger::{Account, Claim, Phase};
 use crate::planner::streams::Unplaced;
 use crate::view::{
-    ClaimPhase, ClaimView, ClusterView, Presence, SetSummary, SetView, StreamView, WorkerView,
+    ClaimPhase, ClaimView, ClusterView, Presence, RefusedAgentView, SetSummary, SetView,
+    StreamView, WorkerView,
 };
 
 /// The offset basis of FNV-1a.
@@ -38,8 +40,8 @@ impl Core {
     }
 
     fn cluster_view(&self, name: &ClusterName, spec: &Arc<Cluster>, now: Moment) -> ClusterView {
-        match self.leader() {
-            Some(leader) => leader.cluster_view(name, spec, now),
+        match self.query() {
+            Some(query) => query.cluster_view(name, spec, now),
             None => self.replica().cluster_view(name, spec),
         }
     }
@@ -60,17 +62,17 @@ impl Core {
         now: Moment,
     ) -> Option<impl Iterator<Item = WorkerView> + 'a> {
         self.desired().clusters.get(cluster)?;
-        let of_leader = move |leader: &'a Leader| {
-            let accounts = leader.ledger.accounts_of_after(cluster, after);
-            accounts.map(move |(key, account)| leader.worker_view(key, account, now))
+        let of_leader = move |query: Query<'a>| {
+            let accounts = query.ledger.accounts_of_after(cluster, after);
+            accounts.map(move |(key, account)| query.worker_view(key, account, now))
         };
-        Some(self.leader().into_iter().flat_map(of_leader))
+        Some(self.query().into_iter().flat_map(of_leader))
     }
 
     /// One worker.
     #[must_use]
     pub fn worker(&self, key: &WorkerKey, now: Moment) -> Option<WorkerView> {
-        self.leader()?.worker(key, now)
+        self.query()?.worker(key, now)
     }
 
     /// Since when a worker's agent that remembered no epoch waits for a later confirmation of
@@ -85,7 +87,7 @@ impl Core {
     /// When a worker counts as lost if its agent stays silent.
     #[must_use]
     pub fn lost_from(&self, key: &WorkerKey) -> Option<Moment> {
-        let ledger = &self.leader()?.ledger;
+        let ledger = self.query()?.ledger;
         ledger.account(key)?;
         Some(ledger.free_at(key))
     }
@@ -94,14 +96,14 @@ impl Core {
     /// [`Moment::NEVER`] for leases that never end by time, and none where it can have no lease.
     #[must_use]
     pub fn outstanding_until(&self, key: &WorkerKey, stream: &StreamKey) -> Option<Moment> {
-        self.leader()?.ledger.outstanding_until(key, stream)
+        self.query()?.ledger.outstanding_until(key, stream)
     }
 
     /// Until when the unheard leases of a worker may last that end by time: leases from before this
     /// term that no agent with a memory has reported. None if it can hold none.
     #[must_use]
     pub fn unheard_until(&self, key: &WorkerKey) -> Option<Moment> {
-        self.leader()?.ledger.unheard_until(key)
+        self.query()?.ledger.unheard_until(key)
     }
 
     /// The desired state that is in force. A large manifest is read in several turns and is in
@@ -138,14 +140,14 @@ impl Core {
 
     fn stream_view(&self, name: &SetName, set: &SetState, at: usize) -> StreamView {
         let key = StreamKey { set: name.clone(), stream: set.spec.streams[at].name.clone() };
-        let claims = self.leader().map_or(&[][..], |leader| leader.ledger.claims(&key));
+        let claims = self.query().map_or(&[][..], |query| query.ledger.claims(&key));
         stream_view(key, set, at, self.planned_on(set, &set.streams[at]), claims)
     }
 
     /// The worker that a stream is planned on. A replica that no longer leads shows its last plan.
     fn planned_on<'a>(&self, set: &SetState, planned: &'a StreamSlot) -> Option<&'a WorkerName> {
-        let on = match self.leader() {
-            Some(leader) => planned.planned_on(&set.spec.cluster, &leader.ledger),
+        let on = match self.query() {
+            Some(query) => planned.planned_on(&set.spec.cluster, query.ledger),
             None => planned.on.as_ref(),
         };
         on.map(|on| &on.name)
@@ -159,7 +161,7 @@ impl Core {
             name: name.clone(),
             cluster: state.spec.cluster.clone(),
             streams: state.streams.len(),
-            owned: self.leader().map_or(0, |leader| leader.owned_streams(name)),
+            owned: self.query().map_or(0, |query| query.owned_streams(name)),
         };
         sets.map(summary).collect()
     }
@@ -167,9 +169,9 @@ impl Core {
     /// A stream set in figures; none if no manifest defines it. Reads every stream.
     #[must_use]
     pub fn set(&self, name: &SetName) -> Option<SetView> {
-        let (leader, set) = (self.leader(), self.replica().sets.get(name)?);
+        let (query, set) = (self.query(), self.replica().sets.get(name)?);
         let cluster = &set.spec.cluster;
-        let held = leader.is_some_and(|leader| leader.is_cluster_held(cluster));
+        let held = query.is_some_and(|query| query.is_cluster_held(cluster));
         let mut view = SetView {
             name: name.clone(),
             cluster: set.spec.cluster.clone(),
@@ -186,7 +188,7 @@ impl Core {
         let mut workers: BTreeMap<&WorkerName, bool> = BTreeMap::new();
         for (stream, planned) in set.spec.streams.iter().zip(&set.streams) {
             let key = StreamKey { set: name.clone(), stream: stream.name.clone() };
-            let claims = leader.map_or(&[][..], |leader| leader.ledger.claims(&key));
+            let claims = query.map_or(&[][..], |query| query.ledger.claims(&key));
             let on = self.planned_on(set, planned);
             let in_place = |claim: &Claim| {
                 claim.worker.cluster == set.spec.cluster
@@ -207,7 +209,7 @@ impl Core {
         let current = workers.iter().filter(|(worker, in_place)| {
             let worker = (**worker).clone();
             let worker = WorkerKey { cluster: view.cluster.clone(), worker };
-            **in_place && leader.is_some_and(|leader| leader.has_applied(&worker))
+            **in_place && query.is_some_and(|query| query.has_applied(&worker))
         });
         view.workers_current = current.count();
         Some(view)
@@ -240,10 +242,22 @@ impl Replica {
     }
 }
 
-impl Leader {
+impl Query<'_> {
     pub(super) fn worker(&self, key: &WorkerKey, now: Moment) -> Option<WorkerView> {
         let account = self.ledger.account(key)?;
         Some(self.worker_view(key, account, now))
+    }
+
+    /// Whether nothing may be freed, grown or planned in a cluster yet.
+    fn is_cluster_held(&self, name: &ClusterName) -> bool {
+        self.ledger.held_by(name, self.replica.heard).is_some()
+    }
+
+    /// The other agent that wants a worker's name, if it was refused lately.
+    fn refused_agent(&self, key: &WorkerKey, now: Moment) -> Option<RefusedAgentView> {
+        let refused = self.observed(key)?.refused.as_ref()?;
+        let view = RefusedAgentView { peer: refused.peer.clone(), ago: now.since(refused.at) };
+        refused.is_shown(now).then_some(view)
     }
 
     /// Whether a worker's agent is connected and has acknowledged its newest streams.
@@ -276,7 +290,7 @@ impl Leader {
         for set_name in self.replica.sets_of(name) {
             view.streams_owned += self.owned_streams(set_name);
         }
-        let ledger = &self.ledger;
+        let ledger = self.ledger;
         view.held = ledger.held_by(name, self.replica.heard).map(|(until, worker)| {
             let left = until.since(now).as_secs_f64();
             format!("waits at most {left:.1} s for {worker}, which has not reported to this leader")
@@ -328,7 +342,7 @@ impl Leader {
             failure: worker.and_then(|worker| worker.failure.clone()),
             drain_ordered: worker.is_some_and(|worker| worker.drain_ordered()),
             drain_overdue: self.overdue(key, now),
-            agent: self.identity_of_holder(key),
+            agent: identity_of_holder(key, self.facts()),
             incarnation: account.incarnation,
             generation: worker.map_or(0, |worker| worker.generation),
             silent_for: reported.then(|| now.since(account.heard)),

@@ -22,13 +22,13 @@ use leasehold_types::message::{DrainOrder, Hello, RefusalReason};
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{AgentId, Incarnation, Moment, WorkerKey};
 
+use super::facts::Facts;
 use super::hello::HelloRefusal;
 use super::sliced_tasks::ClaimCheck;
 use super::{Leader, Timer};
 use crate::effect::{Notice, Order};
 use crate::ledger::Account;
 use crate::observed::{RefusedAgent, Worker};
-use crate::view::RefusedAgentView;
 
 /// For how long views tell of a refused agent. One that still wants the name dials again at least
 /// every second.
@@ -71,7 +71,7 @@ impl Leader {
         if !self.is_of_another(hello, key) || mutation::on(Mutation::AccountOfName) {
             return;
         }
-        let former = self.identity_of_holder(key).map(|agent| key.former(agent));
+        let former = identity_of_holder(key, self.facts()).map(|agent| key.former(agent));
         match former.filter(|_| self.is_name_in_use(key) && self.may_hold_anything(key)) {
             Some(former) => self.displace(key, &former, now),
             None => {
@@ -122,16 +122,9 @@ impl Leader {
         }
     }
 
-    /// The other agent that wants the name, if it was refused lately.
-    pub(super) fn refused_agent(&self, key: &WorkerKey, now: Moment) -> Option<RefusedAgentView> {
-        let refused = self.observed(key)?.refused.as_ref()?;
-        let view = RefusedAgentView { peer: refused.peer.clone(), ago: now.since(refused.at) };
-        refused.is_shown(now).then_some(view)
-    }
-
     /// Whether the agent that has the name has another identity.
     pub(super) fn is_of_another(&self, hello: &Hello, key: &WorkerKey) -> bool {
-        let holder = self.identity_of_holder(key);
+        let holder = identity_of_holder(key, self.facts());
         holder.zip(hello.identity).is_some_and(|(had, identity)| had != identity)
     }
 
@@ -139,15 +132,6 @@ impl Leader {
     pub(super) fn are_former_written(&self, key: &WorkerKey) -> bool {
         let mut former = self.ledger.former_accounts(key);
         former.all(|(_, account)| !account.unwritten) || mutation::on(Mutation::EntryOfFormerLate)
-    }
-
-    /// The agent that has the name: the last one that said hello, or the newest one that was
-    /// granted anything, from the written exposure.
-    pub(super) fn identity_of_holder(&self, key: &WorkerKey) -> Option<AgentId> {
-        match self.observed(key) {
-            Some(worker) => worker.identity,
-            None => self.ledger.account(key)?.exposure.identity,
-        }
     }
 
     /// Whether the agent that has the name may hold anything, or is about to report.
@@ -248,8 +232,17 @@ impl Leader {
     }
 }
 
+/// The agent that has the name: the last one that said hello, or the newest one that was
+/// granted anything, from the written exposure.
+pub(super) fn identity_of_holder(key: &WorkerKey, facts: Facts<'_>) -> Option<AgentId> {
+    match facts.observed(key) {
+        Some(worker) => worker.identity,
+        None => facts.ledger.account(key)?.exposure.identity,
+    }
+}
+
 impl RefusedAgent {
-    fn is_shown(&self, now: Moment) -> bool {
+    pub(super) fn is_shown(&self, now: Moment) -> bool {
         now.since(self.at) < REFUSED_SHOWN_FOR
     }
 }

@@ -2,8 +2,9 @@
 
 use leasehold_types::{ClusterName, Moment, counted};
 
-use super::{Leader, worker_step};
+use super::worker_step;
 use crate::core::Core;
+use crate::core::leader::Query;
 use crate::view::{ClusterView, Explanation, Presence, WorkerView};
 
 /// The most workers that one fact names.
@@ -14,11 +15,11 @@ impl Core {
     /// lead.
     #[must_use]
     pub fn explain_cluster(&self, name: &ClusterName, now: Moment) -> Option<Explanation> {
-        self.leader()?.explain_cluster(name, now)
+        self.query()?.explain_cluster(name, now)
     }
 }
 
-impl Leader {
+impl Query<'_> {
     fn explain_cluster(&self, name: &ClusterName, now: Moment) -> Option<Explanation> {
         let spec = self.replica.desired.clusters.get(name)?;
         let view = self.cluster_view(name, spec, now);

@@ -7,8 +7,8 @@ use leasehold_types::{ClusterName, Load, Moment, ShareKey, WorkerKey, WorkerName
 
 use super::Pipelines;
 use super::class_rooms::ClassRooms;
-use crate::core::leader::clusters::Clusters;
-use crate::core::{Core, Leader, Replica};
+use crate::core::leader::Query;
+use crate::core::{Core, Replica};
 use crate::desired::Class;
 use crate::planner::pipelines::{needed, wanted};
 use crate::view::ClassView;
@@ -22,8 +22,7 @@ impl Core {
     /// All classes, by name.
     #[must_use]
     pub fn classes(&self, _now: Moment) -> Vec<ClassView> {
-        let led = self.leader().map(|leader| (&leader.pipelines, &leader.clusters));
-        class_views(self.replica(), led)
+        class_views(self.replica(), self.query())
     }
 
     /// The least workers that each class must have with its shares where they are now: its present
@@ -31,21 +30,21 @@ impl Core {
     /// ones. Only a leader knows them; an ideal packing may need fewer.
     #[must_use]
     pub fn workers_held(&self, _now: Moment) -> BTreeMap<ClusterName, u32> {
-        self.leader().map(Leader::workers_held).unwrap_or_default()
+        self.query().map(|query| query.workers_held()).unwrap_or_default()
     }
 
     /// The workers of a class that can be removed now, one after the other, the least loaded first:
     /// the shares of each fit on the workers that stay. There may be more (`SPARED_MAX`).
     #[must_use]
     pub fn removable(&self, class: &ClusterName, _now: Moment) -> Vec<WorkerName> {
-        self.leader().map_or(Vec::new(), |leader| leader.removable(class))
+        self.query().map_or(Vec::new(), |query| query.removable(class))
     }
 
     /// Whether this worker alone can be removed from its class now: its shares fit on the other
     /// workers.
     #[must_use]
     pub fn is_removable(&self, worker: &WorkerKey) -> bool {
-        self.leader().is_some_and(|leader| leader.is_removable(worker))
+        self.query().is_some_and(|query| query.is_removable(worker))
     }
 }
 
@@ -66,7 +65,18 @@ impl Replica {
     }
 }
 
-impl Leader {
+impl Query<'_> {
+    /// Adds what only a leader knows of classes.
+    fn complete_classes(&self, views: &mut [ClassView]) {
+        let waiting = self.pipelines.waits_by_class();
+        for view in views {
+            let loads = self.pipelines.shares.of_class(&view.name).map(|(_, shares)| shares.load());
+            view.placed = loads.sum();
+            view.workers = self.clusters.stream_owners(&view.name).len() as u32;
+            (view.waiting, view.short) = waiting.get(&view.name).copied().unwrap_or_default();
+        }
+    }
+
     fn workers_held(&self) -> BTreeMap<ClusterName, u32> {
         let waiting = self.pipelines.waits_by_class();
         let clusters = self.replica.desired.clusters.iter();
@@ -153,17 +163,6 @@ impl Leader {
 }
 
 impl Pipelines {
-    /// Adds what only a leader knows of classes.
-    fn complete_classes(&self, views: &mut [ClassView], clusters: &Clusters) {
-        let waiting = self.waits_by_class();
-        for view in views {
-            let loads = self.shares.of_class(&view.name).map(|(_, shares)| shares.load());
-            view.placed = loads.sum();
-            view.workers = clusters.stream_owners(&view.name).len() as u32;
-            (view.waiting, view.short) = waiting.get(&view.name).copied().unwrap_or_default();
-        }
-    }
-
     /// How many pipelines wait for each class, and the most additional workers that one of them
     /// needs.
     pub(super) fn waits_by_class(&self) -> BTreeMap<ClusterName, (usize, u32)> {
@@ -203,17 +202,14 @@ impl Pipelines {
 }
 
 /// All classes, by name; with what only a leader knows, where there is one.
-pub(super) fn class_views(
-    replica: &Replica,
-    led: Option<(&Pipelines, &Clusters)>,
-) -> Vec<ClassView> {
+pub(super) fn class_views(replica: &Replica, query: Option<Query<'_>>) -> Vec<ClassView> {
     let views = replica
         .loads()
         .into_iter()
         .filter_map(|(name, loads)| Some(class_view(replica.class(&name)?, name, loads)));
     let mut views: Vec<_> = views.collect();
-    if let Some((pipelines, clusters)) = led {
-        pipelines.complete_classes(&mut views, clusters);
+    if let Some(query) = query {
+        query.complete_classes(&mut views);
     }
     views
 }

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use leasehold_types::{ClusterName, Load, Moment, PipelineName, WorkerKey};
 
 use super::state::PipelineState;
-use crate::core::{Core, Leader};
+use crate::core::Core;
+use crate::core::leader::Query;
 use crate::desired::Class;
 use crate::observed::Worker;
 use crate::view::{BindingView, Explanation, PipelineView, WorkerView};
@@ -18,11 +19,11 @@ impl Core {
     /// lead.
     #[must_use]
     pub fn explain_pipeline(&self, name: &PipelineName, now: Moment) -> Option<Explanation> {
-        self.leader()?.explain_pipeline(name, now)
+        self.query()?.explain_pipeline(name, now)
     }
 }
 
-impl Leader {
+impl Query<'_> {
     fn explain_pipeline(&self, name: &PipelineName, now: Moment) -> Option<Explanation> {
         let view = self.pipeline(name)?;
         let mut facts = Vec::new();

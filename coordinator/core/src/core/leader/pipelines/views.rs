@@ -5,12 +5,12 @@ use std::ops::Bound;
 
 use leasehold_types::{Load, NodeName, PipelineName, ShareKey, WorkerKey};
 
-use super::Pipelines;
 use super::routes::{is_applied, is_draining, leases_of, share_states};
 use super::state::{NodeState, PipelineState};
+use crate::core::Core;
+use crate::core::leader::Query;
 use crate::core::leader::facts::Facts;
 use crate::core::leader::planned_lease::PlannedLease;
-use crate::core::{Core, Leader};
 use crate::desired::{Node, Pipeline};
 use crate::ledger::Claim;
 use crate::view::{BindingPhase, BindingView, PipelinePhase, PipelineView, ShareView};
@@ -40,7 +40,7 @@ impl Core {
     }
 
     fn pipeline_view(&self, name: &PipelineName, spec: &Pipeline) -> PipelineView {
-        let view = self.leader().and_then(|leader| leader.pipeline(name));
+        let view = self.query().and_then(|query| query.pipeline(name));
         view.unwrap_or_else(|| unled(name, spec))
     }
 
@@ -48,12 +48,12 @@ impl Core {
     /// published state, of a predecessor, is the best one.
     #[must_use]
     pub fn is_recovered(&self, name: &PipelineName) -> bool {
-        let state = self.leader().and_then(|leader| leader.pipelines.all.get(name));
+        let state = self.query().and_then(|query| query.pipelines.all.get(name));
         state.is_some_and(|state| state.phase.is_some())
     }
 }
 
-impl Leader {
+impl Query<'_> {
     pub(super) fn pipeline(&self, name: &PipelineName) -> Option<PipelineView> {
         let state = self.pipelines.all.get(name)?;
         let nodes = state.nodes.iter();
@@ -61,10 +61,24 @@ impl Leader {
             name: name.clone(),
             load: state.load_in_force(),
             phase: state.phase.unwrap_or(PipelinePhase::Pending),
-            reason: self.pipelines.reason(name, state, self.facts()),
+            reason: self.reason(name, state),
             waits: state.waits.clone(),
             bindings: nodes.map(|(node, state)| self.binding_view(name, node, state)).collect(),
         })
+    }
+
+    /// Why a pipeline is in its state.
+    pub(super) fn reason(&self, name: &PipelineName, state: &PipelineState) -> String {
+        let recovering = self.pipelines.recovering.contains(name);
+        match state.phase {
+            _ if recovering || (self.pipelines.is_held(name) && state.reason.is_empty()) => {
+                "what of it workers have is not known yet to this leader".into()
+            }
+            Some(PipelinePhase::Plotted) if state.reason.is_empty() => {
+                unserved(name, state, self.facts())
+            }
+            _ => state.reason.clone(),
+        }
     }
 
     fn binding_view(&self, name: &PipelineName, node: &NodeName, state: &NodeState) -> BindingView {
@@ -100,9 +114,9 @@ impl Leader {
             };
             shares.insert(*index, planned);
         }
-        for (stream, claim) in leases_of(&self.ledger, name, node) {
-            let Some(ShareKey { index, .. }) = ShareKey::of(stream) else { continue };
-            let planned = self.planned_lease(stream);
+        for (stream, claim) in leases_of(self.ledger, name, node) {
+            let Some(key) = ShareKey::of(stream) else { continue };
+            let (index, planned) = (key.index, self.pipelines.planned_lease(&key));
             let view = self.lease_view(claim, planned, index);
             let known = shares.get(&index).is_some_and(|it| it.token > view.token);
             let met = planned.is_some_and(|planned| planned.is_met_by(claim));
@@ -128,25 +142,6 @@ impl Leader {
             applied: is_applied(claim, self.facts()),
             address: worker.and_then(|worker| worker.address.clone()),
             draining: is_draining(claim, planned, self.facts()),
-        }
-    }
-}
-
-impl Pipelines {
-    /// Why a pipeline is in its state.
-    pub(super) fn reason(
-        &self,
-        name: &PipelineName,
-        state: &PipelineState,
-        facts: Facts<'_>,
-    ) -> String {
-        let recovering = self.recovering.contains(name);
-        match state.phase {
-            _ if recovering || (self.is_held(name) && state.reason.is_empty()) => {
-                "what of it workers have is not known yet to this leader".into()
-            }
-            Some(PipelinePhase::Plotted) if state.reason.is_empty() => unserved(name, state, facts),
-            _ => state.reason.clone(),
         }
     }
 }

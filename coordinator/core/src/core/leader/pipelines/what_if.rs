@@ -12,10 +12,11 @@ use leasehold_types::{ClusterName, Epoch, Incarnation, Moment, PipelineName, Sha
 use super::class_views::class_views;
 use super::state::{PipelineState, PlannedShare};
 use super::{PipelineChanges, Pipelines};
+use crate::core::Core;
+use crate::core::leader::Query;
 use crate::core::leader::clusters::Clusters;
 use crate::core::leader::facts::Facts;
 use crate::core::replica::Replica;
-use crate::core::{Core, Leader};
 use crate::desired::Desired;
 use crate::ledger::Ledger;
 use crate::observed::Worker;
@@ -79,7 +80,7 @@ impl Core {
     /// this replica does not lead.
     #[must_use]
     pub fn begin_pipelines_what_if(&self, desired: Arc<Desired>) -> Option<PipelinesWhatIf> {
-        Some(self.leader()?.begin_pipelines_what_if(desired))
+        Some(self.query()?.begin_pipelines_what_if(desired))
     }
 
     /// Gathers about `most` more workers, pipelines and shares. Returns whether the input is whole;
@@ -90,12 +91,12 @@ impl Core {
         what_if: &mut PipelinesWhatIf,
         most: usize,
     ) -> Option<bool> {
-        let leader = self.leader().filter(|leader| leader.ledger.epoch() == what_if.epoch)?;
-        Some(leader.gather_pipelines_what_if(what_if, most))
+        let query = self.query().filter(|query| query.ledger.epoch() == what_if.epoch)?;
+        Some(query.gather_pipelines_what_if(what_if, most))
     }
 }
 
-impl Leader {
+impl Query<'_> {
     fn begin_pipelines_what_if(&self, desired: Arc<Desired>) -> PipelinesWhatIf {
         let mut replica = Replica::new(self.replica.config);
         replica.desired = self.replica.desired.clone();
@@ -106,7 +107,7 @@ impl Leader {
         };
         let epoch = self.ledger.epoch();
         let copy = PipelinesCopy {
-            ledger: Ledger::new(epoch, self.began_at, self.ledger.bounds),
+            ledger: Ledger::new(epoch, self.replica.heard, self.ledger.bounds),
             replica,
             clusters: self.clusters.without_workers(is_class),
             pipelines: Pipelines { held: self.pipelines.held.clone(), ..Pipelines::default() },
@@ -126,13 +127,13 @@ impl Leader {
         let PipelinesWhatIf { copy, next, .. } = what_if;
         match next {
             Next::Workers(after) => {
-                match copy.take_workers(&self.pipelines, self.facts(), after.as_ref(), most) {
+                match copy.take_workers(self.pipelines, self.facts(), after.as_ref(), most) {
                     Some(last) => *after = Some(last),
                     None => *next = Next::Pipelines(None),
                 }
             }
             Next::Pipelines(after) => {
-                match copy.take_pipelines(&self.pipelines, after.as_ref(), most) {
+                match copy.take_pipelines(self.pipelines, after.as_ref(), most) {
                     Some(last) => *after = Some(last),
                     None => *next = Next::Nothing,
                 }
@@ -144,8 +145,9 @@ impl Leader {
 }
 
 impl PipelinesCopy {
-    fn facts(&self) -> Facts<'_> {
-        Facts { replica: &self.replica, ledger: &self.ledger, clusters: &self.clusters }
+    fn query(&self) -> Query<'_> {
+        let Self { replica, ledger, clusters, pipelines } = self;
+        Query { replica, ledger, clusters, pipelines }
     }
 
     /// Changes the pipelines. Nothing is sent, so what follows from the change is dropped.
@@ -258,8 +260,7 @@ impl PipelinesCopy {
     /// All as it is planned.
     fn planned_all(&self) -> PlannedAll {
         let pipelines = self.pipelines.all.iter();
-        let classes =
-            class_views(&self.replica, Some((&self.pipelines, &self.clusters))).into_iter();
+        let classes = class_views(&self.replica, Some(self.query())).into_iter();
         PlannedAll {
             pipelines: pipelines
                 .map(|(name, state)| (name.clone(), self.planned_pipeline(name, state)))
@@ -284,7 +285,7 @@ impl PipelinesCopy {
             reason: if state.in_force && state.reason.is_empty() {
                 String::new()
             } else {
-                self.pipelines.reason(name, state, self.facts())
+                self.query().reason(name, state)
             },
             shares: shares.map(place).collect(),
         }

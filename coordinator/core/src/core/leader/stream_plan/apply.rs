@@ -4,8 +4,9 @@
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{ClusterName, Moment, SetName};
 
-use super::{Range, SetPlan, SetState, Stage, StreamFacts, StreamPlan};
+use super::{Range, SetPlan, SetState, Stage, StreamPlan};
 use crate::core::Leader;
+use crate::core::leader::facts::Facts;
 use crate::core::leader::sliced_tasks::SlicedTask;
 use crate::core::replica::PlannedWorker;
 use crate::planner::streams::{Placement, Unplaced};
@@ -26,7 +27,7 @@ impl Leader {
     pub(super) fn apply_slice(&mut self, plan: &mut StreamPlan, most: usize, now: Moment) -> usize {
         let Some((at, range)) = plan.next_slice(most, |set| set.which.len()) else { return 1 };
         let handled = 1 + range.len();
-        let (outcomes, is_stale) = self.stream_facts().outcomes(plan, at, range.clone());
+        let (outcomes, is_stale) = self.facts().outcomes(plan, at, range.clone());
         plan.is_stale |= is_stale;
         let set_plan = &mut plan.sets[at];
         let Some(set) = self.replica.sets.get_mut(&set_plan.name) else { return handled };
@@ -85,7 +86,7 @@ impl Leader {
     }
 }
 
-impl StreamFacts<'_> {
+impl Facts<'_> {
     /// The outcomes of a plan for some streams, and whether any of them has changed since the plan
     /// began.
     fn outcomes(&self, plan: &StreamPlan, at: usize, range: Range) -> (Vec<Outcome>, bool) {

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 
 use leasehold_types::{SetName, StreamKey, WorkerKey};
 
-use super::{SetState, Stage, StreamFacts, StreamPlan};
+use super::{SetState, Stage, StreamPlan};
 use crate::core::Leader;
+use crate::core::leader::facts::Facts;
 use crate::core::replica::PlannedWorker;
 use crate::desired::Stream;
 use crate::ledger::{Claim, Phase};
@@ -36,7 +37,7 @@ impl Leader {
     }
 }
 
-impl StreamFacts<'_> {
+impl Facts<'_> {
     /// Gathers a further slice of the plan's input; returns how many streams it read. A set in
     /// `assumed` counts in place of the one that is in force.
     pub(super) fn gather_slice(

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use leasehold_types::{ClusterName, Epoch, Moment, SetName, StreamKey, WorkerName};
 
 use super::{SetState, Stage, StreamPlan, begin_plan};
+use crate::core::Core;
+use crate::core::leader::Query;
 use crate::core::leader::views::reason;
 use crate::core::replica::{PlannedWorker, SetPreview};
-use crate::core::{Core, Leader};
 use crate::desired::StreamSet;
 use crate::exposure::Life;
 use crate::view::{PlanView, PlannedMove, PlannedPool, WhatIf};
@@ -46,19 +47,19 @@ impl Core {
         what_if: &WhatIf,
         now: Moment,
     ) -> Option<WhatIfPlan> {
-        self.leader()?.begin_what_if(name, what_if, now)
+        self.query()?.begin_what_if(name, what_if, now)
     }
 
     /// Gathers at most `most` more streams. Returns whether the input is whole; none if the term
     /// has ended in which the plan began.
     #[must_use]
     pub fn gather_what_if(&self, plan: &mut WhatIfPlan, most: usize) -> Option<bool> {
-        let leader = self.leader().filter(|leader| leader.ledger.epoch() == plan.epoch)?;
-        Some(leader.gather_what_if(plan, most))
+        let query = self.query().filter(|query| query.ledger.epoch() == plan.epoch)?;
+        Some(query.gather_what_if(plan, most))
     }
 }
 
-impl Leader {
+impl Query<'_> {
     fn begin_what_if(
         &self,
         name: &ClusterName,
@@ -69,7 +70,7 @@ impl Leader {
         let known = [Some(&*self.replica.desired), desired];
         known.into_iter().flatten().find(|desired| desired.clusters.contains_key(name))?;
         let pools = self.planned_pools(name, what_if);
-        let mut owners = self.stream_facts().planned_workers(name);
+        let mut owners = self.facts().planned_workers(name);
         owners.retain(|worker| !what_if.remove.contains(&worker.name));
         let added = what_if.add.iter();
         owners.extend(added.map(|name| PlannedWorker { name: name.clone(), life: NO_ACCOUNT }));
@@ -130,7 +131,7 @@ impl Leader {
                 let stream = &set.spec.streams[at].name;
                 let goes = next.is_none_or(|next| next.position(stream).is_none());
                 if let Some(on) =
-                    set.streams[at].planned_on(&set.spec.cluster, &self.ledger).filter(|_| goes)
+                    set.streams[at].planned_on(&set.spec.cluster, self.ledger).filter(|_| goes)
                 {
                     let (set, stream) = (name.clone(), stream.clone());
                     let from = Some(on.name.clone());
@@ -158,14 +159,14 @@ impl Leader {
             return true;
         }
         let set = plan.set;
-        self.stream_facts().gather_slice(plan, assumed, most);
+        self.facts().gather_slice(plan, assumed, most);
         if let Some((gathered, present)) = plan.sets.get(set).zip(present.get_mut(set))
             && let Some(state) =
                 assumed.get(&gathered.name).or_else(|| self.replica.sets.get(&gathered.name))
         {
             present.extend(gathered.which[present.len()..].iter().map(|at| {
                 let now = gathered.position(state, *at as usize)?;
-                let on = state.streams[now].planned_on(&state.spec.cluster, &self.ledger)?;
+                let on = state.streams[now].planned_on(&state.spec.cluster, self.ledger)?;
                 Some(on.name.clone())
             }));
         }
