@@ -112,11 +112,12 @@
 //!
 //! The other modules of `leader` apply these answers:
 //!
+//! * `leader::agent_rules`: which agent may connect, and which one has a worker's name.
 //! * `leader::hello`. Invariant: nothing that a hello says is adopted.
 //! * `leader::report_adoption`. Invariant: a worker counts as reported once all of its report is
 //!   adopted.
-//! * `leader::worker_names`: which agent has a name. Invariant: the former agent's account is
-//!   stored before the name's entry is replaced.
+//! * `leader::worker_names`: how a name passes to another agent. Invariant: the former agent's
+//!   account is stored before the name's entry is replaced.
 //! * `leader::registration`: the entries that are stored. Invariant: nothing is granted that the
 //!   worker's stored entry, or the one being written, does not allow.
 //! * `leader::stream_plan`: the plan of a cluster's streams. Invariant: no stream is reconciled

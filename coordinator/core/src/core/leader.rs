@@ -10,6 +10,7 @@ mod account_end;
 mod admission;
 mod adoption;
 mod agent_messages;
+mod agent_rules;
 mod claim_expiry;
 mod cluster_plan;
 mod clusters;

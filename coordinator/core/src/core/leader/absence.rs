@@ -7,12 +7,28 @@
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{ClusterName, Moment, WorkerKey};
 
+use super::facts::Facts;
+use super::sessions::Sessions;
 use super::sliced_tasks::ClaimCheck;
 use super::{Leader, Timer};
 use crate::desired::Desired;
 use crate::effect::Notice;
 
+/// What absence is judged by.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AbsenceRules<'a> {
+    facts: Facts<'a>,
+    sessions: &'a Sessions,
+    /// When the term began: nothing was heard of any agent before.
+    began_at: Moment,
+}
+
 impl Leader {
+    /// The rules for absence now.
+    pub(super) fn absence_rules(&self) -> AbsenceRules<'_> {
+        AbsenceRules { facts: self.facts(), sessions: &self.sessions, began_at: self.began_at }
+    }
+
     /// Sets a timer for the moment at which a worker counts as lost.
     pub(super) fn schedule_silence_check(&mut self, key: &WorkerKey) {
         let ledger = &self.ledger;
@@ -68,7 +84,7 @@ impl Leader {
                 self.renewal.delay(Timer::Unheard(key.clone()));
             }
         }
-        if self.is_missing(key) {
+        if self.absence_rules().is_missing(key) {
             self.schedule_give_up(key);
         }
         self.pool_changed(key);
@@ -79,7 +95,7 @@ impl Leader {
 
     /// Sets a timer for the moment at which a missing worker counts as gone.
     pub(super) fn schedule_give_up(&mut self, key: &WorkerKey) {
-        if let Some(at) = self.give_up_at(key) {
+        if let Some(at) = self.absence_rules().give_up_at(key) {
             self.timers.set(at, Timer::GiveUp(key.clone()));
         }
     }
@@ -93,7 +109,8 @@ impl Leader {
         let changed =
             clusters.filter(|name| after(before, name) != after(&self.replica.desired, name));
         let workers = changed.flat_map(|name| ledger.accounts_of(name));
-        let missing = workers.map(|(key, _)| key).filter(|key| self.is_missing(key));
+        let missing =
+            workers.map(|(key, _)| key).filter(|key| self.absence_rules().is_missing(key));
         for key in missing.cloned().collect::<Vec<_>>() {
             self.schedule_give_up(&key);
         }
@@ -101,7 +118,11 @@ impl Leader {
 
     /// A worker may have been missing for so long that it counts as gone.
     pub(super) fn give_up_due(&mut self, key: &WorkerKey) {
-        let Some(at) = self.give_up_at(key).filter(|_| self.is_missing(key)) else { return };
+        let Some(at) =
+            self.absence_rules().give_up_at(key).filter(|_| self.absence_rules().is_missing(key))
+        else {
+            return;
+        };
         if self.pending_frees.has_account(key) {
             return;
         }
@@ -120,13 +141,22 @@ impl Leader {
         self.end_accounts(vec![key.clone()]);
     }
 
+    /// A worker's agent runs, though it may not have reported.
+    pub(super) fn note_present(&mut self, key: &WorkerKey, at: Moment) {
+        if let Some(mut account) = self.ledger.account_mut(key) {
+            account.present_until = account.present_until.max(at);
+        }
+    }
+}
+
+impl AbsenceRules<'_> {
     /// When a missing worker counts as gone, if the cluster defines that. A new leader counts from
     /// the end of the leases granted before its term, and not from before its term: agents may have
     /// dialled all the time without a leader to hear them. A sign that the agent runs ends its
     /// silence, also if the agent was refused.
-    fn give_up_at(&self, key: &WorkerKey) -> Option<Moment> {
-        let after = self.clusters.get(&key.cluster)?.spec().lost_after?;
-        let ledger = &self.ledger;
+    pub(super) fn give_up_at(&self, key: &WorkerKey) -> Option<Moment> {
+        let after = self.facts.clusters.get(&key.cluster)?.spec().lost_after?;
+        let ledger = self.facts.ledger;
         let account = ledger.account(key)?;
         let unheard = ledger.unheard_until(key).unwrap_or_default();
         let ignores_term = mutation::on(Mutation::SilentWithoutLeader);
@@ -135,21 +165,14 @@ impl Leader {
         Some(leases_end.max(account.present_until).max(hearing_since) + after)
     }
 
-    /// A worker's agent runs, though it may not have reported.
-    pub(super) fn note_present(&mut self, key: &WorkerKey, at: Moment) {
-        if let Some(mut account) = self.ledger.account_mut(key) {
-            account.present_until = account.present_until.max(at);
-        }
-    }
-
     /// Whether a worker that has an account is lost or has not connected, its agent waits for no
     /// welcome, and no report of it waits.
     pub(super) fn is_missing(&self, key: &WorkerKey) -> bool {
-        let account = self.ledger.account(key);
+        let account = self.facts.ledger.account(key);
         if account.is_none_or(|account| account.adopting) {
             return false;
         }
-        let Some(worker) = self.observed(key) else { return true };
+        let Some(worker) = self.facts.observed(key) else { return true };
         let session = worker.session.as_ref();
         let is_awaited = session.is_some_and(|session| self.sessions.awaits(session.conn));
         !is_awaited && (worker.lost || (!worker.reported && session.is_none()))

@@ -26,7 +26,7 @@ impl Leader {
     /// Whether the account of this worker has ended while its entry waits for those of former
     /// agents.
     pub(in crate::core) fn has_entry_to_remove(&self, key: &WorkerKey) -> bool {
-        self.ledger.account(key).is_none() && !self.are_former_written(key)
+        self.ledger.account(key).is_none() && !self.agent_rules().are_former_written(key)
     }
 
     /// Ends the accounts of workers that are gone, one after the other.
@@ -97,7 +97,7 @@ impl Leader {
         }
         self.outgoing.remove(key);
         self.epoch_ahead.forget(key);
-        if self.are_former_written(key) {
+        if self.agent_rules().are_former_written(key) {
             self.forget_entries(vec![key.clone()]);
         }
         self.replica.notice(Notice::Gone(key.clone()));

@@ -4,10 +4,10 @@
 
 use std::sync::Arc;
 
-use leasehold_types::limits::{PROTOCOL_VERSION, PROTOCOL_VERSION_MIN, WORKERS_MAX};
+use leasehold_types::limits::{PROTOCOL_VERSION, PROTOCOL_VERSION_MIN};
 use leasehold_types::message::{Hello, RefusalReason};
 use leasehold_types::mutation::{self, Mutation};
-use leasehold_types::{ClusterName, Moment, WorkerKey};
+use leasehold_types::{Moment, WorkerKey};
 
 use super::Leader;
 use crate::event::ConnId;
@@ -27,8 +27,10 @@ impl Leader {
         let agent = hello.identity;
         let identity = agent.filter(|_| self.replica.config.keeps_names);
         let hello = Hello { identity, ..hello };
-        let key = self.occupant(&hello);
-        if !self.is_of_another(&hello, &key) && !mutation::on(Mutation::RefusedIsSilent) {
+        let key = self.agent_rules().occupant(&hello);
+        if !self.agent_rules().is_of_another(&hello, &key)
+            && !mutation::on(Mutation::RefusedIsSilent)
+        {
             self.note_present(&key, now);
         }
         let accepted = self.accept_hello(conn, &hello, &key, peer.clone(), now);
@@ -55,7 +57,7 @@ impl Leader {
     ) -> Result<(), HelloRefusal> {
         self.end_account_now(key, now);
         check_protocol(hello)?;
-        self.check_cell(hello)?;
+        self.agent_rules().check_cell(hello)?;
         let epoch = self.ledger.epoch();
         let is_repeated =
             hello.epoch_seen == Some(epoch) && self.term.differs_from(hello.term_seen);
@@ -70,7 +72,7 @@ impl Leader {
             }
             return Err(refusal);
         }
-        self.admit(hello, key, now)?;
+        self.agent_rules().admit(hello, key, now)?;
         if let Some(seen) = hello.epoch_seen.filter(|seen| *seen > epoch) {
             let refusal = self.epoch_ahead.refuse(key, seen, epoch, now);
             if refusal.0 == RefusalReason::EpochAhead {
@@ -87,82 +89,6 @@ impl Leader {
         if mutation::on(Mutation::AdoptAtHello) {
             self.ledger.adopt_at_hello(key);
             self.ledger.open(key, now).unknown = None;
-        }
-        Ok(())
-    }
-
-    /// Whether the agent is of this cell. What an agent of another one says about terms and leases
-    /// says nothing about this one's.
-    fn check_cell(&self, hello: &Hello) -> Result<(), HelloRefusal> {
-        let (Some(own), Some(other)) = (self.cell, hello.cell) else { return Ok(()) };
-        if own == other || mutation::on(Mutation::OtherCellServed) {
-            return Ok(());
-        }
-        let message = format!(
-            "this coordinator is of cell {own}, and the agent belongs to cell {other}. Give all \
-             replicas of a fleet one store (--state-dir, or the Lease of one namespace); if the \
-             store of cell {other} is lost, see \"Two cells\" in docs/OPERATIONS.md; to move the \
-             agent, let it leave that cell and start it with --cell {own}"
-        );
-        Err((RefusalReason::OtherCell, message))
-    }
-
-    /// Whether the agent may connect at all.
-    fn admit(&self, hello: &Hello, key: &WorkerKey, now: Moment) -> Result<(), HelloRefusal> {
-        self.unreadable.check(&hello.cluster)?;
-        let cluster = self.clusters.get(&hello.cluster).filter(|cluster| cluster.is_defined());
-        let Some(cluster) = cluster else {
-            let message = self.replica.desired.unknown_cluster(&hello.cluster);
-            return Err((RefusalReason::UnknownCluster, message));
-        };
-        self.check_name(hello, key, now)?;
-        if self.is_of_another(hello, key) && !mutation::on(Mutation::AccountOfName) {
-            // What is known of the other agent's incarnations and links says nothing about this
-            // one.
-            return self.check_limit(&key.cluster);
-        }
-        let worker = cluster.workers().get(&key.worker);
-        let account = self.ledger.account(key);
-        let registered = account.map(|account| account.exposure.incarnation);
-        let newest = worker.map(|worker| worker.incarnation).max(registered);
-        if let Some(newest) = newest.filter(|newest| {
-            hello.incarnation < *newest && !mutation::on(Mutation::OlderIncarnationAdmitted)
-        }) {
-            let message = format!("incarnation {newest} of {key} is newer");
-            return Err((RefusalReason::NewerIncarnation(newest), message));
-        }
-        let Some(worker) = worker else { return self.check_limit(&key.cluster) };
-        let newest = worker.incarnation;
-        let session = worker.session.as_ref().filter(|_| hello.incarnation == newest);
-        if session.is_some_and(|session| hello.link <= session.link) {
-            return Err((RefusalReason::NewerLink, "a newer connection exists".into()));
-        }
-        // An agent counts its links upwards, so a lower or repeated number is from another agent
-        // with the same incarnation.
-        let twin = session.is_none() && hello.incarnation == newest && hello.link <= worker.link;
-        if twin {
-            let message = format!("another agent of {key} has incarnation {newest}");
-            return Err((RefusalReason::NewerIncarnation(newest), message));
-        }
-        Ok(())
-    }
-
-    /// Whether there may be one more worker of this cluster.
-    fn check_limit(&self, cluster: &ClusterName) -> Result<(), HelloRefusal> {
-        if self.clusters.worker_count() >= WORKERS_MAX {
-            let message = format!("the limit of {WORKERS_MAX} workers is reached");
-            return Err((RefusalReason::Limit, message));
-        }
-        let most = self.replica.config.workers_per_namespace_max;
-        if let (Some(namespace), _) = cluster.parts()
-            && self.clusters.worker_count_in(namespace) >= most
-        {
-            let message = format!(
-                "namespace {namespace} has {most} workers, the most that one namespace may have: \
-                 end those that are not needed, or ask for a higher --namespace-share of the \
-                 coordinators"
-            );
-            return Err((RefusalReason::Limit, message));
         }
         Ok(())
     }

@@ -38,7 +38,7 @@ impl Leader {
     /// The entry of a name may have waited for that of a former agent, which it may still stand
     /// for: has it replaced or removed.
     pub(super) fn update_entry_of_name(&mut self, key: &WorkerKey) {
-        if !self.are_former_written(key) {
+        if !self.agent_rules().are_former_written(key) {
             return;
         }
         match self.ledger.account(key) {
@@ -50,7 +50,7 @@ impl Leader {
     /// Has the worker's exposure written down, if the written one does not cover it.
     pub(super) fn register_if_needed(&mut self, key: &WorkerKey) {
         let Some(worker) = self.observed(key).filter(|worker| worker.reported) else { return };
-        if !self.are_former_written(key) {
+        if !self.agent_rules().are_former_written(key) {
             return;
         }
         let Some(wanted) = self.exposure(key, worker) else { return };

@@ -29,7 +29,7 @@ impl Leader {
         let Some(worker) = self.worker_mut(&key) else { return };
         let reported = worker.is_connected();
         worker.session = None;
-        if self.is_missing(&key) {
+        if self.absence_rules().is_missing(&key) {
             self.schedule_give_up(&key);
         }
         if reported {

@@ -10,7 +10,7 @@ use leasehold_types::{
 };
 
 use super::Query;
-use super::worker_names::identity_of_holder;
+use super::agent_rules::identity_of_holder;
 use crate::core::Core;
 use crate::core::replica::{Replica, SetState, StreamSlot};
 use crate::desired::{Cluster, Desired};

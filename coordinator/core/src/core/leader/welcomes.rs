@@ -39,7 +39,7 @@ impl Leader {
         for key in self.sessions.end_credits(heard) {
             self.await_no_report(&key);
             self.note_present(&key, heard);
-            if self.is_missing(&key) {
+            if self.absence_rules().is_missing(&key) {
                 self.schedule_give_up(&key);
             }
         }

@@ -18,16 +18,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_types::message::{DrainOrder, Hello, RefusalReason};
+use leasehold_types::message::{DrainOrder, Hello};
 use leasehold_types::mutation::{self, Mutation};
-use leasehold_types::{AgentId, Incarnation, Moment, WorkerKey};
+use leasehold_types::{AgentId, Moment, WorkerKey};
 
-use super::facts::Facts;
-use super::hello::HelloRefusal;
+use super::agent_rules::identity_of_holder;
 use super::sliced_tasks::ClaimCheck;
 use super::{Leader, Timer};
 use crate::effect::{Notice, Order};
-use crate::ledger::Account;
 use crate::observed::{RefusedAgent, Worker};
 
 /// For how long views tell of a refused agent. One that still wants the name dials again at least
@@ -35,44 +33,14 @@ use crate::observed::{RefusedAgent, Worker};
 const REFUSED_SHOWN_FOR: Duration = Duration::from_secs(10);
 
 impl Leader {
-    /// The key of the agent's account: its worker's, or that of a former agent if another one has
-    /// taken its name over and it may still hold something.
-    pub(super) fn occupant(&self, hello: &Hello) -> WorkerKey {
-        let key = WorkerKey { cluster: hello.cluster.clone(), worker: hello.worker.clone() };
-        let former = hello.identity.map(|agent| key.former(agent));
-        former.filter(|former| self.ledger.account(former).is_some()).unwrap_or(key)
-    }
-
-    /// Refuses an agent if another agent has its worker's name.
-    pub(super) fn check_name(
-        &self,
-        hello: &Hello,
-        key: &WorkerKey,
-        now: Moment,
-    ) -> Result<(), HelloRefusal> {
-        let takes = hello.take_over || mutation::on(Mutation::TwinTakesName);
-        if !self.is_of_another(hello, key) || takes || !self.is_name_in_use(key) {
-            return Ok(());
-        }
-        let message = format!(
-            "another agent has the name {key}, and may run jobs or hold streams: {}. Give this \
-             worker a name of its own; or start this agent with the other one's --state-dir; or, \
-             once all that the other one started has ended, run `leasehold-agent leave` with its \
-             --state-dir or declare it gone; or start this one once with --take-over, which drains \
-             the other one",
-            self.holder_of_name(key, now)
-        );
-        Err((RefusalReason::NameTaken, message))
-    }
-
-    /// Gives the name to another agent, which [`Self::check_name`] has admitted. What the present
+    /// Gives the name to another agent, which the rules for agents have admitted. What the present
     /// one may hold stays its own.
     pub(super) fn pass_name(&mut self, hello: &Hello, key: &WorkerKey, now: Moment) {
-        if !self.is_of_another(hello, key) || mutation::on(Mutation::AccountOfName) {
+        if !self.agent_rules().is_of_another(hello, key) || mutation::on(Mutation::AccountOfName) {
             return;
         }
         let former = identity_of_holder(key, self.facts()).map(|agent| key.former(agent));
-        match former.filter(|_| self.is_name_in_use(key) && self.may_hold_anything(key)) {
+        match former.filter(|_| self.agent_rules().may_keep_anything(key)) {
             Some(former) => self.displace(key, &former, now),
             None => {
                 self.disconnect(key);
@@ -120,48 +88,6 @@ impl Leader {
         if !is_known {
             self.replica.notice(Notice::NameRefused { worker: key.clone(), peer });
         }
-    }
-
-    /// Whether the agent that has the name has another identity.
-    pub(super) fn is_of_another(&self, hello: &Hello, key: &WorkerKey) -> bool {
-        let holder = identity_of_holder(key, self.facts());
-        holder.zip(hello.identity).is_some_and(|(had, identity)| had != identity)
-    }
-
-    /// The entries of a name's former agents are written: the name's own entry may be replaced.
-    pub(super) fn are_former_written(&self, key: &WorkerKey) -> bool {
-        let mut former = self.ledger.former_accounts(key);
-        former.all(|(_, account)| !account.unwritten) || mutation::on(Mutation::EntryOfFormerLate)
-    }
-
-    /// Whether the agent that has the name may hold anything, or is about to report.
-    fn is_name_in_use(&self, key: &WorkerKey) -> bool {
-        let holds = self.ledger.account(key).is_some_and(Account::holds_any);
-        holds || self.ledger.unheard_until(key).is_some() || self.is_alive(key)
-    }
-
-    /// Whether the agent that has the name may hold anything, of this leader or of an earlier one.
-    /// One that has only said hello has nothing that could stay its own.
-    fn may_hold_anything(&self, key: &WorkerKey) -> bool {
-        let account = self.ledger.account(key);
-        account.is_some_and(|account| account.holds_any() || !account.exposure.is_nothing())
-    }
-
-    /// Whether the agent that has the name may be alive: its leases last, or it may still dial a
-    /// new leader. An agent that has not reported counts as alive while its report is expected, and
-    /// while leases from a predecessor may last. After that its connection may be broken without a
-    /// sign.
-    fn is_alive(&self, key: &WorkerKey) -> bool {
-        let session = self.observed(key).and_then(|worker| worker.session.as_ref());
-        let ledger = &self.ledger;
-        let unheard = ledger.unheard_until(key).is_some_and(|until| self.replica.heard < until);
-        let sessions = &self.sessions;
-        let awaited = |conn| sessions.awaits(conn) || sessions.adoption(conn).is_some();
-        let greets =
-            session.is_some_and(|session| !session.reported && (unheard || awaited(session.conn)));
-        let comes_back =
-            ledger.comes_back_until(key).is_some_and(|until| self.replica.heard < until);
-        greets || comes_back || self.replica.heard < ledger.free_at(key)
     }
 
     /// Moves all that is known of a name's agent to a name of the agent's own, and drains it.
@@ -212,32 +138,6 @@ impl Leader {
         let life = account.life;
         drop(account);
         self.order(Order::Register(vec![(former.clone(), life, exposure)]));
-    }
-
-    /// The agent that has the name, since when and where.
-    fn holder_of_name(&self, key: &WorkerKey, now: Moment) -> String {
-        let Some(worker) = self.observed(key) else {
-            let account = self.ledger.account(key);
-            let incarnation = account.map_or(Incarnation(0), |it| it.exposure.incarnation);
-            return format!("incarnation {incarnation}, not heard yet by this leader");
-        };
-        let Worker { incarnation, peer, named_at, session, .. } = worker;
-        let at = peer.as_ref().map(|peer| format!(" at {peer}")).unwrap_or_default();
-        let secs = now.since(*named_at).as_secs();
-        let gone = match session {
-            None => "; it is not connected",
-            Some(_) => "",
-        };
-        format!("incarnation {incarnation}{at}, for {secs} s{gone}")
-    }
-}
-
-/// The agent that has the name: the last one that said hello, or the newest one that was
-/// granted anything, from the written exposure.
-pub(super) fn identity_of_holder(key: &WorkerKey, facts: Facts<'_>) -> Option<AgentId> {
-    match facts.observed(key) {
-        Some(worker) => worker.identity,
-        None => facts.ledger.account(key)?.exposure.identity,
     }
 }
 
