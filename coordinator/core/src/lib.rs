@@ -125,8 +125,9 @@
 //! * `leader::pipeline_changes`: plans of pipelines, and what follows from them.
 //! * `leader::grant_rules`: what may be granted. Invariant: it is within the budget, the stored
 //!   entry and the capacity, and no other worker can have the stream.
-//! * `leader::grants`: the next message of each agent. Invariant: a lease counts as granted once
-//!   its grant is composed.
+//! * `leader::grant_composer`: the next message of one agent. Invariant: a lease counts as granted
+//!   once its grant is composed.
+//! * `leader::grants`: whose messages are composed in a turn.
 //! * `leader::absence`: silent, missing and given-up workers. Invariant: absence frees something
 //!   only once leadership was renewed after it.
 //!

@@ -18,6 +18,7 @@ mod drains;
 mod epoch_ahead;
 mod explain;
 mod facts;
+mod grant_composer;
 mod grant_rules;
 mod grants;
 mod hello;

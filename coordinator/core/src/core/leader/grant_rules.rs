@@ -1,4 +1,5 @@
-//! What may be granted. These rules read the ledger, the clusters and the plan, and change nothing.
+//! What the plan wants granted, and what may be granted. These rules read the ledger, the clusters
+//! and the plan, and change nothing.
 //!
 //! Invariant: a grant that they allow is within the budget, the worker's stored entry and its
 //! capacity, and no other worker can have the stream.
@@ -8,51 +9,66 @@ use std::time::Duration;
 use leasehold_types::limits::STREAMS_PER_WORKER_MAX;
 use leasehold_types::message::Terms;
 use leasehold_types::mutation::{self, Mutation};
-use leasehold_types::{ClusterName, Load, StreamKey, WorkerKey};
+use leasehold_types::{ClusterName, Load, ShareKey, StreamKey, WorkerKey};
 
 use super::Leader;
-use super::clusters::Clusters;
+use super::facts::Facts;
 use super::pipelines::Pipelines;
-use crate::core::replica::Replica;
-use crate::desired::Cluster;
+use super::planned_lease::PlannedLease;
+use crate::desired::{Cluster, Mode};
 use crate::exposure::Exposure;
-use crate::ledger::Ledger;
 use crate::observed::Worker;
+use crate::planner::streams::Unplaced;
 
 /// What the rules read.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GrantRules<'a> {
-    replica: &'a Replica,
-    ledger: &'a Ledger,
-    clusters: &'a Clusters,
+    facts: Facts<'a>,
     pipelines: &'a Pipelines,
 }
 
 impl Leader {
     /// The rules for what may be granted now.
     pub(super) fn grant_rules(&self) -> GrantRules<'_> {
-        GrantRules {
-            replica: &self.replica,
-            ledger: &self.ledger,
-            clusters: &self.clusters,
-            pipelines: &self.pipelines,
-        }
+        GrantRules::new(self.facts(), &self.pipelines)
     }
 }
 
-impl GrantRules<'_> {
+impl<'a> GrantRules<'a> {
+    /// The rules for these facts.
+    pub(super) fn new(facts: Facts<'a>, pipelines: &'a Pipelines) -> Self {
+        Self { facts, pipelines }
+    }
+
+    /// The planned lease of a stream; none if the stream is not desired.
+    pub(super) fn planned_lease(&self, stream: &StreamKey) -> Option<PlannedLease<'a>> {
+        if let Some(share) = ShareKey::of(stream) {
+            return self.pipelines.planned_lease(&share);
+        }
+        let Facts { replica, ledger, .. } = self.facts;
+        let (set, planned) = replica.planned(stream)?;
+        Some(PlannedLease {
+            cluster: &set.spec.cluster,
+            on: planned.planned_on(&set.spec.cluster, ledger).map(|on| &on.name),
+            load: None,
+            // No other worker can take it.
+            stays: matches!(planned.unplaced, None | Some(Unplaced::NoWorker)),
+            pinned: set.spec.mode == Mode::Pinned,
+        })
+    }
+
     /// Whether no other leader can have granted, or can still grant, this agent anything.
     pub(super) fn is_confirmed(&self, worker: &Worker) -> bool {
-        let confirmed = |at| self.ledger.confirmed_since(at);
+        let confirmed = |at| self.facts.ledger.confirmed_since(at);
         worker.no_epoch_since.is_none_or(confirmed) || mutation::on(Mutation::SkipConfirm)
     }
 
     /// The terms for one agent; none before its exposure is written down.
     pub(super) fn terms_for(&self, key: &WorkerKey) -> Option<Terms> {
-        let cluster = self.clusters.get(&key.cluster)?;
-        let account = self.ledger.account(key)?;
+        let cluster = self.facts.clusters.get(&key.cluster)?;
+        let account = self.facts.ledger.account(key)?;
         let exposure = &account.exposure;
-        let worker = self.clusters.worker(key)?;
+        let worker = self.facts.clusters.worker(key)?;
         // A successor learns of this agent only from an entry for it, and not from one for an older
         // agent.
         let written =
@@ -65,31 +81,32 @@ impl GrantRules<'_> {
         let ttl = cluster.spec().ttl.min(exposed).min(next).min(known);
         (!ttl.is_zero()).then(|| {
             let spec = Cluster { ttl, ..(**cluster.spec()).clone() };
-            Terms { reserve: self.reserve(key, exposed), ..self.replica.terms(&spec) }
+            Terms { reserve: self.reserve(key, exposed), ..self.facts.replica.terms(&spec) }
         })
     }
 
     /// Minimum age of a journal after which all older leases have expired.
     pub(super) fn reserve(&self, key: &WorkerKey, ttl: Duration) -> Duration {
-        let account = self.ledger.account(key);
+        let account = self.facts.ledger.account(key);
         let exposed = account.map_or(Duration::ZERO, |account| account.exposure.ttl);
-        self.replica.config.bounds.outlast(ttl.max(exposed))
+        self.facts.replica.config.bounds.outlast(ttl.max(exposed))
     }
 
     /// The slots of a cluster that no worker can be using; none while the cluster may not grow.
     pub(super) fn free_slots(&self, cluster: &ClusterName) -> Option<u32> {
-        let jobs_max = self.clusters.get(cluster)?.spec().jobs_max;
-        let held = self.ledger.held_by(cluster, self.replica.heard).is_some();
+        let jobs_max = self.facts.clusters.get(cluster)?.spec().jobs_max;
+        let held = self.facts.ledger.held_by(cluster, self.facts.replica.heard).is_some();
         (!held).then(|| jobs_max.saturating_sub(self.used(cluster)))
     }
 
     /// Slots of a cluster's budget that are taken.
     fn used(&self, cluster: &ClusterName) -> u32 {
         if !mutation::on(Mutation::GrowOverBudget) {
-            return self.ledger.committed(cluster);
+            return self.facts.ledger.committed(cluster);
         }
-        let working = |key: &WorkerKey| self.clusters.worker(key).is_some_and(Worker::is_working);
-        let accounts = self.ledger.accounts_of(cluster).filter(|(key, _)| working(key));
+        let working =
+            |key: &WorkerKey| self.facts.clusters.worker(key).is_some_and(Worker::is_working);
+        let accounts = self.facts.ledger.accounts_of(cluster).filter(|(key, _)| working(key));
         accounts.map(|(_, account)| account.committed()).sum()
     }
 
@@ -101,26 +118,31 @@ impl GrantRules<'_> {
         timeless: bool,
         load: Option<Load>,
     ) -> bool {
-        let Some(account) = self.ledger.account(key) else { return false };
+        let Some(account) = self.facts.ledger.account(key) else { return false };
         let has_room = |load| {
-            let class = self.replica.class(&key.cluster);
-            let former = self.ledger.former_load(key, self.replica.heard);
+            let class = self.facts.replica.class(&key.cluster);
+            let former = self.facts.ledger.former_load(key, self.facts.replica.heard);
             class
                 .zip(former)
                 .is_some_and(|(class, former)| account.has_room(load + former, class.capacity))
-                && self.pipelines.is_within_node(self.ledger, stream, load, self.replica.heard)
+                && self.pipelines.is_within_node(
+                    self.facts.ledger,
+                    stream,
+                    load,
+                    self.facts.replica.heard,
+                )
         };
         (self.is_listed(key, stream, timeless) || mutation::on(Mutation::GrantUnregisteredSet))
             && load.is_none_or(has_room)
             && account.streams.len() < STREAMS_PER_WORKER_MAX
-            && self.ledger.is_free(stream, self.replica.heard)
+            && self.facts.ledger.is_free(stream, self.facts.replica.heard)
     }
 
     /// Whether the worker's entry allows a lease on this stream.
     pub(super) fn is_listed(&self, key: &WorkerKey, stream: &StreamKey, timeless: bool) -> bool {
         let allows = |exposure: &Exposure| {
-            self.replica.lists.allow(&key.cluster, exposure.sets, &stream.set, timeless)
+            self.facts.replica.lists.allow(&key.cluster, exposure.sets, &stream.set, timeless)
         };
-        self.ledger.account(key).is_some_and(|account| account.is_registered(allows))
+        self.facts.ledger.account(key).is_some_and(|account| account.is_registered(allows))
     }
 }

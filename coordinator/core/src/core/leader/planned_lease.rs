@@ -3,12 +3,10 @@
 
 use std::time::Duration;
 
-use leasehold_types::{ClusterName, Load, ShareKey, StreamKey, WorkerKey, WorkerName};
+use leasehold_types::{ClusterName, Load, StreamKey, WorkerKey, WorkerName};
 
-use super::Leader;
-use crate::desired::Mode;
+use crate::core::replica::Replica;
 use crate::ledger::{Claim, Ledger, Phase};
-use crate::planner::streams::Unplaced;
 
 /// The lease that the plan wants for a stream or share.
 #[derive(Clone, Copy, Debug)]
@@ -46,34 +44,16 @@ impl PlannedLease<'_> {
     }
 }
 
-impl Leader {
-    /// The planned lease of a stream; none if the stream is not desired.
-    pub(super) fn planned_lease(&self, stream: &StreamKey) -> Option<PlannedLease<'_>> {
-        if let Some(share) = ShareKey::of(stream) {
-            return self.pipelines.planned_lease(&share);
-        }
-        let (set, planned) = self.replica.planned(stream)?;
-        Some(PlannedLease {
-            cluster: &set.spec.cluster,
-            on: planned.planned_on(&set.spec.cluster, &self.ledger).map(|on| &on.name),
-            load: None,
-            // No other worker can take it.
-            stays: matches!(planned.unplaced, None | Some(Unplaced::NoWorker)),
-            pinned: set.spec.mode == Mode::Pinned,
-        })
-    }
-
-    /// How long a worker may take to release a stream: the deadline of its set, even if the set is
-    /// gone, or for a share that of the worker's own class.
-    pub(super) fn handover(&self, stream: &StreamKey, key: &WorkerKey) -> Duration {
-        let known = if stream.set.is_shares() {
-            self.replica.class(&key.cluster).map(|class| class.handover_deadline)
-        } else {
-            let set = self.replica.sets.get(&stream.set).map(|set| set.spec.handover_deadline);
-            set.or_else(|| self.replica.former_handovers.get(&stream.set).copied())
-        };
-        known.unwrap_or(HANDOVER_DEFAULT)
-    }
+/// How long a worker may take to release a stream: the deadline of its set, even if the set is
+/// gone, or for a share that of the worker's own class.
+pub(super) fn handover(stream: &StreamKey, key: &WorkerKey, replica: &Replica) -> Duration {
+    let known = if stream.set.is_shares() {
+        replica.class(&key.cluster).map(|class| class.handover_deadline)
+    } else {
+        let set = replica.sets.get(&stream.set).map(|set| set.spec.handover_deadline);
+        set.or_else(|| replica.former_handovers.get(&stream.set).copied())
+    };
+    known.unwrap_or(HANDOVER_DEFAULT)
 }
 
 /// Whether a worker holds a stream by a newer claim than its planned worker, of the same cluster.

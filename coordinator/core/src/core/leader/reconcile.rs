@@ -23,7 +23,7 @@ impl Leader {
     /// The same for a share whose binding the pipelines have marked as changed already.
     pub(super) fn compare_claims(&mut self, stream: &StreamKey, now: Moment) {
         self.keep_if_pinned(stream);
-        let wanted = self.planned_lease(stream);
+        let wanted = self.grant_rules().planned_lease(stream);
         let on = wanted.and_then(|wanted| wanted.owner());
         let claims = self.ledger.claims(stream);
         let stays = match wanted {
@@ -97,7 +97,7 @@ impl Leader {
     /// Leases of a stream do not end by time while its set is pinned, whatever the set's mode was
     /// when they were granted.
     pub(super) fn keep_if_pinned(&mut self, stream: &StreamKey) {
-        let pinned = self.planned_lease(stream).is_some_and(|wanted| wanted.pinned);
+        let pinned = self.grant_rules().planned_lease(stream).is_some_and(|wanted| wanted.pinned);
         if !pinned || stream.set.is_shares() || mutation::on(Mutation::FormerModeHolds) {
             return;
         }
@@ -118,7 +118,7 @@ impl Leader {
         let owner = WorkerKey { cluster: set.spec.cluster.clone(), worker: on.name.clone() };
         let claims = self.ledger.claims(stream);
         if !claims.is_empty() && claims.iter().all(|claim| claim.worker == owner) {
-            self.note_moved(stream, &owner, now);
+            self.plan_now(&owner.cluster, now);
         }
     }
 
