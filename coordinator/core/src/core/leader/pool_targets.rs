@@ -56,7 +56,7 @@ impl Leader {
             PoolsPlan::Unfinished => false,
             PoolsPlan::Planned { changed, is_current } => {
                 if cfg!(debug_assertions) && mutation::is_none() && is_current {
-                    self.check_shares(name);
+                    check_shares(name, self.facts());
                 }
                 let targets = SlicedTask::PoolTargets { cluster: name.clone(), workers: changed };
                 self.sliced_tasks.add(targets);
@@ -82,17 +82,17 @@ impl Leader {
             self.outgoing.mark(key);
         }
     }
+}
 
-    /// Checks that the kept shares equal those of a plan from scratch.
-    fn check_shares(&self, name: &ClusterName) {
-        let Some(cluster) = self.clusters.get(name) else { return };
-        if cluster.workers().len() > CHECKED_MAX {
-            return;
-        }
-        for (worker, share) in pool_shares(name, None, self.facts()) {
-            let kept = cluster.pools().share(&worker);
-            debug_assert_eq!(kept, Some(share), "the share of {worker} in cluster {name}");
-        }
+/// Checks that the kept shares of a cluster equal those of a plan from scratch.
+fn check_shares(name: &ClusterName, facts: Facts<'_>) {
+    let cluster = facts.clusters.get(name);
+    let Some(cluster) = cluster.filter(|cluster| cluster.workers().len() <= CHECKED_MAX) else {
+        return;
+    };
+    for (worker, share) in pool_shares(name, None, facts) {
+        let kept = cluster.pools().share(&worker);
+        debug_assert_eq!(kept, Some(share), "the share of {worker} in cluster {name}");
     }
 }
 

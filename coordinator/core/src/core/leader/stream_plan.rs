@@ -13,11 +13,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use leasehold_types::limits::STREAMS_PER_WORKER_MAX;
+use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{ClusterName, Moment, SetName, WorkerKey, WorkerName};
 
 pub use self::what_if::WhatIfPlan;
 use super::Leader;
 use super::facts::Facts;
+use super::sliced_tasks::SlicedTask;
 use crate::core::replica::{PlannedWorker, SetState};
 use crate::core::turn_budget::STEP;
 use crate::desired::{Stream, StreamSet};
@@ -160,18 +162,6 @@ impl StreamPlan {
 
 type Range = std::ops::Range<usize>;
 
-impl Facts<'_> {
-    /// The workers that can own streams, by name.
-    fn planned_workers(&self, cluster: &ClusterName) -> Vec<PlannedWorker> {
-        let owners = self.clusters.stream_owners(cluster).into_iter();
-        let owners = owners.filter_map(|name| {
-            let life = self.ledger.life_of(cluster, &name)?;
-            Some(PlannedWorker { name, life })
-        });
-        owners.collect()
-    }
-}
-
 impl SetPlan {
     fn moves_max(&self) -> usize {
         self.spec.moves.per_round_max.saturating_sub(self.moving)
@@ -264,7 +254,7 @@ impl Leader {
             if self.replica.sets_of(&name).next().is_none() {
                 continue;
             }
-            let owners = self.facts().planned_workers(&name);
+            let owners = stream_owners(&name, self.facts());
             let sets =
                 self.replica.sets_of(&name).filter_map(|set| self.replica.sets.get_key_value(set));
             let sets = sets.map(|(name, set)| (name, &set.spec));
@@ -281,13 +271,57 @@ impl Leader {
         let units = match plan.stage {
             Stage::Gather | Stage::Count => {
                 let set = plan.set;
-                let units = self.facts().gather_slice(plan, &BTreeMap::new(), most);
-                self.note_gathered(plan, set);
+                let units = plan.gather_slice(&BTreeMap::new(), most, self.facts());
+                if plan.passed_over {
+                    self.plans.await_reports(plan.cluster.clone());
+                }
+                // The end of a move makes room for another.
+                if let Some(set) = plan.sets.get(set).filter(|set| set.moving > 0)
+                    && let Some(set) = self.replica.sets.get_mut(&set.name)
+                {
+                    set.limited = true;
+                }
                 units
             }
             Stage::Place(_) => plan.place(self.replica.budget.left()),
-            Stage::Apply(_) => self.apply_slice(plan, most, now),
+            Stage::Apply(_) => {
+                plan.apply_slice(most, &mut self.replica, &self.ledger, &self.clusters, now)
+            }
         };
         self.replica.budget.spend(units);
     }
+
+    /// The plan is applied: the streams that it changes are reconciled.
+    fn end_plan(&mut self, plan: StreamPlan, now: Moment) {
+        let StreamPlan { cluster, sets, is_stale, thaw, .. } = plan;
+        for SetPlan { name: set, spec, touched: streams, .. } in sets {
+            if streams.is_empty() {
+                self.replica.drop_spec(&set, spec);
+            } else {
+                self.sliced_tasks.add(SlicedTask::ReplannedStreams { set, spec, streams, next: 0 });
+            }
+        }
+        if mutation::on(Mutation::PlanStale) {
+            self.plans.stop_waiting(&cluster);
+            if let Some(cluster) = self.clusters.get_mut(&cluster) {
+                cluster.schedule_mut().begin_plan();
+            }
+        }
+        if is_stale {
+            self.plan_now(&cluster, now);
+        }
+        if let Some(at) = thaw {
+            self.plan_again_at(&cluster, at);
+        }
+    }
+}
+
+/// The workers of a cluster that can own streams, by name.
+fn stream_owners(cluster: &ClusterName, facts: Facts<'_>) -> Vec<PlannedWorker> {
+    let owners = facts.clusters.stream_owners(cluster).into_iter();
+    let owners = owners.filter_map(|name| {
+        let life = facts.ledger.life_of(cluster, &name)?;
+        Some(PlannedWorker { name, life })
+    });
+    owners.collect()
 }

@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use leasehold_types::{SetName, StreamKey, WorkerKey};
 
 use super::{SetState, Stage, StreamPlan};
-use crate::core::Leader;
 use crate::core::leader::facts::Facts;
 use crate::core::replica::PlannedWorker;
 use crate::desired::Stream;
@@ -22,64 +21,49 @@ pub(super) enum Skipped {
     Unheard,
 }
 
-impl Leader {
-    /// Marks the facts whose change has the cluster planned again, which nothing else does.
-    pub(super) fn note_gathered(&mut self, plan: &StreamPlan, set: usize) {
-        if plan.passed_over {
-            self.plans.await_reports(plan.cluster.clone());
-        }
-        // The end of a move makes room for another.
-        if let Some(set) = plan.sets.get(set).filter(|set| set.moving > 0)
-            && let Some(set) = self.replica.sets.get_mut(&set.name)
-        {
-            set.limited = true;
-        }
-    }
-}
-
-impl Facts<'_> {
+impl StreamPlan {
     /// Gathers a further slice of the plan's input; returns how many streams it read. A set in
     /// `assumed` counts in place of the one that is in force.
     pub(super) fn gather_slice(
-        &self,
-        plan: &mut StreamPlan,
+        &mut self,
         assumed: &BTreeMap<SetName, SetState>,
         most: usize,
+        facts: Facts<'_>,
     ) -> usize {
-        let counts = matches!(plan.stage, Stage::Count);
-        let range = plan.next_slice(most, |set| {
+        let counts = matches!(self.stage, Stage::Count);
+        let range = self.next_slice(most, |set| {
             let all = set.spec.streams.len();
             let is_unlimited = set.spec.moves.per_round_max >= all;
             if counts && is_unlimited { 0 } else { all }
         });
         let Some((at, range)) = range else {
             if counts {
-                plan.place(1);
+                self.place(1);
             } else {
-                plan.stage = Stage::Count;
+                self.stage = Stage::Count;
             }
-            (plan.set, plan.at) = (0, 0);
+            (self.set, self.at) = (0, 0);
             return 1;
         };
         let handled = 1 + range.len();
-        let name = &plan.sets[at].name;
-        let set = assumed.get(name).or_else(|| self.replica.sets.get(name));
+        let name = &self.sets[at].name;
+        let set = assumed.get(name).or_else(|| facts.replica.sets.get(name));
         let Some(set) = set else { return handled };
         if counts {
             let moving = range.filter(|at_set| {
-                let now = plan.sets[at].position(set, *at_set);
-                now.is_some_and(|now| self.is_moving(&plan.sets[at].name, set, now))
+                let now = self.sets[at].position(set, *at_set);
+                now.is_some_and(|now| is_moving(name, set, now, facts))
             });
-            plan.sets[at].moving += moving.count();
+            self.sets[at].moving += moving.count();
             return handled;
         }
         for stream in range {
-            let Some(now) = plan.sets[at].position(set, stream) else { continue };
-            let spec = self.stream_spec(plan, &plan.sets[at].name, set, now);
-            plan.passed_over |= spec == Err(Skipped::Unheard);
+            let Some(now) = self.sets[at].position(set, stream) else { continue };
+            let spec = self.stream_spec(&self.sets[at].name, set, now, facts);
+            self.passed_over |= spec == Err(Skipped::Unheard);
             if let Ok(spec) = spec {
-                plan.sets[at].which.push(stream as u32);
-                plan.sets[at].specs.push(spec);
+                self.sets[at].which.push(stream as u32);
+                self.sets[at].specs.push(spec);
             }
         }
         handled
@@ -88,25 +72,25 @@ impl Facts<'_> {
     /// The plan's input for one stream.
     pub(super) fn stream_spec(
         &self,
-        plan: &StreamPlan,
         name: &SetName,
         set: &SetState,
         at: usize,
+        facts: Facts<'_>,
     ) -> Result<StreamSpec, Skipped> {
         let (stream, planned) = (&set.spec.streams[at], &set.streams[at]);
-        let on = self.place_of(plan, name, set, at);
-        let present = on.and_then(|on| plan.index.get(&*on).copied());
-        if present.is_none() && self.stays(name, set, at) {
+        let on = self.place_of(name, set, at, facts);
+        let present = on.and_then(|on| self.index.get(&*on).copied());
+        if present.is_none() && stays(name, set, at, facts) {
             return Err(Skipped::Stays);
         }
         if present.is_none()
-            && planned.planned_on(&set.spec.cluster, self.ledger).is_none()
-            && self.is_unheard_of(name, stream)
+            && planned.planned_on(&set.spec.cluster, facts.ledger).is_none()
+            && is_unheard_of(name, stream, facts)
         {
             return Err(Skipped::Unheard);
         }
         let cooldown = set.spec.moves.cooldown;
-        let moved = planned.moved_at.is_some_and(|moved| plan.begun < moved + cooldown);
+        let moved = planned.moved_at.is_some_and(|moved| self.begun < moved + cooldown);
         Ok(StreamSpec {
             weight: stream.weight,
             dedicated: stream.dedicated,
@@ -118,57 +102,57 @@ impl Facts<'_> {
     /// The worker that a stream is planned on; where it is planned nowhere, the one that owns it.
     pub(super) fn place_of<'a>(
         &self,
-        plan: &StreamPlan,
         name: &SetName,
         set: &'a SetState,
         at: usize,
+        facts: Facts<'_>,
     ) -> Option<Cow<'a, PlannedWorker>> {
         let planned = &set.streams[at];
         // Workers of the plan have accounts, and if one ends, its cluster is planned again.
-        let in_plan = planned.on.as_ref().filter(|on| plan.index.contains_key(on));
-        if let Some(on) = in_plan.or_else(|| planned.planned_on(&set.spec.cluster, self.ledger)) {
+        let in_plan = planned.on.as_ref().filter(|on| self.index.contains_key(on));
+        if let Some(on) = in_plan.or_else(|| planned.planned_on(&set.spec.cluster, facts.ledger)) {
             return Some(Cow::Borrowed(on));
         }
         let stream = set.spec.streams[at].name.clone();
-        let claims = self.ledger.claims(&StreamKey { set: name.clone(), stream });
+        let claims = facts.ledger.claims(&StreamKey { set: name.clone(), stream });
         let held = claims
             .iter()
             .filter(|claim| claim.worker.cluster == set.spec.cluster && claim.phase == Phase::Held);
         let owner = &held.max_by_key(|claim| claim.token)?.worker;
-        let life = self.ledger.account(owner)?.life;
+        let life = facts.ledger.account(owner)?.life;
         Some(Cow::Owned(PlannedWorker { name: owner.worker.clone(), life }))
     }
+}
 
-    /// Whether a worker that has not reported may hold a stream. Planned now, the stream would move
-    /// again as soon as that worker is back.
-    fn is_unheard_of(&self, set: &SetName, stream: &Stream) -> bool {
-        let stream = StreamKey { set: set.clone(), stream: stream.name.clone() };
-        !self.ledger.is_heard_of(&stream, self.replica.heard)
-    }
+/// Whether a worker that has not reported may hold a stream. Planned now, the stream would move
+/// again as soon as that worker is back.
+fn is_unheard_of(set: &SetName, stream: &Stream, facts: Facts<'_>) -> bool {
+    let stream = StreamKey { set: set.clone(), stream: stream.name.clone() };
+    !facts.ledger.is_heard_of(&stream, facts.replica.heard)
+}
 
-    /// Whether a stream stays with a lost worker because its lease there never ends by time: a move
-    /// would only leave it without an owner.
-    fn stays(&self, name: &SetName, set: &SetState, at: usize) -> bool {
-        let Some(on) = set.streams[at].planned_on(&set.spec.cluster, self.ledger) else {
-            return false;
-        };
-        let key = WorkerKey { cluster: set.spec.cluster.clone(), worker: on.name.clone() };
-        let Some(worker) = self.clusters.worker(&key).filter(|worker| worker.lost) else {
-            return false;
-        };
-        let stream = set.spec.streams[at].name.clone();
-        let stream = StreamKey { set: name.clone(), stream };
-        worker.is_working() && self.ledger.claim(&stream, &key).is_some_and(|claim| claim.timeless)
-    }
+/// Whether a stream stays with a lost worker because its lease there never ends by time: a move
+/// would only leave it without an owner.
+fn stays(name: &SetName, set: &SetState, at: usize, facts: Facts<'_>) -> bool {
+    let Some(on) = set.streams[at].planned_on(&set.spec.cluster, facts.ledger) else {
+        return false;
+    };
+    let key = WorkerKey { cluster: set.spec.cluster.clone(), worker: on.name.clone() };
+    let Some(worker) = facts.observed(&key).filter(|worker| worker.lost) else {
+        return false;
+    };
+    let stream = set.spec.streams[at].name.clone();
+    let stream = StreamKey { set: name.clone(), stream };
+    worker.is_working() && facts.ledger.claim(&stream, &key).is_some_and(|claim| claim.timeless)
+}
 
-    /// Whether a stream is moving from one worker to another.
-    fn is_moving(&self, name: &SetName, set: &SetState, at: usize) -> bool {
-        let Some(on) = set.streams[at].planned_on(&set.spec.cluster, self.ledger) else {
-            return false;
-        };
-        let stream = set.spec.streams[at].name.clone();
-        let key = StreamKey { set: name.clone(), stream };
-        let elsewhere = |claim: &Claim| claim.worker.worker != on.name;
-        self.ledger.claims(&key).iter().any(elsewhere)
-    }
+/// Whether a stream is moving from one worker to another.
+fn is_moving(name: &SetName, set: &SetState, at: usize, facts: Facts<'_>) -> bool {
+    let Some(on) = set.streams[at].planned_on(&set.spec.cluster, facts.ledger) else {
+        return false;
+    };
+    let stream = set.spec.streams[at].name.clone();
+    let key = StreamKey { set: name.clone(), stream };
+    let elsewhere = |claim: &Claim| claim.worker.worker != on.name;
+    facts.ledger.claims(&key).iter().any(elsewhere)
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use leasehold_types::{ClusterName, Epoch, Moment, SetName, StreamKey, WorkerName};
 
-use super::{SetState, Stage, StreamPlan, begin_plan};
+use super::{SetState, Stage, StreamPlan, begin_plan, stream_owners};
 use crate::core::Core;
 use crate::core::leader::Query;
 use crate::core::leader::views::reason;
@@ -70,7 +70,7 @@ impl Query<'_> {
         let known = [Some(&*self.replica.desired), desired];
         known.into_iter().flatten().find(|desired| desired.clusters.contains_key(name))?;
         let pools = self.planned_pools(name, what_if);
-        let mut owners = self.facts().planned_workers(name);
+        let mut owners = stream_owners(name, self.facts());
         owners.retain(|worker| !what_if.remove.contains(&worker.name));
         let added = what_if.add.iter();
         owners.extend(added.map(|name| PlannedWorker { name: name.clone(), life: NO_ACCOUNT }));
@@ -159,7 +159,7 @@ impl Query<'_> {
             return true;
         }
         let set = plan.set;
-        self.facts().gather_slice(plan, assumed, most);
+        plan.gather_slice(assumed, most, self.facts());
         if let Some((gathered, present)) = plan.sets.get(set).zip(present.get_mut(set))
             && let Some(state) =
                 assumed.get(&gathered.name).or_else(|| self.replica.sets.get(&gathered.name))
