@@ -2,14 +2,20 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
-use leasehold_types::message::{DrainOrder, DrainPhase, WorkerFailure};
+use leasehold_types::message::{DrainOrder, DrainPhase, Hello, Report, WorkerFailure};
+use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::share::WorkerAddress;
 use leasehold_types::{
     AgentId, GrantNumber, Incarnation, LinkNumber, Moment, Nonce, StreamKey, Version,
 };
 
 use crate::event::ConnId;
+
+/// For how long views tell of a refused agent. One that still wants the name dials again at least
+/// every second.
+const REFUSED_SHOWN_FOR: Duration = Duration::from_secs(10);
 
 /// A worker of a cluster, as observed in this term.
 #[derive(Clone, Debug)]
@@ -74,6 +80,21 @@ pub(crate) struct RefusedAgent {
     pub(crate) peer: Option<Arc<str>>,
     /// When it last said hello.
     pub(crate) at: Moment,
+}
+
+/// A session that another one has replaced.
+#[derive(Debug)]
+pub(crate) struct ReplacedSession {
+    pub(crate) conn: ConnId,
+    /// The other one is of a newer incarnation.
+    pub(crate) is_older: bool,
+}
+
+/// A change of whether a worker fails its check.
+#[derive(Debug)]
+pub(crate) enum FailureChange {
+    Fails(WorkerFailure),
+    Works,
 }
 
 /// An agent's connection.
@@ -151,6 +172,90 @@ impl Worker {
         self.reported && self.drain == DrainPhase::Working && !self.drain_ordered()
     }
 
+    /// An accepted hello begins a session. Returns the one that it replaces, and whether the worker
+    /// has another address.
+    pub(crate) fn begin_session(
+        &mut self,
+        conn: ConnId,
+        hello: &Hello,
+        now: Moment,
+    ) -> (Option<ReplacedSession>, bool) {
+        let is_newer = hello.incarnation > self.incarnation;
+        if is_newer {
+            // The waits of an earlier agent do not apply to this one.
+            (self.welcome_place, self.no_epoch_since) = (None, None);
+        }
+        self.incarnation = hello.incarnation;
+        self.link = hello.link;
+        self.generation = hello.generation;
+        self.stops_worker = hello.stops_worker;
+        self.version = hello.version;
+        let moved = self.address != hello.address;
+        self.address = hello.address.clone();
+        if hello.epoch_seen.is_none() {
+            // Dialling again does not restart the wait: a later leader cannot have granted this
+            // agent anything since its first hello, or the agent would remember that epoch.
+            let since = self.no_epoch_since.filter(|_| !mutation::on(Mutation::ConfirmAnewPerLink));
+            self.no_epoch_since = Some(since.unwrap_or(now));
+        }
+        let old = self.session.replace(Session::new(conn, hello.link));
+        let replaced = old.map(|old| ReplacedSession { conn: old.conn, is_older: is_newer });
+        (replaced, moved)
+    }
+
+    /// An agent has the worker's name from now on.
+    pub(crate) fn set_name(
+        &mut self,
+        identity: Option<AgentId>,
+        peer: Option<Arc<str>>,
+        now: Moment,
+    ) {
+        if self.identity != identity || self.named_at == Moment(0) {
+            self.named_at = now;
+        }
+        self.refused.take_if(|refused| refused.identity == identity);
+        self.identity = identity;
+        self.peer = peer;
+    }
+
+    /// Another agent was refused its name. Returns whether that is new: it dials again and again.
+    pub(crate) fn set_refused(
+        &mut self,
+        identity: Option<AgentId>,
+        peer: Option<Arc<str>>,
+        now: Moment,
+    ) -> bool {
+        let before = self.refused.replace(RefusedAgent { identity, peer, at: now });
+        !before.is_some_and(|before| before.identity == identity && before.is_shown(now))
+    }
+
+    /// All of its agent's report is adopted.
+    pub(crate) fn adopt_report(&mut self, report: &Report) {
+        let Some(session) = self.session.as_mut() else { return };
+        session.reported = true;
+        session.nonce = report.nonce;
+        self.reported = true;
+        self.welcome_place = None;
+        // The report covers every earlier grant.
+        self.unacknowledged.clear();
+        self.lost = false;
+        self.drain = report.drain;
+        if self.drain == DrainPhase::Working && self.drain_order == Some(DrainOrder::Undrain) {
+            self.drain_order = None;
+        }
+    }
+
+    /// Its agent says whether it fails its check. Returns what has changed.
+    pub(crate) fn set_failure(&mut self, failure: Option<WorkerFailure>) -> Option<FailureChange> {
+        let failed_before = self.failure.is_some();
+        self.failure.clone_from(&failure);
+        match failure {
+            Some(failure) if !failed_before => Some(FailureChange::Fails(failure)),
+            None if failed_before && self.is_working() => Some(FailureChange::Works),
+            Some(_) | None => None,
+        }
+    }
+
     /// Its agent has applied all grants up to this one. Returns the shares that it acknowledges.
     pub(crate) fn acknowledge(&mut self, applied: GrantNumber) -> Vec<StreamKey> {
         let mut shares = Vec::new();
@@ -168,6 +273,13 @@ impl Worker {
     /// Whether it may own streams: a short silence changes nothing.
     pub(crate) fn owns_streams(&self) -> bool {
         self.is_working() && !self.lost
+    }
+}
+
+impl RefusedAgent {
+    /// Whether views still tell of it.
+    pub(crate) fn is_shown(&self, now: Moment) -> bool {
+        now.since(self.at) < REFUSED_SHOWN_FOR
     }
 }
 

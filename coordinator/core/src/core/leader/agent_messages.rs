@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use leasehold_types::message::{Beat, DrainOrder, DrainPhase, Jobs, Report, WorkerFailure};
+use leasehold_types::message::{Beat, DrainPhase, Jobs, Report, WorkerFailure};
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{Moment, WorkerKey};
 
@@ -12,7 +12,7 @@ use super::sliced_tasks::ClaimCheck;
 use super::{Leader, Timer};
 use crate::effect::{Freed, Notice};
 use crate::event::ConnId;
-use crate::observed::Worker;
+use crate::observed::{FailureChange, Worker};
 
 /// The rule that an agent breaks which reports again.
 const SECOND_REPORT: &str = "a second report on one connection";
@@ -33,38 +33,15 @@ impl Leader {
         self.begin_adoption(conn, &key, report, now);
     }
 
-    /// All of a report is adopted: its worker counts as reported.
-    pub(super) fn count_as_reported(&mut self, key: &WorkerKey, report: &Report) {
-        let Some(worker) = self.worker_mut(key) else { return };
-        let Some(session) = worker.session.as_mut() else { return };
-        session.reported = true;
-        session.nonce = report.nonce;
-        worker.reported = true;
-        worker.welcome_place = None;
-        // The report covers every earlier grant.
-        worker.unacknowledged.clear();
-        worker.lost = false;
-        worker.drain = report.drain;
-        if worker.drain == DrainPhase::Working && worker.drain_order == Some(DrainOrder::Undrain) {
-            worker.drain_order = None;
-        }
-        self.note_failure(key, report.failure.clone());
-    }
-
     /// Notes whether a worker fails its check, and says so where that has changed.
-    fn note_failure(&mut self, key: &WorkerKey, failure: Option<WorkerFailure>) {
-        let Some(worker) = self.worker_mut(key) else { return };
-        let failed_before = worker.failure.is_some();
-        worker.failure.clone_from(&failure);
-        let works = worker.is_working();
-        match failure {
-            Some(failure) if !failed_before => {
+    pub(super) fn note_failure(&mut self, key: &WorkerKey, failure: Option<WorkerFailure>) {
+        let change = self.worker_mut(key).and_then(|worker| worker.set_failure(failure));
+        match change {
+            Some(FailureChange::Fails(failure)) => {
                 self.replica.notice(Notice::Failing { worker: key.clone(), failure });
             }
-            None if failed_before && works => {
-                self.replica.notice(Notice::Recovered(key.clone()));
-            }
-            Some(_) | None => {}
+            Some(FailureChange::Works) => self.replica.notice(Notice::Recovered(key.clone())),
+            None => {}
         }
     }
 

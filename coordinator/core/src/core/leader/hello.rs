@@ -5,13 +5,13 @@
 use std::sync::Arc;
 
 use leasehold_types::limits::{PROTOCOL_VERSION, PROTOCOL_VERSION_MIN};
-use leasehold_types::message::{Hello, RefusalReason};
+use leasehold_types::message::{DrainOrder, Hello, RefusalReason};
 use leasehold_types::mutation::{self, Mutation};
 use leasehold_types::{Moment, WorkerKey};
 
 use super::Leader;
+use crate::effect::Notice;
 use crate::event::ConnId;
-use crate::observed::Session;
 
 /// Why a hello is refused, for the agent's code and for a person.
 pub(super) type HelloRefusal = (RefusalReason, String);
@@ -35,8 +35,11 @@ impl Leader {
         }
         let accepted = self.accept_hello(conn, &hello, &key, peer.clone(), now);
         if let Err((reason, message)) = accepted {
-            if reason == RefusalReason::NameTaken {
-                self.note_refused(&key, identity, peer, now);
+            if reason == RefusalReason::NameTaken
+                && let Some(worker) = self.worker_mut(&key)
+                && worker.set_refused(identity, peer.clone(), now)
+            {
+                self.replica.notice(Notice::NameRefused { worker: key.clone(), peer });
             }
             // A second hello on a connection ends the session that the first one began there.
             self.closed(conn);
@@ -83,7 +86,12 @@ impl Leader {
         self.pass_name(hello, key, now);
         self.epoch_ahead.forget(key);
         self.replace_session(conn, hello, key, now);
-        self.note_name(key, hello.identity, peer, now);
+        if let Some(worker) = self.worker_mut(key) {
+            worker.set_name(hello.identity, peer, now);
+            if key.worker.is_former() {
+                worker.drain_order = Some(DrainOrder::Drain);
+            }
+        }
         self.await_welcome(conn, key);
         self.ledger.await_report(key, now);
         if mutation::on(Mutation::AdoptAtHello) {
@@ -96,42 +104,22 @@ impl Leader {
     fn replace_session(&mut self, conn: ConnId, hello: &Hello, key: &WorkerKey, now: Moment) {
         let Some(cluster) = self.clusters.get_mut(&key.cluster) else { return };
         let worker = cluster.worker_or_new(&key.worker, hello.incarnation);
-        let newer = hello.incarnation > worker.incarnation;
-        if newer {
-            // The waits of an earlier agent do not apply to this one.
-            (worker.welcome_place, worker.no_epoch_since) = (None, None);
-        }
-        worker.incarnation = hello.incarnation;
-        worker.link = hello.link;
-        worker.generation = hello.generation;
-        worker.stops_worker = hello.stops_worker;
-        worker.version = hello.version;
-        let moved = worker.address != hello.address;
-        worker.address = hello.address.clone();
-        if hello.epoch_seen.is_none() {
-            // Dialling again does not restart the wait: a later leader cannot have granted this
-            // agent anything since its first hello, or the agent would remember that epoch.
-            let since =
-                worker.no_epoch_since.filter(|_| !mutation::on(Mutation::ConfirmAnewPerLink));
-            worker.no_epoch_since = Some(since.unwrap_or(now));
-        }
-        let session = Session::new(conn, hello.link);
-        let old = worker.session.replace(session);
+        let (replaced, moved) = worker.begin_session(conn, hello, now);
         self.sessions.begin(conn, key.clone());
         self.pool_changed(key);
         if moved {
             self.pipelines.worker_changed(key, &self.ledger);
         }
-        let Some(old) = old else { return };
-        self.forget_conn(old.conn);
+        let Some(replaced) = replaced else { return };
+        self.forget_conn(replaced.conn);
         let incarnation = hello.incarnation;
-        let (reason, message) = if newer {
+        let (reason, message) = if replaced.is_older {
             let message = format!("incarnation {incarnation} of {key} is newer");
             (RefusalReason::NewerIncarnation(incarnation), message)
         } else {
             (RefusalReason::NewerLink, "a newer connection exists".into())
         };
-        self.replica.refuse(old.conn, reason, message);
+        self.replica.refuse(replaced.conn, reason, message);
     }
 }
 

@@ -6,6 +6,7 @@ use leasehold_types::WorkerKey;
 use leasehold_types::mutation::{self, Mutation};
 
 use super::Leader;
+use super::facts::Facts;
 use crate::effect::Order;
 use crate::exposure::{Exposure, Life, Sets};
 use crate::observed::Worker;
@@ -53,7 +54,7 @@ impl Leader {
         if !self.agent_rules().are_former_written(key) {
             return;
         }
-        let Some(wanted) = self.exposure(key, worker) else { return };
+        let Some(wanted) = exposure(key, worker, self.facts()) else { return };
         let lists = &self.replica.lists;
         let Some(mut account) = self.ledger.account_mut(key) else { return };
         let narrows = account.exposure.sets == Sets::Any && wanted.sets != Sets::Any;
@@ -66,46 +67,42 @@ impl Leader {
         drop(account);
         self.order(Order::Register(vec![(key.clone(), life, wanted)]));
     }
+}
 
-    /// The exposure that covers all that the worker may be granted under the desired state, and all
-    /// that it may hold already.
-    fn exposure(&self, key: &WorkerKey, worker: &Worker) -> Option<Exposure> {
-        let cluster = self.clusters.get(&key.cluster)?;
-        let ledger = &self.ledger;
-        let account = ledger.account(key)?;
-        let lists = self.replica.cluster_lists.get(&key.cluster);
-        let list = lists.map(|lists| &lists[usize::from(worker.stops_worker)]);
-        let allows = |sets: Sets| {
-            let all = account.sets.iter();
-            all.fold(true, |allowed, (set, (_, timeless))| {
-                allowed && self.replica.lists.allow(&key.cluster, sets, set, *timeless)
-            })
-        };
-        let have = account.exposure.sets;
-        let sets = match list.map_or(Sets::None, |list| list.sets()) {
-            sets if allows(sets) => sets,
-            // It still holds streams of a set that is no longer desired.
-            sets if self.replica.lists.cover(&key.cluster, have, sets) && allows(have) => have,
-            Sets::None | Sets::Listed { .. } | Sets::Any => Sets::Any,
-        };
-        let is_fresh = mutation::on(Mutation::EntrySaysFresh)
-            || (account.fresh_since == Some(worker.incarnation)
-                && account.exposure.incarnation <= worker.incarnation);
-        let wanted = Exposure {
-            incarnation: worker.incarnation.max(account.exposure.incarnation),
-            ttl: cluster.spec().ttl.max(account.ttl),
-            jobs_max: cluster
-                .spec()
-                .jobs_per_worker_max
-                .max(account.committed())
-                .max(account.size()),
-            sets,
-            identity: worker.identity,
-            fresh_agent: worker.agent.filter(|_| is_fresh),
-        };
-        Some(match ledger.unheard_exposure(key) {
-            Some(unheard) => self.replica.lists.joined(&key.cluster, &wanted, unheard),
-            None => wanted,
+/// The exposure that covers all that the worker may be granted under the desired state, and all
+/// that it may hold already.
+fn exposure(key: &WorkerKey, worker: &Worker, facts: Facts<'_>) -> Option<Exposure> {
+    let Facts { replica, ledger, clusters } = facts;
+    let cluster = clusters.get(&key.cluster)?;
+    let account = ledger.account(key)?;
+    let lists = replica.cluster_lists.get(&key.cluster);
+    let list = lists.map(|lists| &lists[usize::from(worker.stops_worker)]);
+    let allows = |sets: Sets| {
+        let all = account.sets.iter();
+        all.fold(true, |allowed, (set, (_, timeless))| {
+            allowed && replica.lists.allow(&key.cluster, sets, set, *timeless)
         })
-    }
+    };
+    let have = account.exposure.sets;
+    let sets = match list.map_or(Sets::None, |list| list.sets()) {
+        sets if allows(sets) => sets,
+        // It still holds streams of a set that is no longer desired.
+        sets if replica.lists.cover(&key.cluster, have, sets) && allows(have) => have,
+        Sets::None | Sets::Listed { .. } | Sets::Any => Sets::Any,
+    };
+    let is_fresh = mutation::on(Mutation::EntrySaysFresh)
+        || (account.fresh_since == Some(worker.incarnation)
+            && account.exposure.incarnation <= worker.incarnation);
+    let wanted = Exposure {
+        incarnation: worker.incarnation.max(account.exposure.incarnation),
+        ttl: cluster.spec().ttl.max(account.ttl),
+        jobs_max: cluster.spec().jobs_per_worker_max.max(account.committed()).max(account.size()),
+        sets,
+        identity: worker.identity,
+        fresh_agent: worker.agent.filter(|_| is_fresh),
+    };
+    Some(match ledger.unheard_exposure(key) {
+        Some(unheard) => replica.lists.joined(&key.cluster, &wanted, unheard),
+        None => wanted,
+    })
 }

@@ -99,7 +99,10 @@ impl Leader {
             return Some(count);
         }
         let adoption = self.sessions.end_adoption(conn)?;
-        self.count_as_reported(&key, adoption.report());
+        if let Some(worker) = self.worker_mut(&key).filter(|worker| worker.session.is_some()) {
+            worker.adopt_report(adoption.report());
+            self.note_failure(&key, adoption.report().failure.clone());
+        }
         self.end_adoption(&key, &adoption);
         self.ended(ended, Freed::Released, at);
         self.after_adoption(&key, adoption.report());

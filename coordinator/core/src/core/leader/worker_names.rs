@@ -15,22 +15,15 @@
 //! On Kubernetes names are not kept here: a pod's uid identifies it, and the platform admits only
 //! the newest pod of a name.
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use leasehold_types::message::{DrainOrder, Hello};
 use leasehold_types::mutation::{self, Mutation};
-use leasehold_types::{AgentId, Moment, WorkerKey};
+use leasehold_types::{Moment, WorkerKey};
 
 use super::agent_rules::identity_of_holder;
 use super::sliced_tasks::ClaimCheck;
 use super::{Leader, Timer};
-use crate::effect::{Notice, Order};
-use crate::observed::{RefusedAgent, Worker};
-
-/// For how long views tell of a refused agent. One that still wants the name dials again at least
-/// every second.
-const REFUSED_SHOWN_FOR: Duration = Duration::from_secs(10);
+use crate::effect::Order;
+use crate::observed::Worker;
 
 impl Leader {
     /// Gives the name to another agent, which the rules for agents have admitted. What the present
@@ -46,47 +39,6 @@ impl Leader {
                 self.disconnect(key);
                 self.gone(key, now);
             }
-        }
-    }
-
-    /// An agent has the name from now on.
-    pub(super) fn note_name(
-        &mut self,
-        key: &WorkerKey,
-        identity: Option<AgentId>,
-        peer: Option<Arc<str>>,
-        now: Moment,
-    ) {
-        let Some(worker) = self.worker_mut(key) else { return };
-        if worker.identity != identity || worker.named_at == Moment(0) {
-            worker.named_at = now;
-        }
-        let has_name = |refused: &RefusedAgent| refused.identity == identity;
-        if worker.refused.as_ref().is_some_and(has_name) {
-            worker.refused = None;
-        }
-        worker.identity = identity;
-        worker.peer = peer;
-        if key.worker.is_former() {
-            worker.drain_order = Some(DrainOrder::Drain);
-        }
-    }
-
-    /// Notes that another agent was refused, and says so once for as long as it keeps dialing.
-    pub(super) fn note_refused(
-        &mut self,
-        key: &WorkerKey,
-        identity: Option<AgentId>,
-        peer: Option<Arc<str>>,
-        now: Moment,
-    ) {
-        let Some(worker) = self.worker_mut(key) else { return };
-        let before = worker.refused.take();
-        let is_same = |before: RefusedAgent| before.identity == identity && before.is_shown(now);
-        let is_known = before.is_some_and(is_same);
-        worker.refused = Some(RefusedAgent { identity, peer: peer.clone(), at: now });
-        if !is_known {
-            self.replica.notice(Notice::NameRefused { worker: key.clone(), peer });
         }
     }
 
@@ -138,11 +90,5 @@ impl Leader {
         let life = account.life;
         drop(account);
         self.order(Order::Register(vec![(former.clone(), life, exposure)]));
-    }
-}
-
-impl RefusedAgent {
-    pub(super) fn is_shown(&self, now: Moment) -> bool {
-        now.since(self.at) < REFUSED_SHOWN_FOR
     }
 }
