@@ -8,6 +8,8 @@ mod attack;
 mod flood;
 #[path = "hostile/half_message.rs"]
 mod half_message;
+#[path = "hostile/kept.rs"]
+mod kept;
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -34,6 +36,8 @@ const SLOW_PEERS: usize = 600;
 /// of its ports.
 const FILES_MAX: usize = 1_024;
 const IDLE_PEERS: usize = 1_100;
+/// Connections with an allowed call, one after the other: more than its port for gRPC may have.
+const KEPT: usize = 600;
 /// Renewals of leadership that a test waits for.
 const RENEWALS: f64 = 3.0;
 /// Agents that send beats as fast as they can, and how many of their beats a test waits for: all
@@ -286,6 +290,22 @@ async fn idle_connections_take_no_file_that_probes_and_leadership_need() {
     assert!(!log.contains("Too many open files"), "{log}");
     let fewer = "the limit of open files allows fewer agents than --sessions-max";
     assert_eq!(log.matches(fewer).count(), 1, "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_whose_calls_have_ended_keep_nobody_out() {
+    let coordinator = LimitedCoordinator::start(FILES_MAX, FILES_MAX);
+    coordinator.leads().await;
+    let mut connections = Vec::new();
+    for number in 0..KEPT {
+        let kept = if number % 2 == 0 {
+            kept::after_a_call(coordinator.grpc).await
+        } else {
+            kept::after_a_session(coordinator.grpc, format!("kept-{number}")).await
+        };
+        connections.push(kept.unwrap_or_else(|error| panic!("connection {number}: {error:#}")));
+    }
+    assert_eq!(connections.len(), KEPT);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -100,6 +100,19 @@ impl Caller {
     fn at(address: Option<SocketAddr>) -> Self {
         address.map_or(Self::Unknown, Self::Address)
     }
+
+    /// Whose limits its calls count in: a user's own, or those of a namespace, which may have as
+    /// many service accounts as it likes, by the name of their group. None for a caller without a
+    /// name.
+    #[must_use]
+    pub fn tenant(&self) -> Option<String> {
+        let Self::User(name) = self else { return None };
+        let account = name.strip_prefix("system:serviceaccount:");
+        Some(match account.and_then(|account| account.split_once(':')) {
+            Some((namespace, _)) => format!("system:serviceaccounts:{namespace}"),
+            None => name.clone(),
+        })
+    }
 }
 
 impl fmt::Display for Caller {

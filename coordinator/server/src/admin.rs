@@ -94,8 +94,8 @@ impl Admin {
 
     /// Checks that the caller may have what it wants, and counts its call.
     async fn allow<T>(&self, request: &Request<T>, wants: Wants) -> Result<Allowed, AdminError> {
-        let caller = authorize(&self.access, &self.handle.metrics, request, wants).await?;
-        self.calls.begin(caller)
+        let authorized = authorize(&self.access, &self.handle.metrics, request, wants).await?;
+        self.calls.begin(authorized)
     }
 
     /// Asks the core, if this replica leads.

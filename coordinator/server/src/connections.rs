@@ -2,6 +2,7 @@
 //! protocol and a valid request in time. A peer with another protocol costs one read and one log
 //! line. Connections that wait for a place cost no memory of this process but their entry.
 
+mod callers;
 mod fair_queue;
 pub(crate) mod handshake;
 mod peer;
@@ -22,8 +23,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 use tonic::transport::server::Connected;
 
+pub(crate) use self::callers::{CallerLimit, TooManyConnections};
 use self::fair_queue::FairQueue;
-pub(crate) use self::peer::Peer;
+pub(crate) use self::peer::{AllowedCall, IDLE_MAX, Peer};
 use self::places::{Evicted, Place, Places};
 
 /// How long a peer may take to send its first bytes.
@@ -75,8 +77,10 @@ pub(crate) struct ConnectionLimits {
     pub(crate) unproven: usize,
     /// Of those that wait for a place.
     pub(crate) waiting: usize,
-    /// Of all peers that have a place or are proven.
+    /// Of all peers that have a place or an allowed call.
     pub(crate) total: usize,
+    /// Of those with calls of people, replicas and autoscalers.
+    pub(crate) callers: usize,
     /// How long a connection may take until its peer is proven.
     pub(crate) unproven_age: Duration,
 }
@@ -90,6 +94,7 @@ pub(crate) struct Listener {
     places: Arc<Places>,
     waiting: FairQueue<WaitingConnection>,
     unproven_age: Duration,
+    callers: CallerLimit,
     warnings: Arc<PeerLogLimit>,
 }
 
@@ -102,11 +107,24 @@ struct WaitingConnection {
 }
 
 impl Listener {
+    /// A port where all callers are one tenant; see [`Self::with_callers`].
     pub(crate) fn new(socket: TcpListener, preface: Preface, limits: ConnectionLimits) -> Self {
-        let ConnectionLimits { unproven, waiting, total, unproven_age } = limits;
-        let (permits, places) = (Arc::new(Semaphore::new(total)), Places::new(unproven));
-        let waiting = FairQueue::new(waiting);
-        Self { socket, preface, permits, places, waiting, unproven_age, warnings: Arc::default() }
+        let ConnectionLimits { unproven, waiting, total, callers, unproven_age } = limits;
+        Self {
+            socket,
+            preface,
+            permits: Arc::new(Semaphore::new(total)),
+            places: Places::new(unproven),
+            waiting: FairQueue::new(waiting),
+            unproven_age,
+            callers: CallerLimit::new(callers, callers),
+            warnings: Arc::default(),
+        }
+    }
+
+    /// The same port with this limit of callers.
+    pub(crate) fn with_callers(self, callers: CallerLimit) -> Self {
+        Self { callers, ..self }
     }
 
     /// The next connection that has a place.
@@ -123,9 +141,9 @@ impl Listener {
                         sleep(ACCEPT_PAUSE).await;
                     }
                 },
-                (place, evicted) = places.take(), if is_waited_for => {
+                place = places.take(), if is_waited_for => {
                     if let Some((_, waiting)) = self.waiting.pop()
-                        && let Some(connection) = self.open(waiting, place, evicted)
+                        && let Some(connection) = self.open(waiting, place)
                     {
                         return connection;
                     }
@@ -142,12 +160,7 @@ impl Listener {
         }
     }
 
-    fn open(
-        &self,
-        waiting: WaitingConnection,
-        place: Place,
-        evicted: Evicted,
-    ) -> Option<Connection> {
+    fn open(&self, waiting: WaitingConnection, place: (Place, Evicted)) -> Option<Connection> {
         let WaitingConnection { stream, address, since } = waiting;
         if since.elapsed() > WAIT_MAX {
             let why = "the port had no place for it in time";
@@ -164,12 +177,16 @@ impl Listener {
         }
         Some(Connection {
             stream,
-            peer: Peer::new(address, place, Instant::now() + FIRST_BYTES_TIMEOUT),
+            peer: Peer::new(
+                address,
+                place,
+                Instant::now() + FIRST_BYTES_TIMEOUT,
+                self.callers.clone(),
+            ),
             preface: self.preface,
             seen: Some(0),
             unproven_age: self.unproven_age,
             timer: None,
-            evicted: Some(evicted),
             warnings: Arc::clone(&self.warnings),
             _permit: permit,
         })
@@ -200,7 +217,6 @@ pub(crate) struct Connection {
     unproven_age: Duration,
     /// Fires at the peer's deadline.
     timer: Option<Pin<Box<Sleep>>>,
-    evicted: Option<Evicted>,
     warnings: Arc<PeerLogLimit>,
     _permit: OwnedSemaphorePermit,
 }
@@ -232,15 +248,10 @@ impl Connection {
 
     /// Why the connection must end, once it must. Called while its peer is waited for.
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
-        if let Some(evicted) = &mut self.evicted
-            && let Poll::Ready(ended) = Pin::new(evicted).poll(cx)
-        {
-            self.evicted = None;
-            if ended.is_ok() {
-                let peer = self.peer.address();
-                tracing::debug!(%peer, "connection dropped: a new one took its place");
-                return Poll::Ready(io::ErrorKind::ConnectionAborted.into());
-            }
+        if self.peer.poll_evicted(cx).is_ready() {
+            let peer = self.peer.address();
+            tracing::debug!(%peer, "connection dropped: a new one took its place");
+            return Poll::Ready(io::ErrorKind::ConnectionAborted.into());
         }
         loop {
             let Some(deadline) = self.peer.deadline(cx) else {
@@ -350,13 +361,20 @@ fn warn(
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
 
     fn limits(total: usize) -> ConnectionLimits {
         let unproven_age = Duration::from_secs(60);
-        ConnectionLimits { unproven: total, waiting: WAITING_MAX, total, unproven_age }
+        ConnectionLimits {
+            unproven: total,
+            waiting: WAITING_MAX,
+            total,
+            callers: total,
+            unproven_age,
+        }
     }
 
     /// What the port reads from a peer that sends `bytes`.
@@ -411,5 +429,33 @@ mod tests {
         let third = TcpStream::connect(address).await.expect("a connection");
         let connection = listener.next().await;
         assert_eq!(connection.peer.address(), third.local_addr().expect("an address"));
+    }
+
+    #[tokio::test]
+    async fn a_connection_is_kept_while_its_allowed_calls_last_and_can_be_replaced_after_them() {
+        let socket = TcpListener::bind("127.0.0.1:0").await.expect("a socket");
+        let address = socket.local_addr().expect("an address");
+        let mut listener =
+            Listener::new(socket, Preface::Any, ConnectionLimits { total: 4, ..limits(1) });
+        let _first = TcpStream::connect(address).await.expect("a connection");
+        let mut first = listener.next().await;
+        let calls = [first.peer.begin_session(), first.peer.begin_session()];
+        let _second = TcpStream::connect(address).await.expect("a connection");
+        // Its place is free at once.
+        let mut second = listener.next().await;
+        second.peer.keep_place(Duration::from_secs(3_600));
+        let [one, other] = calls;
+        drop(one);
+        let mut byte = [0];
+        assert!(first.read(&mut byte).now_or_never().is_none(), "another call goes on");
+        drop(other);
+        let ended = first.read(&mut byte).await.expect_err("all places are kept");
+        assert_eq!(ended.kind(), io::ErrorKind::TimedOut);
+
+        drop(second.peer.begin_session());
+        let _third = TcpStream::connect(address).await.expect("a connection");
+        let _connection = listener.next().await;
+        let ended = second.read(&mut byte).await.expect_err("another one has its place");
+        assert_eq!(ended.kind(), io::ErrorKind::ConnectionAborted);
     }
 }

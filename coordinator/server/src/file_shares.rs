@@ -19,9 +19,8 @@ const OWN_PART: usize = 4;
 const HTTP_PART: usize = 8;
 /// The ports for HTTP: that of probes, and the webhook's.
 const HTTP_PORTS: usize = 2;
-/// Connections to the gRPC port beyond the sessions': people, probes, and agents that are about to
-/// be refused.
-const SPARE_MAX: usize = 1_024;
+/// Connections to the gRPC port with calls of people, replicas and autoscalers.
+const CALLERS_MAX: usize = 1_024;
 /// The part of the gRPC port's files for connections that wait for a place, for those that are not
 /// proven, and for the rest that are not agents', where they are few.
 const GRPC_PART: usize = 8;
@@ -49,12 +48,13 @@ impl FileShares {
     /// The limits of the gRPC port with this many sessions.
     pub(crate) fn grpc(self, sessions: usize, unproven_age: Duration) -> ConnectionLimits {
         let part = (self.of_grpc() / GRPC_PART).max(1);
-        let unproven = UNPROVEN_MAX.min(part);
+        let (unproven, callers) = (UNPROVEN_MAX.min(part), CALLERS_MAX.min(part));
         ConnectionLimits {
             unproven,
             waiting: WAITING_MAX.min(part),
             // The connections that have just lost their places count until they are closed.
-            total: sessions + 2 * unproven + SPARE_MAX.min(part),
+            total: sessions + 2 * unproven + callers,
+            callers,
             unproven_age,
         }
     }

@@ -19,6 +19,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use leasehold_driver::access::Access;
 use leasehold_driver::port::{Handle, SessionPort};
 use leasehold_driver::replicas::Replicas;
 use tokio::net::TcpListener;
@@ -31,7 +32,7 @@ use self::intake::IntakeLayer;
 use self::peer::PeerServer;
 use self::service::SessionServer;
 use crate::connections::handshake;
-use crate::connections::{Listener, Preface};
+use crate::connections::{CallerLimit, Listener, Preface};
 use crate::file_shares::FileShares;
 use crate::job_history::JobHistory;
 use crate::other_cells::OtherCells;
@@ -87,7 +88,13 @@ pub async fn serve(port: GrpcPort, stop: impl Future<Output = ()>) -> anyhow::Re
         None => Preface::Http2,
     };
     let limits = port.files.grpc(port.sessions.sessions_max, UNPROVEN_AGE);
-    let listener = Listener::new(port.socket, preface, limits);
+    let per_tenant = match port.sessions.access {
+        Access::Asked(_) => port.sessions.namespace_share.of(limits.callers),
+        // Callers have no names, or people share one.
+        Access::Open | Access::Certificates => limits.callers,
+    };
+    let callers = CallerLimit::new(limits.callers, per_tenant);
+    let listener = Listener::new(port.socket, preface, limits).with_callers(callers);
     let mut server = Server::builder()
         .http2_keepalive_interval(Some(KEEPALIVE))
         .http2_keepalive_timeout(Some(KEEPALIVE))

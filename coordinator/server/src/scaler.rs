@@ -24,7 +24,7 @@ use tonic::{Request, Response, Status};
 
 use self::demand_stream::DemandStream;
 use self::query::{ClassQuery, Metric};
-use crate::grpc::credentials::{authorize, status_of};
+use crate::grpc::credentials::{Authorized, authorize, status_of};
 
 /// The most concurrent streams: each class may have both.
 const STREAMS_MAX: usize = 2 * CLUSTERS_MAX;
@@ -52,16 +52,16 @@ impl Scaler {
             .max_decoding_message_size(REQUEST_BYTES_MAX)
     }
 
-    /// The class that a request is about, if the caller may know its load.
+    /// The class that a request is about, and its caller, if that may know its load.
     async fn class<T>(
         &self,
         request: &Request<T>,
         reference: &proto::ScaledObjectRef,
-    ) -> Result<ClassQuery, Status> {
+    ) -> Result<(ClassQuery, Authorized), Status> {
         let query = ClassQuery::parse(reference)?;
         let wants = Wants::Demand(query.name().clone());
         let allowed = authorize(&self.access, &self.metrics, request, wants).await;
-        allowed.map(|_| query).map_err(|denied| status_of(&denied))
+        allowed.map(|caller| (query, caller)).map_err(|refused| status_of(&refused))
     }
 
     async fn watch<T>(
@@ -72,13 +72,14 @@ impl Scaler {
     where
         T: Clone + PartialEq + Send + 'static,
     {
-        let query = self.class(request, request.get_ref()).await?;
+        let (query, caller) = self.class(request, request.get_ref()).await?;
         let permit = Arc::clone(&self.streams).try_acquire_owned().map_err(|_| {
             Status::resource_exhausted(format!(
                 "too many streams of scalers: at most {STREAMS_MAX} at once; try again later"
             ))
         })?;
-        let watching = DemandStream::new(Arc::clone(&self.view), query, answer, permit);
+        let (view, kept) = (Arc::clone(&self.view), (permit, caller.connection));
+        let watching = DemandStream::new(view, query, answer, kept);
         Ok(Response::new(Box::pin(futures_util::stream::unfold(watching, DemandStream::next))))
     }
 }
@@ -94,7 +95,7 @@ impl ExternalScaler for Scaler {
         &self,
         request: Request<proto::ScaledObjectRef>,
     ) -> Result<Response<proto::IsActiveResponse>, Status> {
-        let class = self.class(&request, request.get_ref()).await?;
+        let (class, _caller) = self.class(&request, request.get_ref()).await?;
         Ok(Response::new(query::activity(class.demand(&self.view, clock::now())?)))
     }
 
@@ -109,7 +110,7 @@ impl ExternalScaler for Scaler {
         &self,
         request: Request<proto::ScaledObjectRef>,
     ) -> Result<Response<proto::GetMetricSpecResponse>, Status> {
-        let class = self.class(&request, request.get_ref()).await?;
+        let (class, _caller) = self.class(&request, request.get_ref()).await?;
         Ok(Response::new(query::specs(class.demand(&self.view, clock::now())?)))
     }
 
@@ -118,7 +119,7 @@ impl ExternalScaler for Scaler {
         request: Request<proto::GetMetricsRequest>,
     ) -> Result<Response<proto::GetMetricsResponse>, Status> {
         let reference = request.get_ref().scaled_object_ref.clone().unwrap_or_default();
-        let class = self.class(&request, &reference).await?;
+        let (class, _caller) = self.class(&request, &reference).await?;
         let metric = Metric::parse(&request.get_ref().metric_name)?;
         let demand = class.demand(&self.view, clock::now())?;
         Ok(Response::new(query::value(metric, demand)))

@@ -20,7 +20,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::server::TlsStream;
 use tower::ServiceExt;
 
-use crate::connections::{Connection, ConnectionLimits, Peer, WAITING_MAX};
+use crate::connections::{Connection, ConnectionLimits, IDLE_MAX, Peer, WAITING_MAX};
 
 /// The most connections: each API server and each scraper keeps a few open.
 const CONNECTIONS_MAX: usize = 256;
@@ -28,8 +28,6 @@ const CONNECTIONS_MAX: usize = 256;
 const HEADERS_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a request may take from its headers until its answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a connection may be idle; longer than scrapers and API servers pause.
-const IDLE_MAX: Duration = Duration::from_secs(120);
 /// Bytes of a request's headers.
 const HEADER_BYTES_MAX: u32 = 16 * 1024;
 /// Bytes that a connection may have in flight, and each of its streams.
@@ -44,6 +42,7 @@ pub(crate) const LIMITS: ConnectionLimits = ConnectionLimits {
     waiting: WAITING_MAX,
     // The connections that have just lost their places count until they are closed.
     total: 2 * CONNECTIONS_MAX,
+    callers: 0,
     unproven_age: HEADERS_TIMEOUT,
 };
 

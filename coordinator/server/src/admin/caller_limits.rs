@@ -11,6 +11,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::WATCHERS_MAX;
 use super::error::AdminError;
+use crate::connections::AllowedCall;
+use crate::grpc::credentials::Authorized;
 
 /// The most calls of one user that are not answered yet.
 const CALLS_PER_USER_MAX: usize = 16;
@@ -32,14 +34,16 @@ pub(super) struct WatchLimits {
 #[derive(Debug)]
 pub(super) struct Allowed {
     pub(super) caller: Caller,
+    connection: Option<AllowedCall>,
     _of_user: Option<KeyedPermit<String>>,
 }
 
-/// The place of one watch.
+/// The place of one watch, which keeps its connection open.
 #[derive(Debug)]
 pub(super) struct WatchPermit {
     _of_all: OwnedSemaphorePermit,
     _of_user: Option<KeyedPermit<String>>,
+    _connection: Option<AllowedCall>,
 }
 
 impl Allowed {
@@ -55,9 +59,10 @@ impl CallLimits {
     }
 
     /// Counts a call.
-    pub(super) fn begin(&self, caller: Caller) -> Result<Allowed, AdminError> {
+    pub(super) fn begin(&self, authorized: Authorized) -> Result<Allowed, AdminError> {
+        let Authorized { caller, connection } = authorized;
         let of_user = of_user(&self.0, &caller, "calls of this user", CALLS_PER_USER_MAX)?;
-        Ok(Allowed { caller, _of_user: of_user })
+        Ok(Allowed { caller, connection, _of_user: of_user })
     }
 }
 
@@ -67,12 +72,14 @@ impl WatchLimits {
         Self { all, of_user: KeyedLimit::new(usize::MAX, WATCHES_PER_USER_MAX) }
     }
 
-    /// Counts a watch.
-    pub(super) fn begin(&self, caller: &Caller) -> Result<WatchPermit, AdminError> {
-        let of_user = of_user(&self.of_user, caller, "watches of this user", WATCHES_PER_USER_MAX)?;
+    /// Counts the watch that this call begins.
+    pub(super) fn begin(&self, call: Allowed) -> Result<WatchPermit, AdminError> {
+        let Allowed { caller, connection, .. } = call;
+        let of_user =
+            of_user(&self.of_user, &caller, "watches of this user", WATCHES_PER_USER_MAX)?;
         let of_all = Arc::clone(&self.all).try_acquire_owned();
         let of_all = of_all.map_err(|_| AdminError::TooMany("watchers", WATCHERS_MAX))?;
-        Ok(WatchPermit { _of_all: of_all, _of_user: of_user })
+        Ok(WatchPermit { _of_all: of_all, _of_user: of_user, _connection: connection })
     }
 
     /// How many are open.
@@ -100,8 +107,8 @@ fn of_user(
 mod tests {
     use super::*;
 
-    fn user(name: &str) -> Caller {
-        Caller::User(name.into())
+    fn user(name: &str) -> Authorized {
+        Authorized { caller: Caller::User(name.into()), connection: None }
     }
 
     #[test]
@@ -115,18 +122,22 @@ mod tests {
         drop(called);
         assert!(calls.begin(user("ada")).is_ok());
 
-        let watched: Vec<_> =
-            (0..WATCHES_PER_USER_MAX).map(|_| watches.begin(&user("ada"))).collect();
-        assert!(watched.iter().all(Result::is_ok) && watches.begin(&user("ada")).is_err());
-        assert!(watches.begin(&user("bob")).is_ok());
+        let watch = |name| calls.begin(user(name)).and_then(|call| watches.begin(call));
+        let watched: Vec<_> = (0..WATCHES_PER_USER_MAX).map(|_| watch("ada")).collect();
+        assert!(watched.iter().all(Result::is_ok) && watch("ada").is_err());
+        assert!(watch("bob").is_ok());
         assert_eq!(watches.open(), WATCHES_PER_USER_MAX, "the refused ones hold nothing");
     }
 
     #[test]
     fn callers_without_a_name_share_what_there_is() {
-        let watches = WatchLimits::new();
-        let watched: Vec<_> = (0..WATCHERS_MAX).map(|_| watches.begin(&Caller::Unknown)).collect();
+        let (calls, watches) = (CallLimits::new(), WatchLimits::new());
+        let watch = || {
+            let somebody = Authorized { caller: Caller::Unknown, connection: None };
+            calls.begin(somebody).and_then(|call| watches.begin(call))
+        };
+        let watched: Vec<_> = (0..WATCHERS_MAX).map(|_| watch()).collect();
         assert!(watched.iter().all(Result::is_ok));
-        assert!(watches.begin(&Caller::Unknown).is_err());
+        assert!(watch().is_err());
     }
 }

@@ -10,7 +10,7 @@ use leasehold_proto::map::Invalid;
 use leasehold_types::{ClusterName, PipelineName, SetName, StreamKey, WorkerKey};
 use tonic::Status;
 
-use crate::grpc::credentials::status_of;
+use crate::grpc::credentials::{Unauthorized, status_of};
 
 /// Why a call failed.
 #[derive(Debug, thiserror::Error)]
@@ -63,9 +63,9 @@ pub(super) enum AdminError {
     /// Another term has begun meanwhile.
     #[error("leadership has changed meanwhile: call again")]
     OtherTerm,
-    /// The caller may not have what it wants.
+    /// The caller is refused.
     #[error(transparent)]
-    Denied(#[from] Denied),
+    Unauthorized(#[from] Unauthorized),
     /// The process is shutting down.
     #[error("the coordinator is shutting down: call again")]
     Stopped,
@@ -100,6 +100,12 @@ fn leader(address: &Option<String>) -> String {
     }
 }
 
+impl From<Denied> for AdminError {
+    fn from(denied: Denied) -> Self {
+        Self::Unauthorized(denied.into())
+    }
+}
+
 impl From<Invalid> for AdminError {
     fn from(invalid: Invalid) -> Self {
         Self::Invalid(invalid.to_string())
@@ -129,7 +135,7 @@ impl From<AdminError> for Status {
             AdminError::NotFound(_) => Self::not_found(message),
             AdminError::TooMany(..) => Self::resource_exhausted(message),
             AdminError::Late(..) => Self::deadline_exceeded(message),
-            AdminError::Denied(denied) => status_of(&denied),
+            AdminError::Unauthorized(refused) => status_of(&refused),
             AdminError::OtherTerm | AdminError::Stopped => Self::unavailable(message),
         }
     }

@@ -146,9 +146,10 @@ mod tests {
     use tokio::sync::{broadcast, mpsc};
     use tonic::{Code, Status};
 
-    use super::super::caller_limits::WatchLimits;
+    use super::super::caller_limits::{CallLimits, WatchLimits};
     use super::super::changes::watch;
     use super::*;
+    use crate::grpc::credentials::Authorized;
 
     type Answer = fn(&Subject) -> Result<(), Denied>;
 
@@ -189,7 +190,9 @@ mod tests {
             // Each change asks anew.
             viewer.interval = Duration::ZERO;
             let replay = Replay { missing: 0, changes: Vec::new(), live };
-            let permit = WatchLimits::new().begin(&Caller::Unknown).expect("a permit");
+            let somebody = Authorized { caller: Caller::Unknown, connection: None };
+            let call = CallLimits::new().begin(somebody).expect("a call");
+            let permit = WatchLimits::new().begin(call).expect("a permit");
             Box::pin(watch(replay, false, viewer, permit))
         }
     }

@@ -33,7 +33,7 @@ impl Admin {
         let wants = Wants::Read(Viewer::subject(cluster.as_ref()));
         let allowed = self.allow(request, wants).await?;
         let shown = credentials(request.metadata(), Peer::of(request.extensions()));
-        let permit = limits.begin(&allowed.caller)?;
+        let permit = limits.begin(allowed)?;
         Ok((Viewer::new(self.access.clone(), shown, cluster), permit))
     }
 

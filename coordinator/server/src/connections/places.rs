@@ -66,7 +66,7 @@ impl Places {
     }
 
     /// Takes a place, or returns until when the oldest one is kept.
-    fn try_take(self: &Arc<Self>, now: Instant) -> Result<(Place, Evicted), Instant> {
+    pub(super) fn try_take(self: &Arc<Self>, now: Instant) -> Result<(Place, Evicted), Instant> {
         let mut state = self.state();
         if state.holders.len() >= self.total
             && let Some(oldest) = state.holders.first_entry()
@@ -98,6 +98,11 @@ impl State {
 }
 
 impl Place {
+    /// The places of which it is one.
+    pub(super) fn places(&self) -> Arc<Places> {
+        Arc::clone(&self.places)
+    }
+
     /// Makes the connection the newest, and keeps its place for this time.
     pub(crate) fn keep(&self, time: Duration) {
         let mut state = self.places.state();

@@ -6,11 +6,29 @@ use leasehold_driver::metrics::Metrics;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Status};
 
-use crate::connections::Peer;
+use crate::connections::{AllowedCall, Peer, TooManyConnections};
 
 /// The header, and the scheme within it (RFC 6750); schemes are compared without regard to case.
 const HEADER: &str = "authorization";
 const SCHEME: &str = "bearer ";
+
+/// A caller that may have what it wants. Its connection is kept open until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Authorized {
+    pub(crate) caller: Caller,
+    pub(crate) connection: Option<AllowedCall>,
+}
+
+/// Why a caller is refused.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Unauthorized {
+    /// It may not have what it wants.
+    #[error(transparent)]
+    Denied(#[from] Denied),
+    /// It has too many connections.
+    #[error(transparent)]
+    Connections(#[from] TooManyConnections),
+}
 
 /// Checks that the caller may have what it wants, and returns who it is. A denial is counted.
 pub(crate) async fn authorize<T>(
@@ -18,14 +36,14 @@ pub(crate) async fn authorize<T>(
     metrics: &Metrics,
     request: &Request<T>,
     wants: Wants,
-) -> Result<Caller, Denied> {
+) -> Result<Authorized, Unauthorized> {
     let peer = Peer::of(request.extensions());
     // The platform may be slow; that must not cost the connection its place.
     peer.into_iter().for_each(|peer| peer.keep_place(ACCESS_TIMEOUT));
     let asked = access.ask(credentials(request.metadata(), peer), wants).await;
     let caller = asked.inspect_err(|why| metrics.denied(why))?;
-    peer.into_iter().for_each(Peer::prove);
-    Ok(caller)
+    let connection = peer.map(|peer| peer.begin_call(caller.tenant())).transpose()?;
+    Ok(Authorized { caller, connection })
 }
 
 /// What the caller shows of itself.
@@ -37,13 +55,14 @@ pub(crate) fn credentials(metadata: &MetadataMap, peer: Option<&Peer>) -> Creden
     }
 }
 
-/// The status of a call that is denied.
-pub(crate) fn status_of(denied: &Denied) -> Status {
-    let message = denied.to_string();
-    match denied {
-        Denied::Unproven(_) => Status::unauthenticated(message),
-        Denied::Forbidden(_) => Status::permission_denied(message),
-        Denied::Unavailable(_) => Status::unavailable(message),
+/// The status of a call that is refused.
+pub(crate) fn status_of(refused: &Unauthorized) -> Status {
+    let message = refused.to_string();
+    match refused {
+        Unauthorized::Denied(Denied::Unproven(_)) => Status::unauthenticated(message),
+        Unauthorized::Denied(Denied::Forbidden(_)) => Status::permission_denied(message),
+        Unauthorized::Denied(Denied::Unavailable(_)) => Status::unavailable(message),
+        Unauthorized::Connections(_) => Status::resource_exhausted(message),
     }
 }
 

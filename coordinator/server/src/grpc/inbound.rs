@@ -189,7 +189,7 @@ impl Inbound {
         let budget = Arc::new(Semaphore::new(SESSION_QUEUE_MAX));
         let (worker, incarnation) = (worker_in(&hello), hello.incarnation);
         let rate = self.rates.open(&worker, Instant::now());
-        self.peer.iter().for_each(Peer::prove);
+        let _connection = self.peer.as_ref().map(Peer::begin_session);
         self.wait(rate.session(Instant::now()), &rate, &worker).await;
         let hello = SessionEvent::Hello(*hello, found_at);
         self.forward(hello, clock::now(), &budget).await?;

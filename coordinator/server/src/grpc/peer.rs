@@ -19,7 +19,7 @@ use tokio::time::sleep;
 use tonic::{Request, Response, Status};
 
 use super::credentials::{authorize, status_of};
-use crate::connections::Peer;
+use crate::connections::{AllowedCall, Peer};
 
 /// Standbys that may follow at once.
 const FOLLOWERS_MAX: usize = 16;
@@ -46,6 +46,7 @@ struct FollowerStream {
     /// The epoch in the last heartbeat.
     sent: Option<u64>,
     _permit: OwnedSemaphorePermit,
+    _connection: Option<AllowedCall>,
 }
 
 impl PeerServer {
@@ -124,7 +125,7 @@ impl PeerService for PeerServer {
     ) -> Result<Response<Self::FollowStream>, Status> {
         let allowed =
             authorize(&self.port.access, &self.port.metrics, &request, Wants::Follow).await;
-        allowed.map_err(|denied| status_of(&denied))?;
+        let allowed = allowed.map_err(|refused| status_of(&refused))?;
         let permit = Arc::clone(&self.permits).try_acquire_owned().map_err(|_| {
             Status::resource_exhausted(format!(
                 "too many followers: at most {FOLLOWERS_MAX} at once; try again later"
@@ -144,6 +145,7 @@ impl PeerService for PeerServer {
             term: self.port.gate.subscribe(),
             sent: None,
             _permit: permit,
+            _connection: allowed.connection,
         };
         Ok(Response::new(Box::pin(futures_util::stream::unfold(heartbeats, FollowerStream::next))))
     }

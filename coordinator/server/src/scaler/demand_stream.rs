@@ -10,6 +10,10 @@ use tokio::sync::OwnedSemaphorePermit;
 use tonic::Status;
 
 use super::query::ClassQuery;
+use crate::connections::AllowedCall;
+
+/// What a stream has until it ends: its place, and its connection.
+pub(super) type Kept = (OwnedSemaphorePermit, Option<AllowedCall>);
 
 /// One watcher's stream.
 #[derive(Debug)]
@@ -20,7 +24,7 @@ pub(super) struct DemandStream<T> {
     answer: fn(Demand) -> T,
     sent: Option<T>,
     has_ended: bool,
-    _permit: OwnedSemaphorePermit,
+    _kept: Kept,
 }
 
 impl<T: Clone + PartialEq> DemandStream<T> {
@@ -28,10 +32,10 @@ impl<T: Clone + PartialEq> DemandStream<T> {
         view: Arc<View>,
         query: ClassQuery,
         answer: fn(Demand) -> T,
-        permit: OwnedSemaphorePermit,
+        kept: Kept,
     ) -> Self {
         let changes = view.changes();
-        Self { view, changes, query, answer, sent: None, has_ended: false, _permit: permit }
+        Self { view, changes, query, answer, sent: None, has_ended: false, _kept: kept }
     }
 
     /// The next answer, or why the stream ends.
