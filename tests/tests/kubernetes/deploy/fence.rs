@@ -8,7 +8,7 @@ use tests::process::{eventually, until_ok};
 
 use super::super::installed::{ExclusiveControlPlane, Installed, folder};
 use super::Applied;
-use super::rights::COORDINATOR;
+use super::rights::{COORDINATOR, may};
 
 /// Applies the policy, and waits until it is in force.
 pub(super) fn fence(access: &Access) -> Applied<'_> {
@@ -146,6 +146,30 @@ async fn the_fence_refuses_what_the_coordinator_never_does() {
         let refused = send(&client, method.clone(), path, &body).await.expect_err(path);
         assert!(refused.contains(why), "{method} {path}: {refused}");
     }
+    // Nor does it make an object of others its own, to change it after that. An API server may
+    // refuse that itself to those who may not delete the object.
+    let role = ["create", "rolebinding", "too-much", "--clusterrole=edit", "--namespace=default"];
+    access.kubectl(&[&role[..], &[&format!("--user={COORDINATOR}")]].concat());
+    eventually("a right too much", || {
+        may(access, COORDINATOR, "default", "delete deployments.apps").then_some(())
+    });
+    let (of_pod, of_workload) = ("of a pod", "changes only spec.replicas");
+    let owners = object("v1", "Pod", "x", ours, json!({}))["metadata"]["ownerReferences"].take();
+    let cluster = |of: Value| json!({ "labels": { "leasehold.dev/cluster": of } });
+    for (path, why, metadata) in [
+        (&workload, of_workload, json!({ "ownerReferences": owners })),
+        (&workload, of_workload, json!({ "finalizers": ["leasehold.dev/kept"] })),
+        (&format!("{PODS}{their_pod}"), of_pod, json!({ "ownerReferences": owners })),
+        (&format!("{PODS}{their_pod}"), of_pod, json!({ "finalizers": ["leasehold.dev/kept"] })),
+        (&format!("{PODS}{their_pod}"), of_pod, cluster(json!("builds"))),
+        (&format!("{PODS}{worker}"), of_pod, cluster(json!("others"))),
+        (&format!("{PODS}{worker}"), of_pod, cluster(Value::Null)),
+    ] {
+        let body = json!({ "metadata": metadata });
+        let refused = send(&client, Method::PATCH, path, &body).await;
+        let refused = refused.expect_err(&format!("{path}: {body}"));
+        assert!(refused.contains(why), "{path}: {body}: {refused}");
+    }
     for (method, path, body) in [
         (Method::PATCH, workload.as_str(), json!({ "spec": { "replicas": 2 } })),
         (Method::POST, WORKLOADS, deployment("ours", ours)),
@@ -163,6 +187,7 @@ async fn the_fence_refuses_what_the_coordinator_never_does() {
         let done = send(&client, method.clone(), path, &body).await;
         assert_eq!(done, Ok(()), "{method} {path}");
     }
+    access.kubectl(&["delete", "rolebinding", "too-much", "--namespace=default"]);
     until_ok("all objects gone", || {
         let kinds = "deployments,pods,services";
         let objects = ["theirs", "ours", "worker"];

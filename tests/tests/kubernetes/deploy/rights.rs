@@ -24,7 +24,7 @@ use super::{Applied, render, stand_ins};
 pub(super) const COORDINATOR: &str = "system:serviceaccount:leasehold-system:leasehold-coordinator";
 
 /// Whether a user may do something in a namespace; `as_whom` also holds other arguments.
-fn may(access: &Access, as_whom: &str, namespace: &str, what: &str) -> bool {
+pub(super) fn may(access: &Access, as_whom: &str, namespace: &str, what: &str) -> bool {
     let mut command = access.kubectl_command(&["auth", "can-i", "--quiet"]);
     command.args(["--as", as_whom, "--namespace", namespace]).args(what.split(' '));
     let output = command.stdin(Stdio::null()).output().expect("kubectl starts");
